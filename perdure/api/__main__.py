@@ -1,4 +1,4 @@
-"""`python -m perdure.api`: one process for the API and the pages, drained on SIGTERM."""
+"""`python -m perdure.api`: one process for the API and the pages, which drains on SIGTERM."""
 
 import os
 import resource
@@ -24,14 +24,14 @@ MOST_FILES = 65_536
 
 
 class Server(uvicorn.Server):
-    """Uvicorn, which would wait for open event streams for as long as the drain lasts."""
+    """Uvicorn, without waiting for open event streams during the whole drain."""
 
     def __init__(self, api: FastAPI, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._api = api
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Send stream readers away, then drain; they come back to the next process with their last id."""
+        """Ends the streams, then drains. The readers reconnect to the next process with their last id."""
         services = getattr(self._api.state, "services", None)
         if services is not None:
             services.wakes.close()
@@ -39,8 +39,8 @@ class Server(uvicorn.Server):
 
 
 def allow_many_connections() -> int:
-    """Raise the number of files that the process may open, and return it. Each reader of a stream is an open file, and
-    most systems begin with 1,024 of them a process, far below what they allow."""
+    """Raises the number of files that the process can open, and returns it. Each reader of a stream is an open file.
+    Most systems start with 1,024 for each process, far below what they allow."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -50,9 +50,10 @@ def allow_many_connections() -> int:
 
 
 def front_door(api: FastAPI, settings: Settings, most_files: int) -> Perimeter:
-    """API and pages behind the layer that every request passes first.
+    """Returns API and pages behind the layer that every request passes first.
 
-    Raises: SystemExit if hosts or proxies are malformed, or if all addresses are listened on without a public URL.
+    Raises: SystemExit if hosts or proxies are malformed, or if the server listens on all addresses without a public
+    URL.
     """
     return Perimeter(
         Front(api, create_pages(Inside(api), settings.upload_bytes)),
@@ -64,8 +65,8 @@ def front_door(api: FastAPI, settings: Settings, most_files: int) -> Perimeter:
 
 
 def server_config(api: FastAPI, settings: Settings, most_files: int = MOST_FILES) -> uvicorn.Config:
-    """How API and pages are served. The perimeter finds the client's address behind a proxy: uvicorn, if asked to,
-    believes every process of this machine.
+    """Returns uvicorn's configuration for API and pages. The perimeter determines the client's address behind a proxy,
+    since uvicorn would trust every process of this machine.
 
     Raises: SystemExit, as `front_door`.
     """
@@ -86,15 +87,15 @@ def server_config(api: FastAPI, settings: Settings, most_files: int = MOST_FILES
 
 
 def main() -> None:
-    """Serve until told to stop; leave without the interpreter's own shutdown (temporalio/sdk-python#300)."""
+    """Serves until a signal stops it, then exits without the interpreter's own shutdown (temporalio/sdk-python#300)."""
     settings = Settings()
     log_from(settings.log_level)
     most_files = allow_many_connections()
     api = create_app(settings)
-    # The pages' forms keep long files where uploads are kept.
+    # Forms of the pages store long files in the same folder as uploads.
     tempfile.tempdir = str(upload_folder(settings.upload_folder, settings.home))
     config = server_config(api, settings, most_files)
-    wait_for_gate(settings.start_gate)  # before the server takes SIGTERM for its own
+    wait_for_gate(settings.start_gate)  # Before the server installs its own SIGTERM handler.
     ours, _ = metrics_addresses(settings.metrics_port, settings.metrics_host, "api")
     serve_metrics(ours)
     Server(api, config).run()

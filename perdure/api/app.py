@@ -61,7 +61,7 @@ ROUTERS = (
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The API for these settings."""
+    """Creates the API for these settings."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -76,7 +76,7 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=lifespan,
         responses=errors.DOCUMENTED,
         redirect_slashes=False,
-        docs_url=None,  # FastAPI's own would be read from another host; the page is in perdure/pages/
+        docs_url=None,  # FastAPI's own page loads from another host; the page is in perdure/pages/.
         redoc_url=None,
     )
     errors.install(app)

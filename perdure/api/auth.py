@@ -70,7 +70,7 @@ class Principal:
     token_sha256: str = field(default="", repr=False)
     """The token's hash, if the request came with a token that is not of a session."""
     credential: Credential = OWN
-    """The way the user signed in, and the other users who may know the token."""
+    """The sign-in method, and the users with possible access to the token besides its owner."""
 
     @property
     def sees_tenant(self) -> bool:

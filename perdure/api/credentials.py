@@ -1,7 +1,7 @@
 """Signed tokens that name a session: for programs in a header, for browsers in a cookie.
 
-A token says who it was made for and nothing of what that person may do: session, person and roles are read anew with
-every request. Neither of the two kinds is taken in the place of the other.
+A token names its user but no permissions: session, user and roles are read again for every request. A token of one kind
+is not accepted in place of the other.
 """
 
 import asyncio
@@ -27,30 +27,30 @@ from perdure.core.identity import AccessKeys, names_of, weakness
 ISSUER = "perdure"
 TYPE = "at+jwt"
 LEEWAY_SECONDS = 30
-"""Between the clocks of two servers."""
+"""The tolerated difference between the clocks of two servers."""
 MOST_CHARACTERS = 4_096
 
 
 class Audience(StrEnum):
-    """Where a token is taken."""
+    """The place where a token is accepted."""
 
     HEADER = "perdure-api"
     COOKIE = "perdure-browser"
 
 
 class TokenRefused(Exception):
-    """It is none of ours, or no longer good; why is nobody's business but the log's."""
+    """The token is foreign or no longer valid. Only the log has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessTokens:
-    """Makes and reads them."""
+    """Issues and verifies access tokens."""
 
     keys: AccessKeys
     algorithm: str = "HS256"
 
     def issue(self, audience: Audience, session_id: str, tenant_id: str, user_id: str, *, until: datetime) -> str:
-        """A token of this session."""
+        """Returns a token of this session."""
         key = self.keys.newest
         claims = {
             "iss": ISSUER,
@@ -66,9 +66,9 @@ class AccessTokens:
         return jwt.encode(header, claims, OctKey.import_key(key.secret), algorithms=[self.algorithm])
 
     def session_of(self, token: str, audience: Audience, now: datetime) -> str:
-        """The session that this token names.
+        """Returns the id of the session that this token names.
 
-        Raises: TokenRefused.
+        Raises: TokenRefused if the token is invalid or has expired.
         """
         if len(token) > MOST_CHARACTERS:
             raise TokenRefused("too long")
@@ -93,7 +93,7 @@ class AccessTokens:
 
 
 def until(now: datetime, lasts: timedelta, session_ends: datetime) -> datetime:
-    """When a token made now ends: never after its session."""
+    """Returns when a token that is issued now expires: never after its session."""
     return min(now + lasts, session_ends)
 
 
@@ -115,21 +115,22 @@ def _claims(audience: Audience, now: datetime) -> JWTClaimsRegistry:
     )
 
 
-# --- The browser's cookies: out of reach of scripts, sent to this host alone, over TLS wherever there is TLS.
+# --- Cookies: out of reach of scripts, sent to this host only, and over TLS if the server uses TLS.
 
 SESSION_COOKIE = "perdure_session"
 _HOST_PREFIX = "__Host-"
-"""With it a browser takes the cookie only over TLS, from this very host, for all of it: no neighbour can plant one."""
+"""A prefix that limits the cookie to TLS, to this exact host and to all its paths. A neighboring host cannot set such a
+cookie."""
 _MOST_CHARACTERS = 16_384
 
 
 def cookie_name(cookie: str, *, secure: bool) -> str:
-    """What the cookie is called."""
+    """Returns the name of the cookie."""
     return f"{_HOST_PREFIX}{cookie}" if secure else cookie
 
 
 def read_cookie(header: str, cookie: str, *, secure: bool) -> str:
-    """The value of this cookie in a Cookie header; empty where there is none, or several that contradict each other."""
+    """Returns the value of this cookie in a Cookie header. It is empty if there is none, or if several differ."""
     if len(header) > _MOST_CHARACTERS:
         return ""
     name = cookie_name(cookie, secure=secure)
@@ -141,8 +142,8 @@ def read_cookie(header: str, cookie: str, *, secure: bool) -> str:
 def set_cookies(
     response: Response, cookie: str, value: str, *, secure: bool, expires: datetime, strict: bool = False
 ) -> None:
-    """Set the cookie. Lax: a link from elsewhere finds the person signed in, a form from elsewhere does not. `strict`:
-    it is not sent along from elsewhere at all."""
+    """Sets the cookie. Lax: the browser sends it when the user follows a link from another site, but not with a form
+    from another site. `strict`: the browser never sends it with requests from another site."""
     response.set_cookie(
         cookie_name(cookie, secure=secure),
         value,
@@ -155,18 +156,18 @@ def set_cookies(
 
 
 def clear_cookies(response: Response, cookie: str, *, secure: bool) -> None:
-    """Take the cookie away."""
+    """Deletes the cookie."""
     response.delete_cookie(cookie_name(cookie, secure=secure), path="/", secure=secure, httponly=True, samesite="lax")
 
 
 def clearing_cookies(cookie: str, *, secure: bool) -> tuple[bytes, bytes]:
-    """The header that takes the cookie away, for an answer that is no Response."""
+    """Returns the header that deletes the cookie, for a response that is not a `Response`."""
     carrier = Response()
     clear_cookies(carrier, cookie, secure=secure)
     return b"set-cookie", carrier.headers["set-cookie"].encode("latin-1")
 
 
-# --- Passwords are checked for strength and hashed, two at a time: argon2id takes 19 MiB and 18 ms of a core on purpose
+# --- Passwords: checked for strength and hashed, two at a time. By design, argon2id takes 19 MiB and 18 ms of a core
 # (measured).
 
 T = TypeVar("T")
@@ -175,12 +176,12 @@ ROUNDS = 2
 LANES = 1
 AT_ONCE = 2
 MOST_WAITING = 64
-"""More than these would wait for seconds; they are sent away instead."""
+"""More requests than this would wait for seconds, so they are rejected instead."""
 RETRY_AFTER_SECONDS = 2
 
 
 class Passwords:
-    """Hashes and checks, in threads of its own."""
+    """Hashes and verifies passwords in its own threads."""
 
     def __init__(self) -> None:
         self._hasher = Argon2Hasher(time_cost=ROUNDS, memory_cost=MEMORY_KIB, parallelism=LANES)
@@ -189,21 +190,21 @@ class Passwords:
         self._nobodys = self._hasher.hash("nobody has this password")
 
     async def hashed(self, password: str) -> str:
-        """The hash to be kept.
+        """Returns the hash to store.
 
         Raises: LimitReached `sign_in_busy`.
         """
         return await self._run(lambda: self._hasher.hash(password))
 
     async def refuse_weak(self, password: str, *names: str) -> None:
-        """Raises: CallerError 422 `password_weak` for a common password, or one of these names; LimitReached
-        `sign_in_busy`."""
+        """Raises: CallerError 422 `password_weak` for a common password, or for one that is one of these names;
+        LimitReached `sign_in_busy`."""
         weak = await self._run(lambda: weakness(password, names_of(*names)))
         if weak is not None:
             raise CallerError("password_weak", weak, {"field": "password"}, status=422)
 
     async def fits(self, password: str, kept: str | None) -> bool:
-        """Whether this is the password of that hash. Where there is none it takes as long, and the answer is no.
+        """Returns whether the password matches the hash. Without a hash, the check takes as long and returns False.
 
         Raises: LimitReached `sign_in_busy`.
         """
@@ -224,5 +225,5 @@ class Passwords:
             self._under_way -= 1
 
     def close(self) -> None:
-        """End the threads."""
+        """Stops the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)

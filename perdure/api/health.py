@@ -1,7 +1,7 @@
-"""Whether the parts that an API process stands on are well: they answer, they can write, their disk has room.
+"""Health checks of the services that an API process depends on: they respond, they can write, and their disk has space.
 
-A read is asked of each part at every look, a write every few seconds. Looks at the same time share one, so that probes
-are no load that a caller can make.
+Every check reads from each service, and writes every few seconds. Concurrent checks share one, so that callers cannot
+create load with probes.
 """
 
 import asyncio
@@ -24,41 +24,41 @@ from perdure.temporal import status
 Ask = Callable[[], Coroutine[Any, Any, None]]
 LOOK_SECONDS = 2.0
 WRITE_SECONDS = 5.0
-"""How long a write that went well speaks for those after it."""
+"""The time for which a successful write counts for later checks."""
 NEEDED = ("postgres", "temporal", "disk")
-"""Without Valkey only live tokens are missing."""
+"""Services without which the API is not ready. If Valkey is unavailable, only live tokens are missing."""
 _SILENT = "it does not answer"
 _WRITE_NOT_TESTED = "it answers; whether it can write is not tested, since it does not allow that"
 
 
 @dataclass(frozen=True, slots=True)
 class PartLook:
-    """A part as it was just met."""
+    """The result of one check of a service."""
 
     fault: str = ""
-    """What is wrong with it, in words; empty for a part that is well."""
+    """The fault in words; empty if the service is healthy."""
     note: str = ""
-    """What could not be found out."""
+    """A property that could not be determined."""
 
 
 @dataclass(slots=True)
 class Parts:
-    """Looks at the parts for one process."""
+    """Checks the services for one process."""
 
     db: Database
     client: Client
     valkey: Valkey
     home: Path | None = None
-    """The data folder, where the parts' data is on a disk of this machine."""
+    """The data folder, if the services' data is on a disk of this machine."""
     least_free_bytes: int = 0
     _written_at: dict[str, float] = field(default_factory=dict)
     _notes: dict[str, str] = field(default_factory=dict)
     _hanging: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
-    """Questions that were given up and have not ended yet, by part."""
+    """Checks that timed out and have not ended yet, by service."""
     _under_way: "asyncio.Task[dict[str, PartLook]] | None" = None
 
     async def look(self) -> Mapping[str, PartLook]:
-        """Every part by name, within about `LOOK_SECONDS`."""
+        """Returns every service by name, within about `LOOK_SECONDS`."""
         if self._under_way is None or self._under_way.done():
             self._under_way = asyncio.create_task(self._look())
         return await asyncio.shield(self._under_way)
@@ -87,7 +87,7 @@ class Parts:
         due = write is not None and monotonic() - self._written_at.get(name, -WRITE_SECONDS) >= WRITE_SECONDS
         try:
             await self._in_time(name, write if write is not None and due else read)
-        except Exception as error:  # whatever is wrong with a part, it is not well
+        except Exception as error:  # Any error means that the service is not healthy.
             if due and status.not_tested(error):
                 self._written_at[name], self._notes[name] = monotonic(), _WRITE_NOT_TESTED
                 return PartLook(note=_WRITE_NOT_TESTED)
@@ -99,9 +99,9 @@ class Parts:
         return PartLook(note=self._notes.get(name, ""))
 
     async def _in_time(self, name: str, ask: Ask) -> None:
-        """Ask, and give up after a moment without waiting until giving up has an end, which can take long.
+        """Runs a check with a timeout. Does not wait until the canceled check has ended, which can take long.
 
-        Raises: TimeoutError; what asking raises.
+        Raises: TimeoutError; the errors of the check.
         """
         if name in self._hanging:
             raise TimeoutError
@@ -118,7 +118,7 @@ class Parts:
     def _has_ended(self, name: str, task: "asyncio.Task[None]") -> None:
         del self._hanging[name]
         if not task.cancelled():
-            task.exception()  # it is of no interest any more
+            task.exception()  # The late error no longer matters.
 
 
 def _no_answer(_error: BaseException) -> str:
@@ -132,14 +132,14 @@ _FAULTS: Mapping[str, Callable[[BaseException], str]] = {
 
 
 def _free_bytes(folder: Path) -> int:
-    """The free space of the folder's disk; 0 if the folder cannot be looked at."""
+    """Returns the free space of the folder's disk, or 0 if the folder cannot be read."""
     try:
         return shutil.disk_usage(folder).free
     except OSError:
         return 0
 
 
-# --- What Prometheus reads of an API process.
+# --- Metrics of an API process.
 
 REQUESTS = Histogram("perdure_http_request_seconds", "Time of a request", ["method", "route", "status"])
 TURNS_STARTED = Counter("perdure_turns_started", "Turns accepted or queued", ["agent"])

@@ -362,7 +362,7 @@ async def _read_on(receive: Receive) -> None:
 
 
 def _count(scope: Scope, status: int, seconds: float) -> None:
-    """Counts by route and not by path, since paths contain ids. Measures until the first byte, since streams stay open."""
+    """Counts by route and not by path, since paths contain ids. Measures to the first byte, since streams stay open."""
     route = getattr(scope.get("route"), "path", "none")
     method = scope["method"] if scope["method"] in _METHODS else "other"
     REQUESTS.labels(method=method, route=route, status=status).observe(seconds)

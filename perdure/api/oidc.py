@@ -1,8 +1,9 @@
-"""Signing in at a provider elsewhere: OpenID Connect, code flow with PKCE. OAuth itself is Authlib's, an extra.
+"""Sign-in at an identity provider: OpenID Connect, code flow with PKCE. Authlib, an optional dependency, implements
+OAuth.
 
-The provider is asked for three things only, each at an address that it names over TLS: what it offers, tokens for a
-code, and its keys. These requests obey the rules of perdure/egress/: the issuer's host counts as named by the operator.
-What the provider says of a person is believed by its signature, for this client and this very sign-in.
+Requests to the provider have three purposes: its metadata, tokens for a code, and its keys. Each address is one that
+the provider names over TLS. These requests obey the rules of perdure/egress/, with the issuer's host as one that the
+operator named. The provider's claims about a user are accepted only if it signed them for this client and this sign-in.
 """
 
 import secrets
@@ -27,12 +28,12 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 ALGORITHMS = ("RS256", "ES256", "PS256", "Ed25519", "EdDSA")
-"""Of signatures with a key pair: a client's secret signs nothing here."""
+"""Algorithms that sign with a key pair. Signatures with the client's secret are not accepted."""
 SCOPE = "openid profile email"
 _TIMEOUT_SECONDS = 10.0
-"""For one sign-in's requests together, and for each read."""
+"""The limit for all requests of one sign-in together, and for each read."""
 _MOST_BYTES = 1_048_576
-"""Of each of the provider's answers."""
+"""The limit for each response of the provider."""
 _LEEWAY_SECONDS = 30
 _KEPT_SECONDS = 3_600.0
 _OFFERS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
@@ -40,19 +41,19 @@ _OFFERS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 
 @dataclass(frozen=True, slots=True)
 class OidcConfig:
-    """What the operator says of the provider."""
+    """The operator's settings for the provider."""
 
     issuer: str
     client_id: str
     client_secret: str
     newcomers: tuple[str, ...]
-    """The roles of somebody who comes for the first time; empty: only who is known already gets in."""
+    """The roles of users who sign in for the first time. If empty, only known users can sign in."""
     outbound: Outbound = field(default_factory=Outbound)
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A sign-in on its way: where the browser goes, and what must come back."""
+    """A started sign-in: the address for the browser, and the values to check when it returns."""
 
     url: str
     state: str
@@ -61,7 +62,7 @@ class Begun:
 
 
 class Provider:
-    """One provider, known by its issuer."""
+    """One provider, identified by its issuer."""
 
     def __init__(self, config: OidcConfig) -> None:
         self.config = config
@@ -70,7 +71,7 @@ class Provider:
         self._read_at = 0.0
 
     async def begin(self, redirect_uri: str) -> Begun:
-        """The address at the provider.
+        """Returns the provider's address for the browser, and the values to check afterwards.
 
         Raises: UpstreamUnavailable `oidc_unavailable`.
         """
@@ -83,7 +84,7 @@ class Provider:
         return Begun(url, state, nonce, verifier)
 
     async def claims(self, code: str, begun_nonce: str, verifier: str, redirect_uri: str) -> dict[str, Any]:
-        """What the provider says of the person, for the code that the browser brought.
+        """Returns the provider's claims about the user, for the code that the browser returned with.
 
         Raises: CallerError 401 `oidc_refused`; UpstreamUnavailable `oidc_unavailable`.
         """
@@ -107,7 +108,7 @@ class Provider:
             try:
                 read = jwt.decode(id_token, keys, algorithms=ALGORITHMS)
             except JoseError:
-                keys = await self._signing_keys(client, again=True)  # it may have changed its keys since
+                keys = await self._signing_keys(client, again=True)  # The provider may have changed its keys since.
                 read = jwt.decode(id_token, keys, algorithms=ALGORITHMS)
             self._registry(nonce).validate(read.claims)
         except (JoseError, ValueError, TypeError) as error:
@@ -154,7 +155,7 @@ class Provider:
         try:
             answer = await client.request("GET", url, withhold_token=True)
             said = answer.json() if answer.status_code == 200 else None
-        except Exception as error:  # whatever is wrong with the provider, nobody gets in by it
+        except Exception as error:  # No fault of the provider may let a user in.
             raise _away(error) from error
         if not isinstance(said, dict):
             raise _away()
@@ -162,13 +163,13 @@ class Provider:
 
     @asynccontextmanager
     async def _session(self, redirect_uri: str) -> AsyncIterator["AsyncOAuth2Client"]:
-        """A client whose requests are over within the time of one sign-in."""
+        """Yields a client whose requests must end within the time of one sign-in."""
         with calling(Call(deadline=time.monotonic() + _TIMEOUT_SECONDS)):
             async with self._client(redirect_uri) as client:
                 yield client
 
     def _client(self, redirect_uri: str) -> "AsyncOAuth2Client":
-        # Here: it takes 0.3 s to import, and most deployments have no provider.
+        # Imported here: it takes 0.3 s, and most deployments have no provider.
         from authlib.integrations.httpx_client import AsyncOAuth2Client
 
         from perdure.egress.httpx2_transport import Transport2

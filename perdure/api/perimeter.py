@@ -1,8 +1,8 @@
-"""The outermost layer of the process, around API and pages: under which host a request came, from whom, and the headers
-of every answer.
+"""The outermost layer of the process, around API and pages. It checks the host and the client of each request, and sets
+the headers of every response.
 
-It looks at the head of a request alone, before any token, cookie or count, so that a page of another site which reaches
-this server under a name of its own (DNS rebinding) learns nothing and changes nothing.
+It reads only the head of a request, before any token, cookie or rate limit. A page of another site that reaches this
+server under its own name (DNS rebinding) therefore learns nothing and changes nothing.
 """
 
 import asyncio
@@ -23,25 +23,26 @@ from perdure.api.middleware import Refused
 from perdure.core.request_origin import AllowedHosts, Proxies, counted_as, named
 from perdure.store.database import new_id
 
-# --- The connections of one API process: how many one address may hold, and how long the head of a request may take.
-# Uvicorn itself ends a connection only while it idles between two requests. A connection that never sends a request, or
-# sends its head byte by byte, would stay open for as long as its client likes, and so would any number of them.
+# --- Connections of one API process: the limit for each address, and the time for the head of a request. Uvicorn itself
+# closes a connection only while it idles between two requests. Without these limits, a connection that never sends a
+# request, or sends its head byte by byte, would stay open as long as its client likes. There could be any number of
+# them.
 
 HEAD_SECONDS = 10.0
-"""From the connection, or the first byte of a further request, to the end of the request's head; and from an answer to
-the end of a body that was sent on regardless."""
+"""The time from the connection, or from the first byte of a further request, to the end of the request's head. Also the
+time from a response to the end of a body that the client still sends."""
 RETRY_AFTER_SECONDS = 15
 SHARE_OF_FILES = 4
-"""One address holds at most one part in so many of the files that the process may open."""
+"""One address can hold at most this fraction (1/4) of the files that the process can open."""
 _SPARE_FILES = 256
-"""For Postgres, Valkey, Temporal and the log, when connections take all the rest."""
+"""Files for Postgres, Valkey, Temporal and the log when connections take all others."""
 _FOLDED_SECONDS = 60.0
 _SAFE = "X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\nReferrer-Policy: no-referrer\r\n"
 _log = structlog.get_logger(__name__)
 
 
 class Folded:
-    """Counts an event each time, and logs it at most once a minute: a flood does not fill the log as well."""
+    """Counts every occurrence of an event, and logs it at most once a minute, so that a flood does not fill the log."""
 
     def __init__(self, event: str) -> None:
         self._event = event
@@ -49,7 +50,7 @@ class Folded:
         self._logged_at = -_FOLDED_SECONDS
 
     def note(self, **facts: object) -> None:
-        """One more; `facts` are of the one that is logged."""
+        """Counts one occurrence. `facts` are logged if this occurrence is the one that is logged."""
         FRONT_DOOR.labels(event=self._event).inc()
         self._times += 1
         now = time.monotonic()
@@ -59,17 +60,17 @@ class Folded:
 
 
 class Places:
-    """Counts what each address holds, for a process that may open so many files."""
+    """Counts the connections or requests of each address, within the number of files that the process can open."""
 
     def __init__(self, per_address: int, most_files: int) -> None:
         self.per_address = min(per_address, most_files // SHARE_OF_FILES)
-        """0: no limit."""
+        """0 means no limit."""
         self.in_all = max(most_files - _SPARE_FILES, most_files // 2)
         self._of: Counter[str] = Counter()
         self._held = 0
 
     def take(self, address: str, *, counted: bool = True) -> str:
-        """Take a place; the code of the refusal, and no place, if there is none left."""
+        """Takes a place and returns an empty text, or returns the code of the rejection if no place is free."""
         if self._held >= self.in_all:
             return "server_full"
         if counted and self.per_address and self._of[address] >= self.per_address:
@@ -79,14 +80,14 @@ class Places:
         return ""
 
     def give_back(self, address: str) -> None:
-        """Free the place again."""
+        """Frees the place."""
         self._of[address] -= 1
         self._held -= 1
         if not self._of[address]:
             del self._of[address]
 
     def why(self, code: str) -> tuple[int, str]:
-        """The status and the sentence of a refusal."""
+        """Returns the status and the message of a rejection."""
         if code == "server_full":
             return 503, "This server holds as many connections as it can; retry later"
         return 429, (
@@ -99,7 +100,7 @@ TURNED_AWAY = {code: Folded(code) for code in ("too_many_connections", "server_f
 
 
 class Connection(H11Protocol):
-    """Uvicorn's connection with a deadline for the heads of its requests, and a place of its address."""
+    """Uvicorn's connection with a deadline for the heads of its requests, and a counted place for its address."""
 
     places: ClassVar[Places]
     proxies: ClassVar[Proxies]
@@ -108,7 +109,8 @@ class Connection(H11Protocol):
     _place: str | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a place, or answer that there is none; a proxy's clients are counted by their requests instead."""
+        """Takes a place, or rejects the connection if none is free. The clients of a proxy are counted by their
+        requests instead."""
         super().connection_made(transport)
         peer = self.client[0] if self.client else ""
         place = counted_as(peer)
@@ -122,7 +124,7 @@ class Connection(H11Protocol):
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give the place back."""
+        """Frees the place."""
         self._stop_watching()
         if self._place is not None:
             self.places.give_back(self._place)
@@ -130,20 +132,21 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read on."""
+        """Updates the deadline after each read."""
         super().data_received(data)
         self._watch()
 
     def on_response_complete(self) -> None:
-        """Go on with the next request."""
+        """Updates the deadline for the next request."""
         super().on_response_complete()
         self._watch()
 
     def _should_upgrade(self) -> bool:
-        return False  # no route speaks another protocol: the request is answered as what it is otherwise
+        return False  # No route uses another protocol, so the request is handled as plain HTTP.
 
     def _watch(self) -> None:
-        """The deadline runs while a head, or a body that was answered already, is under way. It does not begin anew."""
+        """Keeps a deadline while a head, or a body that already has its response, is arriving. Further data does not
+        extend it."""
         theirs, idles = self.conn.their_state, self.timeout_keep_alive_task is not None
         head = theirs is h11.IDLE and not idles
         if not head and not (theirs is h11.SEND_BODY and self.conn.our_state is h11.DONE):
@@ -167,14 +170,14 @@ class Connection(H11Protocol):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP, in the one error form."""
+        """Responds to malformed HTTP in the form that all errors share."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self._turn_away(400, "request_malformed", "The request is not valid HTTP/1.1")
         else:
             self.transport.close()
 
     def _turn_away(self, status: int, code: str, message: str, more: str = "") -> None:
-        """Answer without an application, and close: there is no request yet, or none that can be read."""
+        """Responds without the application and closes the connection, because there is no complete request."""
         body = json.dumps(error_body(code, message, {}, new_id())).encode()
         head = (
             f"HTTP/1.1 {status} {STATUS_PHRASES[status].decode()}\r\nContent-Type: application/json\r\n"
@@ -185,12 +188,12 @@ class Connection(H11Protocol):
 
 
 def connections(places: Places, proxies: Proxies, head_seconds: float = HEAD_SECONDS) -> type[Connection]:
-    """The connections of one server, which share their places."""
+    """Returns the connection class of one server; its connections share their places."""
     return type("Connection", (Connection,), {"places": places, "proxies": proxies, "head_seconds": head_seconds})
 
 
 ANY_HOST = frozenset({"/healthz", "/readyz"})
-"""Answered under every host: an orchestrator's probes ask by an address of their own, and learn one word."""
+"""Paths that work under every host. An orchestrator's probes use other addresses, and the response is one word."""
 FORWARDED_FOR, FORWARDED_PROTO = "x-forwarded-for", "x-forwarded-proto"
 _ALWAYS = {
     "X-Content-Type-Options": "nosniff",
@@ -199,23 +202,23 @@ _ALWAYS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""Of every answer that does not set its own."""
+"""Headers of every response that does not set them itself."""
 _TLS_SECONDS = 31_536_000
 _HOST_FOLDED, _PROXY_FOLDED = Folded("host_not_allowed"), Folded("forwarded_by_unknown_proxy")
 
 
 class Perimeter:
-    """Checks the head of a request and hands it on."""
+    """Checks the head of a request and passes the request on."""
 
     def __init__(
         self, app: ASGIApp, hosts: AllowedHosts, proxies: Proxies, places: Places, *, tls: bool = False
     ) -> None:
-        """`places` are of the clients behind proxies. With `tls`, answers ask browsers to come back over TLS alone."""
+        """`places` counts the clients behind proxies. With `tls`, responses require browsers to use only TLS."""
         self._app, self._hosts, self._proxies, self._places = app, hosts, proxies, places
         self._always = _ALWAYS | ({"Strict-Transport-Security": f"max-age={_TLS_SECONDS}"} if tls else {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a refusal, or hand the request on."""
+        """Rejects the request or passes it on."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -234,7 +237,7 @@ class Perimeter:
             await _answer(refused, headers, answer)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
-        """Raises: Refused 400 if two readers of this head could read two requests in it, 421 `host_not_allowed`."""
+        """Raises: Refused 400 if two parsers could see two requests in this head, 421 `host_not_allowed`."""
         if not scope.get("raw_path", scope["path"].encode()).startswith(b"/"):
             raise Refused(400, "target_invalid", "Send the path alone in the request line, for example GET /v1/turns")
         if "content-length" in headers and "transfer-encoding" in headers:
@@ -254,7 +257,8 @@ class Perimeter:
         )
 
     def _with_client(self, scope: Scope, headers: Headers) -> Scope:
-        """The request with the address of its client, behind a proxy of the operator; a HEAD as the GET that it is."""
+        """Returns the request with the address of its client, if it came through a proxy of the operator. A HEAD
+        becomes a GET."""
         peer = (scope.get("client") or ("", 0))[0]
         forwarded = headers.getlist(FORWARDED_FOR)
         client = self._proxies.client(peer, forwarded)
@@ -268,7 +272,7 @@ class Perimeter:
         }
 
     async def _one_of_its_client(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand on one of the requests that a client behind a proxy may have under way.
+        """Passes the request on within the limit of concurrent requests for a client behind a proxy.
 
         Raises: Refused 429 `too_many_connections`, 503 `server_full`.
         """
@@ -284,7 +288,7 @@ class Perimeter:
             self._places.give_back(place)
 
     def _dressed(self, send: Send, *, is_head: bool) -> Send:
-        """Add the headers that every answer has. The answer to a HEAD ends with its head, a stream's too."""
+        """Adds the headers that all responses have. The response to a HEAD ends after its headers, even for a stream."""
 
         async def dressed(message: Message) -> None:
             is_start = message["type"] == "http.response.start"
@@ -301,7 +305,7 @@ class Perimeter:
 
 
 async def _answer(refused: Refused, asked: Headers, send: Send) -> None:
-    """A sentence for a person at a browser, the one error form for a program."""
+    """Sends a plain sentence to a browser, and the form that all errors share to a program."""
     request_id = new_id()
     if "text/html" in asked.get("accept", ""):
         kind, body = b"text/plain; charset=utf-8", f"{refused.message}.\n".encode()

@@ -1,6 +1,6 @@
-"""How much one caller may ask for in a minute, counted in Valkey by all API processes together.
+"""Rate limits of callers per minute, which all API processes count together in Valkey.
 
-Where Valkey is away every process counts for itself, up to a low fixed number: whoever takes Valkey down gains nothing.
+If Valkey is unavailable, every process counts for itself, up to a low fixed number. Taking Valkey down gains nothing.
 """
 
 from collections import Counter
@@ -17,35 +17,36 @@ from perdure.core.request_origin import counted_as
 from perdure.store.valkey import Valkey
 
 ALONE_PER_MINUTE = 20
-"""Of one process without Valkey."""
+"""The limit of one process without Valkey."""
 RETRY_AFTER_SECONDS = 15
-"""The window slides, so a quarter of it makes room again."""
+"""The window slides, so a quarter of it frees enough requests."""
 CALLS_OF_A_PAGE = 5
-"""A page that a person opens asks the API several times, so what pages ask counts apart, up to this much more."""
+"""Opening a page causes several API requests. Requests of pages are therefore counted separately, with a limit that is
+this many times higher."""
 _INSIDE = "perdure.inside"
 _UNCOUNTED = frozenset({"/healthz", "/readyz"})
 _PREFIX = "perdure:rates"
 
 
 class Inside:
-    """The API for the pages of this process: what they ask is known to come from them. No connection can say so."""
+    """The API as the pages of this process call it. It marks their requests, which no connection can do."""
 
     def __init__(self, api: ASGIApp) -> None:
         self._api = api
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand on, marked."""
+        """Passes the request on with the mark."""
         await self._api({**scope, _INSIDE: True}, receive, send)
 
 
 class Rates:
-    """Counts callers."""
+    """Counts the requests of callers."""
 
     def __init__(self, valkey: Valkey, per_minute: int, *, enabled: bool = True) -> None:
         self._valkey = valkey
         self._enabled = enabled
         self._per_minute = per_minute
-        # The pool is the one that everything else here uses; the address is read and never gone to.
+        # The storage uses the connection pool of the rest of the process. The address is parsed but never connected to.
         storage = RedisStorage(
             "async+redis://localhost:6379",
             implementation="redispy",
@@ -55,7 +56,7 @@ class Rates:
         self._own = SlidingWindowCounterRateLimiter(MemoryStorage())
 
     async def count(self, *caller: str, times: int = 1) -> None:
-        """One more request of this caller, who may send so many `times` more than others.
+        """Counts one request of this caller, whose limit is `times` the usual one.
 
         Raises: LimitReached `rate_limited`.
         """
@@ -72,8 +73,8 @@ class Rates:
             )
 
     async def count_request(self, scope: Scope, *caller: str) -> None:
-        """One more request of this caller, or of whoever cannot be told but by the address; those of pages apart, and
-        those of the operator's probes not at all.
+        """Counts one request of this caller, or of its address if the caller is unknown. Requests of pages are counted
+        separately, and the operator's probes not at all.
 
         Raises: LimitReached `rate_limited`.
         """
@@ -83,12 +84,12 @@ class Rates:
         await (self.count("page", *of, times=CALLS_OF_A_PAGE) if scope.get(_INSIDE) else self.count(*of))
 
 
-# --- How many event streams one person, and one tenant, may hold open at this process.
-# What a stream takes is of the process that serves it, a connection and some 40 KB, so each process counts its own.
+# --- Open streams of one user and of one tenant. A stream uses a connection and about 40 KB of the process that serves
+# it, so each process counts its own.
 
 
 class OpenStreams:
-    """Counts the streams that are open."""
+    """Counts the open streams."""
 
     def __init__(self, per_person: int, per_tenant: int) -> None:
         self._per_person = per_person
@@ -97,7 +98,7 @@ class OpenStreams:
 
     @contextmanager
     def one_more(self, tenant_id: str, user_id: str) -> Iterator[None]:
-        """A stream of this person, while the block runs.
+        """Counts a stream of this user while the block runs.
 
         Raises: LimitReached `too_many_streams`.
         """

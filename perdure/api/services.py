@@ -35,7 +35,7 @@ from perdure.telemetry.metrics import metrics_addresses
 from perdure.temporal.client import connect
 from perdure.temporal.workflow_client import Doorbell
 
-# --- Sums of users' texts, which quotas read. They are updated beside the requests, so that starting a turn does not
+# --- Sums of users' texts, which quotas read. They are updated outside the requests, so that starting a turn does not
 # wait for a shared counter.
 
 _MOST_REMEMBERED = 10_000
@@ -133,9 +133,9 @@ class Services:
     webhook_hosts: tuple[str, ...] = ()
     """The hosts that webhooks can use."""
     oidc: Provider | None = None
-    """None if users sign in only at this server."""
+    """The identity provider; None if users sign in only at this server."""
     embedder: Embedder | None = None
-    """None if episodes are searched by words."""
+    """The embedder of search queries; None if episodes are searched by words."""
     operators: OperatorTokens = field(default_factory=OperatorTokens)
     """Tokens that read metrics and status, and belong to no user."""
 

@@ -1,4 +1,5 @@
-"""Signing in: a password or a token becomes a session, with what its programs and its browser carry from then on."""
+"""Signing in: exchanges a password, a token or a code for a session, with its tokens for programs and its cookie for
+browsers."""
 
 import re
 import secrets
@@ -28,7 +29,8 @@ from perdure.store.identity.registration import Newcomer
 from perdure.store.identity.sign_in import Key, Session
 
 _OF_PROXIES = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
-"""With one of them a request came through a proxy, whose own address and Host header say nothing of the person."""
+"""Headers of proxies. With one of them, the request's address and Host header are the proxy's and do not identify the
+user."""
 _TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _BY_PASSWORD = frozenset({How.PASSWORD, How.REGISTRATION, How.INVITATION})
 _log = structlog.get_logger(__name__)
@@ -36,7 +38,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """A session, and what opens it."""
+    """A session and its first refresh token."""
 
     session: Session
     tenant_id: str
@@ -45,7 +47,7 @@ class SignedIn:
 
 
 async def by_password(services: Services, scope: Scope, tenant_id: str | None, name: str, password: str) -> SignedIn:
-    """Sign in by name and password. Neither the answer nor its time tells whether there is such a person.
+    """Signs in with name and password. Neither the response nor its time reveals whether the user exists.
 
     Raises: CallerError 401 `sign_in_failed`; LimitReached `sign_in_delayed`, `sign_in_busy`.
     """
@@ -62,13 +64,14 @@ async def by_password(services: Services, scope: Scope, tenant_id: str | None, n
             raise CallerError("sign_in_failed", "The name or the password is wrong", status=401)
         guess.right = True
     async with services.db.transaction(tenant_id) as tx:
-        if await sign_in.password_of_user(tx, kept.user_id, lock=True) != kept.hash:  # it was changed meanwhile
+        # The password was changed in the meantime.
+        if await sign_in.password_of_user(tx, kept.user_id, lock=True) != kept.hash:
             raise CallerError("sign_in_failed", "The name or the password is wrong", status=401)
         return await begin(services, tx, tenant_id, kept.user_id, kept.credential)
 
 
 async def by_token(services: Services, token: str) -> SignedIn:
-    """Sign in by a token that an administrator or the stack made.
+    """Signs in with a token that an administrator or the stack created.
 
     Raises: CallerError 401 `token_invalid`; 403 `chat_token`.
     """
@@ -80,8 +83,8 @@ async def by_token(services: Services, token: str) -> SignedIn:
 
 
 async def by_registration(services: Services, body: RegisterBody, authorization: str = "") -> SignedIn:
-    """Take a name and a password, and be signed in. `authorization` may be a local administrator's, who lets the first
-    person in.
+    """Registers a user and signs in. `authorization` can hold a local administrator's token, which allows the first
+    user to register.
 
     Raises: CallerError 401 `setup_code_needed`, `token_invalid`; 403 `setup_code_invalid`, `invitation_needed`,
     `invitation_invalid`; 409 `user_exists`, `name_erased`; 422 `password_weak`; LimitReached `sign_in_busy`.
@@ -93,7 +96,7 @@ async def by_registration(services: Services, body: RegisterBody, authorization:
     async with services.db.transaction(tenant) as tx:
         display_name = await registration.invited_as(tx, comer)
         refused = None if comer.invitation else await registration.registration_refusal(tx, comer, **rules)
-    if refused is not None:  # raised after the commit, which keeps the count of wrong codes
+    if refused is not None:  # Raised after the commit, which stores the number of wrong codes.
         raise refused
     await services.passwords.refuse_weak(body.password, body.name, display_name, tenant)
     hashed = await services.passwords.hashed(body.password)
@@ -101,7 +104,7 @@ async def by_registration(services: Services, body: RegisterBody, authorization:
         user_id, credential, is_first = await registration.register(tx, comer, hashed, **rules)
         signed_in = await begin(services, tx, tenant, user_id, credential)
     if is_first and services.setup_code_file is not None:
-        services.setup_code_file.unlink(missing_ok=True)  # the supervisor takes it out of run.json
+        services.setup_code_file.unlink(missing_ok=True)  # The supervisor removes it from run.json.
     return signed_in
 
 
@@ -114,7 +117,7 @@ async def _is_vouched_for(services: Services, tenant_id: str, authorization: str
 
 
 async def by_code(services: Services, scope: Scope, code: str) -> SignedIn:
-    """Sign in by the code of a link that the stack of this machine has printed; it is used up.
+    """Signs in with the code of a link that the stack of this machine printed. A code works once.
 
     Raises: CallerError 401 `code_invalid`.
     """
@@ -129,7 +132,7 @@ async def by_code(services: Services, scope: Scope, code: str) -> SignedIn:
 
 
 def may_use_codes(services: Services, scope: Scope) -> bool:
-    """Whether this is the embedded stack of one machine, asked by that machine."""
+    """Returns whether the embedded stack received this request directly from its own machine."""
     caller, headers = scope.get("client") or ("", 0), Headers(scope=scope)
     is_direct = not any(name in headers for name in _OF_PROXIES)
     return services.local and is_direct and is_of_this_machine(caller[0], headers.get("host", ""))
@@ -142,7 +145,7 @@ def _no_code() -> CallerError:
 async def begin(
     services: Services, tx: Connection, tenant_id: str, user_id: str, credential: Credential, *, local: bool = False
 ) -> SignedIn:
-    """A session of this person, in the transaction that made sure of who it is, by `credential`."""
+    """Begins a session, in the transaction that identified the user by `credential`."""
     lasts = services.signing_in.session_lasts
     session = await sign_in.begin_session(tx, user_id, lasts, credential, local=local)
     first = await sign_in.first_refresh_token(tx, tenant_id, session.id, lasts)
@@ -150,7 +153,7 @@ async def begin(
 
 
 def tokens_of(services: Services, signed_in: SignedIn) -> dict[str, object]:
-    """What a program keeps of it."""
+    """Returns the tokens that a program stores."""
     now, session = datetime.now(UTC), signed_in.session
     ends = until(now, services.signing_in.access_lasts, session.expires_at)
     issue = services.tokens.issue
@@ -164,7 +167,7 @@ def tokens_of(services: Services, signed_in: SignedIn) -> dict[str, object]:
 
 
 def remember(services: Services, scope: Scope, response: Response, signed_in: SignedIn) -> None:
-    """Give the browser its cookie."""
+    """Sets the session cookie, and after a sign-in with a password also the device cookie."""
     session = signed_in.session
     token = services.tokens.issue(
         Audience.COOKIE, session.id, signed_in.tenant_id, session.user_id, until=session.expires_at
@@ -176,31 +179,31 @@ def remember(services: Services, scope: Scope, response: Response, signed_in: Si
 
 
 def forget(services: Services, scope: Scope, response: Response) -> None:
-    """Take the cookie from the browser."""
+    """Deletes the browser's session cookie."""
     credentials.clear_cookies(response, credentials.SESSION_COOKIE, secure=is_secure(services, scope))
 
 
-# --- Guessing passwords gets slower with every wrong guess, and the owner's own devices stay out of it.
-# A browser that has signed in keeps a signed cookie that names the account and the device. It opens nothing: a caller
-# who has it is judged by the wrong guesses of this device alone.
+# --- Wrong passwords: each one delays further attempts, except on the owner's own devices. A browser that has signed in
+# has a signed cookie that names the account and the device. The cookie grants no access. A caller with this cookie is
+# delayed only by the wrong attempts of this device.
 
 DEVICE_LASTS = timedelta(days=180)
 _COOKIE = "perdure_device"
 _PURPOSE = "known device"
 _TRIES = 20
-"""Of counting a guess among others at once."""
+"""The number of times that counting an attempt is retried if others are counted at the same time."""
 
 
 @dataclass(slots=True)
 class Guess:
-    """One guess at a password, which counts as wrong until it is known to be right."""
+    """One attempt at a password, which counts as wrong until it is verified."""
 
     right: bool = False
 
 
 @asynccontextmanager
 async def guessing(services: Services, keys: Sequence[Key]) -> AsyncIterator[Guess]:
-    """Let one guess through, if it may come now.
+    """Lets one attempt through, unless it is delayed.
 
     Raises: LimitReached `sign_in_delayed`.
     """
@@ -208,7 +211,7 @@ async def guessing(services: Services, keys: Sequence[Key]) -> AsyncIterator[Gue
     guess = Guess()
     try:
         yield guess
-    except LimitReached:  # it was not looked at
+    except LimitReached:  # The password was not checked.
         await services.guesses.take_back(keys)
         raise
     if guess.right:
@@ -235,7 +238,7 @@ async def _admitted(services: Services, keys: Sequence[Key]) -> None:
 
 
 def keys_of(services: Services, scope: Scope, tenant_id: str, name: str, user_id: str | None) -> list[Key]:
-    """What a guess at this account is counted under. A name that nobody has is counted like any other."""
+    """Returns the keys under which an attempt at this account is counted. An unknown name is counted like any other."""
     device = _known_device(services, scope, tenant_id, user_id) if user_id is not None else ""
     if device:
         return [(DEVICE, device)]
@@ -245,7 +248,7 @@ def keys_of(services: Services, scope: Scope, tenant_id: str, name: str, user_id
 
 
 def remember_device(services: Services, scope: Scope, response: Response, tenant_id: str, user_id: str) -> None:
-    """Let this browser be known from now on."""
+    """Sets the cookie that identifies this browser in later attempts."""
     device = _known_device(services, scope, tenant_id, user_id) or secrets.token_urlsafe(18)
     expires = datetime.now(UTC) + DEVICE_LASTS
     until = str(int(expires.timestamp()))
@@ -257,7 +260,7 @@ def remember_device(services: Services, scope: Scope, response: Response, tenant
 
 
 def _known_device(services: Services, scope: Scope, tenant_id: str, user_id: str) -> str:
-    """The device that this browser's cookie names; empty for one that has not signed in as this user."""
+    """Returns the device in this browser's cookie. It is empty if the browser has not signed in as this user."""
     header, secure = Headers(scope=scope).get("cookie", ""), is_secure(services, scope)
     device, _, rest = credentials.read_cookie(header, _cookie(tenant_id, user_id), secure=secure).partition(".")
     until, _, seal = rest.partition(".")
@@ -267,5 +270,5 @@ def _known_device(services: Services, scope: Scope, tenant_id: str, user_id: str
 
 
 def _cookie(tenant_id: str, user_id: str) -> str:
-    """One for each account, so that people who share a browser keep theirs."""
+    """Returns one cookie name for each account, so that users who share a browser each keep their own."""
     return f"{_COOKIE}_{sha256_hex(f'{tenant_id}/{user_id}')[:12]}"

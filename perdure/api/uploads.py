@@ -45,7 +45,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
-    """A file that has arrived whole."""
+    """A file that has arrived completely."""
 
     file: BinaryIO
     size_bytes: int

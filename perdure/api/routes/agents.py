@@ -1,4 +1,4 @@
-"""Agents and topologies: what there is, what of it needs a person and why, and how it looks."""
+"""Agents and topologies: their definitions, the approvals that their tools need and the reasons, and their graphs."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -31,7 +31,7 @@ from perdure.store.delivery.outbox import Note
 
 agents_router = APIRouter(prefix="/v1", tags=["agents"])
 _TOLD = ("fallback_model", "reasoning", "root_skill", "day_limits", "memory", "window", "toolsets")
-"""Of a definition, as its file has it."""
+"""Fields of the definition that the API returns as they are in its file."""
 
 
 @agents_router.get("/agents")
@@ -110,7 +110,7 @@ def _tool(card: ToolCard, rules: tuple[Rule, ...], waived: Sequence[str]) -> dic
     return shown | {"reasons": reasons, "free_because": "" if asks else free_because(card)}
 
 
-# --- Prompt templates: a draft of one's own, what speaks to whom, and the stages up to active.
+# --- Prompt templates: drafts, resolved versions and stages.
 
 prompt_templates_router = APIRouter(prefix="/v1", tags=["prompt templates"])
 MOST = 200
@@ -217,9 +217,8 @@ def _seer(who: Principal) -> Seer:
     return Seer(who.user_id, who.roles)
 
 
-# --- Rules: the platform's and those of the agents, as this tenant has them; an administrator makes them stricter.
-# Beside them the few tools that a tenant may let run without the approval that they need
-# (perdure/core/approvals/gates.py).
+# --- Rules of the platform and of the agents, which an administrator can make stricter for the tenant. Exemptions are
+# the few tools that a tenant can let run without approval (perdure/core/approvals/gates.py).
 
 rules_router = APIRouter(prefix="/v1/rules", tags=["rules"])
 
@@ -236,7 +235,7 @@ class WaiverBody(Body):
 
     tool: str = Field(min_length=1, max_length=200)
     approval: bool = Field(strict=True)
-    """Whether a person is asked."""
+    """True if the tool needs an approval, false if it is exempt."""
 
 
 @rules_router.get("")
@@ -277,7 +276,7 @@ async def _waivable(tx: Connection) -> dict[str, object]:
 
 
 async def _rules(tx: Connection) -> tuple[Rule, ...]:
-    """All of them as published, each once."""
+    """Returns all rules as published, each once."""
     rules = {rule.id: rule for rule in PLATFORM_RULES}
     for _, agent in await content.list_agents(tx):
         rules |= {rule.id: rule for rule in rules_of(agent, (), {})}

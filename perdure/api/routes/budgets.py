@@ -1,4 +1,4 @@
-"""Day budgets: what today has come to, and the tenant's limits, for its administrators."""
+"""Daily budgets: today's usage and the tenant's limits, for administrators."""
 
 from fastapi import APIRouter
 

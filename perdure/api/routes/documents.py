@@ -1,7 +1,7 @@
-"""Documents of memory: a person's own, those of the own conversations, and the workspace's (S2-66 to S2-73).
+"""Documents of memory: a user's own, those of the user's conversations, and those of the workspace.
 
-What is a person's own is that person's alone: reviewer and administrator get 404 for it as everybody does. An
-administrator deletes and redacts by id, and is shown no text.
+Only the user can read their own documents: reviewers and administrators also get 404. Administrators can delete and
+redact them by id, but cannot read their texts.
 """
 
 from typing import Annotated
@@ -80,7 +80,8 @@ async def list_documents(
     limit: Limit = 50,
     cursor: str | None = None,
 ) -> dict[str, object]:
-    """Documents without their texts, changed last first; those of a conversation where it is named."""
+    """Lists documents without their texts, most recently changed first; with `conversation_id`, those of one
+    conversation."""
     wanted = as_uuid(conversation_id, "conversation") if conversation_id else None
     async with services.db.transaction(who.tenant_id) as tx:
         found, following = await documents_reading.list_documents(
@@ -212,12 +213,12 @@ async def redact(
 
 
 def writer_of(who: Principal) -> Writer:
-    """A person, by that person's roles."""
+    """Returns the user as a writer of documents, with the user's roles."""
     return Writer(who.user_id, who.roles, credential=who.credential)
 
 
 async def _check_room(services: Services, tx: Connection, who: Principal, made: Written) -> None:
-    """Raises: CallerError 429 `quota_reached`; what is a workspace's counts for the tenant alone."""
+    """Raises: CallerError 429 `quota_reached`. Documents of the workspace count only for the tenant's quota."""
     owner_id = None if made.scope is Scope.WORKSPACE else who.user_id
     await budgets.check_room(tx, services.caps.quotas, owner_id)
 
@@ -236,7 +237,7 @@ def _written(made: Written) -> dict[str, object]:
     }
 
 
-# --- Promotions: a document proposed for everybody, and an administrator's decision on it (S2-72).
+# --- Promotions: proposals for shared memory, which administrators decide on.
 
 promotions_router = APIRouter(prefix="/v1/memory/promotions", tags=["memory"])
 
@@ -258,7 +259,7 @@ async def propose(services: Open, who: Reader, body: ProposalBody, key: Key = No
         source = await documents_reading.get_document(tx, document_id, who.user_id)
         made = await documents_promotions.propose(tx, writer_of(who), source, target, body.basis(), services.memory)
         await budgets.check_room(tx, services.caps.quotas, who.user_id)
-        # The answer is kept under its key for a day: the text itself is read where it can be redacted.
+        # The response is stored under its key for a day, so it omits the text, which can be redacted in its document.
         return 201, {name: value for name, value in made.items() if name != "content"}, None
 
     return await once(services, who, "memory/promotions", key, body, work)

@@ -1,4 +1,4 @@
-"""Files: uploads into a conversation, what its turns made, and the bytes that are kept."""
+"""Files: uploads into a conversation, files that its turns made, and their content."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated
@@ -27,8 +27,8 @@ _INERT = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
 }
-"""Whatever a file holds, a browser runs nothing of it. It is not stored there either: whoever signs in next at the same
-browser has other rights."""
+"""Headers that stop browsers from running the content of a file. The default `no-store` also applies, since the next
+user of the same browser can have other rights."""
 _PART_BYTES = 2**20
 
 
@@ -47,7 +47,8 @@ async def upload(
     length = services.uploads.check_length(request.headers.get("content-length", ""))
     route = f"files/{conversation_id}"
     async with services.db.transaction(who.tenant_id) as tx:
-        if key is None or not await idempotency.is_used(tx, who.user_id, route, key):  # else it is answered as before
+        # A used key returns the stored response.
+        if key is None or not await idempotency.is_used(tx, who.user_id, route, key):
             await conversations.get_conversation(tx, conversation_id, who.user_id)
             await budgets.check_room_for_file(tx, services.caps.quotas, who.user_id, conversation_id, length or 0)
     async with services.uploads.received(who.tenant_id, who.user_id, length, request.stream()) as spooled:
@@ -122,7 +123,7 @@ async def usage(services: Open, who: Reader, conversation: str | None = None) ->
 
 
 async def _parts(services: Services, tenant_id: str, file: files.FoundFile, first: bytes) -> AsyncIterator[bytes]:
-    """The content piece by piece, so that a slow reader holds a piece and no connection to the database."""
+    """Yields the content in parts, so that a slow reader holds one part in memory and no database connection."""
     yield first
     for begin in range(_PART_BYTES, file.size_bytes, _PART_BYTES):
         async with services.db.transaction(tenant_id) as tx:

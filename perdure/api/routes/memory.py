@@ -1,6 +1,6 @@
-"""Memory: the scratchpad of a conversation, and the episodes that are found again (S0-29, S0-30).
+"""Memory: the working memory of a conversation, and episodes that a search finds again.
 
-Both are their user's own: whoever reads a tenant's turns does not read its users' memories.
+Both belong to their user: a reviewer who can read the tenant's turns cannot read its users' memories.
 """
 
 from dataclasses import asdict
@@ -33,7 +33,7 @@ class FieldsBody(Body):
     """PUT /v1/memory/working/{conversation_id}."""
 
     fields: dict[FieldName, JsonValue]
-    """Merged over what is there; null removes one."""
+    """Merged into the existing fields; null removes a field."""
     ttl_seconds: int = Field(default=working_memory.TTL_SECONDS, ge=1, le=working_memory.MOST_TTL_SECONDS, strict=True)
 
 
@@ -133,7 +133,7 @@ def _entry(episode: episodes.Episode) -> dict[str, object]:
     return shown
 
 
-# --- Entities: what `entity_resolve` finds and `create_entity` registers, for whoever belongs to the tenant (S0-72).
+# --- Entities that `entity_resolve` finds and `create_entity` registers, for all users of the tenant.
 
 entities_router = APIRouter(prefix="/v1/entities", tags=["entities"])
 ENTITIES_PAGE_LIMIT = 50

@@ -1,4 +1,4 @@
-"""Turns: start, look, stop."""
+"""Routes of turns and conversations: start, read, answer, stop."""
 
 import json
 import time
@@ -72,7 +72,7 @@ async def start(
             await services.live.stop(gives_way)
 
     answer = await once(services, who, f"turns/{conversation_id}", key, body, work, durable)
-    if begun is not None:  # now it is durable; a replayed key begins nothing
+    if begun is not None:  # Counted after the commit; a replayed key starts nothing.
         TURNS_STARTED.labels(agent=begun).inc()
     services.text_sums.wrote(who.tenant_id, who.user_id)
     await services.live.wake(conversation_id)
@@ -93,7 +93,7 @@ def _asked(services: Services, who: Principal, conversation_id: str, body: NewTu
 
 
 def accepted(started: turns.Started, conversation_id: str) -> dict[str, object]:
-    """What a 202 says."""
+    """Returns the body of a 202 response."""
     said: dict[str, object] = {
         "turn_id": started.turn_id,
         "conversation_id": conversation_id,
@@ -109,7 +109,7 @@ def accepted(started: turns.Started, conversation_id: str) -> dict[str, object]:
 
 
 async def waited(services: Services, who: Principal, answer: JSONResponse, seconds: float) -> JSONResponse:
-    """The answer of a start after waiting: 200 with the turn at rest, or the 202 as it is."""
+    """Returns the response of a start after waiting: 200 with the turn if it ended or paused, else the 202 as it is."""
     if seconds <= 0:
         return answer
     turn = await until_rest(services, who, json.loads(bytes(answer.body))["turn_id"], seconds)
@@ -191,15 +191,15 @@ async def stop(services: Open, who: Reader, turn_id: TurnId, key: Key = None) ->
     return answer
 
 
-# --- Waiting for a turn to end or pause, for callers that want the answer in the same request.
+# --- Waiting for a turn to end or pause, for callers that want the result in the same request.
 
 RESTING = frozenset({status.value for status in (*ENDED, TurnStatus.AWAITING_APPROVAL, TurnStatus.AWAITING_ANSWER)})
 LOOK_SECONDS = 1.0
-"""Between looks where no bell rings."""
+"""The interval between checks if no wake signal arrives."""
 
 
 async def until_rest(services: Services, who: Principal, turn_id: str, seconds: float) -> dict[str, object]:
-    """The turn once it has ended or pauses, or as it is after `seconds`."""
+    """Returns the turn when it has ended or paused, or its state after `seconds`."""
     deadline = time.monotonic() + seconds
     async with services.db.transaction(who.tenant_id) as tx:
         turn = await views.get_turn(tx, turn_id, who.scope)
@@ -315,7 +315,7 @@ async def conversation_view(
     return {"items": items, "next": following, "seq": seq, "own": own}
 
 
-# --- Answers to what a turn asks of its own user: a question, or work where the data is.
+# --- Answers to questions of a turn.
 
 answers_router = APIRouter(prefix="/v1/turns/{turn_id}/answers", tags=["turns"])
 
@@ -345,14 +345,15 @@ async def answer(
     return done
 
 
-# --- Raising the limit that a turn waits for.
+# --- Raising the limit of a paused turn.
 
 limits_router = APIRouter(prefix="/v1", tags=["turns"])
 
 
 @limits_router.post("/turns/{turn_id}/limits")
 async def limits(services: Open, who: Reader, turn_id: TurnId, body: RaiseBody, key: Key = None) -> JSONResponse:
-    """Raise a limit of a turn that waits for it; it goes on where it was. Not lowered, not below what is used."""
+    """Raises a limit of a turn that is paused at it. The turn continues. A limit cannot be lowered or set below the
+    usage."""
     raised: list[TurnAddress] = []
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
@@ -371,7 +372,7 @@ def _shown(turn_id: str, approval_id: str, max_tokens: int, max_cost_microusd: i
     return {"turn_id": turn_id, "approval_id": approval_id, "limits": limits}
 
 
-# --- The synchronous form: one request, the turn's final state (S0-77).
+# --- Synchronous execution.
 
 execute_router = APIRouter(prefix="/v1", tags=["turns"])
 WAIT_SECONDS = 120.0
@@ -408,7 +409,7 @@ async def execute(services: Open, who: Reader, body: ExecuteBody, key: Key = Non
         return 202, accepted(started, str(conversation["id"])), started.note
 
     answer = await once(services, who, "execute", key, body, work)
-    if begun is not None:  # now it is durable; a replayed key begins nothing
+    if begun is not None:  # Counted after the commit; a replayed key starts nothing.
         TURNS_STARTED.labels(agent=begun).inc()
     services.text_sums.wrote(who.tenant_id, who.user_id)
     return await waited(services, who, answer, WAIT_SECONDS)
