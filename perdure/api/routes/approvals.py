@@ -1,4 +1,4 @@
-"""Approvals: the queue, how it ages, one with its history, the decision."""
+"""Approvals: the queue, its waiting times, single requests with their history, and decisions."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -145,19 +145,19 @@ async def decide_approval(
         return 200, await views.get_approval(tx, approval_id, None, person(who)), note
 
     answer = await once(services, who, f"decision/{approval_id}", key, body, work)
-    if turn:  # now it is durable; a replayed key decides nothing
+    if turn:  # Counted after the commit; a replayed key decides nothing.
         DECISIONS.labels(decision=body.decision.value).inc()
         await services.live.wake(turn["conversation_id"])
     return answer
 
 
 def person(who: Principal) -> Decider:
-    """Who asks, as somebody who may decide."""
+    """Returns the user as a reviewer."""
     return Decider(who.user_id, who.roles, who.name, credential=who.credential)
 
 
 def decisions_per_minute(services: Services, who: Principal) -> int | None:
-    """How many decisions this person may take in a minute; None where they are not counted."""
+    """Returns how many decisions this user can make in a minute; None means no limit."""
     return None if who.has_local_token else services.decisions_per_minute
 
 
@@ -168,7 +168,7 @@ def links(services: Services, who: Principal, approval: dict[str, object]) -> di
     return links | {"temporal": page} if page else links
 
 
-# --- What can be done with an approval beside deciding: withdraw it, claim and release it, hand it over.
+# --- Verbs besides the decision: withdraw, claim, release, reassign, escalate.
 
 verbs_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
 Act = Callable[[Connection], Awaitable[tuple[Review, Note | None]]]
@@ -178,7 +178,7 @@ Act = Callable[[Connection], Awaitable[tuple[Review, Note | None]]]
 async def withdraw(
     services: Open, who: Reader, approval_id: ApprovalId, body: CommentBody | None = None, key: Key = None
 ) -> JSONResponse:
-    """Take back your request, or an approval whose call has not begun; its turn goes on without it."""
+    """Withdraws your request, or an approval whose call has not started. The turn continues without the call."""
     given = body or CommentBody()
     turn: list[Review] = []
 
@@ -222,7 +222,7 @@ async def release(
 async def reassign(
     services: Open, who: Reader, approval_id: ApprovalId, body: ReassignBody, key: Key = None
 ) -> JSONResponse:
-    """Put it on somebody's list, who must be able to decide on it. A named reviewer gives the place to that person."""
+    """Assigns the request to a reviewer who can decide on it. A named reviewer passes on the place to that user."""
 
     async def act(tx: Connection) -> tuple[Review, Note | None]:
         return await assignments.reassign(tx, approval_id, person(who), body.to, body.comment), None
@@ -246,7 +246,7 @@ async def escalate(
 async def _done(
     services: Services, who: Principal, approval_id: str, verb: str, key: str | None, body: BaseModel, act: Act
 ) -> JSONResponse:
-    """Do it once, and answer with the approval as it then is."""
+    """Runs `act` once and returns the resulting approval."""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         _, note = await act(tx)
@@ -256,7 +256,7 @@ async def _done(
     return await once(services, who, f"{verb}/{approval_id}", key, body, work)
 
 
-# --- Many decisions at once: each taken for itself, in a transaction of its own; what one answers changes no other.
+# --- Bulk decisions: each has its own transaction, and its result does not affect the others.
 
 bulk_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
 ROUTE = "decisions"
@@ -291,7 +291,7 @@ async def decide_many(services: Open, who: Reader, body: ManyBody, key: Key = No
 
 
 async def _together(services: Services, who: Principal, body: ManyBody) -> bool:
-    """Whether those that are to be approved may be approved in one go."""
+    """Returns whether the requests to approve can be approved together."""
     ids = [found for item in body.items if item.decision is Decision.APPROVE and (found := _uuid(item.id))]
     async with services.db.transaction(who.tenant_id) as tx:
         return approvable_together(await asked_about(tx, ids, person(who)))
@@ -300,7 +300,7 @@ async def _together(services: Services, who: Principal, body: ManyBody) -> bool:
 async def _decide_one(
     services: Services, who: Principal, item: ItemBody, together: bool, key: str | None, digest: str
 ) -> tuple[dict[str, object], tuple[Decided, Note | None] | None]:
-    """The answer of one item, and what is to be rung for it.
+    """Returns the result of one item, and the decision with its wake signal.
 
     Raises: CallerError, as for a decision; 422 `not_in_bulk`.
     """
@@ -326,7 +326,8 @@ async def _decide_one(
 
 
 async def _ring(services: Services, rung: list[tuple[Decided, Note | None]]) -> None:
-    """Wake the turns; all of it is durable, and what is not delivered in time is left to the relay."""
+    """Wakes the turns. All decisions are durable, and the relay delivers the wake signals that are not delivered in
+    time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(DELIVERY_SECONDS):
             await asyncio.gather(*(services.doorbell.deliver_soon(note) for _, note in rung if note is not None))
@@ -341,7 +342,7 @@ def _uuid(text: str) -> str | None:
         return None
 
 
-# --- The preview of a call that waits: made on demand, by a worker, for those who may look at the queue.
+# --- Previews of pending calls, which a worker runs on demand for users who can read the queue.
 
 previews_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
 
@@ -363,7 +364,7 @@ async def preview(services: Open, who: Reader, approval_id: ApprovalId) -> dict[
     return shown | {"links": links(services, who, shown)}
 
 
-# --- Standing in for somebody until a date: one's own delegations; an admin sees and ends everybody's.
+# --- Delegations until a date. Users see and end their own; admins see and end all.
 
 delegations_router = APIRouter(prefix="/v1/delegations", tags=["approvals"])
 

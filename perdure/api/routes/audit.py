@@ -1,4 +1,4 @@
-"""The audit: verified, exported, and that of one approval."""
+"""The audit trail: verification, export, and the rows of one approval."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ Place = Annotated[int, Query(ge=0, le=2**53)]
 
 
 class HeadsBody(Body):
-    """POST /v1/audit/verify: heads that the caller has kept, beside those of this deployment's own file."""
+    """POST /v1/audit/verify: heads that the caller has stored, in addition to those of this deployment's file."""
 
     heads: tuple[ExportedHead, ...] = Field(max_length=1_000)
 
@@ -55,7 +55,7 @@ async def export(
     turn_id = as_uuid(turn, "turn") if turn else None
     if turn_id:
         async with services.db.transaction(who.tenant_id) as tx:
-            await views.get_turn(tx, turn_id, who.scope)  # or 404, as for every turn that is not the tenant's
+            await views.get_turn(tx, turn_id, who.scope)  # Raises 404 for turns of other tenants.
     rows = audit.exported_rows(services.db, who.tenant_id, after, turn_id, limit)
     return StreamingResponse(_lines(rows), media_type="application/jsonl")
 

@@ -1,4 +1,4 @@
-"""Effects: what tools did outside, and settling what a crash left unknown."""
+"""Effects: the changes that tools made in their targets, and settling unknown outcomes."""
 
 from typing import Annotated
 

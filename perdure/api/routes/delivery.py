@@ -1,4 +1,4 @@
-"""Webhooks: where notices of the tenant's approvals go, for its administrators."""
+"""Webhooks: the addresses that receive the tenant's approval events, for administrators."""
 
 from dataclasses import asdict
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Event streams: one turn's to its end, or all of a conversation's."""
+"""Event streams: one turn until its end, or all turns of a conversation."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractContextManager, nullcontext
@@ -20,20 +20,20 @@ router = APIRouter(prefix="/v1", tags=["streams"])
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events. FastAPI's own class takes generators only, which could not answer 204 or 404 any more."""
+    """Server-sent events. FastAPI's own class accepts only generators, which cannot respond with 204 or 404 later."""
 
     media_type = "text/event-stream"
     place: AbstractContextManager[None] = nullcontext()
-    """Held while it is sent; where there is none left the answer is that error."""
+    """Held while the stream is sent. If no place is free, the response is its error."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it, to its end or until its reader leaves."""
+        """Sends the stream until it ends or its reader disconnects."""
         with self.place:
             await super().__call__(scope, receive, send)
 
 
 _UNBUFFERED = {"X-Accel-Buffering": "no"}
-"""Nothing on the way may keep events back."""
+"""Proxies must not buffer events."""
 _OVER: dict[int | str, dict[str, Any]] = {
     204: {"description": "the reader has seen the turn's last event: there is nothing more"}
 }
@@ -79,7 +79,8 @@ def _cursor(last_event_id: str | None, after: str | None) -> Cursor:
 
 
 def event_stream(services: Services, who: Principal, frames: AsyncGenerator[bytes]) -> Response:
-    """These frames for this person, one of so many streams that one may hold open; of the stack's own there is no end.
+    """Returns a stream of these frames. It counts towards the user's limit of open streams, except for the stack's own
+    tokens.
 
     Raises, when it is sent: LimitReached `too_many_streams`.
     """

@@ -1,4 +1,5 @@
-"""Signing in and out, for programs and for pages. No answer here is kept under an Idempotency-Key: it holds secrets."""
+"""Signing in and out, for programs and pages. Responses here are not stored under an idempotency key, because they
+contain secrets."""
 
 import base64
 import binascii
@@ -193,11 +194,12 @@ def _refused(outcome: Refresh) -> CallerError:
     return CallerError("refresh_token_invalid", "this refresh token is not good here, or no longer", status=401)
 
 
-# --- The two steps of a browser that signs in at a provider elsewhere.
+# --- Sign-in at an identity provider: the two steps of the browser.
 
 oidc_router = APIRouter(prefix="/v1/auth/oidc", tags=["auth"], include_in_schema=False)
 COOKIE = "perdure_oidc"
-"""Holds what must come back, signed by us; Lax, so that it comes along from the provider's page."""
+"""Holds the signed values that the callback checks. Lax, so that the browser sends it with the redirect from the
+provider."""
 HOME = "/review"
 _PURPOSE = "oidc sign-in"
 _LASTS_SECONDS = 600
@@ -298,7 +300,7 @@ def _sealed(services: Services, kept: Mapping[str, object]) -> str:
 
 
 def _opened(services: Services, sealed: str, state: str) -> dict[str, object]:
-    """Raises: CallerError 401 `oidc_refused` where this browser did not begin this sign-in, or too long ago."""
+    """Raises: CallerError 401 `oidc_refused` if this browser did not start the sign-in, or if it has expired."""
     text, _, seal = sealed.partition(".")
     if services.tokens.keys.knows(seal, _PURPOSE, text):
         try:
@@ -311,7 +313,7 @@ def _opened(services: Services, sealed: str, state: str) -> dict[str, object]:
     raise CallerError("oidc_refused", "this sign-in was not begun here, or too long ago", status=401)
 
 
-# --- The forms by which a person signs in and out in a browser, with or without its scripts.
+# --- Sign-in and sign-out forms, which work with and without scripts.
 
 sign_in_router = APIRouter(tags=["auth"], include_in_schema=False)
 
@@ -373,7 +375,7 @@ async def leave(services: Open, request: Request, who: Visitor) -> RedirectRespo
     return answer
 
 
-# --- The people of the tenant, for its administrators: see them, invite them, change their roles, close their accounts.
+# --- Team members, for administrators: list, invite, change roles, close accounts.
 
 team_router = APIRouter(prefix="/v1/team", tags=["team"])
 Name = Annotated[str, Path(max_length=100)]

@@ -1,4 +1,4 @@
-"""How the deployment is: its parts, its task queues and who serves them, and what the tenant's turns wait for."""
+"""State of the deployment: its services, its task queues and their workers, and the tenant's open turns."""
 
 import asyncio
 from dataclasses import asdict
@@ -22,7 +22,7 @@ from perdure.temporal.status import QueueLook, look_at_queues
 
 status_router = APIRouter(prefix="/v1", tags=["status"])
 UNAVAILABLE = "unavailable"
-"""All that a tenant learns of a fault of the deployment."""
+"""The only text that a tenant receives about a fault of the deployment."""
 
 
 @status_router.get("/status")
@@ -67,7 +67,8 @@ async def status(services: Open, who: ReaderOrOperator) -> dict[str, object]:
 
 
 def _parts_of_tenant(faults: dict[str, str], of_queues: list[str], of_servers: list[str]) -> list[dict[str, str]]:
-    """The parts without how they fail; of the queues and the MCP servers only whether one has a fault."""
+    """Returns the services without the causes of their faults. Of the queues and MCP servers, it returns only whether
+    one has a fault."""
     said = {
         **faults,
         "workers": next(filter(None, of_queues), ""),
@@ -77,7 +78,7 @@ def _parts_of_tenant(faults: dict[str, str], of_queues: list[str], of_servers: l
 
 
 async def _queues(services: Services) -> list[QueueLook]:
-    """Empty where Temporal does not say; that it is away stands among the parts."""
+    """Returns the task queues; empty if Temporal does not respond. The outage itself appears among the services."""
     try:
         async with asyncio.timeout(2 * LOOK_SECONDS):
             client = services.doorbell.client
@@ -97,7 +98,7 @@ def _queue(services: Services, who: Principal | None, look: QueueLook) -> dict[s
     return asdict(look) | {"fault": queue_fault(look.workers, look.backlog, look.oldest_seconds)} | links
 
 
-# --- Is it up, is it ready, what does it count.
+# --- Probes and metrics.
 
 health_router = APIRouter(tags=["health"])
 
@@ -124,29 +125,29 @@ async def metrics(_: Operator) -> Response:
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
 
-# --- Addresses of Temporal's own pages, for the operator alone: they show, and can end, the turns of every tenant.
-# Empty if the operator names no such pages.
+# --- Links to Temporal's own pages, which show, and can end, the turns of all tenants. They are for operators only, and
+# empty if the operator configures no such pages.
 
 
 def turn_page(services: Services, who: Principal | None, turn_id: str) -> str:
-    """A turn's workflow."""
+    """Returns the page of a turn's workflow."""
     return _page(services, who, "workflows", turn_workflow_id(turn_id))
 
 
 def queue_page(services: Services, who: Principal | None, name: str) -> str:
-    """A task queue with who asks for its work."""
+    """Returns the page of a task queue with its pollers."""
     return _page(services, who, "task-queues", name)
 
 
 def workflows_page(services: Services, who: Principal | None) -> str:
-    """Every workflow of the namespace."""
+    """Returns the page of all workflows of the namespace."""
     return _page(services, who, "workflows")
 
 
 def _page(services: Services, who: Principal | None, *path: str) -> str:
-    """For this user; None is the operator."""
+    """Returns the page for this user, or an empty text; None is the operator."""
     if not services.temporal_ui or (who is not None and not who.is_operator):
         return ""
-    # A workflow's id has a colon, which these pages' own links do not write out.
+    # A workflow's id has a colon, which the links of these pages do not escape.
     written = (quote(part, safe=":") for part in ("namespaces", services.temporal_namespace, *path))
     return "/".join((services.temporal_ui, *written))
