@@ -99,7 +99,7 @@ class Parts:
         return PartLook(note=self._notes.get(name, ""))
 
     async def _in_time(self, name: str, ask: Ask) -> None:
-        """Runs a check with a timeout. Does not wait until the canceled check has ended, which can take long.
+        """Runs a check with a timeout. Does not wait until the cancelled check has ended, which can take long.
 
         Raises: TimeoutError; the errors of the check.
         """

@@ -288,7 +288,8 @@ class Perimeter:
             self._places.give_back(place)
 
     def _dressed(self, send: Send, *, is_head: bool) -> Send:
-        """Adds the headers that all responses have. The response to a HEAD ends after its headers, for streams as well."""
+        """Adds the headers that all responses have. The response to a HEAD consists of its headers only, for streams as
+        well."""
 
         async def dressed(message: Message) -> None:
             is_start = message["type"] == "http.response.start"

@@ -1,8 +1,7 @@
-"""A worker process: `python worker.py --queues turns,llm` serves task queues, `python worker.py --relay` delivers
-wake-ups and reconciles. SIGTERM drains: nothing new is taken, calls under way have 30 s.
+"""A worker process: `python worker.py --queues turns,llm` serves task queues, `python worker.py --relay` delivers wake
+signals and reconciles turns. SIGTERM drains: no new work is accepted, and open calls have 30 s.
 
-What serving needs is imported by serving alone (perdure/worker/queues.py): it takes seconds of CPU that the relay need
-not spend.
+Only serving imports what it needs (perdure/worker/queues.py): the imports take seconds of CPU, which the relay saves.
 """
 
 import argparse
@@ -33,7 +32,8 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Parse, run, and leave without the interpreter's own shutdown, in which Temporal's core may crash (#300)."""
+    """Parses the arguments, runs, and exits without the interpreter's own shutdown, in which Temporal's core may crash
+    (#300)."""
     parser = argparse.ArgumentParser(description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     kinds = ", ".join(kind.value for kind in Kind)
@@ -107,7 +107,7 @@ async def _relay() -> int:
 
 
 def _traces(settings: Settings, relay: Database, stack: AsyncExitStack) -> "TurnTraces | None":
-    """The traces of the turns that the reconciler ends; None, and nothing imported, where nobody named a tracer."""
+    """Returns the traces of the turns that the reconciler ends. Without a tracer, returns None and imports nothing."""
     if settings.tracer in ("", "noop"):
         return None
     from perdure.graph.registry import TOPOLOGIES

@@ -1,7 +1,7 @@
 """The hourly export of the audit chains' heads, signed, to a file outside Postgres.
 
-It also runs at the start and at the end of the process: what was written since the last full hour is not left without
-a witness by a restart. A head that went back, or that has another hash than before, is never exported over.
+It also runs at the start and at the end of the process, so that a restart leaves no new rows without a witness. A head
+that went back, or whose hash changed, is not exported, and its older line remains the newest.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from perdure.telemetry.metrics import Trouble
 INTERVAL_SECONDS = 3_600.0
 OUTAGE_SECONDS = 30.0
 LAST_SECONDS = 5.0
-"""How long the export at the end may take."""
+"""The maximum duration of the export at the end."""
 _log = structlog.get_logger(__name__)
 
 
@@ -31,7 +31,8 @@ class HeadExport:
         self._trouble = Trouble()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Export every hour until `stop`, and once more then; outages of Postgres and of the disk are waited out."""
+        """Exports every hour until `stop`, and a last time at the end. Retries during outages of Postgres and of the
+        disk."""
         while not stop.is_set():
             wait = INTERVAL_SECONDS if await self._tried() else OUTAGE_SECONDS
             try:
@@ -46,11 +47,11 @@ class HeadExport:
             _log.warning("audit_heads_not_exported_at_the_end")
 
     async def once(self) -> list[ExportedHead]:
-        """Export the heads that moved.
+        """Exports the heads that have moved, and returns them.
 
         Raises: OSError and the database's errors.
         """
-        # The file is read anew each time: another relay may have written it meanwhile.
+        # The file is read again each time, because another relay may have written it.
         before = await asyncio.to_thread(audit.newest_heads, self._path)
         heads = await audit.all_heads(self._relay.pool)
         for tenant_id in sorted(before.keys() - heads.keys()):

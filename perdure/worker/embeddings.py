@@ -1,7 +1,8 @@
-"""Episodes get their vectors here, beside the delivery of wake-ups and away from the workers that run turns.
+"""Embeds stored episodes in the relay process, away from the workers that run turns.
 
-Safe to run twice: rows are taken with a lock and come due again where nothing came of it. After a roll-out to another
-model the new loop wins: every few minutes it drops the vectors of every other, those too that an old loop made late.
+Several loops can run at the same time: rows are claimed with a lock, and become due again if they get no vector. After
+a rollout with another model, the new loop prevails. Every few minutes it deletes the vectors of all other models,
+including those that an old loop added late.
 """
 
 import asyncio
@@ -17,17 +18,18 @@ from perdure.store.turns.reconcile import tenants
 from perdure.telemetry.metrics import Trouble
 
 POLL_SECONDS = 1.0
-"""A turn's summary can be found by its vector about this much after the turn."""
+"""The approximate time after a turn from which a search finds its summary by vector."""
 OUTAGE_SECONDS = 5.0
 SWEEP_SECONDS = 300.0
-"""Rarely enough that the loops of a roll-out, which last minutes side by side, do not embed all anew in turns."""
+"""The interval is long enough that the loops of a rollout, which run side by side for minutes, do not repeatedly embed
+everything again."""
 _log = structlog.get_logger(__name__)
 
 
 async def embed_due(relay: Database, embedder: Embedder, tenant_id: str) -> int:
-    """Embed a few of a tenant's episodes that wait; how many.
+    """Embeds a few of a tenant's pending episodes and returns their number.
 
-    Raises: EmbeddingUnavailable; those taken come due again after a minute.
+    Raises: EmbeddingUnavailable. The claimed episodes are due again after a minute.
     """
     async with relay.transaction(tenant_id) as tx:
         waiting = await episodes.to_embed(tx, AT_ONCE)
@@ -40,9 +42,9 @@ async def embed_due(relay: Database, embedder: Embedder, tenant_id: str) -> int:
 
 
 async def _embedded(embedder: Embedder, waiting: list[tuple[str, str]]) -> list[tuple[str, Vector]]:
-    """The vectors of these, by id. Where one of the texts has none that can be used, it alone goes without.
+    """Returns the vectors by id. If a text has no usable vector, only that text is left out.
 
-    Raises: EmbeddingUnavailable; VectorRefused where none of the texts has one.
+    Raises: EmbeddingUnavailable; VectorRefused if none of the texts has a vector.
     """
     try:
         vectors = await embedder.embed([summary for _, summary in waiting])
@@ -64,7 +66,7 @@ async def _embedded(embedder: Embedder, waiting: list[tuple[str, str]]) -> list[
 
 
 async def run_embedding(relay: Database, embedder: Embedder, stop: asyncio.Event) -> None:
-    """Embed until `stop`; outages of Postgres and of the model are waited out."""
+    """Embeds until `stop`; waits during outages of Postgres and of the model."""
     trouble, swept = Trouble(), dict[str, float]()
     while not stop.is_set():
         done, wait = 0, POLL_SECONDS

@@ -1,4 +1,5 @@
-"""The relay: delivers wake-ups whose writer did not. Safe to run twice: rows are claimed one by one."""
+"""The relay: delivers wake signals that their writer did not deliver. Several relays can run at the same time, because
+rows are claimed one by one."""
 
 import asyncio
 
@@ -19,14 +20,15 @@ _log = structlog.get_logger(__name__)
 
 
 async def deliver_due(relay: Database, doorbell: Doorbell) -> int:
-    """Deliver what is due now; what fails stays and is due again in ten seconds, unless it is refused for good."""
+    """Delivers the wake signals that are due and returns how many were delivered. A failed one is due again in ten
+    seconds, unless Temporal rejects it permanently."""
     notes = await outbox.claim_due(relay.pool)
     done = []
     for note in notes:
         try:
             await _deliver(relay, doorbell, note)
             done.append(note.id)
-        except Exception as error:  # one that cannot be delivered must not hold up the others
+        except Exception as error:  # A failing delivery must not block the others.
             _log.warning(
                 "wake_up_not_delivered", turn_id=note.turn_id, attempt=note.attempts, error=type(error).__name__
             )
@@ -46,7 +48,7 @@ async def _deliver(relay: Database, doorbell: Doorbell, note: Note) -> None:
 
 
 async def run_relay(relay: Database, doorbell: Doorbell, stop: asyncio.Event) -> None:
-    """Deliver until `stop`; an outage of Postgres is waited out."""
+    """Delivers until `stop`; waits during an outage of Postgres."""
     trouble = Trouble()
     while not stop.is_set():
         delivered = 0
@@ -60,29 +62,29 @@ async def run_relay(relay: Database, doorbell: Doorbell, stop: asyncio.Event) ->
             await asyncio.sleep(POLL_SECONDS)
 
 
-# --- Turns that Temporal will not start, however often it is asked: they end, and say why.
-# Without it such a turn would stay `accepted` for ever, its conversation busy, and not even a stop would end it.
+# --- Turns that Temporal permanently refuses to start. They end with the reason. Otherwise such a turn would stay
+# `accepted` forever with its conversation busy, and even a stop would not end it.
 
 FOR_GOOD = frozenset({RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.FAILED_PRECONDITION})
-"""What Temporal says of the request itself. Everything else (away, busy, a key that has run out, a namespace that is
-not there yet) its operator can mend, and 202 means durable: those starts are tried for ever."""
+"""Status codes that reject the request itself. The operator can fix all other causes (an outage, overload, an expired
+key, a missing namespace). A 202 means that the turn is stored durably, so those starts are retried forever."""
 STARTS = 3
-"""The relay's tries, ten seconds apart, before a refusal is believed: a server that has just begun may not know its
-search attributes for a moment."""
+"""The relay's attempts, ten seconds apart, before a rejection counts as permanent. A server that has just started may
+not know its search attributes yet."""
 MESSAGE_CHARACTERS = 300
 
 
 def refused(note: Note, error: RPCError) -> Problem | None:
-    """Why this start will never succeed; None where it may, or where `note` is no start."""
+    """Returns why this start can never succeed, or None if it can, or if `note` is not a start."""
     if note.kind is not Wake.START or note.attempts < STARTS or error.status not in FOR_GOOD:
         return None
-    # A start carries ids and queue names, nothing that anybody said: Temporal's sentence can quote no more than that.
+    # A start contains only ids and queue names, so Temporal's message cannot quote a user's text.
     said = f"Temporal refused to start the turn ({error.status.name.lower()}): {error.message}"
     return Problem(code="start_refused", message=said[:MESSAGE_CHARACTERS])
 
 
 async def give_up(relay: Database, doorbell: Doorbell, note: Note, problem: Problem) -> None:
-    """End the turn as failed, and ring for the next one of its conversation."""
+    """Ends the turn as failed, and signals the next turn of its conversation."""
     async with relay.transaction(note.tenant_id) as tx:
         turn = await workflow_input(tx, note.turn_id)
         _, following = await finish_broken(tx, turn.address, problem) if turn is not None else (False, None)

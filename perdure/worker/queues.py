@@ -54,20 +54,21 @@ from perdure.worker.telemetry import ActivityMetrics, tracer_of, traces_of
 
 DRAIN = timedelta(seconds=30)
 STICKY = timedelta(seconds=1.5)
-"""How long a killed worker's cached turns wait for it before another worker takes them: part of each recovery, with
-the heartbeat's 5 s and the server's second before a retry."""
+"""The time that cached turns of a killed worker wait for it before another worker takes them. It is part of each
+recovery, with the heartbeat's 5 s and the server's one second before a retry."""
 WORKFLOW_TASKS_AT_ONCE = 8
-"""On two cores: more cold replays at once would starve the deadlock detector (measured, PostHog #48777)."""
+"""The limit for two cores: more concurrent cold replays would starve the deadlock detector (measured, PostHog #48777).
+"""
 ACTIVITIES_AT_ONCE = 100
 HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
-"""A stop reaches a running call with its next heartbeat (measured: p50 213 ms against 1.6 s by default)."""
+"""A stop reaches a running call with its next heartbeat (measured: p50 213 ms, against 1.6 s with the default)."""
 _log = structlog.get_logger("worker")
 
 
 async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event) -> None:
-    """Serve these queues until `stop`, then drain; the heartbeat begins once all of them are about to be polled.
+    """Serves these queues until `stop`, then drains. The heartbeat starts when all queues are about to be polled.
 
-    Raises: SystemExit where Temporal has no such namespace.
+    Raises: SystemExit if Temporal has no such namespace.
     """
     async with AsyncExitStack() as stack:
         runs_tools = bool({Kind.TOOLS, Kind.TURNS}.intersection(kinds))
@@ -87,22 +88,22 @@ async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event) 
         running = [asyncio.create_task(worker.run()) for worker in workers]
         await stack.enter_async_context(beating(settings.ready_file))
         if any(has_blocks(app) for app in apps):
-            sandbox.open_soon()  # it takes a moment of CPU, which no start waits for
+            sandbox.open_soon()  # This takes some CPU time, which the start does not wait for.
         deps.toolbox.import_soon()
         _log.info("worker_ready", queues=[kind.value for kind in kinds])
         stopping = asyncio.create_task(stop.wait())
         ended, _ = await asyncio.wait({stopping, *running}, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.gather(*(worker.shutdown() for worker in workers))
         for task in ended - {stopping}:
-            task.result()  # a worker that ended by itself says why
+            task.result()  # Raises the error of a worker that ended by itself.
 
 
 async def _tell_missing(db: Database, apps: Sequence[App]) -> None:
     """Logs which published agents are in none of `apps`.
 
-    Their tool calls wait for a worker that has them. The exception is a call that an attempt had reserved and lost: if
-    it can have happened, its outcome is unknown. The worker serves in any case: if the agents cannot be read, only
-    this message is missing.
+    Their tool calls wait for a worker that has them. The exception is a call that a lost attempt had claimed: if it can
+    have happened, its outcome is unknown. The worker serves in any case. If the agents cannot be read, only this
+    message is missing.
     """
     try:
         async with db.transaction(agents.SHARED) as tx:
@@ -117,21 +118,22 @@ async def _tell_missing(db: Database, apps: Sequence[App]) -> None:
 
 
 def freeze_heap() -> None:
-    """Take what has been imported out of the garbage collector's rounds.
+    """Excludes everything that is already imported from garbage collection.
 
-    A full round over it takes 50 to 100 ms, in which no turn moves (measured), and finds nothing.
+    A full collection of it takes 50 to 100 ms, during which all turns stall (measured), and frees nothing.
     """
     gc.collect()
     gc.freeze()
 
 
 def has_blocks(app: App) -> bool:
-    """Whether a model may call code of one of its skills."""
+    """Returns whether a model can call code of one of the app's skills."""
     return any(skill.blocks for agent in app.agents for skill in agent.skills)
 
 
 def loads_memory(kinds: Sequence[Kind]) -> bool:
-    """Whether a worker of these searches episodes: only it may import what a provider's embedding needs (ADR 12)."""
+    """Returns whether a worker of these kinds searches episodes. Only such a worker can import what a provider's
+    embedding needs (ADR 12)."""
     return bool({Kind.MEMORY, Kind.TURNS}.intersection(kinds))
 
 
@@ -177,7 +179,8 @@ async def _deps(
 
 
 async def _clients(apps: Sequence[App], outbound: Outbound, stack: AsyncExitStack) -> Mapping[str, httpx.AsyncClient]:
-    """By agent, the client of its app's tools, if the app names hosts: no other app's tools may reach those."""
+    """Returns, by agent, the HTTP client of its app's tools if the app names hosts. Tools of other apps cannot reach
+    those hosts."""
     clients: dict[str, httpx.AsyncClient] = {}
     for app in apps:
         own = app.outbound(outbound, variable)
@@ -188,7 +191,7 @@ async def _clients(apps: Sequence[App], outbound: Outbound, stack: AsyncExitStac
 
 
 def _traces(settings: Settings, db: Database, stack: AsyncExitStack) -> TurnTraces:
-    """The traces of the turns that end in this worker; open where the operator named a tracer."""
+    """Returns the traces of the turns that end in this worker, and starts them if the operator named a tracer."""
     tracer = tracer_of(settings.tracer, settings.trace_endpoint, secret("tracer"))
     traces = traces_of(tracer, db, TOPOLOGIES)
     stack.push_async_callback(traces.close)
@@ -196,7 +199,7 @@ def _traces(settings: Settings, db: Database, stack: AsyncExitStack) -> TurnTrac
 
 
 def tools_of(apps: Sequence[App]) -> Iterator[tuple[str, Tool]]:
-    """Every tool under the agents that offer it."""
+    """Yields every tool with the agent that offers it."""
     for app in apps:
         for problem in app.problems:
             _log.warning("app_problem", problem=str(problem))
@@ -204,16 +207,16 @@ def tools_of(apps: Sequence[App]) -> Iterator[tuple[str, Tool]]:
             core = CORE_ALWAYS if agent.core_tools else ()
             yield from ((agent.id, tool) for tool in core)
             for name in (*agent.tools, *assembled_tools(agent)):
-                if server_of(name, app.servers) is None:  # a server's tools are found by the cards that turns pinned
+                if server_of(name, app.servers) is None:  # A server's tools are found by the cards that turns pinned.
                     yield agent.id, ENGINE_TOOLS.get(name) or app.tools[name]
 
 
 def workers_for(deps: Deps, kind: Kind, task_queue: str) -> list[Worker]:
-    """The workers of one kind's task queue. The turns queue comes with the queue of its paused turns."""
+    """Returns the workers of one kind's task queue. The turns queue includes the queue of its paused turns."""
     activities = _activities(deps, kind)
     if kind is not Kind.TURNS:
         return [_worker(deps, task_queue, activities=activities)]
-    # LangGraph takes 2 s of CPU to import (measured), so only this kind does.
+    # Importing LangGraph takes 2 s of CPU (measured), so only this kind imports it.
     from perdure.workflows.tool_preview import ToolPreview
     from perdure.workflows.turn_run import TurnRun
     from perdure.workflows.turn_wait import TurnWait
@@ -228,7 +231,8 @@ def workers_for(deps: Deps, kind: Kind, task_queue: str) -> list[Worker]:
 
 
 def _activities(deps: Deps, kind: Kind) -> list[Callable[..., Any]]:
-    """What serves a kind. The turns queue serves every kind but the model's: `compact` routes them there."""
+    """Returns the activities of a kind. The turns queue serves every kind except the model's, because `compact` routes
+    them there."""
     by_kind: dict[Kind, list[Callable[..., Any]]] = {
         Kind.LLM: [ModelActivities(deps).complete],
         Kind.TOOLS: [ToolActivities(deps).run, AssemblyActivities(deps).assemble, PreviewActivities(deps).preview],
@@ -246,7 +250,7 @@ def _worker(deps: Deps, task_queue: str, **given: Any) -> Worker:
 
 
 def worker_settings() -> dict[str, Any]:
-    """What every worker of ours is set to, beside what it serves."""
+    """Returns the settings that all workers share."""
     return {
         "build_id": build_id(),
         "max_concurrent_activities": ACTIVITIES_AT_ONCE,
@@ -260,24 +264,24 @@ def worker_settings() -> dict[str, Any]:
     }
 
 
-# --- Which build a worker is, as Temporal records it beside the tasks that it did.
+# --- Build ids, which Temporal records with the tasks of a worker.
 
 ROOT = Path(__file__).parents[1]
 DECIDING = ("contracts", "core", "graph", "workflows")
-"""The packages of `perdure` whose code decides what a turn does next."""
+"""The packages of `perdure` whose code decides how a turn continues."""
 LIBRARIES = ("langchain-core", "langgraph", "temporalio")
-"""They decide too."""
+"""Libraries whose code decides this, too."""
 DIGITS = 16
 
 
 @cache
 def build_id() -> str:
-    """`perdure-` and a digest of the code that decides and of its libraries' versions: workers of one id replay a turn
-    alike.
+    """Returns `perdure-` and a digest of the deciding code and of its libraries' versions. Workers with the same id
+    replay a turn in the same way.
 
-    Raises: RuntimeError where a package has no code.
+    Raises: RuntimeError if a package has no code.
 
-    The SDK's own default reads all modules that are loaded, some 2,200: 0.5 s of CPU in each process (measured).
+    The SDK's default reads all loaded modules, about 2,200: 0.5 s of CPU in each process (measured).
     """
     digest = hashlib.sha256()
     for package in DECIDING:
@@ -292,16 +296,16 @@ def build_id() -> str:
     return f"perdure-{digest.hexdigest()[:DIGITS]}"
 
 
-# --- Walks of the SDK's that are left out where they would change nothing (ADR 8).
-# temporalio 1.35 visits every payload of every workflow task and of every answer three times each: for a codec, for an
-# external storage, for references to it. Without codec and storage each visit puts back what it found, and all of them
-# took 11 % of the CPU of a turns worker (measured).
+# --- Walks of the SDK that are skipped if they would change nothing (ADR 8). temporalio 1.35 visits every payload of
+# every workflow task and of every response three times. The visits look for a codec, for an external storage, and for
+# references to it. Without a codec and a storage, each visit changes nothing. All visits took 11 % of the CPU of a
+# turns worker (measured).
 
 Walk = Callable[..., Awaitable[StorageOperationMetrics]]
 
 
 def skip_idle_walks() -> None:
-    """From now on workers of this process walk only where their converter has a codec or a storage."""
+    """Makes the workers of this process walk only if their converter has a codec or a storage."""
     for name in ("decode_activation", "encode_completion"):
         walk = getattr(bridge, name)
         if not hasattr(walk, "__wrapped__"):

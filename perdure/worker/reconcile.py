@@ -1,9 +1,9 @@
-"""The reconciler: nothing is left behind (design section 2).
+"""The reconciler: repairs turns and requests whose signals or workflows were lost.
 
-It compares open turns with Temporal. A turn whose workflow was terminated, failed, timed out or vanished is finished
-as `failed`, and the next turn of its conversation is admitted. A paused turn whose approval is decided is rung again,
-and so is one that was asked to stop. What nobody decides on is given to somebody else, as its policy says. Each step
-of a pass is a transaction of its own: one that fails holds up no other.
+It compares open turns with Temporal. If the workflow of a turn was terminated, failed, timed out or vanished, the turn
+is finished as `failed` and the next turn of its conversation is admitted. A paused turn whose approval is decided is
+signaled again, and so is a turn that was asked to stop. Undecided requests are escalated or go to a fallback reviewer,
+as their policy says. Each step of a pass has its own transaction, so that a failing step does not block the others.
 """
 
 import asyncio
@@ -38,15 +38,15 @@ from perdure.store.turns.reconcile import (
 from perdure.telemetry.metrics import Trouble
 from perdure.temporal.workflow_client import Doorbell, workflow_gone
 
-# --- What Temporal's own lists say of paused turns, read at most once in a pass of the reconciler, whatever the
-# tenants. A list may be a moment old: a run that has ended since is found in a later pass. Where Temporal does not say,
-# nothing is known, so that nobody is taken for lost.
+# --- Temporal's lists of paused turns. Each is read at most once in a pass, for all tenants together. A list can be
+# slightly old: a later pass finds a run that has ended since. If Temporal does not respond, no turn counts as lost.
 
 PAGE = 1_000
 ENDED_WITHIN = timedelta(minutes=10)
-"""Twice as long as it takes until the waiting runs are listed again, which finds whatever this list left out."""
+"""Twice the interval at which the waiting runs are listed. That list finds every run that this one leaves out."""
 MOST_ENDED = 500
-"""Of many that were ended by hand at once, the last ones first; the others are found among those that do not wait."""
+"""If many runs were ended by hand together, the list holds the latest. The others are missing from the list of waiting
+runs and are found there."""
 _WAITING = f"WorkflowType = '{TURN_WAIT}' AND ExecutionStatus = 'Running'"
 _ENDED = (
     f"WorkflowType IN ('{TURN_WAIT}', '{TURN_RUN}') "
@@ -55,7 +55,7 @@ _ENDED = (
 
 
 class Listed:
-    """The lists of one pass."""
+    """Temporal's lists in one pass."""
 
     def __init__(self, client: Client, trouble: Trouble) -> None:
         self._client = client
@@ -63,11 +63,11 @@ class Listed:
         self._found: dict[str, frozenset[str] | None] = {}
 
     async def waiting(self) -> frozenset[str] | None:
-        """The workflows that wait, of all tenants."""
+        """Returns the ids of the waiting workflows of all tenants, or None if Temporal does not respond."""
         return await self._list("waiting_runs_not_listed", _WAITING, None)
 
     async def ended(self) -> frozenset[str]:
-        """The turns whose run somebody has ended a short while ago, or that failed or ran out of time."""
+        """Returns the turns whose run recently failed, timed out, or was terminated or cancelled."""
         since = datetime.now(UTC) - ENDED_WITHIN
         found = await self._list("ended_runs_not_listed", _ENDED.format(since.isoformat()), MOST_ENDED)
         return frozenset(turn_id for each in found or () if (turn_id := _turn_of(each)))
@@ -89,7 +89,7 @@ class Listed:
 
 
 def _turn_of(workflow_id: str) -> str:
-    """The turn that a workflow runs; empty where somebody else's workflow is called like one of ours."""
+    """Returns the turn of a workflow; empty if the id is like Perdure's but names no turn."""
     try:
         return str(UUID(workflow_id.removeprefix(turn_workflow_id(""))))
     except ValueError:
@@ -101,19 +101,20 @@ SETTLING_SECONDS = 8.0
 """A turn younger than this may not have reached Temporal yet."""
 AT_ONCE = 20
 PAUSED_EVERY = 4
-"""Paused turns are many and wait long: they are compared in every fourth pass, so within 20 s."""
+"""Paused turns are numerous and wait for a long time, so they are compared in every fourth pass, within 20 s."""
 FEW = 50
-"""So many paused turns of a tenant are asked about one by one; of more, those whose run Temporal lists as ended a short
-while ago. Asked one by one, 3,000 took all of the server's time (measured)."""
+"""Up to this many paused turns of a tenant are checked one by one. Beyond it, only those whose run Temporal lists as
+recently ended are checked. Checking 3,000 one by one took all of the server's time (measured)."""
 LISTED_EVERY = 60
-"""What ended longer ago, or has vanished, is not on Temporal's list of waiting runs. That one is long: it is read in
-every 60th pass, so within five minutes."""
+"""Runs that ended earlier or vanished are missing from Temporal's list of waiting runs. That list is long, so it is
+read in every 60th pass, within five minutes."""
 LISTED_AT = 12
-"""The first of these passes: a minute after a start, when there is other work to catch up with."""
+"""The first of these passes is a minute after the start, since more urgent work comes first."""
 MOST_HANDED_ON = 1_000
-"""Requests of a tenant that one pass hands on, in transactions of MOST_AT_ONCE; the others wait for the next."""
+"""The maximum of a tenant's requests that one pass escalates or assigns to fallback reviewers, in transactions of
+MOST_AT_ONCE. The next pass continues."""
 SWEPT_EVERY = 720
-"""Working memory that has expired is seen by nobody: it is removed in every 720th pass, so within an hour."""
+"""Expired working memory is invisible, so it is deleted only in every 720th pass, within an hour."""
 T = TypeVar("T")
 Ended = Callable[[TurnAddress], None]
 _log = structlog.get_logger(__name__)
@@ -122,12 +123,12 @@ _ALIVE = frozenset({WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CON
 
 
 class Reconciler:
-    """One pass after another over all tenants."""
+    """Runs one pass after another over all tenants."""
 
     def __init__(
         self, relay: Database, client: Client, doorbell: Doorbell, ended: Ended = lambda address: None
     ) -> None:
-        """`ended` is told of each turn that it ended; it neither raises nor waits."""
+        """`ended` is called with each turn that the reconciler ended. It must not raise or block."""
         self._relay = relay
         self._ended = ended
         self._client = client
@@ -136,7 +137,7 @@ class Reconciler:
         self._passes = -1
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Look until `stop`; an outage is waited out."""
+        """Runs passes until `stop`; waits during outages."""
         while not stop.is_set():
             try:
                 await self.once()
@@ -146,7 +147,7 @@ class Reconciler:
             await asyncio.sleep(INTERVAL_SECONDS)
 
     async def once(self) -> int:
-        """One pass; how many turns it finished."""
+        """Runs one pass and returns how many turns it finished."""
         finished = 0
         self._passes += 1
         listed = Listed(self._client, self._trouble)
@@ -161,12 +162,12 @@ class Reconciler:
 
     @property
     def _lists(self) -> bool:
-        """Whether Temporal's list of waiting runs is read in this pass, where a tenant has many paused turns."""
+        """True if this pass reads Temporal's list of waiting runs, for tenants with many paused turns."""
         return self._passes % LISTED_EVERY == LISTED_AT
 
     async def _suspects(self, tenant_id: str, turns: list[OpenTurn], listed: Listed) -> list[OpenTurn]:
-        """Those to ask about where a tenant has many paused turns: all that run, and of the paused ones the few of
-        which Temporal's lists say that they may be lost."""
+        """Returns the turns to check for a tenant with many paused turns: all running ones, and the paused ones that
+        may be lost according to Temporal's lists."""
         running = [turn for turn in turns if not turn.is_paused]
         if self._lists:
             waiting = await listed.waiting()
@@ -180,7 +181,7 @@ class Reconciler:
         return [*running, *(paused or ())]
 
     async def _prepare(self, tenant_id: str) -> list[OpenTurn]:
-        """Make good what was lost in Postgres itself; the turns to compare."""
+        """Repairs what was lost in Postgres itself, and returns the turns to compare."""
         await self._step("stops_not_rung", tenant_id, lambda tx: ring_stopped(tx, tenant_id))
         await self._in_parts("deadlines_not_escalated", tenant_id, escalate_all_overdue)
         await self._in_parts("requests_not_handed_on", tenant_id, fall_back)
@@ -199,24 +200,24 @@ class Reconciler:
 
     @property
     def _most_paused(self) -> int | None:
-        """How many paused turns of a tenant this pass reads: none, so many that it is seen whether there are few, or
-        all, to be held against Temporal's list."""
+        """The number of a tenant's paused turns that this pass reads. It is zero, or just enough to see whether there
+        are few, or unlimited (None) for a comparison with Temporal's list."""
         if self._passes % PAUSED_EVERY:
             return 0
         return None if self._lists else FEW + 1
 
     async def _in_parts(self, failed: str, tenant_id: str, work: Callable[[Connection], Awaitable[int]]) -> None:
-        """Do `work` until it finds less than it takes at once, each time in a transaction of its own."""
+        """Runs `work` until it finds fewer rows than its maximum, each time in its own transaction."""
         for _ in range(MOST_HANDED_ON // MOST_AT_ONCE):
             if await self._step(failed, tenant_id, work) != MOST_AT_ONCE:
                 return
 
     async def _step(self, failed: str, tenant_id: str, work: Callable[[Connection], Awaitable[T]]) -> T | None:
-        """Do `work` in a transaction of its own; None where it failed, which the log says once as `failed`."""
+        """Runs `work` in its own transaction. Returns None if it failed, which is logged once as `failed`."""
         try:
             async with self._relay.transaction(tenant_id) as tx:
                 done = await work(tx)
-        except Exception as error:  # one statement or tenant must not keep the others from being looked at
+        except Exception as error:  # A failing statement or tenant must not block the others.
             self._trouble.is_on(failed, tenant_id, error=error)
             return None
         self._trouble.is_over(failed, tenant_id)
@@ -225,7 +226,7 @@ class Reconciler:
     async def _look_at(self, turn: OpenTurn) -> bool:
         try:
             return await self._finish_if_gone(turn)
-        except Exception as error:  # one that cannot be read must not keep the others from being looked at
+        except Exception as error:  # A turn that cannot be read must not block the others.
             _log.warning("turn_not_compared", turn_id=turn.address.turn_id, error=type(error).__name__)
             return False
 

@@ -1,4 +1,4 @@
-"""What Prometheus reads of a worker process: its activities, the turns that end there, the tokens that they used."""
+"""Metrics of a worker process: its activities, the turns that end in it, and the tokens that its model calls used."""
 
 import time
 from collections.abc import Iterable
@@ -24,16 +24,16 @@ FAILED_CALLS = Counter("perdure_model_problems", "Model calls that were settled 
 
 
 class ActivityMetrics(Interceptor):
-    """Counts; what an activity is given and answers passes as it is."""
+    """Counts activities and passes their inputs and results on unchanged."""
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        """Around every activity of the worker."""
+        """Wraps every activity of the worker."""
         return _Counted(next)
 
 
 class _Counted(ActivityInboundInterceptor):
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        """Once an attempt."""
+        """Measures one attempt."""
         name, began, outcome = activity.info().activity_type, time.monotonic(), "failed"
         try:
             answer = await super().execute_activity(input)
@@ -56,8 +56,7 @@ def _count(answer: object) -> None:
             FAILED_CALLS.labels(code=answer.problem.code).inc()
 
 
-# --- Which tracer a process has: by name.
-# An unknown one, or a package that is not there, is none (S3-40, S3-41).
+# --- Tracers by name. An unknown name, or a package that is not installed, results in no tracer.
 
 NOOP: Final = "noop"
 OTEL: Final = "otel"
@@ -66,7 +65,8 @@ _log = structlog.get_logger(__name__)
 
 
 def tracer_of(name: str, endpoint: str, key: str | None) -> Tracer:
-    """The tracer of that name. `key` is LangSmith's; a collector of OpenTelemetry is given it as a bearer token."""
+    """Returns the tracer with that name. `key` is LangSmith's key; an OpenTelemetry collector receives it as a bearer
+    token."""
     try:
         if name == OTEL:
             from perdure.telemetry.otel import OtelTracer
@@ -76,7 +76,7 @@ def tracer_of(name: str, endpoint: str, key: str | None) -> Tracer:
             from perdure.telemetry.langsmith import LangSmithTracer
 
             return LangSmithTracer.to(endpoint, key)
-    except Exception as error:  # not installed, or it refuses its settings: visibility is lost, and nothing else
+    except Exception as error:  # The package is missing or rejects its settings. Only traces are lost.
         _log.warning("no_tracer", backend=name, error=type(error).__name__)
         return NoTracer()
     if name not in (NOOP, ""):
@@ -85,14 +85,14 @@ def tracer_of(name: str, endpoint: str, key: str | None) -> Tracer:
 
 
 def traces_of(tracer: Tracer, db: Database, topologies: Iterable[Topology]) -> TurnTraces:
-    """The traces of the turns that a process ends; begun where there is a tracer to tell."""
+    """Returns the traces of the turns that a process ends, and starts them if there is a tracer."""
     traces = TurnTraces(db, tracer, {one.name: ways_of(one) for one in topologies}, AlarmBell())
     traces.open()
     return traces
 
 
 def ways_of(topology: Topology) -> Ways:
-    """What a record of this topology's turns is held against."""
+    """Returns the edges, entries and ends that the records of this topology's turns are compared with."""
     lines = [line for line in lines_of(topology) if line.form != "entry"]
     ends = {line.source for line in lines if line.target == END}
     forks = any(

@@ -1,6 +1,7 @@
-"""Notices of approvals, from the outbox to their webhooks: signed, tried again, given up after most of a day.
+"""Delivery of approval events from the outbox to webhooks: signed, retried, and given up after most of a day.
 
-A notice says how its approval is when it is sent. One that comes late or twice says nothing that is no longer true.
+A notice contains the state of its approval at the time of sending. A late or repeated notice is therefore never
+outdated.
 """
 
 import asyncio
@@ -25,28 +26,28 @@ from perdure.store.delivery import webhooks
 from perdure.store.delivery.webhooks import Notice, Receiver
 from perdure.telemetry.metrics import Trouble
 
-# --- The one way by which the relay sends something to an address that a tenant named.
-# The host is one that the operator allows; its name is looked up once, and the connection goes to what was checked,
-# with the certificate of the name. No redirect is followed, and an answer is read no further than its status.
+# --- Requests to addresses that tenants named. The operator must allow the host. Its name is resolved once, and the
+# connection uses the checked address with the certificate of the name. Redirects are not followed, and only the status
+# of a response is read.
 
 TIMEOUT_SECONDS = 10.0
 
 
 class Undelivered(Exception):
-    """It did not get through; why is said without a secret."""
+    """The delivery failed. The message contains no secrets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Egress:
-    """Where things may be sent."""
+    """The hosts that webhooks can use."""
 
     hosts: tuple[str, ...]
     private: bool = False
-    """Whether hosts may lie in a private network."""
+    """True if hosts can be in a private network."""
 
 
 class Post:
-    """Sends."""
+    """Sends requests to webhooks."""
 
     def __init__(self, egress: Egress) -> None:
         self._egress = egress
@@ -58,7 +59,7 @@ class Post:
         )
 
     async def send(self, url: str, headers: Mapping[str, str], body: bytes) -> None:
-        """POST it.
+        """Sends a POST request.
 
         Raises: Undelivered.
         """
@@ -77,7 +78,7 @@ class Post:
     async def _address(self, target: Target) -> str:
         found = await asyncio.get_running_loop().getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
         addresses = [str(each[4][0]) for each in found]
-        # All of them: a name that stands for a forbidden address as well is not to be trusted.
+        # Every address is checked: a name that also resolves to a forbidden address is not trusted.
         if not addresses or not all(is_reachable(target, each, private=self._egress.private) for each in addresses):
             raise Undelivered("its name stands for an address that is not gone to")
         return addresses[0]
@@ -99,7 +100,7 @@ class Post:
             raise Undelivered(f"it answered {answer.status_code}")
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Closes every connection."""
         await self._http.aclose()
 
 
@@ -109,7 +110,7 @@ _log = structlog.get_logger(__name__)
 
 
 async def deliver_notices(relay: Database, post: Post, public_url: str) -> int:
-    """Send what is due now, all at once; how many there were."""
+    """Sends all due notices concurrently and returns their number."""
     due = await webhooks.claim_due_notices(relay.pool)
     await asyncio.gather(*(_deliver(relay, post, notice, public_url) for notice in due))
     return len(due)
@@ -143,7 +144,7 @@ async def _deliver(relay: Database, post: Post, notice: Notice, public_url: str)
 def _signed(
     relay: Database, notice: Notice, receiver: Receiver, approval: dict[str, JsonValue], public_url: str
 ) -> tuple[dict[str, str], bytes]:
-    """The headers and the body of a notice.
+    """Returns the headers and the body of a notice.
 
     Raises: Undelivered.
     """
@@ -172,7 +173,7 @@ def _signed(
 
 
 async def run_notices(relay: Database, post: Post, public_url: str, stop: asyncio.Event) -> None:
-    """Deliver until `stop`; an outage of Postgres is waited out."""
+    """Delivers until `stop`; waits during an outage of Postgres."""
     trouble = Trouble()
     try:
         while not stop.is_set():
