@@ -1,1 +1,1 @@
-"""HTTP and server-sent events: the outside contract over the store."""
+"""The HTTP API, with its server-sent events."""

@@ -38,7 +38,8 @@ METRICS, STATUS = "/metrics", "/v1/status"
 OPERATOR_PATHS = frozenset({METRICS, STATUS})
 """The only paths that operator tokens can read."""
 SIGN_IN = "/sign-in"
-"""Shows and receives the sign-in form; also the page after signing out. Like the open paths, it requires no session."""
+"""The page that shows and receives the sign-in form; also the page after signing out. Like the open paths, it requires
+no session."""
 _SIGNED = "eyJ"
 """The beginning of a signed token: its header is a JSON object."""
 _bearer = HTTPBearer(auto_error=False, description="From `/v1/auth/login`, `perdure users token`, or run.json.")
@@ -98,7 +99,7 @@ async def owner_of(services: Services, authorization: str, cookie: str, *, secur
     """Returns the owner of the token in this Authorization header. Without a token, returns the owner of the session in
     this Cookie header.
 
-    Raises: CallerError 401 if there is neither; the database's errors if it is unavailable.
+    Raises: CallerError 401 if there is no valid token or session; the database's errors if it is unavailable.
     """
     if not authorization:
         found = await visitor_of(services, cookie, secure=secure)

@@ -155,7 +155,7 @@ class Provider:
         try:
             answer = await client.request("GET", url, withhold_token=True)
             said = answer.json() if answer.status_code == 200 else None
-        except Exception as error:  # No fault of the provider may let a user in.
+        except Exception as error:  # A fault of the provider must never let a user in.
             raise _away(error) from error
         if not isinstance(said, dict):
             raise _away()

@@ -63,7 +63,7 @@ class TextSums:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Cancels open updates; another process, or a later one, repeats them."""
+        """Cancels running updates; a later update, in this or another process, makes up for them."""
         for task in list(self._tasks):
             task.cancel()
             with suppress(asyncio.CancelledError):

@@ -18,7 +18,7 @@ from perdure.store.turns.reconcile import tenants
 from perdure.telemetry.metrics import Trouble
 
 POLL_SECONDS = 1.0
-"""The approximate time after a turn from which a search finds its summary by vector."""
+"""The polling interval. A search finds the summary of a turn by its vector about this long after the turn."""
 OUTAGE_SECONDS = 5.0
 SWEEP_SECONDS = 300.0
 """The interval is long enough that the loops of a rollout, which run side by side for minutes, do not repeatedly embed

@@ -1,1 +1,1 @@
-"""The routes, a module for each noun."""
+"""The routes of the API, one module for each kind of resource."""

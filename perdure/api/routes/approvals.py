@@ -396,7 +396,7 @@ async def list_delegations(
     limit: Limit = MOST,
     cursor: str | None = None,
 ) -> dict[str, object]:
-    """Those that you gave and that hold now, newest first; `by` says whose place it is."""
+    """Lists your active delegations, newest first. `by` names the user who delegated."""
     if everybodys:
         who.need(ADMIN)
     async with services.db.transaction(who.tenant_id) as tx:

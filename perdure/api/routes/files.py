@@ -41,8 +41,8 @@ async def upload(
     name: Annotated[str, Query(min_length=1, max_length=400)],
     key: Key = None,
 ) -> JSONResponse:
-    """Upload a file: its bytes are the body, its type is the header `Content-Type`, its name is in the query. Whatever
-    can be refused is refused before the body is read."""
+    """Uploads a file. The body is the file's bytes, the `Content-Type` header its type, and the query holds its name.
+    All checks that do not need the content run before the body is read."""
     kept_name, media_type = safe_name(name), media_type_of(request.headers.get("content-type", ""))
     length = services.uploads.check_length(request.headers.get("content-length", ""))
     route = f"files/{conversation_id}"

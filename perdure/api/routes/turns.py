@@ -52,9 +52,9 @@ async def start(
     wait: Annotated[float, Query(ge=0, le=300, allow_inf_nan=False)] = 0,
     key: Key = None,
 ) -> JSONResponse:
-    """Start a turn, or let the message join the one under way; 202 is durable. With `wait`, 200 with the turn if it
-    ends or pauses in time. What has its agent's words of danger and would have to wait, or be refused, is `completed`
-    at once."""
+    """Starts a turn, or adds the message to the open turn. 202 means that the turn is stored durably. With `wait`,
+    returns 200 with the turn if it ends or pauses in time. A message with the agent's safety keywords that would be
+    queued or rejected is answered at once with status `completed`."""
     begun, gives_way = None, None
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
@@ -262,7 +262,7 @@ async def get_conversation(services: Open, who: Reader, conversation_id: Convers
 async def patch(
     services: Open, who: Reader, conversation_id: ConversationId, body: ConversationPatch
 ) -> dict[str, object]:
-    """Change title or metadata."""
+    """Changes the title or the metadata of your conversation."""
     async with services.db.transaction(who.tenant_id) as tx:
         changed = await conversations.patch_conversation(tx, conversation_id, who.user_id, body.title, body.metadata)
         if body.metadata is not None:
@@ -331,7 +331,7 @@ async def get_question(services: Open, who: Reader, turn_id: TurnId, request_id:
 async def answer(
     services: Open, who: Reader, turn_id: TurnId, request_id: QuestionId, body: AnswerBody, key: Key = None
 ) -> JSONResponse:
-    """Answer, once, by the user whose turn it is. The first answer that fits counts."""
+    """Answers a question of your turn, or submits the result of work for the client. The first valid answer counts."""
     answered: requests.Answered | None = None
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
