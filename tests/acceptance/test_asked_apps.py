@@ -10,6 +10,8 @@ from tests.acceptance.command import Command
 from tests.acceptance.running import ROOT, RunningStack, running
 from tests.acceptance.turns import Turns
 
+pytestmark = pytest.mark.soak
+
 AGENTS = {
     *("care_navigator", "chart_builder", "compliance_monitor", "flaring_monitor", "general", "ops", "refunds"),
     *("rule_32", "rule_37", "skeleton"),

@@ -1,11 +1,14 @@
 """How long the chart builder takes to find a design."""
 
+import pytest
 import statistics
 import time
 from typing import Any
 
 from perdure.examples.charts.tools import _design, _solver
 from tests.acceptance.machine import Others
+
+pytestmark = pytest.mark.soak
 
 P95_SECONDS = 0.2
 """Of a solved design, its process's start included."""

@@ -1,5 +1,6 @@
 """The evidence of the kill matrix is no formality: every way to be wrong is found."""
 
+import pytest
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 from tests.acceptance.evidence import Target, Wanted, of_provider, of_requests_without_key, of_target, of_transcript
 from tests.acceptance.turns import Happened
 from tests.doubles.provider import Seen
+
+pytestmark = pytest.mark.soak
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 WANTED = Wanted("Please do the refund for order 7", "Done.", "refund", "7")

@@ -12,6 +12,8 @@ from tests.acceptance.running import RunningStack, running
 from tests.acceptance.scale import sized
 from tests.acceptance.turns import Turns
 
+pytestmark = pytest.mark.soak
+
 SAMPLES = sized(100, 50)
 BATCH = 25
 """Turns that wait at once: one user may have 50 that have not ended."""

@@ -17,6 +17,7 @@ LOADED = 0.15
 """Others' share of the machine from which the bar of the sample is three times as high."""
 
 
+@pytest.mark.sized
 @pytest.mark.timeout(300)
 async def test_every_turn_survives_kill_9_with_one_effect_one_transcript_and_no_request_paid_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -19,6 +19,8 @@ import pytest
 from tests.acceptance.command import Command
 from tests.acceptance.running import RunningStack, running
 
+pytestmark = pytest.mark.soak
+
 HANG_FOUND_SECONDS = 30.0
 BACK_SECONDS = 60.0
 DISK_MIB = 420

@@ -16,6 +16,8 @@ from perdure.worker.reconcile import MOST_HANDED_ON, Reconciler
 from tests.conftest import Urls
 from tests.desk import Desk
 
+pytestmark = pytest.mark.soak
+
 PAUSED = 10_000
 _FILL = """
 WITH asker AS (SELECT id FROM users WHERE name = 'requester'),

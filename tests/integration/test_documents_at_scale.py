@@ -11,6 +11,8 @@ from tests.conftest import Urls
 from tests.desk import Desk
 from tests.integration.library import Library
 
+pytestmark = pytest.mark.soak
+
 EACH = 10_000
 SEARCHES = 60
 P95_MS = 200.0

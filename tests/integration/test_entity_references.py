@@ -125,6 +125,7 @@ async def many(desk: Desk, urls: Urls) -> None:
         await admin.close()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "reference", ["serial=s31234", "colour=grey", "size=17", "serial=nothing", "colour=green", "name=Many 31234"]
 )

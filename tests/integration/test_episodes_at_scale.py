@@ -11,6 +11,8 @@ from perdure.store.memory.episodes import Vector
 from tests.conftest import Person, Urls
 from tests.desk import Desk
 
+pytestmark = pytest.mark.soak
+
 EACH = 10_000
 DIMENSIONS = 384
 SEARCHES = 60

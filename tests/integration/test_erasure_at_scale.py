@@ -17,6 +17,8 @@ from tests.conftest import KEYRING, Urls
 from tests.desk import Desk
 from tests.integration.test_erasure import person
 
+pytestmark = pytest.mark.soak
+
 TURNS = 1_000
 ROWS_A_TURN = 10
 """Of the audit. As many are of somebody else's turns."""

@@ -13,6 +13,8 @@ from tests.conftest import Urls
 from tests.desk import Desk
 from tests.integration.test_approvals_at_scale import _FILL, best_of
 
+pytestmark = pytest.mark.soak
+
 DECIDED = 30_000
 _DECIDE = """
 WITH over AS (UPDATE turns SET status = 'completed', ended_at = now() WHERE status = 'awaiting_approval')

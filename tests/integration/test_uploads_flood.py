@@ -102,6 +102,7 @@ async def send(client: httpx.AsyncClient, path: str, content: bytes, kind: str =
     return sent.status_code, sent.json().get("error", {}).get("code", "")
 
 
+@pytest.mark.soak
 @pytest.mark.timed
 async def test_sixteen_files_of_20_mib_at_once_leave_memory_and_others_alone(
     served: Served, people: dict[str, Person]
@@ -121,6 +122,7 @@ async def test_sixteen_files_of_20_mib_at_once_leave_memory_and_others_alone(
         assert seen.grown_mib < 100, seen
 
 
+@pytest.mark.soak
 @pytest.mark.timed
 async def test_forms_of_pages_go_by_the_disk_as_well(served: Served, people: dict[str, Person]) -> None:
     async with client_of(served, people["requester"]) as client:

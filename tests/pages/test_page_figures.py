@@ -12,7 +12,7 @@ from tests.integration.test_approvals_at_scale import _FILL
 from tests.pages.conftest import Site, Window
 from tests.pages.test_chat import begun, say
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.soak
 WAITING = 10_000
 MOST_BYTES = 200_000
 MOST_PAINT_MS = 1_000

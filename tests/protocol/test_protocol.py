@@ -66,6 +66,7 @@ async def run(ground: Ground, examples: int) -> Counter[tuple[str, str]]:
     return answers
 
 
+@pytest.mark.sized
 @pytest.mark.timeout(600)
 async def test_the_program_answers_and_records_what_the_model_says(ground: Ground) -> None:
     answers = await run(ground, EXAMPLES)
@@ -73,6 +74,7 @@ async def test_the_program_answers_and_records_what_the_model_says(ground: Groun
     assert not missing, f"nobody was ever answered {sorted(missing)}"
 
 
+@pytest.mark.sized
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", MUTANTS[:MUTANTS_PLANTED], ids=lambda mutant: mutant.name)
 async def test_a_planted_mistake_is_found(ground: Ground, mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,13 @@
 """What a good block costs; counted in processor time, so that a busy machine does not change the answer."""
 
+import pytest
 import time
 
 from perdure.activities.sandbox import run_block
 from perdure.activities.sandbox.pool import MontySandbox
 from tests.sandbox.rate import BLOCK, INPUTS
+
+pytestmark = pytest.mark.soak
 
 RUNS = 200
 TWO_PROCESSORS_AT_200_A_SECOND = 2 / 200

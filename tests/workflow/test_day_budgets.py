@@ -46,6 +46,7 @@ async def until_busy(desk: Desk) -> None:
     raise AssertionError("the worker never worked")
 
 
+@pytest.mark.soak
 async def test_two_hundred_turns_on_one_days_budget_whose_worker_is_killed_overspend_by_less_than_one_call(
     desk: Desk, temporal: Client, urls: Urls, parts: DataParts
 ) -> None:

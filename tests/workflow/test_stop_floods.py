@@ -33,6 +33,7 @@ async def flood(served: Served, address: TurnAddress) -> None:
     await asyncio.gather(*(one() for _ in range(FLOOD)))
 
 
+@pytest.mark.soak
 async def test_a_flood_of_forged_stops_is_looked_after_once_a_task_at_most_and_hides_no_stop(served: Served) -> None:
     address = await silent(served)
     await flood(served, address)
@@ -48,6 +49,7 @@ async def test_a_flood_of_forged_stops_is_looked_after_once_a_task_at_most_and_h
     assert len(types) <= FLOOD + 4 * tasks + 20, "the signals, the tasks that took them, one marker a look"
 
 
+@pytest.mark.soak
 async def test_a_paused_turn_under_a_flood_of_forged_stops_keeps_its_approval_and_short_histories(
     served: Served,
 ) -> None:

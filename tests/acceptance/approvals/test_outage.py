@@ -16,6 +16,8 @@ from tests.acceptance.approvals.deciders import Answer, Person, decide, with_tok
 from tests.acceptance.approvals.paused_turns import Paused
 from tests.acceptance.scale import PATIENCE_SECONDS, Clocked, sized
 
+pytestmark = pytest.mark.soak
+
 DECISIONS = sized(2_000, 90)
 KILLS = sized(10, 3)
 DECIDERS = 4

@@ -14,6 +14,8 @@ from tests.acceptance.approvals.deciders import Answer, Person, decide, with_tok
 from tests.acceptance.approvals.paused_turns import Paused
 from tests.acceptance.scale import PATIENCE_SECONDS, Clocked, sized
 
+pytestmark = pytest.mark.soak
+
 PAUSED = sized(10_000, 200)
 APPROVED = sized(500, 20)
 DONE_SECONDS = 120.0

@@ -14,6 +14,8 @@ from tests.conftest import Urls
 from tests.desk import Desk
 from tests.served import MANY
 
+pytestmark = pytest.mark.soak
+
 APPROVALS = sized(2_000, 25)
 DECIDERS = 16
 AT_ONCE = 4

@@ -16,6 +16,8 @@ from tests.acceptance.scale import PATIENCE_SECONDS, Clocked, sized
 from tests.doubles.spoken import Line
 from tests.served import Served
 
+pytestmark = pytest.mark.soak
+
 TURNS = sized(20, 3)
 DUPLICATES = sized(1_000, 60)
 LATE = sized(100, 10)

@@ -17,6 +17,8 @@ from tests.acceptance.scale import PATIENCE_SECONDS, Clocked, sized
 from tests.desk import Desk
 from tests.served import MANY
 
+pytestmark = pytest.mark.soak
+
 RACES = sized(1_000, 60)
 AT_ONCE = 8
 MOST_DELAY_SECONDS = 0.012

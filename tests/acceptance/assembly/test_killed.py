@@ -1,11 +1,14 @@
 """Workers killed between the preflight and the navigator: nobody is classified twice (S1-11, S1-15)."""
 
+import pytest
 import time
 
 import httpx
 
 from tests.acceptance.assembly.conftest import Talk
 from tests.acceptance.running import RunningStack
+
+pytestmark = pytest.mark.soak
 
 
 def test_a_worker_killed_between_preflight_and_navigator_does_not_run_preflight_again(

@@ -14,6 +14,8 @@ from perdure.graph.topologies.context_assembly.spec import StageId, context_asse
 from tests.acceptance.scale import FULL
 from tests.topologies.stand_ins import scripted_ports
 
+pytestmark = pytest.mark.soak
+
 TURNS = 200
 MOST_MILLISECONDS = 0.5 if FULL else 2.0
 """The suite shares its caches and its cores."""

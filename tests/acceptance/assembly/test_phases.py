@@ -8,6 +8,8 @@ import pytest
 from tests.acceptance.assembly.conftest import Talk, node_milliseconds
 from tests.acceptance.scale import FULL, sized
 
+pytestmark = pytest.mark.soak
+
 ROUNDS = sized(15, 5)
 IDEAL_MILLISECONDS = 200
 """The longest tool of each phase."""

@@ -11,6 +11,8 @@ from tests.acceptance.streams.conftest import SLOW, Speaking
 from tests.acceptance.streams.following import Followed, answers, begin_all, follow
 from tests.acceptance.streams.speakers import more_model_workers, no_model_worker, words
 
+pytestmark = pytest.mark.soak
+
 STREAMS = sized(300, 30)
 KILLS = sized(5, 2)
 WORDS = sized(165, 40)

@@ -21,6 +21,8 @@ from tests.acceptance.scale import FULL, PATIENCE_SECONDS, sized
 from tests.acceptance.streams.following import Followed, follow
 from tests.acceptance.test_figures import LOADED, quantile
 
+pytestmark = pytest.mark.soak
+
 TURNS = sized(200, 12)
 WARM_UP = sized(20, 4)
 PROVIDER_SECONDS = 0.2

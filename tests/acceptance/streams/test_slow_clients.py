@@ -16,6 +16,8 @@ from tests.acceptance.streams.following import Followed, begin, follow
 from tests.acceptance.streams.speakers import words
 from tests.acceptance.test_figures import quantile
 
+pytestmark = pytest.mark.soak
+
 IDLE = sized(500, 40)
 SLOW = sized(100, 10)
 TURNS = sized(100, 10)

@@ -15,6 +15,8 @@ from tests.acceptance.streams.following import Followed, begin
 from tests.acceptance.streams.speakers import words
 from tests.acceptance.test_figures import LOADED, quantile
 
+pytestmark = pytest.mark.soak
+
 TURNS = sized(100, 8)
 """Of each pace."""
 WORDS = 400

@@ -10,6 +10,8 @@ from tests.acceptance.streams.conftest import SLOW, Speaking
 from tests.acceptance.streams.following import Followed, answers, begin_all, follow
 from tests.acceptance.streams.speakers import words
 
+pytestmark = pytest.mark.soak
+
 TURNS = sized(90, 9)
 MEANWHILE = sized(10, 3)
 """Turns that begin while it is away."""

@@ -11,6 +11,8 @@ from tests.acceptance.streams.conftest import BRISK, Speaking
 from tests.acceptance.streams.following import Followed, answers, begin_all, follow
 from tests.acceptance.streams.speakers import words
 
+pytestmark = pytest.mark.soak
+
 KILLS = sized(50, 2)
 TURNS = 4
 """New ones for each kill."""

@@ -209,6 +209,7 @@ async def test_a_child_that_hangs_is_killed_and_comes_back(tmp_path: Path, how: 
     await kept.stop()
 
 
+@pytest.mark.soak
 async def test_a_busy_machine_makes_nobody_hang(tmp_path: Path) -> None:
     out = io.StringIO()
     kept = beating_child(tmp_path, out, hang_seconds=6)
@@ -219,6 +220,7 @@ async def test_a_busy_machine_makes_nobody_hang(tmp_path: Path) -> None:
     await kept.stop()
 
 
+@pytest.mark.soak
 def test_after_the_supervisor_itself_was_stopped_every_part_has_its_time_again(tmp_path: Path) -> None:
     """Both stopped for longer than a part may be silent, as by a laptop that sleeps; then both go on."""
     driver = tmp_path / "driver.py"
