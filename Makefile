@@ -8,11 +8,10 @@ RUN := $(VENV)/bin
 STAMP := $(VENV)/.synced
 STARTED := perdure.api.app, perdure.cli.app, perdure.apps.bootstrap, perdure.pages.app, \
 	perdure.worker.queues, perdure.worker.__main__, perdure.workflows.turn_run, perdure.workflows.turn_wait
-ALONE = tests/acceptance $(shell grep -rl 'mark\.alone' --include='test_*.py' tests)
 export PATH := $(CURDIR)/$(RUN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo test check search bench crashtable lock clean
+.PHONY: help setup up demo test check soak search bench crashtable lock clean
 
 help: ## list the targets
 	@echo "Perdure: AI agent turns that survive"; echo
@@ -43,21 +42,22 @@ up: $(STAMP) ## start everything in the foreground, with the examples, and print
 demo: setup ## watch one turn pause, lose its workers to kill -9, and finish with one effect
 	@$(RUN)/python -m perdure.cli.demo
 
-test: setup jail chromium ## the whole test suite, with format, lint, types and import rules
+test: setup jail chromium ## everything that is promised, on real parts, with the checks: what CI runs
 	@$(MAKE) --no-print-directory -j2 static collected
-	@$(MAKE) --no-print-directory run OPTIONS="-m 'not alone' -n 3 --no-loadscope-reorder"
-	@$(MAKE) --no-print-directory run OPTIONS="-m alone $(ALONE)"
+	@$(RUN)/pytest --cache-clear -n $(AT_ONCE) --no-loadscope-reorder || { code=$$?; \
+		if test $$code -eq 1 && $(RUN)/python -m tests.again; then exit 0; else exit $$code; fi; }
 
-# Most tests wait more than they compute, so three files run at a time, each process with its own parts; those with a
-# stack, which take longest, come first.
+soak: setup jail chromium ## repetitions, large data, long kills, measured times; writes docs/figures/soak.md
+	@$(RUN)/python -m tests.soak
+
+# Most tests wait more than they compute: more files run at a time than there are cores, each process with its own parts;
+# those with a stack, which take longest, come first.
 # Bytecode is written here whatever the environment says: tests start some hundred processes that import the same.
-.PHONY: run collected
-run collected: export PYTHONDONTWRITEBYTECODE =
+AT_ONCE ?= 5
+.PHONY: collected
+test collected check soak: export PYTHONDONTWRITEBYTECODE =
 collected: # the tests' modules are compiled once, beside the static checks, instead of by each process of the run
 	@$(RUN)/pytest --collect-only -qq >/dev/null || true  # what is wrong, the run says
-run:
-	@$(RUN)/pytest --cache-clear $(OPTIONS) || { code=$$?; \
-		if test $$code -eq 1 && $(RUN)/python -m tests.again; then exit 0; else exit $$code; fi; }
 
 .PHONY: jail
 jail: # the walls around code blocks: bubblewrap, where root can install it

@@ -1,9 +1,10 @@
 """How long the chart builder takes to find a design."""
 
-import pytest
 import statistics
 import time
 from typing import Any
+
+import pytest
 
 from perdure.examples.charts.tools import _design, _solver
 from tests.acceptance.machine import Others

@@ -1,9 +1,10 @@
 """The evidence of the kill matrix is no formality: every way to be wrong is found."""
 
-import pytest
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import pytest
 
 from tests.acceptance.evidence import Target, Wanted, of_provider, of_requests_without_key, of_target, of_transcript
 from tests.acceptance.turns import Happened

@@ -9,8 +9,8 @@ import pytest
 
 from tests.acceptance.machine import Others
 from tests.acceptance.running import RunningStack, running
-from tests.acceptance.scale import sized
 from tests.acceptance.turns import Turns
+from tests.scale import sized
 
 pytestmark = pytest.mark.soak
 
@@ -75,15 +75,12 @@ async def _hundred(turns: Turns, first_order: int) -> tuple[str, float, float]:
 
 @pytest.mark.timed
 @pytest.mark.timeout(300)
-async def test_an_approved_call_starts_within_150_ms_of_its_approval(
-    stack: RunningStack, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_an_approved_call_starts_within_150_ms_of_its_approval(stack: RunningStack) -> None:
     async with Turns(stack, "refunds") as turns:
         await _approval_to_call(turns, range(70_000, 70_000 + WARM_UP))
         for first_order in (71_000, 72_000):
             said, p95, share = await _hundred(turns, first_order)
-            with capsys.disabled():
-                print(f"\n{said} of the machine")
+            print(f"\n{said} of the machine")
             if p95 < APPROVAL_TO_CALL_SECONDS or share < LOADED:
                 break  # else others may be to blame: all hundred once more, and only they count
     assert p95 < APPROVAL_TO_CALL_SECONDS, said
@@ -110,11 +107,10 @@ async def _started(home: Path) -> tuple[float, float, float]:
 @pytest.mark.timed
 @pytest.mark.timeout(240)
 async def test_a_fresh_folder_answers_its_first_turn_within_a_minute_and_a_used_one_is_up_sooner(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     for folder in ("fresh", "used before"):
         healthy, answered, share = await _started(tmp_path / "home")
         said = f"start, folder {folder}: healthy {healthy:.1f} s, first answer {answered:.1f} s, others {share:.0%}"
-        with capsys.disabled():
-            print(f"\n{said} of the machine")
+        print(f"\n{said} of the machine")
         assert healthy < HEALTHY_SECONDS and answered < FIRST_ANSWER_SECONDS, said

@@ -8,7 +8,7 @@ from tests.acceptance.counted_model import counted_stack
 from tests.acceptance.kill_matrix import run
 from tests.acceptance.machine import Others
 from tests.acceptance.outcome import TABLE_HEAD, Outcome
-from tests.acceptance.scale import FULL, sized
+from tests.scale import FULL, sized
 
 TURNS = sized(20, 8)
 RECOVERY_SECONDS = 8.0
@@ -20,13 +20,12 @@ LOADED = 0.15
 @pytest.mark.sized
 @pytest.mark.timeout(300)
 async def test_every_turn_survives_kill_9_with_one_effect_one_transcript_and_no_request_paid_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     with counted_stack(tmp_path) as (stack, double):
         with Others() as others:
             outcomes: list[Outcome] = await run(stack, double, TURNS)
-    with capsys.disabled():
-        print("", TABLE_HEAD, *(outcome.row() for outcome in outcomes), sep="\n")
+    print("", TABLE_HEAD, *(outcome.row() for outcome in outcomes), sep="\n")
     assert [fault for outcome in outcomes for fault in outcome.faults] == []
     assert [len(outcome.seconds) for outcome in outcomes] == [TURNS] * len(outcomes)
     slow = {outcome.point: outcome.quantile(0.95) for outcome in outcomes}

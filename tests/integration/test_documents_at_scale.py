@@ -52,7 +52,6 @@ async def filled(desk: Desk, urls: Urls) -> None:
         await admin.close()
 
 
-@pytest.mark.alone
 @pytest.mark.timed
 async def test_a_search_among_ten_thousand_documents_finds_the_one_and_takes_less_than_the_bound(
     db: Database, desk: Desk, filled: None

@@ -53,7 +53,6 @@ async def filled(desk: Desk, urls: Urls) -> list[list[float]]:
     return [list(row["v"]) for row in rows]
 
 
-@pytest.mark.alone
 @pytest.mark.timed
 async def test_a_search_over_ten_thousand_summaries_is_exact_and_takes_less_than_thirty_milliseconds(
     db: Database, desk: Desk, filled: list[list[float]]

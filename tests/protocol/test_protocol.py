@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.acceptance.scale import sized
 from tests.desk import Desk
 from tests.protocol.ground import Ground
 from tests.protocol.machine import POLICIES, Protocol
 from tests.protocol.mutants import MUTANTS, Mutant
+from tests.scale import sized
 
 EXAMPLES = sized(800, 80)
 STEPS = 40

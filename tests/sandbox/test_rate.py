@@ -1,7 +1,8 @@
 """What a good block costs; counted in processor time, so that a busy machine does not change the answer."""
 
-import pytest
 import time
+
+import pytest
 
 from perdure.activities.sandbox import run_block
 from perdure.activities.sandbox.pool import MontySandbox

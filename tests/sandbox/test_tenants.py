@@ -17,8 +17,6 @@ from perdure.activities.sandbox.worker import Making, Worker
 from tests.desk import until
 from tests.sandbox.conftest import LIMITS
 
-pytestmark = pytest.mark.alone
-
 ONE = "def run():\n    return 1"
 LOOP = "while True: pass"
 _served: list[tuple[str, int]] = []

@@ -375,7 +375,7 @@ WHATEVER: Sequence[Says] = (
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(WHATEVER), max_size=25), st.booleans(), st.sampled_from([{}, CLIENT]))
 async def test_whatever_the_model_says_the_run_ends_within_its_budgets(
     script: list[Says], replies: bool, metadata: Args

@@ -223,7 +223,7 @@ async def test_the_same_input_gives_the_same_state_and_events_every_time() -> No
     assert len({json.dumps(run.run.events, sort_keys=True) for run in runs}) == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(text=st.text(min_size=1), said=st.text(min_size=1), dead=st.booleans())
 async def test_no_text_at_all_changes_the_way(text: str, said: str, dead: bool) -> None:
     run = await played(Says(text[:PREVIEW_CHARACTERS]), facts=BOTH, said=said, facts_are_dead=dead)

@@ -151,7 +151,7 @@ decisions = st.sampled_from([V.PENDING, V.APPROVED, V.EDITED, V.REJECTED, V.RESP
 calls = st.lists(st.sampled_from(["look", "pay", "post", "shout", "nobody"]), min_size=1, max_size=5)
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(calls, st.data())
 async def test_whatever_the_round_and_the_verdicts_each_call_runs_at_most_once_and_only_if_allowed(
     tools: list[str], data: st.DataObject

@@ -15,7 +15,7 @@ from tests.topologies.possible import Decided, Walk
 from tests.topologies.stand_ins import scripted_ports
 
 choices = st.lists(st.integers(0, 1), min_size=1, max_size=12)
-patient = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 async def run(topology: Topology, choices: list[int]) -> tuple[str, list[tuple[str, str]]]:
@@ -57,7 +57,7 @@ def test_the_manifest_of_a_drawn_topology_has_exactly_its_wired_edges(shape: Sha
     assert compile_topology(topology).wired_edges() == tuple(sorted(drawn))
 
 
-@settings(patient, max_examples=150)
+@settings(patient)
 @given(st.data(), shapes, choices)
 async def test_a_topology_changed_at_random_is_refused_or_runs_in_a_possible_order(
     data: st.DataObject, shape: Shape, choices: list[int]

@@ -271,7 +271,7 @@ decisions = st.sampled_from([V.PENDING, V.APPROVED, V.EDITED, V.REJECTED, V.EXPI
 rounds = st.lists(st.sampled_from(["list_rooms", "lock_room", "open_door", LOAD_TOOLSET, "nobody"]), min_size=1)
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(rounds.filter(lambda each: len(each) < 6), min_size=1, max_size=3), st.data())
 async def test_whatever_is_asked_and_decided_each_call_runs_once_at_most_and_only_if_allowed(
     script: list[list[str]], data: st.DataObject

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
+import pytest
 from temporalio.client import Client
 
 from perdure.contracts.agents import DayLimits

@@ -11,8 +11,8 @@ from perdure.store.database import Database
 from perdure.temporal.client import DATA_CONVERTER
 from tests.acceptance.approvals.paused_turns import Paused, paused_turns
 from tests.acceptance.running import RunningStack, running
-from tests.acceptance.scale import NO_RATE_LIMIT
 from tests.acceptance.turns import Turns
+from tests.scale import NO_RATE_LIMIT
 
 
 @dataclass(frozen=True, slots=True)

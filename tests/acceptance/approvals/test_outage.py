@@ -14,7 +14,7 @@ from perdure.store.database import new_id
 from tests.acceptance.approvals.conftest import Busy
 from tests.acceptance.approvals.deciders import Answer, Person, decide, with_tokens
 from tests.acceptance.approvals.paused_turns import Paused
-from tests.acceptance.scale import PATIENCE_SECONDS, Clocked, sized
+from tests.scale import PATIENCE_SECONDS, Clocked, sized
 
 pytestmark = pytest.mark.soak
 
@@ -93,9 +93,7 @@ async def outcome(busy: Busy, turns: Sequence[Paused]) -> dict[str, tuple[str, s
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS)
-async def test_no_acknowledged_decision_is_lost_and_none_is_made_twice_where_postgres_is_killed(
-    busy: Busy, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_no_acknowledged_decision_is_lost_and_none_is_made_twice_where_postgres_is_killed(busy: Busy) -> None:
     turns = await busy.paused(DECISIONS)
     refunded = len(await busy.refunds())
     names = [f"outage-{number}" for number in range(DECIDERS)]
@@ -103,17 +101,15 @@ async def test_no_acknowledged_decision_is_lost_and_none_is_made_twice_where_pos
         deciding = Deciding(people, turns)
         with Clocked() as clocked:
             _, kills = await asyncio.gather(deciding.run(), killing(busy, deciding))
-    with capsys.disabled():
-        print(f"\noutage: {DECISIONS} decisions, Postgres killed {kills} times, {clocked}")
-        print(f"asked again after: {dict(deciding.repeats)}")
+    print(f"\noutage: {DECISIONS} decisions, Postgres killed {kills} times, {clocked}")
+    print(f"asked again after: {dict(deciding.repeats)}")
     assert len(deciding.answers) == DECISIONS
     began, found = time.monotonic(), await outcome(busy, turns)
     while {each[4] for each in found.values()} != {"completed"}:
         assert time.monotonic() - began < ENDED_SECONDS, Counter(each[4] for each in found.values())
         await asyncio.sleep(1)
         found = await outcome(busy, turns)
-    with capsys.disabled():
-        print(f"every turn had ended {time.monotonic() - began:.1f} s after the last decision")
+    print(f"every turn had ended {time.monotonic() - began:.1f} s after the last decision")
     for approval_id, (decision, repeated, answer) in deciding.answers.items():
         _, stands, by, times, _ = found[approval_id]
         assert (stands, by, times) == (decision, answer.by, 1), answer

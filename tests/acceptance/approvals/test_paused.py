@@ -12,7 +12,7 @@ from perdure.contracts.ids import turn_workflow_id
 from tests.acceptance.approvals.conftest import Busy
 from tests.acceptance.approvals.deciders import Answer, Person, decide, with_tokens
 from tests.acceptance.approvals.paused_turns import Paused
-from tests.acceptance.scale import PATIENCE_SECONDS, Clocked, sized
+from tests.scale import PATIENCE_SECONDS, Clocked, sized
 
 pytestmark = pytest.mark.soak
 
@@ -99,9 +99,7 @@ async def done(busy: Busy, turns: Sequence[Paused], seconds: float) -> bool:
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS)
-async def test_a_burst_of_approvals_after_a_restart_ends_those_turns_and_moves_no_other(
-    busy: Busy, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_burst_of_approvals_after_a_restart_ends_those_turns_and_moves_no_other(busy: Busy) -> None:
     with Clocked() as making:
         turns = await busy.paused(PAUSED)
     chosen, others = (
@@ -125,10 +123,9 @@ async def test_a_burst_of_approvals_after_a_restart_ends_those_turns_and_moves_n
     finally:
         watching.cancel()
     memory = {role: round(size / 1e6) for role, size in largest.bytes.items()}
-    with capsys.disabled():
-        print(f"\npaused: {PAUSED} made in {making}; {APPROVED} decided in {decided_seconds:.1f} s, done in {burst}")
-        print(f"CPU seconds of the burst: {dict(cpu_seconds(busy) - used)}")
-        print(f"workers' largest resident memory, MB: {memory}")
+    print(f"\npaused: {PAUSED} made in {making}; {APPROVED} decided in {decided_seconds:.1f} s, done in {burst}")
+    print(f"CPU seconds of the burst: {dict(cpu_seconds(busy) - used)}")
+    print(f"workers' largest resident memory, MB: {memory}")
     assert Counter((answer.status, answer.says) for answer in answers) == {(200, "approved"): APPROVED}
     assert in_time, await where(busy, chosen)
     assert await where(busy, others) == before, "nobody has written about the others"

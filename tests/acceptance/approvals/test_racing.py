@@ -9,9 +9,9 @@ import pytest
 
 from perdure.local import DataParts
 from tests.acceptance.approvals.deciders import Answer, Person, api_processes, decide, with_tokens
-from tests.acceptance.scale import NO_RATE_LIMIT, PATIENCE_SECONDS, Clocked, sized
 from tests.conftest import Urls
 from tests.desk import Desk
+from tests.scale import NO_RATE_LIMIT, PATIENCE_SECONDS, Clocked, sized
 from tests.served import MANY
 
 pytestmark = pytest.mark.soak
@@ -61,7 +61,7 @@ async def race(people: list[Person], digests: dict[str, str], chance: random.Ran
 
 @pytest.mark.timeout(PATIENCE_SECONDS)
 async def test_of_sixteen_racing_deciders_one_decides_each_approval_and_never_its_requester(
-    desk: Desk, parts: DataParts, urls: Urls, capsys: pytest.CaptureFixture[str]
+    desk: Desk, parts: DataParts, urls: Urls
 ) -> None:
     assert parts.redis_url is not None and parts.temporal is not None
     environ = {
@@ -84,8 +84,7 @@ async def test_of_sixteen_racing_deciders_one_decides_each_approval_and_never_it
             answers = await race(people, digests, random.Random(5))
     won = {answer.approval_id: answer for answer in answers if answer.status == 200}
     said = f"{APPROVALS} approvals, {len(answers)} attempts in {clocked}: {len(answers) / clocked.seconds:.0f}/s"
-    with capsys.disabled():
-        print(f"\nracing: {said}; {len(won)} decided")
+    print(f"\nracing: {said}; {len(won)} decided")
     assert Counter((answer.status, answer.says) for answer in answers if answer.status != 200) == {
         (403, "own_request"): APPROVALS,
         (409, "already_decided"): APPROVALS * (DECIDERS - 2),

@@ -12,8 +12,8 @@ from perdure.contracts.activities import RING
 from perdure.contracts.ids import approval_id, effect_key
 from perdure.contracts.turns import Bell, TurnAddress, TurnStatus
 from perdure.temporal.workflow_client import workflow_gone
-from tests.acceptance.scale import PATIENCE_SECONDS, Clocked, sized
 from tests.doubles.spoken import Line
+from tests.scale import PATIENCE_SECONDS, Clocked, sized
 from tests.served import Served
 
 pytestmark = pytest.mark.soak
@@ -61,9 +61,7 @@ async def send(served: Served, address: TurnAddress, bells: Sequence[object]) ->
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS)
-async def test_doubled_late_and_forged_signals_have_at_most_one_effect_and_leave_no_run_dead(
-    served: Served, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_doubled_late_and_forged_signals_have_at_most_one_effect_and_leave_no_run_dead(served: Served) -> None:
     desk, chance = served.desk, random.Random(3)
     line = [Line("paying", [("pay", {"amount": 1})]), Line("paid")]
     turns = await asyncio.gather(*(served.paused(*line) for _ in range(TURNS)))
@@ -88,8 +86,7 @@ async def test_doubled_late_and_forged_signals_have_at_most_one_effect_and_leave
 
     sent = TURNS * (DUPLICATES + LATE + FORGED)
     said = f"{sent} to {TURNS} turns ({DUPLICATES} doubled, {LATE} late, {FORGED} forged each), {gone} found no run"
-    with capsys.disabled():
-        print(f"\nsignals: {said}; {clocked}")
+    print(f"\nsignals: {said}; {clocked}")
     keys = [effect_key(address.turn_id, "t1.0") for address in turns]
     assert [desk.world.effects.count(("/pay", key)) for key in keys] == [1] * TURNS
     assert gone >= TURNS * LATE

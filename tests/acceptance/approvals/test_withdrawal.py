@@ -13,8 +13,8 @@ from perdure.contracts.ids import approval_id, effect_key
 from perdure.contracts.turns import TurnAddress
 from perdure.core.approvals.decisions import Decider
 from perdure.store.approvals.assignments import withdraw
-from tests.acceptance.scale import PATIENCE_SECONDS, Clocked, sized
 from tests.desk import Desk
+from tests.scale import PATIENCE_SECONDS, Clocked, sized
 from tests.served import MANY
 
 pytestmark = pytest.mark.soak
@@ -45,9 +45,7 @@ async def executed(desk: Desk, call: ToolCall, delay_seconds: float) -> str:
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS)
-async def test_an_approved_call_is_withdrawn_or_runs_and_never_both(
-    desk: Desk, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_an_approved_call_is_withdrawn_or_runs_and_never_both(desk: Desk) -> None:
     chance, gate, seen = random.Random(9), asyncio.Semaphore(AT_ONCE), Counter[tuple[str, str, str, int]]()
 
     async def race(number: int) -> None:
@@ -65,6 +63,5 @@ async def test_an_approved_call_is_withdrawn_or_runs_and_never_both(
         await asyncio.gather(*(race(number) for number in range(RACES)))
     ran = ("already_running", CallState.DONE.value, "done", 1)
     taken_back = ("withdrawn", CallState.DENIED.value, "withdrawn", 0)
-    with capsys.disabled():
-        print(f"\nwithdrawal: {RACES} races, {seen[ran]} ran, {seen[taken_back]} withdrawn, {clocked}")
+    print(f"\nwithdrawal: {RACES} races, {seen[ran]} ran, {seen[taken_back]} withdrawn, {clocked}")
     assert set(seen) == {ran, taken_back}, "one or the other, each came first at times"

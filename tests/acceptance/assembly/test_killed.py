@@ -1,9 +1,9 @@
 """Workers killed between the preflight and the navigator: nobody is classified twice (S1-11, S1-15)."""
 
-import pytest
 import time
 
 import httpx
+import pytest
 
 from tests.acceptance.assembly.conftest import Talk
 from tests.acceptance.running import RunningStack

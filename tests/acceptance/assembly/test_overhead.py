@@ -11,7 +11,7 @@ from perdure.graph.compile import compile_topology
 from perdure.graph.ports import Ports
 from perdure.graph.spec import FRESH, State
 from perdure.graph.topologies.context_assembly.spec import StageId, context_assembly
-from tests.acceptance.scale import FULL
+from tests.scale import FULL
 from tests.topologies.stand_ins import scripted_ports
 
 pytestmark = pytest.mark.soak

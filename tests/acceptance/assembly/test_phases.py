@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.acceptance.assembly.conftest import Talk, node_milliseconds
-from tests.acceptance.scale import FULL, sized
+from tests.scale import FULL, sized
 
 pytestmark = pytest.mark.soak
 

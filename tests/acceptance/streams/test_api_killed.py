@@ -6,10 +6,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.acceptance.scale import PATIENCE_SECONDS, Clocked, sized
 from tests.acceptance.streams.conftest import SLOW, Speaking
 from tests.acceptance.streams.following import Followed, answers, begin_all, follow
 from tests.acceptance.streams.speakers import more_model_workers, no_model_worker, words
+from tests.scale import PATIENCE_SECONDS, Clocked, sized
 
 pytestmark = pytest.mark.soak
 
@@ -43,9 +43,7 @@ async def _killing(speakers: Speaking, followed: list[Followed]) -> list[int]:
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS)
-async def test_readers_of_an_api_that_is_killed_miss_nothing_and_get_nothing_twice(
-    speakers: Speaking, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_readers_of_an_api_that_is_killed_miss_nothing_and_get_nothing_twice(speakers: Speaking) -> None:
     texts = [words(WORDS, f"s{number}") for number in range(STREAMS)]
     with ExitStack() as held, Clocked() as clocked:
         with no_model_worker(speakers.stack):
@@ -60,9 +58,8 @@ async def test_readers_of_an_api_that_is_killed_miss_nothing_and_get_nothing_twi
         stored = await answers(speakers.client, ids)
     missing = sum(len(text.split()) - len(set(each.words)) for each, text in zip(followed, texts, strict=True))
     repeated = sum(len(each.words) - len(set(each.words)) for each in followed)
-    with capsys.disabled():
-        print(f"\nAPI killed {KILLS} times under {live} live streams of {STREAMS}: {missing} tokens missing,")
-        print(f"{repeated} repeated, {sum(each.resets for each in followed)} resets; {clocked}")
+    print(f"\nAPI killed {KILLS} times under {live} live streams of {STREAMS}: {missing} tokens missing,")
+    print(f"{repeated} repeated, {sum(each.resets for each in followed)} resets; {clocked}")
     assert min(live) >= LEAST_LIVE, "the kills came while streams were live"
     assert [stored[turn_id] for turn_id in ids] == [("completed", text) for text in texts]
     faults = [fault for each in followed for fault in each.faults(stored[each.turn_id][1])]

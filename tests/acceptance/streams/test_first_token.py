@@ -17,9 +17,9 @@ from perdure.client import AsyncClient
 from tests.acceptance.counted_model import COUNTED, KEY_ENVIRON, write_app
 from tests.acceptance.machine import Others
 from tests.acceptance.running import ROOT, RunningStack, free_port, running
-from tests.acceptance.scale import FULL, PATIENCE_SECONDS, sized
 from tests.acceptance.streams.following import Followed, follow
 from tests.acceptance.test_figures import LOADED, quantile
+from tests.scale import FULL, PATIENCE_SECONDS, sized
 
 pytestmark = pytest.mark.soak
 
@@ -104,15 +104,14 @@ def _told(name: str, seconds: list[float]) -> str:
 
 @pytest.mark.timeout(PATIENCE_SECONDS)
 async def test_the_first_token_is_hardly_delayed_on_its_way_from_provider_to_reader(
-    heard: tuple[RunningStack, str], client: AsyncClient, capsys: pytest.CaptureFixture[str]
+    heard: tuple[RunningStack, str], client: AsyncClient
 ) -> None:
     await _measured(client, heard[1], WARM_UP)
     with Others() as others:
         added = await _measured(client, heard[1], TURNS)
     spoken = sorted(each.spoken for each in added)
     said = f"{_told('added to the first token', spoken)}; {_told('whole turn until it', [e.asked for e in added])}"
-    with capsys.disabled():
-        print(f"\n{TURNS} turns: {said}; others {others.share:.0%} of the machine")
+    print(f"\n{TURNS} turns: {said}; others {others.share:.0%} of the machine")
     quiet = FULL or others.share < LOADED
     assert quantile(spoken, 0.5) < P50_SECONDS * (1 if quiet else 10), said
     assert quantile(spoken, 0.95) < P95_SECONDS * (1 if quiet else 10), said

@@ -9,12 +9,12 @@ from typing import Self
 import psutil
 import pytest
 
-from tests.acceptance.scale import FULL, PATIENCE_SECONDS, Clocked, sized
 from tests.acceptance.streams.clients import connected
 from tests.acceptance.streams.conftest import AT_ONCE, USUAL, Speaking
 from tests.acceptance.streams.following import Followed, begin, follow
 from tests.acceptance.streams.speakers import words
 from tests.acceptance.test_figures import quantile
+from tests.scale import FULL, PATIENCE_SECONDS, Clocked, sized
 
 pytestmark = pytest.mark.soak
 
@@ -64,9 +64,7 @@ def _bytes_of_api(speakers: Speaking) -> int:
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS)
-async def test_idle_and_slow_clients_cost_little_memory_and_nobody_elses_time(
-    speakers: Speaking, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_idle_and_slow_clients_cost_little_memory_and_nobody_elses_time(speakers: Speaking) -> None:
     long = await begin(speakers.client, AT_ONCE, words(LONG_WORDS, "long"))
     await follow(speakers.client, long)
     await _first_tokens(speakers, WARM_UP)
@@ -84,10 +82,9 @@ async def test_idle_and_slow_clients_cost_little_memory_and_nobody_elses_time(
     await speakers.client.turns.stop(speaks)
     without = First.of([*before, *await _first_tokens(speakers, TURNS)])
     ratio = meanwhile.p95 / without.p95
-    with capsys.disabled():
-        print(f"\n{IDLE} idle and {SLOW} slow clients: the API grew by {growth / 1e6:.1f} MB; others' first token p50")
-        print(f"{without.p50 * 1e3:.0f} -> {meanwhile.p50 * 1e3:.0f} ms, p95 {without.p95 * 1e3:.0f} ->", end=" ")
-        print(f"{meanwhile.p95 * 1e3:.0f} ms, {ratio:.2f} times; {clocked}")
+    print(f"\n{IDLE} idle and {SLOW} slow clients: the API grew by {growth / 1e6:.1f} MB; others' first token p50")
+    print(f"{without.p50 * 1e3:.0f} -> {meanwhile.p50 * 1e3:.0f} ms, p95 {without.p95 * 1e3:.0f} ->", end=" ")
+    print(f"{meanwhile.p95 * 1e3:.0f} ms, {ratio:.2f} times; {clocked}")
     assert min(taken) >= LEAST_SLOW_BYTES, "each slow client was served all the while"
     assert growth < GROWTH_BYTES
     # Of the sample's ten turns the p95 is the slowest, which says little: the ratio is held by the whole figure alone.

@@ -9,11 +9,11 @@ import pytest
 
 from perdure.client import AsyncClient
 from tests.acceptance.machine import Others
-from tests.acceptance.scale import FULL, PATIENCE_SECONDS, sized
 from tests.acceptance.streams.conftest import SLOW, USUAL, Speaking
 from tests.acceptance.streams.following import Followed, begin
 from tests.acceptance.streams.speakers import words
 from tests.acceptance.test_figures import LOADED, quantile
+from tests.scale import FULL, PATIENCE_SECONDS, sized
 
 pytestmark = pytest.mark.soak
 
@@ -46,9 +46,7 @@ async def _stopped(client: AsyncClient, agent: str, name: str, wait_seconds: flo
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS)
-async def test_a_stop_ends_an_answer_at_once_and_keeps_what_was_said(
-    speakers: Speaking, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_stop_ends_an_answer_at_once_and_keeps_what_was_said(speakers: Speaking) -> None:
     chance, took = random.Random(7), dict[str, list[float]]()
     await _stopped(speakers.client, USUAL, "warm", 0.1)
     with Others() as others:
@@ -63,8 +61,7 @@ async def test_a_stop_ends_an_answer_at_once_and_keeps_what_was_said(
         f"{agent}: p50 {quantile(sorted(each), 0.5) * 1e3:.0f} ms, p95 {quantile(sorted(each), 0.95) * 1e3:.0f} ms"
         for agent, each in took.items()
     )
-    with capsys.disabled():
-        print(f"\nstop to done, {TURNS} turns each: {said}; others {others.share:.0%} of the machine")
+    print(f"\nstop to done, {TURNS} turns each: {said}; others {others.share:.0%} of the machine")
     quiet = FULL or others.share < LOADED
     for each in took.values():
         assert quantile(sorted(each), 0.95) < P95_SECONDS * (1 if quiet else 10), said

@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from tests.acceptance.scale import PATIENCE_SECONDS, Clocked, sized
 from tests.acceptance.streams.conftest import SLOW, Speaking
 from tests.acceptance.streams.following import Followed, answers, begin_all, follow
 from tests.acceptance.streams.speakers import words
+from tests.scale import PATIENCE_SECONDS, Clocked, sized
 
 pytestmark = pytest.mark.soak
 
@@ -30,9 +30,7 @@ async def _all_live(followed: list[Followed]) -> None:
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS)
-async def test_no_turn_fails_where_valkey_is_wiped_and_away(
-    speakers: Speaking, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_no_turn_fails_where_valkey_is_wiped_and_away(speakers: Speaking) -> None:
     texts = [words(WORDS, f"v{number}") for number in range(TURNS)]
     short = [words(SHORT, f"w{number}") for number in range(MEANWHILE)]
     with Clocked() as clocked:
@@ -57,11 +55,8 @@ async def test_no_turn_fails_where_valkey_is_wiped_and_away(
                 await asyncio.to_thread(speakers.valkey.start)
         stored = await answers(speakers.client, [*ids, *more])
     failed = [turn_id for turn_id, (status, _) in stored.items() if status != "completed"]
-    with capsys.disabled():
-        print(
-            f"\nValkey wiped, and away for {AWAY_SECONDS} s, under {live} turns that spoke, {still} of them still when"
-        )
-        print(f"it was back, and {MEANWHILE} that began meanwhile: {len(failed)} failed; {clocked}")
+    print(f"\nValkey wiped, and away for {AWAY_SECONDS} s, under {live} turns that spoke, {still} of them still when")
+    print(f"it was back, and {MEANWHILE} that began meanwhile: {len(failed)} failed; {clocked}")
     assert live == TURNS and not failed
     assert [stored[turn_id][1] for turn_id in [*ids, *more]] == [*texts, *short]
     faults = [fault for each in followed for fault in each.faults(stored[each.turn_id][1])]

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from tests.acceptance.scale import PATIENCE_SECONDS, Clocked, sized
 from tests.acceptance.streams.conftest import BRISK, Speaking
 from tests.acceptance.streams.following import Followed, answers, begin_all, follow
 from tests.acceptance.streams.speakers import words
+from tests.scale import PATIENCE_SECONDS, Clocked, sized
 
 pytestmark = pytest.mark.soak
 
@@ -31,9 +31,7 @@ async def _mid_stream(followed: list[Followed]) -> None:
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS)
-async def test_a_reader_ends_with_the_stored_answer_however_often_the_models_worker_dies(
-    speakers: Speaking, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_reader_ends_with_the_stored_answer_however_often_the_models_worker_dies(speakers: Speaking) -> None:
     followed: list[Followed] = []
     broken_off: list[int] = []
     with Clocked() as clocked:
@@ -50,9 +48,8 @@ async def test_a_reader_ends_with_the_stored_answer_however_often_the_models_wor
                 await asyncio.to_thread(speakers.stack.wait_restarted, killed)
         stored = await answers(speakers.client, [each.turn_id for each in followed])
     resets = Counter(each.resets for each in followed)
-    with capsys.disabled():
-        print(f"\nthe model's worker killed {KILLS} times, in the middle of {sum(broken_off)} new answers of ")
-        print(f"{len(followed)}; resets by turn {dict(sorted(resets.items()))}; {clocked}")
+    print(f"\nthe model's worker killed {KILLS} times, in the middle of {sum(broken_off)} new answers of ")
+    print(f"{len(followed)}; resets by turn {dict(sorted(resets.items()))}; {clocked}")
     assert min(broken_off) >= 1, "each kill came in the middle of an answer"
     faults = [fault for each in followed for fault in each.faults(stored[each.turn_id][1])]
     assert not faults, "\n".join(faults[:20])

@@ -54,7 +54,7 @@ def told_by(ledger: Path, steps: str) -> str:
     return json.dumps(HomeTable.read(ledger).carry_out(f"<plan>{steps}</plan>"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=4))
 def test_no_cell_of_a_text_is_handed_in_whatever_the_plan(ledger: Path, steps: list[str]) -> None:
     told = told_by(ledger, "".join(steps))

@@ -197,7 +197,7 @@ def test_a_profile_tells_kinds_counts_and_rounded_ranges_and_no_cell_of_a_text()
     assert "secret" not in str(columns) and "hidden" not in str(columns) and "2024" not in str(columns)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(st.text("n()+-*/<>=\"'[]., orandside_ifel0123", max_size=40))
 def test_no_text_is_run_as_python_and_every_refusal_is_a_sentence(text: str) -> None:
     try:

@@ -76,7 +76,7 @@ def test_what_is_on_record_is_used_and_what_is_not_is_asked_for() -> None:
 MCF = st.floats(min_value=0, max_value=1e6).map(lambda mcf: round(mcf, 2))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(shares=SHARES, less=MCF, more=MCF, efficiency=st.floats(min_value=0, max_value=100))
 def test_more_gas_never_gives_less_and_two_volumes_give_what_they_give_together(
     shares: tuple[float, ...], less: float, more: float, efficiency: float
@@ -93,7 +93,7 @@ def test_more_gas_never_gives_less_and_two_volumes_give_what_they_give_together(
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(
     methane=st.floats(min_value=70, max_value=100),
     better=st.floats(min_value=0, max_value=100),

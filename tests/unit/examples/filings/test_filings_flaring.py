@@ -116,7 +116,7 @@ def test_a_lease_without_volumes_is_told() -> None:
 VOLUMES = st.floats(min_value=0, max_value=1e6).map(lambda mcf: round(mcf, 1))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(st.lists(st.tuples(VOLUMES, VOLUMES), min_size=1, max_size=12))
 def test_volumes_add_up_however_the_months_come(volumes: list[tuple[float, float]]) -> None:
     months = [

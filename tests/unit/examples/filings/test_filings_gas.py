@@ -75,7 +75,7 @@ def test_a_composition_that_does_not_add_up_is_refused_and_one_nearly_does_is_sc
             run(block, args | ({"flared_mcf": 1} if block == "emissions_estimate" else {}))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(deadline=None)
 @given(SHARES)
 def test_a_mixture_lies_between_its_components_and_nitrogen_only_lowers_it(shares: tuple[float, ...]) -> None:
     mixed = composition_of(shares)

@@ -155,7 +155,7 @@ KINDS = ("waste", "confiscation", "geology", "engineering", "surface", "economic
 WORDS = st.text("abcdefg ", min_size=1, max_size=30).filter(lambda text: text.strip() != "")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(KINDS), WORDS), min_size=1, max_size=12))
 def test_every_fact_is_used_exactly_once(told: list[tuple[str, str]]) -> None:
     facts = [fact(number, kind, words, source="s") for number, (kind, words) in enumerate(told)]

@@ -106,7 +106,7 @@ def test_a_well_that_is_not_on_record_is_told_and_one_described_whole_is_assesse
     assert described["assessed"] and described["lease_line"]["distance_ft"] == 420
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(place=PLACES, move=PLACES)
 def test_distances_do_not_change_when_everything_moves(place: tuple[int, int], move: tuple[int, int]) -> None:
     def at(dx: int, dy: int) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def test_distances_do_not_change_when_everything_moves(place: tuple[int, int], m
     assert here["inside_lease"] == there["inside_lease"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(place=PLACES)
 def test_in_a_square_the_line_is_as_far_as_plain_arithmetic_says(place: tuple[int, int]) -> None:
     wells = [well(2, place, status="proposed")]
@@ -160,7 +160,7 @@ def test_plugged_wells_and_other_horizons_are_listed_only_as_asked() -> None:
     assert not offsets("Lone Star 1")["analysed"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(one=PLACES, other=PLACES)
 def test_a_distance_is_the_same_from_both_ends_and_the_bearings_are_opposite(
     one: tuple[int, int], other: tuple[int, int]

@@ -1,4 +1,4 @@
-"""How much of a figure is measured: all (`python -m tests.acceptance.…_figures`), or a sample, as a test."""
+"""How large a test is: a sample in `make test`, the whole in `make soak`."""
 
 import os
 import time
@@ -14,7 +14,7 @@ NO_RATE_LIMIT = {"PERDURE_DECISIONS_PER_MINUTE": "100000", "RATE_LIMITING_ENABLE
 
 
 def sized(full: int, sample: int) -> int:
-    """How many: all, or so many that the suite stays quick."""
+    """Returns the number for this tier."""
     return full if FULL else sample
 
 
