@@ -1,7 +1,7 @@
 """The soak tier: repetitions, large data, long kills and measured times. `python -m tests.soak`
 
-Runs one test after the other. Arguments are pytest's: files, or `-k NAME`. Writes what each test printed, with its time, to docs/figures/soak.md if
-all tests were run; else to the terminal only. The exit status is pytest's.
+Runs one test after the other. Arguments are pytest's: files, or `-k NAME`. Without any, writes what each test printed,
+with its time, to docs/figures/soak.md; else prints it. The exit status is pytest's.
 """
 
 import os

@@ -27,6 +27,7 @@ from perdure.store.turns.start import request_stop
 from tests.desk import Desk, effect_ref, gathered, until
 from tests.doubles.spoken import Line
 from tests.integration.test_ledger_interleavings import deadlocks
+from tests.scale import sized
 
 Call = tuple[str, dict[str, JsonValue]]
 UNKNOWN: list[Call] = [("shout", {"mode": "wait"})] * 3
@@ -109,7 +110,8 @@ async def everything(desk: Desk, turn: Hammered, chance: random.Random) -> list[
     return work
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.sized
+@pytest.mark.parametrize("seed", range(sized(5, 1)))
 async def test_settles_ends_and_claims_of_one_turn_at_once_never_deadlock(desk: Desk, seed: int) -> None:
     desk.world.go_on.clear()
     turns = [await ready(desk) for _ in range(3)]

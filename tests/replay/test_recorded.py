@@ -22,9 +22,18 @@ IN_SANDBOX = (
     *("loop_answer", "unknown_outcome_beside_others", "cancelled_running", "stopped_running"),
     *("finish_outside", "load_outside", "stop_read_outside", "forged_stop_then_stopped"),
 )
-"""One of each topology, pause and end: the sandbox imports our packages anew for each run, a second or two of CPU."""
+"""One of each topology, pause and end: the sandbox imports our packages again for each run, a second or two of CPU."""
+IN_EVERY_RUN = ("tool_loop", "hub", "client_run", "checkpoint_approved", "stopped_running")
 CASES = [
-    *(pytest.param("sandboxed", HISTORIES / f"{name}.json", id=f"sandboxed-{name}") for name in IN_SANDBOX),
+    *(
+        pytest.param(
+            "sandboxed",
+            HISTORIES / f"{name}.json",
+            id=f"sandboxed-{name}",
+            marks=() if name in IN_EVERY_RUN else pytest.mark.soak,
+        )
+        for name in IN_SANDBOX
+    ),
     *(pytest.param("unsandboxed", path, id=f"unsandboxed-{path.stem}") for path in RECORDINGS),
 ]
 SIGNALED = "EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED"
