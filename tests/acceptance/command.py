@@ -1,16 +1,23 @@
-"""The `perdure` command as a user runs it: a process of its own."""
+"""The `perdure` command against a running stack, in the test's process or in its own.
 
+A process of its own costs a second of CPU for its imports. Tests of terminals, signals and races need one.
+"""
+
+import io
 import json
 import os
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 
+from perdure.__main__ import run
 from tests.acceptance.running import ROOT
 
 _MOST_SECONDS = 90.0
@@ -39,13 +46,25 @@ class Command:
         self.environ |= {"PERDURE_HOME": str(home), "PYTHONUNBUFFERED": "1"}
 
     def __call__(self, *words: str, **environ: str) -> Ended:
-        """Run it to its end."""
+        """Runs it to its end, in this process."""
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            patch.dict(os.environ, {**self.environ, **environ}, clear=True),
+            patch("sys.stdin", io.StringIO()),
+            redirect_stdout(out),
+            redirect_stderr(err),
+        ):
+            code = run(list(words))
+        return Ended(code, out.getvalue(), err.getvalue())
+
+    def process(self, *words: str, **environ: str) -> Ended:
+        """Runs it to its end, as a process."""
         process = self.start(*words, **environ)
         out, err = process.communicate(timeout=_MOST_SECONDS)
         return Ended(process.returncode, out, err)
 
     def start(self, *words: str, **environ: str) -> subprocess.Popen[str]:
-        """Run it beside the test."""
+        """Starts it as a process."""
         return subprocess.Popen(
             [sys.executable, "-m", "perdure", *words],
             cwd=ROOT,
@@ -56,9 +75,14 @@ class Command:
             text=True,
         )
 
+    def run_file(self) -> dict[str, Any]:
+        """run.json as it is now."""
+        found: dict[str, Any] = json.loads((self._home / "run.json").read_text())
+        return found
+
     def pending(self, prompt: str) -> dict[str, Any]:
         """The approval that waits because somebody said `prompt`."""
-        run = json.loads((self._home / "run.json").read_text())
+        run = self.run_file()
         deadline = time.monotonic() + _MOST_SECONDS
         with httpx.Client(base_url=run["api"], headers={"Authorization": f"Bearer {run['tokens']['reviewer']}"}) as api:
             while time.monotonic() < deadline:

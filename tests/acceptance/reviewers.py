@@ -24,11 +24,15 @@ class Person:
     token: str = field(repr=False)
 
     def __call__(self, *words: str, **environ: str) -> Ended:
-        """Run a command as this person."""
+        """Runs a command as this person."""
         return self.perdure(*words, PERDURE_TOKEN=self.token, **environ)
 
+    def process(self, *words: str) -> Ended:
+        """Runs it as a process of its own."""
+        return self.perdure.process(*words, PERDURE_TOKEN=self.token)
+
     def start(self, *words: str) -> "subprocess.Popen[str]":
-        """Run it beside the test."""
+        """Starts it as a process."""
         return self.perdure.start(*words, PERDURE_TOKEN=self.token)
 
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -74,24 +73,6 @@ def test_a_pause_shows_the_exact_call_and_the_command_that_decides_it(perdure: C
     assert [entry["what"] for entry in history][:2] == ["approval.opened", "approval.decided"]
 
 
-def test_a_rejection_reaches_the_answer_with_its_reason(perdure: Command) -> None:
-    decision, chat = decided(perdure, "Refund order 302", "reject", "--comment", "paid by voucher")
-    assert (decision.code, chat.code) == (0, 0)
-    assert "paid by voucher" in chat.out.splitlines()[-2]
-
-
-def test_an_edit_in_the_editor_runs_as_changed(perdure: Command, tmp_path: Path) -> None:
-    script = tmp_path / "editor.py"
-    script.write_text(
-        "import json, pathlib, sys\npath = pathlib.Path(sys.argv[1])\n"
-        "path.write_text(json.dumps({**json.loads(path.read_text()), 'amount_cents': 150}))\n"
-    )
-    decision, chat = decided(perdure, "Refund order 303", "edit", EDITOR=f"{sys.executable} {script}")
-    assert (decision.code, chat.code) == (0, 0)
-    assert '+  "amount_cents": 150' in decision.out
-    assert "A reviewer changed the call before it ran. Order 303 was refunded: 1.50 EUR" in chat.out
-
-
 def test_arguments_that_do_not_fit_are_refused_and_the_call_still_waits(perdure: Command) -> None:
     chat = perdure.start("chat", "refunds", "-m", "Refund order 304")
     approval = perdure.pending("Refund order 304")
@@ -104,13 +85,6 @@ def test_arguments_that_do_not_fit_are_refused_and_the_call_still_waits(perdure:
     answered = perdure("approvals", "respond", approval["id"], "ask the customer first")
     assert answered.code == 0
     assert "ask the customer first" in chat.communicate(timeout=60)[0]
-
-
-def test_an_unknown_id_is_not_found(perdure: Command) -> None:
-    nobody = "00000000-0000-4000-8000-000000000000"
-    for words in (("approvals", "show", nobody), ("approvals", "approve", nobody), ("turns", "show", nobody)):
-        assert perdure(*words).code == 4
-    assert perdure("effects", "settle", "pdk_none", "happened", "--comment", "x").code == 4
 
 
 def test_a_paused_turn_is_stopped(perdure: Command) -> None:
@@ -157,7 +131,7 @@ def test_a_chat_outlives_the_death_of_the_api(stack: RunningStack, perdure: Comm
 
 
 def test_ctrl_c_leaves_the_turn_running_and_says_how_to_come_back(perdure: Command) -> None:
-    words = 500  # ten seconds of speech: a busy machine must not let it end before the signal
+    words = 300  # six seconds of speech: a busy machine must not let it end before the signal
     chat = perdure.start("chat", "refunds", "-m", "/echo " + "word " * words)
     assert chat.stdout is not None
     with chat:
@@ -203,5 +177,5 @@ def _until(descriptor: int, seen: str, pattern: str) -> str:
 def test_a_second_stack_on_the_same_folder_is_refused_with_the_address_of_the_first(
     stack: RunningStack, perdure: Command
 ) -> None:
-    ended = perdure("up")
+    ended = perdure.process("up")
     assert ended.code == 2 and stack.api in ended.err

@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.command import Command, Ended
+from perdure.client import Client, Turn
+from tests.acceptance.command import Command
 from tests.acceptance.reviewers import Person, Terminal
 from tests.acceptance.running import ROOT, running
 
@@ -35,18 +37,26 @@ def tom(perdure: Command) -> Person:
     return Person(perdure, perdure("users", "add", "tom", "--json").json["token"])
 
 
-class Asked:
-    """A chat that waits for an approval."""
+class PausedTurn:
+    """A turn of the board that waits for an approval."""
 
     def __init__(self, perdure: Command, prompt: str, agent: str = "board") -> None:
-        self._chat = perdure.start("chat", agent, "-m", prompt)
-        self.approval = perdure.pending(prompt)
-        self.id: str = self.approval["id"]
+        self._perdure = perdure
+        run = perdure.run_file()
+        with Client(run["api"], run["tokens"]["requester"]) as client:
+            conversation = client.conversations.create(agent)
+            self._turn = client.turns.start(conversation.id, prompt).turn_id
+        self.id: str = perdure.pending(prompt)["id"]
 
-    def ended(self) -> Ended:
-        """How the chat ended."""
-        out, err = self._chat.communicate(timeout=60)
-        return Ended(self._chat.returncode, out, err)
+    def ended(self) -> Turn:
+        """Waits until the turn has ended."""
+        run = self._perdure.run_file()
+        deadline = time.monotonic() + 60
+        with Client(run["api"], run["tokens"]["requester"]) as client:
+            while not (turn := client.turns.get(self._turn)).has_ended:
+                assert time.monotonic() < deadline, turn
+                time.sleep(0.05)
+        return turn
 
 
 def shown(perdure: Command, approval_id: str) -> Any:
@@ -55,7 +65,7 @@ def shown(perdure: Command, approval_id: str) -> Any:
 
 
 def test_two_must_say_yes_and_within_the_hold_it_can_be_taken_back(perdure: Command, rita: Person) -> None:
-    asked = Asked(perdure, "announce the fair")
+    asked = PausedTurn(perdure, "announce the fair")
     first = perdure("approvals", "approve", asked.id, "--comment", "fine")
     assert (first.code, "1 of 2" in first.out) == (0, True)
     again = perdure("approvals", "approve", asked.id)
@@ -66,28 +76,12 @@ def test_two_must_say_yes_and_within_the_hold_it_can_be_taken_back(perdure: Comm
     assert second.code == 0 and f"approvals withdraw {asked.id}" in second.out
     taken_back = rita("approvals", "withdraw", asked.id, "--comment", "the hall is closed")
     assert (taken_back.code, taken_back.out.splitlines()[-1].split(":")[0]) == (0, "withdrawn")
-    chat = asked.ended()
-    assert chat.code == 0 and "withdrawn" in chat.out
+    assert asked.ended().status == "completed"
     assert perdure("approvals", "withdraw", asked.id).code == 5
 
 
-def test_what_somebody_else_has_claimed_waits_until_it_is_released(perdure: Command, rita: Person) -> None:
-    asked = Asked(perdure, "pin a lost glove")
-    assert rita("approvals", "claim", asked.id, "--seconds", "600").out.startswith("yours until")
-    refused = perdure("approvals", "approve", asked.id)
-    assert refused.code == 1 and "rita is looking at it until" in refused.err
-    assert "rita (" in perdure("approvals", "list").out
-    assert perdure("approvals", "claim", asked.id).code == 1
-    assert perdure("approvals", "claim", asked.id, "--seconds", "9999").code == 2
-    assert perdure("approvals", "release", asked.id, "--as", "admin").code == 0
-    assert rita("approvals", "release", asked.id).code == 1
-    assert perdure("approvals", "approve", asked.id).code == 0
-    assert "It hangs there." in asked.ended().out
-    assert perdure("approvals", "claim", asked.id).code == 5
-
-
 def test_it_is_handed_to_a_person_and_then_to_another_role(perdure: Command, rita: Person, tom: Person) -> None:
-    asked = Asked(perdure, "pin a found glove")
+    asked = PausedTurn(perdure, "pin a found glove")
     assert perdure("approvals", "reassign", asked.id, "rita", "--comment", "yours").out.startswith(
         "on the list of rita"
     )
@@ -101,24 +95,16 @@ def test_it_is_handed_to_a_person_and_then_to_another_role(perdure: Command, rit
     assert perdure("approvals", "approve", asked.id).code == 1
     assert perdure("approvals", "escalate", asked.id, "--as", "admin").code == 5
     assert perdure("approvals", "approve", asked.id, "--as", "admin").code == 0
-    assert asked.ended().code == 0
+    assert asked.ended().status == "completed"
     assert [row["what"] for row in shown(perdure, asked.id)["history"]][1:3] == [
         "approval.reassigned",
         "approval.escalated",
     ]
 
 
-def test_who_asked_may_take_it_back_and_nobody_decides_on_it_then(perdure: Command) -> None:
-    asked = Asked(perdure, "pin a poem")
-    assert perdure("approvals", "withdraw", asked.id, "--as", "reviewer").code == 1
-    assert perdure("approvals", "withdraw", asked.id).out.splitlines()[-1].startswith("withdrawn: pin")
-    assert perdure("approvals", "approve", asked.id).code == 5
-    assert "withdrawn" in asked.ended().out
-
-
 def test_who_decides_in_anothers_place_does_so_until_it_is_ended(perdure: Command, rita: Person) -> None:
     una = Person(perdure, perdure("users", "add", "una", "--role", "reviewer", "--json").json["token"])
-    first, second = Asked(perdure, "pin a menu", "named_board"), Asked(perdure, "pin a bill", "named_board")
+    first, second = PausedTurn(perdure, "pin a menu", "named_board"), PausedTurn(perdure, "pin a bill", "named_board")
     assert una("approvals", "approve", first.id).code == 1
     given = rita("delegations", "add", "una", "--days", "2", "--json")
     assert given.code == 0 and rita("delegations", "list").out.count("una") == 1
@@ -131,39 +117,30 @@ def test_who_decides_in_anothers_place_does_so_until_it_is_ended(perdure: Comman
     assert rita("delegations", "list").out == "Nobody decides in your place.\n"
     assert una("approvals", "approve", second.id).code == 1
     assert rita("approvals", "approve", second.id).code == 0
-    assert [each.ended().code for each in (first, second)] == [0, 0]
+    assert [each.ended().status for each in (first, second)] == ["completed"] * 2
 
 
 def test_several_are_decided_at_once_each_for_itself(perdure: Command) -> None:
-    low = [Asked(perdure, f"pin card {number}") for number in range(3)]
-    high = Asked(perdure, "announce the cards")
+    low = [PausedTurn(perdure, f"pin card {number}") for number in range(3)]
+    high = PausedTurn(perdure, "announce the cards")
     mixed = perdure("approvals", "batch", "approve", low[0].id, high.id)
     assert mixed.code == 2 and mixed.out.count("not_in_bulk") == 2
     done = perdure("approvals", "batch", "approve", *(each.id for each in low), "--json")
     assert (done.code, [each["status"] for each in done.json["items"]]) == (0, ["approved"] * 3)
     assert perdure("approvals", "batch", "approve", *(each.id for each in low)).code == 5
     assert perdure("approvals", "batch", "reject", high.id, "--reason", "not now").code == 0
-    assert [each.ended().code for each in (*low, high)] == [0, 0, 0, 0]
+    assert [each.ended().status for each in (*low, high)] == ["completed"] * 4
 
 
 def test_of_two_people_at_once_one_decides_and_the_other_is_told(perdure: Command, rita: Person) -> None:
-    for number in range(3):
-        asked = Asked(perdure, f"pin race {number}")
-        with ThreadPoolExecutor() as pool:
-            one = pool.submit(perdure, "approvals", "approve", asked.id)
-            other = pool.submit(rita, "approvals", "reject", asked.id, "--comment", "no")
-        assert sorted((one.result().code, other.result().code)) == [0, 5]
-        assert asked.ended().code == 0
-        kinds = [row["what"] for row in shown(perdure, asked.id)["history"]]
-        assert kinds.count("approval.decided") == 1
-
-
-def test_what_expired_is_too_late(perdure: Command) -> None:
-    assert "expired" in perdure("chat", "hasty_board", "-m", "pin old news").out
-    expired = perdure("approvals", "list", "--status", "expired", "--agent", "hasty_board", "--json").json["items"]
-    approval_id = expired[0]["id"]
-    for words in (("approve", approval_id), ("claim", approval_id), ("batch", "approve", approval_id)):
-        assert perdure("approvals", *words).code == 6
+    asked = PausedTurn(perdure, "pin a race")
+    with ThreadPoolExecutor() as pool:
+        one = pool.submit(perdure.process, "approvals", "approve", asked.id)
+        other = pool.submit(rita.process, "approvals", "reject", asked.id, "--comment", "no")
+    assert sorted((one.result().code, other.result().code)) == [0, 5]
+    assert asked.ended().status == "completed"
+    kinds = [row["what"] for row in shown(perdure, asked.id)["history"]]
+    assert kinds.count("approval.decided") == 1
 
 
 def test_an_edit_at_a_terminal_opens_again_until_it_fits(perdure: Command, tmp_path: Path) -> None:
@@ -173,27 +150,18 @@ def test_an_edit_at_a_terminal_opens_again_until_it_fits(perdure: Command, tmp_p
         "old, new = ('77', '7') if 'NOT SENT' in text else ('\"a map\"', '\"a map\", \"copies\": 77')\n"
         "path.write_text(text.replace(old, new))\n"
     )
-    asked = Asked(perdure, "pin a map")
+    asked = PausedTurn(perdure, "pin a map")
     terminal = Terminal(perdure, "approvals", "edit", asked.id, EDITOR=f"{sys.executable} {script}")
     seen = terminal.until(r"edit this\? \[y/N\]")
     assert "not sent: the arguments do not fit: copies" in seen and '+  "copies": 7' in seen
     terminal.type("y\n")
     assert terminal.left() == 0
-    assert asked.ended().code == 0
+    assert asked.ended().status == "completed"
     assert shown(perdure, asked.id)["decision"]["args"] == {"text": "a map", "copies": 7}
 
 
-def test_an_editor_that_fails_leaves_the_call_waiting(perdure: Command) -> None:
-    asked = Asked(perdure, "pin a chart")
-    for editor in ("false", "true", "/nowhere/at/all"):
-        assert perdure("approvals", "edit", asked.id, EDITOR=editor).code == 2
-    assert shown(perdure, asked.id)["status"] == "pending"
-    assert perdure("approvals", "reject", asked.id, "--reason", "wrong board").code == 0
-    asked.ended()
-
-
 def test_a_rejection_at_a_terminal_picks_a_reason_by_its_number(perdure: Command) -> None:
-    asked = Asked(perdure, "pin a song")
+    asked = PausedTurn(perdure, "pin a song")
     terminal = Terminal(perdure, "approvals", "reject", asked.id)
     terminal.until(r"1  not now\n  2  wrong board\nWhy not\?.*: ")
     terminal.type("2\n")
@@ -210,7 +178,7 @@ def test_watching_tells_in_lines_of_json_and_draws_a_table_on_a_terminal(perdure
     assert lines.stdout is not None
     told = map(json.loads, lines.stdout)
     terminal.until(r"Ctrl-C ends it")
-    asked = Asked(perdure, "pin a clock")
+    asked = PausedTurn(perdure, "pin a clock")
     assert next(each for each in told if each["id"] == asked.id)["status"] == "pending"
     row = terminal.until(asked.id)
     assert "pin" in row and "low" in row and "board" in row
@@ -223,15 +191,3 @@ def test_watching_tells_in_lines_of_json_and_draws_a_table_on_a_terminal(perdure
     lines.send_signal(signal.SIGINT)
     _, err = lines.communicate(timeout=60)
     assert (lines.returncode, err) == (0, "")
-
-
-def test_an_effect_is_shown_with_all_that_is_known_and_settled_once_at_most(perdure: Command) -> None:
-    asked = Asked(perdure, "pin a stamp")
-    assert perdure("approvals", "approve", asked.id).code == 0
-    asked.ended()
-    done = perdure("effects", "list", "--state", "done", "--json").json["items"]
-    key = next(each["key"] for each in done if each["args"] == {"text": "a stamp"})
-    card = perdure("effects", "show", key)
-    assert card.code == 0 and "approval:" in card.out and "exact arguments:" in card.out
-    assert perdure("effects", "settle", key, "happened", "--comment", "seen").code == 5
-    assert perdure("effects", "show", "pdk_none").code == 4
