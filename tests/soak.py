@@ -65,6 +65,7 @@ def main(arguments: list[str]) -> int:
             if arguments:
                 print(table)
             else:
+                RESULTS.parent.mkdir(exist_ok=True)
                 RESULTS.write_text(table, encoding="utf-8")
     return code
 

@@ -185,6 +185,7 @@ async def test_a_chosen_file_goes_before_the_words_and_what_is_not_taken_is_told
     await page.get_by_role("button", name="Send", exact=True).click()
     await expect(page.locator("#files")).to_contain_text("Here: sales.csv")
     await expect(page.locator(".picture img")).to_be_visible(timeout=30_000)
+    await expect(page.locator("#message")).to_have_css("height", "99px")
     await window.checked()
 
 

@@ -43,6 +43,7 @@ async def replay(workflow: type) -> Exception | None:
     return ran.replay_failure
 
 
+@pytest.mark.timed  # the SDK gives a workflow two seconds to yield
 async def test_every_row_runs_as_its_table_says_inside_the_sandbox_of_a_workflow() -> None:
     assert await replay(RunsEveryRow) is None
 

@@ -162,8 +162,16 @@
     look();
   });
 
-  // A size that was given by hand is a style in an attribute, which the page's policy lets no script copy.
-  document.addEventListener("htmx:before:swap", () => document.getElementById("message")?.removeAttribute("style"));
+  // The browser stores a size that the user dragged as a style attribute. The page's policy lets no script copy that
+  // attribute, and a swap would. A style sheet keeps the size instead.
+  const dragged = new CSSStyleSheet();
+  document.adoptedStyleSheets.push(dragged);
+  new MutationObserver(() => {
+    const message = document.getElementById("message");
+    if (!message?.hasAttribute("style")) return;
+    if (message.style.height) dragged.replaceSync(`#message { height: ${message.style.height}; }`);
+    message.removeAttribute("style");
+  }).observe(document.body, {subtree: true, attributes: true, attributeFilter: ["style"]});
 
   document.addEventListener("keydown", (event) => {
     if (event.target.id !== "message" || event.key !== "Enter" || event.shiftKey || event.isComposing) return;
