@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
     """Runs the tests and returns pytest's exit status."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-m", "soak or sized", "-p", "no:xdist", "--durations=0"]
+        command = [sys.executable, "-m", "pytest", "-m", "soak or sized"]
         command += ["-o", "junit_logging=system-out", f"--junitxml={report}", *arguments]
         code = subprocess.call(command, cwd=ROOT, env={**os.environ, FULL_VARIABLE: "full"})
         if report.exists():
