@@ -3,6 +3,7 @@ one."""
 
 import asyncio
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +65,19 @@ class Served:
 def port_of_nobody() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
+
+
+def first_metrics_port() -> int:
+    """A number whose ports for the API's metrics (+ 12) and its Temporal client's (+ 13) are free.
+
+    They are below the ports that the system gives to connections, so that no connection takes one meanwhile.
+    """
+    for first in random.sample(range(20_000, 32_000), 50):
+        with suppress(OSError), socket.socket() as own, socket.socket() as temporal:
+            own.bind(("127.0.0.1", first + 12))
+            temporal.bind(("127.0.0.1", first + 13))
+            return first
+    raise AssertionError("no free pair of ports")
 
 
 def environment(parts: DataParts, urls: Urls, port: int, **given: str) -> dict[str, str]:
@@ -210,7 +224,7 @@ async def test_the_process_bounds_heads_and_connections_and_has_a_port_for_its_m
     parts: DataParts, urls: Urls
 ) -> None:
     assert parts.redis_url is not None and parts.temporal is not None
-    port, first = port_of_nobody(), min(port_of_nobody(), 60_000)
+    port, first = port_of_nobody(), first_metrics_port()
     environ = {
         **environment(parts, urls, port),
         "PERDURE_CONNECTIONS_PER_ADDRESS": "20",
