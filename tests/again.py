@@ -18,7 +18,10 @@ FAILED = Path(".pytest_cache/v/cache/lastfailed")
 TIMES = 3
 MOST = 3
 """More that fail at once have a common cause."""
-IN_REAL_TIME = ("tests/integration/", "tests/workflow/", "tests/acceptance/", "tests/pages/")
+IN_REAL_TIME = (
+    *("tests/integration/", "tests/workflow/", "tests/acceptance/", "tests/pages/", "tests/ports/", "tests/protocol/"),
+    *("tests/unit/local/", "tests/unit/api/test_connections.py", "tests/unit/egress/", "tests/sandbox/"),
+)
 
 
 def failed(kept: Path = FAILED) -> list[str]:

@@ -47,13 +47,12 @@ def test_each_of_the_most_common_passwords_is_refused() -> None:
     assert taken == []
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("password", ["4@8({[<36!1|0$57+%2" * 10, "a4@" * 66, "1|!" * 66, "x" * 200])
 def test_no_password_takes_long(password: str) -> None:
     weakness("warm up the lists", MARIA)
-    began = time.perf_counter()
+    began = time.process_time()
     weakness(password, MARIA)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 @given(st.text(min_size=1, max_size=200))
