@@ -363,7 +363,8 @@ ORDER BY p.decided_at DESC LIMIT 1
 
 
 async def last_approved(tx: Connection, approval_id: str) -> dict[str, object] | None:
-    """Returns the arguments of the tool's last approved call, its reviewer and its time. Returns None if there is none."""
+    """Returns the arguments of the tool's last approved call, its reviewer and its time. Returns None if there is
+    none."""
     row = await tx.fetchrow(_LAST, approval_id)
     if row is None:
         return None
@@ -539,7 +540,8 @@ async def ask_for_preview(tx: Connection, approval_id: str) -> AskedPreview | No
 
 
 async def keep_preview(tx: Connection, approval_id: str, made: dict[str, JsonValue]) -> bool:
-    """Replaces the preview and stores the database's time with it. Returns False if the request is no longer pending."""
+    """Replaces the preview and stores the database's time with it. Returns False if the request is no longer
+    pending."""
     kept = await tx.fetchval(
         "UPDATE approvals a SET preview = $2::jsonb || jsonb_build_object('at', clock_timestamp()) "
         f"WHERE id = $1 AND preview IS NOT NULL AND {OPEN} RETURNING true",
