@@ -228,7 +228,7 @@ async def make_sign_in_code(tx: Connection, tenant_id: str, user_id: str) -> Cod
 
 
 async def take_sign_in_code(tx: Connection, code: str) -> str | None:
-    """Uses up a code and returns the id of its user. Returns None if the code is invalid or has expired. Only one of two
+    """Uses up a code and returns its user's id, or None if the code is invalid or has expired. Only one of two
     concurrent requests succeeds."""
     found = await tx.fetchval(
         "DELETE FROM sign_in_codes c USING users u WHERE c.code_sha256 = $1 AND c.expires_at > now() "
