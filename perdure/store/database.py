@@ -24,7 +24,7 @@ _TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}|\*")
 
 
 async def set_up(connection: asyncpg.Connection) -> None:
-    """Decodes jsonb columns to Python values, and encodes them."""
+    """Makes the connection convert between jsonb columns and plain Python values."""
     await connection.set_type_codec("jsonb", encoder=_encode, decoder=json.loads, schema="pg_catalog")
 
 

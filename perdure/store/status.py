@@ -52,7 +52,7 @@ _OLDEST = f"""
 SELECT a.id::text, a.tool, a.agent_id AS agent, a.turn_id::text, a.requested_at, a.expires_at FROM approvals a
 WHERE {OPEN} ORDER BY a.requested_at, a.id LIMIT 1
 """
-# The relay's claim of a note lasts ten seconds. A note that is overdue by more than that has no relay.
+# The relay's claim of a note lasts ten seconds. No relay is working on a note that is overdue by more than that.
 _RELAY = """
 SELECT (SELECT count(*)::int FROM pg_stat_activity
         WHERE datname = current_database() AND application_name = $1) AS sessions,
@@ -85,7 +85,7 @@ async def workload_of(tx: Connection) -> Workload:
 
 _KEY = "perdure:mcp-servers"
 KEPT_SECONDS = 86_400.0
-"""The maximum age of a state that is shown. An older state means nothing, because the server may have been removed from its app."""
+"""The maximum age of a state that is shown. A server with an older state may have been removed from its app."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ OPEN_TO = """((a.requested_by <> ALL({0}::uuid || {1}::uuid[]) OR a.allow_self_a
 """
 """An SQL condition: the user `{0}` can decide, as themselves or as a delegate. `{1}` is the list of the users who
 created the credential. A request of one of these users is excluded unless its policy allows self-approval."""
-# If the quorum is 1, a pending request has no votes. The votes of other requests are the only ones to look up.
+# With a quorum of 1, a pending request has no votes. Only requests with a larger quorum need the subquery.
 VOTED = """(a.quorum > 1 AND EXISTS (
   SELECT FROM approval_votes v WHERE v.approval_id = a.id AND v.user_id = {0} AND v.voided_at IS NULL))
 """

@@ -106,7 +106,7 @@ async def _seat(tx: Connection, key: str, asked_by: str, settler: Decider) -> Se
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """A stated outcome, with the user who stated it and the user in whose place."""
+    """A stated outcome, its author, and the user in whose place the author acts."""
 
     by: Decider
     seat: Seat

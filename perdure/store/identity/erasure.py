@@ -88,7 +88,7 @@ def _bodies(which: str, *takes: str) -> Step:
 
 
 def _of_turns(table: str, sets: str, left: str, extra: str = "") -> Step:
-    """Erases rows of the user's turns. `left` is the condition for rows that are not erased yet."""
+    """Returns a step for rows of the user's turns. `left` is the condition for rows that are not erased yet."""
     sql = (
         f"UPDATE {table} x SET {sets} WHERE x.ctid = ANY(ARRAY(SELECT r.ctid FROM turns t JOIN {table} r "
         f"ON r.turn_id = t.id WHERE t.user_id = $1 AND ({left}) {extra} LIMIT {CHUNK_ROWS}))"

@@ -126,7 +126,8 @@ async def rotate_refresh_token(
     """Uses a refresh token. If two requests use it concurrently, the second one waits for the first and gets the same
     result.
 
-    A reused token ends its session in this transaction, so the caller must let it commit.
+    A token that is used again after the grace period ends its session in this transaction. The caller must therefore
+    let it commit.
     """
     row = await tx.fetchrow(_FOUND, sha256_hex(token))
     if row is None:
