@@ -182,7 +182,7 @@ async def still_owned(tx: Connection, call: ToolCall, epoch: int) -> bool:
 
 
 async def count_lost(tx: Connection, call: ToolCall) -> None:
-    """Record that a settle came from an attempt that no longer owned the call."""
+    """Records that an attempt that no longer owned the call tried to settle it."""
     await tx.execute(
         "UPDATE tool_calls SET lost_settles = lost_settles + 1 WHERE turn_id = $1 AND call_id = $2",
         call.address.turn_id,
