@@ -1,1 +1,1 @@
-"""Postgres and Valkey. SQL lives here and nowhere else."""
+"""Postgres and Valkey. All SQL is in this package."""

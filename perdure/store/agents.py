@@ -1,4 +1,4 @@
-"""Agents as published: every version is kept, since a turn keeps the one that it began with."""
+"""Published agents. Every version is stored, because a turn is pinned to the version that was current at its start."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,15 +19,16 @@ from perdure.store.database import Connection, new_id
 from perdure.store.paging import cursor_after, read_cursor
 
 SHARED = "*"
-"""The tenant whose content every tenant may read."""
+"""The tenant whose content all tenants can read."""
 
 
 async def publish_agent(
     tx: Connection, agents: Sequence[tuple[str, PublishedAgent]], tables: Sequence[DataTable] = ()
 ) -> None:
-    """Make these (app, agent) pairs the current ones, by the owner, in a transaction of the shared tenant.
+    """Makes these (app, agent) pairs the only current ones. It runs as the database owner, in a transaction of the
+    shared tenant.
 
-    `tables` are those that they name; what is there already may be left out.
+    `tables` are the tables that the agents use; tables that exist already can be omitted.
     """
     await store_tables(tx, SHARED, tables)
     for app, agent in agents:
@@ -58,7 +59,7 @@ _CURRENT = "SELECT a.agent_id, a.app, v.body FROM agents a JOIN agent_versions v
 
 
 async def current_agent(tx: Connection, agent_id: str) -> PublishedAgent:
-    """The agent as a new turn would get it.
+    """Returns the current version, which a new turn would use.
 
     Raises: CallerError 404 `agent_not_found`.
     """
@@ -74,33 +75,33 @@ async def current_agent(tx: Connection, agent_id: str) -> PublishedAgent:
 
 
 async def list_agents(tx: Connection) -> list[tuple[str, PublishedAgent]]:
-    """Every current agent with the name of its app, by id."""
+    """Returns all current agents with the names of their apps, sorted by agent id."""
     rows = await tx.fetch(f"{_CURRENT} ORDER BY a.agent_id")
     return [(row["app"], _stored(row["body"])) for row in rows]
 
 
 async def agent_ids(tx: Connection) -> list[str]:
-    """The ids of the current agents."""
+    """Returns the ids of the current agents, sorted."""
     return [row["agent_id"] for row in await tx.fetch("SELECT agent_id FROM agents ORDER BY agent_id")]
 
 
 def _stored(body: object) -> PublishedAgent:
-    """A stored version; it may have been written by a later deploy, whose new fields mean nothing here."""
+    """Parses a stored version. A later deployment may have written it, so unknown fields are ignored."""
     return PublishedAgent.model_validate(body, extra="ignore")
 
 
 class AgentShelf:
-    """Published versions by digest, read once a process: a version never changes."""
+    """A cache of published versions by digest. Each process reads a version once, because versions never change."""
 
     def __init__(self) -> None:
         self._agents: dict[str, PublishedAgent] = {}
 
     def known(self, version: str) -> PublishedAgent | None:
-        """The version, where this process has read it."""
+        """Returns the version if this process has read it, else None."""
         return self._agents.get(version)
 
     async def at(self, tx: Connection | asyncpg.Connection, agent_id: str, version: str) -> PublishedAgent:
-        """The version that a turn pinned.
+        """Returns the version that a turn is pinned to.
 
         Raises: CallerError 404 `agent_version_not_found`.
         """
@@ -120,16 +121,16 @@ class AgentShelf:
         return agent
 
     async def published(self, tx: Connection | asyncpg.Connection, agent_id: str) -> PublishedAgent | None:
-        """The version that a new turn would pin; None where the agent is not published any more."""
+        """Returns the version that a new turn would use, or None if the agent is no longer published."""
         version = await tx.fetchval("SELECT version FROM agents WHERE agent_id = $1", agent_id)
         return None if version is None else await self.at(tx, agent_id, version)
 
 
-# --- The tables that code blocks compute with: stored once by their digest, read once a process.
+# --- Tables for code blocks: stored once per digest, read once per process
 
 
 async def store_tables(tx: Connection, tenant_id: str, tables: Iterable[DataTable]) -> None:
-    """Keep these beside those that are there: a table never changes, and turns may still go by an older one."""
+    """Adds these tables to the stored ones. A table never changes, and turns may still use an older one."""
     for table in tables:
         await tx.execute(
             "INSERT INTO app_tables (tenant_id, digest, name, body) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
@@ -141,13 +142,13 @@ async def store_tables(tx: Connection, tenant_id: str, tables: Iterable[DataTabl
 
 
 class TableShelf:
-    """Tables by digest. What it hands out is shared: nobody changes it."""
+    """A cache of tables by digest. The returned tables are shared and must not be modified."""
 
     def __init__(self) -> None:
         self._bodies: dict[str, JsonValue] = {}
 
     async def at(self, tx: Connection, digests: Mapping[str, str]) -> dict[str, JsonValue]:
-        """The tables of these digests, by name.
+        """Returns the tables with these digests, by name.
 
         Raises: CallerError 404 `app_table_not_found`.
         """
@@ -166,20 +167,20 @@ class TableShelf:
         return {name: self._bodies[digest] for name, digest in digests.items()}
 
 
-# --- The actions that a tenant gives to rules, stricter than their own (S0-70); a turn takes them as it begins.
+# --- Actions that a tenant sets for rules: stricter than the rule's own action, pinned at the start of a turn
 
 ACTIONS = "(SELECT rule_actions FROM tenants WHERE tenant_id = current_setting('perdure.tenant'))"
-"""A subselect: action by rule id."""
+"""A subselect: the tenant's actions by rule id."""
 
 
 async def rule_actions(tx: Connection) -> dict[str, str]:
-    """The tenant's own actions, by rule id."""
+    """Returns the actions that the tenant has set, by rule id."""
     found: dict[str, str] = await tx.fetchval(f"SELECT {ACTIONS}")
     return found
 
 
 async def set_action(tx: Connection, rules: Iterable[Rule], rule_id: str, do: str, user_id: str) -> None:
-    """Give a rule this action from the next turn on; its own action takes the tenant's back.
+    """Sets the action of a rule, starting with the next turn. The rule's own action removes the tenant's setting.
 
     Raises: CallerError 404 `rule_not_found`, 422 `rule_looser`.
     """
@@ -202,21 +203,21 @@ async def set_action(tx: Connection, rules: Iterable[Rule], rule_id: str, do: st
     await audit.record(tx, "rule.action_set", rule_id, {**told}, actor=user_id, turn_id=None)
 
 
-# --- The tools that a tenant lets run without a person (perdure/core/approvals/gates.py), and those of them that a turn
-# has taken.
+# --- Exemptions of a tenant: tools that run without approval (perdure/core/approvals/gates.py); a turn is pinned to
+# them
 
 WAIVERS = "(SELECT waived_tools FROM tenants WHERE tenant_id = current_setting('perdure.tenant'))"
-"""A subselect: the tenant's, by name."""
+"""A subselect: the names of the tenant's exempt tools."""
 
 
 async def waivers(tx: Connection) -> list[str]:
-    """The tenant's, by name."""
+    """Returns the names of the tenant's exempt tools."""
     found: list[str] = await tx.fetchval(f"SELECT {WAIVERS}")
     return found
 
 
 async def set_waiver(tx: Connection, tool: str, *, waived: bool, user_id: str) -> None:
-    """Let a tool run without a person from the next turn on, or have a person asked again.
+    """Exempts a tool from its approval, or ends the exemption, starting with the next turn.
 
     Raises: CallerError 422 `approval_not_waivable`.
     """
@@ -238,11 +239,11 @@ async def set_waiver(tx: Connection, tool: str, *, waived: bool, user_id: str) -
 
 
 async def take_waivers(tx: Connection, turn_id: str, waived: Sequence[str]) -> None:
-    """Fix the waivers of a turn as it begins: its calls are held against these."""
+    """Pins the turn to these exemptions at its start. Its calls are checked against them."""
     await tx.execute("UPDATE turns SET waived_tools = $2 WHERE id = $1", turn_id, [*waived])
 
 
-# --- Prompt templates as they are read: one version, the list, and the one that speaks to a user.
+# --- Reading prompt templates: one version, a list, and the version for a user
 
 View = dict[str, object]
 _SELECT = "SELECT v.*, u.name AS author_name FROM prompt_versions v JOIN users u ON u.id = v.author"
@@ -250,19 +251,19 @@ _SEEN = "(v.stage IN ('pre_production', 'active') OR v.author = {user} OR {sees_
 
 
 class Seer(NamedTuple):
-    """Who reads. Another one's draft, and what was archived, is there for those who may promote."""
+    """The user who reads. Drafts of other users and archived versions are visible only to users who can promote."""
 
     user_id: str
     roles: frozenset[str]
 
     @property
     def sees_all(self) -> bool:
-        """Whether versions of every stage and author are shown."""
+        """True if versions of every stage and author are visible."""
         return bool(self.roles & PROMOTERS)
 
 
 async def get_prompt_template(tx: Connection, version_id: str, seer: Seer) -> View:
-    """One version with its text and history.
+    """Returns one version with its text and history.
 
     Raises: CallerError 404 `prompt_version_not_found`.
     """
@@ -282,7 +283,7 @@ async def get_prompt_template(tx: Connection, version_id: str, seer: Seer) -> Vi
 async def list_prompt_templates(
     tx: Connection, seer: Seer, template: str | None, stage: str | None, limit: int, cursor: str | None
 ) -> tuple[list[View], str | None]:
-    """Versions without their texts, the one changed last first."""
+    """Returns a page of versions without their texts, last changed first, and the cursor of the next page."""
     at, last_id = read_cursor(cursor)
     seen = _SEEN.format(user="$1", sees_all="$2")
     rows = await tx.fetch(
@@ -304,7 +305,8 @@ async def list_prompt_templates(
 
 
 async def resolved_prompt_template(tx: Connection, template: str, user_id: str, stage: Stage | None = None) -> View:
-    """The version that speaks to this user: the own draft, else the active one; with `stage` the one in that stage.
+    """Returns the version for this user: the user's own draft, else the active version. With `stage`, returns the
+    version in that stage.
 
     Raises: CallerError 404 `prompt_template_not_found`.
     """
@@ -326,7 +328,7 @@ async def resolved_prompt_template(tx: Connection, template: str, user_id: str, 
 
 
 def shown(row: asyncpg.Record) -> View:
-    """A version as the API tells it."""
+    """Returns a version as the API shows it."""
     return {
         "id": str(row["id"]),
         "template": row["template"],
@@ -342,27 +344,28 @@ def shown(row: asyncpg.Record) -> View:
 
 
 async def named(tx: Connection, user_id: str) -> tuple[str, str]:
-    """(name, role) of a user, as prompts tell them."""
+    """Returns the name and the first role of a user for prompts."""
     row = await tx.fetchrow("SELECT name, display_name, roles FROM users WHERE id = $1", user_id)
     if row is None:
         return "user", ""
     return row["display_name"] or row["name"], row["roles"][0] if row["roles"] else ""
 
 
-# --- Prompt templates: versions of a text under a key, each in one stage (perdure/core/agents/templates.py, S0-84).
-# At most one draft a user, one version in pre-production and one active version a template and tenant; unique indexes
-# hold that. Every move is one conditional UPDATE with its audit row: of two who promote a version, one does.
+# --- Changing prompt templates: versions of a text under a key, each in one stage (perdure/core/agents/templates.py)
+#
+# Unique indexes allow one draft per user, and one pre-production and one active version per template and tenant. Every
+# change of stage is one conditional UPDATE with its audit row, so that only one of two concurrent promotions succeeds.
 
 
 class Mover(NamedTuple):
-    """Who moves a version."""
+    """The user who changes the stage of a version."""
 
     user_id: str
     roles: frozenset[str]
 
     @property
     def seer(self) -> Seer:
-        """The same as a reader."""
+        """The user's access to versions."""
         return Seer(self.user_id, self.roles)
 
 
@@ -376,16 +379,16 @@ RETURNING id
 
 
 async def save_prompt_draft(tx: Connection, template: str, text: str, author: str) -> View:
-    """Make `text` the author's draft of this template; the one before it is overwritten.
+    """Stores `text` as the author's draft of this template, replacing the previous draft.
 
-    Raises: CallerError 422 `template_variable_unknown` with each place.
+    Raises: CallerError 422 `template_variable_unknown` with each position.
     """
     refused = text_refusal(text)
     if refused is not None:
         raise refused
     digest = sha256_hex(text)
     version_id = await tx.fetchval(_SAVE, new_id(), template, text, digest, author)
-    if version_id is not None:  # None: the draft says just that already
+    if version_id is not None:  # None: the draft already has this text
         await _record(tx, "prompt.draft_saved", version_id, {"template": template, "digest": digest}, author)
     row = await tx.fetchrow(
         "SELECT v.*, u.name AS author_name FROM prompt_versions v JOIN users u ON u.id = v.author "
@@ -399,10 +402,12 @@ async def save_prompt_draft(tx: Connection, template: str, text: str, author: st
 
 
 async def promote_prompt_template(tx: Connection, version_id: str, to: Stage, digest: str, mover: Mover) -> View:
-    """Move a version on to `to`; `digest` is that of the text which was read. What was active before is archived.
+    """Moves a version to the stage `to`. `digest` is the digest of the text that the caller read. The previously active
+    version is archived.
 
     Raises: CallerError 404, 403 `role_required` or `own_draft`, 422 `stage_invalid`, 409 `prompt_stage_changed` or
-    `prompt_text_changed` (with what it is now), 409 `prompt_stage_taken` where another version waits in pre-production.
+    `prompt_text_changed` (with the current stage and digest). 409 `prompt_stage_taken` if another version is in that
+    stage.
     """
     before = await get_prompt_template(tx, version_id, mover.seer)
     refused = promotion_refusal(to, before["author_id"] == mover.user_id, mover.roles)
@@ -410,7 +415,7 @@ async def promote_prompt_template(tx: Connection, version_id: str, to: Stage, di
         raise refused
     if to not in BEFORE:
         raise CallerError("stage_invalid", "a version is promoted to pre_production or active", {"to": to.value})
-    if to is Stage.ACTIVE:  # goes back with the transaction where the version itself cannot be promoted
+    if to is Stage.ACTIVE:  # rolled back with the transaction if the version itself cannot be promoted
         await _retire_active(tx, str(before["template"]), version_id, mover)
     try:
         row = await tx.fetchrow(
@@ -433,9 +438,10 @@ async def promote_prompt_template(tx: Connection, version_id: str, to: Stage, di
 
 
 async def archive_prompt_template(tx: Connection, version_id: str, mover: Mover) -> View:
-    """Take a version out of use; an author may do it to the own draft.
+    """Archives a version. Authors can archive their own drafts.
 
-    Raises: CallerError 404, 403, 409 `prompt_stage_changed` where it is archived already or moves meanwhile.
+    Raises: CallerError 404, 403, 409 `prompt_stage_changed` if the version is archived already or its stage changes
+    meanwhile.
     """
     before = await get_prompt_template(tx, version_id, mover.seer)
     stage = Stage(str(before["stage"]))
@@ -457,7 +463,7 @@ async def archive_prompt_template(tx: Connection, version_id: str, mover: Mover)
 
 
 async def _retire_active(tx: Connection, template: str, successor: str, mover: Mover) -> None:
-    """Archive the active version: first, as the index allows no moment with two."""
+    """Archives the active version. It must run first, because the index never allows two active versions."""
     row = await tx.fetchrow(
         "UPDATE prompt_versions SET stage = 'archived', changed_at = now() "
         "WHERE template = $1 AND stage = 'active' AND id <> $2 RETURNING id",
@@ -474,7 +480,7 @@ async def _record(tx: Connection, kind: str, version_id: object, data: dict[str,
 
 
 def _changed(now: View, expected: Stage) -> CallerError:
-    """Why a conditional UPDATE found nothing: somebody was first, or the text is another."""
+    """Returns why a conditional UPDATE found no row: the stage or the text has changed meanwhile."""
     details: dict[str, object] = {"stage": now["stage"], "digest": now["digest"]}
     if now["stage"] == expected.value and expected is not Stage.ARCHIVED:
         return CallerError(

@@ -1,7 +1,8 @@
-"""Audit rows: appended in the transaction of what they record; the database refuses to change them.
+"""The audit trail. Rows are appended in the transaction of the change that they record; the database rejects changes to
+them.
 
-A row holds ids and the salted digest of its body, signed; the body lies beside it, so that it can be erased with its
-person. At the commit the database links the row into its tenant's chain (migration 0010).
+A row contains ids and the salted digest of its body, and is signed. The body is stored separately, so that an erasure
+can remove it. At the commit the database links the row into its tenant's chain (migration 0010).
 """
 
 import os
@@ -57,11 +58,12 @@ SELECT id FROM row
 async def record(
     tx: Connection, kind: str, subject: str, data: dict[str, JsonValue], *, actor: str | None, turn_id: str | None
 ) -> int:
-    """Append one row: what happened (`kind`), to what (`subject`, an id), by whom; None is the engine itself. Its id.
+    """Appends one row and returns its id. `kind` states what happened, `subject` is the id of the object, and `actor`
+    is the user; None means the engine.
 
-    Names and words of people belong into `data`, which can be erased.
+    Names and texts of users belong in `data`, which can be erased.
 
-    Raises: InvariantBroken `audit_key_missing` on a connection that was opened without the deployment's keys.
+    Raises: InvariantBroken `audit_key_missing` if the connection was opened without the deployment's keys.
     """
     tenant_id, keyring = signer_of(tx)
     return await append(tx, tenant_id, keyring, kind, subject, data, actor=actor, turn_id=turn_id)
@@ -78,8 +80,8 @@ async def append(
     actor: str | None = None,
     turn_id: str | None = None,
 ) -> int:
-    """The same for whoever brings the keys along, as the step that prepares a database does."""
-    actor, turn_id = actor and str(UUID(actor)), turn_id and str(UUID(turn_id))  # as the database will write them
+    """Appends one row like `record`, for callers that bring the keys, such as the preparation of a database."""
+    actor, turn_id = actor and str(UUID(actor)), turn_id and str(UUID(turn_id))  # the form that the database stores
     salt, body = secrets.token_hex(_SALT_BYTES), canonical_json(data)
     digest = sha256_hex(salt + body)
     signature = keyring.sign(row_text(tenant_id, kind, subject, actor, turn_id, digest))
@@ -87,10 +89,10 @@ async def append(
     return audit_id
 
 
-# --- The seal on rows that are older than signing: one signed row that names the chain's head at that time.
-# A database of a version before migration 0010 has audit rows that nobody signed. They are chained as they are found,
-# and sealed before the first signed row is written; no seal is made afterwards, or it would bless what somebody slipped
-# in.
+# --- The seal of unsigned rows: one signed row that names the chain's head at that time
+#
+# Databases from before migration 0010 contain unsigned audit rows. They are chained as they are found and sealed before
+# the first signed row is written. No seal is made later, because it would confirm rows that someone inserted.
 
 SEAL = "audit.sealed"
 _UNSEALED = """
@@ -100,8 +102,8 @@ SELECT h.seq, h.hash FROM audit_heads h WHERE h.tenant_id = $1 AND h.seq > 0
 
 
 async def seal(tx: Connection, tenant_id: str, keyring: Keyring) -> bool:
-    """Vouch for a tenant's rows where all that there are are unsigned; whether there were any. `tx` is of this tenant,
-    by whatever role."""
+    """Seals a tenant's rows if all of them are unsigned. Returns whether there were any. `tx` must be a transaction of
+    this tenant; its role does not matter."""
     head = await tx.fetchrow(_UNSEALED, tenant_id)
     if head is None:
         return False
@@ -110,7 +112,8 @@ async def seal(tx: Connection, tenant_id: str, keyring: Keyring) -> bool:
 
 
 async def seals_of(tx: Connection, tenant_id: str, keyring: Keyring) -> Mapping[int, str]:
-    """The hash, by place, that the tenant's seals vouch for. A seal whose signature is wrong vouches for nothing."""
+    """Returns the chain hashes that the tenant's seals confirm, by position. Seals with a wrong signature are
+    ignored."""
     rows = await tx.fetch("SELECT subject, actor, turn_id, body_digest, signature FROM audit WHERE kind = $1", SEAL)
     sealed = {}
     for row in rows:
@@ -121,10 +124,10 @@ async def seals_of(tx: Connection, tenant_id: str, keyring: Keyring) -> Mapping[
     return sealed
 
 
-# --- The rows that account for erased bodies: written before anything goes, read back only where their signature holds.
+# --- Rows that account for erased bodies: written before the erasure, and read only if their signature is valid
 
 MOST_NAMED = 5_000
-"""By one row: 5,000 turns are 200 kB."""
+"""The maximum number of ids per row; 5,000 turn ids take 200 kB."""
 _ROWS = """
 SELECT a.id, a.subject, a.actor::text, a.turn_id::text, a.body_digest, a.signature, b.salt, b.data::text AS said,
   b.data::jsonb AS data
@@ -133,8 +136,8 @@ FROM audit a JOIN audit_bodies b ON b.audit_id = a.id WHERE a.kind = $1 AND b.da
 
 
 async def announce(tx: Connection, user_id: str, actor: str, turns: Sequence[str], rows: Sequence[int]) -> int:
-    """Put on record what goes with this person: all of these turns, and these rows of others. The id to be named by
-    what goes, that of the first row written."""
+    """Records what an erasure of this user removes: all of these turns, and these rows of other users. Returns the id
+    of the first row written, which the erased rows refer to."""
     ids = []
     for start in range(0, max(len(turns), len(rows), 1), MOST_NAMED):
         part = slice(start, start + MOST_NAMED)
@@ -144,7 +147,7 @@ async def announce(tx: Connection, user_id: str, actor: str, turns: Sequence[str
 
 
 async def announced(tx: Connection, user_id: str) -> list[int]:
-    """The rows of others that went with this person, by an erasure that was cut off."""
+    """Returns the rows of other users that an interrupted erasure of this user announced."""
     rows = await tx.fetch(
         "SELECT jsonb_array_elements(data->'also')::bigint AS id FROM audit_trail WHERE subject = $1 AND kind = $2",
         user_id,
@@ -154,8 +157,7 @@ async def announced(tx: Connection, user_id: str) -> list[int]:
 
 
 async def erasures_of(tx: Connection, tenant_id: str, keyring: Keyring, seconds: float) -> Erasures:
-    """What the tenant's erasures account for. A row that nobody of ours signed, or whose body is another, accounts for
-    nothing."""
+    """Returns what the tenant's erasures account for. Rows with an invalid signature or another body are ignored."""
     found = Erasures()
     for row in await tx.fetch(_ROWS, BEGUN, timeout=seconds):
         text = row_text(tenant_id, BEGUN, row["subject"], row["actor"], row["turn_id"], row["body_digest"])
@@ -165,11 +167,10 @@ async def erasures_of(tx: Connection, tenant_id: str, keyring: Keyring, seconds:
     return found
 
 
-# --- Gated calls that have begun, each with the last that the audit says of its approval; perdure/core/audit.py
-# decides.
+# --- Gated calls that have started, each with the last audit entry of its approval (evaluated in perdure/core/audit.py)
 
-# By the ledger and by the audit: whoever removes one of the two leaves the other. Of thousands that are in order none
-# is read; a body that is gone says nothing.
+# Both the ledger and the audit trail are read, so that removing rows from one of them is detected. Valid runs are
+# filtered out here, because there can be thousands. A run whose decision was erased is not reported.
 _RUNS = """
 WITH ran AS (
   SELECT a.id::text AS approval_id FROM approvals a JOIN tool_calls k ON k.turn_id = a.turn_id AND k.call_id = a.call_id
@@ -188,20 +189,21 @@ WHERE o.kind IS DISTINCT FROM $2 OR o.said <> ALL($3) LIMIT 1000
 
 
 async def doubtful_runs(tx: Connection, timeout_seconds: float) -> list[Run]:
-    """Those that nobody seems to have allowed; the first thousand."""
+    """Returns the runs without a recorded approval, at most 1,000."""
     rows = await tx.fetch(_RUNS, list(OUTCOMES), DECIDED, list(GIVEN), timeout=timeout_seconds)
     return [Run(row["approval_id"], row["outcome"], row["said"], row["seq"], row["audit_id"]) for row in rows]
 
 
-# --- Reading a tenant's audit chain to be verified: a chunk of links at a time, each with its row.
-# What is gone from the database altogether is told by an exported head; what is there and in no link, by `strays`.
+# --- Reading a tenant's audit chain for verification: a chunk of links at a time, each with its row
+#
+# An exported head reveals rows that are missing from the database. `_strays` finds rows without a link.
 
 LINK_CHUNK_ROWS = 500
-"""A chunk is hashed in about 8 ms (measured), in which the event loop waits."""
+"""Hashing a chunk takes about 8 ms (measured), during which the event loop is blocked."""
 _SCAN_SECONDS = 300.0
 
-# The digest is made where the body lies: bodies may be large, and of a chunk only the digests travel. The chunk is
-# taken first, or Postgres may join whole tables for each of them (measured: 0.7 s instead of 5 ms).
+# The digest is computed in the database, because bodies can be large and only digests are transferred. The chunk is
+# selected first, or Postgres may join whole tables for each chunk (measured: 0.7 s instead of 5 ms).
 _LINKS = f"""
 WITH c AS MATERIALIZED (
   SELECT seq, audit_id, prev, hash FROM audit_chain WHERE seq > $1 AND seq <= least($1 + {LINK_CHUNK_ROWS}, $2)
@@ -216,7 +218,8 @@ SELECT h.seq, h.hash, (SELECT max(seq) FROM audit_chain) AS last FROM (VALUES (1
 LEFT JOIN audit_heads h ON true
 """
 NEXT = "SELECT min(seq) FROM audit_chain WHERE seq > $1 AND seq <= $2"
-"""Behind a gap. A chunk is a range of places: it costs the same wherever it lies, and has no gap unless rows went."""
+"""The next position after a gap. A chunk is a range of positions, so its cost does not depend on its place. It has no
+gap unless rows were removed."""
 _UNCHAINED = """
 SELECT a.id FROM audit a WHERE NOT EXISTS (SELECT FROM audit_chain c WHERE c.audit_id = a.id) LIMIT 1000
 """
@@ -235,9 +238,9 @@ async def verify_chain(
     *,
     most_faults: int = MOST_FAULTS,
 ) -> Report:
-    """Look at every row of the tenant's audit, and at the heads that were exported.
+    """Verifies every audit row of the tenant, and the exported heads.
 
-    Each chunk is a transaction of its own: the chain only grows, so no snapshot needs to be held.
+    Each chunk has a separate transaction. The chain only grows, so no snapshot is needed.
     """
     async with db.transaction(tenant_id) as tx:
         row = await tx.fetchrow(_END)
@@ -254,7 +257,7 @@ async def verify_chain(
             rows = await tx.fetch(_LINKS, at, end)
             following = None if rows else await tx.fetchval(NEXT, at, end)
             named = {row["erased_by"] for row in rows}
-            if named - asked:  # also by an erasure that began just now
+            if named - asked:  # includes erasures that have just started
                 erasures = await erasures_of(tx, tenant_id, keyring, _SCAN_SECONDS)
                 asked |= named | erasures.known
         check.feed(_link(row, erasures) for row in rows)
@@ -264,7 +267,7 @@ async def verify_chain(
 
 
 async def head_of(tx: Connection) -> Head:
-    """Where the tenant's chain ends now."""
+    """Returns the current end of the tenant's chain."""
     return _head(await tx.fetchrow("SELECT seq, hash FROM audit_heads"))
 
 
@@ -273,7 +276,7 @@ def _head(row: asyncpg.Record | None) -> Head:
 
 
 async def _strays(db: Database, tenant_id: str) -> list[Fault]:
-    """Rows beside the chain, rows that are copies of others, calls that ran undecided; the first thousand of each."""
+    """Returns rows outside the chain, duplicated rows, and calls that ran without a decision; at most 1,000 of each."""
     async with db.transaction(tenant_id) as tx:
         unchained = await tx.fetch(_UNCHAINED, timeout=_SCAN_SECONDS)
         repeated = await tx.fetch(_REPEATED, timeout=_SCAN_SECONDS)
@@ -302,15 +305,16 @@ def _joined(marks: Mapping[int, frozenset[str]], seals: Mapping[int, str]) -> Ma
     return {**marks, **{seq: marks.get(seq, frozenset()) | {sealed} for seq, sealed in seals.items()}}
 
 
-# --- The file of exported chain heads: outside the database, so that what is cut off inside is missed here.
-# Lines are only ever appended; one that a power cut left unfinished stays as it is, and is no head.
+# --- The file of exported chain heads: stored outside the database, so that a truncated chain is detected
+#
+# The file is only appended to. A line that a power failure left incomplete remains and is not read as a head.
 
 MOST_HEADS = 100_000
-"""More than eleven years of hours: of more, the newest are read."""
+"""The newest heads that are read: more than eleven years of hourly exports."""
 
 
 async def all_heads(relay_pool: asyncpg.Pool) -> dict[str, tuple[Head, str]]:
-    """The head of every tenant's chain and the time, by the relay's role."""
+    """Returns the chain head of every tenant and the current time. It needs the relay's role."""
     rows = await relay_pool.fetch(
         "SELECT tenant_id, seq, hash, to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"') AS at "
         "FROM audit_heads WHERE seq > 0 ORDER BY tenant_id"
@@ -319,7 +323,7 @@ async def all_heads(relay_pool: asyncpg.Pool) -> dict[str, tuple[Head, str]]:
 
 
 def append_heads(path: Path, heads: Iterable[ExportedHead]) -> None:
-    """Write these behind what is there; they are on the disk when this returns.
+    """Appends these heads to the file and syncs it to disk.
 
     Raises: OSError.
     """
@@ -337,15 +341,15 @@ def append_heads(path: Path, heads: Iterable[ExportedHead]) -> None:
 
 
 def newest_heads(path: Path) -> dict[str, ExportedHead]:
-    """The last exported head of each tenant.
+    """Returns the last exported head of each tenant; empty if the file does not exist.
 
-    Raises: OSError, but not where there is no file yet.
+    Raises: OSError.
     """
     return {head.tenant: head for head in _read(path)}
 
 
 def exported_heads(path: Path, tenant_id: str) -> list[ExportedHead]:
-    """The heads of a tenant that the file has, signed or not; none where there is no file.
+    """Returns the newest heads of a tenant in the file, signed or not; empty if the file does not exist.
 
     Raises: OSError.
     """
@@ -362,13 +366,13 @@ def _read(path: Path) -> Iterator[ExportedHead]:
                 yield head
 
 
-# --- The audit as people read it: every row with its body, in the order of the chain.
+# --- The audit trail for readers: every row with its body, in the order of the chain
 
 View = dict[str, object]
 TRAIL_CHUNK_ROWS = 200
-"""Bodies may have hundreds of kilobytes each."""
-# Two near bounds and an array: whatever Postgres believes of tables that have just grown, it goes by their keys
-# (measured: a chunk took the longer the more rows there were).
+"""Rows per chunk; a body can have hundreds of kilobytes."""
+# Two close bounds and an array make Postgres use the keys, even if the statistics of growing tables are outdated.
+# Measured: chunks took longer the more rows there were.
 _EXPORT = f"""
 SELECT t.*, u.name AS actor_name FROM audit_trail t LEFT JOIN users u ON u.id = t.actor
 WHERE t.id = ANY(ARRAY(
@@ -378,7 +382,7 @@ _EXPORT_OF_TURN = f"""
 SELECT t.*, u.name AS actor_name FROM audit_trail t LEFT JOIN users u ON u.id = t.actor
 WHERE t.turn_id = $3 AND t.seq > $1 AND t.seq <= $2 ORDER BY t.seq LIMIT {TRAIL_CHUNK_ROWS}
 """
-# Its few rows first: in the order of the page Postgres might look through the whole audit for them.
+# The approval's few rows are selected first. Otherwise Postgres might scan the whole audit in the order of the page.
 _OF_APPROVAL = """
 WITH mine AS MATERIALIZED (SELECT id FROM audit WHERE id > $3 AND subject = ANY(ARRAY(
   SELECT $1::text UNION ALL
@@ -391,8 +395,8 @@ WHERE t.id = ANY(ARRAY(SELECT id FROM mine ORDER BY id LIMIT $4)) ORDER BY t.id
 async def exported_rows(
     db: Database, tenant_id: str, after_seq: int, turn_id: str | None, most: int | None
 ) -> AsyncIterator[View]:
-    """Every row behind `after_seq` that there is as it begins, `most` at most; of one turn where one is named. Each
-    chunk is a transaction of its own, so that a slow reader holds nothing open."""
+    """Yields the rows after `after_seq` that exist at the start, at most `most`. With `turn_id`, only rows of that
+    turn. Each chunk has a separate transaction, so that a slow reader keeps none open."""
     given = 0
     async with db.transaction(tenant_id) as tx:
         end = (await head_of(tx)).seq
@@ -420,8 +424,8 @@ async def exported_rows(
 async def rows_of_approval(
     tx: Connection, approval_id: str, requester_id: str | None, limit: int, cursor: str | None
 ) -> tuple[list[View], str | None]:
-    """What is on record of one approval and of the call that it covers, oldest first; with `requester_id` only that
-    user's own.
+    """Returns the audit rows of an approval and of its call, oldest first, and the cursor of the next page. With
+    `requester_id`, only approvals that this user requested are found.
 
     Raises: CallerError 404 `approval_not_found`, 422 `cursor_invalid`.
     """
@@ -439,7 +443,7 @@ async def rows_of_approval(
 
 
 def shown(row: asyncpg.Record) -> View:
-    """A row as the API tells it."""
+    """Returns a row as the API shows it."""
     return {
         "seq": row["seq"],
         "id": row["id"],

@@ -1,9 +1,10 @@
-"""Day budgets: what a day's calls have used, and what those under way hold (perdure/core/budgets.py decides).
+"""Daily budgets: what the calls of a day have used, and what open calls reserve (the rules are in
+perdure/core/budgets.py).
 
-Every call of an agent, or of a tenant, wants the same row: it is locked last in a transaction, by one statement that
-the commit follows. It is held for 4 ms, twice a call (measured, 200 calls at once on two busy cores): a hundred calls a
-second on one budget. Of several rows the earlier day comes first, then the agent's before the tenant's, so that no two
-transactions wait for each other.
+All calls of an agent, or of a tenant, need the same row. It is locked last in a transaction, by one statement that the
+commit follows. Each call locks it twice for 4 ms, which allows 100 calls per second on one budget. This was measured
+with 200 concurrent calls on two busy cores. Several rows are locked in a fixed order, so that transactions cannot
+deadlock: the earlier day first, then the agent's row before the tenant's.
 """
 
 from collections.abc import Sequence
@@ -76,7 +77,7 @@ today AS (
   GROUP BY today.day, wanted.agent_id
 )
 """
-"""What the day has come to for budgets that nobody has counted yet, from its calls."""
+"""SQL for the use of today's calls in budgets without a row."""
 _OPEN = f"""
 WITH {_USED}
 INSERT INTO day_usage (tenant_id, day, agent_id, used_tokens, used_cost_microusd)
@@ -89,16 +90,18 @@ WHERE day = (now() AT TIME ZONE 'UTC')::date AND agent_id = ANY($1)
 """
 _OPENING = "hashtextextended('day_usage ' || current_setting('perdure.tenant'), 0)"
 TO_CHARGE = f"SELECT pg_advisory_xact_lock_shared({_OPENING})"
-"""For what adds to a turn's use: as a statement of its own after the lock of the turn's row and before anything is
-added. Until it commits no day is opened, and what was opened before, the statements after this one see."""
+"""A shared lock for transactions that add to a turn's use. It must be a separate statement, after the lock of the
+turn's row and before anything is added. Until the commit no day is opened. The statements after this one see days that
+were opened before."""
 
 
 async def open_day(tx: Connection, budgets: Sequence[str]) -> None:
-    """Make today's rows of these budgets, as far as there are none, with what the day's calls have used before anybody
-    counted them. Calls under way then hold nothing, and their settles find the rows (`charge`).
+    """Creates today's missing rows of these budgets, with what the day's calls have used so far. Open calls then have
+    no reservation, and their settles find the rows (`charge`).
 
-    It waits for every settle of the tenant that has begun, and a later one waits for this transaction: each is either
-    read here or charged there. Whoever waits here holds no row of a day, which those settles may want.
+    It waits for all settles of the tenant that have begun, and later ones wait for this transaction. Each settle is
+    therefore either read here or charged there. While it waits it holds no row of a day, because those settles may need
+    one.
     """
     if await tx.fetchval(_COUNTED, budgets):
         return
@@ -107,16 +110,16 @@ async def open_day(tx: Connection, budgets: Sequence[str]) -> None:
 
 
 async def uncounted(tx: Connection, budgets: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Tokens and micro-dollars that today's calls have used, by budget: what its row would begin with."""
+    """Returns the tokens and micro-dollars that today's calls have used, by budget: the initial values of its row."""
     rows = await tx.fetch(f"WITH {_USED} SELECT * FROM uncounted", budgets)
     return {row["agent_id"]: (row["used_tokens"], row["used_cost_microusd"]) for row in rows}
 
 
 async def reserve(tx: Connection, call: ModelCall, caps: Caps, hold: Hold) -> None:
-    """Take `hold` out of every budget of `caps`; whoever calls this commits next.
+    """Reserves `hold` in every budget of `caps`. The caller must commit next.
 
-    Raises: LimitReached where one of them is met: the claim must be rolled back. Its detail `reserved` says that only
-    calls under way stand in the way.
+    Raises: LimitReached if one of them is exhausted; the claim must be rolled back. Its detail `reserved` is true if
+    only the reservations of open calls exhaust it.
     """
     given = (
         call.address.turn_id,
@@ -172,10 +175,11 @@ FROM locked JOIN held USING (day, agent_id) WHERE d.day = locked.day AND d.agent
 
 
 async def charge(tx: Connection, turn_id: str, call_id: str, epoch: int, used: Usage, assumed: Usage = NOTHING) -> None:
-    """Put what the attempt `epoch` has used in the place of what it held, in every row that its day has by now.
+    """Replaces the reservation of the attempt `epoch` with its use, in all rows that its day has by now. The
+    reservation of a later attempt does not change.
 
-    `assumed` is how much more of it, or less, nobody knows for sure: the rows tell that part. Whoever calls this has
-    made TO_CHARGE its second statement, and commits next. A later attempt's hold is not touched.
+    `assumed` is the change of the estimated part, which the rows show separately. The caller must have run TO_CHARGE as
+    its second statement, and must commit next.
     """
     given = (used.tokens, used.cost_microusd, assumed.tokens, assumed.cost_microusd)
     await tx.execute(_CHARGE, turn_id, call_id, epoch, *given)
@@ -194,16 +198,17 @@ FROM locked WHERE d.day = locked.day AND d.agent_id = locked.agent_id
 
 
 async def correct(tx: Connection, agent_id: str, day: date, used: Usage, assumed: Usage) -> None:
-    """Put what a call of `agent_id` has `used` on `day` in the place of what was `assumed` of it; as `charge` does."""
+    """Replaces the `assumed` use of a call of `agent_id` on `day` with its real use `used`. The caller follows the
+    rules of `charge`."""
     given = (used.tokens, used.cost_microusd, assumed.tokens, assumed.cost_microusd)
     await tx.execute(_CORRECT, day, agent_id, *given)
 
 
-# --- The operator's limits of a day for all of a tenant's agents, and what the day has come to (S0-75).
+# --- Daily limits that the operator sets for all agents of a tenant, and today's use
 
 
 async def set_day_limits(tx: Connection, limits: DayLimits, actor: str) -> None:
-    """From the next model call on these limits hold; None is no limit, and the day's use is counted on."""
+    """Sets the daily limits, starting with the next model call. None means no limit; the use is still counted."""
     asked = limits.model_dump(mode="json")
     await tx.execute(
         "INSERT INTO day_limits (tenant_id, max_tokens, max_cost_microusd, set_by) "
@@ -227,7 +232,7 @@ FROM (SELECT) AS one LEFT JOIN day_limits l ON true
 
 
 async def day_limits_shown(tx: Connection, agents: Sequence[PublishedAgent]) -> dict[str, object]:
-    """Today's budgets: the tenant's, and of each of these agents that has one."""
+    """Returns today's budgets: the tenant's, and those of the given agents that have one."""
     row = await tx.fetchrow(_TODAY)
     if row is None:
         return {}
@@ -239,7 +244,7 @@ async def day_limits_shown(tx: Connection, agents: Sequence[PublishedAgent]) -> 
         if agent.definition.day_limits is not None
     ]
     of_day = [*([TENANT] if row["counted"] else []), *(agent_id for agent_id, _ in limited)]
-    missing = [name for name in of_day if name not in used]  # nobody has called under these yet
+    missing = [name for name in of_day if name not in used]  # no call has created these rows yet
     if missing:
         used |= {name: [*counted, 0, 0, 0, 0] for name, counted in (await uncounted(tx, missing)).items()}
     day: date = row["today"]
@@ -265,12 +270,13 @@ def _budget(limits: DayLimits, counted: list[int]) -> dict[str, object]:
     }
 
 
-# --- Byte counters of tenants, users and conversations, read for quotas (ADR 31).
-# Triggers count files and documents, exactly, in the transaction that writes or deletes them. Texts of conversations
-# are counted on the conversation's row; their sum for a user and a tenant is at most about a minute old.
+# --- Byte counters of tenants, users and conversations, read for quotas (ADR 31)
+#
+# Triggers count files and documents exactly, in the transaction that writes or deletes them. Texts of conversations are
+# counted in the conversation's row. Their sum for a user and a tenant is at most about a minute old.
 
 TENANT_SUBJECT = "00000000-0000-0000-0000-000000000000"
-"""Stands for the tenant as the subject of a counter."""
+"""The subject id of a tenant's counter."""
 SUM_SECONDS = 60
 _OF = "(SELECT {what} FROM byte_usage WHERE scope = '{scope}' AND subject_id = {subject})"
 
@@ -280,7 +286,7 @@ def _bytes(scope: str, subject: str) -> str:
 
 
 def columns(user: str, conversation: str) -> str:
-    """The columns of `Used` for a SELECT; the arguments are SQL expressions of ids."""
+    """Returns the columns of `Used` for a SELECT. The arguments are SQL expressions of ids."""
     texts = f"coalesce((SELECT text_bytes FROM conversations WHERE id = {conversation}), 0)"
     of_tenant = _bytes("tenant", f"'{TENANT_SUBJECT}'")
     return (
@@ -320,13 +326,13 @@ WITH own AS MATERIALIZED (
 UPDATE byte_usage u SET stored_bytes = 0, text_bytes = 0 FROM own
 WHERE u.scope = 'user' AND u.subject_id = $1 AND (SELECT count(*) FROM less) >= 0
 """
-"""Takes a user's texts from the counters, once files and documents are gone: what is left is of texts. The
-tenant's row is locked first, as by the triggers, hence the count."""
+"""Removes a user's texts from the counters. It must run after files and documents are deleted, when only texts remain
+counted. The count in its last line makes Postgres lock the tenant's row first, as the triggers do."""
 
 
 async def bytes_used(tx: Connection, user_id: str | None, conversation_id: str | None = None) -> tuple[Used, int]:
-    """What is kept now, and how many files the conversation has. In a transaction that has written a file or a
-    document, the counters include it and stay locked until the end."""
+    """Returns the bytes stored now, and the number of files in the conversation. If the transaction has written a file
+    or a document, the counters include it and stay locked until the end."""
     row = await tx.fetchrow(_READ, user_id, conversation_id)
     if row is None:
         return Used(), 0
@@ -336,7 +342,7 @@ async def bytes_used(tx: Connection, user_id: str | None, conversation_id: str |
 async def check_room(
     tx: Connection, quotas: Quotas, user_id: str | None, conversation_id: str | None = None, more: int = 0
 ) -> None:
-    """Checks that what is kept, with `more` bytes, is within the quotas. For a workspace `user_id` is None.
+    """Checks that the stored bytes plus `more` bytes are within the quotas. For a workspace `user_id` is None.
 
     Raises: CallerError 429 `quota_reached`.
     """
@@ -346,7 +352,7 @@ async def check_room(
 async def check_room_for_file(
     tx: Connection, quotas: Quotas, user_id: str, conversation_id: str, size_bytes: int
 ) -> None:
-    """Checks that one more file fits, before it is uploaded.
+    """Checks that one more file fits into the quotas, before its upload.
 
     Raises: CallerError 429 `quota_reached`.
     """
@@ -356,17 +362,17 @@ async def check_room_for_file(
 
 
 async def sum_texts_of_user(tx: Connection, user_id: str) -> None:
-    """Brings the sum of a user's texts up to date, at most once a minute. By itself in a transaction."""
+    """Updates the sum of a user's texts, at most once a minute. It must be the only work of its transaction."""
     await tx.execute(_SUM_USER, user_id)
 
 
 async def sum_texts_of_tenant(tx: Connection) -> None:
-    """The same for the tenant, from the sums of its users."""
+    """Updates the sum of the tenant's texts from the sums of its users, at most once a minute."""
     await tx.execute(_SUM_TENANT)
 
 
 async def keep_texts(tx: Connection, user_id: str, text_bytes: int) -> None:
-    """Counts the texts of a conversation that is deleted from now on as stored: its records stay."""
+    """Counts the texts of a deleted conversation as stored bytes, because its records remain."""
     if text_bytes:
         await tx.execute("SELECT count_bytes(current_setting('perdure.tenant'), $1, NULL, $2, 0)", user_id, text_bytes)
         await tx.execute(

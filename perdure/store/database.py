@@ -1,7 +1,7 @@
-"""Connections and tenant transactions.
+"""Connections and transactions of tenants.
 
-Every statement runs in a transaction that set its tenant; without one, row-level security shows zero rows. The
-role must not be able to look past it, or the program refuses to start.
+Every statement runs in a transaction that sets its tenant. Without a tenant, row-level security returns no rows. The
+program refuses to start if its role can bypass row-level security.
 """
 
 import json
@@ -24,23 +24,23 @@ _TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}|\*")
 
 
 async def set_up(connection: asyncpg.Connection) -> None:
-    """jsonb columns as plain values."""
+    """Makes the connection convert between jsonb columns and plain Python values."""
     await connection.set_type_codec("jsonb", encoder=_encode, decoder=json.loads, schema="pg_catalog")
 
 
 class TenantConnection(asyncpg.Connection):
-    """A connection that knows whose transaction it is in, and with what that tenant's audit rows are signed."""
+    """A connection that knows the tenant of its transaction, and the keys that sign the tenant's audit rows."""
 
     __slots__ = ("signer",)
     signer: tuple[str, Keyring] | None
 
     def act_for(self, tenant_id: str, keyring: Keyring | None) -> None:
-        """From here on it is in a transaction of this tenant."""
+        """Sets the tenant of the transaction that begins."""
         self.signer = (tenant_id, keyring) if keyring is not None else None
 
 
 def signer_of(tx: Connection) -> tuple[str, Keyring]:
-    """The tenant of this transaction, and the keys that its audit rows are signed with.
+    """Returns the tenant of this transaction and the keys that sign its audit rows.
 
     Raises: InvariantBroken `audit_key_missing`.
     """
@@ -55,14 +55,15 @@ def _encode(value: object) -> str:
 
 
 def _begin(tenant_id: str) -> str:
-    """The beginning of every transaction, in one round trip; the id is safe to quote by the pattern."""
+    """Returns the first statements of a transaction, sent in one round trip. The pattern makes the tenant id safe to
+    quote."""
     if not _TENANT.fullmatch(tenant_id):
         raise InvariantBroken("bad_tenant", "a tenant id has lower-case letters, digits and dashes only")
     return f"BEGIN; SET LOCAL perdure.tenant = '{tenant_id}'"
 
 
 async def _roll_back(connection: Connection) -> None:
-    """Leave no open transaction behind; a connection that cannot even do that is given up."""
+    """Rolls back the open transaction. A connection that cannot roll back is terminated."""
     try:
         if not connection.is_closed():
             await connection.execute("ROLLBACK")
@@ -72,11 +73,11 @@ async def _roll_back(connection: Connection) -> None:
 
 
 async def _keep(_: asyncpg.Connection) -> None:
-    """Nothing to reset: no session state outlives a transaction here, and the reset costs a round trip."""
+    """Resets nothing: no session state outlives a transaction here, and a reset costs a round trip."""
 
 
 async def _refuse_strong_role(pool: asyncpg.Pool) -> None:
-    """Close the pool if row-level security does not bind its role.
+    """Closes the pool if its role can bypass row-level security.
 
     Raises: InvariantBroken `role_too_strong`.
     """
@@ -91,10 +92,10 @@ async def _refuse_strong_role(pool: asyncpg.Pool) -> None:
 
 
 class Database:
-    """A pool whose only way in is a transaction of one tenant."""
+    """A connection pool that allows only transactions of one tenant."""
 
     outages = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError)
-    """What a query raises where Postgres is away or in trouble, beside OSError."""
+    """The exceptions of a query, besides OSError, if Postgres is unavailable or in trouble."""
 
     def __init__(self, pool: asyncpg.Pool, wait_seconds: float, keyring: Keyring | None = None) -> None:
         self.pool = pool
@@ -112,14 +113,14 @@ class Database:
         plan_once: bool = False,
         keyring: Keyring | None = None,
     ) -> "Database":
-        """Open the pool and refuse a role that could look past row-level security.
+        """Opens the pool, unless its role can bypass row-level security.
 
-        `wait_seconds` bounds each of: opening a connection, waiting for a free one, a command, giving up a connection
-        on which a command hangs. Without it a Postgres that says nothing holds its callers for minutes. `plan_once`
-        plans a prepared statement once a connection and not by its arguments: for work whose statements go by keys.
-        Without `keyring` nothing can be audited.
+        `wait_seconds` limits each of these: opening a connection, waiting for a free one, one command, and giving up a
+        connection on which a command hangs. Without it, a Postgres that does not respond blocks its callers for
+        minutes. `plan_once` plans a prepared statement once per connection, whatever its arguments; it is for
+        statements that use keys. Without `keyring` no audit rows can be written.
 
-        Raises: InvariantBroken `role_too_strong`; asyncpg's and OS errors where Postgres is not reachable.
+        Raises: InvariantBroken `role_too_strong`; asyncpg's and OS errors if Postgres is not reachable.
         """
         pool = await asyncpg.create_pool(
             dsn,
@@ -141,11 +142,11 @@ class Database:
         return cls(pool, wait_seconds, keyring)
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Closes all connections."""
         await self.pool.close()
 
     async def execute(self, tenant_id: str, statement: str) -> None:
-        """One statement without arguments in a transaction of its own, in a single round trip."""
+        """Runs one statement without arguments in a separate transaction, in a single round trip."""
         begin = _begin(tenant_id)
         async with self.pool.acquire(timeout=self._wait_seconds) as connection:
             try:
@@ -158,11 +159,13 @@ class Database:
     async def transaction(
         self, tenant_id: str, turn_id: str | None = None, then: str = ""
     ) -> AsyncIterator[Connection]:
-        """A transaction that sees the rows of `tenant_id` only; commits at the end, rolls back on any exception.
+        """Opens a transaction that sees only the rows of `tenant_id`. It commits at the end and rolls back on any
+        exception.
 
-        With `turn_id` it holds the lock of that turn's row from its beginning, as every claim must: a statement that
-        waits for a lock sees the locked row as it is now and every other row as it was before, so what depends on the
-        turn is read by the statements after it. `then` is one more statement of that kind, in the same round trip.
+        With `turn_id` the transaction locks that turn's row first, as every claim must. A statement that waits for a
+        lock sees the locked row in its new state, but all other rows in their old state. Data that depends on the turn
+        must therefore be read by later statements. `then` is another statement without arguments, sent in the same
+        round trip.
         """
         begin = _begin(tenant_id)
         if turn_id is not None:
@@ -180,23 +183,23 @@ class Database:
             await connection.execute("COMMIT")
 
     async def principal_row(self, token_sha256: str) -> asyncpg.Record | None:
-        """The owner of a token, by its hash: the one look-up that knows no tenant yet."""
+        """Returns the owner of a token by the token's hash. This is the only look-up without a tenant."""
         async with self.pool.acquire(timeout=self._wait_seconds) as connection:
             row: asyncpg.Record | None = await connection.fetchrow("SELECT * FROM principal_of($1)", token_sha256)
         return row
 
     async def session_row(self, session_id: str) -> asyncpg.Record | None:
-        """Whose session this is, with the roles of this moment, or None where it is over."""
+        """Returns the user of a session with their current roles, or None if the session has ended."""
         async with self.pool.acquire(timeout=self._wait_seconds) as connection:
             row: asyncpg.Record | None = await connection.fetchrow("SELECT * FROM principal_of_session($1)", session_id)
         return row
 
 
-# --- Ids are minted here and nowhere else: UUIDv7, so that they sort by time.
+# --- Ids: only created here, as UUIDv7, so that they sort by time
 
 
 def new_id() -> str:
-    """A fresh UUIDv7 as text."""
+    """Returns a new UUIDv7 as text."""
     milliseconds = time.time_ns() // 1_000_000
     value = (milliseconds << 80) | int.from_bytes(os.urandom(10), "big")
     value = (value & ~(0xF << 76)) | (0x7 << 76)

@@ -1,4 +1,4 @@
-"""Idempotency keys of clients: the same key and body give the same answer (kept 24 h)."""
+"""Idempotency keys of clients: the same key and body return the same response for 24 hours."""
 
 from pydantic import JsonValue
 
@@ -23,11 +23,11 @@ DELETE FROM idempotency WHERE ctid = ANY(ARRAY(
 
 
 async def claim(tx: Connection, user_id: str, route: str, key: str, body_digest: str) -> tuple[int, JsonValue] | None:
-    """Take `key` for this transaction, or answer with what it was taken for: (status, answer).
+    """Claims `key` for this transaction and returns None, or returns the stored status and response.
 
-    A second request with the same key waits here until the first has committed or rolled back.
+    A second request with the same key waits until the first transaction has committed or rolled back.
 
-    Raises: CallerError 422 `idempotency_key_reused` where the key was used with another body.
+    Raises: CallerError 422 `idempotency_key_reused` if the key was used with another body.
     """
     if await tx.fetchval(_CLAIM, user_id, route, key, body_digest):
         return None
@@ -45,7 +45,7 @@ async def claim(tx: Connection, user_id: str, route: str, key: str, body_digest:
 
 
 async def is_used(tx: Connection, user_id: str, route: str, key: str) -> bool:
-    """Whether the key has an answer already. For a look before work that would be thrown away; `claim` decides."""
+    """Returns whether the key has a response already. It saves work that would be discarded; `claim` decides."""
     return bool(
         await tx.fetchval(
             f"SELECT created_at > now() - {_KEPT} FROM idempotency WHERE user_id = $1 AND route = $2 AND key = $3",
@@ -57,7 +57,7 @@ async def is_used(tx: Connection, user_id: str, route: str, key: str) -> bool:
 
 
 async def keep(tx: Connection, user_id: str, route: str, key: str, status: int, answer: JsonValue) -> None:
-    """Keep the answer, in the transaction of the work."""
+    """Stores the response in the transaction of the work."""
     await tx.execute(
         "UPDATE idempotency SET status = $4, answer = $5 WHERE user_id = $1 AND route = $2 AND key = $3",
         user_id,
@@ -69,5 +69,5 @@ async def keep(tx: Connection, user_id: str, route: str, key: str, status: int, 
 
 
 async def forget_old(tx: Connection) -> None:
-    """Remove keys that are too old to matter, a bounded number at a time."""
+    """Deletes expired keys, at most 5,000 at a time."""
     await tx.execute(_SWEEP)

@@ -1,4 +1,4 @@
-"""Pages by cursor: where the last page ended, as opaque text."""
+"""Cursors for pages: the last row of the previous page as opaque text."""
 
 import base64
 import binascii
@@ -12,12 +12,12 @@ from perdure.core.text import is_clean
 
 
 def cursor_after(at: datetime, row_id: str) -> str:
-    """The cursor of a page that ended with this row."""
+    """Returns the cursor for the page after this row."""
     return base64.urlsafe_b64encode(json.dumps([at.isoformat(), row_id]).encode()).decode().rstrip("=")
 
 
 def read_cursor(text: str | None) -> tuple[datetime | None, str | None]:
-    """(time, id) of the row that the last page ended with; (None, None) for the first page.
+    """Returns the time and the id of the last row of the previous page; (None, None) for the first page.
 
     Raises: CallerError 422 `cursor_invalid`.
     """
@@ -29,7 +29,7 @@ def read_cursor(text: str | None) -> tuple[datetime | None, str | None]:
 
 
 def read_key_cursor(text: str | None) -> tuple[datetime | None, str | None]:
-    """The same for rows whose second part is a key and not a UUID.
+    """Reads a cursor whose second part is a key and not a UUID, like `read_cursor`.
 
     Raises: CallerError 422 `cursor_invalid`.
     """
@@ -46,14 +46,14 @@ def read_key_cursor(text: str | None) -> tuple[datetime | None, str | None]:
 
 
 def read_number_cursor(text: str | None) -> tuple[datetime | None, int | None]:
-    """The same for rows whose second part is a number.
+    """Reads a cursor whose second part is a number, like `read_cursor`.
 
     Raises: CallerError 422 `cursor_invalid`.
     """
     at, number = read_key_cursor(text)
     if number is None:
         return at, None
-    if not (number.isascii() and number.isdigit() and len(number) < 19):  # no bigint
+    if not (number.isascii() and number.isdigit() and len(number) < 19):  # larger than a bigint
         raise _invalid()
     return at, int(number)
 
@@ -62,13 +62,14 @@ def _invalid() -> CallerError:
     return CallerError("cursor_invalid", "the cursor is not one that this list gave out")
 
 
-# --- The conditions of a list that are asked for, and no others: one that is not there keeps no index from being used.
-# A plan is made once for all parameters (`database.py`). So the name of a state stands in the statement itself: only a
-# plan made for that state knows that it is a rare one, and goes by the index.
+# --- WHERE clauses from the given filters, so that unused filters do not prevent the use of an index
+#
+# A plan is made once for all parameters (`database.py`). The statement therefore contains the value of a state. Only
+# then does the planner know that the state is rare, and uses the index.
 
 
 class Narrowing:
-    """A WHERE clause and its parameters, as both grow."""
+    """A WHERE clause and its parameters, built step by step."""
 
     def __init__(self, *conditions: str) -> None:
         self._conditions = list(conditions)
@@ -76,18 +77,18 @@ class Narrowing:
         """The parameters, $1 first."""
 
     def by(self, condition: str, *values: object) -> None:
-        """Narrow by `condition`, in which `{0}` and so on stand for `values`; not where the first one is None."""
+        """Adds `condition`, in which `{0}` and so on stand for `values`. Adds nothing if the first value is None."""
         if values and values[0] is None:
             return
         self._conditions.append(condition.format(*(self.parameter(value) for value in values)))
 
     def being(self, column: str, state: str | None, states: Collection[str]) -> None:
-        """Narrow by a state, one of `states`; any other is nobody's. Not where it is None."""
+        """Adds a filter on the state, if one is given. A state that is not in `states` matches no rows."""
         if state is not None:
             self._conditions.append(f"{column} = '{state}'" if state in states else "false")
 
     def parameter(self, value: object) -> str:
-        """The place of one more parameter, as `$3`."""
+        """Adds a parameter and returns its placeholder, such as `$3`."""
         self.given.append(value)
         return f"${len(self.given)}"
 

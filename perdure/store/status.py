@@ -1,4 +1,4 @@
-"""Whether Postgres can write: one row that is rewritten and committed."""
+"""Operational status: whether Postgres can write, the open work of a tenant, and the health of MCP servers."""
 
 import json
 import time
@@ -18,15 +18,15 @@ _WRITE = (
 
 
 async def write_once(db: Database) -> None:
-    """Commit a write.
+    """Rewrites one row and commits.
 
-    Raises: what `write_fault` explains.
+    Raises: the exceptions that `write_fault` describes.
     """
     await db.execute(SHARED, _WRITE)
 
 
 def write_fault(error: BaseException) -> str:
-    """What an error of Postgres means, in words."""
+    """Returns the meaning of a Postgres error as text."""
     if isinstance(error, asyncpg.DiskFullError):
         return "it cannot write: its disk is full"
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
@@ -40,10 +40,10 @@ def write_fault(error: BaseException) -> str:
     return "it does not answer"
 
 
-# --- What a tenant's turns wait for, and how its relay keeps up: counted, nobody's words among it.
+# --- Open work of a tenant and the state of its relay: counts without users' texts
 
 RELAY = "perdure-relay"
-"""How the relay names itself to Postgres."""
+"""The application name of the relay's connections to Postgres."""
 _TURNS = """
 SELECT status, count(*)::int AS count, min(created_at) AS oldest_at FROM turns WHERE ended_at IS NULL
 GROUP BY status ORDER BY status
@@ -52,7 +52,7 @@ _OLDEST = f"""
 SELECT a.id::text, a.tool, a.agent_id AS agent, a.turn_id::text, a.requested_at, a.expires_at FROM approvals a
 WHERE {OPEN} ORDER BY a.requested_at, a.id LIMIT 1
 """
-# A note that was tried is due again ten seconds later, so what is overdue by more than that is looked at by nobody.
+# The relay's claim of a note lasts ten seconds. No relay is working on a note that is overdue by more than that.
 _RELAY = """
 SELECT (SELECT count(*)::int FROM pg_stat_activity
         WHERE datname = current_database() AND application_name = $1) AS sessions,
@@ -62,56 +62,56 @@ SELECT (SELECT count(*)::int FROM pg_stat_activity
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A tenant's work at one moment."""
+    """The open work of a tenant at one moment."""
 
     turns: list[dict[str, object]]
-    """The open ones by status: how many, and since when the oldest."""
+    """The open turns by status: their number and the creation time of the oldest."""
     oldest_approval: dict[str, object] | None
-    """Of those that wait for a decision."""
+    """The oldest pending approval."""
     relay_sessions: int
     overdue: int
-    """Wake-ups of the tenant that the relay should have delivered."""
+    """Wake signals of the tenant that the relay should have delivered."""
 
 
 async def workload_of(tx: Connection) -> Workload:
-    """The tenant's work as it is now."""
+    """Returns the tenant's current work."""
     turns = [dict(row) for row in await tx.fetch(_TURNS)]
     oldest = await tx.fetchrow(_OLDEST)
     ((sessions, overdue),) = await tx.fetch(_RELAY, RELAY)
     return Workload(turns, dict(oldest) if oldest else None, sessions, overdue)
 
 
-# --- How the workers last met each MCP server, kept in Valkey: to be looked at, and never relied on.
+# --- Last known state of each MCP server, reported by workers: stored in Valkey, for display only
 
 _KEY = "perdure:mcp-servers"
 KEPT_SECONDS = 86_400.0
-"""What was met longer ago says nothing any more: the server may have been taken out of its app."""
+"""The maximum age of a state that is shown. A server with an older state may have been removed from its app."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLook:
-    """A server as a worker met it."""
+    """The state of a server that a worker reported."""
 
     app: str
     name: str
     fault: str
-    """Why it could not be used; empty where it answered."""
+    """The reason why the server could not be used; empty if it responded."""
     at: datetime
 
 
 class ServerLooks:
-    """The looks of a deployment; all of it is silent where Valkey is away."""
+    """The states of all servers of a deployment. If Valkey is unavailable, nothing is stored or returned."""
 
     def __init__(self, valkey: Valkey) -> None:
         self._valkey = valkey
 
     async def met(self, app: str, name: str, fault: str) -> None:
-        """Keep how a server was met just now."""
+        """Stores the current state of a server."""
         written = json.dumps({"fault": fault, "at": time.time()})
         await self._valkey.attempt(lambda: self._valkey.client.hset(_KEY, f"{app}/{name}", written))
 
     async def listed(self) -> list[ServerLook]:
-        """Every server that was met of late, by app and name."""
+        """Returns the recent states of all servers, sorted by app and name."""
         found = await self._valkey.attempt(lambda: self._valkey.client.hgetall(_KEY))
         looks = []
         for place, written in sorted((str(place), str(written)) for place, written in (found or {}).items()):

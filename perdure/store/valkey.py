@@ -1,4 +1,4 @@
-"""The connection to Valkey or Redis, which may be lost at any time without anybody's work failing."""
+"""The connection to Valkey or Redis. If it is lost, no work of its callers fails."""
 
 import asyncio
 import time
@@ -17,21 +17,22 @@ T = TypeVar("T")
 
 _TIMEOUT_SECONDS = 1.0
 _POOL_SECONDS = 5.0
-"""Waiting for a free connection says nothing about Valkey, so it may take longer."""
+"""The wait for a free connection. It does not depend on Valkey's health, so it can be longer."""
 _REST_SECONDS = 2.0
-"""After a failure nobody waits for Valkey again for this long: a black hole must not slow a stream to its time-out."""
+"""No caller waits for Valkey for this long after a failure. Otherwise a server that never responds would slow each call
+of a stream to its timeout."""
 
 log = structlog.get_logger(__name__)
 
 
 def _cancellations() -> int:
-    """How often this task has been asked to end."""
+    """Returns how many times this task was cancelled."""
     task = asyncio.current_task()
     return task.cancelling() if task is not None else 0
 
 
 class Valkey:
-    """A client whose failures are answers."""
+    """A client that returns None if Valkey is unavailable."""
 
     def __init__(self, client: Redis) -> None:
         self.client = client
@@ -40,10 +41,10 @@ class Valkey:
 
     @classmethod
     def connect(cls, url: str, *, most: int = 32) -> "Valkey":
-        """A client that connects when it is first used; callers beyond `most` at once wait for a connection.
+        """Returns a client that connects on first use. If `most` connections are in use, callers wait for one.
 
-        redis-py's default pool raises beyond a hundred instead. Nothing is retried: an append whose answer was lost
-        may have been done.
+        redis-py's default pool raises beyond 100 connections instead. Nothing is retried, because an append whose
+        response was lost may have been done.
         """
         pool = BlockingConnectionPool.from_url(
             url,
@@ -58,15 +59,17 @@ class Valkey:
         return cls(Redis.from_pool(pool))
 
     async def attempt(self, work: Callable[[], Awaitable[T]]) -> T | None:
-        """Do `work`; None where Valkey is out of reach or was a moment ago."""
+        """Runs `work` and returns its result. Returns None if Valkey is unavailable or was within the last 2
+        seconds."""
         if time.monotonic() < self._rests_until:
             return None
         before = _cancellations()
         try:
             answer = await work()
             if _cancellations() > before:
-                # redis-py lost it: Python 3.11's wait_for, around its sends, drops a cancellation that comes together
-                # with the answer, and a stop would go unheard (measured: one call in five, cancelled while it sends).
+                # redis-py lost the cancellation: Python 3.11's `wait_for`, around its sends, drops one that arrives
+                # together with the response. A stop would have no effect (measured: one in five calls that were
+                # cancelled during the send).
                 raise asyncio.CancelledError
         except (RedisError, OSError, TimeoutError) as error:
             self._rests_until = time.monotonic() + _REST_SECONDS
@@ -80,7 +83,7 @@ class Valkey:
         return answer
 
     async def answers(self, seconds: float) -> bool:
-        """Whether it answers a ping within `seconds`."""
+        """Returns whether Valkey responds to a ping within `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 return bool(await self.client.ping())
@@ -88,21 +91,22 @@ class Valkey:
             return False
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Closes all connections."""
         await self.client.aclose()
 
 
-# --- A Valkey subscription that is known to stand: one that is silent is asked, and one that does not answer is lost.
+# --- Subscriptions that are checked: a silent one is pinged, and one that does not respond is lost
 
 _SILENCE_SECONDS = 10.0
-"""A subscription that is silent for this long is asked whether it still stands."""
+"""A subscription that is silent for this long is pinged."""
 
 
 @asynccontextmanager
 async def subscribed(valkey: Valkey, *channels: str) -> AsyncIterator[PubSub]:
-    """A subscription to these channels, while the block runs. Raises: RedisError, OSError, TimeoutError."""
-    # Confirmations are not ignored: redis-py would give None for each, which is what silence gives. Of two readers that
-    # came within a moment the second then seemed to be a lost answer, and every token of the next second came late.
+    """Subscribes to these channels while the block runs. Raises: RedisError, OSError, TimeoutError."""
+    # Confirmations are not ignored, because redis-py would return None for each, as it does for silence. When two
+    # readers subscribed at the same moment, the second one then looked like a lost connection. All tokens of the next
+    # second were late.
     subscription = valkey.client.pubsub()
     try:
         await subscription.subscribe(*channels)
@@ -113,9 +117,9 @@ async def subscribed(valkey: Valkey, *channels: str) -> AsyncIterator[PubSub]:
 
 
 async def messages(subscription: PubSub) -> AsyncIterator[dict[str, Any]]:
-    """What is said on it, from now on.
+    """Yields the new messages of a subscription.
 
-    Raises: RedisError, OSError, TimeoutError where the subscription is lost.
+    Raises: RedisError, OSError, TimeoutError if the subscription is lost.
     """
     asked = False
     while True:
@@ -132,8 +136,9 @@ async def messages(subscription: PubSub) -> AsyncIterator[dict[str, Any]]:
 
 
 def _leave_if_cancelled() -> None:
-    """A cancel may be swallowed on the way: Python 3.11's `wait_for`, which redis-py sends with, does so where its work
-    is done in the same moment (cpython#86296). A worker in some fifty that ended right after its start never did."""
+    """Raises a cancellation that was swallowed. Python 3.11's `wait_for`, which redis-py uses to send, drops one if its
+    work completes in the same moment (cpython#86296). About one in fifty workers that were stopped right after their
+    start never stopped."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError

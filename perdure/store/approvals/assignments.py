@@ -1,4 +1,4 @@
-"""Claims on requests: leases by the database's clock."""
+"""Assignment claims, reassignments, withdrawals and delegations. Claims are leases by the database's clock."""
 
 from datetime import datetime
 
@@ -25,7 +25,8 @@ from perdure.store.paging import cursor_after, read_cursor
 
 
 async def claim(tx: Connection, approval_id: str, person: Decider, seconds: int) -> Review:
-    """Keep others from deciding for `seconds` from now; again by the same person: longer, in all an hour.
+    """Claims a request for `seconds` from now, so that no other reviewer decides. The same reviewer can extend the
+    claim, up to one hour in total.
 
     Raises: CallerError 404, 403, 409 decided, 410, 409 `already_voted`, 409 `claimed`, 409 `turn_stopped`, 409
     `claimed_too_long`.
@@ -50,7 +51,7 @@ async def claim(tx: Connection, approval_id: str, person: Decider, seconds: int)
 
 
 async def release(tx: Connection, approval_id: str, person: Decider) -> Review:
-    """End a claim before it lapses: one's own, or as an admin anybody's.
+    """Ends a claim before it expires. Reviewers can end their own claims, admins can end any.
 
     Raises: CallerError 404, 403, 409 decided, 410, 409 `not_claimed`, 409 `claimed`.
     """
@@ -59,7 +60,7 @@ async def release(tx: Connection, approval_id: str, person: Decider) -> Review:
     if refused is not None:
         raise refused
     await tx.execute(
-        # Who had it is kept: claimed again at once, it is the same lease.
+        # The claimer stays in the row, so that a new claim by the same user continues the same lease.
         "UPDATE approvals SET claimed_until = clock_timestamp(), version = version + 1 WHERE id = $1",
         approval_id,
     )
@@ -69,11 +70,12 @@ async def release(tx: Connection, approval_id: str, person: Decider) -> Review:
     return review
 
 
-# --- Handing a request over by hand: to a person, or to the role that the policy names for it.
+# --- Reassigning a request to a reviewer, or escalating it to the role that its policy names
 
 
 async def reassign(tx: Connection, approval_id: str, person: Decider, to: str, comment: str) -> Review:
-    """Put it on the list of the user named `to`. Others who may decide still may; a named reviewer gives the place up.
+    """Assigns the request to the user named `to`. Other reviewers can still decide. A named reviewer who reassigns is
+    replaced by that user.
 
     Raises: CallerError 404, 403, 409 decided, 410, 409 `claimed`, 409 `already_voted`, 409 `turn_stopped`, 422
     `cannot_decide`.
@@ -88,7 +90,7 @@ async def reassign(tx: Connection, approval_id: str, person: Decider, to: str, c
         raise refused
     reviewers = reviewers_after(review.facts, review.decider, given_to)
     await tx.execute(
-        # Who had claimed it is kept: claimed again at once, it is the same lease.
+        # The claimer stays in the row, so that a new claim by the same user continues the same lease.
         "UPDATE approvals SET assignee = $2, reviewers = $3, claimed_until = least(claimed_until, clock_timestamp()), "
         "version = version + 1 WHERE id = $1",
         approval_id,
@@ -103,7 +105,8 @@ async def reassign(tx: Connection, approval_id: str, person: Decider, to: str, c
 
 
 async def escalate(tx: Connection, approval_id: str, person: Decider, comment: str) -> Review:
-    """Hand it to the policy's other role, once. The deadline stays; at it, it is denied.
+    """Escalates the request to the other role of its policy, once. The deadline does not change, and the request is
+    denied then.
 
     Raises: CallerError 404, 403, 409 decided, 410, 409 `claimed`, 409 `already_voted`, 409 `turn_stopped`, 409
     `already_escalated`.
@@ -120,7 +123,7 @@ async def escalate(tx: Connection, approval_id: str, person: Decider, comment: s
 
 
 async def _to_hand_over(tx: Connection, approval_id: str, person: Decider) -> Review:
-    """The locked approval, where this person may give it to somebody else."""
+    """Returns the locked approval if this user can reassign it."""
     review = await take_up(tx, approval_id, person)
     refused = handover_refusal(review.facts, review.decider)
     if refused is not None:
@@ -133,7 +136,7 @@ async def _record(tx: Connection, review: Review, kind: str, told: dict[str, Jso
     await audit.record(tx, kind, review.approval_id, told, actor=review.decider.user_id, turn_id=review.address.turn_id)
 
 
-# --- Approvals taken back: by a person, or by the engine where what they rested on has changed.
+# --- Withdrawn approvals: by a user, or by the engine if the call has changed
 
 _DECIDERS = "SELECT user_id FROM approval_votes WHERE approval_id = $1 AND voided_at IS NULL"
 _WITHDRAW = """
@@ -143,9 +146,9 @@ UPDATE approvals SET status = 'withdrawn', withdrawal = $2::jsonb || jsonb_build
 
 
 async def withdraw(tx: Connection, approval_id: str, person: Decider, comment: str) -> tuple[Review, Note]:
-    """Take back a request, or an approval whose call is not reserved; the note rings its turn.
+    """Withdraws a request, or an approval whose call is not reserved. The returned note wakes the turn.
 
-    The turn's row is locked, as by the claim of the call: one of the two comes first.
+    It locks the turn's row, as the claim of the call does, so that only one of the two succeeds.
 
     Raises: CallerError 404, 403, 409 `already_running`, 409 decided, 410, 409 `turn_stopped`.
     """
@@ -168,7 +171,8 @@ async def withdraw(tx: Connection, approval_id: str, person: Decider, comment: s
 
 
 async def void(tx: Connection, approval_id: str, because: str, turn_id: str) -> None:
-    """Close an approval that does not cover its call any more; `tx` holds the turn's lock. Others stay as they are."""
+    """Cancels an approval that no longer covers its call. Approvals in other statuses do not change. `tx` must hold the
+    turn's lock."""
     closed = await tx.fetchval(
         "UPDATE approvals SET status = 'cancelled', closed_at = clock_timestamp(), version = version + 1 "
         "WHERE id = $1 AND status IN ('approved', 'edited') RETURNING true",
@@ -178,7 +182,7 @@ async def void(tx: Connection, approval_id: str, because: str, turn_id: str) -> 
         await audit.record(tx, "approval.voided", approval_id, {"because": because}, actor=None, turn_id=turn_id)
 
 
-# --- Standing in for somebody until a date: given by the person, ended by the person or an admin.
+# --- Delegations: created by a user until a date, ended by that user or an admin
 
 MOST_DAYS = 90
 _ADD = """
@@ -200,7 +204,8 @@ ORDER BY d.created_at DESC, d.id DESC LIMIT $4
 async def add_delegation(
     tx: Connection, user_id: str, name: str, to: str, until: datetime, credential: Credential
 ) -> dict[str, object]:
-    """Let the user named `to` sit in this person's seat until then. `credential` is what the person is signed in by.
+    """Lets the user named `to` decide in place of this user until a time. `credential` is the credential that the user
+    signed in with.
 
     Raises: CallerError 404 `user_not_found`, 422 `to_yourself`, `nothing_to_delegate`, `cannot_decide`,
     `until_invalid`.
@@ -212,7 +217,7 @@ async def add_delegation(
         raise CallerError("user_not_found", "there is no user of this name", status=404)
     if other.user_id == user_id:
         raise CallerError("to_yourself", "you sit in your own seat already; name somebody else", status=422)
-    # Looked at again when it is decided by: roles come and go.
+    # Decisions check the roles again, because roles can change.
     lent(next((seat for seat in people if seat is not other), Seat(user_id, name, frozenset())), other)
     delegation_id = new_id()
     created_at = await tx.fetchval(_ADD, delegation_id, user_id, other.user_id, until, MOST_DAYS, credential.created_by)
@@ -227,7 +232,8 @@ async def add_delegation(
 async def list_delegations(
     tx: Connection, user_id: str | None, limit: int, cursor: str | None = None
 ) -> tuple[list[dict[str, object]], str | None]:
-    """Those that this person gave (None: anybody of the tenant) and that hold now, newest first."""
+    """Returns a page of the active delegations that this user created, newest first, and the cursor of the next page.
+    With `user_id` None, returns those of all users of the tenant."""
     rows = await tx.fetch(_HELD, user_id, *read_cursor(cursor), limit + 1)
     last = rows[limit - 1] if len(rows) > limit else None
     shown = [{**dict(row), "id": str(row["id"])} for row in rows[:limit]]
@@ -235,7 +241,7 @@ async def list_delegations(
 
 
 async def remove_delegation(tx: Connection, user_id: str, delegation_id: str, *, anybodys: bool = False) -> None:
-    """End one of this person's own at once, or `anybodys`; what was decided by it stands.
+    """Ends a delegation of this user immediately, or any delegation with `anybodys`. Earlier decisions remain valid.
 
     Raises: CallerError 404 `delegation_not_found`.
     """

@@ -1,4 +1,4 @@
-"""Deciding on an approval: counted once, with its audit row and its wake-up."""
+"""Decisions on approvals: each is counted once, with its audit row and its wake signal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from perdure.store.events.event_log import NewEvent, write
 
 
 class DecisionAsk(Frozen):
-    """A reviewer's decision as it comes from the API."""
+    """A reviewer's decision as the API receives it."""
 
     decision: Decision
     digest: str
@@ -37,7 +37,7 @@ class DecisionAsk(Frozen):
 
 
 class Decided(Frozen):
-    """A decision that now stands; `pending` where others must decide, too."""
+    """A recorded decision. The status is `pending` if other reviewers must decide too."""
 
     approval_id: str
     status: str
@@ -56,11 +56,12 @@ async def decide(
     *,
     unfit: CallerError | None = None,
 ) -> tuple[Decided, Note | None]:
-    """Take `ask` as this person's one decision on this approval. `unfit` is the 422 of a route that does not take it,
-    which is raised only after what comes before every 422.
+    """Records `ask` as this user's only decision on this approval. `unfit` is a 422 of the route, which is raised only
+    after all checks that precede a 422.
 
-    The note is the turn's doorbell, to be rung at once; None where others must decide, too, or where a hold begins, at
-    whose end the relay rings. With `per_minute` a person's decisions of the last minute are counted.
+    The returned note wakes the turn; the caller must send it immediately. It is None if other reviewers must decide
+    too. It is also None if a hold begins; the relay wakes the turn at its end. `per_minute` limits the user's decisions
+    of the last minute.
 
     Raises: CallerError 404, 403, 409 decided (with the decision), 410, 409 voted or claimed, 409 digest, 422, 409
     `turn_stopped`, 409 `approval_outdated`, 429, in this order.
@@ -87,7 +88,10 @@ async def decide(
 
 
 def _refuse(review: Review, ask: DecisionAsk, unfit: CallerError | None) -> None:
-    """Raises: CallerError where this person may not decide so, or where nothing is left to be decided."""
+    """Checks that this user can make this decision and that the request is still open.
+
+    Raises: CallerError.
+    """
     if ask.channel == CHAT and not chat_may_decide(review.row["risk"]):
         raise CallerError("not_from_chat", "decide on this on its page: its risk is not low", status=403)
     review.refuse(
@@ -104,7 +108,7 @@ def _refuse(review: Review, ask: DecisionAsk, unfit: CallerError | None) -> None
 
 
 def _ballot(review: Review, ask: DecisionAsk, name: str) -> "Ballot":
-    """The decision as it is to be recorded.
+    """Returns the decision in the form that is recorded.
 
     Raises: CallerError 422 `args_invalid`.
     """
@@ -127,7 +131,10 @@ def _ballot(review: Review, ask: DecisionAsk, name: str) -> "Ballot":
 
 
 async def _refuse_outdated(tx: Connection, review: Review, decision: Decision) -> None:
-    """Raises: CallerError 409 `approval_outdated` where the call would be denied as void once it begins."""
+    """Checks that the call would run after this decision.
+
+    Raises: CallerError 409 `approval_outdated` if the call would be denied when it starts.
+    """
     row = review.row
     if decision not in runs_by(row["kind"], row["tool"]):
         return
@@ -138,7 +145,8 @@ async def _refuse_outdated(tx: Connection, review: Review, decision: Decision) -
 
 
 def said(review: Review, ask: DecisionAsk, name: str) -> dict[str, JsonValue]:
-    """What was said, by whom, in whose place: what every decision's record begins with."""
+    """Returns the first part of every decision's record: the decision, its comment, its user, and the user whose place
+    it takes."""
     record: dict[str, JsonValue] = {
         "type": ask.decision.value,
         "by": name,
@@ -152,9 +160,9 @@ def said(review: Review, ask: DecisionAsk, name: str) -> dict[str, JsonValue]:
 
 
 def _edited(review: Review, ask: DecisionAsk) -> dict[str, JsonValue]:
-    """The call frozen anew: its own arguments and digest, and those before, so that both versions stay (S0-39).
+    """Returns the edited arguments with their digest, and the arguments before, so that both versions are stored.
 
-    Empty where this is no edit.
+    Returns an empty dict if the decision is not an edit.
 
     Raises: CallerError 422 `args_invalid`.
     """
@@ -178,12 +186,13 @@ def _edited(review: Review, ask: DecisionAsk) -> dict[str, JsonValue]:
 
 
 def _revised(revision: dict[str, JsonValue] | None) -> dict[str, JsonValue]:
-    """What an earlier edit of a call that is still voted on has frozen, and who made it."""
+    """Returns the call of an earlier edit in a request that is still voted on, with the user who edited it."""
     return {"edited_by" if name == "by" else name: value for name, value in (revision or {}).items()}
 
 
 def _freed(ask: DecisionAsk, revision: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """What a decision that counts adds to its record: the arguments that run, where they are not those asked for."""
+    """Returns what the deciding vote adds to its record: the arguments that will run, if they differ from the requested
+    ones."""
     return revision if ask.decision in (Decision.APPROVE, Decision.EDIT) else {}
 
 
@@ -202,10 +211,10 @@ def _told(review: Review, ask: DecisionAsk, name: str) -> NewEvent:
     return NewEvent(TOOL_APPROVED if allowed else TOOL_DENIED, event, call_told_of(row["kind"], row["call_id"]))
 
 
-# --- Taking a decision: one conditional UPDATE with its vote and its doorbell, whichever kind of request it is about.
+# --- Recording a decision of any kind of request: one conditional UPDATE with its vote and its wake signal
 
-# Whoever waits for a lock sees only the locked row as it is now: role, delegation and deadline are looked at once more
-# by the statement that takes the decision, which begins after the lock was got.
+# A statement that waited for a lock sees only the locked row in its new state. The statement that records the decision
+# starts after the lock is acquired, so it checks role, delegation and deadline again.
 _CAST = f"""
 WITH recent AS (
   SELECT count(*) AS taken, min(at) AS since FROM (
@@ -245,34 +254,35 @@ FROM recent
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """A decision that nothing refuses, as it is to be recorded."""
+    """A valid decision in the form that is recorded."""
 
     decision: Decision
     status: str
-    """The approval's status once it counts; `pending` where others must decide, too."""
+    """The approval's status after the decision; `pending` if other reviewers must decide too."""
     digest: str
-    """Of the call that it is for: after an edit, of the edited one."""
+    """The digest of the call that was decided on. After an edit, it is the digest of the edited call."""
     record: dict[str, JsonValue]
     revision: dict[str, JsonValue] | None = None
-    """The call as it was frozen anew, where it is still to be decided on."""
+    """The edited call, if it still needs other votes."""
     hold_seconds: int = 0
     plans_again: bool = False
-    """A checkpoint's call was edited: it is planned anew."""
+    """True if a checkpoint's call was edited and is planned again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """What became of it."""
+    """The result of a recorded decision."""
 
     version: int
     note: Note | None
-    """The turn's doorbell to ring now; None where it is not decided, or rings at the end of a hold."""
+    """The note that wakes the turn now. It is None if the request is still pending, or if a hold begins."""
 
 
 async def cast(tx: Connection, review: Review, ballot: Ballot, per_minute: int | None = None) -> Cast:
-    """Count this decision: vote, approval and doorbell in one statement; `tx` holds the locks of `review`.
+    """Counts this decision: vote, approval and wake signal in one statement. `tx` must hold the locks of `review`.
 
-    Raises: CallerError 429 `too_many_decisions`; 410 or 403 where the deadline or the role has just gone.
+    Raises: CallerError 429 `too_many_decisions`; 410 or 403 if the deadline has just passed or the role was just
+    removed.
     """
     row = await tx.fetchrow(
         _CAST,
@@ -313,11 +323,11 @@ def _refused(review: Review, *, overdue: bool, too_many: bool | None, wait_secon
     return CallerError("role_required", f"deciding needs the role {role}, now", {"role": role}, status=403)
 
 
-# --- What several approvals are about, before any of them is decided on.
+# --- Subjects of several approvals, for bulk decisions
 
 
 async def asked_about(tx: Connection, approval_ids: Sequence[str], person: Decider) -> list[Asked]:
-    """One for each of these that this person may see; what an approval is about never changes."""
+    """Returns the subjects of those approvals that this user can see. The subject of an approval never changes."""
     rows = await tx.fetch(
         "SELECT requested_by, kind, agent_id, tool, tool_version, risk FROM approvals WHERE id = ANY($1)",
         list(approval_ids),
@@ -329,12 +339,12 @@ async def asked_about(tx: Connection, approval_ids: Sequence[str], person: Decid
     ]
 
 
-# --- Raising the limit that a turn has spent and waits for (S0-40): one change, with its audit row and its wake-up.
+# --- Raising the spent limit of a paused turn: one change with its audit row and its wake signal
 
 
 @dataclass(frozen=True, slots=True)
 class Raise:
-    """The limits that a reviewer gives; None leaves one as it is."""
+    """The limits that a reviewer enters; None leaves a limit unchanged."""
 
     max_tokens: int | None = None
     max_cost_microusd: int | None = None
@@ -342,7 +352,7 @@ class Raise:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """A turn that goes on."""
+    """A turn that continues with raised limits."""
 
     address: TurnAddress
     approval_id: str
@@ -352,7 +362,7 @@ class Raised:
 async def raise_limits(
     tx: Connection, turn_id: str, decider: Decider, name: str, asked: Raise
 ) -> tuple[Raised, Note | None]:
-    """Give a turn that waits for it higher limits; the note is its doorbell.
+    """Raises the limits of a turn that is paused for it. The returned note wakes the turn.
 
     Raises: CallerError 404 `turn_not_found`, 409 `not_waiting_for_a_limit`, then as for a decision: 403, 409 decided,
     410; 409 `turn_stopped`; 422 `limit_not_raised`, `still_spent`.
@@ -390,7 +400,11 @@ async def raise_limits(
 
 
 def _raised(before: Limits, asked: Raise, *, tokens_used: int, cost_microusd: int) -> Limits:
-    """The limits with what was asked for; no limit is lowered, and none is met any more."""
+    """Returns the requested limits.
+
+    Raises: CallerError `limit_not_raised` if one is lower than before, `still_spent` if the turn has reached one
+    already.
+    """
     given = {
         "max_tokens": before.max_tokens if asked.max_tokens is None else asked.max_tokens,
         "max_cost_microusd": before.max_cost_microusd if asked.max_cost_microusd is None else asked.max_cost_microusd,

@@ -1,4 +1,4 @@
-"""Opening the requests of a pause: each frozen with the call, and with the policy that it is decided by."""
+"""Opens the requests of a pause. Each is stored with the exact call and the approval policy that applies to it."""
 
 import json
 import secrets
@@ -37,20 +37,21 @@ from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note, Wake, put
 from perdure.store.events.event_log import NewEvent, NewMessage, write
 
-# --- Checkpoints: what a person looks at there, and the call that an edit makes again (S0-65, S0-67).
-# The approval of a checkpoint has a call id of its own. It covers no call until a reviewer edits one: then the decision
-# plans the call anew under that id, approved as edited, and the ledger runs it like any other.
+# --- Checkpoints: the reviewed result, and the call that an edit repeats
+#
+# The approval of a checkpoint has a separate call id. It covers no call until a reviewer edits one. The decision then
+# plans the edited call under that id as approved, and the ledger runs it like any other call.
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What an approval is about."""
+    """The subject of an approval."""
 
     args: dict[str, JsonValue]
     effect: str
     tool_version: str
     result: JsonValue = None
-    """At a checkpoint: what the call answered, or the answer so far."""
+    """The result of the call or the answer so far. Only checkpoints have one."""
 
 
 _CALL = "SELECT args, effect, tool_version FROM tool_calls WHERE turn_id = $1 AND call_id = $2"
@@ -72,7 +73,7 @@ ORDER BY seq DESC LIMIT 1
 
 
 async def subject_of(tx: Connection, ask: OpenAsk, gated: GatedCall) -> Subject:
-    """What a person is shown: the call that would run, the result of one that has, or the answer so far.
+    """Returns what the reviewer sees: the pending call, the result of a finished call, or the answer so far.
 
     Raises: InvariantBroken `call_not_planned`.
     """
@@ -94,12 +95,13 @@ async def subject_of(tx: Connection, ask: OpenAsk, gated: GatedCall) -> Subject:
 
 
 def covered(kind: str, args: dict[str, Any], result: object) -> dict[str, Any]:
-    """What the digest of an approval covers beside whose it is: the arguments, at a checkpoint the result too."""
+    """Returns the values that an approval's digest covers besides its ids: the arguments, and at a checkpoint also the
+    result."""
     return {"args": args, "result": result} if kind == RequestKind.CHECKPOINT else args
 
 
 def call_told_of(kind: str, call_id: str) -> str | None:
-    """The call that an event of this approval names: at a checkpoint the one whose outcome it is about."""
+    """Returns the call id for events of this approval. At a checkpoint it is the call whose result is reviewed."""
     return call_id if kind == RequestKind.APPROVAL else reviewed_call(call_id)
 
 
@@ -112,7 +114,8 @@ FROM approvals WHERE id = $1 ON CONFLICT (turn_id, call_id) DO NOTHING
 
 
 async def plan_again(tx: Connection, approval: asyncpg.Record, decision: Mapping[str, Any]) -> NewMessage:
-    """Plan the call of a checkpoint anew as a reviewer edited it; the message that makes it is still to write."""
+    """Plans the call of a checkpoint again, with the reviewer's edits. Returns the message that makes the call; the
+    caller must write it."""
     args = decision["args"]
     key = effect_key(str(approval["turn_id"]), approval["call_id"])
     await tx.execute(_PLAN, approval["id"], key, args, digest_of(args))
@@ -129,7 +132,7 @@ async def plan_again(tx: Connection, approval: asyncpg.Record, decision: Mapping
 
 
 def edited_round(approval: asyncpg.Record) -> MessageRef | None:
-    """The round in which an edited checkpoint's call is made again; None where it was not edited."""
+    """Returns the message that repeats the call of an edited checkpoint, or None if it was not edited."""
     decision = approval["decision"] or {}
     if approval["kind"] != RequestKind.CHECKPOINT or "args" not in decision:
         return None
@@ -138,26 +141,26 @@ def edited_round(approval: asyncpg.Record) -> MessageRef | None:
 
 
 def _parsed(content: str) -> JsonValue:
-    """The value as jsonb gives it back, so that its digest is the record's too (measured: `-0.0` and `1e16` came back
-    as other numbers, and the approved checkpoint was unreadable for ever)."""
+    """Returns the value in the form that jsonb returns, so that the digest matches the stored record. Measured: `-0.0`
+    and `1e16` came back as other numbers, which made the approved checkpoint permanently unreadable."""
     try:
         return canonical(json.loads(content))
-    # one that was cut, or that jsonb cannot hold, is shown as its text
+    # Text that was cut, or that jsonb cannot store, is shown as plain text.
     except (ValueError, RecursionError, InvalidArguments):
         return content
 
 
 _PROMPT_CHARACTERS = 2_000
-"""How much of the user's message a reviewer sees beside the call."""
+"""The maximum number of characters of the user's message that a reviewer sees."""
 
 
 async def open_requests(
     tx: Connection, ask: OpenAsk, agent: PublishedAgent, policy: ApprovalPolicy | None = None
 ) -> Opened | None:
-    """Open every request of one pause and put the turn to wait; opening again answers with the same requests.
+    """Opens all requests of one pause and pauses the turn. A repeated call returns the same requests.
 
-    `policy` is the one in force, where it is not the one that the turn began with. None where the turn has ended or was
-    stopped: nothing is opened for it.
+    `policy` is the policy in force, if it differs from the one that the turn is pinned to. Returns None and opens
+    nothing if the turn has ended or was stopped.
     """
     turn = await tx.fetchrow(
         "SELECT t.user_id, t.ended_at IS NOT NULL OR t.stop_requested_at IS NOT NULL AS over, t.metadata, m.content "
@@ -229,7 +232,7 @@ async def _open(
 
 
 def _call(ask: OpenAsk, gated: GatedCall, about: Subject, agent: PublishedAgent) -> dict[str, object]:
-    """The call as it is frozen, and what a reviewer is told of it."""
+    """Returns the call as it is stored, with its description for reviewers."""
     card, nonce = agent.card(gated.tool), secrets.token_hex(16)
     digest = frozen_call_digest(
         tenant_id=ask.address.tenant_id,
@@ -266,7 +269,8 @@ def _call(ask: OpenAsk, gated: GatedCall, about: Subject, agent: PublishedAgent)
 
 
 def _policy(gated: GatedCall, policy: ApprovalPolicy, agent: PublishedAgent) -> dict[str, object]:
-    """Who decides on it; one person raises a limit, since two would have to give the very same one."""
+    """Returns the approval policy of the request. A limit has a quorum of 1, because two reviewers would have to enter
+    the same limit."""
     card = agent.card(gated.tool)
     risk = card.risk if card else HIGH_RISK
     return {
@@ -352,8 +356,10 @@ async def _wait(tx: Connection, turn_id: str, requests: list[RequestRef]) -> Non
     )
 
 
-# --- What a turn asks of its own user: opened with the pause, answered once, read fresh when the run goes on.
-# The turn's row is locked before a question's, as everywhere. The first answer that fits the question's schema counts.
+# --- Questions to the user of the turn
+#
+# They are opened with the pause, answered once, and read again when the turn resumes. The turn's row is locked before
+# the question's row, as everywhere. The first answer that matches the question's schema counts.
 
 EVENTS = {RequestKind.CLARIFICATION: CLARIFICATION_REQUESTED, RequestKind.CLIENT_RUN: CLIENT_RUN_REQUESTED}
 _INSERT_QUESTION = """
@@ -371,7 +377,7 @@ UPDATE questions SET status = 'answered', answer = $2, answered_by = $3, closed_
 
 
 class Answered(Frozen):
-    """An answer that now stands."""
+    """An accepted answer."""
 
     request_id: str
     turn_id: str
@@ -381,9 +387,10 @@ class Answered(Frozen):
 async def open_questions(
     tx: Connection, ask: OpenAsk, expires_seconds: int
 ) -> tuple[list[RequestRef], list[NewEvent], bool]:
-    """The open questions of a pause, the events of those that are new, and whether one is answered already.
+    """Opens the questions of a pause. Returns their requests, the events of the new ones, and whether one is closed
+    already.
 
-    To ask again for what is open changes nothing of it. `tx` holds the turn's lock.
+    A repeated call leaves open questions unchanged. `tx` must hold the turn's lock.
     """
     requests, events, decided = list[RequestRef](), list[NewEvent](), False
     for question in ask.questions:
@@ -423,7 +430,7 @@ def _told(question: Question, request_id: str, expires_at: datetime) -> NewEvent
 
 
 async def read_answers(tx: Connection, ask: VerdictsAsk) -> dict[str, Verdict]:
-    """By request, what the records say of the turn's questions now; overdue ones expire here."""
+    """Returns the current verdicts of the turn's questions, by request id. Overdue questions expire here."""
     turn_id = ask.address.turn_id
     expired = await tx.fetch(
         "UPDATE questions SET status = 'expired', closed_at = clock_timestamp() "
@@ -445,7 +452,7 @@ async def read_answers(tx: Connection, ask: VerdictsAsk) -> dict[str, Verdict]:
 
 
 async def get_question(tx: Connection, turn_id: str, request_id: str, user_id: str | None) -> dict[str, object]:
-    """One question, to the user whose turn it is (None: to anybody of the tenant).
+    """Returns one question of a turn of this user. With `user_id` None, every user of the tenant can read it.
 
     Raises: CallerError 404 `question_not_found`.
     """
@@ -474,7 +481,7 @@ async def get_question(tx: Connection, turn_id: str, request_id: str, user_id: s
 async def answer_question(
     tx: Connection, turn_id: str, request_id: str, user_id: str, kind: str, payload: dict[str, JsonValue]
 ) -> tuple[Answered, Note]:
-    """Take this as the answer; the note rings the turn.
+    """Stores the answer. The returned note wakes the turn.
 
     Raises: CallerError 404, 409 `already_answered`, 410, 409 `turn_stopped`, 422, in this order.
     """

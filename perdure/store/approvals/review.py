@@ -1,6 +1,7 @@
-"""An approval in a person's hands: its row under its turn's lock, who asks, and in whose seats they may sit.
+"""The review of an approval by a user: its row and its turn's row are locked, and the user's roles and delegations are
+read.
 
-The turn's row is locked before the approval's, as everywhere, so that no two writers wait for each other crosswise.
+The turn's row is locked before the approval's row, as everywhere, so that writers cannot deadlock.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -51,15 +52,15 @@ WHERE v.approval_id = $1 AND v.voided_at IS NULL
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """One approval and one person, as they are now."""
+    """The current state of an approval and its reviewer."""
 
     row: asyncpg.Record
     """The approval, with its turn's `stop_requested_at`."""
     facts: Facts
     decider: Decider
-    """With the roles that the person has now."""
+    """The user with their current roles."""
     signed_in: dict[str, JsonValue]
-    """How, for the record of what this person decides."""
+    """The user's credential, for the record of their decision."""
 
     @property
     def approval_id(self) -> str:
@@ -68,7 +69,7 @@ class Review:
 
     @property
     def address(self) -> TurnAddress:
-        """The turn that waits."""
+        """The paused turn."""
         return TurnAddress(
             tenant_id=self.row["tenant_id"],
             conversation_id=str(self.row["conversation_id"]),
@@ -77,12 +78,13 @@ class Review:
 
     @property
     def seat(self) -> Seat:
-        """The seat that this person decides in, where nothing refuses it."""
+        """The user in whose place this user decides, if the decision is allowed: themselves, or the user who delegated
+        to them."""
         return seat_of(self.facts, self.decider)
 
     @property
     def vote(self) -> Vote:
-        """What this person's decision counts for."""
+        """The vote that this user's decision counts as."""
         seat = self.seat
         return Vote(self.decider.user_id, seat.user_id, True, self.facts.panel.names(seat.name))
 
@@ -96,14 +98,20 @@ class Review:
         text: bool,
         unfit: CallerError | None = None,
     ) -> None:
-        """Raises: CallerError, the first reason in the contract's order."""
+        """Checks a decision.
+
+        Raises: CallerError, the first reason in the contract's order.
+        """
         given = {"reasoned": reasoned, "args_given": args_given, "text": text}
         found = refusal(self.facts, self.decider, decision, digest, **given, unfit=unfit)
         if found is not None:
             raise found
 
     def refuse_stopped(self) -> None:
-        """Raises: CallerError 409 `turn_stopped`."""
+        """Checks that the turn was not stopped.
+
+        Raises: CallerError 409 `turn_stopped`.
+        """
         stopped_at: datetime | None = self.row["stop_requested_at"]
         if stopped_at is not None:
             stopped: dict[str, object] = {"turn_id": str(self.row["turn_id"]), "stopped_at": stopped_at}
@@ -113,13 +121,13 @@ class Review:
 async def take_up(
     tx: Connection, approval_id: str, person: Decider, *, alone: bool = False, asked_again: bool = False
 ) -> Review:
-    """Lock the approval and its turn for this person. `alone` keeps their other decisions waiting until the commit.
-    `asked_again` says that the statement which does it asks for role and delegation itself; else they are read anew
-    once the locks are got.
+    """Locks the approval and its turn for this user. A request past its deadline is escalated first, if its policy
+    requires it.
 
-    One that is past its deadline and to be escalated then is, first.
+    `alone` makes the user's other decisions wait until the commit. `asked_again` means that the statement that records
+    the decision checks role and delegation itself. Otherwise both are read again after the locks are acquired.
 
-    Raises: CallerError 404 `approval_not_found`, also for one that this person may not see.
+    Raises: CallerError 404 `approval_not_found`, also if this user is not allowed to see the approval.
     """
     row = await tx.fetchrow(_LOCK, approval_id, person.user_id, alone)
     if row is None or not person.sees(str(row["requested_by"])):
@@ -127,7 +135,7 @@ async def take_up(
     overdue = row["status"] == "pending" and row["expires_at"] <= row["now"]
     if overdue and await escalate_overdue(tx, approval_id):
         row = await tx.fetchrow(_LOCK, approval_id, person.user_id, alone) or row
-    # Where one decision is enough there is nothing to count.
+    # With a quorum of 1 there are no votes to count.
     votes = await tx.fetch(_VOTES, approval_id) if row["quorum"] > 1 else []
     facts = facts_of(row, [_vote(vote, row["reviewers"]) for vote in votes])
     sitting = _seated(person, row["seats"]) if asked_again else await seated(tx, person)
@@ -135,9 +143,9 @@ async def take_up(
 
 
 async def signed_in(tx: Connection, credential: Credential) -> dict[str, JsonValue]:
-    """How a person is signed in, with the name of who created the credential, or invited its owner, and with the names
-    of those through whose credentials that was done. Under keys by which an erased person is found (erasure_elsewhere).
-    """
+    """Returns how a user signed in, with the name of the user who created the credential or invited its owner. It
+    includes the users through whose credentials that happened. The keys are those under which an erasure finds names
+    (`NAMING` in perdure/store/identity/erasure.py)."""
     told: dict[str, JsonValue] = {"how": credential.how.value}
     made = {"created_by": credential.created_by, "invited_by": credential.invited_by}
     if not any(made.values()):
@@ -160,7 +168,7 @@ def _vote(vote: asyncpg.Record, reviewers: Sequence[str]) -> Vote:
 
 
 async def seated(tx: Connection, person: Decider) -> Decider:
-    """This person with the roles and the seats that they have now."""
+    """Returns this user with their current roles and delegations."""
     return _seated(person, await tx.fetchval(f"SELECT {_SEATS.format(user='$1')}", person.user_id))
 
 
@@ -184,8 +192,8 @@ def _seated(person: Decider, seats: list[dict[str, Any]] | None) -> Decider:
 
 
 def facts_of(row: asyncpg.Record, votes: Sequence[Vote]) -> Facts:
-    """What an approval's row says; it also has `now`, `requester_is_admin`, and `claimer`, the name of the
-    person who has claimed it."""
+    """Returns the facts of an approval's row. The row must also contain `now`, `requester_is_admin`, and `claimer`, the
+    claimer's name."""
     claimed = None
     if row["claimed_by"] is not None:
         since = row["claimed_since"] or row["now"]
@@ -209,21 +217,21 @@ def facts_of(row: asyncpg.Record, votes: Sequence[Vote]) -> Facts:
     )
 
 
-# --- Requests that nobody has decided on: what becomes of them at their deadline, and when it is time for somebody
-# else. Whoever comes first writes it down: the turn itself, a person who asks, or the reconciler. No turn is woken for
-# it.
+# --- Undecided requests at their deadline, and after the time of the fallback reviewer
+#
+# The first reader applies the change: the turn, a user who reviews, or the reconciler. It wakes no turn.
 
 ESCALATED = """
   reviewer_role = escalation_role, reviewers = '{}', assignee = NULL, claimed_by = NULL, claimed_until = NULL,
   escalated_at = clock_timestamp(), version = version + 1
 """
-"""What an escalation sets, by hand or at the deadline."""
+"""The columns that an escalation sets, by a user or at the deadline."""
 MOST_AT_ONCE = 50
-"""Rows of one transaction of the reconciler. Each has an audit row, and the tenant's audit chain is held from the first
-to the commit: 500 kept everybody's decisions waiting for half a second (measured)."""
+"""Rows per transaction of the reconciler. Each row writes an audit row, and the tenant's audit chain is locked from the
+first one to the commit. 500 rows blocked all decisions of the tenant for half a second (measured)."""
 
-# By an array of ids: joined with its rows, a planner that has not counted them reads the whole table (measured). And by
-# now() where many are looked through: no index goes by clock_timestamp().
+# The ids are passed as an array, because a planner without statistics joins them by reading the whole table (measured).
+# Statements that check many rows use `now()`, because no index supports `clock_timestamp()`.
 _OVERDUE = f"""
 , up AS (
   UPDATE approvals SET {ESCALATED}, expires_at = clock_timestamp() + make_interval(secs => expires_seconds)
@@ -276,24 +284,29 @@ SELECT * FROM given UNION ALL SELECT * FROM others
 
 
 async def escalate_overdue(tx: Connection, approval_id: str) -> bool:
-    """Give one to its other role if it is past its first deadline and its policy says so. `tx` holds its lock."""
+    """Escalates a request past its first deadline if its policy requires it. Returns whether it did. `tx` must hold its
+    lock."""
     return bool(await _escalated(tx, _ONE, approval_id))
 
 
 async def escalate_overdue_of(tx: Connection, turn_id: str) -> int:
-    """The same for all of a turn. `tx` holds the turn's lock."""
+    """Escalates all requests of a turn that are past their first deadline, and returns their number. `tx` must hold the
+    turn's lock."""
     return await _escalated(tx, _OF_TURN, turn_id)
 
 
 async def escalate_all_overdue(tx: Connection) -> int:
-    """The same for the tenant, by the reconciler; rows that somebody is at are left for the next pass."""
+    """Escalates overdue requests of the tenant for the reconciler, and returns their number. Rows that are locked are
+    left for the next pass."""
     return await _escalated(tx, _ALL)
 
 
 async def fall_back(tx: Connection) -> int:
-    """Put what has waited too long, undecided and unclaimed, on the list of its policy's fallback reviewer (S0-81).
+    """Assigns requests that are undecided and unclaimed for too long to their policy's fallback reviewer. Returns the
+    number of changed requests.
 
-    Where that person may not decide on it, it is escalated. By the reconciler; rows that somebody is at are left.
+    A request is escalated if that reviewer cannot decide on it. The reconciler runs this; locked rows are left for the
+    next pass.
     """
     rows = await tx.fetch(_FALL_BACK)
     for row in rows:
@@ -319,7 +332,7 @@ async def _escalated(tx: Connection, statement: str, *given: str) -> int:
     return len(rows)
 
 
-# --- What agents as they are published now say of an open request: its policy, and the version of its tool.
+# --- Comparison of open requests with the published agents: the policy and the tool's version
 
 _PUBLISHED = """
 SELECT g.agent_id, v.body->'definition'->'approvals' AS policy,
@@ -330,21 +343,22 @@ FROM agents g JOIN agent_versions v USING (tenant_id, agent_id, version) WHERE g
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What a published agent says about its gated calls."""
+    """The policy and the tool versions of a published agent."""
 
     policy_digest: str
     tools: Mapping[str, str]
-    """Versions by name."""
+    """Tool versions by tool name."""
 
 
 async def published(tx: Connection, agent_ids: Collection[str]) -> dict[str, Publication]:
-    """By agent; those that are not published any more are left out."""
+    """Returns the publications by agent id. Agents that are no longer published are left out."""
     rows = await tx.fetch(_PUBLISHED, list(agent_ids))
     return {row["agent_id"]: Publication(_digest(row["policy"]), row["tools"] or {}) for row in rows}
 
 
 async def outdated(tx: Connection, rows: Collection[asyncpg.Record]) -> dict[str, str]:
-    """By approval: what has changed since it was opened, of those rows whose call may still begin."""
+    """Returns what changed since each request was opened, by approval id. It contains only changed requests whose call
+    can still start."""
     ahead = [row for row in rows if has_call_ahead(row["status"], row["kind"], row["tool"])]
     if not ahead:
         return {}
@@ -359,5 +373,5 @@ def _why(row: asyncpg.Record, agent: Publication | None) -> str | None:
 
 
 def _digest(stored: object) -> str:
-    """Of a policy that a later deploy may have written, whose new fields mean nothing here."""
+    """Returns the digest of a policy. A later deployment may have written the policy, so unknown fields are ignored."""
     return ApprovalPolicy.model_validate(stored, extra="ignore").digest

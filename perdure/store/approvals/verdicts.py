@@ -1,4 +1,4 @@
-"""Reading the verdicts of a pause fresh from their durable records (S0-37); what is overdue expires here."""
+"""Verdicts of a pause, read from their stored records. Overdue requests expire here."""
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
@@ -19,11 +19,12 @@ from perdure.store.events.event_log import NewEvent, write
 
 
 async def read_verdicts(tx: Connection, ask: VerdictsAsk) -> Verdicts:
-    """Every request's verdict as the record says now; overdue ones expire here, by the database's clock.
+    """Returns the current verdict of each request. Overdue requests expire here, by the database's clock.
 
-    The turn's status stays: it runs again when its next call is claimed, so a lost answer of this leaves it waiting.
+    The turn's status does not change until its next call is claimed. If this result is lost, the turn therefore stays
+    paused.
     """
-    # The turn first: every writer of a turn's rows takes its lock before any other.
+    # The turn is locked first: every writer of a turn's rows takes this lock before any other.
     turn = await tx.fetchrow("SELECT limits FROM turns WHERE id = $1 FOR UPDATE", ask.address.turn_id)
     rows = await tx.fetch(_ROWS, ask.address.turn_id)
     expired: list[asyncpg.Record] = []
@@ -58,7 +59,7 @@ WHERE a.turn_id = $1
 
 
 async def _close_overdue(tx: Connection, turn_id: str) -> list[asyncpg.Record]:
-    """What is past its deadline goes to its policy's other role or expires; those that expired."""
+    """Escalates or expires requests that are past their deadline, and returns the expired ones."""
     await escalate_overdue_of(tx, turn_id)
     expired: list[asyncpg.Record] = await tx.fetch(
         "UPDATE approvals SET status = 'expired', version = version + 1, decided_at = now() "
@@ -82,7 +83,7 @@ async def _effects(tx: Connection, ask: VerdictsAsk) -> dict[str, asyncpg.Record
 
 
 _STATES = {state.value: state for state in VerdictState if state is not VerdictState.UNAVAILABLE} | {
-    # Executed already, or under way: the call was allowed, and the ledger answers for it.
+    # The call has run or is running: it was approved, and the ledger holds its outcome.
     "reserved": VerdictState.APPROVED,
     "done": VerdictState.APPROVED,
     "failed": VerdictState.APPROVED,
@@ -116,7 +117,7 @@ def _verdict(request: RequestRef, row: asyncpg.Record | None, ask: VerdictsAsk) 
     words = _words(said)
     return unreadable.model_copy(
         update={
-            # The call of an edited checkpoint is made in any case: where that was taken back, the ledger denies it.
+            # The call of an edited checkpoint is made even if the approval was withdrawn; the ledger then denies it.
             "state": VerdictState.EDITED if again else _STATES[row["status"]],
             "round": again,
             "comment": preview(words),
@@ -127,7 +128,7 @@ def _verdict(request: RequestRef, row: asyncpg.Record | None, ask: VerdictsAsk) 
 
 
 async def words_of(tx: Connection, turn_id: str, request_ids: Collection[str]) -> dict[str, str]:
-    """By request of the turn: all that was said, of which a verdict has the start."""
+    """Returns the full comments of these requests of the turn, by request id. A verdict contains only the start."""
     rows = await tx.fetch(
         "SELECT id, status, decision, withdrawal FROM approvals WHERE turn_id = $1 AND id = ANY($2)",
         turn_id,
@@ -137,7 +138,7 @@ async def words_of(tx: Connection, turn_id: str, request_ids: Collection[str]) -
 
 
 def _said(row: asyncpg.Record) -> Mapping[str, str]:
-    """What the last who had a word on it said: whoever took it back, else whoever decided."""
+    """Returns the withdrawal of a withdrawn approval, or else its decision."""
     said: Mapping[str, str] | None = row["withdrawal"] if row["status"] == "withdrawn" else row["decision"]
     return said or {}
 
@@ -147,7 +148,8 @@ def _words(said: Mapping[str, str]) -> str:
 
 
 def _look_at(request: RequestRef, row: asyncpg.Record) -> datetime | None:
-    """When a request that is not to be acted on yet is worth a look: at its new deadline, at the end of its hold."""
+    """Returns when to check a pending request or a held approval again without a signal: at its new expiry or at the
+    end of its hold."""
     if row["status"] == "pending" and row["expires_at"] != request.expires_at:
         expires_at: datetime = row["expires_at"]
         return expires_at

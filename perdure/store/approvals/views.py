@@ -1,4 +1,4 @@
-"""Approvals as a reviewer sees them: the exact call, its owner, its deadline, who decides, its history."""
+"""Approvals as reviewers see them: the exact call, its requester, its deadline, its reviewers and its history."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,12 +24,14 @@ from perdure.store.paging import Narrowing, cursor_after, read_cursor, read_numb
 
 _OVERDUE = "a.expires_at <= now() AND (a.on_timeout = 'deny' OR a.escalated_at IS NOT NULL)"
 STATUS_NOW = f"CASE WHEN a.status = 'pending' AND {_OVERDUE} THEN 'expired' ELSE a.status END"
-"""Past its last deadline nobody may decide any more, whether the expiry has been written down or not."""
-# The same, said so that an index finds the few that wait among all that were ever decided: none goes by an expression.
+"""The current status as an SQL expression. A pending request past its last deadline is `expired`, even if the expiry
+has not been stored yet."""
+# The same condition in a form that an index supports, because no index covers the CASE expression. The index finds the
+# few pending requests among all decided ones.
 OPEN = f"(a.status = 'pending' AND NOT ({_OVERDUE}))"
 _EXPIRED = f"(a.status IN ('pending', 'expired') AND {STATUS_NOW} = 'expired')"
 _OVER = frozenset(ApprovalStatus) - {ApprovalStatus.PENDING, ApprovalStatus.EXPIRED}
-"""Statuses that nothing but the row says."""
+"""Statuses that are stored in the row and do not depend on the time."""
 _APPROVAL_COLUMNS = f"""
 a.*, {STATUS_NOW} AS status_now, clock_timestamp() AS now, r.name AS requester, d.name AS decider,
   'admin' = ANY(r.roles) AS requester_is_admin,
@@ -48,7 +50,7 @@ FROM approvals a JOIN users r ON r.id = a.requested_by LEFT JOIN users d ON d.id
   LEFT JOIN users s ON s.id = a.assignee LEFT JOIN users c ON c.id = a.claimed_by
 """
 MOST_OF_HISTORY = 200
-"""The latest; the audit has all of it, in pages."""
+"""The maximum number of history entries: the latest ones. The audit trail returns all of them, in pages."""
 _ONE = f"""
 SELECT {_APPROVAL_COLUMNS}, (SELECT jsonb_agg(jsonb_build_object('what', h.kind, 'at', h.at, 'by', u.name,
   'data', coalesce(h.data, '{{}}')) ORDER BY h.id)
@@ -64,8 +66,9 @@ OPEN_TO = """((a.requested_by <> ALL({0}::uuid || {1}::uuid[]) OR a.allow_self_a
     AND u.id = ANY(ARRAY(SELECT {0}::uuid UNION ALL SELECT g.user_id FROM delegations g
       WHERE g.to_user = {0} AND g.ended_at IS NULL AND g.until > now()))))
 """
-"""In a seat that this person ({0}) has or stands in for, signed in by a credential that {1} created."""
-# Where one vote decides, whatever still waits has none: only the others are asked for their votes.
+"""An SQL condition: the user `{0}` can decide, as themselves or as a delegate. `{1}` is the list of the users who
+created the credential. A request of one of these users is excluded unless its policy allows self-approval."""
+# With a quorum of 1, a pending request has no votes. Only requests with a larger quorum need the subquery.
 VOTED = """(a.quorum > 1 AND EXISTS (
   SELECT FROM approval_votes v WHERE v.approval_id = a.id AND v.user_id = {0} AND v.voided_at IS NULL))
 """
@@ -73,7 +76,7 @@ VOTED = """(a.quorum > 1 AND EXISTS (
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What a list is narrowed by; None does not narrow."""
+    """The filters of a list. None means no filter."""
 
     status: str | None = None
     agent: str | None = None
@@ -85,9 +88,9 @@ class Filters:
     """A user's name."""
     requested_by: str | None = None
     decidable_by: str | None = None
-    """A user: what this user may decide now."""
+    """A user id: only requests that this user can decide on now."""
     signed_in_by: Credential = OWN
-    """What that user is signed in by."""
+    """The credential of that user."""
     expiring_within_seconds: int | None = None
 
 
@@ -100,7 +103,8 @@ async def list_approvals(
     *,
     brief: bool = False,
 ) -> tuple[list[dict[str, object]], str | None]:
-    """Approvals, newest first, with what `viewer` may decide of each; `brief` leaves out whatever may be long."""
+    """Returns a page of approvals, newest first, and the cursor of the next page. Each contains the decisions that
+    `viewer` is allowed to make. `brief` omits all fields that can be long."""
     rows = await tx.fetch(*_page(filters, limit, cursor))
     last = rows[limit - 1] if len(rows) > limit else None
     sitting = await seated(tx, viewer) if viewer is not None and rows else None
@@ -112,7 +116,7 @@ async def list_approvals(
 
 
 def _page(filters: Filters, limit: int, cursor: str | None) -> tuple[str, *tuple[object, ...]]:
-    """The statement of one page and one row more, with its parameters."""
+    """Returns the SQL of one page plus one row, and its parameters."""
     only = Narrowing()
     if filters.status == "pending" or filters.decidable_by or filters.expiring_within_seconds is not None:
         only.by(OPEN)
@@ -140,8 +144,9 @@ def _page(filters: Filters, limit: int, cursor: str | None) -> tuple[str, *tuple
 async def get_approval(
     tx: Connection, approval_id: str, requester_id: str | None, viewer: Decider | None = None
 ) -> dict[str, object]:
-    """One approval with its history, and what `viewer` may decide (without one: anybody who may decide at all); with
-    `requester_id` only that user's own.
+    """Returns one approval with its history and the decisions that `viewer` is allowed to make. Without `viewer`, these
+    are the decisions that any reviewer can make. With `requester_id`, only an approval that this user requested is
+    found.
 
     Raises: CallerError 404 `approval_not_found`.
     """
@@ -168,7 +173,8 @@ def _approval_view(row: asyncpg.Record, viewer: Decider | None, changed: Mapping
 
 
 def _preview(row: asyncpg.Record) -> dict[str, object] | None:
-    """What a look at the target found; it may be of other arguments than those that are decided on, or ran."""
+    """Returns the preview of the target. `is_current` is False if it belongs to other arguments than those that are
+    decided on, or that ran."""
     found = row["preview"]
     if not found:
         return None if found is None else {}
@@ -178,7 +184,7 @@ def _preview(row: asyncpg.Record) -> dict[str, object] | None:
 
 
 def _allowed(row: asyncpg.Record, viewer: Decider | None) -> list[str]:
-    """What may be decided; an answer has no arguments to edit, and a limit is raised by a route of its own."""
+    """Returns the allowed decisions. An answer has no arguments to edit, and a limit is raised by a separate route."""
     if row["status_now"] != "pending":
         return []
     if viewer is not None and not_open_to(facts_of(row, votes_of(row)), viewer) is not None:
@@ -188,28 +194,29 @@ def _allowed(row: asyncpg.Record, viewer: Decider | None) -> list[str]:
     return [each for each in ALLOWED if each != "edit" or row["tool"]]
 
 
-# --- One approval's row as the API answers it.
+# --- Response of the API for one approval
 
 ALLOWED = ("approve", "edit", "reject", "respond")
 
 
 _BODIES = ("args", "schema", "revision", "result", "decision")
-"""What makes a card long."""
+"""The fields of a card that can be long."""
 
 
 def brief_of(card: dict[str, object]) -> dict[str, object]:
-    """A card for a list of many: without the arguments and all else that may be long."""
+    """Returns a card without the arguments and the other fields that can be long, for long lists."""
     return {name: value for name, value in card.items() if name not in _BODIES}
 
 
 def card_of(row: asyncpg.Record, allowed: list[str], outdated: str | None) -> dict[str, object]:
-    """The approval, with what may be decided. `args` and `digest` are those of the call that is decided on now;
-    `outdated` says what has changed since it was opened, so that its call would not run."""
+    """Returns the approval with its allowed decisions. `args` and `digest` belong to the call that is currently decided
+    on. `outdated` states what changed since the request was opened, so that its call would not run."""
     return _call(row) | _people(row) | {"outdated": outdated, "allowed_decisions": allowed}
 
 
 def frozen_of(row: asyncpg.Record) -> Mapping[str, Any] | asyncpg.Record:
-    """What holds the arguments and the digest of the call that is decided on now, or that was let run."""
+    """Returns the record with the arguments and the digest of the call that is currently decided on, or that was
+    approved."""
     decision: Mapping[str, Any] = row["decision"] or {}
     if "args" in decision:
         return decision
@@ -218,7 +225,7 @@ def frozen_of(row: asyncpg.Record) -> Mapping[str, Any] | asyncpg.Record:
 
 
 def _call(row: asyncpg.Record) -> dict[str, object]:
-    # Once it is decided, what was asked for stays in `args`, and what was made of it is in `decision`.
+    # After the decision, `args` contains the requested arguments and `decision` contains the edited ones.
     revision = row["revision"] if row["status_now"] == "pending" else None
     return {
         "id": str(row["id"]),
@@ -273,7 +280,7 @@ def _people(row: asyncpg.Record) -> dict[str, object]:
 
 
 def votes_of(row: asyncpg.Record) -> list[Vote]:
-    """The decisions that were taken on it so far, in their order."""
+    """Returns the votes of the request, oldest first."""
     return [
         Vote(vote["user"], vote["seat"], vote["counts"], vote["named"], tuple(vote["created_by"]))
         for vote in row["votes"] or ()
@@ -297,15 +304,15 @@ def _fallback(row: asyncpg.Record) -> dict[str, object] | None:
     return {"reviewer": row["fallback_reviewer"], "at": row["fallback_at"], "fell_back_at": row["fell_back_at"]}
 
 
-# --- How many requests wait, and of which kinds: what an inbox shows beside its list.
+# --- Counts of pending requests for the inbox
 
 KINDS = ("agent", "tool", "risk", "role")
-"""What they are counted by."""
+"""The properties that pending requests are grouped by."""
 _MOST_NAMES = 100
-"""Of each kind, the commonest first."""
+"""The maximum number of values per property, most frequent first."""
 
 
-# Who may decide depends on a few columns, which very many requests have in common: it is asked once for each group.
+# Whether a user can decide depends on a few columns that many requests share. It is evaluated once per group.
 _GROUPED = """
 WITH waiting AS (
   SELECT a.agent_id, a.tool, a.risk, a.reviewer_role, a.requested_by, a.allow_self_approval, a.reviewers, a.assignee,
@@ -322,7 +329,8 @@ FROM waiting a GROUP BY 1, 2, 3, 4
 async def counts(
     tx: Connection, requester_id: str | None, decider: Decider, expiring_seconds: int
 ) -> dict[str, object]:
-    """All that wait (with `requester_id`: that user's own), those that `decider` may decide, those that end soon."""
+    """Counts the pending requests, those that `decider` can decide on, and those that expire within `expiring_seconds`.
+    With `requester_id`, only that user's requests are counted."""
     only = Narrowing(OPEN)
     only.by("a.requested_by = {0}", requester_id)
     who, made_by = only.parameter(decider.user_id), only.parameter(decider.credential.created_by)
@@ -341,7 +349,7 @@ async def counts(
     return {**{name: sums[name] for name in ("waiting", "mine", "expiring")}, "by": shown}
 
 
-# --- The call of a tool that was approved last before this one: what a reviewer compares it with.
+# --- Last approved call of the same tool, for comparison
 
 _LAST = """
 SELECT p.id, coalesce(p.decision->'args', p.args) AS args, p.decided_at, u.name AS by, p.agent_id, r.name AS requester
@@ -355,7 +363,8 @@ ORDER BY p.decided_at DESC LIMIT 1
 
 
 async def last_approved(tx: Connection, approval_id: str) -> dict[str, object] | None:
-    """The arguments that were let run, by whom and when; None where there is none."""
+    """Returns the arguments of the tool's last approved call, its reviewer and its time. Returns None if there is
+    none."""
     row = await tx.fetchrow(_LAST, approval_id)
     if row is None:
         return None
@@ -369,7 +378,7 @@ async def last_approved(tx: Connection, approval_id: str) -> dict[str, object] |
     }
 
 
-# --- How long what waits for people has waited: by role, assignee and agent.
+# --- Age of pending requests by role, assignee and agent
 
 _BUCKETS = (
     ("1h", "0", "1 hour"),
@@ -397,7 +406,8 @@ ORDER BY min(requested_at), agent_id LIMIT 500
 
 
 async def ageing(tx: Connection, requester_id: str | None) -> list[dict[str, object]]:
-    """Groups of requests that wait, the oldest first; with `requester_id` only that user's own."""
+    """Returns groups of pending requests, oldest first, at most 500. With `requester_id`, only that user's requests are
+    counted."""
     return [
         {
             **{name: row[name] for name in ("role", "assignee", "agent", "waiting", "oldest_at", "next_expiry_at")},
@@ -410,7 +420,7 @@ async def ageing(tx: Connection, requester_id: str | None) -> list[dict[str, obj
     ]
 
 
-# --- A person's decisions, newest first, each with what became of it.
+# --- Decisions of a user
 
 _DECISION_COLUMNS = f"""
 v.id AS vote_id, v.decision, v.at, v.voided_at, v.record, v.seat_id <> v.user_id AS stood_in, o.name AS seat,
@@ -428,7 +438,7 @@ FROM approval_votes v JOIN approvals a ON a.id = v.approval_id JOIN turns t ON t
 async def own_decisions(
     tx: Connection, user_id: str, limit: int, cursor: str | None
 ) -> tuple[list[dict[str, object]], str | None]:
-    """What this person decided, and what came of it."""
+    """Returns a page of the user's decisions with their outcomes, newest first, and the cursor of the next page."""
     only = Narrowing()
     only.by("v.user_id = {0}", user_id)
     only.by("(v.at, v.id) < ({0}, {1})", *read_number_cursor(cursor))
@@ -471,20 +481,23 @@ def _decision_view(row: asyncpg.Record) -> dict[str, object]:
     }
 
 
-# --- The preview beside an approval: asked for while it is open, kept with its time, gone with the person's words.
-# `approvals.preview` is NULL where the tool has none, `{}` where nobody has asked for it, else what was found.
+# --- Previews of approvals
+#
+# A preview is requested while the request is pending, stored with its time, and erased with the user's texts.
+# `approvals.preview` is NULL if the tool has no preview, and `{}` if none has been requested yet. Otherwise it contains
+# the result.
 
 
 @dataclass(frozen=True, slots=True)
 class AskedPreview:
-    """The call that a preview is of: the one that is decided on now."""
+    """The call that a preview is made for: the one that is currently decided on."""
 
     tenant_id: str
     turn_id: str
     conversation_id: str
     call_id: str
     user_id: str
-    """Who asked for the call."""
+    """The requester."""
     agent_id: str
     agent_version: str
     tool: str
@@ -506,7 +519,7 @@ FROM approvals a WHERE id = $1
 
 
 async def place_of(tx: Connection, approval_id: str) -> TurnAddress:
-    """Whose approval it is, where a preview of it can be made.
+    """Returns the address of the approval's turn, if a preview can be made.
 
     Raises: CallerError 404 `approval_not_found`, 409 `no_preview`, `already_decided`.
     """
@@ -521,13 +534,14 @@ async def place_of(tx: Connection, approval_id: str) -> TurnAddress:
 
 
 async def ask_for_preview(tx: Connection, approval_id: str) -> AskedPreview | None:
-    """The call, None where nobody decides on it any more."""
+    """Returns the call to preview, or None if the request is no longer pending or its tool has no preview."""
     row = await tx.fetchrow(_ASKED, approval_id)
     return None if row is None else AskedPreview(**row)
 
 
 async def keep_preview(tx: Connection, approval_id: str, made: dict[str, JsonValue]) -> bool:
-    """Put it in the place of the one before, with the database's time; whether the request was still open."""
+    """Replaces the preview and stores the database's time with it. Returns False if the request is no longer
+    pending."""
     kept = await tx.fetchval(
         "UPDATE approvals a SET preview = $2::jsonb || jsonb_build_object('at', clock_timestamp()) "
         f"WHERE id = $1 AND preview IS NOT NULL AND {OPEN} RETURNING true",
@@ -537,7 +551,7 @@ async def keep_preview(tx: Connection, approval_id: str, made: dict[str, JsonVal
     return bool(kept)
 
 
-# --- An approval as a webhook tells of it.
+# --- Approvals in webhook notices
 
 _NOTICE = f"""
 SELECT a.id, a.kind, a.tool, a.agent_id, a.risk, a.digest, a.args, a.revision, a.reviewer_role, a.requested_at,
@@ -550,8 +564,8 @@ WHERE a.id = $1
 
 
 async def approval_notice(tx: Connection, approval_id: str, *, with_args: bool) -> dict[str, JsonValue] | None:
-    """The approval as it is now; None if there is none. With its arguments if the webhook wants them and its risk
-    allows it."""
+    """Returns the approval in its current state, or None if there is none. It contains the arguments if the webhook
+    wants them and the risk allows it."""
     row = await tx.fetchrow(_NOTICE, approval_id)
     if row is None:
         return None

@@ -1,8 +1,8 @@
-"""What the tools of a context assembly put together: a row for each tool that a turn ran, shared by all workers.
+"""Results of the tools of a context assembly: one row per tool that a turn ran, shared by all workers.
 
-A row that is settled never changes: the first attempt to settle it wins, and a later one gets what is there. What reads
-only needs no owner. Later turns use the newest output of each tool again, by reference
-(perdure/core/calls/context_assembly.py decides).
+A settled row never changes. The first attempt to settle it succeeds, and later ones receive its result. Tools that only
+read need no owner. Later turns reuse the newest output of each tool by reference (the rules are in
+perdure/core/calls/context_assembly.py).
 """
 
 from collections.abc import Sequence
@@ -18,19 +18,19 @@ from perdure.store.events.event_log import write
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A tool's row as an attempt finds it, and what the tool is given."""
+    """The state of a tool's row at the start of an attempt, with the tool's inputs."""
 
     failed: int
-    """Attempts before this one."""
+    """The number of failed attempts before this one."""
     outcome: Assembled | None
-    """Set where an attempt before has settled it."""
+    """Set if an earlier attempt has settled the row."""
     ended: bool
     stopped: bool
     user_id: str
     outputs: tuple[dict[str, JsonValue], ...]
-    """Of the sources, in their order."""
+    """The outputs of the sources, in the order of the sources."""
     said: tuple[str, ...]
-    """What the user has said, the newest last."""
+    """The user's messages, newest last."""
 
 
 _SAID = """
@@ -55,8 +55,9 @@ FROM turns t LEFT JOIN bundles b ON (b.turn_id, b.tool) = (t.id, $3) WHERE t.id 
 
 
 async def begin(tx: Connection, call: AssembleCall, hears: int) -> Begun | None:
-    """Make the row of this tool, if there is none, and read what the tool is given: with `hears` so many of the user's
-    newest messages. Pending events are written; where there are any, `tx` holds the turn's lock."""
+    """Creates the row of this tool if there is none, and returns it with the tool's inputs, or None if the turn does
+    not exist. `hears` is the number of the user's newest messages to include. Pending events are written; if there are
+    any, `tx` must hold the turn's lock."""
     sources: list[JsonValue] = [{"n": n, **source.model_dump()} for n, source in enumerate(call.ask.sources)]
     row = await tx.fetchrow(_BEGIN, call.address.turn_id, hears, call.ask.tool, sources)
     if row is None:
@@ -75,7 +76,7 @@ async def begin(tx: Connection, call: AssembleCall, hears: int) -> Begun | None:
 
 
 async def count_failed(tx: Connection, call: AssembleCall, failed: int) -> None:
-    """Count an attempt that failed after `failed` others; told twice, it counts once."""
+    """Counts an attempt that failed after `failed` others. A repeated report counts once."""
     await tx.execute(
         "UPDATE bundles SET failed = $3 + 1 WHERE turn_id = $1 AND tool = $2 AND failed = $3 AND settled_at IS NULL",
         call.address.turn_id,
@@ -87,7 +88,7 @@ async def count_failed(tx: Connection, call: AssembleCall, failed: int) -> None:
 async def settle(
     tx: Connection, call: AssembleCall, outcome: Assembled, output: dict[str, JsonValue] | None
 ) -> Assembled:
-    """Record what the tool came to, unless it was recorded before; what stands then."""
+    """Records the tool's result, unless the row is settled already. Returns the recorded result."""
     stands = await tx.fetchval(
         "WITH mine AS (UPDATE bundles SET output = $3, outcome = $4, settled_at = clock_timestamp() "
         "WHERE turn_id = $1 AND tool = $2 AND settled_at IS NULL RETURNING outcome) "
@@ -102,12 +103,12 @@ async def settle(
 
 
 async def said(tx: Connection, turn_id: str, most: int) -> list[str]:
-    """The user's newest messages up to this turn's own, oldest first."""
+    """Returns the user's newest messages, up to the message of this turn, oldest first."""
     return list(await tx.fetchval(_SAID, turn_id, most) or ())
 
 
 async def kept(tx: Connection, address: TurnAddress) -> tuple[Bundle, ...]:
-    """The newest output of each tool in the conversation."""
+    """Returns the newest output of each tool in the conversation."""
     rows = await tx.fetch(
         "SELECT DISTINCT ON (tool) outcome -> 'bundle' AS bundle FROM bundles "
         "WHERE conversation_id = $1 AND output IS NOT NULL ORDER BY tool, created_at DESC",
@@ -117,7 +118,7 @@ async def kept(tx: Connection, address: TurnAddress) -> tuple[Bundle, ...]:
 
 
 async def outputs(tx: Connection, conversation_id: str, sources: Sequence[Source]) -> dict[str, dict[str, JsonValue]]:
-    """The outputs that these name, by tool."""
+    """Returns the outputs of these sources, by tool."""
     rows = await tx.fetch(
         "SELECT o.tool, o.output FROM jsonb_to_recordset($2) AS s(tool text, turn_id uuid) "
         "JOIN bundles o ON (o.turn_id, o.tool) = (s.turn_id, s.tool) "

@@ -1,4 +1,4 @@
-"""Effects that a crash left unknown, settled by a person (design section 4)."""
+"""Effects whose outcome a crash left unknown, and their settlement by a user."""
 
 from dataclasses import dataclass
 
@@ -22,18 +22,18 @@ from perdure.store.events.event_log import NewEvent, NewMessage, write
 from perdure.store.paging import Narrowing, cursor_after, read_key_cursor
 
 REVIEWER = "reviewer"
-"""Who settles a call that needed no approval."""
+"""The role that settles calls without an approval."""
 OUTCOMES = {"happened": CallState.DONE, "did_not_happen": CallState.FAILED}
-"""What a person may state, and what the ledger then says."""
+"""The outcomes that a user can state, with their states in the ledger."""
 
 
 async def settle_by_person(
     tx: Connection, key: str, person: Decider, outcome: str, comment: str
 ) -> tuple[TurnAddress, Note]:
-    """State what became of an effect; the note rings its turn, which goes on with the truth.
+    """Records the outcome of an effect. The returned note wakes its turn, which continues with that outcome.
 
-    Whoever could decide on the call's approval now may, and an admin; of a call that needed none, whoever has the role
-    reviewer. Never who asked for it.
+    Users who can decide on the call's approval now can settle it, and so can admins. Reviewers settle a call without an
+    approval. The requester cannot.
 
     Raises: CallerError 404, 403, 409 already settled, 409 `too_early` for "did_not_happen" before the reservation's
     deadline has passed, 422.
@@ -45,7 +45,7 @@ async def settle_by_person(
     )
     if row is None or not person.sees(str(row["user_id"])):
         raise CallerError("effect_not_found", "there is no such effect", status=404)
-    settler = await seated(tx, person)  # after the lock: the roles of now, not those that the request came with
+    settler = await seated(tx, person)  # reads the roles after the lock, because those of the request may be outdated
     seat = await _seat(tx, key, str(row["user_id"]), settler)
     if outcome not in OUTCOMES or is_blank(comment):
         raise CallerError(
@@ -60,7 +60,7 @@ async def settle_by_person(
 
 
 async def _unsettled(tx: Connection, key: str, outcome: str) -> asyncpg.Record:
-    """The call behind an effect whose outcome nobody knows, locked.
+    """Returns the call of an effect whose outcome is unknown, locked.
 
     Raises: CallerError 409 `already_settled`, `too_early`.
     """
@@ -80,7 +80,7 @@ async def _unsettled(tx: Connection, key: str, outcome: str) -> asyncpg.Record:
 
 
 async def _seat(tx: Connection, key: str, asked_by: str, settler: Decider) -> Seat:
-    """The seat in which this person may settle the call.
+    """Returns the user in whose place this user can settle the call: themselves, or the user who delegated to them.
 
     Raises: CallerError 403 `role_required`, `not_a_reviewer`, `own_request`.
     """
@@ -106,7 +106,7 @@ async def _seat(tx: Connection, key: str, asked_by: str, settler: Decider) -> Se
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """What a person said, and who, in whose place."""
+    """A stated outcome, its author, and the user in whose place the author acts."""
 
     by: Decider
     seat: Seat
@@ -143,12 +143,12 @@ async def _record(tx: Connection, address: TurnAddress, call: asyncpg.Record, sa
     note = await put(tx, address.tenant_id, Wake.RING, address.turn_id, call["key"])
     kind = TOOL_RESULT if state is CallState.DONE else TOOL_ERROR
     event = NewEvent(kind, {"tool": call["tool"], **body}, call["call_id"])
-    if not ended:  # the last event of an ended turn is its `done`
+    if not ended:  # `done` is the last event of an ended turn
         await write(tx, address, [event], [message])
     return note
 
 
-# --- Effects as people see them: what may have happened outside, and what is known of it.
+# --- Effects in the API: calls that can change a target, and their known outcomes
 
 _SELECT = (
     "SELECT c.*, s.name AS settler, clock_timestamp() < c.quiet_at AS early FROM tool_calls c "
@@ -159,7 +159,8 @@ _SELECT = (
 async def list_effects(
     tx: Connection, user_id: str | None, state: str | None, limit: int, cursor: str | None
 ) -> tuple[list[dict[str, object]], str | None]:
-    """Calls that may change something, newest first; with `user_id` only those of that user's turns."""
+    """Returns a page of calls that are not reads, newest first, and the cursor of the next page. With `user_id`, only
+    calls of that user's turns."""
     rows = await tx.fetch(*_page(user_id, state, limit, cursor))
     last = rows[limit - 1] if len(rows) > limit else None
     shown = [_shown(row) for row in rows[:limit]]
@@ -167,18 +168,18 @@ async def list_effects(
 
 
 def _page(user_id: str | None, state: str | None, limit: int, cursor: str | None) -> tuple[str, *tuple[object, ...]]:
-    """The statement of one page and one row more, with its parameters."""
+    """Returns the SQL of one page plus one row, and its parameters."""
     only = Narrowing("c.effect <> 'read'")
     only.being("c.state", state, frozenset(CallState))
     only.by("t.user_id = {0}", user_id)
-    # The calls of a round are written in one moment; the key tells them apart.
+    # All calls of a round have the same time, so the key orders them.
     only.by("(c.created_at, c.key) < ({0}, {1})", *read_key_cursor(cursor))
     most = only.parameter(limit + 1)
     return f"{_SELECT} {only} ORDER BY c.created_at DESC, c.key DESC LIMIT {most}", *only.given
 
 
 async def get_effect(tx: Connection, key: str, user_id: str | None) -> dict[str, object]:
-    """One effect with all that is known of it; with `user_id` only of that user's turns.
+    """Returns one effect with its approval and events. With `user_id`, only effects of that user's turns are found.
 
     Raises: CallerError 404 `effect_not_found`.
     """
@@ -188,7 +189,7 @@ async def get_effect(tx: Connection, key: str, user_id: str | None) -> dict[str,
     if row is None:
         raise CallerError("effect_not_found", "there is no such effect", status=404)
     return _shown(row) | {
-        # Until the deadline a frozen worker may still send it.
+        # Until the deadline, a frozen worker may still send the call.
         "may_be_settled_as": ["happened"] + ([] if row["early"] else ["did_not_happen"])
         if row["state"] == "outcome_unknown"
         else [],
@@ -221,7 +222,8 @@ def _shown(row: asyncpg.Record) -> dict[str, object]:
 
 
 async def _approval(tx: Connection, call: asyncpg.Record) -> dict[str, object] | None:
-    """The approval that let it run, with the arguments that were sent where a reviewer changed them."""
+    """Returns the approval of the call. Its decision contains the arguments that were sent if a reviewer edited
+    them."""
     row = await tx.fetchrow(
         "SELECT a.id, a.status, a.decision, a.decided_at, u.name AS decider FROM approvals a "
         "LEFT JOIN users u ON u.id = a.decided_by WHERE a.turn_id = $1 AND a.call_id = $2",
@@ -240,7 +242,7 @@ async def _approval(tx: Connection, call: asyncpg.Record) -> dict[str, object] |
 
 
 async def _events(tx: Connection, call: asyncpg.Record) -> list[dict[str, object]]:
-    """What was told of the call while it ran, oldest first."""
+    """Returns the events of the call, oldest first, at most 100."""
     rows = await tx.fetch(
         "SELECT kind, at, data FROM events WHERE turn_id = $1 AND call_id = $2 ORDER BY seq LIMIT 100",
         call["turn_id"],

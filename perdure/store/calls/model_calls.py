@@ -1,4 +1,4 @@
-"""Model calls: claimed, then settled once. A settled call is never paid again."""
+"""Model calls: claimed, then settled once. A settled call is never paid for again."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,44 +22,44 @@ from perdure.store.events.event_log import NewEvent, NewMessage, write
 
 @dataclass(frozen=True, slots=True)
 class ModelClaim:
-    """The answer to a claim: may act with `epoch`, or the stored reply."""
+    """The result of a claim: permission to act with `epoch`, or the stored reply."""
 
     verdict: Claim
     model: str = ""
-    """The one to ask: the agent's, or its fallback once that one could not answer."""
+    """The model to call: the agent's, or its fallback model after the agent's model failed."""
     epoch: int = 0
     errors: int = 0
-    """Provider errors of the attempts before; a worker's death is none."""
+    """Provider errors of earlier attempts. A worker's crash is not counted."""
     reply: ModelReply | None = None
     through_seq: int = 0
     system_prompt: str | None = None
     memory_text: str | None = None
     persona: str = ""
-    """Fixed for the turn from a prompt template; empty where the agent's own speaks."""
+    """The prompt template's text that the turn is pinned to; empty if the agent's own persona applies."""
     compacted: bool = False
-    """An attempt before was too long for the model: this one sends half."""
+    """True if an earlier attempt was too long for the model: this one sends half of the conversation."""
     on_fallback: bool = False
-    """An attempt before gave the agent's own model up."""
+    """True if an earlier attempt gave up the agent's own model."""
     day_limits: DayLimits | None = None
-    """The tenant's, for all of its agents together."""
+    """The tenant's daily limits, for all of its agents together."""
     lost: bool = False
-    """An attempt before was never heard of again and is to be counted first: nothing is claimed."""
+    """True if an earlier attempt ended without a result and must be counted first. Nothing is claimed then."""
     published_limits: DayLimits | None = None
-    """The agent's own as it is now, where the turn pinned another version; empty where it has none."""
+    """The agent's published daily limits, if the turn is pinned to another version. Empty if that version has none."""
     most_tokens: int | None = None
-    """Of the answer; perdure/core/budgets.py says why."""
+    """The maximum number of tokens of the answer (see perdure/core/budgets.py)."""
     left_microusd: int | None = None
-    """Of the turn's money."""
+    """The rest of the turn's money."""
     is_joined: bool = False
-    """The user sent messages while the turn ran that this call is to hear; its caller reads them."""
+    """True if this call must receive messages that the user sent during the turn. The caller reads them."""
     joined: Joined = NOBODY
-    """Those messages, once they are read."""
+    """The messages of that kind, after the caller has read them."""
     turn_seconds: float = 0.0
-    """Since the turn was asked for."""
+    """Seconds since the turn was requested."""
     day: date = date.min
-    """Of the claim, in whose budgets it counts."""
+    """The day of the claim; the call counts in the budgets of this day."""
     assumed: Usage = field(default_factory=Usage)
-    """What it counts with if nobody hears of it again; whoever begins the call says so."""
+    """The usage that counts if the attempt ends without a result. The caller that begins the call sets it."""
 
 
 _CLAIM = """
@@ -83,9 +83,9 @@ FROM turns t LEFT JOIN model_calls m ON m.turn_id = t.id AND m.call_id = $2 WHER
 async def claim_call(
     tx: Connection, call: ModelCall, attempt: Attempt, model: str, fallback_model: str = ""
 ) -> ModelClaim:
-    """Whether `attempt` may do `call`; where it may, `begin_call` follows. `tx` holds the turn's lock.
+    """Returns whether `attempt` can make `call`. If it can, `begin_call` must follow. `tx` must hold the turn's lock.
 
-    Raises: LimitReached where the turn has spent a limit by now (S0-40), whatever its graph knew.
+    Raises: LimitReached if the turn has spent a limit by now, even if its graph does not know it yet.
     """
     row = await tx.fetchrow(_CLAIM, call.address.turn_id, call.call_id)
     if row is None:
@@ -106,7 +106,7 @@ async def claim_call(
 
 
 def _to_act(row: asyncpg.Record, call: ModelCall, model: str, fallback_model: str, held: Held | None) -> ModelClaim:
-    """The claim of an attempt that may act, with what the turn has left.
+    """Returns the claim of an attempt that can act, with the rest of the turn's limits.
 
     Raises: LimitReached.
     """
@@ -138,7 +138,7 @@ def _to_act(row: asyncpg.Record, call: ModelCall, model: str, fallback_model: st
 
 
 async def begin_call(tx: Connection, call: ModelCall, attempt: Attempt, claimed: ModelClaim) -> None:
-    """Claims the call's row in the ledger. `write_begun` follows in the same transaction."""
+    """Writes the call's claim to the ledger. `write_begun` must follow in the same transaction."""
     await tx.execute(
         "WITH counted AS (UPDATE turns SET attempts = attempts + 1, status = $7, waiting = NULL, "
         "started_at = coalesce(started_at, now()) WHERE id = $1 RETURNING tenant_id) "
@@ -159,9 +159,10 @@ async def begin_call(tx: Connection, call: ModelCall, attempt: Attempt, claimed:
 
 
 async def write_begun(tx: Connection, call: ModelCall, claimed: ModelClaim, taken: Sequence[NewEvent] = ()) -> None:
-    """Writes the pending events and generation.start, after `taken`, the messages that the call has just received.
+    """Writes the pending events and generation.start, after `taken`, the events of messages that the call has just
+    received.
 
-    Last of a claim, because it locks the conversation.
+    It must be the last statement of a claim, because it locks the conversation.
     """
     started = NewEvent(GENERATION_START, {"model": claimed.model, "attempt": claimed.epoch}, call.call_id)
     await write(tx, call.address, [*taken, started], pending=call.events)
@@ -169,7 +170,7 @@ async def write_begun(tx: Connection, call: ModelCall, claimed: ModelClaim, take
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """A tool call that a settled model call asked for, as the ledger keeps it."""
+    """A tool call that a settled model call requested, as the ledger stores it."""
 
     call_id: str
     key: str
@@ -180,7 +181,7 @@ class PlannedCall:
     args: dict[str, JsonValue]
     digest: str
     outcome: dict[str, JsonValue] | None = None
-    """Set for a call that is settled as it is planned: one that cannot run, or one that the engine answers itself."""
+    """Set if the call is settled when it is planned: it cannot run, or the engine answers it."""
 
 
 _SETTLE = """
@@ -218,16 +219,16 @@ FROM mine, used, locked
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of a settle."""
+    """The result of a settle."""
 
     mine: bool
-    """False where a later attempt owns the call: nothing was recorded."""
+    """False if a later attempt owns the call; nothing was recorded then."""
     counted: bool = False
-    """Its day has budgets that the usage counts in, be it only since the call was claimed."""
+    """True if the usage counts in budgets of its day, including budgets that were created after the claim."""
     was_lost: bool = False
-    """It was counted with what was assumed of it, which the day's budgets have as well."""
+    """True if the call was already counted with its assumed usage, also in the day's budgets."""
     turn_used: Usage | None = None
-    """Of the whole turn, this call's in it."""
+    """The usage of the whole turn, including this call."""
 
 
 async def settle_call(
@@ -239,9 +240,9 @@ async def settle_call(
     planned: Sequence[PlannedCall],
     events: Sequence[NewEvent],
 ) -> Settled:
-    """Record a model call's result if this claim still owns it.
+    """Records a model call's result if this claim still owns the call.
 
-    Of a turn that has ended meanwhile only the usage is recorded: its last event is its `done`.
+    If the turn has ended meanwhile, only the usage is recorded, because `done` is a turn's last event.
     """
     usage: Usage = reply.usage
     row = await tx.fetchrow(
@@ -267,15 +268,16 @@ async def settle_call(
 
 
 def _used(row: asyncpg.Record) -> Usage:
-    """What a row says that its turn has used."""
+    """Returns the turn's usage from a row."""
     return Usage(**{name: row[name] for name in ("input_tokens", "output_tokens", "cached_tokens", "cost_microusd")})
 
 
-# --- Attempts of model calls that end without an answer: what they used counts all the same (S0-40).
-# An attempt whose provider failed, or that had to leave, says what it used (`count`). One that nobody hears of again is
-# counted with what its claim assumed, as soon as its call is taken over or its turn ends (`count_lost`); if it comes
-# back after all, `correct` puts what it did use in that place. Each makes budgets.TO_CHARGE the second statement of its
-# transaction, and the rows of the day its last (perdure/store/budgets.py).
+# --- Attempts of model calls that end without an answer: their usage counts too
+#
+# `count` records the usage of an attempt whose provider failed, or that had to leave. An attempt that ends without a
+# result counts with the usage that its claim assumed (`count_lost`). That happens when its call is taken over or its
+# turn ends. If it reports later, `correct` replaces the assumed usage. Each of these makes budgets.TO_CHARGE the second
+# statement of its transaction, and changes the rows of the day last (perdure/store/budgets.py).
 
 _COUNT = """
 WITH mine AS (
@@ -299,12 +301,12 @@ async def count(
     fall_back: bool = False,
     said: str = "",
 ) -> None:
-    """Count what an attempt used that will be followed by another; `failed` tells the readers of its provider's error.
+    """Counts the usage of an attempt that another attempt follows. `failed` is the event of its provider's error.
 
-    `said` is the answer's text so far, kept for the case that the turn is stopped first (`words_left`).
+    `said` is the answer's text so far. It is stored in case the turn is stopped before the next attempt (`words_left`).
 
-    With `compact` the next attempt sends half of the conversation, with `fall_back` it asks the agent's other model.
-    `tx` holds the turn's lock.
+    With `compact`, the next attempt sends half of the conversation. With `fall_back`, it uses the agent's fallback
+    model. `tx` must hold the turn's lock.
     """
     is_open = await tx.fetchval(
         _COUNT,
@@ -334,7 +336,7 @@ UPDATE turns SET input_tokens = greatest(0, input_tokens + $2), output_tokens = 
 
 
 async def correct(tx: Connection, call: ModelCall, claimed: ModelClaim, used: Usage) -> None:
-    """Put what a lost attempt has used after all in the place of what was assumed of it."""
+    """Replaces the assumed usage of a lost attempt with its real usage."""
     more = used.less(claimed.assumed)
     await tx.execute(_CORRECT, call.address.turn_id, more.input_tokens, more.output_tokens, more.cost_microusd)
     await budgets.correct(tx, call.agent_id, claimed.day, used, claimed.assumed)
@@ -342,7 +344,7 @@ async def correct(tx: Connection, call: ModelCall, claimed: ModelClaim, used: Us
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """An attempt that was counted with what its claim had assumed."""
+    """An attempt that was counted with the usage that its claim had assumed."""
 
     call_id: str
     epoch: int
@@ -369,9 +371,11 @@ SELECT * FROM lost
 
 
 async def count_lost(tx: Connection, turn_id: str, call_id: str | None = None) -> Sequence[Lost]:
-    """Count the attempt of this call, or every one of the turn, that has neither settled nor said what it used.
+    """Counts the lost attempt of this call, or all lost attempts of the turn: those without a result or a reported
+    usage.
 
-    `charge_lost` follows with what this returns, last before the commit. `tx` holds the turn's lock.
+    `charge_lost` must follow with the returned attempts, as the last statement before the commit. `tx` must hold the
+    turn's lock.
     """
     rows = await tx.fetch(_LOST, turn_id, call_id)
     return [
@@ -389,15 +393,16 @@ async def count_lost(tx: Connection, turn_id: str, call_id: str | None = None) -
 
 
 async def count_left(tx: Connection, turn_id: str) -> Sequence[Lost]:
-    """`count_lost` for every call of a turn that ends, in a transaction that has not waited for settles yet."""
+    """Runs `count_lost` for every call of a turn that ends, in a transaction that has not waited for settles yet."""
     await tx.execute(budgets.TO_CHARGE)
     return await count_lost(tx, turn_id)
 
 
 async def words_left(tx: Connection, turn_id: str) -> str:
-    """What was said in the attempt that the turn's last call had made as its provider failed; empty where it had ended.
+    """Returns the text that the turn's last call had streamed when its provider failed; empty if that attempt had
+    ended.
 
-    For a turn that is stopped while that call waits for its next attempt. `tx` holds the turn's lock.
+    It is for a turn that is stopped while the call waits for its next attempt. `tx` must hold the turn's lock.
     """
     said = await tx.fetchval(
         "SELECT said FROM model_calls WHERE turn_id = $1 AND reply IS NULL AND said IS NOT NULL "
@@ -408,6 +413,6 @@ async def words_left(tx: Connection, turn_id: str) -> str:
 
 
 async def charge_lost(tx: Connection, turn_id: str, lost: Sequence[Lost]) -> None:
-    """Put what was assumed in the place of what these attempts held of their day's budgets."""
+    """Replaces the reservations of these attempts in their day's budgets with their assumed usage."""
     for each in lost:
         await budgets.charge(tx, turn_id, each.call_id, each.epoch, each.used, each.used)

@@ -1,6 +1,7 @@
-"""The ledger of tool calls: planned, reserved, settled. SQL for perdure/core/calls/ledger.py, which decides.
+"""The ledger of tool calls: planned, reserved, settled. It contains the SQL; the rules are in
+perdure/core/calls/ledger.py.
 
-Every reservation locks the turn row first, so nothing is reserved after the turn was finished or stopped.
+Every reservation locks the turn's row first, so that nothing is reserved after the turn has ended or was stopped.
 """
 
 from dataclasses import dataclass
@@ -35,11 +36,11 @@ class Locked:
     user_id: str
     now: datetime
     errors: int
-    """Failed tries of the attempts before; a worker's death is none."""
+    """Failures of earlier attempts. A worker's crash is not counted."""
     published_version: str
-    """Of the agent as a new turn would get it; empty where it is not published any more."""
+    """The version of the published agent; empty if the agent is no longer published."""
     waived: tuple[str, ...]
-    """The tools that its turn may run without the approval that their cards ask for."""
+    """The exempt tools of the turn, which run without the approval that their cards require."""
 
 
 _READ = """
@@ -57,7 +58,8 @@ WHERE t.id = $1 FOR UPDATE OF t
 
 
 async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> Locked | None:
-    """Read the call, its turn and its approval; None where no such call was planned. `tx` holds the turn's lock."""
+    """Returns the call with its turn and its approval, or None if no such call was planned. `tx` must hold the turn's
+    lock."""
     r = await tx.fetchrow(_READ, call.address.turn_id, call.ask.call_id)
     if r is None:
         return None
@@ -95,7 +97,7 @@ ON CONFLICT (turn_id, call_id) DO NOTHING
 
 
 async def plan(tx: Connection, call: ToolCall, card: ToolCard) -> None:
-    """Put a call that the graph itself makes into the ledger. `tx` holds the turn's lock, or is about to take it."""
+    """Adds a call that the graph itself makes to the ledger. `tx` must hold the turn's lock, or take it next."""
     turn_id, call_id, args = call.address.turn_id, call.ask.call_id, call.ask.args or {}
     key = effect_key(turn_id, call_id)
     named = (call_id, call.agent_id, key, card.name, card.version, card.effect.value)
@@ -103,7 +105,7 @@ async def plan(tx: Connection, call: ToolCall, card: ToolCard) -> None:
 
 
 def _covering(r: asyncpg.Record, call: ToolCall) -> Covering:
-    """The approval of the call, with its digest recomputed from what is stored."""
+    """Returns the approval of the call, with its digest recomputed from the stored values."""
     decision = r["decision"] or {}
     args = decision["args"] if "args" in decision else r["frozen_args"]
     frozen = frozen_call_digest(
@@ -138,9 +140,9 @@ async def reserve(
     timeout_seconds: float,
     event: NewEvent,
 ) -> int:
-    """Make `attempt` the owner of the call and return its epoch; the approval, if any, is reserved with it.
+    """Makes `attempt` the owner of the call and returns its epoch. An approval of the call is reserved with it.
 
-    Until `deadline` it may send; what it sent may still act for the tool's time-out after that (`quiet_at`).
+    The attempt can send until `deadline`. What it has sent can act for the tool's timeout after that (`quiet_at`).
     """
     epoch = locked.row.held.epoch + 1 if locked.row.held else 1
     await tx.execute(
@@ -165,7 +167,8 @@ async def reserve(
 
 
 async def still_owned(tx: Connection, call: ToolCall, epoch: int) -> bool:
-    """Whether `epoch` may still send: asked just before it does (design section 4, zombies)."""
+    """Returns whether `epoch` can still send. It must be checked immediately before sending, because a frozen worker
+    may have lost the call."""
     return bool(
         await tx.fetchval(
             "SELECT true FROM tool_calls c JOIN turns t ON t.id = c.turn_id WHERE c.turn_id = $1 AND c.call_id = $2 "
@@ -179,7 +182,7 @@ async def still_owned(tx: Connection, call: ToolCall, epoch: int) -> bool:
 
 
 async def count_lost(tx: Connection, call: ToolCall) -> None:
-    """Record that a settle came from an attempt that no longer owned the call."""
+    """Records that an attempt that no longer owned the call tried to settle it."""
     await tx.execute(
         "UPDATE tool_calls SET lost_settles = lost_settles + 1 WHERE turn_id = $1 AND call_id = $2",
         call.address.turn_id,
@@ -188,7 +191,7 @@ async def count_lost(tx: Connection, call: ToolCall) -> None:
 
 
 async def count_error(tx: Connection, call: ToolCall, epoch: int) -> None:
-    """Count a try that failed and will be made again; the reservation stands."""
+    """Counts a failed attempt that will be repeated. The reservation remains."""
     await tx.execute(
         "UPDATE tool_calls SET errors = errors + 1 WHERE turn_id = $1 AND call_id = $2 AND epoch = $3",
         call.address.turn_id,
@@ -198,7 +201,7 @@ async def count_error(tx: Connection, call: ToolCall, epoch: int) -> None:
 
 
 async def release(tx: Connection, call: ToolCall, epoch: int) -> None:
-    """Give a reservation back: nothing was sent. Counts as a try that failed."""
+    """Releases a reservation if nothing was sent. It counts as a failed attempt."""
     await tx.execute(
         "WITH locked AS (SELECT id FROM turns WHERE id = $1 FOR UPDATE), "
         "freed AS (UPDATE tool_calls SET state = 'planned', first_sent_at = NULL, errors = errors + 1 FROM locked "
@@ -246,24 +249,25 @@ async def settle(
     message: NewMessage | None,
     events: list[NewEvent],
 ) -> bool:
-    """Record how a call ended if `epoch` still owns it; False, and counted, where it was lost to a later one."""
+    """Records the result of a call if `epoch` still owns it. Otherwise counts a lost settle and returns False."""
     turn_id, call_id = call.address.turn_id, call.ask.call_id
     row = await tx.fetchrow(_SETTLE, turn_id, call_id, epoch, state.value, outcome)
     if row is None:
         return False
     await record_outcome(tx, turn_id, row, state, message.content if message else None, waived=row["waived"])
-    if not row["ended"]:  # the last event of an ended turn is its `done`
+    if not row["ended"]:  # `done` is the last event of an ended turn
         await write(tx, call.address, events, [message] if message else [])
     return True
 
 
-# --- What became of a call that changes something, as the audit keeps it: what ran, with which arguments and result.
-# A call that a person allowed is told of under its approval; one that nobody was asked about and that acts outside,
-# under its effect, as its user's, and so is one that the tenant's policy let pass. What another free call changes in
-# our own tables is not told here.
+# --- Outcomes of effects in the audit trail
+#
+# An outcome contains the tool, the arguments and the result. An approved call is recorded under its approval. A call
+# without an approval is recorded under its effect, as its user's, if it changes a target or was exempt. Other calls
+# without an approval, which change only this database, are not recorded here.
 
 MOST_CHARACTERS = 2_000
-"""Of a result; all of it is the turn's message."""
+"""The maximum length of a recorded result; the turn's message contains all of it."""
 _OUTSIDE = frozenset({EffectClass.KEYED, EffectClass.OPAQUE})
 _RAN = frozenset({CallState.DONE, CallState.FAILED, CallState.OUTCOME_UNKNOWN})
 
@@ -271,10 +275,11 @@ _RAN = frozenset({CallState.DONE, CallState.FAILED, CallState.OUTCOME_UNKNOWN})
 async def record_outcome(
     tx: Connection, turn_id: str, row: asyncpg.Record, state: CallState, result: str | None, *, waived: bool = False
 ) -> None:
-    """Append what became of the call, in the transaction that says so; no result: nothing came back.
+    """Appends the outcome of the call to the audit trail, in the transaction that records it. `result` is None if the
+    call returned nothing.
 
-    `row` has its call_id, key, tool, effect and args as they ran, its turn's user_id, and as approval_id that of the
-    approval which let it run, None where it needed none; `waived` is whether that was the tenant's policy.
+    `row` contains call_id, key, tool, effect and the args that ran, and the turn's user_id. Its approval_id is the
+    approval of the call, or None if it needed none. `waived` is true if the tool was exempt.
     """
     args: dict[str, JsonValue] = row["args"]
     body: dict[str, JsonValue] = {

@@ -1,6 +1,7 @@
-"""Wake-ups that must not be lost: rows of ids, written in the transaction that made them necessary.
+"""Wake signals that must not be lost: rows of ids, written in the transaction that causes them.
 
-Whoever commits a row may deliver it at once and remove it; the relay delivers what is left when it is due.
+The process that commits a row can deliver it immediately and remove it. The relay delivers the remaining rows when they
+are due.
 """
 
 from dataclasses import dataclass
@@ -12,11 +13,11 @@ from perdure.contracts.turns import Carried, Routing, TurnAddress, TurnInput, Tu
 from perdure.store.database import Connection, Database
 
 HEAD_START = "1 second"
-"""How long the writer has to deliver its own row before the relay does."""
+"""The time that the writer has to deliver its row before the relay does."""
 
 
 class Wake(StrEnum):
-    """What a row asks for."""
+    """The kinds of wake signals."""
 
     START = "start"
     RING = "ring"
@@ -25,7 +26,7 @@ class Wake(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One wake-up: whom, why."""
+    """A wake signal for a turn."""
 
     id: int
     tenant_id: str
@@ -33,13 +34,13 @@ class Note:
     turn_id: str
     request_id: str = ""
     begins: TurnInput | None = None
-    """What the workflow begins with, where the writer knows it; the relay reads it from the turn's row."""
+    """The workflow's input, if the writer knows it. The relay reads it from the turn's row."""
     attempts: int = 0
-    """How often the relay has taken it, this time included."""
+    """The number of times that the relay has claimed it, including this one."""
 
 
 async def put(tx: Connection, tenant_id: str, kind: Wake, turn_id: str, request_id: str = "") -> Note:
-    """Write a wake-up that the caller will try to deliver itself after the commit."""
+    """Writes a wake signal. The caller should deliver it after the commit."""
     number = await tx.fetchval(
         "INSERT INTO outbox (tenant_id, kind, turn_id, request_id, due_at) "
         f"VALUES ($1, $2, $3, $4, now() + interval '{HEAD_START}') RETURNING id",
@@ -52,12 +53,13 @@ async def put(tx: Connection, tenant_id: str, kind: Wake, turn_id: str, request_
 
 
 async def delivered(db: Database, note: Note) -> None:
-    """Forget a wake-up that has been delivered."""
+    """Deletes a delivered wake signal."""
     await db.execute(note.tenant_id, f"DELETE FROM outbox WHERE id = {note.id:d}")
 
 
 async def claim_due(relay_pool: asyncpg.Pool, most: int = 50) -> list[Note]:
-    """Take due wake-ups of all tenants for ten seconds; only the relay's role sees them. Safe to run twice."""
+    """Claims due wake signals of all tenants for ten seconds. Only the relay's role can see them. Concurrent relays
+    claim different signals."""
     rows = await relay_pool.fetch(
         "UPDATE outbox SET due_at = now() + interval '10 seconds', attempts = attempts + 1 WHERE id IN ("
         "SELECT id FROM outbox WHERE due_at <= now() ORDER BY due_at, id LIMIT $1 FOR UPDATE SKIP LOCKED) "
@@ -71,15 +73,15 @@ async def claim_due(relay_pool: asyncpg.Pool, most: int = 50) -> list[Note]:
 
 
 async def forget(relay_pool: asyncpg.Pool, notes: list[int]) -> None:
-    """Remove delivered wake-ups, by the relay."""
+    """Deletes delivered wake signals with the relay's role."""
     await relay_pool.execute("DELETE FROM outbox WHERE id = ANY($1)", notes)
 
 
-# --- What the workflow of a turn begins with: read by whoever delivers its start.
+# --- Input of a turn's workflow, read by the process that delivers its start
 
 
 async def workflow_input(tx: Connection, turn_id: str) -> TurnInput | None:
-    """What the workflow of an open turn starts with; None where the turn is gone, queued or has ended."""
+    """Returns the input of an open turn's workflow. Returns None if the turn does not exist, is queued or has ended."""
     row = await tx.fetchrow("SELECT * FROM turns WHERE id = $1", turn_id)
     if row is None or row["ended_at"] is not None or row["status"] == TurnStatus.QUEUED.value:
         return None

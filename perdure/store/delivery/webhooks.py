@@ -1,4 +1,4 @@
-"""Webhooks of a tenant: where notices of its approvals go."""
+"""Webhooks of a tenant, and the delivery of notices about its approvals."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,7 +21,7 @@ WHERE w.ended_at IS NULL GROUP BY w.id, u.name ORDER BY w.made_at
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """One receiver."""
+    """A webhook with the state of its deliveries."""
 
     id: str
     url: str
@@ -29,20 +29,20 @@ class Webhook:
     made_by: str
     made_at: datetime
     waiting: int = 0
-    """Notices that are on their way."""
+    """Notices that are not delivered yet."""
     given_up: int = 0
-    """Notices that it did not take, for most of a day."""
+    """Notices that were given up after most of a day."""
     problem: str | None = None
-    """What the last notice met that did not get through."""
+    """The error of the last notice that failed."""
 
 
 async def list_webhooks(tx: Connection) -> list[Webhook]:
-    """Those that are told now, with how it goes."""
+    """Returns the active webhooks with the state of their deliveries, oldest first."""
     return [_webhook(row) for row in await tx.fetch(_SHOWN)]
 
 
 async def add_webhook(tx: Connection, url: str, actor: str, name: str, *, with_args: bool) -> tuple[Webhook, str]:
-    """Tell this address from now on; with the secret that its receiver verifies with.
+    """Adds a webhook. Returns it with the secret that its receiver verifies notices with.
 
     Raises: CallerError 409 `too_many_webhooks`.
     """
@@ -65,7 +65,7 @@ async def add_webhook(tx: Connection, url: str, actor: str, name: str, *, with_a
 
 
 async def end_webhook(tx: Connection, webhook_id: str, actor: str) -> None:
-    """Tell it nothing more.
+    """Ends a webhook and deletes its undelivered notices.
 
     Raises: CallerError 404 `webhook_not_found`.
     """
@@ -91,10 +91,10 @@ def _webhook(row: asyncpg.Record) -> Webhook:
     )
 
 
-# --- Notices on their way to webhooks: claimed by the relay, read as things are when they are sent.
+# --- Delivery of notices: claimed by the relay, with the approval's state at the time of sending
 
 TAKEN_SECONDS = 60
-"""A relay that is killed while it sends leaves its notices to be sent again after this."""
+"""If a relay is killed while it sends, its notices are sent again after this time."""
 _CLAIM = f"""
 UPDATE notices SET due_at = now() + interval '{TAKEN_SECONDS} seconds', attempts = attempts + 1 WHERE id IN (
   SELECT id FROM notices WHERE due_at <= now() AND gave_up_at IS NULL ORDER BY due_at, at LIMIT $1
@@ -105,7 +105,7 @@ RETURNING id, tenant_id, webhook_id, approval_id, event, at, attempts
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One that is due."""
+    """A notice that is due."""
 
     id: str
     tenant_id: str
@@ -114,21 +114,22 @@ class Notice:
     event: str
     at: datetime
     attempts: int
-    """This one included."""
+    """The number of attempts, including this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """Where a notice goes."""
+    """The destination of a notice."""
 
     url: str
     key_id: str
-    """Of the key that its secret is made under."""
+    """The id of the key that the webhook's secret is derived from."""
     with_args: bool
 
 
 async def claim_due_notices(relay_pool: asyncpg.Pool, most: int = 20) -> list[Notice]:
-    """Take due notices of all tenants for a minute; only the relay's role sees them. Safe to run twice."""
+    """Claims due notices of all tenants for a minute. Only the relay's role can see them. Concurrent relays claim
+    different notices."""
     return [
         Notice(str(r["id"]), r["tenant_id"], str(r["webhook_id"]), str(r["approval_id"]), *tuple(r)[4:])
         for r in await relay_pool.fetch(_CLAIM, most)
@@ -136,7 +137,7 @@ async def claim_due_notices(relay_pool: asyncpg.Pool, most: int = 20) -> list[No
 
 
 async def receiver_of(tx: Connection, notice: Notice) -> Receiver | None:
-    """Where it goes; None where its webhook has ended."""
+    """Returns the notice's destination, or None if its webhook has ended."""
     row = await tx.fetchrow(
         "SELECT url, key_id, with_args FROM webhooks WHERE id = $1 AND ended_at IS NULL", notice.webhook_id
     )
@@ -144,12 +145,12 @@ async def receiver_of(tx: Connection, notice: Notice) -> Receiver | None:
 
 
 async def notice_delivered(relay_pool: asyncpg.Pool, notice: Notice) -> None:
-    """Forget one that got through, or that nobody waits for."""
+    """Deletes a notice that was delivered or is no longer needed."""
     await relay_pool.execute("DELETE FROM notices WHERE id = $1", notice.id)
 
 
 async def notice_failed(relay_pool: asyncpg.Pool, notice: Notice, problem: str, wait: timedelta | None) -> None:
-    """Try it again after `wait`; None: give it up."""
+    """Schedules the next attempt after `wait`. With None, gives the notice up."""
     await relay_pool.execute(
         "UPDATE notices SET problem = $2, due_at = now() + coalesce($3::interval, '0'), "
         "gave_up_at = CASE WHEN $3::interval IS NULL THEN now() END WHERE id = $1",

@@ -1,8 +1,8 @@
-"""Erasing a person: all words of theirs go, and the audit chain still verifies, since its rows hold digests alone.
+"""Erases a user's texts. The audit chain still verifies, because its rows contain only digests.
 
-It takes many small transactions. The first disables the person and announces what goes, in a signed row that accounts
-for it; the last one looks once more at everything, takes the name for good, and says that it is done. In between it may
-be cut off and asked for again: it goes on where it was.
+An erasure takes many small transactions. The first one disables the user and announces the erasure in a signed row,
+which accounts for the erased rows. The last one checks everything again, retires the name permanently and records
+the completion. If an erasure is interrupted, a repeated request continues it.
 """
 
 import re
@@ -22,7 +22,7 @@ from perdure.store.database import Connection, Database
 from perdure.store.events.live import LiveTokens
 from perdure.store.identity.users import retire
 
-# --- Whether a person may be erased now: nothing of theirs is under way that would say their words again, or need them.
+# --- Conditions of an erasure: no open work would repeat the user's texts or need them
 
 _OPEN = """
 SELECT id::text FROM turns WHERE user_id = $1 AND ended_at IS NULL
@@ -37,7 +37,10 @@ WHERE t.user_id = $1 AND k.state = 'outcome_unknown' LIMIT 20
 
 
 async def may_be_erased(tx: Connection, user_id: str) -> None:
-    """Raises: CallerError 409 `turns_open`, `effects_unsettled`."""
+    """Checks that the user has no open work.
+
+    Raises: CallerError 409 `turns_open`, `effects_unsettled`.
+    """
     turns = [row[0] for row in await tx.fetch(_OPEN, user_id)]
     if turns:
         raise CallerError(
@@ -57,21 +60,22 @@ async def may_be_erased(tx: Connection, user_id: str) -> None:
         )
 
 
-# --- What goes with a person, table by table: each step a statement that takes some rows and finds none once it is
-# done. Here is the person's own: the conversations with all that their turns said and did. The entities, the prompts in
-# use and the numbers of the tenant stay.
+# --- Steps for the user's own rows, by table
+#
+# Each step is a statement that erases some rows and finds none when it is done. The steps cover the user's
+# conversations with all data of their turns. The tenant's entities, prompts in use and counts remain.
 
 CHUNK_ROWS = 1_000
-"""So that no statement holds its rows for long, and none reaches the API's limit of five seconds."""
+"""Rows per statement. No statement locks its rows for long or reaches the API's limit of five seconds."""
 
 
 class Step(NamedTuple):
-    """One kind of row, and how a chunk of it is erased."""
+    """A kind of row and the statement that erases a chunk of it."""
 
     table: str
     sql: str
     takes: tuple[str, ...] = ("user_id",)
-    """Of the erasure, in the order of the statement's parameters."""
+    """Attributes of the erasure, in the order of the statement's parameters."""
 
 
 def _bodies(which: str, *takes: str) -> Step:
@@ -84,7 +88,7 @@ def _bodies(which: str, *takes: str) -> Step:
 
 
 def _of_turns(table: str, sets: str, left: str, extra: str = "") -> Step:
-    """Rows of the person's turns; `left` says which have not been erased yet."""
+    """Returns a step for rows of the user's turns. `left` is the condition for rows that are not erased yet."""
     sql = (
         f"UPDATE {table} x SET {sets} WHERE x.ctid = ANY(ARRAY(SELECT r.ctid FROM turns t JOIN {table} r "
         f"ON r.turn_id = t.id WHERE t.user_id = $1 AND ({left}) {extra} LIMIT {CHUNK_ROWS}))"
@@ -94,7 +98,8 @@ def _of_turns(table: str, sets: str, left: str, extra: str = "") -> Step:
 
 OWN: tuple[Step, ...] = (
     _bodies("a.actor = $1", "user_id", "audit_id"),
-    _bodies("a.turn_id = ANY($1::uuid[])", "turns", "audit_id"),  # as announced: whose a turn is can be changed
+    # the announced turns, because the owner of a turn can change
+    _bodies("a.turn_id = ANY($1::uuid[])", "turns", "audit_id"),
     _bodies("a.subject = $1::uuid::text", "user_id", "audit_id"),
     Step(
         "messages",
@@ -109,7 +114,8 @@ OWN: tuple[Step, ...] = (
         f"WHERE c.user_id = $1 AND e.data <> '{{}}' LIMIT {CHUNK_ROWS}))",
     ),
     _of_turns("model_calls", "reply = NULL, said = NULL", "r.reply IS NOT NULL OR r.said IS NOT NULL"),
-    # Without their nonce nobody can guess at what digests were made of; the ledger's digest has none.
+    # The digest of a tool call has no nonce, so its arguments could be guessed from it: it is erased. Other digests
+    # cannot be guessed once their nonce is erased.
     _of_turns(
         "tool_calls",
         "args = '{}', digest = '', outcome = NULL, comment = NULL, provider_call_id = ''",
@@ -161,7 +167,7 @@ OWN: tuple[Step, ...] = (
         f"JOIN conversation_facts f ON f.conversation_id = c.id WHERE c.user_id = $1 LIMIT {CHUNK_ROWS}))",
     ),
     Step("user_facts", f"SELECT FROM forget_facts_of($1, {CHUNK_ROWS})"),
-    # With its versions; what the person proposed, and the own words beside what is shared (migration 0012).
+    # With all versions, the user's proposals, and the user's own comments and evidence on shared ones (migration 0012).
     Step("memory_documents", f"SELECT FROM forget_documents_of($1, {CHUNK_ROWS})"),
     Step(
         "turns",
@@ -178,7 +184,7 @@ OWN: tuple[Step, ...] = (
         "WHERE id = ANY(ARRAY(SELECT id FROM conversations WHERE user_id = $1 "
         f"AND (title <> '' OR metadata <> '{{}}' OR text_bytes > 0 OR deleted_at IS NULL) LIMIT {CHUNK_ROWS}))",
     ),
-    Step("byte_usage", FORGET_TEXTS),  # what is counted of texts; files and documents count themselves
+    Step("byte_usage", FORGET_TEXTS),  # counts the bytes of texts; files and documents update their own counts
     Step(
         "idempotency",
         "DELETE FROM idempotency WHERE ctid = ANY(ARRAY("
@@ -193,21 +199,22 @@ OWN: tuple[Step, ...] = (
     Step("prompt_versions", "DELETE FROM prompt_versions WHERE author = $1 AND stage = 'draft'"),
     Step("delegations", "UPDATE delegations SET ended_at = now() WHERE $1 IN (user_id, to_user) AND ended_at IS NULL"),
 )
-"""What is the person's own."""
+"""The steps for the user's own rows."""
 
 
-# --- What is a person's in what belongs to others: the name, comments, and reasons that models were given.
-# What others asked for stays theirs, also where the person edited it, and what the engine said of it stays too.
+# --- Steps for rows of other users: the user's name, comments, and reasons that models received
+#
+# Requests of other users remain theirs, even if this user edited them. The engine's texts about them remain too.
 
 NAMING = (
     "name", "by", "to", "from", "for", "edited_by", "requested_by", "decided_by", "settled_by", "assignee",
     "claimed_by", "was_claimed_by", "created_by", "invited_by", "fallback", "reviewer", "reviewers", "reviewers_before",
 )  # fmt: skip
-"""The keys under which values name a person, alone or in a list."""
+"""The JSON keys whose values name a user, alone or in a list."""
 NAMED = "$.** ? (" + " || ".join(f"@.{key} == $name" for key in NAMING) + ")"
-"""In lax mode, so that a list is looked into."""
+"""The path uses lax mode, so that it matches inside lists."""
 TOUCHED = "SELECT turn_id FROM audit WHERE (actor = $1 OR id = ANY($2)) AND turn_id IS NOT NULL"
-"""The turns in which the person did something or is named: every act of a person is audited."""
+"""The turns in which the user acted or is named. The audit trail contains every action of a user."""
 
 _SILENCE = "jsonb_build_object('comment', '', 'reason_code', '')"
 _NAMING = ("user_id", "also", "naming", "renamed", "name")
@@ -216,14 +223,14 @@ _UNRAISED = ("user_id", "also", "unraised")
 
 
 def _renamed(column: str) -> str:
-    """A value with the person's pseudonym in the place of the name, and without words of the person's."""
+    """Returns an assignment that replaces the user's name with the pseudonym and removes the user's comments."""
     said = f"{column} || CASE WHEN $5 IN ({column}->>'by', {column}->>'settled_by') THEN {_SILENCE} ELSE '{{}}' END"
     return f"{column} = regexp_replace(({said})::text, $3, $4, 'g')::jsonb"
 
 
-# The reason of a denial is the last word on its call: that of whoever took it back, else of whoever decided. It stands
-# in the tool's message, and the beginning of that in the outcome and the event: JSON, cut somewhere maybe. A call
-# that is still planned was denied as its turn broke off, before the model could be told.
+# The reason of a denial comes from the user who withdrew the approval, or else from the reviewer. The tool's message
+# contains it. The outcome and the event contain the beginning of that message: JSON that may be cut at any position. A
+# call that is still planned was denied when its turn broke off, before the model received the denial.
 _DENIED = f"""
 SELECT a.turn_id, a.call_id, a.conversation_id FROM approvals a
 JOIN tool_calls k ON k.turn_id = a.turn_id AND k.call_id = a.call_id AND k.state IN ('denied', 'planned')
@@ -233,7 +240,8 @@ WHERE a.turn_id = ANY(ARRAY({TOUCHED})) AND CASE WHEN a.withdrawal IS NULL THEN 
 
 
 def _reasoned(text: str) -> str:
-    """Whether a denial gives a reason; inside of its strings the quotes are escaped."""
+    """Returns an SQL condition: the denial contains a reason. Quotes inside JSON strings are escaped, so they cannot
+    match."""
     return f"""position(',"reason":"' IN {text}) > 0"""
 
 
@@ -272,7 +280,8 @@ ELSEWHERE: tuple[Step, ...] = (
         "UPDATE approvals SET assignee = nullif(assignee, $1), claimed_by = nullif(claimed_by, $1) "
         "WHERE status = 'pending' AND $1 IN (assignee, claimed_by)",
     ),
-    Step(  # a later pause of the turn: notes of the engine's own have no id, and say who refused, and why
+    # snapshots of a later pause: the engine's notes have no id, and name the reviewer who rejected and the reason
+    Step(
         "approvals",
         "UPDATE approvals SET snapshot = jsonb_set(snapshot, '{messages}', (SELECT jsonb_agg("
         "CASE WHEN m ? 'id' OR m ? 'skill_id' THEN m ELSE m - 'text' END ORDER BY n) "
@@ -302,7 +311,7 @@ ELSEWHERE: tuple[Step, ...] = (
         f"WHERE {_reasoned('e.' + _SHOWN)} LIMIT {CHUNK_ROWS}))",
         _BY_HAND,
     ),
-    Step(  # who did not raise a limit, and why
+    Step(  # the user who did not raise a limit, and the reason
         "turns",
         "UPDATE turns SET problem = jsonb_set(problem, '{message}', to_jsonb(regexp_replace("
         "problem->>'message', $3, '; a reviewer did not raise it'))) "
@@ -340,7 +349,7 @@ ELSEWHERE: tuple[Step, ...] = (
         "idempotency",
         "UPDATE idempotency SET answer = '{\"erased\": true}' WHERE answer <> '{\"erased\": true}' "
         "AND (answer->>'turn_id' IN (SELECT id::text FROM turns WHERE user_id = $1) "
-        # Of many at once an answer may tell of a decision before, with the arguments that it changed.
+        # An answer to a bulk decision can contain an earlier decision, with the arguments that it changed.
         "OR jsonb_path_query_array(answer, '$.items[*].id') ?| ARRAY("
         "SELECT a.id::text FROM turns t JOIN approvals a ON a.turn_id = t.id WHERE t.user_id = $1) "
         f"OR jsonb_path_exists(answer, '{NAMED}', jsonb_build_object('name', $2::text)))",
@@ -349,7 +358,8 @@ ELSEWHERE: tuple[Step, ...] = (
 )
 
 Histories = Callable[[Sequence[str]], Awaitable[tuple[int, int]]]
-"""Takes away what is kept of turns beside Postgres: how many runs went, and of how many turns some are left."""
+"""Deletes the histories of the given turns that are stored outside Postgres. Returns the number of deleted runs and the
+number of turns with runs left."""
 _SCAN_SECONDS = 300.0
 _TURNS = "SELECT id::text FROM turns WHERE user_id = $1 AND id <> ALL($2::uuid[])"
 _NAMED = f"""
@@ -367,39 +377,39 @@ _ALSO = "UPDATE audit_bodies SET data = NULL, salt = NULL, erased_by = $2 WHERE 
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """An erasure under way: what its statements are given."""
+    """An erasure in progress, with the parameters of its statements."""
 
     user_id: str
     name: str
     audit_id: int
-    """The row that accounts for it."""
+    """The audit row that accounts for the erasure."""
     turns: tuple[str, ...] = ()
-    """The person's, as announced."""
+    """The user's turns, as announced."""
     also: tuple[int, ...] = ()
-    """Audit rows of others that name the person, as announced."""
+    """Audit rows of other users that name the user, as announced."""
 
     @property
     def pseudonym(self) -> str:
-        """Who the person is afterwards."""
+        """The user's name after the erasure."""
         return f"erased-{self.user_id}"
 
     @property
     def naming(self) -> str:
-        """The pattern of a JSON text that names the person."""
+        """A pattern that matches JSON text that names the user."""
         return f'"({"|".join(NAMING)})": "{re.escape(self.name)}"'
 
     @property
     def unraised(self) -> str:
-        """The pattern of what a turn ends with whose limit the person did not raise."""
+        """A pattern that matches the problem text of a turn whose limit the user did not raise."""
         return f"; {re.escape(self.name)} did not raise it.*"
 
     @property
     def renamed(self) -> str:
-        """What comes in the place of that."""
+        """The replacement for matches of `naming`."""
         return f'"\\1": "{self.pseudonym}"'
 
     def given(self, step: Step) -> list[Any]:
-        """The parameters of a step."""
+        """Returns the parameters of a step."""
         return [getattr(self, name) for name in step.takes]
 
 
@@ -411,12 +421,14 @@ async def erase(
     live: LiveTokens | None = None,
     histories: Histories | None = None,
 ) -> dict[str, object]:
-    """Erase the person of this name; who it is from now on, and how many rows of each table went. Nobody else can have
-    the name afterwards. `live` is where live tokens are, which would go by themselves within an hour; `histories` takes
-    away what was carried from activity to activity of turns, which goes by itself when their retention is over.
+    """Erases the user with this name. Returns the pseudonym and the number of erased rows per table. The name cannot be
+    used again.
 
-    Raises: CallerError 404 `user_not_found`, 409 `own_data`, `turns_open`, `effects_unsettled`; nothing is lost where
-    it is raised or cut off half-way: ask again.
+    `live` stores the live tokens; without it they expire within an hour. `histories` deletes what workflows passed
+    between activities; without it those histories remain until their retention ends.
+
+    Raises: CallerError 404 `user_not_found`, 409 `own_data`, `turns_open`, `effects_unsettled`. If it raises or is
+    interrupted, nothing is lost: the caller can repeat the request.
     """
     async with db.transaction(tenant_id) as tx:
         erasure = await _begin(tx, name, actor)
@@ -439,7 +451,7 @@ async def erase(
 
 
 async def _forgotten(db: Database, tenant_id: str, erasure: Erasure, histories: Histories | None) -> tuple[int, int]:
-    """Take away the histories of the person's turns, and of those in which the person did something."""
+    """Deletes the histories of the user's turns, and of turns in which the user acted."""
     async with db.transaction(tenant_id) as tx:
         rows = await tx.fetch(_CARRIED, erasure.user_id, list(erasure.also), timeout=_SCAN_SECONDS)
     turns = [row[0] for row in rows]
@@ -463,7 +475,8 @@ async def _begin(tx: Connection, name: str, actor: str) -> Erasure:
 
 
 async def _announced(tx: Connection, erasure: Erasure, actor: str, *, again: bool) -> Erasure:
-    """Put on record what has not been said yet to go with the person. `again`: only where there is anything."""
+    """Announces the turns and audit rows that have not been announced yet. With `again`, writes nothing if there are
+    none."""
     turns = [row[0] for row in await tx.fetch(_TURNS, erasure.user_id, erasure.turns)]
     named = await tx.fetch(_NAMED, erasure.user_id, erasure.name, list(KEPT_KINDS), timeout=_SCAN_SECONDS)
     also = [row["id"] for row in named]
@@ -480,14 +493,14 @@ async def _conversations(db: Database, tenant_id: str, user_id: str) -> list[str
 
 
 async def _do(tx: Connection, step: Step, erasure: Erasure) -> int:
-    """A chunk of a step; how many rows it took."""
+    """Runs one chunk of a step and returns the number of affected rows."""
     return int((await tx.execute(step.sql, *erasure.given(step))).rpartition(" ")[2])
 
 
 async def _end(
     tx: Connection, erasure: Erasure, actor: str, erased: Counter[str], histories: dict[str, JsonValue]
 ) -> None:
-    # Under this lock nobody begins a turn for the person any more; whoever held it before is seen by the steps.
+    # Under this lock no turn can start for the user. The steps see the work of earlier lock holders.
     await tx.execute("SELECT FROM users WHERE id = $1 FOR UPDATE", erasure.user_id)
     await may_be_erased(tx, erasure.user_id)
     erasure = await _announced(tx, erasure, actor, again=True)

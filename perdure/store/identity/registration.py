@@ -1,5 +1,5 @@
-"""Who may register: the first person of a tenant with a setup code, as its administrator; later people with an
-invitation, or everybody as a requester if the operator says so."""
+"""Registration. The first user of a tenant registers with a setup code and becomes its administrator. Later users need
+an invitation, unless the operator lets everyone register as a requester."""
 
 import secrets
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from perdure.store.identity import sign_in, users
 FIRST_ROLES = ("requester", "reviewer", "admin")
 ROLES = ("requester",)
 LOCAL_USERS = ("requester", "reviewer", "admin")
-"""The embedded stack's own, who are not people."""
+"""The users of the embedded stack, which are not people."""
 CODE_LASTS = timedelta(hours=24)
 _ONE_AT_A_TIME = (
     "SELECT pg_advisory_xact_lock(hashtextextended('perdure register ' || current_setting('perdure.tenant'), 0))"
 )
-"""Or two could be the first."""
+"""A lock, so that two users cannot both register as the first."""
 _TENANT = """
 SELECT EXISTS (SELECT FROM tenants WHERE tenant_id = current_setting('perdure.tenant')) AS is_there,
   EXISTS (SELECT FROM users WHERE tenant_id = current_setting('perdure.tenant') AND name <> ALL($1)
@@ -36,25 +36,25 @@ _CODE = "SELECT code_sha256, wrong_tries, expires_at <= clock_timestamp() AS is_
 
 @dataclass(frozen=True, slots=True)
 class Newcomer:
-    """A person who asks to be let in, and by what."""
+    """A person who wants to register, with an invitation or a setup code."""
 
     name: str
     display_name: str = ""
     invitation: str = ""
     setup_code: str = ""
     is_vouched_for: bool = False
-    """By a local administrator's token."""
+    """True if a local administrator's token admits the person."""
 
 
 async def awaits_first(tx: Connection, *, local: bool) -> bool:
-    """Whether the tenant exists and has no administrator yet, whoever else has come, at the provider for example.
-    `local`: on the embedded stack, whose own users are not people."""
+    """Returns whether the tenant exists and has no administrator yet. Other users may exist, for example from an
+    identity provider. `local` is true on the embedded stack, whose own users are not people."""
     row = await tx.fetchrow(_TENANT, list(LOCAL_USERS) if local else [])
     return row is not None and row["is_there"] and not row["is_taken"]
 
 
 async def invited_as(tx: Connection, comer: Newcomer) -> str:
-    """The display name under which this person was invited; the one that the person gives comes first.
+    """Returns the display name of the registration, or else the one of the invitation.
 
     Raises: CallerError 403 `invitation_invalid`.
     """
@@ -63,9 +63,9 @@ async def invited_as(tx: Connection, comer: Newcomer) -> str:
 
 
 async def registration_refusal(tx: Connection, comer: Newcomer, *, is_open: bool, local: bool) -> CallerError | None:
-    """Why this person may not register without an invitation, or None. A wrong setup code is counted: let the
-    transaction commit."""
-    # A tenant that is not there is answered as one that is closed, so that a caller cannot tell which tenants exist.
+    """Returns why this person cannot register without an invitation, or None. A wrong setup code is counted, so the
+    caller must let the transaction commit."""
+    # A missing tenant gets the same error as a closed one, so that callers cannot find out which tenants exist.
     if await awaits_first(tx, local=local):
         if comer.is_vouched_for or (is_open and not comer.setup_code):
             return None
@@ -92,8 +92,8 @@ async def _kept(tx: Connection, *, lock: bool = False) -> SetupCode | None:
 async def register(
     tx: Connection, comer: Newcomer, hashed: str, *, is_open: bool, local: bool
 ) -> tuple[str, Credential, bool]:
-    """The id of the person, who now has this password, what they are signed in by, and whether they are the first.
-    Roles are given here, and never taken from the caller.
+    """Registers a user with this password. Returns the user's id, their credential, and whether they are the first
+    user. Roles are set here and never taken from the caller.
 
     Raises: CallerError 401 `setup_code_needed`; 403 `setup_code_invalid`, `invitation_needed`, `invitation_invalid`;
     409 `user_exists`, `name_erased`.
@@ -122,7 +122,10 @@ _REGISTERED = Credential(How.REGISTRATION)
 
 
 async def _use_code(tx: Connection, comer: Newcomer) -> None:
-    """Raises: CallerError 403 `setup_code_invalid` where it was good a moment ago."""
+    """Uses up the setup code.
+
+    Raises: CallerError 403 `setup_code_invalid` if it has just become invalid.
+    """
     used = await tx.fetchval(
         "DELETE FROM setup_codes WHERE code_sha256 = $1 AND expires_at > clock_timestamp() AND wrong_tries < $2 "
         "RETURNING true",
@@ -142,8 +145,9 @@ def _closed() -> CallerError:
 
 
 async def ensure_code(owner: Connection, tenant_id: str, before: str, *, local: bool) -> str:
-    """The setup code of a tenant without people: `before` if it is still good, else a new one, which voids the one
-    there was. Empty for a tenant that has people. In a transaction of the tenant, by the owner."""
+    """Returns the setup code of a tenant without an administrator: `before` if it is still valid, else a new code,
+    which replaces the old one. Returns an empty string if the tenant has an administrator. It must run in a transaction
+    of the tenant, as the database owner."""
     await owner.execute(_ONE_AT_A_TIME)
     if not await awaits_first(owner, local=local):
         await owner.execute("DELETE FROM setup_codes WHERE tenant_id = $1", tenant_id)
@@ -156,19 +160,19 @@ async def ensure_code(owner: Connection, tenant_id: str, before: str, *, local: 
     return code
 
 
-# --- Invitations: somebody whom an administrator has named sets a password, once, within a week.
+# --- Invitations: a user whom an administrator has added sets a password, once, within 7 days
 
 _LASTS = "interval '7 days'"
 _IN_USE = """
 (EXISTS (SELECT FROM passwords p WHERE p.user_id = t.id) OR EXISTS (SELECT FROM identities d WHERE d.user_id = t.id)
   OR EXISTS (SELECT FROM api_tokens k WHERE k.user_id = t.id AND NOT k.created_by && t.created_by))
 """
-"""Whether the account has a way in that the inviter did not create."""
+"""SQL: the account has a sign-in method that the inviter did not create."""
 
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """One that was just made; its token is shown once."""
+    """A new invitation; its token is shown once."""
 
     name: str
     token: str
@@ -176,7 +180,8 @@ class Invitation:
 
 
 async def invite(tx: Connection, name: str, actor: str, credential: Credential) -> Invitation:
-    """Invite a person of the tenant; an invitation made before is void. `credential` is what the actor is signed in by.
+    """Invites a user of the tenant. An earlier invitation becomes invalid. `credential` is what the actor signed in
+    with.
 
     Raises: CallerError 404 `user_not_found`.
     """
@@ -198,7 +203,7 @@ async def invite(tx: Connection, name: str, actor: str, credential: Credential) 
 
 
 async def check_invitation(tx: Connection, token: str, name: str) -> str:
-    """The display name of the person of this name, if this is an invitation for them.
+    """Returns the display name of the user with this name, if the invitation is for them.
 
     Raises: CallerError 403 `invitation_invalid`.
     """
@@ -214,7 +219,7 @@ async def check_invitation(tx: Connection, token: str, name: str) -> str:
 
 
 async def take_invitation(tx: Connection, token: str, name: str) -> tuple[str, Credential]:
-    """Use it up; the id of the person of this name, and what the person is signed in by from now on.
+    """Uses up an invitation. Returns the id of the user with this name, and their credential.
 
     Raises: CallerError 403 `invitation_invalid`.
     """
@@ -228,8 +233,8 @@ async def take_invitation(tx: Connection, token: str, name: str) -> tuple[str, C
     if row is None:
         raise _invalid()
     inviters = tuple(map(str, row["created_by"]))
-    # An inviter who resets the password of an account that others use could act as its owner; a first invitation
-    # opens an account that nobody has used.
+    # An inviter who resets the password of an account in use could act as its owner. A first invitation opens an unused
+    # account.
     made = Credential(How.INVITATION, inviters) if row["in_use"] else Credential(How.INVITATION, (), inviters)
     return str(row["id"]), made
 

@@ -1,4 +1,4 @@
-"""Sessions of people: begun by signing in, ended by signing out, by time, or by whoever takes the person's access."""
+"""User sessions. They begin with a sign-in and end with a sign-out, by expiry, or when the user's access is removed."""
 
 import re
 import secrets
@@ -17,9 +17,9 @@ from perdure.store.database import Connection, new_id
 from perdure.store.valkey import Valkey
 
 MOST_SESSIONS = timedelta(days=90)
-"""However often it is refreshed, a session ends this long after it began: the person signs in again."""
+"""The maximum duration of a session, however often it is refreshed. After it the user must sign in again."""
 _KEPT = "interval '7 days'"
-"""After its end a session is nobody's question any more."""
+"""Ended sessions are deleted after this time."""
 _FORGET = f"""
 DELETE FROM sessions WHERE id = ANY(ARRAY(
   SELECT id FROM sessions WHERE expires_at < now() - {_KEPT} ORDER BY expires_at LIMIT 100 FOR UPDATE SKIP LOCKED))
@@ -28,7 +28,7 @@ DELETE FROM sessions WHERE id = ANY(ARRAY(
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One that has just begun or been prolonged."""
+    """A session that has just begun or was extended."""
 
     id: str
     user_id: str
@@ -38,7 +38,8 @@ class Session:
 async def begin_session(
     tx: Connection, user_id: str, lasts: timedelta, credential: Credential, *, local: bool = False
 ) -> Session:
-    """A new session, opened by `credential`. `local`: by a token of the stack for its own machine."""
+    """Begins a session for the user who signed in with `credential`. `local` marks sessions of a token that the stack
+    created for its own machine."""
     session_id = new_id()
     expires_at = await tx.fetchval(
         "INSERT INTO sessions (id, tenant_id, user_id, local, expires_at, how, created_by, invited_by) VALUES "
@@ -57,7 +58,7 @@ async def begin_session(
 
 
 async def end_session(tx: Connection, session_id: str, actor: str, why: str) -> bool:
-    """End it, whoever still has a token of it; whether it was open."""
+    """Ends a session, even if its tokens are still in use. Returns whether it was open."""
     row = await tx.fetchrow(
         "UPDATE sessions SET ended_at = now() WHERE id = $1 AND ended_at IS NULL RETURNING true", session_id
     )
@@ -68,7 +69,7 @@ async def end_session(tx: Connection, session_id: str, actor: str, why: str) -> 
 
 
 async def end_all_sessions(tx: Connection, user_id: str, actor: str, why: str, *, but: str | None = None) -> int:
-    """End every open session of this person, except `but`; how many there were."""
+    """Ends all open sessions of this user, except `but`. Returns their number."""
     rows = await tx.fetch(
         "UPDATE sessions SET ended_at = now() WHERE user_id = $1 AND ended_at IS NULL "
         "AND id IS DISTINCT FROM $2::uuid RETURNING id",
@@ -80,10 +81,10 @@ async def end_all_sessions(tx: Connection, user_id: str, actor: str, why: str, *
     return len(rows)
 
 
-# --- Refresh tokens: each is used once, and has one successor.
-# Postgres knows hashes only.
+# --- Refresh tokens: each is used once and has one successor
 #
-# A successor is made of the token that it follows, so that it can be given again within the grace without being kept.
+# Postgres stores only hashes. A successor is derived from the token before it. It can therefore be returned again
+# within the grace period without being stored.
 
 _REFRESH_TOKEN_FORM = re.compile(r"prt\.([a-z0-9][a-z0-9-]{0,62})\.[\w-]{43}", re.ASCII)
 _FOUND = """
@@ -95,24 +96,25 @@ WHERE r.token_sha256 = $1 FOR UPDATE OF r, s
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """What became of a token that was handed in."""
+    """The result of using a refresh token."""
 
     outcome: Refresh
     session_id: str = ""
     user_id: str = ""
     successor: str = ""
-    """Of ROTATE and REPEAT."""
+    """The next token; set for ROTATE and REPEAT."""
     expires_at: datetime | None = None
 
 
 def tenant_of_refresh_token(token: str) -> str | None:
-    """The tenant that a token names; None for what is no refresh token. It is believed by the hash alone."""
+    """Returns the tenant that a token names, or None if the text is not a refresh token. Only the hash authenticates
+    the token."""
     found = _REFRESH_TOKEN_FORM.fullmatch(token)
     return found[1] if found else None
 
 
 async def first_refresh_token(tx: Connection, tenant_id: str, session_id: str, lasts: timedelta) -> str:
-    """The first token of a session."""
+    """Creates and returns the first token of a session."""
     token = _token(tenant_id, secrets.token_urlsafe(32))
     await _insert(tx, token, session_id, lasts)
     return token
@@ -121,9 +123,11 @@ async def first_refresh_token(tx: Connection, tenant_id: str, session_id: str, l
 async def rotate_refresh_token(
     tx: Connection, tenant_id: str, token: str, keys: AccessKeys, lasts: timedelta
 ) -> Rotation:
-    """Hand in a token. Of two at once the second waits for the first, and gets what the first got.
+    """Uses a refresh token. If two requests use it concurrently, the second one waits for the first and gets the same
+    result.
 
-    A betrayed token ends its session in this transaction, so whoever calls must let it commit.
+    A token that is used again after the grace period ends its session in this transaction. The caller must therefore
+    let it commit.
     """
     row = await tx.fetchrow(_FOUND, sha256_hex(token))
     if row is None:
@@ -179,16 +183,16 @@ def _successor(key: AccessKey, tenant_id: str, token: str, nonce: str) -> str:
 
 
 def _again(row: asyncpg.Record, tenant_id: str, token: str, keys: AccessKeys) -> str | None:
-    """The successor that was given before; None where the key that made it is gone."""
+    """Returns the successor that was returned before, or None if the key that made it was removed."""
     made = (_successor(key, tenant_id, token, row["nonce"]) for key in keys.keys)
     return next((each for each in made if sha256_hex(each) == row["successor_sha256"]), None)
 
 
-# --- Codes in links: whoever follows one signs in as the person who asked for it.
-# Each is good once, for a few minutes.
+# --- Sign-in codes for links
 #
-# A link ends up in a terminal's scrollback and in a browser's history, where a used code opens nothing. Postgres knows
-# hashes only.
+# The browser that opens a link signs in as the user who requested it. A code works once and expires after 15 minutes.
+# Links remain in a terminal's scrollback and in a browser's history, but used codes are worthless. Postgres stores only
+# hashes.
 
 LASTS = timedelta(minutes=15)
 _SIGN_IN_CODE_FORM = re.compile(r"([a-z0-9][a-z0-9-]{0,62})\.[\w-]{32}", re.ASCII)
@@ -196,20 +200,20 @@ _SIGN_IN_CODE_FORM = re.compile(r"([a-z0-9][a-z0-9-]{0,62})\.[\w-]{32}", re.ASCI
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """One that was just made; it is shown once."""
+    """A new code; it is shown once."""
 
     code: str
     expires_at: datetime
 
 
 def tenant_of_sign_in_code(code: str) -> str | None:
-    """The tenant that a code names; None for what is no code. It is believed by the hash alone."""
+    """Returns the tenant that a code names, or None if the text is not a code. Only the hash authenticates the code."""
     found = _SIGN_IN_CODE_FORM.fullmatch(code)
     return found[1] if found else None
 
 
 async def make_sign_in_code(tx: Connection, tenant_id: str, user_id: str) -> Code:
-    """A new code of this person; those that nobody used in time go."""
+    """Creates a code for this user and deletes expired codes."""
     code = f"{tenant_id}.{secrets.token_urlsafe(24)}"
     await tx.execute("DELETE FROM sign_in_codes WHERE expires_at <= now()")
     expires_at = await tx.fetchval(
@@ -225,7 +229,8 @@ async def make_sign_in_code(tx: Connection, tenant_id: str, user_id: str) -> Cod
 
 
 async def take_sign_in_code(tx: Connection, code: str) -> str | None:
-    """Use it up; whom it was made for, None where it is no code, or no longer. Of two at once one gets it."""
+    """Uses up a code and returns its user's id, or None if the code is invalid or has expired. Only one of two
+    concurrent requests succeeds."""
     found = await tx.fetchval(
         "DELETE FROM sign_in_codes c USING users u WHERE c.code_sha256 = $1 AND c.expires_at > now() "
         "AND u.id = c.user_id AND u.disabled_at IS NULL RETURNING u.id",
@@ -234,13 +239,14 @@ async def take_sign_in_code(tx: Connection, code: str) -> str | None:
     return str(found) if found is not None else None
 
 
-# --- Passwords of people, as hashes.
-# Who has none signs in by a token, or by a provider elsewhere.
+# --- Password hashes
+#
+# Users without a password sign in with a token or through an identity provider.
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Somebody who may sign in by a password."""
+    """The password hash of a user who can sign in with it."""
 
     user_id: str
     hash: str
@@ -248,7 +254,7 @@ class Kept:
 
 
 async def password_of_name(tx: Connection, name: str) -> Kept | None:
-    """The password of the person of this name, who still has access."""
+    """Returns the password of the user with this name, or None if the user has none or is disabled."""
     row = await tx.fetchrow(
         "SELECT u.id, p.hash, p.created_by, p.invited_by FROM users u JOIN passwords p ON p.user_id = u.id "
         "WHERE u.name = $1 AND u.disabled_at IS NULL",
@@ -261,15 +267,15 @@ async def password_of_name(tx: Connection, name: str) -> Kept | None:
 
 
 async def password_of_user(tx: Connection, user_id: str, *, lock: bool = False) -> str | None:
-    """The hash of this person's password. With `lock` it does not change before the transaction ends."""
+    """Returns the user's password hash. With `lock`, it cannot change before the transaction ends."""
     statement = "SELECT hash FROM passwords WHERE user_id = $1" + (" FOR SHARE" if lock else "")
     found: str | None = await tx.fetchval(statement, user_id)
     return found
 
 
 async def set_password(tx: Connection, user_id: str, hashed: str, credential: Credential) -> None:
-    """Give this person this password and no other. `credential` is what the caller who sets it is signed in by: its
-    creators may know the password."""
+    """Replaces the user's password. `credential` is what the caller signed in with; the users who created it may know
+    the password."""
     await tx.execute(
         "INSERT INTO passwords (user_id, tenant_id, hash, created_by, invited_by) "
         "VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4) ON CONFLICT (user_id) DO UPDATE SET "
@@ -282,15 +288,15 @@ async def set_password(tx: Connection, user_id: str, hashed: str, credential: Cr
     await audit.record(tx, "user.password_set", user_id, {}, actor=user_id, turn_id=None)
 
 
-# --- Wrong passwords, counted in Valkey by all API processes together; while Valkey is away each process counts alone.
+# --- Wrong passwords, counted in Valkey for all API processes; if Valkey is unavailable, each process counts separately
 
 Key = tuple[Pace, str]
-"""What is counted, and for whom."""
+"""The kind of count and the value that it is counted for."""
 _PREFIX = "perdure:guesses"
 _MOST_ALONE = 20_000
-"""Keys of one process without Valkey; the ones that were used least recently go."""
-# A guess is counted before it is looked at, and only if nothing was counted since the tallies were read: of many
-# guesses at once no more get through than one after the other.
+"""The maximum number of keys that a process counts without Valkey. The least recently used ones are dropped."""
+# A guess is counted before it is checked, and only if the tallies have not changed since they were read. Concurrent
+# guesses therefore get as many attempts as sequential ones.
 _COUNT = """
 for i, key in ipairs(KEYS) do
   if tonumber(redis.call('HGET', key, 'failures') or 0) ~= tonumber(ARGV[3 * i - 2]) then return 0 end
@@ -315,14 +321,14 @@ end
 
 
 class Guesses:
-    """The tallies."""
+    """The tallies of wrong passwords."""
 
     def __init__(self, valkey: Valkey) -> None:
         self._valkey = valkey
         self._alone: OrderedDict[str, Tally] = OrderedDict()
 
     async def read(self, keys: Sequence[Key]) -> tuple[float, list[Tally]]:
-        """The time now, by the clock that counts, and what is counted under each key."""
+        """Returns the current time of the counting clock, and the tally of each key."""
         names = [_name(key) for key in keys]
 
         async def work() -> tuple[float, list[Tally]]:
@@ -340,7 +346,7 @@ class Guesses:
         return now, [self._alone_of(key, now) for key in keys]
 
     async def count(self, keys: Sequence[Key], seen: Sequence[Tally]) -> bool:
-        """Count one wrong guess under each key; false if another one was counted since `seen` was read."""
+        """Counts one wrong guess under each key. Returns False if another guess was counted since `seen` was read."""
         names = [_name(key) for key in keys]
         given = [
             str(each)
@@ -368,7 +374,7 @@ class Guesses:
         return tally if now - tally.last_at < key[0].kept_seconds else Tally()
 
     async def take_back(self, keys: Sequence[Key]) -> None:
-        """The guess that was counted was right, or was never looked at."""
+        """Removes a counted guess, because it was right or was never checked."""
         names = [_name(key) for key in keys]
 
         async def work() -> bool:
@@ -382,7 +388,7 @@ class Guesses:
                 self._alone[name] = Tally(max(0, tally.failures - 1), tally.last_at)
 
     async def forget(self, keys: Sequence[Key]) -> None:
-        """Start anew under these keys."""
+        """Resets these keys."""
         names = [_name(key) for key in keys]
 
         async def work() -> bool:
@@ -395,6 +401,6 @@ class Guesses:
 
 
 def _name(key: Key) -> str:
-    """Without the account's name: it is what a caller typed, which may have been a password."""
+    """Returns the key without the account's name. The caller typed that name, and it may be a password by mistake."""
     pace, of = key
     return f"{_PREFIX}:{pace.name}:{sha256_hex(of)[:32]}"

@@ -1,4 +1,4 @@
-"""Named users, their roles and tokens. Postgres knows a token's hash only."""
+"""Users, their roles and their tokens. Postgres stores only the hash of a token."""
 
 import secrets
 from collections.abc import Mapping
@@ -30,13 +30,13 @@ class User:
 
 
 async def list_users(tx: Connection) -> list[User]:
-    """Every user, by name."""
+    """Returns all active users, sorted by name."""
     rows = await tx.fetch("SELECT * FROM users WHERE disabled_at IS NULL ORDER BY name")
     return [_user(row) for row in rows]
 
 
 async def get_user(tx: Connection, user_id: str) -> User:
-    """The user of this id.
+    """Returns the user with this id.
 
     Raises: CallerError 404 `user_not_found`.
     """
@@ -44,13 +44,13 @@ async def get_user(tx: Connection, user_id: str) -> User:
 
 
 async def set_display_name(tx: Connection, user_id: str, display_name: str, actor: str) -> None:
-    """What this user is called."""
+    """Sets the display name of a user."""
     await tx.execute("UPDATE users SET display_name = $2 WHERE id = $1", user_id, display_name)
     await audit.record(tx, "user.display_name_set", user_id, {"display_name": display_name}, actor=actor, turn_id=None)
 
 
 async def add_user(tx: Connection, name: str, display_name: str, roles: tuple[str, ...], actor: str | None) -> User:
-    """A new user; without `actor`, by registering.
+    """Adds a user. `actor` is None if the user registers.
 
     Raises: CallerError 409 `user_exists`, `name_erased`.
     """
@@ -74,9 +74,9 @@ async def add_user(tx: Connection, name: str, display_name: str, roles: tuple[st
 
 
 async def set_roles(tx: Connection, name: str, roles: tuple[str, ...], actor: str) -> User:
-    """Give a user exactly these roles.
+    """Sets exactly these roles for a user.
 
-    Raises: CallerError 404 `user_not_found`; 409 `own_account` for an administrator who would stop being one (S2-61).
+    Raises: CallerError 404 `user_not_found`; 409 `own_account` if administrators would remove their own admin role.
     """
     row = await tx.fetchrow("UPDATE users SET roles = $2 WHERE name = $1 RETURNING *", name, list(roles))
     user = _found(row)
@@ -87,7 +87,8 @@ async def set_roles(tx: Connection, name: str, roles: tuple[str, ...], actor: st
 
 
 async def mint_token(tx: Connection, name: str, label: str, actor: str, credential: Credential) -> str:
-    """A new token of a user; shown once, stored as its hash. `credential` is what the actor is signed in by.
+    """Creates a token for a user and returns it. Only its hash is stored. `credential` is what the actor signed in
+    with.
 
     Raises: CallerError 404 `user_not_found`; 422 `label_reserved`.
     """
@@ -109,7 +110,7 @@ async def mint_token(tx: Connection, name: str, label: str, actor: str, credenti
 
 
 def own_account() -> CallerError:
-    """Nobody leaves a tenant without its last administrator by a slip."""
+    """Returns the error that keeps administrators from leaving a tenant without an administrator by mistake."""
     return CallerError("own_account", "another administrator must do that to you", status=409)
 
 
@@ -123,20 +124,23 @@ def _user(row: asyncpg.Record) -> User:
     return User(str(row["id"]), row["name"], row["display_name"], tuple(row["roles"]))
 
 
-# --- Names of erased persons: nobody takes one again, or its places in policies and lists would be inherited.
-# What is kept is a row of the audit whose subject is the name's HMAC: it can neither be changed nor read back.
+# --- Names of erased users: they cannot be used again, because a new user would inherit their places in policies and
+# lists
+#
+# A retired name is stored as an audit row whose subject is the name's HMAC. It can neither be changed nor read back.
 
 KIND = "user.name_retired"
 
 
 async def retire(tx: Connection, name: str, actor: str) -> None:
-    """Let nobody be called so any more, in the transaction that takes the name from its person."""
+    """Retires a name, in the transaction that removes it from its user."""
     tenant_id, keyring = signer_of(tx)
     await audit.record(tx, KIND, keyring.sign(name_text(tenant_id, name)), {}, actor=actor, turn_id=None)
 
 
 async def refuse_erased(tx: Connection | asyncpg.Connection, tenant_id: str, keyring: Keyring, name: str) -> None:
-    """Ask after the name was inserted, so that an erasure that has just ended is seen.
+    """Checks that a name is not retired. It must run after the name was inserted, so that it sees an erasure that has
+    just ended.
 
     Raises: CallerError 409 `name_erased`.
     """
@@ -155,7 +159,7 @@ async def refuse_erased(tx: Connection | asyncpg.Connection, tenant_id: str, key
         )
 
 
-# --- The people of a tenant as its administrators see them; nobody is ever deleted here, only let out and in again.
+# --- Users of a tenant for administrators: accounts are closed and reopened, never deleted
 
 _MEMBERS = """
 SELECT u.id, u.name, u.display_name, u.roles, u.disabled_at, p.user_id IS NOT NULL AS has_password,
@@ -168,7 +172,7 @@ WHERE u.name <> 'erased-' || u.id
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One person."""
+    """A user of the tenant, as administrators see it."""
 
     id: str
     name: str
@@ -177,17 +181,17 @@ class Member:
     active: bool
     has_password: bool
     has_identity: bool
-    """Signs in by a provider elsewhere."""
+    """True if the user can sign in through an identity provider."""
     invited_until: datetime | None
 
 
 async def list_members(tx: Connection) -> list[Member]:
-    """Everybody, by name."""
+    """Returns all users of the tenant that are not erased, sorted by name."""
     return [_member(row) for row in await tx.fetch(f"{_MEMBERS} ORDER BY u.name")]
 
 
 async def get_member(tx: Connection, name: str) -> Member:
-    """One person.
+    """Returns one user and locks the row.
 
     Raises: CallerError 404 `user_not_found`.
     """
@@ -206,9 +210,10 @@ async def change_member(
     display_name: str | None = None,
     active: bool | None = None,
 ) -> Member:
-    """Change what is given.
+    """Changes the given properties of a user.
 
-    Raises: CallerError 404 `user_not_found`; 409 `own_account` for an administrator who would stop being one.
+    Raises: CallerError 404 `user_not_found`; 409 `own_account` if administrators would close their account or remove
+    their admin role.
     """
     member = await get_member(tx, name)
     if member.id == actor and active is False:
@@ -246,18 +251,18 @@ def _member(row: asyncpg.Record) -> Member:
     )
 
 
-# --- The tenant and people that a deployment starts with, written by the owner.
+# --- The first tenant and users of a deployment, written by the database owner
 
 
 async def ensure_tenant(owner: asyncpg.Connection, tenant_id: str) -> None:
-    """Make the tenant, if it is not there."""
+    """Creates the tenant if it does not exist."""
     await owner.execute("INSERT INTO tenants (tenant_id) VALUES ($1) ON CONFLICT DO NOTHING", tenant_id)
 
 
 async def ensure_user(
     owner: asyncpg.Connection, tenant_id: str, name: str, roles: list[str], token_sha256: str, keyring: Keyring
 ) -> None:
-    """Make the user and its token, if they are not there; in a transaction of the tenant.
+    """Creates the user and its token if they do not exist, in a transaction of the tenant.
 
     Raises: CallerError 409 `name_erased`.
     """
@@ -281,7 +286,7 @@ async def ensure_user(
 
 
 async def grant(owner: asyncpg.Connection, tenant_id: str, name: str, roles: list[str]) -> None:
-    """Add these roles to what a user has."""
+    """Adds these roles to a user's roles."""
     await owner.execute(
         "UPDATE users SET roles = ARRAY(SELECT DISTINCT unnest(roles || $3::text[]) ORDER BY 1) "
         "WHERE tenant_id = $1 AND name = $2",
@@ -291,11 +296,11 @@ async def grant(owner: asyncpg.Connection, tenant_id: str, name: str, roles: lis
     )
 
 
-# --- People who sign in by a provider elsewhere, known by its issuer and the subject that it gives them.
+# --- Users who sign in through an identity provider: an identity is the issuer and its subject
 
 
 def _entered(row: asyncpg.Record, link_to: str | None) -> tuple[str, Credential]:
-    """The person whose identity is known here, and what they are signed in by.
+    """Returns the id of the user with a known identity, and their credential.
 
     Raises: CallerError 403 `account_closed`; 409 `identity_taken`.
     """
@@ -316,8 +321,8 @@ async def enter_by_identity(
     link_to: str | None,
     linked_by: Credential = OWN,
 ) -> tuple[str, Credential]:
-    """The id of the person, and what they are signed in by. A new person gets an account with the roles `newcomers`;
-    with `link_to`, the person who is signed in already, by `linked_by`, gets this way to sign in beside the others.
+    """Returns the id of the user with this identity, and their credential. A new user gets an account with the roles
+    `newcomers`. `link_to` adds the identity as a sign-in method for the user who is signed in by `linked_by`.
 
     Raises: CallerError 403 `account_closed`, `newcomers_refused`; 409 `user_exists`, `identity_taken`.
     """
@@ -334,7 +339,7 @@ async def enter_by_identity(
         name = name_from(claims)
         if not newcomers or name is None:
             raise CallerError("newcomers_refused", "you are not known here; ask an administrator", status=403)
-        # An account of this name that is there already is never taken over: its owner signs in, and links.
+        # An existing account with this name is never taken over. Its owner must sign in and link the identity.
         link_to = (await add_user(tx, name, display_name_from(claims), newcomers, None)).id
     await tx.execute(
         "INSERT INTO identities (tenant_id, issuer, subject, user_id, created_by, invited_by) "
