@@ -21,7 +21,7 @@ from perdure.local.ports import grpc_lives, http_get, port_open, postgres_lives,
 from perdure.local.processes import alive, is_stopped, look
 
 _PARTS = (("api", "/readyz"), ("temporal", None), ("temporal_ui", "/"), ("postgres", None), ("redis", None))
-"""Addresses in run.json, each with the page that is requested if it tells more than an open port."""
+"""Addresses in run.json, each with a page to request if that shows more than an open port."""
 _SILENT_SECONDS = 6.0
 """A process whose heartbeat is older than this hangs, because it beats every second. The supervisor kills it later."""
 _ROLES = {"redis": "valkey"}

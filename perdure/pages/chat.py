@@ -134,8 +134,7 @@ class Shown:
 
     @property
     def palettes(self) -> list[list[str]]:
-        """Suggested colors, from the turn's output: `{"suggestions": [{"kind": "custom_palette", "colors":
-        ["#4c78a8"]}]}`."""
+        """Suggested colors: `{"suggestions": [{"kind": "custom_palette", "colors": ["#4c78a8"]}]}` in the output."""
         proposed = (self.turn.output or {}).get("suggestions")
         lists = (
             [each.get("colors") for each in proposed if isinstance(each, dict)] if isinstance(proposed, list) else []

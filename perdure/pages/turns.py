@@ -40,7 +40,7 @@ class Told:
     calls: Sequence[TurnCall]
     approvals: Sequence[Approval]
     topology: Topology | None
-    """None if the deployment no longer has it."""
+    """The topology; None if the deployment no longer has it."""
 
     @property
     def mark(self) -> str:

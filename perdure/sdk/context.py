@@ -73,16 +73,16 @@ class ToolContext:
     call_id: str
     user_id: str
     idempotency_key: str
-    """The same at every attempt of this call, and different for every other call."""
+    """Key of this call: the same at every attempt, and different for every other call."""
     deadline: datetime
-    """Nothing may be sent after this time, by this machine's clock. Another worker can own the call by then."""
+    """Time after which nothing may be sent, by this machine's clock. Another worker can own the call by then."""
     http: httpx.AsyncClient = field(repr=False)
     state: Mapping[str, JsonValue] = field(default_factory=dict)
     """The state fields that the card names, and no others."""
     transaction: Transaction | None = field(default=None, repr=False)
     """Only for `local` tools."""
     files: Files | None = field(default=None, repr=False)
-    """None if a tool runs by itself."""
+    """Files of the conversation; None if a tool runs by itself."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Values of the secrets that the card names; use `secret` to read them. A worker reads the secret `x_y` from
     PERDURE_SECRET_X_Y."""

@@ -54,7 +54,7 @@ async def decision(post: Posted, approval_id: str) -> Response:
 
 @decide_router.post("/review/{approval_id}/edit")
 async def edit(post: Posted, approval_id: str) -> HTMLResponse:
-    """Shows the edited call beside the requested call before it is sent."""
+    """Shows the edited and the requested call side by side, before the edit is sent."""
     approval = await post.visit.api.approvals.get(approval_id)
     form = post.form
     if "edit" not in approval.allowed_decisions or form.get("digest") != approval.digest:
