@@ -1,4 +1,4 @@
-"""`perdure agents`: whom one can talk to."""
+"""`perdure agents`, `prompts`, `rules` and `topologies`: what the tenant's agents consist of."""
 
 import sys
 from pathlib import Path
@@ -52,8 +52,9 @@ def list_agents(as_json: AsJson = False, as_name: AsName = None) -> None:
     )
 
 
-# --- `perdure prompts`: the templates that agents take their persona from, and the stages of their versions.
-# What is promoted is the text that this command has just shown: if it were another by then, the API would refuse.
+# --- `perdure prompts`: templates of the agents' personas, and the stages of their versions
+#
+# A promotion applies to the text that this command has just shown. If the text has changed since, the API rejects it.
 
 prompts_app = typer.Typer(help="Prompt templates and their stages.", no_args_is_help=True, rich_markup_mode=None)
 Template = Annotated[str, typer.Argument(metavar="TEMPLATE", help="The template's key.")]
@@ -150,7 +151,7 @@ def archive(version_id: VersionId, yes: Yes = False, as_json: AsJson = False, as
 
 
 def _text_now(client: Client, template: str) -> str:
-    """What the editor opens on; empty for a template that there is not yet."""
+    """Returns the text for the editor; empty if the template does not exist yet."""
     try:
         return client.prompts.get(template).text
     except ApiError as error:
@@ -180,7 +181,7 @@ def _print_prompt(found: PromptVersion, as_json: bool) -> None:
     say(found.text)
 
 
-# --- `perdure rules`: what asks a person or ends a turn, how this tenant has made it stricter, and what it lets pass.
+# --- `perdure rules`: rules that require an approval or end a turn, the tenant's stricter settings, its exemptions
 
 rules_app = typer.Typer(help="Rules, and this tenant's overrides.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -241,7 +242,7 @@ def _print_rules(page: Page[Rule], as_json: bool) -> None:
     table(("rule", "asked", "action", "overridden", "checkpoint"), rows, "No rules.")
 
 
-# --- `perdure topologies`: the graphs that agents run on.
+# --- `perdure topologies`: the graphs that agents run on
 
 topologies_app = typer.Typer(help="The graphs that agents run on.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -1,4 +1,4 @@
-"""The commands by name."""
+"""The commands of `perdure` by name."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`perdure skills`: what an app folder says of its skills, and what is wrong with it. Needs nothing that runs."""
+"""`perdure skills`, `perdure mcp` and `perdure init`: checks an app folder and creates one. No stack has to run."""
 
 import asyncio
 import sys
@@ -45,7 +45,7 @@ def check_skills(
         raise fail(f"{folder} is no folder", USAGE)
     if folder is not None and (folder / "SKILL.md").is_file():
         raise fail(f"{folder} is a skill; name the app folder, {folder.absolute().parents[1]}", USAGE)
-    # here: it brings half of the engine, for this command alone
+    # imported here, because it loads half of the engine for this command only
     from perdure.apps import app_folders
     from perdure.apps.registry import one_app, several_apps
     from perdure.settings import Settings
@@ -78,7 +78,7 @@ def _say_checked(apps: Sequence[App], problems: list[AppProblem], unchecked: str
 
 
 def _line(problem: AppProblem) -> str:
-    """The problem, its file named from here where it lies below."""
+    """Returns the problem as a line. Its file is relative to the current folder if it is inside."""
     here = Path.cwd()
     file = problem.file.relative_to(here) if problem.file.is_relative_to(here) else problem.file
     return str(AppProblem(file, problem.line, problem.message, problem.warning))
@@ -117,7 +117,7 @@ def _told(problem: AppProblem) -> dict[str, object]:
     }
 
 
-# --- `perdure mcp`: locks of the tools of an app's MCP servers, written and checked by asking the servers.
+# --- `perdure mcp`: locks of the tools of an app's MCP servers, written and checked by asking the servers
 
 mcp_app = typer.Typer(help="The MCP servers of an app folder.", no_args_is_help=True, rich_markup_mode=None)
 AppFolder = Annotated[Path, typer.Argument(metavar="APP_FOLDER", show_default=False, help="An app folder.")]
@@ -125,18 +125,18 @@ AppFolder = Annotated[Path, typer.Argument(metavar="APP_FOLDER", show_default=Fa
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What is told of one server."""
+    """The result for one server."""
 
     server: str
     state: str
-    """`written`, `same`, `differs`, `unlocked`, `failed`."""
+    """`written`, `same`, `differs`, `unlocked` or `failed`."""
     tools: int = 0
     unlike: Difference = field(default_factory=Difference)
     told: tuple[str, ...] = ()
 
     @property
     def good(self) -> bool:
-        """Whether the command did, or found, what it is for."""
+        """True if the lock was written, is unchanged or does not exist yet."""
         return self.state in ("written", "same", "unlocked")
 
 
@@ -169,13 +169,14 @@ def check_mcp(folder: AppFolder, as_json: AsJson = False) -> None:
 
 
 def _asked(folder: Path) -> tuple[App, dict[str, McpServerListing]]:
-    """The app's servers, each with what it lists; ends the command where a file of theirs has a mistake."""
+    """Returns the app's servers with their tools. Exits if one of their files has a mistake."""
     if not folder.is_dir():
         raise fail(f"{folder} is no folder", USAGE)
-    from perdure.apps.registry import asked_servers  # here: it brings half of the engine, for this group alone
+    # imported here, because it loads half of the engine for this group only
+    from perdure.apps.registry import asked_servers
     from perdure.settings import Settings, secret
 
-    with redirect_stdout(sys.stderr):  # the engine's log lines: stdout is for what was asked
+    with redirect_stdout(sys.stderr):  # the engine's log lines go to stderr; stdout is for the result
         settings = Settings()
         asked, listings = asyncio.run(asked_servers(folder, secret, settings.home, settings.outbound()))
     for problem in asked.problems:
@@ -218,7 +219,7 @@ def _checked(folder: Path, server: str, found: McpServerListing) -> _Outcome:
 
 
 def _tell(asked: App, outcomes: list[_Outcome], as_json: bool) -> None:
-    """Write them; leave with 1 where one is not good."""
+    """Writes the results. Exits with 1 if one is not good."""
     if as_json:
         say_json({"app": asked.name, "servers": [_lock_json(outcome) for outcome in outcomes]})
     else:
@@ -262,7 +263,7 @@ def _lock_json(outcome: _Outcome) -> dict[str, Any]:
     }
 
 
-# --- `perdure init DIR`: a small complete app to start from.
+# --- `perdure init DIR`: a small complete app to start from
 
 
 def init(

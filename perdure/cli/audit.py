@@ -1,4 +1,4 @@
-"""`perdure audit`: whether the record is whole, and taking it along."""
+"""`perdure audit`: verifies and exports the audit trail."""
 
 import json
 import sys
@@ -17,7 +17,10 @@ from perdure.client.requests import Call, get, path
 app = typer.Typer(help="The audit trail: verify it, take it along.", no_args_is_help=True, rich_markup_mode=None)
 _PAGE_ROWS = 1_000
 _KEPT_HEADS = 500
-"""Of a file of heads the newest are sent: a request has a limit, and the last head vouches for all before it."""
+"""Maximum heads of a file that are sent; the newest are chosen.
+
+A request has a size limit, and the last head vouches for all before it.
+"""
 
 
 @app.command("verify")
@@ -48,10 +51,10 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Every row as a line of JSON, in the order of the chain."""
-    del as_json  # it is JSON in any case
+    del as_json  # the output is JSON in any case
     with connect(Role.ADMIN, as_name) as client:
         for line in _lines(client, after, turn):
-            sys.stdout.write(json.dumps(line) + "\n")  # ASCII alone: harmless on a terminal
+            sys.stdout.write(json.dumps(line) + "\n")  # ASCII only: harmless on a terminal
     sys.stdout.flush()
 
 
@@ -92,9 +95,9 @@ def _verify(heads: list[Any] | None) -> Call[Any]:
 
 
 def _kept(file: Path) -> list[Any]:
-    """The heads of a file.
+    """Returns the heads of a file.
 
-    Raises: typer.Exit, after a line that says what is wrong.
+    Raises typer.Exit, after a line that states the error.
     """
     try:
         lines = [line for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
@@ -134,5 +137,5 @@ def _json(response: httpx.Response) -> Any:
 
 
 def _json_lines(response: httpx.Response) -> list[dict[str, Any]]:
-    # At "\n" alone: what people said may hold other characters at which Python would cut a line (U+2028, U+0085).
+    # Splits only at "\n": texts can contain other characters at which Python would split a line (U+2028, U+0085).
     return [json.loads(line) for line in response.text.split("\n") if line]

@@ -1,4 +1,4 @@
-"""`perdure budgets`: what a day may cost, and what today has come to."""
+"""`perdure budgets`: daily budgets and today's usage."""
 
 from math import isfinite
 from typing import Annotated
@@ -12,7 +12,7 @@ from perdure.client import Budget, Budgets
 app = typer.Typer(help="What a day may cost.", no_args_is_help=True, rich_markup_mode=None)
 MOST_TOKENS = 2**53
 MOST_USD = 1e9
-"""As the API takes them."""
+"""The API's limit."""
 
 
 @app.command("show")

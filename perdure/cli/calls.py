@@ -1,4 +1,4 @@
-"""`perdure effects`: what a crash left unknown, all that is known of it, and how a person settles it."""
+"""`perdure effects`: effects whose outcome is unknown after a crash, their details, and how a person settles them."""
 
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -17,7 +17,7 @@ UNKNOWN = "outcome_unknown"
 
 
 class Outcome(StrEnum):
-    """What a person may state."""
+    """Outcomes that a person can record."""
 
     HAPPENED = "happened"
     DID_NOT_HAPPEN = "did_not_happen"
@@ -93,14 +93,14 @@ def settle(
         say(f"Settled: {outcome.value}. The turn goes on.")
 
 
-# --- An effect as the person sees it who has to say whether it happened: what was sent, when, by how many workers.
+# --- An effect for the person who settles it: the request, its time, its attempts
 
 _TOLD = frozenset(Effect.model_fields)
-"""What has a line of its own; whatever else the API knows follows as JSON."""
+"""Fields that have their own line. All other fields of the API follow as JSON."""
 
 
 def show_effect(effect: Effect, *, whole: bool = True) -> None:
-    """All that is known of it; without `whole` the rest, which is JSON, is only named."""
+    """Shows all fields of an effect. Without `whole`, the other fields are only named instead of shown as JSON."""
     fields(
         [
             ("effect", effect.key),
@@ -133,7 +133,7 @@ def show_effect(effect: Effect, *, whole: bool = True) -> None:
 
 
 def still_sendable(effect: Effect) -> bool:
-    """Whether a frozen worker may still send it, so that nobody may say that it did not happen."""
+    """Returns whether a frozen worker can still send the call. If so, it cannot be recorded that it did not happen."""
     return effect.deadline is not None and effect.deadline > datetime.now(UTC)
 
 

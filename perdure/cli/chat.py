@@ -1,4 +1,4 @@
-"""`perdure chat AGENT`: a conversation in the terminal, live, through pauses and worker deaths."""
+"""`perdure chat AGENT`: a live conversation in the terminal, which continues after pauses and worker crashes."""
 
 import shutil
 import sys
@@ -17,30 +17,32 @@ from perdure.client.turns import OnBusy as Way
 from perdure.core.text import one_line, pretty_json, printable
 from perdure.core.turns import OnBusy
 
-# --- The answer as it grows on the screen, and how a `reset` takes it back.
-# A new attempt of a model call voids the text of the one before. On a terminal that text is erased and written anew;
-# where it cannot be erased (a pipe, or it has scrolled away) a line says that it is void. So nobody reads doubled text.
+# --- Streamed answer on the screen, and its removal by a `reset`
+#
+# A new attempt of a model call voids the text of the previous attempt. On a terminal that text is erased and written
+# again. If it cannot be erased (in a pipe, or after scrolling), a line states that it is void. Duplicated text is thus
+# never mistaken for the answer.
 
 VOID = "[the text above is void: it is written again below]"
 
 
 class LiveText:
-    """One writer of one text at a time."""
+    """Writes one text at a time."""
 
     def __init__(self, stream: TextIO, *, terminal: bool | None = None) -> None:
         self._stream = stream
         self._terminal = stream.isatty() if terminal is None else terminal
         self.shown = ""
-        """What stands on the screen since the last line of somebody else."""
+        """The text on the screen since the last separate line."""
 
     def write(self, text: str) -> None:
-        """The next piece."""
+        """Writes the next piece."""
         made_safe = printable(text)
         self.shown += made_safe
         self._out(made_safe)
 
     def take_back(self) -> None:
-        """All of it is void."""
+        """Removes the void text from the screen, or marks it as void."""
         if not self.shown:
             return
         size = shutil.get_terminal_size()
@@ -52,13 +54,13 @@ class LiveText:
         self.shown = ""
 
     def end(self) -> None:
-        """Whatever is written next begins on a line of its own."""
+        """Ends the text, so that further output begins on a new line."""
         if self.shown and not self.shown.endswith("\n"):
             self._out("\n")
         self.shown = ""
 
     def line(self, text: str) -> None:
-        """A line that is not part of the text."""
+        """Writes a line that is not part of the text."""
         self.end()
         self._out(printable(text) + "\n")
 
@@ -68,7 +70,7 @@ class LiveText:
 
 
 def rows_below_start(text: str, columns: int) -> int:
-    """How many rows below the row where `text` began the cursor stands, on a terminal this wide."""
+    """Returns the rows between the start of `text` and the cursor, on a terminal of this width."""
     row = column = 0
     for character in text:
         if character == "\n":
@@ -76,7 +78,7 @@ def rows_below_start(text: str, columns: int) -> int:
             continue
         width = 8 - column % 8 if character == "\t" else cell_len(character)
         if column + width > columns:
-            # A terminal wraps when the next character comes, not when the row is full.
+            # A terminal wraps before the next character, not when the row is full.
             row, column = row + 1, 0
         column += width
     return row
@@ -114,7 +116,7 @@ def chat(
 
 
 def _talk(client: Client, conversation_id: str, on_busy: OnBusy, as_json: bool) -> None:
-    """Message after message, until the end of input."""
+    """Sends one message after the other until the end of input."""
     if sys.stdin.isatty():
         import readline  # noqa: F401  gives input() its history and editing
     while True:
@@ -133,7 +135,8 @@ def _talk(client: Client, conversation_id: str, on_busy: OnBusy, as_json: bool) 
 
 
 def _one_turn(client: Client, conversation_id: str, message: str, on_busy: OnBusy, as_json: bool) -> Turn:
-    """The turn that has heard the message: the one under way where it joins that, else the one that goes on with it."""
+    """Runs a turn for the message. Returns the turn that received it: the open turn that it joined, or the one after
+    it."""
     way = None if on_busy is OnBusy.REJECT else cast(Way, on_busy.value)
     started = client.turns.start(conversation_id, message, on_busy=way)
     heard_by = started.turn_id
@@ -157,8 +160,10 @@ def _one_turn(client: Client, conversation_id: str, message: str, on_busy: OnBus
 def follow(
     client: Client, turn_id: str, *, as_json: bool, details: bool = False, after: str | None = None
 ) -> str | None:
-    """Show a turn's events until it has ended; at a pause, what it waits for and what to type. The id of the turn that
-    goes on with what joined this one and was not heard, where there is one."""
+    """Shows a turn's events until it ends. At a pause, shows what the turn waits for and the command to type.
+
+    Returns the id of the turn that continues with messages that this turn did not receive, if there is one.
+    """
     screen, left_over = TurnScreen(LiveText(sys.stdout), details=details), None
     for event in client.turns.events(turn_id, after=after):
         if event.kind == "done":
@@ -177,7 +182,7 @@ def _show_request(client: Client, event: Event, live: LiveText) -> None:
     try:
         approval = client.approvals.get(approval_id)
     except ApiError:
-        pass  # this user may not read approvals; the command below is still the one to type
+        pass  # this user cannot read approvals; the command below is still valid
     else:
         if approval.status != "pending":
             return  # replayed: the decision follows
@@ -186,7 +191,7 @@ def _show_request(client: Client, event: Event, live: LiveText) -> None:
     live.line(f"    To decide, type: {command('approvals', 'approve', approval_id)}   (or reject, edit, respond)")
 
 
-# --- A turn as a person watches it: its text as it streams, and a line for each thing that happens to it.
+# --- A turn on the screen: its streamed text, and a line for each event
 
 _QUIET = frozenset(
     {
@@ -201,23 +206,23 @@ _QUIET = frozenset(
         "conversation.title.generated",
     }
 )
-"""Of interest only to who looks at the machinery."""
+"""Events that matter only for a technical analysis."""
 _SILENT = frozenset(
     {"token", "thinking", "reset", "heartbeat", "ready", "completed", "workflow_complete", "generation.complete"}
 )
 
 
 class TurnScreen:
-    """Shows events in the order in which they come."""
+    """Shows events in their order."""
 
     def __init__(self, live: LiveText, *, details: bool = False) -> None:
         self.live = live
         self._details = details
         self._speaks: tuple[str, str] = ("", "")
-        """The call whose text stands last on the screen, and whether that is its answer or its reasoning."""
+        """The call whose text is last on the screen, and whether that text is its answer or its reasoning."""
 
     def show(self, event: Event) -> None:
-        """One event."""
+        """Shows one event."""
         if event.kind == "token" or (event.kind == "thinking" and self._details):
             if (event.call_id, event.kind) != self._speaks:
                 self.live.end()
@@ -320,7 +325,7 @@ def _failed(data: Mapping[str, Any]) -> str:
 
 
 def _stage(data: Mapping[str, Any]) -> str:
-    """A stage, with what of its tools ran, was skipped or failed."""
+    """Returns a line for a stage and for its tools that ran, were skipped or failed."""
     told = [f"ran {', '.join(map(str, data['ran']))}"] if data.get("ran") else []
     for what, why in (("skipped", "why"), ("failed", "message")):
         each = [one for one in data.get(what) or () if isinstance(one, dict)]
@@ -333,7 +338,7 @@ def _because(data: Mapping[str, Any]) -> str:
 
 
 def _what(data: Mapping[str, Any]) -> str:
-    """The plain values of an event; what is nested is for --json."""
+    """Returns the plain values of an event. Nested values are only in the output of --json."""
     told = {name: value for name, value in data.items() if name not in ("turn_id", "seq", "at", "text")}
     return one_line(" ".join(f"{name}={value}" for name, value in told.items() if not isinstance(value, dict | list)))
 

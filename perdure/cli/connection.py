@@ -1,7 +1,7 @@
-"""Which Perdure a command talks to, and as whom.
+"""Finds the address and the token for a command.
 
-PERDURE_URL and PERDURE_TOKEN come first; without them, run.json of the data folder says where the local stack is and
-has its three tokens. A local token is never sent to any other address.
+PERDURE_URL and PERDURE_TOKEN come first. Without them, run.json of the data folder contains the local stack's address
+and its three tokens. A local token is never sent to any other address.
 """
 
 import json
@@ -21,7 +21,7 @@ from perdure.local.data_dir import Home
 from perdure.local.processes import alive, look
 
 PATIENCE_SECONDS = 10.0
-"""Longer than the supervisor takes to bring a killed API back (measured: 2 s, under load 5)."""
+"""Longer than the supervisor needs to restart a killed API (measured: 2 s, under load 5)."""
 
 
 class Role(StrEnum):
@@ -34,23 +34,23 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the environment and the data folder say."""
+    """Settings from the environment and the data folder."""
 
     url: str | None
     token: str | None = field(repr=False)
     home: Path
     run: dict[str, Any] | None = field(repr=False)
-    """run.json while a stack is up."""
+    """The contents of run.json while a stack is up."""
 
     @classmethod
     def here(cls) -> "Surroundings":
-        """As it is now."""
+        """Reads the current settings."""
         environ = own_environ()
         home = home_of(environ)
         return cls(environ.get("PERDURE_URL") or None, environ.get("PERDURE_TOKEN") or None, home, read_run(home))
 
     def why_nothing_runs(self) -> str:
-        """What to say where there is no run.json to go by, and what to do."""
+        """Returns why no stack is reachable, and what to do."""
         found = look(Home(self.home).roster_file)
         if found.supervisor is not None:
             return f"it is starting or stopping (supervisor {found.supervisor}); its terminal shows how far it is"
@@ -61,7 +61,8 @@ class Surroundings:
 
 
 def read_run(home: Path) -> dict[str, Any] | None:
-    """run.json of this data folder, None where no stack is up; a supervisor that was killed leaves its file behind."""
+    """Reads run.json of a data folder. Returns None if no stack is up: a supervisor that was killed leaves its file
+    behind."""
     try:
         run = json.loads((home / "run.json").read_text())
     except (OSError, ValueError):
@@ -73,9 +74,9 @@ def read_run(home: Path) -> dict[str, Any] | None:
 
 
 def connect(role: Role, as_name: str | None = None) -> Client:
-    """A client for a command that `role` is made for; `as_name` is the caller's own choice among the local users.
+    """Returns a client with the token of `role`, or of the local user `as_name` if the caller names one.
 
-    Raises: typer.Exit, after a line that says what is missing.
+    Raises typer.Exit, after a line that states what is missing.
     """
     here = Surroundings.here()
     url = _address(here)
@@ -83,10 +84,10 @@ def connect(role: Role, as_name: str | None = None) -> Client:
 
 
 def connect_to_register(*, vouched: bool) -> Client:
-    """A client for a person who has no token yet. `vouched`: the local administrator's token lets the first person in,
-    if it is here.
+    """Returns a client for a user who has no token yet. If `vouched` is set, it uses the local admin's token if there
+    is one, so that the first user can register.
 
-    Raises: typer.Exit, after a line that says what is missing.
+    Raises typer.Exit, after a line that states what is missing.
     """
     here = Surroundings.here()
     url = _address(here)
@@ -102,7 +103,7 @@ def _address(here: Surroundings) -> str:
 
 
 def _local_tokens(here: Surroundings, url: str) -> dict[str, str]:
-    """By user name; none if the address is not that of the stack of this data folder."""
+    """Returns local tokens by user name; empty if the address is not that of this data folder's stack."""
     run = here.run or {}
     return run.get("tokens") or {} if run.get("api") == url else {}
 
@@ -121,10 +122,10 @@ def _token(here: Surroundings, url: str, role: Role, as_name: str | None) -> str
 
 
 def command(*words: str) -> str:
-    """A command line that works where the caller stands, to be shown."""
+    """Returns a command line to show, which works in the caller's folder."""
     environ = own_environ()
     checkout, installed = ROOT / "bin" / "perdure", Path(sys.executable).parent / "perdure"
-    if not checkout.is_file():  # the data folder of an installed package depends on where a command is typed
+    if not checkout.is_file():  # the default data folder of an installed package depends on the current folder
         environ = {"PERDURE_HOME": str(home_of(environ)), **environ}
     settings = [f"{name}={shlex.quote(environ[name])}" for name in ("PERDURE_HOME", "PERDURE_URL") if environ.get(name)]
     if shutil.which("perdure", path=_path_elsewhere()):
@@ -139,7 +140,7 @@ def command(*words: str) -> str:
 
 
 def _path_elsewhere() -> str:
-    """PATH without the folder of this interpreter, which `make` or a virtual environment adds for one shell only."""
+    """Returns PATH without this interpreter's folder, which `make` or a virtual environment adds for one shell only."""
     own = Path(sys.executable).parent
     folders = os.environ.get("PATH", "").split(os.pathsep)
     return os.pathsep.join(each for each in folders if each and Path(each).absolute() != own)

@@ -1,4 +1,4 @@
-"""`perdure webhooks`: where notices of approvals go."""
+"""`perdure webhooks`: addresses that receive approval events."""
 
 from typing import Annotated
 

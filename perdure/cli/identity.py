@@ -1,4 +1,4 @@
-"""`perdure users`: who has access, and as what."""
+"""`perdure users`: users, their roles and their sign-in methods."""
 
 from typing import Annotated, Any
 
@@ -10,7 +10,7 @@ from perdure.cli.terminal import USAGE, AsJson, AsName, fail, moment, say, say_j
 from perdure.client import Member, User
 from perdure.client.requests import Call, path
 
-# --- `perdure users erase`: a person goes, the record of what happened stays.
+# --- `perdure users erase`: removes a user's texts, but not the audit trail
 
 
 def erase(
@@ -115,7 +115,7 @@ def _show_token(token: str) -> None:
     say(f"It is used as PERDURE_TOKEN=… {command()} …")
 
 
-# --- `perdure users register|invite|close|reopen|team`: people who sign in by name and password.
+# --- `perdure users register|invite|close|reopen|team`: users who sign in by name and password
 
 
 def team(as_json: AsJson = False, as_name: AsName = None) -> None:

@@ -1,4 +1,4 @@
-"""`perdure memory`: the scratchpad of a conversation, and what is proposed for everybody's memory."""
+"""`perdure memory` and `perdure files`: working memory, promotions to shared memory, and a conversation's files."""
 
 import json
 import sys
@@ -39,8 +39,9 @@ from perdure.client.turns import File, Usage
 from perdure.core.memory.files import BY_ENDING
 from perdure.core.text import pretty_json, size
 
-# --- `perdure memory promotions`: what is proposed for everybody's memory, read and decided by an administrator.
-# What is approved is the text that this command has just shown: if it were another by then, the API would refuse.
+# --- `perdure memory promotions`: proposals for shared memory, read and decided by an admin
+#
+# An approval applies to the text that this command has just shown. If the text has changed since, the API rejects it.
 
 promotions_app = typer.Typer(help="Texts proposed for everybody's memory.", no_args_is_help=True, rich_markup_mode=None)
 PromotionId = Annotated[str, typer.Argument(metavar="PROMOTION", help="Its id, from `memory promotions list`.")]
@@ -208,7 +209,7 @@ def _field(text: str) -> tuple[str, JsonValue]:
         return name, value
 
 
-# --- `perdure files`: what a conversation was given, what its turns made, and how much is kept.
+# --- `perdure files`: uploads to a conversation, files made by its turns, and the storage that they use
 
 files_app = typer.Typer(help="What conversations were given and made.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -291,7 +292,7 @@ def usage(
 
 
 def usage_line(found: Usage) -> str:
-    """What a scope keeps, as a sentence."""
+    """Returns the storage that a scope uses, as a sentence."""
     whose = {"conversation": "this conversation", "user": "you", "tenant": "your tenant"}.get(found.scope, found.scope)
     if found.limit_bytes is None:
         return f"{size(found.used_bytes)} used by {whose}; there is no quota."
@@ -300,7 +301,7 @@ def usage_line(found: Usage) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ToSend:
-    """A file of this machine that can be uploaded."""
+    """A local file that can be uploaded."""
 
     name: str
     content: bytes
@@ -308,9 +309,9 @@ class ToSend:
 
     @classmethod
     def at(cls, path: Path) -> "ToSend":
-        """Read whole.
+        """Reads a file.
 
-        Raises: typer.Exit, after a line that says what is wrong with it.
+        Raises typer.Exit, after a line with the reason, if the file cannot be uploaded or read.
         """
         media_type = BY_ENDING.get(path.suffix.lower())
         if media_type is None:
@@ -321,12 +322,12 @@ class ToSend:
             raise fail(f"{path}: {error.strerror}", USAGE) from None
 
     def upload(self, client: Client, conversation_id: str) -> File:
-        """Into the conversation."""
+        """Uploads the file to a conversation."""
         return client.files.upload(conversation_id, self.name, self.content, self.media_type)
 
 
 def say_pictures(turn: Turn) -> None:
-    """The command that fetches each picture that a turn has made."""
+    """Writes the command that fetches each picture of a turn."""
     pictures = (turn.output or {}).get("pictures")
     for kind, address in pictures.items() if isinstance(pictures, dict) else ():
         ending = "vl.json" if kind == "specification" else kind

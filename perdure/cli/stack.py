@@ -51,7 +51,7 @@ def up(
     raise typer.Exit(code)
 
 
-# --- `perdure link`: an address that opens the pages in a browser of this machine, signed in.
+# --- `perdure link`: an address that opens the pages in a browser of this machine, signed in
 
 PAGE = "/sign-in"
 

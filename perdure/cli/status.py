@@ -1,4 +1,4 @@
-"""`perdure status`: is everything that should run here alive and well?"""
+"""`perdure status`: checks whether every process of the stack is running and responds."""
 
 import asyncio
 import shutil
@@ -21,17 +21,17 @@ from perdure.local.ports import grpc_lives, http_get, port_open, postgres_lives,
 from perdure.local.processes import alive, is_stopped, look
 
 _PARTS = (("api", "/readyz"), ("temporal", None), ("temporal_ui", "/"), ("postgres", None), ("redis", None))
-"""Addresses in run.json, and the page to ask for where one tells more than an open port."""
+"""Addresses in run.json, each with a page to request if that shows more than an open port."""
 _SILENT_SECONDS = 6.0
-"""A process whose heartbeat is older than this hangs: it beats every second. The supervisor kills it later."""
+"""A process whose heartbeat is older than this hangs, because it beats every second. The supervisor kills it later."""
 _ROLES = {"redis": "valkey"}
-"""What a part is called in run.json's pids where it is not its own name."""
+"""Names of parts in the pids of run.json, if they differ."""
 _DEFAULT_PORTS = {"postgresql": 5432, "postgres": 5432, "redis": 6379, "rediss": 6379, "http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """One part or process."""
+    """The health of one part or process."""
 
     name: str
     well: bool
@@ -39,7 +39,7 @@ class Health:
     """`answers`, `silent`, `runs`, `hangs`, `not ready`, `starting or stopping`, `left behind`, `nearly full: …`."""
     pid: int | None
     address: str
-    """Without any credentials."""
+    """The address without credentials."""
 
 
 def status(as_json: AsJson = False) -> None:
@@ -81,9 +81,9 @@ def status(as_json: AsJson = False) -> None:
 
 
 def _of_api(as_json: bool) -> int:
-    """What an API elsewhere says of its deployment; the exit code.
+    """Shows what a remote API reports about its deployment. Returns the exit code.
 
-    Raises: ApiError.
+    Raises ApiError.
     """
     with connect(Role.REVIEWER) as client:
         found = deployment_of(client)
@@ -96,7 +96,7 @@ def _of_api(as_json: bool) -> int:
 
 
 def _deployment(run: dict[str, Any]) -> DeploymentStatus | None:
-    """What this stack's own API says; None where it does not answer, which its row says."""
+    """Returns what this stack's API reports, or None if it does not respond, which its own row shows."""
     url, token = run.get("api"), (run.get("tokens") or {}).get(Role.REVIEWER.value)
     if not url or not token:
         return None
@@ -106,14 +106,14 @@ def _deployment(run: dict[str, Any]) -> DeploymentStatus | None:
 
 
 def _left_behind(here: Surroundings) -> list[Health]:
-    """What runs where no stack is up: a supervisor that was killed cannot end its children itself."""
+    """Returns processes that run without a stack. A supervisor that was killed cannot end its children."""
     found = look(Home(here.home).roster_file)
     what = "left behind" if found.supervisor is None else "starting or stopping"
     return [Health(role, False, what, pid, "") for role, pid in found.children.items()]
 
 
 def nearly_full(home: Path, least_bytes: int) -> list[Health]:
-    """The disk of the data folder where it has hardly any room left: reads still answer then, but writes fail."""
+    """Returns an entry for the data folder's disk if it is nearly full. Reads still work then, but writes fail."""
     try:
         free = shutil.disk_usage(home).free
     except OSError:
@@ -145,7 +145,7 @@ async def _look(run: dict[str, Any], home: Home) -> list[Health]:
 
 
 async def _state(name: str, address: str, page: str | None, pid: int | None, home: Home) -> str:
-    """`answers`, or why not: `hangs` for a process of this stack that is there and says nothing."""
+    """Returns `answers`, or the reason: `hangs` if a process of this stack exists and does not respond."""
     host, port = _host_and_port(address)
     if page is not None:
         answer = await http_get(host, port, page)
@@ -159,7 +159,7 @@ async def _state(name: str, address: str, page: str | None, pid: int | None, hom
 
 
 async def _speaks(name: str, host: str, port: int, address: str, pid: int | None) -> bool:
-    """Whether it answers in its own protocol if that is known: a stopped process keeps its port open."""
+    """Returns whether it responds in its own protocol, if that is known. A stopped process keeps its port open."""
     if pid is not None and name == "postgres":
         return await postgres_lives(host, port)
     if pid is not None and name == "redis":
@@ -170,7 +170,7 @@ async def _speaks(name: str, host: str, port: int, address: str, pid: int | None
 
 
 def _is_silent(home: Home, role: str, pid: int) -> bool:
-    """Whether a process that has a heartbeat has none now, or is stopped."""
+    """Returns whether a process is stopped, or its heartbeat is too old."""
     if is_stopped(pid):
         return True
     try:
@@ -191,17 +191,17 @@ def _bare(address: str) -> str:
     return f"{urlsplit(address).scheme}://{host}:{port}"
 
 
-# --- What the API says of its deployment, for `perdure status`: queues and who serves them, MCP servers, open turns.
+# --- Deployment according to the API, for `perdure status`: queues and their workers, MCP servers, open turns
 
 _PATIENCE_SECONDS = 5.0
-"""A worker that has just started is on Temporal's list a moment later."""
+"""A worker that has just started appears in Temporal's list a little later."""
 _LOOK_SECONDS = 0.5
 
 
 def deployment_of(client: Client) -> DeploymentStatus:
-    """How it is now; where only queues are at fault, after a moment that a worker may need to be seen.
+    """Returns the current status. If only queues have faults, waits up to 5 s for workers that have just started.
 
-    Raises: ApiError.
+    Raises ApiError.
     """
     until = time.monotonic() + _PATIENCE_SECONDS
     while True:
@@ -213,7 +213,7 @@ def deployment_of(client: Client) -> DeploymentStatus:
 
 
 def show_deployment(found: DeploymentStatus) -> None:
-    """Tables for a person; parts are shown only where something is wrong with one."""
+    """Shows the status as tables. Parts are shown only if one has a fault."""
     faults = [(part.name, part.fault or part.note) for part in found.parts if part.fault or part.note]
     if faults:
         table(("part", "what is wrong, or not known"), faults, "")
@@ -230,7 +230,7 @@ def show_deployment(found: DeploymentStatus) -> None:
 
 
 def deployment_json(found: DeploymentStatus) -> dict[str, Any]:
-    """The same for a program."""
+    """Returns the status as JSON."""
     whole = found.model_dump(mode="json")
     names = ("is_operator", "queues", "mcp_servers", "turns", "oldest_approval")
     return {name: whole[name] for name in names}

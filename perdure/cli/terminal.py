@@ -1,5 +1,4 @@
-"""How commands write: plain lines, tables, JSON. Everything that came from outside goes through
-perdure/core/text.py."""
+"""Output of commands: plain lines, tables, JSON. Untrusted text passes through perdure/core/text.py."""
 
 import json
 import shlex
@@ -31,24 +30,24 @@ _CELL_CHARACTERS = 200
 _FIELD_CHARACTERS = 4_000
 _OVER = "over"
 _UNLIMITED_COLUMNS = 1_000
-"""For a pipe or a file: nothing is cut or wrapped."""
+"""Width for a pipe or a file, in which nothing is cut or wrapped."""
 
 
 def say(text: str = "") -> None:
-    """A line for a person."""
+    """Writes a line of text."""
     sys.stdout.write(printable(text) + "\n")
     sys.stdout.flush()
 
 
 def say_json(value: Any, *, line: bool = False) -> None:
-    """A JSON value; everything but ASCII is escaped, so that it is harmless on a terminal as well. `line`: on one."""
+    """Writes a JSON value, on one line if `line` is set. It is pure ASCII, so that it is harmless on a terminal."""
     plain = value.model_dump(mode="json") if isinstance(value, Answer) else value
     sys.stdout.write(json.dumps(plain, indent=2 if sys.stdout.isatty() and not line else None) + "\n")
     sys.stdout.flush()
 
 
 def fail(text: str, code: int) -> typer.Exit:
-    """Say on stderr what is wrong; raise what this returns."""
+    """Writes an error to stderr and returns the exception for the caller to raise."""
     sys.stderr.write(printable(text) + "\n")
     return typer.Exit(code)
 
@@ -56,7 +55,10 @@ def fail(text: str, code: int) -> typer.Exit:
 def table(
     headers: Sequence[str], rows: Iterable[Sequence[object]], empty: str, *, most: int | None = _CELL_CHARACTERS
 ) -> None:
-    """A table whose first column, which names the row, is never cut; or the line `empty`. `most`: of a cell."""
+    """Writes a table, or the line `empty` if there are no rows. `most` is the maximum characters of a cell.
+
+    The first column names the row and is never cut.
+    """
     lines = [[Text(cell(value, most)) for value in row] for row in rows]
     if not lines:
         say(empty)
@@ -74,7 +76,7 @@ def table(
 
 
 def fields(pairs: Iterable[tuple[str, object]], *, most: int | None = _FIELD_CHARACTERS) -> None:
-    """Named values, one a line; those that are empty are left out. `most`: characters of a value."""
+    """Writes named values, one per line, without the empty ones. `most` is the maximum characters of a value."""
     shown = [(name, cell(value, most)) for name, value in pairs]
     shown = [(name, value) for name, value in shown if value]
     width = max((len(name) for name, _ in shown), default=0)
@@ -83,12 +85,12 @@ def fields(pairs: Iterable[tuple[str, object]], *, most: int | None = _FIELD_CHA
 
 
 def moment(at: datetime | None) -> str:
-    """A time as a person reads it, UTC."""
+    """Returns a time in UTC as text."""
     return "" if at is None else moments.format_time(at)
 
 
 def time_told(at: Any) -> str:
-    """A time that came as text, as a person reads it."""
+    """Returns a time that is given as ISO text in the format of `moment`."""
     try:
         return moment(datetime.fromisoformat(str(at)))
     except ValueError:
@@ -96,12 +98,12 @@ def time_told(at: Any) -> str:
 
 
 def left(until: datetime | None) -> str:
-    """How long until then: `6 d 23 h`, `59 min`, `over`."""
+    """Returns the time left until then: `6 d 23 h`, `59 min`, `over`."""
     return "" if until is None else moments.format_time_left(until, datetime.now(UTC)) or _OVER
 
 
 def until(at: datetime | None) -> str:
-    """A time that is to come, and how long it is until then; or that it is over."""
+    """Returns a future time and the time left until then, or `over`."""
     if at is None:
         return ""
     rest = left(at)
@@ -109,12 +111,12 @@ def until(at: datetime | None) -> str:
 
 
 def ago(at: datetime | None) -> str:
-    """How long since then; a clock that is ahead of this one counts as now."""
+    """Returns the time since then. A time in the future counts as now, because clocks can differ."""
     return "" if at is None else moments.format_age(at, datetime.now(UTC))
 
 
 def cell(value: object, most: int | None = _CELL_CHARACTERS) -> str:
-    """A value on one line, harmless."""
+    """Returns a value on one line, without control characters."""
     if value is None:
         return ""
     if isinstance(value, datetime):
@@ -126,7 +128,7 @@ def cell(value: object, most: int | None = _CELL_CHARACTERS) -> str:
     return one_line(str(value), most)
 
 
-# --- What a command says and exits with where the API says no.
+# --- Messages and exit codes for API errors
 
 DONE, OTHER, USAGE, NOT_FOUND, DECIDED, EXPIRED = 0, 1, 2, 4, 5, 6
 HOW_TO_START = "for example with `make up`, or with `perdure up --app DIR` for an app of your own"
@@ -137,19 +139,19 @@ _CODE_OF_STATUS = {400: USAGE, 422: USAGE, 404: NOT_FOUND, 410: EXPIRED}
 
 
 def exit_code(error: ApiError) -> int:
-    """The exit code for a refusal: 2 usage, 4 not found, 5 already decided, 6 expired, 1 anything else."""
+    """Returns the exit code of an error: 2 usage, 4 not found, 5 already decided, 6 expired, 1 anything else."""
     return exit_code_of(error.code, error.status)
 
 
 def exit_code_of(code: str, status: object) -> int:
-    """The same for a refusal that is an item of an answer."""
+    """Returns the exit code for an error that is an item of a response."""
     if code in _DECIDED_CODES:
         return DECIDED
     return _CODE_OF_STATUS.get(status, OTHER) if isinstance(status, int) else OTHER
 
 
 def explained(error: ApiError, *, as_json: bool) -> int:
-    """Say on stderr what went wrong and what to do next; the exit code."""
+    """Writes the error and the next step to stderr. Returns the exit code."""
     if as_json:
         body = {"status": error.status, "code": error.code, "message": error.message, "details": error.details}
         sys.stderr.write(json.dumps({"error": body}) + "\n")
@@ -188,8 +190,7 @@ def _hint(error: ApiError) -> str:
     return f"The deadline is {deadline}." if deadline else ""
 
 
-# --- Asking the person at the terminal.
-# Where nobody sits there, nothing is asked.
+# --- Questions to the user; skipped without a terminal
 
 Yes = Annotated[
     bool,
@@ -198,21 +199,21 @@ Yes = Annotated[
 
 
 def at_terminal() -> bool:
-    """Whether a person can answer."""
+    """Returns whether a user can answer."""
     return sys.stdin.isatty()
 
 
 def confirm(question: str, *, yes: bool, as_json: bool) -> None:
-    """Ask once more; `--yes`, `--json`, or no terminal, means that you have looked.
+    """Asks for confirmation, unless `--yes` or `--json` is given or there is no terminal.
 
-    Raises: typer.Exit where the answer is no.
+    Raises typer.Exit if the answer is no.
     """
     if not (yes or as_json) and at_terminal() and not typer.confirm(question):
         raise fail("nothing was sent", OTHER)
 
 
 def chosen(question: str, offered: Sequence[str]) -> tuple[int | None, str]:
-    """The place in `offered` of what was chosen by its number, or None and the person's own words."""
+    """Returns the index in `offered` that was chosen by number, or None and the user's own text."""
     for number, each in enumerate(offered, 1):
         say(f"  {number}  {one_line(each)}")
     words = str(typer.prompt(question, default="", show_default=False)).strip()
@@ -221,26 +222,27 @@ def chosen(question: str, offered: Sequence[str]) -> tuple[int | None, str]:
     return None, words
 
 
-# --- A text in the user's own editor.
+# --- A text in the user's own editor
 
 
 class EditFailed(Exception):
-    """No editor, or it failed, or nothing came of it; the message says which."""
+    """There is no editor, it failed, or nothing was changed; the message states which."""
 
 
 class NoTemporaryFile(EditFailed):
-    """There is nowhere to write what the editor would open."""
+    """No temporary file can be written for the editor."""
 
 
 def edited_text(text: str, name: str, instead: str) -> str:
-    """`text` after $VISUAL or $EDITOR, in a file called `name`; readable by its owner only, and gone afterwards.
-    `instead` is the option that needs no editor.
+    """Returns `text` after editing with $VISUAL or $EDITOR, in a file called `name`.
 
-    Raises: EditFailed; NoTemporaryFile where the disk is full, or no folder may be written to.
+    Only the owner can read the file, and it is deleted afterwards. `instead` is the option that needs no editor.
+
+    Raises EditFailed. Raises NoTemporaryFile if the disk is full, or if no folder is writable.
     """
     environ = own_environ()
     chosen = environ.get("VISUAL") or environ.get("EDITOR")
-    if not chosen and at_terminal():  # without one nano and vi wait for ever
+    if not chosen and at_terminal():  # without a terminal nano and vi wait forever
         chosen = next(filter(shutil.which, ("nano", "vi")), None)
     if not chosen:
         raise EditFailed(f"there is no editor: set EDITOR (without a terminal, to a program), or give {instead}")

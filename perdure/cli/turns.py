@@ -1,4 +1,4 @@
-"""`perdure turns`: what runs, what it waits for, and how to watch or stop it."""
+"""`perdure turns`: lists, watches, answers and stops turns."""
 
 import json
 from pathlib import Path
@@ -138,7 +138,7 @@ def answer(
 
 
 def _payload(path: Path | None) -> dict[str, Any] | None:
-    """What the file says; None where none is given."""
+    """Returns the payload in the file; None if no file is given."""
     if path is None:
         return None
     try:

@@ -1,1 +1,1 @@
-"""Web pages for people: a client of the API, drawn on the server."""
+"""Web pages for users: a client of the API, rendered on the server."""

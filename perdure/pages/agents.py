@@ -1,4 +1,4 @@
-"""The pages of the agents: what each may do, up to where, and what of it a person must allow."""
+"""The pages of agents: their tools, limits and approvals."""
 
 import asyncio
 
@@ -16,24 +16,24 @@ PROMISES = {
     "keyed": "changes something outside, once in effect: its target honours a key",
     "opaque": "changes something outside, at most once: what a crash leaves unknown, a person settles",
 }
-"""Of each effect class."""
+"""Descriptions of the effect classes."""
 
 
 @agents_router.get("/agents")
 async def agents(visit: Visitor) -> HTMLResponse:
-    """All of them."""
+    """Lists the agents."""
     found = await visit.api.agents.list()
     return page(visit, "agents.html", agents=found.items)
 
 
 @agents_router.get("/agents/{agent_id}")
 async def agent(visit: Visitor, agent_id: str) -> HTMLResponse:
-    """One, with its tools."""
+    """Shows one agent with its tools."""
     found, tools = await asyncio.gather(visit.api.agents.get(agent_id), visit.api.agents.tools(agent_id))
     return page(visit, "agent.html", agent=found, whole=found.model_dump(), tools=tools.items, promises=PROMISES)
 
 
-# --- The page of a topology: its graph, its nodes, its limits, and how what its nodes call is tried.
+# --- The page of a topology: its graph, its nodes, its limits, and the retries of its calls
 
 topology_router = APIRouter()
 RETRIES = {
@@ -41,12 +41,12 @@ RETRIES = {
     "provider": "what a provider asks for is waited for, and its errors are counted",
     "tool": "what a repeated attempt may do, the tool's effect class decides",
 }
-"""Of each retry class."""
+"""Descriptions of the retry classes."""
 
 
 @topology_router.get("/topologies/{name}")
 async def topology(visit: Visitor, name: str) -> HTMLResponse:
-    """The page, all of it from the manifest."""
+    """Shows a topology from its manifest."""
     manifest = (await visit.api.topologies.get(name)).model_dump()
     graphs = [("", manifest), *((node["id"], node["sub"]) for node in manifest["nodes"] if "sub" in node)]
     pictures = [(inside, each, graph(each, own=f"graph-{at}")) for at, (inside, each) in enumerate(graphs)]

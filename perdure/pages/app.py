@@ -1,4 +1,4 @@
-"""The application that draws the pages: its routes, what surrounds every answer, and what stands for a failure."""
+"""The application of the pages: its routes, the headers of every response, and its error pages."""
 
 import re
 from contextlib import suppress
@@ -28,7 +28,7 @@ ROUTERS = (
     agents.agents_router, agents.topology_router, status.reference_router,
 )  # fmt: skip
 _HEADERS = {
-    # No script, style, picture or address but our own, and in nobody's frame.
+    # Scripts, styles, images and connections only from this server, and no framing by other pages.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -36,17 +36,18 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 _DRAFTED = re.compile(r"(/review/[0-9a-f-]{36})/\w+|(/chat/[0-9a-f-]{36})(?:/files)?")
-"""Forms whose page is drawn again with what was typed into it; every other form is offered to be sent as it was."""
+"""Paths of forms whose page can be shown again with the typed text. Every other form is offered for sending unchanged.
+"""
 _LATER = frozenset({429, 503})
 _LONGEST_WAY_BACK = 500
-"""As the API takes it."""
+"""The API's limit."""
 STALE = {"Perdure-Form": "stale"}
-"""By this header the page's script knows that a form is of an earlier session."""
+"""Header by which the page's script recognizes that a form is of an earlier session."""
 _log = structlog.get_logger(__name__)
 
 
 def create_pages(api: ASGIApp, most_upload_bytes: int = MOST_UPLOAD_BYTES) -> FastAPI:
-    """The pages in front of this API, which takes files of so many bytes."""
+    """Creates the pages for this API, which accepts files up to `most_upload_bytes`."""
     app = FastAPI(title="Perdure's pages", openapi_url=None, docs_url=None, redoc_url=None)
     app.state.api = api
     app.state.most_upload_bytes = most_upload_bytes
@@ -59,13 +60,13 @@ def create_pages(api: ASGIApp, most_upload_bytes: int = MOST_UPLOAD_BYTES) -> Fa
 
 
 class Surrounded:
-    """Puts the headers on every answer that keep a page to itself; a page is not kept by anybody on its way."""
+    """Adds the security headers to every response, and `no-store`, so that no proxy or browser caches a page."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand on, and add to the answer's head."""
+        """Passes the request on, and adds the headers to the response."""
 
         async def added(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -104,13 +105,13 @@ def _install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:
-        # Starlette raises it again after this answer, so that the server logs its traceback.
+        # Starlette raises it again after this response, so that the server logs its traceback.
         _log.error("page_failed", error=type(error).__name__, path=request.url.path)
         return await _shown(request, PageProblem(500, "This should not happen. The log of the server says more."))
 
 
 async def _shown(request: Request, error: PageProblem | ApiError) -> Response:
-    """The problem as a page, or as a line where a script asked for a part of one; a form that may do later is kept."""
+    """Shows a problem as a page, or as one line if a script requested it. A form that can succeed later is kept."""
     async with client_for(request) as api:
         problem = told(error)
         visit = await _visit_of(request, api)
@@ -128,7 +129,7 @@ async def _shown(request: Request, error: PageProblem | ApiError) -> Response:
 
 
 async def _visit_of(request: Request, api: AsyncClient) -> Visit:
-    """The visit of a page that is not shown; with its person, where that can be told."""
+    """Returns the visit for an error page, with its user if they can be determined."""
     visit = Visit(request, api)
     with suppress(ApiError):
         return visit if visit.is_live else Visit(request, api, await api.auth.me())
@@ -136,14 +137,15 @@ async def _visit_of(request: Request, api: AsyncClient) -> Visit:
 
 
 def _came_from(request: Request) -> str:
-    """The page of ours that a form was sent from; empty where none was."""
+    """Returns the page of this server that a form was sent from; empty if there is none."""
     came = urlsplit(request.headers.get("referer", ""))
     own = request.method == "POST" and came.netloc == request.url.netloc
     return local_path(came.path, "") if own else ""
 
 
 async def _signed_out(request: Request) -> Response:
-    """Nobody is signed in: a person is sent there and comes back, what a form held is kept, a script is told so."""
+    """Answers a request without a session: redirects users to the sign-in page and back, keeps forms, and returns 401
+    to scripts."""
     if "hx-request" in request.headers:
         return Response(status_code=401)
     if request.method == "GET":
@@ -154,7 +156,7 @@ async def _signed_out(request: Request) -> Response:
 
 
 async def _kept(request: Request, *, status: int, signed_in: bool) -> Response:
-    """What was typed, handed back to be sent once more by a person who is signed in."""
+    """Shows the typed text, so that it can be sent again after sign-in."""
     form: Form | None = getattr(request.state, "form", None)
     drafted = _DRAFTED.fullmatch(request.url.path)
     async with client_for(request) as api:
@@ -169,22 +171,22 @@ async def _kept(request: Request, *, status: int, signed_in: bool) -> Response:
         )
 
 
-# --- One address for two applications: the API for programs, the pages for people.
+# --- One address for two applications: the API for programs, the pages for users
 
 API_PATHS = ("/v1", "/healthz", "/readyz", "/metrics", "/openapi.json")
-"""The API's paths, with all that is below them; every other path is a page's."""
+"""The API's paths, each with all paths below it. Every other path belongs to the pages."""
 SESSION_FORMS = ("/sign-in", "/sign-out")
-"""What is posted here begins or ends a session, which is the API's."""
+"""Paths whose POST requests start or end a session, which is the API's task."""
 
 
 class Front:
-    """Hands a request on by its path. The process's own life (start, end) is the API's."""
+    """Routes a request by its path. The lifespan of the process belongs to the API."""
 
     def __init__(self, api: ASGIApp, pages: ASGIApp) -> None:
         self._api, self._pages = api, pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """To the pages, or to the API."""
+        """Passes the request to the pages or to the API."""
         if scope["type"] != "http":
             await self._api(scope, receive, send)
         elif not is_of_api(scope["method"], scope["path"]):
@@ -196,7 +198,7 @@ class Front:
 
 
 def _back_to_the_form(scope: Scope, send: Send) -> Send:
-    """A browser's form that the API refuses before it is looked at leads back to the form, which says why."""
+    """Wraps `send`, so that a browser's form that the API rejects is redirected to the form, which shows the reason."""
     turned_away = False
 
     async def told(message: Message) -> None:
@@ -225,7 +227,7 @@ async def _nothing() -> Message:
 
 
 def is_of_api(method: str, path: str) -> bool:
-    """Whether a request is for the API."""
+    """Returns whether a request is for the API."""
     if path in SESSION_FORMS:
         return method == "POST"
     return any(path == each or path.startswith(each + "/") for each in API_PATHS)

@@ -1,4 +1,4 @@
-"""Calls that a crash left unknown: what is known of each, and a person's word on what became of it."""
+"""The page of effects whose outcome is unknown after a crash. Users settle them here."""
 
 from datetime import UTC, datetime
 from typing import Literal
@@ -21,13 +21,13 @@ _OUTCOMES: dict[str, Literal["happened", "did_not_happen"]] = {
 
 @router.get(HERE)
 async def unsettled(visit: Visitor) -> HTMLResponse:
-    """All of them, newest first."""
+    """Lists these effects, newest first."""
     return await _show(visit)
 
 
 @router.post(HERE + "/{key}")
 async def settle(post: Posted, key: str) -> Response:
-    """Say what became of one; its turn goes on with that."""
+    """Settles an effect. Its turn then continues with the outcome."""
     form, outcome = post.form, _OUTCOMES.get(post.form.get("outcome"))
     if outcome is None:
         raise PageProblem(422, "Say whether it happened.")
@@ -45,7 +45,7 @@ async def settle(post: Posted, key: str) -> Response:
 async def _show(
     visit: Visit, key: str = "", typed: Form | None = None, why: str = "", *, status: int = 200
 ) -> HTMLResponse:
-    """The page, with what was typed about one of them and why it was not taken."""
+    """Returns the page, with the text typed about one effect and the reason why it was not accepted."""
     found = await visit.api.effects.list(limit=_SHOWN)
     given = {"typed_of": key, "typed": typed or Form(()), "why": why, "now": datetime.now(UTC)}
     return page(visit, "unsettled.html", status=status, found=found, **given)

@@ -1,4 +1,4 @@
-"""What a conversation's page shows: its turns as its person reads them, with what each waits for."""
+"""The page of a conversation: its turns as the user sees them, and what each turn waits for."""
 
 import asyncio
 import json
@@ -32,21 +32,21 @@ from perdure.pages.request import (
 from perdure.pages.turns import value
 
 SHOWN = 10
-"""Turns of a page."""
+"""Turns per page."""
 CHARACTERS = 60_000
-"""Of all texts of a page; what is beyond must be opened."""
+"""Characters of all texts on a page. Texts beyond that are cut until the user opens them."""
 _FEWEST = 1_000
-"""Of each text, however many there are."""
+"""Characters of each text that are always shown, however many texts there are."""
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 SUGGESTED = 3
-"""Of what a turn proposes to say next."""
+"""Maximum suggestions for the next message."""
 PICTURES = ("image/svg+xml", "image/png")
-"""What is shown in place, the better one first."""
+"""Media types that are shown inline, the preferred one first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question of the turn's, with what was typed into its form and was not taken."""
+    """A question of a turn, with the rejected input of its form if there is any."""
 
     question: Question
     form: Form | None = None
@@ -55,28 +55,28 @@ class Asked:
 
     @property
     def words(self) -> str:
-        """What is asked."""
+        """The question as text."""
         return words_of(self.question.asked)
 
     @property
     def fields(self) -> list[Field]:
-        """Its form, made from the schema of the answers that count."""
+        """The form fields, made from the schema of valid answers."""
         return fields_of({}, self.question.answer_schema, self.form, self.faults)
 
     @property
     def is_text(self) -> bool:
-        """Whether the answer is one text, which needs no more words."""
+        """True if the answer is a single text field, for which the question is label enough."""
         return bool(self.only) and self.fields[0].shape in (Shape.LINE, Shape.LINES)
 
     @property
     def options(self) -> list[str]:
-        """Ready answers; each is a value of the only field."""
+        """Ready answers. Each is a value of the only field."""
         options = self.question.asked.get("options")
         return [each for each in options if isinstance(each, str)] if isinstance(options, list) and self.only else []
 
     @property
     def only(self) -> str:
-        """The only field of an answer, where there is one."""
+        """The name of the only field of an answer; empty if there is not exactly one."""
         names = [each.name for each in fields_of({}, self.question.answer_schema)]
         return names[0] if len(names) == 1 else ""
 
@@ -87,24 +87,24 @@ class Shown:
 
     turn: ToldTurn
     approvals: Sequence[Approval] = ()
-    """Those that wait."""
+    """The pending approvals."""
     asked: Sequence[Asked] = ()
     most: int | None = None
-    """Characters of each of its texts; None is all of them."""
+    """Maximum characters of each text; None shows all of them."""
 
     def text(self, of: str) -> object:
-        """A text of it, for the page."""
+        """Returns a text of the turn for the page, cut to `most`."""
         return seen(of if self.most is None else cut(of, self.most))
 
     @property
     def apart(self) -> str:
-        """The answer, where none of the parts has said it."""
+        """The answer; empty if a text segment already shows it."""
         answer = self.turn.answer or ""
         return "" if any(_same(each.text, answer) for each in self.turn.segments if each.kind == "text") else answer
 
     @property
     def works(self) -> str:
-        """What an open turn does, in words; empty where it has ended."""
+        """The activity of an open turn in words; empty if the turn has ended."""
         if self.turn.has_ended:
             return ""
         if self.turn.stop_requested_at is not None:
@@ -117,7 +117,7 @@ class Shown:
 
     @property
     def pictures(self) -> list[File]:
-        """One of each picture that it made."""
+        """One file per picture that the turn made, in the preferred media type."""
         best: dict[str, File] = {}
         for kind in PICTURES:
             for file in self.turn.files:
@@ -127,14 +127,14 @@ class Shown:
 
     @property
     def suggestions(self) -> list[str]:
-        """What may be said next, as its output proposes it: `{"suggestions": [{"kind": "text", "text": ...}]}`."""
+        """Suggestions for the next message: `{"suggestions": [{"kind": "text", "text": ...}]}` in the turn's output."""
         proposed = (self.turn.output or {}).get("suggestions")
         texts = [each.get("text") for each in proposed if isinstance(each, dict)] if isinstance(proposed, list) else []
         return [each for each in texts if isinstance(each, str) and each.strip()][:SUGGESTED]
 
     @property
     def palettes(self) -> list[list[str]]:
-        """Colours that its output proposes: `{"suggestions": [{"kind": "custom_palette", "colors": ["#4c78a8"]}]}`."""
+        """Suggested colors: `{"suggestions": [{"kind": "custom_palette", "colors": ["#4c78a8"]}]}` in the output."""
         proposed = (self.turn.output or {}).get("suggestions")
         lists = (
             [each.get("colors") for each in proposed if isinstance(each, dict)] if isinstance(proposed, list) else []
@@ -143,32 +143,32 @@ class Shown:
 
     @property
     def settles(self) -> int:
-        """How many calls must be settled of which it is not known whether they took effect."""
+        """The number of calls whose outcome is unknown and must be settled."""
         waiting = self.turn.waiting_for
         if waiting is None or waiting.kind in ANSWERED_BY_CLIENT:
             return 0
         return len(set(waiting.ids) - {each.id for each in self.approvals})
 
     def reasons(self, approval: Approval) -> list[str]:
-        """The ready reasons for a rejection."""
+        """Returns the predefined reasons for a rejection."""
         return reasons_for(approval)
 
     def opened(self, approval: Approval) -> bool:
-        """Whether all that is decided on stands on the page."""
+        """Returns whether the page shows everything that the decision is about."""
         return not is_long(approval) and approval.kind != "limit"
 
 
 async def shown(
     api: AsyncClient, turns: Sequence[ToldTurn], *, refused: Asked | None = None, whole: bool = False
 ) -> list[Shown]:
-    """These turns, oldest first, as they are now; `refused`: an answer that was not taken."""
+    """Loads what these turns wait for and returns them oldest first. `refused` is an answer that was rejected."""
     most = {} if whole else allotted(turns)
     found = await asyncio.gather(*(_shown(api, turn, most.get(turn.turn_id), refused) for turn in turns))
     return list(reversed(found))
 
 
 def words_of(said: Mapping[str, Any]) -> str:
-    """A question or an answer in words: its question, or its only text, else all of it as JSON."""
+    """Returns a question or an answer as text: its question, its only text, or all of it as JSON."""
     texts = [each for each in said.values() if isinstance(each, str)]
     if isinstance(said.get("question"), str):
         return str(said["question"])
@@ -176,7 +176,10 @@ def words_of(said: Mapping[str, Any]) -> str:
 
 
 def allotted(turns: Sequence[ToldTurn]) -> dict[str, int]:
-    """By turn, how much of each text is shown where not all of it is. The newest come first and are shown whole."""
+    """Returns the maximum characters of each text by turn id. Turns that are shown whole are left out.
+
+    `turns` are newest first, so that the newest are shown whole.
+    """
     left, most = CHARACTERS, dict[str, int]()
     for turn in turns:
         lengths = [len(text) for text in _texts(turn)]
@@ -210,7 +213,7 @@ async def _approval(api: AsyncClient, approval_id: str) -> Approval | None:
     try:
         return await api.approvals.get(approval_id)
     except ApiError as error:
-        if error.status == 404:  # an effect to be settled has no approval of this id
+        if error.status == 404:  # an unsettled effect has no approval with this id
             return None
         raise
 
@@ -223,25 +226,26 @@ def _same(said: str, answer: str) -> bool:
     return said.strip() == answer.strip()
 
 
-# --- A conversation: its page, a part of it for the page's script, and what its person says in it.
+# --- A conversation: its page, single turns for the script, and new messages
 
 conversation_router = APIRouter()
 WAIT_SECONDS = 2.0
-"""How long a form that no script sends is held back, so that the page which follows may have the answer already."""
+"""Time that the server waits for the answer if a form was sent without the script. The page that follows may then
+contain the answer."""
 _WAYS = get_args(OnBusy)
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What the form below a conversation holds."""
+    """State of the message form below a conversation."""
 
     key: str
     message: str = ""
     why: str = ""
     busy: bool = False
-    """Whether a turn is open, so that it must be said what becomes of it."""
+    """True if a turn is open, so that the form must ask what to do with it."""
     started: str = ""
-    """The turn that hears what was just sent."""
+    """The id of the turn that receives the message just sent."""
 
 
 @conversation_router.get("/chat/{conversation_id}")
@@ -251,20 +255,20 @@ async def conversation(
     before: Annotated[str | None, Query(max_length=400)] = None,
     whole: bool = False,
 ) -> HTMLResponse:
-    """The page: the newest turns, or those before a cursor."""
+    """Shows the newest turns of a conversation, or those before a cursor."""
     return await show(visit, conversation_id, before=before, whole=whole)
 
 
 @conversation_router.post("/chat/{conversation_id}/draft")
 async def draft(post: Typed, conversation_id: str) -> HTMLResponse:
-    """The page with what was typed before; nothing is sent."""
+    """Shows the page again with the text that was typed. Nothing is sent."""
     why = "Nothing was sent yet. What you typed is below."
     return await show(post.visit, conversation_id, Draft(fresh_key(), post.form.whole("message") or "", why))
 
 
 @conversation_router.get("/chat/{conversation_id}/turns/{turn_id}")
 async def turn(visit: Visitor, conversation_id: str, turn_id: str) -> Response:
-    """One turn as it is now, for the page's script."""
+    """Returns the current state of one turn for the page's script. Other requests are redirected to the page."""
     if not visit.is_live:
         return RedirectResponse(f"/chat/{conversation_id}#turn-{turn_id}", 303)
     return await told_anew(visit, conversation_id, turn_id)
@@ -272,7 +276,7 @@ async def turn(visit: Visitor, conversation_id: str, turn_id: str) -> Response:
 
 @conversation_router.post("/chat/{conversation_id}")
 async def say(post: Posted, conversation_id: str) -> Response:
-    """Say something: a turn begins, or hears it where one is open."""
+    """Sends a message, which starts a turn. If a turn is open, `on_busy` decides."""
     form, live = post.form, post.visit.is_live
     message, way = form.whole("message") or "", form.get("on_busy")
     try:
@@ -295,7 +299,10 @@ async def say(post: Posted, conversation_id: str) -> Response:
 
 
 async def not_sent(post: Post, conversation_id: str, message: str, error: ApiError) -> HTMLResponse:
-    """The form once more with what was typed and why it was not taken; the same key, so that it counts once."""
+    """Shows the form again with the text and the reason of the failure.
+
+    It keeps the idempotency key, so that a retry counts once.
+    """
     why = AGAIN if error.status in (0, 503) else f"Not sent: {error.message}"
     kept = Draft(post.form.get("key") or fresh_key(), message, why, busy=error.code == "conversation_busy")
     if post.visit.is_live:
@@ -314,7 +321,7 @@ async def show(
     file_why: str = "",
     status: int = 200,
 ) -> HTMLResponse:
-    """The page of a conversation, with what was typed into it before."""
+    """Returns the page of a conversation, with the text that was typed before."""
     api = visit.api
     conversation = await api.conversations.get(conversation_id)
     story = await api.conversations.story(conversation_id, limit=SHOWN, cursor=before)
@@ -357,7 +364,7 @@ async def told_anew(
 
 
 async def after(visit: Visit, conversation_id: str, turn_id: str, refused: Asked | None = None) -> Response:
-    """What stands there once something was done with a turn."""
+    """Returns the turn, or its page, after an action on it."""
     if visit.is_live:
         return await told_anew(visit, conversation_id, turn_id, refused)
     if refused is not None:
@@ -374,11 +381,11 @@ def _form(visit: Visit, conversation_id: str, draft: Draft) -> HTMLResponse:
 
 
 async def agent_of(visit: Visit, agent_id: str) -> Agent | None:
-    """The agent; None where the deployment has it no more."""
+    """Returns the agent, or None if the deployment no longer has it."""
     return next((each for each in (await visit.api.agents.list()).items if each.id == agent_id), None)
 
 
-# --- One's conversations, and the agents with which another can begin.
+# --- The user's conversations, and the agents for new ones
 
 chat_router = APIRouter()
 _SHOWN = 20
@@ -386,7 +393,7 @@ _SHOWN = 20
 
 @chat_router.get("/chat")
 async def listed(visit: Visitor, cursor: Annotated[str | None, Query(max_length=400)] = None) -> HTMLResponse:
-    """The conversations, the one written to last first; on the first page the agents before them."""
+    """Lists conversations, the most recently written first. The first page starts with the agents."""
     found, agents = await asyncio.gather(
         visit.api.conversations.list(limit=_SHOWN, cursor=cursor), visit.api.agents.list()
     )
@@ -398,7 +405,7 @@ async def listed(visit: Visitor, cursor: Annotated[str | None, Query(max_length=
 
 @chat_router.post("/chat")
 async def begin(post: Posted) -> Response:
-    """A new conversation with this agent, and its first turn where something is said."""
+    """Creates a conversation with an agent, and starts its first turn if the form has a message."""
     form, api = post.form, post.visit.api
     message = form.get("example") or form.whole("message") or ""
     conversation = await api.conversations.create(form.get("agent"), idempotency_key=form.get("key"))
@@ -412,21 +419,21 @@ async def begin(post: Posted) -> Response:
     return RedirectResponse(f"/chat/{conversation.id}", 303)
 
 
-# --- What a person does with a turn that is open: answer what it asks, and stop it.
+# --- Actions on an open turn: answer its question, stop it
 
 answers_router = APIRouter(prefix="/chat/{conversation_id}/turns/{turn_id}")
 
 
 @answers_router.post("/stop")
 async def stop_turn(post: Posted, conversation_id: str, turn_id: str) -> Response:
-    """Ask a turn to stop."""
+    """Requests the stop of a turn."""
     await post.visit.api.turns.stop(turn_id, idempotency_key=post.form.get("key"))
     return await after(post.visit, conversation_id, turn_id)
 
 
 @answers_router.post("/answers/{request_id}")
 async def answer_question(post: Posted, conversation_id: str, turn_id: str, request_id: str) -> Response:
-    """Answer what the turn asks of its person."""
+    """Answers a question of the turn."""
     api, form = post.visit.api, post.form
     question = await api.turns.question(turn_id, request_id)
     refused: Asked | None = None
@@ -445,7 +452,7 @@ async def answer_question(post: Posted, conversation_id: str, turn_id: str, requ
 
 
 def _payload(question: Question, form: Form) -> tuple[dict[str, object], dict[str, str]]:
-    """The answer that the form says, and the faults of its fields."""
+    """Returns the answer from the form, and the faults of its fields."""
     asked, option = Asked(question), form.get("option")
     if option and option in asked.options:
         return {asked.only: option}, {}
@@ -453,16 +460,16 @@ def _payload(question: Question, form: Form) -> tuple[dict[str, object], dict[st
     return dict(read.args), dict(read.faults)
 
 
-# --- Files that a person puts into a conversation.
+# --- Files that the user uploads to a conversation
 
 files_router = APIRouter()
 _BY_ENDING = {**BY_ENDING, ".md": "text/plain"}
-"""What a file is by its name: browsers say so by what is installed on the machine."""
+"""Media types by file ending. A browser's own answer depends on what is installed on the machine."""
 
 
 @files_router.post("/chat/{conversation_id}/files")
 async def upload(post: Uploaded, conversation_id: str) -> Response:
-    """Put a file into the conversation, for the agent's tools."""
+    """Uploads a file to the conversation, for the agent's tools."""
     visit, why = post.visit, await _kept(post, conversation_id)
     if not visit.is_live:
         return await show(visit, conversation_id, file_why=why, status=422) if why else back(conversation_id)
@@ -473,7 +480,7 @@ async def upload(post: Uploaded, conversation_id: str) -> Response:
 
 
 async def _kept(post: Post, conversation_id: str) -> str:
-    """Keep the file; why it was not, empty where it was."""
+    """Uploads the file. Returns why it failed, or an empty string."""
     if post.upload is None:
         return "Choose a file first."
     kind = _BY_ENDING.get("." + post.upload.name.rpartition(".")[2].lower(), post.upload.media_type)

@@ -1,6 +1,7 @@
-"""A topology's graph as a picture, drawn here from its manifest: no script, no style but the stylesheet's.
+"""Diagrams as SVG, drawn on the server: the graph of a topology from its manifest, and calls as bars.
 
-What it shows stands beside it as text, too: a person who does not see it misses nothing.
+They need no script, and no style but the stylesheet. The page also shows their content as text, so that users who
+cannot see a diagram miss nothing.
 """
 
 from collections import Counter, defaultdict
@@ -14,14 +15,17 @@ from markupsafe import Markup
 
 from perdure.core.text import printable
 
-# --- Where the boxes and lines of a graph go: layers from top to bottom, by the order in which the nodes are declared.
-# A line to a node that is declared earlier goes back up. A line across layers gets a slot in each, so that it passes
-# between the boxes and never behind one.
+# --- Layout of a graph
+#
+# Nodes are in layers from top to bottom, in the order of their declaration. A line to a node that is declared earlier
+# goes back up. A line across layers gets a slot in each layer, so that it passes between the boxes and never behind
+# one.
 
 LETTER, LINE, PAD, GAP, BETWEEN, MARGIN = 8.0, 17.0, 12.0, 20.0, 44.0, 8.0
-"""A letter's width and a line's height in a box, the room inside and beside it, between layers, and around it all."""
+"""Width of a letter and height of a line, padding, gap between boxes, distance of layers, and outer margin, in pixels.
+"""
 _LETTERS = 16
-"""In a line of a box, where its name has a place to be broken."""
+"""Maximum letters per line of a box, if the name has a place to break."""
 _SLOT = 10.0
 _SWEEPS = 12
 
@@ -34,7 +38,7 @@ Ties = defaultdict[Slot, list[Slot]]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node, `x` at its middle and `y` at its top."""
+    """A node; `x` is its middle and `y` its top."""
 
     name: str
     lines: tuple[str, ...]
@@ -46,7 +50,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Boxes, and per way its points from the source to the target."""
+    """Boxes, and the points of each way from its source to its target."""
 
     boxes: tuple[Box, ...]
     routes: Mapping[Way, tuple[Point, ...]]
@@ -55,7 +59,7 @@ class Layout:
 
 
 def laid_out(names: Sequence[str], ways: Iterable[Way]) -> Layout:
-    """The places of these nodes and of the ways between them; a way from a node to itself has none."""
+    """Returns the layout of these nodes and of the ways between them. A way from a node to itself is left out."""
     place = {name: at for at, name in enumerate(names)}
     known = [way for way in dict.fromkeys(ways) if way[0] != way[1] and way[0] in place and way[1] in place]
     down = {way: way if place[way[0]] < place[way[1]] else (way[1], way[0]) for way in known}
@@ -93,7 +97,7 @@ def _slot(name: str) -> Slot:
 
 
 def _broken(name: str) -> tuple[str, ...]:
-    """A name in lines, broken behind an underscore."""
+    """Splits a name into lines after underscores."""
     lines = [""]
     for part in name.replace("_", "_\n").split("\n"):
         if lines[-1] and len(lines[-1]) + len(part) > _LETTERS:
@@ -103,18 +107,18 @@ def _broken(name: str) -> tuple[str, ...]:
 
 
 def _ranks(names: Sequence[str], ways: set[Way]) -> dict[str, int]:
-    """Each below everything that leads down to it."""
+    """Returns the layer of each node, below every node that leads down to it."""
     before: defaultdict[str, list[str]] = defaultdict(list)
     for upper, lower in ways:
         before[lower].append(upper)
     ranks: dict[str, int] = {}
-    for name in names:  # in the order of declaration, which every way down keeps to
+    for name in names:  # every downward way follows the order of declaration
         ranks[name] = max((ranks[upper] + 1 for upper in before[name]), default=0)
     return ranks
 
 
 def _neighbours(chains: Iterable[Sequence[Slot]]) -> tuple[Ties, Ties]:
-    """What each slot is tied to in the layer above, and in the layer below."""
+    """Returns the slots that each slot is connected to, in the layer above and in the layer below."""
     above: Ties = defaultdict(list)
     below: Ties = defaultdict(list)
     for chain in chains:
@@ -125,7 +129,10 @@ def _neighbours(chains: Iterable[Sequence[Slot]]) -> tuple[Ties, Ties]:
 
 
 def _ordered(names: Sequence[str], ranks: Mapping[str, int], chains: Mapping[Way, list[Slot]]) -> list[list[Slot]]:
-    """The slots of each layer from left to right, with few crossings: each near the middle of what it is tied to."""
+    """Returns the slots of each layer from left to right.
+
+    Each is near the middle of its connections, so that few lines cross.
+    """
     layers: list[list[Slot]] = [[] for _ in range(max(ranks.values(), default=-1) + 1)]
     for name in names:
         layers[ranks[name]].append(_slot(name))
@@ -146,7 +153,7 @@ def _ordered(names: Sequence[str], ranks: Mapping[str, int], chains: Mapping[Way
 def _middles(
     layers: Sequence[Sequence[Slot]], chains: Mapping[Way, list[Slot]], widths: Mapping[Slot, float]
 ) -> dict[Slot, float]:
-    """How far right the middle of each slot is: near what it is tied to, and clear of its neighbours."""
+    """Returns the horizontal middle of each slot: near its connections, and clear of its neighbors."""
     above, below = _neighbours(chains.values())
     middles = dict.fromkeys((slot for layer in layers for slot in layer), 0.0)
     for sweep in range(_SWEEPS):
@@ -165,7 +172,7 @@ def _middles(
 
 
 def _rows(layers: Sequence[Sequence[Slot]], lines: Mapping[Slot, tuple[str, ...]]) -> tuple[list[float], list[float]]:
-    """The top of each layer, and its height."""
+    """Returns the top and the height of each layer."""
     heights = [max(len(lines.get(slot, ("",))) for slot in layer) * LINE + PAD for layer in layers]
     tops, y = list[float](), MARGIN
     for height in heights:
@@ -181,7 +188,8 @@ def _routes(
     tops: Sequence[float],
     heights: Sequence[float],
 ) -> dict[Way, tuple[Point, ...]]:
-    """The points of each way from its upper end to its lower; the ends that share a side of a box are spread on it."""
+    """Returns the points of each way from its upper to its lower end. Ends on the same side of a box are spread over
+    it."""
     sides: defaultdict[tuple[Slot, bool], list[tuple[float, int, Way]]] = defaultdict(list)
     for number, (way, chain) in enumerate(chains.items()):
         sides[chain[0], True].append((middles[chain[1]], number, way))
@@ -205,28 +213,28 @@ def _mean(values: Sequence[float], otherwise: float) -> float:
     return sum(values) / len(values) if values else otherwise
 
 
-# --- The path that a turn took over its topology's graph, as far as the nodes tell it that have ended.
+# --- Path of a turn over its topology's graph, from the nodes that have ended
 
 START, END = "START", "END"
-"""As a manifest names where a run begins and ends."""
+"""Names of a run's start and end in a manifest."""
 _JOIN = "join"
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """What of the graph a turn went through."""
+    """The part of a graph that a turn ran."""
 
     visits: Mapping[str, int]
-    """How often each node has ended."""
+    """Completed runs of each node."""
     taken: frozenset[tuple[str, str]]
-    """The edges, by their ends."""
+    """Edges that were taken, as source and target."""
 
 
 def path_over(edges: Sequence[Mapping[str, Any]], nodes: Sequence[str], *, rests: bool) -> Path:
-    """The path of a turn whose `nodes` have ended in this order; `rests` where its run came to an end by itself.
+    """Returns the path of a turn whose `nodes` have ended in this order. `rests` is true if its run ended by itself.
 
-    Into a node leads the edge from whichever of its sources ended last before it, and into a join the edges from all
-    that have ended. Nodes of a nested topology are part of their node.
+    A node is entered by the edge from the source that ended last before it. A join is entered by the edges from all
+    sources that have ended. Nodes of a nested topology are part of their node.
     """
     own = [node for node in nodes if "/" not in node]
     sources: dict[str, list[tuple[str, bool]]] = {}
@@ -255,7 +263,7 @@ _MARK = Markup(
     'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 L8 4 L0 8 z"/></marker>'
 )
 _TIPS = {"tip": "tip", "tip-taken": "tip taken"}
-"""The heads of lines, each with its class."""
+"""Arrowheads, each with its CSS classes."""
 _LINE = Markup('<path class="{}" d="{}" marker-end="url(#{})"><title>{}</title></path>')
 _BOX = Markup(
     '<g class="{}" data-node="{}"><title>{}</title>'
@@ -266,7 +274,10 @@ _TIMES = Markup('<text class="times" x="{:.1f}" y="{:.1f}">×{}</text>')
 
 
 def graph(manifest: Mapping[str, Any], path: Path | None = None, *, own: str = "graph") -> Markup:
-    """The picture of a manifest, with the path that a turn took over it; `own` names it among those of a page."""
+    """Draws the graph of a manifest, with the path of a turn if one is given.
+
+    `own` is a prefix for ids that is unique on the page.
+    """
     told = path is not None
     path = path or Path({}, frozenset())
     nodes: Sequence[Mapping[str, Any]] = manifest["nodes"]
@@ -277,7 +288,7 @@ def graph(manifest: Mapping[str, Any], path: Path | None = None, *, own: str = "
     layout = laid_out(names, labels)
     purposes = {str(node["id"]): str(node["purpose"]) for node in nodes}
     lines = Markup("").join(
-        # What was taken is drawn last, on top of what was not.
+        # Edges that were taken are drawn last, on top of the others.
         _line(way, points, labels[way], own, taken=way in path.taken)
         for way, points in sorted(layout.routes.items(), key=lambda each: each[0] in path.taken)
     )
@@ -306,7 +317,7 @@ def _line(way: tuple[str, str], points: Sequence[Point], labels: Sequence[str], 
 
 
 def _curve(points: Sequence[Point]) -> str:
-    """Upright at every point, so that one bend runs into the next."""
+    """Returns the path data of a line. It is vertical at every point, so that the bends join smoothly."""
     drawn = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
     for (x, y), (to_x, to_y) in pairwise(points):
         half = (y + to_y) / 2
@@ -337,15 +348,16 @@ def _box(box: Box, purpose: str, visits: int) -> Markup:
     )
 
 
-# --- Calls as bars on one line of time.
-# What runs is drawn to scale; time in which nothing runs is drawn short, or the
-# two days that an approval waited would leave no room for the calls.
+# --- Calls as bars on one time line
+#
+# Time in which a call runs is drawn to scale. Idle time is shortened, because two days of a pending approval would
+# leave no room for the calls.
 
 WIDTH = 240.0
 _IDLE_SHARE = 0.05
-"""Of the time in which something runs: the longest that a time without any is drawn."""
+"""Maximum length of an idle time, as a share of all time in which something runs."""
 _LEAST = 2.0
-"""A call of no length is seen, too."""
+"""Minimum width in pixels, so that a call without duration is visible."""
 _BAR = Markup(
     '<svg class="bar {}" width="{:.0f}" height="12" aria-hidden="true">'
     '<rect x="{:.1f}" width="{:.1f}" height="12" rx="2"/></svg>'
@@ -354,7 +366,7 @@ _BAR = Markup(
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When something ran."""
+    """The time in which something ran."""
 
     began: datetime
     ended: datetime
@@ -362,18 +374,18 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Its place on the line."""
+    """Position and width on the time line."""
 
     x: float
     width: float
 
     def drawn(self, kind: str) -> Markup:
-        """As a picture; `kind` is a class of ours."""
+        """Returns the bar as SVG. `kind` is a class of the stylesheet."""
         return _BAR.format(kind, WIDTH, self.x, self.width)
 
 
 def bars(spans: Sequence[Span | None]) -> list[Bar | None]:
-    """A bar for each span, None for none; one that ends before it began has no length."""
+    """Returns a bar for each span, and None for None. A span that ends before it began has no duration."""
     known = [span for span in spans if span is not None]
     places = _places(known)
     longest = max(places.values(), default=0.0)
@@ -382,7 +394,7 @@ def bars(spans: Sequence[Span | None]) -> list[Bar | None]:
 
 
 def _places(spans: Sequence[Span]) -> dict[datetime, float]:
-    """Every moment at which something begins or ends, and how far along the line it is."""
+    """Returns the position on the time line of every moment at which a span begins or ends."""
     moments = sorted({moment for span in spans for moment in (span.began, _end(span))})
     lengths = [((later - earlier).total_seconds(), _runs(spans, earlier)) for earlier, later in pairwise(moments)]
     most_idle = _IDLE_SHARE * sum(length for length, runs in lengths if runs)

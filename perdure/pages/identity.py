@@ -1,4 +1,4 @@
-"""The way in. What its form posts is the API's, which begins the session."""
+"""The sign-in page. Its form posts to the API, which starts the session."""
 
 from typing import Annotated
 
@@ -34,9 +34,9 @@ _WORDS = {
     "user_exists": "Somebody here has this name already. If that is you, sign in below: the provider is linked then.",
 }
 _LINK = "/v1/auth/oidc/start?link=true"
-"""Where somebody goes on who signs in to link the provider."""
+"""Address to which users continue who sign in to link the provider."""
 _FIRST = frozenset({"registration_invalid", "password_weak"})
-"""Refusals of whoever registers, with an invitation or the setup code."""
+"""Error codes of a registration, with an invitation or the setup code."""
 _OTHERWISE = "Signing in did not work. Try again in a moment."
 Text = Annotated[str, Query(max_length=2_000)]
 
@@ -51,8 +51,10 @@ async def sign_in(
     invitation: Text = "",
     after: Annotated[int, Query(ge=0, le=3_600)] = 0,
 ) -> HTMLResponse:
-    """The form: a name and a password, a token, or an invitation and a first password; or, with the code of a link, the
-    one button that uses it."""
+    """Shows the form: name and password, a token, or an invitation and a first password.
+
+    With the code of a link, it shows only the button that uses the code.
+    """
     to = _LINK if failed == "user_exists" else local_path(next, "/")
     said = _WORDS.get(failed, _OTHERWISE) if failed else ""
     if after:
@@ -75,14 +77,14 @@ async def sign_in(
     )
 
 
-# --- A form of a session that has ended, and whose page cannot be drawn again: it is sent as it was, by one more click.
+# --- Forms of an ended session whose page cannot be rendered again: sent unchanged by one more click
 
 resend_router = APIRouter()
 
 
 @resend_router.post("/kept")
 async def kept(post: Typed) -> HTMLResponse:
-    """What was typed, in a form of this session; nothing is sent by itself."""
+    """Shows the typed text in a form of this session. Nothing is sent without a click."""
     to = local_path(post.form.get("kept_for"), "")
     if not to:
         raise PageProblem(422, "It is not known what this was typed for.")

@@ -1,4 +1,4 @@
-"""What is proposed for everybody's memory: read as it would be shared, approved or rejected by an administrator."""
+"""The pages of promotions to shared memory: an admin reads each text as it would be shared, and decides."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -28,7 +28,7 @@ _DECISIONS = ("approve", "reject")
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a person sent and was not taken."""
+    """A form that was not accepted."""
 
     form: Form = field(default_factory=lambda: Form(()))
     why: str = ""
@@ -38,20 +38,20 @@ class Sent:
 async def listed(
     visit: Visitor, all: bool = False, cursor: Annotated[str | None, Query(max_length=400)] = None
 ) -> HTMLResponse:
-    """Those that wait, or all of them, proposed last first."""
+    """Lists the pending promotions, or all of them, newest first."""
     found = await visit.api.send(list_promotions(status=None if all else "pending", limit=_SHOWN, cursor=cursor))
     return page(visit, "proposals.html", found=found, every=all)
 
 
 @router.get(HERE + "/{promotion_id}")
 async def one(visit: Visitor, promotion_id: str) -> HTMLResponse:
-    """One with its text, against the shared document that it would change."""
+    """Shows one promotion with its text, compared with the shared document that it would change."""
     return await _show(visit, promotion_id, Sent())
 
 
 @router.post(HERE + "/{promotion_id}/decision")
 async def decide(post: Posted, promotion_id: str) -> Response:
-    """Approve or reject the text that was shown."""
+    """Approves or rejects the text that was shown."""
     form, taken = post.form, post.form.get("decision")
     if taken not in _DECISIONS:
         raise PageProblem(422, "A text is approved or rejected, and nothing else.")
@@ -85,7 +85,7 @@ async def _show(visit: Visit, promotion_id: str, sent: Sent, *, status: int = 20
 
 
 async def _shared(api: AsyncClient, found: Promotion) -> SharedDocument | None:
-    """The shared document that has the address now."""
+    """Returns the shared document that has this address now."""
     listed = (await api.send(list_shared(found.path))).items
     named = next((each for each in listed if (each.store, each.path) == (found.store, found.path)), None)
     if named is None:

@@ -1,4 +1,5 @@
-"""Templates to pages: everything is escaped, what nobody would see is written out, times are told twice."""
+"""Renders templates to pages: everything is escaped, invisible characters are written out, times are relative and
+exact."""
 
 import hashlib
 import json
@@ -21,7 +22,7 @@ from perdure.client import Approval, signed_in_words
 from perdure.core.text import flat, format_age, format_time_left, one_line, pieces, size, span
 from perdure.pages.request import Visit, written
 
-# --- The stylesheet and the scripts: served from here alone, kept by browsers for as long as their bytes are the same.
+# --- Stylesheet and scripts: served only from here, and cached by browsers until their bytes change
 
 FOLDER = Path(__file__).parent / "static"
 MOUNTED_AT = "/assets"
@@ -30,26 +31,26 @@ _KEPT = "public, max-age=31536000, immutable"
 
 @cache
 def asset(name: str) -> str:
-    """The address of a file, which changes with its bytes."""
+    """Returns the address of a file, which changes with its bytes."""
     digest = hashlib.sha256((FOLDER / name).read_bytes()).hexdigest()[:12]
     return f"{MOUNTED_AT}/{name}?v={digest}"
 
 
 class Assets(StaticFiles):
-    """The files, with word for browsers to keep them."""
+    """Static files with cache headers."""
 
     def __init__(self) -> None:
         super().__init__(directory=FOLDER)
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """The file; one asked for by its digest never changes."""
+        """Returns a file. If it is requested by its digest, browsers can cache it forever."""
         response = await super().get_response(path, scope)
         if response.status_code == 200 and scope["query_string"].startswith(b"v="):
             response.headers["Cache-Control"] = _KEPT
         return response
 
 
-# --- The pages that every page leads to.
+# --- Navigation
 
 _PAGES = (
     ("/chat", "Chat"),
@@ -59,24 +60,25 @@ _PAGES = (
     ("/status", "Status"),
 )
 _MACHINERY = ("/status",)
-"""For those who look after it: others are not led to what the API refuses them."""
+"""Only for roles that look after the deployment. The API refuses these pages to other users, so they get no link."""
 _LOOK_AFTER_IT = frozenset({"reviewer", "admin"})
 _BELOW = {"/topologies": "/agents"}
-"""Pages that are reached from one of these alone."""
+"""Pages that are reached only from another page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One way on."""
+    """One entry of the navigation."""
 
     path: str
     label: str
     is_here: bool
-    """This page, or one below it."""
+    """True on this page and on pages below it."""
 
 
 def entries(path: str, roles: Collection[str] = ()) -> list[Entry]:
-    """The navigation as it stands on the page at `path`: the longest entry that it is below is where one is."""
+    """Returns the navigation for the page at `path`. The longest entry that contains the page is marked as the current
+    one."""
     path = next((above for root, above in _BELOW.items() if path.startswith(root + "/")), path)
     below = [each for each, _ in _PAGES if path == each or path.startswith(each + "/")]
     here = max(below, key=len, default="")
@@ -84,9 +86,11 @@ def entries(path: str, roles: Collection[str] = ()) -> list[Entry]:
     return [Entry(each, label, each == here) for each, label in _PAGES if led or each not in _MACHINERY]
 
 
-# --- A JSON value as a person reads it exactly: every character of it is there or written out, and none of it is
-# markup. A line end inside a text is shown as one, behind a mark; a backslash and an n that stand in the text are shown
-# as JSON has them, with two backslashes, so the two cannot be taken for each other.
+# --- Exact display of JSON values
+#
+# Every character of a value is shown or written out, and none of it is markup. A line end inside a text is shown as a
+# line end after a mark. A backslash followed by an n is shown as in JSON, with two backslashes, so that the two cannot
+# be confused.
 
 _TEXT = Markup('<span class="text">"{}"</span>')
 _NAME = Markup('<span class="name">"{}"</span>: ')
@@ -97,7 +101,7 @@ _ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\t": "\\t"})
 
 
 def drawn(value: Any) -> Markup:
-    """`value`, indented."""
+    """Returns `value` as indented markup."""
     return Markup("").join(_value(value, "\n"))
 
 
@@ -122,21 +126,21 @@ def _block(opening: str, closing: str, items: list[tuple[Markup, Any]], margin: 
 
 
 def _text(text: str) -> Markup:
-    """A text as JSON has it, but for its line ends; what nobody would see is written as an escape, and marked."""
+    """Returns a text as in JSON, except for its line ends. Invisible characters are written as escapes and marked."""
     lines = (seen(line.translate(_ESCAPED)) for line in text.split("\n"))
     return _LINE_END.join(lines)
 
 
-# --- Text from outside, made inert and honest: what stands on the page is what stands in the text.
+# --- Untrusted text, shown exactly and without effect on the page
 
 _UNSEEN = Markup('<span class="unseen" title="a character that cannot be seen, written out">{}</span>')
 _ISOLATED = Markup("<bdi>{}</bdi>")
 
 
 def seen(value: object) -> Markup:
-    """Text from outside as a person may read it: no markup of its own, no hidden character, no turned direction.
+    """Returns untrusted text for display: without markup, hidden characters or a changed direction.
 
-    Text that runs from right to left stays among itself, and turns nothing beside it.
+    Right-to-left text is isolated, so that it does not reorder the text beside it.
     """
     text = str(value)
     if text.isascii() and text.isprintable():
@@ -146,17 +150,18 @@ def seen(value: object) -> Markup:
 
 
 def brief(value: object, most: int = 120) -> Markup:
-    """The same on one line, cut."""
+    """Returns the same as `seen`, on one line and cut to `most` characters."""
     return seen(flat(str(value), most))
 
 
 def plain(value: object, most: int = 120) -> str:
-    """The same without marks, for a place that holds no markup: an attribute, an option."""
+    """Returns the same as `brief` as plain text, for attributes and options."""
     return one_line(str(value), most)
 
 
-# --- What a turn waits for that no page can do: work where the data is.
-# How its person goes on with it, to be copied.
+# --- Client-side work that a page cannot do
+#
+# The commands below continue the turn; users copy them.
 
 _ON_A_TABLE = """\
 PERDURE_TOKEN=… .venv/bin/python - <<'END'
@@ -173,15 +178,15 @@ PERDURE_URL={url} PERDURE_TOKEN=… bin/perdure turns answer {turn} --payload an
 
 
 def is_on_a_table(asked: Mapping[str, Any]) -> bool:
-    """Whether a plan is to be carried out on a table, and the client's own program knows how."""
+    """Returns whether the request is a plan for a table, which the client's own program can run."""
     return isinstance(asked.get("plan"), str)
 
 
 def program_for(asked: Mapping[str, Any], url: str, turn_id: str) -> str:
-    """What to type in the folder of Perdure, with the own token."""
+    """Returns the commands to run in the folder of Perdure with the user's own token."""
     if not is_on_a_table(asked):
         return _OTHERWISE.format(url=url, turn=turn_id)
-    # Of a file only its name is told, without its ending and its folder.
+    # Only the name of the file is known, without its ending and its folder.
     table = f"way/to/{asked.get('table') or 'table'}.csv"
     return _ON_A_TABLE.format(url=json.dumps(url), turn=json.dumps(turn_id), table=json.dumps(table))
 
@@ -191,17 +196,17 @@ _TIME = Markup('<time datetime="{}" title="{}" data-told="{}">{}</time>')
 
 
 def moment(at: datetime | None) -> Markup:
-    """A time in full, UTC."""
+    """Returns a full date and time in UTC."""
     return Markup("") if at is None else _time(at, told(at))
 
 
 def since(at: datetime | None) -> Markup:
-    """How long ago; the page's script keeps it true."""
+    """Returns the time since then. The page's script keeps it up to date."""
     return Markup("") if at is None else _time(at, f"{format_age(at, datetime.now(UTC))} ago", "since")
 
 
 def until(at: datetime | None) -> Markup:
-    """How long until then; the page's script counts it down."""
+    """Returns the time left until then. The page's script counts it down."""
     if at is None:
         return Markup("")
     rest = format_time_left(at, datetime.now(UTC))
@@ -209,17 +214,17 @@ def until(at: datetime | None) -> Markup:
 
 
 def told(at: datetime) -> str:
-    """For example `21 Nov 2026, 23:10 UTC`."""
+    """Returns a time such as `21 Nov 2026, 23:10 UTC`."""
     return at.astimezone(UTC).strftime("%-d %b %Y, %H:%M UTC")
 
 
 def length(seconds: float) -> str:
-    """A length of time: `20 s`, `10 min`, `2 h 0 min`."""
+    """Returns a duration such as `20 s`, `10 min` or `2 h 0 min`."""
     return span(timedelta(seconds=seconds))
 
 
 def clock(at: datetime | None) -> Markup:
-    """The time of the day to the millisecond, UTC."""
+    """Returns the time of day to the millisecond, in UTC."""
     return Markup("") if at is None else _time(at, at.astimezone(UTC).strftime("%H:%M:%S.%f")[:-3])
 
 
@@ -228,7 +233,7 @@ def _time(at: datetime, shown: str, kept_true: str = "") -> Markup:
 
 
 def time_of(text: object) -> Markup:
-    """A time that came as text."""
+    """Returns a time that is given as ISO text. Other text is displayed unchanged."""
     try:
         return moment(datetime.fromisoformat(str(text)))
     except ValueError:
@@ -236,17 +241,17 @@ def time_of(text: object) -> Markup:
 
 
 def as_json(value: object) -> str:
-    """A value to be edited: whatever is not plain is written out."""
+    """Returns a value as editable JSON. Characters outside ASCII are written as escapes."""
     return json.dumps(value, indent=2)
 
 
 def fresh_key() -> str:
-    """An Idempotency-Key for one form: sent twice, it is one decision."""
+    """Returns an idempotency key for one form, so that sending it twice counts once."""
     return str(uuid.uuid4())
 
 
 def subject(approval: Approval) -> str:
-    """What is decided on, in a word or two."""
+    """Returns a short name for the subject of the decision."""
     if approval.kind == "limit":
         return "the turn's limit"
     return f"{approval.tool or 'the answer'} at {approval.checkpoint}" if approval.checkpoint else approval.tool
@@ -287,8 +292,10 @@ _ENVIRONMENT = _environment()
 
 
 def page(visit: Visit, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
-    """A page, or a part of one. `at`: of what answers a form, the address of the page that the form was on; `within`:
-    the list that an approval was opened from."""
+    """Renders a page or a part of one.
+
+    `at` is the address of the page whose form is answered. `within` is the list that an approval was opened from.
+    """
     path = visit.request.url.path
     known = {
         "here": visit.here,

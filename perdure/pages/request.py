@@ -1,8 +1,8 @@
-"""A visit: one request of one browser, and the API as the person at it may use it.
+"""A visit: one request of a browser, and the API with that user's permissions.
 
-The pages hold no credential and no data. What the browser brings (session cookie, bearer, origin) goes on to the API
-unread; the API says who it is and what that person may do. What changes something comes from a form of ours: another
-site's page can make a browser post, but it cannot read the session's form token (and is refused by its origin already).
+The pages hold no credentials and no data. The browser's session cookie, bearer token and origin are passed on to the
+API unread. The API identifies the user and decides what they can do. Changes require a form of these pages. Another
+site's page can make a browser post, but it cannot read the session's form token. Its origin is already rejected.
 """
 
 import asyncio
@@ -23,15 +23,16 @@ from perdure.client import ApiError, AsyncClient, Me
 from perdure.core.request_origin import is_foreign
 from perdure.core.text import is_clean, size
 
-# --- What a plain form posts: pairs of names and values, read whole, with a limit, before any page looks at them.
+# --- Posted forms: pairs of names and values, read whole up to a limit before a page uses them
 
 MOST_BYTES = 2 * 1024 * 1024
-"""Percent-encoding makes three bytes of one; what is sent on to the API has the API's own limit."""
+"""Percent-encoding makes three bytes from one. The API applies its own limit to what it receives."""
 _CHUNK_BYTES = 256 * 1024
 _FORM_BYTES = 65_536
-"""What a form has beside its file."""
+"""Bytes of a form besides its file."""
 _THROWN_AWAY_BYTES = 512 * 1024 * 1024
-"""Of a file that is too long: a browser that is cut off while it sends does not read why."""
+"""Bytes of a file above the limit that are read and discarded. A browser that is disconnected while it sends does not
+show the error page."""
 _MOST_FIELDS = 2_000
 _WORDS = frozenset({"comment", "message", "reason_code", "option", "to"})
 _UPLOAD_SECONDS = 300.0
@@ -40,31 +41,31 @@ _BODY_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The fields of a form in their order; a name may come more than once."""
+    """The fields of a form in their order. A name can occur several times."""
 
     pairs: Sequence[tuple[str, str]]
 
     def get(self, name: str, default: str = "") -> str:
-        """The first value of this name, without blanks around it."""
+        """Returns the first value of this name, without surrounding blanks."""
         return next((value.strip() for key, value in self.pairs if key == name), default)
 
     def whole(self, name: str) -> str | None:
-        """The first value of this name as it was typed, with the line ends that JSON and programs have."""
+        """Returns the first value of this name as it was typed, with line feeds as line ends."""
         return next((value.replace("\r\n", "\n") for key, value in self.pairs if key == name), None)
 
     def all(self, name: str) -> list[str]:
-        """Every value of this name."""
+        """Returns every value of this name."""
         return [value for key, value in self.pairs if key == name]
 
 
 def written(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """What a person wrote into a form: words, and the fields of arguments."""
+    """Returns what a user typed into a form: words, and the fields of arguments."""
     return [value for name, value in pairs if value and (name in _WORDS or name.startswith("arg."))]
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file that came with a form."""
+    """A file that was sent with a form."""
 
     name: str
     media_type: str
@@ -72,24 +73,25 @@ class Upload:
     file: UploadFile
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The content from its beginning, which lies on the disk if it is long."""
+        """Yields the content from its beginning. A long file is on the disk."""
         await self.file.seek(0)
         while chunk := await self.file.read(_CHUNK_BYTES):
             yield chunk
 
 
 def most_upload_bytes(request: Request) -> int:
-    """How long a file may be here."""
+    """Returns the maximum size of a file."""
     most: int = request.app.state.most_upload_bytes
     return most
 
 
 @asynccontextmanager
 async def read_upload(request: Request) -> AsyncIterator[tuple[Form, Upload | None]]:
-    """Yields the fields and the file of a request's body; None if no file was chosen. Read only after it is known who
-    sends it. A long file is on the disk, and is gone after the block.
+    """Yields the fields and the file of a request's body; None if no file was chosen.
 
-    Raises: PageProblem 4xx.
+    Call it only after the sender is authenticated. A long file is on the disk, and is deleted after the block.
+
+    Raises PageProblem with a 4xx status.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "multipart/form-data":
         raise PageProblem(415, "This page takes what its own form sends, and nothing else.")
@@ -133,9 +135,9 @@ def _check_texts(pairs: Sequence[tuple[str, str]]) -> None:
 
 
 async def read_form(request: Request) -> Form:
-    """The form in a request's body.
+    """Returns the form in a request's body.
 
-    Raises: PageProblem 4xx.
+    Raises PageProblem with a 4xx status.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
@@ -159,7 +161,7 @@ async def read_form(request: Request) -> Form:
     return Form(pairs)
 
 
-# --- What a person is told where a page cannot be shown: in words, with a way on, and never with an inside of ours.
+# --- Error pages: in words, with a next step, and without internal details
 
 TITLES = {
     400: "That cannot be read",
@@ -180,12 +182,12 @@ TITLES = {
 TITLES_BY_CODE = {"quota_reached": "Quota reached"}
 _OTHERWISE = "Something went wrong"
 AGAIN = "It is not certain whether this was taken. Send it again: it counts once."
-"""Of what was sent as a part of the service went away: its key is the same."""
+"""Message for a form that was sent while a service was unavailable. Its idempotency key stays the same."""
 
 
 @dataclass(eq=False)
 class PageProblem(Exception):
-    """A page's own refusal."""
+    """A rejection by a page."""
 
     status: int
     message: str
@@ -194,7 +196,7 @@ class PageProblem(Exception):
 
 @dataclass(eq=False)
 class StaleForm(PageProblem):
-    """A form of an earlier session: nothing was sent, and what was typed is not lost."""
+    """A form of an earlier session. Nothing was sent, and the typed text is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +212,7 @@ class Told:
 
 
 def told(error: PageProblem | ApiError) -> Told:
-    """A refusal, of the API or of a page, for a person."""
+    """Returns an error of the API or of a page as users see it."""
     if isinstance(error, PageProblem):
         return Told(error.status, title(error.status), error.message, error.code)
     status = error.status or 503
@@ -219,28 +221,29 @@ def told(error: PageProblem | ApiError) -> Told:
 
 
 def title(status: int) -> str:
-    """The headline of a problem."""
+    """Returns the headline of a problem."""
     return TITLES.get(status, _OTHERWISE)
 
 
 _CARRIED = ("cookie", "authorization", "origin", "sec-fetch-site", "host", "user-agent")
-"""Headers of the browser's request by which the API knows who asks, and from where."""
+"""Headers of the browser's request that identify the user and the origin for the API."""
 _OUR_OWN = "x-perdure-request"
-"""By this header the API knows that a page of ours made the request, which is so once the form's token was right."""
+"""Header that tells the API that one of these pages made the request. It is set once the form's token has been checked.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What a page works with."""
+    """The context of a page."""
 
     request: Request
     api: AsyncClient
     me: Me | None = None
-    """Who is at the browser; None where a script asks for a part of a page, or nobody is signed in."""
+    """The signed-in user; None if a script requests a part of a page, or if no user is signed in."""
 
     @property
     def is_live(self) -> bool:
-        """Whether a script of a page asks for a part of it, and not a person for the whole."""
+        """True if a page's script requests a part of a page, false if the browser requests a whole page."""
         return "hx-request" in self.request.headers
 
     @property
@@ -251,24 +254,24 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """A form that a person sent from a page of ours."""
+    """A form that a user sent from one of these pages."""
 
     visit: Visit
     form: Form
     upload: Upload | None = None
-    """The file that came along, where the form takes one."""
+    """The file of the form, if it takes one."""
 
 
 async def arrived(request: Request) -> AsyncIterator[Visit]:
-    """A visit of anybody, for as long as the request lasts."""
+    """Yields a visit without a sign-in check, for the duration of the request."""
     async with client_for(request) as api:
         yield Visit(request, api)
 
 
 async def entered(request: Request) -> AsyncIterator[Visit]:
-    """A visit of somebody who is signed in.
+    """Yields a visit of a signed-in user.
 
-    Raises: ApiError 401.
+    Raises ApiError 401 if no user is signed in.
     """
     async with client_for(request) as api:
         live = Visit(request, api).is_live
@@ -276,9 +279,9 @@ async def entered(request: Request) -> AsyncIterator[Visit]:
 
 
 async def typed(request: Request) -> AsyncIterator[Post]:
-    """A form that changes nothing by itself; no other site may fill it in.
+    """Yields a form that changes nothing by itself. Forms from other sites are rejected.
 
-    Raises: PageProblem, ApiError 401.
+    Raises PageProblem, and ApiError 401.
     """
     form = request.state.form = await read_form(request)
     _check_origin(request)
@@ -287,18 +290,18 @@ async def typed(request: Request) -> AsyncIterator[Post]:
 
 
 async def posted(post: Annotated[Post, Depends(typed)]) -> Post:
-    """A form that may change something.
+    """Returns a form that can change something.
 
-    Raises: StaleForm where it is of another session than this one; PageProblem, ApiError 401.
+    Raises StaleForm if it belongs to another session, PageProblem, and ApiError 401.
     """
     _check_token(post.visit.me, post.form)
     return post
 
 
 async def uploaded(request: Request) -> AsyncIterator[Post]:
-    """A form with a file. Nothing of it is read before it is known who sends it.
+    """Yields a form with a file. Its body is read only after the sender is authenticated.
 
-    Raises: StaleForm, PageProblem, ApiError 401.
+    Raises StaleForm, PageProblem, and ApiError 401.
     """
     _check_origin(request)
     async with client_for(request, {_OUR_OWN: "page"}) as api:
@@ -321,13 +324,13 @@ def _check_token(me: Me | None, form: Form) -> None:
 
 
 def place_of(request: Request) -> str:
-    """The path and query that a request is for."""
+    """Returns the path and query of a request."""
     query = request.url.query
     return request.url.path + (f"?{query}" if query else "")
 
 
 def client_for(request: Request, more: dict[str, str] | None = None) -> AsyncClient:
-    """The API's client with this browser's credentials, in this process and without a socket."""
+    """Returns an API client with this browser's credentials. It calls the API in this process, without a socket."""
     caller = request.client
     transport = httpx.ASGITransport(
         request.app.state.api,

@@ -1,4 +1,4 @@
-"""The page of the deployment: is everything there, and what waits."""
+"""The status page of the deployment, and the API reference."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,24 +17,24 @@ status_router = APIRouter()
 
 @status_router.get("/status")
 async def status(visit: Visitor) -> HTMLResponse:
-    """The page; for its script the part that changes."""
+    """Shows the page. For its script, returns the part that changes."""
     found = await visit.api.status.get()
     return page(visit, "status_now.html" if visit.is_live else "status.html", found=found)
 
 
-# --- The page of the API's reference: no script, and nothing from another host.
+# --- API reference, without scripts and without content from other hosts
 
 reference_router = APIRouter()
 
 
 @reference_router.get("/docs")
 async def reference(visit: Stranger) -> HTMLResponse:
-    """All that can be sent to the API, for whoever writes a program."""
+    """Shows every request of the API, for developers."""
     said = await visit.api.send(Call("GET", "/openapi.json", lambda response: response.json()))
     return page(visit, "reference.html", groups=operations(said), about=said["info"])
 
 
-# --- The API as its own description tells it: what can be sent where, in words.
+# --- The API's own description as text
 
 _METHODS = ("get", "post", "put", "patch", "delete")
 _COMMON = ("Idempotency-Key", "Last-Event-ID")
@@ -43,13 +43,13 @@ _JSON = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Something that a request may hold."""
+    """A parameter or field of a request."""
 
     name: str
     place: str
-    """`path`, `query`, `header`, or `body`."""
+    """`path`, `query`, `header` or `body`."""
     may_hold: str
-    """In words."""
+    """The allowed values, in words."""
     required: bool
     meaning: str
 
@@ -66,7 +66,7 @@ class Operation:
 
 
 def operations(description: Mapping[str, Any]) -> dict[str, list[Operation]]:
-    """Every request of an OpenAPI description, by its first tag."""
+    """Returns every request of an OpenAPI description, grouped by its first tag."""
     found: dict[str, list[Operation]] = {}
     for path, item in description["paths"].items():
         for method in _METHODS:

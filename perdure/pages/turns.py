@@ -1,4 +1,4 @@
-"""What the page of a turn shows: the turn, what was asked of it, its story, its calls, its approvals and its graph."""
+"""The page of a turn: the turn, its message, its segments, its calls, its approvals and its graph."""
 
 import asyncio
 import hashlib
@@ -19,38 +19,38 @@ from perdure.pages.render import drawn, page, seen
 from perdure.pages.request import Visitor
 
 SHOWN = 40
-"""Parts of the story, from its end, and calls."""
+"""Maximum segments, from the end, and calls."""
 _KINDS = {"model": "of-model", "tool": "of-tool", "context": "of-context"}
-"""How the bars of calls are told apart, beside the words."""
+"""CSS classes of the bars by kind of call. The kind is also shown in words."""
 _CHARACTERS = 1_200
-"""Of one text or value; a page stays light, whatever a tool has answered."""
+"""Characters of one text or value, so that the page stays small whatever a tool returns."""
 _PART, _PARTS = 200, 5
-"""How far a conversation is read for what this turn was asked."""
+"""Messages per request, and maximum requests, to find this turn's message in its conversation."""
 _APPROVALS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Everything about a turn at one moment."""
+    """All data of a turn at one time."""
 
     turn: Turn
     asked: Sequence[Message]
-    """What its user said; empty where the conversation is gone or too long."""
+    """The user's messages; empty if the conversation is deleted or too long."""
     story: Sequence[Segment]
     calls: Sequence[TurnCall]
     approvals: Sequence[Approval]
     topology: Topology | None
-    """None where the deployment has it no more."""
+    """The topology; None if the deployment no longer has it."""
 
     @property
     def mark(self) -> str:
-        """Another one where anything has changed."""
+        """A hash that changes with any change of the turn."""
         whole: list[Answer] = [self.turn, *self.asked, *self.story, *self.calls, *self.approvals]
         return hashlib.sha256("\n".join(each.model_dump_json() for each in whole).encode()).hexdigest()[:16]
 
     @property
     def picture(self) -> Markup | None:
-        """Its graph with the path taken."""
+        """The graph with the path that the turn took."""
         if self.topology is None:
             return None
         manifest = self.topology.model_dump()
@@ -59,13 +59,13 @@ class Told:
 
     @property
     def purposes(self) -> dict[str, str]:
-        """Of the nodes, in words."""
+        """Purposes of the nodes."""
         nodes = self.topology.model_dump()["nodes"] if self.topology else []
         return {str(node["id"]): str(node["purpose"]) for node in nodes}
 
     @property
     def timeline(self) -> list[tuple[TurnCall, Markup]]:
-        """Its last calls, each with its bar; what runs yet runs until now, or until the turn has ended."""
+        """The last calls, each with its bar. A running call extends to the current time, or to the end of the turn."""
         shown = self.calls[-SHOWN:]
         until = self.turn.ended_at or datetime.now(UTC)
         spans = [Span(call.started_at, call.settled_at or until) if call.started_at else None for call in shown]
@@ -76,21 +76,21 @@ class Told:
 
     @property
     def waits_for_reviewers(self) -> Sequence[str]:
-        """The approvals that it waits for."""
+        """The approvals that the turn waits for."""
         waiting = self.turn.waiting_for
         known = {each.id for each in self.approvals}
         return [each for each in waiting.ids if each in known] if waiting else []
 
     @property
     def waits_for_its_user(self) -> bool:
-        """Whether it is the user's own answer that is missing."""
+        """True if the turn waits for an answer of its user."""
         return self.turn.waiting_for is not None and self.turn.waiting_for.kind in ANSWERED_BY_CLIENT
 
 
 async def told_of(api: AsyncClient, turn_id: str) -> Told:
-    """The turn as it is now.
+    """Returns the current data of a turn.
 
-    Raises: ApiError 404.
+    Raises ApiError 404 if the turn does not exist.
     """
     turn = await api.turns.get(turn_id)
     asked, story, calls, approvals, topology = await asyncio.gather(
@@ -104,7 +104,7 @@ async def told_of(api: AsyncClient, turn_id: str) -> Told:
 
 
 def value(of: object) -> Markup:
-    """A text or a value, its beginning where it is long."""
+    """Returns a text or a value for display, cut if it is long."""
     text = of if isinstance(of, str) else json.dumps(of, indent=2, ensure_ascii=False)
     if isinstance(of, str) or len(text) > _CHARACTERS:
         return seen(cut(text, _CHARACTERS))
@@ -118,7 +118,7 @@ async def _asked(api: AsyncClient, turn: Turn) -> list[Message]:
         try:
             part = await api.conversations.messages(turn.conversation_id, limit=_PART, cursor=cursor)
         except ApiError as error:
-            if error.status == 404:  # the user has deleted the conversation; its turns stay
+            if error.status == 404:  # the user has deleted the conversation; its turns remain
                 return []
             raise
         found += [each for each in part.items if each.turn_id == turn.turn_id and each.role == "user"]
@@ -137,14 +137,14 @@ async def _topology(api: AsyncClient, name: str) -> Topology | None:
         raise
 
 
-# --- The page of one turn.
+# --- Route
 
 router = APIRouter()
 
 
 @router.get("/turns/{turn_id}")
 async def turn(visit: Visitor, turn_id: str, mark: Annotated[str, Query(max_length=64)] = "") -> Response:
-    """The page; for its script the part that changes, and 204 where nothing has since `mark`."""
+    """Shows the page of a turn. For its script, returns the part that changes, or 204 if it equals `mark`."""
     told = await told_of(visit.api, turn_id)
     if visit.is_live and mark == told.mark:
         return Response(status_code=204)

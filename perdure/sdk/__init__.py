@@ -1,1 +1,1 @@
-"""What an app imports; `perdure` itself shows its names."""
+"""The interface for apps; `perdure` itself exports its names."""

@@ -1,4 +1,4 @@
-"""What a tool is given: whose call it is, the key to send, the clock it runs against, and its ways out."""
+"""The context of a tool call: its user, its idempotency key, its deadline, and access to HTTP, files and secrets."""
 
 import time
 from collections.abc import Awaitable, Collection, Mapping, Sequence
@@ -20,18 +20,18 @@ _CONNECT_SECONDS = 5.0
 
 
 class Transaction(Protocol):
-    """The open Postgres transaction of a `local` tool: what it writes commits together with the ledger row."""
+    """The open Postgres transaction of a `local` tool. Its writes commit together with the ledger row."""
 
     async def execute(self, query: str, *args: Any) -> str:
-        """Run a statement; its status line."""
+        """Runs a statement and returns its status line."""
         ...
 
     async def fetch(self, query: str, *args: Any) -> list[Any]:
-        """All rows of a query."""
+        """Returns all rows of a query."""
         ...
 
     async def fetchrow(self, query: str, *args: Any) -> Any:
-        """The first row of a query, or None."""
+        """Returns the first row of a query, or None."""
         ...
 
 
@@ -49,21 +49,22 @@ class Files(Protocol):
     """The files of the call's conversation."""
 
     async def read(self, file_id: str) -> GivenFile | None:
-        """The file, or None where the conversation has none of this id."""
+        """Returns the file, or None if the conversation has no file with this id."""
         ...
 
     async def uploads(self, media_types: Sequence[str], most: int) -> Sequence[str]:
-        """The ids of the last uploads of these types, newest first; of several with one name the newest."""
+        """Returns the ids of the latest uploads of these types, newest first. Of several with one name, only the
+        newest."""
         ...
 
 
 class UndeclaredSecret(LookupError):
-    """A tool asked for a credential that its card does not name."""
+    """A tool requested a secret that its card does not name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """One tool call, seen by the tool. Everything here is the engine's word, none of it the model's."""
+    """One tool call as the tool sees it. All values come from the engine, none from the model."""
 
     card: ToolCard
     tenant_id: str
@@ -72,34 +73,34 @@ class ToolContext:
     call_id: str
     user_id: str
     idempotency_key: str
-    """The same at every attempt of this call, and of no other call."""
+    """Key of this call: the same at every attempt, and different for every other call."""
     deadline: datetime
-    """Nothing may be sent after this moment, by this machine's clock: somebody else may own the call by then."""
+    """Time after which nothing may be sent, by this machine's clock. Another worker can own the call by then."""
     http: httpx.AsyncClient = field(repr=False)
     state: Mapping[str, JsonValue] = field(default_factory=dict)
-    """The state fields that the card wants (S0-48), and no other."""
+    """The state fields that the card names, and no others."""
     transaction: Transaction | None = field(default=None, repr=False)
-    """For `local` tools only."""
+    """Only for `local` tools."""
     files: Files | None = field(default=None, repr=False)
-    """None where a tool is run by itself."""
+    """Files of the conversation; None if a tool runs by itself."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Values of the credentials that the card names; read them by `secret`. A worker takes the credential `x_y` from
+    """Values of the secrets that the card names; use `secret` to read them. A worker reads the secret `x_y` from
     PERDURE_SECRET_X_Y."""
 
     reads_only: bool = False
-    """For a preview: nothing is sent that may change anything."""
+    """True for a preview: nothing is sent that can change anything."""
     memory: MemoryLimits = DEFAULT_LIMITS
-    """For the engine's own memory tools."""
+    """Limits for the engine's own memory tools."""
 
     def file_id(self, name: str) -> str:
-        """The id of the file `name` that this call makes; the same at every attempt."""
+        """Returns the id of the file `name` that this call makes. It is the same at every attempt."""
         return file_id(self.turn_id, self.call_id, name)
 
     def secret(self, name: str) -> str:
-        """The value of the credential `name`.
+        """Returns the value of the secret `name`.
 
-        Raises: UndeclaredSecret where the card does not name it. (A named one that is not set refuses the call before
-        the tool runs.)
+        Raises UndeclaredSecret if the card does not name it. If a named secret is not set, the call is refused before
+        the tool runs.
         """
         if name not in self.card.secrets:
             raise UndeclaredSecret(
@@ -117,15 +118,15 @@ class ToolContext:
         headers: Mapping[str, str] | None = None,
         refusals: Collection[int] = (),
     ) -> httpx.Response:
-        """Sends one HTTP request and reads its answer by the deadline; returns a 2xx answer.
+        """Sends one HTTP request and reads its response before the deadline. Returns a 2xx response.
 
-        A `keyed` tool's request carries `Idempotency-Key`. Redirects are not followed and nothing is retried here. The
-        host must be public, or named by the operator or the app (docs/egress.md). An answer of more than
-        `max_answer_bytes` of the tool is not read. `refusals` are statuses by which this target says a definite no,
-        whatever the table in outcomes.py makes of them.
+        A `keyed` tool's request carries `Idempotency-Key`. Redirects are not followed, and nothing is retried here. The
+        host must be public, or allowed by the operator or the app (docs/egress.md). A response with more bytes than the
+        tool's `max_answer_bytes` is not read. `refusals` are statuses that mean a definite failure at this target,
+        whatever the table in outcomes.py says.
 
-        Raises: ToolRefused, ToolUnavailable; AnswerWithheld if the target did it and its answer was not read;
-        TimeoutError and httpx's own exceptions if it may have happened (table in outcomes.py).
+        Raises ToolRefused or ToolUnavailable. Raises AnswerWithheld if the target did it and its response was not read.
+        Raises TimeoutError and httpx's own exceptions if the effect may have happened (table in outcomes.py).
         """
         if self.reads_only and method.upper() not in READS:
             raise ToolRefused(f"a preview only reads, and {method.upper()} may change something")
@@ -151,9 +152,9 @@ class ToolContext:
     async def _exchanged(
         self, asked: Awaitable[httpx.Response], effect: EffectClass, host: str, seconds: float
     ) -> httpx.Response:
-        """The whole exchange, under the limits of this call.
+        """Runs the whole exchange under the limits of this call.
 
-        Raises: what `send` raises, but for what a status means.
+        Raises the exceptions of `send`, except those for a status.
         """
         try:
             with calling(Call(answer_bytes=self.card.max_answer_bytes, deadline=time.monotonic() + seconds)):

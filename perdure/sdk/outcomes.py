@@ -1,6 +1,6 @@
-"""What an HTTP answer, or the lack of one, says about the effect.
+"""The meaning of an HTTP response, or of a missing one, for the effect of a call.
 
-The question is always the same: may it have happened? By the tool's effect class:
+The question is always whether the effect may have happened. The answer depends on the tool's effect class:
 
 | what came back                                                | read, local | keyed       | opaque      |
 |---------------------------------------------------------------|-------------|-------------|-------------|
@@ -21,22 +21,25 @@ The question is always the same: may it have happened? By the tool's effect clas
 | 503 with Retry-After                                          | unavailable | unavailable | refused     |
 | any other 5xx, 503 without Retry-After                        | unavailable | ambiguous   | ambiguous   |
 
-unavailable = ToolUnavailable, with the wait that Retry-After names; refused = ToolRefused; withheld = AnswerWithheld:
-the call is recorded as done, with a note in place of its result; ambiguous = httpx's own exception, AnswerWithheld of a
-request that only reads, or TimeoutError at the deadline. Where the rows differ, this is why:
+- unavailable: ToolUnavailable, with the wait of Retry-After.
+- refused: ToolRefused.
+- withheld: AnswerWithheld. The call is recorded as done, with a note in place of its result.
+- ambiguous: httpx's own exception, AnswerWithheld for a request that only reads, or TimeoutError at the deadline.
 
-- A body is not read if it has more bytes than the tool may be answered, or an encoding that is not unpacked here. Its
-  status has come, so a write was made: asking again would make it once more, or bring the same answer. A GET of a tool
-  that writes says nothing about what that tool has sent before.
-- A read changes nothing, so it may be made again; at its deadline it was given its time, and is not. A `local` tool's
-  effect is in our Postgres; what it asks over HTTP must be a read.
-- 3xx after a write is as often "done, look there" as "not here".
-- 409 to a request with an idempotency key is how targets say that the first request with it still runs. A target that
-  means a plain conflict by it is told so by `refusals={409}`.
-- 429, and 503 that names a wait, are the target's own word that it did nothing. An `opaque` call is dispatched once
-  all the same, so there it is a no. A bare 503 may come from a proxy that lost the target after passing the call on.
-- "unavailable" and "refused" speak of this attempt alone: an earlier attempt of the same keyed call may have got
-  through. The ledger knows whether there was one.
+Reasons for the differences between the effect classes:
+
+- A body is not read if it exceeds the tool's maximum size, or if its encoding is not supported. Its status has arrived,
+  so a write has happened. A retry would write again, or return the same response. A GET of a tool that writes shows
+  nothing about the tool's earlier requests.
+- A read changes nothing, so it can be retried. At its deadline its time is used up, so it is not retried. The effect of
+  a `local` tool is in Perdure's own Postgres; its HTTP requests must be reads.
+- After a write, 3xx means "done, look there" as often as "not here".
+- Targets answer 409 to an idempotency key while the first request with that key still runs. If a target uses 409 for
+  plain conflicts, pass `refusals={409}`.
+- With 429, and with 503 that names a wait, the target itself states that it did nothing. An `opaque` call is still sent
+  only once, so there it is refused. A bare 503 can come from a proxy that lost the target after passing the call on.
+- "unavailable" and "refused" are about this attempt only. An earlier attempt of the same keyed call may have succeeded.
+  The ledger records whether there was one.
 """
 
 from collections.abc import Collection, Mapping
@@ -64,7 +67,7 @@ WITHHELD_ADVICE = "ask for less, or let the tool's author raise max_answer_bytes
 
 
 class Meaning(StrEnum):
-    """What an answer says about the effect."""
+    """The meaning of a response for the effect."""
 
     ANSWER = "answer"
     REFUSED = "refused"
@@ -74,7 +77,7 @@ class Meaning(StrEnum):
 
 
 def meaning_of_status(effect: EffectClass, status: int, *, names_wait: bool) -> Meaning:
-    """The table above, for an answer that came; `names_wait`: it has a Retry-After."""
+    """Applies the table above to a response. `names_wait` is true if it has a Retry-After header."""
     if 200 <= status < 300:
         return Meaning.ANSWER
     changes_nothing = effect in (EffectClass.READ, EffectClass.LOCAL)
@@ -90,14 +93,14 @@ def meaning_of_status(effect: EffectClass, status: int, *, names_wait: bool) -> 
 
 
 def meaning_of_withheld(effect: EffectClass, method: str) -> Meaning:
-    """The table above, for a success whose body is not read."""
+    """Applies the table above to a success whose body is not read."""
     if effect in (EffectClass.READ, EffectClass.LOCAL):
         return Meaning.REFUSED
     return Meaning.AMBIGUOUS if method.upper() in READS else Meaning.WITHHELD
 
 
 def meaning_of_failure(effect: EffectClass, error: Exception) -> Meaning:
-    """The table above, for an exception of httpx or of the way out."""
+    """Applies the table above to an exception of httpx or of the egress rules."""
     if isinstance(error, _NEVER_SENT) or (isinstance(error, OutOfTime) and not error.sent):
         return Meaning.UNAVAILABLE
     if isinstance(error, _NO_ADDRESS):
@@ -107,9 +110,9 @@ def meaning_of_failure(effect: EffectClass, error: Exception) -> Meaning:
 
 
 def answer_or_raise(effect: EffectClass, response: httpx.Response, refusals: Collection[int]) -> httpx.Response:
-    """`response`, where it is an answer.
+    """Returns `response` if it is a success.
 
-    Raises: ToolRefused, ToolUnavailable, httpx.HTTPStatusError, by the table above.
+    Raises ToolRefused, ToolUnavailable or httpx.HTTPStatusError, by the table above.
     """
     wait = _wait_seconds(response)
     meaning = meaning_of_status(effect, response.status_code, names_wait=wait is not None)
@@ -126,18 +129,16 @@ def answer_or_raise(effect: EffectClass, response: httpx.Response, refusals: Col
 
 
 def raise_withheld(effect: EffectClass, error: AnswerWithheld) -> None:
-    """Raises what a success means whose body was not read; returns if the caller raises `error` itself.
-
-    Raises: ToolRefused.
-    """
+    """Raises ToolRefused if that is the meaning of a success whose body was not read. Otherwise the caller raises
+    `error`."""
     if meaning_of_withheld(effect, error.method) is Meaning.REFUSED:
         raise ToolRefused(f"{error.code}: {error}; {WITHHELD_ADVICE}") from error
 
 
 def raise_failure(effect: EffectClass, host: str, error: Exception) -> None:
-    """Raise what a failed request means; return where the caller lets `error` go on.
+    """Raises the meaning of a failed request. Returns if the caller must raise `error` itself.
 
-    Raises: ToolRefused, ToolUnavailable, TimeoutError at the deadline.
+    Raises ToolRefused, ToolUnavailable, or TimeoutError at the deadline.
     """
     meaning = meaning_of_failure(effect, error)
     if meaning is Meaning.REFUSED:
@@ -149,13 +150,13 @@ def raise_failure(effect: EffectClass, host: str, error: Exception) -> None:
 
 
 def _wait_seconds(response: httpx.Response) -> float | None:
-    """The wait that the answer names, at most an hour; None where it names none."""
+    """Returns the wait of Retry-After, at most an hour; None if there is none."""
     wait = retry_after_seconds(response.headers, datetime.now(UTC))
     return None if wait is None else min(wait, _MOST_WAIT_SECONDS)
 
 
 def _reason(response: httpx.Response) -> str:
-    """What the target said, from the usual places of a JSON error, else its text."""
+    """Returns the target's message, from the usual places of a JSON error, else its text."""
     try:
         said = response.json()
     except ValueError:
@@ -167,17 +168,18 @@ def _reason(response: httpx.Response) -> str:
     return f": {text[:_REASON_CHARACTERS]}" if text else ""
 
 
-# --- How a tool answers: a value, a definite no, or "nothing was sent".
-# What a tool raises decides whether its effect is retried, refused or handed to a person, so the two exceptions here
-# are promises, not labels. Any other exception means "it may have happened", and the effect class decides (design
-# section 4).
+# --- Results of a tool: a value, a definite failure, or "nothing was sent"
+#
+# The exception that a tool raises decides whether its effect is retried, refused or settled by a person. Therefore the
+# two exceptions here are promises, not labels. After any other exception the effect may have happened, and the effect
+# class decides.
 
 _MOST_BITS = 14_000
 """Python writes no integer of more than 4,300 digits (14,284 bits)."""
 
 
 class ToolRefused(Exception):
-    """A definite no, and nothing happened: `message` is shown to the model, and the call is settled as failed."""
+    """A definite failure without an effect. The model receives `message`, and the call is recorded as failed."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -185,8 +187,10 @@ class ToolRefused(Exception):
 
 
 class ToolUnavailable(Exception):
-    """This attempt did nothing and may be made again, after `retry_after_seconds` where the target named a wait; by
-    `status` where the target answered with one."""
+    """This attempt did nothing and can be retried.
+
+    `retry_after_seconds` is the wait that the target named, and `status` the HTTP status if it responded.
+    """
 
     def __init__(self, message: str, retry_after_seconds: float | None = None, status: int | None = None) -> None:
         super().__init__(message)
@@ -197,43 +201,46 @@ class ToolUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What is written into the audit when the call is recorded, under `tool.<name>` and the user's name."""
+    """An audit entry that is written when the call is recorded, under `tool.<name>` and the user's name."""
 
     subject: str
-    """What it happened to: an id, never a name, since it outlives the erasure of a person."""
+    """An id, never a name, because the entry remains after the erasure of a user."""
     data: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class MadeFile:
-    """A file that a call made: kept with the call's record, under `ToolContext.file_id(name)`."""
+    """A file that a call made. It is stored with the call's record, under `ToolContext.file_id(name)`."""
 
     name: str
-    """Its own among the files of the call."""
+    """The file's name, unique within the call."""
     media_type: str
     content: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool call came to. A state-aware tool returns one itself (S0-48); any other a bare JSON value.
+    """The result of a tool call. A tool that uses state returns one itself; other tools return a plain JSON value.
 
-    It only says what shall be changed: the engine does it, in the transaction that records the call.
+    It only describes changes. The engine makes them in the transaction that records the call.
     """
 
     output: JsonValue
-    """What the model reads."""
+    """The value that the model receives."""
     state: Mapping[str, JsonValue] = field(default_factory=dict)
     """Updates of the turn's state fields."""
     working: Mapping[str, JsonValue] = field(default_factory=dict)
     """Updates of the conversation's working memory; None removes a field."""
     audited: Audited | None = None
-    """None where the call's own record is enough."""
+    """An entry besides the call's own record, if the tool makes one."""
     files: tuple[MadeFile, ...] = ()
 
 
 def result_of(returned: object) -> ToolResult:
-    """Whatever a tool function returned, as a result that can be stored. Never raises: the effect has happened."""
+    """Converts the return value of a tool function to a result that can be stored.
+
+    Never raises, because the effect has already happened.
+    """
     if not isinstance(returned, ToolResult):
         return ToolResult(_json_of(returned))
     noted = returned.audited
@@ -254,12 +261,12 @@ def _fields_of(value: object) -> dict[str, JsonValue]:
 def _json_of(value: object) -> JsonValue:
     try:
         return _storable(value)
-    except Exception as error:  # a value that holds itself, a __str__ that raises
+    except Exception as error:  # a value that contains itself, or a __str__ that raises
         return f"the tool answered with something that is not JSON ({type(error).__name__})"
 
 
 def _storable(value: object) -> JsonValue:
-    """`value` as JSON without what jsonb cannot hold: NUL, lone surrogates, NaN, infinities, giant integers."""
+    """Returns `value` as JSON without what jsonb cannot store: NUL, lone surrogates, NaN, infinities, huge integers."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):

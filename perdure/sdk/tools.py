@@ -7,7 +7,7 @@ async def open_ticket(context: ToolContext, title: str) -> JsonValue:
     answer = await context.send("POST", f"{DESK}/tickets", json={"title": title})
     return answer.json()
 ```
-A tool that is not written as it must be is refused when its module is imported, never at the call.
+An invalid tool raises `ToolDefinitionError` when its module is imported, never at a call.
 """
 
 import inspect
@@ -46,15 +46,15 @@ __all__ = [
 ]
 
 
-# --- From a function's type hints to the JSON Schema of its arguments, and from arguments to a call.
+# --- From a function's type hints to the JSON Schema of its arguments, and from arguments to a call
 
 
 class ToolDefinitionError(Exception):
-    """A tool is not written as it must be; says which and what to change. Raised when its module is imported."""
+    """A tool's definition is invalid. The message names the tool and the change. Raised when its module is imported."""
 
 
 class _Untitled(GenerateJsonSchema):
-    """Titles repeat the names, and every model call pays for their tokens."""
+    """Omits titles, because they repeat the names and cost tokens in every model call."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -65,18 +65,18 @@ class Parameters:
     """The parameters of one tool function."""
 
     schema: dict[str, JsonValue]
-    """JSON Schema of an object that allows no other property."""
+    """JSON Schema of an object without additional properties."""
     context_name: str | None
-    """The parameter that gets the ToolContext; None where the function takes none."""
+    """The parameter that receives the ToolContext; None if the function has none."""
     model: type[BaseModel]
     names: Mapping[str, str]
-    """Field of `model` to parameter. They differ because a field may not be called `json` or `model_x`."""
+    """Parameters by field of `model`. They differ because a field cannot be named `json` or `model_x`."""
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "Parameters":
-        """The parameters of `function`.
+        """Returns the parameters of `function`.
 
-        Raises: ToolDefinitionError.
+        Raises ToolDefinitionError if a parameter is invalid.
         """
         name = function.__name__
         hints = _hints(function)
@@ -108,9 +108,9 @@ class Parameters:
         return cls(_schema(name, model), context_name, model, names)
 
     def bind(self, args: Mapping[str, object]) -> dict[str, object]:
-        """`args` as the keyword arguments of the call, with the types that the hints name.
+        """Returns `args` as the keyword arguments of the call, converted to the types of the hints.
 
-        Raises: pydantic.ValidationError.
+        Raises pydantic.ValidationError.
         """
         read = self.model.model_validate(dict(args))
         return {self.names[name]: getattr(read, name) for name in self.names}
@@ -119,7 +119,7 @@ class Parameters:
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, include_extras=True)
-    except Exception as error:  # a hint is evaluated, so anything may be raised
+    except Exception as error:  # evaluating a hint can raise anything
         raise ToolDefinitionError(f"tool {function.__name__}: its type hints cannot be read: {error}") from error
 
 
@@ -142,7 +142,8 @@ def _schema(name: str, model: type[BaseModel]) -> dict[str, JsonValue]:
     return schema
 
 
-# --- A preview: what a call would find at its target and what it would leave there, for the person who decides on it.
+# --- Preview of a call for its reviewer: the state of the target before and after it
+#
 # ```python
 # async def ticket_preview(context: ToolContext, ticket: str, status: str) -> Preview:
 #     found = (await context.send("GET", f"{DESK}/tickets/{ticket}")).json()
@@ -151,7 +152,7 @@ def _schema(name: str, model: type[BaseModel]) -> dict[str, JsonValue]:
 # @tool(effect="keyed", key_ttl_seconds=86_400, preview=ticket_preview)
 # async def set_status(context: ToolContext, ticket: str, status: str) -> JsonValue: ...
 # ```
-# It only reads: `context.send` sends GET and HEAD and nothing else, there is no transaction and no key. It may be made
+# A preview only reads: `context.send` sends only GET and HEAD. It has no transaction and no idempotency key. It can run
 # any number of times, or never.
 
 Look = Callable[..., Awaitable["Preview"]]
@@ -159,7 +160,7 @@ Look = Callable[..., Awaitable["Preview"]]
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """JSON values; those that have the same names are shown as what changes."""
+    """The state of the target before and after a call, as JSON. Names that are in both are shown as changes."""
 
     before: JsonValue
     after: JsonValue
@@ -167,16 +168,16 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class PreviewOf:
-    """A tool's preview, ready to be made."""
+    """A tool's preview function, with its parameters."""
 
     function: Look
     parameters: Parameters = field(repr=False)
 
     @classmethod
     def of(cls, tool: str, function: Look, arguments: Parameters) -> "PreviewOf":
-        """The preview of the tool with these arguments.
+        """Returns the preview of the tool with these arguments.
 
-        Raises: ToolDefinitionError.
+        Raises ToolDefinitionError if the function is not async or takes an argument that the tool does not have.
         """
         if not inspect.iscoroutinefunction(function):
             raise ToolDefinitionError(f"tool {tool}: its preview is an async function")
@@ -187,9 +188,9 @@ class PreviewOf:
         return cls(function, own)
 
     async def make(self, args: Mapping[str, JsonValue], context: ToolContext) -> Preview:
-        """Look once.
+        """Runs the preview once.
 
-        Raises: whatever the author's function raises; pydantic.ValidationError; TypeError where it gave no Preview.
+        Raises whatever the author's function raises; pydantic.ValidationError; TypeError if it returns no Preview.
         """
         names = self.parameters.names.values()
         call = self.parameters.bind({name: value for name, value in args.items() if name in names})
@@ -207,20 +208,20 @@ _RISKS = ("low", "medium", "high")
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool: its card for the engine, and the function behind it."""
+    """A tool: its card for the engine, and its function."""
 
     card: ToolCard
     function: Callable[..., Awaitable[object]]
-    """As its author wrote it."""
+    """The author's function."""
     parameters: Parameters = field(repr=False)
     preview: PreviewOf | None = field(default=None, repr=False)
-    """The read-only look at what a call would change, where its author wrote one."""
+    """The read-only preview of a call, if the author wrote one."""
 
     async def run(self, args: Mapping[str, JsonValue], context: ToolContext) -> ToolResult:
-        """Call the tool once.
+        """Calls the tool once.
 
-        Raises: ToolRefused and ToolUnavailable, by which nothing happened in this attempt; anything else, by which it
-        may have.
+        Raises ToolRefused or ToolUnavailable if nothing happened in this attempt. After any other exception, an effect
+        may have happened.
         """
         missing = [name for name in self.card.secrets if not context.secrets.get(name)]
         if missing:
@@ -235,7 +236,7 @@ class Tool:
             call[self.parameters.context_name] = context
         try:
             return result_of(await self.function(**call))
-        except SystemExit as error:  # as such it would end the worker's loop and leave the process standing
+        except SystemExit as error:  # it would end the worker's loop, but not its process
             raise RuntimeError("the tool asked its process to exit") from error
 
 
@@ -256,17 +257,17 @@ def tool(
     max_answer_bytes: int | None = None,
     version: str = "1",
 ) -> Callable[[Callable[..., Awaitable[object]]], Tool]:
-    """Make a tool of an async function; its docstring is what the model is told.
+    """Makes a tool from an async function, whose docstring is the description for the model.
 
-    effect: read, local, keyed or opaque; there is no default, because a wrong guess doubles an effect.
-    approval: None asks a person for everything but `read`; True or False is the author's own word.
-    describe: one sentence about a call for its reviewer, such as "Pay {amount} to {name}": filled from the arguments.
-    preview: an async function of the same arguments, or some of them, that looks at the target and changes nothing.
-    key_ttl_seconds: `keyed` only, and required there: how long the target remembers a key.
-    max_answer_bytes: the largest HTTP answer that is read; None: as the operator has set it, 10 MiB.
-    version: change it when the function's behaviour changes; open approvals of the old version then no longer count.
+    - effect: read, local, keyed or opaque. It has no default, because a wrong guess doubles an effect.
+    - approval: None requires one for every effect except `read`; True or False overrides that.
+    - describe: one sentence about a call for its reviewer, such as "Pay {amount} to {name}", filled from the arguments.
+    - preview: an async function with some or all of the same arguments. It reads the target and changes nothing.
+    - key_ttl_seconds: for `keyed` only, and required there: how long the target remembers an idempotency key.
+    - max_answer_bytes: the largest HTTP response that is read; None uses the operator's setting, by default 10 MiB.
+    - version: change it when the function's behavior changes; open approvals of the old version are then outdated.
 
-    Raises: ToolDefinitionError.
+    Raises ToolDefinitionError.
     """
     if function is not None:
         name = getattr(function, "__name__", repr(function))
@@ -281,7 +282,7 @@ def tool(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
-    """What the author gave beside the function, as `tool` takes it."""
+    """The arguments of `tool`."""
 
     effect: str | None
     approval: bool | None
@@ -297,9 +298,9 @@ class _Given:
     version: str
 
     def make(self, function: Callable[..., Awaitable[object]]) -> Tool:
-        """The tool of this function.
+        """Returns the tool of this function.
 
-        Raises: ToolDefinitionError.
+        Raises ToolDefinitionError.
         """
         name = function.__name__
         effect_class = _effect_class(name, self.effect)
@@ -342,7 +343,7 @@ class _Given:
                 raise ToolDefinitionError(f'tool {name}: write {label}=("{given}",), with the comma')
 
     def _traits(self, effect_class: EffectClass) -> dict[str, Any]:
-        """What goes to the card as it was given."""
+        """Returns the fields of the card that are copied from the arguments."""
         return {
             "effect": effect_class,
             "needs_approval": tool_needs_approval(effect_class, self.approval),

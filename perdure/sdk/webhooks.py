@@ -1,9 +1,9 @@
-"""Notices of approvals, for whoever writes a receiver: read one, or be told why it is none.
+"""Parses and verifies approval webhooks. Raises NotANotice with the reason if a request is invalid.
 
     notice = read(secret, request.headers, await request.body())
 
-It is taken only with a signature that fits, and only for five minutes. What came before is the receiver's to remember:
-keep the `id` of each notice for that long, and the highest `version` of each approval for good.
+A notice is valid only with a matching signature, and only for five minutes. The receiver must recognize repeated
+notices: keep the `id` of each notice for that long, and the highest `version` of each approval permanently.
 """
 
 import json
@@ -17,14 +17,14 @@ __all__ = ["VALID_SECONDS", "NotANotice", "read"]
 
 
 class NotANotice(Exception):
-    """Answer 400, and do nothing."""
+    """The request is not a valid notice. Respond with 400, and do nothing."""
 
 
 def read(secret: str, headers: Mapping[str, str], body: bytes, *, now_seconds: float | None = None) -> dict[str, Any]:
-    """The notice in a request: {id, event, at, sent_at, url, approval: {id, status, version, tool, agent, risk,
+    """Returns the notice in a request: {id, event, at, sent_at, url, approval: {id, status, version, tool, agent, risk,
     requested_by, expires_at, decision, decided_by, …}}.
 
-    Raises: NotANotice.
+    Raises NotANotice.
     """
     given = {name.lower(): value for name, value in headers.items()}
     timestamp, delivery, signature = (given.get(name, "") for name in (TIMESTAMP, DELIVERY, SIGNATURE))

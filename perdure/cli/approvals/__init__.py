@@ -1,1 +1,1 @@
-"""`perdure approvals`: the queue, one request, decisions, and whose they are."""
+"""`perdure approvals`: the queue, one request, decisions, claims and assignments."""

@@ -1,4 +1,4 @@
-"""An approval as a reviewer sees it: the exact arguments first of all, and no summary that a model wrote."""
+"""An approval as a reviewer sees it: the exact arguments first, and no summary written by a model."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from perdure.core.text import cut, one_line, pretty_json, printable
 
 
 def show_card(approval: Approval, *, full: bool) -> None:
-    """All of it, and what may be typed next."""
+    """Shows the whole approval, and the commands that can follow."""
     show_facts(approval, full=full)
     show_arguments(approval, full=full)
     show_preview(approval)
@@ -29,7 +29,7 @@ def show_card(approval: Approval, *, full: bool) -> None:
 
 
 def show_facts(approval: Approval, *, full: bool) -> None:
-    """What it is, who asked, who may decide and by when."""
+    """Shows the request, its requester, its reviewers and its deadline."""
     waits = approval.status == "pending"
     pairs: list[tuple[str, object]] = [
         ("approval", approval.id),
@@ -60,19 +60,19 @@ def show_facts(approval: Approval, *, full: bool) -> None:
 
 
 def subject(approval: Approval) -> str:
-    """What is decided on, in a word or two."""
+    """Returns a short name for the subject of the decision."""
     if approval.kind == "limit":
         return "the turn's limit"
     return f"{approval.tool or 'the answer'} at {approval.checkpoint}" if approval.checkpoint else approval.tool
 
 
 def held(approval: Approval) -> bool:
-    """Whether it is decided, and the call has to wait."""
+    """Returns whether the request is decided and its call is on hold."""
     return approval.ready_at is not None and approval.ready_at > datetime.now(UTC)
 
 
 def standing(approval: Approval) -> str:
-    """Its status, and whether its call would not run any more."""
+    """Returns the status, and whether the request is outdated."""
     return f"{approval.status}, outdated" if approval.outdated else approval.status
 
 
@@ -97,7 +97,7 @@ def _history(approval: Approval) -> Iterator[str]:
 
 
 def _detail(data: object) -> str:
-    """The plain values of a row's data; the whole of it is for `--json`."""
+    """Returns the plain values of a row's data. All data is in the output of `--json`."""
     if not isinstance(data, Mapping):
         return ""
     plain = {name: value for name, value in data.items() if isinstance(value, str | int | float) and value != ""}
@@ -129,16 +129,16 @@ def _line(decision: str, approval_id: str) -> str:
     return words + {"reject": ' --comment "why"', "respond": ' "what to tell the agent"'}.get(decision, "")
 
 
-# --- Who decides on an approval, and by when: roles and names, votes, claims, whose it becomes.
+# --- Reviewers and deadline of an approval: roles and names, votes, claims, fallback
 
 
 def votes_of(approval: Approval) -> str:
-    """How many of how many; nothing where one is enough."""
+    """Returns the votes and the quorum; empty if one vote is enough."""
     return f"{approval.approving}/{approval.quorum}" if approval.quorum > 1 or approval.approving > 1 else ""
 
 
 def claimed(approval: Approval) -> str:
-    """Who has claimed it and for how long still; nothing where nobody has, or the claim has lapsed."""
+    """Returns the claiming reviewer with the time left; empty if there is no valid claim."""
     until = approval.claimed_until
     if not approval.claimed_by or (until is not None and until <= datetime.now(UTC)):
         return ""
@@ -146,7 +146,7 @@ def claimed(approval: Approval) -> str:
 
 
 def deciders(approval: Approval) -> Iterator[tuple[str, str]]:
-    """Who may decide, as lines of a card."""
+    """Yields the lines of a card about the reviewers who can decide."""
     role = approval.reviewer_role
     named = ", ".join(approval.reviewers)
     yield "may decide", f"{named} (with the role {role})" if named else f"whoever has the role {role}" if role else ""
@@ -159,7 +159,10 @@ def deciders(approval: Approval) -> Iterator[tuple[str, str]]:
 
 
 def _handed_on(approval: Approval) -> Iterator[tuple[str, str]]:
-    """Whose it becomes, or whose it has become; nothing where it went somewhere else instead."""
+    """Yields the fallback reviewer before and after the request went to them.
+
+    Yields nothing if the request was assigned to another reviewer instead.
+    """
     fallback = approval.fallback
     if fallback is None or not fallback.reviewer:
         return
@@ -173,7 +176,7 @@ def _handed_on(approval: Approval) -> Iterator[tuple[str, str]]:
 
 
 def vote_told(approval: Approval, vote: Vote) -> str:
-    """One vote, and why it does not count, where it does not."""
+    """Returns one vote as text, with the reason if it does not count."""
     seat = f" for {vote.seat}" if vote.seat and vote.seat != vote.by else ""
     said = f": {vote.comment}" if vote.comment else ""
     lost = "" if vote.counts else f"; {_why_not_counted(approval, vote)}"
@@ -181,12 +184,15 @@ def vote_told(approval: Approval, vote: Vote) -> str:
 
 
 def _why_not_counted(approval: Approval, vote: Vote) -> str:
-    """Of the seats beside the named reviewers' one alone counts; any other vote is lost with its seat's role."""
+    """Returns why a vote does not count.
+
+    Besides the named reviewers, only one other vote counts. A vote also stops counting if its reviewer loses the role.
+    """
     owner = _seat(vote)
     beside = {_seat(each) for each in approval.votes if each.counts} - set(approval.reviewers)
     if approval.reviewers and owner not in approval.reviewers and beside:
         return f"does not count: {owner} is none of the named reviewers, and {', '.join(sorted(beside))} counts already"
-    # Once it is escalated the role is another than the one that this vote was given by.
+    # An escalation changes the role, so it can differ from the one that this vote was given with.
     role = "role that it was given by" if approval.escalated_at else f"role {approval.reviewer_role}"
     return f"does not count: {owner} has not the {role} any more"
 
@@ -196,21 +202,21 @@ def _seat(vote: Vote) -> str:
 
 
 def expiry(approval: Approval) -> str:
-    """Its deadline, and what comes then."""
+    """Returns the deadline and what happens then."""
     escalates = approval.on_timeout == "escalate" and approval.escalated_at is None
     then = "then another role decides" if escalates else "then it counts as denied"
     return f"{until(approval.expires_at)}, {then}"
 
 
-# --- The call of an approval as it is frozen: the exact arguments, what a reviewer changed in them, their digests.
+# --- Pinned call of an approval: exact arguments, a reviewer's changes, digests
 
 _DIGEST_SHOWN = 16
 _MOST_CHARACTERS = 8_000
-"""Of the arguments in `show`; `--full`, and every decision, shows all of them."""
+"""Characters of the arguments in `show`. `--full` and every decision show all of them."""
 
 
 def show_arguments(approval: Approval, *, full: bool = True) -> None:
-    """Exactly what will run; at a checkpoint what came of it, and what it was made from."""
+    """Shows exactly what will run. At a checkpoint it shows the result, and the call that produced it."""
     if approval.kind == "checkpoint":
         say(f"{approval.checkpoint}: the result of {approval.tool}:" if approval.tool else f"{approval.checkpoint}:")
         _block(printable(approval.result) if isinstance(approval.result, str) else pretty_json(approval.result), full)
@@ -225,7 +231,7 @@ def show_arguments(approval: Approval, *, full: bool = True) -> None:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    """A unified diff of two sets of arguments, one line after the other; none where they are equal."""
+    """Yields a unified diff of two sets of arguments, line by line. Empty if they are equal."""
     lines = difflib.unified_diff(
         pretty_json(before).splitlines(), pretty_json(after).splitlines(), "as asked for", "as changed", lineterm=""
     )
@@ -233,7 +239,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator
 
 
 def digests(approval: Approval) -> Iterator[tuple[str, str]]:
-    """The digest of the arguments that are shown; where a decision changed them, that of what was asked for as well."""
+    """Yields the digest of the arguments that are shown, and that of the request if a decision changed them."""
     decided = str((approval.decision or {}).get("digest") or "")
     if not decided or decided == approval.digest:
         yield "digest", _short(approval.digest)
@@ -247,7 +253,7 @@ def _short(digest: str) -> str:
 
 
 def _changed(approval: Approval) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """What was asked for, where a reviewer has changed it, and what runs."""
+    """Returns the requested arguments, if a reviewer has changed them, and the arguments that run."""
     revision = approval.revision or {}
     if isinstance(revision.get("args_before"), dict):
         return revision["args_before"], approval.args
@@ -263,7 +269,7 @@ def _block(text: str, full: bool) -> None:
         say("  (--full shows all of it, and so does every decision)")
 
 
-# --- `perdure approvals preview`: what a call would change at its target, as its tool sees it.
+# --- `perdure approvals preview`: what a call would change at its target, according to its tool
 
 ApprovalId = Annotated[str, typer.Argument(metavar="APPROVAL", help="The approval's id.")]
 
@@ -279,7 +285,7 @@ def preview(approval_id: ApprovalId, as_json: AsJson = False, as_name: AsName = 
 
 
 def show_preview(approval: Approval) -> None:
-    """What was found, or why nothing was; nothing where nobody has looked."""
+    """Shows the preview or the reason of its failure. Shows nothing if there is no preview."""
     found = approval.preview
     if not found:
         return

@@ -1,4 +1,4 @@
-"""`perdure approvals`: the reviewer tool of the terminal. The queue, one of it, and the verbs by name."""
+"""`perdure approvals`: the queue, one approval, and the actions of reviewers in the terminal."""
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
@@ -30,7 +30,7 @@ from perdure.client import Ageing, Approval, Client, Fallback
 from perdure.contracts.activities import ApprovalStatus
 from perdure.core.text import cut
 
-# --- `perdure approvals claim|release|reassign|escalate|withdraw`: whose decision it is, and taking it back.
+# --- `perdure approvals claim|release|reassign|escalate|withdraw`
 
 _NOT_BEGUN = frozenset({"pending", "approved", "edited"})
 Comment = Annotated[str, typer.Option(help="For the record.")]
@@ -97,7 +97,7 @@ def withdraw(
     with connect(Role.REVIEWER, as_name) as client:
         approval = show_open(client, approval_id, as_json, _NOT_BEGUN)
     confirm("withdraw this?", yes=yes, as_json=as_json)
-    # An undecided request is the requester's to take back.
+    # A pending request is withdrawn by its requester.
     role = Role.REQUESTER if approval.status == "pending" else Role.REVIEWER
     _hand(
         approval_id,
@@ -117,7 +117,7 @@ def _hand(
     told: Callable[[Approval], str],
     role: Role = Role.REVIEWER,
 ) -> None:
-    """Do it, and say whose it is now."""
+    """Runs the action and shows the new assignment."""
     with connect(role, as_name) as client:
         now = act(client)
     if as_json:
@@ -255,7 +255,7 @@ def _next(fallback: Fallback | None) -> str:
     return f"{fallback.reviewer}, " + (f"due since {moment(fallback.at)}" if is_due else f"in {left(fallback.at)}")
 
 
-# --- `perdure delegations`: who decides in your place, and until when.
+# --- `perdure delegations`: users who decide in your place until a date
 
 delegations_app = typer.Typer(help="Who decides in your place.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -317,7 +317,7 @@ def remove(
 
 
 def _moment(text: str) -> datetime:
-    """A date means to its end; a time without a zone is one of UTC."""
+    """Reads a date or a time. A date includes its whole day; a time without a zone is in UTC."""
     try:
         if len(text) <= len("2027-01-31"):
             return datetime.combine(date.fromisoformat(text) + timedelta(days=1), time(), UTC)

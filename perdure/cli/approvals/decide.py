@@ -1,7 +1,7 @@
-"""`perdure approvals approve|edit|reject|respond`: one decision on exactly what has just been shown.
+"""`perdure approvals approve|edit|reject|respond`: one decision on exactly the call that was just shown.
 
-Every decision names the digest of the call that this command has shown, whole: if the call were another by then, the
-API would refuse. On a terminal a decision asks once more (perdure/cli/terminal.py).
+Every decision names the digest of the call, which this command has shown in full. If the call has changed since then,
+the API rejects the decision. On a terminal a decision asks for confirmation (perdure/cli/terminal.py).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -139,7 +139,7 @@ def respond(
 
 @contextmanager
 def undecided(approval_id: str, as_name: str | None, as_json: bool) -> Iterator[tuple[Client, Approval]]:
-    """The approval, shown whole; leaves with 5 or 6 where there is nothing to decide any more."""
+    """Yields the client and the approval, shown in full. Exits with 5 or 6 if it can no longer be decided."""
     with connect(Role.REVIEWER, as_name) as client:
         yield client, show_open(client, approval_id, as_json)
 
@@ -147,9 +147,9 @@ def undecided(approval_id: str, as_name: str | None, as_json: bool) -> Iterator[
 def show_open(
     client: Client, approval_id: str, as_json: bool, statuses: frozenset[str] = frozenset({"pending"})
 ) -> Approval:
-    """The approval in one of these statuses, shown whole, but for `as_json`.
+    """Returns the approval if it has one of these statuses. Shows it in full, unless `as_json` is set.
 
-    Raises: typer.Exit with 5 or 6, after a line that says why it is too late.
+    Raises typer.Exit with 5 or 6 otherwise, after a line with the reason.
     """
     approval = client.approvals.get(approval_id)
     if approval.status not in statuses:
@@ -163,7 +163,8 @@ def show_open(
 
 
 def too_late(approval: Approval) -> str:
-    """Who decided what and when, or that nobody did, and what it is by now."""
+    """Returns why a request can no longer be decided: the decision, its reviewer and its time if there is one, and the
+    current status."""
     if approval.status == "expired":
         return f"too late: it expired undecided at {moment(approval.expires_at)}"
     withdrawn = approval.withdrawal or {}
@@ -204,7 +205,7 @@ def _decide(
     comment: str = "",
     reason_code: str = "",
 ) -> None:
-    """Ask once more where a person sits there, then send the digest of what was shown."""
+    """Asks for confirmation on a terminal, then sends the digest of the call that was shown."""
     confirm(f"{decision} this?", yes=yes, as_json=as_json)
     decided = client.approvals.decide(
         approval.id, decision, digest or approval.digest, args=args, comment=comment, reason_code=reason_code
@@ -220,31 +221,34 @@ def _decide(
     say(f"{decided.status}: {subject(approval)} ({approval.id})")
 
 
-# --- A call's arguments in the reviewer's own editor, until they fit or the reviewer gives up.
-# The file is JSON, because what stands there is then exactly what runs: no text turns into a date, a number or `false`
-# unasked, and what cannot be seen is written as an escape. A person at a terminal gets the tool's schema above it, in
-# lines that begin with `//`; a string of JSON cannot hold a line end, so such a line is never part of a value. A
-# program as the editor gets the JSON alone, and one attempt.
+# --- Arguments of a call in the reviewer's editor
+#
+# The file is JSON, because its text is then exactly what runs: no text becomes a date, a number or `false`, and
+# invisible characters are written as escapes. A reviewer at a terminal gets the tool's schema above it, in lines that
+# begin with `//`. A JSON string cannot contain a line end, so such a line is never part of a value. If the editor is a
+# program, it gets the JSON alone, and one attempt.
 
 _COMMENT = "//"
 
 
 @dataclass(slots=True)
 class ArgumentEdit:
-    """One person's attempts at one call's arguments."""
+    """A reviewer's attempts to edit the arguments of one call."""
 
     before: Mapping[str, Any]
     schema: Mapping[str, Any]
     title: str
-    """Of the file, where a person reads it."""
+    """Title of the file for a reviewer."""
     by_person: bool
     _text: str = ""
-    """What was written last, without the comments."""
+    """The last text that was written, without the comments."""
 
     def opened(self, fault: str = "") -> dict[str, Any]:
-        """What the editor left; after a `fault` it opens on what was written, with the fault above it.
+        """Opens the editor and returns the edited arguments. After a `fault` it opens on the last text, with the fault
+        above.
 
-        Raises: Unfit; EditFailed where there is no editor, or it failed, or nothing was changed.
+        Raises InvalidArgumentText if the arguments are invalid. Raises EditFailed if there is no editor, if it failed,
+        or if nothing was changed.
         """
         text = self._text or pretty_json(self.before) + "\n"
         name = "arguments.jsonc" if self.by_person else "arguments.json"
@@ -256,9 +260,9 @@ class ArgumentEdit:
         return self.read(written)
 
     def read(self, text: str) -> dict[str, Any]:
-        """Arguments from JSON text that fit the tool and differ from those before.
+        """Reads arguments from JSON text and checks them against the tool's schema.
 
-        Raises: Unfit; EditFailed where they are the same.
+        Raises InvalidArgumentText if they are invalid, and EditFailed if they equal the arguments of the call.
         """
         args = parsed(text)
         checked = check_arguments(args, self.schema)
@@ -279,9 +283,9 @@ class ArgumentEdit:
 
 
 def settled(edit: ArgumentEdit, send: Callable[[dict[str, Any]], str | None], tell: Callable[[str], None]) -> None:
-    """Open the editor until `send` returns no fault; a program as the editor has one attempt.
+    """Opens the editor until `send` returns no fault. A program as the editor has one attempt.
 
-    Raises: Unfit, EditFailed.
+    Raises InvalidArgumentText and EditFailed.
     """
     fault = ""
     while True:
@@ -298,16 +302,17 @@ def settled(edit: ArgumentEdit, send: Callable[[dict[str, Any]], str | None], te
 
 
 def without_comments(text: str) -> str:
-    """The lines that are not comments."""
+    """Returns the lines that are not comments."""
     return "\n".join(line for line in text.split("\n") if not line.lstrip().startswith(_COMMENT)).strip("\n") + "\n"
 
 
-# --- `perdure approvals batch`: the same decision on several, each for itself.
-# Approved together are only calls of low risk and of one tool; the API refuses the others, each by itself.
+# --- `perdure approvals batch`: the same decision on several requests
+#
+# Only calls of low risk and of one tool can be approved together. The API rejects each of the others by itself.
 
 
 class Together(StrEnum):
-    """What may be decided of several at once."""
+    """Decisions that are possible on several requests together."""
 
     APPROVE = "approve"
     REJECT = "reject"
@@ -344,7 +349,7 @@ def batch(
 
 
 def _read(client: Client, approval_id: str) -> Approval | ItemAnswer:
-    """The approval where it waits, else what to say of it."""
+    """Returns the approval if it is pending, else an error item with the reason."""
     try:
         approval = client.approvals.get(approval_id)
     except ApiError as error:
@@ -359,7 +364,7 @@ def _read(client: Client, approval_id: str) -> Approval | ItemAnswer:
 
 
 def _refused(approval_id: str, code: str, message: str, status: int) -> ItemAnswer:
-    """As the API would have answered."""
+    """Returns the error item that the API would return."""
     return ItemAnswer(id=approval_id, error={"code": code, "message": message, "details": {}, "status": status})
 
 
@@ -381,7 +386,7 @@ def _item(approval: Approval, decision: Together, comment: str, reason: str) -> 
 
 
 def _tell(answers: list[ItemAnswer], as_json: bool) -> None:
-    """What became of each; leaves with the one code that all failures share, or 1."""
+    """Shows the result of each item. Exits with the code that all failures share, or with 1 if their codes differ."""
     if as_json:
         say_json({"items": [each.model_dump(mode="json") for each in answers]})
     else:

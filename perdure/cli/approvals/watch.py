@@ -1,4 +1,4 @@
-"""Approvals as they come and go: a live table on a terminal, a line for each thing that happens anywhere else."""
+"""Live view of pending approvals: a table on a terminal, and a line for each change elsewhere."""
 
 import time
 from collections import deque
@@ -18,33 +18,32 @@ from perdure.client import Approval, Client
 
 _LOOK_SECONDS = 1.0
 _SHARE = 4
-"""A look that takes long is followed by a rest of as many times its length, so that a long queue is not read all
-the time."""
+"""A poll is followed by a pause of this many times its duration, so that a long queue is not read all the time."""
 _PAGE = 200
 
 
 class Screen(Protocol):
-    """Where approvals are shown, from its entering to its exit."""
+    """An output for approvals, used as a context manager."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
 
     def came(self, approval: Approval) -> None:
-        """It waits, and did not before."""
+        """Called when an approval becomes pending."""
 
     def changed(self, approval: Approval) -> None:
-        """It still waits; whose it is, its call or its votes have changed."""
+        """Called when a pending approval's reviewers, call or votes have changed."""
 
     def ended(self, approval: Approval) -> None:
-        """It waits no longer."""
+        """Called when an approval is no longer pending."""
 
     def looked(self, waiting: Mapping[str, Approval]) -> None:
-        """All that wait now, newest first."""
+        """Called after each poll with all pending approvals, newest first."""
 
 
 def watch_approvals(client: Client, screen: Screen, *, mine: bool = False, agent: str | None = None) -> None:
-    """Show each new pending approval, what changes about it, and each one that stops being pending. Never returns."""
+    """Shows each new pending approval, its changes, and its end. Never returns."""
     known: dict[str, Approval] = {}
     with screen:
         while True:
@@ -65,14 +64,14 @@ def watch_approvals(client: Client, screen: Screen, *, mine: bool = False, agent
 
 
 def screen_for(*, as_json: bool) -> Screen:
-    """The live table where there is a terminal to draw on, lines elsewhere."""
+    """Returns the live table if there is a terminal, else lines."""
     console = Console(highlight=False, emoji=False)
     return Lines(as_json) if as_json or not console.is_terminal else WatchTable(console)
 
 
 @dataclass(slots=True)
 class Lines:
-    """A line, or with `as_json` a JSON value on a line, for each thing that happens."""
+    """Writes a line for each change, or with `as_json` a JSON value on a line."""
 
     as_json: bool
 
@@ -85,7 +84,7 @@ class Lines:
         return None
 
     def came(self, approval: Approval) -> None:
-        """The call, and how to approve it."""
+        """Writes the call and the command that approves it."""
         if self.as_json:
             say_json(approval, line=True)
             return
@@ -95,7 +94,7 @@ class Lines:
         say(f"  {command('approvals', 'approve', approval.id)}")
 
     def changed(self, approval: Approval) -> None:
-        """What it is now."""
+        """Writes the current state."""
         if self.as_json:
             say_json(approval, line=True)
             return
@@ -109,14 +108,14 @@ class Lines:
         say(f"~ {subject(approval)} ({approval.id}) {now}")
 
     def ended(self, approval: Approval) -> None:
-        """What became of it."""
+        """Writes the final status."""
         if self.as_json:
             say_json(approval, line=True)
         else:
             say(f"= {subject(approval)} ({approval.id}) is {approval.status}")
 
     def looked(self, waiting: Mapping[str, Approval]) -> None:
-        """Nothing: each line has been written."""
+        """Does nothing: each line has been written."""
 
 
 def _all_pending(client: Client, mine: bool, agent: str | None) -> list[Approval]:
@@ -131,7 +130,7 @@ def _all_pending(client: Client, mine: bool, agent: str | None) -> list[Approval
 
 
 def _state(approval: Approval) -> tuple[object, ...]:
-    """What is worth a line when it changes; a claim that lapses is not."""
+    """Returns the values whose changes are shown. The expiry of a claim is not one of them."""
     return (
         approval.digest,
         approval.reviewer_role,
@@ -142,21 +141,21 @@ def _state(approval: Approval) -> tuple[object, ...]:
     )
 
 
-# --- The queue of approvals as a table that is drawn anew: what is new stands out, what ended is named below.
+# --- Queue as a live table: new requests are highlighted, ended ones are listed below
 
 _NEW_SECONDS = 15.0
-"""For how long a row stands out."""
+"""Time for which a row is highlighted."""
 _ENDED_SHOWN = 3
 _BESIDE_ROWS = 4 + _ENDED_SHOWN
 """Lines of the terminal that are not for rows."""
 _WIDE_COLUMNS = 130
-"""A terminal with fewer shows an approval on two lines, its id below its tool."""
+"""Narrower terminals show an approval on two lines, its id below its tool."""
 _WIDE = ("tool", "risk", "agent", "asked by", "age", "expires in", "assignee", "claimed by", "votes")
 _NARROW = ("age", "expires", "assignee", "claimed", "votes")
 
 
 class WatchTable:
-    """A live table on a terminal. Times go on between two looks at the queue only as often as it is looked at."""
+    """A live table on a terminal. Times are updated only with each poll of the queue."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -173,27 +172,27 @@ class WatchTable:
         self._live.stop()
 
     def came(self, approval: Approval) -> None:
-        """It stands out for a while, unless it was there before the watching began."""
+        """Highlights the row for a while, unless it existed before the first poll."""
         if not self._first:
             self._since[approval.id] = time.monotonic()
 
     def changed(self, approval: Approval) -> None:
-        """It stands out again."""
+        """Highlights the row again."""
         self._since[approval.id] = time.monotonic()
 
     def ended(self, approval: Approval) -> None:
-        """It leaves the table; the last few are named below it."""
+        """Removes the row. The last few ended approvals are listed below the table."""
         self._since.pop(approval.id, None)
         by = f" by {approval.decided_by}" if approval.decided_by else ""
         self._ended.append(cell(f"= {subject(approval)} ({approval.id}) is {approval.status}{by}"))
 
     def looked(self, waiting: Mapping[str, Approval]) -> None:
-        """Draw it."""
+        """Draws the table."""
         self._first = False
         self._live.update(self.drawn(waiting), refresh=True)
 
     def drawn(self, waiting: Mapping[str, Approval]) -> Group:
-        """The table as it is now."""
+        """Returns the table in its current state."""
         wide = self._console.width >= _WIDE_COLUMNS
         made = Table(box=None, pad_edge=False, header_style="bold", expand=False)
         made.add_column("approval", no_wrap=True, min_width=max((len(each) for each in waiting), default=0))
@@ -229,6 +228,6 @@ def _narrow_row(approval: Approval) -> list[Text]:
 
 
 def _times(approval: Approval) -> tuple[str, str]:
-    """Age and what is left, each by its largest unit alone."""
+    """Returns the age and the time left, both shortened."""
     age, rest = (" ".join(told.split()[:2]) for told in (ago(approval.requested_at), left(approval.expires_at)))
     return age, rest

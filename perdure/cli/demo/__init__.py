@@ -1,5 +1,5 @@
-"""`make demo`: one turn loses its workers to kill -9 again and again, and its effect happens exactly once.
+"""`make demo`: one turn loses its workers to kill -9 several times, and its effect happens exactly once.
 
-Nothing here is staged for the show: the stack is the one of `perdure up`, the turn goes over REST, the decision goes
-through the `perdure` command, and what happened is counted by the payments service, a process with a store of its own.
+Nothing is simulated for the demo. The stack is that of `perdure up`, the turn uses the REST API, and the decision uses
+the `perdure` command. The payments service, a process with its own store, counts the effects.
 """

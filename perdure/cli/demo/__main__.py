@@ -1,6 +1,6 @@
-"""`python -m perdure.cli.demo`: exit code 0 only if every claim held; whatever happens, nothing is left behind.
+"""`python -m perdure.cli.demo`: exits with 0 only if every claim is true. Nothing is left behind, whatever happens.
 
-`--keep` leaves everything up at the end, to look around, until Enter.
+`--keep` keeps everything running at the end until Enter is pressed.
 """
 
 import argparse
@@ -15,11 +15,11 @@ from perdure.client import ApiError, AsyncClient
 from perdure.local import StackError
 
 _MOST_SECONDS = 300.0
-"""The demo takes under a minute; a machine on which it takes this long is told so."""
+"""The demo takes less than a minute. On a machine that needs this long, it fails with a message."""
 
 
 def main() -> None:
-    """Run and leave at once, as every process does that may have loaded Temporal's core."""
+    """Runs the demo and exits without cleanup, as every process does that may have loaded Temporal's core."""
     parser = argparse.ArgumentParser(prog="make demo", description="Watch one turn survive kill -9.")
     parser.add_argument("--keep", action="store_true", help="leave everything up at the end, until Enter")
     keep = parser.parse_args().keep

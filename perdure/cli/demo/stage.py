@@ -1,7 +1,7 @@
-"""The demo's own stack: a data folder and ports of its own, so that it disturbs nothing that is already there.
+"""The stack of the demo, with its own data folder and ports, so that it does not disturb other stacks.
 
-Invariant: after `close` no process and no file of it is left, whatever happened before; if the demo itself is killed,
-the kernel ends the stack.
+After `close` no process and no file of it is left, whatever happened before. If the demo itself is killed, the kernel
+ends the stack.
 """
 
 import asyncio
@@ -33,20 +33,20 @@ _START_SECONDS = 120.0
 _STOP_SECONDS = 45.0
 _LOOK_SECONDS = 0.05
 _OWN = ("PERDURE_", "DATABASE_", "REDIS_", "TEMPORAL_")
-"""What points at other stores and stacks, and must not reach this one."""
+"""Prefixes of variables that point at other stores and stacks, and must not reach this one."""
 
 
 class StageFailed(Exception):
-    """The story cannot go on; the message says why."""
+    """The demo cannot continue; the message states why."""
 
 
 class Stage:
-    """One stack, from nothing to nothing."""
+    """One stack, from its creation to its removal."""
 
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="perdure-demo-"))
         if os.geteuid() == 0:
-            self.home.chmod(0o711)  # Postgres refuses to run as root: its user must get through to its own folder
+            self.home.chmod(0o711)  # Postgres refuses to run as root: its user must be able to reach its folder
         self._environ = {name: value for name, value in own_environ().items() if not name.startswith(_OWN)}
         self._environ |= {"PERDURE_HOME": str(self.home), "PYTHONUNBUFFERED": "1"}
         self._process: asyncio.subprocess.Process | None = None
@@ -54,9 +54,9 @@ class Stage:
         self._said: list[str] = []
 
     async def open(self) -> None:
-        """Start everything and wait until it is healthy.
+        """Starts everything and waits until it is healthy.
 
-        Raises: StageFailed with the last words of the start.
+        Raises StageFailed with the last lines of the start.
         """
         port = PortBook(Home(self.home).ports_file).take("api")
         command = (sys.executable, "-m", "perdure", "up", "--examples")
@@ -73,7 +73,7 @@ class Stage:
         await self.until(is_up, _START_SECONDS, "the stack is not up")
 
     async def close(self, *, keep_logs: bool) -> str:
-        """End and remove everything; the folder to which the logs were saved, or nothing."""
+        """Ends and removes everything. Returns the folder of the saved logs, or an empty string."""
         if self._process is not None and self._process.returncode is None:
             self._process.terminate()
             try:
@@ -91,7 +91,7 @@ class Stage:
         return kept
 
     def run(self) -> dict[str, Any]:
-        """run.json as it is now."""
+        """Returns the current run.json."""
         content: dict[str, Any] = json.loads(Home(self.home).run_file.read_text())
         return content
 
@@ -106,20 +106,20 @@ class Stage:
         return str(self.run()["temporal_ui"])
 
     def link(self, turn_id: str) -> str:
-        """The run of a turn in the Temporal Web UI."""
+        """Returns the address of a turn in the Temporal Web UI."""
         return f"{self.temporal_ui}/namespaces/{NAMESPACE}/workflows/{turn_workflow_id(turn_id)}"
 
     def token(self, name: str) -> str:
-        """A local user's token."""
+        """Returns a local user's token."""
         return str(self.run()["tokens"][name])
 
     def payments(self) -> tuple[str, str]:
-        """The address and the credential of the service outside."""
+        """Returns the address and the secret of the payments service."""
         token = (Home(self.home).companion("payments") / "token").read_text().strip()
         return str(self.run()["companions"]["payments"]), token
 
     def kill(self, roles: Iterable[str]) -> dict[str, int]:
-        """kill -9 these processes at once; their pids by role."""
+        """Kills these processes with SIGKILL. Returns their pids by role."""
         live = self.run()["pids"]
         pids = {role: int(live[role]) for role in roles}
         for pid in pids.values():
@@ -128,7 +128,7 @@ class Stage:
         return pids
 
     async def back(self, killed: Mapping[str, int]) -> dict[str, int]:
-        """Wait until the supervisor has brought them back; their new pids by role."""
+        """Waits until the supervisor has restarted them. Returns their new pids by role."""
 
         def are_back() -> bool:
             now = self.run()
@@ -139,9 +139,9 @@ class Stage:
         return {role: int(self.run()["pids"][role]) for role in killed}
 
     async def perdure(self, *words: str) -> str:
-        """Run the `perdure` command as a person would; what it printed.
+        """Runs the `perdure` command as a user would, and returns its output.
 
-        Raises: StageFailed where its exit code is not 0.
+        Raises StageFailed if its exit code is not 0.
         """
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -161,9 +161,9 @@ class Stage:
         return printed
 
     async def until(self, holds: Callable[[], bool], seconds: float, otherwise: str) -> None:
-        """Look until it holds.
+        """Waits until the condition is true.
 
-        Raises: StageFailed.
+        Raises StageFailed after this time.
         """
         deadline = time.monotonic() + seconds
         while not holds():
@@ -177,14 +177,14 @@ class Stage:
             self._said = [*self._said[-20:], line.strip()]
 
 
-# --- The payments service seen from outside: what it really did, and how to hold its answer back.
+# --- Direct access to the payments service: its real effects, and control over its responses
 
 _HOLD_SECONDS = 60.0
 _EFFECT_SECONDS = 30.0
 
 
 class Payments:
-    """A client of its own; nothing in here goes through Perdure."""
+    """A direct client of the service. Its requests do not pass through Perdure."""
 
     def __init__(self, url: str, token: str) -> None:
         self.url = url
@@ -201,23 +201,23 @@ class Payments:
         await self._http.aclose()
 
     async def hold_answers(self, kind: str) -> None:
-        """Keep the next answer about an effect of this kind back, after the effect is on disk."""
+        """Holds the next response about an effect of this kind, after the effect is on disk."""
         fault = {"point": "after_commit", "delay_seconds": _HOLD_SECONDS, "times": 1, "kind": kind}
         (await self._http.post("/faults", json=fault)).raise_for_status()
 
     async def let_go(self) -> None:
-        """Hold nothing back any more."""
+        """Stops holding responses."""
         (await self._http.delete("/faults")).raise_for_status()
 
     async def count(self, order: str, kind: str) -> int:
-        """How many effects of this kind the service's own ledger has for an order."""
+        """Returns how many effects of this kind the service's own ledger has for an order."""
         orders = (await self._get("/ledger"))["orders"]
         return int(orders.get(order, {}).get(kind, 0))
 
     async def until_made(self, order: str, kind: str) -> None:
-        """Wait until the effect is on the service's disk.
+        """Waits until the effect is on the service's disk.
 
-        Raises: StageFailed.
+        Raises StageFailed.
         """
         deadline = time.monotonic() + _EFFECT_SECONDS
         while not await self.count(order, kind):
@@ -226,12 +226,12 @@ class Payments:
             await asyncio.sleep(0.05)
 
     async def requests(self, path: str) -> list[dict[str, Any]]:
-        """The requests that came for a path, answered or not."""
+        """Returns the requests for a path, answered or not."""
         received = (await self._get("/requests"))["requests"]
         return [request for request in received if request["path"] == path and request["method"] == "POST"]
 
     async def last_effect(self) -> str:
-        """The newest effect as the ledger names it."""
+        """Returns the newest effect of the ledger as `<kind>-<id>`."""
         effect = (await self._get("/ledger"))["effects"][-1]
         return f"{effect['kind']}-{effect['id']}"
 

@@ -1,4 +1,4 @@
-"""A keyed effect: killed while the model speaks, while the turn waits, and between the act and its record."""
+"""A keyed effect, killed while the model streams, during the pause, and between the effect and its record."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from perdure.cli.demo.stage import WORKERS, Payments, Stage, StageFailed
 from perdure.client import AsyncClient, Event, Message, Turn
 from perdure.local.config import own_environ
 
-# --- What the demo claims, each with the evidence it was checked against.
+# --- Claims of the demo, each with its evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +22,17 @@ class Claim:
     text: str
     held: bool
     evidence: str
-    """What was looked at, and what was found there."""
+    """The source that was checked, and the value found there."""
 
 
 def equal(text: str, found: object, wanted: object, where: str) -> Claim:
-    """Holds where what was found is what was wanted."""
+    """Returns a claim that holds if `found` equals `wanted`."""
     shown = f"{found}" if found == wanted else f"{found}, not {wanted}"
     return Claim(text, found == wanted, f"{where}: {shown}")
 
 
 def attempts(events: Sequence[Event], kind: str) -> dict[str, int]:
-    """How often something of this kind was begun, by call."""
+    """Counts the events of this kind by call."""
     counted: dict[str, int] = {}
     for event in events:
         if event.kind == kind:
@@ -41,7 +41,7 @@ def attempts(events: Sequence[Event], kind: str) -> dict[str, int]:
 
 
 def paid_once(whose: str, events: Sequence[Event]) -> Claim:
-    """Each model call has one settled result, and nothing was asked of the model after it."""
+    """Returns the claim that each model call has one settled result and was not sent to the model after it."""
     begun = attempts(events, "generation.start")
     settled = attempts(events, "generation.complete")
     over: set[str] = set()
@@ -56,7 +56,7 @@ def paid_once(whose: str, events: Sequence[Event]) -> Claim:
 
 
 def one_transcript(messages: Sequence[Message], heard: Mapping[str, str], roles: Sequence[str]) -> Claim:
-    """The transcript has each message once, and the live reader held the same words."""
+    """Returns the claim that the transcript has each message once, and that the live reader received the same text."""
     found = [message.role for message in messages]
     said = [message.content for message in messages if message.role == "assistant"]
     same = said == [text for text in heard.values() if text]
@@ -65,14 +65,14 @@ def one_transcript(messages: Sequence[Message], heard: Mapping[str, str], roles:
     return Claim("one transcript, nothing doubled", held, f"messages: {told}")
 
 
-# --- What a person sees of the demo: numbered steps with times, the streamed text, each kill with its pids.
+# --- Output of the demo: numbered steps with times, the streamed text, each kill with its pids
 
 _MARGIN = " " * 11
 _BOLD, _DIM, _RED, _GREEN = "1", "2", "31", "32"
 
 
 class Narrator:
-    """One teller for the whole demo."""
+    """Writes the output of the whole demo."""
 
     def __init__(self, stream: TextIO) -> None:
         self._live = LiveText(stream, terminal=False)
@@ -83,51 +83,51 @@ class Narrator:
         self._speaks = False
 
     def title(self, text: str) -> None:
-        """The first line."""
+        """Writes the first line."""
         self._line(self._ink(text, _BOLD))
 
     def step(self, text: str) -> None:
-        """A new part of the story."""
+        """Begins a new step."""
         self._steps += 1
         self._line("")
         self._line(self._ink(f"{self._time()} {self._steps}. {text}", _BOLD))
 
     def say(self, text: str) -> None:
-        """A plain sentence."""
+        """Writes a sentence."""
         self._line(_MARGIN + text)
 
     def now(self, text: str) -> None:
-        """Something that happens at this moment."""
+        """Writes an event with its time."""
         self._line(f"{self._ink(self._time(), _DIM)} {text}")
 
     def killed(self, pids: Mapping[str, int], when: str) -> None:
-        """A kill that has just been made."""
+        """Writes that these processes have just been killed."""
         named = ", ".join(f"{pid} ({role})" for role, pid in pids.items())
         self.now(self._ink(f"kill -9 {named}: {when}", _RED))
 
     def back(self, pids: Mapping[str, int]) -> None:
-        """The supervisor has started them again."""
+        """Writes that the supervisor has restarted the processes."""
         self.now("back again under new pids: " + ", ".join(f"{pid} ({role})" for role, pid in pids.items()))
 
     def hear(self, text: str) -> None:
-        """Streamed text, as it comes."""
+        """Writes streamed text."""
         if not self._speaks:
             self._stream.write(_MARGIN + self._ink("┃ ", _DIM))
             self._speaks = True
         self._live.write(text)
 
     def quote(self, text: str) -> None:
-        """What a command printed."""
+        """Writes the output of a command."""
         for line in text.splitlines():
             self._line(_MARGIN + self._ink("| ", _DIM) + line)
 
     @property
     def seconds(self) -> float:
-        """Since the beginning."""
+        """Seconds since the beginning."""
         return time.monotonic() - self._began
 
     def claims(self, claims: Sequence[Claim]) -> None:
-        """The table at the end."""
+        """Writes the table of claims at the end."""
         width = max(len(claim.text) for claim in claims)
         for claim in claims:
             mark = self._ink("held  ", _GREEN) if claim.held else self._ink("FAILED", _RED)
@@ -135,7 +135,7 @@ class Narrator:
         self._line("")
 
     def failed(self, text: str, logs: str) -> None:
-        """What went wrong, and where to look."""
+        """Writes the failure and the folder of the logs."""
         self._line("")
         self._line(self._ink(text, _RED))
         if logs:
@@ -155,14 +155,14 @@ class Narrator:
         return f"\x1b[{code}m{text}\x1b[0m" if self._coloured else text
 
 
-# --- One turn, watched over its event stream: stopped at any event, resumed behind it, told as it goes.
+# --- One turn, followed over its event stream: stopped at any event and resumed after it
 
 _EVENT_SECONDS = 90.0
-"""Recovery takes 6 to 8 s; a machine on which an event takes this long is not going to show it."""
+"""Recovery takes 6 to 8 s. A machine that needs this long for an event cannot show it."""
 
 
 class Watched:
-    """A turn and all that its reader has seen of it."""
+    """A turn and all events that its reader has received."""
 
     def __init__(self, client: AsyncClient, narrator: Narrator, turn: Turn) -> None:
         self._client = client
@@ -171,12 +171,12 @@ class Watched:
         self.conversation_id = turn.conversation_id
         self.events: list[Event] = []
         self.heard: dict[str, str] = {}
-        """The text of each model call as the reader holds it, resets obeyed."""
+        """The text of each model call as the reader sees it, after resets."""
 
     async def until(self, kind: str, on_event: Callable[[Event], Awaitable[None]] | None = None) -> Event:
-        """Read on from where the reading stopped, up to an event of this kind.
+        """Continues reading up to an event of this kind.
 
-        Raises: StageFailed where the turn ends first, or nothing comes.
+        Raises StageFailed if the turn ends first, or if no event arrives.
         """
         try:
             async with asyncio.timeout(_EVENT_SECONDS):
@@ -226,7 +226,7 @@ _WORDS_BEFORE_THE_KILL = 4
 
 
 async def refund(stage: Stage, narrator: Narrator, client: AsyncClient, payments: Payments) -> list[Claim]:
-    """Tell it, and say what must be true afterwards."""
+    """Runs this part of the demo and returns its claims."""
     narrator.step("A turn over REST, and its workers are killed while the model speaks")
     watched = await _begin(stage, narrator, client)
     await _kill_while_it_speaks(stage, narrator, watched)
@@ -268,7 +268,7 @@ async def _begin(stage: Stage, narrator: Narrator, client: AsyncClient) -> Watch
 
 
 async def _kill_while_it_speaks(stage: Stage, narrator: Narrator, watched: Watched) -> None:
-    """SIGKILL for both workers in the middle of the first sentence; then up to the pause."""
+    """Kills both workers with SIGKILL in the middle of the first sentence, then waits for the pause."""
     killed: dict[str, int] = {}
 
     async def kill_once(event: Event) -> None:
@@ -308,11 +308,11 @@ async def _refund_claims(
     ]
 
 
-# --- An opaque effect, killed at the same place: never sent twice, so a person says what became of it.
+# --- An opaque effect, killed at the same point: never sent twice, so a person records its outcome
 
 
 async def send_note(stage: Stage, narrator: Narrator, client: AsyncClient, payments: Payments) -> list[Claim]:
-    """Tell it, and say what must be true afterwards."""
+    """Runs this part of the demo and returns its claims."""
     narrator.step("The same kill at a target that knows no keys: a goodwill note")
     conversation = await client.conversations.create(_AGENT)
     message = f"Send a goodwill note for order {_ORDER}"

@@ -1,4 +1,4 @@
-"""Decisions: a form of the page becomes one call of the API; what the API refuses comes back with what was typed."""
+"""Decisions: a form of the page becomes one API request. If the API rejects it, the page shows the typed text again."""
 
 import json
 import re
@@ -17,12 +17,12 @@ decide_router = APIRouter()
 _UNCHANGED = "Nothing is changed, so nothing was sent. To let the call run as it is, approve it."
 AWAY = "The service does not answer"
 _BACK = re.compile(r"/chat/[0-9a-f-]{36}(#turn-[0-9a-f-]{36})?")
-"""Where a decision is taken beside what it is about."""
+"""Addresses to which a decision taken within a conversation returns."""
 
 
 @decide_router.post("/review/{approval_id}/decision")
 async def decision(post: Posted, approval_id: str) -> Response:
-    """Approve, reject or respond; or send an edit that was looked at."""
+    """Approves, rejects or responds, or sends an edit that was previewed."""
     form, taken = post.form, post.form.get("decision")
     if taken not in PRESENT:
         raise PageProblem(422, "This is no decision.")
@@ -54,7 +54,7 @@ async def decision(post: Posted, approval_id: str) -> Response:
 
 @decide_router.post("/review/{approval_id}/edit")
 async def edit(post: Posted, approval_id: str) -> HTMLResponse:
-    """What was typed as a whole call beside the one that was asked for, before it is sent."""
+    """Shows the edited and the requested call side by side, before the edit is sent."""
     approval = await post.visit.api.approvals.get(approval_id)
     form = post.form
     if "edit" not in approval.allowed_decisions or form.get("digest") != approval.digest:
@@ -80,7 +80,7 @@ async def edit(post: Posted, approval_id: str) -> HTMLResponse:
 
 
 def _edited(approval: Approval, form: Form) -> tuple[dict[str, object], dict[str, str], str]:
-    """The arguments that the form says, the faults of its fields, and what is wrong with the whole."""
+    """Returns the arguments from the form, the faults of its fields, and a fault of the whole."""
     try:
         if form.get("as") == "json":
             args, faults = parsed(form.whole("json") or ""), {}
@@ -100,7 +100,7 @@ def _edited(approval: Approval, form: Form) -> tuple[dict[str, object], dict[str
 
 
 async def _refused(post: Post, approval_id: str, status: int, why: str) -> HTMLResponse:
-    """The page as it now is, with what was typed and why it was not taken."""
+    """Shows the current page with the typed text and the reason why it was not accepted."""
     try:
         approval = await post.visit.api.approvals.get(approval_id)
     except ApiError as error:
@@ -113,8 +113,7 @@ async def _refused(post: Post, approval_id: str, status: int, why: str) -> HTMLR
     return await show(post.visit, approval, sent, status=status)
 
 
-# --- What can be done with an approval beside deciding: look at what it would change, keep it, give it back, hand it
-# on, take it back, raise a limit.
+# --- Other actions on an approval: preview, claim, release, reassign, withdraw, raise a limit
 
 verbs_router = APIRouter()
 Act = Callable[[Post, str], Awaitable[object]]
@@ -174,7 +173,7 @@ _VERBS: dict[str, Act] = {
 
 @verbs_router.post("/review/{approval_id}/{verb}")
 async def act(post: Posted, approval_id: str, verb: str) -> Response:
-    """Do it, and come back to the page."""
+    """Runs the action and returns to the page."""
     if verb not in _VERBS:
         raise PageProblem(404, "No page has this address.")
     try:

@@ -1,4 +1,4 @@
-"""The inbox: what waits for a decision, narrowed by what a person asks for."""
+"""The inbox: pending requests with filters, decisions on several requests together, and the user's own decisions."""
 
 import asyncio
 import json
@@ -22,20 +22,20 @@ from perdure.pages.request import Form, PageProblem, Posted, Visit, Visitor
 inbox_router = APIRouter()
 SHOWN = 25
 _COUNTED = 100
-"""Proposals; of more it is said that there are more."""
+"""Maximum number of proposals that are counted. The page then shows "or more"."""
 _Name = Annotated[str, Query(max_length=64)]
 
 
 def asked_for(
     all: bool = False, risk: _Name = "", agent: _Name = "", tool: _Name = "", role: _Name = "", expiring: bool = False
 ) -> Asked:
-    """What the address asks for."""
+    """Returns the filters from the address."""
     return Asked(not all, risk, agent, tool, role, expiring)
 
 
 @inbox_router.get("/")
 async def home(visit: Visitor) -> RedirectResponse:
-    """Where a person begins: with what waits for a decision, or with a conversation."""
+    """Redirects reviewers and admins to the pending requests, and other users to their conversations."""
     decides = visit.me is not None and {"reviewer", "admin"}.intersection(visit.me.roles)
     return RedirectResponse("/review" if decides else "/chat", 303)
 
@@ -46,7 +46,7 @@ async def inbox(
     asked: Annotated[Asked, Depends(asked_for)],
     cursor: Annotated[str | None, Query(max_length=400)] = None,
 ) -> HTMLResponse:
-    """What waits, newest first; for a script the part of it that changes."""
+    """Shows pending requests, newest first. For the page's script, returns only the part that changes."""
     api, me = visit.api, visit.me or await visit.api.auth.me()
     found, counts, unsettled, proposed = await asyncio.gather(
         api.approvals.list(
@@ -77,7 +77,7 @@ async def inbox(
 
 
 async def _proposed(visit: Visit, me: Me) -> str:
-    """How many texts wait that this person may decide on for everybody's memory; empty for none."""
+    """Returns the number of pending promotions that this user can decide on; empty if there are none."""
     if "admin" not in me.roles:
         return ""
     waiting = await visit.api.send(list_promotions(status="pending", limit=_COUNTED))
@@ -85,7 +85,7 @@ async def _proposed(visit: Visit, me: Me) -> str:
     return f"{count} or more" if count and waiting.next else str(count or "")
 
 
-# --- Many decisions at once: each of the picked shown with its exact arguments, then decided, with a result for each.
+# --- Decisions on several requests: selected, shown with their exact arguments, then decided, with a result for each
 
 bulk_router = APIRouter()
 MOST = 25
@@ -107,7 +107,7 @@ _Many = Annotated[list[str], Query(default_factory=list)]
 
 @bulk_router.get("/review/bulk")
 async def look(visit: Visitor, pick: _Many, decision: str = "") -> HTMLResponse:
-    """What was picked, one after the other, to be looked at once more."""
+    """Shows the selected requests one after the other, for a last check."""
     if not pick:
         raise PageProblem(422, "Nothing was picked. Go back and pick what you want to decide on.")
     return await _look(visit, list(dict.fromkeys(pick)), _known(decision))
@@ -115,7 +115,7 @@ async def look(visit: Visitor, pick: _Many, decision: str = "") -> HTMLResponse:
 
 @bulk_router.post("/review/bulk/decide")
 async def decide(post: Posted) -> Response:
-    """Decide on each for itself, and go on to what became of each."""
+    """Decides on each request separately, and redirects to the results."""
     form, taken = post.form, _known(post.form.get("decision"))
     pairs = [pair.partition(":") for pair in form.all("item")]
     if taken == "reject" and not (form.get("comment") or form.get("reason_code")):
@@ -138,7 +138,7 @@ async def decide(post: Posted) -> Response:
 
 @bulk_router.get("/review/bulk/done")
 async def done(visit: Visitor, of: _Many, decision: str = "") -> HTMLResponse:
-    """What became of each, as it is now; of one that was refused, why."""
+    """Shows the current status of each request, and the reason for each rejected decision."""
     taken, codes = _known(decision), {found: code for found, _, code in (each.partition(":") for each in of[:MOST])}
     shown = {approval.id: approval for approval in await _each(visit, list(codes))}
     refused = {found: _why_not(code) for found, code in codes.items() if code}
@@ -168,7 +168,7 @@ async def _look(visit: Visit, ids: Sequence[str], taken: str, form: Form | None 
 
 
 def _apart(picked: Sequence[Approval]) -> dict[str, str]:
-    """Why some of these are not approved with the others, by their ids."""
+    """Returns, by request id, why it cannot be approved together with the others."""
     why = {each.id: alone(each.kind, each.risk) for each in picked}
     first = next((each for each in picked if not why[each.id]), None)
     for each in picked:
@@ -195,7 +195,7 @@ def _known(decision: str) -> str:
     return decision
 
 
-# --- My decisions: what I decided, and what became of each.
+# --- The user's own decisions and their results
 
 own_decisions_router = APIRouter()
 _SHOWN = 25
@@ -203,16 +203,16 @@ _SHOWN = 25
 
 @own_decisions_router.get("/review/mine")
 async def mine(visit: Visitor, cursor: Annotated[str | None, Query(max_length=400)] = None) -> HTMLResponse:
-    """The caller's decisions, newest first."""
+    """Lists the caller's decisions, newest first."""
     found = await visit.api.approvals.decided(limit=_SHOWN, cursor=cursor)
     return page(visit, "mine.html", found=found, past=PAST, came_of=came_of)
 
 
 def came_of(result: str) -> str:
-    """What a call answered: the sentence in it, where it has one for people."""
+    """Returns a call's result for display: its `message`, if it contains one."""
     try:
         read = inside(json.loads(result)).result
-    except ValueError:  # also where only its beginning is told
+    except ValueError:  # also if only the beginning of the result is stored
         return result
     message = read.get("message") if isinstance(read, dict) else None
     return message if isinstance(message, str) and message else result

@@ -1,4 +1,4 @@
-"""The page of one approval: the exact call first, then what a person needs to decide on it, then the rest."""
+"""The page of one approval: the exact call, then what a reviewer needs for the decision, then the rest."""
 
 import difflib
 import json
@@ -19,20 +19,22 @@ from perdure.core.text import flat, pieces, printable
 from perdure.pages.render import page
 from perdure.pages.request import Form, Typed, Visit, Visitor
 
-# --- A call's arguments as the fields of a form, made from the tool's schema, and back to exact arguments.
-# What is not touched comes back as it was: a text that a form would change on its way (a hidden character, a line end
-# of another kind) is edited as JSON, and so is every value that is more than a text, a number or a choice.
+# --- Arguments of a call as form fields, and back to exact arguments
+#
+# The fields are made from the tool's schema. A field that is not touched returns its value unchanged. Values that a
+# form would change are edited as JSON: texts with a hidden character or another kind of line end. So is every value
+# that is not a text, a number or a choice.
 
 _LINE_CHARACTERS = 80
-"""A longer text gets a field of several lines."""
+"""Longer texts get a field of several lines."""
 _MOST_LOOKS = 2_000
-"""Parts of a schema by which one field is shaped: alternatives may each have alternatives, and name themselves."""
+"""Maximum parts of a schema that are read for one field. Alternatives can be nested and can refer to themselves."""
 _DEEPEST = 6
 _Kinds = tuple[set[str], list[str], bool]
 
 
 class Shape(StrEnum):
-    """How a value is typed."""
+    """Kinds of form fields for a value."""
 
     LINE = "line"
     LINES = "lines"
@@ -47,33 +49,33 @@ class Field:
 
     name: str
     key: str
-    """Of the form's field."""
+    """The name of the form's field."""
     shape: Shape
     value: str
     given: bool
-    """Whether the call has this argument."""
+    """True if the call has this argument."""
     required: bool
     nullable: bool
-    """Whether an empty field may stand for null."""
+    """True if an empty field can mean null."""
     may_hold: str
-    """In words."""
+    """The allowed values, in words."""
     meaning: str
     choices: tuple[str, ...] = ()
     fault: str = ""
 
     @property
     def gives(self) -> str:
-        """The form's field that says whether an argument is given which need not be."""
+        """The name of the form field that states whether an optional argument is given."""
         return f"gives.{self.key}"
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What the fields came to."""
+    """The arguments that were read from the fields."""
 
     args: dict[str, Any]
     faults: Mapping[str, str]
-    """By argument, in words."""
+    """Messages by argument."""
 
 
 def fields_of(
@@ -82,7 +84,7 @@ def fields_of(
     typed: Form | None = None,
     faults: Mapping[str, str] | None = None,
 ) -> list[Field]:
-    """The fields for these arguments, with what was typed into them before and what was wrong with it."""
+    """Returns the fields for these arguments, with the earlier input and its faults."""
     properties = schema.get("properties")
     declared: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
     required = schema.get("required")
@@ -95,12 +97,12 @@ def fields_of(
 
 
 def read_fields(args: Mapping[str, Any], schema: Mapping[str, Any], form: Form) -> Edit:
-    """The arguments that the form's fields say."""
+    """Reads the arguments from the form's fields."""
     read: dict[str, Any] = {}
     faults: dict[str, str] = {}
     for field in fields_of(args, schema):
         text = form.whole(field.key)
-        if text is None:  # the form had no such field: it stays as it was
+        if text is None:  # the form had no such field, so the value stays
             if field.given:
                 read[field.name] = args[field.name]
             continue
@@ -148,8 +150,10 @@ def _typed(field: Field, typed: Form | None, fault: str) -> Field:
 
 
 def _kinds(spec: Mapping[str, Any], root: Mapping[str, Any], looks: Iterator[int], depth: int = 0) -> _Kinds | None:
-    """The types of JSON that a field may hold, its choices as JSON, and whether null is one; None where that is not to
-    be found out within `looks`."""
+    """Returns the JSON types that a field can hold, its choices as JSON, and whether null is allowed.
+
+    Returns None if that cannot be found out within `looks` parts.
+    """
     if next(looks, None) is None or depth > _DEEPEST:
         return None
     either = spec.get("anyOf") or spec.get("oneOf")
@@ -183,7 +187,7 @@ def _shape_of(kinds: set[str], choices: list[str]) -> Shape:
 
 
 def _shape(value: Any, kinds: set[str], choices: list[str]) -> Shape:
-    """How a value that is there is edited, so that it comes back as it was."""
+    """Returns how an existing value is edited, so that it comes back unchanged."""
     shape = _shape_of(kinds, choices)
     if shape is Shape.CHOICE:
         return shape if _json(value) in choices else Shape.JSON
@@ -222,14 +226,14 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-# --- What is different between two JSON values, or two texts, line by line.
+# --- Differences between two JSON values or two texts, line by line
 
 _MOST_LINES = 3_000
-"""Longer ones are told whole, one after the other: comparing them takes seconds."""
+"""Longer inputs are shown whole, one after the other, because comparing them takes seconds."""
 _AROUND = 2
-"""Lines that stay the same, shown beside those that do not."""
+"""Unchanged lines that are shown around each change."""
 _FEW_LINES = 40
-"""Of both together: so few are shown whole, with the brackets that they stand in."""
+"""Lines of both inputs together. Up to this number all lines are shown, so that the enclosing brackets are visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,17 +241,18 @@ class Line:
     """One line of a comparison."""
 
     sign: str
-    """`-` was, `+` is, a blank for both; `…` where lines that stay the same are left out."""
+    """`-` for a removed line, `+` for an added one, a blank for an unchanged one, `…` for omitted unchanged lines."""
     text: str
 
 
 def differences(before: Any, after: Any) -> list[Line]:
-    """The lines that differ, with a few around them, or all where they are few; none where there is no difference."""
+    """Returns the lines that differ, with a few lines around them, or all lines if they are few. Empty if nothing
+    differs."""
     return _compared(_lines(before), _lines(after))
 
 
 def text_differences(before: str, after: str) -> list[Line]:
-    """The same of two texts."""
+    """Returns the lines of two texts that differ, as `differences` does."""
     return _compared(before.splitlines(), after.splitlines())
 
 
@@ -269,12 +274,14 @@ def _compared(old: list[str], new: list[str]) -> list[Line]:
 
 
 def _lines(value: Any) -> list[str]:
-    # Without commas: a line that is not the last any more is none that differs.
+    # Without commas, a line that is no longer the last one counts as unchanged.
     return json.dumps(value, indent=2, ensure_ascii=False, separators=("", ": ")).split("\n")
 
 
-# --- How a person has narrowed the list: kept in the address of whatever is opened from it, so that the next one is of
-# the same list, and so is the way back.
+# --- Filters of the list
+#
+# The address of each approval that is opened from the list contains them. The next approval and the way back then
+# belong to the same list.
 
 DAY_SECONDS = 86_400
 KINDS = ("risk", "agent", "tool", "role")
@@ -284,7 +291,7 @@ _LONGEST = 600
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """How the list is narrowed."""
+    """Filters of the list."""
 
     mine: bool = True
     risk: str = ""
@@ -294,36 +301,36 @@ class Asked:
     expiring: bool = False
 
     def query(self, *, mine: bool, cursor: str | None = None) -> str:
-        """The same for an address, and whose."""
+        """Returns the filters as a query string, with this `mine`."""
         named = {kind: getattr(self, kind) for kind in KINDS}
         said = {**({} if mine else {"all": "1"}), **named, **({"expiring": "1"} if self.expiring else {})}
         return urlencode({name: value for name, value in {**said, "cursor": cursor or ""}.items() if value})
 
     def path(self, *, mine: bool, cursor: str | None = None) -> str:
-        """The inbox narrowed so, and whose."""
+        """Returns the address of the inbox with these filters and this `mine`."""
         text = self.query(mine=mine, cursor=cursor)
         return "/review" + (f"?{text}" if text else "")
 
     @property
     def within(self) -> str:
-        """What the address of an approval says of the list that it was opened from."""
+        """The query string of an approval's address, which contains the filters of its list."""
         text = self.query(mine=self.mine)
         return "?" + urlencode({"in": text}) if text else ""
 
     @property
     def narrowed(self) -> bool:
-        """By more than whose."""
+        """True if a filter besides `mine` is set."""
         return self.expiring or any(getattr(self, kind) for kind in KINDS)
 
     @property
     def filters(self) -> Mapping[str, Any]:
-        """As the API takes it."""
+        """The filters as parameters of the API."""
         named = {kind: getattr(self, kind) or None for kind in KINDS}
         return {**named, "mine": self.mine or None, "expiring_seconds": DAY_SECONDS if self.expiring else None}
 
 
 def opened_from(visit: Visit, form: Form | None = None) -> Asked:
-    """The list that an approval was opened from, as its address says, or the form that was sent from its page."""
+    """Returns the list that an approval was opened from, read from the form of its page or from its address."""
     text = (form.get("in") if form else "") or visit.request.query_params.get("in", "")
     said = dict(parse_qsl(text)) if len(text) <= _LONGEST else {}
     risk, agent, tool, role = (said.get(kind, "")[:_LONGEST_NAME] for kind in KINDS)
@@ -331,28 +338,28 @@ def opened_from(visit: Visit, form: Form | None = None) -> Asked:
 
 
 LONG_CHARACTERS = 6_000
-"""Longer arguments (as JSON, hidden characters written out) must be opened before anything can be decided on them."""
+"""Longer arguments must be opened before a decision. Counted as JSON, with hidden characters written out."""
 _BEGINNING_CHARACTERS = 1_500
 _QUEUE = 100
-"""How far the way to the next and the previous one is looked for."""
+"""Maximum approvals that are searched for the next and the previous one."""
 REASONS = ("The arguments are wrong.", "This is not needed.", "This is not allowed here.")
-"""Why a call is rejected, where its agent's policy offers nothing else."""
+"""Reasons for a rejection if the agent's policy offers none."""
 PRESENT = {"approve": "Approve", "edit": "Edit", "reject": "Reject", "respond": "Respond"}
 PAST = {"approve": "approved", "edit": "edited and approved", "reject": "rejected", "respond": "responded to"}
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a form on the page held that is not done, and why."""
+    """A form of the page that was not carried out, and the reason."""
 
     form: Form | None = None
     why: str = ""
     faults: Mapping[str, str] | None = None
-    """By argument."""
+    """Messages by argument."""
 
 
 async def show(visit: Visit, approval: Approval, sent: Sent | None = None, *, status: int = 200) -> HTMLResponse:
-    """The page of this approval, with what was typed into it before."""
+    """Returns the page of this approval, with what was typed before."""
     sent = sent or Sent()
     text = _approval_json(approval)
     opened = not is_long(approval) or _asks_for_all(visit, sent)
@@ -388,42 +395,47 @@ async def show(visit: Visit, approval: Approval, sent: Sent | None = None, *, st
 
 
 def reasons_for(*approvals: Approval) -> list[str]:
-    """The ready reasons for a rejection of these."""
+    """Returns the predefined reasons for rejecting these approvals."""
     return list(dict.fromkeys(reason for each in approvals for reason in each.reject_reasons)) or list(REASONS)
 
 
 def is_long(approval: Approval) -> bool:
-    """Whether it must be opened before anything can be decided about it."""
+    """Returns whether the arguments must be opened before a decision."""
     text = _approval_json(approval)
     return len(text) > LONG_CHARACTERS or len(printable(text)) > LONG_CHARACTERS
 
 
 def _approval_json(approval: Approval) -> str:
-    """All that is decided on, as JSON."""
+    """Returns everything that the decision is about, as JSON."""
     shown = approval.args if approval.kind != "checkpoint" else {"result": approval.result, "args": approval.args}
     return json.dumps(shown, indent=2, ensure_ascii=False)
 
 
 def compared(approval: Approval, args: Mapping[str, Any]) -> list[Line] | None:
-    """The call against the one of its tool that was approved last before; None where there is none."""
+    """Compares the call with the last approved call of its tool. Returns None for the first one."""
     last = approval.last_approved
     return differences(last["args"], args) if last else None
 
 
 def previewed(approval: Approval) -> list[Line] | None:
-    """What its tool saw that the call would change; None or empty where it saw nothing."""
+    """Returns what the call would change according to the tool's preview.
+
+    Returns None if there is no preview or if it failed, and an empty list if nothing would change.
+    """
     found = approval.preview
     return differences(found["before"], found["after"]) if found and not found.get("fault") else None
 
 
 def _asks_for_all(visit: Visit, sent: Sent) -> bool:
-    """Whether the person has opened all of it, here or before the form was sent."""
+    """Returns whether the reviewer has opened all arguments, on this page or before sending the form."""
     return visit.request.query_params.get("whole") == "1" or (sent.form is not None and sent.form.get("whole") == "1")
 
 
 async def _beside(visit: Visit, approval: Approval, asked: Asked) -> tuple[Approval | None, Approval | None]:
-    """The one before and the one after it in the list that it was opened from; from one that is not in it any more, the
-    first."""
+    """Returns the approvals before and after this one in the list that it was opened from.
+
+    If it is no longer in that list, the following one is the first of the list.
+    """
     listed = visit.api.approvals.list(status="pending", brief=True, limit=_QUEUE, **asked.filters)
     found = (await listed).items
     at = next((place for place, each in enumerate(found) if each.id == approval.id), None)
@@ -432,20 +444,20 @@ async def _beside(visit: Visit, approval: Approval, asked: Asked) -> tuple[Appro
     return found[at - 1] if at else None, found[at + 1] if at + 1 < len(found) else None
 
 
-# --- One approval: its page, the page drawn again with what was typed into it, and what became of it meanwhile.
+# --- Routes of one approval
 
 router = APIRouter()
 
 
 @router.get("/review/{approval_id}")
 async def approval(visit: Visitor, approval_id: str) -> HTMLResponse:
-    """The page."""
+    """Shows the page of an approval."""
     return await show(visit, await visit.api.approvals.get(approval_id))
 
 
 @router.post("/review/{approval_id}/draft")
 async def draft(post: Typed, approval_id: str) -> HTMLResponse:
-    """The page with what was typed before; nothing is sent."""
+    """Shows the page again with the text that was typed. Nothing is sent."""
     found = await post.visit.api.approvals.get(approval_id)
     why = "Nothing was sent yet. What you typed is below."
     if not found.allowed_decisions:
@@ -457,7 +469,7 @@ async def draft(post: Typed, approval_id: str) -> HTMLResponse:
 async def state(
     visit: Visitor, approval_id: str, version: int, status: Annotated[str, Query(max_length=40)]
 ) -> Response:
-    """What has changed since the page was made, for its script; 204 where nothing has."""
+    """Returns what has changed since the page was rendered, for its script; 204 if nothing has."""
     found = await visit.api.approvals.get(approval_id)
     if (found.version, found.status) == (version, status):
         return Response(status_code=204)

@@ -1,5 +1,5 @@
-// A conversation as it goes on: tokens as they come, and each turn drawn anew by the server when something in it has
-// changed. Without it the page works by forms and by being loaded again.
+// A live conversation: streamed tokens, and each turn rendered again by the server when it has changed. Without this
+// script the page works with forms and reloads.
 "use strict";
 
 (() => {
@@ -8,7 +8,7 @@
     "tool.approved", "tool.denied", "tool.executing", "tool.result", "tool.error", "clarification.requested",
     "client_run.requested", "stopped", "workflow.error", "done",
   ];
-  // As the server writes out what nobody would see (perdure/core/text.py).
+  // The same invisible characters that the server writes out (perdure/core/text.py).
   const HIDDEN = /((?:(?![\n\t])[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}\u115f\u1160\u2800\u3164\uffa0\u{E0100}-\u{E01EF}])+)/u;
 
   const turns = document.getElementById("turns");
@@ -18,7 +18,7 @@
   const led = new Set();
   let lastId = "";
 
-  // Text from outside: nothing of it is markup, and nothing of it is hidden.
+  // Writes untrusted text: without markup, and with invisible characters written out.
   function write(place, text) {
     text.split(HIDDEN).forEach((piece, at) => {
       if (!piece) return;
@@ -71,7 +71,7 @@
     if (was) scrollTo(0, document.documentElement.scrollHeight);
   }
 
-  // What an open turn does, and whether what is typed now must say what becomes of it.
+  // Shows the activity of an open turn, and the choice of what a new message does to it.
   function look() {
     const open = turns.querySelector("[data-open]"), way = document.getElementById("way");
     const words = open?.dataset.open ?? "";
@@ -80,7 +80,7 @@
     lead(open?.querySelector(".ask textarea"));
   }
 
-  // A question that has just come is what a person answers next, unless something else is half written.
+  // Focuses the answer to a new question, unless the user has begun to type something else.
   function lead(answer) {
     const message = document.getElementById("message");
     if (!message) return;
@@ -142,7 +142,7 @@
     CHANGES.forEach((kind) => on(kind, (data) => refresh(data.turn_id)));
   }
 
-  // The turn tells why the stream was lost: the session may be over.
+  // Refreshing a turn shows why the stream was lost, for example because the session has ended.
   function lost() {
     const last = turns.querySelector(".turn:last-of-type");
     if (last) refresh(last.id.slice(5));

@@ -1,4 +1,4 @@
-// The one form of a link's page sends itself; without this it has a button.
+// Submits the only form of a sign-in link's page. Without this script the form has a button.
 "use strict";
 
 document.addEventListener("DOMContentLoaded", () => document.querySelector("form[data-enter]")?.requestSubmit());

@@ -1,4 +1,4 @@
-// What every page shares: times that stay true, and word of a connection that is lost. Without it pages still work.
+// Shared by all pages: times that are kept up to date, and notices of a lost connection. Pages work without this script.
 "use strict";
 
 (() => {
@@ -25,8 +25,8 @@
     document.querySelectorAll("time[data-told=since], time[data-told=until]").forEach(tell);
   }
 
-  // Word of a page that is old goes when the page is new again; word of what was sent stays until something is sent.
-  // Neither takes the other's place.
+  // A notice about an outdated page is removed when the page is up to date again. A notice about a form stays until a form
+  // is sent. Neither replaces the other.
   function notice(words, {link, ofSent = false} = {}) {
     const place = document.getElementById("notice"), of = ofSent ? "sent" : "page";
     const line = place.querySelector(`[data-of=${of}]`) ?? document.createElement("p");
@@ -42,7 +42,7 @@
   }
 
   document.addEventListener("DOMContentLoaded", tellAll);
-  // What answers a form has in the history the address of the form's page, so that neither Back nor a reload sends it again.
+  // The response to a form gets the address of the form's page in the history, so that Back or a reload does not resend it.
   document.addEventListener("DOMContentLoaded", () => {
     const {at} = document.getElementById("main").dataset;
     if (at) history.replaceState(null, "", at);
@@ -52,13 +52,13 @@
 
   const isReading = (ctx) => ctx?.request?.method === "GET";
 
-  // What is asked for every few seconds is not asked for while nobody looks.
+  // Polling stops while the tab is hidden.
   document.addEventListener("htmx:before:request", (event) => {
     if (document.hidden && event.detail.ctx.sourceElement.matches("[hx-trigger^=every]")) event.preventDefault();
   });
 
-  // What could not be read is asked for again: the next change may be far off, and a stream of changes comes back by
-  // itself only once it has begun. What a person sends is never sent again.
+  // A failed read is retried: the next change can be far off, and a stream reconnects by itself only after it has opened
+  // once. A user's form is never sent again.
   function again({detail: {ctx}}) {
     const {sourceElement: source, target, swap, request: {action}} = ctx;
     clearTimeout(waiting.get(source));
@@ -66,7 +66,7 @@
     waiting.set(source, setTimeout(ask, AGAIN_SECONDS * SECONDS));
   }
 
-  // A form of an earlier session: sent as a plain one it comes back with what was typed.
+  // Sends a form of an earlier session without htmx. The next page then shows the typed text.
   function sendPlainly({form, submitter}) {
     if (submitter?.name) {
       const said = document.createElement("input");
@@ -76,8 +76,8 @@
     form.submit();
   }
 
-  // A part of a page that cannot be read anew stays as it was, and the person is told that it is old. What was sent and
-  // not taken is told in the server's own words.
+  // A part of a page that cannot be updated stays, with a notice that it may be old. If a form is rejected, the notice
+  // quotes the server's message.
   document.addEventListener("htmx:response:error", (event) => {
     const {ctx} = event.detail;
     if (ctx.response.status === 401) {
@@ -102,8 +102,8 @@
       notice("The server does not answer. Send it again in a moment: it counts once.", {ofSent: true});
     }
   });
-  // A stream of the server's, for as long as the page is looked at: a browser has six connections to a server, and tabs
-  // that nobody sees would take them all. One that is lost comes back by itself; `lost` may find out why.
+  // Follows a stream while the page is visible: a browser has six connections to a server, and hidden tabs would use them
+  // all. A lost stream is reconnected; `lost` can find the reason.
   function follow(addressOf, listen, lost) {
     let source = null, wait = FIRST_WAIT, retry = 0;
     function connect() {
@@ -118,7 +118,7 @@
       };
       source.onerror = () => {
         notice(AWAY);
-        if (source.readyState !== EventSource.CLOSED) return;  // else the browser itself comes back
+        if (source.readyState !== EventSource.CLOSED) return;  // otherwise the browser reconnects
         retry = setTimeout(connect, wait);
         wait = Math.min(wait * 2, MOST_WAIT);
         lost();
@@ -133,7 +133,7 @@
 
   document.addEventListener("htmx:after:swap", (event) => {
     const {ctx} = event.detail;
-    if (ctx?.response?.status >= 400) return;  // nothing was put in place, and it was told why
+    if (ctx?.response?.status >= 400) return;  // nothing was swapped, and a notice shows the reason
     notice("", {ofSent: Boolean(ctx) && !isReading(ctx)});
     tellAll();
   });

@@ -1,5 +1,5 @@
-// The keys of the reviewer pages, and what a page does when somebody else decides under it. Without it all of it works
-// by links, buttons and a look at the page again.
+// Keyboard shortcuts of the reviewer pages, and updates after decisions of other reviewers. Without this script the pages
+// work with links, buttons and reloads.
 "use strict";
 
 (() => {
@@ -9,7 +9,7 @@
 
   const FIELDS = "input:not([type=hidden]), select, textarea";
 
-  // To an edit's first field: its button stands behind all of them.
+  // Focuses the first field of an edit, because its button comes after all fields.
   function go(selector) {
     const button = find(selector);
     const target = selector === "#edit" && button?.form.querySelector(FIELDS) || button;
@@ -32,7 +32,7 @@
     all[to].focus();
   }
 
-  // In the list a decision's key opens the row at that decision; on the row's own page it goes to the button.
+  // In the list, a decision's key opens the row's page at that decision. On that page, it focuses the button.
   function decide(part) {
     if (go(`#${part}`)) return;
     const row = rows().includes(document.activeElement) ? document.activeElement : rows()[0];
@@ -86,14 +86,14 @@
   });
   window.addEventListener("hashchange", arrive);
 
-  // What the server says of the queue makes the page read its part anew; so does a stream that is lost, which tells why.
+  // An event of the queue makes the page reload its part. So does a lost stream, because the response shows the reason.
   document.addEventListener("DOMContentLoaded", () => {
     const stream = find("[data-follows]")?.dataset.follows;
     const look = () => document.body.dispatchEvent(new Event("approvals"));
     if (stream) perdure.follow(() => stream, (source) => source.addEventListener("approvals", look), look);
   });
 
-  // Somebody decided, or the time is over: what is typed stays, nothing can be sent any more.
+  // If the request is decided or has expired, the typed text stays, but nothing can be sent.
   document.addEventListener("htmx:after:swap", () => {
     const mine = find(".counts strong")?.textContent;
     if (mine) document.title = document.title.replace(/\(\d+\)/, `(${mine})`);
@@ -101,7 +101,7 @@
     document.querySelectorAll("[data-decides] button").forEach((button) => { button.disabled = true; });
   });
 
-  // A form is sent once; the page comes back with a new one.
+  // A form is sent once; the next page contains a new one.
   document.addEventListener("submit", (event) => {
     if (event.defaultPrevented || !event.target.matches("[data-decides]")) return;
     if (event.target.dataset.sent) event.preventDefault();

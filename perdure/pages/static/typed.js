@@ -1,5 +1,5 @@
-// What is typed on an approval's page is there again after Back, a preview, a claim: kept in this tab, for this person, until
-// it is decided on or the person signs out. Without it the page's own ways back keep what was typed.
+// Restores typed text on an approval's page after Back, a preview or a claim. It is kept in this tab, for this user, until
+// the decision or until sign-out. Without this script, the page's own links back keep the text.
 "use strict";
 
 (() => {
@@ -17,7 +17,7 @@
 
   const digest = () => document.querySelector(".decide [name=digest]")?.value;
 
-  // What the server has drawn of an earlier form was typed, too.
+  // Text that the server rendered from an earlier form was typed, too.
   function keep(place) {
     const fields = [...document.querySelectorAll(FIELDS)];
     const typed = fields.filter((field) => "drawn" in place.dataset || of(field) !== was(field));
@@ -25,7 +25,7 @@
     try {
       if (typed.length) sessionStorage.setItem(place.dataset.typed, JSON.stringify(said));
       else sessionStorage.removeItem(place.dataset.typed);
-    } catch { /* there is no room, or none is given */ }
+    } catch { /* storage is full or not allowed */ }
   }
 
   function bringBack(place) {

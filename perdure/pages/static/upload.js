@@ -1,5 +1,5 @@
-// Files of a conversation: one that is chosen goes before the words, and one that is too long is not sent at all. Without
-// it a file has a button of its own, and the server says what is too long.
+// Files of a conversation: a chosen file is uploaded before the message, and a file that is too large is not sent. Without
+// this script a file has its own button, and the server rejects large files.
 "use strict";
 
 (() => {

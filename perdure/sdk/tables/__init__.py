@@ -1,6 +1,6 @@
-"""Tables and plans of work on them: read safely, profiled, carried out with Polars where the data is.
+"""Tables and plans of work on them: read safely, profiled, and processed with Polars.
 
-The same code runs a plan on the server and on the machine of whoever keeps the data. It needs the extra `charts`.
+The same code runs a plan on the server and on a client machine that keeps its data. It needs the extra `charts`.
 """
 
 from perdure.sdk.tables.execution import Ran, run_plan

@@ -1,5 +1,6 @@
-"""Turns on a table that never leaves this machine: the plan is carried out here, and what is handed in are counts and
-ranges of columns. No row, and no cell of a text column, is ever sent.
+"""Turns on a table that never leaves this machine: the plan runs here.
+
+Only counts and ranges of columns are sent. No row, and no cell of a text column, is ever sent.
 
 ```python
 from perdure import Client
@@ -7,11 +8,11 @@ from perdure.sdk.tables.client_side import HomeTable, ask
 
 with Client(url, token) as perdure:
     made = ask(perdure, "chart_builder", "Plot sales by region", HomeTable.read("sales.csv"))
-    made.specification          # Vega-Lite with the rows put in here
+    made.specification          # Vega-Lite, completed with the rows here
     made.png()                  # drawn here
 ```
-A turn is durable: after a crash of this program `finish(perdure, turn_id, table)` goes on with it. For an
-`AsyncClient` there are `ask_async` and `finish_async`.
+A turn is durable: after a crash of this program, `finish(perdure, turn_id, table)` continues it. With an `AsyncClient`,
+use `ask_async` and `finish_async`.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["HomeTable", "Made", "ask", "ask_async", "finish", "finish_async"]
 
 
-# --- A table that stays on this machine: what is told of it, and the plans that are carried out on it here.
+# --- A table that stays on this machine: its description for the turn, and the plans that run on it here
 
 MOST_NAME = 100
 MOST_WARNING = 200
@@ -45,21 +46,22 @@ MOST_WARNING = 200
 
 @dataclass(slots=True)
 class HomeTable:
-    """A table on this machine, and those that plans may join to it."""
+    """A table on this machine, and the tables that plans can join to it."""
 
     name: str
     rows: "pl.DataFrame" = field(repr=False)
     others: "tuple[HomeTable, ...]" = ()
     left: Ran | None = field(default=None, repr=False)
-    """What the last plan left of it."""
+    """The result of the last plan."""
 
     @classmethod
     def read(cls, path: str | Path, *others: str | Path) -> Self:
-        """The CSV at `path`, with the `others` beside it for joins; of a path only the file's name is ever told.
+        """Reads the CSV file at `path`, and the `others` for joins. Only the name of a file is sent, never its folder.
 
-        The first line holds the names of the columns, which are told: a file without such a line tells its first row.
+        The first line must contain the column names, which are sent. If a file has no such line, its first row is sent
+        instead.
 
-        Raises: TableTrouble, OSError.
+        Raises TableTrouble and OSError.
         """
         if len(others) > MOST_OTHERS:
             raise TableTrouble(f"a table has {MOST_OTHERS} others beside it at most")
@@ -81,7 +83,7 @@ class HomeTable:
         return cls(path.stem[:MOST_NAME] or "table", read_csv(content, media_type))
 
     def described(self) -> dict[str, JsonValue]:
-        """What the turn is told of it at the start."""
+        """Returns the description of the table that the turn receives at its start."""
         told: dict[str, JsonValue] = {
             "name": self.name,
             "rows": self.rows.height,
@@ -90,9 +92,9 @@ class HomeTable:
         return {**told, "others": [other.described() for other in self.others]} if self.others else told
 
     def carry_out(self, xml: str) -> dict[str, JsonValue]:
-        """Carry a plan out here; what is handed in, also where it cannot be done.
+        """Runs a plan here and returns the result for the turn, or an error result if the plan failed.
 
-        A pivot makes columns of cells: here and on the wire they go by numbers.
+        A pivot turns cells into column names. Its columns are numbered here and in the result, so that no cell is sent.
         """
         plan = read_plan(xml) if xml.strip() else Plan()
         if isinstance(plan, tuple):
@@ -107,7 +109,7 @@ class HomeTable:
         return {"ok": True, "rows": table.height, "columns": as_json(profile_of(table)), "warnings": warnings}
 
     def drawn(self, specification: dict[str, Any]) -> dict[str, Any]:
-        """A specification with the rows that the last plan left, and with the columns' own names."""
+        """Returns a specification with the rows of the last plan and the columns' own names."""
         ran = self.left or Ran(self.rows)
         renamed = specification.get("usermeta", {}).get("fields", {})
         rows = [
@@ -124,36 +126,37 @@ WAIT_SECONDS = 600.0
 PAUSE_SECONDS = 0.1
 KIND = "client_run"
 _OVER = frozenset({"already_answered", "question_expired", "turn_stopped"})
-"""Nothing is lost: an earlier try of this program handed in, or the turn's end says why nobody could."""
+"""Codes after which nothing is lost: an earlier attempt of this program has answered, or the turn's end states why no
+answer was possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a turn came to."""
+    """The result of a turn."""
 
     turn: Turn
     table: HomeTable = field(repr=False)
 
     @property
     def specification(self) -> dict[str, Any] | None:
-        """The Vega-Lite specification with the rows put in, here; None where the turn made none."""
+        """The Vega-Lite specification, completed with the rows here; None if the turn made none."""
         unbound = (self.turn.output or {}).get("specification")
         return self.table.drawn(unbound) if isinstance(unbound, dict) else None
 
     @property
     def explanation(self) -> str:
-        """What is shown, in words."""
+        """A description of the chart in words."""
         return self.turn.answer or ""
 
     @property
     def warnings(self) -> list[str]:
-        """What had to be left out, or could not be done."""
+        """Sentences about what was left out or failed."""
         return [str(each) for each in (self.turn.output or {}).get("warnings") or ()]
 
     def png(self) -> bytes:
-        """The picture, drawn here.
+        """Returns the chart as PNG, drawn here.
 
-        Raises: TableTrouble where there is nothing to draw.
+        Raises TableTrouble if there is nothing to draw.
         """
         import vl_convert
 
@@ -164,9 +167,9 @@ class Made:
 
 
 def ask(client: Client, agent: str, message: str, table: HomeTable, *, timeout_seconds: float = WAIT_SECONDS) -> Made:
-    """A turn about this table, from its start to its end.
+    """Runs a turn about this table, from its start to its end.
 
-    Raises: as `finish`.
+    Raises the exceptions of `finish`.
     """
     conversation = client.conversations.create(agent)
     turn = client.turns.start(conversation.id, message, metadata={CLIENT_TABLE: table.described()})
@@ -174,10 +177,10 @@ def ask(client: Client, agent: str, message: str, table: HomeTable, *, timeout_s
 
 
 def finish(client: Client, turn_id: str, table: HomeTable, *, timeout_seconds: float = WAIT_SECONDS) -> Made:
-    """The turn at its end: whatever it asks to be done on the table meanwhile is done here.
+    """Waits until the turn ends, and does the work on the table that it requests.
 
-    Raises: TimeoutError once `timeout_seconds` have passed, whatever the turn does; ApiError; TableTrouble where it
-    waits for something else, or where its plan cannot be carried out on this table.
+    Raises TimeoutError after `timeout_seconds`, whatever the turn does, and ApiError. Raises TableTrouble if the turn
+    waits for something else, or if its plan fails on this table.
     """
     work = _Work(table, time.monotonic() + timeout_seconds)
     while True:
@@ -190,13 +193,13 @@ def finish(client: Client, turn_id: str, table: HomeTable, *, timeout_seconds: f
                 client.turns.answer(turn_id, request_id, KIND, work.handed_in(question.asked))
             except ApiError as error:
                 work.refused(error)
-        time.sleep(PAUSE_SECONDS)  # the turn has yet to look
+        time.sleep(PAUSE_SECONDS)  # the turn has yet to read the answer
 
 
 async def ask_async(
     client: AsyncClient, agent: str, message: str, table: HomeTable, *, timeout_seconds: float = WAIT_SECONDS
 ) -> Made:
-    """As `ask`; what is done on the table is done in a thread."""
+    """Does the same as `ask`. The work on the table runs in a thread."""
     conversation = await client.conversations.create(agent)
     described = await asyncio.to_thread(table.described)
     turn = await client.turns.start(conversation.id, message, metadata={CLIENT_TABLE: described})
@@ -206,7 +209,7 @@ async def ask_async(
 async def finish_async(
     client: AsyncClient, turn_id: str, table: HomeTable, *, timeout_seconds: float = WAIT_SECONDS
 ) -> Made:
-    """As `finish`; what is done on the table is done in a thread."""
+    """Does the same as `finish`. The work on the table runs in a thread."""
     work = _Work(table, time.monotonic() + timeout_seconds)
     while True:
         turn = await client.turns.wait(turn_id, timeout_seconds=work.seconds_left())
@@ -219,12 +222,12 @@ async def finish_async(
                 await client.turns.answer(turn_id, request_id, KIND, payload)
             except ApiError as error:
                 work.refused(error)
-        await asyncio.sleep(PAUSE_SECONDS)  # the turn has yet to look
+        await asyncio.sleep(PAUSE_SECONDS)  # the turn has yet to read the answer
 
 
 @dataclass(slots=True)
 class _Work:
-    """What both ways of finishing a turn decide alike."""
+    """The logic that both ways to finish a turn share."""
 
     table: HomeTable
     until: float
@@ -237,7 +240,7 @@ class _Work:
         return left
 
     def asked(self, turn: Turn) -> list[str]:
-        """The requests that are still to be answered, each once."""
+        """Returns the requests that are still unanswered, each of them once."""
         waits = turn.waiting_for
         if waits is None or waits.kind != KIND:
             raise TableTrouble(f"the turn waits for {waits.kind if waits else 'nothing that is known'}")
@@ -253,7 +256,7 @@ class _Work:
             raise error
 
     def made(self, turn: Turn) -> Made:
-        """The turn's end; where an earlier try of this program handed in, its plan is carried out again."""
+        """Returns the result. If an earlier attempt of this program answered the turn, its plan runs again here."""
         output = turn.output or {}
         if self.table.left is None and isinstance(output.get("specification"), dict):
             done = self.table.carry_out(str(output.get("plan") or ""))

@@ -1,6 +1,7 @@
-"""A plan carried out with Polars, step by step. A step that cannot be done says which one and why, and quotes no cell.
+"""Runs a plan with Polars, step by step. An error names the step and the reason, and quotes no cell.
 
-Sizes are bounded before they are made, a pivot's columns by its values. What a step leaves out is told.
+Sizes are checked before data is created; the columns of a pivot are limited by its values. Warnings state what a step
+leaves out.
 """
 
 import ast
@@ -27,12 +28,13 @@ from perdure.sdk.tables.plan import (
 )
 from perdure.sdk.tables.reading import kind_of, named, plain, wide
 
-# --- Formulas of a plan: a small language, read into Polars expressions.
-# Nothing of it is ever evaluated as Python.
+# --- Formulas of a plan: a small language, translated into Polars expressions
 #
-# `price * 1.2`, `col("unit price") > 3 and region in ["N", "S"]`, `if_else(is_null(x), 0, x)`, `year(day)`. A bare word
-# is a column. The text is parsed by Python's own parser and each node is looked up in a closed table: what is not in it
-# is refused, whatever it would have done.
+# No part of it is ever evaluated as Python.
+#
+# Examples: `price * 1.2`, `col("unit price") > 3 and region in ["N", "S"]`, `if_else(is_null(x), 0, x)`, `year(day)`. A
+# bare word is a column. Python's own parser parses the text, and each node is looked up in a closed table. A node that
+# is not in the table is rejected, whatever it would do.
 
 MOST_CHARACTERS = 500
 MOST_DEPTH = 20
@@ -71,9 +73,9 @@ _FUNCTIONS: Final[Mapping[str, tuple[int, Callable[..., pl.Expr]]]] = {
 
 
 def read_formula(text: str, columns: Sequence[str]) -> pl.Expr:
-    """The formula in a text, over these columns.
+    """Translates a formula over these columns into a Polars expression.
 
-    Raises: TableTrouble, which says what cannot be read.
+    Raises TableTrouble with the reason if the formula is invalid.
     """
     if len(text) > MOST_CHARACTERS:
         raise TableTrouble(f"a formula has {MOST_CHARACTERS} characters at most")
@@ -100,7 +102,7 @@ def _read(node: ast.expr, columns: frozenset[str], depth: int) -> pl.Expr:
             result: pl.Expr = _BINARY[type(op)](inside(left), inside(right))
             return result
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return pl.lit(0) - inside(operand)  # of whole numbers of 128 bits there is no negation
+            return pl.lit(0) - inside(operand)  # 128-bit integers have no negation
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return ~inside(operand)
         case ast.BoolOp(op=op, values=parts):
@@ -139,47 +141,48 @@ def _column(name: str, columns: frozenset[str]) -> pl.Expr:
     return pl.col(name)
 
 
-# --- How much a plan may make: what a step would come to is counted before it is done.
-# A join's rows are counted from its keys, the texts of a formula from what it puts together: steps that each double a
-# text would else fill any memory.
+# --- Size limits of a plan
+#
+# The size of a step's result is computed before the step runs: a join's rows from its keys, the texts of a formula from
+# its parts. Otherwise a few steps that each double a text could exhaust any memory.
 
 MOST_ROWS: Final = 2_000_000
 MOST_BYTES: Final = 256 * 2**20
-"""Of what a plan makes, or four times what it is given where that is more."""
+"""Bytes that a plan can create, or four times the size of its input if that is more."""
 FAILURES: Final = (
     *(pl.exceptions.PolarsError, pl.exceptions.PanicException),
     *(TypeError, ValueError, OverflowError),
 )
-"""What Polars raises where a step cannot be done."""
+"""Exceptions that Polars raises if a step cannot run."""
 _WRITES: Final = frozenset({"lower", "upper", "text"})
 _MOST_WRITTEN: Final = 32
-"""Characters of a value that is no text, as text."""
+"""Characters of a value of another type when it is converted to text."""
 _COUNT: Final = "\x00count"
-"""While keys are counted; no column can be called so."""
+"""Name of a column while keys are counted. No column of a table can have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What there is for a plan."""
+    """Memory that a plan can use."""
 
     most_bytes: int
 
     @classmethod
     def beside(cls, tables: Iterable[pl.DataFrame]) -> "Room":
-        """For a plan that is given these."""
+        """Returns the limit for a plan with these inputs."""
         return cls(max(MOST_BYTES, 4 * sum(int(table.estimated_size()) for table in tables)))
 
     def check(self, rows: int, size_bytes: float) -> None:
-        """Raises: TableTrouble where that is too much."""
+        """Raises TableTrouble if the size exceeds a limit."""
         if rows > MOST_ROWS:
             raise TableTrouble(f"it would make more than {MOST_ROWS} rows")
         if size_bytes > self.most_bytes:
             raise TableTrouble(f"it would take more than {self.most_bytes >> 20} MiB")
 
     def check_step(self, table: pl.DataFrame, step: Step, tables: Mapping[str, pl.DataFrame]) -> None:
-        """Before a step is done: of what may come to much more than it is given.
+        """Checks the result's size before a step that can create much more than its input.
 
-        Raises: TableTrouble.
+        Raises TableTrouble if it exceeds a limit.
         """
         if isinstance(step, Filter | Derive):
             self.check(0, most_text_bytes(step.where if isinstance(step, Filter) else step.value, table))
@@ -190,7 +193,10 @@ class Room:
 
 
 def most_text_bytes(text: str, table: pl.DataFrame) -> int:
-    """No more bytes of text than this come of a formula that can be read: texts only grow by being put together."""
+    """Returns an upper bound for the bytes of text that a formula creates, since texts only grow by concatenation.
+
+    Returns 0 if the formula cannot be parsed.
+    """
     try:
         nodes = [*ast.walk(ast.parse(text.strip(), mode="eval"))]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -208,7 +214,7 @@ def most_text_bytes(text: str, table: pl.DataFrame) -> int:
 
 
 def _joined_rows(table: pl.DataFrame, other: pl.DataFrame, step: JoinWith) -> int:
-    """How many rows a join makes, counted from its keys; none where it cannot be made."""
+    """Counts the rows of a join from its keys; 0 if the join is impossible."""
     if not set(step.left) <= set(table.columns) or not set(step.right) <= set(other.columns):
         return 0
     try:
@@ -218,15 +224,15 @@ def _joined_rows(table: pl.DataFrame, other: pl.DataFrame, step: JoinWith) -> in
             .join(other.group_by(step.right).len(_COUNT), left_on=step.left, right_on=step.right, suffix="_other")
         )
     except FAILURES:
-        return 0  # the join itself tells why
+        return 0  # the join itself raises with the reason
     mine = counted[_COUNT].cast(pl.UInt64)
     alone = table.height - int(mine.sum()) if step.how == "left" else 0
     return int((mine * counted[f"{_COUNT}_other"].cast(pl.UInt64)).sum()) + alone
 
 
-# --- Columns summed up.
-# A row without a value counts for nothing, and how many those were is told; the sum of nothing is
-# missing.
+# --- Aggregations of columns
+#
+# Rows without a value are skipped, and a warning states how many. The sum of no values is missing.
 
 MOST_NAME = 60
 _SUMMARIES: Final[Mapping[str, Callable[[pl.Expr], pl.Expr]]] = {
@@ -243,16 +249,16 @@ _OF_NUMBERS: Final = frozenset({"sum", "mean", "median"})
 
 
 def known(table: pl.DataFrame, *names: str) -> None:
-    """Raises: TableTrouble where one of these is no column."""
+    """Raises TableTrouble if a name is not a column of the table."""
     for name in names:
         if name not in table.columns:
             raise TableTrouble(f"there is no column {name[:80]!r}; the columns are {', '.join(table.columns)[:400]}")
 
 
 def summed_up(table: pl.DataFrame, column: str, function: str) -> pl.Expr:
-    """A column of this table, as one value.
+    """Returns the expression that aggregates a column of this table to one value.
 
-    Raises: TableTrouble.
+    Raises TableTrouble if the column does not exist, or if the function needs numbers and the column has none.
     """
     known(table, column)
     dtype = table.schema[column]
@@ -263,7 +269,7 @@ def summed_up(table: pl.DataFrame, column: str, function: str) -> pl.Expr:
 
 
 def not_summed(table: pl.DataFrame, step: Step) -> Iterator[str]:
-    """What a step leaves out of sums and the like, in a sentence for each."""
+    """Yields a sentence for each aggregation of a step that skips rows."""
     found = list[tuple[str, str]]()
     if isinstance(step, Group):
         found = [(one.column, one.function) for one in step.summaries]
@@ -279,27 +285,27 @@ def not_summed(table: pl.DataFrame, step: Step) -> Iterator[str]:
 MOST_PIVOTED = 100
 MOST_WARNED = 4
 _CELL: Final = "\x00cell"
-"""While a column is made; none can be called so."""
+"""Name of a column while it is computed. No column of a table can have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a plan came to."""
+    """The result of a plan."""
 
     table: pl.DataFrame
     meant: Mapping[str, str] = field(default_factory=dict)
-    """Of columns that a pivot made and that stand under a number: the value that each stands for."""
+    """Numbered columns of a pivot, each with the value that it represents."""
     warnings: tuple[str, ...] = ()
-    """What was left out of sums and the like."""
+    """Sentences about rows that aggregations skipped."""
 
 
 def run_plan(plan: Plan, tables: Mapping[str, pl.DataFrame], main: str, *, numbered: bool = False) -> Ran:
-    """Carry the plan out on the input that it names first, else on `main`; joins may name the others.
+    """Runs the plan on its main input, or on `main` if it names none. Joins can use the other tables.
 
-    With `numbered` the columns of a pivot are called `<column> 1`, `<column> 2`, ... and not by their values, which
-    are cells.
+    With `numbered`, the columns of a pivot are named `<column> 1`, `<column> 2`, ... Otherwise their names are values
+    of cells.
 
-    Raises: TableTrouble, which names the step.
+    Raises TableTrouble, which names the step.
     """
     seen = {name: table for name, table in tables.items() if name not in plan.hidden}
     main = plan.main or main
@@ -326,7 +332,11 @@ def run_plan(plan: Plan, tables: Mapping[str, pl.DataFrame], main: str, *, numbe
 
 
 def _done(table: pl.DataFrame, step: Step, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-    """One step. Polars may quote cells where values are at fault; what it says of a table without rows cannot."""
+    """Runs one step.
+
+    An error of Polars can quote cells. Therefore a failed step runs again on tables without rows, and only that error
+    is quoted.
+    """
     try:
         return _DONE[type(step)](table, step, tables)
     except FAILURES:
@@ -340,7 +350,7 @@ def _done(table: pl.DataFrame, step: Step, tables: Mapping[str, pl.DataFrame]) -
 
 
 def _numbers(table: pl.DataFrame, step: Pivot) -> dict[str, str]:
-    """By the name that a pivot has given a column: the one that tells no cell."""
+    """Returns, for each name that a pivot gave a column, a numbered name that contains no cell."""
     made = [name for name in table.columns if name != step.index]
     stem = step.columns if not step.index.startswith(f"{step.columns} ") else f"{step.columns}:"
     return {name: f"{stem} {number}" for number, name in enumerate(made, 1)}
@@ -355,7 +365,7 @@ def _derive(table: pl.DataFrame, step: Derive, _: Any) -> pl.DataFrame:
 
 
 def _worked_out(table: pl.DataFrame, formula: pl.Expr, name: str) -> pl.Series:
-    """A formula's value for each row."""
+    """Returns the value of a formula for each row."""
     used = [wide(each, table.schema[each]) for each in set(formula.meta.root_names())]
     return table.with_columns(used).with_columns(formula.alias(name)).get_column(name)
 
@@ -382,7 +392,7 @@ def _join(table: pl.DataFrame, step: JoinWith, tables: Mapping[str, pl.DataFrame
     known(other, *step.right)
     how: Any = step.how
     keys: dict[str, Any] = {"left_on": list(step.left), "right_on": list(step.right)}
-    # Else the order is anybody's, and a picture another one each time.
+    # Otherwise the order is undefined, and charts differ from run to run.
     return table.join(other, **keys, how=how, suffix=f"_{step.table}", maintain_order="left_right")
 
 

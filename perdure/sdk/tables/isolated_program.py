@@ -1,7 +1,7 @@
-"""The program that works on tables in a process of its own; `isolation.py` starts it and gives it one job.
+"""The program that processes tables in a separate process. `isolation.py` starts it and sends it one job.
 
-A job is a line of JSON and then the contents of its files, on standard input; the answer is JSON on standard output.
-Everything is imported before the job comes, so that a process that waits for one begins at once.
+A job is a line of JSON, followed by the contents of its files, on standard input. The result is JSON on standard
+output. Everything is imported before the job arrives, so that a waiting process starts to work immediately.
 """
 
 import json
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 IDLE_SECONDS = 300
-"""A process that is given no job ends by itself."""
+"""Seconds after which a process without a job ends."""
 
 
 def main() -> None:
-    """Does one job; the arguments are the limits of memory in bytes and of processor time in seconds."""
+    """Runs one job. The arguments are the limits of memory in bytes and of processor time in seconds."""
     memory_bytes, cpu_seconds = map(int, sys.argv[1:])
     for kind, most in (
         (resource.RLIMIT_AS, memory_bytes),
@@ -26,7 +26,7 @@ def main() -> None:
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 0),
     ):
-        with suppress(OSError, ValueError):  # macOS refuses that of memory
+        with suppress(OSError, ValueError):  # macOS rejects the memory limit
             resource.setrlimit(kind, (most, most))
     from perdure.sdk.tables import reading  # noqa: F401  (imported while there is nothing to do)
 
@@ -51,7 +51,7 @@ def _done(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _profiled(job: Mapping[str, Any]) -> list[dict[str, Any] | None]:
-    """Each file's columns; None for one after the first that is no table."""
+    """Returns the columns of each file. Files after the first that are not tables give None."""
     from perdure.sdk.tables import profile_of, read_csv
     from perdure.sdk.tables.plan import TableTrouble
     from perdure.sdk.tables.reading import as_json
@@ -69,7 +69,7 @@ def _profiled(job: Mapping[str, Any]) -> list[dict[str, Any] | None]:
 
 
 def _ran(job: Mapping[str, Any]) -> dict[str, Any]:
-    """What the plan leaves of the first file, which may join the others."""
+    """Returns the result of the plan on the first file, with the others for joins."""
     from perdure.sdk.tables import Plan, TableTrouble, profile_of, read_csv, read_plan, run_plan
     from perdure.sdk.tables.reading import as_json, drawn_rows, left_out
 

@@ -1,7 +1,7 @@
-"""Works on tables in a process of its own: what people uploaded is parsed where a limit really ends it.
+"""Processes tables in a separate process, so that limits of time and memory really end the work on uploaded files.
 
 The process has no secret in its environment, writes no file, and is used for one job. Its start takes 0.6 s, most of it
-the import of Polars, so the next one is started when a job is done, and waits.
+the import of Polars. Therefore the next process is started when a job ends, and waits.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from typing import Any
 from perdure.sdk.tables.plan import TableTrouble
 
 MEMORY_BYTES = 2 * 2**30
-"""Of addresses, of which Polars uses a part: plans are bounded to 256 MiB by what they would make (execution.py)."""
+"""Limit of the address space, of which Polars uses a part. Plans are limited to 256 MiB of new data (execution.py)."""
 AT_ONCE = 2
 _PROGRAM = Path(__file__).with_name("isolated_program.py")
 _ENVIRONMENT = {"POLARS_MAX_THREADS": "2"}
@@ -27,7 +27,7 @@ _ENVIRONMENT = {"POLARS_MAX_THREADS": "2"}
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A file that holds a table."""
+    """A file that contains a table."""
 
     name: str
     media_type: str
@@ -35,19 +35,20 @@ class TableFile:
 
 
 async def profiled_apart(files: Sequence[TableFile], seconds: float = 50.0) -> list[dict[str, Any] | None]:
-    """Each table's `rows` and `columns`; None for one after the first that is no table.
+    """Returns `rows` and `columns` of each table. Files after the first that are not tables give None.
 
-    Raises: TableTrouble if the first is no table, or if the limits of time or memory are met.
+    Raises TableTrouble if the first file is not a table, or if the limit of time or memory is reached.
     """
     found: list[dict[str, Any] | None] = await _bench.work("profile", files, {}, seconds)
     return found
 
 
 async def run_plan_apart(files: Sequence[TableFile], plan: str, seconds: float = 100.0) -> dict[str, Any]:
-    """Carries a plan out on the first table, with the others for joins: `rows`, `columns`, `warnings`, and in `drawn`
-    the JSON of the rows that a picture shows.
+    """Runs a plan on the first table, with the others for joins.
 
-    Raises: TableTrouble if the plan cannot be carried out, or if the limits of time or memory are met.
+    Returns `rows`, `columns`, `warnings`, and in `drawn` the JSON of the rows for a chart.
+
+    Raises TableTrouble if the plan fails, or if the limit of time or memory is reached.
     """
     found: dict[str, Any] = await _bench.work("run", files, {"plan": plan}, seconds)
     return found
@@ -55,14 +56,14 @@ async def run_plan_apart(files: Sequence[TableFile], plan: str, seconds: float =
 
 @dataclass(slots=True)
 class _Bench:
-    """The processes of this one."""
+    """The table processes of this process."""
 
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(AT_ONCE, "tables"))
-    """As many jobs run at once; no process belongs to an event loop."""
+    """The number of threads limits parallel jobs. No process belongs to an event loop."""
     waiting: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
     async def work(self, work: str, files: Sequence[TableFile], more: Mapping[str, str], seconds: float) -> Any:
-        """The answer to one job; nothing of it runs on once it is given up."""
+        """Returns the result of one job. If it is cancelled, its process is killed."""
         told = [{"name": each.name, "media_type": each.media_type, "size": len(each.content)} for each in files]
         job = json.dumps({"work": work, "files": told, **more}).encode() + b"\n"
         begun: list[subprocess.Popen[bytes]] = []
@@ -87,7 +88,7 @@ class _Bench:
             self.waiting.append(_started())
         try:
             answer = json.loads(said)
-        except ValueError:  # killed by a limit, or by whoever
+        except ValueError:  # killed by a limit or from outside
             limit = f"{MEMORY_BYTES >> 30} GiB of memory"
             raise TableTrouble(f"work on the table needs more than {limit}, or its process was ended") from None
         if "trouble" in answer:
@@ -95,8 +96,8 @@ class _Bench:
         return answer["answer"]
 
     def _taken(self) -> "subprocess.Popen[bytes]":
-        """One that waits, if it has not ended meanwhile, else a new one."""
-        with suppress(IndexError):  # the other thread may have taken the last
+        """Returns a waiting process that is still alive, else a new one."""
+        with suppress(IndexError):  # the other thread may have taken the last one
             while True:
                 process = self.waiting.pop()
                 if process.poll() is None:
@@ -105,13 +106,14 @@ class _Bench:
         return _started()
 
     def close(self) -> None:
-        """Ends the processes that wait."""
+        """Ends the waiting processes."""
         while self.waiting:
             _end(self.waiting.pop())
 
 
 def _started() -> "subprocess.Popen[bytes]":
-    """A process that waits for its job; when this process ends, it reads the end of its input, and ends as well."""
+    """Starts a process that waits for its job. When this process ends, the other reads the end of its input and ends
+    too."""
     return subprocess.Popen(
         [sys.executable, "-I", str(_PROGRAM), str(MEMORY_BYTES), "110"],
         stdin=subprocess.PIPE,
@@ -126,7 +128,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
-            with suppress(OSError):  # what was not read of its input
+            with suppress(OSError):  # unread input
                 pipe.close()
 
 

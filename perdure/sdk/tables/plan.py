@@ -1,4 +1,4 @@
-"""A plan of work on tables as a value. The schema (plan.xsd) says what may be in it; here it gets its types."""
+"""A plan of work on tables, as typed values. The schema (plan.xsd) defines what it can contain."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, Final
 from xml.etree.ElementTree import Element
 
-# --- XML that a model wrote: parsed without entities, checked against a schema of ours, its faults told with their
-# places. No DTD is read and no entity expanded, so that a text of a few lines stays one. A text longer than the limit
-# is refused unread.
+# --- XML from a model: parsed without entities and checked against a schema; faults state their place
+#
+# No DTD is read and no entity is expanded, so that a text of a few lines stays short. A text above the size limit is
+# rejected unread.
 
 MOST_CHARACTERS = 32_768
 MOST_FAULTS = 12
@@ -18,7 +19,7 @@ _REASON_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True)
 class XmlFault:
-    """One thing that is wrong."""
+    """One fault of a text."""
 
     path: str
     reason: str
@@ -32,7 +33,7 @@ def _schema(path: Path) -> Any:
 
 
 def checked_xml(text: str, schema: Path) -> Element | tuple[XmlFault, ...]:
-    """The root of a text that fits the schema, or what is wrong with it."""
+    """Returns the root element of a text that fits the schema, else its faults."""
     import xmlschema
 
     if len(text) > MOST_CHARACTERS:
@@ -60,14 +61,14 @@ SCHEMA: Final = Path(__file__).parent / "plan.xsd"
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Keep the rows for which the formula holds."""
+    """Keeps the rows for which the formula is true."""
 
     where: str
 
 
 @dataclass(frozen=True, slots=True)
 class Derive:
-    """A new column, or another value for one."""
+    """Adds a column, or replaces its values."""
 
     name: str
     value: str
@@ -75,7 +76,7 @@ class Derive:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One column summed up."""
+    """An aggregation of one column."""
 
     column: str
     function: str
@@ -84,7 +85,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One row for each combination of `by`; for all rows together where it is empty."""
+    """Makes one row for each combination of `by`, or one row for all if it is empty."""
 
     by: tuple[str, ...]
     summaries: tuple[Summary, ...]
@@ -92,7 +93,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class JoinWith:
-    """The columns of another input beside those here."""
+    """Adds the columns of another input."""
 
     table: str
     left: tuple[str, ...]
@@ -102,7 +103,7 @@ class JoinWith:
 
 @dataclass(frozen=True, slots=True)
 class Pivot:
-    """A column for each value of `columns`."""
+    """Makes a column for each value of `columns`."""
 
     index: str
     columns: str
@@ -112,7 +113,7 @@ class Pivot:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A column that rows are ordered by."""
+    """A column that determines the order of rows."""
 
     column: str
     descending: bool = False
@@ -120,7 +121,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A new column that looks at the rows around."""
+    """Adds a column that is computed from the surrounding rows."""
 
     function: str
     column: str
@@ -132,14 +133,14 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Sort:
-    """Another order."""
+    """Sorts the rows."""
 
     keys: tuple[Key, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The first rows only."""
+    """Keeps only the first rows."""
 
     rows: int
 
@@ -149,23 +150,23 @@ Step = Filter | Derive | Group | JoinWith | Pivot | Window | Sort | Limit
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Steps in order."""
+    """The steps in order."""
 
     steps: tuple[Step, ...] = ()
     main: str = ""
-    """The input that the steps begin with: the first that is in sight; empty for the caller's choice."""
+    """The input for the first step: the first one that is visible. Empty if the caller chooses it."""
     hidden: frozenset[str] = frozenset()
-    """Inputs that the plan puts out of sight."""
+    """Inputs that the plan hides."""
 
     @property
     def named(self) -> frozenset[str]:
-        """The tables that it needs by their names."""
+        """The names of the tables that the plan needs."""
         joined = {step.table for step in self.steps if isinstance(step, JoinWith)}
         return frozenset((joined | {self.main}) - {""})
 
 
 def read_plan(text: str) -> Plan | tuple[XmlFault, ...]:
-    """The plan in a text, or what is wrong with it, each with its place."""
+    """Returns the plan in a text, or its faults, each with its place."""
     root = checked_xml(text, SCHEMA)
     if isinstance(root, tuple):
         return root
@@ -222,11 +223,11 @@ _READERS: Final[Mapping[str, Callable[[Element], Step]]] = {
 }
 
 
-# --- What is wrong with a table or a plan, in a sentence for whoever wrote it.
+# --- Error of a table or a plan, as a sentence for its author
 
 
 class TableTrouble(Exception):
-    """A plan cannot be carried out, or a table cannot be read; nothing was changed."""
+    """A plan cannot run, or a table cannot be read. Nothing was changed."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)

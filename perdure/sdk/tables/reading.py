@@ -1,7 +1,7 @@
-"""A CSV as a Polars table: numbers and dates recognised, sizes bounded, faults as a sentence.
+"""Reads a CSV file as a Polars table: recognizes numbers and dates, limits sizes, and reports errors as sentences.
 
-An empty cell and NaN are missing values; a line without any is no row. A column with leading zeros holds codes, which
-are text.
+An empty cell and NaN are missing values. A line without any value is not a row. A column with leading zeros contains
+codes, which are text.
 """
 
 import csv
@@ -23,16 +23,16 @@ from perdure.sdk.tables.plan import TableTrouble
 _MISSING: Final = ("", "NaN", "nan")
 _LONE_RETURN: Final = re.compile(rb"\r(?!\n)")
 _ODD: Final = re.compile(rb"(?:^|[,;\t\n\"])[ ]*[+-]?0\d|\d{19}")
-"""Where Polars reads a number otherwise than a person would, or not at all: worth a look at each column."""
+"""Numbers that Polars reads differently from people, or not at all. If one is found, each column is checked."""
 _CODE: Final = r"^[+-]?0\d+(\.\d*)?$"
 _LONG: Final = r"^[+-]?\d{19,}$"
 _WHOLE: Final = r"^[+-]?\d{1,38}$"
 
 
 def read_csv(content: bytes, media_type: str = "text/csv") -> pl.DataFrame:
-    """The table in a file; where semicolons part its cells, a comma may part a number.
+    """Returns the table in a file. If semicolons separate its cells, a comma is the decimal separator.
 
-    Raises: TableTrouble.
+    Raises TableTrouble if the file is not a valid table.
     """
     if b"\x00" in content:
         raise TableTrouble("the file holds a NUL, which no text does")
@@ -67,7 +67,7 @@ def _read(content: bytes, separator: str, **how: Any) -> pl.DataFrame:
 
 
 def _typed(content: bytes, separator: str, kinds: dict[str, Any]) -> pl.DataFrame:
-    """What a column holds is told by its first rows, and by all of them where those mislead."""
+    """Infers the types of columns from the first 10,000 rows, or from all rows if those do not fit."""
     try:
         return _read(content, separator, try_parse_dates=True, infer_schema_length=10_000, schema_overrides=kinds)
     except pl.exceptions.PolarsError:
@@ -75,7 +75,7 @@ def _typed(content: bytes, separator: str, kinds: dict[str, Any]) -> pl.DataFram
 
 
 def _own_kinds(cells: pl.DataFrame) -> dict[str, Any]:
-    """Of columns whose numbers would lose digits: what they are read as."""
+    """Returns the types of columns whose numbers would otherwise lose digits."""
     kinds = dict[str, Any]()
     for column in cells:
         held = column.drop_nulls().str.strip_chars()
@@ -88,7 +88,7 @@ def _own_kinds(cells: pl.DataFrame) -> dict[str, Any]:
 
 
 def _with_line_feeds(content: bytes, separator: str) -> bytes:
-    """The same rows, where some end in a carriage return alone."""
+    """Returns the same rows with line feeds as line ends, if some end in a lone carriage return."""
     text = content.decode("utf-8", "surrogateescape")
     made = io.StringIO(newline="")
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
@@ -96,18 +96,19 @@ def _with_line_feeds(content: bytes, separator: str) -> bytes:
     return made.getvalue().encode("utf-8", "surrogateescape")
 
 
-# --- What a value is here.
-# A number has an end and is exact, a span of time is a number of days; what is none is missing,
-# and what is missing is never a zero.
+# --- Normalized values
+#
+# Numbers are finite and exact. A duration is a number of days. Other values count as missing, and a missing value is
+# never a zero.
 
 MISSING: Final = "(missing)"
-"""What rows without a value go by where a name is shown."""
+"""Name of rows without a value, if a name is shown."""
 _DAY_MILLISECONDS: Final = 86_400_000
 _NARROW: Final = (-(2**63), 2**63 - 1)
 
 
 def plain(table: pl.DataFrame) -> pl.DataFrame:
-    """The table with such values alone; whole numbers are of 64 bits where they fit."""
+    """Returns the table with normalized values only. Integers have 64 bits if they fit."""
     made = []
     for name, dtype in table.schema.items():
         column = pl.col(name)
@@ -121,13 +122,13 @@ def plain(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def wide(name: str, dtype: pl.DataType) -> pl.Expr:
-    """A column to work with: whole numbers have room, where they would start anew from the other end."""
+    """Returns a column for calculations. Integers are widened to 128 bits, so that they do not overflow."""
     column = pl.col(name)
     return column.cast(pl.Int128) if dtype.is_integer() else column
 
 
 def named(table: pl.DataFrame, column: str) -> pl.DataFrame:
-    """The table with the column as names, where some are missing."""
+    """Returns the table with the column as names, if values are missing."""
     if not table[column].null_count():
         return table
     return table.with_columns(pl.col(column).cast(pl.String).fill_null(MISSING))
@@ -140,35 +141,37 @@ def _fits(series: pl.Series) -> bool:
     return least >= _NARROW[0] and most <= _NARROW[1]
 
 
-# --- What may be told of a table without telling its rows: for each column its kind, its counts, its range in numbers.
+# --- Profile of a table without its rows: for each column its kind, its counts and its numeric range
 
 Kind = Literal["quantitative", "temporal", "nominal", "boolean"]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column, summed up. No cell of a text column is in it."""
+    """The profile of one column. It contains no cell of a text column."""
 
     name: str
     kind: Kind
     distinct: int
     nulls: int
     least: float | None = None
-    """Of numbers, rounded to four digits: a range and no cell, though a short number is its own rounding."""
+    """Minimum of a numeric column, rounded to four digits, so that it is a range and not a cell. A short number rounds
+    to itself."""
     most: float | None = None
 
     def as_json(self) -> dict[str, JsonValue]:
-        """For the wire."""
+        """Returns the profile as JSON."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def profile_of(table: pl.DataFrame) -> list[Column]:
-    """Every column, in order."""
+    """Returns the profile of every column, in order."""
     return [_column(table[name]) for name in table.columns]
 
 
 def kind_of(dtype: pl.DataType) -> Kind:
-    """How a column of this type is to be read. A time of day is a name: no axis of days has a place for it."""
+    """Returns how a column of this type is shown. A time of day is a name, because an axis of dates has no place for
+    it."""
     if dtype.is_numeric():
         return "quantitative"
     if dtype in (pl.Date, pl.Datetime):
@@ -189,22 +192,25 @@ def _rounded(value: object) -> float | None:
 
 
 def as_json(columns: Sequence[Column]) -> list[JsonValue]:
-    """All of them, for the wire."""
+    """Returns the profiles as JSON."""
     return [column.as_json() for column in columns]
 
 
-# --- The rows of a table as a picture takes them: a bounded number, in JSON, with moments that all machines read alike.
+# --- Rows for a chart: a limited number, as JSON, with times that all machines read alike
 
 MOST_DRAWN: Final = 5_000
-"""Rows of a picture; of more, so many evenly spread."""
+"""Maximum rows of a chart. A longer table is sampled evenly."""
 MOST_EXACT: Final = 2**53
-"""Whole numbers up to here are told apart in a picture."""
+"""Largest integer up to which integers stay distinct in a chart."""
 MOST_NAMED: Final = 3
 
 
 def drawn_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
-    """The rows that are drawn. A date is its midnight in UTC, a moment without a zone is taken for one of UTC: a
-    drawing in another zone would else show another day. A name that is missing is a name of its own."""
+    """Returns the rows of a chart.
+
+    A date is its midnight in UTC, and a time without a zone counts as UTC. Otherwise a renderer in another zone would
+    show another day. Missing names are shown as `MISSING`.
+    """
     drawn = table.gather_every(_every(table))
     moments = [_moment(name, dtype) for name, dtype in drawn.schema.items() if dtype == pl.Datetime]
     drawn = drawn.with_columns(moments).with_columns(pl.col(_too_long(table)).cast(pl.Float64))
@@ -216,7 +222,7 @@ def drawn_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def left_out(table: pl.DataFrame) -> list[str]:
-    """What has to be said of a picture of this table."""
+    """Returns sentences about what a chart of this table leaves out or rounds."""
     told, long = [], _too_long(table)
     if table.height > MOST_DRAWN:
         drawn = -(-table.height // _every(table))
@@ -230,7 +236,7 @@ def left_out(table: pl.DataFrame) -> list[str]:
 
 
 def _too_long(table: pl.DataFrame) -> list[str]:
-    """The columns of whole numbers that a drawing would round, or not take at all."""
+    """Returns the integer columns that a chart would round or could not show."""
     found = []
     for name, dtype in table.schema.items():
         ends = (table[name].min(), table[name].max()) if dtype.is_integer() else ()
