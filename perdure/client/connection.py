@@ -36,7 +36,7 @@ def http_options(base_url: str, token: str, headers: Mapping[str, str] | None = 
 
 
 def is_answered(response: httpx.Response) -> bool:
-    """Whether the response is a success (2xx)."""
+    """Returns whether the response is a success (2xx)."""
     return 200 <= response.status_code < 300
 
 

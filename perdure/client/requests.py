@@ -45,7 +45,7 @@ class Call(Generic[T]):
 
     @property
     def may_repeat(self) -> bool:
-        """Whether the request can be sent again, even if the first one may have arrived."""
+        """Returns whether the request can be sent again, even if the first one may have arrived."""
         if self.content is not None and not isinstance(self.content, bytes):
             return False
         return self.method != "POST" or self.idempotency_key is not None
@@ -81,7 +81,7 @@ def post(
     query: Query | None = None,
     wait_seconds: float = 0.0,
 ) -> Call[T]:
-    """Builds a POST request with the idempotency key `key`, or with a new one. Fields that are None are omitted."""
+    """Builds a POST request with the idempotency key `key`, or with a new one. It omits the fields whose value is None."""
     given: dict[str, JsonValue] = {name: value for name, value in (body or {}).items() if value is not None}
     return Call("POST", path, read, query or {}, given, key or str(uuid.uuid4()), wait_seconds)
 
@@ -172,8 +172,10 @@ _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 @dataclass(slots=True)
 class Patience:
-    """The retries of one request, or of one stream, within `seconds` without an answer. The waits are 0.2 0.4 0.8 1.6 3.2 5 5 …
-    seconds."""
+    """The retries of one request, or of one stream, within `seconds` without an answer.
+
+    The waits are 0.2 0.4 0.8 1.6 3.2 5 5 … seconds.
+    """
 
     base_url: str
     seconds: float
@@ -189,7 +191,7 @@ class Patience:
 
         Without `may_repeat`, only a request that was never sent is sent again.
 
-        Raises: ApiError `unreachable` if the time for retries is over or if a retry cannot help.
+        Raises: ApiError `unreachable` if no time for retries is left or if a retry cannot help.
         """
         failure = unreachable(self.base_url, error)
         if isinstance(error, _NEVER_AGAIN) or not (may_repeat or isinstance(error, _NEVER_SENT)):
@@ -199,7 +201,7 @@ class Patience:
     def after_answer(self, response: httpx.Response, now: float) -> float:
         """Returns the seconds to wait after an error response whose body has been read.
 
-        Raises: ApiError for the response, unless it is a 503 with `Retry-After`, or if the time for retries is over.
+        Raises: ApiError for the response, unless it is a 503 with `Retry-After`, or if no time for retries is left.
         """
         wait = retry_after_seconds(response.headers, datetime.now(UTC)) if response.status_code == 503 else None
         if wait is None:
@@ -209,7 +211,7 @@ class Patience:
     def after_end(self, now: float) -> float:
         """Returns the seconds to wait after a stream's connection that closed normally before the last event.
 
-        Raises: ApiError `unreachable` if the time for retries is over.
+        Raises: ApiError `unreachable` if no time for retries is left.
         """
         return self._wait(now, unreachable(self.base_url, ConnectionError("the stream ends again and again")), 0.0)
 

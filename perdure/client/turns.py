@@ -35,7 +35,7 @@ class Usage(Answer):
     """`conversation`, `user` or `tenant`."""
     used_bytes: int
     limit_bytes: int | None = None
-    """None if there is no quota."""
+    """The quota in bytes, or None if there is no quota."""
     variable: str = ""
     """The environment variable with which the operator sets the quota."""
 
@@ -178,12 +178,12 @@ class Turn(Answer):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the turn has its final status."""
+        """Returns whether the turn has its final status."""
         return self.status in _ENDED
 
     @property
     def is_paused(self) -> bool:
-        """Whether the turn waits for a person."""
+        """Returns whether the turn waits for a person."""
         return self.status.startswith(_AWAITING)
 
 
@@ -217,7 +217,7 @@ class Segment(Answer):
     result: Any = None
     approval_id: str | None = None
     asks_for: str = ""
-    """For a `question`: `clarification` or `client_run`. `asked` and `answer` are also for a `question` only."""
+    """The kind of a `question`: `clarification` or `client_run`. `asked` and `answer` are for a `question` only."""
     asked: Mapping[str, Any] = {}
     answer: Mapping[str, Any] | None = None
 
@@ -232,7 +232,7 @@ class ModelUse(Answer):
     model: str = ""
     attempts: int = 0
     seconds: float | None = None
-    """None while the call runs."""
+    """The duration, or None while the call runs."""
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
@@ -258,7 +258,7 @@ class TurnCall(Answer):
     errors: int = 0
     planned_at: datetime | None = None
     started_at: datetime | None = None
-    """None if the call has not begun, or if it was answered when it was planned."""
+    """The start, or None if the call has not begun or was answered when it was planned."""
     settled_at: datetime | None = None
     seconds: float | None = None
     cost_usd: float | None = None
@@ -295,7 +295,7 @@ class Story(Page[ToldTurn]):
     seq: int = 0
     """The number of the last event at that moment. A stream that is read after it misses no event."""
     own: bool = False
-    """Whether the conversation belongs to the caller."""
+    """True if the conversation belongs to the caller."""
 
 
 OnBusy = Literal["reject", "queue", "steer", "replace"]
