@@ -81,7 +81,7 @@ def post(
     query: Query | None = None,
     wait_seconds: float = 0.0,
 ) -> Call[T]:
-    """Builds a POST request with the idempotency key `key`, or with a new one. It omits the fields whose value is None."""
+    """Builds a POST request with the idempotency key `key`, or with a new one. Fields without a value are omitted."""
     given: dict[str, JsonValue] = {name: value for name, value in (body or {}).items() if value is not None}
     return Call("POST", path, read, query or {}, given, key or str(uuid.uuid4()), wait_seconds)
 
