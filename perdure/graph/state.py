@@ -108,7 +108,7 @@ class Additive:
 
 @dataclass(frozen=True, slots=True)
 class DeepMerge:
-    """A reducer that merges objects key by key and joins lists without repeats. An empty value never overwrites another."""
+    """A reducer that merges objects key by key and joins lists without repeats. An empty value overwrites nothing."""
 
     name: str = "deep_merge"
 
