@@ -37,7 +37,7 @@ class AwaitVerdict:
     """
 
     ungated_first: bool = False
-    """As in `RunTools`: True if calls without a request run before any verdict. A round whose calls are all refused
+    """True if calls without a request run before any verdict, as in `RunTools`. A round whose calls are all refused
     then stays, and each call gets its denial."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
@@ -233,7 +233,7 @@ def _checkpoint_message(verdict: Verdict) -> str:
 
 
 def raised(state: State, read: Verdicts) -> Patch:
-    """Returns the state after this verdict. If the limit was raised, the model is called in the phase that reached it."""
+    """Returns the state after this verdict. After a raise, the model is called in the phase that reached the limit."""
     patch: Patch = {
         "status": "running",
         "pending_mutation": None,

@@ -89,7 +89,7 @@ class CallModel:
 
 
 def _within(plan: TurnPlan, tools: Sequence[str], loaded: dict[str, bool]) -> tuple[str, ...]:
-    """Returns those of `tools` that the loaded toolsets contain, and the tool that loads toolsets if the plan has any."""
+    """Returns those of `tools` that the loaded toolsets contain, and `load_toolset` if the plan has toolsets."""
     opened = set(offered_cards(plan.cards, loaded))
     own = (LOAD_TOOLSET,) if known_toolsets(plan.cards) else ()
     return (*own, *(name for name in tools if name in opened))
