@@ -71,7 +71,7 @@ def stripped(
 
 
 def kept(done: Sequence[ToolOutcome]) -> list[JsonValue]:
-    """Returns the outcomes that a pause carries: whole while they fit, then only as settled. The ledger has them all."""
+    """Returns the outcomes that a pause carries: whole while they fit, then only as settled. The ledger has all."""
     found: list[JsonValue] = []
     left = MOST_KEPT_CHARACTERS
     for outcome in done:

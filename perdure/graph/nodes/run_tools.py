@@ -195,7 +195,7 @@ def ended(problem: Problem) -> Patch:
 
 @dataclass(frozen=True, slots=True)
 class RunTools:
-    """A node that runs the pending calls, or pauses for the reviewers who must decide on them."""
+    """A node that runs the pending calls, or pauses until reviewers have decided on them."""
 
     ungated_first: bool = False
     """True if calls without a request run as soon as the requests of their round are open. Otherwise, nothing runs

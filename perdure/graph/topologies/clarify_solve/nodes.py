@@ -191,7 +191,7 @@ class Build:
         run, solved = object_of(state, "run"), object_of(state, "solved")
         design, told = solved.get("design"), warnings_of(run, solved)
         if told and isinstance(design, dict):
-            design = {**design, "notes": told}  # a drawing travels further than the text beside it
+            design = {**design, "notes": told}  # a drawing travels further than the text of the answer
         args: dict[str, JsonValue] = {"rows_file": run.get("rows_file"), "design": design}
         colours: list[JsonValue] = [*palette_of(state)]
         if colours:

@@ -45,7 +45,7 @@ ANOTHER = "The last plan could not be used. Make another one, not the same again
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """One entry: the plan, one more call where its XML is missing, the check of the XML."""
+    """One entry: the plan, one more call if its XML is missing, and the check of the XML."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the plan, its fault or a question. Every entry counts, except one that follows a reply."""
@@ -116,7 +116,7 @@ NO_ANSWER = "Nobody answered in time."
 
 @dataclass(frozen=True, slots=True)
 class Clarify:
-    """A pause, its end, or the way on."""
+    """A node that opens a question, reads its answer, or passes a plan."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the pause or the next step. The answer is read from its record every time."""
@@ -168,7 +168,7 @@ MOST_NAMED = 12
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """Failures go back to the planning while its budget lasts."""
+    """A node that carries the plan out. A failure goes back to the planning while entries are left."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Opens a request to the client if the client has the data. Otherwise calls the tool."""

@@ -86,7 +86,7 @@ def _ended(code: str, message: str, status: str) -> Patch:
 
 @dataclass(frozen=True, slots=True)
 class Classify:
-    """A node that reads the table if it is here and then calls the model. Without a valid answer, the feedback is next."""
+    """A node that reads the table, if it is here, and calls the model. Without a valid answer, the feedback follows."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the kind of the request. A request for a drawing without data is `no_data`."""
@@ -134,7 +134,7 @@ class Exclude:
 
 @dataclass(frozen=True, slots=True)
 class ExpandShortcut:
-    """A node that checks the user's specification. Without a valid one, or without a table, its patch has only a fault."""
+    """A node that checks the user's specification. If it or the table is missing or invalid, there is only a fault."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the specification and the unchanged table. No model is called."""
@@ -219,7 +219,7 @@ MOST_TOLD_CHARACTERS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a tool answered, or why it did not."""
+    """The output of a tool, or the reason why there is none."""
 
     output: dict[str, JsonValue]
     fault: str = ""
