@@ -142,7 +142,7 @@ def _context(context: TurnContext) -> Patch:
 
 @dataclass(frozen=True, slots=True)
 class Intervene:
-    """Answer; the turn's end writes the answer down."""
+    """A node that answers with the fixed text. The end of the turn stores the answer."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the answer, or none if the turn failed or was stopped before it was classified."""
@@ -181,7 +181,7 @@ FAILED = "assembly_failed"
 
 @dataclass(frozen=True, slots=True)
 class RunPhases:
-    """A node that assembles the context. The outputs of tools are stored elsewhere; the state has references to them."""
+    """A node that assembles the context. The outputs of tools are stored elsewhere; the state refers to them."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the bundles and the missing sections. If a required tool fails, returns its error, and no later phase
@@ -304,7 +304,7 @@ class ReadTone:
 
 @dataclass(frozen=True, slots=True)
 class FormatContext:
-    """Sections by reference, and in words what is missing of them and how to answer."""
+    """A node that lists the sections by reference. Missing sections and the guidance become text."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the sections and the guidance. A failed assembly is not formatted."""
@@ -336,7 +336,7 @@ class FormatContext:
 
 @dataclass(frozen=True, slots=True)
 class Navigate:
-    """A node that calls the model until there are no more calls, a reviewer must decide, or a limit is reached."""
+    """A node that calls the model until it has an answer without calls, a reviewer must decide, or a limit is reached."""
 
     ask: CallModel
     look: AwaitVerdict = field(default_factory=lambda: AwaitVerdict(ungated_first=True))

@@ -48,7 +48,7 @@ class MemoryDoor:
 
 
 class AnswerStatus(StrEnum):
-    """The result of a call: an answer, an error that a later try of the same request might not have, or a fatal error."""
+    """The result of a call: an answer, an error that may not recur for the same request, or a fatal error."""
 
     SUCCESS = "success"
     RECOVERABLE_ERROR = "recoverable_error"
@@ -117,7 +117,7 @@ TIMEOUT_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """What is asked of a model (S3-10)."""
+    """A request to a model."""
 
     trace_id: str
     prompt: tuple[MessageRef, ...]
@@ -159,7 +159,7 @@ class PortBackend:
     ports: Ports
 
     async def generate(self, request: ModelRequest) -> ModelResponse:
-        """Makes the call without tools, because this graph ignores tool calls. No user message is added to the request."""
+        """Makes the call without tools, because this graph ignores tool calls. No message is added to the request."""
         reply = await self.ports.model.complete(
             ModelAsk(
                 messages=(*request.context, *request.prompt),

@@ -39,7 +39,7 @@ class InitState:
     """A node that sets the ids once; no later node writes them."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """Returns the ids and what the turn pinned. A trace id of the request is kept; otherwise it is the turn's id."""
+        """Returns the ids and what the turn pinned. A trace id of the request is kept; the default is the turn's id."""
         context = await ports.memory.load()
         ids: Patch = {
             "trace_id": trace_id(context.metadata.get("trace_id"), str(state["execution_id"])),
@@ -147,7 +147,7 @@ DEAD: Final = frozenset({FactStatus.UNAVAILABLE, FactStatus.FAILED})
 
 @dataclass(frozen=True, slots=True)
 class ReadMemory:
-    """Read the facts of a scope."""
+    """A node that reads the facts of a scope."""
 
     scope: FactScope
 
@@ -209,7 +209,7 @@ MEMORIES = (("this conversation", "memory_read_result"), ("this person", "long_t
 
 @dataclass(frozen=True, slots=True)
 class CallBackend:
-    """Ask once. A budget that is spent is a response too: the model is not asked."""
+    """A node that calls the model once. If a budget is spent, it does not call and returns a response too."""
 
     backend: Callable[[Ports], ModelBackend] = PortBackend
 
