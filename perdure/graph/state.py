@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from perdure.contracts.errors import InvariantBroken
 from perdure.contracts.values import canonical_json
 
-# --- Reducers: one declared reducer for each field, and markers that remove values
+# --- Reducers: one declared reducer for each field, and markers that remove values.
 # A reducer that adds cannot clear a value: a removed key or an emptied string comes back with the next merge. So a
 # patch of such a field can contain two markers, which are plain JSON, wherever a value can be. `DELETE` removes a key,
 # or resets the whole field to its default. `replace(value)` sets exactly `value`. The content of `replace` is never

@@ -378,7 +378,7 @@ def _subs(topology: Topology) -> Iterator[Fault]:
         yield from (Fault(one.rule, f"{node.id}/{one.subject}", one.message) for one in validate(inner))
 
 
-# --- Rules of forks and joins: branches that start together meet exactly once
+# --- Rules of forks and joins: branches that start together meet exactly once.
 # Between a fork and its join, no node ends the run, pauses, forks again or is entered from elsewhere. So at any moment,
 # either one node runs or the branches of one fork run. LangGraph fires a deferred join when nothing else is left to
 # run. With this rule, such a join waits for exactly the branches that were scheduled. A fork inside a branch belongs in

@@ -173,7 +173,7 @@ def _edges() -> tuple[Edge, ...]:
     )
 
 
-# --- The state of `clarify_solve`: four buckets that merge key by key, in addition to the fields of every turn
+# --- The state of `clarify_solve`: four buckets that merge key by key, in addition to the fields of every turn.
 # Metrics are in the state, so that they cross activities and pauses. Values are cleared with a marker. Values from a
 # model or from outside are wrapped, so that no part of them is read as a marker.
 

@@ -336,7 +336,7 @@ class FormatContext:
 
 @dataclass(frozen=True, slots=True)
 class Navigate:
-    """A node that calls the model until it has an answer without calls, a reviewer must decide, or a limit is reached."""
+    """A node that calls the model until an answer has no calls, a reviewer must decide, or a limit is reached."""
 
     ask: CallModel
     look: AwaitVerdict = field(default_factory=lambda: AwaitVerdict(ungated_first=True))

@@ -138,7 +138,7 @@ def standing(state: State) -> Standing:
     )
 
 
-# --- The four memory nodes: a read and a write of the conversation's facts, and of the user's facts
+# --- The four memory nodes: a read and a write of the conversation's facts, and of the user's facts.
 # Each runs once, when the deciding node has chosen it, and ends in a status. Found facts are advice: they go only into
 # a note for the model.
 

@@ -27,7 +27,7 @@ from perdure.graph.spec import Node, State
 
 @dataclass(frozen=True, slots=True)
 class LoadMemory:
-    """Put what was loaded into the state; the gate is the same warm (from state) and cold (from the store)."""
+    """A node that puts the loaded context into the state. A gate is the same from state (warm) and store (cold)."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the fields from the one load of this turn, without another activity."""
@@ -168,7 +168,7 @@ def _entities(state: State, plan: TurnPlan) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class CheckApproval:
-    """Go on where no checkpoint is asked for; never past one that is."""
+    """A node that opens the forced checkpoint; without one, it changes nothing."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the pause, which skips the synthesis. An invalid name fails the turn, so that no checkpoint is
@@ -194,7 +194,7 @@ class CheckApproval:
 
 @dataclass(frozen=True, slots=True)
 class FormatOutput:
-    """A pause stays a pause, an error an error; everything else is completed."""
+    """A node that sets the status. Pauses and errors remain; every other run is completed."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the status. An end counts as an iteration, as in the original system. A pause does not, because each

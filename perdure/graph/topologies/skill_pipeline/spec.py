@@ -136,7 +136,7 @@ async def after_resume_guard(state: State) -> Literal["paused", "replay", "synth
 
 
 async def after_model_call(state: State) -> Literal["paused", "error", "tools", "text"]:
-    """Routes to a pause if a spent limit can be raised. An error ends the turn, tool calls run, and a text continues."""
+    """Routes to a pause if a spent limit can be raised. An error ends the turn, calls run, and a text continues."""
     if state["status"] == AWAITING_HITL:
         return "paused"
     if state["error"] is not None:

@@ -94,7 +94,7 @@ class PassGate:
 
 
 def _loaded(state: State) -> Patch:
-    """Returns the toolsets after a new round. Their results were written with the round, so that they need no activity."""
+    """Returns the toolsets after a new round. Their results were written with the round, without an activity."""
     before = loaded = toolsets_of(state)
     cards = plan_of(state).cards
     for call in calls_of(state):

@@ -79,7 +79,7 @@ def _edges() -> tuple[Edge, ...]:
 # Some fields differ from the original system, because their data is stored elsewhere. The round to run is
 # `pending_tool_calls`; `settled_calls` has the calls of it that ran before a pause. Decisions are never in the state:
 # they are read from their records every time. Whether the round was announced follows from its requests, so there is no
-# flag for it. Messages are replaced and not added, because a paused round is removed and put back whole. The user is a
+# flag for it. Messages are replaced and not added, because a paused round is removed and restored whole. The user is a
 # name and a role here; the turn's row has the owner.
 
 RUN: Final = (
