@@ -116,7 +116,7 @@ def list_prompts(
 
 
 def get_prompt(template: str, *, stage: Shown | None = None) -> Call[PromptVersion]:
-    """Returns the version that applies to the caller: their draft, else the active one. With `stage`, that of the stage."""
+    """Returns the version that applies to the caller, their draft or the active one; with `stage`, that of it."""
     return get(path("prompt-templates", template), one(PromptVersion), {"stage": stage})
 
 

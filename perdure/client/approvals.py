@@ -109,8 +109,8 @@ def withdraw(approval_id: str, *, comment: str | None = None, idempotency_key: s
 
 
 def claim(approval_id: str, *, seconds: int | None = None, idempotency_key: str = "") -> Call[Approval]:
-    """Claims the approval for a time (900 s by default), so that no other reviewer decides. A repeated claim starts
-    anew."""
+    """Claims the approval for a time (900 s by default), so that no other reviewer decides. A repeated claim
+    restarts the time."""
     return _post(approval_id, "claim", {"seconds": seconds}, idempotency_key)
 
 

@@ -140,8 +140,8 @@ RESTORED: Final = (
 def snapshot(state: State, messages: Sequence[MessageRef], *, whole: bool = False) -> dict[str, JsonValue]:
     """Returns usage, skills and entities; if `whole`, also everything that a cold resume needs.
 
-    Messages are stored by id, because their texts are in Postgres. The ledger has
-    everything else that a gate of a turn without a loaded skill needs.
+    Messages are stored by id, because their texts are in Postgres. The ledger has everything else that a gate of a turn
+    without a loaded skill needs.
     """
     kept: dict[str, JsonValue] = {
         "tokens_used": state["tokens_used"],
