@@ -194,8 +194,7 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """`headers` are sent with every request. `transport` replaces the network connection, for example within the
-        API's process."""
+        """Sends `headers` with every request. `transport` replaces the network connection, as in the API's own pages."""
         self._http = httpx.AsyncClient(**http_options(base_url, token, headers), transport=transport)
         self._base_url = base_url
         self._patience_seconds = patience_seconds

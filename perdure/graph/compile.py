@@ -66,8 +66,9 @@ class CompiledTopology:
         setting.
 
         Raises: InvariantBroken `unknown_entry`, `unfinished_run`, `patch_refused`, `branches_collide`; any exception of
-        a node, which breaks the node's contract. Determinism: the same state, entry and answers of the ports give the
-        same steps in the same order.
+        a node, which breaks the node's contract.
+
+        Determinism: the same state, entry and answers of the ports give the same steps in the same order.
         """
         if entry not in self.topology.entries:
             raise InvariantBroken("unknown_entry", f"Topology `{self.topology.name}` has no entry `{entry}`.")
@@ -101,8 +102,7 @@ class CompiledTopology:
         return run.state
 
     def wired_edges(self) -> tuple[tuple[str, str], ...]:
-        """Returns every edge of the LangGraph graph, sorted: source and target by node id, including START and
-        END.
+        """Returns every edge of the LangGraph graph, sorted, as source and target ids. START and END are included.
 
         It reads LangGraph's builder, because LangGraph's drawing of a deferred join is wrong (langgraph 1.2.22).
         """

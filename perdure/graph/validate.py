@@ -93,7 +93,7 @@ def reversed_ways(after: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, 
 
 
 def cycle_without(stops: frozenset[str], after: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Returns the nodes, in order, of one cycle that contains none of `stops`, or nothing."""
+    """Returns the nodes, in order, of one cycle that contains none of `stops`; empty without one."""
     ways = {
         node: tuple(target for target in targets if target not in stops)
         for node, targets in after.items()

@@ -54,7 +54,7 @@ class OpenRound:
 
     @property
     def unasked(self) -> list[CallRef]:
-        """The calls that have no outcome and no request."""
+        """The calls that must run and have no request."""
         asked = {request.call_id for request in self.requests}
         return [call for call in self.calls if not call.settled and call.call_id not in asked | self.done.keys()]
 

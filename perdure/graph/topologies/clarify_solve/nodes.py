@@ -215,7 +215,7 @@ class Feedback:
     """The only node of a turn whose text is streamed to the user."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """Writes the engine's text if the user wants no question, the model gives no answer or a budget is spent."""
+        """Writes the engine's text after the bypass word, without an answer of the model, or on a spent budget."""
         if error_of(state) is not None:
             return {}
         said = messages_of(state)
