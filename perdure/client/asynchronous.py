@@ -194,7 +194,7 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Sends `headers` with every request. `transport` replaces the network connection, as in the API's own pages."""
+        """Sends `headers` with every request. `transport` replaces the network connection, as the pages do it."""
         self._http = httpx.AsyncClient(**http_options(base_url, token, headers), transport=transport)
         self._base_url = base_url
         self._patience_seconds = patience_seconds

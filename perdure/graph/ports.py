@@ -33,8 +33,8 @@ class Tools(Protocol):
         result.
 
         Calls of a gated round whose requests are `waiting` do not start. While others run, every wake signal makes the
-        port read the records again. A call that is decided by then starts immediately. A call whose outcome became
-        unknown opens its request there too. The port returns when no call runs; calls that still wait are `planned`
+        port read the records again. A call that is decided by then starts immediately. If the outcome of a call
+        became unknown, its request opens there too. The port returns when no call runs; calls that still wait are `planned`
         without a problem.
         """
         ...
@@ -92,7 +92,7 @@ class People(Protocol):
         ...
 
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
-        """Reads the current verdicts from the durable records. If the answer has a problem, nothing may be assumed."""
+        """Reads the current verdicts from the durable records. If the answer has a problem, nothing can be assumed."""
         ...
 
 

@@ -83,8 +83,7 @@ class NodeSpec:
     """The ports that this node declares to use, of `model` and `memory`; None for both. Another port raises an alarm
     and answers."""
     advised: bool = False
-    """True if the node can use the topology's `advice`. Another node that reads advice raises an alarm and receives it.
-    """
+    """True if the node can use the topology's `advice`. Another node that reads advice raises an alarm and gets it."""
     calls: tuple[ActivityRef[Any, Any], ...] = ()
     """The activities that the node calls, for the drawings. Every test that runs the node holds it to them."""
 

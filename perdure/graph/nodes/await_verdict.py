@@ -134,8 +134,7 @@ def _replay(state: State, gated_round: MessageRef, start: Collection[str]) -> Pa
     }
 
 
-# --- Decided checkpoints: the turn continues, receives the reason for a rejection, or runs a call that a reviewer
-# edited
+# --- Decided checkpoints: the turn continues, receives the reason for a rejection, or runs an edited call
 
 
 def passed(state: State, verdicts: Sequence[Verdict]) -> Patch:
