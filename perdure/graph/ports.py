@@ -34,8 +34,8 @@ class Tools(Protocol):
 
         Calls of a gated round whose requests are `waiting` do not start. While others run, every wake signal makes the
         port read the records again. A call that is decided by then starts immediately. If the outcome of a call
-        became unknown, its request opens there too. The port returns when no call runs; calls that still wait are `planned`
-        without a problem.
+        became unknown, its request opens there too. The port returns when no call runs; calls that still wait are
+        `planned` without a problem.
         """
         ...
 
