@@ -1,4 +1,5 @@
-"""A worker process, also `python -m perdure.worker`: `--queues turns,llm` serves task queues, `--relay` delivers."""
+"""The worker process, the same as `python -m perdure.worker`: `--queues turns,llm` serves task queues, `--relay`
+delivers."""
 
 from perdure.worker.__main__ import main
 

@@ -1,1 +1,1 @@
-"""The edges: everything that a turn does outside its graph, claimed, done and settled."""
+"""Activities: everything that a turn does outside its graph. Each effect is claimed, done and settled."""

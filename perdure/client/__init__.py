@@ -7,7 +7,7 @@ with Client("http://127.0.0.1:8080", token) as perdure:
     for event in perdure.turns.events(turn.turn_id):
         ...
 ```
-`AsyncClient` has the same names, to be awaited.
+`AsyncClient` has the same names, as coroutines.
 """
 
 from perdure.client.asynchronous import AsyncClient

@@ -1,4 +1,4 @@
-"""The calls of reviewers about approvals. Each function makes a value; nothing is sent here."""
+"""API calls for approvals and delegations. Each function builds a `Call`; a client sends it."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -39,30 +39,34 @@ def list_approvals(
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Call[Page[Approval]]:
-    """Approvals, newest first; `mine` are those that the caller may decide, `assignee` a user's name; `brief` leaves
-    out the arguments and all else that may be long."""
+    """Returns approvals, newest first.
+
+    `mine` selects those on which the caller can decide, `assignee` those of a user, by name. With `brief`, the
+    arguments and other long fields are omitted.
+    """
     narrowed = {"status": status, "agent": agent, "tool": tool, "turn": turn, "assignee": assignee, "role": role}
     more = {"risk": risk, "mine": mine, "expiring": expiring_seconds, "brief": brief}
     return get(path("approvals"), one(Page[Approval]), {**narrowed, **more, "limit": limit, "cursor": cursor})
 
 
 def preview(approval_id: str) -> Call[Approval]:
-    """Have the tool look, read-only, at what the call would change: the approval with what it found."""
+    """Runs the preview, a read-only check of what the call would change. Returns the approval with its result."""
     return Call("POST", path("approvals", approval_id, "preview"), one(Approval), wait_seconds=20.0)
 
 
 def count_approvals(*, expiring_seconds: int | None = None) -> Call[Counts]:
-    """How many wait, how many the caller may decide, how many expire soon, and of which kinds they are."""
+    """Returns the numbers of pending approvals: all, those on which the caller can decide, those that expire soon, by
+    kind."""
     return get(path("approvals", "counts"), one(Counts), {"expiring": expiring_seconds})
 
 
 def list_decided(*, limit: int | None = None, cursor: str | None = None) -> Call[Page[OwnDecision]]:
-    """The caller's own decisions, newest first, each with what became of it."""
+    """Returns the caller's own decisions, newest first, each with its outcome."""
     return get(path("approvals", "decided"), one(Page[OwnDecision]), {"limit": limit, "cursor": cursor})
 
 
 def get_approval(approval_id: str) -> Call[Approval]:
-    """One approval with all that a reviewer must see."""
+    """Returns one approval with everything that a reviewer must see."""
     return get(path("approvals", approval_id), one(Approval))
 
 
@@ -76,9 +80,9 @@ def decide(
     reason_code: str | None = None,
     idempotency_key: str = "",
 ) -> Call[Approval]:
-    """Decide and get the approval as it then is; `digest` is that of the call which the reviewer saw.
+    """Decides and returns the approval after that; `digest` is that of the call which the reviewer saw.
 
-    Where more than one must approve, the answer may still be `pending`, with the votes so far.
+    If more than one reviewer must approve, the approval may still be `pending`, with the votes so far.
     """
     body: dict[str, JsonValue] = {
         "decision": decision,
@@ -91,46 +95,47 @@ def decide(
 
 
 def decide_many(items: Sequence[Item], *, idempotency_key: str = "") -> Call[Page[ItemAnswer]]:
-    """Decide on up to 100, each for itself: what one of them answers changes nothing for the others.
+    """Decides on up to 100 approvals. Each decision is separate: its result does not affect the others.
 
-    Only calls of low risk and of one tool can be approved together; anything can be rejected.
+    Only calls of low risk and of one tool can be approved together. Any calls can be rejected together.
     """
     given: list[JsonValue] = [{name: str(value) for name, value in item.items() if value} for item in items]
     return post(path("approvals", "decisions"), one(Page[ItemAnswer]), {"items": given}, key=idempotency_key)
 
 
 def withdraw(approval_id: str, *, comment: str | None = None, idempotency_key: str = "") -> Call[Approval]:
-    """Take the request back, or an approval whose call has not begun."""
+    """Withdraws the request, or an approval whose call has not begun."""
     return _post(approval_id, "withdraw", {"comment": comment or None}, idempotency_key)
 
 
 def claim(approval_id: str, *, seconds: int | None = None, idempotency_key: str = "") -> Call[Approval]:
-    """Keep others from deciding for a while (900 s unless said); again by the same person: anew."""
+    """Claims the approval for a time (900 s by default), so that no other reviewer decides. A repeated claim
+    restarts the time."""
     return _post(approval_id, "claim", {"seconds": seconds}, idempotency_key)
 
 
 def release(approval_id: str, *, idempotency_key: str = "") -> Call[Approval]:
-    """Give a claim back before it lapses."""
+    """Releases a claim before it expires."""
     return _post(approval_id, "release", {}, idempotency_key)
 
 
 def reassign(approval_id: str, to: str, *, comment: str | None = None, idempotency_key: str = "") -> Call[Approval]:
-    """Put it on the list of the user `to`, who must be entitled to decide."""
+    """Assigns the approval to the user `to`, an allowed reviewer of it."""
     return _post(approval_id, "reassign", {"to": to, "comment": comment or None}, idempotency_key)
 
 
 def escalate(approval_id: str, *, comment: str | None = None, idempotency_key: str = "") -> Call[Approval]:
-    """Hand it to the role that the policy names for that; once."""
+    """Escalates the approval, once, to the role that its policy names."""
     return _post(approval_id, "escalate", {"comment": comment or None}, idempotency_key)
 
 
 def ageing() -> Call[Page[Ageing]]:
-    """What waits, by role, assignee and agent, and for how long it has."""
+    """Returns the pending approvals by role, assignee and agent, with their waiting times."""
     return get(path("approvals", "ageing"), one(Page[Ageing]))
 
 
 def audit_of(approval_id: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[AuditEntry]]:
-    """The audit rows of one approval, oldest first."""
+    """Returns the audit rows of one approval, oldest first."""
     return get(path("approvals", approval_id, "audit"), one(Page[AuditEntry]), {"limit": limit, "cursor": cursor})
 
 
@@ -138,17 +143,19 @@ def _post(approval_id: str, verb: str, body: Mapping[str, JsonValue], key: str) 
     return post(path("approvals", approval_id, verb), one(Approval), body, key=key)
 
 
-# --- The calls about standing in for somebody.
-# Each function makes a value; nothing is sent here.
+# --- Delegations
 
 
 def list_delegations(*, everybodys: bool = False, cursor: str | None = None) -> Call[Page[Delegation]]:
-    """The caller's: those that they gave; `everybodys` is for an admin."""
+    """Returns the delegations that the caller gave. With `everybodys`, admins get all."""
     return get(path("delegations"), one(Page[Delegation]), {"all": everybodys or None, "cursor": cursor})
 
 
 def add_delegation(to: str, until: datetime, *, idempotency_key: str = "") -> Call[Delegation]:
-    """Let the user `to` decide in the caller's place until then, 90 days at most; `until` is aware of its zone."""
+    """Lets the user `to` decide in the caller's place until `until`, at most 90 days. `until` must have a time zone.
+
+    Raises: ValueError if `until` has no time zone.
+    """
     if until.tzinfo is None:
         raise ValueError("say in which time zone `until` is")
     body: dict[str, JsonValue] = {"to": to, "until": until.isoformat()}
@@ -156,5 +163,5 @@ def add_delegation(to: str, until: datetime, *, idempotency_key: str = "") -> Ca
 
 
 def remove_delegation(delegation_id: str) -> Call[None]:
-    """End one of the caller's own at once, as an admin anybody's."""
+    """Ends one of the caller's delegations immediately; admins can end any."""
     return Call("DELETE", path("delegations", delegation_id), lambda _: None)

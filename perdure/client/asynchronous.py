@@ -1,4 +1,4 @@
-"""The client for asyncio: the same names as the blocking one, to be awaited."""
+"""The client for asyncio: the same names as the blocking one, as coroutines."""
 
 import asyncio
 import time
@@ -27,11 +27,11 @@ from perdure.client.connection import (
 from perdure.client.requests import Call, Patience
 from perdure.client.turns import Turn
 
-# --- The calls of the client for asyncio by subject: the same names, to be awaited.
+# --- Methods by subject. Each method sends the `Call` that a function of the subject's module builds.
 
 
 class Auth:
-    """Who the caller is."""
+    """The caller, sign-in methods and registration."""
 
     def __init__(self, client: "AsyncClient") -> None:
         self.me = client.method(identity.who_am_i)
@@ -41,7 +41,7 @@ class Auth:
 
 
 class Approvals:
-    """What waits for a reviewer."""
+    """Approval requests and the decisions on them."""
 
     def __init__(self, client: "AsyncClient") -> None:
         self.list = client.method(approvals.list_approvals)
@@ -61,7 +61,7 @@ class Approvals:
 
 
 class Delegations:
-    """Who decides in the caller's place."""
+    """Delegations of the caller's decisions to other users."""
 
     def __init__(self, client: "AsyncClient") -> None:
         self.list = client.method(approvals.list_delegations)
@@ -70,7 +70,7 @@ class Delegations:
 
 
 class Files:
-    """What a conversation was given, and what its turns made."""
+    """Files of conversations: uploaded by users or made by turns."""
 
     def __init__(self, client: "AsyncClient") -> None:
         self.upload = client.method(turns.upload_file)
@@ -81,7 +81,7 @@ class Files:
 
 
 class Effects:
-    """What a crash left unknown."""
+    """Effects whose outcome is unknown after a crash."""
 
     def __init__(self, client: "AsyncClient") -> None:
         self.list = client.method(calls.list_effects)
@@ -90,7 +90,7 @@ class Effects:
 
 
 class Agents:
-    """What a conversation can be held with."""
+    """Agents and their tools."""
 
     def __init__(self, client: "AsyncClient") -> None:
         self.list = client.method(agents.list_agents)
@@ -99,7 +99,7 @@ class Agents:
 
 
 class Topologies:
-    """The graphs that agents run on."""
+    """Topologies: the graphs that agents run on."""
 
     def __init__(self, client: "AsyncClient") -> None:
         self.list = client.method(agents.list_topologies)
@@ -108,7 +108,7 @@ class Topologies:
 
 
 class Users:
-    """Who has access."""
+    """Users, their roles and their tokens."""
 
     def __init__(self, client: "AsyncClient") -> None:
         self.list = client.method(agents.list_users)
@@ -118,7 +118,7 @@ class Users:
 
 
 class Budgets:
-    """What a day may cost."""
+    """Daily budgets."""
 
     def __init__(self, client: "AsyncClient") -> None:
         self.get = client.method(agents.get_budgets)
@@ -126,7 +126,7 @@ class Budgets:
 
 
 class Rules:
-    """What stops a turn, or asks a person."""
+    """Rules, and the tools that a tenant can exempt from approval."""
 
     def __init__(self, client: "AsyncClient") -> None:
         self.list = client.method(agents.list_rules)
@@ -149,14 +149,14 @@ class Prompts:
 
 
 class Status:
-    """How the deployment is."""
+    """The status of the deployment."""
 
     def __init__(self, client: "AsyncClient") -> None:
         self.get = client.method(status_calls.get_status)
 
 
 class Team:
-    """The people of the tenant."""
+    """The user accounts of the tenant, for its administrators."""
 
     def __init__(self, client: "AsyncClient") -> None:
         self.list = client.method(identity.list_team)
@@ -167,7 +167,7 @@ class Team:
 
 
 class Webhooks:
-    """Where notices go."""
+    """Webhooks for approval events."""
 
     def __init__(self, client: "AsyncClient") -> None:
         self.list = client.method(webhook_calls.list_webhooks)
@@ -180,7 +180,10 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """Perdure's API. Every method raises ApiError; changes may be repeated without harm and are, while it is away."""
+    """A client of Perdure's API for asyncio.
+
+    Every method raises ApiError. Repeating a change is harmless, so requests are retried while the API is unavailable.
+    """
 
     def __init__(
         self,
@@ -191,7 +194,7 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """`headers` go with every request, `transport` is another way to the API than a socket: see the pages."""
+        """Sends `headers` with every request. `transport` replaces the network connection, as the pages do it."""
         self._http = httpx.AsyncClient(**http_options(base_url, token, headers), transport=transport)
         self._base_url = base_url
         self._patience_seconds = patience_seconds
@@ -221,11 +224,11 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Closes the connections."""
         await self._http.aclose()
 
     async def send(self, call: Call[T]) -> T:
-        """Send a call made by hand; the methods below are this with a name."""
+        """Sends a call and returns its answer. All other methods send their calls with it."""
         patience = Patience(self._base_url, self._patience_seconds)
         while True:
             try:
@@ -242,7 +245,7 @@ class AsyncClient:
                 raise unreadable(response, error) from error
 
     def method(self, make: Callable[P, Call[T]]) -> Callable[P, Awaitable[T]]:
-        """The method that sends what `make` makes."""
+        """Returns a coroutine function that sends the calls which `make` builds."""
 
         @wraps(make)
         async def send(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -251,7 +254,7 @@ class AsyncClient:
         return send
 
     async def read(self, reader: Reader) -> AsyncGenerator[Event, None]:
-        """The events of a stream, across as many connections as it takes."""
+        """Yields the events of a stream; reconnects as often as necessary."""
         patience = Patience(self._base_url, self._patience_seconds)
         while not reader.is_over:
             try:
@@ -287,12 +290,12 @@ class Conversations:
         self.story = client.method(turns.conversation_story)
 
     def events(self, conversation_id: str, *, after: str | None = None) -> AsyncGenerator[Event, None]:
-        """Everything that happens in it, for ever; leave the loop to end it."""
+        """Yields the events of the conversation without end; leave the loop to stop."""
         return self._client.read(Reader.of_conversation(conversation_id, after))
 
 
 class Turns:
-    """Turns: started once, whatever breaks in between."""
+    """Turns. A start that is retried starts one turn only."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
@@ -309,11 +312,11 @@ class Turns:
         self.raise_limits = client.method(turns.raise_limits)
 
     def events(self, turn_id: str, *, after: str | None = None) -> AsyncGenerator[Event, None]:
-        """The turn's events from its beginning, or after the event with the id `after`, to its end."""
+        """Yields the turn's events from its beginning, or after the event with the id `after`, until the turn ends."""
         return self._client.read(Reader.of_turn(turn_id, after))
 
     async def wait(self, turn_id: str, *, timeout_seconds: float | None = None, through_pauses: bool = False) -> Turn:
-        """The turn once it has ended or waits for a person; with `through_pauses` once it has ended.
+        """Waits until the turn has ended or is paused, and returns it. With `through_pauses`, waits until it has ended.
 
         Raises: TimeoutError; ApiError.
         """

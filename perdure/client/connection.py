@@ -1,4 +1,4 @@
-"""What both clients share of a connection: its settings, what counts as an answer, how a wait is paced."""
+"""The parts that both clients share: connection settings, stream decoding, the intervals of polling."""
 
 import json
 import re
@@ -13,34 +13,35 @@ from perdure.client.requests import UNREADABLE, ApiError, path
 from perdure.client.turns import Turn
 
 PATIENCE_SECONDS = 45.0
-"""For how long an API that does not answer is asked again: one that is started anew is back by then."""
+"""Seconds for which a request to an API that does not answer is retried. A restart of the API takes less."""
 _SHORTEST_POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.1, 1.0
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def http_options(base_url: str, token: str, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The settings of an httpx client for this API; without a token, `headers` say who asks."""
+    """Returns the settings of an httpx client for this API. Without a token, `headers` authenticate the caller."""
     url = httpx.URL(base_url)
     bearer = {"Authorization": f"Bearer {token}"} if token else {}
     return {
         "base_url": base_url,
         "headers": {**bearer, "User-Agent": "perdure-client", **(headers or {})},
-        # A proxy in the environment is for the way out, never for this machine's own API.
+        # Proxies of the environment are for outgoing traffic, never for the API on this machine.
         "trust_env": url.host not in _LOOPBACK,
-        # One who follows a thousand turns holds a thousand streams; httpx lets the hundred-and-first wait for ever.
+        # A client that follows a thousand turns holds a thousand streams. With httpx's default of 100 connections,
+        # the next stream waits for a free one.
         "limits": httpx.Limits(max_connections=None, max_keepalive_connections=20),
-        # Redirects are not followed, so plain http never becomes https; reading the certificates takes 0.2 s.
+        # Redirects are not followed, so http never becomes https. Reading the certificates takes 0.2 s.
         "verify": url.scheme != "http",
     }
 
 
 def is_answered(response: httpx.Response) -> bool:
-    """Whether this is what was asked for."""
+    """Returns whether the response is a success (2xx)."""
     return 200 <= response.status_code < 300
 
 
 def unreadable(response: httpx.Response, error: ValidationError) -> ApiError:
-    """An answer that is not what the contract says: most often another program listens at the address."""
+    """Returns the error for an answer that breaks the contract. Usually, another program listens at the address."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"])) or "the body"
     url = response.request.url.copy_with(query=None)
@@ -48,9 +49,9 @@ def unreadable(response: httpx.Response, error: ValidationError) -> ApiError:
 
 
 def poll_seconds(waited_seconds: float, timeout_seconds: float | None, turn: Turn) -> float:
-    """How long to wait before the next look at a turn: a tenth of the wait so far.
+    """Returns the seconds until a turn is read again: a tenth of the time waited so far, between 0.1 s and 1 s.
 
-    Raises: TimeoutError where the time is over.
+    Raises: TimeoutError if `timeout_seconds` are over.
     """
     if timeout_seconds is not None and waited_seconds >= timeout_seconds:
         raise TimeoutError(f"turn {turn.turn_id} is still {turn.status} after {waited_seconds:.1f} s")
@@ -58,12 +59,11 @@ def poll_seconds(waited_seconds: float, timeout_seconds: float | None, turn: Tur
     return pause if timeout_seconds is None else min(pause, timeout_seconds - waited_seconds)
 
 
-# --- Server-sent events: from bytes to events.
-# Lines are cut at CR, LF and CRLF only, as the format says: text may hold other characters at which Python and httpx
-# would cut a line (U+2028, NEL, form feed).
+# --- Server-sent events: a decoder of bytes
+# The format ends lines at CR, LF and CRLF only. Python and httpx would also split texts at U+2028, NEL and form feed.
 
 _LINE_END = re.compile(rb"\r\n|\n|\r(?=.)", re.DOTALL)
-"""A CR at the very end of what is there may be half of a CRLF: it waits for the next byte."""
+"""A CR at the end of the buffer can be half of a CRLF, so it stays there until the next byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +73,16 @@ class Event:
     kind: str
     data: dict[str, Any] = field(default_factory=dict)
     id: str | None = None
-    """Where to go on from; the closing `workflow_complete` has none."""
+    """The id after which a reader can resume. The final `workflow_complete` has none."""
 
     @property
     def call_id(self) -> str:
-        """The call that it is about, empty where it is about none."""
+        """The id of the event's call, or an empty text."""
         return str(self.data.get("call_id") or "")
 
 
 class Decoder:
-    """Feed it bytes as they come; it keeps what is not yet whole."""
+    """Decodes events from chunks of bytes; it buffers incomplete lines and events."""
 
     def __init__(self) -> None:
         self._left = b""
@@ -91,7 +91,7 @@ class Decoder:
         self._data: list[str] = []
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
-        """The events that are whole now. Comments, which keep the connection alive, are passed by."""
+        """Yields the events that this chunk completes. Comments, which keep the connection open, are ignored."""
         self._left += chunk
         start = 0
         for end in _LINE_END.finditer(self._left):
@@ -126,15 +126,15 @@ def _json(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"value": value}
 
 
-# --- Where a reader of a stream stands, and when the stream is over.
-# Pure: the clients hold the connection.
+# --- The position of a reader in a stream
+# The clients hold the connections.
 #
-# A stream is over after `workflow_complete`, or when the API answers a reconnect with 204. A connection that ends in
-# any other way is opened again with the id of the last event seen, so that nothing is missed or comes twice.
+# A stream has ended after `workflow_complete`, or when the API answers a reconnect with 204. A connection that ends in
+# any other way is opened again with the id of the last event, so that no event is missed or repeated.
 
 LAST_EVENT = "workflow_complete"
 _SILENCE_SECONDS = 45.0
-"""The API writes a heartbeat every 15 s; after three missed ones the connection counts as broken."""
+"""The API writes a heartbeat every 15 s. After three missed ones, the connection counts as broken."""
 
 TIMEOUT = httpx.Timeout(_SILENCE_SECONDS, connect=5.0)
 
@@ -149,27 +149,27 @@ class Reader:
 
     @classmethod
     def of_turn(cls, turn_id: str, after: str | None) -> "Reader":
-        """A turn's stream, from its beginning or after an event."""
+        """Returns a reader of a turn's stream, from its beginning or after an event."""
         return cls(path("turns", turn_id, "events"), after)
 
     @classmethod
     def of_conversation(cls, conversation_id: str, after: str | None) -> "Reader":
-        """A conversation's stream, which ends only when its reader leaves."""
+        """Returns a reader of a conversation's stream, which ends only when its reader leaves."""
         return cls(path("conversations", conversation_id, "stream"), after)
 
     def headers(self) -> dict[str, str]:
-        """What the next connection asks for."""
+        """Returns the headers of the next connection."""
         asked = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         return asked if self.last_id is None else {**asked, "Last-Event-ID": self.last_id}
 
     def saw(self, event: Event) -> None:
-        """Note an event that goes to the reader now."""
+        """Records an event before it is passed to the reader."""
         if event.id is not None:
             self.last_id = event.id
         if event.kind == LAST_EVENT and event.id is None:
             self.is_over = True
 
     def answered(self, response: httpx.Response) -> None:
-        """Note what a connection was answered with."""
+        """Records the response to a connection."""
         if response.status_code == 204:
             self.is_over = True

@@ -1,4 +1,4 @@
-"""Where notices of a tenant's approvals go: the calls, and what the API answers."""
+"""API calls for webhooks of approval events, and their answers."""
 
 from datetime import datetime
 
@@ -9,34 +9,34 @@ from perdure.schemas.answers import Answer, Page
 
 
 class Webhook(Answer):
-    """A receiver of notices."""
+    """A webhook."""
 
     id: str
     url: str
     with_args: bool = False
-    """Whether notices of what has a low risk carry the call's arguments."""
+    """True if notices about calls of low risk contain the call's arguments."""
     made_by: str = ""
     made_at: datetime | None = None
     waiting: int = 0
-    """Notices on their way to it."""
+    """Notices that are not delivered yet."""
     given_up: int = 0
     problem: str | None = None
-    """What the last notice met that did not get through."""
+    """The problem of the last delivery that failed."""
     secret: str = Field(default="", repr=False)
-    """Only of one that was just added: what the receiver verifies with."""
+    """The secret with which the receiver verifies notices. Only the answer of `add_webhook` contains it."""
 
 
 def list_webhooks() -> Call[Page[Webhook]]:
-    """Every receiver, and how it goes."""
+    """Returns every webhook with its delivery state."""
     return get(path("webhooks"), one(Page[Webhook]))
 
 
 def add_webhook(url: str, *, with_args: bool = False) -> Call[Webhook]:
-    """Tell this address from now on. Its secret is told this once, so it has no key."""
+    """Adds a webhook for this URL. Only this answer contains its secret, so the call has no Idempotency-Key."""
     body: dict[str, JsonValue] = {"url": url, "with_args": with_args}
     return Call("POST", path("webhooks"), one(Webhook), body=body)
 
 
 def remove_webhook(webhook_id: str) -> Call[Answer]:
-    """Tell it nothing more."""
+    """Removes a webhook."""
     return Call("DELETE", path("webhooks", webhook_id), one(Answer))

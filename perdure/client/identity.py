@@ -1,4 +1,4 @@
-"""Who the caller is, as calls and answers."""
+"""API calls and answers for the caller, sign-in, registration and the tenant's accounts."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -19,38 +19,38 @@ class Me(Answer):
     tenant: str = ""
     roles: list[str] = []
     form_token: str | None = None
-    """Of a browser's session: what its forms send along. None for a token, which no other site can make a browser
-    send."""
+    """The form token of a browser session, which its forms must send. None for a token, because no other site can make
+    a browser send it."""
 
 
 class Ways(Answer):
-    """How one may sign in beside name and password."""
+    """The sign-in methods in addition to name and password."""
 
     oidc: bool = False
     open_registration: bool = False
     setup_code: bool = False
-    """The first person may register with the setup code."""
+    """True if the first user can register with the setup code."""
 
 
 class Registered(Answer):
-    """A person who has registered, with the tokens of the session that this opened."""
+    """A newly registered user, with the tokens of the new session."""
 
     user: User
     access_token: str = Field(repr=False)
     refresh_token: str = Field(repr=False)
     expires_in: int = 0
-    """Of the access token, in seconds."""
+    """The lifetime of the access token in seconds."""
 
 
 class SignInCode(Answer):
-    """What a link has by which a browser of the stack's own machine signs in: `/sign-in?code=…`, once."""
+    """A sign-in code for the link `/sign-in?code=…`. It works once, for a browser on the machine of the stack."""
 
     code: str = Field(repr=False)
     expires_at: datetime
 
 
 def ways_in() -> Call[Ways]:
-    """How one may sign in; nobody needs to be."""
+    """Returns the sign-in methods; no authentication is necessary."""
     return get(path("auth", "ways"), one(Ways))
 
 
@@ -63,8 +63,10 @@ def register(
     display_name: str | None = None,
     tenant: str | None = None,
 ) -> Call[Registered]:
-    """Register with a password: the first person of a tenant with its setup code, later people with an invitation. No
-    stored answer could repeat the tokens, so it has no Idempotency-Key."""
+    """Registers a user with a password: the first of a tenant with its setup code, later ones with an invitation.
+
+    It has no Idempotency-Key, because the API stores no answer with tokens that it could repeat.
+    """
     given = {
         "name": name,
         "password": password,
@@ -78,34 +80,35 @@ def register(
 
 
 def new_code() -> Call[SignInCode]:
-    """A code for the owner of a local token. No stored answer could repeat it, so it has no Idempotency-Key."""
+    """Creates a sign-in code for the owner of a local token. It has no Idempotency-Key, because the API stores no
+    answer with a code that it could repeat."""
     return Call("POST", path("auth", "codes"), one(SignInCode))
 
 
 def who_am_i() -> Call[Me]:
-    """Whose token or session this is."""
+    """Returns the user of this token or session."""
     return get(path("auth", "me"), one(Me))
 
 
-# --- The people of a tenant, for its administrators: the calls, and what the API answers.
+# --- Accounts of a tenant, for its administrators
 
 
 class Member(Answer):
-    """Somebody of the tenant."""
+    """An account of the tenant."""
 
     name: str
     display_name: str = ""
     roles: list[str] = []
     active: bool = True
-    """Whether the account is open."""
+    """True if the account is open."""
     has_password: bool = False
     has_identity: bool = False
-    """Signs in by a provider elsewhere."""
+    """True if the user signs in through an external provider."""
     invited_until: datetime | None = None
 
 
 class Invitation(Answer):
-    """A way in, once: who has it sets the password of that name."""
+    """An invitation, which works once. Its holder sets the password of the account."""
 
     name: str
     invitation: str = Field(repr=False)
@@ -113,26 +116,27 @@ class Invitation(Answer):
 
 
 def list_team() -> Call[Page[Member]]:
-    """Everybody, those with a closed account too."""
+    """Returns all accounts, including closed ones."""
     return get(path("team"), one(Page[Member]))
 
 
 def invite(name: str, roles: Sequence[str] = ("requester",), *, display_name: str = "") -> Call[Invitation]:
-    """Somebody new. The invitation is told this once: no stored answer could repeat it, so it has no key."""
+    """Creates an account with an invitation. Only this answer contains the invitation. The call has no Idempotency-Key,
+    because the API stores no answer with an invitation that it could repeat."""
     body: dict[str, JsonValue] = {"name": name, "roles": list(roles), "display_name": display_name}
     return Call("POST", path("team", "invitations"), one(Invitation), body=body)
 
 
 def invite_again(name: str) -> Call[Invitation]:
-    """A new invitation for somebody who is there; one before is void."""
+    """Creates a new invitation for an account. An earlier one becomes invalid."""
     return Call("POST", path("team", name, "invitation"), one(Invitation))
 
 
 def reopen(name: str) -> Call[Member]:
-    """Open a closed account again."""
+    """Opens a closed account again."""
     return Call("PATCH", path("team", name), one(Member), body={"active": True})
 
 
 def close(name: str) -> Call[Member]:
-    """Close an account: its sessions end, its tokens open nothing. What the person did stays."""
+    """Closes an account: its sessions end and its tokens become invalid. The user's records remain."""
     return Call("DELETE", path("team", name), one(Member))

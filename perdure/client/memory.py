@@ -1,4 +1,5 @@
-"""The calls about memory. Each function makes a value, nothing is sent: `client.send(read_memory(conversation_id))`."""
+"""API calls for memory. Each function builds a `Call`, to be sent like this:
+`client.send(read_memory(conversation_id))`."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -10,14 +11,14 @@ from perdure.schemas.answers import Answer, Page
 
 
 class WorkingMemory(Answer):
-    """The scratchpad of a conversation."""
+    """The working memory of a conversation."""
 
     conversation_id: str
     fields: dict[str, JsonValue]
 
 
 class Episode(Answer):
-    """A summary of a turn, and how near it is where it was searched for."""
+    """A summary of a turn; in search results, with its similarity."""
 
     id: str
     conversation_id: str
@@ -28,14 +29,14 @@ class Episode(Answer):
 
 
 def read_memory(conversation_id: str) -> Call[WorkingMemory]:
-    """The live fields of one's conversation."""
+    """Returns the fields of the caller's conversation that have not expired."""
     return get(path("memory", "working", conversation_id), one(WorkingMemory))
 
 
 def write_memory(
     conversation_id: str, fields: Mapping[str, JsonValue], *, ttl_seconds: int | None = None
 ) -> Call[WorkingMemory]:
-    """Merge fields over what is there; None removes one."""
+    """Merges fields into the existing ones; None removes a field."""
     body: dict[str, JsonValue] = {"fields": dict(fields)}
     if ttl_seconds is not None:
         body["ttl_seconds"] = ttl_seconds
@@ -43,27 +44,27 @@ def write_memory(
 
 
 def clear_memory(conversation_id: str) -> Call[None]:
-    """Forget every field."""
+    """Removes every field."""
     return Call("DELETE", path("memory", "working", conversation_id), lambda _: None)
 
 
 def search_episodes(agent: str, query: str, *, limit: int = 3) -> Call[Page[Episode]]:
-    """One's episodes with an agent that come nearest to a text."""
+    """Returns the caller's episodes with an agent that are most similar to a text."""
     return post(
         path("memory", "episodic", "search"), one(Page[Episode]), {"agent": agent, "query": query, "limit": limit}
     )
 
 
 def list_episodes(conversation_id: str) -> Call[Page[Episode]]:
-    """The episodes of one's conversation, oldest first."""
+    """Returns the episodes of the caller's conversation, oldest first."""
     return get(path("memory", "episodic"), one(Page[Episode]), {"conversation_id": conversation_id})
 
 
-# --- The calls about promotions: texts proposed for a whole workspace, and an administrator's word on them.
+# --- Promotions: texts that are proposed for a whole workspace, and an administrator's decision
 
 
 class Promotion(Answer):
-    """A text proposed for everybody."""
+    """A text that is proposed for the workspace."""
 
     id: str
     store: str
@@ -74,9 +75,9 @@ class Promotion(Answer):
     status: str
     sha256: str
     base_sha256: str | None = None
-    """Of the shared document that it would change; None where it would be new."""
+    """The digest of the shared document that it would change, or None for a new document."""
     content: str | None = None
-    """Of one that was asked for by its id."""
+    """The text, if the promotion was requested by its id."""
     evidence_summary: str = ""
     proposed_by: str
     by_agent: bool = False
@@ -94,37 +95,37 @@ class SharedDocument(Answer):
     path: str
     sha256: str
     content: str | None = None
-    """Of one that was asked for by its id."""
+    """The text, if the document was requested by its id."""
 
 
 def list_promotions(
     *, status: str | None = None, limit: int | None = None, cursor: str | None = None
 ) -> Call[Page[Promotion]]:
-    """Promotions without their texts, proposed last first: one's own, for an administrator everybody's."""
+    """Returns promotions without their texts, newest first: the caller's, or all for an administrator."""
     query = {"status": status, "limit": limit, "cursor": cursor}
     return get(path("memory", "promotions"), one(Page[Promotion]), query)
 
 
 def read_promotion(promotion_id: str) -> Call[Promotion]:
-    """One with its text."""
+    """Returns one promotion with its text."""
     return get(path("memory", "promotions", promotion_id), one(Promotion))
 
 
 def decide_promotion(
     promotion_id: str, decision: str, sha256: str, comment: str = "", *, key: str | None = None
 ) -> Call[Promotion]:
-    """`approve` or `reject` the text of this digest, once."""
+    """Decides with `approve` or `reject`, once, on the text with this digest."""
     body = {"decision": decision, "sha256": sha256, "comment": comment}
     return post(path("memory", "promotions", promotion_id, "decision"), one(Promotion), {**body}, key=key)
 
 
 def list_shared(prefix: str) -> Call[Page[SharedDocument]]:
-    """The workspace's documents whose path begins so, without their texts."""
+    """Returns the workspace's documents whose path begins with `prefix`, without their texts."""
     return get(
         path("memory", "documents"), one(Page[SharedDocument]), {"scope": "workspace", "prefix": prefix, "limit": 200}
     )
 
 
 def read_shared(document_id: str) -> Call[SharedDocument]:
-    """One with its text."""
+    """Returns one document with its text."""
     return get(path("memory", "documents", document_id), one(SharedDocument))

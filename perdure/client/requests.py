@@ -1,6 +1,6 @@
-"""A call of the API as a value: made by pure functions, sent by either client, sent again without harm.
+"""API calls as values. Pure functions build them; either client sends them and can retry them safely.
 
-Every POST gets its Idempotency-Key when the value is made, so sending the same value twice is one request to the API.
+Every POST gets its Idempotency-Key when the value is built. Sending the same value twice is one request to the API.
 """
 
 import uuid
@@ -20,12 +20,12 @@ Model = TypeVar("Model", bound=BaseModel)
 Query = Mapping[str, str | int | bool | None]
 
 ANSWER_SECONDS = 30.0
-"""How long one attempt may take, on top of what the call itself asks the server to wait."""
+"""Seconds that one attempt can take, in addition to the time for which the call asks the server to wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One request, and how its answer is read."""
+    """One request, and the function that reads its answer."""
 
     method: str
     path: str
@@ -34,23 +34,24 @@ class Call(Generic[T]):
     body: JsonValue = None
     idempotency_key: str | None = None
     wait_seconds: float = 0.0
-    """How long the server was asked to hold its answer back."""
+    """Seconds for which the call asks the server to delay its answer."""
     content: bytes | AsyncIterable[bytes] | None = field(default=None, repr=False)
-    """The bytes of a file, in place of a JSON body. The asynchronous client also sends a stream, once."""
+    """The content of a file, instead of a JSON body. The asynchronous client also accepts a stream, which it sends
+    once."""
     length: int | None = None
-    """Of a `content` that is a stream."""
+    """The size in bytes of a streamed `content`."""
     media_type: str = ""
-    """Of `content`."""
+    """The media type of `content`."""
 
     @property
     def may_repeat(self) -> bool:
-        """Whether sending it again is harmless even where the first one may have arrived."""
+        """Returns whether the request can be sent again, even if the first one may have arrived."""
         if self.content is not None and not isinstance(self.content, bytes):
             return False
         return self.method != "POST" or self.idempotency_key is not None
 
     def arguments(self) -> dict[str, Any]:
-        """What httpx is given beside the method and the address."""
+        """Returns the arguments for httpx, without the method and the URL."""
         given: dict[str, Any] = {
             "params": {name: _written(value) for name, value in self.query.items() if value is not None},
             "timeout": httpx.Timeout(ANSWER_SECONDS + self.wait_seconds, connect=5.0),
@@ -67,7 +68,7 @@ class Call(Generic[T]):
 
 
 def get(path: str, read: Callable[[httpx.Response], T], query: Query | None = None) -> Call[T]:
-    """A read."""
+    """Builds a GET request."""
     return Call("GET", path, read, query or {})
 
 
@@ -80,18 +81,18 @@ def post(
     query: Query | None = None,
     wait_seconds: float = 0.0,
 ) -> Call[T]:
-    """A change, under `key` or a key of its own; fields that are None are left out."""
+    """Builds a POST request with the idempotency key `key`, or with a new one. Fields without a value are omitted."""
     given: dict[str, JsonValue] = {name: value for name, value in (body or {}).items() if value is not None}
     return Call("POST", path, read, query or {}, given, key or str(uuid.uuid4()), wait_seconds)
 
 
 def path(*parts: str) -> str:
-    """`/v1/...` with every part escaped: an id is never more than one segment."""
+    """Returns `/v1/...` with every part escaped, so that an id is never more than one path segment."""
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 
 def one(model: type[Model]) -> Callable[[httpx.Response], Model]:
-    """Reads an answer that is one `model`."""
+    """Returns a function that parses an answer as one `model`."""
     return lambda response: model.model_validate_json(response.content)
 
 
@@ -99,14 +100,14 @@ def _written(value: str | int | bool | None) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-# --- The one exception of the client.
+# --- The client's exception
 
 UNREACHABLE = "unreachable"
 UNREADABLE = "unreadable_answer"
 
 
 class ApiError(Exception):
-    """The API said no, or could not be reached: `status` is 0 then and `code` is `unreachable`."""
+    """An error answer of the API. If the API could not be reached, `status` is 0 and `code` is `unreachable`."""
 
     def __init__(
         self,
@@ -120,16 +121,16 @@ class ApiError(Exception):
         super().__init__(f"{code}: {message}")
         self.status = status
         self.code = code
-        """Stable, snake_case."""
+        """A stable name in snake_case."""
         self.message = message
         self.details = dict(details or {})
         self.request_id = request_id
         self.retry_after_seconds = retry_after_seconds
-        """How long to wait before it is worth asking again, where the API said so."""
+        """Seconds to wait before a retry, if the API named them."""
 
 
 def error_of(response: httpx.Response) -> ApiError:
-    """The error in an answer that is not 2xx, also where something before the API answered."""
+    """Returns the error of an answer that is not 2xx, even if a proxy answered instead of the API."""
     wait_seconds = retry_after_seconds(response.headers, datetime.now(UTC))
     try:
         body = response.json()["error"]
@@ -151,16 +152,17 @@ def error_of(response: httpx.Response) -> ApiError:
 
 
 def unreachable(base_url: str, error: Exception) -> ApiError:
-    """What is raised once patience is at its end."""
+    """Returns the error for an API that did not answer within the time for retries."""
     why = str(error) or type(error).__name__
     return ApiError(0, UNREACHABLE, f"nothing answers at {base_url} ({why})", {"url": base_url})
 
 
-# --- When a request may be sent again, and when to give up.
-# Pure: neither sleeps nor sends.
+# --- Retries: when a request is sent again, and when the client gives up
+# These functions neither sleep nor send.
 #
-# Sent again: after a broken or refused connection, and after a 503 that names a wait. Both are safe, because a change
-# carries its Idempotency-Key; one without is sent again only if it never left. Anything else is the API's answer.
+# A request is sent again after a broken or refused connection, and after a 503 with `Retry-After`. Both are safe,
+# because a change has its Idempotency-Key. A change without one is sent again only if it never left. Any other
+# response is the API's answer.
 
 FIRST_WAIT_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 5.0
@@ -170,7 +172,10 @@ _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 @dataclass(slots=True)
 class Patience:
-    """For how long one request, or one stream, may go unanswered. The waits are 0.2 0.4 0.8 1.6 3.2 5 5 … seconds."""
+    """The retries of one request, or of one stream, within `seconds` without an answer.
+
+    The waits are 0.2 0.4 0.8 1.6 3.2 5 5 … seconds.
+    """
 
     base_url: str
     seconds: float
@@ -178,15 +183,15 @@ class Patience:
     _failures: int = 0
 
     def answered(self) -> None:
-        """It answers: all patience is back."""
+        """Resets the time for retries after an answer."""
         self._since, self._failures = None, 0
 
     def after_break(self, error: httpx.TransportError, now: float, *, may_repeat: bool = True) -> float:
-        """How long to wait after a connection that broke or never was.
+        """Returns the seconds to wait after a connection that broke or was never established.
 
-        Without `may_repeat` only a request that was never sent is sent again.
+        Without `may_repeat`, only a request that was never sent is sent again.
 
-        Raises: ApiError `unreachable` where patience is at its end or waiting cannot help.
+        Raises: ApiError `unreachable` if no time for retries is left or if a retry cannot help.
         """
         failure = unreachable(self.base_url, error)
         if isinstance(error, _NEVER_AGAIN) or not (may_repeat or isinstance(error, _NEVER_SENT)):
@@ -194,9 +199,9 @@ class Patience:
         return self._wait(now, failure, 0.0)
 
     def after_answer(self, response: httpx.Response, now: float) -> float:
-        """How long to wait after an answer that is an error; the answer's body has been read.
+        """Returns the seconds to wait after an error response whose body has been read.
 
-        Raises: ApiError, the answer itself, unless it is a 503 that names a wait.
+        Raises: ApiError for the response, unless it is a 503 with `Retry-After`, or if no time for retries is left.
         """
         wait = retry_after_seconds(response.headers, datetime.now(UTC)) if response.status_code == 503 else None
         if wait is None:
@@ -204,7 +209,10 @@ class Patience:
         return self._wait(now, error_of(response), wait)
 
     def after_end(self, now: float) -> float:
-        """How long to wait after a stream's connection that ended in order, before its last event."""
+        """Returns the seconds to wait after a stream's connection that closed normally before the last event.
+
+        Raises: ApiError `unreachable` if no time for retries is left.
+        """
         return self._wait(now, unreachable(self.base_url, ConnectionError("the stream ends again and again")), 0.0)
 
     def _wait(self, now: float, failure: ApiError, at_least: float) -> float:

@@ -1,4 +1,4 @@
-"""How a deployment is: the call, and what the API answers."""
+"""The API call for the status of a deployment, and its answer."""
 
 from datetime import datetime
 
@@ -7,13 +7,13 @@ from perdure.schemas.answers import Answer
 
 
 class PartState(Answer):
-    """A part that a deployment stands on."""
+    """A component on which the deployment depends."""
 
     name: str
     fault: str = ""
-    """What is wrong with it; empty where nothing is. So it is with all that follow."""
+    """The problem, or empty if there is none. Other `fault` fields have the same meaning."""
     note: str = ""
-    """What could not be found out, such as whether a hosted Temporal can write."""
+    """A check that could not be made, for example whether a hosted Temporal can write."""
 
 
 class QueueState(Answer):
@@ -21,7 +21,7 @@ class QueueState(Answer):
 
     name: str
     kinds: list[str] = []
-    """The kinds of work that go there."""
+    """The kinds of work that use the queue."""
     workers: int = 0
     backlog: int = 0
     oldest_seconds: float = 0.0
@@ -30,7 +30,7 @@ class QueueState(Answer):
 
 
 class ServerState(Answer):
-    """An MCP server, as a worker last met it."""
+    """An MCP server, as a worker found it last."""
 
     app: str
     name: str
@@ -47,7 +47,7 @@ class OpenTurns(Answer):
 
 
 class OldestApproval(Answer):
-    """The approval that has waited longest."""
+    """The approval that has been pending longest."""
 
     id: str
     tool: str = ""
@@ -62,13 +62,13 @@ class DeploymentStatus(Answer):
 
     at: datetime
     well: bool
-    """Whether nothing is wrong with any of it."""
+    """True if no part has a problem."""
     is_operator: bool = True
-    """Whether this is the operator's answer. A tenant's reviewer or administrator gets no queues, MCP servers or links,
-    and of a part only whether it is available."""
+    """True if this is the operator's answer. A tenant's reviewer or administrator gets no queues, MCP servers or links.
+    For a part, they see only whether it is available."""
     parts: list[PartState] = []
     queues: list[QueueState] = []
-    """Empty if Temporal is away."""
+    """Empty if Temporal is unavailable."""
     mcp_servers: list[ServerState] = []
     turns: list[OpenTurns] = []
     oldest_approval: OldestApproval | None = None
@@ -76,5 +76,5 @@ class DeploymentStatus(Answer):
 
 
 def get_status() -> Call[DeploymentStatus]:
-    """How the deployment is, for reviewers, administrators and operators."""
+    """Returns the status of the deployment, for reviewers, administrators and operators."""
     return get(path("status"), one(DeploymentStatus))

@@ -26,11 +26,11 @@ from perdure.client.connection import (
 from perdure.client.requests import Call, Patience
 from perdure.client.turns import Turn
 
-# --- The calls of the blocking client by subject: each method sends what a function of the subject's module makes.
+# --- Methods by subject. Each method sends the `Call` that a function of the subject's module builds.
 
 
 class Auth:
-    """Who the caller is."""
+    """The caller, sign-in methods and registration."""
 
     def __init__(self, client: "Client") -> None:
         self.me = client.method(identity.who_am_i)
@@ -40,7 +40,7 @@ class Auth:
 
 
 class Approvals:
-    """What waits for a reviewer."""
+    """Approval requests and the decisions on them."""
 
     def __init__(self, client: "Client") -> None:
         self.list = client.method(approvals.list_approvals)
@@ -60,7 +60,7 @@ class Approvals:
 
 
 class Delegations:
-    """Who decides in the caller's place."""
+    """Delegations of the caller's decisions to other users."""
 
     def __init__(self, client: "Client") -> None:
         self.list = client.method(approvals.list_delegations)
@@ -69,7 +69,7 @@ class Delegations:
 
 
 class Files:
-    """What a conversation was given, and what its turns made."""
+    """Files of conversations: uploaded by users or made by turns."""
 
     def __init__(self, client: "Client") -> None:
         self.upload = client.method(turns.upload_file)
@@ -80,7 +80,7 @@ class Files:
 
 
 class Effects:
-    """What a crash left unknown."""
+    """Effects whose outcome is unknown after a crash."""
 
     def __init__(self, client: "Client") -> None:
         self.list = client.method(calls.list_effects)
@@ -89,7 +89,7 @@ class Effects:
 
 
 class Agents:
-    """What a conversation can be held with."""
+    """Agents and their tools."""
 
     def __init__(self, client: "Client") -> None:
         self.list = client.method(agents.list_agents)
@@ -98,7 +98,7 @@ class Agents:
 
 
 class Topologies:
-    """The graphs that agents run on."""
+    """Topologies: the graphs that agents run on."""
 
     def __init__(self, client: "Client") -> None:
         self.list = client.method(agents.list_topologies)
@@ -107,7 +107,7 @@ class Topologies:
 
 
 class Users:
-    """Who has access."""
+    """Users, their roles and their tokens."""
 
     def __init__(self, client: "Client") -> None:
         self.list = client.method(agents.list_users)
@@ -117,7 +117,7 @@ class Users:
 
 
 class Budgets:
-    """What a day may cost."""
+    """Daily budgets."""
 
     def __init__(self, client: "Client") -> None:
         self.get = client.method(agents.get_budgets)
@@ -125,7 +125,7 @@ class Budgets:
 
 
 class Rules:
-    """What stops a turn, or asks a person."""
+    """Rules, and the tools that a tenant can exempt from approval."""
 
     def __init__(self, client: "Client") -> None:
         self.list = client.method(agents.list_rules)
@@ -148,14 +148,14 @@ class Prompts:
 
 
 class Status:
-    """How the deployment is."""
+    """The status of the deployment."""
 
     def __init__(self, client: "Client") -> None:
         self.get = client.method(status_calls.get_status)
 
 
 class Team:
-    """The people of the tenant."""
+    """The user accounts of the tenant, for its administrators."""
 
     def __init__(self, client: "Client") -> None:
         self.list = client.method(identity.list_team)
@@ -166,7 +166,7 @@ class Team:
 
 
 class Webhooks:
-    """Where notices go."""
+    """Webhooks for approval events."""
 
     def __init__(self, client: "Client") -> None:
         self.list = client.method(webhook_calls.list_webhooks)
@@ -179,7 +179,10 @@ T = TypeVar("T")
 
 
 class Client:
-    """Perdure's API. Every method raises ApiError; changes may be repeated without harm and are, while it is away."""
+    """A blocking client of Perdure's API.
+
+    Every method raises ApiError. Repeating a change is harmless, so requests are retried while the API is unavailable.
+    """
 
     def __init__(self, base_url: str, token: str, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._http = httpx.Client(**http_options(base_url, token))
@@ -209,11 +212,11 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Closes the connections."""
         self._http.close()
 
     def send(self, call: Call[T]) -> T:
-        """Send a call made by hand; the methods below are this with a name."""
+        """Sends a call and returns its answer. All other methods send their calls with it."""
         patience = Patience(self._base_url, self._patience_seconds)
         while True:
             try:
@@ -230,7 +233,7 @@ class Client:
                 raise unreadable(response, error) from error
 
     def method(self, make: Callable[P, Call[T]]) -> Callable[P, T]:
-        """The method that sends what `make` makes."""
+        """Returns a method that sends the calls which `make` builds."""
 
         @wraps(make)
         def send(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -239,7 +242,7 @@ class Client:
         return send
 
     def read(self, reader: Reader) -> Iterator[Event]:
-        """The events of a stream, across as many connections as it takes."""
+        """Yields the events of a stream; reconnects as often as necessary."""
         patience = Patience(self._base_url, self._patience_seconds)
         while not reader.is_over:
             try:
@@ -275,12 +278,12 @@ class Conversations:
         self.story = client.method(turns.conversation_story)
 
     def events(self, conversation_id: str, *, after: str | None = None) -> Iterator[Event]:
-        """Everything that happens in it, for ever; leave the loop to end it."""
+        """Yields the events of the conversation without end; leave the loop to stop."""
         return self._client.read(Reader.of_conversation(conversation_id, after))
 
 
 class Turns:
-    """Turns: started once, whatever breaks in between."""
+    """Turns. A start that is retried starts one turn only."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -297,11 +300,11 @@ class Turns:
         self.raise_limits = client.method(turns.raise_limits)
 
     def events(self, turn_id: str, *, after: str | None = None) -> Iterator[Event]:
-        """The turn's events from its beginning, or after the event with the id `after`, to its end."""
+        """Yields the turn's events from its beginning, or after the event with the id `after`, until the turn ends."""
         return self._client.read(Reader.of_turn(turn_id, after))
 
     def wait(self, turn_id: str, *, timeout_seconds: float | None = None, through_pauses: bool = False) -> Turn:
-        """The turn once it has ended or waits for a person; with `through_pauses` once it has ended.
+        """Waits until the turn has ended or is paused, and returns it. With `through_pauses`, waits until it has ended.
 
         Raises: TimeoutError; ApiError.
         """

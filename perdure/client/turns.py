@@ -1,4 +1,4 @@
-"""The calls that are about conversations and turns. Each function makes a value; nothing is sent here."""
+"""API calls for conversations, turns and files. Each function builds a `Call`; a client sends it."""
 
 import uuid
 from collections.abc import AsyncIterable, Mapping
@@ -12,11 +12,11 @@ from perdure.client.requests import Call, get, one, path, post
 from perdure.contracts.turns import ENDED
 from perdure.schemas.answers import Answer, Page
 
-# --- The calls that are about files of a conversation.
+# --- Files of a conversation
 
 
 class File(Answer):
-    """A file of a conversation: uploaded, or made by a turn."""
+    """A file of a conversation: uploaded by its user or made by a turn."""
 
     id: str
     conversation_id: str
@@ -29,15 +29,15 @@ class File(Answer):
 
 
 class Usage(Answer):
-    """What a scope keeps, and its quota."""
+    """The storage that a scope uses, and its quota."""
 
     scope: str
     """`conversation`, `user` or `tenant`."""
     used_bytes: int
     limit_bytes: int | None = None
-    """None: there is no quota."""
+    """The quota in bytes, or None if there is no quota."""
     variable: str = ""
-    """By which the operator sets the quota."""
+    """The environment variable with which the operator sets the quota."""
 
 
 def upload_file(
@@ -49,7 +49,7 @@ def upload_file(
     idempotency_key: str = "",
     length: int | None = None,
 ) -> Call[File]:
-    """A new file of the conversation. `length` is that of a stream, if it is known."""
+    """Uploads a file to the conversation. `length` is the size in bytes of a streamed `content`, if it is known."""
     return Call(
         "POST",
         path("conversations", conversation_id, "files"),
@@ -63,22 +63,23 @@ def upload_file(
 
 
 def list_files(conversation_id: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[File]]:
-    """The files of the conversation, newest first."""
+    """Returns the files of the conversation, newest first."""
     return get(path("conversations", conversation_id, "files"), one(Page[File]), {"limit": limit, "cursor": cursor})
 
 
 def delete_file(file_id: str) -> Call[None]:
-    """Deletes an upload of yours for good. What a turn made stays on record (409 `file_of_turn`)."""
+    """Deletes an upload of the caller permanently. A file that a turn made cannot be deleted (409 `file_of_turn`)."""
     return Call("DELETE", path("files", file_id), lambda _: None)
 
 
 def usage(conversation_id: str | None = None) -> Call[Page[Usage]]:
-    """What you keep; of a conversation of yours too, and for an administrator of the tenant."""
+    """Returns the storage that the caller uses. With `conversation_id`, it includes that conversation of the caller.
+    For an administrator, it includes the tenant."""
     return get(path("usage"), one(Page[Usage]), {"conversation": conversation_id})
 
 
 def read_file(file_id: str) -> Call[bytes]:
-    """A file's bytes."""
+    """Returns the content of a file."""
     return get(path("files", file_id), _bytes)
 
 
@@ -86,7 +87,7 @@ def _bytes(response: httpx.Response) -> bytes:
     return response.content
 
 
-# --- What the API answers about conversations and turns.
+# --- Conversations and turns
 
 _ENDED = frozenset(status.value for status in ENDED)
 _AWAITING = "awaiting_"
@@ -111,18 +112,18 @@ class Message(Answer):
     turn_id: str | None = None
     turn_status: str = ""
     heard: bool = True
-    """False where its turn ended before it began: no model was told of it."""
+    """False if the message's turn ended before it began, so that no model received the message."""
 
 
 class Failure(Answer):
-    """Why a turn did not complete."""
+    """The reason why a turn did not complete."""
 
     code: str
     message: str
 
 
 class Waiting(Answer):
-    """What a turn waits for."""
+    """The requests that a turn waits for."""
 
     kind: str
     ids: list[str] = []
@@ -131,7 +132,7 @@ class Waiting(Answer):
 
 
 class TurnUsage(Answer):
-    """What a turn used so far."""
+    """The tokens and the cost that a turn has used so far."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -141,7 +142,7 @@ class TurnUsage(Answer):
 
 
 class Turn(Answer):
-    """A turn; just started, it has its ids, status and `events` only."""
+    """A turn. The answer to a start has only its ids, its status and `events`."""
 
     turn_id: str
     conversation_id: str
@@ -150,14 +151,14 @@ class Turn(Answer):
     topology: str = ""
     answer: str | None = None
     output: Mapping[str, Any] | None = None
-    """What the turn hands out beside its answer."""
+    """The structured output of the turn, in addition to its answer."""
     error: Failure | None = None
     usage: TurnUsage = TurnUsage()
     waiting_for: Waiting | None = None
     ttft_seconds: float | None = None
-    """From the start of the turn to the first token that its reader sees."""
+    """Seconds from the start of the turn to the first token that is shown to the user."""
     ttr_seconds: float | None = None
-    """From the start of the turn to its end."""
+    """Seconds from the start of the turn to its end."""
     nodes: list[str] = []
     attempts: int = 0
     started_at: datetime | None = None
@@ -167,27 +168,27 @@ class Turn(Answer):
     links: Mapping[str, str] = {}
     message_id: str | None = None
     joined: bool = False
-    """Of an answer to a message with `on_busy="steer"`: the turn was under way, and hears it at its next model call, or
-    leaves it to a turn of its own (`done` names it)."""
+    """True if the message, sent with `on_busy="steer"`, was added to the open turn. The turn's next model call receives
+    it. If there is no further call, a new turn starts with it; `done` names that turn."""
     replaces: str | None = None
-    """Of an answer to one with `on_busy="replace"`: the turn that ends for this one."""
+    """The turn that ends because this one was started with `on_busy="replace"`."""
     replaced_by: str | None = None
     left_over: str | None = None
-    """The turn that goes on with messages which joined this one and were not heard by its end."""
+    """The turn that starts with messages that were added to this one and that no model call received before its end."""
 
     @property
     def has_ended(self) -> bool:
-        """No status follows this one."""
+        """Returns whether the turn has its final status."""
         return self.status in _ENDED
 
     @property
     def is_paused(self) -> bool:
-        """It waits for a person."""
+        """Returns whether the turn waits for a person."""
         return self.status.startswith(_AWAITING)
 
 
 class Question(Answer):
-    """What a turn asks of its own user."""
+    """A request of a turn to its own user."""
 
     id: str
     turn_id: str
@@ -201,40 +202,42 @@ class Question(Answer):
 
 
 class Segment(Answer):
-    """A part of a turn's story: what it thought, said or did, or heard of its user while it ran."""
+    """A part of a turn in the conversation view: thinking, text, a tool call, a question, or a message that the user
+    sent while it ran."""
 
     kind: str
     """`thinking`, `text`, `tool`, `message` or `question`."""
     call_id: str = ""
     state: str = ""
     text: str = ""
-    """Of a `text` or a `message`, or as much of a `thinking` as is kept; the rest is of a `tool`."""
+    """The text of a `text` or a `message`, or the stored part of a `thinking`. The fields from `tool` to `approval_id`
+    are set for a `tool` only."""
     tool: str = ""
     arguments: Any = None
     result: Any = None
     approval_id: str | None = None
     asks_for: str = ""
-    """Of a `question`: `clarification` or `client_run`, what was asked, and the answer once it is there."""
+    """The kind of a `question`: `clarification` or `client_run`. `asked` and `answer` are for a `question` only."""
     asked: Mapping[str, Any] = {}
     answer: Mapping[str, Any] | None = None
 
 
 class ModelUse(Answer):
-    """What one model call took and used."""
+    """The tokens, the cost and the duration of one model call."""
 
     call_id: str
     label: str = ""
     number: int = 1
-    """Among those of its label."""
+    """The position among calls with the same label."""
     model: str = ""
     attempts: int = 0
     seconds: float | None = None
-    """None while it runs."""
+    """The duration, or None while the call runs."""
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
     refused: str | None = None
-    """Why its answer did not count."""
+    """The reason why the model's answer was rejected."""
 
 
 class TurnCall(Answer):
@@ -242,20 +245,20 @@ class TurnCall(Answer):
 
     call_id: str
     kind: str
-    """`model`, `tool`, or `context`: a tool that puts the context together."""
+    """`model`, `tool`, or `context` for a tool that assembles the context."""
     name: str = ""
-    """The model's or the tool's."""
+    """The name of the model or of the tool."""
     label: str = ""
-    """What the model was asked for, where it was for one thing."""
+    """The purpose of a model call, if it has a single one."""
     effect: str | None = None
     state: str = ""
     code: str | None = None
-    """Why it failed, or its answer did not count."""
+    """The reason why the call failed or its answer was rejected."""
     attempts: int = 0
     errors: int = 0
     planned_at: datetime | None = None
     started_at: datetime | None = None
-    """None of a call that was not begun, or was answered as it was planned."""
+    """The start, or None if the call has not begun or was answered when it was planned."""
     settled_at: datetime | None = None
     seconds: float | None = None
     cost_usd: float | None = None
@@ -263,41 +266,41 @@ class TurnCall(Answer):
 
 
 class Metrics(Answer):
-    """A turn's model calls, one by one."""
+    """The metrics of each model call of a turn."""
 
     calls: list[ModelUse] = []
 
 
 class Said(Answer):
-    """What a turn's user said, by which it was asked for or which waits to be heard."""
+    """A message of a turn's user that started the turn, or that waits for one of its model calls."""
 
     id: str
     content: str = ""
     waits: bool = False
-    """It was sent into the turn, and no model call has heard it yet."""
+    """True if the message was sent to the open turn and no model call has received it yet."""
 
 
 class ToldTurn(Turn):
-    """A turn with all that a reader of its conversation is shown."""
+    """A turn with everything that the conversation view shows."""
 
     said: list[Said] = []
     segments: list[Segment] = []
     files: list[File] = []
-    """What it made."""
+    """The files that the turn made."""
 
 
 class Story(Page[ToldTurn]):
-    """A conversation's turns, newest first, as they are at one moment."""
+    """The turns of a conversation at one moment, newest first."""
 
     seq: int = 0
-    """The number of the last event by then: whoever follows the stream after it misses nothing."""
+    """The number of the last event at that moment. A stream that is read after it misses no event."""
     own: bool = False
-    """Whether it is the caller's conversation."""
+    """True if the conversation belongs to the caller."""
 
 
 OnBusy = Literal["reject", "queue", "steer", "replace"]
 _EXECUTE_SECONDS = 120.0
-"""How long the API holds the answer of an execute back (api.md)."""
+"""The time limit after which the API answers `execute`, even if the turn still runs."""
 
 
 def _nothing(_: httpx.Response) -> None:
@@ -307,7 +310,7 @@ def _nothing(_: httpx.Response) -> None:
 def create_conversation(
     agent: str, *, title: str | None = None, metadata: Mapping[str, Any] | None = None, idempotency_key: str = ""
 ) -> Call[Conversation]:
-    """A new conversation with this agent."""
+    """Creates a conversation with this agent."""
     body: dict[str, JsonValue] = {"agent": agent, "title": title, "metadata": dict(metadata) if metadata else None}
     return post(path("conversations"), one(Conversation), body, key=idempotency_key)
 
@@ -315,35 +318,36 @@ def create_conversation(
 def list_conversations(
     *, title: str | None = None, limit: int | None = None, cursor: str | None = None
 ) -> Call[Page[Conversation]]:
-    """The caller's conversations, newest first."""
+    """Returns the caller's conversations, newest first."""
     query = {"title": title, "limit": limit, "cursor": cursor}
     return get(path("conversations"), one(Page[Conversation]), query)
 
 
 def get_conversation(conversation_id: str) -> Call[Conversation]:
-    """One conversation."""
+    """Returns one conversation."""
     return get(path("conversations", conversation_id), one(Conversation))
 
 
 def rename_conversation(conversation_id: str, title: str) -> Call[Conversation]:
-    """Another title."""
+    """Changes the title of a conversation."""
     return Call("PATCH", path("conversations", conversation_id), one(Conversation), body={"title": title})
 
 
 def delete_conversation(conversation_id: str) -> Call[None]:
-    """Out of sight; its records stay."""
+    """Hides a conversation; its records remain."""
     return Call("DELETE", path("conversations", conversation_id), _nothing)
 
 
 def list_messages(conversation_id: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[Message]]:
-    """The transcript, oldest first."""
+    """Returns the transcript, oldest first."""
     return get(path("conversations", conversation_id, "messages"), one(Page[Message]), _part(limit, cursor))
 
 
 def conversation_story(
     conversation_id: str, *, turn: str | None = None, limit: int | None = None, cursor: str | None = None
 ) -> Call[Story]:
-    """The conversation's turns with what was said and done in each, newest first; with `turn` that one alone."""
+    """Returns the conversation view: the turns with their texts, calls and files, newest first. With `turn`, it returns
+    that turn only."""
     query = {"turn": turn, **_part(limit, cursor)}
     return get(path("conversations", conversation_id, "story"), one(Story), query)
 
@@ -358,7 +362,8 @@ def start_turn(
     wait_seconds: float | None = None,
     idempotency_key: str = "",
 ) -> Call[Turn]:
-    """A turn; once it is answered, it is durable. With `wait_seconds` the answer may be the final or paused turn."""
+    """Starts a turn; it is durable when the API answers. With `wait_seconds`, the answer can be the ended or paused
+    turn."""
     body: dict[str, JsonValue] = {
         "message": message,
         "on_busy": on_busy,
@@ -385,7 +390,8 @@ def execute(
     metadata: Mapping[str, Any] | None = None,
     idempotency_key: str = "",
 ) -> Call[Turn]:
-    """A turn in one request: answered when it has ended or waits for a person, or still running after 120 s."""
+    """Runs a turn in one request. The API answers when the turn has ended or is paused, or after 120 s while it still
+    runs."""
     body: dict[str, JsonValue] = {
         "agent": agent,
         "message": message,
@@ -398,7 +404,7 @@ def execute(
 
 
 def get_turn(turn_id: str) -> Call[Turn]:
-    """One turn as it is now."""
+    """Returns the current state of a turn."""
     return get(path("turns", turn_id), one(Turn))
 
 
@@ -410,40 +416,40 @@ def list_turns(
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Call[Page[Turn]]:
-    """Turns, newest first."""
+    """Returns turns, newest first."""
     query = {"status": status, "agent": agent, "conversation": conversation}
     return get(path("turns"), one(Page[Turn]), {**query, **_part(limit, cursor)})
 
 
 def turn_segments(turn_id: str) -> Call[Page[Segment]]:
-    """What the turn thought, said and did, in order."""
+    """Returns the thinking, the texts and the calls of a turn, in order."""
     return get(path("turns", turn_id, "segments"), one(Page[Segment]))
 
 
 def list_calls(turn_id: str) -> Call[Page[TurnCall]]:
-    """The turn's calls as they began, of the model and of tools, the last 500."""
+    """Returns the turn's last 500 model and tool calls, in the order in which they began."""
     return get(path("turns", turn_id, "calls"), one(Page[TurnCall]))
 
 
 def turn_metrics(turn_id: str) -> Call[Metrics]:
-    """What the turn's model calls took and used, one by one."""
+    """Returns the duration, the tokens and the cost of each model call of the turn."""
     return get(path("turns", turn_id, "metrics"), one(Metrics))
 
 
 def stop_turn(turn_id: str, *, idempotency_key: str = "") -> Call[Answer]:
-    """Ask it to stop; nothing new is begun from then on."""
+    """Requests that the turn stops. It starts nothing new after that."""
     return post(path("turns", turn_id, "stop"), one(Answer), key=idempotency_key)
 
 
 def get_question(turn_id: str, request_id: str) -> Call[Question]:
-    """What a turn asks of its own user."""
+    """Returns a question of a turn to its own user."""
     return get(path("turns", turn_id, "answers", request_id), one(Question))
 
 
 def answer_question(
     turn_id: str, request_id: str, kind: str, payload: Mapping[str, Any], *, idempotency_key: str = ""
 ) -> Call[Question]:
-    """The answer; the first that fits counts. `kind` is `clarification` or `client_run`."""
+    """Answers a question; the first valid answer counts. `kind` is `clarification` or `client_run`."""
     body: dict[str, JsonValue] = {"kind": kind, "payload": dict(payload)}
     return post(path("turns", turn_id, "answers", request_id), one(Question), body, key=idempotency_key)
 
@@ -451,7 +457,7 @@ def answer_question(
 def raise_limits(
     turn_id: str, *, max_tokens: int | None = None, max_cost_usd: float | None = None, idempotency_key: str = ""
 ) -> Call[Answer]:
-    """Raise a limit of a turn that waits for it, by a reviewer; what is not given stays as it is."""
+    """Raises limits of a turn that is paused at a limit; for reviewers. None leaves a limit as it is."""
     body: dict[str, JsonValue] = {"max_tokens": max_tokens, "max_cost_usd": max_cost_usd}
     return post(path("turns", turn_id, "limits"), one(Answer), body, key=idempotency_key)
 

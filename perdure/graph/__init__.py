@@ -1,1 +1,1 @@
-"""The graph: topologies as values, compiled to LangGraph. Pure; knows neither Temporal nor I/O."""
+"""Topologies as values, compiled to LangGraph. This package is pure: it knows neither Temporal nor I/O."""

@@ -1,11 +1,11 @@
-"""A topology made runnable by LangGraph, which is imported here and nowhere else.
+"""Compiles topologies for LangGraph, which only this module imports.
 
-Compile once, at import: all turns of a process share it. What was measured and is kept here:
-everything is async, since LangGraph sends sync code to a thread pool that a workflow does not have; no checkpointer,
-since the workflow's history is the checkpoint; tracing off, since it does I/O of its own.
+Compilation happens once, at import; all turns of a process share the result. Three measured rules are kept here.
+Everything is async, because LangGraph sends sync code to a thread pool that a workflow does not have. There is no
+checkpointer, because the workflow's history is the saved state. Tracing is off, because it does I/O.
 
-Determinism: LangGraph dispatches and merges in the order of its own node names, so these begin with the place of
-the node in the topology. Its task and checkpoint ids differ on every replay and never leave this module.
+Determinism: LangGraph dispatches and merges in the order of its node names. So these names begin with the node's
+position in the topology. LangGraph's task and checkpoint ids differ on every replay and never leave this module.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,27 +45,29 @@ from perdure.graph.step import Body, Run, Step, StepsExhausted, unadvised, watch
 from perdure.graph.validate import branches_of, check, targets_of
 
 RUN: Final = "perdure_run"
-"""Where the run rides in LangGraph's config."""
+"""The key of the run in LangGraph's config."""
 NUMBERED: Final = (MODEL_COMPLETE, TOOLS_RUN)
-"""Activities whose calls are named by the step at which they are made."""
+"""Activities whose calls are named by the step that makes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledTopology:
-    """A topology that runs; one per process, shared by all turns."""
+    """A compiled topology; one per process, shared by all turns."""
 
     topology: Topology
     _graph: "CompiledStateGraph[Any, Any, Any, Any]"
     _names: Mapping[str, str]
-    """Node id -> LangGraph's name for it."""
+    """Node id -> LangGraph's name of the node."""
 
     async def run(self, state: State, entry: str, ports: Ports) -> dict[str, JsonValue]:
-        """Run from the entry `entry` to the end, or to a pause, and return the final state.
+        """Runs from the entry `entry` to the end or to a pause, and returns the final state.
 
-        Too many steps are an end like any other: status `limited`, error `iteration_limit` with the setting's name.
+        If a run has too many steps, it ends with the status `limited` and the error `iteration_limit`, which names the
+        setting.
 
-        Raises: InvariantBroken `unknown_entry`, `unfinished_run`, `patch_refused`, `branches_collide`; whatever a
-        node raises although it should not.
+        Raises: InvariantBroken `unknown_entry`, `unfinished_run`, `patch_refused`, `branches_collide`; any exception of
+        a node, which breaks the node's contract.
+
         Determinism: the same state, entry and answers of the ports give the same steps in the same order.
         """
         if entry not in self.topology.entries:
@@ -81,9 +83,9 @@ class CompiledTopology:
         return final
 
     async def drive(self, run: Run) -> State:
-        """Take the steps of a run, also of one inside another.
+        """Takes the steps of a run, also of a nested one.
 
-        Raises: StepsExhausted; whatever a node raises.
+        Raises: StepsExhausted; any exception of a node.
         """
         config: RunnableConfig = {
             "recursion_limit": self.topology.limits.steps + 1,
@@ -100,9 +102,9 @@ class CompiledTopology:
         return run.state
 
     def wired_edges(self) -> tuple[tuple[str, str], ...]:
-        """Every edge as LangGraph was given it, sorted: source and target by our ids, START and END included.
+        """Returns every edge of the LangGraph graph, sorted, as source and target ids. START and END are included.
 
-        Read from its builder: its own drawing of a deferred join is wrong (langgraph 1.2.22).
+        It reads LangGraph's builder, because LangGraph's drawing of a deferred join is wrong (langgraph 1.2.22).
         """
         ids = {name: node for node, name in self._names.items()} | {LG_START: START, LG_END: END}
         built = self._graph.builder
@@ -121,7 +123,7 @@ class CompiledTopology:
 
 
 def compile_topology(topology: Topology) -> CompiledTopology:
-    """Check and compile a topology.
+    """Checks and compiles a topology.
 
     Raises: InvariantBroken `topology_invalid`.
     """
@@ -159,7 +161,7 @@ def _chooses(edge: Fork | Switch) -> bool:
 
 
 def _calling(topology: Topology) -> frozenset[str]:
-    """The heads of the branches in which calls are numbered."""
+    """Returns the heads of the branches in which calls are numbered."""
     bodies = {node.id: node for node in topology.nodes}
     branches = branches_of(topology)
     return frozenset(one.head for one in branches if any(_calls_out(bodies[node]) for node in one.nodes))
@@ -172,7 +174,7 @@ def _calls_out(node: NodeSpec) -> bool:
 
 
 def _channels(topology: Topology) -> type:
-    """One channel that holds the whole state, so that our reducers, and not LangGraph's, join the patches."""
+    """Returns one channel for the whole state, so that the topology's reducers merge the patches, not LangGraph's."""
 
     def joined(old: dict[str, JsonValue], new: dict[str, JsonValue]) -> dict[str, JsonValue]:
         return topology.state.apply(old, new) if old else new
@@ -215,7 +217,7 @@ def _body(node: NodeSpec, topology: Topology) -> Body:
 
 
 def _node(step: Step, heads: Sequence[str]) -> Any:
-    """A node with one way on, or with a fork into branches of which `heads` make calls."""
+    """Returns a node with a fixed next node, or with a fork into branches of which `heads` make calls."""
 
     async def node(channels: Any, config: RunnableConfig) -> dict[str, Any]:
         run = cast(Run, config["configurable"][RUN])
@@ -227,7 +229,8 @@ def _node(step: Step, heads: Sequence[str]) -> Any:
 
 
 def _choosing_node(step: Step, edge: Fork | Switch, names: Mapping[str, str], calling: frozenset[str]) -> Any:
-    """A node that says where the run goes on: a conditional edge of LangGraph's costs as much as the node again."""
+    """Returns a node that chooses its successors itself. A conditional edge of LangGraph would cost as much as another
+    node."""
 
     async def node(channels: Any, config: RunnableConfig) -> Command[str]:
         state, run = channels["state"], cast(Run, config["configurable"][RUN])
@@ -265,11 +268,11 @@ def _wire(graph: Any, edge: Edge, names: Mapping[str, str]) -> None:
                 graph.add_edge(names[edge.source], names[head])
 
 
-# --- Which ways a run takes out of a switch or a fork.
+# --- The targets that a run takes out of a switch or a fork
 
 
 async def chosen(edge: Fork | Switch, state: State) -> tuple[str, ...]:
-    """The nodes, or END, that come next.
+    """Returns the nodes, or END, that come next.
 
     Raises: InvariantBroken `unknown_label` for a label that the router does not declare.
     """
@@ -284,13 +287,13 @@ async def chosen(edge: Fork | Switch, state: State) -> tuple[str, ...]:
     return await chosen(way, state) if isinstance(way, Fork) else (way,)
 
 
-# --- The topologies that ship, ready to run: checked and compiled once, when this module is imported.
+# --- The topologies that ship, checked and compiled once, when this module is imported
 
 _COMPILED: Final = {one.name: compile_topology(one) for one in TOPOLOGIES}
 
 
 def topology(name: str) -> CompiledTopology:
-    """The topology `name`, compiled.
+    """Returns the compiled topology `name`.
 
     Raises: CallerError 404 `unknown_topology`.
     """

@@ -1,6 +1,6 @@
-"""A topology as others see it: a JSON manifest, and its picture drawn from that manifest (S1-05, O-9).
+"""The public form of a topology: a JSON manifest, and a drawing made from that manifest.
 
-Both come from the value that is compiled, so what a page shows and what runs cannot drift apart.
+Both come from the value that is compiled, so that a page always shows the topology that runs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from perdure.core.calls.retries import NUMBERS, TOOL_ERRORS, errors_allowed
 from perdure.graph.spec import END, FRESH, START, Edge, Fork, Goto, Join, NodeSpec, Sub, Switch, Topology
 
 ENTRY_KIND: Final = "ENTRY"
-"""The kind of every edge out of START; the word is S1's (S1-03)."""
+"""The kind of every edge out of START."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +26,17 @@ class Line:
     form: str
     """`entry`, `goto`, `switch`, `fork` or `join`."""
     label: str = ""
-    """For an entry its name, for a switch the router's label."""
+    """The name of an entry, or the router's label of a switch."""
     kind: str = ""
     condition: str = ""
     optional: bool = False
-    """A branch that runs only when it is wanted."""
+    """True for a branch that runs only if it is wanted."""
     deferred: bool = False
-    """Into a join that waits for what was scheduled."""
+    """True for an edge into a join that waits for all scheduled branches."""
 
 
 def manifest_of(topology: Topology) -> dict[str, JsonValue]:
-    """The manifest of a topology: JSON, in the topology's own order, nested topologies inside their node."""
+    """Returns the manifest of a topology as JSON, in the topology's order. Nested topologies are inside their node."""
     return {
         "name": topology.name,
         "version": topology.version,
@@ -52,7 +52,7 @@ def manifest_of(topology: Topology) -> dict[str, JsonValue]:
 
 
 def lines_of(topology: Topology) -> tuple[Line, ...]:
-    """Every edge of a topology as single lines, entries first."""
+    """Returns every edge of a topology as single lines, entries first."""
     entries = [Line(START, node, "entry", name, ENTRY_KIND) for name, node in topology.entries.items()]
     return (*entries, *(line for edge in topology.edges for line in _lines(edge)))
 
@@ -92,13 +92,15 @@ def _node_manifest(node: NodeSpec) -> dict[str, JsonValue]:
 
 
 def _called(topology: Topology) -> Iterator[ActivityRef[Any, Any]]:
-    """The activities that its nodes call, each once; those of a nested topology are in its own manifest."""
+    """Yields the activities that the topology's nodes call, each once. Those of a nested topology are in its own
+    manifest."""
     names = {ref.name for node in topology.nodes for ref in node.calls}
     return (ref for ref in ALL if ref.name in names)
 
 
 def _activity(ref: ActivityRef[Any, Any], *, strict: bool) -> dict[str, JsonValue]:
-    """How a call of it is tried: `errors` ends it, a death is no error; None where it is tried until it is done."""
+    """Returns the retry policy of an activity. `errors` is the number of errors that ends it, or None if it is retried
+    until it succeeds. The death of a worker does not count as an error."""
     numbers = NUMBERS[ref.retry]
     errors = {RetryClass.PROVIDER: errors_allowed(strict=strict), RetryClass.TOOL: TOOL_ERRORS}.get(ref.retry)
     return {
@@ -125,9 +127,9 @@ def _line(line: Line) -> dict[str, JsonValue]:
     }
 
 
-# --- The picture of a manifest, as the text of a Mermaid flowchart.
-# Rounded: a node. Hexagon: a node that can pause. Dotted line: a branch that runs only when wanted. Thick line: into a
-# join. A nested topology is a box of its own.
+# --- The drawing of a manifest, as the text of a Mermaid flowchart
+# Rounded: a node. Hexagon: a node that can pause. Dotted line: a branch that runs only if it is wanted. Thick line: an
+# edge into a join. A nested topology is a box.
 
 INDENT: Final = "    "
 PAUSE_STYLE: Final = "classDef pauses fill:#fff4d6,stroke:#b7791f,color:#3d2a05"
@@ -135,7 +137,7 @@ ENDS_STYLE: Final = "classDef ends fill:#e6e6e6,stroke:#666666,color:#1a1a1a"
 
 
 def mermaid_of(manifest: Mapping[str, Any]) -> str:
-    """The flowchart of a manifest made by `manifest_of`; ends with a line break."""
+    """Returns the flowchart of a manifest of `manifest_of`; it ends with a line break."""
     lines = ["flowchart TD", *(INDENT + line for line in _inside(manifest, "")), INDENT + ENDS_STYLE]
     if any(node["pauses"] for node in manifest["nodes"]):
         lines.append(INDENT + PAUSE_STYLE)

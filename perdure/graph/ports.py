@@ -1,7 +1,6 @@
-"""The ports: all that a node may reach. In a workflow a port is an activity; in a unit test it is a fake.
+"""The ports: everything that a node can reach. In a workflow a port is an activity; in a unit test it is a fake.
 
-No port raises for a failure outside: the answer carries a `problem`, which the node turns into state (design
-section 3).
+No port raises for an external failure. The answer has a `problem`, which the node turns into state.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,10 +18,10 @@ from perdure.contracts.memory import FactsAnswer, FactsAsk
 
 
 class Model(Protocol):
-    """The model behind this turn's agent."""
+    """The model of this turn's agent."""
 
     async def complete(self, ask: ModelAsk) -> ModelReply:
-        """One model call, settled: asked twice for the same step, it is paid once."""
+        """Makes one model call and returns its settled reply. A call repeated for the same step is paid once."""
         ...
 
 
@@ -30,35 +29,40 @@ class Tools(Protocol):
     """The tools of this turn."""
 
     async def run(self, asks: Sequence[ToolAsk], waiting: Sequence[RequestRef] = ()) -> Sequence[ToolOutcome]:
-        """Run calls side by side; outcomes in the order of `asks`. A settled call answers with its stored result.
+        """Runs calls in parallel and returns their outcomes in the order of `asks`. A settled call returns its stored
+        result.
 
-        Of a gated round those do not start whose requests are `waiting`. While others run, every bell has the records
-        read, and a call that is decided by then starts at once; one whose outcome became unknown is asked about there
-        too. Back when nothing runs: what waits still is `planned` without a problem.
+        Calls of a gated round whose requests are `waiting` do not start. While others run, every wake signal makes the
+        port read the records again. A call that is decided by then starts immediately. If the outcome of a call
+        became unknown, its request opens there too. The port returns when no call runs; calls that still wait are
+        `planned` without a problem.
         """
         ...
 
     async def make(self, asks: Sequence[PlannedAsk]) -> Sequence[ToolOutcome]:
-        """Make calls of the graph's own side by side; outcomes in their order, each with the tool's whole `output`.
+        """Makes the graph's own calls in parallel. Returns outcomes in their order, each with the tool's whole
+        `output`.
 
-        They are in the ledger as a model's are. A tool that needs an approval is not run: that is a `problem`.
+        Like model calls, they are in the ledger. A tool that needs an approval does not run; its outcome has a
+        `problem`.
         """
         ...
 
     async def assemble(self, asks: Sequence[AssembleAsk]) -> Sequence[Assembled]:
-        """Run the tools of one phase side by side, each tried as its registry says; outcomes in the order of `asks`."""
+        """Runs the tools of one phase in parallel and returns their results in the order of `asks`. Each tool is
+        retried as its registry defines."""
         ...
 
 
 class Memory(Protocol):
-    """What a fresh turn starts from, and what it may remember while it runs."""
+    """The context of a new turn, and the facts that a turn can read and store."""
 
     async def load(self) -> TurnContext:
-        """Plan, user message, working memory and requests opened before, in one hop."""
+        """Loads the plan, the user message, the working memory and requests opened before, in one activity."""
         ...
 
     async def facts(self, ask: FactsAsk) -> FactsAnswer:
-        """Read or keep facts. Whatever happens outside is the answer's status; nothing is asked for twice."""
+        """Reads or stores facts. An external failure is the answer's status. No operation is retried."""
         ...
 
 
@@ -73,37 +77,38 @@ class People(Protocol):
         *,
         goes_on: bool = False,
     ) -> Sequence[RequestRef]:
-        """Ask people about these calls: for leave to run, or what became of an unknown effect.
+        """Opens requests about these calls: for approval, or for the outcome of an unknown effect.
 
-        All requests of a pause are opened in one transaction when the run ends in it, with every event before it;
-        their ids derive from turn and call, so they are known here. A run that ends otherwise opens none. To ask again
-        for what is open changes nothing of it. With `goes_on` the turn does not wait once they are open: it looks at
-        once, since there is something to run beside them.
+        All requests of a pause open in one transaction when the run ends in it, with all earlier events. Their ids
+        derive from turn and call, so they are known here. A run that ends in any other way opens none. Asking again for
+        an open request changes nothing. With `goes_on`, the turn checks the records immediately instead of waiting,
+        because other calls can run.
         """
         ...
 
     def question(self, question: Question) -> RequestRef:
-        """Ask the turn's own user, in place of anything asked before in this run; it opens as what `ask` asks does."""
+        """Opens a question to the turn's own user. It replaces any earlier request of this run and opens like those of
+        `ask`."""
         ...
 
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
-        """What the durable records say now; a problem means that nothing may be assumed."""
+        """Reads the current verdicts from the durable records. If the answer has a problem, nothing can be assumed."""
         ...
 
 
 class Events(Protocol):
-    """The event log; nothing is sent at once, the next activity writes it."""
+    """The event log. Events are not sent immediately; the next activity writes them."""
 
     def emit(self, kind: str, data: dict[str, JsonValue] | None = None, call_id: str | None = None) -> None:
-        """Put an event in the log."""
+        """Adds an event to the log."""
         ...
 
 
 class Clock(Protocol):
-    """The time, the same in every replay."""
+    """The time, identical in every replay."""
 
     def now(self) -> datetime:
-        """Now, aware, UTC."""
+        """Returns the current time in UTC, with its time zone."""
         ...
 
 
@@ -118,5 +123,5 @@ class Ports:
     events: Events
     clock: Clock
     apart: Callable[[int], "Sequence[Ports]"]
-    """The same ports for each of so many branches that run side by side: their calls are numbered apart
+    """Returns the same ports for each of several parallel branches, with separate numbers for their calls
     (perdure/workflows/turn_segment.py)."""

@@ -1,4 +1,5 @@
-"""The topologies that ship, as values. Nothing here imports LangGraph, so that the API and the set-up do without it."""
+"""The topologies that ship, as values. This module does not import LangGraph, so that the API and the setup run without
+it."""
 
 from typing import Final
 
@@ -28,12 +29,12 @@ _BY_NAME: Final = {one.name: one for one in TOPOLOGIES}
 
 
 def names() -> tuple[str, ...]:
-    """The names of all topologies, in the order above."""
+    """Returns the names of all topologies, in the order above."""
     return tuple(_BY_NAME)
 
 
 def spec(name: str) -> Topology:
-    """The topology `name`.
+    """Returns the topology `name`.
 
     Raises: CallerError 404 `unknown_topology`.
     """

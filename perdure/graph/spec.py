@@ -1,10 +1,10 @@
 """A topology as a value: nodes, edges, entries, limits. Everything else is drawn, checked or compiled from it.
 
-Two rules for editors. A node id is a public string: changing one raises the topology's version. A node has exactly
-one way out: one Goto, Switch or Fork, or its place among the sources of one Join.
+Two rules for editors. A node id is a public string; a change of one raises the topology's version. A node has exactly
+one outgoing edge: one Goto, Switch or Fork, or one Join among whose sources it is.
 
-The labels of a router are the members of its return type, a Literal or a StrEnum: mypy proves that it returns
-nothing else, the validator proves that each has a target.
+The labels of a router are the members of its return type, a Literal or a StrEnum. mypy proves that it returns nothing
+else. The validator proves that each label has a target.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,29 +21,29 @@ from perdure.graph.ports import Ports
 from perdure.graph.state import StateSchema
 
 START: Final = "START"
-"""Where every run begins, in manifests and pictures."""
+"""The start of every run, in manifests and drawings."""
 END: Final = "END"
-"""Where every run ends; a target, never a node."""
+"""The end of every run: a target, never a node."""
 FRESH: Final = "fresh"
-"""The entry of a turn that starts; every other entry is named by the kind of pause that it resumes from."""
+"""The entry of a new turn. Every other entry has the name of the kind of pause from which it resumes."""
 
 State = Mapping[str, JsonValue]
 Router = Callable[[State], Awaitable[str]]
-"""`async def`, pure, returns one of its declared labels."""
+"""An async, pure function that returns one of its declared labels."""
 Wanted = Callable[[State], Awaitable[bool]]
-"""`async def`, pure: whether an optional branch runs."""
+"""An async, pure function that returns whether an optional branch runs."""
 
 
 class Node(Protocol):
-    """What a node does: a frozen dataclass, so that concurrent turns share nothing through it (S0-02)."""
+    """The body of a node: a frozen dataclass, so that concurrent turns share no state through it."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """A partial update of the state; failures of the outside come back in it, never as an exception."""
+        """Returns a partial update of the state. External failures are part of the update, never exceptions."""
         ...
 
 
 class Outcome(StrEnum):
-    """How a run of a graph ended, in the engine's words."""
+    """The state in which a run of a graph ended, as the engine names it."""
 
     RUNNING = "running"
     COMPLETED = "completed"
@@ -55,50 +55,53 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sub:
-    """The body of a node that is a topology of its own, over the same state. It runs as one node: inside it no
-    pause and only the fresh entry, outside it one step of a branch."""
+    """A topology as the body of a node, over the same state.
+
+    It runs as one node. It cannot pause, has only the fresh entry, and counts as one step of its branch.
+    """
 
     topology: "Topology"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """A node and its place in the pictures."""
+    """A node of a topology, with its place in the drawings."""
 
     id: str
     run: Node | Sub
     pauses: bool = False
-    """Whether a run may end here to wait for somebody."""
+    """True if a run can pause at this node."""
     purpose: str = ""
-    """One line."""
+    """The purpose in one line."""
     limit: str = ""
-    """The declared limit by which this node ends the cycles through it."""
+    """The declared limit with which this node ends the cycles through it."""
     spanned: bool = True
-    """Whether a trace has a span for it; one that only decides needs none (S3-34)."""
+    """True if a trace has a span for this node. A node that only decides needs none."""
     writes: tuple[str, ...] | None = None
-    """The fields that are this node's to write; None for any. Another is an alarm, and stands."""
+    """The fields that this node declares to write, or None for any. Another field raises an alarm and is written."""
     reaches: tuple[str, ...] | None = None
-    """Which of `model` and `memory` it may use; None for both. The other is an alarm, and answers."""
+    """The ports that this node declares to use, of `model` and `memory`; None for both. Another port raises an alarm
+    and answers."""
     advised: bool = False
-    """Whether it may go by the topology's `advice`. Another one that reads it is an alarm, and has it."""
+    """True if the node can use the topology's `advice`. Another node that reads advice raises an alarm and gets it."""
     calls: tuple[ActivityRef[Any, Any], ...] = ()
-    """The activities by which it reaches outside, for the pictures; every test that plays it holds it to them."""
+    """The activities that the node calls, for the drawings. Every test that runs the node holds it to them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goto:
-    """Always the same next node."""
+    """An edge to a fixed next node."""
 
     source: str
     target: str
     kind: str = ""
-    """The seed's own name for this edge, where it has one; so for every edge."""
+    """The original name of this kind of edge, if it has one. All edges have this field."""
     condition: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Several next nodes at once: all of `branches`, and those `optional` ones that are wanted."""
+    """An edge to several next nodes together: all `branches`, and the `optional` ones that are wanted."""
 
     source: str
     branches: tuple[str, ...]
@@ -108,30 +111,30 @@ class Fork:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """The first node of every branch, optional ones last."""
+        """Returns the first node of every branch, optional ones last."""
         return (*self.branches, *self.optional)
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """One of several ways, by the label that a router returns."""
+    """An edge to one of several targets, by the label that a router returns."""
 
     source: str
     router: Router
     targets: Mapping[str, str | Fork]
-    """Per label a node, END, or a Fork from the same source."""
+    """A node, END, or a Fork from the same source for each label."""
     kinds: Mapping[str, str] = field(default_factory=dict)
-    """Per label, where the seed names the edge."""
+    """The original name of the edge for each label that has one."""
     conditions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Where the branches of a fork meet.
+    """The node at which the branches of a fork meet.
 
-    Plain: `target` runs once all `sources` have; only after a fork without optional branches. Deferred: once
-    everything that was scheduled has run, however many branches that was; other edges may lead there too. (Tried:
-    a plain join with a branch that was not scheduled ends the run silently.)
+    A plain join runs `target` when all `sources` have run. It is for forks without optional branches only: a plain join
+    with a branch that was not scheduled ends the run silently (measured). A deferred join runs `target` when all
+    scheduled branches have run, however many there are. Other edges can lead to its target too.
     """
 
     sources: tuple[str, ...]
@@ -146,43 +149,43 @@ Edge = Goto | Switch | Fork | Join
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """What ends a run that would go on."""
+    """The limits that end a run."""
 
     steps: int = 500
     """Steps of one run of the graph; the branches of a fork share theirs. A pause starts a new count."""
     steps_setting: str = "max_steps"
-    """What the error calls that limit."""
+    """The name of that limit in the error."""
     counted: Mapping[str, int] = field(default_factory=dict)
-    """Limits that nodes keep themselves by a counter in the state, with their defaults."""
+    """Limits that nodes enforce with a counter in the state, with their defaults."""
 
     def names(self) -> tuple[str, ...]:
-        """Every limit that a node may declare as the one that ends its cycles."""
+        """Returns every limit that a node can declare to end its cycles."""
         return (*self.counted, self.steps_setting)
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A graph as a value; build one at import and share it."""
+    """A graph as a value; it is built once at import and shared."""
 
     name: str
     version: int
     state: StateSchema
     nodes: tuple[NodeSpec, ...]
-    """In the order in which branches start, their patches join and their failures surface."""
+    """All nodes, in the order in which branches start, their patches merge and their failures are raised."""
     edges: tuple[Edge, ...]
     entries: Mapping[str, str]
-    """`fresh` and, for each kind of pause that the topology uses, the node at which a resumed run enters."""
+    """The node at which a run enters: for `fresh`, and for each kind of pause that the topology uses."""
     limits: RunLimits = RunLimits()
     strict: bool = False
-    """The strict profile: what a provider says is said once, an error too, and no other model is asked. The death of a
-    worker is no answer, so its work is done again (S3-13)."""
+    """True for the strict profile. The first answer of a provider is final, even an error, and no other model is
+    called. If a worker dies, there is no answer, so its work is repeated."""
     advice: tuple[str, ...] = ()
-    """Fields that only inform: no router goes by them, and no node that does not say so (S3-29)."""
+    """Fields that only inform. No router uses them, and no node uses them unless it is `advised`."""
     statuses: Mapping[str, Outcome] = field(default_factory=dict)
-    """The topology's own statuses beside those of `Outcome`, and what they mean to the engine."""
+    """The topology's statuses in addition to those of `Outcome`, with their meaning for the engine."""
 
     def outcome(self, state: State) -> Outcome:
-        """What the state's `status` means.
+        """Returns the meaning of the state's `status`.
 
         Raises: InvariantBroken `unknown_status`.
         """

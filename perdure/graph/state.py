@@ -1,7 +1,7 @@
-"""The state of a graph: which fields it has, what they start as, how patches join them.
+"""The state of a graph: its fields, their defaults, and the way patches merge into them.
 
-Every topology has the kernel's five fields; all others are its own. All values are JSON: a state crosses pauses,
-deploys and processes as text. Nodes get the state to read; they change it only by the patch that they return.
+Every topology has the kernel's five fields and adds others. All values are JSON, because a state crosses pauses,
+deploys and processes as text. Nodes receive the state to read. They change it only with the patch that they return.
 """
 
 from collections.abc import Mapping
@@ -13,80 +13,81 @@ from pydantic import JsonValue
 from perdure.contracts.errors import InvariantBroken
 from perdure.contracts.values import canonical_json
 
-# --- How a patch meets the state: one declared reducer per field, and markers that can take things away.
-# A reducer that adds cannot express clearing: a removed key or an emptied string comes back with the next merge
-# (S4-15). So two markers, plain JSON, may stand in a patch of such a field wherever a value may: `DELETE` removes a
-# key, or resets the whole field to its default; `replace(value)` sets exactly `value`. What is inside `replace` is
-# never read for markers: wrap data from outside in it. A field that keeps the last value has no markers.
+# --- Reducers: one declared reducer for each field, and markers that remove values.
+# A reducer that adds cannot clear a value: a removed key or an emptied string comes back with the next merge. So a
+# patch of such a field can contain two markers, which are plain JSON, wherever a value can be. `DELETE` removes a key,
+# or resets the whole field to its default. `replace(value)` sets exactly `value`. The content of `replace` is never
+# read for markers, so external data must be wrapped in it. A field that keeps the last value has no markers.
 #
-# Determinism: reducers are pure, never change their arguments, and compare by canonical JSON, so 1 and true differ.
+# Determinism: reducers are pure and never change their arguments. They compare by canonical JSON, so 1 and true differ.
 
 DELETE: Final[dict[str, JsonValue]] = {"$delete": True}
-"""In a patch: remove this key, or reset this field to its default."""
+"""The marker in a patch that removes a key or resets a field to its default."""
 
 
 def replace(value: JsonValue) -> dict[str, JsonValue]:
-    """In a patch: set exactly `value`, whatever the field's reducer would have made of it."""
+    """Returns the marker that sets exactly `value`, whatever the field's reducer is."""
     return {"$replace": value}
 
 
 def is_delete(value: JsonValue) -> bool:
-    """Whether `value` is the marker `DELETE`."""
+    """Returns whether `value` is the marker `DELETE`."""
     return isinstance(value, dict) and len(value) == 1 and value.get("$delete") is True
 
 
 def is_replace(value: JsonValue) -> bool:
-    """Whether `value` was made by `replace`."""
+    """Returns whether `value` was made by `replace`."""
     return isinstance(value, dict) and len(value) == 1 and "$replace" in value
 
 
 def same(one: JsonValue, other: JsonValue) -> bool:
-    """Whether two values are the same JSON."""
+    """Returns whether two values are the same JSON."""
     return canonical_json(one) == canonical_json(other)
 
 
 class Reducer(Protocol):
-    """How a new value of a field joins the old one. Markers at the top are already resolved by the schema."""
+    """The rule that merges a new value of a field into the old one. The schema has already resolved markers at the top
+    level."""
 
     @property
     def name(self) -> str:
-        """What the manifest calls it."""
+        """The reducer's name in the manifest."""
         ...
 
     def merge(self, old: JsonValue, new: JsonValue) -> JsonValue:
-        """The field's value after a patch brought `new`."""
+        """Returns the field's value after a patch with `new`."""
         ...
 
     def delta(self, before: JsonValue, after: JsonValue) -> JsonValue:
-        """A patch value that turns `before` into `after`, and adds rather than replaces where it can."""
+        """Returns a patch value that turns `before` into `after`. It adds rather than replaces if possible."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LastValue:
-    """The newest value stands."""
+    """A reducer that keeps the newest value."""
 
     name: str = "last_value"
 
     def merge(self, old: JsonValue, new: JsonValue) -> JsonValue:
-        """The new value."""
+        """Returns the new value."""
         return new
 
     def delta(self, before: JsonValue, after: JsonValue) -> JsonValue:
-        """`after` itself."""
+        """Returns `after`."""
         return after
 
 
 @dataclass(frozen=True, slots=True)
 class Additive:
-    """Lists are concatenated, numbers are summed (S1-08): entries of parallel branches all survive."""
+    """A reducer that concatenates lists and sums numbers, so that the entries of all parallel branches are kept."""
 
     name: str = "additive"
 
     def merge(self, old: JsonValue, new: JsonValue) -> JsonValue:
-        """Old and new together.
+        """Returns the concatenation or the sum.
 
-        Raises: InvariantBroken `patch_refused` where the two are neither lists nor numbers.
+        Raises: InvariantBroken `patch_refused` if the values are neither two lists nor two numbers.
         """
         if isinstance(old, list) and isinstance(new, list):
             return [*old, *new]
@@ -97,7 +98,7 @@ class Additive:
         )
 
     def delta(self, before: JsonValue, after: JsonValue) -> JsonValue:
-        """What was appended; the whole value where something else happened."""
+        """Returns the appended part, or a replacement of the whole value after any other change."""
         if isinstance(before, list) and isinstance(after, list) and same(after[: len(before)], before):
             return after[len(before) :]
         if isinstance(before, int) and isinstance(after, int) and not isinstance(after, bool):
@@ -107,12 +108,12 @@ class Additive:
 
 @dataclass(frozen=True, slots=True)
 class DeepMerge:
-    """Objects merge key by key, lists join without repeats, empty never overwrites (S4-14)."""
+    """A reducer that merges objects key by key and joins lists without repeats. An empty value overwrites nothing."""
 
     name: str = "deep_merge"
 
     def merge(self, old: JsonValue, new: JsonValue) -> JsonValue:
-        """Old and new merged; markers at any depth are obeyed."""
+        """Returns the merged value. Markers at any depth apply."""
         if _is_empty(new):
             return old
         if isinstance(new, dict):
@@ -122,7 +123,7 @@ class DeepMerge:
         return new
 
     def delta(self, before: JsonValue, after: JsonValue) -> JsonValue:
-        """Only what differs, at the depth where it differs."""
+        """Returns only the differences, at the depth at which they are."""
         if isinstance(before, dict) and isinstance(after, dict):
             changed: dict[str, JsonValue] = {
                 key: self.delta(before[key], value) if key in before else replace(value)
@@ -175,7 +176,7 @@ class Field:
 
     name: str
     default: JsonValue = None
-    """Copied for every run."""
+    """The default, which is copied for every run."""
     reducer: Reducer = LAST_VALUE
 
 
@@ -186,17 +187,18 @@ KERNEL_FIELDS = (
     Field("pending_requests", []),
     Field("messages", []),
 )
-"""What the engine reads of any state: a status of the topology's vocabulary, a problem as an object or None, the
-requests that a pause waits for, this turn's messages. `current_node` it writes itself, as each node starts (S0-11). A
-topology may give `status` another default and `messages` another reducer."""
+"""The fields that the engine reads in any state. `status` is a word of the topology's vocabulary. `error` is a problem
+as an object, or None. `pending_requests` are the requests that a pause waits for, `messages` the messages of this turn.
+The engine itself writes `current_node` when a node starts. A topology can give `status` another default and `messages`
+another reducer."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateSchema:
-    """The fields of a topology's state, the kernel's included."""
+    """The fields of a topology's state, including the kernel's."""
 
     own: tuple[Field, ...] = ()
-    """The topology's fields; one with a kernel field's name takes its place."""
+    """The topology's fields. A field with the name of a kernel field replaces it."""
     fields: tuple[Field, ...] = field(init=False)
     """All fields, the kernel's first."""
     _by_name: dict[str, Field] = field(init=False, repr=False, compare=False)
@@ -207,7 +209,7 @@ class StateSchema:
         object.__setattr__(self, "fields", tuple(by_name.values()))
 
     def initial(self, **overrides: JsonValue) -> dict[str, JsonValue]:
-        """A fresh state, shared with no other run.
+        """Returns a new state that shares no value with another run.
 
         Raises: InvariantBroken `patch_refused` for an unknown field or a value that is not JSON.
         """
@@ -215,12 +217,12 @@ class StateSchema:
         return {one.name: _copy(overrides.get(one.name, one.default)) for one in self.fields}
 
     def resumed(self, carried: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-        """A carried state made whole: a pause may outlive deploys, so fields added since take their default and
-        fields dropped since are left behind."""
+        """Returns a complete state from a stored one. A pause can outlive deploys: new fields take their default, and
+        removed fields are dropped."""
         return {one.name: _copy(carried.get(one.name, one.default)) for one in self.fields}
 
     def apply(self, state: Mapping[str, JsonValue], patch: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-        """The state after a checked patch; neither argument is changed."""
+        """Returns the state after a checked patch; neither argument changes."""
         after = dict(state)
         for name, value in patch.items():
             if not self.is_shared(name):
@@ -234,7 +236,7 @@ class StateSchema:
         return after
 
     def delta(self, before: Mapping[str, JsonValue], after: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-        """A patch that turns `before` into `after`, each field by its own reducer."""
+        """Returns a patch that turns `before` into `after`, with the reducer of each field."""
         return {
             one.name: one.reducer.delta(before[one.name], after[one.name])
             for one in self.fields
@@ -242,7 +244,7 @@ class StateSchema:
         }
 
     def check(self, patch: object, author: str) -> None:
-        """Refuse what is no patch of this state, naming its author.
+        """Rejects a patch that does not fit this state, and names its author.
 
         Raises: InvariantBroken `patch_refused`.
         """
@@ -255,7 +257,7 @@ class StateSchema:
                 raise InvariantBroken("patch_refused", f"{author} wrote what is not JSON: {where}.")
 
     def is_shared(self, name: str) -> bool:
-        """Whether parallel branches may both write the field `name`."""
+        """Returns whether parallel branches can both write the field `name`."""
         return self._by_name[name].reducer != LAST_VALUE
 
 
@@ -263,8 +265,8 @@ _SCALARS = frozenset({str, int, bool, type(None)})
 
 
 def not_json(value: object, path: str) -> str:
-    """Where `value` is not JSON, as a path and a type; empty where all of it is. A tuple is not: it would come back
-    from a pause as a list."""
+    """Returns the position at which `value` is not JSON, as a path and a type; empty if all of it is JSON. A tuple is
+    not JSON, because a pause would turn it into a list."""
     if isinstance(value, str | bool | int) or value is None:
         return ""
     if isinstance(value, float):

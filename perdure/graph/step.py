@@ -1,8 +1,8 @@
-"""One step of a run: what surrounds every node, whatever the node does.
+"""One step of a run: the work around every node.
 
-Nodes do not raise by contract. If one does, its exception is let through, so that the workflow task fails and a
-fixed deploy goes on from there. Inside a fork it is held until the branches have ended: of several that fail
-together the first in the topology's order surfaces, whichever was faster.
+By contract, nodes do not raise. If one does, its exception passes through, so that the workflow task fails and a fixed
+deploy continues from there. Inside a fork, the exception is held until the branches have ended. If several nodes fail,
+the first in the topology's order is raised, whichever failed first.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -22,14 +22,14 @@ from perdure.graph.spec import NodeSpec, State, Topology
 
 
 class StepsExhausted(Exception):
-    """A run would have taken more steps than its topology allows."""
+    """A run would take more steps than its topology allows."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
         super().__init__(topology.name)
 
     def problem(self) -> dict[str, JsonValue]:
-        """The end of the run as data, naming the setting (S2-44)."""
+        """Returns the end of the run as data, with the name of the setting."""
         limits, name = self.topology.limits, self.topology.name
         told = f"The run was ended after {limits.steps} steps, the limit {limits.steps_setting} of {name}."
         return Problem(code="iteration_limit", message=told).model_dump(mode="json")
@@ -37,27 +37,27 @@ class StepsExhausted(Exception):
 
 @dataclass(slots=True)
 class Run:
-    """What one run keeps beside its state: it is passed along in LangGraph's config and never stored."""
+    """The data of one run in addition to its state. It is passed along in LangGraph's config and never stored."""
 
     entry: str
     ports: Ports
     state: State
     """The state after the last finished step."""
     path: str = ""
-    """Before the ids of nodes of a nested topology."""
+    """The prefix of the node ids of a nested topology."""
     failures: dict[str, Exception] = field(default_factory=dict)
-    """By the id of the node that failed inside the current fork."""
+    """The exceptions of the current fork, by the id of the node that failed."""
     failed_branches: set[str] = field(default_factory=set)
     wrote: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Field that only one branch of the current fork may write -> the branch that did."""
+    """Field that only one branch of the current fork can write -> the branch that wrote it."""
     apart: dict[str, Ports] = field(default_factory=dict)
-    """By the head of a branch of the current fork: the ports that it calls by."""
+    """The ports of the current fork's branches, by the head of the branch."""
     alarmed: set[str] = field(default_factory=set)
-    """What was told already, of each kind and place once."""
+    """The alarms that were emitted already: each kind and place once."""
 
     def alarm(self, alarm: Alarm) -> None:
-        """Tell of a broken invariant; it changes nothing else. However many there are, MOST_ALARMS of a run are told:
-        they ride to the log with the next call."""
+        """Emits an alarm about a broken invariant, which changes nothing else. A run emits at most MOST_ALARMS alarms,
+        because they travel to the log with the next call."""
         told = alarm.model_dump(mode="json")
         key = canonical_json(told)
         if key not in self.alarmed and len(self.alarmed) < MOST_ALARMS:
@@ -65,12 +65,12 @@ class Run:
             self.ports.events.emit(ALARM, told)
 
     def enter_fork(self, heads: Sequence[str]) -> None:
-        """Give each of these branches, of which more than one makes calls, ports of its own."""
+        """Gives each of several branches that make calls its own ports."""
         if len(heads) > 1:
             self.apart = dict(zip(heads, self.ports.apart(len(heads)), strict=True))
 
     def leave_fork(self, topology: Topology) -> None:
-        """Forget the fork that has ended; raise the first of its failures in the topology's order."""
+        """Clears the fork that has ended. Raises the first of its failures in the topology's order."""
         for node in topology.nodes if self.failures else ():
             if node.id in self.failures:
                 raise self.failures[node.id]
@@ -78,23 +78,23 @@ class Run:
         self.apart.clear()
 
     def ports_of(self, branches: frozenset[str]) -> Ports:
-        """The ports of a node of these branches."""
+        """Returns the ports for a node of these branches."""
         return next((ports for head, ports in self.apart.items() if head in branches), self.ports)
 
 
 Body = Callable[[State, Run, Ports], Awaitable[Patch]]
-"""A node's work, or a whole nested topology."""
+"""The work of a node, or of a whole nested topology."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A node inside its topology."""
+    """A node in its topology."""
 
     spec: NodeSpec
     body: Body
     topology: Topology
     branches: frozenset[str]
-    """The heads of the branches that the node belongs to; empty outside of forks."""
+    """The heads of the branches that contain the node; empty outside of forks."""
 
     @property
     def id(self) -> str:
@@ -102,9 +102,9 @@ class Step:
         return self.spec.id
 
     async def take(self, state: State, run: Run, number: int) -> Patch:
-        """Run the node as the `number`-th step of the run, between its two events.
+        """Runs the node as step `number` of the run, between its two events.
 
-        Raises: StepsExhausted; InvariantBroken for a patch that is none; whatever the node raises.
+        Raises: StepsExhausted; InvariantBroken for an invalid patch; any exception of the node.
         """
         if number > self.topology.limits.steps:
             raise StepsExhausted(self.topology)
@@ -122,7 +122,7 @@ class Step:
         return patch
 
     def fail(self, failure: Exception, run: Run) -> None:
-        """Hold a failure inside a fork until the fork has ended; raise it at once outside of forks."""
+        """Holds a failure inside a fork until the fork has ended. Outside of forks, raises it immediately."""
         if not self.branches:
             raise failure
         run.failures[self.id] = failure
@@ -142,7 +142,7 @@ class Step:
         return patch
 
     def _claim(self, patch: Patch, run: Run) -> None:
-        """Refuse a second branch that writes a field where only the last value would stand."""
+        """Rejects a second branch that writes a field of which only the last value would remain."""
         for name in patch:
             if self.topology.state.is_shared(name) or name in ("status", "error", "current_node"):
                 continue
@@ -155,14 +155,14 @@ class Step:
 
 
 def _seen(before: State, after: State) -> dict[str, JsonValue]:
-    """What a stream shows of a finished node (S0-78)."""
+    """Returns the fields that a stream shows of a finished node."""
     seen: dict[str, JsonValue] = {"status": after["status"], "tokens_used": after.get("tokens_used", 0)}
     said = _said(before["messages"], after["messages"])
     return seen | {"message": said} if said else seen
 
 
 def _said(before: JsonValue, after: JsonValue) -> dict[str, JsonValue] | None:
-    """The last assistant message that a node added, cut short."""
+    """Returns the last assistant message that a node added, shortened."""
     if not isinstance(before, list) or not isinstance(after, list):
         return None
     kept = 0
@@ -175,11 +175,9 @@ def _said(before: JsonValue, after: JsonValue) -> dict[str, JsonValue] | None:
     return None
 
 
-# --- What a node declared, against what it does.
-# A difference is an alarm: it is told and changes nothing (S3-38).
-#
-# Smoke detectors: a node that writes what is not its own has written it, a port that it should not use answers, and
-# advice that it should not go by is there to be read.
+# --- Declarations of nodes, compared with what the nodes do
+# A difference raises an alarm and changes nothing. A node that writes a field of another node has written it. A port
+# that a node did not declare still answers. Advice that a node should not use remains readable.
 
 Tell = Callable[[Alarm], None]
 MODEL = "model"
@@ -187,7 +185,8 @@ MEMORY = "memory"
 
 
 def unlawful(topology: Topology, node: NodeSpec, patch: Patch) -> Iterator[Alarm]:
-    """An alarm for each field of the patch that is not the node's: one that others declare, or nobody (S3-20)."""
+    """Yields an alarm for each field of the patch that the node does not declare. The kind of the alarm depends on
+    whether another node declares the field."""
     if node.writes is None:
         return
     for name in patch:
@@ -201,7 +200,7 @@ def unlawful(topology: Topology, node: NodeSpec, patch: Patch) -> Iterator[Alarm
 
 
 def watched(ports: Ports, node: NodeSpec, tell: Tell) -> Ports:
-    """The ports as a node with a declaration sees them: all of them answer."""
+    """Returns the ports for a node with a declaration. All of them answer; undeclared use raises an alarm."""
     if node.reaches is None:
         return ports
     model = ports.model if MODEL in node.reaches else WatchedModel(ports.model, node, tell)
@@ -209,12 +208,13 @@ def watched(ports: Ports, node: NodeSpec, tell: Tell) -> Ports:
 
 
 def unadvised(state: State, topology: Topology, node_id: str, tell: Tell) -> State:
-    """The state as a router sees it, or a node that may not go by advice: all of it is there to be read."""
+    """Returns the state for a router, or for a node that is not `advised`. All of it is readable; reading advice raises
+    an alarm."""
     return Unadvised(state, topology.advice, node_id, tell) if topology.advice else state
 
 
 class Unadvised(dict[str, JsonValue]):
-    """A state whose advice is nothing to go by for whoever holds it (S3-29). To copy it is not to read it."""
+    """A state in which reading advice raises an alarm. A copy does not count as reading."""
 
     __slots__ = ("_advice", "_node_id", "_tell")
 
@@ -223,12 +223,12 @@ class Unadvised(dict[str, JsonValue]):
         self._advice, self._node_id, self._tell = advice, node_id, tell
 
     def __getitem__(self, name: str) -> JsonValue:
-        """The value all the same."""
+        """Returns the value; raises an alarm if it is advice."""
         self._read(name)
         return super().__getitem__(name)
 
     def get(self, name: str, default: JsonValue = None) -> JsonValue:  # type: ignore[override]
-        """The value all the same."""
+        """Returns the value; raises an alarm if it is advice."""
         self._read(name)
         return super().get(name, default)
 
@@ -241,14 +241,14 @@ class Unadvised(dict[str, JsonValue]):
 
 @dataclass(frozen=True, slots=True)
 class WatchedModel:
-    """The model, in the hands of a node that did not declare it."""
+    """The model, for a node that did not declare it."""
 
     model: Model
     node: NodeSpec
     tell: Tell
 
     async def complete(self, ask: ModelAsk) -> ModelReply:
-        """The answer all the same."""
+        """Raises an alarm and returns the model's answer."""
         told = "a node called the model without having declared it"
         self.tell(Alarm(type=AlarmType.MODEL_ACCESS_UNAUTHORIZED, node=self.node.id, description=told))
         return await self.model.complete(ask)
@@ -256,18 +256,19 @@ class WatchedModel:
 
 @dataclass(frozen=True, slots=True)
 class WatchedMemory:
-    """Memory, in the hands of a node that must have declared it, and must have leave for each operation."""
+    """The memory, for a node that must declare it and must be authorized for each operation."""
 
     memory: Memory
     node: NodeSpec
     tell: Tell
 
     async def load(self) -> TurnContext:
-        """What the turn starts from is everybody's."""
+        """Loads the context of the turn, which every node can do."""
         return await self.memory.load()
 
     async def facts(self, ask: FactsAsk) -> FactsAnswer:
-        """The answer all the same; without leave it is `unauthorized`."""
+        """Returns the answer. Without authorization, its status is `unauthorized`; undeclared or unauthorized use
+        raises an alarm."""
         declared = MEMORY in (self.node.reaches or ())
         if not declared or not ask.authorized:
             kind = AlarmType.MEMORY_WRITE_UNAUTHORIZED if ask.write else AlarmType.MEMORY_READ_UNAUTHORIZED

@@ -1,7 +1,7 @@
-"""Whether a topology can run: every fault at once, each with the name of what is wrong.
+"""The validator of topologies. It reports all faults together, each with the name of its subject.
 
-What is checked here holds for every run: total routes, a way from some entry to every node and from every node to
-END, a declared limit on every cycle, nothing that a workflow would hang on. Forks and joins have a file of their own.
+The rules apply to every run. Routes are total, every node is reachable from an entry, and END from every node. Every
+cycle has a declared limit. Nothing would block a workflow. Forks and joins have rules of their own.
 """
 
 import dataclasses
@@ -17,35 +17,35 @@ from perdure.contracts.errors import InvariantBroken
 from perdure.graph.spec import END, FRESH, Edge, Fork, Join, Outcome, Router, Sub, Switch, Topology
 from perdure.graph.state import KERNEL_FIELDS, LAST_VALUE, not_json
 
-# --- Which node can follow which: the ways through a topology, read from its edges alone.
-# Tolerates a topology that the validator would refuse, so that all its faults can be found at once: ways to nodes
-# that do not exist are left out.
+# --- Paths through a topology, read from its edges
+# These functions tolerate an invalid topology, so that all its faults are found together. Targets that do not exist are
+# left out.
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One branch of a fork: what can run between the fork and its join."""
+    """One branch of a fork: the nodes that can run between the fork and its join."""
 
     fork: Fork
     head: str
     nodes: tuple[str, ...]
     ends: tuple[str, ...]
-    """Those of `nodes` that are sources of a join."""
+    """Nodes of the branch that are sources of a join."""
     joins: tuple[Join, ...]
-    """Where the branch arrives; one, in a sound topology."""
+    """The joins that the branch reaches; exactly one in a valid topology."""
     escapes: tuple[str, ...]
-    """Nodes of the branch from which a run would end without having joined."""
+    """Nodes of the branch from which a run would end without reaching the join."""
     forks_again: tuple[str, ...]
-    """Nodes of the branch that fork."""
+    """Nodes of the branch that are sources of a fork."""
 
 
 def sources_of(edge: Edge) -> tuple[str, ...]:
-    """The nodes that an edge leads out of."""
+    """Returns the source nodes of an edge."""
     return edge.sources if isinstance(edge, Join) else (edge.source,)
 
 
 def targets_of(edge: Edge) -> tuple[str, ...]:
-    """The nodes, or END, that an edge can lead to; a fork inside a switch counts by its heads."""
+    """Returns the nodes, or END, that an edge can lead to. A fork inside a switch counts by its heads."""
     if isinstance(edge, Switch):
         ways = (way.heads if isinstance(way, Fork) else (way,) for way in edge.targets.values())
         return tuple(dict.fromkeys(target for way in ways for target in way))
@@ -53,7 +53,7 @@ def targets_of(edge: Edge) -> tuple[str, ...]:
 
 
 def forks_of(edges: Iterable[Edge]) -> Iterator[Fork]:
-    """Every fork, those inside switches too."""
+    """Yields every fork, including those inside switches."""
     for edge in edges:
         if isinstance(edge, Fork):
             yield edge
@@ -62,7 +62,7 @@ def forks_of(edges: Iterable[Edge]) -> Iterator[Fork]:
 
 
 def successors(topology: Topology) -> dict[str, tuple[str, ...]]:
-    """For every node the nodes, and END, that can come next."""
+    """Returns for each node the nodes, and END, that can follow it."""
     known = {node.id for node in topology.nodes} | {END}
     after: dict[str, dict[str, None]] = {node.id: {} for node in topology.nodes}
     for edge in topology.edges:
@@ -73,7 +73,7 @@ def successors(topology: Topology) -> dict[str, tuple[str, ...]]:
 
 
 def reachable(starts: Iterable[str], after: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """All that can be reached from `starts`, themselves included, nearest first."""
+    """Returns everything that is reachable from `starts`, including `starts`, nearest first."""
     found = dict.fromkeys(starts)
     queue = list(found)
     for node in queue:
@@ -84,7 +84,7 @@ def reachable(starts: Iterable[str], after: Mapping[str, tuple[str, ...]]) -> tu
 
 
 def reversed_ways(after: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """The same ways, walked backwards."""
+    """Returns the same paths in the opposite direction."""
     before: dict[str, list[str]] = {}
     for node, targets in after.items():
         for target in targets:
@@ -93,7 +93,7 @@ def reversed_ways(after: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, 
 
 
 def cycle_without(stops: frozenset[str], after: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The nodes of one cycle that passes none of `stops`, in order; empty where there is none."""
+    """Returns the nodes, in order, of one cycle that contains none of `stops`; empty without one."""
     ways = {
         node: tuple(target for target in targets if target not in stops)
         for node, targets in after.items()
@@ -123,7 +123,7 @@ def _way_back(start: str, ways: Mapping[str, tuple[str, ...]]) -> tuple[str, ...
 
 
 def branches_of(topology: Topology) -> tuple[Branch, ...]:
-    """Every branch of every fork, in the order of the edges."""
+    """Returns every branch of every fork, in the order of the edges."""
     after = successors(topology)
     return tuple(
         _branch(topology, after, fork, head)
@@ -161,11 +161,11 @@ def _branch(topology: Topology, after: Mapping[str, tuple[str, ...]], fork: Fork
     return Branch(fork, head, tuple(nodes), tuple(ends), joined, tuple(escapes), again)
 
 
-# --- What a node or a router says of itself by its signature.
+# --- Signatures of nodes and routers
 
 
 def labels_of(router: Router) -> tuple[str, ...]:
-    """The labels that a router declares to return; empty where its return type is open."""
+    """Returns the labels that a router declares in its return type; empty if the type is open."""
     try:
         returned = get_type_hints(router if inspect.isfunction(router) else type(router).__call__).get("return")
     except NameError:
@@ -178,17 +178,17 @@ def labels_of(router: Router) -> tuple[str, ...]:
 
 
 def is_async(called: object) -> bool:
-    """Whether calling it gives a coroutine: an async function, or an object whose `__call__` is one."""
+    """Returns whether `called` is an async function or an object with an async `__call__`."""
     return inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(type(called).__call__)
 
 
 def is_frozen(node: object) -> bool:
-    """Whether it is an instance of a frozen dataclass."""
+    """Returns whether `node` is an instance of a frozen dataclass."""
     made_as = getattr(type(node), "__dataclass_params__", None)
     return made_as is not None and bool(made_as.frozen)
 
 
-# --- What is wrong with a topology.
+# --- Faults of a topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +196,9 @@ class Fault:
     """One broken rule."""
 
     rule: str
-    """Stable, snake_case."""
+    """The name of the rule: stable, snake_case."""
     subject: str
-    """The node, edge end, field or limit that breaks it; inside a nested topology as a path."""
+    """The node, edge end, field or limit that breaks the rule. Inside a nested topology, it is a path."""
     message: str
     """The rest of the sentence that begins with the subject."""
 
@@ -211,14 +211,14 @@ RESERVED: Final = (
     *("start", "end", "graph", "subgraph", "flowchart", "direction"),
     *("style", "class", "classdef", "linkstyle", "click", "call", "href", "default"),
 )
-"""START and END in any case, and the words that a Mermaid flowchart keeps for itself."""
+"""START and END in any case, and the reserved words of Mermaid flowcharts."""
 HANGS: Final = "a sync one is sent to a thread pool, which a workflow does not have, and the turn hangs"
 
 
 def check(topology: Topology) -> None:
-    """Refuse a topology that cannot run.
+    """Rejects a topology that cannot run.
 
-    Raises: InvariantBroken `topology_invalid`, its message and its details naming every fault.
+    Raises: InvariantBroken `topology_invalid`, with every fault in its message and its details.
     """
     faults = validate(topology)
     if faults:
@@ -231,7 +231,7 @@ def check(topology: Topology) -> None:
 
 
 def validate(topology: Topology) -> tuple[Fault, ...]:
-    """All faults of a topology and of the topologies nested in it; empty for one that can run."""
+    """Returns all faults of a topology and of its nested topologies; empty if it can run."""
     rules = (_names, _state, _bodies, _ends_of_edges, _ways_out, _routes, fork_faults, _entries, _reach, _cycles, _subs)
     return tuple(fault for rule in rules for fault in rule(topology))
 
@@ -378,14 +378,15 @@ def _subs(topology: Topology) -> Iterator[Fault]:
         yield from (Fault(one.rule, f"{node.id}/{one.subject}", one.message) for one in validate(inner))
 
 
-# --- The rules of forks and joins: what starts together meets again, exactly once.
-# Between a fork and its join nothing ends, pauses, forks again or is entered from elsewhere, so at any moment either
-# one node runs or the branches of one fork. That is what makes a deferred join, which LangGraph fires when nothing
-# else is left to run, wait for exactly the branches that were scheduled. A fork inside a branch belongs in a Sub.
+# --- Rules of forks and joins: branches that start together meet exactly once.
+# Between a fork and its join, no node ends the run, pauses, forks again or is entered from elsewhere. So at any moment,
+# either one node runs or the branches of one fork run. LangGraph fires a deferred join when nothing else is left to
+# run. With this rule, such a join waits for exactly the branches that were scheduled. A fork inside a branch belongs in
+# a Sub.
 
 
 def fork_faults(topology: Topology) -> Iterator[Fault]:
-    """Every fault of the forks and joins of a topology."""
+    """Yields every fault of the forks and joins of a topology."""
     branches = branches_of(topology)
     joins = [edge for edge in topology.edges if isinstance(edge, Join)]
     for fork in forks_of(topology.edges):
@@ -477,7 +478,7 @@ def _inside(topology: Topology, branches: Sequence[Branch]) -> Iterator[Fault]:
 
 
 def _single_targets(edge: Edge) -> Sequence[str]:
-    """Where an edge leads without forking."""
+    """Returns the targets of an edge that it reaches without a fork."""
     if isinstance(edge, Switch):
         return [way for way in edge.targets.values() if not isinstance(way, Fork)]
     return [] if isinstance(edge, Fork) else [edge.target]

@@ -1,1 +1,1 @@
-"""Node parts that topologies share."""
+"""Node bodies that several topologies share."""

@@ -1,4 +1,4 @@
-"""resume_guard: reconcile a gated round with its verdicts (S0-32 to S0-37). What it cannot read, it does not pass."""
+"""resume_guard: reconciles a gated round with its verdicts. It never passes a verdict that it cannot read."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -30,14 +30,18 @@ from perdure.graph.spec import State
 
 @dataclass(frozen=True, slots=True)
 class AwaitVerdict:
-    """Pass where nothing is gated; else start what is decided, acknowledge, go on past a checkpoint, or pause again."""
+    """A node that reads verdicts. It starts decided calls, acknowledges a refused round, passes a checkpoint, or pauses
+    again.
+
+    Without requests, it changes nothing.
+    """
 
     ungated_first: bool = False
-    """As RunTools': calls that need nobody run before any verdict, and a round that is refused whole stays, each call
-    with its denial (S2-37)."""
+    """True if calls without a request run before any verdict, as in `RunTools`. A round whose calls are all refused
+    then stays, and each call gets its denial."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """Verdicts are read fresh from their durable records, every time (S0-37)."""
+        """Returns the patch for the current verdicts, which are read from their durable records every time."""
         requests = requests_of(state, "pending_mutation")
         if not requests or error_of(state) is not None:
             return {}
@@ -57,7 +61,7 @@ class AwaitVerdict:
         return passed(state, read.verdicts)
 
     def _of_round(self, state: State, requests: Sequence[RequestRef], read: Verdicts) -> Patch:
-        """Each call by its own request; refused whole, with nothing of it begun, the round is dropped."""
+        """Starts each call by its own request. If all calls are refused and none has begun, drops the round."""
         done = outcomes_of(state)
         whole = not self.ungated_first and not done and not open_requests(requests, read.verdicts)
         if whole and round_is_refused(read.verdicts):
@@ -77,7 +81,7 @@ def _paused(requests: Sequence[RequestRef]) -> Patch:
 
 
 def _acknowledge(state: State, verdicts: Sequence[Verdict]) -> Patch:
-    """Nothing of the round may run: drop it and tell the model why (S0-34)."""
+    """Drops the round, of which no call can run, and gives the model the reasons."""
     messages = [message.model_dump(mode="json") for message in messages_of(state)]
     note = MessageRef(
         role=Role.SYSTEM,
@@ -86,8 +90,8 @@ def _acknowledge(state: State, verdicts: Sequence[Verdict]) -> Patch:
     )
     return {
         "status": "running",
-        "llm_phase": INITIAL,  # S0-04, also where the synthesis had asked
-        "skill_injection_done": False,  # the acknowledgement is the answer: no synthesis comes after it (S0-44)
+        "llm_phase": INITIAL,  # also if the synthesis phase made the calls
+        "skill_injection_done": False,  # the acknowledgement is the answer, so no synthesis follows
         "pending_mutation": None,
         "pending_round": None,
         "pending_requests": [],
@@ -116,9 +120,9 @@ def _verdict_message(verdict: Verdict) -> str:
 
 
 def _replay(state: State, gated_round: MessageRef, start: Collection[str]) -> Patch:
-    """Rebuild the stripped round whole (S0-33), its assistant message first, and hand over the calls that may start.
+    """Rebuilds the removed round, its assistant message first, with the calls that can start.
 
-    Whether they run is for the ledger: a settled call answers with its stored result, a denied one with its denial.
+    The ledger decides whether they run. A settled call returns its stored result, a denied one its denial.
     """
     before = state["messages"]
     messages: list[JsonValue] = list(before) if isinstance(before, list) else []
@@ -130,16 +134,16 @@ def _replay(state: State, gated_round: MessageRef, start: Collection[str]) -> Pa
     }
 
 
-# --- What a decided checkpoint leaves (S0-65, S0-66): the turn goes on, is told why not, or runs a call as a reviewer
-# changed it.
+# --- Decided checkpoints: the turn continues, receives the reason for a rejection, or runs an edited call
 
 
 def passed(state: State, verdicts: Sequence[Verdict]) -> Patch:
-    """The state after these verdicts, one for each checkpoint of the pause.
+    """Returns the state after these verdicts, one for each checkpoint of the pause.
 
-    Approved, nothing is said to the model: the result stands as the tool gave it. Edited, the call is made again as a
-    call of its own, once, in a round that the decision has written. Where such a call's outcome had to be settled, the
-    checkpoints were passed before that pause: what they left is there, but for the round that it took away.
+    If a result is approved, the model receives no note and the result remains. If a call is edited, the edited call
+    runs once as a separate call, in a round that the decision has written. If the outcome of such a call had to be
+    settled, its checkpoints were passed before that pause. Their patch is in the state, except for the round that the
+    pause removed.
     """
     settled = any(verdict.state is VerdictState.SETTLED for verdict in verdicts)
     refused = [] if settled else [verdict for verdict in verdicts if _is_refused(verdict)]
@@ -155,7 +159,7 @@ def passed(state: State, verdicts: Sequence[Verdict]) -> Patch:
         "pending_requests": [],
     }
     if any(verdict.state is not VerdictState.UNAVAILABLE for verdict in verdicts):
-        patch["consecutive_failed_resolves"] = 0  # somebody has answered
+        patch["consecutive_failed_resolves"] = 0  # a reviewer has answered
     if not again:
         patch |= {
             "pending_mutation": None,
@@ -170,7 +174,7 @@ def passed(state: State, verdicts: Sequence[Verdict]) -> Patch:
 
 
 def record_unasked(ports: Ports, verdicts: Sequence[Verdict]) -> None:
-    """Put on record what goes on though nobody could be asked (S0-68)."""
+    """Records checkpoints that could not be opened, so that the turn continues without a review."""
     for verdict in verdicts:
         if verdict.state is VerdictState.UNAVAILABLE:
             told: dict[str, JsonValue] = {"approval_id": verdict.request_id, "tool": verdict.tool}
@@ -178,8 +182,8 @@ def record_unasked(ports: Ports, verdicts: Sequence[Verdict]) -> None:
 
 
 def _unforced(state: State, *, refused: bool) -> Patch:
-    """A checkpoint that the request forced is asked for once. Approved, the synthesis is next; refused, the model
-    acknowledges it and nothing is synthesised."""
+    """Removes a checkpoint that the request forced, so that it opens once. If it was approved, the synthesis follows.
+    If it was refused, the model acknowledges that and there is no synthesis."""
     metadata = state["metadata"]
     left: dict[str, JsonValue] = dict(metadata) if isinstance(metadata, dict) else {}
     left.pop("hitl_checkpoint_type", None)
@@ -224,11 +228,11 @@ def _checkpoint_message(verdict: Verdict) -> str:
     )
 
 
-# --- What a reviewer's answer to a spent limit leaves: the turn goes on under a higher one, or ends as limited.
+# --- A reviewer's answer to a spent limit: the turn continues with a higher limit, or ends as limited
 
 
 def raised(state: State, read: Verdicts) -> Patch:
-    """The state after this verdict. Raised, the model is called in the phase that came to the limit."""
+    """Returns the state after this verdict. After a raise, the model is called in the phase that reached the limit."""
     patch: Patch = {
         "status": "running",
         "pending_mutation": None,

@@ -1,4 +1,4 @@
-"""One model call of a phase: budget first, then the call, then its result as state."""
+"""One model call of a phase: the budget check, the call, and its result as state."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ from perdure.graph.ports import Ports
 from perdure.graph.spec import State
 
 BUDGET_CODES = DAY_CODES | TURN_CODES
-"""Problems of a call that a budget ended."""
+"""The codes of problems that a spent budget causes."""
 STOP_CODES = {STOPPED.code: "stopped", **dict.fromkeys(BUDGET_CODES, "limited")}
-"""Problems that end a run otherwise than as failed: code to status."""
+"""The status for each problem that ends a run with a status other than failed, by its code."""
 
 
 def ended_by(problem: Problem) -> str:
-    """The status of a run that a problem ends."""
+    """Returns the status of a run that ends with this problem."""
     return STOP_CODES.get(problem.code, "failed")
 
 
 def spent_by(state: State) -> Problem | None:
-    """The limit that the turn has met, if it has met one."""
+    """Returns the problem of the limit that the turn has reached, or None."""
     return spent(
         limits_of(state),
         tokens_used=number_of(state, "tokens_used"),
@@ -43,17 +43,17 @@ def spent_by(state: State) -> Problem | None:
 
 @dataclass(frozen=True, slots=True)
 class CallModel:
-    """Ask the model with every tool of the plan that is not a block of a skill which is not loaded (S0-41)."""
+    """A node that calls the model. It offers every tool of the plan, except blocks of skills that are not loaded."""
 
     extract_pattern: str = ""
     by_toolsets: bool = False
-    """Whether of the tools that belong to toolsets only those of loaded ones are offered, beside `load_toolset`."""
+    """True if tools of toolsets are offered only when their toolset is loaded, with `load_toolset` in addition."""
     deaf: bool = False
-    """Whether what the user sends into the turn stays unheard by it, and becomes a turn of its own."""
+    """True if the call receives no message that the user sends to the open turn. Such a message starts its own turn."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """A failure, or a budget that is spent, comes back as `error` (S0-05, S0-40); where people may be asked for a
-        higher limit of the turn's own, it waits for them."""
+        """Returns the patch of the call. A failure or a spent budget is its `error`. If reviewers can raise the spent
+        limit of the turn, the run pauses for them."""
         if error_of(state) is not None:
             return {}
         over, plan = spent_by(state), plan_of(state)
@@ -80,7 +80,7 @@ class CallModel:
             )
         )
         if reply.problem is not None and reply.problem.code in TURN_CODES and asks:
-            # What an answer had said that was broken off is left: the model is asked again.
+            # The answer was broken off, so its text is dropped and the model is called again.
             counted = _patch(state, reply.model_copy(update={"message": None, "problem": None}))
             return counted | at_limit({**state, **counted}, ports, reply.problem)
         if reply.problem is not None and reply.problem.code in BUDGET_CODES:
@@ -89,7 +89,7 @@ class CallModel:
 
 
 def _within(plan: TurnPlan, tools: Sequence[str], loaded: dict[str, bool]) -> tuple[str, ...]:
-    """Those of `tools` that the loaded toolsets open, and the tool that loads others where there are any."""
+    """Returns those of `tools` that the loaded toolsets contain, and `load_toolset` if the plan has toolsets."""
     opened = set(offered_cards(plan.cards, loaded))
     own = (LOAD_TOOLSET,) if known_toolsets(plan.cards) else ()
     return (*own, *(name for name in tools if name in opened))
@@ -114,25 +114,26 @@ def _patch(state: State, reply: ModelReply) -> Patch:
     return patch
 
 
-# --- What a turn has paid for, counted on in its state.
+# --- The tokens and the cost of a turn, added up in its state
 
 
 class Paid(Protocol):
-    """A reply, as far as it tells what it cost."""
+    """A reply with its cost."""
 
     @property
     def usage(self) -> Usage:
-        """Of the attempt that settled."""
+        """The usage of the attempt that settled."""
         ...
 
     @property
     def turn_used(self) -> Usage | None:
-        """Of the whole turn by then, where that is known."""
+        """The usage of the whole turn at that time, if it is known."""
         ...
 
 
 def paid(state: State, *replies: Paid) -> Patch:
-    """The turn's counts after `replies`; what broke off is paid for too, and only a reply's `turn_used` tells of it."""
+    """Returns the turn's counters after `replies`. Attempts that were broken off are paid for too; only a reply's
+    `turn_used` includes them."""
     known = [reply.turn_used or Usage() for reply in replies]
     tokens = number_of(state, "tokens_used") + sum(reply.usage.tokens for reply in replies)
     cost_microusd = number_of(state, "cost_microusd") + sum(reply.usage.cost_microusd for reply in replies)
@@ -142,14 +143,13 @@ def paid(state: State, *replies: Paid) -> Patch:
     }
 
 
-# --- Asking the model for an object: up to six tries, each fault told to the next; nothing where all of them fail
-# (S4-23 to S4-25).
-# Never raises: whoever asks goes on without.
+# --- Structured output: up to six tries, each with the fault of the last one; no object if all of them fail. These
+# functions never raise, because the node continues without the object.
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An object, and where the agent says how to make it."""
+    """A structured output, with the stage in which the agent defines its prompt."""
 
     stage: str
     fits: dict[str, JsonValue]
@@ -157,19 +157,19 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Got:
-    """What came of all tries."""
+    """The result of all tries."""
 
     value: dict[str, JsonValue] | None
     tokens: int = 0
     cost_microusd: int = 0
     tries: int = 0
     problem: Problem | None = None
-    """Why there were no more tries, where a problem ended them."""
+    """The problem that ended the tries early, or None."""
 
     @property
     def cost(self) -> Patch:
-        """What the tries add to a state whose counters join; and the end of the run, where a problem is one: whatever
-        else fails is gone on without."""
+        """The usage of the tries, for a state whose counters add up. If a problem ends the run, it includes that end.
+        The run continues after any other failure."""
         patch: Patch = {"tokens_used": self.tokens, "cost_microusd": self.cost_microusd}
         if self.problem is not None and self.problem.code in STOP_CODES:
             patch |= {"error": self.problem.model_dump(mode="json"), "status": STOP_CODES[self.problem.code]}
@@ -177,7 +177,8 @@ class Got:
 
 
 async def ask_object(state: State, ports: Ports, wanted: Wanted, messages: Sequence[MessageRef]) -> Got:
-    """The object, strictly as it fits; None after the last try, or at once where no further try can help."""
+    """Returns the object, if an answer fits the schema strictly. Returns no value after the last try, or immediately if
+    another try cannot help."""
     tokens = cost = tries = 0
     said = [*messages]
     user = state["user"]
@@ -207,7 +208,7 @@ async def ask_object(state: State, ports: Ports, wanted: Wanted, messages: Seque
 
 
 def note(text: str) -> MessageRef:
-    """A word of the engine's to the model."""
+    """Returns a message of the engine to the model."""
     return MessageRef(role=Role.SYSTEM, text=text)
 
 

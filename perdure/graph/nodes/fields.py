@@ -1,6 +1,6 @@
-"""Fields and words that several topologies share, so that one set of nodes works for all of them.
+"""Fields and constants that several topologies share, so that one set of nodes works for all of them.
 
-Money is micro-dollars; frozen calls stay in Postgres, state holds references to them.
+Money is in micro-dollars. Pinned calls are stored in Postgres; the state has references to them.
 """
 
 from typing import Final
@@ -16,17 +16,17 @@ from perdure.graph.spec import State
 from perdure.graph.state import Field
 
 AWAITING_HITL: Final = "awaiting_hitl"
-"""The status of a run that waits for a reviewer (S0-11)."""
+"""The status of a run that waits for a reviewer."""
 PENDING: Final = "pending"
 """The status before the first node."""
 INITIAL: Final = "initial"
 SYNTHESIS: Final = "synthesis"
-"""The two values of `llm_phase`, in a topology that has phases."""
+"""The second value of `llm_phase`, in a topology that has phases; `INITIAL` is the first."""
 MAX_ITERATIONS: Final = 20
-"""Rounds of tool calls, unless the agent says otherwise (S0-60)."""
+"""The default limit of rounds of tool calls."""
 
 TOOL_WRITABLE: Final = frozenset({"recent_entity_context", "consecutive_failed_resolves", "injected_entity_ids"})
-"""Fields that a state-aware tool may write (S0-48)."""
+"""Fields that a state-aware tool can write."""
 
 IDENTITY: Final = (
     Field("execution_id", ""),
@@ -54,9 +54,9 @@ BUDGET: Final = (
     Field("max_cost_microusd", 5_000_000),
 )
 ROLE_BASED: Final = "role_based"
-"""Whoever has the role decides (S0-15)."""
+"""Any user with the role can decide."""
 NAMED_INDIVIDUAL: Final = "named_individual"
-"""The agent names who decides."""
+"""The agent names the reviewers."""
 
 REVIEW: Final = (
     Field("hitl_required", False),
@@ -77,79 +77,79 @@ MEMORY: Final = (
 )
 
 
-# --- Reading typed values out of a state, which holds plain JSON.
+# --- Typed values of a state, which contains plain JSON
 
 
 def messages_of(state: State) -> list[MessageRef]:
-    """This turn's messages."""
+    """Returns the messages of this turn."""
     found = state["messages"]
     return [MessageRef.model_validate(each) for each in found] if isinstance(found, list) else []
 
 
 def plan_of(state: State) -> TurnPlan:
-    """The plan that the turn pinned."""
+    """Returns the plan that the turn pinned."""
     return TurnPlan.model_validate(state["plan"])
 
 
 def reviewers_of(state: State) -> list[str]:
-    """The users who alone may decide, where the agent names them; read without the rest of the plan."""
+    """Returns the only users who can decide, if the agent names them. It reads them without parsing the whole plan."""
     plan = state["plan"]
     found = plan.get("reviewers") if isinstance(plan, dict) else None
     return [str(name) for name in found] if isinstance(found, list) else []
 
 
 def calls_of(state: State, name: str = "pending_tool_calls") -> list[CallRef]:
-    """The calls of a round that is to run."""
+    """Returns the calls of a round that will run."""
     found = state[name]
     return [CallRef.model_validate(each) for each in found] if isinstance(found, list) else []
 
 
 def requests_of(state: State, name: str) -> list[RequestRef]:
-    """Requests that a state refers to."""
+    """Returns the requests in the field `name`."""
     found = state[name]
     return [RequestRef.model_validate(each) for each in found] if isinstance(found, list) else []
 
 
 def outcomes_of(state: State, name: str = "settled_calls") -> dict[str, ToolOutcome]:
-    """The calls of a paused round that are settled, by id."""
+    """Returns the settled calls of a paused round, by id."""
     found = state[name]
     outcomes = [ToolOutcome.model_validate(each) for each in found] if isinstance(found, list) else []
     return {outcome.call_id: outcome for outcome in outcomes}
 
 
 def toolsets_of(state: State) -> dict[str, bool]:
-    """The toolsets that are loaded: by name, whether with the tools that write."""
+    """Returns the loaded toolsets by name; True if the tools that write are included."""
     found = state["loaded_toolsets"]
     return {name: writes is True for name, writes in found.items()} if isinstance(found, dict) else {}
 
 
 def bundles_of(state: State, name: str) -> dict[str, Bundle]:
-    """The outputs of a context assembly that a state refers to, by tool, in their order."""
+    """Returns the outputs of a context assembly in the field `name`, by tool, in their order."""
     found = state[name]
     bundles = [Bundle.model_validate(each) for each in found] if isinstance(found, list) else []
     return {bundle.tool: bundle for bundle in bundles}
 
 
 def sources_of(state: State) -> tuple[Source, ...]:
-    """The outputs that are put before the conversation, in a topology that has any."""
+    """Returns the outputs that precede the conversation, in a topology that has any."""
     found = state.get("context_sections")
     return tuple(Source.model_validate(each) for each in found) if isinstance(found, list) else ()
 
 
 def number_of(state: State, name: str) -> int:
-    """A counter."""
+    """Returns the counter `name`, or 0."""
     found = state[name]
     return found if isinstance(found, int) else 0
 
 
 def error_of(state: State) -> Problem | None:
-    """The problem that ends the run, if there is one."""
+    """Returns the problem that ends the run, or None."""
     found = state["error"]
     return Problem.model_validate(found) if found else None
 
 
 def limits_of(state: State) -> Limits:
-    """The budget in a state."""
+    """Returns the budget of a state."""
     return Limits(
         max_tokens=number_of(state, "max_tokens"),
         max_cost_microusd=number_of(state, "max_cost_microusd"),

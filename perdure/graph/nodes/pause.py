@@ -1,4 +1,4 @@
-"""How a round comes to a pause: what it asks people for, and the state that it leaves."""
+"""Pauses of a round: the requests that it opens, and the state that it leaves."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -26,17 +26,18 @@ from perdure.graph.ports import Ports
 from perdure.graph.spec import State
 
 MOST_KEPT_CHARACTERS = 16 * 1024
-"""Of the outcomes that a partly run round carries through its pauses; a state rides through histories."""
+"""The size up to which a pause carries the outcomes of a partly run round. A state is copied into workflow histories.
+"""
 
 
 def record_fires(ports: Ports, fired: Sequence[Fired]) -> None:
-    """Put every fire on record, with where its rule comes from (S0-69)."""
+    """Records every rule that fired, with its origin."""
     for each in fired:
         ports.events.emit(HITL_RULE_FIRE, each.fire.told(), each.call_id)
 
 
 def record_waivers(ports: Ports, waived: Sequence[CallRef]) -> None:
-    """Put on record which calls the tenant's policy lets pass, where a rule that stops one is told."""
+    """Records the calls that the tenant has exempted from approval, in the same event as rules that stop a call."""
     for each in waived:
         ports.events.emit(HITL_RULE_FIRE, told_of(each.tool), each.call_id)
 
@@ -50,13 +51,14 @@ def stripped(
     *,
     goes_on: bool = False,
 ) -> Patch:
-    """Open every request at once and strip the round (S0-53 to S0-56); of what is `done` of it the outcomes are kept.
+    """Opens all requests together and removes the round from the messages. Keeps the outcomes of the calls that are
+    `done`.
 
-    The requests are all that the pause waits for: what was decided before is not asked for again.
+    The pause waits for these requests only. Decided requests are not opened again.
     """
     messages = messages_of(state)
     asked = ports.people.ask(gated, unknown, snapshot(state, messages[:-1]), goes_on=goes_on)
-    # Of calls that a reviewer made again the checkpoints stay: passing them is what rebuilds their round.
+    # The checkpoints of calls that a reviewer made again stay, because passing them rebuilds their round.
     reviewed = [each for each in requests_of(state, "pending_mutation") if each.kind is RequestKind.CHECKPOINT]
     checkpoint = next((each.checkpoint for each in gated if each.checkpoint), "before_tool_call")
     return _waits(state, asked, checkpoint if gated else "outcome_unknown") | {
@@ -69,7 +71,7 @@ def stripped(
 
 
 def kept(done: Sequence[ToolOutcome]) -> list[JsonValue]:
-    """Outcomes as a pause carries them: whole while they fit, beyond that only as settled, for the ledger has them."""
+    """Returns the outcomes that a pause carries: whole while they fit, then only as settled. The ledger has all."""
     found: list[JsonValue] = []
     left = MOST_KEPT_CHARACTERS
     for outcome in done:
@@ -82,13 +84,13 @@ def kept(done: Sequence[ToolOutcome]) -> list[JsonValue]:
 
 
 def at_checkpoint(state: State, ports: Ports, gated: Sequence[GatedCall]) -> Patch:
-    """Have people look at what is there: nothing is stripped, for every call has its answer (S0-65 to S0-67)."""
+    """Opens requests to review the round's results. Nothing is removed, because every call has its answer."""
     asked = ports.people.ask(gated, [], snapshot(state, messages_of(state), whole=True))
     return _waits(state, asked, gated[0].checkpoint) | {"pending_mutation": _dumped(asked), "pending_round": None}
 
 
 def at_limit(state: State, ports: Ports, over: Problem) -> Patch:
-    """Ask a reviewer to raise the limit that is spent; every call has its answer, so nothing is stripped."""
+    """Opens a request to raise the spent limit. Nothing is removed, because every call has its answer."""
     asked = ports.people.ask(
         [GatedCall(call_id="", tool="", rule=RULE_LIMIT_SPENT, kind=RequestKind.LIMIT, message=over.message)],
         [],
@@ -108,7 +110,7 @@ def _waits(state: State, asked: Sequence[RequestRef], checkpoint: str) -> Patch:
         "hitl_required": True,
         "hitl_checkpoint_type": checkpoint,
         "hitl_approval_id": asked[0].request_id if asked else None,
-        # Of several that are named no single one is it; whose list a request is on by now, its record knows.
+        # With several named reviewers, no single one is set. The request's record has its current assignee.
         "hitl_reviewer_id": reviewers[0] if len(reviewers) == 1 else None,
         "hitl_reviewer_strategy": NAMED_INDIVIDUAL if reviewers else ROLE_BASED,
         "pending_requests": _dumped(asked),
@@ -119,7 +121,7 @@ def _dumped(requests: Sequence[RequestRef]) -> list[JsonValue]:
     return [request.model_dump(mode="json") for request in requests]
 
 
-# --- What a pause keeps for its reviewer and for a turn that is started again over its records (S0-67, S0-27).
+# --- The snapshot of a pause: for its reviewer, and for a turn that starts again from its records
 
 RESTORED: Final = (
     "messages",
@@ -132,12 +134,15 @@ RESTORED: Final = (
     "consecutive_failed_resolves",
     "recent_entity_context",
 )
-"""Fields of a whole snapshot that a cold resume takes its state from; the rest is in the records themselves."""
+"""Fields of a whole snapshot from which a cold resume restores its state. The rest is in the records."""
 
 
 def snapshot(state: State, messages: Sequence[MessageRef], *, whole: bool = False) -> dict[str, JsonValue]:
-    """Usage, skills and entities; whole, also all that a cold resume needs. Messages by id: their texts stay in
-    Postgres. A gate in a turn that has loaded no skill finds everything in the ledger, so nothing more is kept."""
+    """Returns usage, skills and entities; if `whole`, also everything that a cold resume needs.
+
+    Messages are stored by id, because their texts are in Postgres. The ledger has everything else that a gate of a turn
+    without a loaded skill needs.
+    """
     kept: dict[str, JsonValue] = {
         "tokens_used": state["tokens_used"],
         "cost_microusd": state["cost_microusd"],
@@ -151,7 +156,7 @@ def snapshot(state: State, messages: Sequence[MessageRef], *, whole: bool = Fals
 
 
 def restored(kept: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """The state that a snapshot holds; empty where it is not a whole one."""
+    """Returns the state that a snapshot contains; empty if the snapshot is not whole."""
     if "messages" not in kept:
         return {}
     return {name: kept[name] for name in RESTORED if name in kept}
@@ -162,11 +167,11 @@ def _by_id(message: MessageRef) -> JsonValue:
     return shown.model_dump(mode="json", exclude_defaults=True)
 
 
-# --- What the one load of a turn gives its state: its plan, the user's message, working memory, a gate opened before.
+# --- The context of a turn as state: its plan, the user's message, working memory, a gate that was opened before
 
 
 def planned(context: TurnContext) -> Patch:
-    """What the turn pinned. The prompt is named here and assembled where the model is called."""
+    """Returns the fields that the turn pinned. The prompt is named here and assembled for each model call."""
     plan = context.plan
     if plan is None:
         return {}
@@ -185,7 +190,7 @@ def planned(context: TurnContext) -> Patch:
 
 
 def remembered(context: TurnContext, user_message: MessageRef) -> Patch:
-    """The message and what is remembered with it."""
+    """Returns the message, with the memory that belongs to it."""
     memory: Patch = {"fields": context.injected_fields}
     if context.injected:
         memory["injected"] = [*context.injected]
@@ -201,8 +206,8 @@ def remembered(context: TurnContext, user_message: MessageRef) -> Patch:
 
 
 def found_gate(context: TurnContext, user_message: MessageRef) -> Patch:
-    """What the turn waits for, and where it stood: by its snapshot where that is whole, else by its rounds. Empty
-    where it waits for nothing."""
+    """Returns the open requests of the turn and its position: from a whole snapshot, or else from its rounds. Empty if
+    the turn waits for nothing."""
     if not context.pending:
         return {}
     said = [user_message, *context.earlier]

@@ -1,5 +1,8 @@
-"""tool_node: gate a round whole before anything of it runs, run what is decided of it, and ask the rules of its
-outcomes once all of it is settled (S0-46, S0-52 to S0-59, S0-65)."""
+"""tool_node: gates and runs a round of tool calls.
+
+It gates the whole round before any call runs, then runs the decided calls. When all calls are settled, it applies the
+rules to their outcomes.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,31 +36,31 @@ from perdure.graph.nodes.pause import at_checkpoint, record_fires, record_waiver
 from perdure.graph.ports import Ports
 from perdure.graph.spec import State
 
-# --- A round of calls as tool_node finds it: fresh from the model, or come back from a pause with what was done before.
+# --- A round of calls: new from the model, or resumed from a pause with earlier outcomes
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRound:
-    """The calls of a round and how each stands."""
+    """The calls of a round, with the state of each."""
 
     calls: tuple[CallRef, ...]
-    """All of them, in their order."""
+    """All calls, in their order."""
     requests: tuple[RequestRef, ...]
-    """What people have been asked about it and the pause still waited for; empty for a fresh round."""
+    """The requests for which the pause waited; empty for a new round."""
     waiting: Mapping[str, RequestRef]
-    """By call: what a call that may not start waits for."""
+    """The pending request of each call that cannot start yet."""
     done: Mapping[str, ToolOutcome]
-    """By call: what was settled before the pause."""
+    """The outcome of each call that was settled before the pause."""
 
     @property
     def unasked(self) -> list[CallRef]:
-        """The calls that are to run and that nobody has been asked about."""
+        """The calls that must run and have no request."""
         asked = {request.call_id for request in self.requests}
         return [call for call in self.calls if not call.settled and call.call_id not in asked | self.done.keys()]
 
     @property
     def to_run(self) -> list[CallRef]:
-        """The calls without an answer, those that wait too."""
+        """The calls without an answer, including those that wait."""
         return [call for call in self.calls if not call.answer_id and call.call_id not in self.done]
 
     @property
@@ -67,9 +70,9 @@ class OpenRound:
 
 
 def round_of(state: State) -> OpenRound:
-    """The round that a state is about to run.
+    """Returns the round that a state is about to run.
 
-    Of one that a verdict has freed the state names the calls that may start (S0-33), the pause's round has them all.
+    After a verdict, the state names only the calls that can start. The pause's round has all of them.
     """
     calls = tuple(calls_of(state))
     requests = tuple(requests_of(state, "pending_mutation"))
@@ -82,8 +85,8 @@ def round_of(state: State) -> OpenRound:
 
 
 def still_asked(plan: TurnPlan, requests: Sequence[RequestRef]) -> list[GatedCall]:
-    """What waits for leave, to be asked for again. Its record stands, with the rule that fired then: opening it again
-    changes nothing of it."""
+    """Returns the pending approvals, to be opened again. That changes nothing of their records, which keep the rule
+    that fired."""
     return [
         GatedCall(call_id=each.call_id, tool=each.tool, rule=_rule(plan, each))
         for each in requests
@@ -94,7 +97,7 @@ def still_asked(plan: TurnPlan, requests: Sequence[RequestRef]) -> list[GatedCal
 def to_settle(
     calls: Sequence[CallRef], requests: Sequence[RequestRef], outcomes: Mapping[str, ToolOutcome]
 ) -> list[GatedCall]:
-    """The calls whose outcome nobody knows, from this run and from before it."""
+    """Returns the calls whose outcome is unknown, from this run and from earlier ones."""
     open_effects = {each.call_id for each in requests if each.kind is RequestKind.EFFECT}
     return [
         GatedCall(call_id=call.call_id, tool=call.tool, rule=RULE_OUTCOME_UNKNOWN)
@@ -108,7 +111,7 @@ def _rule(plan: TurnPlan, request: RequestRef) -> str:
     return rule_for(plan, CallRef(call_id=request.call_id, tool=request.tool, digest="")) or RULE_MUTATING
 
 
-# --- What a round of calls came to, as state (S0-46, S0-48).
+# --- The results of a round, as state
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ class Round:
 
     patch: Patch
     ran: tuple[Ran, ...]
-    """Its calls that answered, for the rules."""
+    """The calls that were done, for the rules."""
 
 
 def settled(
@@ -127,8 +130,11 @@ def settled(
     outcomes: Sequence[ToolOutcome],
     reviewed: Collection[str],
 ) -> Round:
-    """Answers as messages, updates as fields, an iteration counted. `reviewed` calls are a reviewer's own edit of a
-    call that rules have picked out: a person has seen to it, so no rule is asked again."""
+    """Returns the round with answers as messages, updates as fields, and one more iteration.
+
+    `reviewed` calls are a reviewer's edits of calls that rules had selected. A reviewer has handled them, so no rule
+    applies to them again.
+    """
     answers = [outcome.message for outcome in outcomes if outcome.message is not None]
     iteration = number_of(state, "iteration") + 1
     patch: Patch = {
@@ -145,7 +151,8 @@ def settled(
     ran = []
     for call, outcome in zip(calls, outcomes, strict=True):
         card = plan.card(call.tool)
-        # A tool may write fields that it asked to read and that are a tool's to write: no budget, no status.
+        # A tool can write only fields that it asked to read and that tools can write. So it never writes a budget or a
+        # status.
         writable = TOOL_WRITABLE.intersection(card.wants_state) if card else ()
         for name, said in outcome.patch.items():
             if name in writable:
@@ -157,9 +164,9 @@ def settled(
 
 
 def _joined(before: JsonValue, now: JsonValue, said: JsonValue) -> JsonValue:
-    """A field that several calls of a round have changed from what it was before all of them.
+    """Merges a field that several calls of a round have changed, from its value before the round.
 
-    Counters: each adds its own; 0 resets. Lists: what earlier calls have added stays.
+    Each call adds its own difference to a counter; 0 resets it. In lists, the entries of earlier calls remain.
     """
     if isinstance(before, list) and isinstance(now, list) and isinstance(said, list):
         return joined(before, now, said)
@@ -170,7 +177,7 @@ def _joined(before: JsonValue, now: JsonValue, said: JsonValue) -> JsonValue:
 
 
 def over_limit(state: State) -> Patch:
-    """The end of a turn that has made all its rounds (S0-60); empty where it may make another."""
+    """Returns the end of a turn that has made all its rounds; empty if it can make another."""
     iteration, most = number_of(state, "iteration"), number_of(state, "max_iterations")
     if iteration < most:
         return {}
@@ -182,22 +189,23 @@ def over_limit(state: State) -> Patch:
 
 
 def ended(problem: Problem) -> Patch:
-    """The end that a problem makes."""
+    """Returns the patch with which a problem ends the run."""
     return {"error": problem.model_dump(mode="json"), "status": ended_by(problem), "pending_tool_calls": []}
 
 
 @dataclass(frozen=True, slots=True)
 class RunTools:
-    """Run the pending calls, or pause for the people who must decide on them."""
+    """A node that runs the pending calls, or pauses until reviewers have decided on them."""
 
     ungated_first: bool = False
-    """Whether the calls of a gated round that need nobody run as soon as its requests are open (S2-36). Else nothing
-    runs before the first call is allowed (S0-56); then they run beside it, as the round is sure to be rebuilt."""
+    """True if calls without a request run as soon as the requests of their round are open. Otherwise, nothing runs
+    before the first call is allowed. Then they run in parallel with that call, because the round is certain to be
+    rebuilt."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """Each gated call starts once its own request is decided; the ledger still checks its approval (S0-57).
+        """Starts each gated call when its own request is decided. The ledger still checks its approval.
 
-        The model is called when all of the round is settled, and until then nothing of it stays in the messages.
+        The model is called when all calls are settled. Until then, no part of the round remains in the messages.
         """
         if error_of(state) is not None:
             return {"pending_tool_calls": []}
@@ -219,7 +227,7 @@ class RunTools:
         return await _went_on(state, ports, plan, found, outcomes)
 
     def _gated(self, state: State, ports: Ports, plan: TurnPlan, found: OpenRound, gated: Sequence[GatedCall]) -> Patch:
-        """Nothing of the round runs in this visit (S0-59); what was asked for before is asked for with it."""
+        """Opens requests for the gated calls, and pending ones again. No call runs in this step."""
         free = len(found.unasked) > len(gated)
         unknown = to_settle(found.calls, found.requests, {})
         asked = [*still_asked(plan, found.requests), *gated]
@@ -229,7 +237,7 @@ class RunTools:
 async def _went_on(
     state: State, ports: Ports, plan: TurnPlan, found: OpenRound, outcomes: Sequence[ToolOutcome]
 ) -> Patch:
-    """What the round has come to: a pause for what is open of it, its end, or all of it settled."""
+    """Returns the patch of a round: a pause for its open calls, the end of the run, or all results."""
     new = {outcome.call_id: outcome for outcome in outcomes}
     open_ones = [found.waiting[each.call_id] for each in outcomes if _waits(each)]
     unknown = to_settle(found.calls, open_ones, new)
@@ -241,7 +249,7 @@ async def _went_on(
     if problem is not None:
         return ended(problem)
     missing = [call for call in found.calls if call.call_id in found.done and found.done[call.call_id].message is None]
-    if missing:  # the pause could not carry them; the ledger answers with what it has stored
+    if missing:  # the pause could not carry these outcomes; the ledger returns its stored results
         stored = await ports.tools.run([_ask(state, plan, call) for call in missing])
         rest = {call_id: each for call_id, each in found.done.items() if each.message is not None}
         return await _went_on(state, ports, plan, replace(found, done=rest), [*outcomes, *stored])
@@ -255,7 +263,7 @@ def _waits(outcome: ToolOutcome) -> bool:
 
 
 def _pending(plan: TurnPlan, calls: Sequence[CallRef], gated: Sequence[GatedCall]) -> list[JsonValue]:
-    """What is told of a round; the engine's own calls are not (S2-35)."""
+    """Returns the calls that the event lists. Calls of the engine itself are not listed."""
     needing = {call.call_id for call in gated}
     told = [call for call in calls if call.tool != LOAD_TOOLSET and not _is_memory(plan, call)]
     return [{"call_id": call.call_id, "tool": call.tool, "requires_approval": call.call_id in needing} for call in told]
@@ -280,14 +288,14 @@ def _ask(state: State, plan: TurnPlan, call: CallRef) -> ToolAsk:
 
 
 def _refused(call: CallRef) -> ToolOutcome:
-    """What a call that could not run came to where it was planned: it costs no activity."""
+    """Returns the outcome of a call that was rejected when it was planned. It needs no activity."""
     answer = MessageRef(id=call.answer_id, role=Role.TOOL, call_id=call.call_id)
     return ToolOutcome(call_id=call.call_id, state=CallState.FAILED, message=answer)
 
 
 def _looked_at(state: State, ports: Ports, plan: TurnPlan, done: Round) -> Patch:
-    """The round's patch, with what the rules make of it: its end, a checkpoint, or nothing. A pause comes before the
-    limit (S0-06)."""
+    """Returns the round's patch with the effect of the rules: the end of the run, a checkpoint, or nothing. A pause has
+    priority over the limit."""
     ruled = after_round(plan, done.ran)
     record_fires(ports, ruled.fired)
     after = {**state, **done.patch}

@@ -1,1 +1,1 @@
-"""Clarify, plan, transform, solve, validate, draw: on the server, or with the data left where it is (S4)."""
+"""Clarify, plan, transform, solve, validate, draw: on the server, or without moving the client's data."""

@@ -1,4 +1,4 @@
-"""The nodes of `clarify_solve`, by their ids; those of the nested topology apart."""
+"""The nodes of `clarify_solve` by their ids, and those of its nested topology."""
 
 from dataclasses import dataclass
 from html import escape
@@ -41,26 +41,26 @@ from perdure.graph.topologies.clarify_solve.understanding import (
     told_faults,
 )
 
-# --- The nodes of viz_processing_branch: what to show as XML, checked, its faults told to the next try (S4-11, S4-27).
+# --- Nodes of viz_processing_branch: a specification as XML, checked; its faults go into the next try
 
 MEND = "The last specification does not fit. Mend it."
 
 
 @dataclass(frozen=True, slots=True)
 class EnterViz:
-    """What an earlier try has left is no part of this one."""
+    """A node that clears the results of an earlier try."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """Cleared by name: merging cannot (S4-15)."""
+        """Returns a patch that clears each value by name, because a merge cannot clear."""
         return left(specification=None, xml=None, xml_fault=None, generations=0)
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateXml:
-    """One generation."""
+    """A node that generates the specification once."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """The last fault goes into the prompt."""
+        """Returns the specification; the prompt contains the last fault."""
         if error_of(state) is not None:
             return {}
         fault = text_of(state, "xml_fault")
@@ -75,10 +75,10 @@ class GenerateXml:
 
 @dataclass(frozen=True, slots=True)
 class ValidateXml:
-    """Valid, once more, or no more."""
+    """A node that checks the specification: valid, another try, or no tries left."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """A specification that does not fit is never handed on as an empty one (S4-28)."""
+        """Returns the result of the check. An invalid specification never passes as an empty one."""
         if error_of(state) is not None:
             return {}
         xml = text_of(state, "specification")
@@ -95,10 +95,10 @@ class ValidateXml:
 
 @dataclass(frozen=True, slots=True)
 class FinalizeXml:
-    """What the branch came to."""
+    """The end of the branch."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """The marks are asked about only where there is something to mark."""
+        """Keeps a valid specification and requests its marks; removes an invalid one."""
         if text_of(state, "xml") == "valid":
             return left(marks="yes")
         return left(marks="no", specification=None)
@@ -106,24 +106,24 @@ class FinalizeXml:
 
 @dataclass(frozen=True, slots=True)
 class ClassifyMarks:
-    """Which marks the person may mean; nothing where the model cannot say (S4-36)."""
+    """A node that asks the model which marks the user probably means. Without a valid answer, there are none."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """Scores as they come: the rules take those of a half and more."""
+        """Returns the marks with their scores. The solver's rules use scores of 0.5 and more."""
         said = [*asked(state), note(f"The specification: {text_of(state, 'specification')}")]
         got = await ask_object(state, ports, MARKS, said)
         return {**got.cost, **counted(state, "marks", got.tries), **left(likely=(got.value or {}).get("marks", []))}
 
 
-# --- asp_solving_node: what the specification leaves open is decided once, after every branch (S4-09, S4-10, S4-33).
+# --- asp_solving_node: solves what the specification leaves open, once, after every branch
 
 
 @dataclass(frozen=True, slots=True)
 class SolveDesign:
-    """Unsatisfiable, out of time and broken are outcomes, and each is told (S4-33, S4-35)."""
+    """A node that calls the solver. Unsatisfiable, timed out and failed are outcomes with a message each."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """In the client's form the run ends here with the design; whoever has the data draws."""
+        """Returns the design or a fault. If the client has the data, the run ends here and the client draws."""
         if error_of(state) is not None:
             return left(asp="failed")
         if text_of(state, "viz") == "nothing":
@@ -155,7 +155,7 @@ def _is_client(state: State) -> bool:
 
 
 def _handed_out(state: State, solved: dict[str, JsonValue]) -> Patch:
-    """S4-45: what the client gets, and the last word, which no model says here."""
+    """Returns the output for the client and the last message, which is written without a model."""
     told, fault = warnings_of(object_of(state, "run"), solved), text_of(state, "fault")
     nothing = f"{fault[:1].upper()}{fault[1:]}" or "The plan was carried out; no picture was asked for."
     shown = text_of(state, "visualization").strip() or nothing
@@ -177,21 +177,21 @@ def _handed_out(state: State, solved: dict[str, JsonValue]) -> Patch:
     }
 
 
-# --- viz_building_node: the design is drawn, with the rows that the plan has left.
+# --- viz_building_node: draws the design with the rows that remain after the plan
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Nothing where nothing was to be shown; a drawing that fails is told."""
+    """A node that draws, if something must be shown. A failed drawing has a fault."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """The palette is the agent's own."""
+        """Draws with the agent's palette."""
         if error_of(state) is not None or text_of(state, "viz") == "nothing":
             return {}
         run, solved = object_of(state, "run"), object_of(state, "solved")
         design, told = solved.get("design"), warnings_of(run, solved)
         if told and isinstance(design, dict):
-            design = {**design, "notes": told}  # a picture goes further than the words beside it
+            design = {**design, "notes": told}  # a drawing travels further than the text of the answer
         args: dict[str, JsonValue] = {"rows_file": run.get("rows_file"), "design": design}
         colours: list[JsonValue] = [*palette_of(state)]
         if colours:
@@ -203,19 +203,19 @@ class Build:
 
 
 def palette_of(state: State) -> list[str]:
-    """The colours that the agent's words name, in order."""
+    """Returns the colors that the agent's `words` name, in order."""
     return [colour.strip() for colour in plan_of(state).words.get("palette", "").split(",") if colour.strip()]
 
 
-# --- feedback_node: what came of it, in the model's words or in ours (S4-38).
+# --- feedback_node: the result, in the words of the model or of the engine
 
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """The only words of a turn that a person reads as they come."""
+    """The only node of a turn whose text is streamed to the user."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """Ours where the person wants no more, where the model cannot answer, and after a budget is spent."""
+        """Writes the engine's text after the bypass word, without an answer of the model, or on a spent budget."""
         if error_of(state) is not None:
             return {}
         said = messages_of(state)
@@ -240,12 +240,13 @@ class Feedback:
 
 
 def _was_spent(problem: Problem) -> bool:
-    """Whether the model was not asked: the turn had spent more than its graph knew."""
+    """Returns whether the model was not called because the turn had spent more than its state showed."""
     return problem.code in (TOKENS_SPENT, COST_SPENT)
 
 
 def facts(state: State) -> str:
-    """What happened, in one sentence each: the model's only ground, and the person's where there is no model."""
+    """Returns one sentence for each thing that happened. The model receives no other facts; without a model, the user
+    reads them."""
     lines = []
     if text_of(state, "classified") == "no_data":
         lines.append("There is no table yet: one must be uploaded first.")
@@ -282,17 +283,17 @@ def _with(state: State, message: MessageRef) -> list[JsonValue]:
     return [*(before if isinstance(before, list) else []), message.model_dump(mode="json")]
 
 
-# --- format_feedback: the only writer of `output` on the server's way (S4-12): escaped text, suggestions, the pictures.
+# --- format_feedback: the only writer of `output` on the server: escaped text, suggestions, drawings
 
 DEFAULT_PALETTE = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2")
 
 
 @dataclass(frozen=True, slots=True)
 class FormatFeedback:
-    """Nothing of what a model or a table says is markup (S4-40)."""
+    """A node that builds the output. No text of a model or a table can contain markup."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """The answer itself stays plain text; its HTML is beside it (S4-39)."""
+        """Returns the output. The answer itself stays plain text; its HTML is in `output`."""
         if error_of(state) is not None:
             return {}
         output: dict[str, JsonValue] = {"text": html(messages_of(state)[-1].text), "suggestions": _suggestions(state)}
@@ -302,14 +303,14 @@ class FormatFeedback:
         if drawn:
             output["pictures"] = {name: f"/v1/files/{file}" for name, file in drawn.items()}
         told, fault = warnings_of(object_of(state, "run"), object_of(state, "solved")), text_of(state, "fault")
-        # S4-45: whoever keeps the data reads no conversation.
+        # A client that has the data does not read the conversation.
         output["warnings"] = [*told, fault] if fault and bucket(state, "input").get("is_client") else told
         output["retries"] = bucket(state, "turn_metrics")
         return {"status": "completed", "output": {name: replace(value) for name, value in output.items()}}
 
 
 def html(text: str) -> str:
-    """Plain text as paragraphs."""
+    """Returns plain text as HTML paragraphs, escaped."""
     parts = [escape(part).replace("\n", "<br>") for part in text.split("\n\n") if part.strip()]
     return "".join(f"<p>{part}</p>" for part in parts)
 
@@ -319,7 +320,7 @@ def _suggestions(state: State) -> list[JsonValue]:
         colours: list[JsonValue] = [*(palette_of(state) or DEFAULT_PALETTE)]
         return [{"kind": "custom_palette", "colors": colours}]
     if text_of(state, "fault"):
-        return []  # made with a plan that came to nothing, they would come to nothing too
+        return []  # suggestions of a failed plan would fail too
     return [{"kind": "text", "text": str(each)} for each in list_of(state, "suggestions")]
 
 

@@ -1,4 +1,4 @@
-"""planning_transformation_node: a plan of work on the tables as XML, checked; or a question (S4-18 to S4-32)."""
+"""planning_transformation_node: a checked plan of work on the tables as XML, or a question."""
 
 from dataclasses import dataclass, replace
 
@@ -39,16 +39,16 @@ from perdure.graph.topologies.clarify_solve.understanding import (
 )
 
 NO_QUESTION = "No question may be asked any more: early_exit must be false. Decide what is open yourself."
-"""At the cap (S4-20), and always where the data stays with a client (S4-17)."""
+"""The instruction at the limit of questions, and always if the data stays with a client."""
 ANOTHER = "The last plan could not be used. Make another one, not the same again."
 
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """One entry: the plan, one more call where its XML is missing, the check of the XML."""
+    """One entry: the plan, one more call if its XML is missing, and the check of the XML."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """An entry that follows a reply is not counted (S4-22); every other is (S4-29)."""
+        """Returns the plan, its fault or a question. Every entry counts, except one that follows a reply."""
         if error_of(state) is not None:
             return {}
         entries = number(state, "entries") + (0 if text_of(state, "replied") else 1)
@@ -80,7 +80,7 @@ class Planning:
         return [*said, note(ANOTHER)] if fault else said
 
     async def _checked(self, state: State, ports: Ports, xml: str) -> Patch:
-        """What becomes of the XML. None at all leaves the table as it is (S4-31); the same again is no new try."""
+        """Checks the XML. Without XML, the table stays as it is. The same XML again is not a new try."""
         if not xml:
             return left(planned="ok", plan_xml="")
         digest, tried = sha256_hex(xml), list_of(state, "tried")
@@ -109,17 +109,17 @@ def _patch(state: State, got: Got, own: Patch, more: Patch) -> Patch:
     return {**got.cost, **counted(state, "planning"), **_both(own, more)}
 
 
-# --- transformation_clarification_gate: ask the person where the plan asks and may; look at the answer (S4-07, S4-16).
+# --- transformation_clarification_gate: asks the user if the plan has a question that is allowed, and reads the answer
 
 NO_ANSWER = "Nobody answered in time."
 
 
 @dataclass(frozen=True, slots=True)
 class Clarify:
-    """A pause, its end, or the way on."""
+    """A node that opens a question, reads its answer, or passes a plan."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """The answer is read fresh from its record, every time."""
+        """Returns the pause or the next step. The answer is read from its record every time."""
         if error_of(state) is not None:
             return left(clarified="failed")
         waiting = requests_of(state, "pending_requests")
@@ -157,21 +157,21 @@ def _replied(state: State, verdict: Verdict) -> Patch:
     return GOES_ON | left(clarified="failed", clarifications=asked, fault=NO_ANSWER)
 
 
-# --- trigger_choregraph_run_node: the plan is carried out, by a tool here or by the client where the data is (S4-08,
-# S4-18). What the client hands in are counts and ranges; the rows stay with it (S4-49).
+# --- trigger_choregraph_run_node: carries the plan out, with a tool here or by the client that has the data
+# The client's result has counts and ranges; the rows stay with the client.
 
 NOT_HANDED_IN = "The client did not hand its work in in time."
 STILL_OPEN = "what is wanted is still open, and no more may be asked. Say which columns to show; there are"
 MOST_NAMED = 12
-"""Columns, where a person is told which there are."""
+"""The number of columns that a message to the user lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """Failures go back to the planning while its budget lasts."""
+    """A node that carries the plan out. A failure goes back to the planning while entries are left."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """A pause in the client's form, a call of a tool in the other."""
+        """Opens a request to the client if the client has the data. Otherwise calls the tool."""
         if error_of(state) is not None:
             return left(choregraph="spent")
         waiting = requests_of(state, "pending_requests")
@@ -211,7 +211,8 @@ def _failed(state: State, fault: str) -> Patch:
 
 
 def _came_to(state: State, run: dict[str, JsonValue]) -> Patch:
-    """What is left to show; a turn that asked for no picture shows none, and says so where that was still open."""
+    """Returns the result to show. If no drawing was requested, it shows none; if that remained open, its fault explains
+    it."""
     wanted = text_of(state, "visualization").strip()
     fault = None if wanted or text_of(state, "early_exit") != "yes" else f"{STILL_OPEN}: {_columns(state)}."
     return left(choregraph="ran", run=run, fault=fault, viz="asked" if wanted else "nothing")

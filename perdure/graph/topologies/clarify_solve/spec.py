@@ -1,5 +1,5 @@
-"""The topology `clarify_solve` (S4): twelve nodes, one of them a topology of its own, two kinds of pause, an optional
-branch, a deferred join that a direct edge also reaches."""
+"""The topology `clarify_solve`: twelve nodes, one of them a nested topology, and two kinds of pause. It has an optional
+branch, and a deferred join that a direct edge also reaches."""
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal
@@ -36,7 +36,7 @@ from perdure.graph.spec import (
 from perdure.graph.state import ADDITIVE, DEEP_MERGE, DELETE, Field, StateSchema, replace
 
 VERSION: Final = 1
-"""Raised with every change of a node id or a route."""
+"""Increases with every change of a node id or a route."""
 INIT: Final = "initialize_processing_state"
 SHORTCUT: Final = "expand_shortcut_node"
 CLASSIFY: Final = "entry_classif_message_type"
@@ -97,7 +97,7 @@ _VIZ_PURPOSES: Final = {
 
 
 def viz(nodes: Mapping[str, Node]) -> Topology:
-    """The nested topology of viz_processing_branch (S4-11)."""
+    """Returns the nested topology of viz_processing_branch."""
     limits = {"xml_generation": "xml_generations"}
     return Topology(
         name="viz",
@@ -126,7 +126,7 @@ def viz(nodes: Mapping[str, Node]) -> Topology:
 
 
 def clarify_solve(nodes: Mapping[str, Node], viz_nodes: Mapping[str, Node]) -> Topology:
-    """The topology, with `nodes` for eleven of its node ids and `viz_nodes` for those of the nested one."""
+    """Returns the topology, with `nodes` for eleven of its node ids and `viz_nodes` for those of the nested one."""
     return Topology(
         name="clarify_solve",
         version=VERSION,
@@ -173,9 +173,9 @@ def _edges() -> tuple[Edge, ...]:
     )
 
 
-# --- The state of `clarify_solve`: four buckets (S4-12), joined key by key, beside what every turn has.
-# Metrics are state and not ambient, so that they cross activities and pauses (S4-13). What is cleared is cleared by a
-# marker, and what comes from a model or from outside is wrapped, so that nothing in it is taken for one (S4-15).
+# --- The state of `clarify_solve`: four buckets that merge key by key, in addition to the fields of every turn.
+# Metrics are in the state, so that they cross activities and pauses. Values are cleared with a marker. Values from a
+# model or from outside are wrapped, so that no part of them is read as a marker.
 
 STATE: Final = StateSchema(
     (
@@ -194,50 +194,50 @@ STATE: Final = StateSchema(
     )
 )
 PLANNING_ENTRIES: Final = 3
-"""Entries of the planning node that count, the first one too (S4-29)."""
+"""Counted entries of the planning node, including the first."""
 CLARIFICATIONS: Final = 2
-"""Questions of a turn, however often it is answered (S4-21)."""
+"""Questions of a turn, however many answers it receives."""
 XML_GENERATIONS: Final = 4
-"""The first and three more (S4-27)."""
+"""The first generation and three more."""
 
 
 def bucket(state: State, name: str) -> dict[str, JsonValue]:
-    """A bucket to read."""
+    """Returns a bucket of the state, to read."""
     found = state[name]
     return found if isinstance(found, dict) else {}
 
 
 def found(state: State, name: str) -> JsonValue:
-    """What a node left in `processing` under `name`; None where nothing is."""
+    """Returns the value that a node stored in `processing` under `name`, or None."""
     return bucket(state, "processing").get(name)
 
 
 def text_of(state: State, name: str) -> str:
-    """A word that a node left in `processing`; empty where there is none."""
+    """Returns a text that a node stored in `processing`; empty if there is none."""
     value = found(state, name)
     return value if isinstance(value, str) else ""
 
 
 def object_of(state: State, name: str) -> dict[str, JsonValue]:
-    """An object that a node left in `processing`."""
+    """Returns an object that a node stored in `processing`; empty if there is none."""
     value = found(state, name)
     return value if isinstance(value, dict) else {}
 
 
 def list_of(state: State, name: str) -> list[JsonValue]:
-    """A list that a node left in `processing`."""
+    """Returns a list that a node stored in `processing`; empty if there is none."""
     value = found(state, name)
     return value if isinstance(value, list) else []
 
 
 def number(state: State, name: str) -> int:
-    """A counter in `processing`."""
+    """Returns a counter in `processing`, or 0."""
     value = found(state, name)
     return value if isinstance(value, int) else 0
 
 
 def left(**values: JsonValue) -> Patch:
-    """These values, exactly, in `processing`; None takes one away."""
+    """Returns the patch that sets exactly these values in `processing`; None removes one."""
     wrapped: dict[str, JsonValue] = {
         name: DELETE if value is None else replace(value) for name, value in values.items()
     }
@@ -245,13 +245,13 @@ def left(**values: JsonValue) -> Patch:
 
 
 def counted(state: State, name: str, more: int = 1) -> Patch:
-    """One counter of `turn_metrics` further."""
+    """Returns the patch that increases a counter of `turn_metrics`."""
     before = bucket(state, "turn_metrics").get(name)
     return {"turn_metrics": {name: replace((before if isinstance(before, int) else 0) + more)}}
 
 
 def warnings_of(*results: dict[str, JsonValue]) -> list[JsonValue]:
-    """What has to be said of a picture: the warnings of all that it came from, in order."""
+    """Returns the warnings of all results that a drawing is made from, in order."""
     told = list[JsonValue]()
     for result in results:
         warnings = result.get("warnings")
@@ -259,32 +259,32 @@ def warnings_of(*results: dict[str, JsonValue]) -> list[JsonValue]:
     return told
 
 
-# --- Where a run of `clarify_solve` goes next (S4-04 to S4-11).
-# Routers read only what the nodes left in `processing`; a
-# run that must end goes to the feedback, whose nodes leave its error as it is.
+# --- Routers of `clarify_solve`
+# They read only what the nodes stored in `processing`. A run that must end goes to the feedback, whose nodes keep its
+# error.
 
 
 async def at_start(state: State) -> Literal["shortcut", "upload", "request"]:
-    """S4-04."""
+    """Routes a new turn by the kind of its message."""
     return text_of(state, "start") or "request"  # type: ignore[return-value]
 
 
 async def after_shortcut(state: State) -> Literal["empty", "xml"]:
-    """S4-05."""
+    """Routes a shortcut: to the solver if it has a usable specification."""
     return "xml" if text_of(state, "shortcut") else "empty"
 
 
 async def after_classification(
     state: State,
 ) -> Literal["palette", "no_data", "question", "visualization", "transformation"]:
-    """S4-06. What could not be classified goes to the feedback (S4-25)."""
+    """Routes by the kind of the request. A request that could not be classified goes to the feedback."""
     return text_of(state, "classified") or "question"  # type: ignore[return-value]
 
 
 async def after_clarification(
     state: State,
 ) -> Literal["waiting", "replied", "xsd_retry", "failed", "spent", "run"]:
-    """S4-07, after the pause itself."""
+    """Routes after the clarification gate, or ends the run in a pause."""
     if state["status"] == "awaiting":
         return "waiting"
     if state["error"] is not None:
@@ -293,7 +293,7 @@ async def after_clarification(
 
 
 async def after_choregraph(state: State) -> Literal["waiting", "retry", "spent", "ran"]:
-    """S4-08, after the pause itself."""
+    """Routes after the plan was carried out, or ends the run in a pause."""
     if state["status"] == "awaiting":
         return "waiting"
     if state["error"] is not None:
@@ -302,37 +302,36 @@ async def after_choregraph(state: State) -> Literal["waiting", "retry", "spent",
 
 
 async def wants_exclusion(state: State) -> bool:
-    """S4-08."""
+    """Returns whether the branch for exclusions runs."""
     return text_of(state, "exclusion_asked") == "yes"
 
 
 async def after_asp(state: State) -> Literal["failed", "api", "web"]:
-    """S4-10."""
+    """Routes after the solver: to the drawing, or to the end if the client draws."""
     if state["error"] is not None:
         return "failed"
     return text_of(state, "asp") or "web"  # type: ignore[return-value]
 
 
 async def at_viz_entry(state: State) -> Literal["asked", "nothing"]:
-    """S4-11."""
+    """Routes to the specification if something must be shown."""
     return "nothing" if text_of(state, "viz") == "nothing" or state["error"] is not None else "asked"
 
 
 async def after_validation(state: State) -> Literal["valid", "retry", "spent"]:
-    """S4-27."""
+    """Routes after the check of a specification: valid, another try, or no tries left."""
     if state["error"] is not None:
         return "spent"
     return text_of(state, "xml") or "valid"  # type: ignore[return-value]
 
 
 async def after_viz(state: State) -> Literal["classify", "done"]:
-    """S4-11."""
+    """Routes to the classification of marks if there is a valid specification."""
     return "classify" if text_of(state, "marks") == "yes" and state["error"] is None else "done"
 
 
-# --- The objects that the stages ask a model for.
-# Every field is required and nothing else is allowed, which is what
-# providers demand of a strict schema.
+# --- Schemas of the structured outputs of the stages
+# Every field is required and no other is allowed, as providers demand for a strict schema.
 
 Schema = dict[str, JsonValue]
 
@@ -417,7 +416,7 @@ _COLUMNS: Final[Schema] = {
     },
 }
 REPLY: Final = _object(text={"type": "string", "minLength": 1, "maxLength": 2_000})
-"""What an answer to a clarification is."""
+"""The schema of an answer to a clarification."""
 HANDED_IN: Final[Schema] = {
     "type": "object",
     "properties": {
@@ -430,4 +429,4 @@ HANDED_IN: Final[Schema] = {
     "required": ["ok"],
     "additionalProperties": False,
 }
-"""What a client hands in: counts and ranges of columns. There is no place in it for a row (S4-49)."""
+"""The schema of a client's result: counts and ranges of columns. It has no field for rows."""

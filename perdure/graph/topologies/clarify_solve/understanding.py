@@ -1,4 +1,4 @@
-"""initialize_processing_state: the plan of the turn, what was asked, and where the data is (S4-01, S4-04)."""
+"""initialize_processing_state: loads the plan of the turn, the request, and the place of its data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,10 +30,10 @@ from perdure.graph.topologies.clarify_solve.spec import (
 
 @dataclass(frozen=True, slots=True)
 class Initialize:
-    """Both forms begin here; whether the data stays with the client is all that differs (S4-01)."""
+    """The first node of both forms, which differ only in whether the data stays with the client."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """One load; a plan that cannot be loaded ends the run."""
+        """Loads the context once. If the plan cannot be loaded, the run ends."""
         context = await ports.memory.load()
         if context.problem is not None:
             status = STOP_CODES.get(context.problem.code, "failed")
@@ -81,15 +81,15 @@ def _ended(code: str, message: str, status: str) -> Patch:
     return {"error": problem, "status": status, **left(start="upload")}
 
 
-# --- entry_classif_message_type: what is asked for, and whether there is data for it (S4-06).
+# --- entry_classif_message_type: the kind of the request, and whether there is data for it
 
 
 @dataclass(frozen=True, slots=True)
 class Classify:
-    """Look at the table where it is here, then ask the model; what it cannot say goes to the feedback (S4-25)."""
+    """A node that reads the table, if it is here, and calls the model. Without a valid answer, the feedback follows."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """A request for a picture without data is `no_data`."""
+        """Returns the kind of the request. A request for a drawing without data is `no_data`."""
         patch: Patch = {}
         table = object_of(state, "table")
         if not bucket(state, "input").get("is_client"):
@@ -109,35 +109,35 @@ class Classify:
 
 
 def _merged(patch: Patch, more: Patch) -> Patch:
-    """Two patches of which both write `processing`."""
+    """Merges two patches that both write `processing`."""
     before, new = patch.get("processing"), more["processing"]
     both = {**(before if isinstance(before, dict) else {}), **(new if isinstance(new, dict) else {})}
     return {**patch, "processing": both}
 
 
-# --- exclusion_processing: what must not be shown, as facts for the solver; none where the model cannot say (S4-25).
+# --- exclusion_processing: what must not be shown, as facts for the solver; none if the model gives no valid answer
 
 
 @dataclass(frozen=True, slots=True)
 class Exclude:
-    """Beside the branch that specifies."""
+    """The branch for exclusions, in parallel with the branch that writes the specification."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """Selector, value and scope of each; the whole where none is named."""
+        """Returns selector, value and scope of each exclusion. An unnamed scope means the whole."""
         got = await ask_object(state, ports, EXCLUDE_OBJECT, asked(state))
         found = (got.value or {}).get("exclusions", [])
         return {**got.cost, **counted(state, "exclude", got.tries), **left(exclusions=found)}
 
 
-# --- expand_shortcut_node: a specification that the person wrote goes straight to the solver (S4-04, S4-05).
+# --- expand_shortcut_node: a specification that the user wrote goes directly to the solver
 
 
 @dataclass(frozen=True, slots=True)
 class ExpandShortcut:
-    """Nothing where there is no specification, no table, or one that does not fit."""
+    """A node that checks the user's specification. If it or the table is missing or invalid, there is only a fault."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """No model is asked; the table is taken as it is."""
+        """Returns the specification and the unchanged table. No model is called."""
         said = messages_of(state)[0].text
         xml = said.removeprefix(plan_of(state).words.get("shortcut", "")).strip()
         if not xml or len(said) >= PREVIEW_CHARACTERS:
@@ -154,10 +154,8 @@ class ExpandShortcut:
         return left(shortcut="yes", table=table.output, run=ran.output, specification=xml)
 
 
-# --- What the model is told beside the stage's instructions: the tables as they are described, what went wrong, the
-# person's words.
-# What comes from data or from people is said in the user's role, never in the system's; the person's own
-# words come last of it.
+# --- Messages to the model in addition to the instructions of the stage: tables, faults, the user's texts
+# Texts from data or from users have the user's role, never the system's. The user's texts come last among them.
 
 MOST_TABLE_CHARACTERS = 6_000
 MOST_COLUMNS = 60
@@ -167,7 +165,7 @@ ANSWERED = (
 
 
 def described(state: State, name: str = "table") -> MessageRef:
-    """The table, by its columns, and the others beside it; where they lie is no part of it (S4-32)."""
+    """Returns a description of the table by its columns, and of the other tables. It never contains their location."""
     table = object_of(state, name)
     lines = _lines(table, "Table")
     others = table.get("others")
@@ -187,12 +185,12 @@ def _lines(table: dict[str, JsonValue], what: str) -> list[str]:
 
 
 def at_fault(what: str, fault: str) -> list[MessageRef]:
-    """What was wrong with the last try; it quotes names of columns and words of whoever carried the work out."""
+    """Returns the fault of the last try. It quotes column names and texts of the tool or the client."""
     return [_said(f"What was wrong with the last {what}:\n{fault}")] if fault else []
 
 
 def asked(state: State) -> list[MessageRef]:
-    """What the person said, and what they answered each time that they were asked back (S4-19)."""
+    """Returns the user's message, with each question to the user and its answer."""
     said = messages_of(state)[:1]
     answers = [one for one in list_of(state, "answers") if isinstance(one, dict)]
     for one in answers:
@@ -210,27 +208,27 @@ def _said(text: str) -> MessageRef:
 
 
 def at_the_cap(state: State) -> bool:
-    """Whether no further question may be asked in this turn."""
+    """Returns whether the turn has used all its questions."""
     return number(state, "clarifications") >= CLARIFICATIONS
 
 
-# --- Calls that the nodes make themselves: of the tools that the agent names for its stages.
+# --- Calls that the nodes make: of the tools that the agent names for its stages
 
 MOST_TOLD_CHARACTERS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a tool answered, or why it did not."""
+    """The output of a tool, or the reason why there is none."""
 
     output: dict[str, JsonValue]
     fault: str = ""
     ends: Patch | None = None
-    """The end of the run, where the turn was stopped meanwhile."""
+    """The end of the run, if the turn was stopped."""
 
 
 async def done(state: State, ports: Ports, stage: str, **args: JsonValue) -> Done:
-    """One call of the stage's tool. Whatever fails comes back as a fault, in a sentence."""
+    """Calls the tool of a stage. Any failure is returned as a fault, in one sentence."""
     plan = plan_of(state)
     name = plan.stage_tools.get(stage, "")
     card = plan.card(name)
@@ -249,7 +247,7 @@ async def done(state: State, ports: Ports, stage: str, **args: JsonValue) -> Don
 
 
 def told_faults(output: dict[str, JsonValue]) -> str:
-    """The faults that a check found, one a line, each with its place."""
+    """Returns the faults of a check, one per line, each with its place."""
     faults = output.get("faults")
     lines = (
         [f"{one.get('path')}: {one.get('reason')}" for one in faults if isinstance(one, dict)]
@@ -259,25 +257,25 @@ def told_faults(output: dict[str, JsonValue]) -> str:
     return "\n".join(lines)[:MOST_TOLD_CHARACTERS]
 
 
-# --- A pause for a question or for the client's work: how a node opens it, looks at it, and goes on.
+# --- Pauses for a question or for the client's work
 
 GOES_ON: Final[Patch] = {"status": "running", "pending_requests": []}
-"""What the end of a pause does to the state, whatever came of it."""
+"""The patch at the end of a pause, whatever its result."""
 
 
 def waits(request: RequestRef) -> Patch:
-    """The run ends in a pause for this."""
+    """Returns the patch that pauses the run for this request."""
     return {"status": "awaiting", "pending_requests": [request.model_dump(mode="json")]}
 
 
 def ended(problem: dict[str, object], status: str) -> Patch:
-    """The run ends here, not in a pause."""
+    """Returns the patch that ends the run without a pause."""
     return {"error": problem, "status": status, "pending_requests": []}  # type: ignore[dict-item]
 
 
 async def looked_at(ports: Ports, waiting: Sequence[RequestRef]) -> Verdict | Patch:
-    """What came of the pause, read fresh from its record; where nothing did, the patch with which it goes on waiting,
-    or with which the run ends."""
+    """Reads the result of the pause from its record. Without a result, returns the patch that keeps the turn paused or
+    ends the run."""
     read = await ports.people.verdicts(waiting)
     if read.problem is not None and read.problem.code in STOP_CODES:
         return ended(read.problem.model_dump(mode="json"), STOP_CODES[read.problem.code])

@@ -1,1 +1,1 @@
-"""A safety check first, then context put together in phases beside a reading of the tone, then the answer (S1)."""
+"""A safety check first, then the context, assembled in phases while another branch reads the tone, then the answer."""

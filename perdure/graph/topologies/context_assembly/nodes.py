@@ -24,11 +24,11 @@ from perdure.graph.nodes.run_tools import RunTools
 from perdure.graph.ports import Ports
 from perdure.graph.spec import Node, State
 
-# --- One question to the model, as a node of this topology asks it.
+# --- Structured questions to the model
 
 
 async def asked(state: State, ports: Ports, question: Question) -> ModelReply:
-    """The verdict, or why there is none; it takes no longer than the agent allows."""
+    """Returns the model's verdict, or its problem. The call takes no longer than the agent allows."""
     plan = assembly_of(state)
     return await ports.model.complete(
         ModelAsk(
@@ -42,7 +42,7 @@ async def asked(state: State, ports: Ports, question: Question) -> ModelReply:
 
 
 def assembly_of(state: State) -> PlannedAssembly:
-    """What the turn's plan says of its context; preflight ends a turn whose plan says nothing.
+    """Returns the assembly of the turn's plan. Preflight ends a turn whose plan has none.
 
     Raises: InvariantBroken `no_assembly`.
     """
@@ -53,24 +53,24 @@ def assembly_of(state: State) -> PlannedAssembly:
 
 
 def is_stop(reply: ModelReply) -> bool:
-    """Whether the turn was stopped meanwhile."""
+    """Returns whether the turn was stopped during the call."""
     return reply.problem is not None and reply.problem.code == STOPPED.code
 
 
-# --- preflight: intent and safety, asked side by side, and nothing of a turn before them (S1-12, S1-16).
-# Words of danger
-# take the turn over before that: they are looked for where the whole message is, as the turn is loaded.
+# --- preflight: intent and safety, classified in parallel, before any other work of the turn
+# Safety keywords take the turn over earlier. They are searched when the turn is loaded, because the whole message is
+# available there.
 
 NO_ASSEMBLY = Problem(code="no_assembly", message="the agent has no `assembly`, which its topology needs")
 
 
 @dataclass(frozen=True, slots=True)
 class Classify:
-    """Begin the turn and have it classified. A verdict that did not come, or cannot be read, clears nothing."""
+    """A node that starts the turn and classifies it. A missing or unreadable verdict clears nothing."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """The verdicts, and what the turn pinned. A turn that waits for a decision was cleared before it asked for it,
-        so a cold resume is not classified anew."""
+        """Returns the verdicts and what the turn pinned. A turn that waits for a decision was cleared before it opened
+        its request, so a cold resume does not classify it again."""
         context = await ports.memory.load()
         patch: Patch = {"completed_stages": ["preflight"], "status": "running"}
         if context.problem is not None:
@@ -94,7 +94,7 @@ class Classify:
 
 
 def _taken_over(state: State, ports: Ports, category: str) -> Patch:
-    """The message has words of danger: nobody is asked, and no budget is looked at."""
+    """Returns the patch for a message with safety keywords. No model is called and no budget is checked."""
     intent = assembly_of(state).default_intent
     ports.events.emit(
         STAGE, {"stage": "preflight", "intent": intent, "safety_hijacked": True, "safety_category": category}
@@ -121,8 +121,8 @@ async def _verdicts(state: State, ports: Ports) -> Patch:
 
 
 def _ended(safety: ModelReply, intent: ModelReply, found: Safety) -> Problem | None:
-    """What ends the turn before it is classified: a stop, or a budget. One that only the intent has met ends no turn
-    that is taken over: the fixed text costs nothing."""
+    """Returns the problem that ends the turn before it is classified: a stop or a spent budget. If only the call for
+    the intent found its budget spent, a turn that is taken over continues, because the fixed text costs nothing."""
     problems = (reply.problem for reply in (safety, intent))
     ended = next((each for each in problems if each is not None and each.code in STOP_CODES), None)
     only_intent = safety.problem is None or safety.problem.code not in STOP_CODES
@@ -137,15 +137,15 @@ def _context(context: TurnContext) -> Patch:
     return {"slice_hash": left.slice_hash, "kept_bundles": [each.model_dump(mode="json") for each in left.kept]}
 
 
-# --- safety_intervention: the fixed text of the agent, word for word; no model is asked on this way (S1-13, S1-14).
+# --- safety_intervention: the agent's fixed text, word for word; no model is called from here on
 
 
 @dataclass(frozen=True, slots=True)
 class Intervene:
-    """Answer; the turn's end writes the answer down."""
+    """A node that answers with the fixed text. The end of the turn stores the answer."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """Nothing where the turn has failed or was stopped before it could be classified."""
+        """Returns the answer, or none if the turn failed or was stopped before it was classified."""
         if error_of(state) is not None:
             return {"completed_stages": ["safety_intervention"]}
         text = assembly_of(state).intervention
@@ -157,15 +157,15 @@ class Intervene:
         }
 
 
-# --- assembly_gate: the tools of this turn in phases, before both branches begin (S1-21).
+# --- assembly_gate: the tools of this turn in phases, before both branches start
 
 
 @dataclass(frozen=True, slots=True)
 class OpenGate:
-    """Group the tools. A cycle was refused when the app was read (S1-23)."""
+    """A node that groups the tools. Apps with a cycle were rejected when they were loaded."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """The phases, by name."""
+        """Returns the phases as lists of tool names."""
         grouped: list[JsonValue] = [
             [*names] for names in phases({tool.name: tool.dependencies for tool in assembly_of(state).tools})
         ]
@@ -173,19 +173,19 @@ class OpenGate:
         return {"completed_stages": ["assembly_gate"], "phases": grouped}
 
 
-# --- context_assembly: phase after phase, each tool run or its earlier output used again (S1-25 to S1-37).
+# --- context_assembly: phase after phase; each tool runs, or its earlier output is used again
 
 FAILED = "assembly_failed"
-"""The code of a turn whose context could not be put together."""
+"""The error code of a turn whose context could not be assembled."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunPhases:
-    """Put the context together. What a tool has found stays outside; here are references."""
+    """A node that assembles the context. The outputs of tools are stored elsewhere; the state refers to them."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """The bundles, and the sections that are missing; or the error of a required tool, after which no later phase
-        begins."""
+        """Returns the bundles and the missing sections. If a required tool fails, returns its error, and no later phase
+        starts."""
         plan = assembly_of(state)
         put = Putting(plan, {tool.name: tool for tool in plan.tools}, bundles_of(state, "kept_bundles"))
         grouped, slice_hash = state["phases"], str(state["slice_hash"])
@@ -205,21 +205,21 @@ class RunPhases:
 
 @dataclass(slots=True)
 class Putting:
-    """A context being put together."""
+    """A context during its assembly."""
 
     plan: PlannedAssembly
     tools: Mapping[str, PlannedTool]
     kept: Mapping[str, Bundle]
     bundles: dict[str, Bundle] = field(default_factory=dict)
-    """What is there by now, in the order of the phases."""
+    """The outputs so far, in the order of the phases."""
     degraded: list[JsonValue] = field(default_factory=list)
 
     def gate_of(self, tool: PlannedTool, slice_hash: str) -> Gate:
-        """Asked when all earlier phases have ended: what they brought feeds the tool."""
+        """Returns whether the tool runs. All earlier phases must have ended, because their outputs are its input."""
         return gate(self.kept.get(tool.name), Now(slice_hash, self._upstream(tool, slice_hash)), self.plan.threshold)
 
     def ask(self, tool: PlannedTool, slice_hash: str) -> AssembleAsk:
-        """The tool, with all that earlier phases brought."""
+        """Returns the call of the tool, with the outputs of earlier phases."""
         return AssembleAsk(
             tool=tool.name,
             timeout_seconds=tool.timeout_seconds,
@@ -229,7 +229,7 @@ class Putting:
         )
 
     def take(self, phase: Sequence[PlannedTool], gates: Mapping[str, Gate], outcomes: Sequence[Assembled]) -> None:
-        """What the phase came to, in its own order, whichever ended first."""
+        """Adds the results of a phase in its order, whichever tool ended first."""
         came = {outcome.tool: outcome.bundle for outcome in outcomes}
         for tool in phase:
             bundle = came.get(tool.name) if gates[tool.name] is Gate.RUN else self.kept[tool.name]
@@ -239,14 +239,15 @@ class Putting:
                 self.degraded.append(tool.name)
 
     def patch(self) -> Patch:
-        """The references and what is missing."""
+        """Returns the patch with the references and the missing sections."""
         return {
             "bundles": [bundle.model_dump(mode="json") for bundle in self.bundles.values()],
             "degraded_sections": self.degraded,
         }
 
     def _upstream(self, tool: PlannedTool, slice_hash: str) -> str:
-        """Of what it depends on, and of whatever else has a key that is injected, from any earlier phase."""
+        """Returns the digest of the tool's input: outputs that it depends on, and outputs of earlier phases with a key
+        that is injected into it."""
         outputs = {
             name: bundle.digest
             for name, bundle in self.bundles.items()
@@ -256,7 +257,7 @@ class Putting:
 
 
 def _ending(tools: Mapping[str, PlannedTool], outcomes: Sequence[Assembled]) -> Problem | None:
-    """A stop, or the first required tool that failed."""
+    """Returns a stop, or the problem of the first required tool that failed."""
     failed = [(each.tool, each.problem) for each in outcomes if each.problem is not None]
     for _, problem in failed:
         if problem.code == STOPPED.code:
@@ -280,15 +281,15 @@ def _told(number: int, gates: Mapping[str, Gate], outcomes: Sequence[Assembled])
     }
 
 
-# --- empathy: the tone that the answer needs, read beside the assembly; without it the turn goes on.
+# --- empathy: the tone that the answer needs, read in parallel with the assembly; without it the turn continues
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTone:
-    """Ask for tone and guidance."""
+    """A node that asks the model for tone and guidance."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """What was said of it; nothing where nothing could be."""
+        """Returns the tone and the guidance; empty if the model gave none."""
         reply = await asked(state, ports, Question.EMPATHY)
         patch: Patch = {"completed_stages": ["empathy"], **paid(state, reply)}
         if is_stop(reply):
@@ -298,15 +299,15 @@ class ReadTone:
         return patch | {"empathy": found}
 
 
-# --- context_format: what both branches have brought, as the answer's prompt takes it (S1-06, S1-37).
+# --- context_format: the results of both branches, for the prompt of the answer
 
 
 @dataclass(frozen=True, slots=True)
 class FormatContext:
-    """Sections by reference, and in words what is missing of them and how to answer."""
+    """A node that lists the sections by reference. Missing sections and the guidance become text."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """Nothing is formatted of an assembly that failed."""
+        """Returns the sections and the guidance. A failed assembly is not formatted."""
         patch: Patch = {"completed_stages": ["context_format"]}
         if error_of(state) is not None:
             return patch
@@ -326,23 +327,24 @@ class FormatContext:
         return patch | {"context_sections": sections, "context_guidance": guidance(degraded, notes)}
 
 
-# --- navigator: the answer.
-# The model and its tools take turns here, gates and approvals as everywhere (S1-38).
+# --- navigator: the answer
+# The model and its tools alternate here, with the usual gates and approvals.
 #
-# One node and not a cycle of two, since the source's edges have none: it loops inside, and a pause leaves it for
-# `finalize` and comes back to it by its own entry.
+# It is one node and not a cycle of two, because the original graph has no cycle. It loops inside. A pause leaves it for
+# `finalize` and returns to it through its own entry.
 
 
 @dataclass(frozen=True, slots=True)
 class Navigate:
-    """Ask the model until it has no more calls, or somebody must decide, or a limit is met."""
+    """A node that calls the model until an answer has no calls, a reviewer must decide, or a limit is reached."""
 
     ask: CallModel
     look: AwaitVerdict = field(default_factory=lambda: AwaitVerdict(ungated_first=True))
     run: RunTools = field(default_factory=lambda: RunTools(ungated_first=True))
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """Where the run waited, the records are looked at first; what cannot be read is not passed."""
+        """Returns the patch of all rounds. After a pause it reads the records first; it never passes an unreadable
+        record."""
         patch: Patch = await self.look(state, ports) if state["pending_mutation"] else {}
         after = {**state, **patch}
         while _goes_on(after):
@@ -358,15 +360,15 @@ def _goes_on(state: State) -> bool:
     return state["error"] is None and state["status"] != AWAITING_HITL
 
 
-# --- finalize: how the run ends, on whichever way it came here.
+# --- finalize: the final status of the run, on every path
 
 
 @dataclass(frozen=True, slots=True)
 class Finalize:
-    """A pause stays a pause; an error, a limit and a stop stay what they are; everything else is completed."""
+    """A node that sets the status. Pauses, errors, limits and stops remain; every other run is completed."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """The status."""
+        """Returns the status."""
         if state["status"] == AWAITING_HITL:
             return {}
         error = error_of(state)
@@ -381,7 +383,7 @@ NODES: dict[str, Node] = {
     "context_assembly": RunPhases(),
     "empathy": ReadTone(),
     "context_format": FormatContext(),
-    # What is sent into the turn after its check has not been checked: it must not reach the answer (S1-13).
+    # Messages that are sent to the turn after its safety check are unchecked, so they must not reach the answer.
     "navigator": Navigate(CallModel(deaf=True)),
     "finalize": Finalize(),
 }

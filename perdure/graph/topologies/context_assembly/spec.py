@@ -1,5 +1,5 @@
-"""The topology `context_assembly` (S1): eight stages, the source's eleven edges with their kinds and conditions, and
-the error edge that it lacks (S1-36). Nothing else says what follows what (S1-04)."""
+"""The topology `context_assembly`: eight stages, and the eleven edges of the original graph with their kinds and
+conditions. It adds an error edge, which the original lacks. No other code decides the order of the stages."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -44,11 +44,11 @@ from perdure.graph.spec import (
 from perdure.graph.state import ADDITIVE, Field, StateSchema
 
 VERSION: Final = 1
-"""Raised with every change of a node id or a route."""
+"""Increases with every change of a node id or a route."""
 
 
 class StageId(StrEnum):
-    """S1-01."""
+    """The ids of the stages."""
 
     PREFLIGHT = "preflight"
     SAFETY_INTERVENTION = "safety_intervention"
@@ -61,10 +61,10 @@ class StageId(StrEnum):
 
 
 class EdgeType(StrEnum):
-    """S1-03."""
+    """The kinds of the edges."""
 
     ENTRY = ENTRY_KIND
-    """Out of START: the manifest's own word for what `entries` says."""
+    """The kind of the edges out of START, which the manifest makes from `entries`."""
     CONDITIONAL = "CONDITIONAL"
     TERMINAL_PATH = "TERMINAL_PATH"
     PARALLEL_BRANCH = "PARALLEL_BRANCH"
@@ -74,7 +74,7 @@ class EdgeType(StrEnum):
 
 
 class EdgeCondition(StrEnum):
-    """S1-03, and the condition of the error edge."""
+    """The conditions of the edges, including that of the error edge."""
 
     SAFETY_HIJACKED = "SAFETY_HIJACKED"
     NOT_SAFETY_HIJACKED = "NOT_SAFETY_HIJACKED"
@@ -82,7 +82,7 @@ class EdgeCondition(StrEnum):
 
 
 def context_assembly(nodes: Mapping[str, Node]) -> Topology:
-    """The topology, with `nodes` for its eight node ids."""
+    """Returns the topology, with `nodes` for its eight node ids."""
     return Topology(
         name="context_assembly",
         version=VERSION,
@@ -155,18 +155,18 @@ def _edges() -> tuple[Edge, ...]:
     )
 
 
-# --- The state of `context_assembly`: what topologies share, the verdicts, and the context by reference.
-# What the tools put together stays in Postgres (S1-09).
+# --- The state of `context_assembly`: shared fields, the verdicts, and the context by reference
+# The outputs of the tools are stored in Postgres.
 
 STAGES: Final = (Field("completed_stages", [], ADDITIVE),)
-"""Both branches of the fork add to it (S1-08)."""
+"""Both branches of the fork add to this field."""
 VERDICTS: Final = (
     Field("safety_hijacked", True),
     Field("safety_category", ""),
     Field("intent", ""),
     Field("empathy", {}),
 )
-"""A turn is taken over until a verdict clears it (S1-16)."""
+"""A turn counts as taken over until a verdict clears it."""
 CONTEXT: Final = (
     Field("slice_hash", ""),
     Field("kept_bundles", []),
@@ -182,15 +182,15 @@ STATE: Final = StateSchema(
 )
 
 
-# --- Where a run of `context_assembly` goes next (S1-07, S1-35).
-# Routers read only state.
+# --- Routers of `context_assembly`
+# They read only the state.
 
 
 async def after_preflight(state: State) -> Literal["hijacked", "clear"]:
-    """The safety verdict decides, and nothing else does (S1-07); what is no plain no is a yes."""
+    """Routes by the safety verdict alone. Everything except an explicit False counts as taken over."""
     return "clear" if state["safety_hijacked"] is False else "hijacked"
 
 
 async def after_context_format(state: State) -> Literal["assembled", "failed"]:
-    """A required tool that failed never reaches the navigator (S1-35)."""
+    """Routes a failed assembly to the end, so that it never reaches the navigator."""
     return "assembled" if state["error"] is None else "failed"

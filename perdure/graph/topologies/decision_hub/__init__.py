@@ -1,1 +1,1 @@
-"""Eight nodes around one decision, and four of memory that hang off it: nothing else decides where a turn goes (S3)."""
+"""Eight nodes around one decision, and four memory nodes. Only the deciding node chooses the next step of a turn."""

@@ -1,4 +1,4 @@
-"""The one way to the model (S3-09): a typed request, a typed response, one call and no second one (S3-13)."""
+"""The only access to the model: a typed request, a typed response, one call without a retry."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,24 +15,25 @@ from perdure.contracts.turns import Usage
 from perdure.core.budgets import DAY_CODES, TURN_CODES
 from perdure.graph.ports import Ports
 
-# --- The one way to memory (S3-21): no leave, no operation; no trouble behind it ever comes out as more than a status.
+# --- The only access to memory
+# Without authorization there is no operation. A failure of the memory is only a status.
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryDoor:
-    """Facts of one scope, for one visit of a node."""
+    """Access to the facts of one scope, for one run of a node."""
 
     ports: Ports
     scope: FactScope
     authorized: bool
-    """Whether the turn may, and the deciding node has just said so."""
+    """True if the turn allows the operation and the deciding node has just commanded it."""
 
     async def read(self, about: str = "") -> FactsAnswer:
-        """What is known; one operation, never tried again."""
+        """Reads the known facts in one operation, without a retry."""
         return await self._through(FactsAsk(scope=self.scope, authorized=self.authorized, about=about))
 
     async def write(self, facts: tuple[Fact, ...]) -> FactsAnswer:
-        """Keep these; nothing to keep is a success without a call."""
+        """Stores these facts. Without facts, it returns a success without a call."""
         if self.authorized and not facts:
             return FactsAnswer(status=FactStatus.SUCCESS)
         return await self._through(FactsAsk(scope=self.scope, authorized=self.authorized, write=True, facts=facts))
@@ -43,11 +44,11 @@ class MemoryDoor:
         return await self.ports.memory.facts(ask)
 
 
-# --- What a model call came to, in the words of a typed backend: three statuses, four types of error (S3-10 to S3-12).
+# --- The result of a model call as a typed backend reports it: three statuses, four types of error
 
 
 class AnswerStatus(StrEnum):
-    """Whether there is an answer, and whether the same request might get one another time."""
+    """The result of a call: an answer, an error that may not recur for the same request, or a fatal error."""
 
     SUCCESS = "success"
     RECOVERABLE_ERROR = "recoverable_error"
@@ -55,7 +56,7 @@ class AnswerStatus(StrEnum):
 
 
 class ErrorType(StrEnum):
-    """What was wrong; `unknown` is the last resort."""
+    """The type of an error; `unknown` is the fallback."""
 
     TIMEOUT = "timeout"
     BACKEND_UNAVAILABLE = "backend_unavailable"
@@ -65,7 +66,7 @@ class ErrorType(StrEnum):
 
 TIMEOUTS = frozenset({"model_timeout", "activity_timeout"})
 UNUSABLE = frozenset({"model_unreadable", "model_empty_answer", "output_limit", "answer_too_large"})
-"""The backend was there, and what it said is no answer."""
+"""Problems of an answer: the backend answered, but the answer is unusable."""
 UNAVAILABLE = frozenset(
     {
         *("model_unavailable", "model_cut_off", "model_rate_limited", "model_overloaded", "model_not_found"),
@@ -74,10 +75,10 @@ UNAVAILABLE = frozenset(
         *("store_unavailable", "store_conflict", "store_refused", "day_budget_reserved"),
     }
 )
-"""No backend was there that took the request. A code that nobody knows counts as one of these (S3-11)."""
+"""Problems of a request that no backend accepted. An unlisted code counts as one of these."""
 SPENT = TURN_CODES | DAY_CODES
 OURS = frozenset({"stopped", "turn_ended", "stale_attempt"}) | SPENT
-"""Ends that no backend brought about: a stop, a turn that is over, a budget that is spent."""
+"""Ends without a failure of the backend: a stop, a turn that has ended, a spent budget."""
 
 
 _NO_BACKEND = (AnswerStatus.FATAL_ERROR, ErrorType.BACKEND_UNAVAILABLE)
@@ -90,8 +91,8 @@ _MEANS: Mapping[str, tuple[AnswerStatus, ErrorType]] = {
 
 
 def classified(problem: Problem | None, text: str) -> tuple[AnswerStatus, ErrorType | None]:
-    """Status and type of error. A success without a word is none (S3-12); a time-out may pass, whatever else a backend
-    does wrong will not."""
+    """Returns the status and the type of error. A success without text is an error. A timeout is recoverable; other
+    failures of a backend are not, except unusable answers."""
     if problem is None:
         if text.strip():
             return AnswerStatus.SUCCESS, None
@@ -100,7 +101,7 @@ def classified(problem: Problem | None, text: str) -> tuple[AnswerStatus, ErrorT
 
 
 def fallback_text(error_type: ErrorType) -> str:
-    """What is said in place of an answer, marked with the type (S3-17)."""
+    """Returns the text in place of an answer, marked with the type."""
     return f"[{error_type.value}] There is no answer: {_WHY[error_type]}."
 
 
@@ -116,38 +117,38 @@ TIMEOUT_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """What is asked of a model (S3-10)."""
+    """A request to a model."""
 
     trace_id: str
     prompt: tuple[MessageRef, ...]
-    """This turn's message."""
+    """The message of this turn."""
     context: tuple[MessageRef, ...] = ()
-    """Notes that advise."""
+    """Notes with advice."""
     constraints: tuple[tuple[str, JsonValue], ...] = ()
-    """What the system prompt is made with: name and role of whoever asks."""
+    """Variables of the system prompt: name and role of the requester."""
     task: str = "respond"
     timeout_seconds: float = TIMEOUT_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
 class ModelResponse:
-    """What came of it."""
+    """The response of a model."""
 
     status: AnswerStatus
     output: MessageRef | None = None
     error_type: ErrorType | None = None
     usage: Usage = field(default_factory=Usage)
     problem: Problem | None = None
-    """What went wrong in the engine's own words."""
+    """The problem in the engine's form."""
     turn_used: Usage | None = None
-    """Of the whole turn by then, what broke off too; None where nobody knows."""
+    """The usage of the whole turn at that time, including attempts that were broken off; None if unknown."""
 
 
 class ModelBackend(Protocol):
-    """A model behind a boundary; it never raises."""
+    """A model behind an interface that never raises."""
 
     async def generate(self, request: ModelRequest) -> ModelResponse:
-        """One call, whatever comes of it."""
+        """Makes one call and returns its response."""
         ...
 
 
@@ -158,8 +159,7 @@ class PortBackend:
     ports: Ports
 
     async def generate(self, request: ModelRequest) -> ModelResponse:
-        """No tool is offered: what a model asks for beside its text is nothing to this graph. And nothing joins the
-        request: it is what it says it is."""
+        """Makes the call without tools, because this graph ignores tool calls. No message is added to the request."""
         reply = await self.ports.model.complete(
             ModelAsk(
                 messages=(*request.context, *request.prompt),

@@ -31,15 +31,15 @@ from perdure.graph.topologies.decision_hub.backend import (
 )
 from perdure.graph.topologies.decision_hub.spec import Command, Standing, next_command
 
-# --- state_init_node: who asks, under which ids, and which memory the turn may use (S3-14, S3-15).
+# --- state_init_node: the requester, the ids of the turn, and the memory that it can use
 
 
 @dataclass(frozen=True, slots=True)
 class InitState:
-    """Fix the ids once: no later node writes them."""
+    """A node that sets the ids once; no later node writes them."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """A trace id that came with the request is kept; without one it is the turn's own id."""
+        """Returns the ids and what the turn pinned. A trace id of the request is kept; the default is the turn's id."""
         context = await ports.memory.load()
         ids: Patch = {
             "trace_id": trace_id(context.metadata.get("trace_id"), str(state["execution_id"])),
@@ -50,7 +50,7 @@ class InitState:
         plan = context.plan
         in_conversation = FactScope.CONVERSATION in plan.facts
         pinned = planned(context)
-        del pinned["max_iterations"]  # the path is fixed: nothing goes round
+        del pinned["max_iterations"]  # the path is fixed and has no loop
         return (ids | pinned) | {
             "messages": [context.user_message.model_dump(mode="json")],
             "memory_read_authorized": in_conversation,
@@ -59,15 +59,15 @@ class InitState:
         }
 
 
-# --- router_node: what kind of input this is (S3-15).
+# --- router_node: the kind of the input
 
 
 @dataclass(frozen=True, slots=True)
 class RouteInput:
-    """Annotate the request; where there is none, say why the turn ends."""
+    """A node that sets the kind of the request. Without a valid request, it sets the error that ends the turn."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """Text, unless the request's metadata says otherwise by `input_type`."""
+        """Returns the kind: text, unless the request's metadata has another `input_type`."""
         context = await ports.memory.load()
         problem = context.problem
         if problem is None:
@@ -87,21 +87,21 @@ def _wrong(kind: object, raw: str) -> Problem | None:
     return None
 
 
-# --- task_preprocessing_node: text is trimmed; audio and image are stood in for (S3-16).
+# --- task_preprocessing_node: trims text; audio and image are replaced by a placeholder
 
 
 @dataclass(frozen=True, slots=True)
 class Preprocess:
-    """Make of the input what the model is given."""
+    """A node that prepares the input for the model."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """The text, or a placeholder that says what it stands for."""
+        """Returns the text, or a placeholder with the kind of the input."""
         if state["input_type"] == "text":
             return {"preprocessing_result": str(state["raw_input"]).strip()}
         return {"preprocessing_result": f"[{state['input_type']} input, which cannot be read yet]"}
 
 
-# --- decision_logic_node: the next command, from what is done and allowed; it changes nothing else (S3-05, S3-06).
+# --- decision_logic_node: the next command, from what is done and allowed; it changes nothing else
 
 DONE_BY = {
     Command.PREPROCESS: "preprocessing_result",
@@ -111,7 +111,7 @@ DONE_BY = {
     Command.MEMORY_WRITE: "memory_write_status",
     Command.LONG_TERM_MEMORY_WRITE: "long_term_memory_write_status",
 }
-"""Command -> the field that has a value once it is done."""
+"""Command -> the field that has a value when the command is done."""
 ALLOWED_BY = {
     Command.MEMORY_READ: "memory_read_authorized",
     Command.MEMORY_WRITE: "memory_write_authorized",
@@ -122,15 +122,15 @@ ALLOWED_BY = {
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """Nobody else says where a turn goes."""
+    """The only node that decides the next step of a turn."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """The command."""
+        """Returns the command."""
         return {"command": next_command(standing(state)).value}
 
 
 def standing(state: State) -> Standing:
-    """How far the turn is: whether a field has a value, never which."""
+    """Returns the progress of the turn. It reads only whether a field has a value, never which."""
     return Standing(
         failed=state["error"] is not None,
         done=frozenset(command for command, name in DONE_BY.items() if state[name] is not None),
@@ -138,21 +138,21 @@ def standing(state: State) -> Standing:
     )
 
 
-# --- The four nodes of memory: a read and a write of this conversation's facts, a read and a write of the person's.
-# Each runs once, where the deciding node said so, and ends in a status. What is found is advice: it goes into a note
-# for the model and nowhere else (S3-29).
+# --- The four memory nodes: a read and a write of the conversation's facts, and of the user's facts.
+# Each runs once, when the deciding node has chosen it, and ends in a status. Found facts are advice: they go only into
+# a note for the model.
 
 DEAD: Final = frozenset({FactStatus.UNAVAILABLE, FactStatus.FAILED})
 
 
 @dataclass(frozen=True, slots=True)
 class ReadMemory:
-    """Read the facts of a scope."""
+    """A node that reads the facts of a scope."""
 
     scope: FactScope
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """No result where nothing was found, or nobody answered (S3-23)."""
+        """Returns the status and the facts. There is no result if nothing was found or memory is unavailable."""
         long_term = self.scope is FactScope.USER
         command = Command.LONG_TERM_MEMORY_READ if long_term else Command.MEMORY_READ
         door = MemoryDoor(ports, self.scope, _may(state, command))
@@ -167,12 +167,12 @@ class ReadMemory:
 
 @dataclass(frozen=True, slots=True)
 class WriteMemory:
-    """Keep what the message states about whoever wrote it: derived facts, never the message (S3-26)."""
+    """A node that stores derived facts about the author of the message, never the message itself."""
 
     scope: FactScope
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """One operation, whatever comes of it."""
+        """Returns the status of one write operation."""
         long_term = self.scope is FactScope.USER
         command = Command.LONG_TERM_MEMORY_WRITE if long_term else Command.MEMORY_WRITE
         facts = derived_facts(str(state["preprocessing_result"])) if state["input_type"] == "text" else ()
@@ -187,7 +187,7 @@ class WriteMemory:
 
 
 def _may(state: State, command: Command) -> bool:
-    """Leave is the turn's and the deciding node's: the command that was just given is this operation's (S3-21)."""
+    """Returns whether the turn allows the operation and the deciding node has just commanded it."""
     allowed_by = {
         Command.MEMORY_READ: "memory_read_authorized",
         Command.MEMORY_WRITE: "memory_write_authorized",
@@ -196,25 +196,25 @@ def _may(state: State, command: Command) -> bool:
 
 
 def _health(scope: FactScope, answer: FactsAnswer) -> Patch:
-    """Said once memory is found dead; it decides nothing."""
+    """Returns the patch that marks memory as unavailable. It affects no decision."""
     if answer.status not in DEAD:
         return {}
     return {"long_term_memory_status": "unavailable"} if scope is FactScope.USER else {"memory_available": False}
 
 
-# --- model_call_node: one call through the backend; what came of it is data (S3-09 to S3-13).
+# --- model_call_node: one call through the backend; its result is data
 
 MEMORIES = (("this conversation", "memory_read_result"), ("this person", "long_term_memory_read_result"))
 
 
 @dataclass(frozen=True, slots=True)
 class CallBackend:
-    """Ask once. A budget that is spent is a response too: the model is not asked."""
+    """A node that calls the model once. If a budget is spent, it does not call and returns a response too."""
 
     backend: Callable[[Ports], ModelBackend] = PortBackend
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """The response, without its text where there is none."""
+        """Returns the response; without an answer, it has no text."""
         tokens, cost = number_of(state, "tokens_used"), number_of(state, "cost_microusd")
         over = spent(plan_of(state).limits, tokens_used=tokens, cost_microusd=cost)
         if over is not None:
@@ -236,8 +236,8 @@ def _not_asked(over: Problem) -> ModelResponse:
 
 
 def _prompt(state: State) -> tuple[MessageRef, ...]:
-    """The message as it is stored, or where preprocessing changed it, what it made. What is longer than a reference is
-    known here by its beginning only, and goes as it is stored."""
+    """Returns the stored message, or the preprocessed text if that differs. A long text is known here only by its
+    beginning, so its stored message is used."""
     stored, made = messages_of(state), str(state["preprocessing_result"])
     same = stored and (stored[0].text == made or len(stored[0].text) >= PREVIEW_CHARACTERS)
     if same and state["input_type"] == "text":
@@ -246,7 +246,7 @@ def _prompt(state: State) -> tuple[MessageRef, ...]:
 
 
 def _remembered(state: State) -> tuple[MessageRef, ...]:
-    """A note for each memory that had something to say."""
+    """Returns a note for each memory that has facts."""
     notes = []
     for scope, name in MEMORIES:
         result = state[name]
@@ -270,15 +270,15 @@ def _patch(state: State, response: ModelResponse) -> Patch:
     }
 
 
-# --- result_handling_node: the answer becomes the turn's (S3-02).
+# --- result_handling_node: the answer becomes the turn's
 
 
 @dataclass(frozen=True, slots=True)
 class HandleResult:
-    """Keep the message that the model wrote; nobody reads its words to decide anything."""
+    """A node that stores the model's message. No decision depends on its text."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """The beginning of the text, and the message itself by reference."""
+        """Returns the beginning of the text, and the message by reference."""
         response, before = state["model_response"], state["messages"]
         output = response.get("output") if isinstance(response, dict) else None
         message = MessageRef.model_validate(output)
@@ -286,17 +286,17 @@ class HandleResult:
         return {"final_output": message.text, "messages": messages}
 
 
-# --- error_router_node: what kind of failure it was, and what is said in place of an answer (S3-03, S3-11, S3-17).
+# --- error_router_node: the type of the failure, and the text in place of an answer
 
 SPENT_CODES = frozenset({"token_budget_spent", "cost_budget_spent"})
 
 
 @dataclass(frozen=True, slots=True)
 class RouteError:
-    """The only node that writes `error_type` (S3-20)."""
+    """The only node that writes `error_type`."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """A stop and a spent limit keep their own name as the turn's error; every other failure has its type's."""
+        """Returns the error. A stop and a spent limit keep their code; every other failure has the code of its type."""
         response = state["model_response"]
         said = response if isinstance(response, dict) else {}
         kind = ErrorType(str(said.get("error_type") or ErrorType.UNKNOWN.value))
@@ -307,15 +307,15 @@ class RouteError:
         return {"error_type": kind.value, "final_output": fallback, "error": problem.model_dump(mode="json")}
 
 
-# --- format_response_node: the response, and how the run ends (S3-17).
+# --- format_response_node: the response, and the end of the run
 
 
 @dataclass(frozen=True, slots=True)
 class FormatResponse:
-    """Put together what the caller is told; the stream has it too, its text as a beginning."""
+    """A node that builds the caller's response. The stream has it too, with only the beginning of its text."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """An error has a type, one that came before the model is of the type `unknown`."""
+        """Returns the response. Every error has a type; one from before the model call has the type `unknown`."""
         error = error_of(state)
         metadata = state["model_metadata"]
         response: Patch = {

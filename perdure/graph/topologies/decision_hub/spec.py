@@ -1,4 +1,4 @@
-"""The topology `decision_hub` (S3): twelve nodes, each with the fields that are its own and the ports that it uses."""
+"""The topology `decision_hub`: twelve nodes, each with the fields that it writes and the ports that it uses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,11 +11,10 @@ from perdure.graph.spec import END, FRESH, Goto, Node, NodeSpec, RunLimits, Stat
 from perdure.graph.state import Field, StateSchema
 from perdure.graph.topologies.decision_hub.backend import AnswerStatus
 
-# --- The state of `decision_hub` (S3-19), with the source's own defaults.
-# Where the source kept something here that lives elsewhere: whole texts are in Postgres, so `raw_input` and
-# `final_output` are the beginnings of theirs, and `model_response` refers to its message. Beside the source's fields
-# stand the statuses of the two reads: a read that found nothing has no result, and without a status nobody would know
-# that it is done (S3-24).
+# --- The state of `decision_hub`, with the defaults of the original system
+# Some fields differ, because their data is stored elsewhere. Whole texts are in Postgres: `raw_input` and
+# `final_output` have only the beginnings, and `model_response` refers to its message. The statuses of the two reads are
+# new. A read that found nothing has no result, so only its status shows that it is done.
 
 REQUEST: Final = (
     Field("trace_id", ""),
@@ -51,13 +50,13 @@ LONG_TERM: Final = (
 STATE: Final = StateSchema((*IDENTITY, *CONVERSATION, *BUDGET, *REQUEST, *WORK, *SHORT_TERM, *LONG_TERM))
 
 
-# --- Which command the one deciding node of a hub gives next (S3-05, S3-06).
-# Determined by what is done and what is allowed, and by nothing that a model or a memory has said: a step that has a
-# status is done, whatever the status is, so a memory that is dead is asked once and never again (S3-24).
+# --- The next command of the deciding node
+# It depends only on what is done and what is allowed, never on a text of the model or a fact. A step with a status is
+# done, whatever the status is. So an unavailable memory is called once and never again.
 
 
 class Command(StrEnum):
-    """Everything that may be done next."""
+    """The commands that the deciding node can give."""
 
     PREPROCESS = "preprocess"
     MEMORY_READ = "memory_read"
@@ -70,14 +69,14 @@ class Command(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far a turn is."""
+    """The progress of a turn."""
 
     failed: bool
-    """It has an error, and only its response is left."""
+    """True if the turn has an error, so that only its response is left."""
     done: frozenset[Command]
-    """What has come to a result, of whatever kind."""
+    """The commands that have a result of any kind."""
     allowed: frozenset[Command]
-    """Which of the memory operations the turn may make."""
+    """The memory operations that the turn can make."""
 
 
 IN_ORDER = (
@@ -92,7 +91,7 @@ OPTIONAL = frozenset(IN_ORDER) - {Command.PREPROCESS, Command.CALL_MODEL}
 
 
 def next_command(standing: Standing) -> Command:
-    """The first that is neither done nor forbidden; then the response."""
+    """Returns the first command that is neither done nor forbidden; after all of them, the response."""
     if standing.failed:
         return Command.FORMAT
     for command in IN_ORDER:
@@ -102,10 +101,10 @@ def next_command(standing: Standing) -> Command:
 
 
 VERSION: Final = 1
-"""Raised with every change of a node id or a route."""
+"""Increases with every change of a node id or a route."""
 HUB: Final = "decision_logic_node"
 MOST_STEPS: Final = 20
-"""The longest way takes 17: each command once, each with the decision before it."""
+"""The longest path has 17 steps: each command once, with the decision before it."""
 
 MEMORY_NODES: Final[Mapping[Command, str]] = {
     Command.MEMORY_READ: "memory_read_node",
@@ -120,7 +119,7 @@ _TARGETS: Final[Mapping[str, str]] = {
     **{command.value: node for command, node in MEMORY_NODES.items()},
 }
 
-# (id, purpose, fields that are its own, ports that it uses)
+# (id, purpose, fields that it writes, ports that it uses)
 _NODES: Final[tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...]] = (
     ("router_node", "Tell text from audio and image", ("input_type", "raw_input", "error", "status"), ()),
     (
@@ -179,7 +178,7 @@ IDS: Final = tuple(node_id for node_id, *_ in _NODES)
 
 
 def decision_hub(nodes: Mapping[str, Node]) -> Topology:
-    """The topology, with `nodes` for its twelve node ids."""
+    """Returns the topology, with `nodes` for its twelve node ids."""
     return Topology(
         name="decision_hub",
         version=VERSION,
@@ -220,17 +219,17 @@ def decision_hub(nodes: Mapping[str, Node]) -> Topology:
     )
 
 
-# --- The two routers of `decision_hub`.
-# Neither reads a text: one reads the command, one the status of a call (S3-08).
+# --- The two routers of `decision_hub`
+# Neither reads a text. One reads the command, the other the status of a call.
 
 
 async def after_decision(state: State) -> Command:
-    """The command, which only the deciding node gives (S3-05)."""
+    """Routes by the command, which only the deciding node gives."""
     return Command(str(state["command"]))
 
 
 async def after_model(state: State) -> Literal["success", "failure"]:
-    """Whether there is an answer."""
+    """Routes by whether there is an answer."""
     response = state["model_response"]
     status = response.get("status") if isinstance(response, dict) else None
     return "success" if status == AnswerStatus.SUCCESS else "failure"

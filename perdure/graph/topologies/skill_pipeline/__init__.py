@@ -1,1 +1,1 @@
-"""Two model phases around a skill: draft, pick and inject skills, have gated work approved, synthesise (S0)."""
+"""Two model phases around a skill: draft, select and inject skills, approve gated work, synthesize."""

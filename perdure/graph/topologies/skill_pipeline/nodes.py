@@ -22,15 +22,15 @@ from perdure.graph.nodes.run_tools import RunTools
 from perdure.graph.ports import Ports
 from perdure.graph.spec import Node, State
 
-# --- memory_node: the user's message, working memory, and a gate that was opened before (S0-25, S0-27).
+# --- memory_node: the user's message, working memory, and a gate that was opened before
 
 
 @dataclass(frozen=True, slots=True)
 class LoadMemory:
-    """Put what was loaded into the state; the gate is the same warm (from state) and cold (from the store)."""
+    """A node that puts the loaded context into the state. A gate is the same from state (warm) and store (cold)."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """Answers from the one load of this turn: no hop of its own."""
+        """Returns the fields from the one load of this turn, without another activity."""
         context = await ports.memory.load()
         if context.problem is not None or context.user_message is None:
             return {}
@@ -40,16 +40,16 @@ class LoadMemory:
         return patch
 
 
-# --- system_prompt_node: persona, user block and budget of this turn (S0-17, S0-18, S0-24).
-# The texts stay outside.
+# --- system_prompt_node: persona, user block and budget of this turn
+# The texts are stored elsewhere.
 
 
 @dataclass(frozen=True, slots=True)
 class SetSystemPrompt:
-    """Start a fresh turn from the plan that it pinned."""
+    """A node that starts a new turn from the plan that it pinned."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """The prompt is named here and assembled where the model is called."""
+        """Returns the fields of the plan. The prompt is named here and assembled for each model call."""
         patch: Patch = {
             "llm_phase": INITIAL,
             "skill_injection_done": False,
@@ -62,35 +62,35 @@ class SetSystemPrompt:
         return patch | planned(context)
 
 
-# --- initial_llm_call and synthesis_llm_call: one call, two phases (S0-44).
+# --- initial_llm_call and synthesis_llm_call: one call, two phases
 
 
 @dataclass(frozen=True, slots=True)
 class CallPhase:
-    """Call the model in this phase; synthesis calls only where a skill was injected."""
+    """A node that calls the model in its phase. The synthesis calls it only if a skill was injected."""
 
     phase: str
     call: CallModel
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """The patch of the call, with the phase."""
+        """Returns the patch of the call, with the phase."""
         if self.phase == SYNTHESIS and not state["skill_injection_done"]:
             return {"llm_phase": self.phase, "pending_tool_calls": []}
         called = await self.call({**state, "llm_phase": self.phase}, ports)
         return {"llm_phase": self.phase} | called
 
 
-# --- skill_select_node: the skills that the model named and that are not yet injected (S0-61).
+# --- skill_select_node: the skills that the model named and that are not injected yet
 
 SKILL_PATTERN = r"SKILL_SELECT:([a-z][a-z0-9_]{0,63})"
 
 
 @dataclass(frozen=True, slots=True)
 class SelectSkills:
-    """Keep of the marks in the latest answer those that name a skill of this agent."""
+    """A node that keeps the marks of the latest answer that name a skill of this agent."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """Marks were found in the whole answer where it was settled; here they are matched."""
+        """Returns the matching marks. They were found in the whole answer when it was settled."""
         marks, injected = state["extracted"], state["injected_skill_ids"]
         known = plan_of(state).skill_ids
         if not isinstance(marks, list) or not isinstance(injected, list):
@@ -101,21 +101,21 @@ class SelectSkills:
         return {"selected_skill_ids": selected}
 
 
-# --- skill_inject_node: one system message for each selected skill and each that comes with it (S0-62, S0-63).
-# The texts stay with the agent: the model call puts them in, and marks them in the injection ledger as it is claimed.
-# The ledger is checked for this turn, by `injected_skill_ids`: what another turn injected was that turn's, its text is
-# gone from what the model reads, so the skill is injected again and the event says so.
+# --- skill_inject_node: one system message for each selected skill and each of its dependencies
+# The texts are stored with the agent. The model call inserts them, and marks them in the injection ledger when it is
+# claimed. The ledger is checked for this turn only, with `injected_skill_ids`. The text that another turn injected is
+# no longer in the model's messages, so the skill is injected again and its event has `again`.
 
 MOST_ENTITIES = 3
-"""A skill is told of so many entities at most, those that the app names first."""
+"""A skill receives at most this many entities; those that the app names come first."""
 
 
 @dataclass(frozen=True, slots=True)
 class InjectSkills:
-    """Refer to the skills from the messages, dependencies first."""
+    """A node that adds messages with references to skills, dependencies first."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """Each skill is injected once a turn."""
+        """Returns the messages; each skill is injected once per turn."""
         selected, injected = state["selected_skill_ids"], state["injected_skill_ids"]
         before, active = state["messages"], state["active_skills"]
         if not isinstance(selected, list) or not isinstance(injected, list) or not isinstance(before, list):
@@ -149,8 +149,8 @@ class InjectSkills:
 
 
 def _entities(state: State, plan: TurnPlan) -> tuple[str, ...]:
-    """The entities at hand, `attribute=value` each: those that working memory names in the agent's own fields, then the
-    one that was looked at last."""
+    """Returns the current entities as `attribute=value`: those of working memory in the agent's fields, then the one
+    that was used last."""
     working, recent = state["working"], state["recent_entity_context"]
     fields = working if isinstance(working, dict) else {}
     named = [
@@ -162,17 +162,17 @@ def _entities(state: State, plan: TurnPlan) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*named, *newest]))[:MOST_ENTITIES]
 
 
-# --- approval_node: a checkpoint that a request forces before the synthesis (S0-66).
-# The rules' own checkpoints open in
-# tool_node, in either phase.
+# --- approval_node: a checkpoint that a request forces before the synthesis
+# Checkpoints of rules open in tool_node, in either phase.
 
 
 @dataclass(frozen=True, slots=True)
 class CheckApproval:
-    """Go on where no checkpoint is asked for; never past one that is."""
+    """A node that opens the forced checkpoint; without one, it changes nothing."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """The pause skips the synthesis (S0-67); a name that is none fails the turn instead of passing."""
+        """Returns the pause, which skips the synthesis. An invalid name fails the turn, so that no checkpoint is
+        skipped."""
         metadata = state["metadata"]
         forced = metadata.get("hitl_checkpoint_type") if isinstance(metadata, dict) else None
         if not forced or error_of(state) is not None:
@@ -189,15 +189,16 @@ class CheckApproval:
         return at_checkpoint(state, ports, [asked])
 
 
-# --- output_format: the status of the run (S0-73).
+# --- output_format: the status of the run
 
 
 @dataclass(frozen=True, slots=True)
 class FormatOutput:
-    """A pause stays a pause, an error an error; everything else is completed."""
+    """A node that sets the status. Pauses and errors remain; every other run is completed."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """An end counts as an iteration, as in the source. A pause does not: each look would use up the limit."""
+        """Returns the status. An end counts as an iteration, as in the original system. A pause does not, because each
+        check of the records would use up the limit."""
         iteration: Patch = {"iteration": number_of(state, "iteration") + 1}
         error = error_of(state)
         if error is not None:

@@ -1,4 +1,4 @@
-"""The topology `skill_pipeline` (S0): ten nodes, every route of S0-01 to S0-09."""
+"""The topology `skill_pipeline`: ten nodes and their routes."""
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal
@@ -29,7 +29,7 @@ from perdure.graph.spec import END, FRESH, Edge, Goto, Node, NodeSpec, Outcome, 
 from perdure.graph.state import Field, StateSchema
 
 VERSION: Final = 3
-"""Raised with every change of a node id or a route."""
+"""Increases with every change of a node id or a route."""
 
 
 _PURPOSES: Final = {
@@ -59,7 +59,7 @@ _CALLS: Final[Mapping[str, tuple[ActivityRef[Any, Any], ...]]] = {
 
 
 def skill_pipeline(nodes: Mapping[str, Node]) -> Topology:
-    """The topology, with `nodes` for its ten node ids."""
+    """Returns the topology, with `nodes` for its ten node ids."""
     return Topology(
         name="skill_pipeline",
         version=VERSION,
@@ -106,7 +106,7 @@ def _edges() -> tuple[Edge, ...]:
     )
 
 
-# --- The state of `skill_pipeline` (S0-10 to S0-16): what topologies share, and its skills.
+# --- The state of `skill_pipeline`: shared fields and its skills
 
 SKILLS: Final = (
     Field("llm_phase", INITIAL),
@@ -121,13 +121,13 @@ SKILLS: Final = (
 STATE: Final = StateSchema((*IDENTITY, *CONTROL, *CONVERSATION, *BUDGET, *SKILLS, *REVIEW, *MEMORY))
 
 
-# --- Where a run of `skill_pipeline` goes next.
-# Routers read only state; the order of their tests is the priority.
+# --- Routers of `skill_pipeline`
+# They read only the state; the order of their tests is the priority.
 
 
 async def after_resume_guard(state: State) -> Literal["paused", "replay", "synthesis", "proceed"]:
-    """Paused while the gate is undecided or unreadable (S0-03); calls that a verdict freed; else the model
-    (S0-04), past a checkpoint that of the phase which came to it."""
+    """Routes to a pause while the gate is undecided or unreadable, then to calls that a verdict allowed, then to the
+    model. After a checkpoint, it is the model of the phase that reached the checkpoint."""
     if state["status"] == AWAITING_HITL:
         return "paused"
     if state["pending_tool_calls"]:
@@ -136,7 +136,7 @@ async def after_resume_guard(state: State) -> Literal["paused", "replay", "synth
 
 
 async def after_model_call(state: State) -> Literal["paused", "error", "tools", "text"]:
-    """Paused where a spent limit may be raised; an error ends the turn, tool calls run, text goes on (S0-05, S0-09)."""
+    """Routes to a pause if a spent limit can be raised. An error ends the turn, calls run, and a text continues."""
     if state["status"] == AWAITING_HITL:
         return "paused"
     if state["error"] is not None:
@@ -145,7 +145,8 @@ async def after_model_call(state: State) -> Literal["paused", "error", "tools", 
 
 
 async def after_tool_node(state: State) -> Literal["paused", "limit", "initial", "synthesis"]:
-    """A gate first, then the iteration limit, then back to the model of the phase that asked (S0-06)."""
+    """Routes to a pause for a gate, then to the end at the iteration limit, then to the phase whose model made the
+    calls."""
     if state["status"] == AWAITING_HITL:
         return "paused"
     iteration, most = state["iteration"], state["max_iterations"]
@@ -155,10 +156,10 @@ async def after_tool_node(state: State) -> Literal["paused", "limit", "initial",
 
 
 async def after_skill_select(state: State) -> Literal["selected", "none"]:
-    """Inject what was selected, if anything was (S0-07)."""
+    """Routes to the injection if a skill was selected."""
     return "selected" if state["selected_skill_ids"] else "none"
 
 
 async def after_approval(state: State) -> Literal["paused", "proceed"]:
-    """A checkpoint skips the synthesis (S0-08)."""
+    """Routes to a pause for a checkpoint, which skips the synthesis."""
     return "paused" if state["status"] == AWAITING_HITL else "proceed"

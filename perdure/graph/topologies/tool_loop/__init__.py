@@ -1,1 +1,1 @@
-"""A model and its tools in a loop: toolsets loaded as they are needed, an approval for each call (S2)."""
+"""A model and its tools in a loop, with toolsets that are loaded on demand and an approval for each call."""

@@ -16,16 +16,16 @@ from perdure.graph.nodes.run_tools import RunTools
 from perdure.graph.ports import Ports
 from perdure.graph.spec import Node, State
 
-# --- entry: a turn begins, or goes on where it waited (S2-04).
-# A stop is the engine's: it ends any node's next call.
+# --- entry: the start of a turn, or its resume
+# The engine handles a stop, which ends the next call of any node.
 
 
 @dataclass(frozen=True, slots=True)
 class Enter:
-    """Reset what a run has of its own; a fresh turn also takes its plan, and a gate that was opened before."""
+    """A node that resets the fields of a run. A new turn also takes its plan, and a gate that was opened before."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """A resumed run keeps its state, and loads nothing (S2-06)."""
+        """Returns the reset fields. A resumed run keeps its state and loads nothing."""
         patch: Patch = {
             "awaiting_approval": False,
             "memory_context_loaded": False,
@@ -45,22 +45,22 @@ class Enter:
 
 
 def _planned(context: TurnContext) -> Patch:
-    """What the turn pinned, with what its conversation has loaded."""
+    """Returns what the turn pinned, with the toolsets that its conversation has loaded."""
     if context.plan is None:
         return {}
     return planned(context) | {"loaded_toolsets": {**context.plan.toolsets}}
 
 
-# --- memory_prepare: the user's message, and that what is remembered is in place (S2-06, S2-17, S2-18).
+# --- memory_prepare: the user's message, and a flag that the memory is in place
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareMemory:
-    """Take what the turn's one load has found. Its text is fixed for the turn and put before the model in each request,
-    never into the messages, so nothing of it piles up."""
+    """A node that takes the result of the turn's one load. Its text is fixed for the turn. Each model request contains
+    it, but the messages never do, so that it does not accumulate."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """No hop of its own; nothing where it was done already."""
+        """Returns the fields without another activity; empty if this was done already."""
         if state["memory_context_loaded"] or error_of(state) is not None:
             return {}
         context = await ports.memory.load()
@@ -70,21 +70,21 @@ class PrepareMemory:
         return patch
 
 
-# --- gate: toolsets are loaded, approvals asked for, calls run as each may (S2-32 to S2-40).
-# An approval for each call: all of a round are asked for at once, what needs nobody runs beside them, and each gated
-# call goes by its own verdict, an approved one to its effect and a refused one to its denial. The model goes on when
-# all of the round has its answer.
+# --- gate: loads toolsets, opens requests, runs calls that can run
+# Each call has its own approval, and all requests of a round open together. Calls without a request run in parallel.
+# Each gated call follows its own verdict: an approved one runs, a refused one gets its denial. The model continues when
+# every call of the round has its answer.
 
 
 @dataclass(frozen=True, slots=True)
 class PassGate:
-    """Look at the records where the run waited, then run what may run."""
+    """A node that reads the records after a pause, then runs the calls that can run."""
 
     look: AwaitVerdict = field(default_factory=lambda: AwaitVerdict(ungated_first=True))
     run: RunTools = field(default_factory=lambda: RunTools(ungated_first=True))
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """What it cannot read, it does not pass: the run waits on (S0-37)."""
+        """Returns the patch of the round. It never passes an unreadable record; the run then stays paused."""
         patch: Patch = await self.look(state, ports) if state["pending_mutation"] else _loaded(state)
         after = {**state, **patch}
         if after["pending_tool_calls"] and after["error"] is None and after["status"] != AWAITING_HITL:
@@ -94,7 +94,7 @@ class PassGate:
 
 
 def _loaded(state: State) -> Patch:
-    """What a fresh round loads. Its results were written with the round itself: they cost no activity."""
+    """Returns the toolsets after a new round. Their results were written with the round, without an activity."""
     before = loaded = toolsets_of(state)
     cards = plan_of(state).cards
     for call in calls_of(state):
@@ -104,16 +104,16 @@ def _loaded(state: State) -> Patch:
     return {} if loaded == before else {"loaded_toolsets": grown}
 
 
-# --- final: how the run ends (S2-43).
-# Its last events are written with the end itself, in one transaction.
+# --- final: the end of the run
+# Its last events are written with the end, in one transaction.
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """A pause stays a pause and is not done; an error stays an error; everything else is completed."""
+    """A node that sets the status. Pauses and errors remain, and a pause is not done; every other run is completed."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """The status, and how long the turn took, its pauses included."""
+        """Returns the status and the duration of the turn, including its pauses."""
         if state["status"] == AWAITING_HITL:
             return {"awaiting_approval": True}
         error = error_of(state)

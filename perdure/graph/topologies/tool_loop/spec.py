@@ -1,4 +1,4 @@
-"""The topology `tool_loop` (S2): five nodes, every route of S2-01 to S2-03."""
+"""The topology `tool_loop`: five nodes and their routes."""
 
 from collections.abc import Mapping
 from typing import Final, Literal
@@ -20,11 +20,11 @@ from perdure.graph.spec import END, FRESH, Edge, Goto, Node, NodeSpec, Outcome, 
 from perdure.graph.state import Field, StateSchema
 
 VERSION: Final = 1
-"""Raised with every change of a node id or a route."""
+"""Increases with every change of a node id or a route."""
 
 
 def tool_loop(nodes: Mapping[str, Node]) -> Topology:
-    """The topology, with `nodes` for its five node ids."""
+    """Returns the topology, with `nodes` for its five node ids."""
     return Topology(
         name="tool_loop",
         version=VERSION,
@@ -75,12 +75,12 @@ def _edges() -> tuple[Edge, ...]:
     )
 
 
-# --- The state of `tool_loop` (S2-05).
-# Where the source kept something here that lives elsewhere: the round that is to run is `pending_tool_calls`, and
-# `settled_calls` what of it ran before a pause; decisions are never state, they are read fresh from their records, each
-# time (design section 5); whether the round was announced follows from its requests, so no flag suppresses it; messages
-# are replaced and not added, since a paused round is taken out and put back whole. The user is a name and a role here;
-# whose turn it is stays with the turn's row.
+# --- The state of `tool_loop`
+# Some fields differ from the original system, because their data is stored elsewhere. The round to run is
+# `pending_tool_calls`; `settled_calls` has the calls of it that ran before a pause. Decisions are never in the state:
+# they are read from their records every time. Whether the round was announced follows from its requests, so there is no
+# flag for it. Messages are replaced and not added, because a paused round is removed and restored whole. The user is a
+# name and a role here; the turn's row has the owner.
 
 RUN: Final = (
     Field("run_id", ""),
@@ -93,28 +93,27 @@ RUN: Final = (
     Field("ttft_emitted", False),
 )
 TOOLSETS: Final = (Field("loaded_toolsets", {}),)
-"""By toolset, whether with the tools that write. What it starts as is the agent's to say (`toolsets:`)."""
+"""The loaded toolsets by name; True if the tools that write are included. The agent sets the default (`toolsets:`)."""
 
 STATE: Final = StateSchema((*IDENTITY, *CONTROL, *CONVERSATION, *BUDGET, *REVIEW, *MEMORY, *RUN, *TOOLSETS))
 
 
-# --- Where a run of `tool_loop` goes next (S2-02, S2-03).
-# Routers read only state; the order of their tests is the
-# priority.
+# --- Routers of `tool_loop`
+# They read only the state; the order of their tests is the priority.
 
 
 async def after_entry(state: State) -> Literal["pending", "fresh"]:
-    """A round that waits, warm from the state or cold from the store, goes to the gate; it needs no memory again."""
+    """Routes a waiting round, from the state or the store, to the gate, since it needs no memory again."""
     return "pending" if state["pending_mutation"] and state["error"] is None else "fresh"
 
 
 async def after_model(state: State) -> Literal["tools", "text"]:
-    """Calls go to the gate. A text ends the turn, with no call that judges it (S2-20); so do an error and a limit."""
+    """Routes calls to the gate. A text ends the turn without a call that judges it; so do an error and a limit."""
     return "tools" if state["pending_tool_calls"] else "text"
 
 
 async def after_gate(state: State) -> Literal["awaiting", "error", "more"]:
-    """Somebody must decide; or the gate has failed, or come to a limit; or the model goes on with the results."""
+    """Routes to a pause for a decision, to the end after an error or at a limit, or to the model with the results."""
     if state["awaiting_approval"]:
         return "awaiting"
     return "error" if state["error"] is not None else "more"
