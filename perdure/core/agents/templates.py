@@ -93,9 +93,10 @@ def text_refusal(text: str) -> CallerError | None:
     return CallerError("template_variable_unknown", f"line {first['line']}: {what}", details, status=422)
 
 
-# --- A tool's description of one call: its author's template, filled only from the exact arguments. Invariants:
-# - No text comes from a model, except inside values. Values are in quotes or plain JSON, so that they cannot imitate the
-#   sentence.
+# --- A tool's description of one call: its author's template, filled only from the exact arguments.
+# Invariants:
+# - No text comes from a model, except inside values. Values are in quotes or plain JSON, so that they cannot imitate
+#   the sentence.
 # - The text for a missing value is the author's own: `{amount|the whole price}`.
 # - The sentence can omit parts of the arguments but does not alter them: a long value is truncated, with the number of
 #   missing characters.
