@@ -30,9 +30,9 @@ from perdure.local.processes import POSTGRES_MAJOR, RunAs, alive, spawn
 # --- The user that runs Postgres, which refuses to be root. Every other user runs it directly as itself. For root, in
 # this order:
 #
-# A. an existing user (`postgres`, else `nobody`) that can read the wheel and reach the data folder; C. if it cannot (an
-# environment under root's own 0700 folder): a user namespace in which root counts as `nobody`; B. if user namespaces
-# are forbidden: that existing user, with a copy of the programs in the data folder.
+# - A: an existing user (`postgres`, else `nobody`) that can read the wheel and reach the data folder.
+# - C: if it cannot (an environment under root's own 0700 folder): a user namespace in which root counts as `nobody`.
+# - B: if user namespaces are forbidden: that existing user, with a copy of the programs in the data folder.
 #
 # Each way is tested by running `postgres --version` from the data folder in the same way.
 
