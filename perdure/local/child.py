@@ -105,7 +105,7 @@ class Nursery:
         self._lives: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Keeps one running from now on; returns when the first one runs or could not be started."""
+        """Keeps one running; returns when the first one runs or could not be started."""
         self._lives = asyncio.create_task(self._live())
         await self._begun.wait()
 
@@ -344,7 +344,7 @@ class Child:
             await self._task
 
     async def stop(self, hurry: asyncio.Event | None = None) -> None:
-        """Ends it for good with its stop steps; once `hurry` is set, with SIGKILL."""
+        """Ends it permanently with its stop steps; once `hurry` is set, with SIGKILL."""
         if hurry is not None:
             self._hurry = hurry
         self._stopping.set()

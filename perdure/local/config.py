@@ -1,6 +1,6 @@
 """The configuration of one stack: the data folder, the port, the commands and their environment.
 
-Commands are data, so that a test can start a stack of its own small programs with the same code.
+Commands are data, so that a test can start a stack of small programs with the same code.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Starts child processes in their own session; the kernel ends them when their supervisor dies.
 
-- An own session lets Ctrl-C in the terminal reach only the supervisor, which keeps the order of stopping.
+- Its own session lets Ctrl-C in the terminal reach only the supervisor, which keeps the order of stopping.
 - PR_SET_PDEATHSIG (Linux) follows the *thread* that started the child. So children must be started from the thread that
   lives as long as the supervisor (the event loop's), never from a pool. It is set after the change of user, which
   clears it.

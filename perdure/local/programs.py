@@ -1,4 +1,4 @@
-"""App services: processes that an app needs beside the engine, declared in the app folder's `app.yaml`.
+"""App services: processes that an app needs in addition to the engine, declared in the app folder's `app.yaml`.
 
 ```yaml
 companions:

@@ -1,7 +1,7 @@
 """Launches and lists all children of one stack, and stops them in the order of their ranks.
 
-Invariants: `stop` stops every child that was ever launched. The roster on disk names each live child from the moment it
-exists. The terminal gets one line for each part that becomes ready.
+Invariants: `stop` stops every child that was ever launched. The process registry on disk names each live child from the
+moment it exists. The terminal gets one line for each part that becomes ready.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class Supervisor:
         self._roster = Roster(home.roster_file)
 
     async def open_nursery(self, modules: Sequence[str], environ: Mapping[str, str], cwd: Path) -> None:
-        """From now on, forks children with shared imports from a process that has imported them.
+        """Starts to fork children with shared imports from a process that has imported them.
 
         If the kernel cannot bind forks to the process that forks them, each child is started separately.
         """
@@ -63,7 +63,7 @@ class Supervisor:
             await self._nursery.start()
 
     async def launch(self, spec: ChildSpec, began: float | None = None) -> None:
-        """Starts a child, waits until it is ready and reports it; from then on it is kept running.
+        """Starts a child, waits until it is ready and reports it; afterwards it is kept running.
 
         `began` (monotonic) is when the work for it began, if its start needed preparations.
 
@@ -148,7 +148,7 @@ class Supervisor:
         return self._stopping
 
     async def watch(self) -> None:
-        """Raises the error that ended a child for good, and does not return otherwise; children that die are
+        """Raises the error that ended a child permanently, and does not return otherwise; children that die are
         restarted."""
         await together(self._watch_disk(), *(child.failed() for child in self.children.values()))
 
@@ -196,7 +196,7 @@ class Supervisor:
         self.changed()
 
     def changed(self) -> None:
-        """Writes the roster and calls `on_change`; during the stop it only writes the roster."""
+        """Writes the process registry and calls `on_change`; during the stop it only writes the registry."""
         try:
             self._roster.save()
             if self.on_change is not None and not self._stopping:
