@@ -60,14 +60,14 @@ collected: # compiles the tests' modules once, in parallel with the static check
 	@$(RUN)/pytest --collect-only -qq >/dev/null || true  # the run reports failures
 
 .PHONY: jail
-jail: # the walls around code blocks: bubblewrap, where root can install it
+jail: # installs bubblewrap, the sandbox of code blocks, if root can
 	@command -v bwrap >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 		echo "Installing bubblewrap, for the jail of code blocks" && \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq bubblewrap >/dev/null; } || \
 		{ echo "Code blocks need bubblewrap: apt-get install bubblewrap (or your system's package)" >&2; exit 1; }
 
 .PHONY: chromium
-chromium: # the browser of the tests of the pages, where root can install it
+chromium: # installs the browser for the tests of the pages, if root can
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
 		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 		echo "Installing Chromium, for the tests of the pages" && \

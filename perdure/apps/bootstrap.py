@@ -242,7 +242,7 @@ def _withdrawn(before: Sequence[tuple[str, PublishedAgent]], found: Catalogue) -
 
 @asynccontextmanager
 async def _met(settings: Settings) -> AsyncIterator[ServerMet | None]:
-    """Returns the record of meetings with MCP servers, or None if there is no Valkey."""
+    """Yields the function that records contacts with MCP servers, or None if there is no Valkey."""
     if settings.redis_url is None:
         yield None
         return
@@ -289,7 +289,7 @@ def _kept_code(path: Path) -> str:
 
 
 async def _sealed(owner: asyncpg.Connection, keyring: Keyring) -> None:
-    """Seals audit rows that are older than signing."""
+    """Seals audit rows of all tenants that are older than signing."""
     for row in await owner.fetch("SELECT tenant_id FROM tenants"):
         async with owner.transaction():
             await owner.execute("SELECT set_config('perdure.tenant', $1, true)", row["tenant_id"])

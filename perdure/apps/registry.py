@@ -232,7 +232,7 @@ async def discovered(
 ) -> Discovered:
     """Returns the cards of the servers of `app` that its agents name, from their locks or else from the servers.
 
-    `published` are the agents as they are stored now. `met` receives the result of each contact.
+    `published` are the agents as they are stored now. `met` records the result of each contact.
     """
     named = [
         server

@@ -9,8 +9,7 @@ from perdure.contracts.errors import CallerError
 TEMPLATE = Path(__file__).parent / "template"
 _CHECKOUT = Path(__file__).parents[2] / "bin"
 _PLACE = "/path/to/perdure/bin"
-"""Placeholder in the README for the folder of the `perdure` command that wrote it, so that its lines work when copied.
-"""
+"""Placeholder in the README for the folder of the `perdure` command that wrote it, so that its lines can be copied."""
 
 
 def scaffold(folder: Path) -> list[Path]:

@@ -123,7 +123,7 @@ class Outage:
         return self._last.pop(role)
 
     def ended(self, now: float) -> str:
-        """Returns a report about the suppressed lines once the quiet period is over; empty before."""
+        """Returns a report about the suppressed lines once the quiet period has ended; empty before."""
         is_over = not self.away()
         if not is_over and (self._began is None or now - self._began < _QUIET_OUTAGE_SECONDS):
             return ""
