@@ -1,6 +1,6 @@
 # Perdure. `make` alone lists the targets.
-# Every target sets up what is missing first: the environment from requirements.lock, then the Temporal server (`up`
-# fetches that beside the other parts).
+# Every target first sets up missing parts: the environment from requirements.lock, then the Temporal server (`up`
+# downloads it in parallel with the start of the other parts).
 
 PYTHON ?= python3
 VENV := .venv
@@ -21,14 +21,14 @@ $(STAMP): requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Perdure needs Python 3.11 or newer; say which: make PYTHON=python3.12" >&2; exit 1; }
 	@echo "Setting up the environment in $(VENV) (about 1.3 GB, once)"
-	@$(RUN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)  # also one that was cut off
+	@$(RUN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)  # also after an interrupted setup
 	@awk '/^uv==/ {on=1} on {print} on && !/\\$$/ {exit}' requirements.lock > $(VENV)/uv.lock
 	@$(RUN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $(VENV)/uv.lock
 	@$(RUN)/uv pip sync --quiet --require-hashes --python $(RUN)/python requirements.lock
 	@ln -sf ../../bin/perdure $(RUN)/perdure
-# What a start imports is compiled once, here: else each process of the first start does it for itself, and of every
-# start where PYTHONDONTWRITEBYTECODE is set (measured: 20 s of CPU instead of 7). It takes 5 s of CPU; uv's own
-# --compile-bytecode, which compiles all that is installed, takes 14.
+# The modules that a start imports are compiled once, here. Otherwise each process of the first start compiles them, and
+# of every start if PYTHONDONTWRITEBYTECODE is set (measured: 20 s of CPU instead of 7). It takes 5 s of CPU; uv's own
+# --compile-bytecode, which compiles all installed packages, takes 14.
 	@PYTHONDONTWRITEBYTECODE= $(RUN)/python -c "import $(STARTED)" || true
 	@touch $@
 
@@ -50,24 +50,24 @@ test: setup jail chromium ## everything that is promised, on real parts, with th
 soak: setup jail chromium ## repetitions, large data, long kills, measured times; writes docs/figures/soak.md
 	@$(RUN)/python -m tests.soak
 
-# Most tests wait more than they compute: more files run at a time than there are cores, each process with its own parts;
-# those with a stack, which take longest, come first.
-# Bytecode is written here whatever the environment says: tests start some hundred processes that import the same.
+# Most tests wait more than they compute, so more files run in parallel than there are cores, each process with its own
+# parts. Those with a stack take longest and come first.
+# Bytecode is written here whatever the environment sets: tests start about a hundred processes with the same imports.
 AT_ONCE ?= 5
 .PHONY: collected
 test collected check soak: export PYTHONDONTWRITEBYTECODE =
-collected: # the tests' modules are compiled once, beside the static checks, instead of by each process of the run
-	@$(RUN)/pytest --collect-only -qq >/dev/null || true  # what is wrong, the run says
+collected: # compiles the tests' modules once, in parallel with the static checks, instead of in each process of the run
+	@$(RUN)/pytest --collect-only -qq >/dev/null || true  # the run reports failures
 
 .PHONY: jail
-jail: # the walls around code blocks: bubblewrap, where root can install it
+jail: # installs bubblewrap, the sandbox of code blocks, if root can
 	@command -v bwrap >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 		echo "Installing bubblewrap, for the jail of code blocks" && \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq bubblewrap >/dev/null; } || \
 		{ echo "Code blocks need bubblewrap: apt-get install bubblewrap (or your system's package)" >&2; exit 1; }
 
 .PHONY: chromium
-chromium: # the browser of the tests of the pages, where root can install it
+chromium: # installs the browser for the tests of the pages, if root can
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
 		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 		echo "Installing Chromium, for the tests of the pages" && \

@@ -1,4 +1,4 @@
-"""`python -m bench [--quick] [--stacks compact,merged]`: measure, print the table, write bench/results/."""
+"""`python -m bench [--quick] [--stacks compact,merged]`: measures, prints the table, and writes bench/results/."""
 
 import argparse
 import asyncio
@@ -11,7 +11,7 @@ from bench.stacks import ALL
 
 
 def main() -> None:
-    """Measure and report; exit 1 where two stacks did not do the same work."""
+    """Measures and reports; exits with 1 if two stacks did not do the same work."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="about four minutes instead of half an hour; ratios are coarser"

@@ -1,4 +1,4 @@
-"""The figures that the project holds itself to: ratios against the hand-written stacks, and sizes of a turn."""
+"""The project's target figures: ratios to the hand-written stacks, and sizes of a turn."""
 
 import statistics
 from collections.abc import Callable, Mapping
@@ -36,18 +36,18 @@ def _kib(each: Measured) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One figure, with what it must be."""
+    """One figure with its target."""
 
     title: str
     of: str
     measure: Of
     against: str | None = None
-    """The stack that it is divided by, round by round; None: the figure itself, its largest."""
+    """The stack to divide by, round by round; None for the figure itself, its largest."""
     most: float | None = None
     least: float | None = None
 
     def value(self, found: Mapping[str, Measured]) -> float:
-        """The figure."""
+        """Returns the figure."""
         own = self.measure(found[self.of])
         if self.against is None:
             return max(own) if self.measure is not _frontend else statistics.median(own)
@@ -55,14 +55,14 @@ class Bar:
         return statistics.median(mine / theirs for mine, theirs in zip(own, other, strict=True))
 
     def holds(self, value: float) -> bool | None:
-        """Whether it is what it must be; None where nothing is demanded."""
+        """Returns whether the target is met; None if there is no target."""
         if self.most is None and self.least is None:
             return None
         return (self.most is None or value <= self.most) and (self.least is None or value >= self.least)
 
     @property
     def demand(self) -> str:
-        """What is demanded, in words."""
+        """Returns the target in words."""
         if self.most is not None:
             return f", at most {self.most:g}"
         return f", at least {self.least:g}" if self.least is not None else ""

@@ -1,7 +1,7 @@
 """The client of all stacks: starts a turn as each stack does it, and sees its end as a reader of its events would.
 
-The end is the commit of the turn's last event. Every stack rings the conversation's channel in Valkey after a commit,
-as the API's streams need it; the bell makes this client look into Postgres for turns that have ended.
+The end is the commit of the turn's last event. Every stack publishes on the conversation's channel in Valkey after a
+commit, as the API's streams need it. On each message, this client checks Postgres for turns that have ended.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class Client:
     @classmethod
     @asynccontextmanager
     async def open(cls, db: Database, doorbell: Doorbell, valkey: Valkey, visitor: Visitor) -> AsyncIterator["Client"]:
-        """A client that listens."""
+        """Opens a client that listens to the channels."""
         client = cls(db, doorbell, visitor, {}, asyncio.Event())
         subscription = valkey.client.pubsub(ignore_subscribe_messages=True)
         await subscription.psubscribe(channel("*"))
@@ -63,7 +63,7 @@ class Client:
             await subscription.aclose()  # type: ignore[no-untyped-call]
 
     async def turn(self, begin: Begin, conversation_id: str) -> tuple[str, float]:
-        """One whole turn: its id, and the seconds from the request to the sight of its end."""
+        """Runs one whole turn; returns its id, and the seconds from the request until its end was seen."""
         began = time.perf_counter()
         turn_id = await begin(conversation_id)
         ended = asyncio.get_running_loop().create_future()
@@ -87,7 +87,8 @@ class Client:
                 self._waiting.pop(str(row["id"])).set_result(now)
 
     def on_perdure(self, routing: Routing) -> Begin:
-        """As POST .../turns does it: admission, turn, message and wake-up in one transaction, then the doorbell."""
+        """Starts a turn as POST .../turns does: admission, turn, message and outbox row in one transaction, then the
+        wake signal."""
 
         async def begin(conversation_id: str) -> str:
             visitor = self.visitor
@@ -102,7 +103,7 @@ class Client:
         return begin
 
     def on_workflow(self, workflow: str, task_queue: str) -> Begin:
-        """By hand on Temporal: the turn's rows, then its workflow."""
+        """Starts a turn of a hand-written Temporal stack: the turn's rows, then its workflow."""
 
         async def begin(conversation_id: str) -> str:
             turn = await self._begin(conversation_id)
@@ -115,7 +116,7 @@ class Client:
         return begin
 
     def on_graph(self, feed: Callable[[bytes], None]) -> Begin:
-        """By hand on LangGraph: the turn's rows, then a line to its process."""
+        """Starts a turn of the LangGraph stack: the turn's rows, then a line to its process."""
 
         async def begin(conversation_id: str) -> str:
             turn = await self._begin(conversation_id)

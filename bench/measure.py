@@ -1,4 +1,4 @@
-"""One batch on one stack: turns one after the other, then 64 at once; with CPU and frontend requests counted."""
+"""One batch on one stack: turns one after the other, then 64 in parallel, with counts of CPU and frontend requests."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ IN_FLIGHT: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What was measured; times in milliseconds, per turn where it says so."""
+    """The measurements; times are in milliseconds, per turn where the name says so."""
 
     latencies_ms: tuple[float, ...]
     seconds: float
@@ -27,7 +27,7 @@ class Batch:
     frontend_a_turn: Mapping[str, float]
     """Requests to Temporal's frontend by operation."""
     others_cpu_share: float
-    """How much of the machine was busy with something else."""
+    """The share of the machine that was busy with other work."""
     turn_ids: tuple[str, ...] = field(repr=False)
 
     @property
@@ -42,12 +42,12 @@ class Batch:
 
     @property
     def cpu_ms(self) -> float:
-        """Of all parts."""
+        """The sum of all parts."""
         return sum(self.cpu_ms_a_turn.values())
 
     @property
     def frontend(self) -> float:
-        """Of all operations."""
+        """The sum of all operations."""
         return sum(self.frontend_a_turn.values())
 
 
@@ -62,11 +62,11 @@ class Bench:
     frontend: Frontend | None
 
     async def alone(self, conversations: Sequence[str]) -> Batch:
-        """One turn after the other."""
+        """Measures turns one after the other."""
         return await self._measured(conversations, 1)
 
     async def loaded(self, conversations: Sequence[str]) -> Batch:
-        """64 in flight."""
+        """Measures with 64 turns in progress."""
         return await self._measured(conversations, IN_FLIGHT)
 
     async def _measured(self, conversations: Sequence[str], in_flight: int) -> Batch:

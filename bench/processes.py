@@ -1,4 +1,4 @@
-"""The worker processes of all stacks: real ones, started together, ended together, their CPU time counted."""
+"""The worker processes of all stacks: real processes that are started and ended together, with their CPU time."""
 
 import asyncio
 import signal
@@ -24,31 +24,31 @@ class Program:
 
     role: str
     arguments: tuple[str, ...]
-    """After the interpreter."""
+    """The interpreter's arguments."""
     fed: bool = False
-    """Takes its work from its stdin."""
+    """True if it reads its work from its stdin."""
 
 
 @dataclass(slots=True)
 class Processes:
-    """The processes that run, by role."""
+    """The running processes, by role."""
 
     folder: Path
     environ: Mapping[str, str]
     running: dict[str, Process] = field(default_factory=dict)
 
     def pid(self, role: str) -> int:
-        """The process id of a role."""
+        """Returns the process id of a role."""
         return self.running[role].pid
 
     def feed(self, role: str, line: bytes) -> None:
-        """Hand a line to a process that is fed."""
+        """Writes a line to the stdin of a process."""
         stdin = self.running[role].stdin
         assert stdin is not None
         stdin.write(line + b"\n")
 
     async def start(self, program: Program) -> None:
-        """Start one and wait until it serves.
+        """Starts one and waits until it serves.
 
         Raises: RuntimeError with the end of its log.
         """
@@ -73,7 +73,7 @@ class Processes:
             raise RuntimeError(f"{program.role} did not start:\n{log.read_text(errors='replace')[-2_000:]}")
 
     async def stop(self) -> None:
-        """SIGTERM to all, SIGKILL to what does not end by it."""
+        """Sends SIGTERM to all, and SIGKILL to those that do not end."""
         for process in self.running.values():
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
@@ -87,7 +87,10 @@ class Processes:
 
 @asynccontextmanager
 async def running(programs: Sequence[Program], folder: Path, environ: Mapping[str, str]) -> AsyncIterator[Processes]:
-    """All of them, until the block ends. Started one by one: on a small machine their imports take turns anyway."""
+    """Runs all of them until the block ends.
+
+    They are started one by one: on a small machine their imports would alternate anyway.
+    """
     processes = Processes(folder, environ)
     try:
         for program in programs:
@@ -98,7 +101,7 @@ async def running(programs: Sequence[Program], folder: Path, environ: Mapping[st
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process and all its descendants, those included that have ended."""
+    """Returns the CPU time of a process and all its descendants, including those that have ended."""
     total = 0.0
     with suppress(psutil.Error):
         root = psutil.Process(pid)
@@ -110,6 +113,6 @@ def cpu_seconds(pid: int) -> float:
 
 
 def machine_cpu_seconds() -> float:
-    """CPU time that the whole machine has been busy for."""
+    """Returns the CPU time for which the whole machine has been busy."""
     times = psutil.cpu_times()
     return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0))

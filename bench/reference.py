@@ -1,6 +1,6 @@
-"""The reference turn: memory and skills, a model call, two tool calls side by side, a model call, the answer.
+"""The reference turn: memory and skills, a model call, two parallel tool calls, a model call, the answer.
 
-What a turn leaves in Postgres is the product; every stack must leave the same, or the comparison is void.
+The product is what a turn leaves in Postgres. Every stack must leave the same, or the comparison is invalid.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ MODEL_ACTIVITIES: Final = ("model.complete", "bench.model")
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """On whose behalf turns are started."""
+    """The user of the turns."""
 
     tenant_id: str
     user_id: str
@@ -32,7 +32,7 @@ class Visitor:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """What one turn left in Postgres, without ids and times."""
+    """The rows that one turn left in Postgres, without ids and times."""
 
     status: str
     answer: str
@@ -42,7 +42,7 @@ class Product:
     events: tuple[tuple[str, int], ...]
 
     def differences(self, other: "Product") -> list[str]:
-        """Which parts of `other` are not the same."""
+        """Returns the parts of `other` that differ."""
         return [
             f"{name}: {getattr(self, name)} and {getattr(other, name)}"
             for name in self.__slots__
@@ -51,7 +51,7 @@ class Product:
 
 
 async def conversations(db: Database, visitor: Visitor, count: int) -> list[str]:
-    """Fresh conversations, each with its working memory; made before anything is measured."""
+    """Creates new conversations with their working memory, before anything is measured."""
     ids = [new_id() for _ in range(count)]
     async with db.transaction(visitor.tenant_id) as tx:
         await tx.execute(
@@ -73,7 +73,7 @@ async def conversations(db: Database, visitor: Visitor, count: int) -> list[str]
 
 
 async def product(db: Database, visitor: Visitor, turn_id: str) -> Product:
-    """What this turn left."""
+    """Returns the product of this turn."""
     async with db.transaction(visitor.tenant_id) as tx:
         turn = await tx.fetchrow("SELECT * FROM turns WHERE id = $1", turn_id)
         messages = await tx.fetch(

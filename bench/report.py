@@ -1,4 +1,4 @@
-"""The table, the ratios and what they say; written to bench/results/ as Markdown and as JSON."""
+"""Writes the table, the ratios and their meaning to bench/results/ as Markdown and as JSON."""
 
 import json
 import os
@@ -19,7 +19,7 @@ _PACKAGES: Final = ("temporalio", "langgraph", "langgraph-checkpoint-postgres", 
 
 
 def write_results(plan: Plan, measured: Sequence[Measured]) -> str:
-    """Write both files and return the Markdown."""
+    """Writes both files and returns the Markdown."""
     now = datetime.now(UTC)
     text = "\n".join(_lines(plan, measured, now)) + "\n"
     RESULTS.mkdir(exist_ok=True)

@@ -1,4 +1,5 @@
-"""One run of the benchmark: everything up, warm, then rounds over all stacks in turn, so that drift hits them alike."""
+"""One run of the benchmark: start and warm up everything, then rounds over all stacks in turn, so that drift hits all
+alike."""
 
 import asyncio
 import json
@@ -32,13 +33,13 @@ APP = Path(__file__).parent / "app"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured."""
+    """The amount of measurement."""
 
     rounds: int
     alone: int
     """Turns one after the other, in each round."""
     loaded: int
-    """Turns with 64 in flight, in each round."""
+    """Turns with 64 in progress, in each round."""
     warm_up: int
 
 
@@ -48,7 +49,7 @@ FULL = Plan(rounds=7, alone=30, loaded=320, warm_up=192)
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All that came of one stack, round by round."""
+    """All measurements of one stack, round by round."""
 
     stack: Stack
     alone: list[Batch]
@@ -58,9 +59,9 @@ class Measured:
 
 
 async def run(plan: Plan, stacks: Sequence[Stack]) -> list[Measured]:
-    """Measure these stacks.
+    """Measures these stacks.
 
-    Raises: RuntimeError where two stacks did not leave the same product, or a turn did not complete.
+    Raises: RuntimeError if two stacks did not leave the same product, or if a turn did not complete.
     """
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(_folder())
@@ -71,7 +72,7 @@ async def run(plan: Plan, stacks: Sequence[Stack]) -> list[Measured]:
             await make_tables(data.postgres.owner)
         programs = list(dict.fromkeys(program for each in stacks for program in each.programs))
         processes = await stack.enter_async_context(running(programs, folder, environ))
-        os.environ.update(environ)  # this process is a client too, by the same variables
+        os.environ.update(environ)  # this process is a client too, with the same variables
         client = await stack.enter_async_context(_client(environ, visitor_token))
         benches = {each.name: _bench(each, client, processes, data) for each in stacks}
         await _warm(plan, benches, client)
@@ -127,9 +128,10 @@ def _bench(stack: Stack, client: Client, processes: Processes, data: DataParts) 
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """A folder for everything of this run, kept where the run fails: the logs of all processes are in it."""
+    """Provides a folder for all files of this run. If the run fails, it is kept, because it has the logs of all
+    processes."""
     folder = Path(tempfile.mkdtemp(prefix="perdure-bench-"))
-    folder.chmod(0o711)  # Postgres passes through it as another user, where we are root
+    folder.chmod(0o711)  # Postgres needs access to it as another user if this process is root
     try:
         yield folder
     except BaseException:
@@ -141,14 +143,14 @@ def _folder() -> Iterator[Path]:
 def _environ(data: DataParts) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
     return {**data.environ(kept), "PERDURE_APP": str(APP), "PERDURE_LOCAL": "1", "PYTHONUNBUFFERED": "1"} | {
-        "PERDURE_EXAMPLES": "false",  # whatever `.env` says: more agents would change the figures
+        "PERDURE_EXAMPLES": "false",  # whatever `.env` contains: more agents would change the figures
         "PERDURE_AUDIT_KEY": secrets.token_hex(32),
         "JWT_SECRET": secrets.token_hex(32),
     }
 
 
 async def _prepare(data: DataParts, environ: Mapping[str, str], folder: Path) -> str:
-    """Roles, schema, the bench agent; the requester's token."""
+    """Creates the roles, the schema and the bench agent; returns the requester's token."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -1,4 +1,4 @@
-"""What Temporal's server says of a stack: requests to its frontend, and the history of a turn."""
+"""Data of Temporal's server about a stack: requests to its frontend, and the history of a turn."""
 
 import asyncio
 import re
@@ -13,7 +13,7 @@ from bench.reference import MODEL_ACTIVITIES
 from perdure.contracts.ids import turn_workflow_id
 
 PAGE_SECONDS: Final = 1.5
-"""The server brings its page up to date once a second."""
+"""The server updates its page once a second."""
 _LINE: Final = re.compile(r"^service_requests\{(?P<labels>[^}]*)\} (?P<count>[0-9.e+]+)$", re.MULTILINE)
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 _NOT_A_TURNS_OWN: Final = frozenset(
@@ -26,7 +26,8 @@ _NOT_A_TURNS_OWN: Final = frozenset(
         "RecordWorkerHeartbeat",
     }
 )
-"""Heartbeats are left out, since they count time and not steps; the others are this benchmark's own or a client's."""
+"""Heartbeats are excluded, because they depend on time and not on steps. The other operations are this benchmark's own
+or a client's."""
 
 
 class Frontend:
@@ -37,7 +38,7 @@ class Frontend:
         self._namespace = namespace
 
     async def requests(self) -> Counter[str]:
-        """Requests so far by operation, of this namespace; waits until the page has caught up."""
+        """Returns the requests so far by operation, for this namespace; waits until the page is up to date."""
         await asyncio.sleep(PAGE_SECONDS)
         async with httpx.AsyncClient() as http:
             page = (await http.get(self._url)).raise_for_status().text
@@ -59,11 +60,11 @@ class History:
     events: int
     size_bytes: int
     model_input_bytes: tuple[int, ...]
-    """Of each model call's activity, in order."""
+    """Values of each model call's activity, in order."""
 
 
 async def history_of(client: Client, turn_id: str) -> History:
-    """What the server stored of this turn's one run."""
+    """Returns the stored history of this turn's single run."""
     handle = client.get_workflow_handle(turn_workflow_id(turn_id))
     await handle.result()
     info = (await handle.describe()).raw_description.workflow_execution_info

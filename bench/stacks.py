@@ -1,4 +1,4 @@
-"""The stacks that are compared: which processes each has, and how a turn is started on it."""
+"""The compared stacks: the processes of each, and how a turn is started on it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Stack:
     on_temporal: bool = True
 
     def begin(self, client: Client, processes: Processes) -> Begin:
-        """How a turn is started on it."""
+        """Starts a turn on it."""
         if self.name == "compact":
             return client.on_perdure(Routing.compact())
         if self.name == "spread":

@@ -1,1 +1,1 @@
-"""Running Perdure elsewhere: the image, and small programs beside it."""
+"""Deployment: the image, and small additional programs."""

@@ -1,7 +1,8 @@
-"""A process of a hand-written stack: `python -m bench.baselines merged --queue turns`, or `graph`, fed by its stdin.
+"""A process of a hand-written stack: `python -m bench.baselines merged --queue turns`, or `graph`, which reads its
+stdin.
 
-Everything that is not the stack itself is as in perdure/worker/queues.py: clients, pools, worker settings, drain.
-`steps` alone keeps the SDK's and the drivers' defaults: sandbox, gRPC compression, pollers, Postgres' plans.
+Everything outside the stack itself is as in perdure/worker/queues.py: clients, pools, worker settings, drain. Only
+`steps` keeps the defaults of the SDK and the drivers: sandbox, gRPC compression, pollers, Postgres's plans.
 """
 
 import argparse
@@ -39,7 +40,7 @@ from perdure.worker.queues import WORKFLOW_TASKS_AT_ONCE, freeze_heap, skip_idle
 
 
 def main() -> None:
-    """Serve until SIGTERM."""
+    """Serves until SIGTERM."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("stack", choices=["steps", "tuned", "merged", "graph"])
     parser.add_argument("--queue", choices=["turns", "llm"], default="turns")
@@ -114,19 +115,19 @@ async def _worker(stack_name: str, queue: str, work: Work) -> Worker:
 
 
 async def _connect_plainly() -> Client:
-    """A client as the SDK's documentation has it, for pydantic models."""
+    """Returns a client as in the SDK's documentation for pydantic models."""
     config = ClientConfig.load_client_connect_config()
     return await Client.connect(**config, data_converter=pydantic_data_converter)
 
 
 def _sandbox() -> WorkflowRunner:
-    """The SDK's default, with what the workflow imports passed through, as its documentation advises."""
+    """Returns the SDK's default runner, with the workflow's imports passed through, as its documentation advises."""
     through = SandboxRestrictions.default.with_passthrough_modules("bench", "perdure", "pydantic")
     return SandboxedWorkflowRunner(restrictions=through)
 
 
 async def _run_graphs(graph: PlainGraph) -> None:
-    """One line of stdin is one turn: the cheapest way in there is, so that no queue is counted against LangGraph."""
+    """Runs a turn for each line of stdin: the cheapest input, so that no queue counts against LangGraph."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     async with asyncio.TaskGroup() as turns:

@@ -1,4 +1,4 @@
-"""Plain LangGraph: the merged steps as nodes, a checkpoint in Postgres after each of them before the next begins."""
+"""Plain LangGraph: the merged steps as nodes, with a checkpoint in Postgres after each one before the next begins."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -15,12 +15,12 @@ from bench.baselines.values import Known, Loaded, Said, Turn
 from bench.baselines.work import Work
 
 SAVERS: Final = 12
-"""A saver has a lock around every statement, also on a pool: with one of them 64 turns would wait for each other."""
+"""A saver locks every statement, even with a pool: with a single saver, 64 turns would wait for each other."""
 _POOL: Final = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row, "options": "-c search_path=public"}
 
 
 class State(TypedDict, total=False):
-    """What a checkpoint holds; plain data, which LangGraph's serializer takes as it is."""
+    """The content of a checkpoint: plain data, which LangGraph's serializer stores unchanged."""
 
     turn: dict[str, Any]
     loaded: dict[str, Any]
@@ -47,7 +47,7 @@ class PlainGraph:
 
     @classmethod
     async def open(cls, work: Work, owner_url: str, stack: AsyncExitStack) -> "PlainGraph":
-        """Connect as the owner, whose tables checkpoints are: they are LangGraph's own and know no tenant."""
+        """Connects as the owner of the checkpoint tables: they are LangGraph's own and have no tenant."""
         pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
             owner_url, min_size=1, max_size=SAVERS, open=False, kwargs=_POOL
         )
@@ -56,7 +56,7 @@ class PlainGraph:
         return cls(work, savers)
 
     async def run(self, turn: Turn) -> None:
-        """One turn, from its input to its end."""
+        """Runs one turn from its input to its end."""
         given: State = {"turn": turn.model_dump(mode="json"), "step": 0}
         config: RunnableConfig = {"configurable": {"thread_id": turn.address.turn_id}}
         await next(self._graphs).ainvoke(given, config, durability="sync")
@@ -90,7 +90,7 @@ async def _after_model(state: State) -> str:
 
 
 async def make_tables(owner_url: str) -> None:
-    """LangGraph's own tables."""
+    """Creates LangGraph's own tables."""
     pool: AsyncConnectionPool[Any] = AsyncConnectionPool(owner_url, min_size=1, max_size=1, open=False, kwargs=_POOL)
     async with pool:
         await AsyncPostgresSaver(pool).setup()

@@ -1,8 +1,8 @@
-"""The honest floor: a workflow by hand with Perdure's merging and routing, and nothing else of Perdure.
+"""The fair lower bound: a hand-written workflow with Perdure's merging and routing, and no other part of Perdure.
 
-Memory and skills load in one activity, the model and the tools record their own results; all but the model is on the
-workflow's own queue, where the tools run eagerly and the load and the end are local activities. Its worker has
-Perdure's settings, no sandbox included. No graph, no claims, no ledger, no heartbeats, no approvals, no stop.
+Memory and skills load in one activity; the model and the tools record their own results. All activities except the
+model's are on the workflow's own queue, where the tools run eagerly and the load and the end are local activities. Its
+worker has Perdure's settings, including no sandbox. It has no graph, claims, ledger, heartbeats, approvals or stop.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class MergedTurn:
 
     @workflow.run
     async def run(self, turn: Turn) -> str:
-        """Runs rounds of tool calls until the model asks for none."""
+        """Runs rounds of tool calls until the model requests none."""
         loaded = await workflow.execute_local_activity(
             "bench.load", turn, result_type=Loaded, start_to_close_timeout=_SHORT
         )
@@ -68,20 +68,20 @@ class MergedActivities:
 
     @activity.defn(name="bench.load")
     async def load(self, turn: Turn) -> Loaded:
-        """Memory and skills."""
+        """Loads memory and skills."""
         return await self._work.load(turn.address, turn.agent_version)
 
     @activity.defn(name="bench.model")
     async def model(self, ask: ModelStep) -> Said:
-        """One model call."""
+        """Makes one model call."""
         return await self._work.model(ask.turn.address, ask.turn.agent_version, ask.step, ask.known)
 
     @activity.defn(name="bench.tool")
     async def tool(self, ask: ToolStep) -> None:
-        """One tool call."""
+        """Makes one tool call."""
         await self._work.tool(ask.turn.address, ask.asked, ask.said)
 
     @activity.defn(name="bench.finish")
     async def finish(self, ask: FinishStep) -> None:
-        """The end."""
+        """Finishes the turn."""
         await self._work.finish(ask.turn.address, ask.said)

@@ -1,7 +1,7 @@
-"""The product writes of the hand-written stacks: the same tables, as few statements as a careful engineer needs.
+"""The product writes of the hand-written stacks: the same tables, with as few statements as a careful engineer needs.
 
-No ledger, no claims, no outbox: that is Perdure's own and not the product. Conversations are locked while a turn is
-started and while it ends, since there is one active turn each; everything runs under row-level security.
+There is no ledger, claim or outbox: those are Perdure's own and not part of the product. A conversation is locked while
+a turn starts and ends, since it has only one active turn. Everything runs under row-level security.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ from perdure.store.events.event_log import NewEvent, NewMessage, write
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A turn that is stored."""
+    """A stored turn."""
 
     address: TurnAddress
     agent_version: str
 
 
 async def begin(tx: Connection, visitor: Visitor, conversation_id: str) -> Begun:
-    """Lock the conversation, refuse a second active turn, write turn and message."""
+    """Locks the conversation, rejects a second active turn, and writes turn and message."""
     row = await tx.fetchrow(
         "SELECT c.active_turn_id, c.message_seq, a.version FROM conversations c JOIN agents a ON a.agent_id = $2 "
         "WHERE c.id = $1 AND c.deleted_at IS NULL FOR UPDATE OF c",
@@ -64,7 +64,7 @@ async def begin(tx: Connection, visitor: Visitor, conversation_id: str) -> Begun
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What a turn starts from."""
+    """The input of a turn."""
 
     user_text: str
     user_name: str
@@ -73,7 +73,7 @@ class Remembered:
 
 
 async def remember(tx: Connection, turn_id: str) -> Remembered:
-    """User, message and working memory, in one statement."""
+    """Reads user, message and working memory in one statement."""
     row = await tx.fetchrow(
         "SELECT m.content, u.name, u.display_name, u.roles, (SELECT jsonb_object_agg(w.field, w.value) "
         "FROM working_memory w WHERE w.conversation_id = t.conversation_id AND w.expires_at > now()) AS working "
@@ -91,7 +91,7 @@ async def remember(tx: Connection, turn_id: str) -> Remembered:
 
 
 async def mark_running(tx: Connection, turn_id: str) -> None:
-    """With the first model call."""
+    """Sets the turn to running, together with the first model call."""
     await tx.execute("UPDATE turns SET status = 'running', started_at = now() WHERE id = $1", turn_id)
 
 
@@ -111,7 +111,7 @@ FROM used, jsonb_to_recordset($6) AS c(call_id text, key text, tool text, tool_v
 
 
 async def answered(tx: Connection, turn_id: str, usage: Usage, calls: Sequence[PlannedCall]) -> None:
-    """What a model call used, and the tool calls that it asked for."""
+    """Writes the usage of a model call and the tool calls that it requested."""
     await tx.execute(
         _USED,
         turn_id,
@@ -136,7 +136,7 @@ async def answered(tx: Connection, turn_id: str, usage: Usage, calls: Sequence[P
 
 
 async def tool_done(tx: Connection, turn_id: str, call_id: str, outcome: JsonValue) -> None:
-    """The result of a tool call."""
+    """Writes the result of a tool call."""
     await tx.execute(
         "UPDATE tool_calls SET state = 'done', outcome = $3, settled_at = now() WHERE turn_id = $1 AND call_id = $2",
         turn_id,
@@ -148,7 +148,7 @@ async def tool_done(tx: Connection, turn_id: str, call_id: str, outcome: JsonVal
 async def finish(
     tx: Connection, address: TurnAddress, answer: str, said: str, messages: Sequence[NewMessage] = ()
 ) -> None:
-    """End the turn, admit the next queued one, write the last messages and events."""
+    """Ends the turn, admits the next queued one, and writes the last messages and events."""
     row = await tx.fetchrow(
         "UPDATE turns SET status = 'completed', ended_at = clock_timestamp(), answer = $2 WHERE id = $1 RETURNING "
         "input_tokens + output_tokens AS tokens, cost_microusd, "

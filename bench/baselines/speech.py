@@ -1,4 +1,4 @@
-"""One model call as the hand-written stacks make it: streamed, its live tokens sent, its tool calls checked."""
+"""One model call of the hand-written stacks: streamed, with live tokens sent and tool calls checked."""
 
 import time
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from perdure.store.events.live import LiveTokens
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """What the model said."""
+    """The model's answer."""
 
     call_id: str
     text: str
@@ -36,7 +36,7 @@ async def speak(
     step: int,
     messages: Sequence[WireMessage],
 ) -> Spoken:
-    """Ask the model and send its words to the readers as they come."""
+    """Calls the model and streams its text to the readers."""
     call_id = model_call_id(step)
     tools = tuple(card.name for card in agent.cards)
     request = _request(agent, messages)

@@ -1,4 +1,5 @@
-"""The seven activities of the step-by-step workflow. Bodies come in and go out; the last one writes the messages."""
+"""The seven activities of the step-by-step workflow. Bodies are inputs and results; the last one writes the
+messages."""
 
 from temporalio import activity
 
@@ -25,7 +26,7 @@ class StepActivities:
 
     @activity.defn(name="bench.memory")
     async def memory(self, turn: Turn) -> Memory:
-        """Read the message, the user and the working memory."""
+        """Reads the message, the user and the working memory."""
         async with self._work.db.transaction(turn.address.tenant_id) as tx:
             found = await records.remember(tx, turn.address.turn_id)
             await write(tx, turn.address, trace.loaded([*found.working]))
@@ -38,7 +39,7 @@ class StepActivities:
 
     @activity.defn(name="bench.skills")
     async def skills(self, turn: Turn) -> Skills:
-        """Read the agent's skills; a version never changes, so it is read from Postgres once a process."""
+        """Reads the agent's skills; a version never changes, so it is read from Postgres once per process."""
         found = self._skills.get(turn.agent_version)
         if found is None:
             async with self._work.db.transaction(turn.address.tenant_id) as tx:
@@ -49,7 +50,7 @@ class StepActivities:
 
     @activity.defn(name="bench.model")
     async def model(self, ask: Ask) -> Answer:
-        """One model call with all its messages in the input."""
+        """Makes one model call with all its messages in the input."""
         address, work = ask.turn.address, self._work
         async with work.db.transaction(address.tenant_id) as tx:
             agent = await work.shelf.at(tx, work.tools.agent_id, ask.turn.agent_version)
@@ -89,7 +90,7 @@ class StepActivities:
 
     @activity.defn(name="bench.tool")
     async def tool(self, ask: ToolAsk) -> WholeMessage:
-        """One tool call with its arguments in the input."""
+        """Makes one tool call with its arguments in the input."""
         address, work, call = ask.turn.address, self._work, ask.call
         pairs = [(each.call_id, each.tool) for each in ask.round.calls]
         said = preview(ask.round.content)
@@ -113,7 +114,7 @@ class StepActivities:
 
     @activity.defn(name="bench.transcript")
     async def transcript(self, ask: Transcript) -> None:
-        """Write the messages and end the turn."""
+        """Writes the messages and ends the turn."""
         answer = ask.messages[-1].content
         async with self._work.db.transaction(ask.turn.address.tenant_id) as tx:
             await records.finish(tx, ask.turn.address, answer, preview(answer), [_new(each) for each in ask.messages])

@@ -1,8 +1,8 @@
-"""The workflow that most would write first: an activity for each step, messages in the workflow, transcript at the end.
+"""The workflow that most engineers would write first: an activity for each step, with the messages in the workflow.
 
-Memory read, skills read, model, two tools, model, transcript: seven activities, eager where they share the workflow's
-queue; the model has a queue of its own, as in Perdure's compact routing. It runs twice: with the SDK's and the
-drivers' defaults (`steps`), and with Perdure's settings (`tuned`).
+There are seven activities: memory read, skills read, model, two tools, model, transcript. They are eager if they share
+the workflow's queue; the model has its own queue, as in Perdure's compact routing. The workflow runs twice: with the
+defaults of the SDK and the drivers (`steps`), and with Perdure's settings (`tuned`).
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from perdure.core.agents.prompts import base_message
 
 WORKFLOW: Final = "BenchSteps"
 TURNS, LLM = "turns", "llm"
-"""Ends of the names of the two queues."""
+"""Suffixes of the names of the two queues."""
 _SHORT: Final = timedelta(seconds=20)
 _LONG: Final = timedelta(seconds=600)
 
@@ -27,7 +27,7 @@ class StepsTurn:
 
     @workflow.run
     async def run(self, turn: Turn) -> str:
-        """Runs rounds of tool calls until the model asks for none."""
+        """Runs rounds of tool calls until the model requests none."""
         memory = await workflow.execute_activity(
             "bench.memory", turn, result_type=Memory, start_to_close_timeout=_SHORT
         )
@@ -59,7 +59,7 @@ class StepsTurn:
 
 
 async def _called(turn: Turn, answer: Answer) -> list[WholeMessage]:
-    """The results of the model's tool calls, which run beside each other."""
+    """Returns the results of the model's tool calls, which run in parallel."""
     results: list[WholeMessage] = await asyncio.gather(
         *(
             workflow.execute_activity(

@@ -21,7 +21,7 @@ class Tools:
         self._http = http
 
     async def run(self, name: str, call_id: str, address: TurnAddress, args: Mapping[str, JsonValue]) -> str:
-        """The result of a call, as the model reads it."""
+        """Returns the result of a call in the form that the model reads."""
         tool = self._tools[name]
         context = ToolContext(
             card=tool.card,

@@ -1,7 +1,7 @@
-"""The durable events of the reference turn, of the same kinds, number and size as Perdure writes them.
+"""The durable events of the reference turn, with the same kinds, number and sizes as Perdure's.
 
-The nodes before and after a step are told by the step that writes next, as Perdure does it: an event costs no
-transaction of its own.
+The node events before and after a step are written together with the next step, as Perdure does it: an event needs no
+separate transaction.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ _LAST_NODES: Final = ("skill_select_node", "approval_node", "synthesis_llm_call"
 
 
 def loaded(fields: Sequence[str]) -> list[NewEvent]:
-    """With the memory read."""
+    """Returns the events of the memory read."""
     return [_start("system_prompt_node"), NewEvent(events.MEMORY_CONTEXT_LOADED, {"fields": [*fields]})]
 
 
 def before_model(step: int, call_id: str, tokens: int) -> list[NewEvent]:
-    """Before model call number `step`; `tokens` is what the turn has used so far."""
+    """Returns the events before model call number `step`; `tokens` is the turn's use so far."""
     began = NewEvent(events.GENERATION_START, {"model": "scripted", "attempt": 1}, call_id)
     if step > 1:
         return [_end("tool_node", tokens), _start("initial_llm_call"), began]
@@ -36,7 +36,7 @@ def before_model(step: int, call_id: str, tokens: int) -> list[NewEvent]:
 
 
 def after_model(call_id: str, text: str, usage: Usage, tools: Sequence[str], seconds: float) -> list[NewEvent]:
-    """When the model has answered."""
+    """Returns the events after the model's answer."""
     used: dict[str, JsonValue] = {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
@@ -56,7 +56,7 @@ def after_model(call_id: str, text: str, usage: Usage, tools: Sequence[str], sec
 
 
 def before_tool(call_id: str, tool: str, *, first: bool, said: str, calls: Sequence[tuple[str, str]]) -> list[NewEvent]:
-    """Before a tool runs; the first of a round tells that the round begins."""
+    """Returns the events before a tool runs; the first of a round includes the start of the round."""
     runs = NewEvent(events.TOOL_EXECUTING, {"tool": tool, "attempt": 1}, call_id)
     if not first:
         return [runs]
@@ -72,12 +72,12 @@ def before_tool(call_id: str, tool: str, *, first: bool, said: str, calls: Seque
 
 
 def after_tool(call_id: str, tool: str, result: str, message_id: str) -> list[NewEvent]:
-    """When a tool has answered."""
+    """Returns the events after a tool's result."""
     return [NewEvent(events.TOOL_RESULT, {"tool": tool, "result": result, "message_id": message_id}, call_id)]
 
 
 def finished(turn_id: str, tokens: int, cost_microusd: int, duration_ms: int, said: str, title: str) -> list[NewEvent]:
-    """The end of the turn, with the title of a conversation that had none."""
+    """Returns the events of the turn's end, including the title of a conversation that had none."""
     done: dict[str, JsonValue] = {
         "execution_id": turn_id,
         "status": "completed",

@@ -1,4 +1,4 @@
-"""What crosses between the steps of the hand-written stacks: frozen pydantic, as in Perdure."""
+"""Values that the steps of the hand-written stacks exchange: frozen pydantic models, as in Perdure."""
 
 from pydantic import JsonValue
 
@@ -7,38 +7,38 @@ from perdure.contracts.values import Tolerant
 
 
 class Turn(Tolerant):
-    """What both workflows start with."""
+    """The input of both workflows."""
 
     address: TurnAddress
     agent_version: str
 
 
 class Loaded(Tolerant):
-    """Memory and skills, as the model is told of them."""
+    """Memory and skills, in the form for the model."""
 
     base: str
     memory: str
 
 
 class Asked(Tolerant):
-    """A tool call that the model asked for; its arguments are in Postgres."""
+    """A tool call that the model requested; its arguments are in Postgres."""
 
     call_id: str
     tool: str
 
 
 class Said(Tolerant):
-    """What a model call came to."""
+    """The result of a model call."""
 
     said: str
     """The start of its text."""
     tokens: int
-    """Of the turn so far."""
+    """Tokens of the turn so far."""
     calls: tuple[Asked, ...] = ()
 
 
 class Known(Tolerant):
-    """What a model call must be told, beside the turn."""
+    """The input of a model call besides the turn."""
 
     loaded: Loaded
     tokens: int = 0
@@ -68,7 +68,7 @@ class FinishStep(Tolerant):
 
 
 class Memory(Tolerant):
-    """What the memory activity of the step-by-step workflow returns: bodies ride in the workflow there."""
+    """The result of the step-by-step workflow's memory activity; its bodies are part of the workflow."""
 
     user_text: str
     user_name: str
@@ -77,7 +77,7 @@ class Memory(Tolerant):
 
 
 class Skills(Tolerant):
-    """What its skills activity returns."""
+    """The result of its skills activity."""
 
     persona: str
     listed: str
@@ -117,11 +117,11 @@ class Ask(Tolerant):
 
 
 class Answer(Tolerant):
-    """What its model activity returns."""
+    """The result of its model activity."""
 
     message: WholeMessage
     tokens: int
-    """Of this call, input and output."""
+    """Tokens of this call, input and output."""
 
 
 class ToolAsk(Tolerant):

@@ -1,7 +1,7 @@
-"""The steps of the turn as an engineer writes them who wants few hops: each does its work and records it.
+"""The steps of the turn for an engineer who wants few hops: each does its work and records it.
 
-The merged workflow calls them as activities, plain LangGraph as nodes. What crosses between two steps is small:
-bodies are read from Postgres where they are used.
+The merged workflow calls them as activities, plain LangGraph as nodes. The values between two steps are small: bodies
+are read from Postgres where they are used.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ class Work:
     shelf: AgentShelf
 
     async def load(self, address: TurnAddress, agent_version: str) -> Loaded:
-        """Memory and skills, in one step."""
+        """Loads memory and skills in one step."""
         async with self.db.transaction(address.tenant_id) as tx:
             agent = await self.shelf.at(tx, self.tools.agent_id, agent_version)
             remembered = await records.remember(tx, address.turn_id)
@@ -49,7 +49,7 @@ class Work:
         return Loaded(base=base + skills, memory=memory_message(remembered.working))
 
     async def model(self, address: TurnAddress, agent_version: str, step: int, known: Known) -> Said:
-        """One model call, which records message, usage, planned calls and events."""
+        """Makes one model call and records message, usage, planned calls and events."""
         async with self.db.transaction(address.tenant_id) as tx:
             agent = await self.shelf.at(tx, self.tools.agent_id, agent_version)
             said = await _conversation(tx, address)
@@ -76,7 +76,7 @@ class Work:
         return Said(said=preview(spoken.text), tokens=known.tokens + spoken.usage.tokens, calls=calls)
 
     async def tool(self, address: TurnAddress, asked: Asked, said: Said) -> None:
-        """One tool call, which records its result."""
+        """Makes one tool call and records its result."""
         first = asked.call_id == said.calls[0].call_id
         pairs = [(call.call_id, call.tool) for call in said.calls]
         async with self.db.transaction(address.tenant_id) as tx:
@@ -95,7 +95,7 @@ class Work:
         await self.live.wake(address.conversation_id)
 
     async def finish(self, address: TurnAddress, said: Said) -> None:
-        """The end; the answer is the last that the model said."""
+        """Finishes the turn; the answer is the model's last text."""
         async with self.db.transaction(address.tenant_id) as tx:
             answer: str = await tx.fetchval(
                 "SELECT content FROM messages WHERE turn_id = $1 AND role = 'assistant' ORDER BY seq DESC LIMIT 1",
@@ -106,7 +106,8 @@ class Work:
 
 
 async def _conversation(tx: Connection, address: TurnAddress) -> list[prompts.Said]:
-    """The conversation in its order; results of one round in the order of their calls, whichever came first."""
+    """Returns the conversation in order. Results of one round are in the order of their calls, whichever finished
+    first."""
     rows = await tx.fetch(
         "SELECT turn_id, role, content, calls, call_id FROM (SELECT * FROM messages WHERE conversation_id = $1 "
         "AND in_transcript ORDER BY seq DESC LIMIT 200) recent ORDER BY seq",

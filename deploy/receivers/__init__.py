@@ -1,1 +1,1 @@
-"""Ready receivers of notices: small programs of their own that need of Perdure its address and a secret."""
+"""Ready-made webhook receivers: small separate programs that need only Perdure's address and a secret."""

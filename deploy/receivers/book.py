@@ -1,4 +1,4 @@
-"""What a receiver remembers: deliveries that came, and for each approval where its message is and how new it is."""
+"""The state of a receiver: seen deliveries, and for each approval its message and how recent it is."""
 
 import sqlite3
 import time
@@ -24,7 +24,7 @@ class Book:
             file.executescript(_TABLES)
 
     def is_news(self, notice: dict[str, Any]) -> bool:
-        """Whether this delivery has not come before, and says something newer than the approval's message does."""
+        """Returns whether this delivery is new, and newer than the state in the approval's message."""
         approval = notice["approval"]
         with closing(self._open()) as file:
             came = file.execute("SELECT 1 FROM seen WHERE delivery = ?", (notice["id"],)).fetchone()
@@ -36,13 +36,13 @@ class Book:
         return known is None or ((approval["version"], approval["status"]) != known and approval["version"] >= known[0])
 
     def place(self, approval_id: str) -> str:
-        """Where the approval's message is; empty where there is none."""
+        """Returns the place of the approval's message; empty if there is none."""
         with closing(self._open()) as file:
             row = file.execute("SELECT place FROM messages WHERE approval = ?", (approval_id,)).fetchone()
         return str(row[0]) if row else ""
 
     def write_down(self, notice: dict[str, Any], place: str) -> None:
-        """This delivery is done; its approval's message is at `place`."""
+        """Records this delivery as done; its approval's message is at `place`."""
         approval = notice["approval"]
         with closing(self._open()) as file, file:
             file.execute("DELETE FROM seen WHERE at < ?", (time.time() - 2 * VALID_SECONDS,))

@@ -1,6 +1,7 @@
-"""How a notice comes in: verified, once, one at a time, and answered only when its message is out.
+"""The endpoint for webhooks: each one is verified, processed once and one at a time.
 
-A notice whose message could not be sent is answered 502; Perdure sends it again.
+It is acknowledged only after its message is sent. If the message cannot be sent, the response is 502, and Perdure sends
+the webhook again.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from deploy.receivers.book import Book
 from perdure.sdk.webhooks import NotANotice, read
 
 Tell = Callable[[dict[str, Any], str], Awaitable[str]]
-"""Say this notice; given where the approval's message is, where it is then."""
+"""Sends the message of this webhook. It receives the place of the approval's message, and returns its new place."""
 _MOST_BYTES = 65_536
 _log = structlog.get_logger(__name__)
 
@@ -25,7 +26,7 @@ class NotTold(Exception):
 
 
 class Door:
-    """The route of notices."""
+    """Returns the webhook route."""
 
     def __init__(self, secret: str, book: Book, tell: Tell) -> None:
         self._secret, self._book, self._tell = secret, book, tell

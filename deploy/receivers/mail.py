@@ -1,7 +1,9 @@
-"""Notices by e-mail: a message for each approval, and an answer to it as it is decided or expires. A mail that is out
-cannot be rewritten; its thread says what became of it. Nobody decides by mail: the link leads to the page.
+"""Webhooks as e-mail: a message for each approval, and a reply to it when it is decided or expires.
 
-    python -m deploy.receivers.mail
+A sent mail cannot be changed, so the outcome is in its thread. Decisions by mail are not possible: the link leads to
+the page.
+
+  python -m deploy.receivers.mail
 """
 
 import asyncio
@@ -27,7 +29,7 @@ Tls = Literal["starttls", "implicit", "none"]
 
 @dataclass(frozen=True, slots=True)
 class MailConfig:
-    """What the operator says."""
+    """The operator's settings."""
 
     secret: str = field(repr=False)
     sender: str
@@ -46,9 +48,9 @@ class Mail:
         self._config = config
 
     async def tell(self, notice: dict[str, Any], place: str) -> str:
-        """Send the first mail of an approval, or the next of its thread."""
+        """Sends the first mail of an approval, or the next one of its thread."""
         if place and is_open(notice["approval"]):
-            return place  # a handover or a vote: nothing that a mail would change
+            return place  # a reassignment or a vote, which change nothing in a mail
         message = self._message(notice, place)
         try:
             await asyncio.to_thread(self._send, message)
@@ -86,13 +88,13 @@ def _asked(approval: dict[str, Any]) -> str:
 
 
 def create_receiver(config: MailConfig, book: Book) -> Starlette:
-    """The program's application."""
+    """Returns the program's application."""
     door = Door(config.secret, book, Mail(config).tell)
     return Starlette(routes=[Route("/perdure", door.__call__, methods=["POST"])])
 
 
 def main() -> None:
-    """Serve."""
+    """Runs the server."""
     tls = os.environ.get("SMTP_TLS", "starttls")
     if tls not in ("starttls", "implicit", "none"):
         raise SystemExit("SMTP_TLS is starttls, implicit or none")

@@ -1,9 +1,10 @@
-"""Notices in a Slack channel: a message for each approval, rewritten as it is decided or expires.
+"""Webhooks in a Slack channel: a message for each approval, updated when it is decided or expires.
 
-What has a low risk may be decided by its buttons, as the person who pressed them: each Slack user is linked to a
-Perdure token of the label `chat`. Nobody decides as the bot, and Perdure itself refuses such a token anything else.
+Calls with a low risk can be decided with its buttons, as the user who pressed them: each Slack user is linked to a
+Perdure token with the label `chat`. No decision is made as the bot, and Perdure itself rejects all other uses of such a
+token.
 
-    python -m deploy.receivers.slack
+  python -m deploy.receivers.slack
 """
 
 import hashlib
@@ -33,7 +34,7 @@ _DECISIONS = {"approve": {"decision": "approve"}, "reject": {"decision": "reject
 
 @dataclass(frozen=True, slots=True)
 class SlackConfig:
-    """What the operator says."""
+    """The operator's settings."""
 
     perdure: str
     secret: str = field(repr=False)
@@ -52,7 +53,7 @@ class Slack:
         self._config, self._http = config, http
 
     async def tell(self, notice: dict[str, Any], place: str) -> str:
-        """Write the message, or write it anew."""
+        """Posts the message, or updates it."""
         said = {"text": headline(notice["approval"]), "blocks": _blocks(notice)}
         if place:
             channel, _, ts = place.partition(" ")
@@ -76,7 +77,7 @@ class Slack:
         return Response(status_code=200)
 
     async def _decide(self, user: str, decision: str, about: dict[str, str]) -> str:
-        """As the person whom this Slack user is linked to; why not, in words, where it was refused."""
+        """Decides as the user that this Slack user is linked to; returns the reason in words if it was rejected."""
         token = self._config.people.get(user)
         if token is None:
             return "You are not linked to anybody in Perdure; decide on the page."
@@ -133,12 +134,12 @@ def _button(decision: str, about: str) -> dict[str, Any]:
 
 
 def _plain(text: str) -> str:
-    """Text that Slack takes for nothing else: no link, no mention."""
+    """Returns text that Slack does not interpret: no links, no mentions."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def create_receiver(config: SlackConfig, book: Book, http: httpx.AsyncClient) -> Starlette:
-    """The program's application."""
+    """Returns the program's application."""
     slack = Slack(config, http)
     door = Door(config.secret, book, slack.tell)
     return Starlette(
@@ -150,7 +151,7 @@ def create_receiver(config: SlackConfig, book: Book, http: httpx.AsyncClient) ->
 
 
 def main() -> None:
-    """Serve."""
+    """Runs the server."""
     people = Path(os.environ["SLACK_PEOPLE"])
     if people.stat().st_mode & 0o077:
         raise SystemExit(f"{people} holds tokens: chmod 600 it")

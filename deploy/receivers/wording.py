@@ -1,20 +1,20 @@
-"""What a message says of an approval: facts of the record, never a model's words."""
+"""The text of a message about an approval: facts of the record, never a model's text."""
 
 import json
 from typing import Any
 
 MOST_CHARACTERS = 1_500
-"""Arguments that are longer are looked at on their page, and decided on there."""
+"""Maximum length of arguments in a message; longer ones are read and decided on their page."""
 _OPEN = "pending"
 
 
 def is_open(approval: dict[str, Any]) -> bool:
-    """Whether somebody may still decide."""
+    """Returns whether a decision is still possible."""
     return bool(approval["status"] == _OPEN)
 
 
 def headline(approval: dict[str, Any]) -> str:
-    """One line."""
+    """Returns the headline."""
     what = f"{approval['tool']} ({approval['risk']} risk)"
     if is_open(approval):
         return f"Approval wanted: {what}"
@@ -23,7 +23,7 @@ def headline(approval: dict[str, Any]) -> str:
 
 
 def facts(approval: dict[str, Any]) -> list[str]:
-    """The lines below it."""
+    """Returns the lines below it."""
     lines = [f"Asked for by {approval['requested_by']}, agent {approval['agent']}"]
     if is_open(approval):
         to_whom = approval["assignee"] or f"the role {approval['reviewer_role']}"
@@ -32,7 +32,8 @@ def facts(approval: dict[str, Any]) -> list[str]:
 
 
 def arguments(approval: dict[str, Any]) -> str:
-    """The exact arguments, every character visible; empty where they were not told or do not fit a message."""
+    """Returns the exact arguments with every character visible; empty if they are not included or too long for a
+    message."""
     if "args" not in approval:
         return ""
     text = json.dumps(approval["args"], ensure_ascii=True, indent=1, sort_keys=True)
@@ -40,5 +41,5 @@ def arguments(approval: dict[str, Any]) -> str:
 
 
 def may_be_decided_here(approval: dict[str, Any]) -> bool:
-    """Whether the message has buttons: of low risk, still open, and seen whole."""
+    """Returns whether the message has buttons: low risk, still open, and all arguments shown."""
     return approval["risk"] == "low" and is_open(approval) and bool(arguments(approval)) and "digest" in approval

@@ -1,6 +1,4 @@
-"""Loading app folders: content goes in, agents, skills and tools come out. The engine knows an app only through this
-door.
-"""
+"""Loads app folders into agents, skills and tools. The engine accesses apps only through this package."""
 
 from perdure.apps.agents import ALWAYS_OFFERED, Engine
 from perdure.apps.code_blocks import BlockCheck, BlockFault, Tried, check_source, first_computed_line, schema_as_called

@@ -1,4 +1,4 @@
-"""An agent from its YAML file: every mistake with its line, not only the first."""
+"""Loads an agent from its YAML file and reports all mistakes with their lines."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -31,11 +31,11 @@ from perdure.contracts.skills import SKILL_ID_PATTERN, CodeBlock, Skill
 from perdure.contracts.values import Frozen
 from perdure.core.approvals.decisions import ROLES, USER_NAME
 
-# --- What an agent's file names of its app, put in its place: skills with all that they depend on, the persona's text.
+# --- Resolution of the skills (with all dependencies) and the persona that an agent's file names.
 
 
 class _WrittenOut(Frozen):
-    """A skill in the agent's own file. Rules, blocks and the like have files of their own, so they need a folder."""
+    """A skill in the agent's own file. Rules, blocks and similar parts have their own files, so they need a folder."""
 
     id: str = Field(pattern=SKILL_ID_PATTERN)
     name: str
@@ -44,7 +44,7 @@ class _WrittenOut(Frozen):
 
 
 def put_in_place(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[dict[str, Any], list[AppProblem]]:
-    """The fields of an agent with `skills` and `persona` as the engine needs them, and what is wrong with them."""
+    """Returns the agent's fields with resolved `skills` and `persona`, and the mistakes."""
     skills, problems = _skills(value, file, content)
     problems += _block_mistakes(skills, file)
     problems += _fence_mistakes(value, skills, file, content)
@@ -54,7 +54,7 @@ def put_in_place(value: dict[str, Any], file: YamlFile, content: Content) -> tup
 
 
 def _skills(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[list[Skill], list[AppProblem]]:
-    """The agent's skills: the root skill first, each followed by what it depends on, none twice."""
+    """Returns the agent's skills: the root skill first, each followed by its dependencies, none twice."""
     listed = value.get("skills") or []
     if not isinstance(listed, list):
         return [], [file.problem(("skills",), "must be a list of ids of skill folders, or of skills written out")]
@@ -79,7 +79,7 @@ def _skills(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[li
 
 
 def _named(listed: list[Any], file: YamlFile) -> tuple[list[tuple[Place, str]], dict[str, Skill], list[AppProblem]]:
-    """The ids that `skills` lists, each with its place; those that are written out, by id; and what is wrong."""
+    """Returns the ids in `skills`, each with its place; the skills that are written inline, by id; and the mistakes."""
     named: list[tuple[Place, str]] = []
     written: dict[str, Skill] = {}
     problems: list[AppProblem] = []
@@ -108,7 +108,7 @@ def _missing(skill_id: str, content: Content) -> str:
 
 
 def _block_mistakes(skills: list[Skill], file: YamlFile) -> Iterator[AppProblem]:
-    """A name stands for one block, however many skills bring it (S0-41)."""
+    """Checks that a name means one block, however many skills contain it."""
     first: dict[str, tuple[str, CodeBlock]] = {}
     for skill in skills:
         for block in skill.blocks:
@@ -136,7 +136,7 @@ def _fence_mistakes(
 
 
 def _persona(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[dict[str, Any], list[AppProblem]]:
-    """The text of the persona that the agent names."""
+    """Returns the text of the persona that the agent names."""
     key = value.get("persona_key")
     if not isinstance(key, str) or not key:
         return {}, []
@@ -150,15 +150,16 @@ def _persona(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[d
     return {"persona": text}, []
 
 
-# --- An agent's `approvals:` held against what can come true: a request that nobody can ever decide on is refused here.
-# Here and not in the policy's own form, since versions that were published without this check must still be read. Who
-# is there under a name is not known before the app runs; what nobody can be called is.
+# --- Checks that an agent's `approvals:` can be satisfied: a request that no user could ever decide on is rejected
+# here. The check is not part of the policy's model, since versions that were published without it must stay readable.
+# Which users exist is unknown before the app runs; names that are not valid for any user are known.
 
 _APPROVALS = "approvals"
 
 
 def unmet_policy(stated: object, file: YamlFile) -> list[AppProblem]:
-    """What can never come true of the `approvals:` of `file`; nothing where it has not its form, told elsewhere."""
+    """Returns the parts of the `approvals:` of `file` that can never be satisfied. An invalid form is reported
+    elsewhere."""
     try:
         policy = ApprovalPolicy.model_validate(stated)
     except ValidationError:
@@ -176,7 +177,7 @@ def _unmet(policy: ApprovalPolicy) -> Iterator[tuple[Place, str]]:
             yield ("reviewers", index), _NOBODY.format(name)
     if policy.fallback_reviewer and not re.fullmatch(USER_NAME, policy.fallback_reviewer):
         yield ("fallback_reviewer",), _NOBODY.format(policy.fallback_reviewer)
-    # An escalation begins a second time of the same length.
+    # An escalation starts a second period of the same length.
     open_seconds = policy.expires_seconds * (2 if policy.on_timeout is OnTimeout.ESCALATE else 1)
     if policy.fallback_reviewer and policy.fallback_after_seconds >= open_seconds:
         yield (
@@ -189,10 +190,10 @@ def _unmet(policy: ApprovalPolicy) -> Iterator[tuple[Place, str]]:
 _NOBODY = "no user can be called {!r}: a name is small letters, digits, '.', '_' and '-', and begins with a letter"
 
 
-# --- What an app is checked against.
+# --- The environment that an app is checked against.
 
 ALWAYS_OFFERED = ("entity_resolve", "context_assemble")
-"""The core tools of every agent that does not say `core_tools: false` (S0-41)."""
+"""The core tools of every agent without `core_tools: false`."""
 
 MEMORY_TOOLS = (
     *("memory_search", "memory_read", "memory_list", "memory_history"),
@@ -203,28 +204,28 @@ MEMORY_TOOLS = (
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What the engine that will run an app offers."""
+    """The features of the engine that will run an app."""
 
     core_tools: Collection[str] = (*ALWAYS_OFFERED, "create_entity", *MEMORY_TOOLS)
-    """Names that any agent may use and no app's tool or code block may take."""
+    """Names that any agent can use and that no tool or code block of an app can have."""
     topologies: Collection[str] | None = None
-    """Names of the registered topologies; None leaves them unchecked."""
+    """Names of the registered topologies; None skips the check."""
     script: type[BaseModel] | None = None
-    """The form of a scripted model's rules; None leaves it unchecked."""
+    """The form of a scripted model's rules; None skips the check."""
     expires_seconds: int = EXPIRES_SECONDS
-    """How long a request stays open where an agent's `approvals:` does not say it (S0-54)."""
+    """How long a request stays open if an agent's `approvals:` does not set it."""
     reserved: Collection[str] = ()
-    """Names that are kept and never offered; an app adds its own by `reserved:` in app.yaml (S0-50)."""
+    """Names that are reserved and never offered; an app adds its own with `reserved:` in app.yaml."""
     check_block: BlockCheck = check_source
-    """What is wrong with a code block; a sandbox brings its type checker here."""
+    """Returns the mistakes of a code block; a sandbox provides its type checker here."""
     try_block: Trial | None = None
-    """Runs the examples of a block's card; None leaves them unrun."""
+    """Runs the examples of a block's card; None skips them."""
 
 
 def read_agent(path: Path, content: Content, engine: Engine) -> tuple[AgentDefinition | None, list[AppProblem]]:
-    """The agent in `path`, or None and why.
+    """Returns the agent in `path`, or None, and the mistakes.
 
-    `script:` may be the path of a file, relative to this one; its content is then part of the agent's version.
+    `script:` can be the path of a file, relative to this one. Its content is then part of the agent's version.
     """
     file = read_yaml(path)
     if not isinstance(file, YamlFile):
@@ -259,7 +260,7 @@ def read_agent(path: Path, content: Content, engine: Engine) -> tuple[AgentDefin
 
 
 def _script_beside(name: str, file: YamlFile) -> tuple[Any, YamlFile, list[AppProblem]]:
-    """The content of the script's own file, and where its mistakes are reported."""
+    """Returns the content of the script's own file, and the file in which its mistakes are reported."""
     path = file.path.parent / name
     script = read_yaml(path) if path.is_file() else None
     if script is None:
@@ -281,7 +282,7 @@ def _script_problems(script: Any, file: YamlFile, place: Place, engine: Engine) 
 
 def _unknown_names(value: Mapping[str, Any], file: YamlFile, content: Content, engine: Engine) -> list[AppProblem]:
     known = {*content.tools, *engine.core_tools}
-    # These have a mistake of their own, with its own message.
+    # These have their own mistakes with their own messages.
     elsewhere = (
         {*content.lost}
         | {block.name for skill in content.skills.skills.values() for block in skill.blocks}
@@ -305,7 +306,8 @@ def _unknown_names(value: Mapping[str, Any], file: YamlFile, content: Content, e
 
 
 def _lost_tools(named: object, file: YamlFile, content: Content) -> list[AppProblem]:
-    """A line for each tool file that does not load: it says itself why, here only what that costs the agent."""
+    """Returns a line for each tool file that does not load. The file's own mistake has the reason; this one has the
+    consequence for the agent."""
     lost: dict[Path, list[str]] = {}
     for name in named if isinstance(named, list) else []:
         if isinstance(name, str) and name in content.lost:

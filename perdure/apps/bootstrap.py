@@ -1,13 +1,13 @@
-"""Before the first start of a version: roles, schema, content, and in local mode the three users with their tokens.
+"""Prepares the first start of a version: roles, schema, apps, and in local mode the three users with their tokens.
 
-`python -m perdure.apps.bootstrap` may be repeated; it changes only what is not there. Its last line of output is JSON
-with the local tokens, which are kept in a file of mode 0600 of the data folder; Postgres knows their hashes only; and
-with the agents that are left out, and why; and with the setup code, by which the first person registers, until somebody
-has.
-`python -m perdure.apps.bootstrap --admin NAME` makes the first administrator of a deployment that is not local, and
-prints the token once.
-If an app is asked for, by PERDURE_APP or PERDURE_EXAMPLES, its agents are published and all others are withdrawn. If
-none is, nothing is published and nothing is withdrawn. `--withdraw` withdraws the others in both cases.
+`python -m perdure.apps.bootstrap` can be repeated; it changes only what is missing. Its last line of output is JSON
+with the local tokens, the agents that are left out with the reasons, and the setup code. The tokens are stored in a
+file of mode 0600 in the data folder; Postgres contains only their hashes. The setup code registers the first user and
+is printed until one has registered. `python -m perdure.apps.bootstrap --admin NAME` creates the first administrator of
+a deployment that is not local, and prints the token once.
+
+If PERDURE_APP or PERDURE_EXAMPLES requests an app, its agents are published and all others are withdrawn. Otherwise
+nothing is published and nothing is withdrawn. `--withdraw` withdraws the others in both cases.
 """
 
 import argparse
@@ -43,32 +43,33 @@ from perdure.store.valkey import Valkey
 
 LOCAL_TENANT = "local"
 MODEL_SECRET = "model"
-"""The credential of the models that PERDURE_MODELS names."""
+"""The API key of the models that PERDURE_MODELS names."""
 ADMIN_ROLES = ["admin", "reviewer"]
 LOCAL_USERS = {"requester": ["requester"], "reviewer": ["reviewer"], "admin": ADMIN_ROLES}
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What is there now."""
+    """The state after a run."""
 
     tokens: dict[str, str]
-    """By user name: of the local users, or of the new administrator."""
+    """Tokens by user name: of the local users, or of the new administrator."""
     left_out: tuple[str, ...]
-    """Lines that tell which agents are not there, and why."""
+    """Lines about the agents that are left out, with the reasons."""
     setup_code: str = ""
-    """Lets the first person register; empty once the tenant has people."""
+    """The code that registers the first user; empty once the tenant has users."""
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """If no app was asked for: the agents that stay published, by app."""
+    """If no app was requested: the agents that stay published, by app."""
 
 
 async def prepare(
     settings: Settings, admin: str = "", tenant: str = LOCAL_TENANT, *, withdraw: bool = False
 ) -> Prepared:
-    """Do all of it; with `admin`, make that administrator. If no app is asked for, the published agents stay as they
-    are, unless `withdraw` is set.
+    """Runs all steps; if `admin` is given, creates that administrator.
 
-    Raises: asyncpg's errors; SystemExit where a variable is missing; CallerError where `admin` was erased.
+    If no app is requested, the published agents stay as they are, unless `withdraw` is set.
+
+    Raises: asyncpg's errors; SystemExit if a variable is missing; CallerError if `admin` was erased.
     """
     owner_url = needed(settings.database_owner_url, "DATABASE_OWNER_URL")
     model = await _server_model(settings)
@@ -80,7 +81,7 @@ async def prepare(
     await _provisioned(settings, owner_url)
     found: Catalogue | None = None
     if not await is_newest(owner_url):
-        # Beside each other: a first start checks every block, which takes as long as the migrations.
+        # In parallel: a first start checks every block, which takes as long as the migrations.
         checking = _checked(settings)
         found, _ = await asyncio.gather(checking, bring_up(owner_url))
     owner = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
@@ -95,7 +96,7 @@ async def prepare(
         await _sealed(owner, keyring)
         if admin:
             return Prepared(await _administrator(owner, settings, tenant, admin, keyring), missing, kept=kept)
-        await users.ensure_tenant(owner, settings.tenant)  # somebody may register in it
+        await users.ensure_tenant(owner, settings.tenant)  # a user can register in it
         code = await _setup_code(owner, settings)
         tokens = await _local_users(owner, settings, keyring) if settings.local else {}
         return Prepared(tokens, missing, code, kept)
@@ -104,7 +105,7 @@ async def prepare(
 
 
 async def _provisioned(settings: Settings, owner_url: str) -> None:
-    """Make the roles and the database, if an administrator of Postgres is named."""
+    """Creates the roles and the database, if an administrator of Postgres is configured."""
     if settings.database_admin_url is not None:
         await provision(
             settings.database_admin_url.get_secret_value(),
@@ -117,19 +118,19 @@ async def _provisioned(settings: Settings, owner_url: str) -> None:
 async def _administrator(
     owner: asyncpg.Connection, settings: Settings, tenant: str, admin: str, keyring: Keyring
 ) -> dict[str, str]:
-    """Make the tenant's administrator; the token by that name."""
+    """Creates the tenant's administrator and returns the token by that name."""
     token = _fresh_token(admin)
     await _user(owner, tenant, admin, ADMIN_ROLES, token, keyring)
-    async with owner.transaction():  # the user may have been there before, as something less
+    async with owner.transaction():  # the user may already exist with fewer roles
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", tenant)
         await users.grant(owner, tenant, admin, ADMIN_ROLES)
     if tenant == settings.tenant:
-        await _setup_code(owner, settings)  # now it has a person
+        await _setup_code(owner, settings)  # now it has a user
     return {admin: token}
 
 
 async def _local_users(owner: asyncpg.Connection, settings: Settings, keyring: Keyring) -> dict[str, str]:
-    """Make the local users; their tokens by name."""
+    """Creates the local users and returns their tokens by name."""
     tokens = _kept_tokens(settings.home / "tokens.json")
     for name, roles in LOCAL_USERS.items():
         try:
@@ -140,7 +141,7 @@ async def _local_users(owner: asyncpg.Connection, settings: Settings, keyring: K
 
 
 async def _published(owner: asyncpg.Connection) -> dict[str, list[str]]:
-    """The published agents by app."""
+    """Returns the published agents by app."""
     async with owner.transaction():
         await users.ensure_tenant(owner, content.SHARED)
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
@@ -155,7 +156,7 @@ def _by_app(agents: Sequence[tuple[str, PublishedAgent]]) -> dict[str, list[str]
 
 
 async def _catalogue(owner: asyncpg.Connection, settings: Settings) -> Catalogue:
-    """The apps, where agents have been published before: their blocks are not checked again."""
+    """Loads the apps. Blocks of agents that were published before are not checked again."""
     async with owner.transaction():
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
         checked = block_digests([agent for _, agent in await content.list_agents(owner)])
@@ -169,9 +170,9 @@ async def _checked(settings: Settings, checked: Collection[str] = frozenset()) -
 
 
 async def _server_model(settings: Settings) -> str:
-    """The model that plays in the script's place; empty where each agent has its own.
+    """Returns the model that replaces the scripted one; empty if each agent keeps its own.
 
-    Raises: SystemExit where none of those that are named answers.
+    Raises: SystemExit if none of the configured models responds.
     """
     if not settings.models:
         return ""
@@ -188,7 +189,7 @@ async def _server_model(settings: Settings) -> str:
 
 
 async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settings, model: str) -> tuple[str, ...]:
-    """Put the apps' agents in place, and say what is wrong with the rest; which of them are left out."""
+    """Publishes the apps' agents and reports the mistakes of the others; returns those that are left out."""
     if found.unchecked:
         sys.stderr.write(f"warning: the types of code blocks were not checked: {found.unchecked}\n")
     published: list[tuple[str, PublishedAgent]] = []
@@ -221,8 +222,8 @@ async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settin
 
 
 def _tell(lines: Iterable[str], left_out: Collection[str], settings: Settings) -> None:
-    """Write these to stderr. `perdure up` shows what is left out in its last block: such a line is marked as
-    information, so that it is only in the log of the step (perdure/local/output.py)."""
+    """Writes these lines to stderr. `perdure up` shows what is left out in its last block, so such a line is marked as
+    information: it appears only in the log of the step (perdure/local/output.py)."""
     later = {each.strip() for each in left_out} if settings.local else set()
     for line in lines:
         mark = "INFO " if line.removeprefix("warning: ") in later else ""
@@ -230,7 +231,7 @@ def _tell(lines: Iterable[str], left_out: Collection[str], settings: Settings) -
 
 
 def _withdrawn(before: Sequence[tuple[str, PublishedAgent]], found: Catalogue) -> list[str]:
-    """A line for each app that was published before and is not asked for any more."""
+    """Returns a line for each app that was published before and is no longer requested."""
     asked = {app.name for app in found.apps}
     return [
         f"the app {app} is not published any more ({', '.join(agents)}): its conversations stay, and take no message"
@@ -241,7 +242,7 @@ def _withdrawn(before: Sequence[tuple[str, PublishedAgent]], found: Catalogue) -
 
 @asynccontextmanager
 async def _met(settings: Settings) -> AsyncIterator[ServerMet | None]:
-    """Where it is written down how an MCP server was met; None where there is no Valkey."""
+    """Yields the function that records contacts with MCP servers, or None if there is no Valkey."""
     if settings.redis_url is None:
         yield None
         return
@@ -262,8 +263,11 @@ async def _user(
 
 
 async def _setup_code(owner: asyncpg.Connection, settings: Settings) -> str:
-    """The code by which the tenant's first person registers; empty if it has people. The embedded stack keeps the code
-    in a file, so that its next start can print it again; elsewhere each run makes a new one, which voids the old."""
+    """Returns the code with which the tenant's first user registers; empty if it has users.
+
+    The embedded stack stores the code in a file, so that its next start can print it again. Elsewhere each run creates
+    a new code, which invalidates the old one.
+    """
     kept = settings.home / SETUP_CODE_FILE
     before = _kept_code(kept) if settings.local else ""
     async with owner.transaction():
@@ -280,12 +284,12 @@ async def _setup_code(owner: asyncpg.Connection, settings: Settings) -> str:
 def _kept_code(path: Path) -> str:
     try:
         return path.read_text().strip()
-    except (OSError, UnicodeDecodeError):  # what cannot be read is replaced
+    except (OSError, UnicodeDecodeError):  # an unreadable one is replaced
         return ""
 
 
 async def _sealed(owner: asyncpg.Connection, keyring: Keyring) -> None:
-    """Vouch for audit rows that are older than signing."""
+    """Seals audit rows of all tenants that are older than signing."""
     for row in await owner.fetch("SELECT tenant_id FROM tenants"):
         async with owner.transaction():
             await owner.execute("SELECT set_config('perdure.tenant', $1, true)", row["tenant_id"])
@@ -293,7 +297,7 @@ async def _sealed(owner: asyncpg.Connection, keyring: Keyring) -> None:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Replace the file as a whole, readable by its owner only."""
+    """Replaces the file as a whole, readable only by its owner."""
     fresh = _private(path, text)
     fresh.replace(path)
 
@@ -308,10 +312,10 @@ def _private(path: Path, text: str) -> Path:
 
 
 def _made(path: Path) -> None:
-    """A key of the local stack, made once."""
+    """Returns a key of the local stack, created once."""
     fresh = _private(path, secrets.token_hex(32) + "\n")
     with suppress(FileExistsError):
-        os.link(fresh, path)  # whole or not at all, and never over one that is there
+        os.link(fresh, path)  # written completely or not at all, and never over an existing one
     fresh.unlink()
 
 
@@ -320,9 +324,9 @@ def _fresh_token(name: str) -> str:
 
 
 def _kept_tokens(path: Path) -> dict[str, str]:
-    """The local tokens, made once.
+    """Returns the local tokens, created once.
 
-    Raises: SystemExit with what to do, where they cannot be read.
+    Raises: SystemExit with advice if they cannot be read.
     """
     try:
         kept = {str(name): str(token) for name, token in json.loads(path.read_text()).items()}
@@ -340,7 +344,7 @@ def _kept_tokens(path: Path) -> dict[str, str]:
 
 
 def _no_app(kept: Mapping[str, Sequence[str]]) -> str:
-    """What to tell the operator if no app was asked for."""
+    """Returns the message for the operator if no app was requested."""
     if not kept:
         return "No agent is published: set PERDURE_APP to your app folders, here and for the workers.\n"
     apps = "; ".join(f"{app} ({', '.join(agents)})" for app, agents in kept.items())
@@ -352,7 +356,7 @@ def _no_app(kept: Mapping[str, Sequence[str]]) -> str:
 
 
 def main() -> None:
-    """Parse, prepare, print the tokens and the setup code."""
+    """Parses the arguments, runs the steps, and prints the tokens and the setup code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--admin", default="", metavar="NAME", help="make this administrator and print the token")
     parser.add_argument("--tenant", default=LOCAL_TENANT, help="whose administrator it is")
@@ -365,12 +369,12 @@ def main() -> None:
     settings = Settings()
     log_from(settings.log_level)
     done = asyncio.run(prepare(settings, asked.admin, asked.tenant, withdraw=asked.withdraw))
-    if not settings.local and not app_folders(settings.apps, settings.examples):  # `perdure up` says it itself
+    if not settings.local and not app_folders(settings.apps, settings.examples):  # `perdure up` prints it itself
         sys.stderr.write(_no_app(done.kept))
     said: dict[str, object] = {"tokens": done.tokens, "left_out": done.left_out, "kept": done.kept}
     if done.setup_code:
         said["setup_code"] = done.setup_code
-        if not settings.local:  # `perdure up` says it in its own words
+        if not settings.local:  # `perdure up` prints its own message
             sys.stderr.write(
                 f"The setup code of the tenant {settings.tenant}: {done.setup_code}\n"
                 "The first person registers with it, as the administrator, within 24 hours: at /sign-in, or with "

@@ -1,4 +1,4 @@
-"""The code blocks of a skill: `blocks/<name>.py`, which defines `run`, beside `blocks/<name>.yaml`, its schemas."""
+"""The code blocks of a skill: `blocks/<name>.py`, which defines `run`, with its schemas in `blocks/<name>.yaml`."""
 
 import ast
 import json
@@ -25,17 +25,17 @@ from perdure.apps.files import (
 from perdure.contracts.skills import SKILL_ID_PATTERN, CodeBlock, DataTable
 from perdure.contracts.values import Frozen
 
-# --- A code block's source against the subset that every sandbox understands, and its `run` against the input schema.
-# What is refused here is refused for clarity, not for safety: the sandbox is what holds a block. A sandbox's own type
-# checker is asked through `Engine.check_block`.
+# --- Checks of a code block's source: the subset that every sandbox supports, and `run` against the input schema. They
+# are for clear messages, not for safety: the sandbox confines a block. A sandbox's own type checker is called through
+# `Engine.check_block`.
 
 
 @dataclass(frozen=True, slots=True)
 class BlockFault:
-    """One thing that a block may not do."""
+    """One mistake of a block."""
 
     line: int | None
-    """In its source, from 1."""
+    """Line of its source, from 1."""
     message: str
 
 
@@ -43,11 +43,11 @@ _VALUE = ast.Assign | ast.AnnAssign | ast.Pass
 _COMPUTES = ast.Call | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.BinOp | ast.Subscript
 _LOOSE = "stands outside of any function, so each call would run it: put it into run, or into a function that run calls"
 BlockCheck = Callable[[CodeBlock], Sequence[BlockFault]]
-"""What is wrong with a block; nothing where it may run."""
+"""Returns the mistakes of a block; empty if it can run."""
 
 
 def schema_as_called(block: CodeBlock) -> dict[str, JsonValue]:
-    """The schema of what `run` is called with: the input, and `data` beside it where the block needs tables."""
+    """Returns the schema of `run`'s arguments: the input, and also `data` if the block needs tables."""
     if not block.needs:
         return block.input
     own, required = block.input.get("properties"), block.input.get("required")
@@ -60,7 +60,7 @@ def schema_as_called(block: CodeBlock) -> dict[str, JsonValue]:
 
 
 def check_source(block: CodeBlock) -> list[BlockFault]:
-    """The check where no sandbox brings its own: it compiles, keeps to the subset, and `run` takes the input."""
+    """The check without a sandbox's own: the source compiles, uses only the subset, and `run` accepts the input."""
     tree = _compiled(block.source)
     if isinstance(tree, BlockFault):
         return [tree]
@@ -68,7 +68,8 @@ def check_source(block: CodeBlock) -> list[BlockFault]:
 
 
 def check_alone(source: str) -> list[BlockFault]:
-    """The same without what takes a card: where that has mistakes, the source's own are told all the same."""
+    """Does the same without the checks that need a card, so that the source's mistakes are reported even if the card
+    has some."""
     tree = _compiled(source)
     return [tree] if isinstance(tree, BlockFault) else _in_order(_beyond_the_subset(tree))
 
@@ -76,7 +77,7 @@ def check_alone(source: str) -> list[BlockFault]:
 def _compiled(source: str) -> ast.Module | BlockFault:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # a warning of the compiler is a mistake of the author
+            warnings.simplefilter("error")  # compiler warnings count as mistakes
             tree = ast.parse(source)
             compile(tree, "block", "exec", dont_inherit=True)
     except SyntaxError as error:
@@ -96,7 +97,7 @@ def _in_order(faults: Sequence[BlockFault]) -> list[BlockFault]:
 
 
 def first_computed_line(source: str) -> int | None:
-    """The line of the first value at the top of a block that is more than a literal; None where all are literals."""
+    """Returns the line of the first top-level value of a block that is not a literal, or None."""
     for node in ast.parse(source).body:
         value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
         if value is not None and any(isinstance(each, _COMPUTES) for each in ast.walk(value)):
@@ -105,11 +106,11 @@ def first_computed_line(source: str) -> int | None:
 
 
 def _is_loose(node: ast.stmt) -> bool:
-    """Whether a statement of the top does something, where only imports, functions and values may stand."""
+    """Returns whether a top-level statement has an effect. Only imports, functions and values are allowed."""
     match node:
         case ast.Expr(value=ast.Constant()):  # a docstring, or ...
             return False
-        case ast.ClassDef():  # told by itself
+        case ast.ClassDef():  # reported separately
             return False
     return not isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | _VALUE)
 
@@ -139,7 +140,7 @@ def _faults(node: ast.AST) -> Iterator[BlockFault]:
 
 
 def _run_faults(tree: ast.Module, schema: dict[str, JsonValue]) -> Iterator[BlockFault]:
-    """What keeps the last `run` of the source from being called with what fits the schema."""
+    """Returns why the last `run` of the source cannot be called with arguments that match the schema."""
     run = next((node for node in reversed(tree.body) if isinstance(node, ast.FunctionDef) and node.name == "run"), None)
     if run is None:
         yield BlockFault(1, "defines no function run: its parameters are the input, what it returns is the result")
@@ -166,35 +167,35 @@ def _run_faults(tree: ast.Module, schema: dict[str, JsonValue]) -> Iterator[Bloc
             yield BlockFault(each.lineno, f"run needs {each.arg}, which the input {why}: give it a default")
 
 
-# --- The examples of a block's card: each runs, and where it says what it comes to, that is what it must come to.
-# Only a command that checks an app runs them; a worker that loads it does not.
+# --- Examples of a block's card: each runs, and its result must equal the stated one, if any. Only a command that
+# checks an app runs them; a worker that loads it does not.
 
 _SHOWN_CHARACTERS = 120
 
 
 class ExampleForm(Frozen):
-    """An entry under `examples:` of a card; those under `input.examples` are inputs alone."""
+    """An entry under `examples:` of a card. Entries under `input.examples` are only inputs."""
 
     input: dict[str, JsonValue]
     output: dict[str, JsonValue] | None = None
-    """What `run` returns for it; left out, any result will do that the schema allows."""
+    """The expected result of `run`; if omitted, any result that matches the schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What one run came to."""
+    """The result of one run."""
 
     value: JsonValue = None
     fault: str = ""
-    """Why there is no value; empty where there is one."""
+    """Why there is no value; empty if there is one."""
     line: int | None = None
-    """Of the block, where the fault has one."""
+    """The line of the block, if the fault has one."""
     spent: bool = False
-    """It used up its time: further examples would as well."""
+    """The run reached its time limit; further examples would too."""
 
 
 Trial = Callable[[CodeBlock, Mapping[str, JsonValue], Mapping[str, JsonValue]], Tried | None]
-"""One run of a block with these inputs and these tables by name; None where nothing can be run here."""
+"""Runs a block once with these inputs and these tables by name. None means that nothing can run here."""
 
 
 def example_mistakes(
@@ -204,7 +205,7 @@ def example_mistakes(
     card: YamlFile,
     trial: Trial,
 ) -> Iterator[AppProblem]:
-    """What is wrong with the examples of a block that has no other mistake, each at its line of the card."""
+    """Returns the mistakes of the examples of an otherwise valid block, each with its line of the card."""
     listed = block.input.get("examples")
     given: list[tuple[Place, JsonValue, JsonValue]] = [
         (("input", "examples", index), inputs, None)
@@ -228,7 +229,7 @@ def example_mistakes(
 
 
 def difference(value: JsonValue, expected: JsonValue, place: str = "") -> str | None:
-    """The first place where JSON differs, in words; 2 and 2.0 are one number, 1 and true are two things."""
+    """Returns the first place at which two JSON values differ, in words. 2 and 2.0 are equal; 1 and true are not."""
     if isinstance(value, dict) and isinstance(expected, dict):
         for name in (*expected, *value):
             here = f"{place}.{name}" if place else name
@@ -267,25 +268,25 @@ class _BlockForm(Frozen):
     output: dict[str, JsonValue]
     needs: tuple[str, ...] = ()
     examples: tuple[ExampleForm, ...] = ()
-    """Not published: what they say is only checked."""
+    """Checked only, not published."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockScope:
-    """What a block is checked against."""
+    """The environment that a block is checked against."""
 
     registered: Collection[str]
-    """Names of tools that the engine or the app has, which no block may shadow (S0-50)."""
+    """Names of tools of the engine or the app, which no block can have."""
     reserved: Collection[str]
-    """Names that are kept and never offered."""
+    """Names that are reserved and never offered."""
     tables: Mapping[str, DataTable | None]
-    """The app's data tables; None for one with mistakes."""
+    """The app's data tables; None for an invalid one."""
     check: BlockCheck
     trial: Trial | None = None
-    """Runs its examples; None where nobody asks for that."""
+    """Runs its examples; None skips them."""
 
     def name_fault(self, name: str) -> str | None:
-        """Why no block may have this name; None where it may."""
+        """Returns why no block can have this name, or None."""
         if not _NAME.fullmatch(name):
             return f"{name!r} is no name of a block: lower-case letters, digits and _, starting with a letter"
         if name in self.registered:
@@ -296,12 +297,12 @@ class BlockScope:
 
 
 def block_names(skill: Path) -> set[str]:
-    """The names of the blocks in a skill's folder, whatever is wrong with them."""
+    """Returns the names of the blocks in a skill's folder, including invalid ones."""
     return {path.stem for path in skill.glob("blocks/*.yaml")} | {path.stem for path in skill.glob("blocks/*.py")}
 
 
 def read_blocks(skill: Path, scope: BlockScope) -> tuple[tuple[CodeBlock, ...], list[AppProblem]]:
-    """The blocks of the skill in this folder, by name."""
+    """Returns the blocks of the skill in this folder, by name."""
     blocks: list[CodeBlock] = []
     problems: list[AppProblem] = []
     for name in sorted(block_names(skill)):
@@ -335,7 +336,8 @@ def _read_block(stem: Path, scope: BlockScope) -> tuple[CodeBlock | None, list[A
     if not source or not _NAME.fullmatch(stem.name) or form.effect not in _EFFECTS or form.risk not in _RISKS:
         return None, problems
     block = CodeBlock.model_validate({**form.model_dump(exclude={"examples"}), "name": stem.name, "source": source})
-    check = check_source if has_mistakes(problems) else scope.check  # what is wrong already is worth no type checker
+    # the type checker is skipped if there are mistakes already
+    check = check_source if has_mistakes(problems) else scope.check
     problems += _told(source_path, check(block))
     if scope.trial is not None and not has_mistakes(problems):
         tables = {name: table.body for name in block.needs if (table := scope.tables[name]) is not None}

@@ -1,5 +1,6 @@
-"""What an agent's file says under `assembly:`, put in its place: the registry that it names, cut to the tools that it
-lists, with a warning where the list leaves out what one of them depends on (S1-24).
+"""Resolves `assembly:` of an agent's file: the registry that it names, reduced to the listed tools.
+
+If the list omits a dependency of one of its tools, there is a warning.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,19 +16,18 @@ from perdure.core.agents.safety_keywords import Question, is_phrase
 from perdure.core.calls.context_assembly import left_out, phases
 from perdure.sdk.tools import Tool
 
-# --- The registries of an app, `pipelines/<name>.yaml`: the tools that put a turn's context together, each with what it
-# depends on.
-# What could not run is refused here, so that no turn can come upon it (S1-22, S1-23).
+# --- Registries of an app, `pipelines/<name>.yaml`: the tools that assemble a turn's context, with their dependencies.
+# A registry that could not run is rejected here, so that no turn encounters it.
 
 Registry = tuple[PipelineToolConfig, ...]
 SAID = "said"
-"""The parameter of a tool that hears the conversation."""
+"""The parameter of a tool that receives the conversation."""
 
 
 def read_pipelines(
     folder: Path, tools: Mapping[str, Tool], lost: Collection[str]
 ) -> tuple[dict[str, Registry | None], list[AppProblem]]:
-    """The registries by name, None for one with mistakes. `lost` are tools whose own file does not load."""
+    """Returns the registries by name, None for an invalid one. `lost` are tools whose own file does not load."""
     registries: dict[str, Registry | None] = {}
     problems: list[AppProblem] = []
     for path in sorted(path for path in folder.glob("pipelines/*") if path.suffix in (".yaml", ".yml")):
@@ -70,7 +70,7 @@ def _read(file: YamlFile, tools: Mapping[str, Tool], lost: Collection[str]) -> t
 
 
 def _place_of(names: Sequence[object], cycle: str) -> int:
-    """The first tool of the registry that the cycle names."""
+    """Returns the first tool of the registry that the cycle names."""
     circle = cycle.partition(": ")[2].split(" -> ")
     return next(index for index, name in enumerate(names) if name in circle)
 
@@ -108,7 +108,7 @@ def _tool_mistakes(
 
 
 def parameters_of(card: ToolCard) -> list[str]:
-    """The names of a tool's parameters."""
+    """Returns the names of a tool's parameters."""
     found = card.parameters.get("properties")
     return [*found] if isinstance(found, dict) else []
 
@@ -117,13 +117,13 @@ _TOOLS: Place = ("assembly", "tools")
 
 
 def put_assembly(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[dict[str, Any], list[AppProblem]]:
-    """The agent's fields with the assembly as the engine needs it, and what is wrong with it."""
+    """Returns the agent's fields with the resolved assembly, and the mistakes."""
     own, needed = value.get("assembly"), value.get("topology") == TOPOLOGY
     if not isinstance(own, dict):
         why = f"the topology {TOPOLOGY} needs `assembly:`"
         return value, [file.problem(("topology",), why)] if needed and own is None else []
     entries = _entries(own.get("tools"))
-    if entries is not None:  # whatever else is wrong, a name alone is no mistake
+    if entries is not None:  # even with other mistakes, a plain name is valid
         own = {**own, "tools": entries}
         value = {**value, "assembly": own}
     if not needed:
@@ -133,7 +133,7 @@ def put_assembly(value: dict[str, Any], file: YamlFile, content: Content) -> tup
     problems = [*_stage_mistakes(value, file), *_danger_mistakes(own.get("danger"), file)]
     name = own.get("pipeline")
     if not isinstance(name, str):
-        return value, problems  # what pydantic says of it is enough
+        return value, problems  # pydantic's message is sufficient
     registry = content.pipelines.get(name)
     if registry is None:
         hint = did_you_mean(name, content.pipelines)
@@ -141,7 +141,7 @@ def put_assembly(value: dict[str, Any], file: YamlFile, content: Content) -> tup
         return value, [*problems, file.problem(("assembly", "pipeline"), why)]
     if entries is None:
         if "tools" in own:
-            return value, problems  # it is no list
+            return value, problems  # it is not a list
         entries = [{"name": config.name} for config in registry]
     problems += [*_mistakes(entries, registry, file, content)]
     names = [each["name"] for each in entries if isinstance(each, dict) and "name" in each]
@@ -156,14 +156,15 @@ def put_assembly(value: dict[str, Any], file: YamlFile, content: Content) -> tup
 
 
 def _entries(listed: object) -> list[Any] | None:
-    """What a list of tools says, each as a mapping; None where it is no list."""
+    """Returns the entries of a list of tools as mappings, or None if it is not a list."""
     if not isinstance(listed, list):
         return None
     return [{"name": each} if isinstance(each, str) else each for each in listed]
 
 
 def _stage_mistakes(value: Mapping[str, Any], file: YamlFile) -> Iterator[AppProblem]:
-    """Each question needs instructions, and these alone: a persona or a caller's own prompt could talk it over."""
+    """Checks that each question has its own instructions and nothing else: a persona or a caller's own system prompt
+    could override them."""
     stages = value.get("stages")
     for question in Question:
         stage = stages.get(question.value) if isinstance(stages, dict) else None
@@ -173,7 +174,7 @@ def _stage_mistakes(value: Mapping[str, Any], file: YamlFile) -> Iterator[AppPro
 
 
 def _danger_mistakes(danger: object, file: YamlFile) -> Iterator[AppProblem]:
-    """Each phrase must be one that can be found in a message."""
+    """Checks that each phrase can be searched in a message."""
     for category, phrases in danger.items() if isinstance(danger, dict) else ():
         for index, phrase in enumerate(phrases if isinstance(phrases, list) else []):
             if isinstance(phrase, str) and not is_phrase(phrase):

@@ -1,4 +1,4 @@
-"""What is wrong with an app folder, told so that its author finds the place."""
+"""Reads files of an app folder and reports their mistakes with the place."""
 
 import json
 import os
@@ -26,10 +26,10 @@ class AppProblem:
 
     file: Path
     line: int | None
-    """From 1; None where the mistake has no line, such as a file that is missing."""
+    """Line number from 1; None if the mistake has no line, such as a missing file."""
     message: str
     warning: bool = False
-    """True for what is told and loaded all the same."""
+    """True if the mistake is reported but the content is still loaded."""
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.line else f"{self.file}"
@@ -37,12 +37,12 @@ class AppProblem:
 
 
 def has_mistakes(problems: Iterable[AppProblem]) -> bool:
-    """Whether these keep what they are about from being loaded."""
+    """Returns whether any of these prevents loading; warnings do not."""
     return not all(problem.warning for problem in problems)
 
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, or the choices where there are few, or nothing."""
+    """Returns `; did you mean 'x'?`, or the choices if there are few, or an empty text."""
     choices = sorted(known)
     close = get_close_matches(wrong, choices, n=1)
     if close:
@@ -50,15 +50,15 @@ def did_you_mean(wrong: str, known: Iterable[str]) -> str:
     return f"; known: {', '.join(choices)}" if 0 < len(choices) <= 8 else ""
 
 
-# --- A file of plain text, or why it cannot be taken.
+# --- Plain text files.
 
 MOST_TEXT_BYTES = 65_536
-"""Of one persona, template, artifact, skill or block: each is sent to a model or a sandbox whole, and kept by every
-version of its agents."""
+"""Maximum size of one persona, template, artifact, skill or block. Each is sent to a model or a sandbox as a whole, and
+is stored in every version of its agents."""
 
 
 def read_text(path: Path, most_bytes: int = MOST_TEXT_BYTES) -> str | AppProblem:
-    """The text at `path`, lines ended by `\\n`; a byte order mark is passed over."""
+    """Returns the text at `path` with `\\n` line ends; a byte order mark is ignored."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -76,45 +76,47 @@ def read_text(path: Path, most_bytes: int = MOST_TEXT_BYTES) -> str | AppProblem
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-# --- A YAML file together with the line of each of its values.
+# --- YAML files with the line of each value.
 
 Place = tuple[str | int, ...]
-"""The way to a value: keys and list positions."""
+"""The path to a value: keys and list positions."""
 
 _MOST_NODES = 100_000
 _YAML_DEPTH_LIMIT = 100
-"""What is nested deeper is refused by its events: both composers recurse, and libyaml's ends the process (measured)."""
+"""Deeper nesting is rejected at the event level: both composers recurse, and libyaml's crashes the process (measured).
+"""
 _FAST: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""By libyaml where PyYAML was built with it: the files of a large app in 40 ms instead of 250. What it stumbles over is
-read again by the other one, which says better what is wrong."""
+"""Uses libyaml if PyYAML was built with it: 40 ms instead of 250 for the files of a large app. If it fails, the other
+loader reads the file again, because its messages are better."""
 
 
 @dataclass(frozen=True, slots=True)
 class YamlFile:
-    """What a file says, and where it says it."""
+    """The values of a file, with their lines."""
 
     path: Path
     value: Any
     lines: dict[Place, int] = field(default_factory=dict)
 
     def line(self, place: Place) -> int:
-        """The line of the value at `place`, or of the nearest one around it."""
+        """Returns the line of the value at `place`, or of the nearest enclosing one."""
         for length in range(len(place), -1, -1):
             if place[:length] in self.lines:
                 return self.lines[place[:length]]
         return 1
 
     def problem(self, place: Place, message: str) -> AppProblem:
-        """A mistake at `place`."""
+        """Returns a mistake at `place`."""
         return AppProblem(self.path, self.line(place), message)
 
     def warning(self, place: Place, message: str) -> AppProblem:
-        """Something at `place` that is told and loaded all the same."""
+        """Returns a warning at `place`; the content is still loaded."""
         return AppProblem(self.path, self.line(place), message, warning=True)
 
 
 def read_yaml(path: Path) -> YamlFile | list[AppProblem]:
-    """The file at `path`, or why it cannot be taken: not there, not YAML, a key given twice (YAML keeps the last)."""
+    """Returns the file at `path`, or why it is invalid: missing, not YAML, or a repeated key (YAML uses the last
+    one)."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -123,7 +125,7 @@ def read_yaml(path: Path) -> YamlFile | list[AppProblem]:
 
 
 def parse_yaml(path: Path, text: str) -> YamlFile | list[AppProblem]:
-    """The same for a text of the file at `path`, whose lines are the file's own from the first."""
+    """Does the same for a text of the file at `path`; its line numbers are those of the file."""
     try:
         return _parsed(path, text, _FAST)
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -142,7 +144,10 @@ def _explained(path: Path, text: str) -> YamlFile | list[AppProblem]:
 
 
 def _parsed(path: Path, text: str, kind: type[Any]) -> YamlFile | list[AppProblem]:
-    """Raises: YAMLError, ValueError, RecursionError."""
+    """Parses the text.
+
+    Raises: YAMLError, ValueError, RecursionError.
+    """
     if (deep := _too_deep(text, kind)) is not None:
         return [AppProblem(path, deep, f"is nested deeper than {_YAML_DEPTH_LIMIT} levels")]
     loader = kind(text)
@@ -161,7 +166,7 @@ def _parsed(path: Path, text: str, kind: type[Any]) -> YamlFile | list[AppProble
 
 
 def _too_deep(text: str, kind: type[Any]) -> int | None:
-    """The line where it gets too deep; None where it does not.
+    """Returns the line at which the nesting is too deep, or None.
 
     Raises: YAMLError.
     """
@@ -190,7 +195,7 @@ def _walk(path: Path, node: yaml.Node, place: Place, lines: dict[Place, int], pr
             if key.tag == "tag:yaml.org,2002:merge":
                 continue
             if key.tag == "tag:yaml.org,2002:bool" and key.value.lower() not in ("true", "false"):
-                key.tag = "tag:yaml.org,2002:str"  # YAML 1.1 reads the key `on` as true, which nobody means
+                key.tag = "tag:yaml.org,2002:str"  # YAML 1.1 reads the key `on` as true, which no author intends
             if key.tag != "tag:yaml.org,2002:str":
                 problems.append(AppProblem(path, line, f"the key {key.value!r} must be text; put it in quotes"))
                 continue
@@ -201,7 +206,7 @@ def _walk(path: Path, node: yaml.Node, place: Place, lines: dict[Place, int], pr
             _walk(path, value, (*place, key.value), lines, problems)
 
 
-# --- A value of a YAML file against the form that it must have: every mistake with its line, not only the first.
+# --- Validation of YAML values against a model: every mistake with its line.
 
 Form = TypeVar("Form", bound=BaseModel)
 _VALUE_DEPTH_LIMIT = 64
@@ -210,7 +215,7 @@ _VALUE_DEPTH_LIMIT = 64
 def read_form(
     model: type[Form], value: object, file: YamlFile, place: Place = ()
 ) -> tuple[Form | None, list[AppProblem]]:
-    """`value`, which stands at `place` of `file`, as a `model`; None where anything is wrong with it."""
+    """Returns `value` at `place` of `file` as a `model`, or None if it has a mistake."""
     if not isinstance(value, dict):
         return None, [file.problem(place, "must be a list of fields with their values")]
     unfit = dict(unstorable(value, place))
@@ -226,7 +231,8 @@ def read_form(
 def unknown_fields(
     model: type[BaseModel], value: Mapping[str, Any], file: YamlFile, place: Place = ()
 ) -> list[AppProblem]:
-    """Fields of `value`, at any depth, that `model` has not: also where the model itself would let them pass."""
+    """Returns the fields of `value`, at any depth, that `model` does not have, even if the model itself would ignore
+    them."""
     problems = []
     for name, inner in value.items():
         if name not in model.model_fields:
@@ -248,8 +254,8 @@ def unknown_fields(
 def told(
     error: ValidationError, file: YamlFile, place: Place, but: Collection[Place] = (), unknown: bool = False
 ) -> list[AppProblem]:
-    """What pydantic found, each with its line, except at the places in `but`; unknown fields, which `unknown_fields`
-    tells better, only where asked for."""
+    """Returns pydantic's errors with their lines, except at the places in `but`. Unknown fields are included only on
+    request, since `unknown_fields` reports them better."""
     problems = []
     for each in error.errors(include_url=False, include_input=False):
         where = (*place, *each["loc"])
@@ -265,7 +271,7 @@ def unfit_problem(file: YamlFile, place: Place, why: str) -> AppProblem:
 
 
 def unstorable(value: object, place: Place = ()) -> Iterator[tuple[Place, str]]:
-    """The places of what jsonb cannot hold, and why."""
+    """Yields the places of values that jsonb cannot store, with the reasons."""
     if len(place) > _VALUE_DEPTH_LIMIT:
         yield place, f"is nested deeper than {_VALUE_DEPTH_LIMIT} levels"
     elif isinstance(value, dict):
@@ -287,21 +293,22 @@ def unstorable(value: object, place: Place = ()) -> Iterator[tuple[Place, str]]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model in an annotation: itself, or that of an optional value or of a tuple's items."""
+    """Returns the model in an annotation: itself, or that of an optional value or of a tuple's items."""
     if get_origin(annotation) in (Union, UnionType, tuple):
         return next(filter(None, map(_model_in, get_args(annotation))), None)
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
-# --- A JSON file as JSON means it: no name twice in one object, no NaN, nothing that jsonb cannot hold.
+# --- JSON files, read strictly: no repeated name in one object, no NaN, and only values that jsonb can store.
 
 
 class _Twice(ValueError):
-    """A name that is given twice, of which JSON would keep the last."""
+    """A repeated name; JSON would use the last one."""
 
 
 def parse_json(path: Path, text: str, called: str) -> Any | AppProblem:
-    """The value of `text`, which the file at `path` holds, or why it cannot be taken; `called` is the whole of it."""
+    """Returns the value of `text`, the content of the file at `path`, or why it is invalid. `called` names the whole
+    value."""
     try:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=float)
     except json.JSONDecodeError as error:
@@ -324,7 +331,7 @@ def _object(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
     return seen
 
 
-# --- A Markdown file that begins with YAML between two lines of `---`, each part with the lines of the whole file.
+# --- Markdown files that start with YAML between two lines of `---`. Each part keeps the line numbers of the file.
 
 _FENCE = "---"
 _HEADING = re.compile(r"## +(?P<title>.*?)[ #]*\Z")
@@ -337,7 +344,7 @@ class Section:
 
     title: str
     line: int
-    """Of its heading, in the file."""
+    """The line of its heading in the file."""
     text: str
 
 
@@ -351,7 +358,7 @@ class FrontMatter:
     """The line after the second fence."""
 
     def sections(self) -> Iterator[Section]:
-        """The sections of the body; a heading inside fenced code is none."""
+        """Returns the sections of the body. Headings inside fenced code do not count."""
         title, start, lines, fence = "", 0, [], ""
         for number, line in enumerate(self.body.split("\n"), self.body_line):
             mark = _CODE_FENCE.match(line)
@@ -369,7 +376,7 @@ class FrontMatter:
 
 
 def read_front_matter(path: Path) -> FrontMatter | list[AppProblem]:
-    """The file at `path`, or why it cannot be taken."""
+    """Returns the file at `path`, or why it is invalid."""
     text = read_text(path)
     if isinstance(text, AppProblem):
         return [text]
@@ -379,24 +386,24 @@ def read_front_matter(path: Path) -> FrontMatter | list[AppProblem]:
     end = next((number for number, line in enumerate(lines[1:], 1) if line.rstrip() == _FENCE), None)
     if end is None:
         return [AppProblem(path, 1, "the fields that begin here are never ended by a second line of ---")]
-    front = parse_yaml(path, "\n" + "\n".join(lines[1:end]))  # an empty line for the fence keeps the numbers
+    front = parse_yaml(path, "\n" + "\n".join(lines[1:end]))  # an empty line for the fence keeps the line numbers
     if not isinstance(front, YamlFile):
         return front
     return FrontMatter(front, "\n".join(lines[end + 1 :]).strip("\n"), _first_line(lines, end + 1) + 1)
 
 
 def _first_line(lines: list[str], start: int) -> int:
-    """The index of the first line from `start` that is not empty."""
+    """Returns the index of the first non-empty line from `start`."""
     return next((number for number in range(start, len(lines)) if lines[number]), start)
 
 
-# --- JSON Schemas that authors write: every mistake with its place, before any value is checked against one.
+# --- JSON Schemas that authors write: every mistake with its place, before any value is validated against them.
 
 
 def schema_mistakes(schema: object, file: YamlFile, place: Place) -> Iterator[AppProblem]:
-    """What keeps the value at `place` from being the schema of an object."""
+    """Returns why the value at `place` cannot be the schema of an object."""
     if not isinstance(schema, dict):
-        return  # told as a wrong type already
+        return  # already reported as a wrong type
     try:
         Draft202012Validator.check_schema(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
     except SchemaError as error:
@@ -429,7 +436,8 @@ def _references(value: object, place: Place) -> Iterator[tuple[Place, str]]:
 
 
 def _leads_somewhere(schema: Mapping[str, Any], reference: str) -> bool:
-    """Whether a JSON pointer into the schema finds a schema; anchors and other documents are not read."""
+    """Returns whether a JSON pointer within the schema finds a schema. Anchors and other documents are not
+    supported."""
     if reference == "#":
         return True
     if not reference.startswith("#/"):
@@ -443,14 +451,14 @@ def _leads_somewhere(schema: Mapping[str, Any], reference: str) -> bool:
     return isinstance(found, Mapping | bool)
 
 
-# --- Links in an app folder that lead out of it: they would bring in what whoever reads the folder never saw.
+# --- Links in an app folder that lead out of it: they would include files that a reviewer of the folder never saw.
 
 READ = ("app.yaml", "agents", "tools", "skills", "personas", "rules", "data", "scripts", "mcp")
-"""What of the folder is read; whatever else lies there is its author's own affair."""
+"""The parts of the folder that are read; other files are not checked."""
 
 
 def stray_links(folder: Path) -> Iterator[AppProblem]:
-    """Each of them as a mistake; links that stay inside the folder are followed and are none."""
+    """Returns each of them as a mistake. Links that stay inside the folder are allowed and followed."""
     root = os.path.realpath(folder)
     waiting = [folder / name for name in reversed(READ)]
     seen: set[str] = set()
@@ -461,5 +469,5 @@ def stray_links(folder: Path) -> Iterator[AppProblem]:
             yield AppProblem(path, None, "is a link that leads out of the app folder; put here what it leads to")
         elif path.is_dir() and real not in seen:
             seen.add(real)
-            with suppress(OSError):  # a folder that cannot be listed has nothing that could be read
+            with suppress(OSError):  # a folder that cannot be listed contains nothing that could be read
                 waiting += sorted(path.iterdir(), reverse=True)

@@ -1,7 +1,7 @@
-"""An app folder: agents, tools, skills, personas, rules and data. The examples and a user's own come in here.
+"""Loads an app folder: agents, tools, skills, personas, rules and data, for the examples and for a user's own apps.
 
-All mistakes of all files are reported together, and what has none is loaded. A rule of the app's own that cannot be
-read keeps all its agents back: they would run without it.
+All mistakes of all files are reported together, and the valid parts are loaded. If one of the app's own rules is
+unreadable, none of its agents is loaded, because they would run without the rule.
 """
 
 import importlib
@@ -41,39 +41,43 @@ from perdure.core.egress import Named, Outbound, named_by_url, named_host
 from perdure.sdk.tools import Tool, ToolDefinitionError
 
 SHIPPED = Path(__file__).parents[1] / "examples"
-"""The apps that ship: data, published only if they are asked for. `perdure/local/config.py` reads the same folder."""
+"""The apps that ship with Perdure: data that is published only on request. `perdure/local/config.py` reads the same
+folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """One app folder as it was loaded."""
+    """A loaded app folder."""
 
     name: str
     title: str
     folder: Path
     agents: tuple[AgentDefinition, ...] = ()
     tools: Mapping[str, Tool] = field(default_factory=dict)
-    """By name. The same name in another app is another tool."""
+    """Tools by name. The same name in another app is another tool."""
     problems: tuple[AppProblem, ...] = ()
     skills: Mapping[str, Skill] = field(default_factory=dict)
-    """The skill folders, by id; an agent's definition holds its own whole."""
+    """The skill folders, by id. An agent's definition contains its own skills completely."""
     rules: tuple[Rule, ...] = ()
-    """Of the app's own, for all its agents."""
+    """The app's own rules, for all its agents."""
     tables: Mapping[str, DataTable] = field(default_factory=dict)
     servers: Mapping[str, McpServer] = field(default_factory=dict)
     """MCP servers, by name."""
     locks: Mapping[str, McpLock] = field(default_factory=dict)
-    """By server, of those that have one."""
+    """Locks by server, for those that have one."""
     egress: tuple[Named, ...] = ()
-    """Hosts that its tools may reach although their addresses are not public."""
+    """Hosts that its tools can reach although their addresses are not public."""
     services: tuple[str, ...] = ()
-    """The variables that hold the addresses of its companions."""
+    """The variables with the addresses of its app services."""
     unread: tuple[str, ...] = ()
-    """The names of agents whose files are there, and which are not: for their own mistakes or for others'."""
+    """The names of agents whose files exist but that were not loaded, for their own mistakes or for others'."""
 
     def outbound(self, operators: Outbound, value_of: Callable[[str], str | None]) -> Outbound:
-        """What its tools may reach: beside what the operator has named, the hosts under `egress:`, its companions and
-        the addresses among the credentials of its tools. `value_of` reads a variable of the environment."""
+        """Returns the settings for requests of its tools.
+
+        Besides the operator's hosts, they allow the hosts under `egress:`, the app services and the addresses in the
+        secrets of its tools. `value_of` reads an environment variable.
+        """
         secrets = sorted({name for tool in self.tools.values() for name in tool.card.secrets})
         variables = [*self.services, *(f"PERDURE_SECRET_{name.upper()}" for name in secrets)]
         addresses = [named_by_url(value_of(name) or "", by_operator=False) for name in variables]
@@ -81,8 +85,8 @@ class App:
 
 
 def app_folders(own: Sequence[Path], examples: bool) -> tuple[Path, ...]:
-    """The app folders of an installation: the examples first, if they are asked for, then `own` in its order. A folder
-    that is named twice is there once."""
+    """Returns the app folders of an installation: the examples first, if requested, then `own` in its order. A folder
+    that is named twice is returned once."""
     shipped = sorted(path.parent for path in SHIPPED.glob("*/agents") if path.is_dir()) if examples else ()
     found: dict[str, Path] = {}
     for folder in (*shipped, *own):
@@ -91,7 +95,7 @@ def app_folders(own: Sequence[Path], examples: bool) -> tuple[Path, ...]:
 
 
 def find_apps(given: Sequence[Path], engine: Engine | None = None) -> list[App]:
-    """The apps in these folders; an app or an agent whose name an earlier one has is left out."""
+    """Loads the apps in these folders. An app or an agent whose name an earlier one has is left out."""
     apps: list[App] = []
     folders: dict[str, Path] = {}
     owners: dict[str, str] = {}
@@ -115,9 +119,9 @@ def find_apps(given: Sequence[Path], engine: Engine | None = None) -> list[App]:
 
 
 def load_app(folder: Path, engine: Engine | None = None) -> App:
-    """The app in `folder`. Never raises for what is in it: mistakes are in `problems`."""
+    """Loads the app in `folder`. It never raises for the folder's content: mistakes are in `problems`."""
     folder, engine = folder.absolute(), engine or Engine()
-    if strays := tuple(stray_links(folder)):  # before anything of it is read, or run as a tool's file is
+    if strays := tuple(stray_links(folder)):  # before any of it is read, or run as the file of a tool is
         return App(folder.name, folder.name, folder, problems=strays)
     own, problems = read_app_file(folder)
     if not (folder / "agents").is_dir():
@@ -131,7 +135,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """One app folder while it is read; what is wrong comes together in `problems`."""
+    """An app folder during loading; mistakes are collected in `problems`."""
 
     folder: Path
     engine: Engine
@@ -139,7 +143,7 @@ class _Reading:
     problems: list[AppProblem]
 
     def _take(self, read: tuple[T, list[AppProblem]]) -> T:
-        """What was read; its problems are kept."""
+        """Returns the value and stores its problems."""
         self.problems.extend(read[1])
         return read[0]
 
@@ -177,7 +181,8 @@ class _Reading:
         )
 
     def _servers(self, named: set[str]) -> tuple[dict[str, McpServer], dict[str, McpLock | None]]:
-        """The MCP servers whose lock can be read, and the locks; the names of their tools are added to `named`."""
+        """Returns the MCP servers with a readable lock, and the locks. The names of their tools are added to
+        `named`."""
         servers = self._take(read_servers(self.folder, named))
         named |= {server.prefix + tool for server in servers.values() for tool in server.tools}
         locks = self._take(read_locks(self.folder, servers))
@@ -186,7 +191,7 @@ class _Reading:
     def _block_scope(
         self, tools: Mapping[str, Tool], lost: Collection[str], tables: Mapping[str, DataTable | None]
     ) -> BlockScope:
-        """What code blocks may name; a fenced tool that is not there is told."""
+        """Returns the environment for code blocks; a fenced tool that does not exist is reported."""
         registered = {*self.engine.core_tools, *(name for name in tools if name not in self.own.fenced)}
         self.problems.extend(
             AppProblem(self.folder / "app.yaml", None, f"fenced: unknown tool {name!r}{did_you_mean(name, tools)}")
@@ -197,7 +202,7 @@ class _Reading:
         return BlockScope(registered, reserved, tables, self.engine.check_block, self.engine.try_block)
 
     def _agents(self, content: Content, *, has_rules: bool) -> tuple[dict[str, AgentDefinition], list[Path]]:
-        """The agents by id, and the files that they are in; none where the app's rules have a mistake."""
+        """Returns the agents by id, and their files. There are none if the app's rules have a mistake."""
         agents, read, found = _read_agents(self.folder, content, self.engine)
         self.problems.extend(found)
         if agents and not has_rules:
@@ -210,7 +215,7 @@ class _Reading:
 
 
 def load_servers(folder: Path) -> App:
-    """The app in `folder` with its MCP servers alone, whatever their locks say; nothing of it is run."""
+    """Loads only the MCP servers of the app in `folder`, whatever their locks contain. None of its code runs."""
     folder = folder.absolute()
     if strays := tuple(stray_links(folder)):
         return App(folder.name, folder.name, folder, problems=strays)
@@ -220,7 +225,7 @@ def load_servers(folder: Path) -> App:
 
 
 def _read_personas(folder: Path) -> tuple[dict[str, str | None], list[AppProblem]]:
-    """The texts of personas/*.md by key; None for one with mistakes."""
+    """Returns the texts of personas/*.md by key; None for an invalid one."""
     read = {path.stem: read_text(path) for path in sorted(folder.glob("personas/*.md"))}
     texts = {key: None if isinstance(text, AppProblem) else text.strip() for key, text in read.items()}
     return texts, [text for text in read.values() if isinstance(text, AppProblem)]
@@ -233,7 +238,7 @@ def _agent_files(folder: Path) -> list[Path]:
 def _read_agents(
     folder: Path, content: Content, engine: Engine
 ) -> tuple[dict[str, AgentDefinition], list[Path], list[AppProblem]]:
-    """The agents by id, and the files that they are in."""
+    """Returns the agents by id, and their files."""
     agents: dict[str, AgentDefinition] = {}
     origins: dict[str, Path] = {}
     problems: list[AppProblem] = []
@@ -249,8 +254,8 @@ def _read_agents(
     return agents, [*origins.values()], problems
 
 
-# --- `app.yaml`: the app's name, the names that its agents may not use freely, and the hosts that its tools may reach.
-# The companions are read by perdure/local/programs.py; here only the variables that hold their addresses are.
+# --- `app.yaml`: the app's name, reserved names, and the hosts that its tools can reach. The app services are read by
+# perdure/local/programs.py; here, only the variables with their addresses.
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}\Z")
 _FIELDS = ("name", "title", "companions", "egress", "reserved", "fenced")
@@ -260,22 +265,23 @@ _ENGINE = "platform"
 
 @dataclass(frozen=True, slots=True)
 class AppFile:
-    """What an app says of itself."""
+    """The content of `app.yaml`."""
 
     name: str
     title: str
     reserved: tuple[str, ...] = ()
-    """Names that are kept and never offered, neither as a tool nor as a code block (S0-50)."""
+    """Names that are reserved and never offered, neither as a tool nor as a code block."""
     fenced: tuple[str, ...] = ()
-    """Tools that may share a name with a code block; only an agent without skills may name them (S0-42)."""
+    """Tools that can share a name with a code block; only an agent without skills can name them."""
     egress: tuple[Named, ...] = ()
-    """Hosts that its tools may reach although their addresses are not public."""
+    """Hosts that its tools can reach although their addresses are not public."""
     services: tuple[str, ...] = ()
-    """The variables that hold the addresses of its companions."""
+    """The variables with the addresses of its app services."""
 
 
 def read_app_file(folder: Path) -> tuple[AppFile, list[AppProblem]]:
-    """What the app in `folder` says; without the file, or where it has mistakes, what the folder's name says."""
+    """Returns the settings of the app in `folder`. If the file is missing or has mistakes, the app's name is the
+    folder's."""
     fallback = re.sub(r"[^a-z0-9_-]+", "-", folder.resolve().name.lower()).strip("-")
     fallback = fallback if fallback not in ("", _ENGINE) else "app"
     path = folder / "app.yaml"
@@ -334,14 +340,15 @@ def _names(value: Mapping[str, Any], field: str, file: YamlFile, problems: list[
     return names
 
 
-# --- The data tables of an app: `data/<table>.json`, an object that says in `_about` what it is, and whether made up.
+# --- Data tables of an app: `data/<table>.json`, an object with `_about`, which says what it is and whether it is
+# fictional.
 
 MOST_TABLE_BYTES = 1_048_576
-"""A sandboxed call is handed the whole table."""
+"""Maximum size, because a sandboxed call receives the whole table."""
 
 
 def read_tables(folder: Path) -> tuple[dict[str, DataTable | None], list[AppProblem]]:
-    """The tables of the app in `folder` by name; None for one with mistakes."""
+    """Returns the tables of the app in `folder` by name; None for an invalid one."""
     tables: dict[str, DataTable | None] = {}
     problems: list[AppProblem] = []
     for path in sorted(folder.glob("data/*.json")):
@@ -371,17 +378,20 @@ def _read_table(path: Path) -> dict[str, Any] | AppProblem:
     return body
 
 
-# --- The tools of an app folder: every `tools/*.py`, imported by path under a package name of its own.
-# Two apps may both have a `tools/payments.py`. A file whose name starts with `_` is only for the others to import
-# (`from . import _client`). A file that fails takes only its own tools with it.
+# --- Tools of an app folder: every `tools/*.py`, imported by path under its own package name. Two apps can both have a
+# `tools/payments.py`. A file whose name starts with `_` is only for imports by the others (`from . import _client`). If
+# a file fails, only its own tools are missing.
 
 _TOOL = re.compile(r"^@(?:\w+\.)?tool\b.*?^(?:async\s+)?def\s+(\w+)", re.MULTILINE | re.DOTALL)
-"""A tool as its file writes it, read where the file cannot be imported."""
+"""A tool as its file declares it, read without importing the file."""
 
 
 def read_tools(folder: Path, taken: Collection[str]) -> tuple[dict[str, Tool], list[AppProblem], dict[str, Path]]:
-    """The tools of the app in `folder` by name, what is wrong, and the tools that a broken file takes with it, by name
-    with that file; `taken` are the core tools' names, which no app may reuse (S0-50)."""
+    """Returns the tools of the app in `folder` by name, the mistakes, and the tools of broken files by name with that
+    file.
+
+    `taken` are the names of the core tools, which no app can reuse.
+    """
     tools: dict[str, Tool] = {}
     origins: dict[str, Path] = {}
     problems: list[AppProblem] = []
@@ -410,7 +420,7 @@ def read_tools(folder: Path, taken: Collection[str]) -> tuple[dict[str, Tool], l
 
 
 def _fresh_package(place: Path) -> str:
-    """A package that holds the files in `place`; what an earlier call imported from there is forgotten."""
+    """Creates a package for the files in `place`; modules from an earlier import are discarded."""
     name = f"perdure_app_{sha256_hex(str(place.resolve()))[:12]}"
     for module in [module for module in list(sys.modules) if module == name or module.startswith(f"{name}.")]:
         del sys.modules[module]
@@ -437,7 +447,7 @@ def _tools_in(module_name: str, path: Path) -> list[Tool] | AppProblem:
 
 
 def _line_in(path: Path, error: BaseException) -> int | None:
-    """The last line of `path` that was running when `error` was raised."""
+    """Returns the last line of `path` that was running when `error` was raised."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return frames[-1].lineno if frames else None
 

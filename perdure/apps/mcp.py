@@ -1,14 +1,15 @@
-"""The MCP servers of an app: one file `mcp/<server>.yaml` each.
+"""Reads the MCP servers of an app: one file `mcp/<server>.yaml` each.
 
 ```yaml
-command: [python, -m, cluster]      # started in the app's folder; or:
+command: [python, -m, cluster]   # started in the app's folder; or:
 # url: https://tools.example/mcp
 # headers: {Authorization: 'Bearer {secret:tools_token}'}
-trust_annotations: true             # its hints are believed; without it each of its tools waits for an approval
-toolsets: [k8s, helm]               # what is offered of it, by tag
+trust_annotations: true          # its hints are trusted; without it each of its tools needs an approval
+toolsets: [k8s, helm]            # what is offered of it, by tag
 tools:
-  helm_upgrade: {timeout_seconds: 300}
+    helm_upgrade: {timeout_seconds: 300}
 ```
+
 Its tools are named `<server>_<tool>`. An agent names them in its `tools:` one by one, or all of them as `<server>_*`.
 """
 
@@ -25,7 +26,8 @@ from perdure.contracts.values import canonical_json
 
 
 def read_servers(folder: Path, taken: Collection[str]) -> tuple[dict[str, McpServer], list[AppProblem]]:
-    """The servers of the app in `folder` by name; `taken` are the names of its tools and of the engine's own."""
+    """Returns the servers of the app in `folder` by name; `taken` are the names of its tools and of the engine's
+    own."""
     servers: dict[str, McpServer] = {}
     problems: list[AppProblem] = []
     for path in sorted(path for path in folder.glob("mcp/*") if path.suffix in (".yaml", ".yml")):
@@ -63,7 +65,8 @@ def _read_server(path: Path) -> tuple[McpServer | None, list[AppProblem]]:
         return read_form(McpServer, value, file)
     given, tools = {**value, "name": path.stem}, value.get("tools")
     problems: list[AppProblem] = []
-    if isinstance(tools, dict):  # one by one: a form does not look for unknown fields in the values of a mapping
+    # one by one, because a model does not check for unknown fields in the values of a mapping
+    if isinstance(tools, dict):
         given["tools"] = {}
         for name, said in tools.items():
             settings, found = read_form(McpToolSettings, said, file, ("tools", name))
@@ -75,11 +78,11 @@ def _read_server(path: Path) -> tuple[McpServer | None, list[AppProblem]]:
     return (None if problems else server), problems
 
 
-# --- What an MCP server listed when the app's author looked at it: `mcp/<server>.lock.json`, beside the server's YAML.
-# Where it is there, the server's tools are published from it and the server is not asked. What it lists when a tool of
-# it is called must be what stands here, or the call is refused: the lock pins what was reviewed. `perdure mcp lock`
-# writes it; tools stand in the server's order, which decides between two whose names become one, everything else is
-# sorted.
+# --- Locks: the tools of an MCP server when the app's author reviewed it, in `mcp/<server>.lock.json` beside its YAML.
+# If a lock exists, the server's tools are published from it and the server is not contacted. When one of its tools is
+# called, the server's list must match the lock, or the call is rejected: the lock pins what was reviewed. `perdure mcp
+# lock` writes it. Tools keep the server's order, which decides between two with the same resulting name; everything
+# else is sorted.
 
 LOCK_ENDING = ".lock.json"
 MOST_LOCK_BYTES = 4 * 1_048_576
@@ -87,24 +90,24 @@ MOST_LOCK_BYTES = 4 * 1_048_576
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What another list has other than a lock, by the server's own names of its tools."""
+    """The differences of a list from a lock, by the server's own names of its tools."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The fields of each that changed."""
+    """The changed fields of each tool."""
 
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.changed)
 
 
 def lock_path(folder: Path, server: str) -> Path:
-    """Where the lock of this server of the app in `folder` is, or would be."""
+    """Returns the path of this server's lock in the app's `folder`."""
     return folder / "mcp" / f"{server}{LOCK_ENDING}"
 
 
 def read_locks(folder: Path, servers: Iterable[str]) -> tuple[dict[str, McpLock | None], list[AppProblem]]:
-    """The locks of these servers by name; None for one with mistakes. One that is no server's is told."""
+    """Returns the locks of these servers by name, None for an invalid one. A lock without a server is reported."""
     locks: dict[str, McpLock | None] = {}
     problems: list[AppProblem] = []
     known = {*servers}
@@ -120,17 +123,17 @@ def read_locks(folder: Path, servers: Iterable[str]) -> tuple[dict[str, McpLock 
 
 
 def read_lock(path: Path) -> tuple[McpLock | None, list[AppProblem]]:
-    """The lock at `path`, or None and why."""
+    """Returns the lock at `path`, or None, and the mistakes."""
     text = read_text(path, MOST_LOCK_BYTES)
     return (None, [text]) if isinstance(text, AppProblem) else _parsed(path, text)
 
 
 def write_lock(path: Path, lock: McpLock) -> list[AppProblem]:
-    """Put it there, whole or not at all; why not, where it could not be read again.
+    """Writes the lock completely or not at all. Returns the reason if it could not be read again.
 
     Raises: OSError.
     """
-    # Without what is not said: a list of no hints and no tags is read more easily.
+    # Without empty values: a list without empty hints and tags is easier to read.
     shown = lock.model_dump(mode="json", exclude_defaults=True)
     text = json.dumps(shown, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
     if len(text.encode("utf-8", "surrogatepass")) > MOST_LOCK_BYTES:
@@ -148,7 +151,7 @@ def write_lock(path: Path, lock: McpLock) -> list[AppProblem]:
 
 
 def difference(before: McpLock | None, now: McpLock) -> Difference:
-    """What `now` lists other than `before`. Another order alone is none."""
+    """Returns the differences of `now` from `before`; a different order alone does not count."""
     old, new = _by_name(before.tools if before else ()), _by_name(now.tools)
     changed = {name: fields for name in new if name in old and (fields := _changed(old[name], new[name]))}
     return Difference(
@@ -161,13 +164,14 @@ def _parsed(path: Path, text: str) -> tuple[McpLock | None, list[AppProblem]]:
     if isinstance(value, AppProblem):
         return None, [value]
     lock, problems = read_form(McpLock, value, YamlFile(path, value))
-    if problems and isinstance(placed := parse_yaml(path, text), YamlFile):  # JSON says no lines; YAML reads it too
+    # JSON has no line numbers; YAML can read the file too
+    if problems and isinstance(placed := parse_yaml(path, text), YamlFile):
         return read_form(McpLock, value, YamlFile(path, value, placed.lines))
     return lock, problems
 
 
 def _by_name(tools: Iterable[McpToolListing]) -> dict[str, McpToolListing]:
-    """The first of each name: the others are not offered."""
+    """Returns the first tool of each name; the others are not offered."""
     found: dict[str, McpToolListing] = {}
     for tool in tools:
         found.setdefault(tool.name, tool)
@@ -175,6 +179,6 @@ def _by_name(tools: Iterable[McpToolListing]) -> dict[str, McpToolListing]:
 
 
 def _changed(old: McpToolListing, new: McpToolListing) -> tuple[str, ...]:
-    """Fields by their canonical JSON, as versions are: to Python, 1 and true are equal."""
+    """Returns fields by their canonical JSON, as in versions: in Python, 1 and true are equal."""
     one, other = old.model_dump(mode="json"), new.model_dump(mode="json")
     return tuple(name for name in one if canonical_json(one[name]) != canonical_json(other[name]))

@@ -1,7 +1,7 @@
-"""From a loaded app to what is stored: each agent under a version, with the cards of its tools and its app's rules.
+"""Turns a loaded app into stored records: each agent under a version, with the cards of its tools and its app's rules.
 
-An agent's version holds its skills whole, so that a turn keeps them; the data tables of an app are large and shared,
-so a version names them by digest and each is stored once.
+An agent's version contains its skills completely, so that a turn keeps them. The data tables of an app are large and
+shared, so a version names them by digest and each is stored once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,18 +22,18 @@ from perdure.core.agents.toolsets import known_toolsets
 from perdure.core.approvals.gates import tool_needs_approval
 
 MOST_TOLD = 5
-"""Of an app's mistakes, where `perdure skills check` tells all of them."""
+"""Maximum number of an app's mistakes that are shown; `perdure skills check` shows all."""
 
 
 def publish(
     app: App, core_cards: Sequence[ToolCard], server_cards: Mapping[str, Sequence[ToolCard]] | None = None
 ) -> list[PublishedAgent]:
-    """The agents of `app`, each with its cards: core tools first, then its own in its own order, then the blocks of its
-    skills that a model may see, none twice (S0-41). `server_cards` are the cards of its MCP servers, by server; an
-    agent that names a tool which no server has, or a toolset that none of its tools is in, is left out (`left_out` says
-    which).
+    """Returns the agents of `app`, each with its cards.
 
-    Equal definitions, cards, rules and tables give equal versions, so that publishing again changes nothing.
+    The order is: core tools, the agent's own tools in its order, and the blocks of its skills that a model can see,
+    none twice. `server_cards` are the cards of its MCP servers, by server. An agent that names a tool that no server
+    has, or a toolset without any of its tools, is left out (`left_out` returns which). Equal definitions, cards, rules
+    and tables give equal versions, so that publishing again changes nothing.
     """
     core = {card.name: card for card in core_cards}
     servers = server_cards or {}
@@ -41,7 +41,7 @@ def publish(
 
 
 def played_by(app: App, model: str, params: Mapping[str, JsonValue]) -> App:
-    """The app with this model in the place of every script; an agent that names a model of its own keeps it."""
+    """Returns the app with this model instead of every script. An agent with a model of its own keeps it."""
     agents = tuple(
         agent.model_copy(update={"model": model, "model_params": {**params, **agent.model_params}, "script": None})
         if agent.model == SCRIPTED
@@ -52,15 +52,15 @@ def played_by(app: App, model: str, params: Mapping[str, JsonValue]) -> App:
 
 
 def left_out(app: App, core_cards: Sequence[ToolCard], server_cards: Mapping[str, Sequence[ToolCard]]) -> list[str]:
-    """A sentence for each agent that `publish` leaves out."""
+    """Returns a sentence for each agent that `publish` leaves out."""
     core = {card.name: card for card in core_cards}
     reasons = {agent.id: _why_not(agent, app, core, server_cards) for agent in app.agents}
     return [f"the agent {each} of the app {app.name} is left out: {why}" for each, why in reasons.items() if why]
 
 
 def unloaded(app: App) -> list[str]:
-    """Lines that tell which agents of the app its mistakes have kept out, and the mistakes: what others stem from comes
-    before them. Empty where all its agents are there."""
+    """Returns lines with the agents that the app's mistakes exclude, and the mistakes; causes come before their
+    consequences. Empty if no agent is excluded."""
     mistakes = [str(problem) for problem in app.problems if not problem.warning]
     if not mistakes or (app.agents and not app.unread):
         return []
@@ -72,7 +72,7 @@ def unloaded(app: App) -> list[str]:
 def _why_not(
     agent: AgentDefinition, app: App, core: dict[str, ToolCard], servers: Mapping[str, Sequence[ToolCard]]
 ) -> str:
-    """Why `agent` cannot be published; empty where it can."""
+    """Returns why `agent` cannot be published; empty if it can."""
     missing = _missing(agent, app, servers)
     if missing:
         return f"no server offers {', '.join(missing)}"
@@ -84,7 +84,7 @@ def _why_not(
 
 
 def _missing(agent: AgentDefinition, app: App, server_cards: Mapping[str, Sequence[ToolCard]]) -> list[str]:
-    """The names in `agent`'s tools that speak of an MCP server and fit none of its cards."""
+    """Returns the names in `agent`'s tools that refer to an MCP server but match none of its cards."""
     missing = []
     for name in agent.tools:
         server = server_of(name, app.servers)
@@ -94,7 +94,7 @@ def _missing(agent: AgentDefinition, app: App, server_cards: Mapping[str, Sequen
 
 
 def tables_of(app: App, agents: Iterable[PublishedAgent]) -> list[DataTable]:
-    """The tables that these published agents name, each once."""
+    """Returns the tables that these published agents name, each once."""
     named = {digest for agent in agents for digest in agent.tables.values()}
     return [table for table in app.tables.values() if table.digest in named]
 
@@ -107,17 +107,17 @@ def _publish(
     cards = [*_tool_cards(agent, app, core, servers)]
     cards += [block_card(block, tables) for block in blocks.values() if block.llm_visible]
     published = PublishedAgent(definition=agent, cards=tuple(cards), version="", rules=app.rules, tables=tables)
-    # What an agent does not have is not in its digest: those without skills keep the versions that they had.
+    # Empty parts are not in the digest: agents without skills keep their previous versions.
     return published.model_copy(update={"version": digest_of(published.model_dump(mode="json", exclude={"version"}))})
 
 
 def assembled_tools(agent: AgentDefinition) -> tuple[str, ...]:
-    """The tools that put the agent's context together; no model is offered them."""
+    """Returns the tools that assemble the agent's context; no model is offered them."""
     return tuple(config.name for config in agent.assembly.registry) if agent.assembly else ()
 
 
 def block_card(block: CodeBlock, tables: dict[str, str]) -> ToolCard:
-    """The card by which a model is offered a block; its version is that of its code and of the data it is handed."""
+    """Returns the card with which a model is offered a block. Its version covers the block's code and its data."""
     effect = EffectClass(block.effect)
     needed = {name: tables[name] for name in block.needs}
     return ToolCard(
@@ -133,7 +133,7 @@ def block_card(block: CodeBlock, tables: dict[str, str]) -> ToolCard:
 
 
 def _named(name: str, cards: Sequence[ToolCard], prefix: str) -> list[ToolCard]:
-    """The cards that a name in an agent's tools means: one, or all of a server by `<server>_*`."""
+    """Returns the cards that a name in an agent's tools means: one, or all of a server with `<server>_*`."""
     return [card for card in cards if card.name == name or name == f"{prefix}*"]
 
 

@@ -1,6 +1,7 @@
-"""The apps of this installation as they may be published: checked against its tools, its topologies, the scripted
-model's form and, as far as this machine has one, the sandbox's type checker. The examples of code blocks are run where
-that is asked for.
+"""Loads the apps of this installation for publishing.
+
+They are checked against its tools, its topologies, the scripted model's form and, if this machine has one, the
+sandbox's type checker. Examples of code blocks run only on request.
 """
 
 import asyncio
@@ -49,22 +50,22 @@ if TYPE_CHECKING:
     from perdure.activities.toolbox.mcp.session import SecretOf
 
 _NOBODY = "check"
-"""In the place of a tenant: examples are nobody's."""
+"""Used instead of a tenant: examples belong to none."""
 _ONLY_TOP = "\n\n\ndef run() -> None:\n    return None\n"
-"""After a block's source: what stands outside of its functions runs, and nothing else of it."""
+"""Appended to a block's source, so that only its top level runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """What was found."""
+    """The loaded apps and their mistakes."""
 
     apps: tuple[App, ...]
     unchecked: str = ""
-    """Why code blocks were not type-checked, and their examples not run, where they were not."""
+    """Why code blocks were not type-checked and their examples did not run; empty if they were."""
 
 
 def block_digests(agents: Sequence[PublishedAgent]) -> frozenset[str]:
-    """The blocks of published agents: they were checked when they were published."""
+    """Returns the blocks of published agents; they were checked when they were published."""
     return frozenset(_digest(block) for agent in agents for skill in agent.definition.skills for block in skill.blocks)
 
 
@@ -76,7 +77,7 @@ async def several_apps(
     examples: bool = False,
     expires_seconds: int = EXPIRES_SECONDS,
 ) -> Catalogue:
-    """The apps in these folders; blocks whose digests are in `checked` are not type-checked again."""
+    """Loads the apps in these folders. Blocks whose digests are in `checked` are not type-checked again."""
     checker = _Checker(sandbox, checked, asyncio.get_running_loop(), examples, expires_seconds)
     try:
         apps = await asyncio.to_thread(find_apps, folders, checker.engine)
@@ -88,7 +89,7 @@ async def several_apps(
 async def one_app(
     folder: Path, sandbox: SandboxConfig, *, examples: bool = False, expires_seconds: int = EXPIRES_SECONDS
 ) -> Catalogue:
-    """The app in `folder`."""
+    """Loads the app in `folder`."""
     checker = _Checker(sandbox, frozenset(), asyncio.get_running_loop(), examples, expires_seconds)
     try:
         return Catalogue((await asyncio.to_thread(load_app, folder, checker.engine),), checker.unchecked)
@@ -99,13 +100,15 @@ async def one_app(
 async def asked_servers(
     folder: Path, secret_of: Callable[[str], str | None], home: Path, outbound: Outbound
 ) -> tuple[App, dict[str, McpServerListing]]:
-    """The MCP servers of the app in `folder`, and what each lists now; nobody is asked where a file has a mistake."""
+    """Returns the MCP servers of the app in `folder` and their present lists. If a file has a mistake, no server is
+    contacted."""
     app = await asyncio.to_thread(load_servers, folder)
     return app, {} if has_mistakes(app.problems) else await listings(app, secret_of, home, outbound)
 
 
 class _Checker:
-    """Checks blocks on the thread that loads apps, in a sandbox of the loop, which is opened for the first of them."""
+    """Checks blocks from the thread that loads apps, in a sandbox of the event loop. It is opened for the first
+    block."""
 
     def __init__(
         self,
@@ -131,7 +134,7 @@ class _Checker:
         )
 
     async def close(self) -> None:
-        """End the sandbox."""
+        """Closes the sandbox."""
         if self._sandbox is not None:
             await self._sandbox.close()
 
@@ -159,7 +162,7 @@ class _Checker:
             return []
         if ran.fault is None:
             return []
-        # Where the interpreter had to be killed, it says no line.
+        # If the interpreter had to be killed, it reports no line.
         line = ran.fault.line or first_computed_line(block.source)
         return [BlockFault(line, f"fails before run is called: {ran.fault.message}")]
 
@@ -187,11 +190,11 @@ def _digest(block: CodeBlock) -> str:
     return digest_of(block.model_dump(mode="json"))
 
 
-# --- What the MCP servers of an app offer when the app is published.
-# A server that has a lock is not asked and not started: its tools are those of the lock, and a call is refused where it
-# offers anything else by then (perdure/activities/toolbox/mcp/tools.py). One that is asked and is down stops nothing:
-# its agents keep the cards under which they were published before. An agent that was never published, or that names a
-# tool which its server no longer has, is left out until the next start.
+# --- Tools of an app's MCP servers at publishing. A server with a lock is neither contacted nor started: its tools are
+# those of the lock, and a call is rejected if the server lists anything else by then
+# (perdure/activities/toolbox/mcp/tools.py). A server without a lock that is unavailable does not stop publishing: its
+# agents keep the cards of their last version. An agent that was never published, or that names a tool that its server
+# no longer has, is left out until the next start.
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +202,15 @@ class Discovered:
     """The cards of an app's servers."""
 
     cards: Mapping[str, Sequence[ToolCard]]
-    """By server; of one that is down, those of its last publishing, if there was one."""
+    """Cards by server; for an unavailable server, those of its last publishing, if any."""
     warnings: tuple[str, ...] = ()
 
 
 async def listings(
     app: App, secret_of: "SecretOf", home: Path, outbound: Outbound = NOTHING_NAMED
 ) -> dict[str, McpServerListing]:
-    """Ask every server of `app`, by name, whether an agent names it or not and whatever its lock says."""
+    """Contacts every server of `app`, whether or not an agent names it or it has a lock. Returns the results by
+    name."""
     servers = McpServers([app], secret_of, home, outbound=outbound)
     try:
         answers = await asyncio.gather(*(_asked(servers, app, server) for server in app.servers.values()))
@@ -226,8 +230,10 @@ async def discovered(
     met: ServerMet | None = None,
     outbound: Outbound = NOTHING_NAMED,
 ) -> Discovered:
-    """What the servers of `app` that an agent of it names have: by their locks, or asked where they have none.
-    `published` are the agents as they are stored now; `met` is told how each that was asked was met."""
+    """Returns the cards of the servers of `app` that its agents name, from their locks or else from the servers.
+
+    `published` are the agents as they are stored now. `met` records the result of each contact.
+    """
     named = [
         server
         for server in app.servers.values()

@@ -1,5 +1,6 @@
-"""Rules as an app or a skill writes them, read as strictly as perdure/core/agents/rules.py reads them leniently: a rule
-that would fire for want of understanding, or never, is refused here.
+"""Reads rules of an app or a skill strictly, whereas perdure/core/agents/rules.py reads them leniently.
+
+A rule that would always fire because it cannot be read, or that would never fire, is rejected here.
 """
 
 from collections.abc import Collection, Iterator
@@ -28,23 +29,23 @@ class _RuleForm(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class RuleScope:
-    """Whose rules are read, and what they may name."""
+    """The owner of the rules, and the names that they can use."""
 
     app: str
     skill_id: str
-    """Empty for the app's own."""
+    """Empty for the app's own rules."""
     tools: Collection[str]
     """Every tool and block of the app and the engine: a rule for any other would never fire."""
     checkpoints: Collection[str] | None = None
-    """The skill's; None where any name will do."""
+    """The skill's checkpoints; None if any name is allowed."""
 
     def full_id(self, rule_id: str) -> str:
-        """The id under which a rule is known outside its app."""
+        """Returns the id that a rule has outside its app."""
         return f"{self.app}/{self.skill_id}:{rule_id}" if self.skill_id else f"{self.app}:{rule_id}"
 
 
 def read_rule_files(folder: Path, scope: RuleScope) -> tuple[tuple[Rule, ...], list[AppProblem]]:
-    """The app's own rules: the lists in `rules/*.yaml`."""
+    """Returns the app's own rules: the lists in `rules/*.yaml`."""
     rules: dict[str, Rule] = {}
     problems: list[AppProblem] = []
     for path in sorted(path for path in folder.glob("rules/*") if path.suffix in (".yaml", ".yml")):
@@ -62,7 +63,7 @@ def read_rule_files(folder: Path, scope: RuleScope) -> tuple[tuple[Rule, ...], l
 
 
 def read_rules(value: object, file: YamlFile, place: Place, scope: RuleScope) -> tuple[list[Rule], list[AppProblem]]:
-    """The rules in the list at `place`."""
+    """Returns the rules in the list at `place`."""
     if not isinstance(value, list):
         return [], [file.problem(place, "must be a list of rules, each with id, on, when and do")]
     rules: list[Rule] = []
@@ -118,7 +119,7 @@ def _condition_mistakes(
 
 
 def _hint(name: str, fault: Unreadable, wrong: object) -> str:
-    """What may have been meant, where a condition has an unknown field or an unknown counter."""
+    """Returns suggestions if a condition has an unknown field or an unknown counter."""
     if name == "counter" and fault.place == ("name",) and isinstance(wrong, str):
         return did_you_mean(wrong, COUNTERS)
     if fault.why.startswith("unknown field"):

@@ -1,4 +1,4 @@
-"""`perdure init DIR`: a small complete app to start from."""
+"""`perdure init DIR`: creates a small complete app to start from."""
 
 import shutil
 import sys
@@ -9,11 +9,11 @@ from perdure.contracts.errors import CallerError
 TEMPLATE = Path(__file__).parent / "template"
 _CHECKOUT = Path(__file__).parents[2] / "bin"
 _PLACE = "/path/to/perdure/bin"
-"""In the README, for the folder with the command `perdure` that wrote it: its lines then work as they are typed."""
+"""Placeholder in the README for the folder of the `perdure` command that wrote it, so that its lines can be copied."""
 
 
 def scaffold(folder: Path) -> list[Path]:
-    """Write the template into `folder`, made if it is missing; the files written, in order.
+    """Writes the template into `folder`, which is created if missing. Returns the written files, in order.
 
     Raises: CallerError `folder_not_empty`, `not_a_folder`, `cannot_write`; then nothing has been overwritten.
     """
@@ -37,10 +37,10 @@ def scaffold(folder: Path) -> list[Path]:
 
 
 def _commands() -> Path:
-    """The folder of the command `perdure`: in a checkout its `bin/`, else that of the environment."""
+    """Returns the folder of the command `perdure`: in a checkout its `bin/`, else that of the environment."""
     return _CHECKOUT if (_CHECKOUT / "perdure").is_file() else Path(sys.executable).parent
 
 
 def template_files() -> list[Path]:
-    """The files of the template, without what Python leaves behind when it runs them."""
+    """Returns the files of the template, without files that Python creates when it runs them."""
     return sorted(path for path in TEMPLATE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)

@@ -1,4 +1,4 @@
-"""A skill from its folder: SKILL.md, templates/, artifacts/, blocks/. All skills of an app and their dependencies."""
+"""Loads skills from their folders: SKILL.md, templates/, artifacts/ and blocks/, with their dependencies."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,16 +41,16 @@ class _Front(Frozen):
     artifacts: tuple[str, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
     rules: None = None
-    """Read apart."""
+    """Parts that are read separately."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkillScope:
-    """What a skill is checked against."""
+    """The environment that a skill is checked against."""
 
     app: str
     personas: Mapping[str, str | None]
-    """Texts by key; None for one with mistakes."""
+    """Texts by key; None for an invalid one."""
     tools: Collection[str]
     """Every tool and block of the app and the engine."""
     blocks: BlockScope
@@ -58,20 +58,20 @@ class SkillScope:
 
 @dataclass(frozen=True, slots=True)
 class SkillFolder:
-    """A folder as it was read."""
+    """A skill folder after reading."""
 
     folder: Path
     problems: list[AppProblem]
     front: YamlFile | None = None
-    """Its fields with their lines; None where there are none to read."""
+    """Its fields with their lines; None if they cannot be read."""
     dependencies: tuple[str, ...] = ()
-    """Known also where the skill has other mistakes."""
+    """Also set if the skill has other mistakes."""
     skill: Skill | None = None
-    """None where there is a mistake."""
+    """None if there is a mistake."""
 
 
 def read_skill(folder: Path, scope: SkillScope) -> SkillFolder:
-    """The skill in `folder`, or why there is none; what it depends on is not looked at here."""
+    """Returns the skill in `folder`, or its mistakes. Dependencies are not checked here."""
     path = folder / "SKILL.md"
     if not path.is_file():
         return SkillFolder(folder, [AppProblem(folder, None, "has no SKILL.md")])
@@ -132,7 +132,7 @@ def _skill(
 
 
 def _plain(value: object) -> object:
-    """The fields without the rules, which have a form of their own; a checkpoint may be its name alone."""
+    """Returns the fields without the rules, which have their own form. A checkpoint can be only a name."""
     if not isinstance(value, dict):
         return value
     plain = {name: inner for name, inner in value.items() if name != "rules"}
@@ -145,7 +145,7 @@ def _plain(value: object) -> object:
 def _rules(
     value: object, front: YamlFile, skill_id: str, form: _Front | None, scope: SkillScope
 ) -> tuple[list[Rule], list[AppProblem]]:
-    """The skill's rules, looked at also where its other fields cannot be read."""
+    """Returns the skill's rules. They are checked even if its other fields cannot be read."""
     if not isinstance(value, dict) or "rules" not in value:
         return [], []
     checkpoints = None if form is None else [checkpoint.name for checkpoint in form.checkpoints]
@@ -174,7 +174,7 @@ def _in_order(path: Path, problems: list[AppProblem]) -> list[AppProblem]:
     return sorted(problems, key=lambda problem: (problem.file != path, str(problem.file), problem.line or 0))
 
 
-# --- All the skills of an app, with what they depend on: a skill is there only where everything that it needs is.
+# --- All skills of an app with their dependencies: a skill is available only if all its dependencies are.
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +182,12 @@ class SkillSet:
     """The skills of one app."""
 
     skills: Mapping[str, Skill] = field(default_factory=dict)
-    """Those that may be used, by id."""
+    """The valid ones, by id."""
     broken: frozenset[str] = frozenset()
-    """The folders of those with mistakes."""
+    """The folders of the invalid ones."""
 
     def with_dependencies(self, skill_id: str) -> Iterator[Skill]:
-        """The skill, then all that it depends on, none twice."""
+        """Returns the skill and then all its dependencies, none twice."""
         waiting, seen = [skill_id], set()
         while waiting:
             skill = self.skills[waiting.pop(0)]
@@ -198,12 +198,12 @@ class SkillSet:
 
 
 def skill_folders(app: Path) -> list[Path]:
-    """The folders under `skills/`, those apart that only tools or people need."""
+    """Returns the folders under `skills/`, except those that only tools or people need."""
     return sorted(path for path in app.glob("skills/*") if path.is_dir() and path.name[0] not in "._")
 
 
 def read_skills(app: Path, scope: SkillScope) -> tuple[SkillSet, list[AppProblem]]:
-    """The skills of the app in this folder."""
+    """Returns the skills of the app in this folder."""
     found = {folder.name: read_skill(folder, scope) for folder in skill_folders(app)}
     told = {name: [*each.problems] for name, each in found.items()}
     for name, each in found.items():
@@ -229,12 +229,12 @@ def _unknown(skill: SkillFolder, found: Mapping[str, SkillFolder]) -> Iterator[A
 
 
 def _broken_one(skill: SkillFolder, broken: set[str]) -> str:
-    """The first broken skill among those that it names; empty where there is none."""
+    """Returns the first invalid skill among its dependencies; empty if there is none."""
     return next((name for name in skill.dependencies if name in broken), "")
 
 
 def _circles(found: Mapping[str, SkillFolder]) -> list[tuple[str, ...]]:
-    """For each skill that comes back to itself the shortest way round, each way once, from its first name on."""
+    """Returns the shortest dependency cycle of each skill that has one, each cycle once, starting at its first name."""
     circles: dict[tuple[str, ...], None] = {}
     for name in found:
         if way := _way_round(name, found):
@@ -244,7 +244,7 @@ def _circles(found: Mapping[str, SkillFolder]) -> list[tuple[str, ...]]:
 
 
 def _way_round(start: str, found: Mapping[str, SkillFolder]) -> tuple[str, ...]:
-    """The shortest way from a skill back to itself; empty where there is none."""
+    """Returns the shortest path from a skill back to itself; empty if there is none."""
     waiting: list[tuple[str, ...]] = [(start,)]
     seen: set[str] = set()
     while waiting:
@@ -259,26 +259,26 @@ def _way_round(start: str, found: Mapping[str, SkillFolder]) -> tuple[str, ...]:
 
 
 def _problem(skill: SkillFolder, dependency: str, message: str) -> AppProblem:
-    """A mistake at the line on which a skill names another."""
+    """Returns a mistake at the line on which a skill names another."""
     if skill.front is None:
         return AppProblem(skill.folder / "SKILL.md", None, message)
     return skill.front.problem(("dependencies", skill.dependencies.index(dependency)), message)
 
 
-# --- The body of a skill (tier 2): its sections, and the sizes of what a model reads of a skill.
-# Sizes are those of S0-64: a manifest entry has about 50 tokens, a body 200 to 800. What has more is told; what has
-# more than twice as much is refused, for every call of every agent with the skill would pay for it.
+# --- The body of a skill (tier 2): its sections, and the sizes of the texts that a model reads. A manifest entry should
+# have about 50 tokens, a body 200 to 800. A larger text is a warning. More than twice as much is rejected, because
+# every call of every agent with the skill would pay for it.
 
 SECTIONS = ("Steps", "Requirements", "Output format")
-"""What a body must have (S0-63)."""
+"""Sections that a body must have."""
 ENTRY_TOKENS = 50
 BODY_TOKENS = 800
 _OWN_SECTIONS = ("description", "entity context")
-"""Written by the engine around the body."""
+"""Sections that the engine writes around the body."""
 
 
 def body_problems(read: FrontMatter) -> Iterator[AppProblem]:
-    """What is wrong with the sections of a body, and with its length."""
+    """Returns the mistakes of a body's sections and length."""
     path = read.front.path
     seen: set[str] = set()
     for section in read.sections():
@@ -297,12 +297,12 @@ def body_problems(read: FrontMatter) -> Iterator[AppProblem]:
 
 
 def entry_problems(front: YamlFile, entry: str) -> Iterator[AppProblem]:
-    """What is wrong with the length of an entry in the manifest."""
+    """Returns the mistakes of a manifest entry's length."""
     yield from too_long(front, ("description",), "the skill's entry in the manifest", entry, ENTRY_TOKENS)
 
 
 def too_long(file: YamlFile, place: Place, what: str, text: str, tokens: int) -> Iterator[AppProblem]:
-    """A warning over `tokens`, a mistake over twice as many."""
+    """Returns a warning above `tokens`, a mistake above twice as many."""
     have = estimated_tokens(text)
     told = f"{what} has about {have} tokens, more than the {tokens} that it should have"
     if have > 2 * tokens:
@@ -311,13 +311,13 @@ def too_long(file: YamlFile, place: Place, what: str, text: str, tokens: int) ->
         yield file.warning(place, told)
 
 
-# --- The texts of a skill beside SKILL.md: context templates and artifacts, as far as its front matter lists them.
+# --- Texts of a skill beside SKILL.md: context templates and artifacts that its front matter lists.
 
 
 def read_templates(
     folder: Path, names: Sequence[str], front: YamlFile
 ) -> tuple[tuple[SkillText, ...], list[AppProblem]]:
-    """The context templates; one with an unknown variable is told."""
+    """Returns the context templates; one with an unknown variable is reported."""
     templates, problems = _listed(folder, "templates", names, front)
     for template in templates:
         problems += _mark_mistakes(folder / "templates" / template.name, template.text)
@@ -327,21 +327,21 @@ def read_templates(
 def read_artifacts(
     folder: Path, names: Sequence[str], front: YamlFile
 ) -> tuple[tuple[SkillText, ...], list[AppProblem]]:
-    """The reference documents, as they stand."""
+    """Returns the reference documents unchanged."""
     return _listed(folder, "artifacts", names, front)
 
 
 def _listed(
     folder: Path, kind: str, names: Sequence[str], front: YamlFile
 ) -> tuple[tuple[SkillText, ...], list[AppProblem]]:
-    """The files under `kind`/ that the front matter lists, in its order."""
+    """Returns the files under `kind`/ that the front matter lists, in its order."""
     there = sorted(path.name for path in (folder / kind).glob("*") if path.is_file())
     texts: list[SkillText] = []
     problems: list[AppProblem] = []
     for index, name in enumerate(names):
         if name in names[:index]:
             problems.append(front.problem((kind, index), f"{name} is given twice"))
-        elif name not in there:  # so a name can lead nowhere else either
+        elif name not in there:  # this also prevents names that lead elsewhere
             problems.append(front.problem((kind, index), f"there is no {kind}/{name}{did_you_mean(name, there)}"))
         else:
             text = read_text(folder / kind / name)
@@ -360,7 +360,7 @@ def _mark_mistakes(path: Path, text: str) -> Iterator[AppProblem]:
         yield AppProblem(path, line, why)
 
 
-# --- What the agents of an app are made of, as it was read before them.
+# --- Parts of an app that are read before its agents.
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,14 +370,14 @@ class Content:
     tools: Mapping[str, Tool] = field(default_factory=dict)
     skills: SkillSet = field(default_factory=SkillSet)
     personas: Mapping[str, str | None] = field(default_factory=dict)
-    """Texts by key; None for one with mistakes."""
+    """Texts by key; None for an invalid one."""
     reserved: frozenset[str] = frozenset()
     """Names that are never offered."""
     fenced: frozenset[str] = frozenset()
-    """Tools for agents without skills only."""
+    """Tools only for agents without skills."""
     lost: Mapping[str, Path] = field(default_factory=dict)
     """Tools whose file does not load, with that file."""
     pipelines: Mapping[str, tuple[PipelineToolConfig, ...] | None] = field(default_factory=dict)
-    """Registries by name; None for one with mistakes."""
+    """Registries by name; None for an invalid one."""
     servers: Mapping[str, McpServer] = field(default_factory=dict)
-    """MCP servers by name; which tools they have is known when the app is published."""
+    """MCP servers by name; their tools are known when the app is published."""

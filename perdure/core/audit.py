@@ -1,6 +1,7 @@
-"""What audit rows and exported chain heads are signed with: HMAC-SHA256, under keys that the database never sees.
+"""Signatures of audit rows and exported chain heads, and the verification of a tenant's audit chain.
 
-A signature is `<key id>:<hex>`, so that a key can be followed by another: the first key signs, every key verifies.
+The signatures are HMAC-SHA256 with keys that are never in the database. A signature is `<key id>:<hex>`, so that keys
+can be rotated: the first key signs, every key verifies.
 """
 
 import hashlib
@@ -19,44 +20,44 @@ from perdure.core.identity import ADVICE, key_id, secrets_in
 
 
 def framed(*fields: str | None) -> str:
-    """`fields` as one text that no other fields give: each with its length in bytes before it. SQL writes it the same
-    way (`audit_hash`)."""
+    """Returns `fields` as one unambiguous text: each field is preceded by its length in bytes. The SQL function
+    `audit_hash` uses the same format."""
     return "".join("-," if each is None else f"{len(each.encode())}:{each}," for each in fields)
 
 
 @dataclass(frozen=True, slots=True)
 class AuditKey:
-    """One key; its id tells it apart and tells nothing of it."""
+    """One key. Its id identifies it without revealing anything about the secret."""
 
     id: str
     secret: bytes = field(repr=False)
 
     @classmethod
     def of(cls, text: str) -> "AuditKey":
-        """The key of this text."""
+        """Returns the key with this text as its secret."""
         secret = text.encode()
         return cls(key_id("audit", secret), secret)
 
     def mac(self, text: str) -> str:
-        """The signature of `text` without the key's id."""
+        """Returns the signature of `text` without the key's id."""
         return hmac.new(self.secret, text.encode(), hashlib.sha256).hexdigest()
 
     def webhook_secret(self, tenant_id: str, webhook_id: str) -> str:
-        """What the receiver of this webhook verifies with, which is kept nowhere else."""
+        """Returns the secret with which the receiver of this webhook verifies. It is not stored anywhere."""
         return self.mac(framed("webhook secret", tenant_id, webhook_id))
 
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
-    """The keys of a deployment, the one that signs first."""
+    """The keys of a deployment; the signing key is first."""
 
     keys: tuple[AuditKey, ...]
 
     @classmethod
     def of(cls, text: str) -> "Keyring":
-        """The keys in `text`, separated by commas or line ends.
+        """Returns the keys in `text`, separated by commas or line breaks.
 
-        Raises: CallerError `audit_key_weak` where there is none, or one is too short to be random.
+        Raises: CallerError `audit_key_weak` if there is none, or if one is too short to be random.
         """
         secrets = secrets_in(text)
         if not secrets:
@@ -64,60 +65,61 @@ class Keyring:
         return cls(tuple(map(AuditKey.of, secrets)))
 
     def sign(self, text: str) -> str:
-        """The signature of `text` by the newest key."""
+        """Returns the signature of `text` by the newest key."""
         return f"{self.keys[0].id}:{self.keys[0].mac(text)}"
 
     def signatures(self, text: str) -> list[str]:
-        """The signature of `text` by every key, the newest first: to look something up that one of them signed."""
+        """Returns the signature of `text` by every key, newest first, to look up a value that any of them signed."""
         return [f"{key.id}:{key.mac(text)}" for key in self.keys]
 
     def named(self, key_id: str) -> AuditKey | None:
-        """The key of this id."""
+        """Returns the key with this id, or None."""
         return next((key for key in self.keys if key.id == key_id), None)
 
     def knows(self, signature: str) -> bool:
-        """Whether this was signed by a key that is here."""
+        """Returns whether a key of this keyring made the signature, by its key id."""
         return any(key.id == signature.partition(":")[0] for key in self.keys)
 
     def verifies(self, text: str, signature: str) -> bool:
-        """Whether one of the keys signed `text`."""
+        """Returns whether one of the keys signed `text`."""
         key_id, _, mac = signature.partition(":")
         return any(key.id == key_id and hmac.compare_digest(key.mac(text).encode(), mac.encode()) for key in self.keys)
 
 
 def row_text(tenant_id: str, kind: str, subject: str, actor: str | None, turn_id: str | None, body_digest: str) -> str:
-    """What the signature of an audit row covers; the time and the place in the chain are the chain's."""
+    """Returns the text that the signature of an audit row covers. The chain covers the time and the position."""
     return framed("audit row", tenant_id, kind, subject, actor, turn_id, body_digest)
 
 
 def head_text(tenant_id: str, seq: int, chain_hash: str, at: str) -> str:
-    """What the signature of an exported chain head covers."""
+    """Returns the text that the signature of an exported chain head covers."""
     return framed("audit head", tenant_id, str(seq), chain_hash, at)
 
 
 def name_text(tenant_id: str, name: str) -> str:
-    """What stands for the name of an erased person: nobody without the key can tell the name, or guess at it."""
+    """Returns the text whose signature replaces the name of an erased user. Without the key the name can be neither
+    read nor guessed."""
     return framed("erased name", tenant_id, name)
 
 
-# --- What a verification of the audit can find, and how it is told.
+# --- Faults that a verification of the audit can find.
 
 MOST_FAULTS = 100
-"""Of those that are told; all are counted, by kind."""
+"""Maximum number of reported faults; all are counted, by kind."""
 
 
 class FaultKind(StrEnum):
-    """What is wrong with a row, a link or a head."""
+    """The kind of a fault in a row, a link or a head."""
 
     LINK_MISSING = "link_missing"
-    """A number of the chain is not there."""
+    """A number of the chain is missing."""
     LINK_BROKEN = "link_broken"
-    """A link does not name the hash of the one before it."""
+    """A link does not contain the hash of the link before it."""
     ROW_MISSING = "row_missing"
     ROW_CHANGED = "row_changed"
-    """The row, or its link, does not give the link's hash."""
+    """The row, or its link, does not result in the link's hash."""
     ROW_UNCHAINED = "row_unchained"
-    """A row that is in no link was never committed by the program."""
+    """A row without a link was never committed by the program."""
     ROW_REPEATED = "row_repeated"
     """Two rows share a salted digest: one is a copy."""
     SIGNATURE_WRONG = "signature_wrong"
@@ -125,18 +127,18 @@ class FaultKind(StrEnum):
     KEY_UNKNOWN = "key_unknown"
     """Signed by a key that this deployment does not have; keep old keys after the new one."""
     BODY_MISSING = "body_missing"
-    """A body is gone, and no erasure accounts for it."""
+    """A body is missing, and no erasure accounts for it."""
     BODY_CHANGED = "body_changed"
     HEAD_MOVED = "head_moved"
-    """The row that holds the chain's head does not name its last link."""
+    """The row with the chain's head does not name its last link."""
     HEAD_DIFFERS = "head_differs"
-    """The chain has another hash than the one that was exported."""
+    """The chain's hash differs from the exported one."""
     HEAD_FORGED = "head_forged"
     """An exported head whose signature is wrong."""
     TAIL_CUT = "tail_cut"
-    """An exported head lies behind the last link."""
+    """An exported head is beyond the last link."""
     RAN_UNDECIDED = "ran_undecided"
-    """A call that needed an approval has begun, and no row says that somebody had given it by then."""
+    """A call that needed an approval has started, and no row records an approval before that."""
 
 
 ABOUT_HEADS = frozenset({FaultKind.HEAD_MOVED, FaultKind.HEAD_DIFFERS, FaultKind.HEAD_FORGED, FaultKind.TAIL_CUT})
@@ -144,18 +146,18 @@ ABOUT_HEADS = frozenset({FaultKind.HEAD_MOVED, FaultKind.HEAD_DIFFERS, FaultKind
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that was not written so; `seq` is its place in the chain, 0 where it has none."""
+    """A difference from what was written; `seq` is its position in the chain, or 0 if it has none."""
 
     seq: int
     kind: FaultKind
     audit_id: int | None = None
     subject: str | None = None
-    """What it is about, where that is no row: an approval's id."""
+    """The subject if it is not a row: an approval's id."""
 
 
 def told_of(faults: Iterable[Fault], most: int) -> tuple[Fault, ...]:
-    """At most so many: each kind has its share, so that many of one hide none of another. Those about heads first, the
-    others by their place."""
+    """Returns at most `most` faults. Each kind gets a share, so that many faults of one kind do not hide another.
+    Faults of heads come first, then the others by position."""
     by_kind: defaultdict[FaultKind, list[Fault]] = defaultdict(list)
     for fault in sorted(faults, key=lambda fault: fault.seq):
         by_kind[fault.kind].append(fault)
@@ -164,11 +166,10 @@ def told_of(faults: Iterable[Fault], most: int) -> tuple[Fault, ...]:
     return tuple(sorted(told, key=lambda fault: (fault.kind not in ABOUT_HEADS, fault.seq, fault.kind)))
 
 
-# --- Whether a tenant's audit chain is what was written: rows in, faults out.
-# Two things are looked at. Each row's HMAC covers what it says, so that nobody without the key writes or changes one,
-# whatever he does to the chain. The chain's hashes cover order and time; who recomputes all of it from some row on
-# still differs from every signed head that was exported since, and a head behind the last row tells of a tail that was
-# cut.
+# --- Verification of a tenant's audit chain: rows in, faults out. There are two checks. Each row's HMAC covers its
+# content, so that only a holder of the key can write or change one, whatever happens to the chain. The chain's hashes
+# cover order and time. A chain that is recomputed from some row onwards differs from every signed head that was
+# exported after that row. An exported head beyond the last row proves that the tail was cut off.
 
 GENESIS = "0" * 64
 """`prev` of a tenant's first row."""
@@ -191,18 +192,18 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A place in the chain with the row that it names."""
+    """A position in the chain with the row that it names."""
 
     seq: int
     audit_id: int
     prev: str
     hash: str
     entry: Entry | None
-    """None: there is no such row."""
+    """None if the row does not exist."""
     found_digest: str | None = None
-    """The digest of the body that is there, None where none is."""
+    """The digest of the stored body; None if there is none."""
     erased: bool = False
-    """Whether an erasure accounts for a body that is gone."""
+    """Whether an erasure accounts for a missing body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,26 +216,26 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a verification came to."""
+    """The result of a verification."""
 
     rows: int
     head: Head
     heads_checked: int
     erased: int
-    """Rows whose body was erased with its person."""
+    """Number of rows whose body was erased with its user."""
     faults: tuple[Fault, ...]
-    """Some of each kind, those about heads first."""
+    """A sample of each kind; faults of heads come first."""
     faults_found: int
     faults_by_kind: Mapping[FaultKind, int]
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether no fault was found."""
         return not self.faults_found
 
 
 def link_hash(seq: int, prev: str, entry: Entry) -> str:
-    """The hash of a link, as the database makes it at commit."""
+    """Returns the hash of a link, as the database computes it at commit."""
     text = framed(
         prev,
         str(seq),
@@ -251,15 +252,15 @@ def link_hash(seq: int, prev: str, entry: Entry) -> str:
 
 @dataclass(slots=True)
 class ChainCheck:
-    """A verification under way. Holds the marks and some faults of each kind, never the rows: fed in order, it needs no
-    memory."""
+    """A verification in progress. It stores the marks and a limited number of faults of each kind, but no rows: links
+    are fed in order, so its memory does not grow with the chain."""
 
     tenant_id: str
     keyring: Keyring
     marks: Mapping[int, frozenset[str]]
-    """The hash, by place, that signed heads and seals name."""
+    """The hashes by position that signed heads and seals name."""
     unsigned_through: int = 0
-    """Rows up to here are older than signing; a seal vouches for them."""
+    """Rows up to this position are older than signing; a seal vouches for them."""
     most_faults: int = MOST_FAULTS
     last: Head = Head(0, GENESIS)
     rows: int = 0
@@ -269,7 +270,7 @@ class ChainCheck:
     counts: Counter[FaultKind] = field(default_factory=Counter)
 
     def feed(self, links: Iterable[Link]) -> None:
-        """Look at the next links, in order."""
+        """Checks the next links, in order."""
         for link in links:
             if link.seq != self.last.seq + 1:
                 self._found(self.last.seq + 1, FaultKind.LINK_MISSING)
@@ -284,12 +285,12 @@ class ChainCheck:
             self.last = Head(link.seq, link.hash)
 
     def note(self, faults: Iterable[Fault]) -> None:
-        """Take up what was found elsewhere."""
+        """Adds faults that were found elsewhere."""
         for fault in faults:
             self._add(fault)
 
     def report(self, head: Head) -> Report:
-        """The end: `head` is what the database says the last link is."""
+        """Finishes the verification; `head` is the last link according to the database."""
         if head != self.last:
             self._found(head.seq, FaultKind.HEAD_MOVED)
         for seq in sorted(self.marks):
@@ -339,11 +340,11 @@ class ChainCheck:
             self.faults.append(fault)
 
 
-# --- Chain heads as they are kept outside the database: a signed JSON line each.
+# --- Chain heads as they are stored outside the database: one signed JSON line each.
 
 
 class ExportedHead(Frozen):
-    """How far a tenant's chain went, and its hash there, at some time."""
+    """The length of a tenant's chain at some time, and its hash there."""
 
     tenant: str = Field(max_length=63)
     seq: int = Field(ge=1, lt=2**62)
@@ -354,27 +355,27 @@ class ExportedHead(Frozen):
     hmac: str = Field(max_length=64)
 
     def line(self) -> str:
-        """The line of the file."""
+        """Returns the line of the file."""
         return canonical_json(self.model_dump()) + "\n"
 
     @property
     def signature(self) -> str:
-        """As audit rows have theirs."""
+        """The signature in the format of audit rows."""
         return f"{self.key}:{self.hmac}"
 
     def is_signed_by(self, keyring: Keyring) -> bool:
-        """Whether one of the keys signed it."""
+        """Returns whether one of the keys signed it."""
         return keyring.verifies(head_text(self.tenant, self.seq, self.hash, self.at), self.signature)
 
 
 def signed_head(keyring: Keyring, tenant_id: str, seq: int, chain_hash: str, at: str) -> ExportedHead:
-    """A head to be exported."""
+    """Returns a signed head for export."""
     key, _, mac = keyring.sign(head_text(tenant_id, seq, chain_hash, at)).partition(":")
     return ExportedHead(tenant=tenant_id, seq=seq, hash=chain_hash, at=at, key=key, hmac=mac)
 
 
 def read_head(line: str) -> ExportedHead | None:
-    """The head of a line, None where it is none: a line that a power cut left unfinished."""
+    """Returns the head in a line, or None if it is invalid, such as a line that a power cut left unfinished."""
     try:
         return ExportedHead.model_validate_json(line)
     except ValidationError:
@@ -384,7 +385,7 @@ def read_head(line: str) -> ExportedHead | None:
 def marks_of(
     heads: Iterable[ExportedHead], keyring: Keyring, tenant_id: str
 ) -> tuple[Mapping[int, frozenset[str]], list[Fault]]:
-    """What the tenant's heads say of its chain: hashes by place; and those that nobody of ours signed."""
+    """Returns the hashes by position in the tenant's heads, and a fault for each head that no known key signed."""
     said: dict[int, set[str]] = defaultdict(set)
     forged = []
     for head in heads:
@@ -398,37 +399,38 @@ def marks_of(
     return {seq: frozenset(hashes) for seq, hashes in said.items()}, forged
 
 
-# --- Which bodies an erasure may have taken: its own signed rows said so before they went.
-# Nothing that can be changed unseen is asked: neither whose a turn is now, nor which row a missing body names.
+# --- Bodies that an erasure may have removed: its own signed rows record them before the bodies are deleted. Data that
+# can be changed without detection is not used: neither the present owner of a turn, nor the row that a missing body
+# names.
 
 BEGUN = "user.erasure_begun"
-"""Rows that name what goes with a person, their subject: the turns, and rows of others that name the person."""
+"""Rows that list what is erased with a user, their subject: the turns, and the rows of others that name the user."""
 DONE = "user.erased"
 KEPT_KINDS = (BEGUN, DONE)
-"""Rows about erasures: they hold ids and counts alone, account for what is gone, and never go themselves."""
+"""Rows about erasures. They contain only ids and counts, account for missing bodies, and are never erased."""
 
 
 @dataclass(frozen=True, slots=True)
 class Erasures:
-    """What a tenant's erasures have taken. Holds an id for each turn that went, so that no row is looked up twice."""
+    """What a tenant's erasures removed. It stores an id for each erased turn, so that no row is read twice."""
 
     _persons: dict[int, str] = field(default_factory=dict)
     _turns: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _rows: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
 
     def add(self, audit_id: int, person: str, turns: Collection[str], rows: Collection[int]) -> None:
-        """Take up a row of BEGUN whose signature and body are as they were written."""
+        """Adds a row of BEGUN whose signature and body were verified."""
         self._persons[audit_id] = person
         self._turns[person].update(turns)
         self._rows[person].update(rows)
 
     @property
     def known(self) -> frozenset[int]:
-        """The rows that were taken up."""
+        """The rows that were added."""
         return frozenset(self._persons)
 
     def account_for(self, audit_id: int, entry: Entry, erased_by: int | None) -> bool:
-        """Whether the body of this row went with the person whose erasure it names."""
+        """Returns whether the body of this row was removed by the user erasure that it names."""
         person = self._persons.get(erased_by) if erased_by is not None else None
         if person is None or entry.kind in KEPT_KINDS:
             return False
@@ -439,38 +441,37 @@ class Erasures:
         )
 
 
-# --- Whether every call that needed an approval and has begun had been given one: told by the audit, not by the
-# approval. Whoever writes into the approvals themselves can make a call run. He cannot write the signed row of the
-# decision.
+# --- Proof that every started call that needed an approval had one, from the audit and not from the approval. An
+# attacker who can write to the approvals tables can make a call run, but cannot write the signed row of the decision.
 
 DECIDED = "approval.decided"
 OUTCOMES = (DECIDED, "approval.withdrawn", "approval.voided", "approval.expired", "approval.cancelled")
-"""Kinds of rows that say what became of a request; the last of them stands."""
+"""Kinds of rows with the outcome of a request; the last one applies."""
 GIVEN = ("approve", "edit")
-"""What a decision says that lets a call run."""
+"""Decisions that allow a call to run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A gated call that has begun, and the last that the audit says of its approval."""
+    """A gated call that has started, and the last audit row about its approval."""
 
     approval_id: str
     outcome: str | None
-    """The kind of that row; None: there is none."""
+    """The kind of that row; None if there is none."""
     said: str | None
-    """What was decided; None where the row's body was erased with its person, or it is no decision."""
+    """The decision; None if the row's body was erased with its user, or if the row is not a decision."""
     seq: int | None = None
-    """The place of the approval's first row."""
+    """The position of the approval's first row."""
     audit_id: int | None = None
 
     @property
     def was_allowed(self) -> bool:
-        """Whether somebody had let it run, as far as can still be known."""
+        """Whether a reviewer allowed it, as far as can still be determined."""
         return self.outcome == DECIDED and (self.said is None or self.said in GIVEN)
 
 
 def undecided(runs: Iterable[Run]) -> list[Fault]:
-    """A fault for each that nobody had allowed."""
+    """Returns a fault for each run that no reviewer allowed."""
     return [
         Fault(run.seq or 0, FaultKind.RAN_UNDECIDED, run.audit_id, run.approval_id)
         for run in runs

@@ -1,5 +1,8 @@
-"""The budget of a turn, checked before every model call (S0-40). Equality trips. A call that is under way may go past
-it by what it asks and a usual answer, and no further: an endless one is broken off."""
+"""Budgets of turns and days, and storage quotas.
+
+A turn's budget is checked before every model call, and reaching it counts as spent. A running call can exceed it only
+by its input and a usual answer: a longer answer is cut off.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,34 +16,36 @@ from perdure.contracts.turns import Limits, OnSpent
 from perdure.core.text import size
 
 USUAL_ANSWER_TOKENS: Final = 4_096
-"""What an answer that was begun within the budget may still say beyond it."""
+"""Tokens beyond the budget that an answer may use if it was started within the budget."""
 ANSWER_OVER_BUDGET: Final = "answer_over_budget"
-"""The code of an answer that was broken off there."""
+"""The code of an answer that was cut off at that limit."""
 TOKENS_SPENT: Final = "token_budget_spent"
 COST_SPENT: Final = "cost_budget_spent"
 TURN_CODES: Final = frozenset({TOKENS_SPENT, COST_SPENT, ANSWER_OVER_BUDGET})
-"""The codes of a limit of the turn's own: a reviewer may raise it."""
+"""The codes of the turn's own limits, which a reviewer can raise."""
 
 
 def most_of_answer(limits: Limits, *, tokens_used: int) -> int:
-    """The tokens after which an answer is broken off."""
+    """Returns the number of tokens after which an answer is cut off."""
     return max(0, limits.max_tokens - tokens_used) + USUAL_ANSWER_TOKENS
 
 
 PRICED_TOKENS: Final = 1_000_000
-"""So many are priced at once: a single one may cost less than a micro-dollar."""
+"""Prices are per this many tokens, because a single one may cost less than a micro-dollar."""
 
 
 def affordable(most_tokens: int | None, left_microusd: int | None, price_microusd: int) -> int | None:
-    """The tokens after which an answer is broken off, where the turn has so much money left and PRICED_TOKENS of an
-    answer cost so much; without a price tokens alone bound it."""
+    """Returns the number of tokens after which an answer is cut off, given the money that the turn has left.
+
+    `price_microusd` is the price of PRICED_TOKENS of an answer. Without a price, only `most_tokens` limits the answer.
+    """
     if most_tokens is None or left_microusd is None or price_microusd <= 0:
         return most_tokens
     return min(most_tokens, max(0, left_microusd) * PRICED_TOKENS // price_microusd + USUAL_ANSWER_TOKENS)
 
 
 def spent(limits: Limits, *, tokens_used: int, cost_microusd: int) -> Problem | None:
-    """The limit that a turn has met, or None where the next call may be made."""
+    """Returns the limit that a turn has reached, or None if the next call is allowed."""
     if tokens_used >= limits.max_tokens:
         return Problem(
             code=TOKENS_SPENT,
@@ -56,7 +61,8 @@ def spent(limits: Limits, *, tokens_used: int, cost_microusd: int) -> Problem | 
 
 
 def tightened(base: Limits, asked: Limits | None) -> Limits:
-    """An agent's limits with a request's own: a request may lower a limit, never raise it. Either may ask people."""
+    """Returns an agent's limits combined with those of a request. A request can lower a limit, never raise it. If
+    either has `on_spent: ask`, a reviewer is asked."""
     if asked is None:
         return base
     return Limits(
@@ -67,40 +73,40 @@ def tightened(base: Limits, asked: Limits | None) -> Limits:
     )
 
 
-# --- Budgets of a day: whose they are, what a call must hold of them, when one is met (S0-75).
-# A call holds the most that it can use from its claim on; its settle puts what it has used in that place. It may begin
-# where what is used and held is below the limit, so that however many calls run at once, a day ends at most one call's
-# hold above its limit. Equality trips, as for a turn (S0-40). Where only the holds of others stand in the way, a call
-# waits for them a while: they are bounds, and most of what they hold comes back.
+# --- Daily budgets: their scope, the reservation of a call, and when they are spent. A call reserves the maximum that
+# it can use; its settlement replaces that by its real use. It can start if used and reserved amounts together are below
+# the limit. So a day exceeds its limit by at most one call's reservation, however many calls run in parallel. Reaching
+# the limit counts as spent, as for a turn. If only the reservations of others prevent a call, it waits for a while:
+# reservations are upper bounds, and most of each is released.
 
 TENANT = ""
-"""In the place of an agent's id: all agents of the tenant together."""
+"""Used instead of an agent's id for all agents of the tenant together."""
 TOKENS_MET = "day_token_budget_spent"
 COST_MET = "day_cost_budget_spent"
 DAY_CODES = frozenset({TOKENS_MET, COST_MET})
-"""The codes of a budget that is met: such a turn ends as limited."""
+"""The codes of a spent budget; such a turn ends as limited."""
 RESERVED_SECONDS = 3.0
-"""A call that only others' reservations keep back is tried again after this long."""
+"""Seconds until a call that only other reservations prevent is retried."""
 RESERVED_TRIES = 10
-"""So often, then its turn ends as limited: half a minute is what most model calls take."""
+"""Number of retries before the turn ends as limited: half a minute, which is what most model calls take."""
 
 Caps = Mapping[str, DayLimits]
-"""The budgets that a call counts in, by agent id."""
+"""The budgets that apply to a call, by agent id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The most that one request can use."""
+    """The maximum that one request can use."""
 
     tokens: int | None
-    """Input and output; None where nothing bounds the answer."""
+    """Input and output tokens; None if the answer has no limit."""
     cost_microusd: int | None
-    """None where nobody knows the price, too."""
+    """None if the tokens or the price are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What a call takes out of its budgets while it runs."""
+    """The amounts that a call reserves in its budgets while it runs."""
 
     tokens: int
     cost_microusd: int
@@ -108,7 +114,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class DayUse:
-    """A budget's row: what its day's calls have used, and what those under way hold."""
+    """A budget's row: what the day's calls have used, and what running calls reserve."""
 
     agent_id: str
     day: date
@@ -119,10 +125,11 @@ class DayUse:
 
 
 def caps_of(agent: AgentDefinition, of_tenant: DayLimits | None, published: DayLimits | None = None) -> Caps:
-    """The budgets of a call of `agent`. A tenant that once had a limit counts on without one.
+    """Returns the budgets of a call of `agent`. `of_tenant` may have no limits any more; the tenant's use is still
+    counted.
 
-    `published` are the limits of the agent as it is now, where its turn pinned another version: a limit that was
-    lowered binds the turns that began before. Empty, where it has none any more.
+    `published` are the present limits of the agent if its turn pinned another version, so that a lowered limit also
+    applies to turns that started before. They are empty if the agent no longer has limits.
     """
     own = agent.day_limits
     if published is not None:
@@ -132,9 +139,10 @@ def caps_of(agent: AgentDefinition, of_tenant: DayLimits | None, published: DayL
 
 
 def hold_of(caps: Caps, most: Bound, model: str) -> Hold:
-    """What a call of `model` must hold of these budgets.
+    """Returns what a call of `model` must reserve in these budgets.
 
-    Raises: UpstreamRejected `output_unbounded`, `price_unknown`: what nobody can bound is not begun under a limit.
+    Raises: UpstreamRejected `output_unbounded` or `price_unknown`. A call without an upper bound is not started under a
+    limit.
     """
     tokens_limited = any(cap.max_tokens is not None for cap in caps.values())
     cost_limited = any(cap.max_cost_microusd is not None for cap in caps.values())
@@ -152,7 +160,7 @@ def hold_of(caps: Caps, most: Bound, model: str) -> Hold:
 
 
 def met(caps: Caps, uses: Sequence[DayUse]) -> Problem | None:
-    """The first of these budgets that allows no further call today, as what ends the turn."""
+    """Returns the first of these budgets that allows no further call today, as the problem that ends the turn."""
     for use in uses:
         cap = caps[use.agent_id]
         if cap.max_tokens is not None and use.used_tokens + use.held_tokens >= cap.max_tokens:
@@ -170,12 +178,12 @@ def met(caps: Caps, uses: Sequence[DayUse]) -> Problem | None:
 
 
 def only_reserved(caps: Caps, uses: Sequence[DayUse]) -> bool:
-    """Whether nothing but calls under way stands before a further one."""
+    """Returns whether only the reservations of running calls prevent another one."""
     return met(caps, [replace(use, held_tokens=0, held_cost_microusd=0) for use in uses]) is None
 
 
 def resets_at(day: date) -> datetime:
-    """When the budgets of `day` begin anew."""
+    """Returns when the budgets of `day` reset."""
     return datetime.combine(day + timedelta(days=1), time(), UTC)
 
 
@@ -187,11 +195,11 @@ def _told(use: DayUse, figures: str) -> str:
     )
 
 
-# --- How many bytes a conversation, a user and a tenant may keep, and the refusal when a quota is reached.
+# --- Storage quotas of a conversation, a user and a tenant, and the error when one is reached.
 
 
 class Scope(StrEnum):
-    """Whose quota it is."""
+    """The scope of a quota."""
 
     CONVERSATION = "conversation"
     USER = "user"
@@ -218,7 +226,7 @@ _WAYS_OUT = {
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """The deployment's quotas; 0 is none."""
+    """The deployment's quotas; 0 means no quota."""
 
     conversation_bytes: int = 0
     user_bytes: int = 0
@@ -226,31 +234,31 @@ class Quotas:
     conversation_files: int = 0
 
     def of(self, scope: Scope) -> int:
-        """The bytes that this scope may keep, 0 if it has no quota."""
+        """Returns the quota of this scope in bytes, or 0 if it has none."""
         quotas = (self.conversation_bytes, self.user_bytes, self.tenant_bytes)
         return dict(zip(Scope, quotas, strict=True))[scope]
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What is kept now, in bytes."""
+    """The stored bytes."""
 
     conversation: int = 0
     user: int = 0
     tenant: int = 0
 
     def of(self, scope: Scope) -> int:
-        """The bytes that this scope keeps."""
+        """Returns the bytes that this scope stores."""
         return dict(zip(Scope, (self.conversation, self.user, self.tenant), strict=True))[scope]
 
 
 def exceeded(used: Used, quotas: Quotas, more: int = 0) -> Scope | None:
-    """The first quota that is exceeded with `more` bytes added, the narrowest first; None if it all fits."""
+    """Returns the first quota that would be exceeded with `more` bytes, the narrowest first, or None."""
     return next((each for each in Scope if 0 < quotas.of(each) < used.of(each) + more), None)
 
 
 def quota_reached(used: Used, quotas: Quotas, scope: Scope) -> CallerError:
-    """The refusal 429 `quota_reached`. Waiting does not help, so it names no time to come back."""
+    """Returns the error 429 `quota_reached`. Waiting does not help, so it contains no retry time."""
     held, limit, variable = used.of(scope), quotas.of(scope), VARIABLES[scope]
     message = (
         f"{_SUBJECTS[scope]} {size(held)}, and the quota is {size(limit)}: {_WAYS_OUT[scope]}; "
@@ -267,14 +275,20 @@ def quota_reached(used: Used, quotas: Quotas, scope: Scope) -> CallerError:
 
 
 def check(used: Used, quotas: Quotas, more: int = 0) -> None:
-    """Raises: CallerError 429 `quota_reached` if `more` bytes do not fit."""
+    """Checks that `more` bytes fit.
+
+    Raises: CallerError 429 `quota_reached`.
+    """
     scope = exceeded(used, quotas, more)
     if scope is not None:
         raise quota_reached(used, quotas, scope)
 
 
 def check_files(count: int, quotas: Quotas) -> None:
-    """Raises: CallerError 429 `quota_reached` if a conversation with so many files may have no more."""
+    """Checks that a conversation with `count` files can have another one.
+
+    Raises: CallerError 429 `quota_reached`.
+    """
     most = quotas.conversation_files
     if 0 < most <= count:
         message = f"this conversation has {count} files, the most ({FILES_VARIABLE}): delete some, or begin another"

@@ -1,7 +1,7 @@
-"""Notices to receivers outside: how they are signed, when they are tried again, what they may say.
+"""Webhook deliveries: their signatures, retries and contents; and health faults of the deployment.
 
-A receiver takes a notice only with a signature that fits its time and its delivery, only within minutes of that time,
-and only once: then nobody else's notice, and no copy of an earlier one, moves it.
+A receiver accepts a delivery only if its signature matches its time and its id, only within minutes of that time, and
+only once. This rejects forged deliveries and copies of earlier ones.
 """
 
 import hashlib
@@ -12,22 +12,22 @@ DELIVERY = "x-perdure-delivery"
 TIMESTAMP = "x-perdure-timestamp"
 SIGNATURE = "x-perdure-signature"
 VALID_SECONDS = 300
-"""How far a notice's time may lie from the receiver's clock."""
+"""Maximum difference between a delivery's time and the receiver's clock, in seconds."""
 _SCHEME = "v1="
 _FIRST = timedelta(seconds=5)
 _MOST = timedelta(hours=1)
 MOST_ATTEMPTS = 24
-"""5 s, 10 s, 20 s … an hour each: most of a day."""
+"""Delays of 5 s, 10 s, 20 s … up to an hour each: most of a day in total."""
 
 
 def sign(secret: str, timestamp: str, delivery: str, body: bytes) -> str:
-    """The signature of one attempt."""
+    """Returns the signature of one attempt."""
     text = f"{timestamp}.{delivery}.".encode() + body
     return _SCHEME + hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()
 
 
 def refusal(secret: str, timestamp: str, delivery: str, signature: str, body: bytes, now_seconds: float) -> str:
-    """Why this is no notice for whoever has `secret`; empty where it is one. Whether it came before is not asked."""
+    """Returns why the delivery is invalid for the holder of `secret`, or an empty text. It does not detect repeats."""
     if not delivery or not timestamp.isascii() or not timestamp.isdigit() or len(timestamp) > 12:
         return "it lacks its delivery or its time"
     expected = sign(secret, timestamp, delivery, body)
@@ -39,43 +39,43 @@ def refusal(secret: str, timestamp: str, delivery: str, signature: str, body: by
 
 
 def wait_after(attempts: int) -> timedelta | None:
-    """How long until the next attempt after so many that failed; None: there is none."""
+    """Returns the delay until the next attempt after this many failures, or None if there is none."""
     if attempts >= MOST_ATTEMPTS:
         return None
     return min(_FIRST * 2 ** min(attempts - 1, 20), _MOST) if attempts > 0 else _FIRST
 
 
 def says_args(risk: str, *, with_args: bool) -> bool:
-    """Whether a notice carries the call's arguments: only where its administrator wants it, for what may be decided
-    from a chat. Everything else is looked at on its page."""
+    """Returns whether a webhook includes the call's arguments: only if its administrator wants it, and only for calls
+    that can be decided in a chat. All others are reviewed on their page."""
     return with_args and risk == LOW_RISK
 
 
 LOW_RISK = "low"
 CHAT = "chat"
-"""The label of a token by which a chat decides as the person whom it belongs to, and the channel of such a decision."""
+"""The label of a token with which a chat decides as its owner, and the channel of such a decision."""
 
 
 def chat_may_decide(risk: str) -> bool:
-    """Whether this may be decided from a chat at all."""
+    """Returns whether a call with this risk can be decided in a chat."""
     return risk == LOW_RISK
 
 
-# --- What counts as trouble of a part that still answers: in words for who looks after it, empty where there is none.
+# --- Faults of parts that still respond, as texts for the operator; empty if there is none.
 
 LATE_SECONDS = 60.0
-"""What has waited longer in a queue than this is not being worked off."""
+"""Age in seconds from which a waiting task means that its queue is not being processed."""
 
 
 def disk_fault(free_bytes: int, least_bytes: int) -> str:
-    """Of the disk that holds the data, by what is free on it and what must be."""
+    """Returns the fault of the data disk, by its free bytes and the required minimum."""
     if free_bytes >= least_bytes:
         return ""
     return f"the disk is nearly full: {free_bytes // 1_000_000} MB are free, {least_bytes // 1_000_000} MB are needed"
 
 
 def queue_fault(workers: int, backlog: int, oldest_seconds: float) -> str:
-    """Of a task queue, by who asks for its work, what waits in it, and how long the oldest of that has waited."""
+    """Returns the fault of a task queue, by its number of workers, its backlog and the age of the oldest task."""
     if workers == 0:
         return "no worker asks for its work"
     if backlog > 0 and oldest_seconds > LATE_SECONDS:
@@ -84,7 +84,7 @@ def queue_fault(workers: int, backlog: int, oldest_seconds: float) -> str:
 
 
 def relay_fault(sessions: int, overdue: int) -> str:
-    """Of the relay, by its sessions at Postgres and the wake-ups that it should have delivered by now."""
+    """Returns the fault of the relay, by its Postgres sessions and its overdue wake signals."""
     if sessions == 0:
         return "no relay is connected to Postgres"
     if overdue > 0:

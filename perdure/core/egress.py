@@ -1,9 +1,9 @@
-"""Where this program may send requests.
+"""Targets to which this program can send requests.
 
-Two rules. Webhooks go only to hosts that the operator has named, over TLS (`allowed_target`, `is_reachable`). All
-else (tools, MCP servers, model providers, sign-in providers) may go to any public address, and to a private or loopback
-one only if the operator or the app has named it (`refusal_of`; docs/egress.md). In both, a name is resolved once, every
-address that it stands for is checked, and the connection goes to a checked address.
+There are two rules. Webhooks go only to hosts that the operator has named, over TLS (`allowed_target`, `is_reachable`).
+All other requests (tools, MCP servers, model providers, sign-in providers) can go to any public address. They can go to
+a private or loopback address only if the operator or the app has named it (`refusal_of`; docs/egress.md). In both
+cases, a name is resolved once, every address of it is checked, and the connection goes to a checked address.
 """
 
 import re
@@ -19,13 +19,13 @@ from perdure.contracts.errors import CallerError
 Address = IPv4Address | IPv6Address
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 ANSWER_BYTES: Final = 10 * 1024 * 1024
-"""The largest answer that is read if nothing else is set."""
+"""Default maximum size of a response."""
 _PORTS = {"https": 443, "http": 80}
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An address that may be gone to."""
+    """The parts of an allowed URL."""
 
     scheme: str
     host: str
@@ -34,10 +34,10 @@ class Target:
 
 
 def target_of(url: str) -> Target:
-    """The parts of an address.
+    """Returns the parts of a URL.
 
-    Raises: CallerError 422 `address_refused` for what is none: https with a host, and no login, fragment or blank in
-    it; http to this very machine alone.
+    Raises: CallerError 422 `address_refused` if it is invalid. It must be https with a host, without login, fragment or
+    spaces; http is allowed only for this machine.
     """
     try:
         parts = urlsplit(url)
@@ -55,7 +55,8 @@ def target_of(url: str) -> Target:
 
 
 def allowed_target(url: str, hosts: Collection[str]) -> Target:
-    """The parts of an address whose host the operator has named: `host`, `host:port`, or `*.domain` for all below it.
+    """Returns the parts of a URL whose host the operator has named: `host`, `host:port`, or `*.domain` for all
+    subdomains.
 
     Raises: CallerError 422 `address_refused`.
     """
@@ -68,10 +69,10 @@ def allowed_target(url: str, hosts: Collection[str]) -> Target:
 
 
 def is_reachable(target: Target, address: str, *, private: bool) -> bool:
-    """Whether what the host's name stands for may be gone to.
+    """Returns whether requests can be sent to this resolved address of the target.
 
-    Never what belongs to the network's own workings (link-local with the clouds' metadata, multicast, reserved); this
-    machine for a target that says so by name; a private network where the operator allows it.
+    Infrastructure addresses never qualify (link-local including cloud metadata, multicast, reserved). This machine
+    qualifies only if the URL names it, a private network only if the operator allows it.
     """
     reach = reach_of(address)
     if reach is Reach.LOOPBACK or target.is_loopback:
@@ -84,21 +85,21 @@ def _refused(why: str) -> CallerError:
 
 
 class Reach(StrEnum):
-    """Whom an address belongs to."""
+    """The kind of network that an address belongs to."""
 
     PUBLIC = "public"
     PRIVATE = "private"
-    """A private or shared network, or a range that no router of the internet carries."""
+    """A private or shared network, or a range that is not routed on the internet."""
     LOOPBACK = "loopback"
     """This machine."""
     LINK_LOCAL = "link-local"
-    """The network's own workings: link-local addresses and the clouds' metadata services."""
+    """Network infrastructure: link-local addresses and the metadata services of clouds."""
     UNUSABLE = "unusable"
-    """Multicast, reserved, unspecified: no request has such a target."""
+    """Multicast, reserved or unspecified: not a valid target."""
 
 
 def reach_of(address: str) -> Reach:
-    """Classifies an IP address. An address that carries an IPv4 address inside has the worse class of the two."""
+    """Returns the class of an IP address. An address with an embedded IPv4 address has the worse class of the two."""
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
@@ -110,7 +111,7 @@ _SEVERITY = (Reach.PUBLIC, Reach.PRIVATE, Reach.LOOPBACK, Reach.LINK_LOCAL, Reac
 _METADATA = frozenset(map(ip_address, (
     "169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254",
 )))  # fmt: skip
-"""Of AWS, Azure, Google, Alibaba and Oracle; not all of them are link-local."""
+"""Metadata services of AWS, Azure, Google, Alibaba and Oracle; not all of them are link-local."""
 _NAT64 = ip_network("64:ff9b::/96")
 _LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
 _COMPATIBLE = ip_network("::/96")
@@ -127,7 +128,7 @@ def _reach(ip: Address) -> Reach:
         return Reach.UNUSABLE
     if isinstance(ip, IPv6Address):
         if ip.ipv4_mapped is not None or ip in _NAT64 or ip in _COMPATIBLE:
-            return Reach.PUBLIC  # the address inside decides
+            return Reach.PUBLIC  # the embedded address decides
         if ip in _LOCAL_NAT64 or ip.is_site_local:
             return Reach.PRIVATE
     if ip.is_reserved:
@@ -136,7 +137,7 @@ def _reach(ip: Address) -> Reach:
 
 
 def _inside(ip: Address) -> Iterator[IPv4Address]:
-    """Yields the IPv4 addresses that an IPv6 address carries."""
+    """Yields the IPv4 addresses embedded in an IPv6 address."""
     if not isinstance(ip, IPv6Address) or ip.is_loopback or ip.is_unspecified:
         return
     if ip.ipv4_mapped is not None:
@@ -153,10 +154,10 @@ def _inside(ip: Address) -> Iterator[IPv4Address]:
 
 
 def canonical_host(host: str) -> str:
-    """Returns a host as it is compared: lower case, no trailing dot, an IP address in its shortest form.
+    """Returns a host in the form used for comparisons: lower case, no trailing dot, an IP address in its shortest form.
 
-    Raises: CallerError `egress_host_invalid` for text that is no host in ASCII, and for an IPv4 address that is not
-    written as four decimal numbers: resolvers read `0x7f.1` and `2130706433` as 127.0.0.1.
+    Raises: CallerError `egress_host_invalid` for text that is not an ASCII host. It is also raised for an IPv4 address
+    that is not written as four decimal numbers: resolvers read `0x7f.1` and `2130706433` as 127.0.0.1.
     """
     name = host.strip("[]").lower().removesuffix(".")
     try:
@@ -179,7 +180,7 @@ _PRIVATE_ENDINGS = (".local", ".localdomain", ".internal", ".intranet", ".privat
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether a canonical host means this machine whatever a resolver says."""
+    """Returns whether a canonical host always means this machine, whatever a resolver returns."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     return reach_of(host) is Reach.LOOPBACK
@@ -187,20 +188,20 @@ def is_loopback_host(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A host, or several, that may have an address which is not public."""
+    """One or more hosts that are allowed to have a non-public address."""
 
     host: str = ""
     """Canonical; empty for a network."""
     port: int | None = None
-    """None names every port."""
+    """None means every port."""
     below: bool = False
-    """Whether the hosts below `host` are meant, and not `host` itself."""
+    """Whether the entry means the subdomains of `host`, without `host` itself."""
     network: IPv4Network | IPv6Network | None = None
     by_operator: bool = False
-    """Whether the operator named it; an app has less to say."""
+    """Whether the operator named it; entries of an app are more limited."""
 
     def covers(self, host: str, port: int, address: str) -> bool:
-        """Whether `address`, for which the canonical `host` stands, is allowed by this entry."""
+        """Returns whether this entry allows `address`, to which the canonical `host` resolves."""
         reach = reach_of(address)
         if self.port not in (None, port) or reach is Reach.UNUSABLE:
             return False
@@ -216,7 +217,7 @@ class Named:
         return reach is not Reach.LOOPBACK or self.by_operator or self.port is not None
 
     def is_of(self, host: str, port: int) -> bool:
-        """Whether the canonical `host` is named, whatever it stands for."""
+        """Returns whether this entry names the canonical `host`, whatever it resolves to."""
         if self.port not in (None, port):
             return False
         if self.network is not None:
@@ -231,22 +232,22 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Outbound:
-    """What the operator and the apps decide about outgoing requests."""
+    """The settings of the operator and the apps for outgoing requests."""
 
     named: tuple[Named, ...] = ()
-    """The hosts that may have a private or loopback address."""
+    """The hosts that are allowed to have a private or loopback address."""
     proxy: str = ""
-    """An HTTP proxy for every host that is not named; it resolves the names. Empty: none."""
+    """An HTTP proxy for every host that is not named; it resolves the names. Empty if there is none."""
     answer_bytes: int = ANSWER_BYTES
 
     def naming(self, *named: Named | None) -> "Outbound":
-        """The same with more hosts."""
+        """Returns these settings with more named hosts."""
         fresh = tuple(each for each in named if each is not None and each not in self.named)
         return replace(self, named=(*self.named, *fresh)) if fresh else self
 
 
 def named_host(text: str, *, by_operator: bool) -> Named:
-    """Reads one entry: `host`, `host:port`, `*.domain`, or, of the operator only, a network such as 10.0.0.0/8.
+    """Parses one entry: `host`, `host:port` or `*.domain`. Operators can also write a network such as 10.0.0.0/8.
 
     Raises: CallerError `egress_host_invalid`.
     """
@@ -264,7 +265,7 @@ def named_host(text: str, *, by_operator: bool) -> Named:
 
 
 def named_by_url(url: str, *, by_operator: bool) -> Named | None:
-    """Returns the host and port that a written address names; None for text that is no http address."""
+    """Returns the host and port in a URL, or None if the text is not an http or https URL."""
     try:
         parts = urlsplit(url.strip())
         host, port = parts.hostname or "", parts.port
@@ -276,9 +277,9 @@ def named_by_url(url: str, *, by_operator: bool) -> Named | None:
 
 
 def refusal_of(host: str, port: int, addresses: Sequence[str], named: Collection[Named]) -> str | None:
-    """Says why a request to a canonical `host`, which stands for `addresses`, may not be sent; None if it may.
+    """Returns why a request to a canonical `host`, which resolves to `addresses`, is not allowed, or None.
 
-    All addresses count: a name that also stands for a forbidden one is not trusted.
+    All addresses are checked: a name that also resolves to a forbidden one is not trusted.
     """
     if not addresses:
         return f"{host} has no address"
@@ -290,8 +291,10 @@ def refusal_of(host: str, port: int, addresses: Sequence[str], named: Collection
 
 
 def proxied_refusal_of(host: str, port: int) -> str | None:
-    """Says why a request to a canonical `host` may not be handed to a proxy, which resolves the name itself. Judges by
-    the name alone: an address, or a name that is of no use outside, is not public."""
+    """Returns why a request to a canonical `host` cannot go through a proxy, which resolves the name itself, or None.
+
+    Only the name is checked: non-public addresses, and names that are useless outside, are rejected.
+    """
     if _is_address(host):
         reach = reach_of(host)
     elif is_loopback_host(host):

@@ -1,9 +1,9 @@
-"""How a caller is signed in, and who else may hold the credential: whoever created it can act by it.
+"""How a caller is signed in, and who else may hold the credential: its creator can use it too.
 
 Invariants:
-- A credential that another person created decides nothing that this person requested, in no seat.
-- Credentials that one person created, directly or through others, count as one person in a vote.
-- A creator that is not on record may be any administrator.
+- A credential that another user created cannot decide on that user's requests, under any role or delegation.
+- Credentials that one user created, directly or through others, count as one user in a vote.
+- An unrecorded creator may be any administrator.
 """
 
 import base64
@@ -20,7 +20,7 @@ from perdure.contracts.errors import CallerError
 from perdure.contracts.values import sha256_hex
 
 UNKNOWN = "00000000-0000-0000-0000-000000000000"
-"""Stands for a creator that is not on record."""
+"""The creator's id if the creator is not recorded."""
 
 
 class How(StrEnum):
@@ -31,46 +31,49 @@ class How(StrEnum):
     INVITATION = "invitation"
     TOKEN = "token"
     CHAT = "chat"
-    """A token of a chat's receiver."""
+    """A token of a chat receiver."""
     LOCAL = "local"
-    """A token that `perdure/apps/bootstrap.py` made for the embedded stack."""
+    """A token that `perdure/apps/bootstrap.py` created for the embedded stack."""
     LINK = "link"
     """A link that the embedded stack printed."""
     OIDC = "oidc"
     UNKNOWN = "unknown"
-    """A session that was opened before this was recorded."""
+    """A session that started before this was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What a request was signed in by."""
+    """The credential with which a request was signed in."""
 
     how: How = How.UNKNOWN
     created_by: tuple[str, ...] = ()
-    """User ids: the direct creator first, then the creators of the credential that it was created with. Empty: only
-    its owner, or the operator of a local stack."""
+    """User ids: the direct creator first, then the creators of the credential that it was created with. Empty if only
+    the owner, or the operator of a local stack, created it."""
     invited_by: tuple[str, ...] = ()
-    """Whose invitation set the password of the account. The inviter could have redeemed it: it is shown, and no bar."""
+    """The users whose invitation set the account's password. The inviter could have redeemed it; it is shown but does
+    not forbid decisions."""
 
     @property
     def is_unknown(self) -> bool:
-        """Whether a creator is not on record."""
+        """Whether a creator is not recorded."""
         return UNKNOWN in self.created_by
 
     def handed_on(self, user_id: str) -> tuple[str, ...]:
-        """The creators of a credential that this user creates for another user while signed in by this one."""
+        """Returns the creators of a credential that this user creates for another user while signed in with this
+        one."""
         return (user_id, *(each for each in self.created_by if each != user_id))
 
     def people(self, user_id: str) -> frozenset[str]:
-        """Everybody who may act as this user by this credential."""
+        """Returns all users who may act as this user with this credential."""
         return frozenset((user_id, *self.created_by))
 
     def acts_for(self, requester: str, *, is_admin: bool) -> bool:
-        """Whether the requester, who is an administrator or not, may be the one who acts by it."""
+        """Returns whether the requester may be the one who acts with it. An unrecorded creator may be any
+        administrator."""
         return requester in self.created_by or (self.is_unknown and is_admin)
 
     def own_request(self) -> CallerError:
-        """Why it does not decide on a request of one of its creators."""
+        """Returns the error for a decision with it on a request of one of its creators."""
         if self.is_unknown:
             why = "It is not on record who created the token or session that you use, and an administrator requested it"
         else:
@@ -85,50 +88,50 @@ class Credential:
 
 
 OWN = Credential()
-"""One that nobody but its owner can hold."""
+"""A credential that only its owner can hold."""
 
 
-# --- Secrets as an operator writes them: one, or several while one follows another, each long enough to be random.
+# --- Secrets of an operator: one, or several during a rotation, each long enough to be random.
 
 SHORTEST_SECRET = 32
-"""In characters: 128 bits where they are hexadecimal."""
+"""Minimum characters of a secret: 128 bits if they are hexadecimal."""
 ADVICE = f"has {SHORTEST_SECRET} characters at least: `openssl rand -hex 32`"
-"""What a secret that is refused is told."""
+"""Advice in the error about a rejected secret."""
 
 
 def secrets_in(text: str) -> tuple[str, ...]:
-    """The secrets in `text`, separated by commas or line ends; none where one of them is too short."""
+    """Returns the secrets in `text`, separated by commas or line breaks; empty if one of them is too short."""
     parts = tuple(part.strip() for part in text.replace(",", "\n").splitlines() if part.strip())
     return parts if all(len(part) >= SHORTEST_SECRET for part in parts) else ()
 
 
 def key_id(purpose: str, secret: bytes) -> str:
-    """What tells a secret apart from others of its purpose, and tells nothing of it: 8 hexadecimal characters."""
+    """Returns an id that identifies a secret among others of its purpose without revealing it: 8 hexadecimal
+    characters."""
     return hashlib.sha256(f"perdure {purpose} key id\n".encode() + secret).hexdigest()[:8]
 
 
-# --- The secrets that access tokens are signed with.
-# The first signs; every one verifies, so that it can be followed.
+# --- Secrets that sign access tokens. The first signs; every one verifies, so that secrets can be rotated.
 #
-# Other values that only the server can make (form tokens, a refresh token's successor) come from the same secrets, each
-# for its own purpose: none of them can stand in for another.
+# Other values that only the server can create (form tokens, a refresh token's successor) are derived from the same
+# secrets. Each has its own purpose, so that none can be used as another.
 
 
 @dataclass(frozen=True, slots=True)
 class AccessKey:
-    """One secret; its id tells it apart and tells nothing of it."""
+    """One secret. Its id identifies it without revealing anything about it."""
 
     id: str
     secret: bytes = field(repr=False)
 
     @classmethod
     def of(cls, text: str) -> "AccessKey":
-        """The key of this text."""
+        """Returns the key with this text as its secret."""
         secret = text.encode()
         return cls(key_id("access", secret), secret)
 
     def derived(self, purpose: str, *of: str) -> str:
-        """256 bits that whoever lacks the secret cannot know."""
+        """Returns 256 bits that cannot be computed without the secret."""
         text = "\n".join((f"perdure {purpose}", *of))
         mac = hmac.new(self.secret, text.encode(), hashlib.sha256).digest()
         return base64.urlsafe_b64encode(mac).rstrip(b"=").decode()
@@ -136,15 +139,15 @@ class AccessKey:
 
 @dataclass(frozen=True, slots=True)
 class AccessKeys:
-    """The keys of a deployment, the one that signs first."""
+    """The keys of a deployment; the signing key is first."""
 
     keys: tuple[AccessKey, ...]
 
     @classmethod
     def of(cls, text: str) -> "AccessKeys":
-        """The keys in `text`, separated by commas or line ends.
+        """Returns the keys in `text`, separated by commas or line breaks.
 
-        Raises: CallerError `access_secret_weak` where there is none, or one is too short to be random.
+        Raises: CallerError `access_secret_weak` if there is none, or if one is too short to be random.
         """
         secrets = secrets_in(text)
         if not secrets:
@@ -153,27 +156,28 @@ class AccessKeys:
 
     @property
     def newest(self) -> AccessKey:
-        """The one that signs."""
+        """The key that signs."""
         return self.keys[0]
 
     def named(self, key_id: object) -> AccessKey | None:
-        """The key of this id."""
+        """Returns the key with this id, or None."""
         return next((key for key in self.keys if key.id == key_id), None)
 
     def knows(self, given: str, purpose: str, *of: str) -> bool:
-        """Whether one of the keys derives `given` from this."""
+        """Returns whether one of the keys derives `given` from these values."""
         return any(hmac.compare_digest(key.derived(purpose, *of).encode(), given.encode()) for key in self.keys)
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorTokens:
-    """The tokens of whoever runs the deployment, kept as digests. Without one, no token is an operator's."""
+    """The operator tokens of the deployment, stored as digests. If there are none, no token is an operator's."""
 
     digests: tuple[bytes, ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, text: str) -> "OperatorTokens":
-        """The tokens in `text`, separated by commas: a new one is added before the old one is taken away.
+        """Returns the tokens in `text`, separated by commas; in a rotation, the new one is added before the old one is
+        removed.
 
         Raises: CallerError `operator_token_weak` if one is too short to be random.
         """
@@ -183,33 +187,33 @@ class OperatorTokens:
         return cls(tuple(hashlib.sha256(each.encode()).digest() for each in secrets))
 
     def know(self, token: str) -> bool:
-        """Whether this is one of them; digests are compared, in constant time."""
+        """Returns whether this is one of them. Digests are compared in constant time."""
         given = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
         return any(hmac.compare_digest(given, each) for each in self.digests)
 
 
-# --- What a refresh token is good for: once; a moment longer for the same answer; after that it betrays a theft.
+# --- Refresh tokens: each can be used once. A repeat within seconds gets the same answer; a later one proves a theft.
 
 GRACE = timedelta(seconds=10)
-"""For two tabs at once, and for an answer that was lost on the way."""
+"""For two tabs at the same time, and for a response that was lost."""
 
 
 class Refresh(StrEnum):
-    """What becomes of a refresh token that is handed in."""
+    """The outcome of a submitted refresh token."""
 
     ROTATE = "rotate"
-    """It is used up, and has one successor."""
+    """It is now used and gets one successor."""
     REPEAT = "repeat"
-    """It was used a moment ago: the same successor again."""
+    """It was used a moment ago: the same successor is returned again."""
     BETRAYED = "betrayed"
-    """It was used before, so somebody else has a copy: the whole session ends (RFC 9700, section 4.14)."""
+    """It was used before, so another party has a copy: the whole session ends (RFC 9700, section 4.14)."""
     OVER = "over"
-    """It is too old, or its session has ended."""
+    """It has expired, or its session has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefreshFacts:
-    """What the record says of a refresh token."""
+    """The record of a refresh token."""
 
     now: datetime
     """The database's clock."""
@@ -219,7 +223,7 @@ class RefreshFacts:
 
 
 def outcome(facts: RefreshFacts) -> Refresh:
-    """Of a token that is handed in now. Of a session that has ended nothing more can be betrayed."""
+    """Returns the outcome of a token that is submitted now. A reuse in an ended session is not treated as a theft."""
     if facts.session_ended:
         return Refresh.OVER
     if facts.used_at is not None:
@@ -227,11 +231,11 @@ def outcome(facts: RefreshFacts) -> Refresh:
     return Refresh.OVER if facts.expires_at <= facts.now else Refresh.ROTATE
 
 
-# --- The setup code: what lets the first person of a tenant register, as its administrator.
-# Invariant: a caller who does not have the code learns nothing about it; a caller who has it learns why it is void.
+# --- The setup code, with which the first user of a tenant registers as its administrator. Invariant: a caller without
+# the code learns nothing about it; a caller with it learns why it is invalid.
 
 MOST_TRIES = 10
-"""Wrong ones; after them the code is void."""
+"""Number of wrong attempts after which the code is invalid."""
 CODE_BYTES = 20
 _GROUP = 4
 _NEW = (
@@ -243,7 +247,7 @@ _NEW = (
 
 @dataclass(frozen=True, slots=True)
 class SetupCode:
-    """What is kept of a code."""
+    """The stored state of a code."""
 
     sha256: str
     is_expired: bool
@@ -251,27 +255,27 @@ class SetupCode:
 
     @property
     def is_good(self) -> bool:
-        """Whether it still lets somebody in."""
+        """Whether it can still be used."""
         return not self.is_expired and self.wrong_tries < MOST_TRIES
 
     def fits(self, given: str) -> bool:
-        """Whether it was made of this text."""
+        """Returns whether it was made from this text."""
         return hmac.compare_digest(self.sha256, sha256_of(given))
 
 
 def code_of(bits: bytes) -> str:
-    """These 160 bits as 8 groups of 4 base32 characters."""
+    """Returns these 160 bits as 8 groups of 4 base32 characters."""
     text = base64.b32encode(bits).decode()
     return "-".join(text[at : at + _GROUP] for at in range(0, len(text), _GROUP))
 
 
 def sha256_of(code: str) -> str:
-    """What is stored of a code; case, spaces and dashes do not count."""
+    """Returns the stored hash of a code; case, spaces and dashes are ignored."""
     return sha256_hex("".join(code.upper().replace("-", "").split()))
 
 
 def code_refusal(given: str, kept: SetupCode | None) -> CallerError | None:
-    """Why this code lets nobody in, or None where it does."""
+    """Returns the error for an invalid code, or None if it is valid."""
     if not given.strip():
         why = "The first person registers with the setup code that the start of the stack (such as `make up`) or "
         why += "`python -m perdure.apps.bootstrap` printed; send it"
@@ -287,16 +291,16 @@ def code_refusal(given: str, kept: SetupCode | None) -> CallerError | None:
     return CallerError("setup_code_invalid", f"{why}. {_NEW}", status=403)
 
 
-# --- What somebody is called who signs in by a provider elsewhere for the first time.
+# --- User names for users who sign in with an external provider for the first time.
 
 _NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}")
 _CLAIMS = ("preferred_username", "email", "sub")
-"""The first that gives a name is taken."""
+"""The first claim that results in a valid name is used."""
 _RESERVED = "erased-"
 
 
 def name_from(claims: Mapping[str, object]) -> str | None:
-    """A name of ours from what the provider says; None where nothing of it can be one."""
+    """Returns a valid user name from the provider's claims, or None if no claim results in one."""
     for claim in _CLAIMS:
         given = claims.get(claim)
         if not isinstance(given, str):
@@ -309,15 +313,15 @@ def name_from(claims: Mapping[str, object]) -> str | None:
 
 
 def display_name_from(claims: Mapping[str, object]) -> str:
-    """What the person is called in full; empty where the provider does not say."""
+    """Returns the user's full name; empty if the provider does not send one."""
     given = claims.get("name")
     return " ".join(given.split())[:100] if isinstance(given, str) and given.isprintable() else ""
 
 
-# --- How long a caller waits after wrong passwords, so that guessing gets slower and the owner keeps a way in.
-# A device that the owner has signed in from before is judged by its own wrong guesses only: guesses from elsewhere
-# never delay it. Every other caller is judged by the guesses from its address at this account, by those of all unknown
-# devices at this account, and by those from its address at all accounts; the longest wait counts.
+# --- Delays after wrong passwords, so that guessing slows down and the owner can still sign in. A device from which the
+# owner has signed in before is limited only by its own wrong guesses; guesses from elsewhere never delay it. Every
+# other caller is limited by three counts: guesses from its address at this account, those of all unknown devices at
+# this account, and those from its address at all accounts. The longest delay applies.
 
 _HOUR, _DAY = 3_600, 86_400
 _MOST_DOUBLINGS = 30
@@ -325,24 +329,25 @@ _MOST_DOUBLINGS = 30
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast one may guess."""
+    """The allowed rate of password guesses."""
 
     name: str
     free: int
-    """Wrong guesses without a wait."""
+    """Wrong guesses without a delay."""
     most_seconds: int
-    """The longest wait; the first one is a second, and each is twice the one before it."""
+    """The longest delay; the first one is a second, and each is twice the previous one."""
     kept_seconds: int = _DAY
-    """Wrong guesses are forgotten this long after the last one."""
+    """Seconds after the last wrong guess until the count is reset."""
     is_window: bool = False
-    """They are forgotten this long after the first one: of what many people share, mistakes do not add up for ever."""
+    """True if the count is reset this long after the first wrong guess. If many people share a key, their mistakes must
+    not add up indefinitely."""
 
 
 DEVICE = Pace("device", 5, 900)
 PLACE = Pace("place", 5, 900)
 """One address at one account."""
 ACCOUNT = Pace("account", 20, 60, _HOUR, is_window=True)
-"""All unknown devices at one account. Short: a stranger who keeps guessing also delays an owner on a new device."""
+"""All unknown devices at one account. Short, because continued guessing also delays an owner on a new device."""
 ADDRESS = Pace("address", 50, 60, _HOUR, is_window=True)
 """One address at all accounts: many people may share one."""
 
@@ -356,41 +361,41 @@ class Tally:
 
 
 def wait_after(pace: Pace, failures: int) -> int:
-    """How many seconds after so many wrong guesses the next one may come."""
+    """Returns the seconds between this number of wrong guesses and the next allowed guess."""
     if failures < pace.free:
         return 0
     return int(min(pace.most_seconds, 2 ** min(failures - pace.free, _MOST_DOUBLINGS)))
 
 
 def wait_left(counted: Sequence[tuple[Pace, Tally]], now: float) -> float:
-    """How many seconds from now the next guess may come; 0 for one that may come now."""
+    """Returns the seconds until the next allowed guess, or 0."""
     due = (tally.last_at + wait_after(pace, tally.failures) - now for pace, tally in counted if tally.failures)
-    # A clock that was set back makes no wait longer than it would be from now.
+    # If the clock was set back, no delay is longer than a full one from now.
     longest = max((wait_after(pace, tally.failures) for pace, tally in counted), default=0)
     return min(longest, max(0.0, *due, 0.0)) if counted else 0.0
 
 
-# --- Whether a password is too easy to guess: common ones, patterns, and words that an attacker knows of its owner.
-# zxcvbn knows 30,000 common passwords, names, words and keyboard patterns, and finds them reversed, with digits
-# appended and with letters replaced (`p4ssw0rd`).
+# --- Passwords that are too easy to guess: common ones, patterns, and words that an attacker knows about the owner.
+# zxcvbn has 30,000 common passwords, names, words and keyboard patterns, and finds them reversed, with digits appended
+# and with letters replaced (`p4ssw0rd`).
 
 MOST_LOOKED_AT = 32
-"""Characters: zxcvbn takes 3 ms for 32 and up to 1.7 s for 64 of the worst kind (measured)."""
+"""In characters: zxcvbn takes 3 ms for 32 and up to 1.7 s for 64 of the worst kind (measured)."""
 _ENOUGH = 2
 """zxcvbn's score of more than 1,000,000 guesses."""
 _ENOUGH_WITH_NAMES = 3
-"""More than 100,000,000 guesses, for a password that has a name in it."""
+"""More than 100,000,000 guesses, for a password that contains a name."""
 _OURS = "perdure"
 _SHORTEST_WORD = 3
 _LEAST_BESIDE_NAMES = 6
-"""Letters and digits that a password with a name in it has beside the names: a year is too little."""
+"""Letters and digits that a password needs besides its names: a year is too little."""
 _LEET = str.maketrans("4@301!57$", "aaeoiists")
 _ADVICE = "Use a longer one, for example four words that have nothing to do with each other"
 _OF_NAMES = f"This password is made of your name, the tenant's name or the product's name. {_ADVICE}"
 
 
 def names_of(*texts: str) -> list[str]:
-    """The words that a password of this person must not be made of: names in full, in parts and without spaces."""
+    """Returns the words that this user's password must not consist of: names in full, in parts and without spaces."""
     found = [_OURS]
     for text in texts:
         parts = re.split(r"[\W_]+", text.casefold())
@@ -399,9 +404,9 @@ def names_of(*texts: str) -> list[str]:
 
 
 def weakness(password: str, names: Iterable[str]) -> str | None:
-    """Why this password is refused, as a sentence; None for a good one. `names` are those of `names_of`."""
+    """Returns why this password is rejected, as a sentence, or None. `names` are those of `names_of`."""
     given = list(names)
-    # A long password is as good as the better one of its ends.
+    # A long password is as strong as the better of its ends.
     ends = dict.fromkeys((password[:MOST_LOOKED_AT], password[-MOST_LOOKED_AT:]))
     found = [_weakness(end, given) for end in ends]
     return None if None in found else found[0]
@@ -424,7 +429,7 @@ def _weakness(password: str, names: list[str]) -> str | None:
 
 
 def _is_of_names(password: str, names: list[str]) -> bool:
-    """Whether hardly anything is left of the password without the names in it, however often they are repeated."""
+    """Returns whether almost nothing is left of the password without its names, however often they are repeated."""
     plain = re.sub(r"[\W_]+", "", password.casefold().translate(_LEET))
     left = plain
     for name in sorted({name.translate(_LEET) for name in names}, key=len, reverse=True):

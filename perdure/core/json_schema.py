@@ -1,12 +1,15 @@
-"""A value held against a JSON Schema, in bounded time: schemas come from those who write tools and blocks and from
-whatever an MCP server lists, values from models and callers, and none may hold up the event loop of everybody else.
+"""Validates a value against a JSON Schema in bounded time, and describes schemas for people.
 
-Patterns are matched by `regex`, which stops at a time-out; Python's own `re` backtracks for minutes on a pattern such
-as `^(a+)+$` and forty characters (measured). Their `$` is the very end, as a Python tool's own check of its arguments
-has it, and not also the place before a last line end. Distinct items are counted by their canonical text, not compared
-in pairs.
-The words of the schema that a value meets are counted: one that branches into itself twice, thirty times over, has more
-of them than anybody waits for, whatever the value is. Whatever else a schema does to the library is a fault of its own.
+Schemas come from authors of tools and blocks and from MCP servers, values from models and callers. None of them may
+block the event loop, which all users share.
+
+Patterns are matched by `regex`, which supports a timeout; Python's `re` backtracks for minutes on a pattern such as
+`^(a+)+$` and forty characters (measured). `$` matches only at the very end, as in a Python tool's own check of its
+arguments, and not before a final line break. Distinct items are counted by their canonical text, not compared in pairs.
+
+The schema keywords that are evaluated for a value are counted. A schema that branches into itself twice, thirty times
+over, would evaluate too many for any value. Every other failure that a schema causes in the library is reported as a
+fault of the schema.
 """
 
 import json
@@ -30,29 +33,29 @@ from perdure.contracts.values import canonical_json
 from perdure.core.text import one_line
 
 PATTERN_SECONDS = 1.0
-"""All patterns of one check together: far above what a sound one takes on a busy machine."""
+"""Seconds for all patterns of one validation: far above what a sensible one takes on a busy machine."""
 LEAST_CHECKS, CHECKS_A_NODE, MOST_CHECKS = 10_000, 20, 200_000
-"""So many words of the schema are looked at, and more for each part of the value: far above what a sound one has. A
-thousand take some 0.02 s (measured)."""
+"""Limits of evaluated keywords: a minimum, and more for each part of the value, far above what a sensible schema needs.
+A thousand take about 0.02 s (measured)."""
 _ENTRIES_A_CHECK = 10
-"""A word with many entries (`enum`, `required`) counts once more for each of so many."""
+"""A keyword with many entries (`enum`, `required`) counts once more per this many entries."""
 _UNCHECKED = frozenset({"unevaluatedProperties"})
-"""Words that are not checked here: a fault of arguments, which are for whoever wrote the schema to mend."""
+"""Keywords that are not supported here. In arguments they are a fault, which the schema's author can fix."""
 MOST_TOLD = 3
 _MOST_ERROR_CHARACTERS = 200
 _PART = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*(?:\]|\\?\Z)|\$", re.DOTALL)
-"""What `$` may stand in without being an end: an escape, a class of characters."""
+"""Where `$` is not an end: in an escape or in a character class."""
 _BY_LINES = re.compile(r"(?<!\\)\(\?[a-zA-Z]*m")
 _NOTHING_OUTSIDE: Registry[bool | Mapping[str, Any]] = Registry()
-"""Without it jsonschema fetches a schema's references to other hosts."""
+"""Without it, jsonschema fetches a schema's references to other hosts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """One way in which arguments break a schema."""
+    """One way in which arguments violate a schema."""
 
     field: str
-    """Its path, by dots; empty for the whole of them."""
+    """Its path, with dots; empty for the value as a whole."""
     problem: str
 
     def __str__(self) -> str:
@@ -61,7 +64,7 @@ class Misfit:
 
 
 def misfits(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> list[Misfit]:
-    """How `args` break `schema`, by their fields; none where they fit."""
+    """Returns how `args` violate `schema`, by field; empty if they are valid."""
     found = _held_against(args, schema)
     if isinstance(found, str):
         return [Misfit("", found)]
@@ -69,9 +72,9 @@ def misfits(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> l
 
 
 def answer_fault(answer: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> str | None:
-    """How an answer breaks the schema that its own maker gave, the first few ways; None where it fits.
+    """Returns the first few ways in which a result violates the schema from the same source, or None.
 
-    A schema that cannot be used, or not in time, forbids nothing: whoever gave both might have given none.
+    A schema that cannot be used, or not in time, forbids nothing: its author could as well have provided none.
     """
     found = _held_against(answer, schema)
     if isinstance(found, str):
@@ -81,7 +84,7 @@ def answer_fault(answer: Mapping[str, JsonValue], schema: Mapping[str, JsonValue
 
 
 def _held_against(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> list[ValidationError] | str:
-    """The library's errors, or why nothing can be checked against the schema."""
+    """Returns the library's errors, or why nothing can be validated against the schema."""
     checks = min(LEAST_CHECKS + CHECKS_A_NODE * _nodes(args), MOST_CHECKS)
     before = _EFFORT.set(_Effort(time.monotonic() + PATTERN_SECONDS, checks))
     try:
@@ -97,7 +100,7 @@ def _held_against(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]
         why = f"the schema has a pattern that cannot be read, so nothing can be checked against it: {error}"
     except _TooMuch:
         why = "the schema branches so often that they cannot be checked against it"
-    except Exception as error:  # a schema that names itself without end: not the end of the turn
+    except Exception as error:  # a schema that refers to itself endlessly must not end the turn
         why = f"the schema cannot be used, so nothing can be checked against it ({type(error).__name__})"
     finally:
         _EFFORT.reset(before)
@@ -105,8 +108,8 @@ def _held_against(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]
 
 
 def _nearest(error: ValidationError) -> ValidationError:
-    """What is wrong by the one alternative of a schema that is of the value's own type; the error itself where several
-    are, or none."""
+    """Returns the error within the only alternative that has the value's type. If several have it, or none, returns the
+    error itself."""
     if error.validator not in ("anyOf", "oneOf") or not error.context:
         return error
     of_another_type = {each.schema_path[0] for each in error.context if each.validator == "type" and not each.path}
@@ -115,12 +118,12 @@ def _nearest(error: ValidationError) -> ValidationError:
 
 
 def schema_fault(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> str | None:
-    """How `args` break `schema`, the first few ways; None where they fit."""
+    """Returns the first few ways in which `args` violate `schema`, or None."""
     return told_of(misfits(args, schema))
 
 
 def told_of(found: Sequence[Misfit]) -> str | None:
-    """The first few of them as one text; None where there is none."""
+    """Returns the first few misfits as one text, or None if there is none."""
     if not found:
         return None
     told = "; ".join(map(str, found[:MOST_TOLD]))
@@ -129,14 +132,17 @@ def told_of(found: Sequence[Misfit]) -> str | None:
 
 @dataclass(slots=True)
 class _Effort:
-    """What one check may still take."""
+    """The remaining effort of one validation."""
 
     until: float
-    """For patterns."""
+    """The deadline for patterns."""
     checks: int
 
     def spend(self, wanted: object) -> None:
-        """Raises: _TooMuch."""
+        """Counts one keyword and its entries.
+
+        Raises: _TooMuch.
+        """
         entries = len(wanted) if isinstance(wanted, list | dict) else 0
         self.checks -= 1 + entries // _ENTRIES_A_CHECK
         if self.checks < 0:
@@ -144,11 +150,11 @@ class _Effort:
 
 
 class _TooMuch(Exception):
-    """More words of the schema than one check looks at."""
+    """The validation evaluated more keywords than allowed."""
 
 
 def _nodes(value: object) -> int:
-    """How many parts a value has, itself one of them."""
+    """Returns the number of parts of a value, including itself."""
     found, left = 0, [value]
     while left:
         each = left.pop()
@@ -161,7 +167,10 @@ def _nodes(value: object) -> int:
 
 
 def _found(pattern: str, text: str) -> bool:
-    """Raises: TimeoutError past the deadline of this check; regex.error."""
+    """Returns whether the pattern is found.
+
+    Raises: TimeoutError after the deadline of this validation; regex.error.
+    """
     left = _EFFORT.get().until - time.monotonic()
     if left <= 0:
         raise TimeoutError
@@ -231,17 +240,17 @@ def _compiled(pattern: str) -> Any:
     return regex.compile(pattern)
 
 
-# --- A JSON Schema of an object as a few lines for a person: each field, what it may hold, what it means.
+# --- A JSON Schema of an object as a few lines for people: each field, its type and its meaning.
 
 _MOST_CHARACTERS = 160
 _DEEPEST = 6
-"""A schema may name itself."""
+"""Limits the depth, because a schema can refer to itself."""
 _MOST_LOOKS = 500
-"""Parts of a schema that one field is told by: alternatives may each have alternatives, and a server writes them."""
+"""Maximum parts of a schema that are read for one field. Alternatives can be nested, and servers write the schemas."""
 
 
 def outline(schema: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each field of the object, those that must be there first named so."""
+    """Yields a line for each field of the object; required ones are marked."""
     fields = schema.get("properties")
     required = schema.get("required")
     for name, field in (fields if isinstance(fields, Mapping) else {}).items():
@@ -253,7 +262,7 @@ def outline(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def kind(field: object, root: Mapping[str, Any]) -> str:
-    """What a field may hold, in words."""
+    """Returns the type of a field in words."""
     return _kind(field, root, 0, iter(range(_MOST_LOOKS)))
 
 
@@ -279,7 +288,7 @@ def _kind(field: object, root: Mapping[str, Any], depth: int, looks: Iterator[in
 
 
 def followed(field: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A field after its reference into the same schema, if it is one."""
+    """Returns the field that a reference within the same schema points to, or the field itself."""
     if not isinstance(field, Mapping):
         return {}
     reference = field.get("$ref")

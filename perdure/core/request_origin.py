@@ -1,4 +1,4 @@
-"""Whom a network address stands for: for counts by address, behind proxies, and for what only this machine may do."""
+"""Checks of a request's origin: client addresses behind proxies, allowed Host headers, and same-site requests."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 from perdure.contracts.errors import CallerError
 
 _HOME_BITS = 64
-"""Whoever has one IPv6 address has all of its /64."""
+"""A client with one IPv6 address usually controls its whole /64."""
 _ADDRESS_CHARACTERS = 60
 
 
 def counted_as(host: str) -> str:
-    """One name for all addresses that one client can take at will."""
+    """Returns one name for all addresses that one client can use at will."""
     address = _address(host)
     if address is None:
         return host[:_ADDRESS_CHARACTERS]
@@ -25,9 +25,10 @@ def counted_as(host: str) -> str:
 
 
 def is_of_this_machine(caller: str, host: str) -> bool:
-    """Whether a request comes from this machine, by the address of who sent it, and was sent to it, by its Host header.
+    """Returns whether a request comes from this machine, by its peer address, and was sent to it, by its Host header.
 
-    A page elsewhere can make a browser here ask under a name that leads here; then the name is its own.
+    A page of another site can make a local browser send a request to a name that resolves to this machine. The Host
+    header then contains that name.
     """
     try:
         name = urlsplit(f"//{host}").hostname or ""
@@ -37,20 +38,20 @@ def is_of_this_machine(caller: str, host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this is an address by which a machine reaches itself; a name is not."""
+    """Returns whether this is a loopback address; names are not."""
     address = _address(host)
     return address is not None and address.is_loopback
 
 
 @dataclass(frozen=True, slots=True)
 class Proxies:
-    """The operator's reverse proxies: the only peers whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed."""
+    """The operator's reverse proxies: the only peers whose `X-Forwarded-For` and `X-Forwarded-Proto` are trusted."""
 
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
 
     @classmethod
     def of(cls, written: Iterable[str]) -> "Proxies":
-        """From addresses and networks such as `10.0.0.7` and `10.1.0.0/16`.
+        """Builds the set from addresses and networks such as `10.0.0.7` and `10.1.0.0/16`.
 
         Raises: CallerError `proxy_invalid`.
         """
@@ -60,16 +61,16 @@ class Proxies:
             raise CallerError("proxy_invalid", f"{error}; write an address, or a network without host bits") from None
 
     def include(self, host: str) -> bool:
-        """Whether this address belongs to one of them."""
+        """Returns whether this address belongs to one of them."""
         address = _address(host)
         return address is not None and any(address in network for network in self.networks)
 
     def client(self, peer: str, forwarded_for: Sequence[str]) -> str:
-        """The address of the client, by the values of `X-Forwarded-For` in the order of their headers.
+        """Returns the client's address from the values of `X-Forwarded-For`, in the order of their headers.
 
-        Each proxy appends the peer that it saw, so the list is read from its end and only as far as it was written by
-        proxies: the last entry that is not a proxy is the client. An entry that is not an address ends the search, and
-        the proxy that wrote it stands for the client.
+        Each proxy appends the peer that it saw, so the list is read from its end, and only the parts that proxies
+        wrote. The last entry that is not a proxy is the client. An entry that is not an address ends the search, and
+        the proxy that wrote it counts as the client.
         """
         found = peer
         entries = [each.strip() for value in forwarded_for for each in value.split(",")]
@@ -81,7 +82,7 @@ class Proxies:
         return found
 
     def scheme(self, peer: str, forwarded_proto: Sequence[str], otherwise: str) -> str:
-        """`http` or `https`, as the nearest proxy says."""
+        """Returns `http` or `https` as the nearest proxy reports it, or else `otherwise`."""
         said = forwarded_proto[-1].rpartition(",")[2].strip().lower() if forwarded_proto else ""
         return said if said in ("http", "https") and self.include(peer) else otherwise
 
@@ -101,9 +102,9 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
     return mapped or address
 
 
-# --- Which Host headers this deployment answers, and which addresses it must not listen on without a public URL.
-# A page of another site can give its own name the address of this server (DNS rebinding): the browser then treats this
-# server as part of that site. The Host header still carries the name of the other site, so it is compared with a list.
+# --- Host headers that this deployment accepts, and addresses that it must not listen on without a public URL. A page
+# of another site can point its own name to the address of this server (DNS rebinding): the browser then treats this
+# server as part of that site. The Host header still contains the name of the other site, so it is compared with a list.
 # `X-Forwarded-Host` is never read: any client can send it.
 
 EVERY = "*"
@@ -123,10 +124,10 @@ class Named:
 
 
 def named(text: str) -> Named | None:
-    """The host and port in the value of a Host header; None for a value that is neither a name nor an address.
+    """Returns the host and port in the value of a Host header, or None if it is neither a name nor an address.
 
-    A browser sends a name, an IPv4 address with four decimal parts or an IPv6 address in brackets. All else (user
-    names, spaces, percent signs, other spellings of an address) is malformed here.
+    A browser sends a name, an IPv4 address with four decimal parts or an IPv6 address in brackets. All other values
+    (user names, spaces, percent signs, other spellings of an address) are treated as malformed.
     """
     found = _WITH_PORT.fullmatch(text.lower()) if text.isascii() else None
     if found is None or (found["port"] and not 0 < int(found["port"]) < 65_536):
@@ -147,18 +148,21 @@ def named(text: str) -> Named | None:
 
 @dataclass(frozen=True, slots=True)
 class AllowedHosts:
-    """The hosts that this deployment answers."""
+    """The hosts that this deployment accepts."""
 
     names: frozenset[Named] = frozenset()
-    """Without a port: with every port."""
+    """An entry without a port allows every port."""
     domains: frozenset[Named] = frozenset()
     """Parents whose subdomains are allowed."""
     all: bool = False
 
     @classmethod
     def of(cls, patterns: Iterable[str], *, public_url: str = "", listens_on: str = "") -> "AllowedHosts":
-        """The public URL's host, the one address that the server listens on, and the operator's patterns: `host`,
-        `host:port`, `*.domain` for every subdomain, or `*` for every host.
+        """Builds the list from the public URL's host, the address that the server listens on, and the operator's
+        patterns.
+
+        A pattern is `host`, `host:port`, `*.domain` for every subdomain, or `*` for every host. An address that means
+        all addresses of the machine is not added.
 
         Raises: CallerError `host_pattern_invalid`.
         """
@@ -172,7 +176,7 @@ class AllowedHosts:
         return cls(frozenset(names), domains, EVERY in tuple(patterns))
 
     def allow(self, values: Sequence[str]) -> bool:
-        """Whether a request with these Host headers is answered. Several of them, or none, name no host."""
+        """Returns whether a request with these Host headers is accepted. Exactly one header is required."""
         found = named(values[0]) if len(values) == 1 else None
         if found is None:
             return False
@@ -185,13 +189,13 @@ class AllowedHosts:
 
 
 def listens_everywhere(host: str) -> bool:
-    """Whether a server that listens on this address is reached at every address of its machine."""
+    """Returns whether a server that listens on this address is reachable at every address of its machine."""
     text = host.strip("[]")
     try:
         address: IPv4Address | IPv6Address = ip_address(text.partition("%")[0])
     except ValueError:
         try:
-            return text in ("", EVERY) or not any(inet_aton(text))  # `0` and `0x0` are 0.0.0.0 to the system
+            return text in ("", EVERY) or not any(inet_aton(text))  # the system reads `0` and `0x0` as 0.0.0.0
         except OSError:
             return False
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
@@ -199,7 +203,7 @@ def listens_everywhere(host: str) -> bool:
 
 
 def exposed(host: str, public_url: str) -> str:
-    """Why the server must not start with this address and this public URL; empty if it may."""
+    """Returns why the server must not start with this address and this public URL; empty if it can."""
     if public_url or not listens_everywhere(host):
         return ""
     return (
@@ -209,8 +213,10 @@ def exposed(host: str, public_url: str) -> str:
 
 
 def unprobed(host: str) -> str:
-    """Why the embedded stack must not start its API at this address; empty if it may. Its own probes and the links that
-    it prints go to 127.0.0.1."""
+    """Returns why the embedded stack must not start its API at this address; empty if it can.
+
+    Its own probes and the links that it prints use 127.0.0.1.
+    """
     if host in ("", LOCALHOST, "127.0.0.1", "0.0.0.0"):
         return ""
     return (
@@ -237,19 +243,21 @@ def _is_ipv4(host: str) -> bool:
     return True
 
 
-# --- Whether a request comes from a page of this very server, as the browser that sent it says.
+# --- Detection of requests from pages of other sites, by headers of the browser.
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-"""They change nothing."""
+"""Methods that change nothing."""
 _OWN = frozenset({"same-origin", "none"})
-"""What browsers put into Sec-Fetch-Site for a request of the own origin, or of the person by hand."""
+"""Values of Sec-Fetch-Site for a request of the same origin or of the user directly."""
 
 
 def is_foreign(host: str, origin: str, fetch_site: str) -> bool:
-    """Whether the headers Host, Origin and Sec-Fetch-Site (empty: not sent) show that another site's page asks.
+    """Returns whether the headers Host, Origin and Sec-Fetch-Site (empty if not sent) show a request of another site's
+    page.
 
-    Schemes are not compared: behind a proxy that ends TLS the server does not know its own. A browser sends Origin with
-    every request that changes something; whatever sends neither header is no browser, and has no cookie by accident.
+    Schemes are not compared: behind a proxy that terminates TLS, the server does not know its own. A browser sends
+    Origin with every request that changes something. A client that sends neither header is not a browser, and does not
+    send cookies unintentionally.
     """
     if origin:
         return not host or urlsplit(origin).netloc.lower() != host.lower()
@@ -257,9 +265,9 @@ def is_foreign(host: str, origin: str, fetch_site: str) -> bool:
 
 
 def local_path(given: str, otherwise: str) -> str:
-    """`given` where it leads to this server and nowhere else, else `otherwise`.
+    """Returns `given` if it is a path on this server, else `otherwise`.
 
-    Browsers read a backslash as a slash and drop control characters, and `//` begins another host.
+    Browsers read a backslash as a slash and drop control characters, and `//` starts another host.
     """
     if not given.startswith("/") or given[1:2] in ("/", "\\") or not given.isprintable() or "\\" in given:
         return otherwise

@@ -1,7 +1,7 @@
-"""Whether a new message starts a turn, waits, joins or replaces the one under way, or is refused (O-15, O-16).
+"""Admission of a message (start, queue, steer, replace or reject), and derived views of a turn.
 
-A conversation has one active turn. Nothing admitted is lost: what joins a turn and is not heard by it becomes a queued
-turn when that one ends (perdure/store/turns/steer.py), and a turn that is replaced ends on record.
+A conversation has at most one active turn. No admitted message is lost: if the open turn ends before it receives a
+steered message, the message becomes a queued turn (perdure/store/turns/steer.py). A replaced turn ends with a record.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,18 +35,18 @@ _SOON_SECONDS, _LATER_SECONDS = 5, 60
 
 
 class OnBusy(StrEnum):
-    """What a caller wants where the conversation has an open turn."""
+    """What happens to a message if the conversation has an open turn."""
 
     REJECT = "reject"
     QUEUE = "queue"
     STEER = "steer"
-    """The message joins the open turn at its next model call."""
+    """The open turn's next model call receives the message."""
     REPLACE = "replace"
-    """The open turn is stopped, then this one is the next."""
+    """The open turn is stopped, and the new turn is next."""
 
 
 class Admission(StrEnum):
-    """What becomes of a new message."""
+    """The result for a new message."""
 
     START = "start"
     QUEUE = "queue"
@@ -60,29 +60,29 @@ class Admission(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is open now."""
+    """The open turns and stored bytes at admission."""
 
     busy: bool
     """The conversation has an active turn."""
     queued: int
-    """Turns that wait in this conversation, and messages that have joined its active turn and were not heard yet."""
+    """Queued turns of this conversation, and steered messages that its active turn has not received yet."""
     open_of_user: int
-    """Live turns of this user in all conversations."""
+    """Open turns of this user in all conversations."""
     waiting_of_user: int = 0
     """Those of them that wait for a person."""
     stopping: bool = False
-    """The active turn was asked to stop: it will hear nothing more."""
+    """The active turn is being stopped and receives no more messages."""
     gives_way: int = 0
-    """Those of the user's live turns that end for one which replaces."""
+    """Number of the user's open turns that end if the new turn replaces them."""
     used: Used = field(default_factory=Used)
-    """The bytes that are kept already."""
+    """The bytes that are stored already."""
     message_bytes: int = 0
-    """Those that the message adds."""
+    """The bytes that the message adds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """The deployment's caps."""
+    """The deployment's limits."""
 
     queue_depth: int = 20
     turns_a_user: int = 50
@@ -90,10 +90,10 @@ class Caps:
 
 
 def admit(load: Load, caps: Caps, on_busy: OnBusy) -> Admission:
-    """The one answer for a new message.
+    """Returns the admission of a new message.
 
-    One that joins opens no turn: where it is left over, its turn takes the place of the one that has ended. One that
-    replaces takes the place of the turn under way, so the queue is as long as before.
+    A steered message opens no turn: if it is not received, its turn takes the place of the one that ended. A replacing
+    message takes the place of the open turn, so the queue does not get longer.
     """
     if exceeded(load.used, caps.quotas, load.message_bytes) is not None:
         return Admission.QUOTA
@@ -113,7 +113,7 @@ def admit(load: Load, caps: Caps, on_busy: OnBusy) -> Admission:
 
 
 def too_many(load: Load, caps: Caps) -> CallerError:
-    """What the user is told who has as many open turns as one may: 429 `too_many_turns`."""
+    """Returns the error for a user who has reached the limit of open turns: 429 `too_many_turns`."""
     said = (
         f"you have {load.open_of_user} open turns, and the limit is {caps.turns_a_user} a user "
         f"(PERDURE_LIVE_TURNS_PER_USER); turns that wait for approval count too, and {load.waiting_of_user} of yours do"
@@ -131,17 +131,19 @@ def too_many(load: Load, caps: Caps) -> CallerError:
     return CallerError("too_many_turns", f"{said}: {do}", details, status=429)
 
 
-# --- What a request's metadata may say of its input: a turn that could only end as failed is refused at the door.
+# --- Checks of a request's metadata, so that a turn that could only fail is rejected at admission.
 
 INPUT_TYPES: Final = ("text", "audio", "image")
-"""Of `decision_hub` (S3-15), which stands in for the last two."""
+"""Input types of `decision_hub`, which uses placeholders for the last two."""
 _TAKEN: Final[Mapping[str, tuple[str, ...]]] = {"decision_hub": INPUT_TYPES, "context_assembly": INPUT_TYPES[:1]}
-"""By topology. To others `input_type` is a caller's own word."""
+"""Allowed input types by topology. Other topologies do not interpret `input_type`."""
 
 
 def unfit(topology: str, metadata: Mapping[str, JsonValue]) -> CallerError | None:
-    """Why a turn of the topology cannot begin with these: 422 `bad_input_type`, or `bad_trace_id` where the id could
-    not be kept as it was given (S3-14)."""
+    """Returns the error if a turn of the topology cannot start with this metadata, or None.
+
+    The codes are 422 `bad_input_type`, and `bad_trace_id` if the id could not be stored unchanged.
+    """
     taken = _TAKEN.get(topology)
     if taken is None:
         return None
@@ -156,19 +158,19 @@ def unfit(topology: str, metadata: Mapping[str, JsonValue]) -> CallerError | Non
     return None
 
 
-# --- What of a turn that broke off stays in its conversation.
-# A round whose calls did something must be remembered, or the next turn does it again. The round that was open as the
-# turn broke off stays too, as its reader has seen it: what was asked for, and that it was not run. Of an earlier round
-# that did nothing only what the model said with it stays: it was answered in words, and an answer made now would come
-# behind them. No call is left without an answer, since providers refuse that.
+# --- Messages of an interrupted turn that stay in its conversation. A round whose calls had an effect must be kept, or
+# the next turn repeats it. The round that was open at the interruption is kept too, because the user has seen it: the
+# calls, and that they did not run. Of an earlier round without effect only the model's text is kept: it was followed by
+# text, and a result made now would come after that. Every kept call gets a result, since providers reject calls without
+# one.
 
 DID_SOMETHING = frozenset({CallState.DONE, CallState.FAILED, CallState.RESERVED, CallState.OUTCOME_UNKNOWN})
-"""States of a call that has, or may have, reached its tool."""
+"""States of a call that has reached its tool or may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """An assistant message that made calls, and the tool messages that answer them."""
+    """An assistant message with calls, and the tool messages with their results."""
 
     message_id: str
     calls: tuple[str, ...]
@@ -176,25 +178,25 @@ class Round:
     """Call id to the id of its tool message."""
     has_text: bool = False
     is_open: bool = False
-    """Nothing has been said since but its calls' answers."""
+    """Only results of its calls have followed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A round that stays: its messages, and the calls that need an answer made for them."""
+    """A kept round: its messages, and the calls that need a generated result."""
 
     message_ids: tuple[str, ...]
     unanswered: tuple[str, ...]
 
 
 def words_only(rounds: Sequence[Round], kept: Sequence[Kept]) -> tuple[str, ...]:
-    """The messages of the rounds that do not stay but said something: they stay without their calls."""
+    """Returns the messages with text of the rounds that are not kept; they are kept without their calls."""
     whole = {each.message_ids[0] for each in kept}
     return tuple(each.message_id for each in rounds if each.has_text and each.message_id not in whole)
 
 
 def keep_rounds(rounds: Sequence[Round], states: Mapping[str, CallState]) -> tuple[Kept, ...]:
-    """The rounds that stay with their calls, in order."""
+    """Returns the rounds that are kept with their calls, in order."""
     return tuple(
         Kept(
             (each.message_id, *(each.answers[call] for call in each.calls if call in each.answers)),
@@ -208,8 +210,7 @@ def keep_rounds(rounds: Sequence[Round], states: Mapping[str, CallState]) -> tup
 
 
 def told_of(state: CallState | None, refused: str | None = None) -> tuple[str, str]:
-    """(status, sentence) that a conversation is told of a call that has no result; `refused` says who did not allow it,
-    where that is so."""
+    """Returns (status, sentence) for a call without a result. `refused` is the reason if the call was denied."""
     if state in (CallState.RESERVED, CallState.OUTCOME_UNKNOWN):
         return "not_known", "the turn ended while this call was under way; whether it happened is not known"
     if refused is not None:
@@ -217,10 +218,11 @@ def told_of(state: CallState | None, refused: str | None = None) -> tuple[str, s
     return "not_run", "the turn ended before this call ran"
 
 
-# --- A turn's story in segments, folded from its events: what was thought, said and done, in order (S2-64), with what
-# its user said into it where a model call first heard it, and what it asked of its user. A tool's segment goes pending,
-# awaiting_approval, approved, executing, then completed, error or denied. Events are facts in their order, so a segment
-# says what the last of them says; one that has ended does not begin again by a late one.
+# --- The conversation view of a turn: segments built from its events, in order. They contain thinking, texts and tool
+# calls, the user's steered messages at the model call that first received them, and questions to the user. A tool
+# segment goes from pending through awaiting_approval, approved and executing to completed, error or denied. Events are
+# facts in order, so that a segment has the state of its last event. A late event does not reopen a segment that has
+# ended.
 
 STATES: Final[Mapping[str, str]] = {
     TOOL_AWAITING_APPROVAL: "awaiting_approval",
@@ -230,12 +232,12 @@ STATES: Final[Mapping[str, str]] = {
     TOOL_ERROR: "error",
     TOOL_DENIED: "denied",
 }
-"""What a tool's event makes of its segment."""
+"""The state of a tool segment after each event."""
 ENDED: Final = frozenset({"completed", "denied"})
 ASKED: Final = (CLARIFICATION_REQUESTED, CLIENT_RUN_REQUESTED)
-"""What a turn asks of its own user."""
+"""Events with questions to the turn's user."""
 KINDS: Final = (THINKING_COMPLETE, GENERATION_COMPLETE, MESSAGE_JOINED, TOOLS_PENDING, *ASKED, *STATES)
-"""The events that a story is made of."""
+"""The events that segments are built from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,22 +251,21 @@ class Told:
 
 @dataclass(slots=True)
 class Segment:
-    """A part of the story."""
+    """A part of the conversation view."""
 
     kind: str
-    """`thinking`, `text`, `tool`, `message` (what the user said into the turn), or `question` (what it asked of the
-    user)."""
+    """`thinking`, `text`, `tool`, `message` (a steered message of the user) or `question` (to the user)."""
     call_id: str
-    """The model call that thought, said or heard it, the tool call, or the question's id."""
+    """The id of the model call that produced or received it, of the tool call, or of the question."""
     state: str = "completed"
     tool: str = ""
     message_id: str = ""
-    """Where the text is, or the tool's result."""
+    """The message with the text or the tool's result."""
     facts: dict[str, JsonValue] = field(default_factory=dict)
 
 
 def segments_of(events: Iterable[Told]) -> list[Segment]:
-    """The segments, in the order in which they began."""
+    """Returns the segments in the order in which they started."""
     story: list[Segment] = []
     tools: dict[str, Segment] = {}
     for event in events:
@@ -304,16 +305,16 @@ def _tool(story: list[Segment], tools: dict[str, Segment], call_id: str, tool: s
     return tools[call_id]
 
 
-# --- What a conversation is called that its user has given no title (S2-65): the first words of its first message.
+# --- Default title of a conversation: the first words of its first message.
 
 TITLE_CHARACTERS = 60
 TITLE_WORDS = 6
 READ_CHARACTERS = 400
-"""So much of a message is enough to name it by."""
+"""Characters of a message that are read for a title."""
 
 
 def title_of(message: str) -> str:
-    """Its first words in one line, 60 characters at most; empty where a reader would see nothing of them."""
+    """Returns the first words in one line, at most 60 characters; empty if they would look empty."""
     words = clean(message[:READ_CHARACTERS]).split()
     title = " ".join(words[:TITLE_WORDS])
     if len(title) > TITLE_CHARACTERS:
@@ -321,15 +322,15 @@ def title_of(message: str) -> str:
     return "" if is_blank(title) else title
 
 
-# --- What is kept of a turn for later: a summary of its own texts, made without a model, the same every time.
+# --- Summary of a turn for episodic memory: built from its own texts without a model, always with the same result.
 
 ASKED_CHARACTERS = 400
 ANSWERED_CHARACTERS = 600
-"""Together about what an embedding model reads (256 word pieces); the start of a text says what it is about."""
+"""Together about what an embedding model reads (256 word pieces). The start of a text shows its subject."""
 
 
 def summary_of(asked: str, answered: str) -> str:
-    """The summary of a completed turn: what was asked and what was answered, each cut at a word."""
+    """Returns the summary of a completed turn: the message and the answer, each cut at a word boundary."""
     lines = [f"Asked: {_start(asked, ASKED_CHARACTERS)}"]
     if answered.strip():
         lines.append(f"Answered: {_start(answered, ANSWERED_CHARACTERS)}")
@@ -337,7 +338,7 @@ def summary_of(asked: str, answered: str) -> str:
 
 
 def _start(text: str, most: int) -> str:
-    """The beginning of a text in one line."""
+    """Returns the start of a text in one line."""
     line = " ".join(clean(text).split())
     if len(line) <= most:
         return line

@@ -1,6 +1,6 @@
-"""`python -m perdure.local` makes sure that a Temporal server program is here, with progress, and prints where it is.
+"""`python -m perdure.local` provides a Temporal server program, with progress, and prints its path.
 
-For set-up steps (`make`), so that the minutes of a first build fall where a person watches, not inside a test.
+It is for setup steps (`make`), so that the minutes of a first build pass there and not inside a test.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from perdure.local.temporal_binary import find_temporal
 
 
 def main() -> int:
-    """The exit code; one line on stderr where there is no way to get a server."""
+    """Returns the exit code; prints one line on stderr if no server can be obtained."""
     environ = own_environ()
     console = Console(sys.stdout, environ)
     try:

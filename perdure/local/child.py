@@ -1,8 +1,8 @@
-"""One supervised child: started, watched until ready, started again when it dies, ended step by step.
+"""One supervised child: started, watched until ready, restarted when it dies, stopped step by step.
 
-Invariants: exactly one process of a role at a time; a child that was healthy comes back within half a second; one that
-keeps failing comes back ever more slowly; one that exits with an error before it was ever ready ends the start; one
-that does not answer any more is killed and comes back like one that died.
+Invariants: There is exactly one process of a role at a time. A child that was healthy returns within half a second. The
+pauses of a child that keeps failing get longer. A child that exits with an error before it was ever ready ends the
+start. A child that no longer responds is killed and restarted like one that died.
 """
 
 import asyncio
@@ -37,24 +37,24 @@ from perdure.local.processes import (
     spawn,
 )
 
-# --- The supervisor's side of the nursery: programs forked from it, each used like a process that was spawned.
+# --- The supervisor's side of the fork server: forked programs with the interface of spawned processes.
 
 _LONGEST_ANSWER_BYTES = 256
 _ROLE = "nursery"
 _SERVER_STEADY_SECONDS = 10.0
-"""One that lived for less has failed."""
+"""A fork server that lived for less time has failed."""
 _PAUSE_SECONDS = 5.0
-"""The pause after one that failed; each in a row is longer by this."""
+"""The pause after a failure; each failure in a row adds this much."""
 _LAST_OUTPUT_SECONDS = 1.0
-"""How long what a process started may go on writing to its pipe when it has ended."""
+"""Seconds for which descendants of an ended process may still write to its pipe."""
 
 
 class NurseryGone(Exception):
-    """It has died; a program is then started by itself, which takes longer and is otherwise the same."""
+    """The fork server has died. A program is then started separately, which takes longer and is otherwise the same."""
 
 
 class Forked:
-    """A process that was forked: what `asyncio.subprocess.Process` has of it, as far as it is used here."""
+    """A forked process, with the parts of `asyncio.subprocess.Process` that are used here."""
 
     def __init__(self, pid: int, stdout: asyncio.StreamReader) -> None:
         self.pid = pid
@@ -62,20 +62,20 @@ class Forked:
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send it, unless the process has ended."""
+        """Sends the signal, unless the process has ended."""
         if not self.ended.done():
             os.kill(self.pid, number)
 
     async def wait(self) -> int:
-        """Its exit code when it has ended; of a signal the negative number."""
+        """Waits for the end and returns the exit code, or the negative number of the signal."""
         return await asyncio.shield(self.ended)
 
 
 class Nursery:
-    """One nursery, which comes back when it dies.
+    """One fork server, which is restarted when it dies.
 
-    Its programs die with it; they wait for its next life, which imports once what all of them would at the same time.
-    One that dies soon after its start is left alone for a while, and programs are started by themselves.
+    Its programs die with it. They wait for its restart, which does the imports once that all of them would do at the
+    same time. If it dies soon after its start, it is paused for a while, and programs are started separately.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Nursery:
     ) -> None:
         self._patience = patience or Patience()
         self.pid: int | None = None
-        """The live process, None between two."""
+        """The live process; None between two."""
         self._modules = modules
         self._environ = environ
         self._cwd = cwd
@@ -100,12 +100,12 @@ class Nursery:
         self._asked: dict[int, asyncio.Future[int]] = {}
         self._living: dict[int, asyncio.Future[int]] = {}
         self._ended: dict[int, int] = {}
-        """How processes ended whose start is only being told."""
+        """The ends of processes whose start has not been reported yet."""
         self._begun = asyncio.Event()
         self._lives: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Keep one running from here on; returns when the first is there, or could not be started."""
+        """Keeps one running; returns when the first one runs or could not be started."""
         self._lives = asyncio.create_task(self._live())
         await self._begun.wait()
 
@@ -150,8 +150,8 @@ class Nursery:
                 await process.wait()
 
     async def _end_if_stopped(self, pid: int) -> None:
-        """Kill it when somebody has stopped it, and with it by the kernel what it has forked: without it none of those
-        could be started again, or be told to have ended."""
+        """Kills the fork server if a signal has stopped it; the kernel then kills its forks. While stopped, it could
+        neither restart them nor report their ends."""
         heard = Listening(self._patience.hang_seconds, time.monotonic())
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -164,7 +164,7 @@ class Nursery:
     async def fork(
         self, role: str, command: Sequence[str], environ: Mapping[str, str], cwd: Path, imports: Sequence[str]
     ) -> Forked:
-        """Start a program of this interpreter from it, once it has imported what the program needs.
+        """Forks a program of this interpreter, once what it needs is imported.
 
         Raises: NurseryGone.
         """
@@ -180,7 +180,7 @@ class Nursery:
         reads, writes = os.pipe()
         stdout = asyncio.StreamReader()
         pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdout), os.fdopen(reads, "rb"))
-        # In memory: a full disk must not keep a program from coming back.
+        # In memory: a full disk must not prevent a program from restarting.
         asked_file = os.fdopen(os.memfd_create("asked"), "w+", encoding="utf-8", errors="surrogateescape")
         with os.fdopen(writes, "wb"), asked_file as what:
             json.dump(asked, what)
@@ -202,7 +202,7 @@ class Nursery:
         return forked
 
     async def stop(self) -> None:
-        """End it, and by the kernel what it still has."""
+        """Ends it; the kernel ends its remaining forks."""
         if self._lives is not None:
             self._lives.cancel()
             await asyncio.wait({self._lives})
@@ -231,7 +231,7 @@ class Nursery:
             self._ended[answer["pid"]] = answer["code"]
 
     def _lost(self) -> None:
-        """What it had forked has been ended by the kernel with it."""
+        """The kernel has ended its forks with it."""
         if self._channel is not None:
             asyncio.get_running_loop().remove_reader(self._channel)
             self._channel = None
@@ -245,50 +245,52 @@ class Nursery:
 
 
 _READY_STEADY_SECONDS = 1.0
-"""A child that was ready for less counts as one that failed to start."""
+"""A child that was ready for less time counts as one that failed to start."""
 _PROBE_SECONDS = 0.03
 _SETTLING_SECONDS = 5.0
-"""For how long after its return others may still report that a part was away."""
+"""Seconds after its return in which others may still report that a part was unavailable."""
 _LOOK_AT_START_SECONDS = 3.0
 _RESTART_SECONDS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """Everything about one child that is known before it starts."""
+    """All properties of a child that are known before it starts."""
 
     role: str
     """Its name in run.json, in the log and on the terminal."""
     command: tuple[str, ...]
     environ: Mapping[str, str]
-    """Its whole environment."""
+    """Its complete environment."""
     cwd: Path
     log: Path
     ready: Callable[[int], Awaitable[bool]]
-    """Asked with its pid every few hundredths of a second until it says yes."""
+    """Called with its pid every few hundredths of a second until it returns true."""
     stop_steps: tuple[tuple[signal.Signals, float], ...]
-    """What ends it: a signal and the seconds it is given, until SIGKILL ends it for certain."""
+    """The steps to stop it: a signal and its seconds each; SIGKILL follows after the last one."""
     stop_rank: int
-    """Lower ranks are stopped first; a rank stops together."""
+    """Lower ranks are stopped first; children of a rank stop together."""
     death_signal: signal.Signals = signal.SIGKILL
-    """What the kernel sends it when the supervisor dies."""
+    """The signal that the kernel sends it when the supervisor dies."""
     run_as: RunAs | None = None
     shows: re.Pattern[str] | None = None
-    """Which of its lines reach the terminal while it is ready; None: all, always. The log file has every line."""
+    """The lines that reach the terminal while it is ready; None for all, always. The log file has every line."""
     before_start: Callable[[], None] | None = None
-    """Clears what an earlier process of this role left behind."""
+    """Removes what an earlier process of this role left behind."""
     imports: tuple[str, ...] = ()
-    """What it shares with others: named, it is forked from the nursery where there is one."""
+    """The imports that it shares with others: if set, it is forked from the fork server, if there is one."""
     lives: Callable[[int], Awaitable[bool]] | None = None
-    """Asked with its pid now and then while it is ready: whether it still answers. None: it is never found to hang."""
+    """Called with its pid regularly while it is ready; returns whether it responds. None: it never counts as hanging.
+    """
     held: Callable[[], bool] | None = None
-    """Whether it waits for other parts before it starts, which does not count as its own time."""
+    """Returns whether it waits for other parts before its start; that time does not count."""
     detail: str = ""
-    """What to print beside `ready`."""
+    """The text to print besides `ready`."""
 
 
 def restart_delay_seconds(failures: int) -> float:
-    """The wait before the next start after `failures` failures in a row (0: it was healthy): 0.1 0.5 1 2 4 8 15 15 …"""
+    """Returns the pause before the next start after `failures` failures in a row (0: it was healthy): 0.1 0.5 1 2 4 8
+    15 15 …"""
     return _RESTART_SECONDS[min(failures, len(_RESTART_SECONDS) - 1)]
 
 
@@ -306,10 +308,10 @@ class Child:
         self.spec = spec
         self._patience = patience or Patience()
         self._given_up = ""
-        """Why the first start was given up."""
+        """The reason why the first start was given up."""
         self._nursery = nursery
         self.pid: int | None = None
-        """The live process, None between two."""
+        """The live process; None between two."""
         self.ready = False
         self.restarts = 0
         self._back_at = -_SETTLING_SECONDS
@@ -323,14 +325,14 @@ class Child:
 
     @property
     def is_away(self) -> bool:
-        """Whether it was ready and comes back now, or has just done so."""
+        """Whether it was ready and is restarting now, or has just restarted."""
         returns = self._was_ready.is_set() and not self.ready
         return returns or time.monotonic() - self._back_at < _SETTLING_SECONDS
 
     async def start(self) -> None:
-        """Start it and wait until it is ready.
+        """Starts it and waits until it is ready.
 
-        Raises: StackError when it exits with an error first, or makes no progress.
+        Raises: StackError if it exits with an error first, or makes no progress.
         """
         self._task = asyncio.create_task(self._keep_running(), name=f"child {self.spec.role}")
         ready = asyncio.create_task(self._was_ready.wait())
@@ -342,7 +344,7 @@ class Child:
             await self._task
 
     async def stop(self, hurry: asyncio.Event | None = None) -> None:
-        """End it for good by its stop steps; once `hurry` is set, by SIGKILL."""
+        """Ends it permanently with its stop steps; once `hurry` is set, with SIGKILL."""
         if hurry is not None:
             self._hurry = hurry
         self._stopping.set()
@@ -351,7 +353,7 @@ class Child:
         self._log.close()
 
     async def failed(self) -> None:
-        """Wait until it is given up; returns at its stop."""
+        """Waits until it is given up; returns at its stop."""
         if self._task is not None:
             await asyncio.shield(self._task)
 
@@ -375,7 +377,7 @@ class Child:
             self.restarts += 1
 
     async def _one_life(self) -> tuple[int, float]:
-        """From one start to its end: the exit code, and for how many seconds it was ready."""
+        """Runs it once; returns the exit code, and for how many seconds it was ready."""
         spec = self.spec
         if spec.before_start is not None:
             spec.before_start()
@@ -408,7 +410,7 @@ class Child:
             hanging.cancel()
             stopping.cancel()
             kill_group(process.pid)
-            # What it wrote last is in the pipe already; a grandchild that holds the pipe open must not hold us.
+            # Its last output is already in the pipe; a descendant that keeps the pipe open must not block this.
             await asyncio.wait({output}, timeout=0.5)
             output.cancel()
             self._announce(None, ready=False)
@@ -426,7 +428,8 @@ class Child:
     async def _patiently(
         self, start: Coroutine[Any, Any, Process | Forked], starting: SlowStart
     ) -> Process | Forked | None:
-        """The process once it is there; None where the imports that it waits for were given up, or at the stop."""
+        """Returns the process once it exists, or None if the imports that it waits for were given up, or at the
+        stop."""
         task = asyncio.create_task(start)
         try:
             while not task.done() and not self._stopping.is_set() and not self._gives_up(starting, None):
@@ -436,7 +439,7 @@ class Child:
             task.cancel()
 
     def _gives_up(self, starting: SlowStart, pid: int | None) -> bool:
-        """Look at a start that goes on; whether it has to be ended."""
+        """Checks a start in progress; returns whether it must be ended."""
         now = time.monotonic()
         if self.spec.held is not None and self.spec.held():
             starting.hold(now)
@@ -451,7 +454,7 @@ class Child:
         return bool(self._given_up)
 
     async def _hangs(self, pid: int) -> None:
-        """Return when the process was ready and has not answered for too long."""
+        """Returns when the process was ready and has not responded for too long."""
         lives, heard = self.spec.lives, None
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -460,7 +463,7 @@ class Child:
             heard = heard or Listening(self._patience.hang_seconds, time.monotonic())
             try:
                 answers = await lives(pid)
-            except (OSError, ValueError):  # an answer that cannot be read
+            except (OSError, ValueError):  # an unreadable response
                 answers = False
             if heard.hangs(answers, time.monotonic()):
                 return
@@ -517,7 +520,7 @@ class Child:
         self._changed(self)
 
     def _why(self, what: str) -> str:
-        """One line: what happened, the child's own last telling line, and where the rest is."""
+        """Returns one line: what happened, the child's own last informative line, and the file with the rest."""
         lines = [line.strip() for line in self._log.tail if line.strip()]
         telling = [line for line in lines if self.spec.shows is not None and self.spec.shows.search(line)] or lines
         said = f": {telling[-1]}" if telling else ""

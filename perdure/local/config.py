@@ -1,6 +1,6 @@
-"""What one stack consists of, as a value: the data folder, the port, the commands, the environment they get.
+"""The configuration of one stack: the data folder, the port, the commands and their environment.
 
-Commands are data, so that a test starts a stack of its own small programs through the very same code.
+Commands are data, so that a test can start a stack of small programs with the same code.
 """
 
 import json
@@ -18,9 +18,8 @@ from perdure.local.data_dir import StackError
 from perdure.local.ports import HOST, http_post
 from perdure.local.processes import Patience
 
-# --- The addresses that a newcomer opens first, each with a code by which the browser is signed in.
-# The two pages are given under two names of this machine. A browser keeps what a session has by the name, so that one
-# browser can be the person who asks and the one who decides.
+# --- Pages that a newcomer opens first, each with a code that signs the browser in. The two pages use two names of this
+# machine. A browser stores a session by the name, so that one browser can be the requester and the reviewer.
 
 CODES = "/v1/auth/codes"
 
@@ -31,16 +30,16 @@ class Link:
 
     label: str
     path: str
-    """Where it is found without a code."""
+    """Its path without a code."""
     role: str = ""
-    """The local user as whom it is opened; empty for a page that asks nobody who it is."""
+    """The local user that is signed in; empty for a page without sign-in."""
     host: str = HOST
     purpose: str = ""
-    """What a newcomer opens it for, and when."""
+    """What a newcomer uses it for, and when."""
 
     @property
     def label_with_role(self) -> str:
-        """The label, with the user as whom it is opened."""
+        """Returns the label with the user that is signed in."""
         return f"{self.label} as {self.role}" if self.role else self.label
 
 
@@ -55,16 +54,16 @@ PAGES = (
     ),
     Link("API docs", "/docs"),
 )
-"""Of a stack, beside the API's own address."""
+"""The pages of a stack, besides the API's own address."""
 
 
 def host_for(role: str) -> str:
-    """The name of this machine under which this local user opens pages."""
+    """Returns the name of this machine under which this local user opens pages."""
     return next((link.host for link in PAGES if link.role == role), HOST)
 
 
 async def addresses(links: Sequence[Link], port: int, tokens: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Label and address of each; without a code where the API gives none."""
+    """Returns label and address of each page, without a code if the API returns none."""
     return [(link.label_with_role, await _address(link, port, tokens.get(link.role, ""))) for link in links]
 
 
@@ -88,15 +87,15 @@ Routing = Literal["compact", "spread"]
 _ROUTINGS: dict[str, Routing] = {"compact": "compact", "spread": "spread"}
 
 ROOT = Path(__file__).parents[2]
-"""Where the package `perdure` lies."""
+"""The folder that contains the package `perdure`."""
 BASE = ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()
-"""Where `.env` and relative paths in settings lie: in a checkout its own folder, wherever a command is typed; where
-Perdure is installed as a package, the current folder."""
+"""The base of `.env` and of relative paths in settings. In a checkout it is the checkout's folder, whatever the current
+folder is; for an installed package, it is the current folder."""
 STACK_ALONE = ("PERDURE_START_SECONDS", "PERDURE_HANG_SECONDS", "PERDURE_TEMPORAL_SYNCHRONOUS")
-"""Variables that are read by this package only; perdure/settings.py reads the others."""
+"""Variables that only this package reads; perdure/settings.py reads the others."""
 _DEFAULT_PORT = 8080
 LEAST_FREE_BYTES = 128 << 20
-"""Postgres writes its log in files of 16 MiB and ends when it cannot make one; a few of them, and room for the rest."""
+"""Postgres writes its log in files of 16 MiB and stops if it cannot create one; room for a few of them and the rest."""
 _PYTHON = sys.executable
 _COMPACT_QUEUES = ("turns", "llm")
 _SPREAD_QUEUES = (*_COMPACT_QUEUES, "tools", "memory", "approvals")
@@ -106,14 +105,14 @@ _WORKFLOWS = ("perdure.workflows.turn_run", "perdure.workflows.turn_wait", "perd
 
 
 def own_environ() -> dict[str, str]:
-    """This process's environment over what `.env` says, to be handed on to children; read here and nowhere else in
-    this package."""
+    """Returns this process's environment over the values of `.env`, to pass on to children. Only this function of the
+    package reads them."""
     written = {name: value for name, value in dotenv_values(BASE / ".env").items() if value}
     return {**written, **os.environ}
 
 
 def home_of(environ: Mapping[str, str]) -> Path:
-    """The data folder that PERDURE_HOME names; a relative one lies in BASE."""
+    """Returns the data folder in PERDURE_HOME; a relative path is below BASE."""
     return (BASE / Path(environ.get("PERDURE_HOME") or ".perdure").expanduser()).absolute()
 
 
@@ -125,13 +124,13 @@ class Program:
     """Its name in run.json."""
     command: tuple[str, ...]
     ready: Literal["http", "file"] = "file"
-    """`http`: GET /readyz on the API's port answers 200; `file`: it writes the file named by PERDURE_READY_FILE."""
+    """`http`: GET /readyz on the API's port returns 200; `file`: it writes the file in PERDURE_READY_FILE."""
     imports: tuple[str, ...] = ()
-    """What it shares with others: named, it is forked from the nursery, which has imported it."""
+    """The imports that it shares with others: if set, it is forked from the fork server, which has imported them."""
 
 
 def default_programs(routing: Routing) -> tuple[Program, ...]:
-    """The API, a worker for each queue that the routing uses, and the relay."""
+    """Returns the API, a worker for each queue that the routing uses, and the relay."""
     worker = (_PYTHON, "-m", "perdure.worker")
     queues = _SPREAD_QUEUES if routing == "spread" else _COMPACT_QUEUES
     serving = {queue: _SERVING if queue != "turns" else (*_SERVING, *_WORKFLOWS) for queue in queues}
@@ -143,38 +142,38 @@ def default_programs(routing: Routing) -> tuple[Program, ...]:
 
 
 def shipped_apps() -> tuple[Path, ...]:
-    """The examples that ship, as perdure/apps/folder.py finds them."""
+    """Returns the bundled examples, as perdure/apps/folder.py finds them."""
     return tuple(sorted(path.parent for path in (ROOT / "perdure" / "examples").glob("*/agents") if path.is_dir()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackConfig:
-    """Everything `run_stack` needs."""
+    """The input of `run_stack`."""
 
     home: Path
     """The data folder."""
     port: int = _DEFAULT_PORT
     """The API's port on 127.0.0.1."""
     environ: Mapping[str, str] = field(repr=False)
-    """What the programs inherit, and where the replaced parts are named."""
+    """The environment for the programs, which also names the replaced parts."""
     routing: Routing = "compact"
     app_dirs: tuple[Path, ...] = ()
     """The user's app folders."""
     examples: bool = False
-    """Whether the examples that ship come beside them."""
+    """Whether the bundled examples are included."""
     prepare: tuple[str, ...] | None = (_PYTHON, "-m", "perdure.apps.bootstrap")
-    """Run once before the programs; its last line on stdout is JSON with the local tokens."""
+    """Runs once before the programs; its last line on stdout is JSON with the local tokens."""
     programs: tuple[Program, ...] = ()
     pages: tuple[Link, ...] = PAGES
-    """What to print beside the API's own address."""
+    """Pages to print besides the API's own address."""
     command: str = "perdure"
-    """How the command line is called where the stack was started."""
+    """The name of the command with which the stack was started."""
     drain_seconds: float = 30.0
-    """How long a program may finish its work after SIGTERM."""
+    """Seconds that a program has to finish its work after SIGTERM."""
     patience: Patience = field(default_factory=Patience)
-    """How long a slow part and a silent one are waited for."""
+    """How long slow and silent parts are waited for."""
     least_free_bytes: int = LEAST_FREE_BYTES
-    """What must be free on the disk of the data folder."""
+    """Bytes that must be free on the disk of the data folder."""
 
     @classmethod
     def from_env(
@@ -185,10 +184,11 @@ class StackConfig:
         *,
         environ: Mapping[str, str] | None = None,
     ) -> "StackConfig":
-        """The stack that PERDURE_HOME, PERDURE_PORT, PERDURE_APP, PERDURE_EXAMPLES and PERDURE_ROUTING describe.
+        """Returns the stack that PERDURE_HOME, PERDURE_PORT, PERDURE_APP, PERDURE_EXAMPLES and PERDURE_ROUTING
+        describe.
 
-        `app_dirs`, `routing` and `examples` replace their variables. Relative `app_dirs`, which were typed, lie in the
-        current folder; relative folders in settings lie in BASE.
+        `app_dirs`, `routing` and `examples` replace their variables. Relative `app_dirs` from the command line are
+        below the current folder; relative folders in settings are below BASE.
 
         Raises: StackError that names the variable to correct.
         """
@@ -212,8 +212,8 @@ class StackConfig:
 
     @property
     def apps(self) -> tuple[Path, ...]:
-        """All app folders, those of the examples first, each once: their agents are published, and their services
-        started."""
+        """Returns all app folders, those of the examples first, each once: their agents are published and their
+        services started."""
         found: dict[str, Path] = {}
         for folder in (*(shipped_apps() if self.examples else ()), *self.app_dirs):
             found.setdefault(os.path.realpath(folder), folder)
@@ -221,9 +221,9 @@ class StackConfig:
 
 
 def _own_apps(environ: Mapping[str, str], typed: Sequence[str | Path]) -> tuple[Path, ...]:
-    """The folders that were typed, else those of PERDURE_APP.
+    """Returns the folders from the command line, or else those of PERDURE_APP.
 
-    Raises: StackError for a folder that is no app.
+    Raises: StackError for a folder that is not an app.
     """
     written = [part for part in environ.get("PERDURE_APP", "").split(os.pathsep) if part]
     paths = [Path(part).expanduser() for part in typed] or [BASE / Path(part).expanduser() for part in written]
@@ -242,11 +242,14 @@ _FLAGS = {
     **dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True),
     **dict.fromkeys(("0", "false", "f", "no", "n", "off"), False),
 }
-"""As perdure/settings.py reads them."""
+"""Parses the value as perdure/settings.py does."""
 
 
 def _flag(environ: Mapping[str, str], name: str) -> bool:
-    """Raises: StackError."""
+    """Parses the value.
+
+    Raises: StackError.
+    """
     text = environ.get(name) or "false"
     if (found := _FLAGS.get(text.lower())) is None:
         raise StackError(f"{name} is {text!r}; it must be true or false")
@@ -254,7 +257,7 @@ def _flag(environ: Mapping[str, str], name: str) -> bool:
 
 
 def least_free_bytes(environ: Mapping[str, str]) -> int:
-    """What must be free on the disk of the data folder, by PERDURE_LEAST_FREE_BYTES.
+    """Returns the bytes that must be free on the disk of the data folder, from PERDURE_LEAST_FREE_BYTES.
 
     Raises: StackError.
     """

@@ -1,7 +1,7 @@
-"""The data folder: where everything of one stack lies, and who holds it.
+"""The data folder: the paths of one stack, and the lock of its supervisor.
 
-Invariants: one supervisor at a time (an flock, so a killed holder frees it); every file with a secret has mode 0600
-and is replaced whole, never written in place.
+Invariants: there is one supervisor at a time (an flock, so a killed holder releases it). Every file with a secret has
+mode 0600 and is replaced as a whole, never written in place.
 """
 
 import fcntl
@@ -36,7 +36,7 @@ class Home:
 
     @property
     def roster_file(self) -> Path:
-        """Which processes this stack started, for the next start to clear away."""
+        """The processes that this stack started, so that the next start can end leftovers."""
         return self.root / "children.json"
 
     @property
@@ -57,7 +57,7 @@ class Home:
         return self.root / "logs"
 
     def log(self, role: str) -> Path:
-        """Every line of one child, whatever the terminal showed of it."""
+        """The file with all output of one child, including lines that the terminal did not show."""
         return self.logs / f"{role}.log"
 
     def ready_file(self, role: str) -> Path:
@@ -66,23 +66,23 @@ class Home:
 
     @property
     def setup_code_file(self) -> Path:
-        """The code by which the first person registers; the API removes it when it is used (perdure/settings.py)."""
+        """The code with which the first user registers; the API removes it when it is used (perdure/settings.py)."""
         return self.root / "setup.code"
 
     @property
     def gate_file(self) -> Path:
-        """Written once everything that the programs need is there; until then they import and wait."""
+        """Written when everything that the programs need is available; until then they import and wait."""
         return self.root / "ready" / "gate"
 
     def companion(self, name: str) -> Path:
-        """A companion's own data; of it Perdure reads only the token that it made there."""
+        """An app service's own data. Perdure reads only the token that it created there."""
         return self.root / "companions" / name
 
 
 def open_home(root: Path) -> Home:
-    """The data folder, made if it is missing.
+    """Returns the data folder, created if it is missing.
 
-    Raises: StackError when nothing can be written there.
+    Raises: StackError if it is not writable.
     """
     home = Home(root.absolute())
     if home.root.exists() and not home.root.is_dir():
@@ -104,8 +104,8 @@ def open_home(root: Path) -> Home:
 
 @contextmanager
 def its_own(root: Path) -> Iterator[None]:
-    """Say in one line what the file system refuses anywhere in the data folder: where a part of it belongs to somebody
-    else, since it was run as root once; where the disk is full.
+    """Turns every file system error in the data folder into one clear line: files of another user after a run as root,
+    or a full disk.
 
     Raises: StackError.
     """
@@ -123,9 +123,9 @@ def its_own(root: Path) -> Iterator[None]:
 
 @contextmanager
 def hold(home: Home) -> Iterator[None]:
-    """Be the only supervisor of this folder until the block ends, or the process does.
+    """Makes this process the only supervisor of the folder until the block or the process ends.
 
-    Raises: AlreadyRunning, with the address of the one that runs; StackError.
+    Raises: AlreadyRunning, with the address of the running one; StackError.
     """
     with its_own(home.root):
         descriptor = os.open(home.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -149,7 +149,8 @@ def _who_runs(home: Home) -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace `path` by `text` in one step, readable by its owner only; survives a power cut once it returns."""
+    """Replaces the content of `path` with `text` in one step, readable only by its owner. It survives a power cut after
+    the return."""
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -162,7 +163,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """A name is on the disk once its folder is."""
+    """Syncs the folder, which makes new names in it durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -170,14 +171,14 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-# --- What the stack says when it cannot run: always one line that names the next step.
+# --- Errors of the stack: always one line that names the next step.
 
 
 class StackError(Exception):
-    """The stack cannot start or go on; the message is the one line a person reads."""
+    """The stack cannot start or continue. The message is the one line that the operator sees."""
 
     exit_code = 1
-    """What the command line exits with."""
+    """The exit code of the command line."""
 
 
 class AlreadyRunning(StackError):
@@ -186,9 +187,9 @@ class AlreadyRunning(StackError):
     exit_code = 2
 
 
-# --- The passwords of the embedded parts: made once at random, kept in `secrets.json`, never on a command line.
-# A command line is readable by every user of the machine (`ps`), so passwords travel in files of mode 0600 and in the
-# environment of the processes that need them.
+# --- Passwords of the embedded parts: generated once, stored in `secrets.json`, never on a command line. Every user of
+# the machine can read command lines (`ps`). So passwords are passed in files of mode 0600 and in the environment of the
+# processes that need them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +197,11 @@ class Credentials:
     """One password for each role that logs in to an embedded part."""
 
     bootstrap: str
-    """The cluster's superuser: only the prepare step uses it."""
+    """The cluster's superuser; only the prepare step uses it."""
     owner: str
-    """`perdure_owner`, which migrates."""
+    """`perdure_owner`, which runs migrations."""
     app: str
-    """`perdure_app`, which runs, under row-level security."""
+    """`perdure_app`, used at run time under row-level security."""
     relay: str
     """`perdure_relay`, which claims outbox rows."""
     valkey: str
@@ -210,9 +211,9 @@ class Credentials:
 
 
 def load_credentials(home: Home) -> Credentials:
-    """The kept passwords, or fresh ones for a fresh folder.
+    """Returns the stored passwords, or new ones for a new folder.
 
-    Raises: StackError when the file is unreadable, or gone while the cluster that it opens is there.
+    Raises: StackError if the file is unreadable, or if it is missing although its cluster exists.
     """
     path = home.secrets_file
     kept: dict[str, str] = {}
@@ -226,16 +227,16 @@ def load_credentials(home: Home) -> Credentials:
             f"{path} is gone but its database is in {home.postgres}; put the file back, or move that folder away"
         )
     names = [field.name for field in fields(Credentials)]
-    # No leading dash: a value that looks like an option is a trap for whoever types it by hand.
+    # No leading dash: a password that looks like an option causes errors when it is typed by hand.
     chosen = Credentials(**{name: kept.get(name) or "k" + secrets.token_urlsafe(24) for name in names})
     if asdict(chosen) != kept:
         write_private(path, json.dumps(asdict(chosen), indent=2) + "\n")
     return chosen
 
 
-# --- `run.json`: what is where while the stack is up, for the command line, the demo and outside checks (api.md).
-# Invariants: mode 0600 (it holds tokens); replaced whole; there from the moment that everything is healthy until
-# everything has ended.
+# --- `run.json`: the addresses while the stack is up, for the command line, the demo and outside checks (api.md).
+# Invariants: mode 0600, because it contains tokens; replaced as a whole; it exists from the moment that everything is
+# healthy until everything has ended.
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,12 +251,12 @@ class RunFile:
     supervisor_pid: int
     routing: str
     left_out: Sequence[str] = ()
-    """Lines that tell which agents are not there, and why."""
+    """Lines about agents that are left out, with the reasons."""
     setup_code_file: Path | None = None
-    """Holds the setup code until it is used."""
+    """Contains the setup code until it is used."""
 
     def write(self, pids: Mapping[str, int], ready: list[str], ports: Mapping[str, int]) -> None:
-        """Write it with the live processes, those of them that are ready, and every port that is open."""
+        """Writes it with the live processes, those of them that are ready, and every open port."""
         content: dict[str, object] = {
             **self.addresses,
             "pids": dict(pids),

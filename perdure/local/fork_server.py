@@ -1,13 +1,14 @@
-"""The process that the programs are forked from: what they all import, it imports once (ADR 20).
+"""The process that programs are forked from: it imports once what all of them import (ADR 20).
 
-`python -m perdure.local.fork_server CHANNEL MODULE…` imports the modules one after the other and forks, for each
-request on the socket CHANNEL, a process that goes on as `python PROGRAM …` would. Measured, an import takes half to
-three quarters of a program's start, and a program that was killed is back the sooner for it.
+`python -m perdure.local.fork_server CHANNEL MODULE…` imports the modules one after the other. For each request on the
+socket CHANNEL it forks a process that continues as `python PROGRAM …` would. Measured, imports take half to three
+quarters of a program's start, and a killed program returns that much sooner.
 
-A request is a message with two files: what is to run, as JSON, and the pipe that both its outputs go to. It waits until
-the modules that it names are there. The answers name the pid, and later how the process ended. The nursery ends with
-its supervisor or its channel, and the kernel ends with it what it has forked. It has one thread and starts no loop:
-what is forked finds none.
+A request is a message with two files: the program to run, as JSON, and the pipe for both its outputs. It waits until
+the modules that it names are imported. The responses contain the pid, and later how the process ended.
+
+The fork server ends with its supervisor or its channel, and the kernel then ends its forks. It has one thread and
+starts no event loop, so that forked processes find none.
 """
 
 import ctypes
@@ -34,14 +35,14 @@ _LIBC = ctypes.CDLL(None)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One program that is to be forked."""
+    """One program to fork."""
 
     number: int
     output: int
     """The pipe for stdout and stderr."""
     role: str
     arguments: tuple[str, ...]
-    """After the interpreter: a script or `-m` and a module, and what it is given."""
+    """The interpreter's arguments: a script or `-m` and a module, and the program's arguments."""
     environ: dict[str, str]
     cwd: str
     imports: frozenset[str]
@@ -62,7 +63,7 @@ class Nursery:
         self._bells = (self._bell, bell)
 
     def tend(self) -> Request:
-        """Import and fork until the channel ends, which ends the process; returns in each forked process alone."""
+        """Imports and forks until the channel ends, which ends the process. Returns only in each forked process."""
         while True:
             for request in [each for each in self._waiting if each.imports.isdisjoint(self._to_import)]:
                 self._waiting.remove(request)
@@ -96,9 +97,9 @@ class Nursery:
         )
 
     def _fork(self, request: Request) -> bool:
-        """Whether this is the forked process."""
+        """Returns whether this is the forked process."""
         parent = os.getpid()
-        gc.freeze()  # what is shared stays so: no round of the collector writes to it
+        gc.freeze()  # keeps memory pages shared, because garbage collection does not write to them
         pid = os.fork()
         if pid:
             os.close(request.output)
@@ -108,7 +109,7 @@ class Nursery:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died between the fork and the line above
+        if os.getppid() != parent:  # the supervisor died between the fork and the line above
             os._exit(1)
         for descriptor in (*self._bells, self._channel.detach(), *(each.output for each in self._waiting)):
             os.close(descriptor)
@@ -127,20 +128,20 @@ class Nursery:
     def _tell(self, answer: dict[str, int]) -> None:
         try:
             self._channel.send(json.dumps(answer).encode())
-        except OSError:  # the supervisor has gone, and the kernel is about to end this process too
+        except OSError:  # the supervisor has ended, and the kernel is about to end this process too
             os._exit(0)
 
 
 def _import(module: str) -> None:
     try:
         importlib.import_module(module)
-    except Exception:  # whoever needs it says so itself, in its own log
+    except Exception:  # a program that needs the module reports the error in its own log
         print(f"{module} is not imported here:", file=sys.stderr)
         traceback.print_exc()
 
 
 def become(request: Request) -> None:
-    """Go on as the program that was asked for; returns when it does."""
+    """Continues as the requested program; returns when it ends."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (request.output, 1), (request.output, 2)):
         os.dup2(source, target)
@@ -155,7 +156,7 @@ def become(request: Request) -> None:
     first, *rest = request.arguments
     if first == "-m":
         sys.argv = rest
-        sys.modules.pop(f"{rest[0]}.__main__", None)  # imported here for what it imports; runpy would warn of it
+        sys.modules.pop(f"{rest[0]}.__main__", None)  # imported here for its own imports; runpy would warn about it
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
     else:
         sys.argv = [first, *rest]

@@ -1,7 +1,8 @@
-"""What the terminal shows: calm lines of the supervisor, prefixed lines of the children, one live line while it builds.
+"""The terminal output: status lines of the supervisor, prefixed lines of the children, and one live line during a
+build.
 
-Every line of a child is in its log file as well; the terminal may be gone (a closed pipe) and nothing else stops. Of a
-flood of one child's lines the first are shown, the rest are counted.
+Every line of a child is also in its log file. If the terminal is gone (a closed pipe), nothing else stops. If one child
+writes very many lines, the first are shown and the rest are counted.
 """
 
 import asyncio
@@ -18,17 +19,18 @@ from typing import TextIO
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 _ROLE_WIDTH = 16
 _PLAIN_LIVE_SECONDS = 15.0
-"""How often the live line is repeated where it cannot be overwritten."""
+"""Seconds between repetitions of the live line if it cannot be overwritten."""
 _WINDOW_SECONDS = 10.0
 _LONGEST_WINDOW_SECONDS = 600.0
 _MOST_LINES = 20
 _MOST_ALIKE = 5
-"""Of lines that differ in their numbers only."""
+"""Lines that differ only in their numbers."""
 _AGAIN = 2
 """Lines of a window that follows a flood."""
 _OTHER_PROGRESS_SECONDS = 3.0
 _QUIET_OUTAGE_SECONDS = 15.0
-"""For how long an outage of a part keeps back what other children write of it: longer than a part takes to return."""
+"""Seconds for which an outage of a part suppresses other children's lines about it: longer than a part takes to return.
+"""
 _LOOK_SECONDS = 1.0
 _OF_THE_APPS = re.compile(r"\b(app_problem|agents_not_here)\b")
 _OF_AN_OUTAGE = re.compile(
@@ -39,9 +41,9 @@ _NUMBER = re.compile(r"\b[0-9a-f]*\d[0-9a-f]*\b")
 
 
 class Flood:
-    """Which lines of one child are shown: all of a few, the first of many, and then how many more there were.
+    """Decides which lines of one child are shown: all of a few, or the first of many and then the number of others.
 
-    A flood that goes on is told of ever more seldom.
+    Reports about a continuing flood become less and less frequent.
     """
 
     def __init__(self, now: float) -> None:
@@ -54,11 +56,11 @@ class Flood:
         """Lines of this window that are not shown."""
 
     def ends_in(self, now: float) -> float:
-        """The seconds until this window is over."""
+        """Returns the seconds until this window ends."""
         return self._began + self._seconds - now
 
     def closed(self, now: float) -> str:
-        """What to say of the window that is over, and begin the next one; empty where nothing was left out."""
+        """Returns a report about the ended window and starts the next one; empty if no line was omitted."""
         said = ""
         if self.folded:
             lines = "lines" if self.folded > 1 else "line"
@@ -70,12 +72,12 @@ class Flood:
         return said
 
     def folds(self) -> bool:
-        """Leave one line out; whether it is the first of this window."""
+        """Omits one line; returns whether it is the first one of this window."""
         self.folded += 1
         return self.folded == 1
 
     def shows(self, line: str) -> bool:
-        """Whether this line is shown; to be left out otherwise."""
+        """Returns whether this line is shown; otherwise the caller must omit it."""
         kind = _NUMBER.sub("0", line)
         most, most_alike = self._allowed
         if self._shown >= most or self._alike[kind] >= most_alike:
@@ -86,21 +88,21 @@ class Flood:
 
 
 class Outage:
-    """What children write of a part that has died and comes back: kept back for some seconds, and counted.
+    """Suppresses and counts what children write about a part that has died and is restarting, for some seconds.
 
-    Only lines of other children are kept back. Those of a child that is away itself say why, and it may have written
-    them before it was known to be away: its last one is given out then.
+    Only lines of other children are suppressed. Lines of a child that is itself down contain the reason, and it may
+    have written them before it was known to be down: its last suppressed line is shown then.
     """
 
     def __init__(self) -> None:
         self.away: Callable[[], Collection[str]] = tuple
-        """The roles that have died and come back."""
+        """The roles that have died and are restarting."""
         self._began: float | None = None
         self._counts: Counter[str] = Counter()
         self._last: dict[str, str] = {}
 
     def keeps_back(self, role: str, line: str, now: float) -> bool:
-        """Whether this line is left out; it is counted then."""
+        """Returns whether this line is suppressed; it is then counted."""
         if _OF_AN_OUTAGE.search(line) is None:
             return False
         away = self.away()
@@ -114,14 +116,14 @@ class Outage:
         return True
 
     def last_words(self, role: str) -> str:
-        """What this child wrote last of what was kept back, once, if it is away itself by now; else empty."""
+        """Returns this child's last suppressed line, once, if it is itself down by now; else empty."""
         if role not in self._last or role not in self.away():
             return ""
         self._counts[role] -= 1
         return self._last.pop(role)
 
     def ended(self, now: float) -> str:
-        """What to say of the lines that were left out, once the quiet is over; empty while it lasts."""
+        """Returns a report about the suppressed lines once the quiet period has ended; empty before."""
         is_over = not self.away()
         if not is_over and (self._began is None or now - self._began < _QUIET_OUTAGE_SECONDS):
             return ""
@@ -134,12 +136,12 @@ class Outage:
 
     @property
     def goes_on(self) -> bool:
-        """Whether a part has been away since a line was kept back."""
+        """Returns whether a part has been down since a line was suppressed."""
         return self._began is not None
 
 
 class Console:
-    """One writer for everything a person sees; without a stream it is silent."""
+    """The only writer to the terminal; without a stream it is silent."""
 
     def __init__(self, stream: TextIO | None, environ: Mapping[str, str] | None = None) -> None:
         self._stream = stream
@@ -148,32 +150,32 @@ class Console:
         self._roles: dict[str, int] = {}
         self._floods: dict[str, Flood] = {}
         self.logs: Path | None = None
-        """The folder in which every line of every child is found."""
+        """The folder with all lines of every child."""
         self.disk_is_full: Callable[[], bool] = lambda: False
-        """Tells of a full disk by itself; what the children say of it is then left out."""
+        """True if the supervisor itself reports a full disk; lines of children about it are then omitted."""
         self.outage = Outage()
         self._looks_at_outage = False
         self.apps_are_told = False
-        """Whether somebody else tells of the apps' problems; what the children say of them is then left out."""
+        """True if problems of the apps are reported elsewhere; lines of children about them are then omitted."""
         self._live = ""
         self._live_at = 0.0
 
     @property
     def is_terminal(self) -> bool:
-        """Whether progress can replace itself."""
+        """Whether progress can overwrite itself."""
         return self._tty
 
     def say(self, text: str = "") -> None:
-        """One line of the supervisor itself."""
+        """Writes one line of the supervisor itself."""
         self._write(f"{text}\n")
 
     def part(self, role: str, state: str, seconds: float | None = None, detail: str = "") -> None:
-        """One line about one part: `postgres  ready  0.9 s  127.0.0.1:24513`."""
+        """Writes one line about one part: `postgres ready  0.9 s  127.0.0.1:24513`."""
         took = "" if seconds is None else f"{seconds:.1f} s"
         self.say(f"  {role:<{_ROLE_WIDTH}} {state:<6} {took:>7}   {detail}".rstrip())
 
     def child(self, role: str, line: str) -> None:
-        """One line that a child wrote, or that is about a child; counted and not shown in a flood."""
+        """Writes one line from a child or about it; in a flood it is counted and not shown."""
         flood = self._floods.setdefault(role, Flood(time.monotonic()))
         if flood.ends_in(time.monotonic()) <= 0:
             self._close_window(role)
@@ -188,13 +190,13 @@ class Console:
         if not told_already and flood.shows(line):
             self._child(role, line)
         elif flood.folds():
-            with suppress(RuntimeError):  # without a loop the next line tells of it
+            with suppress(RuntimeError):  # without an event loop, the next line reports it
                 asyncio.get_running_loop().call_later(flood.ends_in(time.monotonic()), self._close_window, role)
 
     def _look_at_outage(self) -> None:
-        """Look every second from the first line that is kept back until no part is away."""
+        """Checks every second, from the first suppressed line until no part is down."""
         if not self._looks_at_outage:
-            with suppress(RuntimeError):  # without a loop there is nobody to wait for
+            with suppress(RuntimeError):  # without an event loop there is nothing to wait for
                 asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._end_outage)
                 self._looks_at_outage = True
 
@@ -219,7 +221,7 @@ class Console:
         self._write(f"{prefix} {line}\n")
 
     def live(self, text: str) -> None:
-        """Progress that replaces the progress before it; without a terminal, a line now and then."""
+        """Shows progress in place of the previous progress; without a terminal, as a line now and then."""
         now = time.monotonic()
         if self._tty:
             self._live_at = now
@@ -229,14 +231,14 @@ class Console:
             self.say(text)
 
     def waiting(self, text: str) -> None:
-        """What is being waited for, unless there is progress of its own to see."""
+        """Shows what is being waited for, unless other progress is shown."""
         if self._tty and time.monotonic() - self._live_at >= _OTHER_PROGRESS_SECONDS:
             self._show_live(text)
         elif not self._tty:
             self.live(text)
 
     def end_live(self) -> None:
-        """Take the progress away."""
+        """Removes the progress."""
         if self._live:
             self._show_live("")
 
@@ -259,14 +261,14 @@ class Console:
         self._live = shown
 
 
-# --- A child's output as lines: any bytes, any length, without ever stopping the child.
+# --- A child's output as lines: any bytes, any length, without ever blocking the child.
 
 _LONGEST_LINE_BYTES = 32 * 1024
-"""Longer lines are cut into pieces: asyncio's own readline() raises there, and the child would block on a full pipe."""
+"""Longer lines are split: asyncio's own readline() raises for them, and the child would block on a full pipe."""
 
 
 async def read_lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """Lines without their ends, until the stream ends; undecodable bytes become replacement characters."""
+    """Yields lines without their ends until the stream ends; undecodable bytes become replacement characters."""
     held = b""
     while chunk := await stream.read(65_536):
         *whole, held = (held + chunk).split(b"\n")
@@ -288,29 +290,30 @@ def _text(line: bytes) -> str:
     return line.rstrip(b"\r").decode("utf-8", "replace")
 
 
-# --- A child's own log: every line it wrote, one file of bounded size and the one before it.
+# --- A child's own log: every line, in one file of limited size and the previous one.
 
 _LIMIT_BYTES = 20 * 1024 * 1024
 _TAIL_LINES = 40
 
 
 class LogFile:
-    """Appends lines to `path`; a full file, and the file of the run before, become `path.1`."""
+    """Appends lines to `path`. A full file, and the file of the previous run, become `path.1`."""
 
     def __init__(self, path: Path, limit_bytes: int = _LIMIT_BYTES) -> None:
         self._path = path
         self._limit_bytes = limit_bytes
         self._written_bytes = 0
         self.lines = 0
-        """How many there were."""
+        """The number of lines."""
         self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
-        """The last lines, to say why a child did not start."""
+        """The last lines, to report why a child did not start."""
         self._file = self._open()
 
     def write(self, line: str) -> None:
-        """Keep one line; a full disk must not stop the stack, so a failed write is dropped.
+        """Stores one line. A full disk must not stop the stack, so a failed write is dropped.
 
-        Nothing is buffered: what could not be written would fail again, at the worst when the file is closed.
+        Nothing is buffered: a failed write would be repeated later, at the latest when the file is closed, and fail
+        again.
         """
         self.lines += 1
         self.tail.append(line)
@@ -333,41 +336,41 @@ class LogFile:
         return opened
 
 
-# --- What the terminal shows of a child's output: a traceback as one line, the same warning once a minute, and nothing
-# that is marked as mere information. The log file has every line. A line is held for a moment to see whether a
-# traceback follows, which then ends it: `Failed to connect; retrying: ConnectionRefusedError: ...`.
+# --- Filter of a child's output for the terminal; the log file has every line. A traceback becomes one line, the same
+# warning is shown once per minute, and lines marked as information are omitted. A line is held for a moment to see
+# whether a traceback follows, which is then appended: `Failed to connect; retrying: ConnectionRefusedError: ...`.
 
 _HELD_SECONDS = 0.05
 _QUIET_SECONDS = 60.0
-"""A warning that is repeated is shown again after this long without it."""
+"""Seconds without a repeated warning after which it is shown again."""
 _REMEMBERED = 200
 _TRACEBACK = "Traceback (most recent call last)"
 _INSIDE = (" ", "╭", "│", "╰")
-"""How a traceback's lines begin: Python's own, and those that structlog draws in a box."""
+"""Starts of a traceback's lines: Python's own, and those that structlog draws in a box."""
 _BETWEEN = ("During handling of the above exception", "The above exception was the direct cause")
 _WARNING = re.compile(r"\[(warning|error|critical) *\]|\b(WARN|WARNING|ERROR|FATAL|PANIC)\b")
 _INFORMATION = re.compile(
     r"[\d\s\[\]:/.,+TZ-]*(\[(info|debug) *\]|(time=\S+ )?level=(?i:info|debug)\b|([\w.]+(:| - ))?(INFO|DEBUG)\b)"
 )
-"""How a logger marks a line below a warning: structlog's, uvicorn's, alembic's, LiteLLM's, Python's own."""
+"""Marks of lines below a warning by logger: structlog, uvicorn, alembic, LiteLLM and Python's own."""
 _STAMP = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*( UTC)?( \[\d+\])?")
-"""When it was said, and Postgres's process id: all that differs between two warnings that are the same."""
+"""The time, and Postgres's process id: all that differs between two equal warnings."""
 
 
 class Excerpt:
-    """Takes a child's lines one by one and shows what is left of them."""
+    """Takes a child's lines one by one and shows those that pass the filter."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self._show = show
         self._line: str | None = None
         self._error: str | None = None
-        """The last line of a traceback that came behind the held line; of a chain of them the last one's."""
+        """The last line of a traceback after the held line; for a chain of them, that of the last one."""
         self._in_traceback = False
         self._timer: asyncio.TimerHandle | None = None
         self._said: dict[str, float] = {}
 
     def take(self, line: str) -> None:
-        """One line more."""
+        """Processes one line."""
         if _TRACEBACK in line:
             self._in_traceback = True
         elif self._in_traceback:
@@ -381,7 +384,7 @@ class Excerpt:
             self._hold()
 
     def flush(self) -> None:
-        """Show what is held, unless a traceback is under way."""
+        """Shows the held line, unless a traceback is in progress."""
         if self._in_traceback:
             return
         if self._timer is not None:
@@ -394,7 +397,7 @@ class Excerpt:
             self._show(": ".join(held))
 
     def close(self) -> None:
-        """Show what is held, whatever it was the beginning of: there will be nothing more."""
+        """Shows the held line in any case, because no line follows."""
         self._in_traceback = False
         self.flush()
 

@@ -1,4 +1,4 @@
-"""Which port each embedded part listens on: free at the first start, the same ever after while it is still free."""
+"""Ports of the embedded parts: chosen at the first start, and kept as long as they are free."""
 
 import asyncio
 import json
@@ -16,14 +16,15 @@ from perdure.local.data_dir import StackError, write_private
 
 HOST = "127.0.0.1"
 SUPERVISOR = "supervisor"
-"""What the supervisor's own process is called among the others."""
+"""The name of the supervisor's own process among the others."""
 
 _LOWEST, _HIGHEST = 20_000, 31_999
-"""Below 32768, where Linux takes the local ports of outgoing connections: a restarted part finds its port free."""
+"""Below 32768, where Linux allocates local ports of outgoing connections, so that a restarted part finds its port free.
+"""
 
 
 def is_free(port: int, host: str = HOST) -> bool:
-    """Whether a server could listen there now; connections that linger in TIME_WAIT do not count."""
+    """Returns whether a server could listen there now. Connections in TIME_WAIT do not count."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -34,7 +35,7 @@ def is_free(port: int, host: str = HOST) -> bool:
 
 
 def free_ports(count: int, host: str = HOST) -> list[int]:
-    """As many different ports that a server could listen on now."""
+    """Returns as many different ports that a server could listen on now."""
     probes = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
     try:
         for probe in probes:
@@ -46,7 +47,7 @@ def free_ports(count: int, host: str = HOST) -> list[int]:
 
 
 class PortBook:
-    """The ports of one data folder, by name, remembered in `ports.json`."""
+    """The ports of one data folder, by name, stored in `ports.json`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -54,9 +55,9 @@ class PortBook:
         self._given: set[int] = set()
 
     def take(self, name: str) -> int:
-        """The remembered port of `name` if it is free, else a new one, which is remembered.
+        """Returns the stored port of `name` if it is free, or else a new one, which is stored.
 
-        Raises: StackError when a thousand random ports were all taken.
+        Raises: StackError if a thousand random ports were all taken.
         """
         port = self._ports.get(name)
         if port is None or port in self._given or not is_free(port):
@@ -67,7 +68,7 @@ class PortBook:
         return port
 
     def names(self) -> dict[int, str]:
-        """What each port that was given out is called."""
+        """Returns the name of each assigned port."""
         return {port: name for name, port in self._ports.items() if port in self._given}
 
     def _pick(self) -> int:
@@ -80,8 +81,8 @@ class PortBook:
 
 
 def listening(pids: Mapping[str, int], names: Mapping[int, str]) -> dict[str, int]:
-    """Every TCP port on which one of these processes, or what it started, listens; a port without a name of its own is
-    called after its process, such as `temporal-1`."""
+    """Returns every TCP port on which one of these processes or its descendants listens. A port without its own name is
+    named after its process, such as `temporal-1`."""
     found: dict[str, int] = {}
     for role, pid in pids.items():
         unnamed = 0
@@ -115,19 +116,18 @@ def _read_ports(path: Path) -> dict[str, int]:
     return {str(name): port for name, port in kept.items() if isinstance(port, int) and 0 < port < 65_536}
 
 
-# --- Questions that tell whether a part is ready or still answers, asked on loopback.
-# No client library asks them: each would cost an import.
+# --- Probes of whether a part is ready or responds, on loopback, without client libraries, whose imports take time.
 
 ANSWER_SECONDS = 2.0
 _SSL_REQUEST = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
-"""Postgres's SSLRequest: a new backend answers it with one byte, before any sign-in."""
+"""Postgres's SSLRequest: a new backend responds with one byte, before any sign-in."""
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-"""What a gRPC client sends first: the preface and empty settings; the server answers with its own settings."""
+"""The first bytes of a gRPC client: the preface and empty settings. The server responds with its own settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an HTTP server answered; header names are in lower case."""
+    """The response of an HTTP server; header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -135,7 +135,7 @@ class Answer:
 
 
 async def port_open(host: str, port: int) -> bool:
-    """Whether something accepts connections there."""
+    """Returns whether a process accepts connections there."""
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
             _, writer = await asyncio.open_connection(host, port)
@@ -146,13 +146,14 @@ async def port_open(host: str, port: int) -> bool:
 
 
 async def http_get(host: str, port: int, path: str, name: str = "") -> tuple[int, str] | None:
-    """Status and body of one GET, or None while nobody answers properly. `name`: the Host to send, else the address."""
+    """Returns status and body of one GET, or None without a proper response. `name` is the Host header; default: the
+    address."""
     answer = await http_ask(host, port, "GET", path, {"Host": name or f"{host}:{port}"})
     return (answer.status, answer.body.decode("utf-8", "replace")) if answer is not None else None
 
 
 async def http_post(host: str, port: int, path: str, token: str) -> tuple[int, str] | None:
-    """Status and body of one POST without a body, by the owner of this token; None while nobody answers properly."""
+    """Returns status and body of one POST without a body, with this token; None without a proper response."""
     headers = {"Host": f"{host}:{port}", "Authorization": f"Bearer {token}"}
     answer = await http_ask(host, port, "POST", path, headers)
     return (answer.status, answer.body.decode("utf-8", "replace")) if answer is not None else None
@@ -167,9 +168,9 @@ async def http_ask(
     body: bytes = b"",
     seconds: float = ANSWER_SECONDS,
 ) -> Answer | None:
-    """The answer to one request on a connection of its own, or None when there is no proper one in time.
+    """Returns the response to one request on its own connection, or None if there is no proper one in time.
 
-    HTTP/1.0, so that no server answers in chunks. The headers must be free of line breaks.
+    It uses HTTP/1.0, so that no server responds in chunks. The headers must not contain line breaks.
     """
     lines = [f"{method} {target} HTTP/1.0", *(f"{name}: {value}" for name, value in headers.items())]
     if body or method != "GET":
@@ -191,12 +192,12 @@ def _read_answer(answer: bytes) -> Answer | None:
 
 
 async def valkey_answers(host: str, port: int, password: str) -> bool:
-    """Whether Valkey has loaded its data and takes commands."""
+    """Returns whether Valkey has loaded its data and accepts commands."""
     return (await _valkey_says(host, port, password)).endswith(b"+PONG\r\n")
 
 
 async def valkey_lives(host: str, port: int, password: str) -> bool:
-    """Whether Valkey answers at all, be it that it is loading or busy."""
+    """Returns whether Valkey responds at all, even if it is loading or busy."""
     return bool(await _valkey_says(host, port, password))
 
 
@@ -205,19 +206,20 @@ async def _valkey_says(host: str, port: int, password: str) -> bytes:
 
 
 async def postgres_lives(host: str, port: int) -> bool:
-    """Whether the postmaster starts a backend that answers; true as well while the server recovers or is full."""
+    """Returns whether the postmaster starts a backend that responds; true also during recovery or if the server is
+    full."""
     return (await _ask(host, port, _SSL_REQUEST, None, most=1))[:1] in (b"N", b"S", b"E")
 
 
 async def grpc_lives(host: str, port: int) -> bool:
-    """Whether a gRPC server without TLS greets its client."""
+    """Returns whether a gRPC server without TLS sends its settings."""
     return bool(await _ask(host, port, _HTTP2_PREFACE, None, most=9))
 
 
 def postgres_accepts(data_folder: Path, pid: int) -> bool:
-    """Whether the postmaster `pid` says in its lock file that it takes connections.
+    """Returns whether the lock file of the postmaster `pid` states that it accepts connections.
 
-    Line 8 of postmaster.pid is the status that `pg_ctl start --wait` reads; no connection, no password needed.
+    Line 8 of postmaster.pid is the status that `pg_ctl start --wait` reads. It needs no connection and no password.
     """
     try:
         lines = (data_folder / "postmaster.pid").read_text().splitlines()
@@ -227,10 +229,10 @@ def postgres_accepts(data_folder: Path, pid: int) -> bool:
 
 
 def beats(file: Path) -> Callable[[int], Awaitable[bool]]:
-    """Whether the process that touches this file every second has done so since the question before
+    """Returns whether the process that touches this file every second has done so since the previous check
     (perdure/worker/queues.py).
 
-    True as well when the file system lets nobody touch a file: then its silence says nothing.
+    True also if the file system allows no touches: then an old file proves nothing.
     """
     seen = -1
 
@@ -256,7 +258,7 @@ def beats(file: Path) -> Callable[[int], Awaitable[bool]]:
 async def _ask(
     host: str, port: int, request: bytes, until: bytes | None, seconds: float = ANSWER_SECONDS, most: int = 0
 ) -> bytes:
-    """What the peer answers, up to its end, to `until` or to `most` bytes; empty when it does not answer."""
+    """Returns the peer's response, up to its end, to `until` or to `most` bytes; empty if there is none."""
     answer = b""
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(seconds):

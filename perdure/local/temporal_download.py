@@ -1,7 +1,7 @@
-"""The SDK's own download of the Temporal server, in a process of its own so that giving up really ends it.
+"""Runs the SDK's own download of the Temporal server in its own process, so that giving up really ends it.
 
-`python -m perdure.local.temporal_download FOLDER VERSION` leaves one executable in FOLDER. Given up after 15 s without
-a new byte: a slow network may go on, a closed one costs nothing like the minutes of a build.
+`python -m perdure.local.temporal_download FOLDER VERSION` leaves one executable in FOLDER. It is given up after 15 s
+without a new byte: a slow network can continue, and a blocked one costs little compared with the minutes of a build.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ def downloaded(
 
 
 async def _wait(task: asyncio.Task[int], folder: Path, silent_seconds: float, console: Console) -> str | None:
-    """Wait for the end as long as bytes come in; why it was given up, or None."""
+    """Waits for the end as long as bytes arrive; returns why it was given up, or None."""
     began = moved_at = time.monotonic()
     size_bytes = 0
     while not task.done():
@@ -64,7 +64,7 @@ async def _wait(task: asyncio.Task[int], folder: Path, silent_seconds: float, co
 
 
 def _adopt(folder: Path) -> bool:
-    """Call the one file that the SDK left `temporal`."""
+    """Renames the one file that the SDK left to `temporal`."""
     files = [path for path in folder.iterdir() if path.is_file()]
     if len(files) != 1:
         return False
@@ -80,7 +80,7 @@ async def _download(folder: str, version: str) -> None:
 
 
 def main() -> None:
-    """Download, then leave without the interpreter's own shutdown, in which the SDK may crash (sdk-python#300)."""
+    """Downloads, then exits without the interpreter's own shutdown, in which the SDK may crash (sdk-python#300)."""
     code = 0
     try:
         asyncio.run(_download(sys.argv[1], sys.argv[2]))

@@ -1,8 +1,9 @@
-"""The embedded Temporal server: `temporal server start-dev` on a SQLite file in the data folder.
+"""The embedded Temporal server: `temporal server start-dev` with a SQLite file in the data folder.
 
-Invariants: histories survive kill -9 of the server (WAL; `synchronous=normal` may lose the last moments in a power cut,
-never the file); every setting that a measured figure rests on is in this file; its HTTP API, which cannot be closed,
-refuses every host name but one that no web page knows, and its own Web UI, which refuses none, is not started (ADR 29).
+Invariants: Histories survive kill -9 of the server. (With WAL, `synchronous=normal` may lose the last moments in a
+power cut, never the file.) Every setting that a measured figure depends on is in this file. Its HTTP API, which cannot
+be closed, rejects every host name except one that no web page knows. Its own Web UI, which rejects none, is not started
+(ADR 29).
 """
 
 import json
@@ -21,7 +22,7 @@ NAMESPACE = "default"
 STOP_RANK = 2
 
 SEARCH_ATTRIBUTES = ("PerdureTenant", "PerdureAgent", "PerdureConversation", "PerdureStatus")
-"""All of type Keyword; they persist with the file, registering them again is harmless."""
+"""All have the type Keyword. They are stored in the file; registering them again is harmless."""
 
 DYNAMIC_CONFIG = {
     # The dev server polls these queues slowly: a turn of nine activities took 550 ms before, 72 ms after.
@@ -30,17 +31,17 @@ DYNAMIC_CONFIG = {
     "history.visibilityProcessorMaxPollRPS": 2000,
     "matching.numTaskqueueReadPartitions": 1,
     "matching.numTaskqueueWritePartitions": 1,
-    # A run that continues as new within a second of its start is held back for the rest of that second: a decision
-    # that came soon after the pause took 1.95 s to reach its call, 0.05 s without.
+    # A run that continues as new within a second of its start is delayed for the rest of that second. A decision soon
+    # after the pause took 1.95 s to reach its call, 0.05 s without.
     "history.workflowIdReuseMinimalInterval": "1ms",
-    # Limits meant for many tenants on one cluster; here they would only slow one person down.
+    # Limits for many tenants on one cluster; here they would only slow one user down.
     "frontend.rps": 10_000,
     "frontend.namespaceRPS": 10_000,
     "matching.rps": 20_000,
     "history.rps": 20_000,
-    # Activities on the workflow's own queue start with the workflow task's answer: 0.70 of the CPU of a turn.
+    # Activities on the workflow's own queue start with the response of the workflow task: 0.70 of the CPU of a turn.
     "system.enableActivityEagerExecution": True,
-    # Else a run that is deleted stays until the server has next written down how far its queues are, each half minute.
+    # Otherwise a deleted run stays until the server next stores its queue positions, every half minute.
     "history.transferProcessorEnsureCloseBeforeDelete": False,
 }
 _NAMESPACE_PAGE = f"/api/v1/namespaces/{NAMESPACE}"
@@ -49,32 +50,32 @@ _SHOWN = re.compile(r"level=(WARN|ERROR|FATAL)|^(panic:|Error:|error:)|\[FATAL\]
 
 @dataclass(frozen=True, slots=True)
 class TemporalAddress:
-    """Where a Temporal server is reached."""
+    """The address of a Temporal server."""
 
     address: str
     """host:port of the gRPC frontend."""
     namespace: str
     ui: str | None
-    """The Web UI, where it is known."""
+    """The Web UI, if known."""
     metrics: str | None
-    """The server's own Prometheus page: frontend requests by operation are counted there."""
+    """The server's own Prometheus page, with the frontend requests by operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class TemporalPorts:
-    """The ports of one dev server and of the Web UI's door."""
+    """The ports of one dev server and of the proxy of its Web UI."""
 
     frontend: int
     ui: int
-    """Where the door to the Web UI listens (temporal_web.py)."""
+    """The port of the Web UI's proxy (temporal_web.py)."""
     http: int
     metrics: int
     api_host: str = field(default_factory=lambda: f"{secrets.token_hex(16)}.perdure.invalid", repr=False)
-    """The only host name that the HTTP API answers to."""
+    """The only host name that the HTTP API accepts."""
 
 
 def take_ports(book: PortBook) -> TemporalPorts:
-    """This data folder's ports for Temporal."""
+    """Returns this data folder's ports for Temporal."""
     return TemporalPorts(
         frontend=book.take("temporal"),
         ui=book.take("temporal_ui"),
@@ -84,7 +85,7 @@ def take_ports(book: PortBook) -> TemporalPorts:
 
 
 def address(ports: TemporalPorts) -> TemporalAddress:
-    """What the programs and a person need to know of it."""
+    """Returns the address for the programs and for people."""
     return TemporalAddress(
         address=f"{HOST}:{ports.frontend}",
         namespace=NAMESPACE,
@@ -94,7 +95,8 @@ def address(ports: TemporalPorts) -> TemporalAddress:
 
 
 def command(program: Path, database: str, ports: TemporalPorts, synchronous: str = "normal") -> tuple[str, ...]:
-    """The whole command line; `database` is relative to the working folder, SQLite reads a path as a URI."""
+    """Returns the whole command line. `database` is relative to the working folder, because SQLite reads a path as a
+    URI."""
     flags = [
         "--disable-config-file", "--disable-config-env",
         "--ip", HOST, "--port", str(ports.frontend), "--headless",
@@ -111,7 +113,7 @@ def command(program: Path, database: str, ports: TemporalPorts, synchronous: str
 
 
 def synchronous_setting(environ: Mapping[str, str]) -> str:
-    """SQLite's `synchronous`: `normal`, or `full` where a power cut may not lose even the last moments (slower).
+    """Returns SQLite's `synchronous`: `normal`, or the slower `full`, which loses nothing in a power cut.
 
     Raises: StackError for any other value of PERDURE_TEMPORAL_SYNCHRONOUS.
     """
@@ -122,14 +124,14 @@ def synchronous_setting(environ: Mapping[str, str]) -> str:
 
 
 def child_spec(home: Home, program: Path, ports: TemporalPorts, synchronous: str = "normal") -> ChildSpec:
-    """The server as a child; ready once the namespace answers with all search attributes."""
+    """Returns the child for the server. It is ready when the namespace responds with all search attributes."""
 
     async def ready(_pid: int) -> bool:
         answer = await http_get(HOST, ports.http, _NAMESPACE_PAGE, ports.api_host)
         return answer is not None and answer[0] == 200 and all(name in answer[1] for name in SEARCH_ATTRIBUTES)
 
     async def lives(_pid: int) -> bool:
-        return await grpc_lives(HOST, ports.frontend)  # without a look at its database, which may be slow
+        return await grpc_lives(HOST, ports.frontend)  # without a query of its database, which may be slow
 
     return ChildSpec(
         role="temporal",

@@ -1,10 +1,12 @@
 """Temporal's Web UI without its own server: the pages from a copy, the data from the server's HTTP API (ADR 29).
 
 The dev server's Web UI has no list of allowed hosts, so it is not started. Its pages are the same in every run. They
-are taken once, file by file as a browser asks for them, from a second server with an empty database in memory, which
-ends a few seconds later. The data comes from the HTTP API of the real server, which answers to one host name only. That
-name is made at random for each start, so no web page can send it. It is not a password: a process of this machine may
-as well speak to the gRPC port, which asks for none.
+are copied once, file by file when a browser requests them, from a second server with an empty database in memory. That
+server ends a few seconds later.
+
+The data comes from the HTTP API of the real server, which accepts only one host name. That name is random at each
+start, so no web page can send it. It is not a password: a process of this machine can also use the gRPC port, which
+needs none.
 """
 
 import asyncio
@@ -25,16 +27,14 @@ from perdure.local.data_dir import StackError
 from perdure.local.ports import HOST, Answer, free_ports, http_ask
 from perdure.local.processes import kill_group, spawn
 
-# --- The door in front of Temporal's Web UI, which itself answers any page of any site (ADR 29).
-# The Web UI serves every Host, so a page whose name is pointed to this machine after it was loaded (DNS rebinding)
-# could read and end every workflow. The door answers requests that name this machine, and changes only for its own
-# pages.
-#
-# `python -m perdure.local.temporal_web LISTEN TARGET`, each HOST:PORT, is the same door in front of a Web UI server
-# that nothing else can reach, as docker-compose.yml has it.
+# --- The proxy in front of Temporal's Web UI, which by itself responds to any page of any site (ADR 29). The Web UI
+# accepts every Host. A page whose name is pointed to this machine after it was loaded (DNS rebinding) could read and
+# end every workflow. The proxy accepts only requests that name this machine, and changes only from its own pages.
+# `python -m perdure.local.temporal_web LISTEN TARGET`, each HOST:PORT, is the same proxy in front of a Web UI server
+# that nothing else can reach, as in docker-compose.yml.
 
 Backend = Callable[[str, str, Mapping[str, str], bytes], Awaitable[Answer | None]]
-"""Answers method, target, headers (names in lower case) and body; None when it cannot."""
+"""Handles method, target, headers (names in lower case) and body; returns None if it cannot."""
 
 FORWARD_SECONDS = 90.0
 """Longer than the server holds a long poll for new events of a history."""
@@ -53,7 +53,7 @@ _ADDED = {
 
 
 def refusal(method: str, target: str, headers: Mapping[str, str]) -> tuple[int, str, str] | None:
-    """Why a request is not passed on: status, code and message; None for one that is."""
+    """Returns why a request is rejected, as status, code and message, or None."""
     host = headers.get("host", "")
     if not _THIS_MACHINE.fullmatch(host.lower()):
         return 421, "host_not_allowed", f"the Web UI is served to this machine only, not as {host[:100]!r}"
@@ -68,7 +68,7 @@ def refusal(method: str, target: str, headers: Mapping[str, str]) -> tuple[int, 
 
 
 def forward_to(host: str, port: int) -> Backend:
-    """A backend that passes everything on to a server."""
+    """A backend that forwards everything to a server."""
 
     async def answer(method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer | None:
         passed = {name: value for name, value in headers.items() if name not in (*_HOP_BY_HOP, "accept-encoding")}
@@ -78,7 +78,7 @@ def forward_to(host: str, port: int) -> Backend:
 
 
 class WebDoor:
-    """An HTTP server that passes on what `refusal` lets through."""
+    """An HTTP server that forwards what `refusal` allows."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -86,9 +86,9 @@ class WebDoor:
         self._serving: set[asyncio.Task[None]] = set()
 
     async def open(self, host: str, port: int) -> None:
-        """Listen there.
+        """Starts to listen there.
 
-        Raises: StackError when the port is taken.
+        Raises: StackError if the port is taken.
         """
         try:
             self._server = await asyncio.start_server(self._connected, host, port)
@@ -96,7 +96,7 @@ class WebDoor:
             raise StackError(f"Temporal's Web UI cannot listen on {host}:{port}: {error.strerror}") from error
 
     async def close(self) -> None:
-        """End every connection."""
+        """Closes every connection."""
         if self._server is not None:
             self._server.close()
         for task in self._serving:
@@ -147,7 +147,7 @@ class WebDoor:
 
 
 async def _request(connection: h11.Connection, reader: asyncio.StreamReader) -> tuple[h11.Request | None, bytes | None]:
-    """The next request, with None for a body that is too large; no request when the peer has closed."""
+    """Returns the next request, with None for a body that is too large, or no request if the peer has closed."""
     request, body = None, bytearray()
     async with asyncio.timeout(_REQUEST_SECONDS):
         while True:
@@ -192,10 +192,10 @@ def _address(text: str) -> tuple[str, int]:
 _FILES = re.compile(
     r"/(_app|css|codemirror|i18n)/|/(android|apple|banner|favicon|logo)|/(Temporal_Logo_Animation\.gif|site\.webmanifest)$"
 )
-"""The Web UI's files; every other path is the one page that finds its way by itself."""
+"""The Web UI's files; every other path is the single page that does its own routing."""
 _SETTINGS = "/api/v1/settings"
 _RAW_JSON = "application/json+no-payload-shorthand"
-"""Payloads as they are; the HTTP API's own form of them is not what the pages expect."""
+"""Payloads unchanged; the pages do not support the HTTP API's own form of them."""
 _START_SECONDS = 20.0
 _IDLE_SECONDS = 5.0
 _POLL_SECONDS = 0.05
@@ -203,7 +203,7 @@ _FRAME_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 
 
 
 def backend_of(api_port: int, api_host: str, pages: "WebPages") -> Backend:
-    """What the door asks: the HTTP API of the server for data, the copy for pages."""
+    """The proxy's backend: the HTTP API of the server for data, the copy for pages."""
 
     async def answer(method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer | None:
         path = urlsplit(target).path
@@ -229,14 +229,14 @@ def backend_of(api_port: int, api_host: str, pages: "WebPages") -> Backend:
 
 
 def _rendered(target: str) -> Answer:
-    """A workflow's notes as plain text, for the frame in which the pages show them."""
+    """Returns a workflow's notes as plain text, for the frame in which the pages show them."""
     notes = html.escape((parse_qs(urlsplit(target).query).get("content") or [""])[0])
     page = f"<!doctype html><meta charset=utf-8><body style='font:14px sans-serif;white-space:pre-wrap'>{notes}"
     return Answer(200, {"content-type": "text/html", "content-security-policy": _FRAME_POLICY}, page.encode())
 
 
 class WebPages:
-    """The Web UI's files: from the copy in the data folder, or from a server that is started to ask for them."""
+    """The Web UI's files: from the copy in the data folder, or from a server that is started for them."""
 
     def __init__(self, folder: Path, program: Path) -> None:
         self._program = program
@@ -247,7 +247,7 @@ class WebPages:
         self._asked_at = 0.0
 
     async def get(self, path: str) -> Answer | None:
-        """One file; None when the server that has it does not start."""
+        """Returns one file, or None if the server that has it does not start."""
         kept = self._copy / hashlib.sha256(path.encode()).hexdigest()
         with suppress(OSError, ValueError, KeyError):
             head, _, body = kept.read_bytes().partition(b"\n")
@@ -261,21 +261,21 @@ class WebPages:
             return found
         lasting = "max-age=86400, immutable" if "/immutable/" in path else "no-cache"
         head = json.dumps({"type": found.headers.get("content-type", ""), "cache": lasting}).encode()
-        with suppress(OSError):  # on a full disk it is asked for again
+        with suppress(OSError):  # on a full disk it is requested again next time
             self._keep(kept, head + b"\n" + found.body)
         return Answer(
             200, {"content-type": found.headers.get("content-type", ""), "cache-control": lasting}, found.body
         )
 
     async def close(self) -> None:
-        """End the server, if it runs."""
+        """Ends the server, if it runs."""
         if self._life is not None:
             self._life.cancel()
             await asyncio.wait({self._life})
 
     def _keep(self, file: Path, content: bytes) -> None:
         if not self._copy.is_dir():
-            shutil.rmtree(self._copy.parent, ignore_errors=True)  # of another version
+            shutil.rmtree(self._copy.parent, ignore_errors=True)  # from another version
             self._copy.mkdir(parents=True, mode=0o700)
         fresh = file.with_suffix(".new")
         fresh.write_bytes(content)
@@ -302,7 +302,7 @@ class WebPages:
         loop = asyncio.get_running_loop()
         process = None
         try:
-            # It writes which version it is into a folder of its home.
+            # It writes its version into a folder of its home.
             environ = {"PATH": "/usr/bin:/bin", "HOME": str(self._copy.parent)}
             process = await spawn(command, environ=environ, cwd=Path("/"))
             deadline = loop.time() + _START_SECONDS

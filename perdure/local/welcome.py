@@ -1,4 +1,4 @@
-"""What `perdure up` prints once everything is ready: what a newcomer needs, in the order in which it is needed."""
+"""The text that `perdure up` prints once everything is ready: what a newcomer needs, in order."""
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,18 +18,18 @@ class Welcome:
     home: Path
     logs: Path
     command: str
-    """How the command line is called in another terminal."""
+    """The name of the command in another terminal."""
     api: str
     pages: Sequence[tuple[Link, str]]
-    """Each with its address, which has a code if it signs in."""
+    """Each with its address, which contains a code if it signs in."""
     temporal_ui: str = ""
     tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
     setup_code: str = field(default="", repr=False)
     left_out: Sequence[str] = ()
-    """Lines that state which agents are not published, and why."""
+    """Lines about agents that are not published, with the reasons."""
 
     def text(self) -> str:
-        """The block as it is printed."""
+        """Returns the printed block."""
         width = max(len(label) for _, rows in self._parts() for label, _ in rows)
         parts = [
             "\n".join([*_wrapped(heading), *(f"  {label:<{width}}   {value}".rstrip() for label, value in rows)])
@@ -38,7 +38,7 @@ class Welcome:
         return "\n\n".join([*parts, *self._without(), "Ctrl-C stops everything; the data stays."])
 
     def _parts(self) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-        """What each is for, and its rows of label and value."""
+        """Returns the sections: the purpose of each, and its rows of label and value."""
         yield f"Ready in {self.seconds:.1f} s.", []
         signing = [(link, address) for link, address in self.pages if link.role]
         for link, address in signing:
@@ -75,7 +75,7 @@ class Welcome:
 
 
 def no_app(command: str, kept: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """What a start says if no app was asked for; `kept` are the agents that stay published, by app."""
+    """Returns the message of a start without a requested app; `kept` are the agents that stay published, by app."""
     examples, own = f"{command} up --examples", f"{command} init my-app && {command} up --app my-app"
     if not kept:
         return (

@@ -1,4 +1,4 @@
-"""Two reads that answer at once: what the benchmark measures is everything around a tool. The shop is made up."""
+"""Two reads that return at once: the benchmark measures everything around a tool. The shop is fictional."""
 
 from typing import Annotated
 

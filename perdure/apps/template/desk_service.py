@@ -1,4 +1,4 @@
-"""A little ticket service that stands for a system outside. It honours Idempotency-Key: same key, same ticket."""
+"""A small ticket service that represents an external system. It honors Idempotency-Key: same key, same ticket."""
 
 import json
 import os
@@ -16,7 +16,7 @@ TABLE = "CREATE TABLE IF NOT EXISTS tickets (number INTEGER PRIMARY KEY, title T
 
 @contextmanager
 def connected() -> Iterator[sqlite3.Connection]:
-    """A connection for one request; at its end everything is safe on disk."""
+    """Opens a connection for one request; at its end all changes are on disk."""
     connection = sqlite3.connect(DATABASE, timeout=10)
     connection.row_factory = sqlite3.Row
     with closing(connection), connection:
@@ -27,7 +27,7 @@ class Desk(BaseHTTPRequestHandler):
     """GET /healthz · GET /tickets?words= · POST /tickets {title}."""
 
     def do_GET(self) -> None:
-        """Find tickets."""
+        """Finds tickets."""
         address = urlsplit(self.path)
         if address.path == "/healthz":
             return self.answer(200, {"status": "ok"})
@@ -41,7 +41,7 @@ class Desk(BaseHTTPRequestHandler):
         return self.answer(200, {"tickets": [dict(row) for row in rows]})
 
     def do_POST(self) -> None:
-        """Open a ticket, or find the one that this key opened before."""
+        """Opens a ticket, or returns the one that this key opened before."""
         try:
             title = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))["title"].strip()
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -58,10 +58,10 @@ class Desk(BaseHTTPRequestHandler):
         return self.answer(201, {"status": "open", "number": row["number"], "title": row["title"]})
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Log no request: the stack asks for /healthz all the time. Errors are still logged."""
+        """Logs no requests, because the stack requests /healthz constantly. Errors are still logged."""
 
     def answer(self, status: int, body: dict[str, Any]) -> None:
-        """Send JSON."""
+        """Sends JSON."""
         text = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")

@@ -1,4 +1,4 @@
-"""Whose model a name means, as far as anything is sent differently to it."""
+"""Model families by LiteLLM name, as far as requests to them differ."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,39 +13,40 @@ _CLOUDS: Final = ("bedrock/", "vertex_ai/")
 
 
 def is_claude(model: str) -> bool:
-    """Whether a LiteLLM name is a Claude at Anthropic's own or at a cloud that serves it natively (S2-26).
+    """Returns whether a LiteLLM name is a Claude model at Anthropic or at a cloud that serves it natively.
 
-    A router that speaks for many vendors is none of these, whatever it names.
+    A router for many vendors does not count, whatever model it names.
     """
     return model.startswith("anthropic/") or (model.startswith(_CLOUDS) and "claude" in model)
 
 
 def takes_thinking_budget(model: str) -> bool:
-    """Whether its API counts thinking in tokens; the others know levels of effort only."""
+    """Returns whether the model's API counts thinking in tokens. The others know only levels of effort."""
     return is_claude(model) or model.startswith("gemini/") or (model.startswith("vertex_ai/") and "gemini" in model)
 
 
-# --- How much a model may think: which of an agent's settings decides, and what is sent for it (S2-30, S2-31).
-# An explicit budget, else an explicit effort, else `high` where the model can think, else nothing. An explicit setting
-# is sent as its author wrote it, whatever any table says of the model.
+# --- Thinking of a model: the setting of an agent that decides, and the parameters that are sent. The order is: an
+# explicit budget, an explicit effort, `high` if the model can think, nothing. An explicit setting is sent as its author
+# wrote it, whatever any table of models contains.
 
 LEAST_CAP_TOKENS: Final = 16_384
-"""Of an answer that may think by a budget and names no limit of its own; else twice the budget (S2-31)."""
+"""Minimum answer limit in tokens of a request with a thinking budget, if the agent sets no limit. The limit is twice
+the budget if that is more."""
 _LEVELS: Final = ((2_048, "low"), (8_192, "medium"))
-"""A budget up to so many tokens, for models that know levels only; beyond them `high`."""
+"""Largest budget in tokens of each level, for models that know only levels. A larger budget is `high`."""
 _CAPS: Final = ("max_tokens", "max_completion_tokens")
 
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """What decided."""
+    """The setting that decides; neither field is set if nothing is sent."""
 
     budget_tokens: int | None = None
     effort: str = ""
 
 
 def decided(asked: Reasoning | None, *, can_think: bool) -> Thinking:
-    """The setting that counts; neither field where nothing is sent."""
+    """Returns the setting that decides; neither field is set if nothing is sent."""
     if asked is None or (asked.budget_tokens is None and asked.effort is None):
         return Thinking(effort="high" if asked is not None and can_think else "")
     if asked.budget_tokens is not None:
@@ -54,7 +55,7 @@ def decided(asked: Reasoning | None, *, can_think: bool) -> Thinking:
 
 
 def is_ambiguous(asked: Reasoning | None) -> bool:
-    """Whether both are set, so that somebody should be told which one counts."""
+    """Returns whether both a budget and an effort are set, so that the author needs a warning which one applies."""
     return asked is not None and asked.budget_tokens is not None and asked.effort is not None
 
 
@@ -66,7 +67,7 @@ def with_thinking(
     *,
     can_think: bool,
 ) -> dict[str, JsonValue]:
-    """The parameters of a request, with what asks for thinking; the agent's own parameters stand over it."""
+    """Returns the parameters of a request including those for thinking. The agent's own parameters take precedence."""
     thinking = decided(asked, can_think=can_think)
     if not (thinking.budget_tokens or thinking.effort) or _must_not_think(model, messages):
         return dict(params)
@@ -85,8 +86,11 @@ def _level(budget_tokens: int) -> str:
 
 
 def _must_not_think(model: str, messages: Sequence[Mapping[str, JsonValue]]) -> bool:
-    """Within a round of calls Anthropic refuses a request that thinks, unless it is given the thinking from before the
-    round back with its signature. That is not kept, so thinking is asked for where the user has spoken last."""
+    """Returns whether this request must not ask for thinking.
+
+    Within a round of calls, Anthropic rejects a request with thinking unless it includes the signed thinking from
+    before the round. That is not stored, so thinking is requested only if the last message is the user's.
+    """
     if not is_claude(model):
         return False
     for message in reversed(messages):
@@ -97,14 +101,17 @@ def _must_not_think(model: str, messages: Sequence[Mapping[str, JsonValue]]) -> 
     return False
 
 
-# --- What a stage of an agent changes of a model call: its parameters, its window, its instructions (S4-52, S4-54).
+# --- Changes of a stage to a model call: its parameters, its window and its instructions.
 
 
 def with_stage(
     defaults: Mapping[str, JsonValue], stages: Mapping[str, AgentStage], name: str
 ) -> Mapping[str, JsonValue]:
-    """The agent's parameters, then those of the stages that this one is like, farthest first, then its own. Null takes
-    a parameter away. A circle of likenesses ends where it closes."""
+    """Returns the agent's parameters merged with those of the stage.
+
+    The parameters of the stages in its `like` chain come first, the farthest one first, then its own. Null removes a
+    parameter. A cycle in the chain ends where it closes.
+    """
     if name not in stages:
         return defaults
     chain: list[AgentStage] = []
@@ -124,16 +131,16 @@ def with_stage(
 
 
 def window_of(agent: AgentDefinition, stage: str) -> WindowPolicy:
-    """How much of the past a call of this stage sees."""
+    """Returns how much of the transcript a call of this stage includes."""
     own = agent.stages[stage].window if stage in agent.stages else None
     return own or agent.window
 
 
 def instructions_of(agent: AgentDefinition, stage: str) -> str:
-    """What the model is told for this stage; empty where there is none."""
+    """Returns the model's instructions for this stage; empty if there are none."""
     return agent.stages[stage].prompt if stage in agent.stages else ""
 
 
 def stands_alone(agent: AgentDefinition, stage: str) -> bool:
-    """Whether the stage's instructions are all that comes before what was said."""
+    """Returns whether the stage's instructions are the only text before the transcript."""
     return stage in agent.stages and agent.stages[stage].alone

@@ -1,4 +1,4 @@
-"""A published agent cut down to the plan that its turns pin."""
+"""Reduces a published agent to the plan that its turns pin."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,8 +21,11 @@ def turn_plan(
     toolsets: Mapping[str, bool] | None = None,
     waived: Sequence[str] = (),
 ) -> TurnPlan:
-    """The plan of a turn that starts now; `rules` are those that hold for it (`rules_of`), `toolsets` what its
-    conversation has loaded, `waived` the tools that its tenant lets run without a person (`waived_of`)."""
+    """Returns the plan of a turn that starts now.
+
+    `rules` are those that apply to it (`rules_of`), `toolsets` those that its conversation has loaded, and `waived` the
+    tools that its tenant exempts from approval (`waived_of`).
+    """
     persona = persona_of(agent.definition)
     cards = _cards(agent)
     return TurnPlan(
@@ -49,16 +52,17 @@ def turn_plan(
 
 
 def rules_of(agent: PublishedAgent, platform: Sequence[Rule], overrides: Mapping[str, str]) -> tuple[Rule, ...]:
-    """Every rule of the agent's turns, as a tenant has them: the platform's, its app's and its skills'.
+    """Returns every rule of the agent's turns with the tenant's changes: the platform's, its app's and its skills'.
 
-    A skill's rules hold whether or not it is loaded: rules only stop, and its tools can be called only once it is.
+    A skill's rules apply even if it is not loaded: rules only stop calls, and its tools can be called only after
+    loading.
     """
     own = [rule for skill in agent.definition.skills for rule in skill.rules]
     return with_overrides([*platform, *agent.rules, *own], overrides)
 
 
 def _cards(agent: PublishedAgent) -> tuple[PlanCard, ...]:
-    """The cards of the tools that a model may be offered, with what a graph needs of them."""
+    """Returns the cards of the tools that a model can be offered, with the fields that a graph needs."""
     offered = _offered(agent)
     return tuple(
         PlanCard(
@@ -76,7 +80,8 @@ def _cards(agent: PublishedAgent) -> tuple[PlanCard, ...]:
 
 
 def _offered(agent: PublishedAgent) -> set[str] | None:
-    """The tools that a model may be offered, where some of the agent's are not: those that put its context together."""
+    """Returns the tools that a model can be offered, or None if it can be offered all. Tools that only assemble the
+    context are excluded."""
     assembly = agent.definition.assembly
     if assembly is None:
         return None
@@ -115,7 +120,7 @@ def _version(agent: PublishedAgent, tool: str) -> str:
 
 
 def _fixed(config: PipelineToolConfig) -> JsonValue:
-    """What of a configuration an output depends on; how often it is tried is not."""
+    """Returns the parts of a configuration that an output depends on. The number of attempts is not one of them."""
     return config.model_dump(mode="json", include={"name", "dependencies", "inject_inputs", "defaults", "hears"})
 
 

@@ -1,8 +1,9 @@
-"""What a model is sent: system messages first, then the past, then this turn's own messages, in OpenAI form.
+"""Builds the messages of a model request in OpenAI form: system messages, then the transcript, then the turn's
+messages.
 
-The base message (persona and user block) is at index 0 and does not change within a turn (S0-19); memory and the
-context templates of loaded skills follow it; notes of the graph's own come where they fell. Wire ids of calls are our
-own keys: providers repeat theirs.
+The base message (persona and user block) is at index 0 and does not change within a turn. Memory and the context
+templates of loaded skills follow it. Notes of the graph keep their position among the messages. The call ids on the
+wire are Perdure's own keys, because providers repeat their ids.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,30 +23,31 @@ PLATFORM_DEFAULT_PERSONA = (
     "You are a careful assistant. Use the tools that you are offered and say plainly what you did and what you could "
     "not do. Never claim that something happened unless a tool result says so."
 )
-"""The persona of an agent that brings none; it names no domain (S0-21)."""
+"""The persona of an agent without its own; it names no domain."""
 
 WireMessage = dict[str, JsonValue]
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A message with its body, ready to be put on the wire."""
+    """A message with its body, ready for the wire."""
 
     role: Role
     content: str
     calls: Sequence[Mapping[str, JsonValue]] = ()
     """{key, tool, arguments} for each call of an assistant message."""
     answers: str = ""
-    """For a tool message: the key of the call that it answers."""
+    """For a tool message: the key of its call."""
 
 
 def skill_message(name: str, description: str, body: str) -> str:
-    """The system message of an injected skill (S0-63)."""
+    """Returns the system message of an injected skill."""
     return f"=== Skill Activated: {name} ===\n## Description\n{description}\n\n{body}"
 
 
 def skill_list(skills: Sequence[tuple[str, str]]) -> str:
-    """The skills that a model may ask for ((id, description)), for the base message; empty where there are none."""
+    """Returns the list of skills ((id, description)) that the model can select, for the base message; empty if there
+    are none."""
     if not skills:
         return ""
     lines = "\n".join(f"- {skill_id}: {description}" for skill_id, description in skills)
@@ -53,7 +55,7 @@ def skill_list(skills: Sequence[tuple[str, str]]) -> str:
 
 
 def base_message(persona: str, user_name: str, user_role: str, override: str | None) -> str:
-    """Persona and user block (S0-18), or the caller's own system prompt in their place (S0-22)."""
+    """Returns the persona and the user block, or the caller's own system prompt instead of both."""
     if override:
         return override
     who = f"Name: {user_name or 'user'}" + (f"\nRole: {user_role}" if user_role else "")
@@ -61,7 +63,8 @@ def base_message(persona: str, user_name: str, user_role: str, override: str | N
 
 
 def wire(base: str, memory: str, messages: Sequence[Said], templates: Sequence[str] = ()) -> list[WireMessage]:
-    """The messages of one request; `templates` are those of the loaded skills, a system message each (S0-19)."""
+    """Returns the messages of one request. Each text of `templates` (those of the loaded skills) is a system
+    message."""
     sent: list[WireMessage] = [{"role": "system", "content": base}]
     sent.extend({"role": "system", "content": text} for text in (memory, *templates) if text)
     sent.extend(_wire_one(message) for message in messages)
@@ -84,9 +87,9 @@ def _wire_one(message: Said) -> WireMessage:
     return one
 
 
-# --- The parts of a prompt that come from the agent and its skills, and where each goes.
-# The prefix (persona, user block, manifest of all the agent's skills) is the same whatever is loaded, so a provider's
-# cache of it lasts (S0-19); what a loaded skill brings follows after it.
+# --- Parts of a prompt from the agent and its skills, and their positions. The prefix (persona, user block, manifest of
+# all the agent's skills) does not depend on what is loaded, so that a provider's cache of it stays valid. The texts of
+# loaded skills follow after it.
 
 AGENT: Final = "agent"
 ROOT_SKILL: Final = "root_skill"
@@ -96,12 +99,12 @@ GENERAL_PERSONA = (
     "data or the procedures of a particular field, say that this is not yours to do and that an agent for that field "
     "is needed, and do not attempt it."
 )
-"""The persona of a general agent: it names no field and refuses the work of all of them (S0-21)."""
+"""The persona of a general agent: it names no domain and declines tasks that need one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Persona:
-    """Who speaks, and by whose word (S0-17)."""
+    """The persona of a turn, and its source."""
 
     key: str
     source: Literal["agent", "root_skill", "platform_default"]
@@ -110,7 +113,7 @@ class Persona:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """For whom; empty where nothing is known."""
+    """The user in the prompt; fields are empty if unknown."""
 
     name: str = ""
     role: str = ""
@@ -118,18 +121,19 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class PromptFacts:
-    """What the span `prompt.assemble` tells (S0-23)."""
+    """The attributes of the span `prompt.assemble`."""
 
     persona_key: str
     persona_source: str
     context_template_count: int
     user_identity_injected: bool
     token_estimate: int
-    """Of the prefix and the templates."""
+    """Estimated tokens of the prefix and the templates."""
 
 
 def persona_of(agent: AgentDefinition) -> Persona:
-    """The agent's own persona, else that of its root skill, else the platform's. No other skill has a say (S0-17)."""
+    """Returns the agent's own persona, else that of its root skill, else the platform's. Other skills do not contribute
+    one."""
     if agent.persona:
         return Persona(agent.persona_key or AGENT, AGENT, agent.persona)
     root = next((skill for skill in agent.skills if skill.id == agent.root_skill), None)
@@ -140,7 +144,7 @@ def persona_of(agent: AgentDefinition) -> Persona:
 
 
 def manifest_entry(skill: Skill) -> str:
-    """A skill as the manifest tells it, after its id (S0-64, tier 1)."""
+    """Returns the manifest's text about a skill, without its id (tier 1)."""
     told = f"{skill.name}. {skill.description}"
     if skill.triggers:
         told += f" Triggers: {', '.join(skill.triggers)}."
@@ -150,18 +154,19 @@ def manifest_entry(skill: Skill) -> str:
 
 
 def manifest(skills: Sequence[Skill]) -> str:
-    """Every skill of the agent that the model may ask for; empty where there are none."""
+    """Returns every skill of the agent that the model can select; empty if there are none."""
     return skill_list([(skill.id, manifest_entry(skill)) for skill in skills])
 
 
 def prefix(agent: AgentDefinition, persona: Persona, user: User, override: str | None = None) -> str:
-    """The message at index 0. The caller's own system prompt takes the place of all of it (S0-22)."""
+    """Returns the message at index 0. The caller's own system prompt replaces all of it."""
     base = base_message(persona.text, user.name, user.role, override)
     return base if override else base + manifest(agent.skills)
 
 
 def template_messages(agent: AgentDefinition, loaded: Sequence[Skill], user: User) -> list[str]:
-    """The context templates of the loaded skills, a system message each, for the tail (S0-19)."""
+    """Returns the context templates of the loaded skills, one system message each, for the end of the system
+    messages."""
     who = {"user_name": user.name or "user", "user_role": user.role, "agent_title": agent.title}
     return [
         filled(template.text, {**who, "skill_name": skill.name}) for skill in loaded for template in skill.templates
@@ -169,8 +174,7 @@ def template_messages(agent: AgentDefinition, loaded: Sequence[Skill], user: Use
 
 
 def activation(skill: Skill, entity_context: str = "") -> str:
-    """The one system message of an injected skill: its definition, its artifacts, what is known of the entity at hand
-    (S0-62, S0-63)."""
+    """Returns the single system message of an injected skill: its definition, its artifacts and the entity context."""
     parts = [skill_message(skill.name, skill.description, skill.body.strip())]
     parts += [f"## Artifact: {artifact.name}\n{artifact.text.strip()}" for artifact in skill.artifacts]
     if entity_context:
@@ -179,12 +183,13 @@ def activation(skill: Skill, entity_context: str = "") -> str:
 
 
 def tier(skill: Skill) -> int:
-    """The highest tier that an injection of the skill brings: 3 with artifacts, else 2 (S0-14)."""
+    """Returns the highest tier that injecting the skill adds: 3 with artifacts, else 2."""
     return 3 if skill.artifacts else 2
 
 
 def prompt_facts(persona: Persona, base: str, templates: Sequence[str], *, overridden: bool) -> PromptFacts:
-    """The facts of one assembly whose prefix is `base`, for its span; `overridden` where that is the caller's own."""
+    """Returns the span attributes of a prompt with the prefix `base`; `overridden` if that is the caller's own
+    prompt."""
     return PromptFacts(
         persona_key="" if overridden else persona.key,
         persona_source="caller" if overridden else persona.source,
@@ -195,10 +200,9 @@ def prompt_facts(persona: Persona, base: str, templates: Sequence[str], *, overr
 
 
 def with_cache_breakpoint(messages: Sequence[WireMessage], model: str) -> list[WireMessage]:
-    """`messages` with a cache breakpoint at the end of the prefix for a model of Anthropic's, else as they are
-    (S0-20, S2-26)."""
+    """Returns `messages` with a cache breakpoint at the end of the prefix for a Claude model, else unchanged."""
     if not is_claude(model) or not messages or messages[0]["role"] != "system" or not messages[0]["content"]:
-        return [*messages]  # Anthropic refuses a breakpoint on an empty text
+        return [*messages]  # Anthropic rejects a breakpoint on an empty text
     part: dict[str, JsonValue] = {
         "type": "text",
         "text": messages[0]["content"],
@@ -207,29 +211,29 @@ def with_cache_breakpoint(messages: Sequence[WireMessage], model: str) -> list[W
     return [{**messages[0], "content": [part]}, *messages[1:]]
 
 
-# --- The one windowing policy (O-1): how much of the past a model sees.
-# Applied to a copy, never to what is stored.
+# --- The windowing policy: how much of the transcript a model receives. It is applied to a copy, never to stored
+# messages.
 #
-# A round of calls and all its results stand or fall together: a tool result without its call and a call without all
-# its results are both dropped (S2-23), since providers refuse them. The newest round or message always survives
-# (S2-22).
+# A round of calls and all its results are kept or dropped together. Providers reject a tool result without its call and
+# a call without all its results. The newest round or message is always kept.
 
 
 @dataclass(frozen=True, slots=True)
 class Windowed:
-    """A message as far as windowing must know it."""
+    """The fields of a message that windowing needs."""
 
     index: int
     role: Role
     tokens: int
     call_ids: tuple[str, ...] = ()
-    """For an assistant message: the calls it makes."""
+    """For an assistant message: its calls."""
     answers: str = ""
-    """For a tool message: the call it answers."""
+    """For a tool message: its call."""
 
 
 def keep(messages: Sequence[Windowed], policy: WindowPolicy) -> list[int]:
-    """Indexes of the messages to send, in order; results stand right behind their calls, as providers want them."""
+    """Returns the indexes of the messages to send, in order. Results directly follow their calls, as providers
+    require."""
     rounds = _rounds(messages)
     if policy.max_messages is None and policy.max_tokens is None:
         return [message.index for each in rounds for message in each]
@@ -253,14 +257,15 @@ def keep(messages: Sequence[Windowed], policy: WindowPolicy) -> list[int]:
 
 
 def halved(messages: Sequence[Windowed], policy: WindowPolicy) -> WindowPolicy:
-    """The same policy with room for half of what it would send: for a model that found it too long."""
+    """Returns the policy with half the tokens that it would send, for a request that was too long for the model."""
     kept = set(keep(messages, policy))
     tokens = sum(message.tokens for message in messages if message.index in kept)
     return policy.model_copy(update={"max_tokens": tokens // 2})
 
 
 def _rounds(messages: Sequence[Windowed]) -> list[list[Windowed]]:
-    """What is kept or dropped whole: a single message, or calls with all their answers. Orphans are in none."""
+    """Groups messages that are kept or dropped together: a single message, or calls with all their results. Orphans are
+    omitted."""
     rounds: list[list[Windowed]] = []
     asking: dict[str, list[Windowed]] = {}
     for message in messages:
@@ -272,25 +277,25 @@ def _rounds(messages: Sequence[Windowed]) -> list[list[Windowed]]:
     return [each for each in rounds if set(each[0].call_ids) <= {message.answers for message in each[1:]}]
 
 
-# --- The memory that a turn injects: one system message after the base message, with labelled parts (S0-26).
-# It is made once a turn and stays as it is; the next turn makes its own, so nothing accumulates.
+# --- The memory of a turn: one system message after the base message, with labeled parts. It is built once per turn and
+# does not change; the next turn builds its own, so that nothing accumulates.
 
 ENTITY_FIELDS = ("extracted_entities", "recent_entity_context")
-"""Working-memory fields that are entities; every other one is scratchpad."""
+"""Working-memory fields that contain entities; all others are scratchpad."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecalledEpisode:
-    """An episode that comes near to what the user says now."""
+    """An episode that is similar to the user's message."""
 
     summary: str
     similarity: float
     by: str
-    """`cosine`, or `full_text` where nothing embeds: then the number only orders."""
+    """`cosine`, or `full_text` if no embedding model is configured; then the number is only a rank."""
 
 
 def memory_message(working: Mapping[str, JsonValue], episodes: Sequence[RecalledEpisode] = ()) -> str:
-    """The memory text of a turn; empty where there is nothing to say."""
+    """Returns the memory text of a turn; empty if there is none."""
     scratchpad = [_field(name, value) for name, value in sorted(working.items()) if name not in ENTITY_FIELDS]
     entities = [_field(name, working[name]) for name in ENTITY_FIELDS if name in working]
     recalled = [f"- ({_nearness(each)}) {_indented(each.summary)}" for each in episodes]
@@ -317,7 +322,7 @@ def _indented(summary: str) -> str:
     return "\n  ".join(summary.splitlines())
 
 
-# --- A call's result as the model is told it: the tool's own, or one with a note of ours around it, and the way back.
+# --- The result of a call as the model receives it: the tool's own or one with a note, and how to unwrap it.
 
 CHANGED: Final = "A reviewer changed the arguments of this call and it has run as changed. Do not issue it again."
 STANDS: Final = "The call has run and its effect stands; do not repeat it."
@@ -325,26 +330,26 @@ STANDS: Final = "The call has run and its effect stands; do not repeat it."
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What is inside."""
+    """A result without its note."""
 
     result: JsonValue
-    """The tool's own."""
+    """The tool's own result."""
     edited: bool = False
-    """A reviewer changed the call before it ran."""
+    """True if a reviewer changed the call before it ran."""
 
 
 def as_changed(arguments: Mapping[str, JsonValue], result: JsonValue) -> dict[str, JsonValue]:
-    """The result of a call that a reviewer changed (S0-39)."""
+    """Returns the result of a call that a reviewer changed."""
     return {"note": CHANGED, "arguments": {**arguments}, "result": result}
 
 
 def unremembered(code: str, why: str, result: JsonValue) -> dict[str, JsonValue]:
-    """The result of a call that has run, and did not get what it wanted remembered."""
+    """Returns the result of a call that ran but whose memory updates were rejected."""
     return {"status": "error", "code": code, "message": f"{STANDS} {why}", "result": result}
 
 
 def inside(value: JsonValue) -> Told:
-    """The tool's own result, whatever was said around it."""
+    """Returns the tool's own result without any note around it."""
     if not isinstance(value, dict):
         return Told(value)
     if value.keys() == {"note", "arguments", "result"} and value["note"] == CHANGED:

@@ -1,9 +1,8 @@
-"""What the rules of a turn say of a round of calls: before any of it runs, and when its outcomes are back
-(S0-52, S0-65).
+"""Applies the rules of a turn to a round of calls, before any of them runs and after their outcomes are known.
 
-Before: a rule gates a call beside the call's own effect class (perdure/core/approvals/gates.py). After: rules are asked
-of the calls that ran and answered; of one that failed or was denied there is nothing to look at. All rules that fire go
-on record, one decides.
+Before the round, a rule gates a call in addition to the call's effect class (perdure/core/approvals/gates.py). After
+the round, rules are checked for the calls that ran and returned a result. Calls that failed or were denied have no
+result to check. All rules that fire are recorded; one of them decides.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,7 +20,7 @@ from perdure.core.agents.rules import Fire, Subject, Unreadable, deciding, fire,
 from perdure.core.approvals.gates import RULE_MUTATING, asks_by_itself, gate_round
 
 _FIXED = ("tool", "capability")
-"""Conditions that a card alone answers."""
+"""Conditions that depend only on the card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +37,27 @@ class Ran:
 
     call: CallRef
     facts: Mapping[str, JsonValue]
-    """Values of its result by path, those that the plan's rules ask about."""
+    """Values of its result by path: those that the plan's rules check."""
     counters: Mapping[str, JsonValue]
-    """The turn's counters once it had run."""
+    """The turn's counters after the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ruled:
-    """What came of asking the rules."""
+    """The result of applying the rules."""
 
     fired: tuple[Fired, ...] = ()
-    """All of them, for the record."""
+    """All rules that fired, for the record."""
     gated: tuple[GatedCall, ...] = ()
-    """What people are asked for."""
+    """The calls and checkpoints that need an approval."""
     waived: tuple[CallRef, ...] = ()
-    """The calls for which the tenant's policy is why nobody is asked."""
+    """The calls that need no approval only because the tenant exempts their tools."""
     abort: Fire | None = None
     """The rule that ends the turn."""
 
 
 def before_round(plan: TurnPlan, calls: Sequence[CallRef], counters: Mapping[str, JsonValue]) -> Ruled:
-    """What holds up which of these calls, decided for all before any runs (S0-59)."""
+    """Returns which of these calls are held, decided for all of them before any runs."""
     fired: list[Fired] = []
     gated = {each.call_id: each for each in gate_round(plan, calls)}
     stopped = {*gated}
@@ -93,9 +92,9 @@ def _is_waived(plan: TurnPlan, call: CallRef) -> bool:
 
 
 def after_round(plan: TurnPlan, ran: Sequence[Ran]) -> Ruled:
-    """The checkpoints that the outcomes of a round open, one for each call that a rule picks out.
+    """Returns the checkpoints that the outcomes of a round open, one for each call that a rule matches.
 
-    A rule with no condition but a counter is about the turn, not about a call: it fires once a round.
+    A rule whose only condition is a counter applies to the turn, not to a call. It fires once per round.
     """
     fired: list[Fired] = []
     gated: list[GatedCall] = []
@@ -126,20 +125,20 @@ def after_round(plan: TurnPlan, ran: Sequence[Ran]) -> Ruled:
 
 
 def _goes_on(plan: TurnPlan, fired: Fire) -> bool:
-    """Whether a checkpoint of the rule's skill says that the turn goes on where nobody can be asked (S0-68)."""
+    """Returns whether a checkpoint of the rule's skill lets the turn continue if no approval can be requested."""
     skill = next((each for each in plan.skills if each.id == fired.skill_id), None)
     opened = [each for each in skill.checkpoints if each.name == checkpoint_name(fired)] if skill else []
     return any(each.go_on_when_unavailable for each in opened)
 
 
 def checkpoint_name(fired: Fire) -> str:
-    """The checkpoint that a rule opens: by its name, else by the last part of the rule's own id."""
+    """Returns the name of the checkpoint that a rule opens, or else the last part of the rule's id."""
     return fired.checkpoint or fired.rule_id.rpartition(":")[2]
 
 
 def asked_paths(plan: TurnPlan, tool: str) -> tuple[str, ...]:
-    """The places in a result of `tool` that the plan's rules ask about: a result stays where it was made, and only
-    what is asked for comes to the graph."""
+    """Returns the paths in a result of `tool` that the plan's rules check. Only their values reach the graph, not the
+    result itself."""
     card = plan.card(tool)
     conditions = [
         rule.when.get("result")
@@ -151,7 +150,8 @@ def asked_paths(plan: TurnPlan, tool: str) -> tuple[str, ...]:
 
 
 def that_can_fire(rules: Iterable[Rule], cards: Sequence[PlanCard]) -> tuple[Rule, ...]:
-    """The rules that can ever fire for an agent with these tools. What cannot be read can."""
+    """Returns the rules that can ever fire for an agent with these tools. A condition that cannot be read counts as one
+    that can fire."""
     counted = {name for card in cards for name in card.wants_state}
     return tuple(
         rule for rule in rules if any(_may_match(rule, card) for card in cards) and not _never_counts(rule, counted)
@@ -164,7 +164,7 @@ def _may_match(rule: Rule, card: PlanCard) -> bool:
 
 
 def _never_counts(rule: Rule, counted: set[str]) -> bool:
-    """Whether it waits for a counter that none of the tools counts. The others the engine counts itself."""
+    """Returns whether the rule needs a counter that no tool counts. The engine itself counts all others."""
     condition = rule.when.get("counter")
     name = condition.get("name") if isinstance(condition, dict) else None
     if name != "consecutive_failed_resolves" or name in counted:
@@ -185,7 +185,7 @@ def _subject(plan: TurnPlan, call: CallRef, counters: Mapping[str, JsonValue], r
 
 
 def _nested(facts: Mapping[str, JsonValue]) -> JsonValue:
-    """The result as far as it is known: values by path, put where conditions look for them."""
+    """Builds the known part of the result: values by path, nested where conditions look for them."""
     result: dict[str, JsonValue] = {}
     for path, value in facts.items():
         *above, last = path.split(".")
@@ -197,8 +197,7 @@ def _nested(facts: Mapping[str, JsonValue]) -> JsonValue:
     return result
 
 
-# --- The platform's own rules (S0-70), in force for every agent; a tenant may make them stricter
-# (perdure/core/agents/rules.py).
+# --- Rules of the platform. They apply to every agent; a tenant can make them stricter (perdure/core/agents/rules.py).
 
 RULE_FORCE_CLARIFY = "platform:force_clarify_after_failed_resolves"
 MUTATING_CAPABILITIES = ("create_entity", "update_entity", "link_entities", "batch_*")
@@ -222,9 +221,9 @@ PLATFORM_RULES = (
 )
 
 
-# --- Why calls of a tool wait for a person, or end a turn: told to whoever looks at an agent.
-# Made from what decides (perdure/core/approvals/gates.py and the rules above); nothing decides by it.
-# What is told may happen; whether it does, a rule's other conditions say at the call.
+# --- Reasons why calls of a tool need an approval or end a turn, for views of an agent. They are derived from the code
+# that decides (perdure/core/approvals/gates.py and the rules above); no decision depends on them. A reason is a
+# possibility: a rule's other conditions are checked at the call.
 
 _EFFECTS = {
     EffectClass.READ: "its author wants a person to see each call",
@@ -239,21 +238,21 @@ FREE_BY_TENANT = "the tenant's policy lets it run without a person"
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason."""
+    """Why a call is held or ends the turn."""
 
     trigger: str
-    """A RuleTrigger: before the call, or once it has answered."""
+    """A RuleTrigger: before the call or after its result."""
     action: str
     """A RuleAction."""
     rule: str
     why: str
     conditions: dict[str, JsonValue]
-    """The rule's own; empty where it holds for every call."""
+    """The rule's conditions; empty if it applies to every call."""
 
 
 def reasons_of(card: ToolCard, rules: Iterable[Rule], waivers: Collection[str] = ()) -> tuple[Reason, ...]:
-    """Every reason, the card's own first; `rules` are those of its agent, as the tenant has them, `waivers` the tools
-    that the tenant lets run without a person."""
+    """Returns every reason, the card's own first. `rules` are the agent's rules with the tenant's changes. `waivers`
+    are the tools that the tenant exempts from approval."""
     own: tuple[Reason, ...] = ()
     if asks_by_itself(card, waivers):
         own = (Reason(RuleTrigger.BEFORE_TOOL_CALL.value, "require_hitl", RULE_MUTATING, _EFFECTS[card.effect], {}),)
@@ -269,13 +268,13 @@ def reasons_of(card: ToolCard, rules: Iterable[Rule], waivers: Collection[str] =
 
 
 def free_because(card: ToolCard) -> str:
-    """Why a tool without a gate of its own has none."""
+    """Returns why a tool without its own gate needs no approval."""
     if card.needs_approval:
         return FREE_BY_TENANT
     return FREE_READ if card.effect is EffectClass.READ else FREE_BY_AUTHOR
 
 
 def _is_told(rule: Rule, own: tuple[Reason, ...]) -> bool:
-    """The platform's rule of changing tools says of such a tool what its card says already, unless it was made
-    stricter."""
+    """Returns whether a reason of the card already covers this rule. The platform's rule for mutating tools repeats the
+    card's reason unless a tenant made it stricter."""
     return any(rule.id == each.rule and rule.do == each.action for each in own)

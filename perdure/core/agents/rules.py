@@ -1,5 +1,6 @@
-"""Conditions of a rule, read once into a question about a tool call. What cannot be read raises,
-and a rule with such a condition fires.
+"""Reads the conditions of a rule, and decides which rules fire at a tool call.
+
+A condition that cannot be read raises, and a rule with such a condition fires.
 """
 
 import re
@@ -14,9 +15,9 @@ from pydantic import JsonValue
 from perdure.contracts.skills import Rule, RuleAction, RuleTrigger
 
 COUNTERS = ("consecutive_failed_resolves", "iteration", "tokens_used", "cost_microusd")
-"""Fields of a turn's state that a rule may count on (S0-71)."""
+"""Fields of a turn's state that a rule can compare."""
 MOST_CHARACTERS = 200
-"""Of a text in a result that a rule may ask about: it rides in a turn's history."""
+"""Maximum length of a text in a result that a rule can check, because the text is stored in the turn's history."""
 RESULT_TESTS = ("equals", "one_of", "at_least", "at_most")
 _PATH = re.compile(r"[^.\s]{1,100}(\.[^.\s]{1,100}){0,15}\Z")
 _GLOB = re.compile(r"[A-Za-z0-9_.:*?-]+\Z")
@@ -24,7 +25,7 @@ _TOOL = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
 
 
 class Unreadable(Exception):
-    """A condition that means nothing here; `place` is the way to what is wrong in it."""
+    """A condition that is invalid here; `place` is the path to the invalid part."""
 
     def __init__(self, why: str, *place: str) -> None:
         super().__init__(why)
@@ -39,17 +40,17 @@ class Subject:
     tool: str
     capability: str = ""
     result: JsonValue = None
-    """What the tool answered, as the model reads it; None before the call."""
+    """The tool's result as the model reads it; None before the call."""
     counters: Mapping[str, JsonValue] | None = None
     """The turn's fields of COUNTERS."""
 
 
 Holds = Callable[[Subject], bool]
-"""Whether a condition holds; raises Unreadable where this subject does not tell."""
+"""Returns whether a condition holds. Raises Unreadable if the subject does not contain the value."""
 
 
 def read_condition(name: str, value: JsonValue) -> Holds:
-    """The condition `name` of a rule.
+    """Returns the check for the condition `name` of a rule.
 
     Raises: Unreadable.
     """
@@ -108,8 +109,8 @@ def _result(value: JsonValue) -> Holds:
 
 
 def plain_facts(result: JsonValue, paths: Iterable[str]) -> dict[str, JsonValue]:
-    """The plain values of `result` at `paths`; a place that holds none, or a long text, is left out, so that a
-    condition on it cannot be read."""
+    """Returns the plain values of `result` at `paths`. Paths without a plain value, or with a long text, are omitted,
+    so that a condition on them is unreadable."""
     facts: dict[str, JsonValue] = {}
     for path in paths:
         try:
@@ -128,7 +129,7 @@ _READERS: Mapping[str, Callable[[JsonValue], Holds]] = {
     "counter": _counter,
 }
 CONDITIONS = tuple(_READERS)
-"""The conditions that a rule may have."""
+"""The conditions that a rule can have."""
 
 
 def _texts(value: JsonValue, form: re.Pattern[str], wanted: str) -> list[str]:
@@ -176,15 +177,14 @@ def _same(one: JsonValue, other: JsonValue) -> bool:
     return isinstance(one, bool) is isinstance(other, bool) and one == other
 
 
-# --- Which rules fire at a tool call, and which of them decides.
-# Rules only ever stop; none lets anything pass.
+# --- Rules that fire at a tool call, and the one that decides. Rules only stop calls; no rule allows one.
 #
 # Invariants:
-# - All conditions of a rule must hold. One that cannot be read counts as held, and the fire says so: fail closed. A
-#   rule whose other condition clearly does not hold stays silent, for all must hold.
-# - An unknown trigger is asked before each call, an unknown action asks for a person.
-# - A tenant makes a rule stricter, never looser.
-# - Fires come in one order, whatever the order of the rules: the platform's, the app's, the skills'.
+# - All conditions of a rule must hold. A condition that cannot be read counts as held and is listed in the fire (fail
+#   closed). If another condition clearly does not hold, the rule does not fire.
+# - A rule with an unknown trigger is checked before each call; an unknown action requires an approval.
+# - A tenant can make a rule stricter, never looser.
+# - The order of the fires does not depend on the order of the rules: the platform's, the app's, the skills'.
 
 _TRIGGERS = {trigger.value: trigger for trigger in RuleTrigger}
 _ACTIONS = {action.value: action for action in RuleAction}
@@ -192,7 +192,7 @@ _ACTIONS = {action.value: action for action in RuleAction}
 
 @dataclass(frozen=True, slots=True)
 class Fire:
-    """A rule that fired, with where it comes from (S0-69)."""
+    """A rule that fired, with its origin."""
 
     rule_id: str
     trigger: RuleTrigger
@@ -203,10 +203,10 @@ class Fire:
     app: str = ""
     skill_id: str = ""
     unreadable: tuple[str, ...] = ()
-    """Why it fired without all of it being read."""
+    """The parts that could not be read, with the reasons."""
 
     def told(self) -> dict[str, JsonValue]:
-        """The fire as the data of an event, what is empty left out."""
+        """Returns the fire as the data of an event, without empty fields."""
         told: dict[str, JsonValue] = {
             "rule_id": self.rule_id,
             "trigger": self.trigger.value,
@@ -222,19 +222,19 @@ class Fire:
 
 
 def fire(rules: Iterable[Rule], trigger: RuleTrigger, subject: Subject) -> tuple[Fire, ...]:
-    """Every rule that fires, in order; all of them go on record, `deciding` says which counts."""
+    """Returns every rule that fires, in order. All of them are recorded; `deciding` selects the one that counts."""
     fires = (_fired(rule, trigger, subject) for rule in sorted(rules, key=_rank))
     return tuple(each for each in fires if each is not None)
 
 
 def deciding(fires: Iterable[Fire]) -> Fire | None:
-    """The fire that decides: the first that aborts, else the first that names a checkpoint, else the first."""
+    """Returns the fire that decides: the first that aborts, else the first that names a checkpoint, else the first."""
     ranked = sorted(fires, key=lambda each: (each.action is not RuleAction.ABORT, not each.checkpoint))
     return ranked[0] if ranked else None
 
 
 def override_fault(rule: Rule | None, do: str) -> str | None:
-    """Why a tenant may not give `rule` the action `do`; None where it may."""
+    """Returns why a tenant cannot give `rule` the action `do`, or None."""
     if rule is None:
         return "there is no such rule"
     if do == rule.do or do == RuleAction.ABORT:
@@ -243,7 +243,8 @@ def override_fault(rule: Rule | None, do: str) -> str | None:
 
 
 def with_overrides(rules: Iterable[Rule], overrides: Mapping[str, str]) -> tuple[Rule, ...]:
-    """`rules` as a tenant has them; `overrides` are actions by rule id, and one that is not allowed changes nothing."""
+    """Returns `rules` with a tenant's changes. `overrides` are actions by rule id; one that is not allowed has no
+    effect."""
     return tuple(
         rule.model_copy(update={"do": overrides[rule.id]})
         if rule.id in overrides and override_fault(rule, overrides[rule.id]) is None

@@ -1,7 +1,7 @@
-"""Words by which a message is taken over before any model is asked: the deterministic part of a safety check (S1-13).
+"""Finds safety keywords in a message before any model is called: the deterministic part of a safety check.
 
-The words are an agent's, by what they speak of; a phrase is found however it is written, also if it begins in one
-message and ends in the next. Too much is found rather than too little.
+The keywords are configured per agent, by category. A phrase is found in any spelling, also across the boundary of two
+messages. False positives are preferred over misses.
 """
 
 import re
@@ -18,14 +18,15 @@ from perdure.contracts.calls import OutputAsk, OutputForm
 from perdure.core.text import clean
 
 Words = Mapping[str, Sequence[str]]
-"""By category: phrases."""
+"""Phrases by category."""
 REACH: Final = 200
-"""How far from where two messages meet a phrase that crosses is looked for, in characters; no phrase is longer."""
+"""Number of characters on each side of a message boundary in which crossing phrases are searched. Phrases are shorter.
+"""
 
 
 def danger_in(message: str, before: str, words: Words) -> str:
-    """The category of the first phrase that `message` has, or that is made of the end of the message `before` and the
-    beginning of this one; empty where there is none. What `before` has by itself was said then."""
+    """Returns the category of the first phrase in `message`, or across the end of `before` and its beginning; empty if
+    there is none. Phrases that are completely in `before` do not count; they were found in that message."""
     if not words:
         return ""
     texts = readings(message)
@@ -40,26 +41,26 @@ def danger_in(message: str, before: str, words: Words) -> str:
 
 
 def is_phrase(phrase: str) -> bool:
-    """Whether it can be looked for: words, not too many, and at most one `*`, behind the last of them."""
+    """Returns whether the phrase can be searched: words, fewer than REACH characters, and no `*` except at its end."""
     return len(phrase) < REACH and bool(forms(phrase)) and "*" not in phrase.rstrip()[:-1]
 
 
 def _seam(before: str, after: str) -> tuple[str, str, str]:
-    """Where the two meet: the end of the one, the beginning of the other, and both as one text."""
+    """Returns the end of one text, the beginning of the other, and both joined."""
     end, beginning = before[-REACH:], after[:REACH]
     return end, beginning, end.rstrip() + beginning
 
 
 def _crosses(form: str, seam: tuple[str, str, str]) -> bool:
-    """Whether `form` is there once the two are read as one text, and in neither of them alone."""
+    """Returns whether `form` is in the joined text but in neither part alone."""
     end, beginning, both = seam
     return form in both and form not in end and form not in beginning
 
 
-# --- Text as it is meant, however it is written: for looking words up in it, never for showing or keeping it.
-# Case, accents, what cannot be seen, and the kind of space, dash or apostrophe make no difference, nor do letters that
-# are doubled or spelled out one by one. Letters of other scripts, and digits within a word, may stand for those that
-# they look like; so a text has several readings.
+# --- Normalized text for searching, never for display or storage. Case, accents, invisible characters, and kinds of
+# spaces, dashes and apostrophes are ignored, as are doubled letters and letters that are spelled out one by one.
+# Letters of other scripts, and digits within a word, can replace the letters that they resemble; so a text has several
+# readings.
 
 
 def _table(pairs: str) -> dict[int, str]:
@@ -67,7 +68,7 @@ def _table(pairs: str) -> dict[int, str]:
 
 
 _CAPITALS: Final = _table("Αa Βb Εe Ζz Ηh Ιi Κk Μm Νn Οo Ρp Τt Υy Χx")
-"""Of Greek, which look like other letters than the small ones do."""
+"""Greek capitals, which resemble other letters than the lower-case ones do."""
 _LETTERS: Final = _table(
     "аa вb еe кk мm нh оo рp сc тt уy хx іi јj ѕs ԁd ԛq ԝw ӏl һh ьb гr "  # Cyrillic
     "αa βb γy εe ηn ιi κk μu νv οo ρp σo τt υu χx ωw "  # Greek
@@ -76,7 +77,7 @@ _LETTERS: Final = _table(
 _DIGITS: Final = _table("0o 1i 3e 4a 5s 7t @a $s !i |l")
 _ONES: Final = _DIGITS | _table("1l !l")
 _UNSEEN: Final = frozenset("\u115f\u1160\u2800")
-"""Beside formats and marks; other fillers are taken apart into these."""
+"""Invisible characters besides formats and marks. Normalization decomposes other fillers into these."""
 _WORD: Final = re.compile(r"[\w@$!|]+")
 _LETTER: Final = re.compile(r"[^\W\d_]")
 _APOSTROPHES: Final = re.compile("['`´‘’ʼ]")
@@ -87,8 +88,11 @@ _DOUBLED: Final = re.compile(r"(.)\1+")
 
 
 def readings(text: str) -> tuple[str, ...]:
-    """The words of a text, with one space before, between and after them: as written, as it looks, with digits for
-    letters, with `1` for `l`, and without its signs. Only texts of one reading compare."""
+    """Returns the words of a text in five readings, with one space before, between and after the words.
+
+    The readings are: as written, as it looks, with digits as letters, with `1` as `l`, and without its signs. Only
+    texts of the same reading can be compared.
+    """
     seen = _seen(text)
     looks = seen if text.isascii() else _seen(unicodedata.normalize("NFKD", text).translate(_CAPITALS))
     looks = looks.translate(_LETTERS)
@@ -99,15 +103,15 @@ def readings(text: str) -> tuple[str, ...]:
 
 @cache
 def forms(phrase: str) -> tuple[tuple[str, ...], ...]:
-    """By reading, what to look for: the phrase, and the phrase as one word. Its last word may go on where a `*` stands
-    behind it. Empty for a phrase without a word."""
+    """Returns what to search for, by reading: the phrase, and the phrase as one word. If the phrase ends with `*`, its
+    last word matches as a prefix. Empty for a phrase without a word."""
     end = "" if phrase.rstrip().endswith("*") else " "
     found = [words.strip() for words in readings(phrase.replace("*", " "))]
     return tuple((f" {words}{end}", f" {words.replace(' ', '')}{end}") for words in found) if all(found) else ()
 
 
 def _seen(text: str) -> str:
-    """In lower case, without accents and what cannot be seen."""
+    """Returns the text in lower case, without accents and invisible characters."""
     if text.isascii():
         return text.lower()
     apart = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
@@ -117,7 +121,7 @@ def _seen(text: str) -> str:
 
 
 def _lettered(word: str, table: dict[int, str]) -> str:
-    """The word with letters for its digits, where it has a letter: a number is a number."""
+    """Returns the word with letters for its digits, if it contains a letter. Plain numbers stay numbers."""
     return word.translate(table) if _LETTER.search(word) else word
 
 
@@ -128,25 +132,26 @@ def _words(text: str) -> str:
 
 
 def _joined(spelled: re.Match[str]) -> str:
-    """Letters that are spelled out, as a word; an `i` or `a` before it may be a word of its own."""
+    """Joins spelled-out letters to a word. A leading `i` or `a` may be a separate word, so both readings are
+    returned."""
     letters = spelled[0].replace(" ", "")
     return f"{letters} {letters[0]} {letters[1:]}" if letters[0] in "ia" else letters
 
 
-# --- The three questions that a turn of `context_assembly` asks a model before it answers, and what an answer counts
-# for (S1-12, S1-16).
-# An answer is a call of a function that the model must make, so that it is structured with every provider. Safety fails
-# closed: only a plain `false` clears a turn. Intent and tone fail softly, to their defaults.
+# --- The three questions that a turn of `context_assembly` sends to a model before it answers, and their evaluation.
+# The model must answer by calling a function, so that the answer is structured with every provider. Safety fails
+# closed: only a plain `false` clears a turn. Intent and tone fall back to their defaults.
 
 _NOTHING: Final = frozenset({"", "none", "no", "null", "nothing", "n/a", "na", "safe"})
-"""What a category says where there is none."""
+"""Category texts that mean no category."""
 _CATEGORY: Final = "In a word or two what danger it is; `none` where `hijacked` is false."
 MOST_CHARACTERS: Final = 500
-"""Of a text in a verdict: it rides in the turn's state."""
+"""Maximum length of a text in a verdict, because the text is stored in the turn's state."""
 
 
 class Question(StrEnum):
-    """What is asked: the agent's stage of this name has the instructions, the answer is called `<question>_verdict`."""
+    """A question; the agent's stage of this name has the instructions, and the answer is called
+    `<question>_verdict`."""
 
     SAFETY = "safety"
     INTENT = "intent"
@@ -154,13 +159,13 @@ class Question(StrEnum):
 
 
 def answer_to(question: Question, intents: Sequence[str]) -> OutputAsk:
-    """What the model is to answer with."""
+    """Returns the structured output that the model must answer with."""
     name = f"{question.value}_verdict"
     return OutputAsk(name=name, fits=form_of(question, intents), form=OutputForm.FUNCTION)
 
 
 def form_of(question: Question, intents: Sequence[str]) -> dict[str, JsonValue]:
-    """The JSON schema of an answer."""
+    """Returns the JSON schema of an answer."""
     text: dict[str, JsonValue] = {"type": "string"}
     fields: dict[Question, dict[str, JsonValue]] = {
         Question.SAFETY: {"hijacked": {"type": "boolean"}, "category": {**text, "description": _CATEGORY}},
@@ -173,16 +178,16 @@ def form_of(question: Question, intents: Sequence[str]) -> dict[str, JsonValue]:
 
 @dataclass(frozen=True, slots=True)
 class Safety:
-    """Whether the turn is taken over, and by what."""
+    """Whether the turn takes the safety path, and its category."""
 
     hijacked: bool
     category: str
-    """What the classifier saw; `unavailable` where it gave no verdict."""
+    """The classifier's category; `unavailable` if it gave no verdict."""
 
 
 def safety_of(verdict: Mapping[str, JsonValue] | None) -> Safety:
-    """Fail closed: no verdict, or one that is not a plain no, takes the turn over. A no that names a category all the
-    same contradicts itself."""
+    """Returns the safety verdict, failing closed: without a verdict, or with one that is not a plain `false`, the turn
+    takes the safety path. A `false` with a category is contradictory and also takes it."""
     if verdict is None or not isinstance(verdict.get("hijacked"), bool):
         return Safety(True, "unavailable")
     category = _text(verdict, "category")
@@ -192,13 +197,13 @@ def safety_of(verdict: Mapping[str, JsonValue] | None) -> Safety:
 
 
 def intent_of(verdict: Mapping[str, JsonValue] | None, known: Sequence[str], default: str) -> str:
-    """One of `known`, in whatever case it was said; else `default`."""
+    """Returns the matching entry of `known`, ignoring case, or else `default`."""
     said = _text(verdict or {}, "intent").strip().casefold()
     return next((each for each in known if each.casefold() == said), default)
 
 
 def empathy_of(verdict: Mapping[str, JsonValue] | None) -> dict[str, JsonValue]:
-    """Tone and guidance, as far as they were said."""
+    """Returns tone and guidance, if the verdict contains them."""
     return {name: text for name in ("tone", "guidance") if (text := _text(verdict or {}, name))}
 
 

@@ -1,4 +1,4 @@
-"""Context templates: text with `{{variable}}` of a closed list. What is filled in is never read again as a template."""
+"""Context templates: texts with `{{variable}}` from a fixed list. Inserted values are not parsed as templates."""
 
 import json
 import re
@@ -15,7 +15,7 @@ _MARK = re.compile(r"\{\{(.*?)\}\}|\{\{")
 
 
 def unknown_marks(text: str) -> Iterator[tuple[int, str]]:
-    """(line, name) of each mark that stands for no variable; the name is empty where a mark is never closed."""
+    """Yields (line, name) of each mark that is not a variable; the name is empty if a mark is never closed."""
     for number, line in enumerate(text.split("\n"), 1):
         for mark in _MARK.finditer(line):
             name = (mark[1] or "").strip()
@@ -24,7 +24,8 @@ def unknown_marks(text: str) -> Iterator[tuple[int, str]]:
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """`text` with its variables; one without a value becomes empty, and what is no variable stays as it stands."""
+    """Returns `text` with its variables filled in. A variable without a value becomes empty; unknown marks are
+    unchanged."""
 
     def value_of(mark: re.Match[str]) -> str:
         name = (mark[1] or "").strip()
@@ -33,19 +34,19 @@ def filled(text: str, values: Mapping[str, str]) -> str:
     return _MARK.sub(value_of, text)
 
 
-# --- The stages of a prompt template's version, and who may move one on (S0-84).
-# draft -> pre_production -> active -> archived. A draft is its author's: it speaks in the author's own turns. What is
-# in pre-production speaks to nobody; it is read and rendered until it is promoted. The active version speaks to
-# everybody else of the tenant, so somebody else than its author has to make it that. Any version that is not archived
-# may be archived at once.
+# --- The stages of a prompt template's version, and the permissions to change them. draft -> pre_production -> active
+# -> archived. A draft applies only to its author's turns. A version in pre-production applies to no turns; it can be
+# read and rendered until it is promoted. The active version applies to all other users of the tenant, so a user other
+# than its author must activate it. Every version that is not archived can be archived at any time.
 
 PROMOTERS = frozenset({"reviewer", "admin"})
-"""Who decides what a whole tenant's agents say; writing a draft needs no role."""
+"""The roles that can promote, since a promoted version applies to all of a tenant's users; writing a draft needs no
+role."""
 _MOST_MARKS = 20
 
 
 class Stage(StrEnum):
-    """Where a version stands."""
+    """The stage of a version."""
 
     DRAFT = "draft"
     PRE_PRODUCTION = "pre_production"
@@ -56,11 +57,12 @@ class Stage(StrEnum):
 BEFORE: Mapping[Stage, Stage] = MappingProxyType(
     {Stage.PRE_PRODUCTION: Stage.DRAFT, Stage.ACTIVE: Stage.PRE_PRODUCTION}
 )
-"""The one stage from which a version is promoted to this one."""
+"""The only stage from which a version can be promoted to each stage."""
 
 
 def promotion_refusal(to: Stage, is_author: bool, roles: Set[str]) -> CallerError | None:
-    """Why whoever has these roles may not promote a version to `to`, or None; nobody activates the own words alone."""
+    """Returns why a user with these roles cannot promote a version to `to`, or None. Authors cannot activate their own
+    version."""
     if not roles & PROMOTERS:
         needed = sorted(PROMOTERS)
         return CallerError("role_required", "promoting needs the role reviewer or admin", {"roles": needed}, status=403)
@@ -71,7 +73,8 @@ def promotion_refusal(to: Stage, is_author: bool, roles: Set[str]) -> CallerErro
 
 
 def archive_refusal(stage: Stage, is_author: bool, roles: Set[str]) -> CallerError | None:
-    """Why whoever has these roles may not archive a version of `stage`, or None; an author may drop the own draft."""
+    """Returns why a user with these roles cannot archive a version of `stage`, or None. Authors can archive their own
+    draft."""
     if roles & PROMOTERS or (is_author and stage is Stage.DRAFT):
         return None
     needed = sorted(PROMOTERS)
@@ -80,7 +83,7 @@ def archive_refusal(stage: Stage, is_author: bool, roles: Set[str]) -> CallerErr
 
 
 def text_refusal(text: str) -> CallerError | None:
-    """Why this text may not be saved: the marks in it that stand for no variable, each with its line; or None."""
+    """Returns the error for a text with unknown marks, each with its line, or None."""
     marks = [{"line": line, "name": name} for line, name in unknown_marks(text)]
     if not marks:
         return None
@@ -90,16 +93,16 @@ def text_refusal(text: str) -> CallerError | None:
     return CallerError("template_variable_unknown", f"line {first['line']}: {what}", details, status=422)
 
 
-# --- A tool's own sentence about one call: its author's template, filled from the exact arguments and from nothing
-# else.
+# --- A tool's description of one call: its author's template, filled only from the exact arguments.
 # Invariants:
-# - No word of it is a model's, except inside a value; and values stand in quotes or are plain JSON, so none of them can
-#   pose as the sentence.
-# - What stands where there is no value is the author's own: `{amount|the whole price}`.
-# - It says less than the arguments, never something else: a value that is long is cut and says how much is missing.
+# - No text comes from a model, except inside values. Values are in quotes or plain JSON, so that they cannot imitate
+#   the sentence.
+# - The text for a missing value is the author's own: `{amount|the whole price}`.
+# - The sentence can omit parts of the arguments but does not alter them: a long value is truncated, with the number of
+#   missing characters.
 
 MOST_CHARACTERS = 300
-"""Of a template."""
+"""Maximum length of a template."""
 _VALUE_CHARACTERS = 80
 _GLANCE_CHARACTERS = 160
 _NOTHING = "(nothing)"
@@ -107,11 +110,11 @@ _PART = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w*)(?:\|([^{}]+))?\}|[{}]")
 
 
 class BadTemplate(ValueError):
-    """A template that no call could be described by; says why."""
+    """A template that cannot describe any call; the message is the reason."""
 
 
 def names_in(template: str) -> frozenset[str]:
-    """The arguments that a template names.
+    """Returns the arguments that a template names.
 
     Raises: BadTemplate.
     """
@@ -129,7 +132,7 @@ def names_in(template: str) -> frozenset[str]:
 
 
 def described(template: str, args: Mapping[str, JsonValue]) -> str:
-    """The sentence for these arguments; empty without a template."""
+    """Returns the sentence for these arguments; empty without a template."""
     return _PART.sub(lambda part: _filled(part, args) if part[1] else part.group()[:1], template)
 
 
@@ -139,7 +142,7 @@ def _filled(part: re.Match[str], args: Mapping[str, JsonValue]) -> str:
 
 
 def at_a_glance(args: Mapping[str, JsonValue]) -> str:
-    """The arguments on one line, of the first of them as much as there is room for."""
+    """Returns the arguments on one line, truncated to the available length."""
     said, room = [], _GLANCE_CHARACTERS
     for name, value in args.items():
         said.append(f"{name}: {told(value)}")
@@ -150,7 +153,7 @@ def at_a_glance(args: Mapping[str, JsonValue]) -> str:
 
 
 def told(value: JsonValue) -> str:
-    """A value inside a sentence: JSON, so that a text is in quotes and a number is not."""
+    """Returns a value for a sentence as JSON, so that texts are in quotes and numbers are not."""
     if value is None:
         return _NOTHING
     text = json.dumps(value, ensure_ascii=False)

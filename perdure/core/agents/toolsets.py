@@ -1,8 +1,8 @@
-"""Toolsets: which tools a model is offered, and what loading another one answers (S2-19, S2-32, S2-33).
+"""Toolsets: the tools that a model is offered, and the result of loading another toolset.
 
-A server's tools come in toolsets, so that the schemas of a whole cluster do not ride in every request (S2-75). What is
-loaded is a value, `{toolset: whether with the tools that write}`, that only grows: access is never taken back. It
-widens what a model sees and nothing else; whether a call runs is for the gate.
+A server's tools are grouped in toolsets, so that a request does not include the schemas of all of them. The loaded
+toolsets are a value, `{toolset: with write tools}`, that only grows: access is never revoked. Loading changes only
+which tools a model is offered; the gate decides whether a call runs.
 """
 
 import re
@@ -21,9 +21,9 @@ from perdure.core.approvals.gates import tool_needs_approval
 
 LOAD_TOOLSET: Final = "load_toolset"
 MEMORY: Final = "memory"
-"""The toolset of what writes document memory; the tools that read it are in none, and so always offered (S2-19)."""
+"""The toolset of the tools that write document memory. Those that read it are in no toolset and so always offered."""
 LOADED_TOOLSETS: Final = "loaded_toolsets"
-"""The working-memory field in which a conversation keeps what it has loaded, and a state too."""
+"""The working-memory field with the loaded toolsets of a conversation, and the field of the turn's state."""
 _FLAG: Final = "include_write_tools"
 
 _OF_MEMORY: Final = frozenset({"memory_read", "memory_write"})
@@ -32,7 +32,7 @@ Loaded = Mapping[str, bool]
 
 
 class Card(Protocol):
-    """What is asked of a card, whole or in a plan."""
+    """The fields that full cards and cards of a plan share."""
 
     @property
     def name(self) -> str: ...
@@ -49,25 +49,26 @@ class Card(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """What a call to `load_toolset` came to."""
+    """The result of a call to `load_toolset`."""
 
     loaded: dict[str, bool]
-    """What is loaded after it."""
+    """The toolsets that are loaded afterwards."""
     told: dict[str, JsonValue]
-    """The result, for the model."""
+    """The result for the model."""
     done: bool
-    """False where it changed nothing because its arguments mean nothing."""
+    """False if nothing changed because the arguments are invalid."""
 
 
 def known_toolsets(cards: Sequence[Card]) -> tuple[str, ...]:
-    """The toolsets of an agent, in the order of its cards."""
+    """Returns the toolsets of an agent, in the order of its cards."""
     return tuple(dict.fromkeys(card.toolset for card in cards if card.toolset))
 
 
 def offered_cards(cards: Sequence[Card], loaded: Loaded) -> tuple[str, ...]:
-    """The names of the tools that are offered: those of no toolset, and of loaded toolsets what the access allows.
+    """Returns the names of the offered tools: those without a toolset, and those of loaded toolsets that the access
+    allows.
 
-    Without write access only tools that change nothing, as far as that is believed (S2-33).
+    Without write access, these are only tools that change nothing, as far as the server is trusted.
     """
     return tuple(card.name for card in cards if not card.toolset or _is_open(card, loaded))
 
@@ -79,15 +80,15 @@ def _is_open(card: Card, loaded: Loaded) -> bool:
 
 
 def is_of_memory(card: Card) -> bool:
-    """Whether a tool works on document memory: the engine's own, announced by events of its own (S2-35).
+    """Returns whether a tool works on document memory: one of the engine's own tools, which have their own events.
 
-    By the capability, which no server can say of its tools; it could well call a toolset `memory`.
+    It checks the capability, which a server cannot set. A server could name a toolset `memory`.
     """
     return card.capability in _OF_MEMORY
 
 
 def load_card(cards: Sequence[Card]) -> ToolCard:
-    """The card of `load_toolset` for an agent with these cards."""
+    """Returns the card of `load_toolset` for an agent with these cards."""
     names = known_toolsets(cards)
     parameters: dict[str, JsonValue] = {
         "type": "object",
@@ -112,7 +113,7 @@ def load_card(cards: Sequence[Card]) -> ToolCard:
 
 
 def load(args: Mapping[str, JsonValue], cards: Sequence[Card], loaded: Loaded) -> Loading:
-    """Answer a call with these arguments; those that mean nothing get a result that says what would (S2-32)."""
+    """Loads a toolset for a call with these arguments. The result of invalid arguments names the valid ones."""
     names, toolset, writes = known_toolsets(cards), args.get("toolset"), args.get(_FLAG)
     if not isinstance(toolset, str) or toolset not in names:
         asked = toolset[:64] if isinstance(toolset, str) else toolset if toolset is None else type(toolset).__name__
@@ -132,9 +133,10 @@ def load(args: Mapping[str, JsonValue], cards: Sequence[Card], loaded: Loaded) -
 
 
 def held(value: JsonValue, cards: Sequence[Card], begins_with: Loaded) -> dict[str, bool]:
-    """What is loaded when a turn begins: the agent's own start with what its conversation has kept, `value`.
+    """Returns what is loaded when a turn starts: the agent's initial toolsets and those stored by its conversation
+    (`value`).
 
-    Anybody who may write the conversation's working memory may have written it: what is no toolset is passed over.
+    Every user who can write the conversation's working memory may have written the value, so unknown names are ignored.
     """
     names = known_toolsets(cards)
     kept = value if isinstance(value, dict) else {}
@@ -149,24 +151,24 @@ def _refused(loaded: Loaded, why: str) -> Loading:
     return Loading(dict(loaded), {"status": "error", "message": why}, done=False)
 
 
-# --- Which skills of an agent are loaded, and so which tools its model is offered (S0-41).
+# --- Loaded skills of an agent, which determine the tools that its model is offered.
 
 
 def loaded_skills(agent: AgentDefinition, injected: Iterable[str]) -> tuple[Skill, ...]:
-    """The root skill and the injected ones, each with all that it depends on, in the agent's order."""
+    """Returns the root skill and the injected ones with all their dependencies, in the agent's order."""
     loaded = _reached({skill.id: skill.dependencies for skill in agent.skills}, agent.root_skill or "", injected)
     return tuple(skill for skill in agent.skills if skill.id in loaded)
 
 
 def loaded_ids(plan: TurnPlan, injected: Iterable[str]) -> tuple[str, ...]:
-    """The same for a plan, by id."""
+    """Returns the ids of a plan's loaded skills, as `loaded_skills` does for an agent."""
     dependencies = dict.fromkeys(plan.skill_ids, ()) | {skill.id: skill.dependencies for skill in plan.skills}
     loaded = _reached(dependencies, plan.root_skill, injected)
     return tuple(skill_id for skill_id in plan.skill_ids if skill_id in loaded)
 
 
 def offered_tools(plan: TurnPlan, injected: Iterable[str]) -> tuple[str, ...]:
-    """The tools of a model call, in the plan's order: all but the blocks of skills that are not loaded."""
+    """Returns the tools of a model call, in the plan's order: all except the blocks of skills that are not loaded."""
     loaded = loaded_ids(plan, injected)
     blocks = {name for skill in plan.skills for name in skill.tools}
     visible = {name for skill in plan.skills if skill.id in loaded for name in skill.tools}
@@ -174,7 +176,7 @@ def offered_tools(plan: TurnPlan, injected: Iterable[str]) -> tuple[str, ...]:
 
 
 def brought_by(plan: TurnPlan, selected: Iterable[str]) -> tuple[str, ...]:
-    """The selected skills and all that they depend on, a dependency before what needs it."""
+    """Returns the selected skills and all their dependencies, a dependency before its dependents."""
     dependencies = dict.fromkeys(plan.skill_ids, ()) | {skill.id: skill.dependencies for skill in plan.skills}
     ordered: dict[str, None] = {}
     under_way: set[str] = set()
@@ -193,7 +195,7 @@ def brought_by(plan: TurnPlan, selected: Iterable[str]) -> tuple[str, ...]:
 
 
 def _reached(dependencies: Mapping[str, Sequence[str]], root: str, injected: Iterable[str]) -> set[str]:
-    """The skills that one comes to from these; an id that the agent has not is passed over."""
+    """Returns these skills and all their dependencies; ids that the agent does not have are ignored."""
     reached: set[str] = set()
     waiting = [root, *injected]
     while waiting:
@@ -204,40 +206,40 @@ def _reached(dependencies: Mapping[str, Sequence[str]], root: str, injected: Ite
     return reached
 
 
-# --- How far the word of an MCP server goes: from a tool's hints to its effect, approval and risk (S2-34).
+# --- Trust in an MCP server: from a tool's hints to its effect, approval and risk.
 #
-# | who speaks                                  | says            | effect | approval |
+# | source                                      | declares        | effect | approval |
 # |---------------------------------------------|-----------------|--------|----------|
 # | the app's author, for this tool             | effect: x       | x      | unless x is read |
 # | a trusted server                            | read-only       | read   | no       |
 # | a trusted server                            | read-only and destructive | opaque | yes |
-# | a trusted server, tool honours keys         | not read-only   | keyed  | yes      |
+# | a trusted server, tool honors keys          | not read-only   | keyed  | yes      |
 # | a trusted server                            | not read-only, or nothing | opaque | yes |
 # | a server that is not trusted                | anything        | opaque | yes      |
 #
-# A hint can make a tool stricter or more open, but none makes a change run without an approval. That repeating a call
-# is harmless (`idempotentHint`) is not the same as honouring a key: the second call may undo what came in between.
+# A hint can make a tool stricter or more open, but no hint lets a change run without an approval. A tool that can be
+# repeated safely (`idempotentHint`) does not necessarily honor keys: the second call may undo a change made in between.
 
 _NOTHING_SAID = McpToolSettings()
 _TAG = re.compile(r"\w[\w .:/-]{0,63}")
-"""What counts as a tag: models are told it as a toolset's name, and anything may stand there."""
+"""Allowed tags. Models receive a tag as a toolset's name, and servers can send any text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the engine takes a server's tool for."""
+    """How the engine treats a server's tool."""
 
     effect: EffectClass
     needs_approval: bool
     risk: str
     key_ttl_seconds: float | None = None
-    """`keyed` only."""
+    """For `keyed` only."""
     key_argument: str = ""
-    """`keyed` only: the argument for the key; empty: `_meta`."""
+    """For `keyed` only: the argument with the key; empty for `_meta`."""
 
 
 def standing(server: McpServer, tool: McpToolListing) -> Standing:
-    """What `tool` of `server` counts as, by the table above."""
+    """Returns how `tool` of `server` is treated, by the table above."""
     said = server.tools.get(tool.name, _NOTHING_SAID)
     if said.effect is not None:
         effect, ttl = said.effect, said.key_ttl_seconds
@@ -254,16 +256,18 @@ def standing(server: McpServer, tool: McpToolListing) -> Standing:
 
 
 def _risk(server: McpServer, tool: McpToolListing, effect: EffectClass) -> str:
-    """Shown to the reviewer; what nobody vouches for is high, as the protocol's own default is (destructive)."""
+    """Returns the risk that reviewers see. Without a trusted hint it is high, as the protocol assumes destructive
+    tools."""
     if effect is EffectClass.READ:
         return "low"
     return "medium" if server.trust_annotations and tool.hints.destructive is False else "high"
 
 
 def toolset_of(server: McpServer, tool: McpToolListing) -> str:
-    """The toolset that a tool belongs to; empty where it is not offered (S2-33).
+    """Returns the toolset of a tool; empty if the tool is not offered.
 
-    By its first tag, else by the part of its name before the first `_`. A server that names no toolsets offers all.
+    It is the tool's first tag, or else the part of its name before the first `_`. A server without a list of toolsets
+    offers all its tools.
     """
     tag = tool.tags[0] if tool.tags and _TAG.fullmatch(tool.tags[0]) else ""
     if not server.toolsets:

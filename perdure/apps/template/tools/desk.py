@@ -1,4 +1,4 @@
-"""The tools of the help desk: one that only looks, one that changes something outside."""
+"""The tools of the help desk: one only reads, one changes an external system."""
 
 from typing import Annotated
 
