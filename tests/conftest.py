@@ -63,8 +63,12 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("suite")
 pytest_plugins = ("tests.desk", "tests.served", "tests.workshop")
-TOGETHER = ("tests/acceptance/approvals/", "tests/acceptance/streams/", "tests/acceptance/assembly/", "tests/pages/")
-"""The files of each share a stack or a browser."""
+TOGETHER = (
+    "tests/acceptance/(approvals|streams|assembly)/",
+    "tests/acceptance/test_(charts|cli|filings|ops|ports)[.]py",
+    "tests/pages/",
+)
+"""Patterns of test files. The files that match one run in one process because they share a stack or a browser."""
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -85,7 +89,7 @@ class ByStack(xdist.scheduler.LoadFileScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
-        return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+        return next((shared for shared in TOGETHER if re.match(shared, file)), file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByStack:

@@ -10,7 +10,7 @@ from tests.acceptance.machine import Others
 from tests.acceptance.outcome import TABLE_HEAD, Outcome
 from tests.scale import FULL, sized
 
-TURNS = sized(20, 8)
+TURNS = sized(20, 3)
 RECOVERY_SECONDS = 8.0
 """The bar: new worker up to done, 95 of 100 turns."""
 LOADED = 0.15

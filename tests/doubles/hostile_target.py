@@ -7,6 +7,7 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 MEBI = 1024 * 1024
@@ -140,6 +141,7 @@ async def silence(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None
     await reader.read()
 
 
+@cache
 def bomb(window: int = zlib.MAX_WBITS | 16, mebibytes: int = 100) -> bytes:
     """Zeros, packed a thousandfold."""
     packer = zlib.compressobj(9, zlib.DEFLATED, window)

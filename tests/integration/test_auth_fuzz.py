@@ -6,9 +6,13 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.integration.conftest import Api
+from tests.scale import FULL
 
 SEED = "20261123"
+PHASES = "examples,coverage,fuzzing,stateful" if FULL else "examples,coverage"
 STREAMS = r"/(events|stream)$"
 """Left out: their answers do not end."""
 KILLED_BY_ITS_OWN_CALLS = r"^/v1/auth/(logout|password|codes|refresh)|^/v1/users/|^/v1/team/"
@@ -21,6 +25,7 @@ async def _token(api: Api, name: str, *roles: str) -> str:
         return str((await admin.post(f"/v1/users/{name}/tokens", json={})).json()["token"])
 
 
+@pytest.mark.sized
 async def test_schemathesis_finds_no_operation_that_ignores_who_asks(api: Api, tmp_path: Path) -> None:
     callers = {"everything": ("requester", "reviewer", "admin"), "peer": ("requester",)}
     people = [
@@ -33,7 +38,7 @@ async def test_schemathesis_finds_no_operation_that_ignores_who_asks(api: Api, t
     (tmp_path / "auth.json").write_text(json.dumps({"auth": people}))
     command = [
         *(str(Path(sys.executable).with_name("st")), "run", f"{api.url}/openapi.json"),
-        *("--checks", "ignored_auth,object_level_authorization", "--phases", "examples,coverage,fuzzing,stateful"),
+        *("--checks", "ignored_auth,object_level_authorization", "--phases", PHASES),
         *("--max-examples", "5", "--seed", SEED, "--no-shrink", "--continue-on-failure", "--request-timeout", "20"),
         *("--exclude-path-regex", f"{STREAMS}|{KILLED_BY_ITS_OWN_CALLS}"),
         *("--auth-wfc", str(tmp_path / "auth.json"), "--warnings", "off", "--mode", "positive"),

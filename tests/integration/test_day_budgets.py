@@ -23,8 +23,10 @@ from perdure.store.turns.start import request_stop
 from tests.desk import Desk, gathered, publish_desk, until
 from tests.doubles.desk import desk_agents
 from tests.doubles.spoken import HOLDS_TOKENS, Line
+from tests.scale import sized
 
 MANY = Caps(turns_a_user=100_000)
+TURNS = sized(200, 60)
 
 
 async def limited_agents(desk: Desk, *limits: DayLimits) -> list[str]:
@@ -141,20 +143,19 @@ async def test_the_tenants_budget_counts_what_was_used_before_it_was_set(desk: D
     assert (await row(desk, TENANT))[0] == counted + 20, "counted on, so that a new limit knows the whole day"
 
 
-async def test_two_hundred_turns_at_once_overspend_by_less_than_one_calls_hold(
-    desk: Desk, unlimited_again: None
-) -> None:
+@pytest.mark.sized
+async def test_many_turns_at_once_overspend_by_less_than_one_calls_hold(desk: Desk, unlimited_again: None) -> None:
     before = await used_by(desk)
-    limit = before + 1_000
+    limit = before + 5 * TURNS
     await limit_tenant(desk, max_tokens=limit)
-    calls = [await begun(desk, "desk", Line("yes", seconds=0.02)) for _ in range(200)]
+    calls = [await begun(desk, "desk", Line("yes", seconds=0.02)) for _ in range(TURNS)]
     replies = await asyncio.gather(*(asked_until_decided(desk, call) for call in calls))
     answered = sum(1 for reply in replies if reply.problem is None)
     assert {reply.problem.code for reply in replies if reply.problem} == {"day_token_budget_spent"}
     used, _, held, _ = await row(desk, TENANT)
     assert held == 0
     assert used == before + 10 * answered < limit + HOLDS_TOKENS
-    assert answered >= 75, "most of the budget was used, and not refused for reservations"
+    assert answered >= 0.375 * TURNS, "most of the budget was used, and not refused for reservations"
 
 
 async def asked_until_decided(desk: Desk, call: ModelCall) -> ModelReply:

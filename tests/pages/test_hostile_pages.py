@@ -34,7 +34,7 @@ CORPUS = [
 UNSEEN = "\x1b\x07\u202e\u200b\u2060\ufeff\u00ad\u2066\u2069\u061c\U000e0041"
 
 
-@pytest.mark.parametrize("text", CORPUS)
+@pytest.mark.parametrize("text", ["\n".join(CORPUS), *(pytest.param(text, marks=pytest.mark.soak) for text in CORPUS)])
 async def test_hostile_text_is_inert_and_nothing_of_it_is_hidden(site: Site, text: str) -> None:
     approval = await site.asks("post", text=text)
     window = await site.visit("reviewer", f"/review/{approval}")

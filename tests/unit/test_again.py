@@ -20,6 +20,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, check=False, timeout=100)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
 def test_after_a_module_that_could_not_be_collected_only_that_module_runs_again(
     tmp_path: Path, workers: tuple[str, ...]
@@ -35,6 +36,7 @@ def test_after_a_module_that_could_not_be_collected_only_that_module_runs_again(
     assert (tmp_path / "ran").read_text() == "unsteady "
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("fails", "code", "runs"), [("False", 0, 3), ("len(done) == 2", 1, 3), ("True", 1, 1)])
 def test_what_passes_thrice_alone_is_unsteady_and_what_fails_once_has_failed(
     tmp_path: Path, fails: str, code: int, runs: int

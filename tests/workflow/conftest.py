@@ -166,9 +166,12 @@ async def temporal(parts: DataParts) -> Client:
     )
 
 
-@pytest.fixture(scope="module", params=["compact", "spread"])
+@pytest.fixture(scope="module", params=["spread", pytest.param("compact", marks=pytest.mark.soak)])
 def routing(request: pytest.FixtureRequest) -> Routing:
-    """Both routings, on queues of this module's own."""
+    """Returns the spread routing, and the compact one in the soak, on queues of this module's own.
+
+    The stacks of the acceptance tests run the compact one.
+    """
     base = Routing.spread() if request.param == "spread" else Routing.compact()
     own = new_id()[-8:]
     return Routing(**{kind.value: f"{base.queue(kind)}-{own}" for kind in Kind})

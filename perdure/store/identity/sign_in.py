@@ -123,11 +123,9 @@ async def first_refresh_token(tx: Connection, tenant_id: str, session_id: str, l
 async def rotate_refresh_token(
     tx: Connection, tenant_id: str, token: str, keys: AccessKeys, lasts: timedelta
 ) -> Rotation:
-    """Uses a refresh token. If two requests use it concurrently, the second one waits for the first and gets the same
-    result.
+    """Uses a refresh token. Of two concurrent requests, the second waits for the first and gets the same result.
 
-    A token that is used again after the grace period ends its session in this transaction. The caller must therefore
-    let it commit.
+    A token used again after the grace period ends its session in this transaction, so the caller must let it commit.
     """
     row = await tx.fetchrow(_FOUND, sha256_hex(token))
     if row is None:

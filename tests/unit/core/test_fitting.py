@@ -17,6 +17,12 @@ def of(**properties: JsonValue) -> dict[str, JsonValue]:
     return {"type": "object", "properties": properties}
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patterns get a fifth of their time."""
+    monkeypatch.setattr("perdure.core.json_schema.PATTERN_SECONDS", 0.2)
+
+
 @pytest.mark.timed
 @pytest.mark.parametrize(
     ("schema", "args"),
