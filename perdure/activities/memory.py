@@ -1,4 +1,4 @@
-"""`memory.load`: all that a fresh turn needs, in one hop."""
+"""The memory activities: `memory.load` returns all that a fresh turn needs; `memory.facts` reads and stores facts."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -58,17 +58,18 @@ from perdure.store.turns import context as turn_context
 from perdure.store.turns import start
 from perdure.store.turns.context import Loaded, TurnPersona, fix_persona
 
-# --- Past episodes that come near to what a user says now, for an agent that asks for them.
-# A search that fails or takes long finds nothing, and the turn goes on (S0-28).
+# --- Recall of past episodes that resemble the user's message, for agents that enable it.
+#
+# If a search fails or takes too long, it finds nothing and the turn continues.
 
 RECALL_SECONDS = 1.5
-"""All of a search: `memory.load` may run inside a workflow task, where it has three seconds."""
+"""The limit of a whole search. `memory.load` can run inside a workflow task, which has three seconds."""
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is searched for, and among whose episodes."""
+    """The text to search for, and whose episodes to search."""
 
     tenant_id: str
     user_id: str
@@ -79,14 +80,14 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Recollection:
-    """What a search found, and the event that tells of it."""
+    """The episodes that a search found, and the event about it."""
 
     hits: tuple[RecalledEpisode, ...]
     event: NewEvent
 
 
 async def recall_episodes(deps: Deps, query: Query) -> Recollection:
-    """The nearest episodes; none where memory is away."""
+    """Returns the nearest episodes, or none if memory is unavailable."""
     try:
         async with asyncio.timeout(RECALL_SECONDS):
             made = await query_vector(deps.embedder, query.text)
@@ -102,9 +103,10 @@ async def recall_episodes(deps: Deps, query: Query) -> Recollection:
     return Recollection(tuple(RecalledEpisode(each.summary, each.similarity or 0.0, each.by) for each in found), event)
 
 
-# --- Documents that come near to what a user says: found, shown within their budget, and noted in the turn's usage
-# rows. The text is one system message of this turn alone: whoever fixes it as the turn's memory text sends the same at
-# every model call, and the next turn makes its own (S2-18).
+# --- Recall of documents that resemble the user's message: found, cut to their budget, and recorded in usage rows.
+#
+# The text is a system message of this turn only. It is fixed as the turn's memory text and sent with every model call.
+# The next turn builds its own.
 
 NOTHING = Recalled()
 
@@ -112,9 +114,9 @@ NOTHING = Recalled()
 async def recall_documents(
     tx: Connection, address: TurnAddress, query: str, limits: MemoryLimits = DEFAULT_LIMITS
 ) -> Recalled:
-    """What memory has for this turn's user about `query` (S2-07, S2-12); nothing for a query of blanks.
+    """Returns the documents of memory about `query` that this turn's user can read. A blank query finds nothing.
 
-    Effects: usage rows, once a turn and version. Retry: safe. `loaded_event` is the caller's to write, last.
+    Effects: usage rows, one per turn and version. Retry: safe. The caller must write `loaded_event` last.
     """
     user_id = await tx.fetchval("SELECT user_id FROM turns WHERE id = $1", address.turn_id) if query.strip() else None
     if user_id is None:
@@ -129,7 +131,7 @@ async def recall_documents(
 
 
 def loaded_event(recalled: Recalled) -> NewEvent | None:
-    """The event that tells of it (S2-15); None where nothing was found."""
+    """Returns the event about the documents, or None if nothing was found."""
     if not recalled.hits:
         return None
     documents: list[JsonValue] = [ref.model_dump(mode="json") for ref in recalled.hits]
@@ -137,68 +139,71 @@ def loaded_event(recalled: Recalled) -> NewEvent | None:
 
 
 async def recall_or_nothing(deps: Deps, address: TurnAddress, query: str) -> Recalled:
-    """`recall` in a transaction of its own: whatever goes wrong there is logged, and the turn goes on (S2-17)."""
+    """Runs `recall_documents` in a separate transaction. If that fails, logs it and returns nothing, so that the turn
+    continues."""
     try:
         async with asyncio.timeout(RECALL_SECONDS):
             async with deps.db.transaction(address.tenant_id) as tx:
                 return await recall_documents(tx, address, query, deps.memory)
-    except Exception as error:  # a mistake of ours too: what is remembered only advises, and no turn fails for it
+    except Exception as error:  # internal errors too: memory only advises, so it must not fail a turn
         _log.warning("document_recall_failed", error=type(error).__name__)
         return NOTHING
 
 
 READ_METADATA = ("hitl_checkpoint_type", CLIENT_TABLE, "input_type", "trace_id")
-"""Request metadata that nodes decide with; the rest stays in Postgres, out of histories."""
+"""Request metadata that nodes use for decisions. The rest stays in Postgres, outside workflow histories."""
 MIRRORED = ("recent_entity_context",)
-"""Working-memory fields that live in state too (S0-16)."""
+"""Working-memory fields that are copied into state."""
 MOST_MIRRORED_CHARACTERS = 8 * 1024
-"""A longer field stays in Postgres: state rides through histories, and a client may write what it likes."""
+"""The size limit of a copied field. A longer one stays in Postgres, because histories contain the state and a client
+can write any length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What has to be searched for before a turn's memory can be fixed."""
+    """The searches that must run before a turn's memory can be fixed."""
 
     episodes: Query | None
     documents: str
-    """What documents should come near to; empty searches none."""
+    """The query for documents; empty for no search."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was found."""
+    """The results of the searches."""
 
     episodes: Recollection | None = None
     documents: Recalled = NOTHING
 
     @property
     def hits(self) -> tuple[Episode, ...]:
-        """The episodes."""
+        """The episodes that were found."""
         return self.episodes.hits if self.episodes else ()
 
 
 class MemoryActivities:
-    """The memory of one worker's turns."""
+    """The memory activities of one worker."""
 
     def __init__(self, deps: Deps) -> None:
         self._deps = deps
 
     @activity.defn(name="memory.load")
     async def load(self, ask: LoadAsk) -> TurnContext:
-        """Plan, user message, working memory, episodes and documents for an agent that asks for them, open requests.
+        """Returns the plan, user message, working memory and pending requests of a turn; also episodes and documents,
+        if the agent enables them.
 
         Effects: fixes the memory text of the turn; writes the pending events. Retry: safe, the text is fixed once.
         """
         async with edge():
             context = await self._load(ask, None)
-            if isinstance(context, Wanted):  # outside of the transaction: a search must not hold up the turn's lock
+            if isinstance(context, Wanted):  # outside the transaction: a search must not hold the turn's lock
                 context = await self._load(ask, await self._search(ask, context))
         if isinstance(context, Wanted):
             raise AssertionError("a search is asked for once")
         return context
 
     async def _search(self, ask: LoadAsk, wanted: Wanted) -> Found:
-        """Both at once: neither has the time to wait for the other."""
+        """Runs both searches concurrently, because the time limit does not allow one after the other."""
         found, documents = await asyncio.gather(
             recall_episodes(self._deps, wanted.episodes) if wanted.episodes else _nothing(),
             recall_or_nothing(self._deps, ask.address, wanted.documents) if wanted.documents else _nothing(),
@@ -206,7 +211,7 @@ class MemoryActivities:
         return Found(found, documents or NOTHING)
 
     async def _load(self, ask: LoadAsk, found: Found | None) -> TurnContext | Wanted:
-        """What the turn starts from, or what must be searched for before that can be fixed."""
+        """Returns the turn's context, or the searches that must run before it can be fixed."""
         async with self._deps.db.transaction(ask.address.tenant_id) as tx:
             agent = await self._deps.shelf.at(tx, ask.agent_id, ask.agent_version)
             loaded = await turn_context.load_turn(tx, ask)
@@ -214,7 +219,7 @@ class MemoryActivities:
                 if ask.events:
                     await write(tx, ask.address, [], pending=ask.events)
                 return TurnContext(problem=OVER)
-            kept = loaded.working.pop(LOADED_TOOLSETS, None)  # the engine's own: nothing that a model is told
+            kept = loaded.working.pop(LOADED_TOOLSETS, None)  # only for the engine: the model does not receive it
             wanted = _wanted(ask, agent, loaded) if self._deps.memory.enabled else None
             if wanted is not None and loaded.memory_text is None and found is None:
                 return wanted
@@ -236,7 +241,7 @@ class MemoryActivities:
         return context
 
     async def _fix(self, tx: Connection, ask: LoadAsk, loaded: Loaded, found: Found) -> list[NewEvent]:
-        """Fix the text that this turn injects, unless an earlier load has."""
+        """Fixes the text that this turn injects, unless an earlier load has fixed it."""
         if loaded.memory_text is not None:
             return []
         own = memory_message(loaded.working, found.hits)
@@ -254,7 +259,7 @@ class MemoryActivities:
 
 
 def _wanted(ask: LoadAsk, agent: PublishedAgent, loaded: Loaded) -> Wanted | None:
-    """What this agent's memory is to be searched for; None for one that remembers nothing."""
+    """Returns the searches for this agent's memory, or None if the agent remembers nothing."""
     policy = agent.definition.memory
     if policy is None or not (policy.episodic or policy.documents):
         return None
@@ -263,7 +268,7 @@ def _wanted(ask: LoadAsk, agent: PublishedAgent, loaded: Loaded) -> Wanted | Non
 
 
 async def _context_memory(tx: Connection, ask: LoadAsk, agent: PublishedAgent) -> ContextMemory | None:
-    """What feeds the turn's context assembly, and what earlier turns have left for it (S1-34)."""
+    """Returns the input of the turn's context assembly, and the stored results of earlier turns."""
     assembly = agent.definition.assembly
     if assembly is None:
         return None
@@ -314,13 +319,14 @@ def _is_small(value: JsonValue) -> bool:
     return value is not None and len(canonical_json(value)) <= MOST_MIRRORED_CHARACTERS
 
 
-# --- The persona of an agent that takes it from a prompt template: fixed at the turn's first load (S0-84).
+# --- The persona of an agent that uses a prompt template: fixed at the turn's first load
 
 
 async def persona_for(
     tx: Connection, address: TurnAddress, agent: AgentDefinition, loaded: Loaded
 ) -> tuple[TurnPersona, Sequence[NewEvent]]:
-    """What an earlier load of the turn has fixed; else what is fixed now, with the event that tells of it."""
+    """Returns the persona that an earlier load of the turn has fixed. Otherwise fixes it now and returns it with its
+    event."""
     if loaded.persona is not None:
         return TurnPersona.model_validate(loaded.persona), ()
     root = next((skill.name for skill in agent.skills if skill.id == agent.root_skill), "")
@@ -331,20 +337,20 @@ async def persona_for(
         "skill_name": root,
     }
     persona = await fix_persona(tx, address.turn_id, agent.persona_template, values)
-    # Its text stays out of the events: it may be what a person tries out.
+    # The text stays out of the events: it may be the user's own draft.
     facts: dict[str, JsonValue] = persona.model_dump(mode="json", exclude={"text"}, exclude_defaults=True)
     return persona, [NewEvent(STAGE, {"section": "persona", **facts})]
 
 
 def with_persona(plan: TurnPlan, persona: TurnPersona) -> TurnPlan:
-    """The plan with the template as the persona's key; all else in it is the agent's either way."""
+    """Returns the plan with the template as the persona's key. The rest stays the agent's."""
     if not persona.text:
         return plan
     return plan.model_copy(update={"persona_key": persona.template, "persona_source": ""})
 
 
 def speaking(agent: PublishedAgent, persona: str) -> PublishedAgent:
-    """The agent with this persona in the place of its own, for one prompt."""
+    """Returns the agent with this persona instead of its own, for one prompt."""
     if not persona:
         return agent
     definition = agent.definition
@@ -352,31 +358,32 @@ def speaking(agent: PublishedAgent, persona: str) -> PublishedAgent:
     return agent.model_copy(update={"definition": definition.model_copy(update=told)})
 
 
-# --- `memory.facts`: facts read and kept for a running graph.
-# Whatever goes wrong is a status of the answer (S3-22).
+# --- `memory.facts`: facts that a running graph reads and stores.
+#
+# Failures become a status of the answer.
 
 FACTS_SECONDS = 2.0
-"""All of an operation: it may run inside a workflow task, where it has three seconds."""
+"""The limit of a whole operation. It can run inside a workflow task, which has three seconds."""
 
 
 class FactsActivities:
-    """The facts of one worker's turns."""
+    """The fact activities of one worker."""
 
     def __init__(self, deps: Deps) -> None:
         self._deps = deps
 
     @activity.defn(name="memory.facts")
     async def facts(self, call: FactsCall) -> FactsAnswer:
-        """Read or keep facts, where both the graph and the agent's own definition allow it.
+        """Reads or stores facts, if both the graph and the agent's definition allow it.
 
-        Effects: one transaction. Retry: safe: of a conversation the same is written again, a person's fact is kept
-        once, and nothing is written for a turn that has ended.
+        Effects: one transaction. Retry: safe: a conversation's fact is written again with the same value, and a
+        person's fact is stored once. Nothing is written for a turn that has ended.
         """
         async with edge():
             try:
                 async with asyncio.timeout(FACTS_SECONDS):
                     return await self._answer(call)
-            except Exception as error:  # memory advises: no trouble of it may be a turn's
+            except Exception as error:  # memory only advises, so its failures must not fail a turn
                 _log.warning("facts_unavailable", scope=call.ask.scope.value, error=type(error).__name__)
                 return FactsAnswer(status=call.ask.failed(), refused_change=facts.was_change(error))
 
@@ -397,8 +404,10 @@ class FactsActivities:
             return await (_kept if call.ask.write else _read)(tx, call, user_id, vectors)
 
     async def _vectors(self, call: FactsCall) -> list[Vector | None]:
-        """Of what a person's facts are searched by, or of each that is kept; before the transaction, which waits for no
-        model."""
+        """Returns the vector for a search of a person's facts, or one for each fact that is stored.
+
+        Runs before the transaction, so that the transaction does not wait for a model.
+        """
         if call.ask.scope is FactScope.CONVERSATION:
             return []
         if not call.ask.write:
@@ -411,7 +420,7 @@ class FactsActivities:
             async with asyncio.timeout(FACTS_SECONDS / 2):
                 return [Vector(embedder.name, values) for values in await embedder.embed(texts)]
         except (EmbeddingUnavailable, TimeoutError):
-            return [None] * len(texts)  # such a fact is found by its words
+            return [None] * len(texts)  # without a vector, full-text search still finds the fact
 
 
 async def _kept(tx: Connection, call: FactsCall, user_id: str, vectors: list[Vector | None]) -> FactsAnswer:
@@ -423,7 +432,7 @@ async def _kept(tx: Connection, call: FactsCall, user_id: str, vectors: list[Vec
 
 
 async def _read(tx: Connection, call: FactsCall, user_id: str, vectors: list[Vector | None]) -> FactsAnswer:
-    """An empty answer about a conversation is `not_found`; about a person it is a success like any other (S3-30)."""
+    """Reads facts. An empty result is `not_found` for a conversation and `success` for a person."""
     ask = call.ask
     if ask.scope is FactScope.CONVERSATION:
         found = await facts.of_conversation(tx, call.address.conversation_id, ask.types)
@@ -432,14 +441,15 @@ async def _read(tx: Connection, call: FactsCall, user_id: str, vectors: list[Vec
     return FactsAnswer(status=FactStatus.SUCCESS, facts=tuple(found))
 
 
-# --- What a tool wants remembered, written with its result, under the same cap as everybody's writes.
+# --- Working memory that a tool writes with its result, under the same limit as other writes
 
 
 async def remembered(tx: Connection, call: ToolCall, result: ToolResult) -> tuple[ToolResult, tuple[NewEvent, ...]]:
-    """Write the working memory of a result, and the event that tells of it; the result as the model is told it.
+    """Writes the working memory of a result. Returns the result as the model receives it, and the event about the
+    write.
 
-    Where the fields do not fit, none of them is written and the model is told so. The call stays done: its effect has
-    happened, and a model that took it for failed would do it again.
+    If the fields do not fit, none of them is written, and the result that the model receives names the reason. The call
+    stays done: its effect has happened, and a model that took it for failed would repeat it.
     """
     if not result.working:
         return result, ()
@@ -458,7 +468,7 @@ async def remembered(tx: Connection, call: ToolCall, result: ToolResult) -> tupl
 
 
 async def _with_others(tx: Connection, call: ToolCall, working: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """The recent entities with those that calls beside this one have added since the round began, as state has them."""
+    """Returns the fields, with recent entities that parallel calls have added since the round began."""
     said, before = working.get(RECENT), call.ask.state.get(RECENT)
     if not isinstance(said, list):
         return working
@@ -469,8 +479,11 @@ async def _with_others(tx: Connection, call: ToolCall, working: dict[str, JsonVa
 
 
 async def keep_loaded(tx: Connection, call: ModelCall, loaded: Mapping[str, bool]) -> None:
-    """Keep for the conversation which toolsets it has loaded: a later turn begins with them, for as long as working
-    memory lives. Where there is no room for it, they hold for this turn only. `tx` holds the writing lock."""
+    """Stores for the conversation which toolsets it has loaded. Later turns start with them, while working memory
+    lives.
+
+    If they do not fit, they apply to this turn only. `tx` must hold the writing lock.
+    """
     kept: dict[str, JsonValue] = {LOADED_TOOLSETS: dict(loaded)}
     try:
         await working_memory.merge(tx, call.address.tenant_id, call.address.conversation_id, kept)

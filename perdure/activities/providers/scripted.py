@@ -1,24 +1,24 @@
 r"""The rules of a scripted model, as an app writes them in its agent's YAML under `script:`.
 
-    tokens_per_second: 50          # 0 means at once
-    rules:                         # the first that matches answers
-      - name: refused              # every rule has a name; errors say it
+    tokens_per_second: 50          # 0: no delay
+    rules:                         # the first rule that matches answers
+      - name: refused              # required; errors name it
         note: 'rejected'           # regular expression on the newest system note of this turn
         say: 'I did not do it.'
       - name: book
         when: '^Book room (?P<room>\d+)'  # regular expression on the latest user message
-        offers: book               # only where this tool (or all of a list) is offered
+        offers: book               # only if this tool (or all of a list) is offered
         call: {tool: book, args: {room: '{room:int}'}}   # one or a list
       - name: booked as changed
         after: {tool: book, edited: true, contains: {ok: true}}   # the newest message is this tool's result
         say: 'A reviewer chose room {result.room}.'
       - name: booked
-        after: {tool: book, contains: {ok: true}}        # with `edited` left out, of either kind
+        after: {tool: book, contains: {ok: true}}        # without `edited`: edited or not
         say: 'Room {result.room} is yours.'
     fallback: 'I can book a room.'
 
-A rule answers what is newest: a tool's result needs a rule with `after`, a system note one with `note`, else the
-rule has neither. So a script cannot ask for the same call again and again because its answer was not foreseen.
+A rule answers the newest message. For a tool's result it needs `after`, for a system note `note`; for a user message it
+has neither. So a script cannot request the same call repeatedly because its result was not foreseen.
 """
 
 import asyncio
@@ -50,9 +50,10 @@ from perdure.core.agents.prompts import Told, inside
 from perdure.core.budgets import Bound
 from perdure.core.text import estimated_tokens
 
-# --- The little template language of a script: `{name}`, `{name:int}`, `{result.field}`, `{results.0.field}`, `{{`.
-# Names are the named groups of the rule's patterns, `message` (the user's whole text) and `note` (the whole note).
-# A text that is nothing but one placeholder gives the value itself, so that arguments keep their types.
+# --- The template language of a script: `{name}`, `{name:int}`, `{result.field}`, `{results.0.field}`, `{{`.
+#
+# Names are the named groups of the rule's patterns, `message` (the user's whole text) and `note` (the whole note). A
+# text that is only one placeholder returns the value itself, so that arguments keep their types.
 
 _PIECE = re.compile(r"(\{\{|\}\})|\{([^{}]*)\}|([{}])")
 _NAME = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<path>(\.\w+)*)(:(?P<type>\w+))?")
@@ -61,13 +62,13 @@ _TYPES: dict[str, Callable[[str], JsonValue]] = {"str": str, "int": int, "float"
 
 
 class Missing(ValueError):
-    """A placeholder has no value: no such field, or a group that took no part in the match."""
+    """A placeholder has no value: the field does not exist, or its group took no part in the match."""
 
 
 def placeholders(template: str) -> Iterator[tuple[str, bool]]:
-    """Every name in `template`, and whether it has a path.
+    """Yields every name in `template`, and whether it has a path.
 
-    Raises: ValueError where the template cannot be read.
+    Raises: ValueError if the template cannot be parsed.
     """
     for piece in _PIECE.finditer(template):
         if piece[3]:
@@ -80,9 +81,9 @@ def placeholders(template: str) -> Iterator[tuple[str, bool]]:
 
 
 def fill(template: str, values: Mapping[str, Any]) -> JsonValue:
-    """`template` with its placeholders filled; the value itself where it is one placeholder and nothing else.
+    """Returns `template` with its placeholders filled. If it is a single placeholder, returns the value itself.
 
-    Raises: ValueError (Missing) where a value is absent or is not of the type asked for.
+    Raises: ValueError (Missing) if a value is absent or cannot be converted to the requested type.
     """
     whole = _PIECE.fullmatch(template)
     if whole is not None and whole[2] is not None:
@@ -91,12 +92,12 @@ def fill(template: str, values: Mapping[str, Any]) -> JsonValue:
 
 
 def fill_text(template: str, values: Mapping[str, Any]) -> str:
-    """`template` as text; an absent group is empty."""
+    """Returns the filled `template` as text. An absent group becomes an empty text."""
     return _as_text(fill(template, values)) if template else ""
 
 
 def fill_arguments(value: JsonValue, values: Mapping[str, Any]) -> JsonValue:
-    """`value` with every text in it filled; an argument whose only placeholder is an absent group is left out."""
+    """Returns `value` with every text in it filled. Omits an argument whose only placeholder is an absent group."""
     if isinstance(value, str):
         return fill(value, values)
     if isinstance(value, list):
@@ -125,9 +126,9 @@ def _value(placeholder: str, values: Mapping[str, Any]) -> JsonValue:
 
 
 def field_at(value: Any, path: Sequence[str]) -> JsonValue:
-    """The field of a JSON value at `path`; a number is a place in a list.
+    """Returns the field of a JSON value at `path`. A number is an index of a list.
 
-    Raises: Missing where there is none.
+    Raises: Missing if the field does not exist.
     """
     for step in path:
         if isinstance(value, Mapping) and step in value:
@@ -147,7 +148,6 @@ def _as_text(value: JsonValue) -> str:
 
 
 def _several(value: Any) -> Any:
-    """One or many, as a tuple."""
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
@@ -160,34 +160,35 @@ class _Strict(Frozen):
 
 
 class AfterTool(_Strict):
-    """The newest message is a result of `tool`, and looks like this."""
+    """A condition: the newest message is a result of `tool` with these properties."""
 
     tool: str
     status: JsonValue = None
-    """Equal to the result's field `status`."""
+    """The value that the result's field `status` must equal."""
     contains: str | dict[str, JsonValue] = ""
-    """A text that is somewhere in what was told, or fields (dotted) of the result with the values they must have."""
+    """A text that the tool message must contain, or dotted fields of the result with their required values."""
     edited: bool | None = None
-    """Whether a reviewer changed the call before it ran; None for either. The result is the tool's own in any case."""
+    """True if a reviewer must have edited the call before it ran, False if not, None for both. It does not change the
+    result that is matched: the tool's own."""
 
 
 class ScriptedCall(_Strict):
-    """A call to ask for."""
+    """A call that the model requests."""
 
     tool: str
     args: dict[str, JsonValue] = {}
-    """Texts in it, however deep, are templates."""
+    """The arguments. All texts in them, at any depth, are templates."""
 
 
 class Rule(_Strict):
-    """When to answer, and what."""
+    """Conditions, and the answer if they match."""
 
     name: str = Field(min_length=1)
     when: str | None = None
     note: str | None = None
     form: str = ""
-    """The name of the object that is asked for, which `say` then writes as JSON; empty for words. With a form a note of
-    the system is matched only where `note` says so."""
+    """The name of the requested output object, which `say` then writes as JSON; empty for plain text. With a form, a
+    system note is matched only if `note` is set."""
     after: Annotated[AfterTool | None, BeforeValidator(_after)] = None
     offers: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()
     call: Annotated[tuple[ScriptedCall, ...], BeforeValidator(_several)] = ()
@@ -224,7 +225,7 @@ class Rule(_Strict):
 
 
 class Price(_Strict):
-    """Dollars for a million tokens."""
+    """Dollars per million tokens."""
 
     input: float = Field(ge=0, allow_inf_nan=False)
     output: float = Field(ge=0, allow_inf_nan=False)
@@ -235,11 +236,11 @@ class Script(_Strict):
 
     rules: Annotated[tuple[Rule, ...], BeforeValidator(_several)] = ()
     fallback: str = Field(default="I have no rule for that.", min_length=1)
-    """Said as it stands where no rule matches."""
+    """The answer if no rule matches. It is not a template."""
     tokens_per_second: float = Field(default=50.0, ge=0, allow_inf_nan=False)
-    """0 means at once."""
+    """The speed of the answer; 0 means no delay."""
     price_per_million: Price | None = None
-    """None: costs nothing."""
+    """The price of the model; None means free."""
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
@@ -250,7 +251,7 @@ class Script(_Strict):
 
 
 def read_script(mapping: dict[str, JsonValue] | None) -> Script:
-    """The script in an agent's definition; none at all still echoes and has its fallback.
+    """Parses the script in an agent's definition. Without one, the model still supports `/echo` and the fallback.
 
     Raises: CallerError (bad_script), which names the rule and the field.
     """
@@ -282,37 +283,37 @@ def _texts(value: JsonValue) -> Iterator[str]:
             yield from _texts(item)
 
 
-# --- The scripted model: same input, same output, always.
-# It reads the user's text, the results so far and the offers.
+# --- The scripted model: the same input always gives the same output.
 #
-# `/echo ` comes before every rule. A token is a word; what a call asks for counts four characters a token, and so does
-# the input. No random number, no clock but for the pace.
+# It reads the user's text, the results so far and the offered tools. `/echo ` takes precedence over every rule. A token
+# of the answer is a word. Arguments of calls and the input count four characters a token. It uses no random numbers,
+# and the clock only for the speed.
 
 ECHO = "/echo "
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """A tool message, its content parsed where it is JSON."""
+    """A tool message, with its content parsed if it is JSON."""
 
     tool: str
     text: str
-    """All that was told."""
+    """The whole content of the message."""
     value: JsonValue
-    """The tool's own result, whatever was said around it."""
+    """The tool's own result, without the text around it."""
     edited: bool = False
-    """A reviewer changed the call before it ran."""
+    """True if a reviewer edited the call before it ran."""
 
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """What a rule looks at."""
+    """The newest messages, which rules are matched against."""
 
     user_text: str
     note: str | None
     """The newest system message of this turn."""
     results: tuple[ToolResult, ...]
-    """Of the latest round, where nothing but notes came after it."""
+    """The results of the latest round, if only notes followed them."""
     is_result: bool
     is_note: bool
 
@@ -324,24 +325,24 @@ class ScriptedProvider:
         self._script = script
 
     def most(self, request: ProviderRequest) -> Bound:
-        """What it will say is known; the input is bounded as for every model."""
+        """Returns the most that the request can use. The output is known; the input is bounded as for every model."""
         try:
             words, calls = _answer(self._script, request)
         except PerdureError:
-            words, calls = [], ()  # it will fail before it says a word
+            words, calls = [], ()  # the request will fail before the first word
         usage = self._usage(request, len(words), calls)
         spare = most_input_tokens(request) - usage.input_tokens
         price = self._script.price_per_million
         return Bound(usage.tokens + spare, usage.cost_microusd + (math.ceil(spare * price.input) if price else 0))
 
     def cost_microusd(self, model: str, usage: Usage) -> int:
-        """By the script's own price."""
+        """Returns the cost by the script's own price."""
         price = self._script.price_per_million
-        # Dollars a million tokens are micro-dollars a token.
+        # Dollars per million tokens are micro-dollars per token.
         return math.ceil(usage.input_tokens * price.input + usage.output_tokens * price.output) if price else 0
 
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
-        """The words of the answer at the script's pace, then its calls."""
+        """Yields the words of the answer at the script's speed, then its calls."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         words, calls = _answer(self._script, request)
@@ -401,7 +402,7 @@ def _say_and_call(
 
 
 def matched(rule: Rule, newest: Newest, offered: set[str]) -> dict[str, str | None] | None:
-    """The named groups of `rule`'s patterns, or None where it does not answer what is newest."""
+    """Returns the named groups of `rule`'s patterns, or None if the rule does not match the newest messages."""
     if not offered.issuperset(rule.offers):
         return None
     if rule.after is not None:
@@ -440,7 +441,7 @@ def _field(value: JsonValue, path: str) -> JsonValue:
 
 
 def newest_of(messages: Sequence[Mapping[str, JsonValue]]) -> Newest:
-    """What is new since the latest user message."""
+    """Returns the messages since the latest user message, in the form that rules need."""
     start = max((place for place, message in enumerate(messages) if message.get("role") == "user"), default=-1)
     turn = messages[start + 1 :]
     names = _call_names(messages)
@@ -461,7 +462,7 @@ def newest_of(messages: Sequence[Mapping[str, JsonValue]]) -> Newest:
 
 
 def _call_names(messages: Sequence[Mapping[str, JsonValue]]) -> dict[str, str]:
-    """Tool names by call id; the latest message that has an id decides."""
+    """Returns tool names by call id. If an id occurs more than once, the latest message counts."""
     names: dict[str, str] = {}
     for message in messages:
         calls = message.get("tool_calls")
@@ -482,13 +483,12 @@ def _result(message: Mapping[str, JsonValue], names: Mapping[str, str]) -> ToolR
 
 
 def _name_of(holder: Mapping[str, JsonValue]) -> str:
-    """The function name in a tool schema or a tool call."""
     function = holder.get("function")
     return str(function.get("name")) if isinstance(function, dict) else ""
 
 
 def _text(message: Mapping[str, JsonValue]) -> str:
-    """The text of a message; of several parts, the text parts joined."""
+    """Returns the text of a message; several text parts are joined."""
     content = message.get("content")
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
@@ -497,5 +497,5 @@ def _text(message: Mapping[str, JsonValue]) -> str:
 
 
 def split_words(text: str) -> list[str]:
-    """`text` cut into as many pieces as it has words; joined they are the text again."""
+    """Splits `text` into one piece per word. The pieces joined are the original text."""
     return re.findall(r"\A\s*\S+\s*|\S+\s*", text)

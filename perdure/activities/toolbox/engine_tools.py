@@ -1,4 +1,4 @@
-"""The tools that come with the engine: an agent names those it wants; `CORE_ALWAYS` are always offered."""
+"""The tools of the engine. An agent names the ones that it uses; `CORE_ALWAYS` are offered by default."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, cast
@@ -32,8 +32,7 @@ from perdure.store.memory.documents import CONVENTIONS, UNSAFE, Basis, Draft, Wr
 from perdure.store.memory.promotions import Target
 from perdure.store.memory.search import Document, Question, hold, note, search, shown, tell
 
-# --- The platform's core tools (S0-41): resolve an entity, assemble its context, create one.
-# They know no domain.
+# --- Core tools of the platform: resolve an entity, assemble its context, create one. They know no domain.
 
 FAILED = "consecutive_failed_resolves"
 
@@ -97,9 +96,9 @@ async def create_entity(
 
 
 CORE_ALWAYS = (entity_resolve, context_assemble)
-"""Offered to every agent that does not say `core_tools: false`."""
+"""Offered to every agent, except with `core_tools: false`."""
 CORE_BY_NAME = {each.card.name: each for each in (entity_resolve, context_assemble, create_entity)}
-"""An agent may name these in its tools."""
+"""The core tools that an agent can name in its `tools`."""
 
 
 def _shown(entity: entities.Entity) -> dict[str, JsonValue]:
@@ -109,39 +108,39 @@ def _shown(entity: entities.Entity) -> dict[str, JsonValue]:
 def _transaction(context: ToolContext) -> Connection:
     if context.transaction is None:
         raise ToolRefused("this tool needs the database and got none")
-    return cast(Connection, context.transaction)  # the engine hands in its own connection
+    return cast(Connection, context.transaction)  # the engine passes its own connection
 
 
-# --- One call of a memory tool: whose it is, and how it ends, with its usage rows and events.
+# --- Shared parts of the memory tools: the turn's rights, results, usage rows and events
 
 Told = tuple[str, dict[str, JsonValue]]
 """Kind and data of an event of the call."""
 
 
 def transaction(context: ToolContext) -> Connection:
-    """The transaction that the call commits in.
+    """Returns the transaction that the call commits in.
 
-    Raises: ToolRefused where there is none, or memory is switched off.
+    Raises: ToolRefused if there is none, or if memory is disabled.
     """
     if not context.memory.enabled:
         raise ToolRefused("document memory is switched off here")
     if context.transaction is None:
         raise ToolRefused("this tool needs the database and got none")
-    return cast(Connection, context.transaction)  # the engine hands in its own connection
+    return cast(Connection, context.transaction)  # the engine passes its own connection
 
 
 def writer_of(context: ToolContext) -> Writer:
-    """The agent, for the user of its turn; it has none of the user's roles."""
+    """Returns the writer: the agent on behalf of its turn's user. It has none of the user's roles."""
     return Writer(context.user_id, is_agent=True)
 
 
 def basis_of(context: ToolContext, evidence_summary: str, source_refs: Sequence[str]) -> Basis:
-    """What a version rests on, and this call."""
+    """Returns the evidence of a version, and the call that writes it."""
     return Basis(evidence_summary, list(source_refs), context.turn_id, context.call_id)
 
 
 async def document_of(context: ToolContext, document_id: str, *, lock: bool = False) -> Document:
-    """The document as this turn may see it: those of other conversations are not there.
+    """Returns the document if this turn can access it. Documents of other conversations are not found.
 
     Raises: CallerError 404 `document_not_found`.
     """
@@ -153,7 +152,7 @@ async def document_of(context: ToolContext, document_id: str, *, lock: bool = Fa
 
 
 def facts(document: Document) -> dict[str, JsonValue]:
-    """What a model is told of a document beside its content."""
+    """Returns what a model receives about a document besides its content."""
     return {
         **document.ref.model_dump(mode="json"),
         "scope": document.scope.value,
@@ -164,7 +163,7 @@ def facts(document: Document) -> dict[str, JsonValue]:
 
 
 async def close(context: ToolContext, use: Use | None, versions: Iterable[str], events: Sequence[Told]) -> None:
-    """The usage rows and events of the call: the last that it writes, under the turn's lock."""
+    """Writes the usage rows and events of the call. They are its last writes, and they hold the turn's lock."""
     tx, address = transaction(context), _address(context)
     await hold(tx, context.turn_id)
     if use is not None:
@@ -173,7 +172,7 @@ async def close(context: ToolContext, use: Use | None, versions: Iterable[str], 
 
 
 async def created(context: ToolContext, written: Written) -> ToolResult:
-    """The answer to a call that has written a version."""
+    """Returns the result of a call that has written a version."""
     told: dict[str, JsonValue] = {
         **written.ref.model_dump(mode="json"),
         "scope": written.scope.value,
@@ -190,9 +189,9 @@ async def created(context: ToolContext, written: Written) -> ToolResult:
 
 
 async def blocked(context: ToolContext, error: CallerError, about: dict[str, JsonValue]) -> ToolResult:
-    """The answer to a call that was refused: nothing is written but what tells of it.
+    """Returns the result of a rejected call. Only the events about the rejection are written.
 
-    A path that may hold what must not be remembered is not told.
+    If the path itself may contain forbidden text, it is left out of the events.
     """
     if error.code in (UNSAFE, "path_invalid"):
         about = {name: value for name, value in about.items() if name != "path"}
@@ -207,7 +206,7 @@ async def blocked(context: ToolContext, error: CallerError, about: dict[str, Jso
 
 
 def told_no(error: CallerError) -> ToolResult:
-    """A refusal in words for the model."""
+    """Returns a rejection as a result for the model."""
     output: dict[str, JsonValue] = {"status": "refused", "code": error.code, "message": error.message}
     return ToolResult(output | {"details": cast(JsonValue, error.details)} if error.details else output)
 
@@ -227,11 +226,12 @@ def _address(context: ToolContext) -> TurnAddress:
     return TurnAddress(tenant_id=context.tenant_id, conversation_id=context.conversation_id, turn_id=context.turn_id)
 
 
-# --- The memory tools (S2-42): an agent searches, reads and keeps documents, for the user of its turn and nobody else.
-# Whose documents they are comes from the turn. A model that names a user, a conversation or a run is not refused: what
-# it names is dropped before the tool sees it. All of them are `local`: what they write, their usage rows and their
-# events commit with the ledger row, once. A refusal is an answer and not an exception, since the events that tell of it
-# would go back with the transaction.
+# --- Memory tools: an agent searches, reads and stores documents for the user of its turn only. The owner of the
+# documents comes from the turn. If a model names a user, a conversation or a run, that argument is dropped before the
+# tool runs; the call is not rejected.
+#
+# All of these tools are `local`: their writes, usage rows and events commit once, with the ledger row. A rejection is a
+# result, not an exception, because an exception would roll back the events about it.
 
 GIVEN_BY_THE_SERVER = ("user_id", "conversation_id", "run_id", "turn_id", "tenant_id")
 TOOLSET = "memory"
@@ -246,7 +246,7 @@ Sources = Annotated[tuple[str, ...], Field(max_length=20)]
 
 
 class Replacement(BaseModel):
-    """A text that stands there exactly once, and what comes in its place."""
+    """A text that occurs exactly once, and its replacement."""
 
     find: Annotated[str, Field(min_length=1)]
     replace: str
@@ -400,15 +400,15 @@ async def memory_propose_promotion(
 
 
 class _OfTheServer(Parameters):
-    """Parameters that drop what the server knows better."""
+    """Parameters that drop the ids that the server sets."""
 
     def bind(self, args: Mapping[str, object]) -> dict[str, object]:
-        """The call without the ids that a model named."""
+        """Binds the arguments without the ids that a model named."""
         return super().bind({name: value for name, value in args.items() if name not in GIVEN_BY_THE_SERVER})
 
 
 def _as_memory_tool(made: Tool, toolset: str) -> Tool:
-    """A tool whose schema lets those ids pass, and which drops them."""
+    """Returns the tool with a schema that accepts those ids; the tool drops them."""
     parameters = _OfTheServer(
         made.parameters.schema, made.parameters.context_name, made.parameters.model, made.parameters.names
     )
@@ -419,12 +419,12 @@ def _as_memory_tool(made: Tool, toolset: str) -> Tool:
 
 
 MEMORY_READS = tuple(_as_memory_tool(each, "") for each in (memory_search, memory_read, memory_list, memory_history))
-"""Offered in every turn of an agent that has them (S2-19)."""
+"""Offered in every turn of an agent that has them."""
 MEMORY_WRITES = tuple(
     _as_memory_tool(each, TOOLSET) for each in (memory_remember, memory_patch, memory_propose_promotion)
 )
-"""Of the toolset `memory`: offered where a turn has loaded it."""
+"""The tools of the toolset `memory`; offered if a turn has loaded it."""
 MEMORY_BY_NAME = {each.card.name: each for each in (*MEMORY_READS, *MEMORY_WRITES)}
 
 ENGINE_TOOLS = {**CORE_BY_NAME, **MEMORY_BY_NAME}
-"""By name."""
+"""All tools of the engine, by name."""

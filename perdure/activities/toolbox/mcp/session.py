@@ -1,9 +1,11 @@
-"""One long-lived session with an MCP server: opened at the first need, and again after its death.
+"""A long-lived session with an MCP server, opened on first use and reopened after the connection ends.
 
-A task of its own holds the connection open, since the library wants it entered and left by the same one; any number
-of calls go over it at once. A call that did not come back in time makes the session suspect: before the next one the
-server must list its tools, or it is started anew, once no other call is under way: many servers answer one request
-after the other, and list nothing during a long one.
+A separate task holds the connection open, because the library requires that the same task enters and leaves it. Any
+number of calls share the connection concurrently.
+
+A call that did not return in time makes the session suspect. Before the next call, the server must list its tools;
+otherwise it is restarted. The restart waits until no other call is open: many servers answer one request at a time and
+cannot list tools during a long call.
 """
 
 import asyncio
@@ -43,33 +45,34 @@ from perdure.core.json_schema import answer_fault
 from perdure.core.text import clean
 
 LISTING_SECONDS = 60.0
-"""A list of tools that is older is asked for again before a call, so that a changed tool is noticed."""
+"""A list of tools that is older is fetched again before a call, so that a changed tool is noticed."""
 _LEAVE_SECONDS = 5.0
 _ANSWER: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
 _log = structlog.get_logger(__name__)
-# It logs what it cannot read, word for word, and a server's words may hold anything.
+# The library logs messages that it cannot parse verbatim, and a server's messages can contain anything.
 logging.getLogger("mcp").setLevel(logging.CRITICAL)
 
 SecretOf = Callable[[str], str | None]
 Met = Callable[[str], Awaitable[None]]
-"""Is told how the server was met: why it could not be used, empty where it answered."""
+"""Called after each attempt to reach the server: with the reason if it could not be used, or an empty text if it
+answered."""
 
 
 async def _untold(_: str) -> None:
-    """Nobody wants to know."""
+    """Ignores the report."""
 
 
 class Unreachable(Exception):
-    """The server could not be started, reached or asked for its tools; nothing was sent."""
+    """The server could not be started or reached, or did not list its tools. Nothing was sent."""
 
 
 class MissingSecret(Exception):
-    """A credential that the server needs is not set where tools run."""
+    """A secret that the server needs is not set on the worker that runs tools."""
 
 
 @dataclass(slots=True)
 class Connection:
-    """A session while it lasts: what the server offers, and the way to call it."""
+    """An open session: the server's tools, and the way to call them."""
 
     client: Client
     wire: Wire
@@ -80,15 +83,15 @@ class Connection:
 
     @property
     def alive(self) -> bool:
-        """Whether calls can go over it."""
+        """Returns whether calls can use the connection."""
         return not self.keeper.done() and not self.wire.ended.is_set()
 
     async def call(
         self, tool: str, args: Mapping[str, Any], meta: Mapping[str, Any]
     ) -> tuple[CallToolResult | InputRequiredResult | MCPError | ValueError, Note]:
-        """One call and what the wire knows of it. An answer that is none of the protocol is returned as the error.
+        """Sends one call. Returns its answer, and what the wire recorded about it.
 
-        A cancelled call tells the server so.
+        An answer that breaks the protocol is returned as the error. If the call is cancelled, the server is notified.
         """
         token, note = token_hex(8), Note()
         self.wire.notes[token] = note
@@ -96,7 +99,7 @@ class Connection:
             params=CallToolRequestParams(name=tool, arguments=dict(args), _meta={**meta, ATTEMPT: token})
         )
         try:
-            # Past `call_tool`, which holds a result against the output schema and raises after the effect was made.
+            # `call_tool` would check the result against the output schema and raise after the effect was made.
             return await self.client.session.send_request(asked, _ANSWER), note
         except (MCPError, ValueError) as error:
             return error, note
@@ -109,24 +112,24 @@ class Connection:
 
 @dataclass(slots=True)
 class McpSession:
-    """The session with one server of an app."""
+    """The session with one MCP server of an app."""
 
     server: McpServer
     folder: Path
-    """The app's; a command is started there."""
+    """The app's folder; a command is started there."""
     home: Path
-    """The server's own, for its data; made when it is needed."""
+    """The server's own data folder; created when needed."""
     secret_of: SecretOf
     met: Met = _untold
     outbound: Outbound = field(default_factory=Outbound)
-    """What it may reach beside the address that its file names."""
+    """The addresses that it can reach, besides the one that its file names."""
     _open: Connection | None = field(default=None, init=False)
     _opening: asyncio.Task[Connection] | None = field(default=None, init=False)
 
     async def connection(self) -> Connection:
-        """A connection that lives, with a list of tools that is no older than `LISTING_SECONDS`.
+        """Returns an open connection with a list of tools that is at most `LISTING_SECONDS` old.
 
-        Cancelling it does not cancel the opening: the next caller finds it under way, or done.
+        If this call is cancelled, the opening continues. The next caller finds it in progress or complete.
 
         Raises: Unreachable; MissingSecret.
         """
@@ -139,7 +142,7 @@ class McpSession:
         return await asyncio.shield(self._opening)
 
     async def close(self) -> None:
-        """End it; a server that was started is ended too."""
+        """Closes the session. A server that was started as a process is stopped too."""
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait({self._opening})
@@ -151,7 +154,7 @@ class McpSession:
         return session.suspect or asyncio.get_running_loop().time() - session.listed_at > LISTING_SECONDS
 
     async def _refreshed(self) -> Connection:
-        """The session, renewed, and word of how the server was met.
+        """Renews the session and reports the result to `met`.
 
         Raises: Unreachable; MissingSecret.
         """
@@ -164,7 +167,8 @@ class McpSession:
         return found
 
     async def _renewed(self) -> Connection:
-        """The session with a fresh list; a new one where the old one does not answer and does nothing else.
+        """Returns the session with a fresh list of tools. Opens a new one if the old one does not answer and has no
+        open calls.
 
         Raises: Unreachable; MissingSecret.
         """
@@ -174,7 +178,7 @@ class McpSession:
                 session.offer = await self._listing(session.client)
             except Unreachable:
                 _log.warning("mcp_server_silent", server=self.server.name, calls=len(session.wire.notes))
-                if session.wire.notes:  # it is busy with calls that still have time: ending it would lose them
+                if session.wire.notes:  # open calls still have time; a restart would lose them
                     raise
             else:
                 session.listed_at, session.suspect = asyncio.get_running_loop().time(), False
@@ -210,8 +214,11 @@ class McpSession:
         return Connection(client, wire, keeper, offer, asyncio.get_running_loop().time())
 
     async def _listing(self, client: Client) -> Offer:
-        """What the server has now. Where it lists what it listed before, nothing of it is looked through again; else on
-        a thread: its schemas are as many and as large as it likes."""
+        """Returns what the server offers now.
+
+        An unchanged list is not checked again. A changed one is checked on a thread, because its schemas have no limit
+        in number or size.
+        """
         try:
             listed = tuple(await asyncio.wait_for(listed_tools(client.session), self.server.start_seconds))
             if self._open is not None and self._open.offer.listed == listed:
@@ -222,7 +229,7 @@ class McpSession:
             raise Unreachable(why) from error
 
     def _streams(self, wire: Wire) -> Any:
-        """Its transport, with credentials in place.
+        """Returns the server's transport, with secrets filled in.
 
         Raises: MissingSecret.
         """
@@ -255,21 +262,21 @@ class McpSession:
 
 
 def _first(error: BaseException) -> BaseException:
-    """What went wrong: the library's own tasks hand it on in groups, whose name says nothing."""
+    """Returns the first cause. The library's tasks raise groups, whose name is not useful."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 async def _keep(streams: Any, wire: Wire, began: asyncio.Future[Client]) -> None:
-    """Hold the connection open until it ends, or shall."""
+    """Holds the connection open until it ends or is asked to end."""
     try:
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(Client(streams, cache=None))
             if not began.done():
                 began.set_result(client)
             await wire.ended.wait()
-    except Exception as error:  # whatever ends a connection; calls under way are told by the library
+    except Exception as error:  # any end of the connection; the library ends the open calls
         if not began.done():
             began.set_exception(error)
     finally:
@@ -279,7 +286,7 @@ async def _keep(streams: Any, wire: Wire, began: asyncio.Future[Client]) -> None
 
 
 async def _left(wire: Wire, keeper: asyncio.Task[None]) -> None:
-    """The connection is over when this returns."""
+    """Closes the connection and waits until it has ended."""
     wire.ended.set()
     _, waiting = await asyncio.wait({keeper}, timeout=_LEAVE_SECONDS)
     if waiting:
@@ -287,13 +294,13 @@ async def _left(wire: Wire, keeper: asyncio.Task[None]) -> None:
         await asyncio.wait({keeper}, timeout=_LEAVE_SECONDS)
 
 
-# --- What a server's answer is for the model: bounded, storable, and without anything that is not text.
-# An answer has blocks of content and, often, the same once more as structured content, which is what code can use:
-# where it is there, it is the result. Images, audio and binary resources are described, never handed on.
+# --- Results for the model: bounded, storable and text only. An answer has content blocks and often repeats them as
+# structured content. Structured content is used if present, because code can read it. Images, audio and binary
+# resources are described and never passed on.
 
 MOST_CHARACTERS = 48 * 1024
-"""Of one answer, below what a tool message may hold (perdure/activities/tool_execution.py), so that the cut is told
-where it is."""
+"""The limit of one answer. It is below the limit of a tool message (perdure/activities/tool_execution.py), so that the
+cut is marked where it happens."""
 MOST_ERROR_CHARACTERS = 2_000
 MOST_BLOCKS = 100
 _MOST_DEPTH = 64
@@ -301,7 +308,7 @@ _NAME_CHARACTERS = 300
 
 
 def output_of(answer: CallToolResult) -> JsonValue:
-    """The result that the model reads: structured content, else the text, else what the blocks are."""
+    """Returns the result that the model reads: structured content, else the text, else a description of the blocks."""
     others = [each for each in answer.content if not isinstance(each, TextContent)]
     structured = answer.structured_content
     if structured is not None and not others and _fits(structured):
@@ -319,16 +326,18 @@ def output_of(answer: CallToolResult) -> JsonValue:
 
 
 async def misfit_of(answer: CallToolResult, schema: Mapping[str, JsonValue] | None) -> str | None:
-    """How structured content breaks the output schema that its own server gave with the tool; None where it fits, where
-    there is no such schema or no such content, or where it is cut anyway."""
+    """Returns how structured content violates the output schema that the server gave with the tool.
+
+    Returns None if it is valid, if the schema or the content is missing, or if the content is cut anyway.
+    """
     structured = answer.structured_content
     if schema is None or structured is None or not _fits(structured):
         return None
-    return await asyncio.to_thread(answer_fault, structured, schema)  # a long one takes the validator seconds
+    return await asyncio.to_thread(answer_fault, structured, schema)  # the validator can need seconds for a long answer
 
 
 def error_of(answer: CallToolResult) -> str:
-    """What the tool says went wrong."""
+    """Returns the tool's own error text."""
     told = _cut(_text(answer).strip(), MOST_ERROR_CHARACTERS)
     return told or "the tool failed and did not say why"
 
@@ -353,7 +362,7 @@ def _block(block: object, most: int) -> JsonValue:
 
 
 def _described(kind: str, mime_type: str | None, base64: str) -> dict[str, JsonValue]:
-    """What is known of binary content without looking into it; the bytes are counted from their base64 form."""
+    """Describes binary content without decoding it. The number of bytes is computed from the base64 form."""
     size = len(base64) * 3 // 4 - base64[-2:].count("=")
     digest = sha256(base64.encode(errors="replace")).hexdigest()[:16]
     return {
@@ -374,12 +383,12 @@ def _cut(text: str, most: int) -> str:
 
 
 def _fits(structured: Mapping[str, Any]) -> bool:
-    """Whether it may be handed on whole: neither too large nor too deep to be read again."""
+    """Returns whether the content is small and shallow enough to be passed on whole and parsed again."""
     if _deep(structured, 0):
         return False
     try:
         return len(canonical_json(structured)) <= MOST_CHARACTERS
-    except ValueError:  # NaN, infinities: made storable where the result is recorded, but here not measurable
+    except ValueError:  # NaN or infinity: the recorded result is made storable later, but it cannot be measured here
         return len(repr(structured)) <= MOST_CHARACTERS
 
 

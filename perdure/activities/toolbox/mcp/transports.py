@@ -1,8 +1,10 @@
-"""A server over streamable HTTP: the library's transport over a client of ours, which notes each call, is bounded, and
-reaches the server only by the rules of outgoing requests (perdure/egress/).
+"""Transports to MCP servers: streamable HTTP and child processes.
 
-A request that fails becomes an answer with a status, never an exception: an exception would end the library's
-connection, and with it every other call that is under way on it.
+HTTP uses the library's transport over a client of Perdure. That client records each call, limits sizes, and reaches the
+server only by the rules of outgoing requests (perdure/egress/).
+
+A failed HTTP request becomes an answer with a status, never an exception. An exception would end the library's
+connection, and with it every other open call.
 """
 
 import asyncio
@@ -29,46 +31,45 @@ from perdure.core.egress import Outbound
 from perdure.egress import AnswerWithheld, Call, EgressRefused, calling
 from perdure.egress.httpx2_transport import Transport2
 
-# --- What is known of the calls of one connection to an MCP server: whether they went out, and how they came back.
-# The library tells a call that never left from one that was lost only in part, and an `opaque` tool lives on exactly
-# that difference. So both transports note each call here, by a token that it carries in its `_meta`: no note, nothing
-# sent.
+# --- Records of the calls of one connection: whether each was sent, and how it came back. The library distinguishes
+# only partly between a call that was never sent and one that was lost. For an `opaque` tool that difference decides.
+# Both transports therefore record each call here, by a token in its `_meta`. Without a note, nothing was sent.
 
 ATTEMPT = "perdure/attempt"
-"""In a call's `_meta`: the token of this try, which means nothing to the server."""
+"""The field of a call's `_meta` with the token of this attempt. It has no meaning for the server."""
 MOST_MESSAGE_BYTES = 16 * 1024 * 1024
-"""The largest line of a program and the largest event of a stream that is read; a larger one ends the call that it
-answers. An answer over HTTP has a limit of its own (PERDURE_ANSWER_BYTES)."""
+"""The largest line of a process and the largest event of a stream that is read. A larger one ends the call that it
+answers. Answers over HTTP have a separate limit (PERDURE_ANSWER_BYTES)."""
 
 
 @dataclass(slots=True)
 class Note:
-    """One call on the wire."""
+    """The record of one call on the wire."""
 
     sent: bool = False
-    """Something of it may have reached the server."""
+    """True if any part of the call may have reached the server."""
     status: int | None = None
-    """The HTTP status of the answer, where there was one."""
+    """The HTTP status of the answer, if there was one."""
     retry_after_seconds: float | None = None
     lost: bool = False
-    """It went out and the connection broke off before an answer began."""
+    """True if the call was sent and the connection broke before an answer began."""
     too_large: bool = False
-    """The answer was cut off: it has more bytes than are read, or an encoding that is not unpacked here."""
+    """True if the answer was cut off: it exceeds the limit, or its encoding is not supported here."""
 
 
 @dataclass(slots=True)
 class Wire:
-    """One connection."""
+    """The state of one connection."""
 
     notes: dict[str, Note] = field(default_factory=dict)
-    """By token, for as long as the call is under way."""
+    """Notes of the open calls, by token."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the connection is over, or shall be."""
+    """Set when the connection has ended or must end."""
     refused: str = ""
-    """Why the rules of outgoing requests forbid to reach the server, if they do."""
+    """The rule of outgoing requests that forbids this server; empty if it is allowed."""
 
     def note(self, message: Mapping[str, Any]) -> Note | None:
-        """The note of the call that this message is, if it is one."""
+        """Returns the note of the call in this message, or None if the message is not a recorded call."""
         params = message.get("params")
         meta = params.get("_meta") if isinstance(params, Mapping) else None
         token = meta.get(ATTEMPT) if isinstance(meta, Mapping) else None
@@ -78,15 +79,15 @@ class Wire:
 _CONNECT_SECONDS = 5.0
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 _BAD_GATEWAY = 502
-"""Stands for a request that got no answer."""
+"""The status for a request that got no answer."""
 _ENDLESS = 2**62
-"""Bytes of the stream of what a server says unasked: it is open for as long as the session."""
+"""Byte limit of the stream for messages that no call requested. It stays open for the whole session."""
 
 
 @asynccontextmanager
 async def http_streams(url: str, headers: Mapping[str, str], wire: Wire, outbound: Outbound) -> AsyncIterator[Any]:
-    """The two streams that the library's client speaks on. An answer has `answer_bytes` of `outbound` at most."""
-    # A call's own time-out bounds reading; an answer may be a stream that stays open for as long as the call runs.
+    """Opens the two streams of the library's client. The limit of an answer is `answer_bytes` of `outbound`."""
+    # No read timeout: each call has its own, and an answer can be a stream that stays open during the call.
     timeout = httpx2.Timeout(None, connect=_CONNECT_SECONDS, write=_CONNECT_SECONDS, pool=_CONNECT_SECONDS)
     plain = {**headers, "accept-encoding": "identity"}
     transport = _Noting(wire, outbound)
@@ -96,7 +97,7 @@ async def http_streams(url: str, headers: Mapping[str, str], wire: Wire, outboun
 
 
 class _Noting(httpx2.AsyncBaseTransport):
-    """Requests as they go out and what comes back."""
+    """A transport that records requests and their answers."""
 
     def __init__(self, wire: Wire, outbound: Outbound) -> None:
         self._wire = wire
@@ -140,7 +141,7 @@ class _Noting(httpx2.AsyncBaseTransport):
 
 
 class _Ending(httpx2.AsyncByteStream):
-    """An answer's bytes; what breaks it off, or makes it too large, ends it without an exception."""
+    """The bytes of an answer. If it breaks off or is too large, the stream ends without an exception."""
 
     def __init__(self, inner: httpx2.AsyncByteStream, note: Note) -> None:
         self._inner = inner
@@ -159,48 +160,49 @@ class _Ending(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-# --- A server as a child process, spoken to over its standard input and output, a message a line.
-# The library's own transport reads lines of any length, and copies what it has at every piece; this one reads none that
-# is longer than `MOST_MESSAGE_BYTES`. A line that answers a call and is no answer, or too long a one, ends that call at
-# once instead of at its time-out, and no other call.
+# --- Servers as child processes: one message a line on standard input and output. The library's transport reads lines
+# of any length and copies its buffer at every piece. This one reads no line longer than `MOST_MESSAGE_BYTES`.
+#
+# If a line answers a call but is invalid or too long, that call ends at once instead of at its timeout. Other calls
+# continue.
 
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "TMPDIR")
-"""What a server gets of this process's environment: nothing that could be a credential."""
+"""The environment variables that a server inherits. None of them can contain a secret."""
 _GRACE_SECONDS = 1.0
-"""For a server to leave after its input was closed, and once more after SIGTERM."""
+"""Time for a server to exit after its input was closed, and again after SIGTERM."""
 
 _TOO_LONG = f"it is larger than {MOST_MESSAGE_BYTES // 1024 // 1024} MiB"
 _LOOK_SECONDS = 0.01
 MOST_LOG_BYTES = 1024 * 1024
 LOG_SECONDS = 10.0
-"""Between looks at how long a server's standard error has grown."""
+"""Seconds between checks of the size of a server's standard error."""
 
 _Inbound = SessionMessage | Exception
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """How a server's process is started."""
+    """The command, folder and environment of a server's process."""
 
     command: Sequence[str]
     folder: Path
     environ: Mapping[str, str]
-    """Beside what every server inherits."""
+    """Variables in addition to the inherited ones."""
     log: Path
-    """Its standard error: of its last start only, and emptied where it is longer than `MOST_LOG_BYTES`."""
+    """Its standard error since its last start. The file is emptied when it is longer than `MOST_LOG_BYTES`."""
 
 
 @asynccontextmanager
 async def stdio_streams(
     child: Child, wire: Wire
 ) -> AsyncIterator[tuple[MemoryObjectReceiveStream[_Inbound], MemoryObjectSendStream[SessionMessage]]]:
-    """The process and the two streams that the library's client speaks on; it is ended with the block.
+    """Starts the process and yields the two streams of the library's client. The process ends with the block.
 
-    Raises: OSError where it cannot be started.
+    Raises: OSError if it cannot be started.
     """
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     child.log.write_bytes(b"")
-    with child.log.open("ab") as log:  # what is written after it was emptied comes at its beginning
+    with child.log.open("ab") as log:  # in append mode, writing continues at the start after the file was emptied
         process = await asyncio.create_subprocess_exec(
             *child.command,
             stdin=asyncio.subprocess.PIPE,
@@ -231,7 +233,7 @@ async def stdio_streams(
 
 
 async def _hear(process: asyncio.subprocess.Process, heard: MemoryObjectSendStream[_Inbound], wire: Wire) -> None:
-    """Pass its lines on until there are no more, or one is too long and nobody knows whose it is."""
+    """Passes the lines on until the stream ends, or until a line is too long and cannot be matched to a call."""
     assert process.stdout is not None
     with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
         try:
@@ -240,7 +242,7 @@ async def _hear(process: asyncio.subprocess.Process, heard: MemoryObjectSendStre
                 if message is not None:
                     await heard.send(message)
         except Unreadable:
-            if len(wire.notes) == 1:  # of several calls the others' may have done well, and a read is made again
+            if len(wire.notes) == 1:  # With several open calls, the others may have succeeded, and reads are retried.
                 next(iter(wire.notes.values())).too_large = True
         finally:
             wire.ended.set()
@@ -265,7 +267,7 @@ async def _say(
 
 
 async def _keep_short(log: Path) -> None:
-    """A server may say as much as it likes for as long as it lives; it says it on this machine's disk."""
+    """Limits the log. A server can write any amount to standard error, which is a file on this machine's disk."""
     while True:
         await anyio.sleep(LOG_SECONDS)
         _shorten(log)
@@ -278,7 +280,10 @@ def _shorten(log: Path) -> None:
 
 
 def _message(line: bytes) -> SessionMessage | None:
-    """The message in a line; an error for the call that it answers, where it is none; None for other noise."""
+    """Returns the message in a line.
+
+    An invalid message becomes an error for the call that it answers; any other noise becomes None.
+    """
     text = line.decode("utf-8", "replace").strip()
     if not text:
         return None
@@ -303,7 +308,7 @@ def _number_of(text: str) -> int | str | None:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ask it to leave, then make it; whatever it has started goes with it."""
+    """Closes the input, then terminates the process and everything that it started."""
     if process.stdin is not None:
         process.stdin.close()
     if not await _left(process, _GRACE_SECONDS):
@@ -311,12 +316,12 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         if not await _left(process, _GRACE_SECONDS):
             _signal(process, signal.SIGKILL)
             await _left(process, _GRACE_SECONDS)
-    # Public API has no way to close the pipes of a process whose own children keep them open.
+    # There is no public API to close the pipes of a process whose children keep them open.
     process._transport.close()  # type: ignore[attr-defined]
 
 
 async def _left(process: asyncio.subprocess.Process, seconds: float) -> bool:
-    # Not `wait()`: on this Python it also waits for the pipes, which the server's own children may keep open.
+    # Not `wait()`: on this Python it also waits for the pipes, which the server's children may keep open.
     for _ in range(int(seconds / _LOOK_SECONDS)):
         if process.returncode is not None:
             return True
@@ -329,10 +334,11 @@ def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None
         os.killpg(process.pid, number)
 
 
-# --- The lines of a server, of which one may be longer than is read: then it is told whose answer it was, and no more.
-# A line that is too long is passed over, so that the lines behind it still count. Whose answer it was is read from its
-# first and last bytes, which is exact for the ways in which servers write an answer: its number comes before the result
-# or is the last but for the version. Of any other line nobody knows who waits for it.
+# --- Lines of a server that are longer than the limit. A line that is too long is skipped, so that later lines still
+# count. The call that it answers is read from its first and last bytes.
+#
+# This is exact for the ways in which servers write an answer: `id` comes before the result, or is the last field except
+# for `jsonrpc`. Any other line cannot be matched to a call.
 
 MOST_SKIPPED_BYTES = 8 * MOST_MESSAGE_BYTES
 _SHOWN_BYTES = 512
@@ -347,18 +353,18 @@ _ENDS = re.compile(rb",\s*" + _NUMBER + rb"(?:,\s*" + _VERSION + rb")?\}\s*\Z")
 
 @dataclass(frozen=True, slots=True)
 class TooLong:
-    """A line that was passed over."""
+    """A skipped line."""
 
     answers: int | str
-    """The number of the request that it answers."""
+    """The id of the request that it answers."""
 
 
 class Unreadable(Exception):
-    """A line is too long, and nobody knows whose answer it is, or it does not end."""
+    """A line is too long and cannot be matched to a call, or it has no end."""
 
 
 async def lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes | TooLong]:
-    """The lines up to the end of the stream, whose limit says what is too long.
+    """Yields the lines until the stream ends. The stream's limit is the longest line.
 
     Raises: Unreadable.
     """
@@ -382,7 +388,7 @@ async def lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes | TooLong]:
 
 
 def _number(head: bytes, tail: bytes) -> int | str:
-    """Raises: Unreadable where it cannot be told."""
+    """Returns the request's id. Raises: Unreadable if it cannot be found."""
     begins, ends = _BEGINS.match(head), _ENDS.search(tail[-_SHOWN_BYTES:])
     told = (begins and begins[1]) or (ends and ends[1])
     if not told:
