@@ -33,6 +33,11 @@ DECIDED = said(APPROVAL | {"status": "approved", "ready_at": LATER})
 REJECTED = said(APPROVAL | {"status": "rejected"})
 OUTDATED = APPROVAL | {"outdated": "the tool has changed since"}
 CLAIMED = APPROVAL | {"claimed_by": "rita", "claimed_until": LATER}
+LOST = OPEN["votes"][0] | {"counts": False}
+VOTE = {"by": "ann", "for": None, "decision": "approve", "at": AT, "counts": True}
+FELL_BACK = {"reviewer": "una", "at": AT, "fell_back_at": AT}
+TOKEN = {"what": "approval.decided", "at": AT, "by": "rita",
+         "data": {"type": "approve", "signed_in": {"how": "token", "created_by": "root"}}}  # fmt: skip
 AGEING = {
     "role": "reviewer", "assignee": "rita", "agent": "refunds", "waiting": 7, "oldest_at": AT, "next_expiry_at": LATER,
     "fallback": {"reviewer": "una", "at": "2020-01-01T00:00:00Z"}, "buckets": {"1h": 1, "1d": 2, "3d": 4, "older": 0},
@@ -109,6 +114,9 @@ CASES: list[tuple[str, list[Reply]]] = [
     ("approvals show a-1", [said(OPEN)]),
     ("approvals show a-2", [said(APPROVAL | {"status": "withdrawn", "withdrawal": {"by": "ann", "at": AT}})]),
     ("approvals show a-3", [said(OUTDATED | {"allowed_decisions": ["reject"]})]),
+    ("approvals show a-4", [said(OPEN | {"votes": [LOST], "assignee": "una", "fallback": FELL_BACK})]),
+    ("approvals show a-5", [said(OPEN | {"votes": [LOST], "reviewer_role": "admin", "escalated_at": AT})]),
+    ("approvals show a-6", [said(OPEN | {"votes": [VOTE, VOTE | {"by": "bob", "counts": False}], "history": [TOKEN]})]),
     ("approvals ageing", [items(AGEING)]),
     ("approvals preview a-1", [said(APPROVAL | {"preview": {"at": AT, "before": {"n": 9}, "after": {"n": 4}}})]),
     ("approvals approve a-1", [said(APPROVAL), DECIDED]),
