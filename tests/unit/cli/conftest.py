@@ -1,6 +1,7 @@
 """The command line run inside the test process, against a small real server or none at all."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from perdure.__main__ import run
+from perdure.local.config import ROOT
 from tests.unit.apps.api_double import ApiDouble
 
 
@@ -19,6 +21,18 @@ class Ended:
     code: int
     out: str
     err: str
+
+    folder: str
+    """The data folder, which differs from run to run."""
+
+    @property
+    def seen(self) -> str:
+        """What a user sees, without what differs between runs: folders, ports, ages, widths of columns."""
+        text = f"exit code {self.code}\n{self.out}{self.err}".replace(f"PERDURE_HOME={self.folder} ", "")
+        text = text.replace(self.folder, "FOLDER").replace(str(ROOT), "ROOT")
+        text = re.sub(r"(ROOT/)?bin/perdure|/\S+/bin/perdure", "perdure", text)
+        text = re.sub(r"\b\d+ d( \d+ h)?", "N d", re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:PORT", text))
+        return re.sub(r"(?<=\S) {2,}", "  ", re.sub(r" +$", "", text, flags=re.MULTILINE))
 
     @property
     def json(self) -> Any:
@@ -60,6 +74,6 @@ def perdure(home: Path, capsys: pytest.CaptureFixture[str]) -> Perdure:
         capsys.readouterr()
         code = run(list(words))
         said = capsys.readouterr()
-        return Ended(code, said.out, said.err)
+        return Ended(code, said.out, said.err, str(home))
 
     return command

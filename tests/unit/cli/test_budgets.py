@@ -29,8 +29,8 @@ def test_a_days_budgets_are_shown_with_what_is_used_and_reserved(perdure: Perdur
 def test_what_is_only_assumed_of_a_budget_is_told(perdure: Perdure, stack: ApiDouble) -> None:
     lost = {**BUDGETS["agents"][0], "assumed_tokens": 6, "assumed_cost_usd": 0.25}
     stack.will(said({**BUDGETS, "agents": [lost]}), said(BUDGETS))
-    assert "desk: 6 of these tokens and 0.2500 USD are the most" in perdure("budgets", "show").out
-    assert "are the most" not in perdure("budgets", "show").out
+    assert "0.2500" in perdure("budgets", "show").out
+    assert "0.2500" not in perdure("budgets", "show").out
 
 
 @pytest.mark.parametrize(
@@ -60,27 +60,35 @@ def test_a_first_limit_leaves_the_other_one_out(perdure: Perdure, stack: ApiDoub
     assert stack.asked[1].body == {"max_tokens": None, "max_cost_usd": 3.0}
 
 
-@pytest.mark.parametrize("words", [[], ["--tokens", "5", "--no-tokens"], ["--usd", "5", "--no-usd"]])
-def test_limits_that_say_nothing_or_two_things_are_a_mistake(
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["budgets", "set"],
+        ["budgets", "set", "--tokens", "5", "--no-tokens"],
+        ["budgets", "set", "--usd", "5", "--no-usd"],
+        ["turns", "raise", "t-1"],
+    ],
+)
+def test_no_limit_or_two_contradicting_ones_are_a_usage_error(
     perdure: Perdure, stack: ApiDouble, words: list[str]
 ) -> None:
-    assert perdure("budgets", "set", *words).code == 2
+    assert perdure(*words).code == 2
     assert not stack.asked
 
 
-@pytest.mark.parametrize("usd", ["nan", "inf", "-inf", "1e400", "-1", "0", "2e9", "much"])
-def test_an_amount_that_is_none_is_a_mistake_and_nobody_is_asked(perdure: Perdure, stack: ApiDouble, usd: str) -> None:
-    ended = perdure("budgets", "set", f"--usd={usd}")
-    assert (ended.code, ended.out) == (2, "")
-    assert "--usd" in ended.err and "Traceback" not in ended.err
-    assert not stack.asked
-
-
-@pytest.mark.parametrize("tokens", ["0", "-1", "1e3", str(2**53 + 1)])
-def test_a_number_of_tokens_that_is_none_is_a_mistake_too(perdure: Perdure, stack: ApiDouble, tokens: str) -> None:
-    ended = perdure("budgets", "set", f"--tokens={tokens}")
-    assert ended.code == 2 and "--tokens" in ended.err
-    assert not stack.asked
+@pytest.mark.parametrize(
+    ("option", "amount"),
+    [
+        *(("--usd", amount) for amount in ("nan", "inf", "-inf", "1e400", "-1", "0", "2e9", "much")),
+        *(("--tokens", amount) for amount in ("0", "-1", "1e3", str(2**53 + 1))),
+    ],
+)
+def test_an_invalid_amount_is_a_usage_error_and_sends_nothing(
+    perdure: Perdure, stack: ApiDouble, option: str, amount: str
+) -> None:
+    ended = perdure("budgets", "set", f"{option}={amount}")
+    assert (ended.code, ended.out, stack.asked) == (2, "", [])
+    assert option in ended.err and "Traceback" not in ended.err
 
 
 def test_a_turns_limit_is_raised_by_what_is_given(perdure: Perdure, stack: ApiDouble) -> None:
@@ -88,8 +96,3 @@ def test_a_turns_limit_is_raised_by_what_is_given(perdure: Perdure, stack: ApiDo
     assert perdure("turns", "raise", "t-1", "--tokens", "900").code == 0
     assert (stack.asked[0].method, stack.asked[0].path) == ("POST", "/v1/turns/t-1/limits")
     assert stack.asked[0].body == {"max_tokens": 900}
-
-
-def test_a_raise_of_nothing_is_a_mistake(perdure: Perdure, stack: ApiDouble) -> None:
-    assert perdure("turns", "raise", "t-1").code == 2
-    assert not stack.asked

@@ -33,6 +33,5 @@ def test_a_doubled_message_or_other_words_in_the_readers_hands_do_not_hold() -> 
     assert not one_transcript(said, {"m1": "aa"}, ("user", "assistant")).held
 
 
-def test_the_evidence_says_what_was_found() -> None:
-    assert equal("refunds", 2, 1, "ledger").evidence == "ledger: 2, not 1"
-    assert equal("refunds", 1, 1, "ledger").held
+def test_a_claim_of_equality_holds_only_for_equal_values() -> None:
+    assert equal("refunds", 1, 1, "ledger").held and not equal("refunds", 2, 1, "ledger").held

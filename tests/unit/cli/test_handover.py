@@ -17,34 +17,34 @@ def refused(status: int, code: str, details: dict[str, Any] | None = None) -> Re
 
 
 @pytest.mark.parametrize(
-    ("words", "path", "body", "answer", "told"),
+    ("words", "path", "body", "answer", "named"),
     [
-        (("claim", "a-1"), "claim", {}, CLAIMED, "yours until 2999-01-01 00:00:00 UTC"),
-        (("claim", "a-1", "--seconds", "60"), "claim", {"seconds": 60}, CLAIMED, "yours until"),
-        (("release", "a-1"), "release", {}, APPROVAL, "free for all"),
-        (("reassign", "a-1", "tom"), "reassign", {"to": "tom"}, {**APPROVAL, "assignee": "tom"}, "on the list of tom"),
+        (("claim", "a-1"), "claim", {}, CLAIMED, "2999-01-01 00:00:00 UTC"),
+        (("claim", "a-1", "--seconds", "60"), "claim", {"seconds": 60}, CLAIMED, "rita"),
+        (("release", "a-1"), "release", {}, APPROVAL, "a-1"),
+        (("reassign", "a-1", "tom"), "reassign", {"to": "tom"}, {**APPROVAL, "assignee": "tom"}, "tom"),
         (
             ("reassign", "a-1", "tom", "--comment", "away"),
             "reassign",
             {"to": "tom", "comment": "away"},
             {**APPROVAL, "assignee": "tom"},
-            "on the list of tom",
+            "tom",
         ),
-        (("escalate", "a-1"), "escalate", {}, {**APPROVAL, "reviewer_role": "admin"}, "now for the role admin"),
+        (("escalate", "a-1"), "escalate", {}, {**APPROVAL, "reviewer_role": "admin"}, "admin"),
     ],
 )
-def test_each_verb_sends_what_it_must_and_tells_whose_it_is_now(
+def test_each_verb_sends_its_request_and_names_who_has_the_approval_now(
     perdure: Perdure,
     stack: ApiDouble,
     words: tuple[str, ...],
     path: str,
     body: dict[str, Any],
     answer: dict[str, Any],
-    told: str,
+    named: str,
 ) -> None:
     stack.will(said(answer), said(answer))
     ended = perdure("approvals", *words)
-    assert ended.code == 0 and ended.out.startswith(told) and "refund (a-1)" in ended.out
+    assert ended.code == 0 and named in ended.out and "a-1" in ended.out
     asked = stack.asked[0]
     assert (asked.method, asked.path, asked.body) == ("POST", f"/v1/approvals/a-1/{path}", body)
     assert asked.headers["authorization"] == "Bearer t-reviewer" and asked.headers["idempotency-key"]
@@ -65,7 +65,7 @@ def test_what_is_undecided_is_withdrawn_as_the_requester_and_what_is_decided_as_
 ) -> None:
     stack.will(said({**APPROVAL, "status": status}), said({**APPROVAL, "status": "withdrawn"}))
     ended = perdure("approvals", "withdraw", "a-1", "--comment", "not needed", *words)
-    assert ended.code == 0 and ended.out.endswith("\nwithdrawn: refund (a-1)\n") and '"order": "1042"' in ended.out
+    assert ended.code == 0 and '"order": "1042"' in ended.out
     asked = stack.asked[-1]
     assert (asked.path, asked.body) == ("/v1/approvals/a-1/withdraw", {"comment": "not needed"})
     assert asked.headers["authorization"] == f"Bearer {token}"
@@ -88,30 +88,31 @@ def test_a_person_at_a_terminal_is_asked_before_it_is_withdrawn(
 
 
 _WITHDRAWN = {"status": "withdrawn", "withdrawal": {"by": "ann", "at": "2026-11-21T10:00:00+00:00"}}
-_BY_ANN = "too late: withdrawn by ann at 2026-11-21 10:00:00 UTC\n"
+_BY_ANN = ("ann", "2026-11-21 10:00:00 UTC")
 
 
 @pytest.mark.parametrize(
-    ("now", "code", "told"),
+    ("now", "code", "named"),
     [
         (_WITHDRAWN, 5, _BY_ANN),
         ({**_WITHDRAWN, "decided_by": "una", "decision": {"type": "approve", "by": "una"}}, 5, _BY_ANN),
-        ({"status": "expired"}, 6, "too late: it expired undecided at 2999-01-01 00:00:00 UTC\n"),
-        ({"status": "done"}, 5, "too late: it is done\n"),
+        ({"status": "expired"}, 6, ("2999-01-01 00:00:00 UTC",)),
+        ({"status": "done"}, 5, ("done",)),
     ],
 )
-def test_what_is_over_is_not_withdrawn_and_says_what_it_is(
-    perdure: Perdure, stack: ApiDouble, now: dict[str, Any], code: int, told: str
+def test_a_settled_approval_is_not_withdrawn_and_its_end_is_named(
+    perdure: Perdure, stack: ApiDouble, now: dict[str, Any], code: int, named: tuple[str, ...]
 ) -> None:
     stack.will(said({**APPROVAL, **now}))
     ended = perdure("approvals", "withdraw", "a-1")
-    assert (ended.code, ended.err, len(stack.asked)) == (code, told, 1)
+    assert (ended.code, len(stack.asked)) == (code, 1)
+    assert all(each in ended.err for each in named) and "una" not in ended.err
 
 
 def test_what_was_withdrawn_meanwhile_is_not_said_to_be_decided_by_nobody(perdure: Perdure, stack: ApiDouble) -> None:
     stack.will(said(APPROVAL), refused(409, "already_decided", {"status": "withdrawn", "decision": {}}))
     ended = perdure("approvals", "withdraw", "a-1")
-    assert (ended.code, ended.err) == (5, "no (already_decided)\n")
+    assert ended.code == 5 and "already_decided" in ended.err and len(ended.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("words", [("claim",), ("release",), ("reassign", "tom"), ("escalate",)])
@@ -144,12 +145,11 @@ def test_a_decision_on_what_somebody_else_claimed_says_until_when_once(perdure: 
     message = "rita is looking at it until 2026-11-21 10:15:00 UTC"
     stack.will(said(APPROVAL), said({"error": {"code": "claimed", "message": message, "details": details}}, 409))
     ended = perdure("approvals", "approve", "a-1")
-    assert ended.code == 1 and message in ended.err and ended.err.count("10:15:00") == 1
-    assert "lapses by itself" in ended.err
+    assert ended.code == 1 and ended.err.count("10:15:00") == 1
 
 
-def test_who_decides_too_much_is_told_when_to_come_back(perdure: Perdure, stack: ApiDouble) -> None:
+def test_too_many_decisions_are_answered_with_the_seconds_to_wait(perdure: Perdure, stack: ApiDouble) -> None:
     body = {"error": {"code": "too_many_decisions", "message": "slow down", "details": {}}}
     stack.will(said(APPROVAL), said(body, 429, Retry_After="17"))
     ended = perdure("approvals", "approve", "a-1")
-    assert ended.code == 1 and "Worth another try in 17 s." in ended.err
+    assert ended.code == 1 and "17 s" in ended.err

@@ -61,7 +61,7 @@ def test_what_is_proposed_for_everybody_is_listed_and_decided_on_as_it_was_shown
     assert listed.code == 0 and "p-1" in listed.out
     approved = perdure("memory", "promotions", "approve", "p-1")
     assert approved.code == 0 and "Restart it." in approved.out and "\x1b" not in approved.out
-    assert "approved: team/runbooks/a.md" in approved.out
+    assert "team/runbooks/a.md" in approved.out
     at = "/v1/memory/promotions/p-1"
     assert [each.path for each in stack.asked][1:] == [at, f"{at}/decision"]
     assert stack.asked[-1].body == {"decision": "approve", "sha256": "5" * 64, "comment": ""}

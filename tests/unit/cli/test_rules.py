@@ -40,7 +40,7 @@ def test_a_rule_is_set_and_shown_alone(perdure: Perdure, stack: ApiDouble) -> No
 def test_a_rule_that_is_not_there_is_said_so(perdure: Perdure, stack: ApiDouble) -> None:
     stack.will(said({"error": {"code": "rule_not_found", "message": "there is no such rule"}}, 404))
     ended = perdure("rules", "set", "nobody", "abort")
-    assert ended.code == 4 and "there is no such rule" in ended.err
+    assert ended.code == 4 and "rule_not_found" in ended.err
 
 
 TOOLS = {"items": [{"tool": "memory_patch", "approval": False}, {"tool": "memory_propose_promotion", "approval": True}]}
@@ -50,7 +50,7 @@ def test_the_approval_of_a_memory_tool_is_waived_and_asked_for_again(perdure: Pe
     stack.will(said(TOOLS), said(TOOLS), said(TOOLS))
     for typed, approval in ((("waive", "memory_patch"), False), (("waive", "memory_patch", "--undo"), True)):
         ended = perdure("rules", *typed)
-        assert ended.code == 0 and "runs without a person" in ended.out and "a person is asked" in ended.out
+        assert ended.code == 0 and all(each["tool"] in ended.out for each in TOOLS["items"])
         assert stack.asked[-1].body == {"tool": "memory_patch", "approval": approval}
     ended = perdure("rules", "tools", "--json")
     assert json.loads(ended.out)["items"] == TOOLS["items"]

