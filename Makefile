@@ -74,8 +74,12 @@ chromium: # installs the browser for the tests of the pages, if root can
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium fonts-dejavu-core >/dev/null; } || \
 		{ echo "The tests of the pages need Chromium: apt-get install chromium fonts-dejavu-core (or your system's package)" >&2; exit 1; }
 
-check: $(STAMP) static ## format, lint, types, import rules, unit tests
-	@$(RUN)/pytest tests/unit tests/topologies tests/repo
+check: $(STAMP) ## format, lint, types, import rules, prose, unit tests: two minutes
+	@$(MAKE) --no-print-directory -j2 static unit
+
+.PHONY: unit
+unit:
+	@$(RUN)/pytest -n 2 tests/unit tests/topologies
 
 search: $(STAMP) ## look for new counterexamples: 1,000 random cases a property, where `make test` takes always the same
 	@$(RUN)/pytest --hypothesis-profile=search -n 2 --dist worksteal tests/unit tests/topologies
@@ -86,6 +90,7 @@ static: $(STAMP)
 	@$(RUN)/ruff check .
 	@$(RUN)/mypy .
 	@$(RUN)/lint-imports --no-cache
+	@$(RUN)/python -m tests.repo.prose
 
 bench: setup ## side by side with hand-written Temporal and plain LangGraph
 	@$(RUN)/python -m bench

@@ -1,0 +1,348 @@
+"""Checks the project's prose: docstrings, comments, messages, Markdown and templates. `python -m tests.repo.prose`
+
+Compares the findings of each file outside tests/ with prose_left.tsv, which may only shrink: a file with more findings
+than its line fails, and so does a line that is higher than the findings (`--lower` writes the lower numbers). With
+PATHS, prints every finding of these files or folders with the advice; the exit status is 1 if there is one.
+
+`prose: ok` in a line allows its findings. The rules are in prose_rules.toml.
+"""
+
+import argparse
+import ast
+import io
+import re
+import sys
+import tokenize
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.repo.committed import ROOT, files
+
+LONGEST_SENTENCE_WORDS = 30
+HERE = Path(__file__).parent
+LEFT = HERE / "prose_left.tsv"
+"""Findings and path of each file that still has some, as one line."""
+CHECKED = (".py", ".md", ".html", ".jinja", ".j2", ".env.example", "Makefile", "docker-compose.yml")
+"""Ends of the names of files that hold prose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A piece of prose."""
+
+    path: str
+    line: int
+    kind: str
+    """docstring, comment, message, markdown, template or settings."""
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One finding."""
+
+    path: str
+    line: int
+    rule: str
+    found: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A pattern with its advice."""
+
+    name: str
+    pattern: re.Pattern[str]
+    advice: str
+    kinds: frozenset[str] = frozenset()
+    """Empty: every kind of text."""
+
+
+def _rules() -> tuple[tuple[Rule, ...], dict[str, str]]:
+    table = tomllib.loads((HERE / "prose_rules.toml").read_text(encoding="utf-8"))
+    rules = tuple(
+        Rule(
+            each["name"],
+            re.compile(each["pattern"], 0 if each.get("case") else re.IGNORECASE),
+            each["advice"],
+            frozenset(each.get("kinds", ())),
+        )
+        for each in table["rules"]
+    )
+    return rules, table["names"]
+
+
+RULES, NAMES = _rules()
+"""The rules, and the advice for names of modules, classes and functions."""
+
+_SQL = re.compile(
+    r"\b(?:SELECT|INSERT INTO|UPDATE \w+ SET|DELETE FROM|CREATE (?:TABLE|INDEX|FUNCTION|POLICY|ROLE)"
+    r"|ALTER TABLE|FROM \w+|ON CONFLICT|redis\.call)\b"
+)
+_CODE = re.compile(
+    r"``[^`]*``|`[^`]*`|\{\{.*?\}\}|\{%.*?%\}|https?://\S+|<[^<>\s][^<>]*>|\b[A-Za-z_]+\([^()]*\)|\b\w+(?:\.\w+)*\.(?:py|md|yaml|yml|json|html|sql)\b|\b\w*_\w+\b"
+)
+_SENTENCE = re.compile(
+    r"(?<=[.!?])[\"')\]]*\s+(?=[A-Z`\"'(\d<*])|\n\s*\n|\n\s*(?:[-*] |\d+\. |#+ )"
+    r"|\n(?=Raises:|Effects:|Determinism:|Invariants:|Returns:|\s*[-*|])"
+)
+
+
+def texts(name: str, source: str) -> Iterator[Text]:
+    """The prose of one file."""
+    path = Path(name)
+    if path.suffix == ".py":
+        yield from _python(source, name)
+    elif path.suffix == ".md":
+        yield from _markdown(source, name)
+    elif path.suffix in (".html", ".jinja", ".j2"):
+        yield from _template(source, name)
+    elif path.name in (".env.example", "Makefile", "docker-compose.yml"):
+        yield from _hashes(source, name)
+
+
+def _python(source: str, name: str) -> Iterator[Text]:
+    tree = ast.parse(source)
+    docs: set[int] = set()
+    for node in ast.walk(tree):
+        for field in ("body", "orelse", "finalbody"):
+            block = getattr(node, field, None)
+            for each in block if isinstance(block, list) else ():
+                if (
+                    isinstance(each, ast.Expr)
+                    and isinstance(each.value, ast.Constant)
+                    and isinstance(each.value.value, str)
+                ):
+                    docs.add(id(each.value))
+                    yield Text(name, each.value.lineno, "docstring", each.value.value)
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs | inside:
+            words = node.value
+        elif isinstance(node, ast.JoinedStr):
+            words = "".join(str(part.value) if isinstance(part, ast.Constant) else "`x`" for part in node.values)
+        else:
+            continue
+        if not _is_test(name) and _is_message(words):
+            yield Text(name, node.lineno, "message", words)
+    lines: list[str] = []
+    start = last = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        line, words = token.start[0], token.string.lstrip("#").strip()
+        if lines and line != last + 1:
+            yield Text(name, start, "comment", "\n".join(lines))
+            lines = []
+        if not lines:
+            start = line
+        lines.append(words)
+        last = line
+    if lines:
+        yield Text(name, start, "comment", "\n".join(lines))
+
+
+def _is_test(name: str) -> bool:
+    """Returns whether a path belongs to the tests or the benchmark, whose strings are data."""
+    return name.startswith(("tests/", "bench/"))
+
+
+def _is_message(words: str) -> bool:
+    if re.search(r"(?m)^\s*(?:import|from|def|class|async def|local|return) |<svg|<path", words):
+        return False
+    letters = re.findall(r"[A-Za-z']{2,}", words)
+    return len(letters) >= 3 and not _SQL.search(words) and bool(re.search(r"[a-z]{2,} [a-z]{2,}", words))
+
+
+def _markdown(source: str, name: str) -> Iterator[Text]:
+    block: list[str] = []
+    start, fenced = 1, False
+    front = source.count("\n", 0, source.find("\n---", 3)) + 2 if source.startswith("---\n") else 0
+    for number, line in enumerate(source.split("\n"), 1):
+        if number <= front:  # YAML front matter
+            continue
+        if line.lstrip().startswith(("```", "~~~")):
+            fenced = not fenced
+            line = ""
+        elif fenced or line.startswith("    "):
+            line = ""
+        ends = not line.strip() or re.match(r"\s*(?:[-*+] |\d+\. |#)", line) or line.lstrip().startswith("|")
+        if ends and block:
+            yield Text(name, start, "markdown", "\n".join(block))
+            block = []
+        if line.lstrip().startswith("|"):
+            for cell in line.strip().strip("|").split("|"):
+                yield Text(name, number, "markdown", cell.strip())
+        elif line.strip():
+            if not block:
+                start = number
+            block.append(re.sub(r"\]\([^)]*\)", "]", line))
+    if block:
+        yield Text(name, start, "markdown", "\n".join(block))
+
+
+def _template(source: str, name: str) -> Iterator[Text]:
+    source = re.sub(r"(?s)<(script|style)\b.*?</\1>|\{#.*?#\}", lambda m: "\n" * m.group().count("\n"), source)
+    for match in re.finditer(r"(?s)(?:^|>)([^<>]+)(?=<|$)", source):
+        words = re.sub(r"(?s)\{%.*?%\}", lambda m: "\n" * m.group().count("\n") or " | ", match.group(1))
+        if re.search(r"[A-Za-z]{2,} [A-Za-z]", words):
+            line = source.count("\n", 0, match.start(1)) + len(words) - len(words.lstrip("\n")) + 1
+            yield Text(name, line, "template", words.strip())
+    for match in re.finditer(r'\b(?:title|placeholder|aria-label|alt)="([^"{}]* [^"{}]*)"', source):
+        yield Text(name, source.count("\n", 0, match.start()) + 1, "template", match.group(1))
+
+
+def _hashes(source: str, name: str) -> Iterator[Text]:
+    block: list[str] = []
+    start = 0
+    for number, line in enumerate([*source.split("\n"), ""], 1):
+        if line.lstrip().startswith("#"):
+            start = start if block else number
+            block.append(line.lstrip().lstrip("#").strip())
+        elif block:
+            yield Text(name, start, "settings", "\n".join(block))
+            block = []
+
+
+def hits(text: Text) -> Iterator[Hit]:
+    """The findings in one piece of prose."""
+    words = _CODE.sub(lambda match: "`" + "\n" * match.group().count("\n") + "`", text.words)
+    lines = words.split("\n")
+    flat = " ".join(line.strip() for line in lines)
+    starts: list[int] = []
+    at = 0
+    for each in lines:
+        starts.append(at)
+        at += len(each.strip()) + 1
+    seen: set[tuple[str, int]] = set()
+    for rule in RULES:
+        if rule.kinds and text.kind not in rule.kinds:
+            continue
+        for match in rule.pattern.finditer(flat.lstrip() if rule.name in ("opening", "clause") else flat):
+            line = text.line + max(k for k, start in enumerate(starts) if start <= match.start())
+            if (rule.name, match.start()) in seen:
+                continue
+            seen.add((rule.name, match.start()))
+            shown = flat[max(0, match.start() - 30) : match.end() + 30].strip()
+            yield Hit(text.path, line, rule.name, shown, rule.advice)
+    if text.kind == "comment" and re.match(r"(?:type:|noqa|fmt:|ruff:|mypy:|!)", text.words):
+        return
+    for sentence in _SENTENCE.split(words):
+        plain = sentence or ""
+        count = len([word for word in plain.replace("/", " ").split() if re.search(r"\w|`", word)])
+        if count > LONGEST_SENTENCE_WORDS:
+            at = words.find(plain)
+            line = text.line + words.count("\n", 0, at) + (len(plain) - len(plain.lstrip("\n")))
+            shown = " ".join(plain.split())[:70] + "…"
+            yield Hit(
+                text.path, line, "long", shown, f"{count} words; split it: at most {LONGEST_SENTENCE_WORDS}, better 25"
+            )
+
+
+def names(source: str, path: str) -> Iterator[Hit]:
+    """Names of the house's table that a module still defines."""
+    stem = Path(path).stem
+    if stem in NAMES:
+        yield Hit(path, 1, "name", f"module {stem}", f"rename: {NAMES[stem]}")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name.lstrip("_") in NAMES:
+            yield Hit(path, node.lineno, "name", node.name, f"rename: {NAMES[node.name.lstrip('_')]}")
+
+
+def findings(path: str) -> list[Hit]:
+    """The findings in one file, in the order of its lines; `path` is relative to the root."""
+    source = (ROOT / path).read_text(encoding="utf-8", errors="replace")
+    allowed = {number for number, line in enumerate(source.split("\n"), 1) if "prose: ok" in line}
+    found = [hit for text in texts(path, source) for hit in hits(text)]
+    if path.endswith(".py"):
+        found += names(source, path)
+    return sorted((hit for hit in found if hit.line not in allowed), key=lambda hit: hit.line)
+
+
+def checked_files(within: Iterable[str] = ()) -> list[str]:
+    """The committed files that hold prose, all or those at or below the given paths."""
+    below = tuple(each.rstrip("/") for each in within)
+    return [
+        path
+        for path in files()
+        if path.endswith(CHECKED) and (not below or path in below or path.startswith(tuple(f"{b}/" for b in below)))
+    ]
+
+
+def differences(found: Mapping[str, int], left: Mapping[str, int]) -> Iterator[str]:
+    """What is wrong with the numbers of findings by file, compared with those that are left to mend."""
+    for path in sorted({*found, *left}):
+        now, before = found.get(path, 0), left.get(path, 0)
+        if now > before:
+            yield f"{path}: {now} findings, {before} allowed; see `python -m tests.repo.prose {path}`"
+        elif now < before:
+            yield f"{path}: {now} findings, {before} allowed; lower it with `python -m tests.repo.prose --lower`"
+
+
+def left_to_mend() -> dict[str, int]:
+    """The findings that are allowed, by file."""
+    rows = (line.split("\t") for line in LEFT.read_text(encoding="utf-8").splitlines())
+    return {path: int(count) for count, path in rows}
+
+
+def _count(path: str) -> tuple[str, int]:
+    return path, len(findings(path))
+
+
+def counted() -> dict[str, int]:
+    """Returns the findings of the files outside tests/ by file, without files that have none."""
+    paths = [path for path in checked_files() if not path.startswith("tests/")]
+    with ProcessPoolExecutor() as pool:
+        return {path: count for path, count in pool.map(_count, paths, chunksize=20) if count}
+
+
+def package_of(path: str) -> str:
+    """The package that a file is counted under: two levels below perdure/, else one."""
+    parts = path.split("/")
+    return "(root)" if len(parts) == 1 else "/".join(parts[:2]) if parts[0] == "perdure" and parts[2:] else parts[0]
+
+
+def _print_packages(found: Mapping[str, int]) -> None:
+    packages: Counter[str] = Counter()
+    for path, count in found.items():
+        packages[package_of(path)] += count
+    for package, count in sorted(packages.items()):
+        print(f"{count:>6}  {package}")
+    print(f"{sum(found.values()):>6}  in all")
+
+
+def _write_lower(found: Mapping[str, int], left: Mapping[str, int]) -> None:
+    rows = {path: min(found.get(path, 0), count) for path, count in left.items()}
+    LEFT.write_text("".join(f"{count}\t{path}\n" for path, count in sorted(rows.items()) if count), encoding="utf-8")
+
+
+def main() -> int:
+    """Runs the check and returns the exit status."""
+    parser = argparse.ArgumentParser(description="Check the project's prose.")
+    parser.add_argument("paths", nargs="*", help="print the findings of these files and folders")
+    parser.add_argument("--packages", action="store_true", help="print the number of findings by package")
+    parser.add_argument("--lower", action="store_true", help="lower the numbers of prose_left.tsv to the findings")
+    options = parser.parse_args()
+    if options.paths:
+        found = [hit for path in checked_files(options.paths) for hit in findings(path)]
+        for hit in found:
+            print(f"{hit.path}:{hit.line}: {hit.rule}: {hit.found} -> {hit.advice}")
+        return 1 if found else 0
+    count = counted()
+    if options.packages:
+        _print_packages(count)
+        return 0
+    if options.lower:
+        _write_lower(count, left_to_mend())
+    wrong = list(differences(count, left_to_mend()))
+    print("\n".join(wrong) if wrong else f"prose: {sum(count.values())} findings left, none new")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
