@@ -1,7 +1,7 @@
-"""The journal of a conversation: its messages and its durable events, numbered in commit order.
+"""The messages and durable events of a conversation, numbered in commit order.
 
-Both counters live on the conversation row, which is locked by the statement that bumps them. Callers write here last
-before they commit, so that the lock is short and a reader that sees event n has every event below it.
+Both counters are on the conversation's row, which the write locks. Callers write here last before they commit. The lock
+is then short, and a reader that sees event n also has every earlier event.
 """
 
 import json
@@ -31,7 +31,7 @@ class NewMessage:
     role: Role
     content: str
     calls: Sequence[dict[str, JsonValue]] = ()
-    """For an assistant message: {call_id, provider_id, tool, arguments} for each call, in order."""
+    """The calls of an assistant message in order, each {call_id, provider_id, tool, arguments}."""
     call_id: str | None = None
     tokens: int = 0
     partial: bool = False
@@ -39,7 +39,7 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True)
 class NewEvent:
-    """An event to write; `at` defaults to the database's clock."""
+    """An event to write. `at` defaults to the database's clock."""
 
     kind: str
     data: dict[str, JsonValue] = field(default_factory=dict)
@@ -81,14 +81,15 @@ async def write(
     pending: Sequence[PendingEvent] = (),
     beside_bytes: int = 0,
 ) -> None:
-    """Append `messages` and `events` to the conversation, in one statement. Write it last before the commit.
+    """Appends `messages` and `events` to the conversation in one statement. It must be the last write before the
+    commit.
 
-    `pending` are events that nodes left for this activity; they come first, and those that an earlier attempt has
-    written are left out. So are all of them once the turn has ended, since its last event is its `done`: only the write
-    that says `done` may still bring its own. Who hands them in holds the lock of the turn's row.
+    `pending` are events that nodes left for this activity; they come first. Those that an earlier attempt wrote are
+    skipped. If the turn has ended, all of them are skipped, because `done` is its last event. Only the write that
+    contains `done` can add its own. A caller that passes `pending` holds the lock on the turn's row.
 
-    `beside_bytes` are bytes that the caller has written beside the messages, such as a turn's metadata: both count
-    towards the conversation's quota.
+    `beside_bytes` are bytes that the caller stored in addition to the messages, such as a turn's metadata. Both count
+    toward the conversation's quota.
 
     Raises: UpstreamRejected `checkpoint_decided`.
     """
@@ -142,13 +143,13 @@ def _size(message: NewMessage) -> int:
     return len((message.content + calls).encode(errors="surrogatepass"))
 
 
-# --- Reading the journal's events: what a stream sends, and what a reader that comes back must know.
+# --- Reads of events by streams and reconnecting readers
 
 
 async def read_after(
     tx: Connection, conversation_id: str, seq: int, most: int, *, turn_id: str | None = None
 ) -> list[LoggedEvent]:
-    """The next events of a conversation, or of one of its turns, in order."""
+    """Returns the next events of a conversation, or of one of its turns, in order."""
     rows = await tx.fetch(
         "SELECT seq, turn_id, kind, call_id, data, at FROM events "
         "WHERE conversation_id = $1 AND seq > $2 AND ($3::uuid IS NULL OR turn_id = $3) ORDER BY seq LIMIT $4",
@@ -174,13 +175,13 @@ GROUP BY s.turn_id, s.call_id ORDER BY s.turn_id, s.call_id
 
 
 async def open_calls(tx: Connection, conversation_id: str, seq: int) -> list[OpenCall]:
-    """The model calls that had begun and were not complete at `seq`."""
+    """Returns the model calls that were open at `seq`: started and not complete."""
     rows = await tx.fetch(_OPEN, conversation_id, seq, DONE, GENERATION_START, GENERATION_COMPLETE)
     return [OpenCall((str(row["turn_id"]), row["call_id"]), row["attempt"] or 0) for row in rows]
 
 
 async def begun_until(tx: Connection, keys: Sequence[CallKey], seq: int) -> list[CallKey]:
-    """Those of `keys` that had begun at `seq`, or of which the log knows nothing."""
+    """Returns those of `keys` that had begun at `seq`, or of which the log has no start."""
     rows = await tx.fetch(
         "SELECT k.turn_id, k.call_id FROM unnest($1::uuid[], $2::text[]) AS k(turn_id, call_id) "
         "WHERE coalesce((SELECT min(e.seq) FROM events e WHERE e.turn_id = k.turn_id AND e.call_id = k.call_id "
@@ -194,30 +195,30 @@ async def begun_until(tx: Connection, keys: Sequence[CallKey], seq: int) -> list
 
 
 async def last_seqs(tx: Connection, conversation_ids: Sequence[str]) -> dict[str, int]:
-    """The number of the latest event of each conversation."""
+    """Returns the number of the latest event of each conversation."""
     rows = await tx.fetch("SELECT id, event_seq FROM conversations WHERE id = ANY($1::uuid[])", conversation_ids)
     return {str(row["id"]): row["event_seq"] for row in rows}
 
 
 async def done_seq(tx: Connection, turn_id: str) -> int | None:
-    """The number of a turn's last event, None while it has not ended."""
+    """Returns the number of the turn's last event, or None if the turn has not ended."""
     seq: int | None = await tx.fetchval("SELECT seq FROM events WHERE turn_id = $1 AND kind = $2", turn_id, DONE)
     return seq
 
 
 async def status_of(tx: Connection, turn_id: str) -> str:
-    """How the turn stands, as its own row says it."""
+    """Returns the turn's current status."""
     status: str = await tx.fetchval("SELECT status FROM turns WHERE id = $1", turn_id)
     return status
 
 
 async def message_texts(tx: Connection, message_ids: Sequence[str]) -> dict[str, str]:
-    """The whole texts of messages, by id."""
+    """Returns the full texts of messages by id."""
     rows = await tx.fetch("SELECT id, content FROM messages WHERE id = ANY($1::uuid[])", message_ids)
     return {str(row["id"]): row["content"] for row in rows}
 
 
-# --- Checkpoints that a turn has passed though nobody could be asked (S0-68): audited, and closed if they did open.
+# --- Skipped checkpoints: recorded in the audit trail, and closed if they were opened after all
 
 _CLOSE = """
 UPDATE approvals SET status = 'cancelled', version = version + 1
@@ -231,11 +232,11 @@ _RECORDED = "SELECT true FROM audit WHERE kind = $1 AND subject = $2"
 
 
 async def record_unasked(tx: Connection, turn_id: str, events: Iterable[PendingEvent], *, ends: bool) -> None:
-    """One audit row for each such checkpoint among `events`, however often they are handed over; no statement where
-    there is none.
+    """Records each skipped checkpoint among `events` once in the audit trail, also if the events are passed repeatedly.
+    Without one, it runs no statement.
 
-    One that was opened after all, and whose opening nobody heard of, is asked about no more. Where somebody has
-    decided otherwise than to approve it, the turn may only end: `ends` says that it does.
+    If the checkpoint was opened but the turn did not learn of it, its request is cancelled. If a reviewer decided
+    anything but approval, the turn can only end; `ends` states that it does.
 
     Raises: UpstreamRejected `checkpoint_decided`.
     """
@@ -255,8 +256,9 @@ async def record_unasked(tx: Connection, turn_id: str, events: Iterable[PendingE
             )
 
 
-# --- What a trace is made from: a turn that is over and its log, without a word of its content.
-# Of each event only those of its data are read that are named here, so that no content leaves Postgres for a trace.
+# --- The source of a trace: an ended turn and its log, without content
+#
+# Only the keys in `NAMED` are read from an event's data, so that no content leaves Postgres for a trace.
 
 MOST_EVENTS = 20_000
 NAMED = (
@@ -264,7 +266,8 @@ NAMED = (
     *("seconds", "assembly", "scope", "partial", "type", "severity", "rule_id", "skill_id", "skill_ids", "tier"),
     *("description", "context"),
 )
-"""Of an event's data; `facts`, `hits`, `message`, `result` and whatever comes new are not among them."""
+"""The keys of an event's data that a trace can contain. Content such as `facts`, `hits`, `message` and `result` is
+excluded, and so is any new key."""
 KINDS = (
     *("node_start", "node_end", "generation.start", "generation.complete", "token.usage", "ttft", "transient_error"),
     *("rate_limit", "tool.executing", "tool.result", "tool.error", "tool.denied", "tool.awaiting_approval"),
@@ -279,7 +282,7 @@ FROM events WHERE turn_id = $1 AND kind = ANY($3) ORDER BY seq LIMIT $4
 
 
 async def record_of(tx: Connection, address: TurnAddress) -> TurnRecord | None:
-    """The record of a turn that has ended; None of one that has not."""
+    """Returns the trace record of an ended turn, or None if the turn is open."""
     turn = await tx.fetchrow("SELECT * FROM turns WHERE id = $1 AND ended_at IS NOT NULL", address.turn_id)
     if turn is None:
         return None

@@ -1,7 +1,7 @@
-"""Live tokens in Valkey: one stream a conversation, fenced so that a stale attempt cannot speak.
+"""Live tokens in Valkey: one stream per conversation, fenced so that a stale attempt cannot append.
 
-Nothing here is needed for an answer. Losing Valkey never raises into the caller's work: the answer is DEGRADED or
-empty, and it is logged once. Everything lives for an hour after the last token.
+Turns do not depend on this data. If Valkey is unavailable, no error reaches the caller: the result is `DEGRADED` or
+empty, and the outage is logged once. All keys expire one hour after the last token.
 """
 
 import asyncio
@@ -18,40 +18,47 @@ from perdure.contracts.turns import TurnAddress
 from perdure.core.events.stream import CallKey, Cursor, Mark, TokenBatch, TokenEntry, entry_order
 from perdure.store.valkey import Valkey, messages, subscribed
 
-# --- How the live side's keys and channels in Valkey are named; the braces keep a conversation's keys together in a
-# cluster.
+# --- Names of keys and channels in Valkey
+#
+# The braces keep the keys of a conversation together in a cluster.
 
 WOKEN_BY_EVENTS = "e"
-"""What a wake-up says where durable events were committed; one for tokens says `t`."""
+"""The message that announces committed events; `t` announces tokens."""
 
 
 def channel(conversation_id: str) -> str:
-    """The pub/sub channel of a conversation."""
+    """Returns the pub/sub channel of a conversation."""
     return f"perdure:wake:{conversation_id}"
 
 
 def stream_and_epoch(tenant_id: str, conversation_id: str) -> tuple[str, str]:
-    """A conversation's stream, and the key that names the stream's epoch."""
+    """Returns the key of a conversation's stream and the key of the stream's epoch."""
     stem = f"perdure:{tenant_id}:{{{conversation_id}}}"
     return f"{stem}:tokens", f"{stem}:epoch"
 
 
 def fence_of(stream: str, key: CallKey) -> str:
-    """The fence of a model call."""
+    """Returns the key of a model call's fence."""
     return f"{stream}:{key[0]}:{key[1]}"
 
 
 def stop_of(stream: str, turn_id: str) -> str:
-    """What says that a turn is to stop speaking."""
+    """Returns the key that marks a turn as stopped."""
     return f"{stream}:{turn_id}:stop"
 
 
-# --- The Lua that Valkey runs: each script is one atomic step.
-# Keys of a conversation: its stream, its epoch, and for each call a fence {epoch, attempt, end, from, first, last}: the
-# attempt that may speak, how many characters of its answer it has sent, from which of them on this epoch's stream has
-# them without a gap, and the ids of the attempt's first and latest entry; and `thought`, the characters of its
-# reasoning. An entry has t(urn), c(all), a(ttempt), s(tart), f(rom), (t)h(ought before), and x, text of the answer, or
-# y, text of the reasoning; an entry without either begins a new attempt.
+# --- Lua scripts; each is one atomic step in Valkey
+#
+# A conversation has a stream, an epoch, and a fence per model call. The fields of a fence:
+# - `attempt`: the attempt that can append.
+# - `end`: the number of characters of the answer sent so far.
+# - `from`: the position from which this epoch's stream has the answer without a gap.
+# - `first`, `last`: the ids of the attempt's first and latest entry.
+# - `thought`: the number of characters of the reasoning sent so far.
+# - `epoch`: the stream's epoch of the latest entry.
+#
+# The fields of an entry are t (turn), c (call), a (attempt), s (start), f (from) and h (characters of the reasoning
+# before it). Its text is x (answer) or y (reasoning). An entry without x and y begins a new attempt.
 
 APPEND = """
 local stream, epoch_key, fence, stopped = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -114,28 +121,30 @@ end
 """
 
 
-# --- Reading the live side: the entries behind a reader's place, many readers' in one round trip, and marks of calls.
-# One reader for the whole process: whoever asks while a round trip is under way shares the next one, so that a thousand
-# streams cost a round trip and not a thousand, and the busier the process is the more each carries.
+# --- Reads of live tokens: new entries for many readers in one round trip, and marks of calls
 #
-# Invariant: an answer comes from a read that began after it was asked for, so nobody misses what woke them.
+# The process has one reader. Requests that arrive during a round trip share the next one. A thousand streams then cost
+# one round trip instead of a thousand, and a busier process puts more requests into each.
+#
+# Invariant: each answer comes from a read that began after its request. Otherwise a reader could miss the change that
+# woke it.
 
 TokensPlace = tuple[str, str, str, str]
-"""Tenant, conversation, epoch, id of the last entry seen."""
+"""Tenant, conversation, epoch and id of the last entry that the reader has."""
 Marks = dict[CallKey, Mark]
 _Rows = list[tuple[str, dict[str, str]]]
 
 _BATCH_ENTRIES = 200
 _BATCH_BYTES = 32_768
-"""About what is held for one slow reader: a batch is merged and sent as a whole. The script stops behind the entry
-with which they are reached, and an entry is short too (perdure/activities/model.py)."""
+"""The approximate memory per slow reader, because a batch is merged and sent as a whole. The script stops after the
+entry that reaches a limit. Entries are short too (`perdure/activities/model.py`)."""
 _PLACES_AT_ONCE = 64
-"""In one round trip: some 2 MB come back, and nobody waits long for those who are far behind."""
+"""The maximum per round trip: about 2 MB are returned, so that readers do not wait long for those far behind."""
 _SEARCH_ENTRIES = 200
 
 
 class LiveReader:
-    """The one reader of live entries of a process."""
+    """The process's only reader of live entries."""
 
     def __init__(self, valkey: Valkey) -> None:
         self._valkey = valkey
@@ -144,18 +153,18 @@ class LiveReader:
         self._reading: asyncio.Task[None] | None = None
 
     async def tokens(self, place: TokensPlace) -> TokenBatch:
-        """The entries after a place, or from the beginning where the stream's epoch is another."""
+        """Returns the entries after a place, or from the beginning if the stream's epoch has changed."""
         answer = self._asked.get(place)
         if answer is None:
             answer = self._asked[place] = asyncio.get_running_loop().create_future()
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(self._read())
-        # A reader that goes away must not take the answer away from the others.
+        # Canceling one reader must not cancel the shared answer.
         return await asyncio.shield(answer)
 
     async def _read(self) -> None:
-        """Answer all that is asked, and what is asked meanwhile."""
-        await asyncio.sleep(0)  # everybody whom a bell woke asks in this turn of the loop
+        """Answers all open requests, including those that arrive during a round trip."""
+        await asyncio.sleep(0)  # All readers woken by one message add their requests in this loop iteration.
         while self._asked:
             asked = dict(islice(self._asked.items(), _PLACES_AT_ONCE))
             for place in asked:
@@ -166,12 +175,12 @@ class LiveReader:
                 for answer in asked.values():
                     _fail(answer, error)
                 if not isinstance(error, Exception):
-                    raise  # the process ends
+                    raise  # The process is ending.
                 continue
             for answer, found in zip(asked.values(), rows or [None] * len(asked), strict=True):
                 try:
                     batch = _batch(found)
-                except Exception as error:  # an entry that nobody of ours has written: nobody else waits for it
+                except Exception as error:  # A foreign entry must not block the other readers.
                     _fail(answer, error)
                     continue
                 if not answer.done():
@@ -180,7 +189,7 @@ class LiveReader:
     async def _round_trip(self, places: Sequence[TokensPlace]) -> list[Any]:
         try:
             return await self._ask(places)
-        except NoScriptError:  # Valkey is a new one, or was told to forget its scripts
+        except NoScriptError:  # Valkey was restarted, or its scripts were flushed.
             await self._valkey.client.script_load(READ)
             return await self._ask(places)
 
@@ -199,7 +208,7 @@ def _fail(answer: "asyncio.Future[TokenBatch]", error: BaseException) -> None:
         answer.cancel()
     elif not answer.done():
         answer.set_exception(error)
-        answer.exception()  # an error that nobody is left to hear is not reported as forgotten
+        answer.exception()  # Marks the error as retrieved, so that asyncio does not log it if no reader is left.
 
 
 def _batch(answer: Any) -> TokenBatch:
@@ -211,9 +220,9 @@ def _batch(answer: Any) -> TokenBatch:
 
 
 async def marks(valkey: Valkey, tenant_id: str, conversation_id: str, cursor: Cursor, keys: Sequence[CallKey]) -> Marks:
-    """What the live stream knows of these calls at `cursor`; a call of which it knows nothing is left out.
+    """Returns the live stream's marks of these calls at `cursor`. Calls that the stream does not know are left out.
 
-    Raises: what the driver raises.
+    Raises: the errors of the Valkey driver.
     """
     stream, epoch_key = stream_and_epoch(tenant_id, conversation_id)
     async with valkey.client.pipeline(transaction=False) as pipe:
@@ -231,12 +240,12 @@ async def marks(valkey: Valkey, tenant_id: str, conversation_id: str, cursor: Cu
         if entry_order(first) > at:
             found[key] = Mark(int(attempt), 0, chained_from == "0", begun=False)
         elif entry_order(first) < kept_from:
-            # Trimmed: a reader may have come to this place without having seen the call's beginning.
+            # The beginning was trimmed: a reader may have reached this place without it.
             continue
         elif entry_order(last) <= at:
             found[key] = Mark(int(attempt), int(end), chained_from == "0", thought=int(thought or 0) > 0)
         else:
-            # The reader was behind: its place is in the middle of this call, and most often just at the cursor.
+            # The reader was behind: its place is in the middle of this call, most often close to the cursor.
             rows = cast(_Rows, await valkey.client.xrevrange(stream, cursor.entry_id, "-", count=_SEARCH_ENTRIES))
             mark = next((_mark(fields) for _, fields in rows if (fields["t"], fields["c"]) == key), None)
             if mark is not None:
@@ -266,20 +275,20 @@ def _mark(fields: Mapping[str, str]) -> Mark:
 
 LIVE_SECONDS = 3_600
 LIVE_ENTRIES = 10_000
-"""The stream of a conversation is trimmed to about this many entries."""
+"""The approximate length to which a conversation's stream is trimmed."""
 _FORGOTTEN_AT_ONCE = 500
 
 
 class Appended(StrEnum):
-    """What became of some text."""
+    """The result of an append."""
 
     ACCEPTED = "accepted"
     STALE = "stale"
-    """A later attempt of this call speaks: give up."""
+    """A later attempt of this call has taken over; the caller must give up."""
     STOPPED = "stopped"
-    """The turn was asked to stop: end the call and keep what there is."""
+    """The turn was asked to stop; the caller ends the call and keeps the text so far."""
     DEGRADED = "degraded"
-    """Valkey is out of reach: go on, readers get the settled text instead."""
+    """Valkey is unavailable; the caller continues, and readers get the stored text instead."""
 
 
 class LiveTokens:
@@ -292,11 +301,11 @@ class LiveTokens:
 
     @classmethod
     def connect(cls, url: str) -> "LiveTokens":
-        """The live side at this address; it connects when it is first used."""
+        """Returns the live side for this address. It connects on first use."""
         return cls(Valkey.connect(url))
 
     async def close(self) -> None:
-        """Close the connection that `connect` opened."""
+        """Closes the connection that `connect` created."""
         await self._valkey.close()
 
     async def append(
@@ -310,11 +319,12 @@ class LiveTokens:
         thinking: bool = False,
         thought: int = 0,
     ) -> Appended:
-        """Send the next piece of a call's text to its readers, or with `thinking` of its reasoning.
+        """Sends the next piece of a call's answer to its readers, or of its reasoning if `thinking` is set.
 
-        `epoch` is the attempt that claimed the call, `sequence` the number of its characters that came before `text`,
-        `thought` that of its reasoning's. A piece sent twice is shown once; where one of the text is missing, readers
-        wait for the settled text.
+        `epoch` is the attempt that claimed the call. `sequence` is the number of characters of the answer before
+        `text`, and `thought` the number of characters of the reasoning before it.
+
+        A repeated piece is shown once. If a piece of the answer is missing, readers wait for the stored text.
         """
         if not text:
             return Appended.ACCEPTED
@@ -339,46 +349,47 @@ class LiveTokens:
         return Appended.DEGRADED if answer is None else Appended(answer)
 
     async def stop(self, address: TurnAddress) -> None:
-        """Tell whoever speaks for this turn to stop: its next piece is answered STOPPED, and its worker is called."""
+        """Stops the live text of this turn: its next append returns `STOPPED`, and its worker is notified."""
         stream, _ = stream_and_epoch(address.tenant_id, address.conversation_id)
         key = stop_of(stream, address.turn_id)
         await self._valkey.attempt(lambda: self._valkey.client.set(key, "1", ex=LIVE_SECONDS))
         await self._valkey.attempt(lambda: self._valkey.client.publish(STOP_CHANNEL, address.turn_id))
 
     async def forget(self, tenant_id: str, conversation_ids: Sequence[str]) -> None:
-        """Take away what was said live in these conversations; a reader of one is not disturbed. Where Valkey is out of
-        reach it goes by itself, an hour after the last token."""
+        """Deletes the live tokens of these conversations without disturbing their readers. If Valkey is unavailable,
+        the tokens expire one hour after the last one."""
         for start in range(0, len(conversation_ids), _FORGOTTEN_AT_ONCE):
             keys = [stream_and_epoch(tenant_id, each) for each in conversation_ids[start : start + _FORGOTTEN_AT_ONCE]]
             await self._valkey.attempt(partial(self._valkey.client.unlink, *chain.from_iterable(keys)))
 
     async def wake(self, conversation_id: str) -> None:
-        """Tell the readers of a conversation that durable events were committed."""
+        """Notifies the readers of a conversation that durable events were committed."""
         await self._valkey.attempt(lambda: self._valkey.client.publish(channel(conversation_id), WOKEN_BY_EVENTS))
 
     async def tokens(self, tenant_id: str, conversation_id: str, epoch: str, entry_id: str) -> TokenBatch:
-        """The entries after `entry_id`, or from the beginning where the stream's epoch is not `epoch`."""
+        """Returns the entries after `entry_id`, or from the beginning if the stream's epoch is not `epoch`."""
         return await self._reader.tokens((tenant_id, conversation_id, epoch, entry_id))
 
     async def marks(self, tenant_id: str, conversation_id: str, cursor: Cursor, keys: Sequence[CallKey]) -> Marks:
-        """What the stream knows of these calls at `cursor`; a call of which it knows nothing is left out."""
+        """Returns the stream's marks of these calls at `cursor`. Calls that the stream does not know are left out."""
         if not keys:
             return {}
         answer = await self._valkey.attempt(lambda: marks(self._valkey, tenant_id, conversation_id, cursor, keys))
         return answer or {}
 
 
-# --- Stops, called out to the workers through Valkey.
-# A call that is lost costs a second: the turn's bell comes too.
+# --- Stop signals to the workers
+#
+# A lost signal delays the stop by a second, because the turn's wake signal follows.
 
 STOP_CHANNEL = "perdure:stops"
-"""What is called out is the turn's id."""
+"""Each message is a turn's id."""
 
 
 async def stop_signals(valkey: Valkey) -> AsyncGenerator[str, None]:
-    """The ids of turns that were asked to stop, from now on.
+    """Yields the ids of turns when they are asked to stop.
 
-    Raises: RedisError, OSError, TimeoutError where the subscription is lost.
+    Raises: RedisError, OSError or TimeoutError if the subscription is lost.
     """
     async with subscribed(valkey, STOP_CHANNEL) as subscription:
         async for message in messages(subscription):

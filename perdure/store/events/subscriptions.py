@@ -1,7 +1,8 @@
-"""Bells that tell readers to look again: one Valkey subscription and one poll of Postgres a process, shared by all.
+"""Wake signals for readers of streams. A process has one Valkey subscription and one poll of Postgres, which all
+readers share.
 
-A bell never carries data and may ring for nothing. The poll is the fallback: an event is noticed within POLL_SECONDS
-even where every wake-up was lost, and the subscription's loss only makes tokens come in steps of that length.
+A signal carries no data and can be spurious. The poll is the fallback: it detects an event within `POLL_SECONDS` even
+if every signal is lost. If the subscription is lost, tokens arrive only at that interval.
 """
 
 import asyncio
@@ -21,38 +22,38 @@ from perdure.store.valkey import Valkey, messages, subscribed
 
 POLL_SECONDS = 1.0
 _OWN_CHANNEL = "perdure:wakes"
-"""Keeps the connection subscribed while nobody listens."""
+"""Keeps the connection subscribed while there are no readers."""
 
 log = structlog.get_logger(__name__)
 
 
 class Bell:
-    """One reader's bell. `events` says that durable events may be new; tokens may be new whenever it rings."""
+    """One reader's wake signal. `events` is set if durable events may be new; tokens may be new at each signal."""
 
     def __init__(self) -> None:
         self.events = True
         self._rung = asyncio.Event()
 
     def ring(self, *, events: bool) -> None:
-        """Make the reader look again."""
+        """Wakes the reader."""
         self.events = self.events or events
         self._rung.set()
 
     def quiet(self) -> bool:
-        """Forget the ringing so far, before looking; whether it rang for events."""
+        """Clears the signal before the reader looks. Returns whether durable events may be new."""
         self._rung.clear()
         events, self.events = self.events, False
         return events
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for the next ringing; False where there was none in time."""
+        """Waits for the next signal; returns False on timeout."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._rung.wait(), seconds)
         return self._rung.is_set()
 
 
 class Wakes:
-    """The bells of this process, by conversation."""
+    """The wake signals of this process, by conversation."""
 
     def __init__(self, database: Database, valkey: Valkey) -> None:
         self._database = database
@@ -62,16 +63,17 @@ class Wakes:
         self._seen: dict[str, int] = {}
         self._subscription: PubSub | None = None
         self.closing = False
-        """The process is about to end: readers leave, and come back to the next one with their last id."""
+        """True if the process is about to end: readers disconnect, then reconnect to the next process with their last
+        id."""
 
     def close(self) -> None:
-        """Send every reader away."""
+        """Disconnects all readers."""
         self.closing = True
         self._ring_all(events=False)
 
     @asynccontextmanager
     async def listen(self, tenant_id: str, conversation_id: str) -> AsyncIterator[Bell]:
-        """A bell for a conversation, while the block runs."""
+        """Provides a wake signal for a conversation while the block runs."""
         bell = Bell()
         bells = self._bells[conversation_id]
         bells.add(bell)
@@ -88,7 +90,7 @@ class Wakes:
                 await self._tell("unsubscribe", conversation_id)
 
     async def run(self) -> None:
-        """Ring bells until cancelled."""
+        """Delivers wake signals until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._again_and_again(self._follow_valkey))
             group.create_task(self._again_and_again(self._poll_postgres))
@@ -98,13 +100,13 @@ class Wakes:
             try:
                 await work()
             except (RedisError, OSError, *Database.outages):
-                pass  # the other source goes on, and whoever uses the lost one says so
+                pass  # The other source continues, and users of the lost one report the outage.
             except Exception:
-                log.exception("wakes.unforeseen")  # readers of every stream depend on these loops
+                log.exception("wakes.unforeseen")  # The readers of every stream depend on these loops.
             await asyncio.sleep(POLL_SECONDS)
 
     async def _tell(self, verb: str, conversation_id: str) -> None:
-        # A failure here is a failure of the connection, which the follower sees as well; it subscribes anew.
+        # An error here means that the connection failed. The follower detects that too and subscribes again.
         if self._subscription is not None:
             with suppress(RedisError, OSError, TimeoutError, RuntimeError):
                 await getattr(self._subscription, verb)(channel(conversation_id))
@@ -113,14 +115,16 @@ class Wakes:
         async with subscribed(self._valkey, _OWN_CHANNEL, *map(channel, self._bells)) as subscription:
             self._subscription = subscription
             try:
-                # Who came while that was under way has told nobody, and whoever comes from now on will.
+                # Readers that arrived during the subscription are missing from it. Later ones add themselves.
                 if late := {*map(channel, self._bells)} - subscription.channels.keys():
                     await subscription.subscribe(*sorted(late))
                 self._ring_all(events=False)
                 async for message in messages(subscription):
                     self._ring(str(message["channel"]).rpartition(":")[2], message["data"] == WOKEN_BY_EVENTS)
             finally:
-                self._subscription = None  # before it is closed: one that is told something then connects once more
+                # It is cleared before the connection closes, because a command on a closed subscription would reconnect
+                # it.
+                self._subscription = None
 
     async def _poll_postgres(self) -> None:
         if self._subscription is None:
@@ -145,52 +149,54 @@ class Wakes:
             self._ring(conversation_id, events)
 
 
-# --- One read for all who ask the same at the same moment: readers of one conversation are woken by one bell.
-# Invariant: an answer comes from a read that began after it was asked for, so nobody misses what woke them.
+# --- Shared reads for readers that one signal wakes together
+#
+# Invariant: each answer comes from a read that began after its request. Otherwise a reader could miss the change that
+# woke it.
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
 class SharedReads(Generic[K, V]):
-    """Reads by key. 210 readers of one busy conversation saturated a core with reads of their own (measured)."""
+    """Shares reads by key. Measured: 210 readers of one busy conversation saturated a core with separate reads."""
 
     def __init__(self, read: Callable[[K], Awaitable[V]]) -> None:
         self._read = read
         self._not_begun: dict[K, asyncio.Task[V]] = {}
 
     async def get(self, key: K) -> V:
-        """The answer for `key`; raises what the read raises."""
+        """Returns the value for `key`. Raises the errors of the read."""
         task = self._not_begun.get(key)
         if task is None:
             task = self._not_begun[key] = asyncio.create_task(self._run(key))
             task.add_done_callback(_seen)
-        # A reader that goes away must not take the answer away from the others.
+        # Canceling one reader must not cancel the shared read.
         return await asyncio.shield(task)
 
     async def _run(self, key: K) -> V:
-        await asyncio.sleep(0)  # everybody whom the bell woke asks in this turn of the loop
+        await asyncio.sleep(0)  # All readers woken by one signal add their requests in this loop iteration.
         del self._not_begun[key]
         return await self._read(key)
 
 
 def _seen(task: "asyncio.Task[V]") -> None:
-    """An error that nobody is left to hear is not reported as forgotten."""
+    """Marks the error as retrieved, so that asyncio does not log it if no reader is left."""
     if not task.cancelled():
         task.exception()
 
 
-# --- When something in a tenant's queue of approvals has changed: one look at the head of its audit chain, shared by
-# all who wait for that.
-# Every act on an approval is audited in its own transaction, so the chain's head moves with each of them; it moves for
-# other acts too, and a reader may be woken for nothing. It is asked for twice a second, and only while somebody reads.
+# --- Changes of a tenant's approvals: one poll of the head of its audit chain for all readers
+#
+# Every action on an approval is audited in its own transaction, so each moves the head. Other actions move it too, so a
+# reader can be woken for nothing. The poll runs twice a second, and only while there are readers.
 
 LOOK_SECONDS = 0.5
 _HEAD = "SELECT seq FROM audit_heads WHERE tenant_id = current_setting('perdure.tenant')"
 
 
 class ReviewChanges:
-    """The heads of the tenants that somebody watches in this process."""
+    """The audit heads of the tenants that have readers in this process."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -199,7 +205,7 @@ class ReviewChanges:
         self._moved = asyncio.Event()
 
     async def run(self) -> None:
-        """Look until cancelled; while Postgres is away nothing changes."""
+        """Polls until cancelled. While Postgres is unavailable, no change is reported."""
         while True:
             for tenant_id in [tenant for tenant, readers in self._readers.items() if readers > 0]:
                 with suppress(OSError, TimeoutError, *Database.outages):
@@ -215,7 +221,7 @@ class ReviewChanges:
             self._moved = asyncio.Event()
 
     async def heads(self, tenant_id: str, quiet_seconds: float) -> AsyncGenerator[int | None]:
-        """The head as it moves, the present one first; None after so much time without a move."""
+        """Yields the head at first and whenever it changes, and None after `quiet_seconds` without a change."""
         self._readers[tenant_id] += 1
         seen: int | None = None
         try:

@@ -1,8 +1,9 @@
-"""Writing documents: each write adds a version that never changes, named by the SHA-256 of its content (S2-68).
+"""Writes of memory documents. Each write adds an immutable version, named by the SHA-256 of its content.
 
-Who may write where, the scan of what is written and the refusal of a stale change are perdure/core/documents/; here
-they are asked in the transaction that writes. Lock order: the turn's row where there is one, then the document, then
-the conversation.
+The rules are in `perdure/core/memory/documents.py`: who can write where, the scan of new text and the rejection of
+stale changes. They are checked in the transaction that writes.
+
+Lock order: the turn's row if there is one, then the document, then the conversation.
 """
 
 from collections.abc import Sequence
@@ -35,8 +36,10 @@ from perdure.store import audit
 from perdure.store.database import Connection, new_id
 from perdure.store.memory.search import EVERYBODY, Document, read_as
 
-# --- The stores of documents: four a tenant, made when they are first asked for (S2-66).
-# One store holds the notes of all conversations and one those of all users; whose a document is, it says itself.
+# --- Stores of documents: four for each tenant, created on first use
+#
+# One store contains the documents of all conversations, and one those of all users. The document itself names its
+# owner.
 
 CONVENTIONS = "workspace_conventions"
 RUNBOOKS = "workspace_runbooks"
@@ -49,11 +52,11 @@ SEEDED = {
     OF_CONVERSATIONS: Scope.CONVERSATION,
 }
 ONLY_STORE = {Scope.USER: OF_USERS, Scope.CONVERSATION: OF_CONVERSATIONS}
-"""Where a scope has one store, it need not be named."""
+"""The only store of a scope; a caller does not need to name it."""
 
 
 class Store(NamedTuple):
-    """A store, and whether it is closed for writing."""
+    """A store of documents; an archived one rejects writes."""
 
     id: str
     slug: str
@@ -61,12 +64,12 @@ class Store(NamedTuple):
     archived: bool
 
     def place(self, owner_id: str | None) -> Place:
-        """Where a document of this owner would lie in it."""
+        """Returns the place that a document of this owner would have in the store."""
         return Place(self.slug, self.scope, None if self.scope is Scope.WORKSPACE else owner_id, self.archived)
 
 
 async def seed(tx: Connection) -> None:
-    """Make what is missing; safe to repeat, and beside others."""
+    """Creates the missing stores. Safe to repeat and to run concurrently."""
     await tx.execute(
         "INSERT INTO memory_stores (tenant_id, slug, scope) "
         "SELECT current_setting('perdure.tenant'), slug, scope FROM unnest($1::text[], $2::text[]) AS s(slug, scope) "
@@ -77,7 +80,7 @@ async def seed(tx: Connection) -> None:
 
 
 async def named(tx: Connection, scope: Scope, slug: str | None) -> Store:
-    """The store of this scope; its slug may be left out where the scope has only one.
+    """Returns the store of this scope with this slug. The slug is optional if the scope has only one store.
 
     Raises: CallerError 404 `store_not_found`.
     """
@@ -93,14 +96,14 @@ async def named(tx: Connection, scope: Scope, slug: str | None) -> Store:
 
 
 async def list_stores(tx: Connection) -> list[dict[str, object]]:
-    """All stores."""
+    """Returns all stores of the tenant."""
     await seed(tx)
     rows = await tx.fetch("SELECT slug, scope, archived_at, created_at FROM memory_stores ORDER BY scope, slug")
     return [dict(row) for row in rows]
 
 
 async def set_store_archived(tx: Connection, slug: str, archived: bool, actor: str) -> dict[str, object]:
-    """Close a store, or open it again: what is in a closed one is kept, and neither found nor written.
+    """Archives a store, or opens it again. Documents of an archived store are kept, but cannot be found or written.
 
     Raises: CallerError 404 `store_not_found`.
     """
@@ -122,13 +125,12 @@ def _store(row: asyncpg.Record) -> Store:
     return Store(str(row["id"]), row["slug"], Scope(row["scope"]), row["archived_at"] is not None)
 
 
-# --- A version of a document as it is added: its text, who wrote it, and what it rests on.
-# It never changes again.
+# --- Immutable versions of a document
 
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What a version rests on, and the call that made it."""
+    """The evidence for a version, and the turn and call that wrote it."""
 
     evidence_summary: str = ""
     source_refs: Sequence[JsonValue] = ()
@@ -141,7 +143,7 @@ NO_BASIS = Basis()
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A version that was added."""
+    """The version that a write added."""
 
     ref: DocumentRef
     scope: Scope
@@ -168,7 +170,7 @@ async def add(
     trust: Trust,
     basis: Basis,
 ) -> None:
-    """Write the version; the document that names it is written by the caller."""
+    """Inserts the version. The caller writes the document that refers to it."""
     given = (sha256_hex(content), content, trust.value, writer.user_id, writer.is_agent, basis.turn_id, basis.call_id)
     summary, refs = clean(basis.evidence_summary), list(basis.source_refs)
     await tx.execute(_ADD, version_id, document_id, owner_id, number, *given, summary, refs)
@@ -179,7 +181,7 @@ UNSAFE = "memory_unsafe"
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A document that is to be written."""
+    """A document to write."""
 
     scope: Scope
     path: str
@@ -187,9 +189,9 @@ class Draft:
     title: str
     content: str = field(repr=False)
     store: str | None = None
-    """Slug; not needed where its scope has one store."""
+    """The store's slug; optional if the scope has only one store."""
     conversation_id: str | None = None
-    """For a document of a conversation."""
+    """Only used for the scope `conversation`."""
     entities: Sequence[str] = ()
 
 
@@ -210,11 +212,11 @@ RETURNING versions
 async def create_document(
     tx: Connection, writer: Writer, draft: Draft, basis: Basis = NO_BASIS, limits: MemoryLimits = DEFAULT_LIMITS
 ) -> Written:
-    """Write a document where there is none.
+    """Creates a document at a path that has none.
 
-    Raises: CallerError of perdure/core/memory/documents.py; 422 `memory_unsafe` with the findings; 409
-    `document_exists` with its digest; 404 `store_not_found`, `conversation_not_found`. Nothing is written where it is
-    raised.
+    Raises: the CallerErrors of `perdure/core/memory/documents.py`; 422 `memory_unsafe` with the findings; 409
+    `document_exists` with the digest of the existing document; 404 `store_not_found` or `conversation_not_found`.
+    Nothing is written if it raises.
     """
     draft = replace(draft, title=clean(draft.title), content=clean(draft.content))
     store = await named(tx, draft.scope, draft.store)
@@ -244,10 +246,11 @@ async def update_document(
     entities: Sequence[str] | None = None,
     limits: MemoryLimits = DEFAULT_LIMITS,
 ) -> Written:
-    """Add a version to `document`, which the caller has read and locked: a new content, or edits of the one it has.
+    """Adds a version to `document`, which the caller has read and locked. `content` is the new text, or edits of the
+    current one.
 
-    Raises: as `create`; 409 `memory_conflict` with the digest that is there now; 422 `patch_mismatch`; 409
-    `version_redacted` where edits are of a content that is gone.
+    Raises: the errors of `create_document`, except `document_exists`; 409 `memory_conflict` with the current digest;
+    422 `patch_mismatch`; 409 `version_redacted` if the edits apply to redacted content.
     """
     ref = document.ref
     store = await named(tx, document.scope, ref.store)
@@ -269,7 +272,7 @@ async def update_document(
 
 
 def scanned(scope: Scope, *texts: str, basis: Basis, limits: MemoryLimits) -> tuple[Finding, ...]:
-    """The warnings of the scan, of all that would be written; the size that counts is that of all of it together.
+    """Scans all texts of a write, and returns the warnings. The size limit applies to all texts together.
 
     Raises: CallerError 422 `memory_unsafe` with the findings that block.
     """
@@ -350,23 +353,25 @@ def _edited(document: Document, edits: Sequence[Edit]) -> str:
 
 
 def _given_entities(document: Document) -> tuple[str, ...]:
-    """Those that the text does not name itself: a new text names its own."""
+    """The entities that the old text does not name. They are kept, while the new text adds those that it names."""
     named_by_text = set(names_in(f"{document.title}\n{document.content or ''}"))
     return tuple(each for each in document.entities if each not in named_by_text)
 
 
 def _words(path: str, title: str, content: str, keys: Sequence[str]) -> str:
-    """What a document is found by: the parts of its path stand alone, which a parser would take for a file's name."""
+    """Returns the text to index. The parts of the path are separated, because the text search parser would read the
+    path as a file name."""
     apart = path.replace("/", " ").replace(".", " ").replace("_", " ").replace("-", " ")
     return "\n".join([apart, title, " ".join(keys), content])
 
 
-# --- Taking documents away: an administrator's soft delete, and the redaction of one version (S2-73).
-# Whoever does it need not be able to read what is taken away, and is shown none of it.
+# --- Deletion and redaction by administrators
+#
+# Administrators do not need read access to the content, and no result contains it.
 
 
 async def delete_document(tx: Connection, document_id: str, actor: str) -> None:
-    """Hide a document from everybody; its versions stay, and its path is free again.
+    """Hides a document from all users. Its versions are kept, and its path becomes available again.
 
     Raises: CallerError 404 `document_not_found`.
     """
@@ -386,11 +391,12 @@ async def delete_document(tx: Connection, document_id: str, actor: str) -> None:
 async def redact_version(
     tx: Connection, document_id: str, version_id: str, reason: str, actor: str
 ) -> dict[str, object]:
-    """Blank the content of one version, for good; where it is the current one, nothing finds it any more.
+    """Erases the content of one version permanently. If it is the current version, searches no longer find the
+    document.
 
-    A pending promotion of that text is withdrawn and blanked with it; decided ones are blanked.
+    Promotions of this version are erased too. A pending one is also withdrawn.
 
-    Raises: CallerError 404 `version_not_found`, 409 `version_redacted` where that is done already.
+    Raises: CallerError 404 `version_not_found`; 409 `version_redacted` if the version is already redacted.
     """
     await read_as(tx, EVERYBODY)
     await tx.execute("SELECT FROM memory_documents WHERE id = $1 FOR UPDATE", document_id)

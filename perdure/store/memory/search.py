@@ -1,10 +1,13 @@
-"""Searching documents: full text beside the entities that both name, then the ranking of perdure/core/memory/search.py.
+"""Search of memory documents: full text and shared entities, then the ranking of `perdure/core/memory/search.py`.
 
-The text part is `ts_rank` with all weights 1 over the question's words joined by OR: the mean over those words of a
-count that is 6/π² (0.608) for a word which stands in the document once and nears 1 where it stands often. Divided by
-6/π² and cut at 1 it is 1 where every word is there at least once, and the share of the words where each that is there
-stands once. Every document that the reader may see is looked at: an index on words would be none under row-level
-security, since its operator is not leakproof.
+The text score is `ts_rank` with all weights 1 over the question's words, joined by OR. It is the mean of a count per
+word. The count is 6/π² (0.608) for a word that occurs once, and approaches 1 for frequent words.
+
+The score is divided by 6/π² and limited to 1. If each matching word occurs once, it is the share of the question's
+words that match. It is 1 if all words occur.
+
+The query reads every document that the reader can see. An index on words would not be used under row-level security,
+because its operator is not leakproof.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,19 +35,20 @@ from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent, write
 from perdure.store.paging import cursor_after, read_cursor
 
-# --- Reading documents: one by its id or path, a page of them, the versions of one.
-# Invariants (S2-67):
-# - A document of a conversation or a user is its owner's alone: every statement says so, and row-level security hides
-#   the others' from a transaction that has not said for whom it reads (`read_as`).
-# - What belongs to a conversation is found from that conversation, as long as it is not deleted.
+# --- Reads of documents by id or path, of pages and of versions
+#
+# Invariants:
+# - Only the owner can read a document of a conversation or a user. Every statement checks the owner.
+#   Row-level security also hides other users' documents, unless the transaction has set its reader (`read_as`).
+# - A conversation's documents are visible only from that conversation, until it is deleted.
 
 EVERYBODY = "*"
-"""In the place of a reader: an administrator who deletes or redacts, and sees no content."""
+"""The reader for administrators who delete or redact; they see no content."""
 VISIBLE = """
 d.deleted_at IS NULL AND (d.scope = 'workspace' OR (d.owner_id = $1 AND (d.scope = 'user'
   OR EXISTS (SELECT FROM conversations c WHERE c.id = d.conversation_id AND c.user_id = $1 AND c.deleted_at IS NULL))))
 """
-"""Of a statement whose $1 is the reader: the documents that are this person's to read."""
+"""SQL condition for the documents that the reader (`$1`) can see."""
 _COLUMNS = (
     "d.id, s.slug AS store, d.scope, d.owner_id, d.conversation_id, d.path, d.type, d.title, d.entities, d.trust, "
     "d.version_id, d.sha256, d.versions, d.created_at, d.updated_at, s.archived_at IS NOT NULL AS archived"
@@ -54,7 +58,7 @@ FROM = "memory_documents d JOIN memory_stores s ON s.id = d.store_id"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document as it is now."""
+    """The current state of a document."""
 
     ref: DocumentRef
     scope: Scope
@@ -68,12 +72,12 @@ class Document:
     created_at: datetime
     updated_at: datetime
     archived: bool
-    """Whether its store is."""
+    """True if the store is archived."""
     content: str | None = None
-    """None where it was redacted, or not asked for."""
+    """The document's text. None if the version is redacted, or if the caller did not read it."""
 
     def shown(self) -> dict[str, object]:
-        """For a client, without its content."""
+        """Returns the document's API representation, without its content."""
         return {
             "id": self.ref.document_id,
             "version_id": self.ref.version_id,
@@ -93,12 +97,12 @@ class Document:
 
 
 async def read_as(tx: Connection, reader: str) -> None:
-    """From here on this transaction sees what this person may see: the workspace's documents and the person's own."""
+    """Sets the reader for the rest of the transaction: it sees the workspace's documents and the reader's own."""
     await tx.execute("SELECT set_config('perdure.reader', $1, true)", reader)
 
 
 async def get_document(tx: Connection, document_id: str, reader: str, *, lock: bool = False) -> Document:
-    """A document with its content; `lock` holds it against other writers.
+    """Returns a document with its content. `lock` locks it against concurrent writes.
 
     Raises: CallerError 404 `document_not_found`.
     """
@@ -109,7 +113,7 @@ async def get_document(tx: Connection, document_id: str, reader: str, *, lock: b
 async def at_path(
     tx: Connection, scope: Scope, store: str, path: str, reader: str, conversation_id: str | None, *, lock: bool = False
 ) -> Document:
-    """The document at a path of a store, as it is seen from this conversation.
+    """Returns the document at a path of a store that is visible from this conversation.
 
     Raises: CallerError 404 `document_not_found`.
     """
@@ -128,7 +132,8 @@ async def list_documents(
     conversation_id: str | None = None,
     prefix: str = "",
 ) -> tuple[list[Document], str | None]:
-    """Documents without their contents, changed last first; those of a conversation only where it is named."""
+    """Lists documents without their content, last changed first, and the next page's cursor. A conversation's documents
+    are included only if `conversation_id` names it."""
     at, last_id = read_cursor(cursor)
     await read_as(tx, reader)
     rows = await tx.fetch(
@@ -156,15 +161,15 @@ _VERSIONS = (
 
 
 async def document_history(tx: Connection, document: Document, limit: int = 50) -> list[dict[str, object]]:
-    """The versions of a document that the caller has read, newest first, without their contents."""
+    """Lists the versions of a document, newest first, without their content. The caller has read the document."""
     newest = _VERSIONS.format("") + "v.number > $2 ORDER BY v.number DESC"
-    # They are numbered without a gap.
+    # The range is correct because version numbers have no gaps.
     rows = await tx.fetch(newest, document.ref.document_id, max(document.versions - limit, 0))
     return [_entry(row) for row in rows]
 
 
 async def document_version(tx: Connection, document: Document, version_id: str) -> dict[str, object]:
-    """One version with its content, which is null where it was redacted.
+    """Returns one version with its content, which is None if it was redacted.
 
     Raises: CallerError 404 `version_not_found`.
     """
@@ -192,7 +197,7 @@ async def _one(tx: Connection, which: str, reader: str, *given: object, lock: bo
 
 
 def document_of(row: asyncpg.Record, content: str | None = None) -> Document:
-    """A row of the columns above."""
+    """Builds a document from a row of `_COLUMNS`."""
     return Document(
         DocumentRef(
             document_id=str(row["id"]),
@@ -217,7 +222,7 @@ def document_of(row: asyncpg.Record, content: str | None = None) -> Document:
 
 
 MOST_WORDS = 48
-"""Of a question; those after them are not asked for."""
+"""Words of a question that are searched for; later words are ignored."""
 MOST_QUESTION_CHARACTERS = 4_000
 _FOUND = f"""
 WITH asked AS MATERIALIZED (
@@ -245,17 +250,18 @@ FROM first JOIN memory_documents d ON d.id = first.id JOIN memory_stores s ON s.
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is looked for, by whom, and from which conversation."""
+    """A search: its text, its reader and its conversation."""
 
     text: str
     reader: str
     conversation_id: str | None = None
-    """None finds nothing of any conversation."""
+    """A search without it excludes the documents of all conversations."""
     scope: Scope | None = None
 
 
 async def search(tx: Connection, question: Question, most: int) -> tuple[Candidate, ...]:
-    """The documents that come nearest, best first; none where the question has no word that counts."""
+    """Returns the best matches, best first. Returns none if the question has no searchable word and names no known
+    entity."""
     text = question.text[:MOST_QUESTION_CHARACTERS]
     entities = names_in(text)
     await read_as(tx, question.reader)
@@ -293,7 +299,7 @@ async def search(tx: Connection, question: Question, most: int) -> tuple[Candida
 
 
 async def shown(tx: Connection, question: Question, found: tuple[Candidate, ...]) -> tuple[Shown, ...]:
-    """The same documents with their excerpts; one that was redacted is left out."""
+    """Returns the same documents with their excerpts, without redacted ones."""
     rows = await tx.fetch(
         "SELECT id, content FROM memory_versions WHERE id = ANY($1::uuid[]) AND content IS NOT NULL",
         [each.ref.version_id for each in found],
@@ -307,20 +313,21 @@ async def shown(tx: Connection, question: Question, found: tuple[Candidate, ...]
     )
 
 
-# --- What a turn did with documents: its usage rows (S2-16), and the events of calls that are under way.
+# --- A turn's use of documents: usage rows, and the events of its open calls
 
 
 async def hold(tx: Connection, turn_id: str) -> None:
-    """Take the turn's lock, before that of any document.
+    """Locks the turn. It must be called before a document is locked.
 
-    Raises: UpstreamUnavailable `turn_over`: nothing may be written for it; the next attempt reads why.
+    Raises: UpstreamUnavailable `turn_over` if the turn has ended; nothing may be written for it. The next attempt reads
+    the reason.
     """
     if not await tx.fetchval("SELECT ended_at IS NULL FROM turns WHERE id = $1 FOR UPDATE", turn_id):
         raise UpstreamUnavailable("turn_over", "the turn has ended")
 
 
 async def note(tx: Connection, address: TurnAddress, use: Use, versions: Iterable[str], call_id: str = "") -> None:
-    """Record what this turn did with these versions; once each, however often it is said."""
+    """Records how this turn used these versions. Repeated calls add no rows."""
     await tx.execute(
         "INSERT INTO conversation_memory_usage (tenant_id, conversation_id, turn_id, call_id, kind, version_id) "
         "SELECT current_setting('perdure.tenant'), $1, $2, $3, $4, v FROM unnest($5::uuid[]) AS v "
@@ -334,6 +341,6 @@ async def note(tx: Connection, address: TurnAddress, use: Use, versions: Iterabl
 
 
 async def tell(tx: Connection, address: TurnAddress, events: Sequence[NewEvent]) -> None:
-    """Write the events of a call before its result; the caller holds the turn's lock and writes nothing after."""
+    """Writes the events of a call before its result. The caller holds the turn's lock; this is its last write."""
     if events:
         await write(tx, address, events)

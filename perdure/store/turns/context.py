@@ -1,4 +1,4 @@
-"""What a fresh turn loads, in one transaction: its message, working memory, requests opened before."""
+"""The rows that a new turn loads in one transaction: its message, working memory and earlier requests."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,46 +23,51 @@ from perdure.store.approvals.verdicts import words_of
 from perdure.store.database import Connection
 from perdure.store.memory.working_memory import TOUCH, read
 
-# --- The gate of a turn that is started again over its records (S0-27): what it asked for, and what came before it.
+# --- The gate of a restarted turn: its requests, and the rounds before it
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A round that waits for people."""
+    """The requests for which a turn is paused."""
 
     requests: tuple[RequestRef, ...]
     round: MessageRef | None
-    """The assistant message whose calls they gate; None at a checkpoint, which strips nothing."""
+    """The assistant message whose calls the gate holds; None at a checkpoint, which removes no calls."""
     earlier: tuple[MessageRef, ...]
-    """The rounds before it that have run, each with its answers, and what joined the turn: a warm resume would still
-    hold them."""
+    """The completed rounds before it with their answers, and the messages that were added to the turn. A warm resume
+    would still have them in memory."""
     snapshot: dict[str, JsonValue]
-    """The state as the pause kept it, where it kept all; empty elsewhere."""
+    """The state that the pause stored; empty if it did not store all of it."""
 
 
 async def find_gate(tx: Connection, address: TurnAddress) -> Gate | None:
-    """The gate or checkpoint that the turn had come to; None where it is past all it asked for.
+    """Returns the gate or checkpoint at which the turn is paused, or None if it has passed all its requests.
 
-    A round that was refused whole stays planned for ever, so of those with an unsettled call the latest counts. All
-    of its requests are the gate's, also of calls that have run by now: outcomes that a warm resume carries come from
-    the ledger here, call by call. A checkpoint is passed once the model has been asked again.
+    A round that was denied as a whole stays planned forever. Of the rounds with an unsettled call, the latest therefore
+    counts.
+
+    All requests of that round belong to the gate, including those of calls that have run by now. A warm resume carries
+    the outcomes of those calls; here they come from the ledger, call by call.
+
+    A checkpoint is passed as soon as the model is called again.
     """
     rows = await tx.fetch(
         "SELECT a.id, a.kind, a.call_id, a.tool, a.expires_at, a.snapshot, "
         "coalesce(c.state NOT IN ('done', 'failed', 'denied'), false) AS to_run, "
         "(SELECT max(substr(call_id, 2)::integer) FROM model_calls WHERE turn_id = $1) AS step "
         "FROM approvals a LEFT JOIN tool_calls c ON c.turn_id = a.turn_id AND c.call_id = a.call_id "
-        # A checkpoint is cancelled where the turn went on without it; a gate where its approval is void: it stays one.
+        # A cancelled checkpoint means that the turn continued without it. A gate stays a gate if its approval is
+        # cancelled.
         "WHERE a.turn_id = $1 AND (a.status <> 'cancelled' OR a.kind = 'approval') ORDER BY a.call_id",
         address.turn_id,
     )
-    # By number: as text, t10.0 comes before t2.0.
+    # Sorted by number: as text, t10.0 comes before t2.0.
     waiting = [row for row in rows if _waits(row)]
     if not waiting:
         return None
     latest = max(step_of(row["call_id"]) for row in waiting)
     asked = [row for row in rows if step_of(row["call_id"]) == latest]
-    # A limit that is spent past a checkpoint is asked about after it, under the same step.
+    # A limit that is reached after a checkpoint is requested after it, under the same step.
     limits = [row for row in waiting if row["kind"] == RequestKind.LIMIT and row in asked]
     checkpoints = limits or [row for row in waiting if row["kind"] == RequestKind.CHECKPOINT and row in asked]
     if checkpoints:
@@ -81,21 +86,21 @@ async def find_gate(tx: Connection, address: TurnAddress) -> Gate | None:
 
 
 def _waits(row: asyncpg.Record) -> bool:
-    """Whether a turn that is started again has this still before it."""
+    """Returns whether the request is still ahead of a restarted turn."""
     if row["kind"] in (RequestKind.CHECKPOINT, RequestKind.LIMIT):
         return bool(step_of(row["call_id"]) >= (row["step"] or 0))
     return bool(row["to_run"])
 
 
 def _whole(asked: Sequence[asyncpg.Record]) -> dict[str, JsonValue]:
-    """The snapshot that a cold resume takes its state from; all requests of a pause have the same."""
+    """Returns the snapshot from which a cold resume restores its state. All requests of a pause share one snapshot."""
     kept: dict[str, JsonValue] = asked[-1]["snapshot"]
     return {name: value for name, value in kept.items() if name != "metadata"} if "messages" in kept else {}
 
 
 def _answered(said: list[MessageRef]) -> tuple[MessageRef, ...]:
-    """The rounds that have all their answers, and what joined between them; a refused one has none and stays
-    stripped."""
+    """Returns the rounds whose calls are all answered, and the messages added between them. A denied round has no
+    answers, so its calls stay removed."""
     answers = {ref.call_id: ref.id for ref in said if ref.role is Role.TOOL}
     rounds = [Round(ref.id, tuple(call.call_id for call in ref.calls), answers) for ref in said if ref.calls]
     by_id = {ref.id: ref for ref in said}
@@ -125,13 +130,13 @@ def _message(row: asyncpg.Record) -> MessageRef:
     )
 
 
-# --- The persona that a turn takes from a prompt template, fixed as the turn begins.
-# A template that cannot be read costs the turn its text and nothing else: the agent's own persona speaks, the tools are
-# those of the agent either way (S0-84). What was decided is kept, the failure too, so that every model call of the turn
-# sends the same prompt.
+# --- The persona of a turn from a prompt template, fixed when the turn begins
+#
+# If a template cannot be read, the turn uses the agent's own persona; the agent's tools do not depend on the template.
+# The result is stored, also after a failure, so that every model call of the turn sends the same prompt.
 
 _SECONDS = 2.0
-"""How long a turn waits for its template's text."""
+"""The maximum time that a turn waits for its template's text."""
 _log = structlog.get_logger(__name__)
 
 _RESOLVE = """
@@ -142,21 +147,22 @@ ORDER BY v.stage = 'draft' DESC LIMIT 1
 
 
 class TurnPersona(Tolerant):
-    """What a turn's persona comes from, as its row keeps it."""
+    """The source of a turn's persona, as stored on its row."""
 
     template: str
     version_id: str = ""
     stage: str = ""
     text: str = ""
-    """Rendered; empty where the agent's own persona speaks."""
+    """The rendered text; empty if the agent's own persona is used."""
     problem: str = ""
-    """Why it does: `not_found`, `empty`, `unavailable`."""
+    """The reason why the agent's own persona is used: `not_found`, `empty` or `unavailable`."""
 
 
 async def fix_persona(tx: Connection, turn_id: str, template: str, values: dict[str, str]) -> TurnPersona:
-    """Resolve by tenant and the turn's user, whose draft comes first; render, and keep it with the turn.
+    """Resolves the template for the tenant and the turn's user, renders it, and stores it with the turn. The user's own
+    draft comes first.
 
-    Raises: what the database raises where it is away altogether.
+    Raises: the database's errors if Postgres is unavailable.
     """
     persona = await _rendered(tx, turn_id, template, values)
     kept = persona.model_dump(mode="json", exclude_defaults=True)
@@ -165,7 +171,7 @@ async def fix_persona(tx: Connection, turn_id: str, template: str, values: dict[
 
 
 async def _rendered(tx: Connection, turn_id: str, template: str, values: dict[str, str]) -> TurnPersona:
-    await tx.execute("SAVEPOINT persona")  # a failed statement would take the whole transaction with it
+    await tx.execute("SAVEPOINT persona")  # Without a savepoint, a failed statement would abort the whole transaction.
     try:
         row = await tx.fetchrow(_RESOLVE, turn_id, template, timeout=_SECONDS)
     except (asyncpg.PostgresError, TimeoutError) as error:
@@ -179,17 +185,17 @@ async def _rendered(tx: Connection, turn_id: str, template: str, values: dict[st
     return found.model_copy(update={"text": text} if text.strip() else {"problem": "empty"})
 
 
-# --- The injection ledger: which skills were put before the model in a conversation, by turn and tier (S0-31).
+# --- The injection ledger: the skills that each turn of a conversation injected, by tier
 
 INJECTED = """
 SELECT array_agg(DISTINCT skill_id ORDER BY skill_id) FROM injection_ledger
 WHERE conversation_id = $1 AND turn_id <> $2
 """
-"""A subselect: skills that other turns ($2 is this one's id) of the conversation ($1) have injected."""
+"""A subselect of the skills that other turns of the conversation (`$1`) injected. `$2` is this turn's id."""
 
 
 async def mark_injected(tx: Connection, address: TurnAddress, skill_ids: Sequence[str], tier: int) -> None:
-    """Record that this turn injects these skills; a turn that does it again leaves one row."""
+    """Records that this turn injects these skills. Repeated calls add no rows."""
     await tx.execute(
         "INSERT INTO injection_ledger (tenant_id, conversation_id, skill_id, turn_id, tier) "
         "SELECT $1, $2, skill_id, $3, $5 FROM unnest($4::text[]) AS skill_id ON CONFLICT DO NOTHING",
@@ -203,11 +209,11 @@ async def mark_injected(tx: Connection, address: TurnAddress, skill_ids: Sequenc
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The rows that a turn starts from; None fields where the turn is new."""
+    """The rows from which a turn starts. Optional fields are empty if the turn is new."""
 
     user_message: MessageRef
     user_text: str
-    """The whole of it."""
+    """The full text."""
     user_id: str
     user_name: str
     user_role: str
@@ -215,22 +221,22 @@ class Loaded:
     limits: dict[str, JsonValue]
     working: dict[str, JsonValue]
     injected: tuple[str, ...]
-    """Skills that earlier turns of the conversation have injected."""
+    """Skills that earlier turns of the conversation injected."""
     gate: Gate | None
-    """Of a turn that is started again and had opened one."""
+    """Set if the turn is restarted and had opened a gate."""
     used: Usage
     memory_text: str | None
-    """Set where the turn has loaded before: what was injected then stays."""
+    """Set if the turn was loaded before; the text injected then is kept."""
     events_through: int
-    """The number of the last event that its nodes have written."""
+    """The number of the last event that the turn's nodes wrote."""
     rule_actions: dict[str, str]
-    """What the tenant makes of rules (perdure/store/agents.py)."""
+    """The tenant's actions for rules (`perdure/store/agents.py`)."""
     waivers: tuple[str, ...]
-    """The tools that the tenant lets run without a person."""
+    """The tools that the tenant exempts from approval."""
     waived: tuple[str, ...]
-    """Those of them that an earlier load of the turn has taken."""
+    """The exempt tools that an earlier load of the turn used."""
     persona: dict[str, JsonValue] | None = None
-    """What an earlier load has fixed of a persona that comes from a template."""
+    """The persona from a template that an earlier load fixed."""
 
 
 _LOAD = f"""
@@ -245,14 +251,14 @@ FROM turns t JOIN messages m ON m.id = t.message_id JOIN users u ON u.id = t.use
 
 
 async def load_turn(tx: Connection, ask: LoadAsk) -> Loaded | None:
-    """Everything a fresh turn needs; None where the turn has ended or was stopped."""
+    """Returns everything that a new turn needs, or None if the turn has ended or was asked to stop."""
     row = await tx.fetchrow(_LOAD, ask.address.conversation_id, ask.address.turn_id)
     if row is None or row["ended_at"] or row["stop_requested_at"]:
         return None
     gate, working = None, row["working"]
     if row["attempts"]:
-        # Started again. What that run's own work wrote is read anew: the statement above may have waited for the
-        # turn's lock, and then it has seen every other row as it was before.
+        # The turn is restarted, so that run's own writes are read again. If the statement above waited for the turn's
+        # lock, it saw all other rows as they were before the wait.
         gate = await find_gate(tx, ask.address)
         working = await read(tx, ask.address.conversation_id)
     return Loaded(
@@ -277,19 +283,19 @@ async def load_turn(tx: Connection, ask: LoadAsk) -> Loaded | None:
 
 
 async def keep_memory_text(tx: Connection, turn_id: str, text: str, *, remembers: bool = False) -> None:
-    """Fix the memory text that this turn injects; every model call of the turn sends the same.
+    """Fixes the memory text that this turn injects, so that every model call of the turn sends the same text.
 
-    With `remembers` a summary of the turn is kept when it completes.
+    With `remembers`, a summary of the turn is stored when it completes.
     """
     await tx.execute("UPDATE turns SET memory_text = $2, remembers = $3 WHERE id = $1", turn_id, text, remembers)
 
 
-# --- The bodies of messages, for a model call.
+# --- Full texts of messages for a model call
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message with its whole body."""
+    """A message with its full text."""
 
     id: str
     turn_id: str
@@ -318,9 +324,9 @@ ORDER BY seq
 async def bodies(
     tx: Connection, conversation_id: str, through_seq: int, window: WindowPolicy, ids: Sequence[str]
 ) -> tuple[list[StoredMessage], dict[str, StoredMessage]]:
-    """The conversation up to a turn's start, oldest first, and the messages `ids` by id, in one statement.
+    """Returns the conversation up to the turn's start, oldest first, and the messages `ids` by id, in one statement.
 
-    With a window no more of the past is read than it can use.
+    With a window, it reads only as much of the past as the window can use.
     """
     limit = None if window.max_messages is None else window.max_messages * 2 + 1
     rows = await tx.fetch(_BODIES, conversation_id, through_seq, limit, list(ids))
@@ -340,7 +346,7 @@ def _stored(row: asyncpg.Record) -> StoredMessage:
     )
 
 
-# --- The messages of a model call with their bodies: the past, windowed, and this turn's own in the graph's order.
+# --- The messages of a model call: the windowed past, then the turn's own in the graph's order
 
 
 async def said_messages(
@@ -352,10 +358,10 @@ async def said_messages(
     *,
     compacted: bool = False,
 ) -> list[Said]:
-    """What is said to the model, oldest first, within the agent's window; `skills` are texts by skill id.
+    """Returns the messages for the model within the agent's window, oldest first. `skills` are texts by skill id.
 
-    Where an object is asked for, the window is for the past alone (S4-52): what the step itself says all goes out.
-    With `compacted` half of what that would be: an attempt before was too long for the model.
+    If the call has structured output, the window applies only to the past; all messages of the step itself are sent.
+    With `compacted`, the window is halved, because an earlier attempt was too long for the model.
     """
     ids = [ref.id for ref in call.ask.messages if ref.id]
     quoted = [request_id for ref in call.ask.messages for request_id in ref.quotes]

@@ -1,4 +1,4 @@
-"""Conversations: a user's, of one agent, with their messages."""
+"""Conversations of a user with one agent, and their messages."""
 
 from collections import defaultdict
 
@@ -21,7 +21,7 @@ _COLUMNS = "id, agent_id, title, metadata, active_turn_id, created_at, updated_a
 async def create_conversation(
     tx: Connection, user_id: str, agent_id: str, title: str, metadata: dict[str, JsonValue]
 ) -> dict[str, object]:
-    """A new conversation."""
+    """Creates a conversation."""
     row = await tx.fetchrow(
         "INSERT INTO conversations (id, tenant_id, user_id, agent_id, title, metadata, text_bytes) "
         f"VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4, $5, {_SIZE}) RETURNING {_COLUMNS}",
@@ -35,7 +35,7 @@ async def create_conversation(
 
 
 async def get_conversation(tx: Connection, conversation_id: str, user_id: str | None) -> dict[str, object]:
-    """The conversation, if it is this user's (None: anybody's of the tenant).
+    """Returns the conversation if it belongs to this user. With None, any conversation of the tenant is returned.
 
     Raises: CallerError 404 `conversation_not_found`.
     """
@@ -49,7 +49,7 @@ async def get_conversation(tx: Connection, conversation_id: str, user_id: str | 
 
 
 async def list_conversations(tx: Connection, user_id: str, title: str | None, limit: int, cursor: str | None) -> Page:
-    """A user's conversations, the one written to last first."""
+    """Lists a user's conversations, last updated first, and the next page's cursor."""
     at, last_id = read_cursor(cursor)
     rows = await tx.fetch(
         f"SELECT {_COLUMNS} FROM conversations WHERE user_id = $1 AND deleted_at IS NULL "
@@ -69,7 +69,7 @@ async def list_conversations(tx: Connection, user_id: str, title: str | None, li
 async def patch_conversation(
     tx: Connection, conversation_id: str, user_id: str, title: str | None, metadata: dict[str, JsonValue] | None
 ) -> dict[str, object]:
-    """Change title or metadata.
+    """Changes the title or metadata.
 
     Raises: CallerError 404 `conversation_not_found`.
     """
@@ -107,11 +107,12 @@ async def delete_conversation(tx: Connection, conversation_id: str, user_id: str
     await files.delete_uploads(tx, conversation_id)
     await budgets.keep_texts(tx, user_id, row["text_bytes"])
     await facts.forget_facts(tx, conversation_id)
-    await episodes.forget(tx, conversation_id)  # what is deleted must not come up in another conversation
+    await episodes.forget(tx, conversation_id)  # Deleted content must not appear in another conversation.
 
 
 async def list_messages(tx: Connection, conversation_id: str, limit: int, after_seq: int) -> Page:
-    """The transcript in order, and between what was said to a turn that ended before it began, which none has heard."""
+    """Lists the transcript in order. It includes user messages of turns that ended before they began, which no model
+    call received."""
     rows = await tx.fetch(
         "SELECT m.id, turn_id, seq, role, content, calls, call_id, partial, m.created_at, t.status, in_transcript "
         "FROM messages m JOIN turns t ON t.id = m.turn_id WHERE m.conversation_id = $1 AND seq > $2 "
@@ -160,13 +161,14 @@ def _shown(row: asyncpg.Record) -> dict[str, object]:
     }
 
 
-# --- A conversation as a person reads it: its turns, each with what was said and done in it, as they are at one moment.
-# The number of the last event is read first. So whoever follows the stream after it may be told again of what stands in
-# the story, and misses nothing.
+# --- The conversation view: its turns with their texts, calls and files at one moment
+#
+# The number of the last event is read first. A reader that follows the stream after that number may receive events that
+# the view already contains, but misses none.
 
 
 async def last_event(tx: Connection, conversation_id: str, user_id: str) -> tuple[int, bool]:
-    """The number of the conversation's last event, and whether the conversation is this user's."""
+    """Returns the number of the conversation's last event, and whether the conversation belongs to this user."""
     row = await tx.fetchrow(
         "SELECT event_seq, user_id = $2 AS own FROM conversations WHERE id = $1", conversation_id, user_id
     )
@@ -174,7 +176,7 @@ async def last_event(tx: Connection, conversation_id: str, user_id: str) -> tupl
 
 
 async def turns_of(tx: Connection, conversation_id: str, limit: int, cursor: str | None) -> Page:
-    """The conversation's turns, newest first. Who asks may see the conversation."""
+    """Lists the conversation's turns, newest first. The caller has checked access to the conversation."""
     found, following = await views.list_turns(
         tx, None, status=None, agent=None, conversation_id=conversation_id, limit=limit, cursor=cursor
     )
@@ -182,7 +184,7 @@ async def turns_of(tx: Connection, conversation_id: str, limit: int, cursor: str
 
 
 async def turn_of(tx: Connection, conversation_id: str, turn_id: str) -> list[dict[str, object]]:
-    """One of them; empty where the conversation has no such turn.
+    """Returns one turn of the conversation; empty if the turn belongs to another conversation.
 
     Raises: CallerError 404 `turn_not_found`.
     """
@@ -194,7 +196,7 @@ async def _told(tx: Connection, turns: list[dict[str, object]]) -> list[dict[str
     ids = [str(turn["turn_id"]) for turn in turns]
     segments = await stories(tx, ids)
     said: dict[str, list[dict[str, object]]] = defaultdict(list)
-    # What a model call has heard in the middle of the turn is one of its segments.
+    # A message that a model call received during the turn is one of its segments.
     for row in await tx.fetch(
         "SELECT id::text, turn_id::text, content, joins IS NOT NULL AS waits, created_at FROM messages "
         "WHERE turn_id = ANY($1::uuid[]) AND role = 'user' AND coalesce(joins, '') = '' ORDER BY seq",

@@ -1,4 +1,4 @@
-"""How a turn ends: one transaction under the turn's and the conversation's lock; no effect can follow it."""
+"""The end of a turn: one transaction under the turn's and the conversation's lock. No effect can follow it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -39,7 +39,7 @@ from perdure.store.turns.steer import leave
 _NEXT = """SELECT id FROM turns WHERE {where} conversation_id = {conversation} AND status = 'queued'
     AND stop_requested_at IS NULL ORDER BY id = {replaced_by} DESC NULLS LAST, created_at, id
     LIMIT 1 FOR UPDATE SKIP LOCKED"""
-"""The queued turn that is the next: the one that replaces the turn which ends, else the oldest."""
+"""Selects the next queued turn: the one that replaces the ending turn, otherwise the oldest."""
 _NEXT_NOW = _NEXT.format(conversation="$1", replaced_by="$2", where="")
 _LOCK = """
 SELECT status, ended_at, stop_requested_at, replaced_by, EXISTS (SELECT FROM model_calls m
@@ -76,12 +76,12 @@ RETURNING input_tokens + output_tokens AS tokens, cost_microusd, remembers, user
 
 
 async def stop_asked(tx: Connection, ask: StopAsk) -> bool:
-    """Whether somebody asked the turn to stop; of a turn that is not there nobody did."""
+    """Returns whether the turn was asked to stop; False if the turn does not exist."""
     return bool(await tx.fetchval("SELECT stop_requested_at IS NOT NULL FROM turns WHERE id = $1", ask.address.turn_id))
 
 
 async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]:
-    """Set the outcome, close what is open, write the last events and admit the next queued turn. Idempotent."""
+    """Sets the outcome, closes what is open, writes the last events and admits the next queued turn. Idempotent."""
     turn_id = ask.address.turn_id
     row = await tx.fetchrow(_LOCK, turn_id)
     if row is None or row["ended_at"] is not None:
@@ -95,7 +95,7 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
         status = TurnStatus.REPLACED
     transcript, answers, closed = await _what_stays(tx, ask)
     said = await _last_word(tx, ask)
-    was_active = str(active) == turn_id  # a queued turn that is stopped leaves the active one alone
+    was_active = str(active) == turn_id  # A queued turn that is stopped does not affect the active one.
     ended = await _end(tx, ask, status, transcript, said, replaced_by, was_active=was_active)
     cancelled_outside = ask.status is TurnStatus.STOPPED and row["stop_requested_at"] is None
     await _record(tx, turn_id, status, ended["cancelled"] or (), cancelled_outside=cancelled_outside)
@@ -110,13 +110,13 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
     note = None
     if next_id is not None:
         note = await admit(tx, ask.address.model_copy(update={"turn_id": str(next_id)}))
-    await model_calls.charge_lost(tx, turn_id, lost)  # the rows of their day are locked last
+    await model_calls.charge_lost(tx, turn_id, lost)  # The budget rows of the day are locked last.
     return Finished(status=status, admitted_turn_id=note.turn_id if note else None), note
 
 
 async def _what_stays(tx: Connection, ask: FinishAsk) -> tuple[list[str], list[NewMessage], list[NewEvent]]:
-    """Ids of the messages that stay in the transcript; of a turn that breaks off also the answers of its open calls,
-    and the events that end them."""
+    """Returns the ids of the messages that stay in the transcript. If the turn did not complete, also returns the
+    answers of its open calls and the events that end them."""
     if ask.status is TurnStatus.COMPLETED:
         return list(ask.transcript), [], []
     transcript, answers = await broken_off(tx, ask.address)
@@ -134,7 +134,7 @@ async def _end(
     *,
     was_active: bool,
 ) -> asyncpg.Record:
-    """Close the turn's row and all that waits for it; what the last events say of it."""
+    """Ends the turn's row and its open requests. Returns the data for the last events."""
     ended = await tx.fetchrow(
         _END,
         ask.address.turn_id,
@@ -156,7 +156,7 @@ async def _end(
 async def _left_behind(
     tx: Connection, address: TurnAddress, ended: asyncpg.Record, replaced_by: object, *, was_active: bool
 ) -> tuple[object, str | None]:
-    """The id of the queued turn that is the next, and of the one made of messages that no call has heard."""
+    """Returns the id of the next queued turn, and the id of the turn made from messages that no model call received."""
     if not ended["left_over"]:
         return ended["next_id"], None
     left_over = await leave(tx, address)
@@ -164,8 +164,8 @@ async def _left_behind(
 
 
 async def _last_word(tx: Connection, ask: FinishAsk) -> list[NewMessage]:
-    """The answer that no call ended with, where there is one: a text of the graph's own, or what a model had said whose
-    next attempt a stop has forestalled."""
+    """Returns the answer that no model call completed, if there is one. It is a text of the graph itself, or the
+    partial text of a model call that a stop prevented from being retried."""
     answer, partial = ask.answer, False
     if not answer and ask.status is TurnStatus.STOPPED:
         answer, partial = await model_calls.words_left(tx, ask.address.turn_id), True
@@ -177,7 +177,8 @@ async def _last_word(tx: Connection, ask: FinishAsk) -> list[NewMessage]:
 async def _record(
     tx: Connection, turn_id: str, status: TurnStatus, cancelled: Sequence[object], *, cancelled_outside: bool
 ) -> None:
-    """Append what the audit must know of a turn's end: its approvals that nobody needs any more, and who ended it."""
+    """Records the turn's cancelled approvals in the audit trail, and whether its workflow was cancelled outside
+    Perdure."""
     for approval in cancelled:
         why: dict[str, JsonValue] = {"because": f"the turn ended {status.value} before the call ran"}
         await audit.record(tx, "approval.cancelled", str(approval), why, actor=None, turn_id=turn_id)
@@ -187,7 +188,7 @@ async def _record(
 
 
 def _done(turn_id: str, status: TurnStatus, ended: asyncpg.Record, after: Mapping[str, JsonValue]) -> NewEvent:
-    """The event behind which nothing comes."""
+    """Returns the turn's last event."""
     told: dict[str, JsonValue] = {
         "execution_id": turn_id,
         "status": status.value,
@@ -199,14 +200,14 @@ def _done(turn_id: str, status: TurnStatus, ended: asyncpg.Record, after: Mappin
 
 
 def _told(message: NewMessage) -> NewEvent:
-    """Readers are told of an answer that no call ended with as of one that they have not heard: they get its stored
-    text."""
+    """Returns the event for an answer that no model call completed. Readers have not received its text, so that they
+    read the stored text."""
     data: dict[str, JsonValue] = {"attempt": 1, "message_id": message.id, "characters": len(message.content)}
     return NewEvent(GENERATION_COMPLETE, {**data, "partial": message.partial, "tool_calls": []}, LAST_WORD_ID)
 
 
 async def _remember(tx: Connection, ask: FinishAsk, ended: asyncpg.Record) -> list[NewEvent]:
-    """Keep a summary of a completed turn whose agent asks for it; the relay gives it a vector later."""
+    """Stores a summary of a completed turn if its agent asks for it. The relay adds the vector later."""
     if not ended["remembers"] or ask.status is not TurnStatus.COMPLETED:
         return []
     summary = summary_of(ended["asked"] or "", ended["answer"] or "")
@@ -216,7 +217,7 @@ async def _remember(tx: Connection, ask: FinishAsk, ended: asyncpg.Record) -> li
 
 
 async def _entitle(tx: Connection, conversation_id: str, first_said: str | None) -> list[NewEvent]:
-    """Give a conversation without a title one, once it has an answer (S2-65)."""
+    """Gives an untitled conversation a title once it has an answer."""
     title = title_of(first_said or "")
     if not title:
         return []
@@ -246,7 +247,8 @@ SELECT told.*, t.user_id FROM told JOIN turns t ON t.id = $1 ORDER BY call_id
 
 
 async def _lose_track(tx: Connection, turn_id: str) -> None:
-    """Calls that are under way as the turn ends may still happen outside: a person must be able to settle them."""
+    """Marks the outcome of running calls as unknown, because they can still change a target. A person must be able to
+    settle them."""
     for row in await tx.fetch(_LOSE_TRACK, turn_id):
         await record_outcome(tx, turn_id, row, CallState(row["state"]), None)
 
@@ -261,14 +263,14 @@ def _last_events(ask: FinishAsk, after: dict[str, JsonValue], duration_ms: int) 
 
 
 async def finish_broken(tx: Connection, address: TurnAddress, problem: Problem) -> tuple[bool, Note | None]:
-    """End a turn whose workflow is gone; what it said and did stays in the transcript. Whether it was still open, and
-    the start of the next."""
+    """Ends a turn whose workflow is gone. Its texts and calls stay in the transcript. Returns whether the turn was
+    still open, and the start of the next one."""
     was_open = await tx.fetchval("SELECT ended_at IS NULL FROM turns WHERE id = $1 FOR UPDATE", address.turn_id)
     _, note = await finish(tx, FinishAsk(address=address, status=TurnStatus.FAILED, problem=problem))
     return bool(was_open), note
 
 
-# --- A queued turn's admission: it becomes its conversation's active one, and its wake-up is written.
+# --- Admission of a queued turn: it becomes the conversation's active turn, and its wake signal is written
 
 _ADMIT = """
 WITH behind AS (
@@ -282,9 +284,10 @@ UPDATE turns SET status = 'accepted', through_seq = message_seq - 1 FROM behind 
 
 
 async def admit(tx: Connection, address: TurnAddress) -> Note:
-    """Start a turn that waited; its message moves behind all that was said meanwhile.
+    """Starts a queued turn. Its message moves after all messages that were written in the meantime.
 
-    The caller holds the turn's and the conversation's lock, and has written what comes before this turn's `ready`.
+    The caller holds the turn's and the conversation's lock, and has written everything that comes before this turn's
+    `ready`.
     """
     agent_id = await tx.fetchval(_ADMIT, address.turn_id, address.conversation_id)
     note = await put(tx, address.tenant_id, Wake.START, address.turn_id)
@@ -292,8 +295,9 @@ async def admit(tx: Connection, address: TurnAddress) -> Note:
     return note
 
 
-# --- The calls that a turn leaves open as it breaks off, told to whoever follows it: no call waits for ever for its
-# end. What became of one is said as truly as it is known: it was not run, or nobody knows whether it happened.
+# --- Open calls of a turn that did not complete
+#
+# Readers receive an end for each call. The event states what is known: the call did not run, or its outcome is unknown.
 
 _OPEN = """
 SELECT c.call_id, c.tool, c.key, c.state FROM tool_calls c
@@ -304,9 +308,10 @@ ORDER BY length(c.call_id), c.call_id
 
 
 async def ends_of_open_calls(tx: Connection, turn_id: str, answers: Sequence[NewMessage]) -> list[NewEvent]:
-    """An event for each call of the turn of whose end nobody was told; `answers` are those that its transcript gets.
+    """Returns an event for each call of the turn that has no event of its end. `answers` are the tool messages added to
+    the transcript.
 
-    `tx` holds the turn's lock, and what is under way has been given up.
+    `tx` holds the turn's lock, and the outcome of running calls is already set.
     """
     made = {message.call_id: message for message in answers if message.call_id}
     rows = await tx.fetch(_OPEN, turn_id, [TOOL_RESULT, TOOL_ERROR, TOOL_DENIED])
@@ -323,13 +328,13 @@ async def ends_of_open_calls(tx: Connection, turn_id: str, answers: Sequence[New
     return told
 
 
-# --- The transcript of a turn that broke off: the graph's own list of messages is not enough then.
+# --- The transcript of a turn that did not complete; the graph's own list of messages is not sufficient
 
 
 async def broken_off(tx: Connection, address: TurnAddress) -> tuple[list[str], list[NewMessage]]:
-    """Ids of the messages that stay, and tool messages to write for calls that have none.
+    """Returns the ids of the messages that stay, and the tool messages to write for calls that have none.
 
-    A message whose calls are stripped loses them here: the ledger keeps what was asked for.
+    Messages whose calls are removed lose them in this function. The ledger keeps the calls.
     """
     rows = await tx.fetch(
         "SELECT id, role, calls, call_id, content ~ '\\S' AS has_text FROM messages "
@@ -359,7 +364,7 @@ async def broken_off(tx: Connection, address: TurnAddress) -> tuple[list[str], l
 
 
 def _rounds(rows: Sequence[asyncpg.Record]) -> list[Round]:
-    """The rounds of calls among a turn's messages."""
+    """Returns the rounds of calls among a turn's messages."""
     answers = {row["call_id"]: str(row["id"]) for row in rows if row["role"] == "tool"}
     said = [row for row in rows if row["role"] != "tool"]
     return [

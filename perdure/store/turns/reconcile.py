@@ -1,4 +1,4 @@
-"""What the reconciler looks at: open turns that should be moving, and turns whose wake-up or admission was lost."""
+"""Queries of the reconciler: open turns that should progress, and turns whose wake signal or admission was lost."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ class OpenTurn:
 
     @property
     def is_paused(self) -> bool:
-        """Whether it waits for a person, and so has a run that only waits."""
+        """True if the turn is paused, so that its workflow run only waits."""
         return self.status.value.startswith("awaiting")
 
 
 async def tenants(relay_pool: asyncpg.Pool) -> list[str]:
-    """Every tenant, by the relay's role."""
+    """Returns the ids of all tenants, read with the relay's database role."""
     rows = await relay_pool.fetch("SELECT tenant_id FROM tenants WHERE tenant_id <> '*' ORDER BY tenant_id")
     return [row["tenant_id"] for row in rows]
 
@@ -44,16 +44,16 @@ _AMONG = f"{_OPEN.format('LIKE')} AND id = ANY($2::uuid[])"
 
 
 async def open_turns(tx: Connection, older_than_seconds: float, most_paused: int | None = None) -> list[OpenTurn]:
-    """Open turns, but for queued ones, for those that have only just begun, and for those that are yet to start; of
-    the paused ones the `most_paused` oldest, None for all.
+    """Returns open turns, oldest first, without queued and very recent ones and without those whose start is in the
+    outbox. Of the paused ones it returns the `most_paused` oldest, or all if it is None.
 
-    A turn whose start is still in the outbox has no workflow and must not be taken for one that lost it.
+    A turn whose start is in the outbox has no workflow yet, so that it must not count as one that lost its workflow.
     """
     return [_open(row) for row in await tx.fetch(_OPEN_TURNS, older_than_seconds, most_paused)]
 
 
 async def paused_among(tx: Connection, turn_ids: Collection[str]) -> list[OpenTurn]:
-    """Those of these turns that are paused."""
+    """Returns those of these turns that are paused."""
     return [_open(row) for row in await tx.fetch(_AMONG, 0.0, list(turn_ids))]
 
 
@@ -65,15 +65,16 @@ def _open(row: asyncpg.Record) -> OpenTurn:
 
 
 async def ring_stopped(tx: Connection, tenant_id: str) -> int:
-    """Put the stop's bell in the outbox again for every turn that was asked to stop, has not ended and is not yet rung.
+    """Puts the stop signal in the outbox again for open turns that were asked to stop and were not signaled recently.
+    Returns their number.
 
-    The first bell may have come before the workflow was there, whose start had been written down before the stop.
+    The first signal may have come before the workflow existed, whose start was recorded before the stop.
     """
     rows = await tx.fetch(
         "WITH rung AS (UPDATE turns t SET rung_at = now() WHERE t.ended_at IS NULL AND t.status <> 'queued' "
         "AND t.stop_requested_at < now() - interval '10 seconds' "
         "AND (t.rung_at IS NULL OR t.rung_at < now() - interval '1 minute') "
-        # A bell for the end of a hold, days ahead, is none for now.
+        # A signal for the end of a hold, days ahead, does not count as a signal for now.
         "AND NOT EXISTS (SELECT FROM outbox o WHERE o.turn_id = t.id AND o.due_at <= now() + interval '10 seconds') "
         "RETURNING t.id) "
         "INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, id FROM rung RETURNING turn_id",
@@ -129,23 +130,24 @@ INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, id FROM due RETURNI
 
 
 async def ring_answered(tx: Connection, tenant_id: str) -> int:
-    """Put a bell in the outbox for every turn that still waits though its questions are answered or overdue."""
+    """Puts a wake signal in the outbox for every turn that still waits although its questions are answered or expired.
+    Returns their number."""
     return len(await tx.fetch(_RING_ANSWERED, tenant_id, Wake.RING.value))
 
 
 async def ring_decided(tx: Connection, tenant_id: str) -> list[str]:
-    """Put a bell in the outbox for every turn that still waits though what it waits for is decided or overdue, or
-    though one of its calls may start.
+    """Puts a wake signal in the outbox for every turn that still waits although its requests are decided or expired, or
+    although one of its calls can start.
 
-    A turn whose verdict cannot be read waits on: it is rung after a minute, then ever more seldom, in the end each
-    quarter of an hour. The answer names those that were rung before and ten minutes after the decision still wait.
+    A turn whose decision cannot be read keeps waiting. It is signaled after a minute, then less and less often, down to
+    every 15 minutes. Returns the turns that were signaled before and still wait ten minutes after the decision.
     """
     rows = await tx.fetch(_RING_DECIDED, tenant_id, Wake.RING.value)
     return [str(row["id"]) for row in rows]
 
 
 async def start_stranded(tx: Connection, tenant_id: str) -> int:
-    """Admit the oldest queued turn of every conversation that has no active one."""
+    """Admits the oldest queued turn of every conversation without an active turn. Returns their number."""
     oldest = await tx.fetch(
         "SELECT DISTINCT ON (t.conversation_id) t.id, t.conversation_id FROM turns t "
         "JOIN conversations c ON c.id = t.conversation_id WHERE t.status = 'queued' AND c.active_turn_id IS NULL "
@@ -159,7 +161,7 @@ async def start_stranded(tx: Connection, tenant_id: str) -> int:
 
 
 async def _start_if_stranded(tx: Connection, address: TurnAddress) -> bool:
-    """Admit the turn where both locks show that it still waits for nobody."""
+    """Admits the turn if it is still queued and the conversation has no active turn, both checked under their locks."""
     waits = await tx.fetchval(
         "SELECT true FROM turns WHERE id = $1 AND status = 'queued' FOR UPDATE SKIP LOCKED", address.turn_id
     )

@@ -1,4 +1,4 @@
-"""Turns: started under their user's and their conversation's lock, stopped by a flag on their row."""
+"""Starts of turns under their user's and their conversation's lock, and stop requests as a flag on their row."""
 
 import asyncio
 import json
@@ -42,24 +42,24 @@ class NewTurn:
 
     @property
     def beside_bytes(self) -> int:
-        """What is kept of the turn beside its message."""
+        """The bytes that the turn stores in addition to its message."""
         texts = json.dumps(self.metadata, ensure_ascii=False) + (self.system_prompt or "")
         return len(texts.encode(errors="surrogatepass"))
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A turn that is durable."""
+    """A turn that is durable after the commit."""
 
     turn_id: str
     status: TurnStatus
     note: Note | None
-    """The doorbell of its start where it starts at once, or of the stop of the turn that gives way."""
+    """The wake signal of its start if it starts at once, or of the stop of the turn that it replaces."""
     message_id: str
     joined: bool = False
-    """It was under way already: the message waits for its next model call."""
+    """True if the message was added to the open turn and waits for its next model call."""
     gives_way: TurnAddress | None = None
-    """The turn that is asked to stop for it."""
+    """The turn that is asked to stop because this one replaces it."""
 
 
 _LOCK = """
@@ -67,8 +67,11 @@ SELECT c.active_turn_id, c.message_seq FROM users u, conversations c
 WHERE u.id = $1 AND c.id = $2 AND c.deleted_at IS NULL
 FOR NO KEY UPDATE OF u FOR UPDATE OF c
 """
-"""The user's row before the conversation's: the user's starts count one after the other, and none of them holds up the
-conversation's journal while it waits. NO KEY, as every row that names the user has a KEY SHARE lock on it."""
+"""Locks the user's row before the conversation's. A user's starts are then counted one after the other. While they
+wait, they do not block the conversation's event log.
+
+NO KEY, because every row that refers to the user holds a KEY SHARE lock on it.
+"""
 _COUNT = f"""
 SELECT count(*) AS open_of_user, count(*) FILTER (WHERE status LIKE 'awaiting%') AS waiting_of_user,
   (SELECT count(*) FROM turns WHERE conversation_id = $2 AND status = 'queued')
@@ -91,13 +94,15 @@ INSERT INTO outbox (tenant_id, kind, turn_id, request_id, due_at)
 SELECT $2, 'start', $1, '', now() + interval '{HEAD_START}' WHERE $15 RETURNING id
 """
 _TRIES = 5
-"""How often it is looked anew which turn is active; before each look after the first, one has just ended."""
+"""The number of times that the active turn is read again. Before each repetition, an active turn has just ended."""
 
 
 async def start_turn(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps) -> Started:
-    """Insert the turn with its message, pinned versions and wake-up; or let the message join the turn under way, which
-    is the one that is started then. After the commit it is durable. A message of danger waits for nothing and is
-    refused by nothing: where its turn cannot begin at once, it is answered at once.
+    """Inserts the turn with its message, pinned versions and wake signal. With `steer`, adds the message to the open
+    turn instead, and returns that turn. The result is durable after the commit.
+
+    A message with safety keywords is never queued or rejected because the conversation is busy or a limit is reached.
+    If its turn cannot start at once, it is answered at once.
 
     Raises: CallerError 404 `conversation_not_found`, 409 `conversation_busy`, 429 `queue_full`, `too_many_turns`,
     `quota_reached`, 422 `bad_input_type`, `bad_trace_id`.
@@ -106,7 +111,7 @@ async def start_turn(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: 
     if fault is not None:
         raise fault
     active, message_seq = await _lock(tx, new)
-    # Counted after the locks: a statement that waits for one sees what was there before.
+    # Counted after the locks: a statement that waits for a lock sees the rows as they were before the wait.
     counted = await tx.fetchrow(_COUNT, new.user_id, new.conversation_id, active)
     if counted is None:
         raise InvariantBroken("nothing_counted", "a count came back without a row")
@@ -144,8 +149,8 @@ def _load(new: NewTurn, counted: asyncpg.Record, *, busy: bool) -> Load:
 
 
 async def _lock(tx: Connection, new: NewTurn) -> tuple[str | None, int]:
-    """The conversation's active turn and the number of its last message, under its lock; a turn that is to hear this
-    one's message, or to end for it, is locked before it."""
+    """Returns the conversation's active turn and the number of its last message, under its lock. A turn that receives
+    this message or is replaced by it is locked first."""
     first_the_turn = new.on_busy in (OnBusy.STEER, OnBusy.REPLACE)
     for _ in range(_TRIES):
         held = None
@@ -158,7 +163,7 @@ async def _lock(tx: Connection, new: NewTurn) -> tuple[str | None, int]:
         active = str(conversation["active_turn_id"]) if conversation["active_turn_id"] is not None else None
         if not first_the_turn or active in (None, held):
             return active, conversation["message_seq"]
-        await tx.execute("ROLLBACK TO SAVEPOINT looking")  # lets all of them go
+        await tx.execute("ROLLBACK TO SAVEPOINT looking")  # Releases all these locks.
     raise await _busy(tx, str(active))
 
 
@@ -170,7 +175,7 @@ async def _join(tx: Connection, new: NewTurn, active: str) -> Started:
 
 
 async def _intervene(tx: Connection, new: NewTurn, agent: PublishedAgent, message_seq: int, danger: str) -> Started:
-    """A turn of its own beside the one under way, over as soon as it is durable."""
+    """Starts a separate turn in addition to the open one and completes it in the same transaction."""
     started = await _insert(tx, new, agent, message_seq, None)
     own = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=started.turn_id)
     await answer(tx, own, agent, danger)
@@ -178,7 +183,7 @@ async def _intervene(tx: Connection, new: NewTurn, agent: PublishedAgent, messag
 
 
 def _input(address: TurnAddress, new: NewTurn, agent: PublishedAgent) -> TurnInput:
-    """What the turn's workflow starts with."""
+    """Returns the input of the turn's workflow."""
     return TurnInput(
         address=address,
         agent_id=agent.definition.id,
@@ -191,7 +196,8 @@ def _input(address: TurnAddress, new: NewTurn, agent: PublishedAgent) -> TurnInp
 async def _insert(
     tx: Connection, new: NewTurn, agent: PublishedAgent, message_seq: int, first: Admission | None
 ) -> Started:
-    """The turn with its message: begun, queued, or (None) said at once by a turn that nothing starts."""
+    """Inserts the turn with its message. `first` is START to start it, QUEUE to queue it, or None if it is answered at
+    once and no workflow starts."""
     at_once, waits = first is Admission.START, first is Admission.QUEUE
     turn_id, message_id = new_id(), new_id()
     status = TurnStatus.ACCEPTED if at_once else TurnStatus.QUEUED
@@ -221,7 +227,7 @@ async def _insert(
     event = NewEvent(QUEUED if waits else READY, {"agent": agent.definition.id, "run_id": turn_id})
     message = NewMessage(message_id, Role.USER, new.message, tokens=estimated_tokens(new.message))
     await write(tx, address, [event], [message], beside_bytes=new.beside_bytes)
-    if waits:  # not said yet: the turn before it must not hear it
+    if waits:  # The message is not in the transcript yet: the turn before it must not receive it.
         await tx.execute("UPDATE messages SET in_transcript = false WHERE id = $1", message_id)
     return Started(turn_id, status, note, message_id)
 
@@ -242,7 +248,8 @@ async def _busy(tx: Connection, turn_id: str) -> CallerError:
 
 
 async def request_stop(tx: Connection, turn_id: str, user_id: str) -> tuple[TurnAddress, TurnStatus, Note | None]:
-    """Set the stop flag, so that nothing new is claimed. Asked twice, or of an ended turn, it changes nothing.
+    """Sets the stop flag, so that no new call is claimed. It changes nothing if the turn has ended or was already asked
+    to stop.
 
     Raises: CallerError 404 `turn_not_found`.
     """
@@ -257,24 +264,26 @@ async def request_stop(tx: Connection, turn_id: str, user_id: str) -> tuple[Turn
         return address, status, None
     await tx.execute("UPDATE turns SET stop_requested_at = clock_timestamp() WHERE id = $1", turn_id)
     await audit.record(tx, "turn.stop_requested", turn_id, {}, actor=user_id, turn_id=turn_id)
-    if status is TurnStatus.QUEUED:  # nothing runs that could end it
+    if status is TurnStatus.QUEUED:  # A queued turn has no workflow that could end it.
         await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))
         return address, TurnStatus.STOPPED, None
     return address, status, await put(tx, address.tenant_id, Wake.STOP, turn_id)
 
 
-# --- A turn that takes the place of the one under way: that one is asked to stop, this one is the next.
-# Of several that would replace the same turn the last one does: the one before it ends as replaced too, without having
-# run. The turn that gives way ends in its own time, and its end admits the other (perdure/store/turns/finish.py); a
-# request that waits for a person is cancelled on record then.
+# --- Replacement of the open turn: it is asked to stop, and the new turn is the next
 #
-# Locks: the active turn, the one that was to take its place, then user and conversation, as everywhere.
+# If several turns replace the same turn, only the last one runs. Each earlier one ends as replaced without having run.
+# The replaced turn ends at its own pace, and its end admits the new one (`perdure/store/turns/finish.py`). Its pending
+# requests are cancelled and audited then.
+#
+# Lock order: the active turn, the turn that was to replace it, then user and conversation, as everywhere.
 
 
 async def hold_active(tx: Connection, conversation_id: str) -> str | None:
-    """Lock the turn that is active just now, and the one that is to take its place; its id, None without one.
+    """Locks the active turn and the turn that replaces it. Returns the active turn's id, or None if there is no active
+    turn.
 
-    Another may be active once the conversation is locked: then these are the wrong ones.
+    Another turn may be active by the time the conversation is locked. The locks are then on the wrong turns.
     """
     active = await tx.fetchrow(
         "SELECT t.id, t.replaced_by FROM conversations c JOIN turns t ON t.id = c.active_turn_id WHERE c.id = $1 "
@@ -288,7 +297,8 @@ async def hold_active(tx: Connection, conversation_id: str) -> str | None:
 
 
 async def give_way(tx: Connection, active: TurnAddress, to: str, user_id: str) -> Note:
-    """Ask the active turn to stop for the queued turn `to`; the note is its doorbell. The caller holds all locks."""
+    """Asks the active turn to stop for the queued turn `to`. Returns the stop's wake signal. The caller holds all
+    locks."""
     before = await tx.fetchval(
         "SELECT r.id FROM turns t JOIN turns r ON r.id = t.replaced_by AND r.ended_at IS NULL WHERE t.id = $1",
         active.turn_id,
@@ -303,24 +313,24 @@ async def give_way(tx: Connection, active: TurnAddress, to: str, user_id: str) -
     await audit.record(
         tx, "turn.stop_requested", active.turn_id, {"replaced_by": to}, actor=user_id, turn_id=active.turn_id
     )
-    if before is not None:  # nothing runs that could end it
+    if before is not None:  # A queued turn has no workflow that could end it.
         other = active.model_copy(update={"turn_id": str(before)})
         await finish(tx, FinishAsk(address=other, status=TurnStatus.STOPPED))
     return await put(tx, active.tenant_id, Wake.STOP, active.turn_id)
 
 
-# --- A message with words of danger whose turn cannot begin at once: it is answered all the same, with its agent's
-# fixed text, in a turn of its own that ends as it begins.
-# What is under way goes on as if nothing had been said, and so does
-# what waits for a person (S1-13, O-16; ADR 25).
+# --- Safety keywords in a message whose turn cannot start at once
+#
+# The message is answered with its agent's fixed text, in a separate turn that ends in the same transaction. The open
+# turn and its pending requests are not affected (ADR 25).
 
 _LONG_CHARACTERS = 10_000
-"""Reading more than this takes milliseconds, which nothing else should wait for."""
+"""A longer text takes milliseconds to search, which must not block the event loop."""
 
 
 async def danger_of(tx: Connection, conversation_id: str, message: str, agent: PublishedAgent) -> str:
-    """The category of the agent's words of danger that a new message has, by itself or with what its user has said
-    last; empty where it has none, and for an agent without such words."""
+    """Returns the category of the safety keywords in a new message, alone or together with the user's last message. It
+    is empty if there is none, or if the agent has no safety keywords."""
     assembly = agent.definition.assembly
     if assembly is None or not assembly.danger:
         return ""
@@ -329,14 +339,15 @@ async def danger_of(tx: Connection, conversation_id: str, message: str, agent: P
 
 
 async def found(message: str, before: str, words: Words) -> str:
-    """As `danger_in`, without holding up whatever else this process does."""
+    """Calls `danger_in` without blocking the event loop."""
     if len(message) + len(before) < _LONG_CHARACTERS:
         return danger_in(message, before, words)
     return await asyncio.to_thread(danger_in, message, before, words)
 
 
 async def answer(tx: Connection, address: TurnAddress, agent: PublishedAgent, category: str) -> None:
-    """End the turn, which is queued, with the fixed text. It tells of its two stages as any other; no node has run."""
+    """Ends the queued turn with the fixed text. It writes the same two stage events as any other turn, although no node
+    has run."""
     assembly = agent.definition.assembly
     if assembly is None:
         return

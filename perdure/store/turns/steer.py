@@ -1,11 +1,12 @@
-"""Messages that join a turn under way, taken by its next model call that hears its user.
+"""Messages that are added to an open turn; its next model call receives them.
 
-Such a message waits out of the transcript, with `joins` empty. The claim of a model call takes those that wait by then:
-they are stamped with its id and move behind what was said meanwhile, in the claim's own transaction, so an attempt that
-follows hears the same. What no call has taken when the turn ends becomes a queued turn.
+Until then the message is outside the transcript, and its `joins` is empty. The claim of a model call takes all waiting
+messages. In the claim's transaction they are stamped with the call's id and move after all messages written in the
+meantime. A later attempt therefore receives the same messages. If no call has taken a message when the turn ends, it
+becomes a queued turn.
 
-Locks: all of them hold the turn and then the conversation. Without the turn's, whoever joins would wait for it at the
-commit, where what a row refers to is checked, with the conversation locked (measured: a deadlock).
+Locks: each function holds the turn's lock and then the conversation's. Without the turn's lock, adding a message would
+wait for it at the commit, where foreign keys are checked, while holding the conversation's lock (measured: a deadlock).
 """
 
 from perdure.contracts.events import MESSAGE_JOINED, QUEUED
@@ -18,7 +19,7 @@ from perdure.store.events.event_log import NewEvent, NewMessage, write
 
 
 async def join(tx: Connection, address: TurnAddress, text: str) -> str:
-    """Let a message wait for the next model call of the conversation's active turn; its id."""
+    """Adds a message that waits for the next model call of the conversation's active turn. Returns its id."""
     message_id = new_id()
     waits = NewMessage(message_id, Role.USER, text, tokens=estimated_tokens(text))
     await write(tx, address, [NewEvent(MESSAGE_JOINED, {"message_id": message_id, "heard": False})], [waits])
@@ -27,7 +28,7 @@ async def join(tx: Connection, address: TurnAddress, text: str) -> str:
 
 
 async def joined(tx: Connection, turn_id: str, call_id: str) -> Joined:
-    """What waits for a model call of the turn, and what an earlier attempt of `call_id` has taken."""
+    """Returns the messages that wait for a model call of the turn, and those that an earlier attempt of `call_id` has."""
     rows = await tx.fetch(
         "SELECT id, content, tokens, joins FROM messages WHERE turn_id = $1 AND joins IS NOT NULL "
         "AND joins IN ('', $2) ORDER BY seq",
@@ -44,9 +45,10 @@ async def joined(tx: Connection, turn_id: str, call_id: str) -> Joined:
 
 
 async def take(tx: Connection, conversation_id: str, call_id: str, fresh: tuple[str, ...]) -> NewEvent:
-    """Put them into the transcript, behind all that was said meanwhile, as heard by this model call; tells of it.
+    """Moves these messages into the transcript, after all messages written in the meantime, as received by this model
+    call. Returns the event for it.
 
-    The caller holds the turn's lock; from here on it holds the conversation's too.
+    The caller holds the turn's lock; this call also takes the conversation's.
     """
     await tx.execute(
         "WITH behind AS (UPDATE conversations SET message_seq = message_seq + cardinality($2::uuid[]) WHERE id = $1 "
@@ -70,10 +72,11 @@ FROM turns t, messages m WHERE t.id = $1 AND m.id = $3 RETURNING agent_id
 
 
 async def leave(tx: Connection, address: TurnAddress) -> str | None:
-    """Make a queued turn of what was not heard, as old as the first of it; its id, None where all was heard.
+    """Turns the messages that no call received into a queued turn, as old as the first of them. Returns its id, or None
+    if there are none.
 
-    It is asked for by one message; the others join it. It has what the turn that ends was given, but no limit that a
-    reviewer has raised for that one. The caller holds the turn's and the conversation's lock.
+    The first message starts the turn, and the others are added to it. It has the settings of the ending turn, except
+    limits that a reviewer raised for that turn. The caller holds the turn's and the conversation's lock.
     """
     waiting = "SELECT id FROM messages WHERE turn_id = $1 AND joins = '' ORDER BY seq"
     ids = [str(row["id"]) for row in await tx.fetch(waiting, address.turn_id)]

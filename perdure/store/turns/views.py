@@ -1,4 +1,4 @@
-"""Turns as clients see them."""
+"""API representations of turns."""
 
 import json
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from perdure.core.turns import KINDS, Segment, Told, segments_of
 from perdure.store.database import Connection
 from perdure.store.paging import cursor_after, read_cursor
 
-# Of an erased person's turn nobody knows them any more.
+# An erased user's turn has no such events.
 _TOLD = (
     "ARRAY(SELECT e.data->>'node' FROM events e WHERE e.turn_id = t.id AND e.kind = 'node_end' "
     "AND e.data->>'node' IS NOT NULL ORDER BY e.seq) AS nodes, "
@@ -20,7 +20,8 @@ _TOLD = (
     "(SELECT e.data->>'left_over' FROM events e WHERE e.turn_id = t.id AND e.kind = 'done') END AS left_over"
 )
 
-# The deadline is the one in force: an escalation, or a decision on one of several, has moved it since the pause began.
+# The deadline in force: an escalation, or a decision on one of several requests, may have moved it since the pause
+# began.
 WAITS_FOR = """
 CASE WHEN t.waiting IS NOT NULL THEN t.waiting || jsonb_build_object('expires_at', (
   SELECT to_char(min(o.expires_at) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"') FROM (
@@ -30,7 +31,7 @@ CASE WHEN t.waiting IS NOT NULL THEN t.waiting || jsonb_build_object('expires_at
 
 
 async def get_turn(tx: Connection, turn_id: str, user_id: str | None) -> dict[str, object]:
-    """The turn, if it is this user's (None: anybody's of the tenant).
+    """Returns the turn if it belongs to this user. With None, any turn of the tenant is returned.
 
     Raises: CallerError 404 `turn_not_found`.
     """
@@ -54,7 +55,7 @@ async def list_turns(
     limit: int,
     cursor: str | None,
 ) -> tuple[list[dict[str, object]], str | None]:
-    """Turns, newest first."""
+    """Lists turns, newest first, and the next page's cursor."""
     at, last_id = read_cursor(cursor)
     rows = await tx.fetch(
         f"SELECT t.*, {WAITS_FOR}, {_TOLD} FROM turns t WHERE ($1::uuid IS NULL OR t.user_id = $1) "
@@ -75,7 +76,7 @@ async def list_turns(
 
 
 def shown(row: asyncpg.Record) -> dict[str, object]:
-    """A turn's row in the form of the outside contract."""
+    """Returns the API representation of a turn's row."""
     tokens = row["input_tokens"] + row["output_tokens"]
     return {
         "turn_id": str(row["id"]),
@@ -110,11 +111,12 @@ def shown(row: asyncpg.Record) -> dict[str, object]:
     }
 
 
-# --- A turn's calls in the order in which they began: of the model, of tools, and of those that put its context
-# together. Times, attempts, money and how each ended; no word of what was said or done.
+# --- Calls of a turn in the order in which they began: model calls, tool calls and calls for its context
+#
+# They have times, attempts, costs and results, but no content.
 
 MOST = 500
-"""Calls of a turn that are told of, the last ones."""
+"""The maximum number of calls returned; the latest ones are kept."""
 _THERE = "SELECT FROM turns WHERE id = $1 AND ($2::uuid IS NULL OR user_id = $2)"
 _TURN_CALLS = """
 SELECT * FROM (
@@ -143,7 +145,7 @@ _TIMES = ("planned_at", "started_at", "settled_at")
 
 
 async def calls_of(tx: Connection, turn_id: str, user_id: str | None) -> list[dict[str, object]]:
-    """The calls of a turn of this user's (None: of anybody's of the tenant).
+    """Returns the calls of a turn of this user. With None, any turn of the tenant is allowed.
 
     Raises: CallerError 404 `turn_not_found`.
     """
@@ -162,7 +164,7 @@ async def calls_of(tx: Connection, turn_id: str, user_id: str | None) -> list[di
     return found
 
 
-# --- What a turn's model calls took and used, a row for each call, and their sums (S4-50, S4-51).
+# --- Times and usage of a turn's model calls, one row per call, and their sums
 
 _TURN = """
 SELECT status, created_at, ended_at, metadata ? 'client_table' AS at_home, output -> 'retries' AS retries FROM turns
@@ -178,7 +180,7 @@ _COUNTED = ("input_tokens", "output_tokens", "thinking_tokens", "cached_tokens",
 
 
 async def metrics_of(tx: Connection, turn_id: str, user_id: str | None) -> dict[str, object]:
-    """The rows and their sums, of a turn of this user's (None: of anybody's of the tenant).
+    """Returns the rows and their sums for a turn of this user. With None, any turn of the tenant is allowed.
 
     Raises: CallerError 404 `turn_not_found`.
     """
@@ -219,11 +221,12 @@ def _dollars(used: dict[str, int]) -> dict[str, object]:
     return shown | {"cost_usd": used["cost_microusd"] / 1e6}
 
 
-# --- A turn's story as it was written down: its segments with their texts, arguments and results (S2-64).
+# --- The stored segments of a turn with their texts, arguments and results
 
 
 async def story(tx: Connection, turn_id: str, user_id: str | None) -> list[dict[str, object]]:
-    """The segments of the turn, if it is this user's (None: anybody's of the tenant), in the order they began.
+    """Returns the segments of the turn in the order in which they began, if it belongs to this user. With None, any
+    turn of the tenant is allowed.
 
     Raises: CallerError 404 `turn_not_found`.
     """
@@ -234,7 +237,7 @@ async def story(tx: Connection, turn_id: str, user_id: str | None) -> list[dict[
 
 
 async def stories(tx: Connection, turn_ids: Sequence[str]) -> dict[str, list[dict[str, object]]]:
-    """The segments of each of these turns, in the order they began."""
+    """Returns the segments of each of these turns, in the order in which they began."""
     rows = await tx.fetch(
         "SELECT turn_id::text, kind, call_id, data FROM events WHERE turn_id = ANY($1::uuid[]) AND kind = ANY($2) "
         "ORDER BY seq",
@@ -268,7 +271,7 @@ async def stories(tx: Connection, turn_ids: Sequence[str]) -> dict[str, list[dic
 
 
 def _question(row: dict[str, object]) -> dict[str, object]:
-    """What was asked of the turn's user, and what came back, as the question's own record has it."""
+    """Returns a question to the turn's user and its answer, from the question's own record."""
     return {
         "kind": "question",
         "call_id": row["id"],
@@ -296,7 +299,7 @@ def _shown(segment: Segment, texts: dict[str, str], arguments: object) -> dict[s
 
 
 def _plain(text: str) -> object:
-    """A result as it was told; what is no JSON is text."""
+    """Returns the parsed JSON of a result, or its text if it is not JSON."""
     try:
         return json.loads(text)
     except ValueError:
