@@ -37,7 +37,7 @@ class Text:
     path: str
     line: int
     kind: str
-    """docstring, comment, message, markdown, template or settings."""
+    """docstring, attribute (the docstring of one), comment, message, markdown, template or settings."""
     words: str
 
 
@@ -80,6 +80,7 @@ def _rules() -> tuple[tuple[Rule, ...], dict[str, str]]:
 RULES, NAMES = _rules()
 """The rules, and the advice for names of modules, classes and functions."""
 
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _SQL = re.compile(
     r"\b(?:SELECT|INSERT INTO|UPDATE \w+ SET|DELETE FROM|CREATE (?:TABLE|INDEX|FUNCTION|POLICY|ROLE)"
     r"|ALTER TABLE|FROM \w+|ON CONFLICT|redis\.call)\b"
@@ -119,7 +120,8 @@ def _python(source: str, name: str) -> Iterator[Text]:
                     and isinstance(each.value.value, str)
                 ):
                     docs.add(id(each.value))
-                    yield Text(name, each.value.lineno, "docstring", each.value.value)
+                    first = each is block[0] and isinstance(node, _DOCUMENTED)
+                    yield Text(name, each.value.lineno, "docstring" if first else "attribute", each.value.value)
     inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs | inside:
