@@ -1,4 +1,4 @@
-"""An MCP server as an app names it, and a tool as such a server lists it."""
+"""An MCP server as an app declares it, and a tool as such a server lists it."""
 
 import re
 from collections.abc import Iterable, Mapping
