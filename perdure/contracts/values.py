@@ -18,7 +18,7 @@ class Frozen(BaseModel):
 
 
 class Tolerant(BaseModel):
-    """An immutable value that can be in a history for longer than one release: older readers ignore fields added later."""
+    """An immutable value that may stay in a history across releases. Older readers ignore fields added later."""
 
     model_config = ConfigDict(defer_build=True, frozen=True, extra="ignore")
 
