@@ -1,6 +1,5 @@
-"""The typed activity references: the only way by which a workflow reaches an activity.
+"""Typed activity references. A workflow reaches an activity only through them.
 
-A reference says the public name, the kind (and so the queue), the two types, the time-outs and the retry class.
 tests/repo checks that each has exactly one implementation.
 """
 
@@ -34,14 +33,15 @@ from perdure.contracts.turns import (
 )
 from perdure.contracts.values import Tolerant
 
-# --- The names by which clients reach workflows.
+# --- Names by which clients reach workflows
 
 TURN_RUN = "TurnRun"
 TURN_WAIT = "TurnWait"
 TOOL_PREVIEW = "ToolPreview"
 
 RING = "ring"
-"""Signal with a `Bell`: look again. Any number, any time, from anyone: it carries no verdict."""
+"""Signal with a wake-up: read the records again. Anyone may send any number at any time, because it carries no verdict.
+"""
 
 SEARCH_TENANT = "PerdureTenant"
 SEARCH_AGENT = "PerdureAgent"
@@ -59,11 +59,11 @@ def search_values(turn: TurnInput, status: str) -> dict[str, str]:
     }
 
 
-# --- Opening the requests of a pause and reading their verdicts.
+# --- Opening the requests of a pause and reading their verdicts
 
 
 class ApprovalStatus(StrEnum):
-    """What an approval is (design section 5)."""
+    """The states of an approval."""
 
     PENDING = "pending"
     APPROVED = "approved"
@@ -87,11 +87,11 @@ class OpenAsk(Tolerant):
     agent_version: str
     gated: tuple[GatedCall, ...] = ()
     unknown: tuple[GatedCall, ...] = ()
-    """Calls whose effect a person must settle."""
+    """Calls whose effect a reviewer must settle."""
     questions: tuple[Question, ...] = Field(default=(), exclude_if=is_empty)
-    """What the turn's own user is asked."""
+    """Questions for the turn's requester."""
     snapshot: dict[str, JsonValue] = {}
-    """Token usage, injected skills and entities at the pause, shown to the reviewer (S0-67)."""
+    """Token usage, injected skills and entities at the pause, for the reviewer."""
     events: tuple[PendingEvent, ...] = ()
 
 
@@ -100,7 +100,8 @@ class Opened(Tolerant):
 
     requests: tuple[RequestRef, ...] = ()
     decided: bool = False
-    """Something of it was decided before it was opened again: its bell has rung already, so look at once."""
+    """Whether a request was decided before it was opened again. Its signal has already been sent, so read the verdicts
+    at once."""
     problem: Problem | None = None
 
 
@@ -113,19 +114,19 @@ class VerdictsAsk(Tolerant):
 
 
 class Verdicts(Tolerant):
-    """What the durable records say now, one for each request asked about."""
+    """The current verdicts from the durable records, one for each request."""
 
     verdicts: tuple[Verdict, ...] = ()
     limits: Limits | None = Field(default=None, exclude_if=is_empty)
-    """The turn's, where it was asked to have one raised."""
+    """The turn's limits, if the request was to raise one."""
     problem: Problem | None = None
 
 
-# --- Asking for the preview of a call that waits for its reviewer: ids only, the call is read from Postgres.
+# --- The preview of a call for its reviewer. The input has only ids; the call is read from Postgres.
 
 
 class PreviewAsk(Tolerant):
-    """Of which approval."""
+    """The approval whose preview to make."""
 
     address: TurnAddress
     approval_id: str
@@ -133,12 +134,12 @@ class PreviewAsk(Tolerant):
 
 
 class PreviewKept(Tolerant):
-    """Whether there is a new one: a call that was decided meanwhile keeps what its reviewer saw."""
+    """Whether a new preview was stored. A call that was decided meanwhile keeps the preview that its reviewer saw."""
 
     kept: bool
 
 
-# --- Loading what a fresh turn needs, in one activity.
+# --- Loading the context of a fresh turn in one activity
 
 
 class LoadAsk(Tolerant):
@@ -151,7 +152,7 @@ class LoadAsk(Tolerant):
 
 
 class TurnContext(Tolerant):
-    """What a fresh turn starts from."""
+    """The starting point of a fresh turn."""
 
     plan: TurnPlan | None = None
     user_message: MessageRef | None = None
@@ -160,27 +161,27 @@ class TurnContext(Tolerant):
     metadata: dict[str, JsonValue] = {}
     """The turn's request metadata."""
     working: dict[str, JsonValue] = {}
-    """Working-memory fields that mirror state (S0-16)."""
+    """Working-memory fields that are also part of the state."""
     injected_fields: int = 0
-    """How many working-memory fields the memory message shows; its text stays in Postgres, fixed for the turn."""
+    """How many working-memory fields the memory message contains. Its text stays in Postgres, fixed for the turn."""
     episodes: int = Field(default=0, exclude_if=is_empty)
-    """How many past episodes it shows."""
+    """How many past episodes the memory message contains."""
     injected: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
-    """Skills that earlier turns of the conversation have injected (S0-31)."""
+    """Skills that earlier turns of the conversation injected."""
     pending: tuple[RequestRef, ...] = ()
-    """Requests of this turn that were opened before: a cold resume finds its gate here (S0-27)."""
+    """Requests of this turn that are already open, from which a cold resume continues."""
     pending_round: MessageRef | None = None
-    """The assistant message whose calls those requests gate."""
+    """The assistant message with the calls of those requests."""
     earlier: tuple[MessageRef, ...] = ()
-    """The rounds before that one which have run, each with its answers."""
+    """The earlier rounds that have run, each with its results."""
     restored: dict[str, JsonValue] = Field(default={}, exclude_if=is_empty)
-    """State as the pause's snapshot kept it: of a checkpoint, and of a gate in a turn that had loaded skills."""
+    """The state from the pause's snapshot: for a checkpoint, and for a gate in a turn that had loaded skills."""
     used: Usage = Usage()
-    """What the turn has used so far; counts where a gate is found, for the calls before it are not asked again."""
+    """What the turn has used so far. Matters for a cold resume, because the earlier calls are not made again."""
     events_written: int = 0
-    """The number of the last event that the turn's nodes have left behind; a turn started again goes on from there."""
+    """Number of the last event of the turn's nodes. A restarted turn continues from there."""
     context: ContextMemory | None = Field(default=None, exclude_if=is_empty)
-    """For an agent that puts a context together."""
+    """For an agent with a context assembly."""
     problem: Problem | None = None
 
 
@@ -189,12 +190,12 @@ Out = TypeVar("Out")
 
 
 class RetryClass(StrEnum):
-    """How an activity is retried; perdure/core/calls/retries.py has the numbers."""
+    """How an activity is retried. The numbers are in perdure/core/calls/retries.py."""
 
     UNTIL_BACK = "until_back"
-    """Until Postgres is back: opening, reading verdicts and stops, finishing."""
+    """Until Postgres is available again: opening requests, reading verdicts and stops, finishing."""
     PROVIDER = "provider"
-    """Provider errors are capped; a 429 sets the next delay."""
+    """The number of provider errors is limited; a 429 sets the next delay."""
     TOOL = "tool"
     """The effect class decides what a repeated attempt does."""
 
@@ -211,12 +212,12 @@ class ActivityRef(Generic[In, Out]):
     schedule_to_close: timedelta | None
     retry: RetryClass
     brief: bool = False
-    """One short transaction that may be repeated: it runs inside the workflow task where the queue of the turns serves
-    its kind too (ADR 7)."""
+    """One short transaction that can be repeated. It runs inside the workflow task if the turns queue serves its kind
+    too (ADR 7)."""
 
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=5)
-"""A killed worker is noticed after this long; every activity beats every second or less (design section 2)."""
+"""Time after which a killed worker is noticed. Every activity sends a heartbeat at least once a second."""
 
 MEMORY_LOAD = ActivityRef(
     "memory.load", Kind.MEMORY, LoadAsk, TurnContext, timedelta(seconds=20), None, RetryClass.UNTIL_BACK, brief=True

@@ -1,4 +1,4 @@
-"""An agent as data, the card of a tool, and the compact plan that a turn pins at its start."""
+"""Agents as data, the cards of their tools, and the compact plan that a turn pins when it starts."""
 
 from typing import Final, Literal
 
@@ -14,142 +14,142 @@ from perdure.contracts.turns import Limits
 from perdure.contracts.values import Frozen, Tolerant
 
 MOST_ANSWER_BYTES: Final = 256 * 1024 * 1024
-"""No answer is allowed to be larger: it is held in a worker's memory, several times while it is read."""
+"""Upper limit for one answer, in bytes. A worker holds an answer in memory several times while it reads it."""
 
 
 class ToolCard(Frozen):
-    """All that the engine knows of a tool; made from the decorated function, published with its agent."""
+    """Everything that the engine knows of a tool. Made from the decorated function and published with its agent."""
 
     name: str = Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_-]{0,63}$")
     description: str
     parameters: dict[str, JsonValue]
-    """JSON Schema of the arguments, an object."""
+    """JSON Schema of the arguments; an object."""
     effect: EffectClass
     needs_approval: bool
-    """True for everything that may change something, unless its author wrote otherwise."""
+    """True for every tool that can change something, unless its author decided otherwise."""
     capability: str = ""
-    """Capability key that rules match on (S0-52); empty for most."""
+    """The capability that rules match; empty for most tools."""
     risk: str = "medium"
-    """low, medium or high; shown to the reviewer."""
+    """low, medium or high; the reviewer sees it."""
     timeout_seconds: float = Field(default=30.0, gt=0, le=3600)
     key_ttl_seconds: float | None = None
-    """`keyed` only: how long the target honours a key; past it the call is treated as opaque."""
+    """`keyed` only: how long the target honors a key, in seconds. After that, the call is treated as opaque."""
     wants_state: tuple[str, ...] = ()
-    """State fields handed to a state-aware tool (S0-48)."""
+    """State fields that a state-aware tool receives."""
     secrets: tuple[str, ...] = ()
-    """Names of credentials that only the tools worker resolves."""
+    """Names of secrets, which only the tools worker resolves."""
     toolset: str = Field(default="", exclude_if=is_empty)
-    """The toolset that a server's tool belongs to (S2-33); empty for every other tool."""
+    """The toolset that a server's tool belongs to; empty for every other tool."""
     describe: str = Field(default="", exclude_if=is_empty)
-    """A template for one sentence about a call, filled from its arguments, for reviewers:
-    perdure/core/agents/templates.py."""
+    """A template for one sentence about a call, for reviewers. The call's arguments fill it
+    (perdure/core/agents/templates.py)."""
     previews: bool = Field(default=False, exclude_if=is_empty)
-    """Whether its author has written a read-only preview of a call, for its reviewer."""
+    """Whether the tool has a read-only preview of a call for the reviewer."""
     max_answer_bytes: int | None = Field(default=None, gt=0, le=MOST_ANSWER_BYTES, exclude_if=is_empty)
-    """The largest HTTP answer that the tool reads; None: as the operator has set it (PERDURE_ANSWER_BYTES)."""
+    """The largest HTTP answer that the tool reads, in bytes. None: the operator's setting (PERDURE_ANSWER_BYTES)."""
     version: str
-    """Digest of the card and the author's own version: an approval is for one version."""
+    """Digest of the card and of the author's own version. An approval is valid for one version."""
 
 
 class DayLimits(Frozen):
-    """What all turns of an agent may use in one day of a tenant, UTC (S0-75). None is no limit."""
+    """What all turns of an agent may use in one day of a tenant (UTC). None is no limit."""
 
     max_tokens: int | None = Field(default=None, gt=0)
     max_cost_microusd: int | None = Field(default=None, gt=0)
 
 
 class MemoryPolicy(Frozen):
-    """What an agent remembers beyond its working memory (S0-25, S2-06)."""
+    """What an agent remembers beyond its working memory."""
 
     episodic: bool = False
-    """Keep a summary of each completed turn, and put the nearest of the same user before a new one."""
+    """Keep a summary of each completed turn, and put the nearest ones of the same user before a new turn."""
     hits: int = Field(default=3, ge=1, le=10)
-    """Of episodes."""
+    """Number of episodes."""
     documents: bool = Field(default=False, exclude_if=is_empty)
-    """Put the documents that come near to what the user says before each turn."""
+    """Put the documents that match the user's message before each turn."""
     facts: tuple[FactScope, ...] = Field(default=(), exclude_if=is_empty)
-    """Whose facts its graph may read and keep while it runs; for topologies that do so."""
+    """Scopes of facts that the graph may read and write, for topologies that use facts."""
 
 
 class Reasoning(Frozen):
-    """How long a model may think before it answers (S2-30). With neither field: `high` where the model can think."""
+    """How long a model may reason before it answers. Without both fields: `high` if the model can reason."""
 
     budget_tokens: int | None = Field(default=None, ge=1024, le=200_000)
-    """Tokens of thinking; it decides where `effort` is there too."""
+    """Tokens of reasoning. Takes precedence over `effort`."""
     effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
 
 
 class AgentStage(Frozen):
-    """A step of a topology as an agent furnishes it: what its model is told, or which tool does its work."""
+    """An agent's settings for a step of its topology: the model's instructions, or the tool that does the work."""
 
     prompt: str = ""
-    """Instructions for the stage's model calls, beside the persona."""
+    """Instructions for the stage's model calls, in addition to the persona."""
     tool: str = ""
-    """A tool of the agent that the stage's node calls itself; it needs nobody's approval."""
+    """A tool of the agent that the stage's node calls itself. It needs no approval."""
     window: WindowPolicy | None = None
-    """How much of the past the stage's model calls see; None: as the agent's."""
+    """How much history the stage's model calls receive. None: the agent's setting."""
     alone: bool = Field(default=False, exclude_if=is_empty)
-    """The instructions stand by themselves: no persona, no memory and no prompt of the caller's is before them."""
+    """Whether the instructions are sent alone: without persona, memory and the caller's prompt."""
     like: str = ""
-    """Another stage whose model parameters this one begins with (S4-54)."""
+    """Another stage whose model parameters are the defaults of this one."""
     model_params: dict[str, JsonValue] = {}
-    """Laid over the agent's; null takes one away."""
+    """Merged over the agent's parameters; null removes one."""
 
 
 SCRIPTED: Final = "scripted"
-"""The model that needs no key: a script of the agent's plays it."""
+"""The model that needs no key: it plays the agent's script."""
 
 
 class AgentDefinition(Frozen):
-    """An agent: topology, model, budget, tools and prompts. One YAML of an app; pinned by digest."""
+    """An agent: topology, model, budget, tools and prompts. One YAML file of an app, pinned by digest."""
 
     id: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
     title: str
     topology: str
     model: str = SCRIPTED
-    """`scripted`, or a name for LiteLLM such as `openai/gpt-4o`."""
+    """`scripted`, or a LiteLLM name such as `openai/gpt-4o`."""
     fallback_model: str = Field(default="", exclude_if=is_empty)
-    """Asked where `model` cannot answer (S0-76); empty for none. Beside the scripted model it waits for a real one."""
+    """Used if `model` fails; empty for none. Has no effect while `model` is `scripted`."""
     model_params: dict[str, JsonValue] = {}
-    """Passed to the provider: temperature, max_tokens and the like."""
+    """Passed to the provider: temperature, max_tokens and similar."""
     reasoning: Reasoning | None = Field(default=None, exclude_if=is_empty)
-    """None leaves thinking to the provider's own default; `{}` asks for `high` of each model that can think."""
+    """None: the provider's default. `{}`: `high` for each model that can reason."""
     persona: str = ""
-    """Who the agent is; empty takes its root skill's persona, then the platform's (S0-17)."""
+    """The agent's persona. Empty: that of its root skill, or else the platform's."""
     persona_key: str = Field(default="", exclude_if=is_empty)
-    """Name of the app's persona file whose text `persona` is; empty where the agent's own file has the text."""
+    """Name of the app's persona file that `persona` was read from; empty if the agent's own file has the text."""
     persona_template: str = Field(default="", pattern=r"^([a-z][a-z0-9_-]{0,63})?$", exclude_if=is_empty)
-    """Key of a prompt template whose text each turn takes as its persona; where there is none, `persona` speaks."""
+    """Key of the prompt template that each turn uses as its persona. If it does not exist, `persona` is used."""
     core_tools: bool = True
-    """Offer `entity_resolve` and `context_assemble` (S0-41)."""
+    """Whether to offer `entity_resolve` and `context_assemble`."""
     tools: tuple[str, ...] = ()
     toolsets: dict[str, bool] = Field(default={}, exclude_if=is_empty)
-    """The toolsets that a conversation begins with, each with whether its tools that change something are offered too;
-    the model loads others by `load_toolset` (S2-32). For topologies that load toolsets; others offer every tool."""
+    """The toolsets that a conversation starts with, each with whether its tools that change something are offered too.
+    The model loads others with `load_toolset`. Only for topologies that load toolsets; others offer every tool."""
     root_skill: str | None = Field(default=None, exclude_if=is_empty)
-    """The skill that is loaded from the start, with its dependencies; None for a general agent (S0-21)."""
+    """The skill that is loaded from the start with its dependencies; None for a general agent."""
     skills: tuple[Skill, ...] = ()
-    """Whole, dependencies included. In a file: ids of the app's skill folders, or skills written out."""
+    """Complete, with dependencies. In a file: ids of the app's skill folders, or whole skills."""
     stages: dict[str, AgentStage] = Field(default={}, exclude_if=is_empty)
-    """For topologies whose steps are furnished by name."""
+    """For topologies with named steps."""
     words: dict[str, str] = Field(default={}, exclude_if=is_empty)
-    """Small texts that a topology's nodes read, by the names that it documents."""
+    """Short texts that a topology's nodes read, by the names that the topology documents."""
     examples: tuple[str, ...] = Field(default=(), max_length=8, exclude_if=is_empty)
-    """What a person may say to it, for whoever has not met it yet; nothing of the engine reads them."""
+    """Example messages for new users; the engine does not read them."""
     files: tuple[str, ...] = Field(default=(), max_length=8, exclude_if=is_empty)
-    """Media types of the uploads that its tools work with, for whoever offers a way to upload."""
+    """Media types of uploads that its tools accept, for clients that offer an upload."""
     limits: Limits = Limits()
     entity_fields: dict[str, str] = Field(default={}, exclude_if=is_empty)
-    """Working-memory fields that name an entity, each with the attribute that it is found by (`id`, `name`, or one of
-    the app's own): what a skill is told of as it is injected (S0-62)."""
+    """Working-memory fields that name an entity, each with the attribute that identifies it (`id`, `name`, or one of
+    the app's own). An injected skill receives these entities."""
     day_limits: DayLimits | None = Field(default=None, exclude_if=is_empty)
     window: WindowPolicy = WindowPolicy()
     memory: MemoryPolicy | None = Field(default=None, exclude_if=is_empty)
     approvals: ApprovalPolicy = ApprovalPolicy()
     assembly: ContextAssembly | None = Field(default=None, exclude_if=is_empty)
-    """For the topology `context_assembly`, which needs it; no other has it."""
+    """For the topology `context_assembly`, which requires it; other topologies do not allow it."""
     script: dict[str, JsonValue] | None = None
-    """The scripted model's rules, for `model: scripted`."""
+    """The rules of the scripted model, for `model: scripted`."""
 
     @property
     def second_model(self) -> str:
@@ -166,12 +166,12 @@ class PublishedAgent(Frozen):
     version: str
     """Digest of definition, cards, rules and tables."""
     rules: tuple[Rule, ...] = Field(default=(), exclude_if=is_empty)
-    """The rules of its app; those of its skills are in the skills."""
+    """The rules of its app. Those of its skills are in the skills."""
     tables: dict[str, str] = Field(default={}, exclude_if=is_empty)
-    """The digests of the tables that its code blocks need, by name; the tables are stored beside the agents."""
+    """Digests of the tables that its code blocks need, by name. The tables are stored beside the agents."""
 
     def card(self, name: str) -> ToolCard | None:
-        """The card of the tool `name`, or None where the agent has no such tool."""
+        """Returns the card of the tool `name`, or None if the agent has no such tool."""
         return next((card for card in self.cards if card.name == name), None)
 
 
@@ -188,40 +188,41 @@ class PlanCard(Tolerant):
 
 
 class TurnPlan(Tolerant):
-    """An agent, cut down to what its graph decides with; pinned when the turn starts."""
+    """An agent, reduced to what its graph decides with. Pinned when the turn starts."""
 
     agent_id: str
     agent_version: str
     persona_key: str
-    """`agent` where the definition has a text of its own, the persona's key, or `platform_default`."""
+    """`agent` if the definition has a text of its own; otherwise the persona's key or `platform_default`."""
     limits: Limits
     cards: tuple[PlanCard, ...]
     skill_ids: tuple[str, ...] = ()
-    # Left out where they are empty: plans ride in histories, and those of agents without skills are recorded so.
+    # Left out if empty: plans are part of histories, and agents without skills were recorded that way.
     model: str = Field(default="", exclude_if=is_empty)
-    """The agent's model (S0-12); a call may fall back to its other one."""
+    """The agent's model; a call can fall back to the other one."""
     reviewers: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
-    """The users who alone may decide on its gated calls, where the agent names them (S0-15)."""
+    """The only users who may decide on its gated calls, if the agent names them."""
     root_skill: str = Field(default="", exclude_if=is_empty)
     persona_source: str = Field(default="", exclude_if=is_empty)
-    """`root_skill` where the persona is that skill's; otherwise the key tells."""
+    """`root_skill` if the persona is that skill's; otherwise see the key."""
     skills: tuple[PlanSkill, ...] = Field(default=(), exclude_if=is_empty)
-    """The skills that bring more than their text."""
+    """The skills that contain more than text."""
     entity_fields: dict[str, str] = Field(default={}, exclude_if=is_empty)
     stage_tools: dict[str, str] = Field(default={}, exclude_if=is_empty)
     """By stage: the tool that does its work."""
     words: dict[str, str] = Field(default={}, exclude_if=is_empty)
     toolsets: dict[str, bool] = Field(default={}, exclude_if=is_empty)
-    """What its conversation has loaded when the turn starts, by toolset: whether with the tools that write."""
+    """The toolsets that the conversation has loaded when the turn starts, each with whether its tools that write are
+    included."""
     facts: tuple[FactScope, ...] = Field(default=(), exclude_if=is_empty)
-    """Whose facts the turn may read and keep."""
+    """Scopes of facts that the turn may read and write."""
     rules: tuple[Rule, ...] = Field(default=(), exclude_if=is_empty)
-    """Every rule of this turn, the platform's included, with the tenant's overrides in place; without those
-    that none of its tools can set off."""
+    """Every rule of this turn, including the platform's, with the tenant's overrides applied. Rules that none of its
+    tools can trigger are left out."""
     waived: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
-    """The tools that the tenant lets run without the approval that their cards ask for (S2-41)."""
+    """The tools that the tenant exempted from the approval that their cards require."""
     assembly: PlannedAssembly | None = Field(default=None, exclude_if=is_empty)
 
     def card(self, name: str) -> PlanCard | None:
-        """The card of the tool `name`, or None where this turn does not offer it."""
+        """Returns the card of the tool `name`, or None if this turn does not offer it."""
         return next((card for card in self.cards if card.name == name), None)

@@ -1,4 +1,4 @@
-"""What a turn asks of people: requests, what they are frozen to, and the verdicts read back."""
+"""Requests for human input: what a turn asks, the digests they are bound to, and the verdicts."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -13,36 +13,36 @@ from perdure.contracts.values import Frozen, Tolerant, digest_of
 
 
 class PauseKind(StrEnum):
-    """What a turn can wait for; a topology names an entry node for each kind that it uses."""
+    """What a turn can wait for. A topology names an entry node for each kind that it uses."""
 
     APPROVAL = "approval"
-    """A gated call, a checkpoint, or an effect whose outcome a person must settle."""
+    """A gated call, a checkpoint, or an effect whose outcome a reviewer must state."""
     CLARIFICATION = "clarification"
     CLIENT_RUN = "client_run"
 
 
 class RequestKind(StrEnum):
-    """What one request asks of a person."""
+    """What one request asks for."""
 
     APPROVAL = "approval"
     EFFECT = "effect"
-    """Settle what a crash left unknown."""
+    """State the outcome of an effect that a crash left unknown."""
     CHECKPOINT = "checkpoint"
-    """Look at what a call came to, or at the answer so far, before the turn goes on (S0-65, S0-66)."""
+    """Review the result of a call, or the answer so far, before the turn continues."""
     LIMIT = "limit"
-    """Raise the turn's limit, which is spent."""
+    """Raise the turn's limit, which is used up."""
     CLARIFICATION = "clarification"
-    """Answer a question of the turn's."""
+    """Answer a question of the turn."""
     CLIENT_RUN = "client_run"
-    """Do work where the data is, and hand in what came of it."""
+    """Do work on the client's machine, where the data is, and return the result."""
 
 
 ANSWERED_BY_CLIENT = frozenset({RequestKind.CLARIFICATION, RequestKind.CLIENT_RUN})
-"""Requests that the turn's own user answers, and no reviewer decides."""
+"""Requests that the turn's requester answers; no reviewer decides them."""
 
 
 class RequestRef(Tolerant):
-    """A request as the workflow knows it; bodies and verdicts stay in Postgres."""
+    """A request as the workflow knows it. Content and verdicts stay in Postgres."""
 
     request_id: str
     kind: RequestKind = RequestKind.APPROVAL
@@ -50,41 +50,42 @@ class RequestRef(Tolerant):
     tool: str
     expires_at: datetime | None = None
     look_at: datetime | None = Field(default=None, exclude_if=is_empty)
-    """In place of the expiry: when its last verdict said that it is worth a look."""
+    """Replaces `expires_at` if the last verdict named a time at which the request must be read again."""
 
 
 class GatedCall(Tolerant):
-    """One call of a round, or one checkpoint, for which an approval must be opened."""
+    """One call of a round, or one checkpoint, that needs an approval."""
 
     call_id: str
-    """A checkpoint has an id of its own; empty for one of no call, which is named as it is asked for."""
+    """A checkpoint has an id of its own. Empty for a checkpoint without a call; the step at which it is opened names
+    it."""
     tool: str
     rule: str
-    """The rule that fired, for the record (S0-69)."""
-    # Left out where they say nothing: gates without rules are recorded so.
+    """The rule that fired, for the record."""
+    # Left out if empty, because gates without rules were recorded that way.
     kind: RequestKind = Field(default=RequestKind.APPROVAL, exclude_if=lambda kind: kind is RequestKind.APPROVAL)
     checkpoint: str = Field(default="", exclude_if=is_empty)
-    """The name under which the reviewer finds it."""
+    """The name that the reviewer sees."""
     message: str = Field(default="", exclude_if=is_empty)
-    """The rule's own: why a person is asked."""
+    """The rule's text: why a review is required."""
     go_on_when_unavailable: bool = Field(default=False, exclude_if=is_empty)
-    """Of a checkpoint that says so (S0-68): where it cannot be opened, the turn goes on with a warning."""
+    """For a checkpoint: if it cannot be opened, the turn continues with a warning."""
 
 
 class Question(Tolerant):
-    """What a turn asks of its own user: a question, or work on the user's machine."""
+    """What a turn asks its requester: a question, or work on the requester's machine."""
 
     call_id: str
-    """Empty: it is named by the step after which it is asked."""
+    """Empty: the step after which the question is asked names it."""
     kind: RequestKind
     asked: dict[str, JsonValue]
-    """What the client is shown."""
+    """What the client shows."""
     answer_schema: dict[str, JsonValue]
-    """JSON Schema of the answers that count."""
+    """JSON Schema of a valid answer."""
 
 
 class VerdictState(StrEnum):
-    """The states of an approval before it is executed (design section 5), and of a question."""
+    """The states of an approval before execution, and of a question."""
 
     PENDING = "pending"
     APPROVED = "approved"
@@ -95,17 +96,18 @@ class VerdictState(StrEnum):
     CANCELLED = "cancelled"
     WITHDRAWN = "withdrawn"
     ANSWERED = "answered"
-    """Of a question: `answer` has what was said."""
+    """For a question: `answer` has the content."""
     SETTLED = "settled"
-    """An effect whose outcome a person stated."""
+    """A reviewer stated the effect's outcome."""
     UNAVAILABLE = "unavailable"
-    """Never asked for: it could not be opened, and its checkpoint lets the turn go on (S0-68). No record says so."""
+    """Never opened, because nobody could be asked and the checkpoint lets the turn continue. No record has this state.
+    """
     UNREADABLE = "unreadable"
-    """No record, wrong digest, unknown status: stays paused (S0-36)."""
+    """No record, wrong digest or unknown status. The turn stays paused."""
 
 
 class Verdict(Tolerant):
-    """A decision as read from its durable record; never stored anywhere else (S0-37)."""
+    """A decision as read from its durable record, which is the only place where it is stored."""
 
     request_id: str
     call_id: str
@@ -113,32 +115,32 @@ class Verdict(Tolerant):
     state: VerdictState
     comment: str = ""
     is_cut: bool = Field(default=False, exclude_if=is_empty)
-    """`comment` is only the start of what was said; the record has all of it."""
+    """`comment` is only the start of the text; the record has all of it."""
     decided_by: str = ""
     round: MessageRef | None = Field(default=None, exclude_if=is_empty)
-    """Of an edited checkpoint: the assistant message that makes its call again."""
+    """For an edited checkpoint: the assistant message that makes its call again."""
     answer: dict[str, JsonValue] = Field(default={}, exclude_if=is_empty)
-    """Of a question: the payload, as it fits the question's schema."""
+    """For a question: the answer, which fits the question's schema."""
     no_record: bool = Field(default=False, exclude_if=is_empty)
-    """Unreadable because there is nothing to read: it was never opened, or is not yet."""
+    """Unreadable because no record exists: the request was never opened, or is not yet."""
     look_at: datetime | None = Field(default=None, exclude_if=is_empty)
-    """Of a pending one: when it is worth a look though no bell rings (its new expiry, the end of a hold). Absent where
-    the expiry that the request was opened with still stands."""
+    """For a pending request: when it must be read again although no signal arrives (a new expiry, or the end of a
+    hold). Absent if the expiry that the request was opened with is still valid."""
 
 
-# --- Who decides on an agent's gated calls: its `approvals:`.
+# --- The `approvals:` of an agent
 
 HIGH_RISK = "high"
 EXPIRES_SECONDS = 604_800
-"""How long a request stays open where nobody says it: seven days (S0-54)."""
+"""Default time until a request expires: seven days."""
 
 
 class OnTimeout(StrEnum):
-    """What becomes of a request that nobody has decided on by its deadline."""
+    """What happens to a request that has no decision at its deadline."""
 
     DENY = "deny"
     ESCALATE = "escalate"
-    """Once, to the policy's other role, with a new deadline; then it is denied."""
+    """Once, to the policy's escalation role with a new deadline; then it is denied."""
 
 
 def _is_one(value: int) -> bool:
@@ -157,33 +159,33 @@ _RELIED_ON = {
     "hold_seconds",
     "escalation_role",
 }
-"""What a decision relies on: where one of these has changed since, it is void."""
+"""The fields that a decision depends on. If one of them has changed since, the decision is outdated."""
 
 
 class ApprovalPolicy(Frozen):
-    """Who decides, how many of them, by when, and what becomes of it where nobody does."""
+    """Who decides, how many reviewers are needed, by when, and what happens without a decision."""
 
     expires_seconds: int = Field(default=EXPIRES_SECONDS, gt=0, le=315_360_000)
-    """An agent that does not say it is loaded with what its deployment says."""
+    """If an agent does not set this, the deployment's default is used."""
     reviewer_role: str = "reviewer"
     allow_self_approval: bool = False
-    # Left out where they say nothing: agents are recorded, and versioned, without them.
+    # Left out at their defaults, because agents are recorded and versioned without them.
     reviewers: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
-    """Users who alone may decide, as long as they have the role; empty for whoever has it (S0-15)."""
+    """The only users who may decide, if they have the role. Empty: everybody with the role."""
     quorum: int = Field(default=1, ge=1, le=20, exclude_if=_is_one)
-    """How many people must approve the very same call. One who rejects or responds decides at once."""
+    """How many reviewers must approve the same call. One rejection or response decides at once."""
     quorum_high_risk: int | None = Field(default=None, ge=1, le=20, exclude_if=is_empty)
     """The same for tools of high risk; None for `quorum`."""
     on_timeout: OnTimeout = Field(default=OnTimeout.DENY, exclude_if=lambda value: value is OnTimeout.DENY)
     escalation_role: str = Field(default="admin", exclude_if=lambda value: value == "admin")
-    """Who decides after an escalation; named reviewers count no more then."""
+    """Who decides after an escalation. The named reviewers no longer count then."""
     fallback_reviewer: str = Field(default="", exclude_if=is_empty)
-    """The user on whose list it is put where it stays undecided (S0-81)."""
+    """The user who is assigned the request if it stays undecided."""
     fallback_after_seconds: int = Field(default=86_400, gt=0, le=315_360_000, exclude_if=lambda value: value == 86_400)
     hold_seconds: int = Field(default=0, ge=0, le=2_592_000, exclude_if=is_empty)
-    """An approved call of a tool of high risk starts this much later, and may be withdrawn until then."""
+    """Delay in seconds before an approved call of a high-risk tool starts. Until then it can be withdrawn."""
     reject_reasons: tuple[Reason, ...] = Field(default=(), max_length=50, exclude_if=is_empty)
-    """What a reviewer is offered as `reason_code`; others may be given (S0-83)."""
+    """The suggestions for `reason_code`; other values are accepted."""
 
     @model_validator(mode="after")
     def _can_be_met(self) -> "ApprovalPolicy":
@@ -195,14 +197,14 @@ class ApprovalPolicy(Frozen):
         return self
 
     def quorum_for(self, risk: str) -> int:
-        """How many must approve a call of a tool of this risk."""
+        """Returns how many reviewers must approve a call of a tool of this risk."""
         return self.quorum_high_risk if risk == HIGH_RISK and self.quorum_high_risk is not None else self.quorum
 
     def hold_for(self, risk: str) -> int:
-        """Seconds between the approval of such a call and its start."""
+        """Returns the seconds between the approval of such a call and its start."""
         return self.hold_seconds if risk == HIGH_RISK else 0
 
     @property
     def digest(self) -> str:
-        """Of all that a decision relies on: an approval that was given under another one is void."""
+        """Digest of all fields that a decision depends on. An approval given under another digest is outdated."""
         return digest_of(self.model_dump(mode="json", include=_RELIED_ON))

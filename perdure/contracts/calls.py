@@ -1,4 +1,4 @@
-"""A model call: what a node asks for, what crosses to the worker, what comes back."""
+"""Model and tool calls: what a node requests, what the worker receives, what it returns."""
 
 from enum import StrEnum
 
@@ -14,16 +14,16 @@ from perdure.contracts.values import Tolerant
 
 
 class EffectClass(StrEnum):
-    """What a tool promises about its effect (design section 4)."""
+    """What a tool guarantees about its effect."""
 
     READ = "read"
     """Changes nothing; retried freely."""
     LOCAL = "local"
-    """Changes our Postgres; effect and ledger row in one transaction: exactly once."""
+    """Changes Perdure's Postgres. The effect and its ledger row are one transaction: exactly once."""
     KEYED = "keyed"
-    """The target honours an idempotency key: once in effect."""
+    """The target honors an idempotency key: one effect, however often it is called."""
     OPAQUE = "opaque"
-    """The target knows no key: at most once; a crash in between ends in `outcome_unknown`."""
+    """The target knows no key: at most once. A crash in between ends in `outcome_unknown`."""
 
 
 class OutputForm(StrEnum):
@@ -34,7 +34,7 @@ class OutputForm(StrEnum):
 
 
 class OutputAsk(Tolerant):
-    """The object that a call is to answer with, in place of words."""
+    """The object that a call must return instead of text."""
 
     name: str
     fits: dict[str, JsonValue]
@@ -43,40 +43,41 @@ class OutputAsk(Tolerant):
 
 
 class ModelAsk(Tolerant):
-    """What a node asks of the model."""
+    """A model call as a node requests it."""
 
     messages: tuple[MessageRef, ...]
-    """This turn's own messages; the past is added from Postgres up to the turn's start."""
+    """The turn's own messages. The history before the turn is added from Postgres."""
     tools: tuple[str, ...]
-    """Names of the tools offered; a call to any other is refused (O-13)."""
+    """Names of the tools offered. A call of any other tool is rejected."""
     prompt: dict[str, JsonValue] = {}
-    """What the system prompt is made from: persona key, user block."""
+    """Parts of the system prompt: persona key and user block."""
     extract_pattern: str = ""
-    """A regular expression whose first groups are returned in `extracted`, searched in the whole answer."""
+    """A regular expression that is searched in the whole answer; `extracted` has its first groups."""
     toolsets: dict[str, bool] | None = Field(default=None, exclude_if=lambda loaded: loaded is None)
-    """Toolsets that are loaded, by name: whether with the tools that write; None where the graph loads none."""
+    """Loaded toolsets by name, with whether their tools that write are included. None if the graph loads none."""
     stage: str = Field(default="", exclude_if=is_empty)
-    """The stage of the agent whose instructions, window and parameters hold for this call. Such a call is the graph's
-    own: what the user sends meanwhile waits for another one, as it does where an object is asked for."""
+    """The stage of the agent whose instructions, window and parameters apply to this call. Such a call belongs to the
+    graph: messages that the user sends meanwhile wait for another call, as they do if an object is requested."""
     deaf: bool = Field(default=False, exclude_if=is_empty)
-    """What the user sends meanwhile is not for this call, though its answer is the user's: it waits until the turn is
-    over and is a turn of its own then."""
+    """Whether messages that the user sends meanwhile wait until the turn ends and start a turn of their own, although
+    the answer of this call is the user's."""
     output: OutputAsk | None = Field(default=None, exclude_if=is_empty)
-    """None: words and calls. With it nothing is said live, and no message is stored."""
+    """None: text and calls. Otherwise nothing is streamed and no message is stored."""
     timeout_seconds: float | None = Field(default=None, gt=0, exclude_if=lambda seconds: seconds is None)
-    """All that the provider has for its answer; None is the engine's own."""
+    """Time limit for the provider's answer, in seconds. None is the engine's default."""
     ttft_told: bool = Field(default=False, exclude_if=is_empty)
-    """An answer of this run has begun before: its first token is the run's no more (S2-49)."""
+    """Whether an answer of this run has begun before, so that the first token of this call is not the first of the run.
+    """
     patience_seconds: float | None = Field(default=None, exclude_if=is_empty)
-    """Of all attempts together; None for as long as they take."""
+    """Time limit of all attempts together, in seconds. None is no limit."""
     sections: tuple[Source, ...] = Field(default=(), exclude_if=is_empty)
-    """Outputs of the turn's context assembly that are put before the conversation."""
+    """Outputs of the turn's context assembly to put before the conversation."""
     guidance: str = Field(default="", exclude_if=is_empty)
-    """What is said with them."""
+    """The text that introduces them."""
 
 
 class ModelCall(Tolerant):
-    """The input of `model.complete`: at most 16 KiB however long the conversation is."""
+    """The input of `model.complete`: at most 16 KiB, however long the conversation is."""
 
     address: TurnAddress
     call_id: str
@@ -85,34 +86,34 @@ class ModelCall(Tolerant):
     ask: ModelAsk
     events: tuple[PendingEvent, ...] = ()
     strict: bool = Field(default=False, exclude_if=is_empty)
-    """One request for each attempt that lives: a provider's error is the answer, and no other model is asked."""
+    """One request per attempt: a provider's error is the answer, and no fallback model is used."""
 
 
 class ModelReply(Tolerant):
-    """A settled model call. `message` is absent where `problem` is set."""
+    """A settled model call. `message` is absent if `problem` is set."""
 
     message: MessageRef | None = None
     extracted: tuple[str, ...] = ()
     value: dict[str, JsonValue] | None = Field(default=None, exclude_if=is_empty)
-    """The object that was asked for, as it fits its schema."""
+    """The requested object, which fits its schema."""
     fault: str = Field(default="", exclude_if=is_empty)
-    """Why what was said is no such object."""
+    """Why the answer is not such an object."""
     usage: Usage = Usage()
-    """Of the attempt that settled."""
+    """Usage of the attempt that settled."""
     turn_used: Usage | None = Field(default=None, exclude_if=lambda used: used is None)
-    """Of the whole turn by then, attempts that broke off too; None where the call was not settled."""
+    """Usage of the whole turn so far, including attempts that broke off. None if the call was not settled."""
     problem: Problem | None = None
     partial: bool = False
-    """True where a stop ended the call and the text so far was kept."""
+    """Whether a stop ended the call and the text so far was kept."""
     joined: tuple[MessageRef, ...] = Field(default=(), exclude_if=is_empty)
-    """Messages of the user that joined the turn while it ran, heard by this call: they come before its own."""
+    """Messages of the user that joined the running turn and that this call received. They precede its answer."""
 
 
-# --- A tool call: what crosses to the worker and what comes back.
+# --- Tool calls
 
 
 class PlannedAsk(Tolerant):
-    """A call that the graph itself makes, of a tool that needs nobody's leave; its port names it."""
+    """A call that the graph itself makes, of a tool that needs no approval. Its port names it."""
 
     tool: str
     args: dict[str, JsonValue]
@@ -120,21 +121,21 @@ class PlannedAsk(Tolerant):
 
 
 class ToolAsk(Tolerant):
-    """One call of a round, as a node asks for it."""
+    """One call of a round as a node requests it."""
 
     call_id: str
     tool: str
     timeout_seconds: float = 30.0
     state: dict[str, JsonValue] = {}
-    """The state fields that the tool's card wants."""
+    """The state fields that the tool's card names."""
     paths: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
-    """Places in its result that rules ask about."""
+    """Places in the result that rules read."""
     args: dict[str, JsonValue] | None = Field(default=None, exclude_if=lambda args: args is None)
-    """Of a call that the graph itself makes: its claim plans it. None: a model asked for it."""
+    """For a call that the graph itself makes: claiming it also records it. None: a model requested the call."""
 
 
 class ToolCall(Tolerant):
-    """The input of `tools.run`. Arguments and verdict are read from Postgres by (turn, call id)."""
+    """The input of `tools.run`. Arguments and verdict are read from Postgres by turn and call id."""
 
     address: TurnAddress
     agent_id: str
@@ -147,16 +148,16 @@ class CallState(StrEnum):
     """The states of a tool call in the ledger."""
 
     PLANNED = "planned"
-    """A model asked for it; nothing has been done."""
+    """A model requested it; nothing has happened yet."""
     RESERVED = "reserved"
-    """An attempt owns it and may have acted."""
+    """An attempt has claimed it and may have acted."""
     DONE = "done"
     FAILED = "failed"
-    """The tool answered with an error, or refused its arguments."""
+    """The tool returned an error, or rejected its arguments."""
     DENIED = "denied"
-    """A person or a rule said no."""
+    """A reviewer or a rule denied it."""
     OUTCOME_UNKNOWN = "outcome_unknown"
-    """A crash between act and record of an opaque call; a person settles it."""
+    """A crash between act and record of an opaque call. A reviewer settles it."""
 
 
 class ToolOutcome(Tolerant):
@@ -165,12 +166,12 @@ class ToolOutcome(Tolerant):
     call_id: str
     state: CallState
     message: MessageRef | None = None
-    """The tool message written for it; absent for `outcome_unknown` and where `problem` is set."""
+    """The tool message that was stored. Absent for `outcome_unknown` and if `problem` is set."""
     patch: dict[str, JsonValue] = {}
-    """State updates of a state-aware tool (S0-48)."""
+    """State updates of a state-aware tool."""
     facts: dict[str, JsonValue] = Field(default={}, exclude_if=is_empty)
-    """Plain values of the result at the places asked about; one that is not there is left out."""
+    """Plain values at the requested places of the result. Missing places are left out."""
     output: JsonValue = Field(default=None, exclude_if=lambda output: output is None)
-    """Of a call that the graph made: what the tool answered, whole."""
+    """For a call that the graph made: the tool's whole answer."""
     problem: Problem | None = None
-    """Set where the engine could not run the call at all (stopped, no verdict)."""
+    """Set if the engine could not run the call at all (stopped, no verdict)."""

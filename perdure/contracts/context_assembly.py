@@ -1,6 +1,6 @@
-"""The tools that put a turn's context together: how each is declared, what an agent makes of them, what they leave.
+"""The tools that build a turn's context: their declarations, an agent's settings, and their outputs.
 
-Dependencies are names, so that a registry is a file and adding a tool is a line in it (S1-17 to S1-20).
+Dependencies are names. A registry is therefore a file, and a new tool is one entry in it.
 """
 
 from typing import Self
@@ -16,31 +16,31 @@ from perdure.contracts.values import Frozen, Tolerant
 TOPOLOGY = "context_assembly"
 """The topology whose agents have a context assembly."""
 THRESHOLD = 0.4
-"""The completeness from which a tool's earlier output is kept (S1-33)."""
+"""The completeness from which a tool's earlier output is reused."""
 SLICE_MESSAGES = 12
-"""How many of the user's newest messages feed the tools that hear the conversation."""
+"""How many of the user's newest messages the tools that read the conversation receive."""
 
 
 class PipelineToolConfig(Frozen):
-    """One tool of a registry; the names of its fields and their defaults are the source's (S1-17)."""
+    """One tool of a registry. The names and defaults of the fields are those of the original system."""
 
     name: str = Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_-]{0,63}$")
     dependencies: tuple[str, ...] = ()
-    """Tools that must have ended before it starts."""
+    """Tools that must have ended before this one starts."""
     inject_inputs: tuple[str, ...] = ()
-    """Keys of the outputs of earlier phases that become its arguments (S1-27)."""
+    """Keys of the outputs of earlier phases that become arguments of this tool."""
     defaults: dict[str, JsonValue] = {}
-    """Arguments that it has unless something else says otherwise; copied for every call (S1-18)."""
+    """Default arguments, copied for every call."""
     max_retries: int = Field(default=1, ge=0, le=10)
-    """Attempts are one more (S1-28)."""
+    """Number of retries; the number of attempts is one higher."""
     retry_backoff: float = Field(default=0.5, ge=0, le=30, allow_inf_nan=False)
-    """Seconds before the first retry; each further wait is twice the one before (S1-30)."""
+    """Seconds before the first retry. Each further wait is twice as long."""
     timeout: float = Field(default=30.0, gt=0, le=600, allow_inf_nan=False)
-    """Seconds of one attempt."""
+    """Time limit of one attempt, in seconds."""
     optional: bool = False
-    """Whether the turn goes on without it (S1-37)."""
+    """Whether the turn continues without this tool's output."""
     hears: bool = False
-    """Whether the user's newest messages are among its arguments, as `said`."""
+    """Whether the argument `said` contains the user's newest messages."""
 
 
 class ListedTool(Frozen):
@@ -48,31 +48,32 @@ class ListedTool(Frozen):
 
     name: str
     arguments: dict[str, JsonValue] = {}
-    """The caller's own: over defaults and injected values (S1-26)."""
+    """The agent's own arguments; they override defaults and injected values."""
 
 
 class ContextAssembly(Frozen):
-    """What an agent of the topology `context_assembly` is made of, beside its persona and tools."""
+    """The parts of an agent of the topology `context_assembly`, in addition to its persona and tools."""
 
     pipeline: str
-    """The registry, by name."""
+    """Name of the registry."""
     tools: tuple[ListedTool, ...] = ()
-    """Those of the registry that this agent runs; in a file nothing means all of them."""
+    """The tools of the registry that this agent runs. A file without this list runs all of them."""
     registry: tuple[PipelineToolConfig, ...] = ()
-    """Their configurations, put in place when the app is read."""
+    """Their configurations, filled in when the app is loaded."""
     threshold: float = Field(default=THRESHOLD, ge=0, le=1, allow_inf_nan=False)
     slice_messages: int = Field(default=SLICE_MESSAGES, ge=1, le=50)
     acknowledgements: tuple[str, ...] = ()
-    """Messages that say nothing new, such as "thanks": they change no slice."""
+    """Messages without new information, such as "thanks"; they do not change a slice."""
     patience_seconds: float = Field(default=30.0, gt=0, le=300, allow_inf_nan=False)
-    """Of a question's attempts together; its instructions are the agent's stage of that name."""
+    """Time limit of all attempts of a question together, in seconds. Its instructions are the agent's stage of that
+    name."""
     intents: tuple[str, ...] = Field(min_length=1)
     default_intent: str
-    """What stands where the intent cannot be told (S1-16)."""
+    """Used if the intent cannot be determined."""
     intervention: str = Field(min_length=1)
-    """What a turn answers that the safety check has taken over: this text, and no model's (S1-14)."""
+    """The fixed answer of a turn that the safety check took over; no model writes it."""
     danger: dict[str, tuple[str, ...]] = Field(default={}, exclude_if=is_empty)
-    """By category: phrases by which a message is taken over before a model is asked
+    """Phrases by category. A message that contains one is taken over before a model is called
     (perdure/core/agents/safety_keywords.py)."""
 
     @model_validator(mode="after")
@@ -82,11 +83,11 @@ class ContextAssembly(Frozen):
         return self
 
     def config(self, name: str) -> PipelineToolConfig | None:
-        """The configuration of the tool `name`."""
+        """Returns the configuration of the tool `name`."""
         return next((each for each in self.registry if each.name == name), None)
 
     def listed(self, name: str) -> ListedTool:
-        """What the agent says of the tool `name`."""
+        """Returns the agent's entry for the tool `name`."""
         return next((each for each in self.tools if each.name == name), ListedTool(name=name))
 
 
@@ -102,11 +103,11 @@ class PlannedTool(Tolerant):
     injects: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
     """Keys of earlier outputs that become its arguments."""
     basis: str
-    """Digest of its card and of all that is fixed about it: another basis is another tool."""
+    """Digest of the tool's card and of all its fixed settings. A different basis is a different tool."""
 
 
 class PlannedAssembly(Tolerant):
-    """A context assembly, cut down to what its graph decides with."""
+    """A context assembly, reduced to what its graph decides with."""
 
     tools: tuple[PlannedTool, ...]
     threshold: float
@@ -114,56 +115,56 @@ class PlannedAssembly(Tolerant):
     default_intent: str
     intervention: str
     patience_seconds: float = 30.0
-    """Of a question's attempts together."""
+    """Time limit of all attempts of a question together, in seconds."""
 
 
 class Bundle(Tolerant):
-    """An output that is kept in Postgres, by reference: the turn that made it, and what it was made from."""
+    """Reference to an output in Postgres: the turn that made it, and its inputs."""
 
     tool: str
     turn_id: str
     completeness: float
     slice_hash: str
-    """Of what the user had said when it was made."""
+    """Hash of what the user had said when the output was made."""
     upstream: str
-    """Digest of all that fed it."""
+    """Digest of all inputs."""
     digest: str
-    """Of the output."""
+    """Digest of the output."""
     gives: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
-    """Those of its keys that tools of the registry have injected."""
+    """Those of its keys that tools of the registry inject."""
 
 
 class ContextMemory(Tolerant):
-    """What a conversation's earlier turns have left for the assembly of this one."""
+    """What earlier turns of the conversation left for this turn's assembly."""
 
     slice_hash: str
-    """Of what the user has said now."""
+    """Hash of what the user has said now."""
     kept: tuple[Bundle, ...] = ()
-    """The newest of each tool."""
+    """The newest output of each tool."""
     danger: str = Field(default="", exclude_if=is_empty)
-    """The category of the agent's words of danger that the message has; empty where it has none."""
+    """The category of the agent's safety phrases that the message contains; empty if there is none."""
 
 
 class Source(Tolerant):
-    """Where an earlier phase's output is."""
+    """The location of an earlier phase's output."""
 
     tool: str
     turn_id: str
 
 
 class AssembleAsk(Tolerant):
-    """One tool of a phase, as the graph asks for it."""
+    """One tool of a phase, as the graph requests it."""
 
     tool: str
     timeout_seconds: float
     slice_hash: str
     upstream: str
     sources: tuple[Source, ...] = ()
-    """The outputs of all earlier phases, in their order."""
+    """The outputs of all earlier phases, in order."""
 
 
 class AssembleCall(Tolerant):
-    """The input of `tools.assemble`. Arguments are put together from Postgres."""
+    """The input of `tools.assemble`. The activity reads the arguments from Postgres."""
 
     address: TurnAddress
     agent_id: str
@@ -173,7 +174,7 @@ class AssembleCall(Tolerant):
 
 
 class Assembled(Tolerant):
-    """What a tool came to: its bundle, or why there is none."""
+    """The result of a tool: its bundle, or why there is none."""
 
     tool: str
     bundle: Bundle | None = None

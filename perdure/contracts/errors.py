@@ -1,4 +1,4 @@
-"""The five error families, named by who acts next (design section 8)."""
+"""The five error families, named by who acts next."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -7,18 +7,18 @@ from perdure.contracts.values import Tolerant
 
 
 class Problem(Tolerant):
-    """A failure as data: what a node, a stream or a client sees of an error."""
+    """A failure as data, as a node, a stream or a client sees it."""
 
     code: str
     """Stable, snake_case."""
     message: str
-    """One sentence for a person; never a secret, never a stack."""
+    """One sentence for a person; never a secret, never a stack trace."""
     retry_after_seconds: float | None = None
 
 
 @dataclass(eq=False)
 class PerdureError(Exception):
-    """Our own errors: `code` is stable, `message` says what happened and what to do."""
+    """Base of Perdure's errors. `code` is stable; `message` says what happened and what to do."""
 
     code: str
     message: str
@@ -30,7 +30,7 @@ class PerdureError(Exception):
         return f"{self.code}: {self.message}"
 
     def as_problem(self) -> Problem:
-        """This error as data."""
+        """Returns this error as data."""
         return Problem(code=self.code, message=self.message)
 
 
@@ -42,37 +42,37 @@ class CallerError(PerdureError):
 
     @property
     def http(self) -> int:
-        """The 4xx status to answer with."""
+        """The 4xx status of the response."""
         return self.status
 
 
 @dataclass(eq=False)
 class UpstreamUnavailable(PerdureError):
-    """Something outside is down or asks us to wait; Temporal retries."""
+    """An external system is unavailable or asks to wait; Temporal retries."""
 
     retry_after_seconds: float | None = None
     retryable: ClassVar[bool] = True
     http_status: ClassVar[int] = 503
 
     def as_problem(self) -> Problem:
-        """This error as data, with the wait that the other side asked for."""
+        """Returns this error as data, with the wait that the external system requested."""
         return Problem(code=self.code, message=self.message, retry_after_seconds=self.retry_after_seconds)
 
 
 @dataclass(eq=False)
 class UpstreamRejected(PerdureError):
-    """Something outside said no for good; the graph gets it as data."""
+    """An external system rejected the request permanently. The graph receives this as data."""
 
     http_status: ClassVar[int] = 502
 
 
 @dataclass(eq=False)
 class LimitReached(PerdureError):
-    """A budget or a cap was met; the graph ends cleanly."""
+    """A budget or a cap was reached; the graph ends cleanly."""
 
     http_status: ClassVar[int] = 429
 
 
 @dataclass(eq=False)
 class InvariantBroken(PerdureError):
-    """Something that cannot be: an engineer must look."""
+    """A state that must not occur; an engineer must look."""

@@ -1,4 +1,4 @@
-"""Events: the names of api.md and the form in which a pure node hands one to the next activity."""
+"""Events: their names in the API, and the form in which a pure node passes one to the next activity."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -13,7 +13,7 @@ NODE_END = "node_end"
 QUEUED = "queued"
 READY = "ready"
 MESSAGE_JOINED = "message.joined"
-"""A message of the user's joins the turn under way: once when it is sent, once when a model call hears it."""
+"""A user's message joins the running turn: recorded when it is sent, and again when a model call receives it."""
 DONE = "done"
 STOPPED = "stopped"
 COMPLETED = "completed"
@@ -53,32 +53,32 @@ TITLE_GENERATED = "conversation.title.generated"
 
 
 class PendingEvent(Tolerant):
-    """An event that a pure node made; the next activity writes it in its own transaction."""
+    """An event that a pure node made. The next activity writes it in its own transaction."""
 
     kind: str
     at: datetime
     call_id: str | None = None
     data: dict[str, JsonValue] = {}
     number: int = 0
-    """Its place among the events of its turn's nodes: an event is written once, however often it is handed over."""
+    """Its position among the events of the turn's nodes. An event is written once, however often it is passed on."""
 
 
-# --- Alarms: that something happened which the design says cannot.
-# They are told, and decide nothing (S3-38, S3-39).
+# --- Alarms: broken invariants. They are reported and decide nothing.
 
 MOST_ALARMS: Final = 32
-"""Different ones that a run tells; they ride in the input of an activity, which must stay small."""
+"""Maximum number of different alarms that a run reports. They are part of an activity's input, which must stay small.
+"""
 
 
 class AlarmType(StrEnum):
-    """What is watched."""
+    """What is monitored."""
 
     MODEL_ACCESS_UNAUTHORIZED = "model_access_unauthorized"
     MEMORY_READ_UNAUTHORIZED = "memory_read_unauthorized"
     MEMORY_WRITE_UNAUTHORIZED = "memory_write_unauthorized"
     MEMORY_NOT_APPEND_ONLY = "memory_not_append_only"
     MEMORY_ADVISORY_OVERRIDDEN = "memory_advisory_overridden"
-    """What only advises was read where something is decided."""
+    """An advisory value was read where a decision is made."""
     MULTIPLE_TERMINAL_NODES = "multiple_terminal_nodes"
     UNEXPECTED_ROUTING = "unexpected_routing"
     STATE_MUTATION_OUTSIDE_ALLOWED_NODE = "state_mutation_outside_allowed_node"
@@ -88,7 +88,7 @@ class AlarmType(StrEnum):
 
 
 class Severity(StrEnum):
-    """How bad it is."""
+    """How severe an alarm is."""
 
     WARN = "warn"
     ERROR = "error"
@@ -99,11 +99,11 @@ class Alarm(Tolerant):
 
     type: AlarmType
     node: str = ""
-    """Where; empty for what is of the whole turn."""
+    """The place; empty for the whole turn."""
     description: str
     """One sentence, without any content of the turn."""
     severity: Severity = Severity.ERROR
     context: dict[str, JsonValue] = {}
     """Names only: the field, the two nodes."""
     trace_id: str = ""
-    """The turn's; an alarm in its event log is under its turn anyway."""
+    """The turn's trace id. An alarm in an event log belongs to its turn anyway."""

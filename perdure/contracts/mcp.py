@@ -1,4 +1,4 @@
-"""An MCP server as an app names it, and a tool as such a server lists it."""
+"""An MCP server as an app declares it, and a tool as such a server lists it."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -18,20 +18,20 @@ IDEMPOTENCY_KEY = "perdure/idempotency-key"
 
 
 class McpToolSettings(Frozen):
-    """What an app's author says of one tool of a server, instead of what the server says."""
+    """Settings of one tool of a server. They take precedence over what the server says."""
 
     effect: EffectClass | None = None
-    """The author's own word, as in the decorator of a tool; an untrusted server's tool is `opaque` without it."""
+    """The effect class, as in a tool's decorator. Without it, a tool of an untrusted server is `opaque`."""
     key_argument: str = ""
-    """`keyed` only: the argument that takes the idempotency key. It is left out of what the model is shown; empty: the
-    key rides in the call's `_meta`."""
+    """`keyed` only: the argument that takes the idempotency key. The model does not see this argument. Empty: the key
+    is sent in the call's `_meta`."""
     key_ttl_seconds: float | None = Field(default=None, gt=0)
-    """`keyed` only, and needed there: for how long the server honours a key."""
+    """`keyed` only, and required there: how long the server honors a key, in seconds."""
     timeout_seconds: float | None = Field(default=None, gt=0, le=3600)
     capability: str = ""
-    """What rules match on (S0-52)."""
+    """The capability that rules match."""
     risk: str = Field(default="", pattern="^(low|medium|high)?$")
-    """Empty: by the tool's effect and hints."""
+    """Empty: derived from the tool's effect and hints."""
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
@@ -45,30 +45,31 @@ class McpToolSettings(Frozen):
 
 
 class McpServer(Frozen):
-    """A server: how it is reached, and how far it is believed."""
+    """An MCP server: how to reach it, and how far to trust it."""
 
     name: str = Field(pattern=SERVER_NAME_PATTERN)
-    """Its tools are known as `<name>_<tool>`."""
+    """Its tools are called `<name>_<tool>`."""
     command: tuple[str, ...] = ()
-    """Started in the app's folder and spoken to over its standard input and output; `python` is this interpreter."""
+    """Command that starts the server in the app's folder; it speaks over standard input and output. `python` is the
+    current interpreter."""
     env: dict[str, str] = {}
-    """Its variables beside PATH, HOME and the like; a value may hold {secret:name}."""
+    """Environment variables in addition to PATH, HOME and similar ones. A value may contain {secret:name}."""
     url: str = ""
-    """Of a server that speaks streamable HTTP; may hold {secret:name}."""
+    """Address of a server that speaks streamable HTTP; may contain {secret:name}."""
     headers: dict[str, str] = {}
-    """Sent with each request; a value may hold {secret:name}."""
+    """Sent with each request. A value may contain {secret:name}."""
     trust_annotations: bool = False
-    """Whether its hints are believed: else each of its tools is `opaque` and waits for an approval."""
+    """Whether the server's hints are trusted. If not, each of its tools is `opaque` and needs an approval."""
     toolsets: tuple[str, ...] = ()
-    """The toolsets that are offered; empty: every tool, under its first tag or the server's name."""
+    """The toolsets to offer. Empty: every tool, under its first tag or the server's name."""
     timeout_seconds: float = Field(default=30.0, gt=0, le=3600)
-    """For one call of a tool that names no other."""
+    """Time limit of one call of a tool that sets none, in seconds."""
     start_seconds: float = Field(default=10.0, gt=0, le=120)
-    """For starting it, or reaching it, and for its list of tools."""
+    """Time limit for starting or reaching the server and listing its tools, in seconds."""
     max_answer_bytes: int | None = Field(default=None, gt=0, le=MOST_ANSWER_BYTES)
-    """Of a server with a url: the largest answer that is read; None: as the operator has set it."""
+    """For a server with a URL: the largest answer to read. None: the operator's setting."""
     tools: dict[str, McpToolSettings] = {}
-    """By the server's own names of its tools."""
+    """By the server's own tool names."""
 
     @model_validator(mode="after")
     def _is_reachable(self) -> Self:
@@ -86,17 +87,17 @@ class McpServer(Frozen):
 
     @property
     def prefix(self) -> str:
-        """What the names of its tools begin with."""
+        """The prefix of the names of its tools."""
         return f"{self.name}_"
 
     def secrets(self) -> tuple[str, ...]:
-        """The names of the credentials that it needs, each once."""
+        """Returns the names of the secrets that the server needs, without duplicates."""
         texts = (self.url, *self.headers.values(), *self.env.values())
         return tuple(dict.fromkeys(name for text in texts for name in SECRET_PATTERN.findall(text)))
 
 
 class McpHints(Frozen):
-    """What a server says of a tool's behaviour. Hints, not facts: believed only where the server is trusted."""
+    """A server's hints about a tool's behavior. They are used only if the server is trusted."""
 
     read_only: bool | None = None
     destructive: bool | None = None
@@ -105,43 +106,45 @@ class McpHints(Frozen):
 
 
 class McpToolListing(Frozen):
-    """A tool as its server lists it, as far as anything here depends on it."""
+    """A tool as its server lists it, reduced to the fields that Perdure uses."""
 
     name: str
     title: str = ""
     description: str = ""
     parameters: dict[str, JsonValue]
-    """JSON Schema of its arguments."""
+    """JSON Schema of the arguments."""
     output: dict[str, JsonValue] | None = Field(default=None, exclude=True)
-    """JSON Schema of its structured answers. No part of what a lock keeps or a card's version is made of: only answers
-    are read by it."""
+    """JSON Schema of the structured results. Neither the lock nor the card's version includes it; it is only used to
+    read results."""
     hints: McpHints = McpHints()
     tags: tuple[str, ...] = ()
     key_ttl_seconds: float | None = None
-    """For how long it honours an idempotency key in a call's `_meta`; None where it does not say that it does."""
+    """How long the tool honors an idempotency key in a call's `_meta`, in seconds. None if the server does not say so.
+    """
 
 
 class McpLock(Frozen):
-    """What a server listed when the app's author looked at it; its tools are published from this, without asking it."""
+    """What a server listed when the app's author locked it. Its tools are published from this, without a request to the
+    server."""
 
     tools: tuple[McpToolListing, ...]
     """In the server's order."""
 
     @classmethod
     def of(cls, listed: Iterable[McpToolListing]) -> Self:
-        """What a lock keeps of a list."""
+        """Returns the lock for a list of tools."""
         return cls(tools=tuple(each.model_copy(update={"output": None}) for each in listed))
 
 
 class McpServerListing(Frozen):
-    """What a server answered when it was asked for its tools."""
+    """What a server answered to a request for its tools."""
 
     lock: McpLock | None
-    """As a lock would have it; None where it did not answer."""
+    """In the form of a lock; None if the server did not answer."""
     told: tuple[str, ...] = ()
-    """Why it did not, or which of its tools cannot be offered."""
+    """Why the server did not answer, or which of its tools cannot be offered."""
 
 
 def server_of(name: str, servers: Mapping[str, McpServer]) -> McpServer | None:
-    """The server that a name in an agent's `tools:` speaks of."""
+    """Returns the server that a name in an agent's `tools:` belongs to."""
     return next((server for server in servers.values() if name.startswith(server.prefix)), None)

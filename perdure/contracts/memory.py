@@ -14,7 +14,7 @@ from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import Frozen, Tolerant
 
 MOST_FACTS = 10
-"""Facts of one read, and of one write."""
+"""Limits of facts for one read and for one write."""
 MOST_FACT_CHARACTERS = 200
 
 
@@ -26,7 +26,7 @@ class FactScope(StrEnum):
 
 
 class FactStatus(StrEnum):
-    """How an operation ended: a read `success`, `not_found`, `unavailable`; a write `success`, `failed`; either
+    """How an operation ended. A read: `success`, `not_found`, `unavailable`. A write: `success`, `failed`. Both:
     `unauthorized`."""
 
     SUCCESS = "success"
@@ -37,7 +37,7 @@ class FactStatus(StrEnum):
 
 
 class Fact(Tolerant):
-    """One thing known."""
+    """One fact."""
 
     type: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
     content: str = Field(min_length=1, max_length=MOST_FACT_CHARACTERS)
@@ -45,21 +45,22 @@ class Fact(Tolerant):
 
 
 class FactsAsk(Tolerant):
-    """What a node asks of memory."""
+    """A read or write of facts, as a node requests it."""
 
     scope: FactScope
     authorized: bool
-    """Whether the graph gave leave; the agent's own definition is asked as well."""
+    """Whether the graph permits it. The agent's own definition must permit it too."""
     write: bool = False
     facts: tuple[Fact, ...] = Field(default=(), max_length=MOST_FACTS, exclude_if=is_empty)
-    """What to keep."""
+    """The facts to write."""
     types: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
-    """Of a read: these types only; none is all of them."""
+    """For a read: only these types; empty for all."""
     about: str = Field(default="", exclude_if=is_empty)
-    """Of a read of a person's facts: where there are more than are given, the nearest in meaning to this are."""
+    """For a read of a person's facts: if there are more than fit, the ones nearest in meaning to this text are
+    returned."""
 
     def failed(self) -> FactStatus:
-        """What it comes to where memory cannot be used."""
+        """Returns the status if memory cannot be used."""
         return FactStatus.FAILED if self.write else FactStatus.UNAVAILABLE
 
 
@@ -73,16 +74,16 @@ class FactsCall(Tolerant):
 
 
 class FactsAnswer(Tolerant):
-    """What came of it."""
+    """The result of a read or write."""
 
     status: FactStatus
     facts: tuple[Fact, ...] = Field(default=(), exclude_if=is_empty)
-    """What was read: of a conversation by type, of a person oldest first."""
+    """The facts that were read: those of a conversation by type, those of a person oldest first."""
     refused_change: bool = Field(default=False, exclude_if=is_empty)
-    """A fact about a person would have been changed; the database refused it."""
+    """Whether the database rejected a change of a fact about a person."""
 
 
-# --- Documents of memory: where one belongs, who vouches for it, and how a turn refers to those that it is shown.
+# --- Documents: scope, trust, and references from turns
 
 MEMORY_POLICY_DENIED = "memory.policy.denied"
 MEMORY_PROMOTION_PROPOSED = "memory.promotion.proposed"
@@ -90,10 +91,10 @@ MEMORY_SAFETY_FLAGGED = "memory.safety.flagged"
 
 
 class Scope(StrEnum):
-    """Whom a document is for."""
+    """Who can see a document."""
 
     CONVERSATION = "conversation"
-    """The person whose conversation it is, there and nowhere else."""
+    """The owner of the conversation, only there."""
     USER = "user"
     """One person, in every conversation."""
     WORKSPACE = "workspace"
@@ -101,17 +102,17 @@ class Scope(StrEnum):
 
 
 class Trust(StrEnum):
-    """Who vouches for a version (S2-09)."""
+    """Who has confirmed a version."""
 
     ADMIN_APPROVED = "admin_approved"
     SYSTEM_SEEDED = "system_seeded"
     USER_AUTHORED = "user_authored"
     AGENT_DRAFT = "agent_draft"
-    """Nobody has checked it: a model is shown it apart and told not to obey it."""
+    """Nobody has checked it. The model sees it in a separate section and is told not to follow instructions in it."""
 
 
 class Use(StrEnum):
-    """What a turn did with a version (S2-16)."""
+    """What a turn did with a version."""
 
     INJECTED = "injected"
     READ = "read"
@@ -120,7 +121,7 @@ class Use(StrEnum):
 
 
 class Risk(StrEnum):
-    """What its proposer thinks may go wrong where a promotion is approved (S2-72)."""
+    """The proposer's estimate of what can go wrong if a promotion is approved."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -128,7 +129,7 @@ class Risk(StrEnum):
 
 
 class DocumentRef(Tolerant):
-    """A version of a document, as events and states name it (S2-15)."""
+    """A version of a document, as events and states refer to it."""
 
     document_id: str
     version_id: str
@@ -139,35 +140,35 @@ class DocumentRef(Tolerant):
 
 
 class Recalled(Tolerant):
-    """What memory brings into one turn: one system message, made for that turn alone, and what stands in it."""
+    """What memory adds to one turn: one system message, made for that turn, and the documents in it."""
 
     text: str = ""
-    """Empty where nothing fits."""
+    """Empty if nothing matches."""
     hits: tuple[DocumentRef, ...] = ()
 
 
 class MemoryLimits(Frozen):
-    """How much of memory a turn is shown, and what a write must bring (E-04, E-05)."""
+    """How much of memory a turn sees, and what a write must contain."""
 
     enabled: bool = True
-    """Off: no turn is shown documents or episodes, and no tool of an agent reaches documents (S2-06)."""
+    """False: no turn sees documents or episodes, and no tool of an agent reaches documents."""
     context_documents: int = Field(default=6, ge=1, le=50)
     context_tokens: int = Field(default=2_200, ge=1)
     evidence_required: bool = True
-    """Whether an agent's write must say what it rests on (S2-69)."""
+    """Whether an agent's write must name its sources."""
     document_bytes: int = Field(default=100_000, ge=1, le=10_000_000)
-    """A write of more is refused (S2-71)."""
+    """A larger write is rejected."""
     write_bytes: int = Field(default=25_000, ge=1)
-    """A write of more is warned of."""
+    """A larger write gets a warning."""
 
 
 DEFAULT_LIMITS = MemoryLimits()
 
 
-# --- A table as a client that keeps it describes it: names, kinds and counts of its columns, never a row.
+# --- A table that stays with the client: names, kinds and counts of its columns, never a row
 
 CLIENT_TABLE: Final = "client_table"
-"""The turn's metadata that says: the data stays with the client; here is what it holds."""
+"""The key of the turn's metadata that describes data which stays with the client."""
 MOST_OTHERS: Final = 3
 MOST_ROWS: Final = 1_000_000
 MOST_COLUMNS: Final = 200
@@ -189,7 +190,7 @@ class ClientColumn(_Strict):
 
 
 class ClientTable(_Strict):
-    """The whole."""
+    """The whole table."""
 
     name: str = Field(min_length=1, max_length=120)
     rows: int = Field(ge=1)
@@ -197,13 +198,13 @@ class ClientTable(_Strict):
 
 
 class ClientTables(ClientTable):
-    """A table, and those beside it that plans may join."""
+    """A table, and other tables that plans may join with it."""
 
     others: list[ClientTable] = Field(default=[], max_length=MOST_OTHERS)
 
 
 def why_no_tables(given: JsonValue) -> str:
-    """What is wrong with a description, in a sentence that quotes nothing of it; empty where it is one."""
+    """Returns what is wrong with a description, in a sentence that quotes nothing of it; empty if it is valid."""
     try:
         ClientTables.model_validate(given)
     except ValidationError as error:

@@ -16,110 +16,110 @@ SKILL_ID_PATTERN = r"^[a-z][a-z0-9_]{0,63}$"
 
 
 def is_empty(value: object) -> bool:
-    """Whether a field says nothing beyond its default."""
+    """Returns whether a field has its empty default."""
     return not value
 
 
 class RuleTrigger(StrEnum):
-    """When a rule is asked (S0-52, S0-65)."""
+    """When a rule is evaluated."""
 
     BEFORE_TOOL_CALL = "before_tool_call"
     AFTER_TOOL_CALL = "after_tool_call"
 
 
 class RuleAction(StrEnum):
-    """What a rule asks for."""
+    """What a rule requires."""
 
     REQUIRE_HITL = "require_hitl"
-    """A person decides."""
+    """A reviewer decides."""
     ABORT = "abort"
-    """The turn ends here."""
+    """The turn ends."""
 
 
 class Rule(Tolerant):
-    """A rule of the platform, of an app or of a skill. How it is read: perdure/core/agents/rules.py."""
+    """A rule of the platform, of an app or of a skill. perdure/core/agents/rules.py evaluates it."""
 
     id: str
-    """`platform:ID`, `APP:ID` or `APP/SKILL:ID`: no two rules share one."""
+    """`platform:ID`, `APP:ID` or `APP/SKILL:ID`; unique."""
     on: str
-    """A RuleTrigger. Text, as `do` and `when` are: a worker of today may meet a rule of tomorrow, and stops for it."""
+    """A RuleTrigger. Text, like `do` and `when`, because a worker may find a rule of a newer version; it stops then."""
     when: dict[str, JsonValue] = {}
-    """Conditions by name; all must hold."""
+    """Conditions by name; all must be true."""
     do: str
     """A RuleAction."""
     checkpoint: str = Field(default="", exclude_if=is_empty)
-    """The label of the approval that it opens (S0-65)."""
+    """The label of the approval that it opens."""
     message: str = Field(default="", exclude_if=is_empty)
-    """Why, for the person or in the turn's error."""
+    """The reason, for the reviewer or in the turn's error."""
     app: str = Field(default="", exclude_if=is_empty)
     skill_id: str = Field(default="", exclude_if=is_empty)
 
 
 class Checkpoint(Frozen):
-    """A point at which a person looks, opened by a rule of the skill (S0-65)."""
+    """A point at which a reviewer must look, opened by a rule of the skill."""
 
     name: str = Field(pattern=SKILL_ID_PATTERN)
     go_on_when_unavailable: bool = Field(default=False, exclude_if=is_empty)
-    """Where no approval can be opened, go on with a warning instead of failing (S0-68)."""
+    """If no approval can be opened, continue with a warning instead of failing."""
 
 
 class SkillText(Frozen):
-    """A text that belongs to a skill: a context template, or a reference document."""
+    """A text that belongs to a skill: a context template or a reference document."""
 
     name: str
     text: str
 
 
 class CodeBlock(Frozen):
-    """A function that runs in the sandbox: the source defines `run`, whose parameters are the input's properties."""
+    """A function that runs in the sandbox. Its source defines `run`, which takes the input's properties as parameters."""
 
     name: str = Field(pattern=SKILL_ID_PATTERN)
     description: str
     source: str
     llm_visible: bool
-    """Offered to the model once its skill is loaded (S0-41)."""
+    """Whether the model is offered the block after its skill is loaded."""
     effect: Literal["read", "local"] = "read"
-    """What is sandboxed reaches nothing outside, so it is never `keyed` or `opaque`."""
+    """Sandboxed code reaches nothing outside, so it is never `keyed` or `opaque`."""
     capability: str = ""
     risk: str = Field(default="", exclude_if=is_empty)
-    """low, medium or high, for the reviewer; empty is low for a `read`, medium for the others."""
+    """low, medium or high, for the reviewer. Empty: low for a `read`, medium for the others."""
     input: dict[str, JsonValue]
-    """JSON Schema of the arguments, an object."""
+    """JSON Schema of the arguments; an object."""
     output: dict[str, JsonValue]
-    """JSON Schema of what `run` returns, an object."""
+    """JSON Schema of the value that `run` returns; an object."""
     needs: tuple[str, ...] = ()
-    """Tables of the app, handed in as data[table]: `run` then has the parameter `data` too."""
+    """Tables of the app, passed as data[table]. If set, `run` has the parameter `data` too."""
 
 
 class DataTable(Frozen):
-    """A table of an app, stored once however many agents and versions name it."""
+    """A table of an app, stored once, however many agents and versions use it."""
 
     name: str
     digest: str
-    """Of `body`; published agents name a table by it."""
+    """Digest of `body`. Published agents refer to a table by it."""
     body: dict[str, JsonValue]
 
 
 class Skill(Frozen):
-    """Instructions that an agent's model may ask for by `SKILL_SELECT:<id>` (S0-61)."""
+    """Instructions that an agent's model can request with `SKILL_SELECT:<id>`."""
 
     id: str = Field(pattern=SKILL_ID_PATTERN)
     name: str
     description: str
-    """One line, always in the system prompt (S0-64, tier 1)."""
+    """One line that is always in the system prompt (tier 1)."""
     body: str
-    """What the model reads once the skill is injected (tier 2)."""
+    """What the model reads after the skill is injected (tier 2)."""
     triggers: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
-    """What a user says who needs it; in tier 1."""
+    """Examples of user messages that need this skill; in tier 1."""
     domain_tags: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
     persona_key: str = Field(default="", exclude_if=is_empty)
-    """The persona of an agent whose root skill this is, unless the agent names its own (S0-17)."""
+    """The persona of an agent whose root skill this is, unless the agent sets its own."""
     persona: str = Field(default="", exclude_if=is_empty)
     """The text of that persona."""
     dependencies: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
-    """Skills that come with it; an agent that has the one has the others."""
+    """Skills that this skill needs. An agent that has this one has them too."""
     templates: tuple[SkillText, ...] = Field(default=(), exclude_if=is_empty)
-    """Facts of the domain, a system message each while the skill is loaded (S0-19)."""
+    """Facts of the domain, each as a system message while the skill is loaded."""
     artifacts: tuple[SkillText, ...] = Field(default=(), exclude_if=is_empty)
     """Reference documents (tier 3)."""
     checkpoints: tuple[Checkpoint, ...] = Field(default=(), exclude_if=is_empty)
@@ -128,12 +128,12 @@ class Skill(Frozen):
 
 
 class PlanSkill(Tolerant):
-    """What the graph needs to know of a skill that brings more than its text."""
+    """What the graph needs to know of a skill that contains more than text."""
 
     id: str
     dependencies: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
     tools: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
-    """Its blocks that the model is offered while it is loaded."""
+    """The blocks that the model is offered while the skill is loaded."""
     templates: int = Field(default=0, exclude_if=is_empty)
     artifacts: int = Field(default=0, exclude_if=is_empty)
     checkpoints: tuple[Checkpoint, ...] = Field(default=(), exclude_if=is_empty)

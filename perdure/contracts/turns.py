@@ -1,4 +1,4 @@
-"""A turn: its states, what starts its workflow, what a pause carries, how it ends."""
+"""A turn: its states, the input of its workflow, what a pause carries, how it ends."""
 
 from enum import StrEnum
 
@@ -11,7 +11,7 @@ from perdure.contracts.values import Tolerant
 
 
 class TurnStatus(StrEnum):
-    """What a client sees of a turn (api.md)."""
+    """The status of a turn as clients see it (docs/api.md)."""
 
     ACCEPTED = "accepted"
     QUEUED = "queued"
@@ -28,11 +28,11 @@ class TurnStatus(StrEnum):
 ENDED = frozenset(
     {TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.LIMITED, TurnStatus.STOPPED, TurnStatus.REPLACED}
 )
-"""No status follows one of these."""
+"""Final statuses."""
 
 
 class Kind(StrEnum):
-    """The kinds of work, each routed to a task queue of its own choosing."""
+    """Kinds of work, each of which can have a task queue of its own."""
 
     TURNS = "turns"
     LLM = "llm"
@@ -42,12 +42,12 @@ class Kind(StrEnum):
 
 
 def waits_queue(turns_queue: str) -> str:
-    """The queue of paused turns that belongs to a turns queue."""
+    """Returns the queue of paused turns that belongs to a turns queue."""
     return f"{turns_queue}-waits"
 
 
 class Routing(Tolerant):
-    """Which task queue each kind of activity goes to: a value of the turn, fixed at its start (design section 2)."""
+    """The task queue of each kind of activity. Fixed when the turn starts."""
 
     turns: str = "perdure-turns"
     llm: str = "perdure-llm"
@@ -57,40 +57,41 @@ class Routing(Tolerant):
 
     @classmethod
     def compact(cls) -> "Routing":
-        """All but the model on the workflow's own queue, where activities run eagerly."""
+        """Returns the routing with all kinds except the model on the workflow's own queue, where activities run
+        eagerly."""
         return cls()
 
     @classmethod
     def spread(cls) -> "Routing":
-        """A queue for each kind, so that each scales apart."""
+        """Returns the routing with a queue for each kind, so that each scales independently."""
         return cls(tools="perdure-tools", memory="perdure-memory", approvals="perdure-approvals")
 
     def queue(self, kind: Kind) -> str:
-        """The task queue of `kind`."""
+        """Returns the task queue of `kind`."""
         return str(getattr(self, kind.value))
 
     @property
     def waits(self) -> str:
-        """The queue of paused turns, served beside the turns queue by workers that cache nothing."""
+        """The queue of paused turns. Workers that cache no workflows serve it beside the turns queue."""
         return waits_queue(self.turns)
 
 
 class OnSpent(StrEnum):
-    """What becomes of a turn whose tokens or money are spent."""
+    """What happens to a turn that has used up its tokens or its budget."""
 
     END = "end"
-    """It ends as limited."""
+    """The turn ends as limited."""
     ASK = "ask"
-    """It waits for a reviewer to raise the limit."""
+    """The turn waits for a reviewer to raise the limit."""
 
 
 class Limits(Tolerant):
-    """What a turn may use. A limit is reached at equality (S0-40)."""
+    """What a turn may use. A limit is reached at equality."""
 
     max_tokens: int = Field(default=100_000, ge=0)
     max_cost_microusd: int = Field(default=5_000_000, ge=0)
     max_iterations: int = Field(default=20, ge=0)
-    """Rounds of tool calls (S0-60)."""
+    """Rounds of tool calls."""
     on_spent: OnSpent = Field(default=OnSpent.END, exclude_if=lambda on_spent: on_spent is OnSpent.END)
 
 
@@ -102,20 +103,20 @@ class Usage(Tolerant):
     cached_tokens: int = 0
     cost_microusd: int = 0
     thinking_tokens: int = Field(default=0, exclude_if=lambda tokens: not tokens)
-    """Of the output tokens; known of a call, and not added up for its turn."""
+    """Part of the output tokens. Known for a call, and not added up for its turn."""
 
     @property
     def tokens(self) -> int:
-        """Input and output together."""
+        """Input and output tokens together."""
         return self.input_tokens + self.output_tokens
 
     def less(self, other: "Usage") -> "Usage":
-        """How much more than `other` this is; negative where it is less."""
+        """Returns how much more than `other` this is; negative if it is less."""
         return Usage(**{name: getattr(self, name) - getattr(other, name) for name in Usage.model_fields})
 
 
 class TurnAddress(Tolerant):
-    """Whose turn it is; rides on every activity input."""
+    """Identifies a turn; part of every activity input."""
 
     tenant_id: str
     conversation_id: str
@@ -123,7 +124,7 @@ class TurnAddress(Tolerant):
 
 
 class Bell(Tolerant):
-    """A signal: look again. It never carries a verdict."""
+    """A wake signal: read the records again. It never carries a verdict."""
 
     kind: str
     """`request` or `stop`."""
@@ -131,21 +132,21 @@ class Bell(Tolerant):
 
 
 class Carried(Tolerant):
-    """What goes from a run to the wait and back (design section 2, step 5)."""
+    """What a run passes to the wait and back."""
 
     state: dict[str, JsonValue]
     requests: tuple[RequestRef, ...]
     rung: bool = False
-    """A bell rang that nobody has looked after yet."""
+    """Whether a signal has arrived that no run has handled yet."""
     looks: int = 0
-    """How often in a row a look changed nothing."""
+    """How many reads in a row found nothing new."""
     stop: bool = False
-    """It is to stop: its record says so, or its workflow was cancelled."""
+    """Whether the turn must stop: its record says so, or its workflow was cancelled."""
     stop_rung: bool = Field(default=False, exclude_if=lambda stop_rung: not stop_rung)
-    """A bell says so; the run reads the record before it believes it."""
+    """Whether a signal says so. The run reads the record before it acts."""
     step: int = 0
     events: tuple[PendingEvent, ...] = ()
-    """Written by the next activity's claim."""
+    """Events that the next activity's claim writes."""
     events_made: int = 0
     """How many events the nodes have made so far."""
 
@@ -159,18 +160,18 @@ class TurnInput(Tolerant):
     topology: str
     routing: Routing = Field(default_factory=Routing)
     entry: str = "fresh"
-    """`fresh`, or the kind of pause that the run resumes from."""
+    """`fresh`, or the kind of pause from which the run resumes."""
     carried: Carried | None = None
 
 
 class StopAsk(Tolerant):
-    """Whose record `turns.read` reads, after a stop's bell."""
+    """The turn whose record `turns.read` reads after a stop signal."""
 
     address: TurnAddress
 
 
 class StopRead(Tolerant):
-    """What the record says; a bell is none."""
+    """What the record says; the signal alone does not count."""
 
     asked: bool
 
@@ -182,17 +183,17 @@ class FinishAsk(Tolerant):
     status: TurnStatus
     problem: Problem | None = None
     transcript: tuple[str, ...] = ()
-    """Ids of the turn's messages that stay in the conversation, in order; the others were stripped."""
+    """Ids of the turn's messages that stay in the conversation, in order; the others were removed."""
     answer: str = Field(default="", exclude_if=lambda answer: not answer)
-    """The last word where no model said it: it is written as the turn's last message."""
+    """The final answer if no model wrote it. It is stored as the turn's last message."""
     output: dict[str, JsonValue] = Field(default={}, exclude_if=lambda output: not output)
-    """What the turn hands out beside its answer."""
+    """What the turn returns in addition to its answer."""
     events: tuple[PendingEvent, ...] = ()
 
 
 class Finished(Tolerant):
-    """What `turns.finish` did."""
+    """The result of `turns.finish`."""
 
     status: TurnStatus
     admitted_turn_id: str | None = None
-    """The queued turn that now starts, if one waited."""
+    """The queued turn that starts now, if there was one."""

@@ -12,18 +12,18 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Frozen(BaseModel):
-    """An immutable value; unknown fields are refused so that a renamed field fails loudly."""
+    """An immutable value. Unknown fields are rejected, so that a renamed field fails loudly."""
 
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", ser_json_inf_nan="null")
 
 
 class Tolerant(BaseModel):
-    """An immutable value that outlives deploys inside a history: fields added later are ignored by older readers."""
+    """An immutable value that may stay in a history across releases. Older readers ignore fields added later."""
 
     model_config = ConfigDict(defer_build=True, frozen=True, extra="ignore")
 
 
-# --- Canonical JSON and its digest: equal values give equal bytes, whatever the key order or spacing.
+# --- Canonical JSON and its digest: equal values give equal bytes, whatever the key order or spacing
 
 
 def canonical_json(value: object) -> str:
@@ -38,24 +38,24 @@ def canonical_json(value: object) -> str:
 
 
 def sha256_hex(text: str) -> str:
-    """The SHA-256 of `text` in UTF-8, 64 hexadecimal digits."""
+    """Returns the SHA-256 of `text` in UTF-8, as 64 hexadecimal digits."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def bytes_sha256_hex(content: bytes) -> str:
-    """The SHA-256 of bytes, 64 hexadecimal digits."""
+    """Returns the SHA-256 of bytes, as 64 hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 
 def digest_of(value: object) -> str:
-    """The digest of a JSON value, by its canonical form."""
+    """Returns the digest of a JSON value, computed from its canonical form."""
     return sha256_hex(canonical_json(value))
 
 
 def frozen_call_digest(
     *, tenant_id: str, turn_id: str, call_id: str, tool: str, tool_version: str, args: Mapping[str, object], nonce: str
 ) -> str:
-    """What a reviewer decides on: the exact call, its owner and a nonce, as one digest (design section 5)."""
+    """Returns the digest that a reviewer decides on: the exact call, its owner and a nonce."""
     return digest_of(
         {
             "tenant": tenant_id,
