@@ -71,7 +71,7 @@ class SkillText(Frozen):
 
 
 class CodeBlock(Frozen):
-    """A function that runs in the sandbox. Its source defines `run`, which takes the input's properties as parameters."""
+    """A function that runs in the sandbox. Its source defines `run`; its parameters are the input's properties."""
 
     name: str = Field(pattern=SKILL_ID_PATTERN)
     description: str
