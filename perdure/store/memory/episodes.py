@@ -1,7 +1,7 @@
-"""Episodes: summaries of turns that are over, found again by what they are about (S0-30).
+"""Episodes: summaries of ended turns, found by their meaning.
 
-A summary is written in the transaction that ends its turn, without an embedding; the relay embeds it later. A search
-is exact: it looks at every summary of one user with one agent, so nothing is missed (ADR 11).
+A summary is written in the transaction that ends its turn, without an embedding. The relay embeds it later. A search is
+exact: it reads every summary of one user with one agent, so that it misses none (ADR 11).
 """
 
 import math
@@ -18,24 +18,24 @@ BY_COSINE = "cosine"
 BY_FULL_TEXT = "full_text"
 MOST_QUERY_CHARACTERS = 2_000
 RETRY_SECONDS = 60
-"""A summary that could not be embedded is tried again after this."""
+"""The delay before the next attempt to embed a summary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """A text as an embedding model sees it; vectors of two models cannot be compared."""
+    """The embedding of a text. Vectors of different models cannot be compared."""
 
     embedder: str
     values: Sequence[float]
 
     def literal(self) -> str:
-        """As pgvector reads it."""
+        """Returns the vector as a pgvector literal."""
         return "[" + ",".join(f"{value:.7g}" for value in self.values) + "]"
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A summary, and how near it is where it was searched for."""
+    """A summary, with its similarity if it was searched for."""
 
     id: str
     conversation_id: str
@@ -44,7 +44,7 @@ class Episode:
     summary: str
     created_at: datetime
     similarity: float | None = None
-    """Cosine, -1 to 1; by full text a rank from 0 to 1 that only orders."""
+    """Cosine similarity from -1 to 1. For full text, a rank from 0 to 1 that is only good for ordering."""
     by: str = ""
 
 
@@ -68,7 +68,7 @@ ORDER BY similarity DESC, created_at DESC LIMIT $4
 async def keep(
     tx: Connection, conversation_id: str, user_id: str, agent_id: str, summary: str, turn_id: str | None = None
 ) -> str:
-    """Keep a summary; one a turn."""
+    """Stores a summary, at most one per turn."""
     episode_id = new_id()
     await tx.execute(
         "INSERT INTO episodes (id, tenant_id, conversation_id, turn_id, user_id, agent_id, summary) "
@@ -86,10 +86,10 @@ async def keep(
 async def find(
     tx: Connection, user_id: str, agent_id: str, text: str, vector: Vector | None, most: int
 ) -> list[Episode]:
-    """A user's episodes with an agent that come nearest to `text`: by its vector, or where it has none by its words.
+    """Returns a user's episodes with an agent that are nearest to `text`, by its vector, or by full text without one.
 
-    Where too few have a vector of that model, those that still wait for one are searched by words as well.
-    A vector of length 0 or of another dimension, as a broken model may have left it, is near to nothing.
+    If too few episodes have a vector of that model, the others are searched by full text as well. Vectors of length 0
+    or of another dimension, which a broken model may have produced, match nothing.
     """
     found: list[Episode] = []
     if vector is not None:
@@ -106,7 +106,7 @@ async def find(
 async def listed(
     tx: Connection, conversation_id: str, limit: int, cursor: str | None
 ) -> tuple[list[Episode], str | None]:
-    """A conversation's episodes, oldest first."""
+    """Lists a conversation's episodes, oldest first, and the next page's cursor."""
     at, last_id = read_cursor(cursor)
     rows = await tx.fetch(
         f"SELECT {_COLUMNS} FROM episodes WHERE conversation_id = $1 "
@@ -121,12 +121,12 @@ async def listed(
 
 
 async def forget(tx: Connection, conversation_id: str) -> None:
-    """Remove what was kept of a conversation: it is deleted, and must not come up in another."""
+    """Deletes the episodes of a deleted conversation, so that they do not appear in another one."""
     await tx.execute("DELETE FROM episodes WHERE conversation_id = $1", conversation_id)
 
 
 async def to_embed(tx: Connection, most: int) -> list[tuple[str, str]]:
-    """(id, summary) of some that wait for a vector, and are this caller's for RETRY_SECONDS."""
+    """Claims up to `most` episodes without a vector for RETRY_SECONDS. Returns their ids and summaries."""
     rows = await tx.fetch(
         "UPDATE episodes SET embed_after = now() + make_interval(secs => $2) WHERE id = ANY(ARRAY("
         "SELECT id FROM episodes WHERE embedder IS NULL AND embed_after <= now() ORDER BY embed_after LIMIT $1 "
@@ -138,7 +138,7 @@ async def to_embed(tx: Connection, most: int) -> list[tuple[str, str]]:
 
 
 async def set_vectors(tx: Connection, vectors: Sequence[tuple[str, Vector]]) -> None:
-    """Give these episodes their vectors."""
+    """Stores the vectors of these episodes."""
     await tx.execute(
         "UPDATE episodes e SET embedder = v.embedder, embedding = v.embedding::public.vector "
         "FROM unnest($1::uuid[], $2::text[], $3::text[]) AS v(id, embedder, embedding) WHERE e.id = v.id",
@@ -149,7 +149,8 @@ async def set_vectors(tx: Connection, vectors: Sequence[tuple[str, Vector]]) -> 
 
 
 async def drop_vectors_of_others(tx: Connection, embedder: str) -> None:
-    """What another model embedded waits for this one: a search compares vectors of one model only."""
+    """Resets the vectors of other models, so that this model embeds their texts again. A search compares only vectors
+    of one model."""
     await tx.execute(
         "UPDATE episodes SET embedder = NULL, embedding = NULL, embed_after = now() WHERE embedder <> $1", embedder
     )

@@ -1,6 +1,7 @@
-"""Facts: of a conversation by type, where the newest stands, and of a person, where each is added and none changed.
+"""Facts. A conversation has one per type, and a newer one replaces the older. A user's facts are only added, never
+changed.
 
-Who writes holds the turn's row and only while the turn is open, so that an attempt which comes late changes nothing.
+A write holds the lock on the turn's row and requires an open turn, so that a late attempt changes nothing.
 """
 
 import re
@@ -16,7 +17,7 @@ from perdure.store.database import Connection, new_id
 from perdure.store.memory.episodes import Vector
 
 CHANGED = "23000"
-"""As the trigger on a person's facts raises it."""
+"""The SQLSTATE that the trigger on a user's facts raises."""
 _WHOSE = "SELECT user_id::text FROM turns WHERE id = $1 AND ended_at IS NULL AND stop_requested_at IS NULL"
 _NEAREST = """
 SELECT type, content, confidence FROM (
@@ -31,14 +32,15 @@ ORDER BY id
 
 
 async def whose_turn(tx: Connection, call: FactsCall) -> str | None:
-    """The person whose turn it is; None once it has ended or was asked to stop. A write locks the turn's row."""
+    """Returns the user of the turn, or None if the turn has ended or was asked to stop. For a write, it locks the
+    turn's row."""
     lock = " FOR UPDATE" if call.ask.write else ""
     user_id: str | None = await tx.fetchval(_WHOSE + lock, call.address.turn_id)
     return user_id
 
 
 async def of_conversation(tx: Connection, conversation_id: str, types: Sequence[str]) -> list[Fact]:
-    """What is known in a conversation, by type."""
+    """Returns a conversation's facts of these types (empty for all), ordered by type, at most MOST_FACTS."""
     rows = await tx.fetch(
         "SELECT type, content, confidence FROM conversation_facts WHERE conversation_id = $1 "
         "AND (cardinality($2::text[]) = 0 OR type = ANY($2)) ORDER BY type LIMIT $3",
@@ -50,8 +52,8 @@ async def of_conversation(tx: Connection, conversation_id: str, types: Sequence[
 
 
 async def keep_in_conversation(tx: Connection, call: FactsCall) -> None:
-    """Keep these, each in the place of what was known of its type."""
-    for fact in sorted(call.ask.facts, key=lambda fact: fact.type):  # in one order, so that writers do not cross
+    """Stores these facts in the conversation. Each replaces the fact of its type."""
+    for fact in sorted(call.ask.facts, key=lambda fact: fact.type):  # A fixed order prevents deadlocks between writers.
         await tx.execute(
             "INSERT INTO conversation_facts (tenant_id, conversation_id, type, content, confidence, turn_id) "
             "VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (conversation_id, type) DO UPDATE SET "
@@ -67,8 +69,11 @@ async def keep_in_conversation(tx: Connection, call: FactsCall) -> None:
 
 
 async def of_user(tx: Connection, user_id: str, types: Sequence[str], about: str, vector: Vector | None) -> list[Fact]:
-    """What is known of a person, oldest first (S3-30). Of more than MOST_FACTS those nearest to `about`: by its vector,
-    those without one of that model by its words, and else the newest."""
+    """Returns a user's facts, oldest first. If there are more than MOST_FACTS, it returns those nearest to `about`.
+
+    Facts with a vector of the same model are ordered by vector distance and come first. The others are ordered by full
+    text, then newest first.
+    """
     rows = await tx.fetch(
         _NEAREST,
         user_id,
@@ -83,7 +88,7 @@ async def of_user(tx: Connection, user_id: str, types: Sequence[str], about: str
 
 
 async def add_for_user(tx: Connection, call: FactsCall, user_id: str, vectors: Sequence[Vector | None]) -> None:
-    """Add these, each with its vector where it has one; what is known already stays as it was said first."""
+    """Adds these facts to a user, each with its vector if it has one. An existing fact is not changed."""
     for fact, vector in zip(call.ask.facts, vectors, strict=True):
         await tx.execute(
             "INSERT INTO user_facts (tenant_id, user_id, type, content, confidence, turn_id, embedder, embedding) "
@@ -101,13 +106,13 @@ async def add_for_user(tx: Connection, call: FactsCall, user_id: str, vectors: S
 
 
 def was_change(error: BaseException) -> bool:
-    """Whether the database refused to change a fact about a person: an error of the whole class, and of no row's own
-    constraints."""
+    """Returns whether the database rejected a change to a user's fact. The trigger raises the error of the whole class,
+    unlike the constraints of a row."""
     return isinstance(error, asyncpg.IntegrityConstraintViolationError) and error.sqlstate == CHANGED
 
 
 async def forget_facts(tx: Connection, conversation_id: str) -> None:
-    """Remove what was known in a conversation: it is deleted."""
+    """Deletes the facts of a deleted conversation."""
     await tx.execute("DELETE FROM conversation_facts WHERE conversation_id = $1", conversation_id)
 
 
@@ -115,12 +120,12 @@ def _fact(row: asyncpg.Record) -> Fact:
     return Fact(type=row["type"], content=row["content"], confidence=round(row["confidence"], 4))
 
 
-# --- Entities and their name index, written in one transaction (S0-72).
+# --- Entities and their name index, written in one transaction
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A thing with a name, of a kind that an app chooses."""
+    """A named thing, of a kind that an app defines."""
 
     id: str
     kind: str
@@ -129,14 +134,14 @@ class Entity:
 
 
 def name_key(name: str) -> str:
-    """The form under which names are compared: case and spacing do not count."""
+    """Returns the form in which names are compared, without case and extra spaces."""
     return " ".join(name.casefold().split())
 
 
 async def create_entity(
     tx: Connection, kind: str, name: str, attributes: dict[str, JsonValue], turn_id: str | None, call_id: str | None
 ) -> Entity:
-    """Mint the id and write entity and name index together; aliases are names too."""
+    """Creates an entity and its entries in the name index. The names in the attribute `aliases` are indexed too."""
     entity = Entity(new_id(), kind, name, attributes)
     await tx.execute(
         "INSERT INTO entities (id, tenant_id, kind, name, attributes, created_by_turn, created_by_call) "
@@ -159,9 +164,9 @@ async def create_entity(
 
 
 async def find_entities(tx: Connection, text: str, most: int = 10) -> list[Entity]:
-    """Entities whose name is `text`, or where none is, whose name contains it; best first."""
+    """Returns entities whose name is `text`. If there are none, returns those whose name contains it."""
     key = name_key(text)
-    if not key:  # it is contained in every name
+    if not key:  # Every name contains the empty text.
         return []
     exact = await tx.fetch(
         "SELECT e.* FROM entity_names n JOIN entities e ON e.id = n.entity_id WHERE n.name_key = $1 ORDER BY e.id "
@@ -181,7 +186,7 @@ async def find_entities(tx: Connection, text: str, most: int = 10) -> list[Entit
 
 
 async def get_entity(tx: Connection, entity_id: str) -> Entity | None:
-    """The entity, or None."""
+    """Returns the entity, or None if it does not exist."""
     row = await tx.fetchrow("SELECT * FROM entities WHERE id = $1", entity_id)
     return _entity(row) if row else None
 
@@ -206,10 +211,11 @@ SELECT r.reference, e.kind, e.name, e.id, e.attributes FROM unnest($1::text[], $
 
 
 async def referred_entities(tx: Connection, references: Sequence[str]) -> dict[str, str]:
-    """What is known of entities by `attribute=value`: one text each; those that lead to none are left out.
+    """Returns a text about each entity that is referred to by `attribute=value`. References without an entity are left
+    out.
 
-    Of several with the same value the newest counts. Each kind of reference goes by an index: among 50,000 entities the
-    look-up of an attribute takes 0.2 to 0.6 ms (29 ms, were all of them looked at).
+    If several entities have the value, the newest counts. Each kind of reference uses an index. Among 50,000 entities,
+    a lookup by attribute takes 0.2 to 0.6 ms, compared to 29 ms without the index.
     """
     asked = [(reference, *reference.partition("=")[::2]) for reference in references]
     by_name = [(reference, name_key(value), value) for reference, attribute, value in asked if attribute == "name"]
@@ -221,7 +227,8 @@ async def referred_entities(tx: Connection, references: Sequence[str]) -> dict[s
     if by_name:
         rows += await tx.fetch(_BY_NAME, *_columns(by_name))
     if others:
-        keys = [sha256(reference.encode()).digest() for reference in others]  # as attribute_keys() makes them
+        # The same digest as `attribute_keys()` in SQL.
+        keys = [sha256(reference.encode()).digest() for reference in others]
         rows += await tx.fetch(_BY_ATTRIBUTE, others, keys)
     return {row["reference"]: _told(_entity(row)) for row in rows}
 

@@ -1,4 +1,4 @@
-"""Files of conversations: what people uploaded, and what turns made in the transaction that recorded the call."""
+"""Files of conversations: uploads of users, and files of turns, written in the transaction that records their call."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from perdure.store.paging import cursor_after, read_cursor
 
 _COLUMNS = "id, conversation_id, turn_id, name, media_type, size_bytes, sha256, created_at"
 _KEEP_SECONDS = 60.0
-"""For a statement that carries a file of the largest size."""
+"""The timeout of a statement that carries a file of the maximum size."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A file to keep."""
+    """A file to store."""
 
     id: str
     name: str
@@ -29,13 +29,13 @@ class NewFile:
 
     @classmethod
     def of(cls, file_id: str, name: str, media_type: str, content: bytes) -> "NewFile":
-        """A file whose content is in memory."""
+        """Returns a file whose content is in memory."""
         return cls(file_id, name, media_type, content, len(content), bytes_sha256_hex(content))
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file as it was kept."""
+    """A stored file with its content."""
 
     id: str
     name: str
@@ -63,7 +63,8 @@ async def keep(
     turn_id: str | None = None,
     call_id: str | None = None,
 ) -> list[dict[str, object]]:
-    """Keeps files and returns them as `shown`. A file whose id is there already stays as it is and is not returned."""
+    """Stores files and returns them as `shown`. If a file's id already exists, the file is neither changed nor
+    returned."""
     kept = []
     for file in files:
         row = await tx.fetchrow(
@@ -88,7 +89,7 @@ async def keep(
 
 
 async def find(tx: Connection, file_id: str, user_id: str | None = None) -> FoundFile:
-    """A file of this user's (None: of anybody's of the tenant), without its content.
+    """Returns a file of this user, without its content. With None, any file of the tenant is returned.
 
     Raises: CallerError 404 `file_not_found`.
     """
@@ -104,9 +105,9 @@ async def find(tx: Connection, file_id: str, user_id: str | None = None) -> Foun
 
 
 async def part(tx: Connection, file_id: str, begin: int, count: int) -> bytes:
-    """A piece of a file's content. Postgres reads no more than that: the column is stored uncompressed.
+    """Returns a part of a file's content. Postgres reads only that part, because the column is stored uncompressed.
 
-    Raises: CallerError 404 `file_not_found` if the file was deleted meanwhile.
+    Raises: CallerError 404 `file_not_found` if the file was deleted in the meantime.
     """
     found = await tx.fetchval(
         "SELECT substring(content FROM $2 FOR $3) FROM files WHERE id = $1", file_id, begin + 1, count
@@ -117,7 +118,7 @@ async def part(tx: Connection, file_id: str, begin: int, count: int) -> bytes:
 
 
 async def delete(tx: Connection, file_id: str, user_id: str) -> None:
-    """Deletes an upload of this user's. What a turn made is part of its record and stays.
+    """Deletes an upload of this user. A turn's files are part of its record and cannot be deleted.
 
     Raises: CallerError 404 `file_not_found`, 409 `file_of_turn`.
     """
@@ -131,7 +132,7 @@ async def delete(tx: Connection, file_id: str, user_id: str) -> None:
 
 
 async def delete_uploads(tx: Connection, conversation_id: str) -> None:
-    """Deletes the uploads of a conversation. What its turns made is part of their record and stays."""
+    """Deletes the uploads of a conversation. The files of its turns are part of their record and are kept."""
     await tx.execute(
         "DELETE FROM files WHERE conversation_id = $1 AND turn_id IS NULL", conversation_id, timeout=_KEEP_SECONDS
     )
@@ -146,7 +147,7 @@ def _stored(row: asyncpg.Record) -> StoredFile:
 
 
 async def read_in(tx: Connection, conversation_id: str, file_id: str) -> StoredFile | None:
-    """A file of this conversation; None where it has none of this id."""
+    """Returns a file of this conversation with its content, or None if the conversation has no such file."""
     row = await tx.fetchrow("SELECT * FROM files WHERE id = $1 AND conversation_id = $2", file_id, conversation_id)
     return _stored(row) if row is not None else None
 
@@ -154,7 +155,7 @@ async def read_in(tx: Connection, conversation_id: str, file_id: str) -> StoredF
 async def of_conversation(
     tx: Connection, conversation_id: str, limit: int, cursor: str | None = None
 ) -> tuple[list[dict[str, object]], str | None]:
-    """The files of a conversation, newest first, without the contents; and the cursor of the next page."""
+    """Lists the files of a conversation without their content, newest first, and the next page's cursor."""
     at, last_id = read_cursor(cursor)
     rows = await tx.fetch(
         f"SELECT {_COLUMNS} FROM files WHERE conversation_id = $1 "
@@ -170,7 +171,7 @@ async def of_conversation(
 
 
 async def of_turns(tx: Connection, turn_ids: Sequence[str]) -> list[dict[str, object]]:
-    """What these turns made, in the order it was made, without the contents."""
+    """Returns the files of these turns without their content, in the order of their creation."""
     rows = await tx.fetch(
         f"SELECT {_COLUMNS} FROM files WHERE turn_id = ANY($1::uuid[]) ORDER BY created_at, name", list(turn_ids)
     )
@@ -178,7 +179,8 @@ async def of_turns(tx: Connection, turn_ids: Sequence[str]) -> list[dict[str, ob
 
 
 async def last_uploaded(tx: Connection, conversation_id: str, media_types: Sequence[str], most: int) -> list[str]:
-    """The ids of the last uploads of these types, newest first; of several with one name the newest."""
+    """Returns the ids of the latest uploads of these types, newest first. If several have the same name, only the
+    newest counts."""
     rows = await tx.fetch(
         "SELECT id FROM (SELECT DISTINCT ON (name) id, created_at FROM files WHERE conversation_id = $1 AND "
         "turn_id IS NULL AND media_type = ANY($2) ORDER BY name, created_at DESC, id DESC) last "
@@ -191,7 +193,7 @@ async def last_uploaded(tx: Connection, conversation_id: str, media_types: Seque
 
 
 def shown(row: dict[str, object]) -> dict[str, object]:
-    """A file in the form of the outside contract."""
+    """Returns the API representation of a file."""
     return {
         "id": str(row["id"]),
         "conversation_id": str(row["conversation_id"]),

@@ -1,7 +1,8 @@
-"""Promotions: a text proposed for a whole workspace, decided on once, by an administrator who did not propose it.
+"""Promotions: proposals to add a text to the tenant's shared memory. Each is decided once, by an administrator who did
+not propose it.
 
-A proposal keeps the text as it was proposed, and changes nothing that is shared (S2-72). Approving it writes the shared
-version in the same transaction, unless the shared document has changed since.
+A proposal stores the text as proposed and changes no shared document. Its approval writes the shared version in the
+same transaction, unless the shared document has changed since the proposal.
 """
 
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ _IDS = ("id", "source_document", "source_version", "turn_id", "made_version")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the text shall be shared, and what may go wrong."""
+    """The shared document that the text is proposed for, and the proposer's estimate of the risk."""
 
     store: str
     path: str
@@ -58,10 +59,10 @@ async def propose(
     basis: Basis,
     limits: MemoryLimits = DEFAULT_LIMITS,
 ) -> View:
-    """Propose the current version of `source`, which the caller has read.
+    """Proposes the current version of `source`, which the caller has read.
 
     Raises: CallerError 409 `version_redacted`, `store_archived`, `promotion_pending`; 404 `store_not_found`; 422
-    `memory_unsafe`, `evidence_missing`.
+    `memory_unsafe`, `evidence_missing`, `path_invalid`.
     """
     if source.content is None:
         raise CallerError("version_redacted", "its content was redacted; there is nothing to share", status=409)
@@ -94,7 +95,7 @@ async def _insert(
     store_id: str,
     base_sha256: str | None,
 ) -> object:
-    """The id of the promotion; None where just this is proposed already."""
+    """Returns the promotion's id, or None if the same text is already pending for this path."""
     return await tx.fetchval(
         "INSERT INTO memory_promotions (id, tenant_id, source_document, source_version, store_id, path, type, title, "
         "entities, content, sha256, base_sha256, risk, evidence_summary, source_refs, proposed_by, by_agent, turn_id, "
@@ -123,7 +124,7 @@ async def _insert(
 
 
 async def get(tx: Connection, promotion_id: str, proposer: str | None, *, lock: bool = False) -> View:
-    """A promotion with its text, if it is this person's (None: anybody's of the tenant).
+    """Returns a promotion with its text if this user proposed it. With None, any promotion of the tenant is returned.
 
     Raises: CallerError 404 `promotion_not_found`.
     """
@@ -142,7 +143,7 @@ async def get(tx: Connection, promotion_id: str, proposer: str | None, *, lock: 
 async def listed(
     tx: Connection, proposer: str | None, status: PromotionState | None, limit: int, cursor: str | None
 ) -> tuple[list[View], str | None]:
-    """Promotions without their texts, proposed last first."""
+    """Lists promotions without their texts, newest first, and the next page's cursor."""
     at, last_id = read_cursor(cursor)
     rows = await tx.fetch(
         f"SELECT {_COLUMNS} FROM {_FROM} WHERE ($1::uuid IS NULL OR p.proposed_by = $1) "
@@ -174,10 +175,11 @@ async def decide(
     comment: str,
     limits: MemoryLimits = DEFAULT_LIMITS,
 ) -> View:
-    """Decide once and for good; approving writes the shared version, with the decider as its author.
+    """Decides a promotion permanently. An approval writes the shared version, with the decider as its author.
 
-    Raises: CallerError 404 `promotion_not_found`; those of perdure/core/memory/documents.py; 409 `memory_conflict`
-    where the shared document is not the one that was there at the proposal; what `create` and `update` raise.
+    Raises: CallerError 404 `promotion_not_found`; the errors of `perdure/core/memory/documents.py`; 409
+    `memory_conflict` if the shared document has changed since the proposal; the errors of `create_document` and
+    `update_document`.
     """
     found: dict[str, Any] = await get(tx, promotion_id, None, lock=True)
     refused = decision_refusal(
@@ -203,7 +205,7 @@ async def decide(
 
 
 async def _share(tx: Connection, decider: Writer, found: dict[str, Any], limits: MemoryLimits) -> Written:
-    """The shared version, by the rules of every other write."""
+    """Writes the shared version by the same rules as any other write."""
     basis = Basis(found["evidence_summary"], found["source_refs"], found["turn_id"], found["call_id"])
     shared = await _shared(tx, found["store"], found["path"], decider.user_id or "", lock=True)
     refused = stale(found["base_sha256"] or "", shared.sha256 if shared else "")

@@ -1,10 +1,10 @@
-"""Working memory: the scratchpad of one conversation, field by field (S0-29).
+"""Working memory: fields of a conversation that expire.
 
-Postgres has it and nothing else does (ADR 9). A field lives 24 h or as long as its write said; each read and each write
-of a conversation gives every live field its own time again. All of its fields together are at most MOST_BYTES.
+They are stored only in Postgres (ADR 9). A field expires after 24 h, or after the time that its write set. Each read or
+write of a conversation restarts the time of every live field. All fields together have at most MOST_BYTES.
 
-Locks: who writes takes the conversation's writing lock before any row, so that writers of one conversation come one
-after another and the cap holds. Who also needs the turn's row takes that one first. A reader waits for nobody.
+Locks: a writer takes the conversation's write lock before any row. Writers of one conversation are thereby serialized,
+and the limit holds. A writer that also needs the turn's row locks that row first. Readers do not wait.
 """
 
 from pydantic import JsonValue
@@ -13,10 +13,10 @@ from perdure.contracts.errors import CallerError
 from perdure.store.database import Connection
 
 TTL_SECONDS = 86_400
-"""24 h (E-09)."""
+"""24 h."""
 MOST_TTL_SECONDS = 30 * 86_400
 MOST_BYTES = 65_536
-"""Names and values of a conversation's live fields, values as Postgres writes their JSON."""
+"""The limit for the names and values of a conversation's live fields. Values count as Postgres writes their JSON."""
 FULL = "working_memory_full"
 
 TOUCH = """
@@ -29,7 +29,7 @@ live AS (
   FROM free WHERE w.conversation_id = $1 AND w.field = free.field
 )
 """
-"""CTEs of a statement whose $1 is the conversation: `live` has the fields, and all of them live on."""
+"""CTEs of a statement whose `$1` is the conversation: `live` has the fields, and the time of each is restarted."""
 
 _MERGE = """
 WITH given AS (
@@ -62,9 +62,11 @@ _HOLD = "pg_advisory_xact_lock(hashtextextended('working_memory ' || $1, 0))"
 
 
 async def hold(tx: Connection, conversation_id: str, turn_id: str | None = None) -> None:
-    """Take the conversation's writing lock until the transaction ends, after the row of `turn_id` where one is given.
+    """Takes the conversation's write lock until the transaction ends. If `turn_id` is given, locks the turn's row
+    first.
 
-    By itself and before `merge`: a statement that has waited for a lock sees the other rows as they were before.
+    It is a separate statement before `merge`, because a statement that waited for a lock sees other rows as they were
+    before.
     """
     if turn_id is None:
         await tx.execute(f"SELECT {_HOLD}", conversation_id)
@@ -83,11 +85,11 @@ async def merge(
     fields: dict[str, JsonValue],
     ttl_seconds: int = TTL_SECONDS,
 ) -> int:
-    """Write these fields over what is there; None removes one, the others stay. Answers the bytes of all of them.
+    """Writes these fields. A value of None removes its field, and other fields are kept. Returns the total bytes.
 
-    `tx` holds the writing lock.
+    `tx` holds the write lock.
 
-    Raises: CallerError 413 `working_memory_full`; then nothing is written, and the transaction may go on.
+    Raises: CallerError 413 `working_memory_full`. Nothing is written then, and the transaction can continue.
     """
     total: int = await tx.fetchval(_MERGE, tenant_id, conversation_id, fields, ttl_seconds, MOST_BYTES)
     if total > MOST_BYTES:
@@ -101,13 +103,13 @@ async def merge(
 
 
 async def read(tx: Connection, conversation_id: str) -> dict[str, JsonValue]:
-    """The live fields, each of which lives on from now."""
+    """Returns the live fields and restarts their time."""
     found = await tx.fetchval(f"WITH {TOUCH} SELECT jsonb_object_agg(field, value) FROM live", conversation_id)
     return found or {}
 
 
 async def value_of(tx: Connection, conversation_id: str, field: str) -> JsonValue:
-    """A live field as it is now, whose time runs on; None where there is none. For who holds the writing lock."""
+    """Returns the value of a live field without restarting its time, or None. The caller holds the write lock."""
     value: JsonValue = await tx.fetchval(
         "SELECT value FROM working_memory WHERE conversation_id = $1 AND field = $2 AND expires_at > now()",
         conversation_id,
@@ -117,7 +119,7 @@ async def value_of(tx: Connection, conversation_id: str, field: str) -> JsonValu
 
 
 async def remove(tx: Connection, conversation_id: str, fields: list[str] | None) -> None:
-    """Forget these fields, or all of them. `tx` holds the writing lock."""
+    """Deletes these fields, or all of them. `tx` holds the write lock."""
     await tx.execute(
         "DELETE FROM working_memory WHERE conversation_id = $1 AND ($2::text[] IS NULL OR field = ANY($2))",
         conversation_id,
@@ -126,7 +128,7 @@ async def remove(tx: Connection, conversation_id: str, fields: list[str] | None)
 
 
 async def forget_expired(tx: Connection) -> None:
-    """Remove fields that nobody sees any more, a bounded number at a time; no index is kept for it."""
+    """Deletes up to 5000 expired fields. There is no index for this."""
     await tx.execute(
         "DELETE FROM working_memory WHERE ctid = ANY(ARRAY("
         "SELECT ctid FROM working_memory WHERE expires_at <= now() LIMIT 5000 FOR UPDATE SKIP LOCKED))"

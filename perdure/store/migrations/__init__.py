@@ -1,7 +1,7 @@
-"""Migrations: plain SQL, run as the owner, by alembic wherever there is something to migrate.
+"""Migrations: plain SQL that runs as the owner, through alembic if there is something to migrate.
 
-A database that has no table yet gets all files in their order without it: alembic and what it needs take as much CPU to
-import as a whole first start can spare (0.9 s, measured). Tests compare what the two ways leave.
+An empty database gets all files in order without alembic. Importing alembic and its dependencies takes 0.9 s of CPU
+(measured), as much as a whole first start can spare. Tests compare the results of both ways.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import asyncpg
 
 NEWEST = "0031"
-"""The revision that this program wants; tests check that it is the last of versions/."""
+"""The revision that this program requires. Tests check that it is the last one in `versions/`."""
 LOCK = 7_236_110
-"""An advisory lock's number, ours by agreement: two starts do not migrate at once."""
+"""The number of Perdure's advisory lock, which prevents two starts from migrating at the same time."""
 _ALEMBIC = (
     "CREATE TABLE public.alembic_version (version_num varchar(32) NOT NULL, "
     "CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
@@ -21,7 +21,8 @@ _ALEMBIC = (
 
 
 async def is_newest(owner_url: str) -> bool:
-    """Whether nothing is to be done: asked first, since alembic takes a second of CPU to import (measured)."""
+    """Returns whether the database is up to date. It is checked first, because importing alembic takes a second of CPU
+    (measured)."""
     connection = await asyncpg.connect(owner_url, timeout=10)
     try:
         return await _version(connection) == NEWEST
@@ -30,16 +31,16 @@ async def is_newest(owner_url: str) -> bool:
 
 
 async def _version(connection: asyncpg.Connection) -> str | None:
-    """The revision that the database is at; None where it has no table yet."""
+    """Returns the revision of the database, or None if it has no version table."""
     if await connection.fetchval("SELECT to_regclass('public.alembic_version')") is None:
         return None
     return str(await connection.fetchval("SELECT version_num FROM public.alembic_version"))
 
 
 async def bring_up(owner_url: str) -> None:
-    """Bring any database to the newest version, also an empty one.
+    """Migrates a database to the newest version; it can be empty.
 
-    Raises: asyncpg's, SQLAlchemy's and psycopg's errors.
+    Raises: errors of asyncpg, SQLAlchemy and psycopg.
     """
     connection = await asyncpg.connect(owner_url, timeout=10)
     try:
@@ -59,9 +60,9 @@ async def bring_up(owner_url: str) -> None:
 
 
 def upgrade(owner_url: str, to: str = "head") -> None:
-    """Bring the schema to the newest version, or to an earlier one that it has not reached.
+    """Migrates the schema to the newest version, or to an earlier one that is not reached yet.
 
-    Raises: SQLAlchemy's and psycopg's errors.
+    Raises: errors of SQLAlchemy and psycopg.
     """
     from alembic import command
     from alembic.config import Config
@@ -72,8 +73,10 @@ def upgrade(owner_url: str, to: str = "head") -> None:
     command.upgrade(config, to)
 
 
-# --- The three roles and the database, made by a superuser once: owner migrates, app runs, relay delivers.
-# None of them is a superuser or bypasses row-level security; the superuser owns nothing that the program uses.
+# --- The database and its three roles, created once by a superuser
+#
+# The owner migrates, the app runs, and the relay delivers. No role is a superuser or bypasses row-level security. The
+# superuser owns nothing that the program uses.
 
 
 def _quoted(name: str) -> str:
@@ -85,9 +88,9 @@ def _literal(text: str) -> str:
 
 
 async def provision(admin_url: str, *, owner_url: str, app_url: str, relay_url: str) -> None:
-    """Create or correct roles and database named in these URLs, with pgvector in it. Safe to repeat.
+    """Creates or corrects the roles and the database that these URLs name, with pgvector. Safe to repeat.
 
-    Raises: asyncpg's errors where `admin_url` may not create roles, or where the server has no pgvector.
+    Raises: errors of asyncpg, if `admin_url` has no permission to create roles or the server has no pgvector.
     """
     admin = await asyncpg.connect(admin_url, timeout=10)
     try:
@@ -102,7 +105,7 @@ async def provision(admin_url: str, *, owner_url: str, app_url: str, relay_url: 
 
 
 async def _extension(admin_url: str) -> None:
-    """pgvector, which only a superuser may create; in `public`, where the store's SQL names it."""
+    """Creates pgvector, which requires a superuser. Its schema is `public`, because the store's SQL names it there."""
     admin = await asyncpg.connect(admin_url, timeout=10)
     try:
         if not await admin.fetchval("SELECT true FROM pg_extension WHERE extname = 'vector'"):

@@ -1,4 +1,4 @@
-"""What alembic runs: one transaction, as the owner, under a lock so that two starts do not migrate at once."""
+"""The alembic environment: one transaction as the owner, under a lock so that two starts cannot migrate together."""
 
 from alembic import context
 from sqlalchemy import create_engine, pool, text

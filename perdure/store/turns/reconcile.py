@@ -45,7 +45,7 @@ _AMONG = f"{_OPEN.format('LIKE')} AND id = ANY($2::uuid[])"
 
 async def open_turns(tx: Connection, older_than_seconds: float, most_paused: int | None = None) -> list[OpenTurn]:
     """Returns open turns, oldest first, without queued and very recent ones and without those whose start is in the
-    outbox. Of the paused ones it returns the `most_paused` oldest, or all if it is None.
+    outbox. Of the paused ones it returns the `most_paused` oldest, or all without that limit.
 
     A turn whose start is in the outbox has no workflow yet, so that it must not count as one that lost its workflow.
     """

@@ -28,7 +28,10 @@ async def join(tx: Connection, address: TurnAddress, text: str) -> str:
 
 
 async def joined(tx: Connection, turn_id: str, call_id: str) -> Joined:
-    """Returns the messages that wait for a model call of the turn, and those that an attempt of `call_id` has taken."""
+    """Returns the messages that wait for a model call of the turn, and those that an earlier attempt of `call_id` took.
+
+    `fresh` contains the ids of the waiting ones.
+    """
     rows = await tx.fetch(
         "SELECT id, content, tokens, joins FROM messages WHERE turn_id = $1 AND joins IS NOT NULL "
         "AND joins IN ('', $2) ORDER BY seq",

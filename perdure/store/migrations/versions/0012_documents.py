@@ -1,4 +1,4 @@
-"""Documents of memory: stores, paths, immutable versions, what turns did with them, and promotions."""
+"""Memory documents: stores, paths, immutable versions, usage by turns, and promotions."""
 
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,6 @@ down_revision = "0011"
 
 
 def upgrade() -> None:
-    """Run the SQL file beside this one; straight on the driver, which then reads no placeholders into it."""
+    """Runs the SQL file of the same name. It runs directly on the driver, which then parses no placeholders."""
     driver: Any = op.get_bind().connection.driver_connection
     driver.execute(Path(__file__).with_suffix(".sql").read_text())

@@ -1,4 +1,4 @@
-"""What a reviewer sees beside a call: the tool's sentence, and the call of that tool before it."""
+"""Details for the reviewer of a call: the tool's sentence, and the previous call of that tool."""
 
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,6 @@ down_revision = "0019"
 
 
 def upgrade() -> None:
-    """Run the SQL file beside this one; straight on the driver, which then reads no placeholders into it."""
+    """Runs the SQL file of the same name. It runs directly on the driver, which then parses no placeholders."""
     driver: Any = op.get_bind().connection.driver_connection
     driver.execute(Path(__file__).with_suffix(".sql").read_text())

@@ -1,4 +1,4 @@
-"""Codes in links by which a browser of the stack's own machine signs in, once."""
+"""Sign-in codes for links. They sign in a browser on the stack's own machine, once."""
 
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,6 @@ down_revision = "0021"
 
 
 def upgrade() -> None:
-    """Run the SQL file beside this one; straight on the driver, which then reads no placeholders into it."""
+    """Runs the SQL file of the same name. It runs directly on the driver, which then parses no placeholders."""
     driver: Any = op.get_bind().connection.driver_connection
     driver.execute(Path(__file__).with_suffix(".sql").read_text())

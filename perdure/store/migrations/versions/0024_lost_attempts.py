@@ -1,4 +1,4 @@
-"""What an attempt of a model call is taken to have used until it says so itself."""
+"""The assumed usage of a model call's attempt, until the attempt reports its own."""
 
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,6 @@ down_revision = "0023"
 
 
 def upgrade() -> None:
-    """Run the SQL file beside this one; straight on the driver, which then reads no placeholders into it."""
+    """Runs the SQL file of the same name. It runs directly on the driver, which then parses no placeholders."""
     driver: Any = op.get_bind().connection.driver_connection
     driver.execute(Path(__file__).with_suffix(".sql").read_text())

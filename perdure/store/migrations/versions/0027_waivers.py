@@ -1,4 +1,4 @@
-"""The tools that a tenant lets run without a person, and which of them a turn has taken."""
+"""The tools that a tenant exempts from approval, and the exemptions that a turn used."""
 
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,6 @@ down_revision = "0026"
 
 
 def upgrade() -> None:
-    """Run the SQL file beside this one; straight on the driver, which then reads no placeholders into it."""
+    """Runs the SQL file of the same name. It runs directly on the driver, which then parses no placeholders."""
     driver: Any = op.get_bind().connection.driver_connection
     driver.execute(Path(__file__).with_suffix(".sql").read_text())
