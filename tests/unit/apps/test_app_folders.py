@@ -87,11 +87,6 @@ def test_every_mistake_of_every_file_is_told_at_once_and_the_rest_is_loaded(tmp_
     assert are_at(told(app), expected)
 
 
-def test_an_unknown_tool_is_told_with_the_line_of_its_name(tmp_path: Path) -> None:
-    folder = write(tmp_path, agents__a_yaml=AGENT + "tools:\n  - look\n  - loook\n", tools__desk_py=TOOL)
-    assert are_at(told(load_app(folder)), ["agents/a.yaml:6 loook look"])
-
-
 @pytest.mark.parametrize("broken", ["import not_there_at_all\n", "def (:\n"])
 def test_what_a_broken_tool_file_costs_is_told_once_for_each_agent_and_by_that_file(
     tmp_path: Path, broken: str

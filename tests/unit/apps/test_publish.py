@@ -158,20 +158,7 @@ def test_an_agent_without_skill_folders_is_stored_as_it_always_was() -> None:
     (published,) = publish(app(tools=("look",), skills=skills), CORE)
     stored = published.model_dump(mode="json")
     assert set(stored) == {"definition", "cards", "version"}
-    assert set(stored["definition"]) == {
-        "id",
-        "title",
-        "topology",
-        "model",
-        "model_params",
-        "persona",
-        "core_tools",
-        "tools",
-        "skills",
-        "limits",
-        "window",
-        "approvals",
-        "script",
-    }
+    fields = "id title topology model model_params persona core_tools tools skills limits window approvals script"
+    assert set(stored["definition"]) == set(fields.split())
     assert stored["definition"]["skills"] == skills
     assert stored["version"] == digest_of({"definition": stored["definition"], "cards": stored["cards"]})

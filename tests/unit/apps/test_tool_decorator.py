@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 from pydantic import AfterValidator, BaseModel, Field, JsonValue
 
 from perdure.contracts.calls import EffectClass
-from perdure.sdk.tools import Tool, ToolContext, ToolDefinitionError, ToolRefused, ToolResult, tool
+from perdure.sdk.tools import ToolContext, ToolDefinitionError, ToolRefused, ToolResult, tool
 from tests.unit.apps.tool_contexts import context
 
 
@@ -220,10 +220,6 @@ def test_a_tool_that_is_not_written_as_it_must_be_is_refused_with_its_name(
 def test_the_decorator_without_its_parentheses_says_what_to_write() -> None:
     with pytest.raises(ToolDefinitionError, match="_described"):
         tool(_described)
-
-
-def test_a_tool_names_its_author_function_for_tests_of_its_own() -> None:
-    assert isinstance(look_up, Tool) and look_up.function.__name__ == "look_up"
 
 
 def test_a_limit_of_answers_is_part_of_the_version_only_where_it_is_set() -> None:
