@@ -90,5 +90,5 @@ def test_the_settings_are_seconds() -> None:
     given = {"PERDURE_START_SECONDS": "600", "PERDURE_HANG_SECONDS": "0"}
     assert Patience.from_environ(given) == Patience(600, 0)
     for name, value in (("PERDURE_START_SECONDS", "0"), ("PERDURE_HANG_SECONDS", "soon")):
-        with pytest.raises(StackError, match=f"{name} is '{value}'; it must be a number of seconds from"):
+        with pytest.raises(StackError, match=f"{name}.*'{value}'"):
             Patience.from_environ({name: value})
