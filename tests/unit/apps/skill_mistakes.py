@@ -105,7 +105,7 @@ RULES: list[Mistake] = [
     (TEA, "rules:\n  -", "rules:\n   ", 12, "rules"),
 ]
 BLOCKS: list[Mistake] = [
-    (BLOCK, ALL, "x = (\n", 1, ""),
+    (BLOCK, ALL, "y = 1\nx = (\n", 2, ""),
     (BLOCK, ALL, "x = 1\nx = 2\n", 1, ""),
     (BLOCK, ALL, "async def run(leaf, data): ...\n", 1, ""),
     (BLOCK, "def run(leaf: str, ", "def run(", 4, "leaf"),
@@ -115,7 +115,7 @@ BLOCKS: list[Mistake] = [
     (BLOCK, ", data", ",\n*, pot: str, data", 5, "pot"),
     (BLOCK, ALL, "import json\nimport _thread\n{}\n", 2, "_thread"),
     (BLOCK, ALL, "from json import _x\n{}\n", 1, "_x"),
-    (BLOCK, ALL, "from . import x\n{}\n", 1, ""),
+    (BLOCK, ALL, "import json\nfrom . import x\n", 2, ""),
     (BLOCK, ALL, "x = ().__class__\n{}\n", 1, "__class__"),
     (BLOCK, ALL, "x = given._secret\n{}\n", 1, "_secret"),
     (BLOCK, ALL, "x = __import__('os')\n{}\n", 1, "__import__"),
@@ -125,8 +125,8 @@ BLOCKS: list[Mistake] = [
     (BLOCK, "def run(", "for x in []:\n    pass\ndef run(", 4, ""),
     (BLOCK, "def run(", "try:\n    x = 1\nfinally:\n    x = 2\ndef run(", 4, ""),
     (BLOCK, "def run(", "x = 1\nx += 1\ndef run(", 5, ""),
-    (BLOCK, ALL, "x = '\\d'\n{}\n", 1, ""),
-    (BLOCK, ALL, "x = " + "(" * 300 + ")" * 300, 1, ""),
+    (BLOCK, ALL, "y = 1\nx = '\\d'\n", 2, ""),
+    (BLOCK, ALL, "y = 1\nx = " + "(" * 300 + ")" * 300, 2, ""),
     (CARD, "llm_visible: true\n", "", 1, "llm_visible"),
     (CARD, "capability: tea.steep", "effect: keyed", 3, "keyed"),
     (CARD, "capability: tea.steep", "risk: huge", 3, "huge"),

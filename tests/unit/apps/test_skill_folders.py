@@ -62,7 +62,7 @@ def test_a_file_written_elsewhere_is_read_the_same(tmp_path: Path) -> None:
     assert told(other) == [] and other.agents == plain.agents
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=[f"{each[0]} {each[4][:60]}" for each in MISTAKES])
+@pytest.mark.parametrize("mistake", MISTAKES, ids=map(place, MISTAKES))
 def test_a_mistake_is_told_with_its_place_and_takes_only_what_needs_it(tmp_path: Path, mistake: Mistake) -> None:
     app = load_app(write_app(tmp_path, {mistake[0]: spoiled(mistake), "agents/other.yaml": OTHER}))
     assert any(is_at(each, place(mistake)) for each in told(app)), told(app)
