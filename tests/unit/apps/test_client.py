@@ -131,7 +131,7 @@ async def test_waiting_for_a_turn_ends_at_a_pause_or_goes_through_it(
 
 async def test_waiting_ends_when_its_time_is_over(api: ApiDouble, client: Either) -> None:
     api.will(*[said({**TURN, "status": "running"})] * 10)
-    with pytest.raises(TimeoutError, match="still running"):
+    with pytest.raises(TimeoutError):
         await client.call(lambda c: c.turns.wait("t", timeout_seconds=0.3))
 
 

@@ -52,9 +52,9 @@ async def test_204_means_that_nothing_follows(api: ApiDouble, client: Either) ->
 
 async def test_a_refusal_ends_the_reading_at_once(api: ApiDouble, client: Either) -> None:
     api.will(said({"error": {"code": "turn_not_found", "message": "no such turn"}}, 404))
-    with pytest.raises(ApiError, match="turn_not_found"):
+    with pytest.raises(ApiError) as raised:
         await client.events(lambda c: c.turns.events("t"))
-    assert len(api.asked) == 1
+    assert raised.value.code == "turn_not_found" and len(api.asked) == 1
 
 
 async def test_a_stream_that_never_says_anything_is_given_up(api: ApiDouble, client: Either) -> None:

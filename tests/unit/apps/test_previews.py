@@ -49,9 +49,9 @@ def _blocking(context: ToolContext) -> Preview:
     return Preview(None, None)
 
 
-@pytest.mark.parametrize(("preview", "says"), [(_unknown, "takes amount, which is no argument"), (_blocking, "async")])
-def test_a_preview_that_cannot_be_made_is_refused_as_the_tool_is_imported(preview: Any, says: str) -> None:
-    with pytest.raises(ToolDefinitionError, match=says):
+@pytest.mark.parametrize("preview", [_unknown, _blocking])
+def test_a_preview_that_cannot_be_made_is_refused_as_the_tool_is_imported(preview: Any) -> None:
+    with pytest.raises(ToolDefinitionError, match="pay"):
         made_with(preview)
 
 
@@ -65,9 +65,17 @@ async def test_what_is_no_preview_is_a_mistake_of_its_author() -> None:
 
 @pytest.mark.parametrize("method", ["POST", "put", "PATCH", "DELETE", "OPTIONS"])
 async def test_a_preview_sends_nothing_that_may_change_anything(method: str) -> None:
-    given = context(card("keyed", key_ttl_seconds=60), reads_only=True)
-    with pytest.raises(ToolRefused, match="only reads"):
-        await given.send(method, "http://target.test/")
+    sent: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        return httpx.Response(200)
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+        given = context(card("keyed", key_ttl_seconds=60), http=http, reads_only=True)
+        with pytest.raises(ToolRefused):
+            await given.send(method, "http://target.test/")
+    assert sent == []
 
 
 async def test_a_previews_read_carries_no_key() -> None:

@@ -10,7 +10,8 @@ from perdure.contracts.agents import AgentDefinition, PublishedAgent
 from perdure.contracts.errors import InvariantBroken
 from perdure.contracts.values import digest_of
 from perdure.sdk.tools import tool
-from tests.unit.apps.skill_app import FILES, STEEP, STEEP_CARD, told, write_app
+from tests.unit.apps.problems import told
+from tests.unit.apps.skill_app import FILES, STEEP, STEEP_CARD, write_app
 from tests.unit.apps.tool_contexts import card
 
 CORE = [card(name=name) for name in ("entity_resolve", "context_assemble", "create_entity")]
@@ -81,9 +82,8 @@ def test_an_agent_that_begins_with_a_toolset_of_none_of_its_tools_is_left_out_an
     assert len(publish(right, core)) == 1 and left_out(right, core, {}) == []
     wrong = app(tools=("memory_patch",), toolsets={"memry": False})
     assert publish(wrong, core) == []
-    assert left_out(wrong, core, {}) == [
-        "the agent a of the app app is left out: none of its tools is in the toolset memry; did you mean 'memory'?"
-    ]
+    (line,) = left_out(wrong, core, {})
+    assert "memry" in line and "'memory'" in line
 
 
 def test_the_order_in_which_core_cards_are_given_does_not_matter() -> None:
@@ -158,20 +158,7 @@ def test_an_agent_without_skill_folders_is_stored_as_it_always_was() -> None:
     (published,) = publish(app(tools=("look",), skills=skills), CORE)
     stored = published.model_dump(mode="json")
     assert set(stored) == {"definition", "cards", "version"}
-    assert set(stored["definition"]) == {
-        "id",
-        "title",
-        "topology",
-        "model",
-        "model_params",
-        "persona",
-        "core_tools",
-        "tools",
-        "skills",
-        "limits",
-        "window",
-        "approvals",
-        "script",
-    }
+    fields = "id title topology model model_params persona core_tools tools skills limits window approvals script"
+    assert set(stored["definition"]) == set(fields.split())
     assert stored["definition"]["skills"] == skills
     assert stored["version"] == digest_of({"definition": stored["definition"], "cards": stored["cards"]})

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from perdure.apps import Engine, load_app
+from tests.unit.apps.problems import is_at
 
 AGENT = "id: helper\ntitle: Helper\ntopology: skill_pipeline\napprovals:\n"
 
@@ -20,36 +21,36 @@ def told(folder: Path, approvals: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("approvals", "place", "why"),
+    ("approvals", "line", "names"),
     [
-        ("  quorum: 1\n  reviewer_role: reviewr\n", "6", "unknown role 'reviewr'; did you mean 'reviewer'?"),
-        ("  escalation_role: boss\n", "5", "unknown role 'boss'; known: admin, requester, reviewer"),
-        ("  reviewers:\n    - ann\n    - Bob Smith\n", "7", "no user can be called 'Bob Smith'"),
-        ('  reviewers: ["ann\\n"]\n', "5", "no user can be called 'ann\\n'"),
-        ("  fallback_reviewer: Carl\n", "5", "no user can be called 'Carl'"),
+        ("  quorum: 1\n  reviewer_role: reviewr\n", "6", "reviewr reviewer"),
+        ("  escalation_role: boss\n", "5", "boss admin requester"),
+        ("  reviewers:\n    - ann\n    - Bob Smith\n", "7", "Bob Smith"),
+        ('  reviewers: ["ann\\n"]\n', "5", "ann"),
+        ("  fallback_reviewer: Carl\n", "5", "Carl"),
         (
             "  expires_seconds: 3600\n  fallback_reviewer: carl\n",
             "4",
-            "the fallback after 86400 s never comes: the request is over after 3600 s",
+            "86400 3600",
         ),
         (
             "  expires_seconds: 60\n  fallback_reviewer: carl\n  fallback_after_seconds: 60\n",
             "7",
-            "the fallback after 60 s never comes",
+            "60",
         ),
         (
             "  expires_seconds: 60\n  on_timeout: escalate\n  fallback_reviewer: carl\n  fallback_after_seconds: 120\n",
             "8",
-            "the request is over after 120 s",
+            "120",
         ),
-        ("  reviewers: [ann]\n  quorum: 2\n", "4", "a quorum larger than the number of reviewers can never be met"),
+        ("  reviewers: [ann]\n  quorum: 2\n", "4", ""),
     ],
 )
 def test_a_policy_that_nobody_can_satisfy_is_refused_with_its_line(
-    tmp_path: Path, approvals: str, place: str, why: str
+    tmp_path: Path, approvals: str, line: str, names: str
 ) -> None:
     (problem,) = told(tmp_path, approvals)
-    assert problem.startswith(f"helper.yaml:{place}: ") and why in problem
+    assert is_at(problem, f"helper.yaml:{line} {names}")
 
 
 @pytest.mark.parametrize(
@@ -79,9 +80,9 @@ def test_a_fallback_that_the_deployments_deadline_forestalls_is_refused(tmp_path
     (tmp_path / "agents").mkdir()
     (tmp_path / "agents" / "helper.yaml").write_text(AGENT + "  fallback_reviewer: carl\n")
     app = load_app(tmp_path, Engine(topologies=("skill_pipeline",), expires_seconds=60))
-    assert ["the request is over after 60 s" in each.message for each in app.problems] == [True]
+    assert app.agents == () and ["60" in each.message for each in app.problems] == [True]
 
 
 def test_what_is_wrong_in_its_form_is_told_once(tmp_path: Path) -> None:
     (problem,) = told(tmp_path, "  reviewer_role: boss\n  quorum: none\n")
-    assert problem.startswith("helper.yaml:6: approvals.quorum: ")
+    assert is_at(problem, "helper.yaml:6 approvals.quorum")

@@ -74,8 +74,8 @@ async def test_its_tools_reach_its_service_and_a_key_opens_one_ticket(app: App, 
             assert opened.output == {"status": "open", "number": 1, "title": "The printer burns"}
         found = await finding.run({"words": "printer"}, context(finding.card, **given))  # type: ignore[arg-type]
         none = await finding.run({"words": "scanner"}, context(finding.card, **given))  # type: ignore[arg-type]
-    assert isinstance(found.output, dict) and found.output["message"] == "Found: 1: The printer burns."
-    assert isinstance(none.output, dict) and none.output["message"] == "There is none."
+    assert isinstance(found.output, dict) and "1: The printer burns" in str(found.output["message"])
+    assert isinstance(none.output, dict) and "printer" not in str(none.output)
 
 
 def test_its_service_refuses_a_key_that_came_with_another_title(desk_url: str) -> None:
@@ -123,14 +123,15 @@ def test_what_python_and_a_person_leave_behind_is_ignored_by_git(tmp_path: Path)
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(CallerError, match="folder_not_empty"):
+    with pytest.raises(CallerError) as refused:
         scaffold(tmp_path)
+    assert refused.value.code == "folder_not_empty"
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 def test_a_file_or_a_place_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(CallerError, match="not_a_folder"):
-        scaffold(tmp_path / "file")
-    with pytest.raises(CallerError, match="cannot_write"):
-        scaffold(tmp_path / "file" / "below")
+    for place, code in ((tmp_path / "file", "not_a_folder"), (tmp_path / "file" / "below", "cannot_write")):
+        with pytest.raises(CallerError) as refused:
+            scaffold(place)
+        assert refused.value.code == code

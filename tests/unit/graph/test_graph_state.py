@@ -56,27 +56,27 @@ def test_applying_a_patch_leaves_the_state_before_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("patch", "told"),
+    ("patch", "names"),
     [
-        ({"cuont": 1}, "Node `n` wrote `cuont`, which the state does not have"),
-        ({"count": (1, 2)}, "count is a tuple"),
-        ({"facts": {"a": [{"b": {1, 2}}]}}, r"facts.a\[0\].b is a set"),
-        ({"facts": {1: "x"}}, "facts has the key 1"),
-        ({"count": float("nan")}, "count is nan"),
-        ({"count": float("inf")}, "count is inf"),
-        ({"error": ValueError("no")}, "error is a ValueError"),
-        (None, "Node `n` returned NoneType, not a partial update"),
-        ([], "Node `n` returned list"),
+        ({"cuont": 1}, "`n`.*cuont"),
+        ({"count": (1, 2)}, "count.*tuple"),
+        ({"facts": {"a": [{"b": {1, 2}}]}}, r"facts\.a\[0\]\.b.*set"),
+        ({"facts": {1: "x"}}, "facts.*1"),
+        ({"count": float("nan")}, "count.*nan"),
+        ({"count": float("inf")}, "count.*inf"),
+        ({"error": ValueError("no")}, "error.*ValueError"),
+        (None, "`n`.*NoneType"),
+        ([], "`n`.*list"),
     ],
 )
-def test_what_is_no_patch_is_refused_with_its_author_and_place(patch: Any, told: str) -> None:
-    with pytest.raises(InvariantBroken, match=told) as refused:
+def test_what_is_no_patch_is_refused_with_its_author_and_place(patch: Any, names: str) -> None:
+    with pytest.raises(InvariantBroken, match=names) as refused:
         SCHEMA.check(patch, "Node `n`")
     assert refused.value.code == "patch_refused"
 
 
 def test_a_fresh_state_refuses_an_unknown_field() -> None:
-    with pytest.raises(InvariantBroken, match="the initial state wrote `nots`"):
+    with pytest.raises(InvariantBroken, match="nots"):
         SCHEMA.initial(nots=[])
 
 

@@ -267,20 +267,10 @@ def test_all_faults_are_reported_at_once_with_their_names() -> None:
     with pytest.raises(InvariantBroken) as refused:
         compile_topology(broken)
     assert refused.value.code == "topology_invalid"
-    for name in ("sync_node", "sync_router", "unknown_target", "endless", "no_way_out", "unreachable", "no_way_back"):
-        assert f"({name})" in refused.value.message
     listed: Any = refused.value.details["faults"]
+    rules = {"sync_node", "sync_router", "unknown_target", "endless", "no_way_out", "unreachable", "no_way_back"}
+    assert {fault["rule"] for fault in listed} >= rules
     assert {fault["subject"] for fault in listed} >= {"a", "b", "c", "z"}
-
-
-def test_a_sync_node_is_refused_with_the_reason() -> None:
-    fault = next(
-        one for one in validate(sketch("a", Goto("a", END), bodies={"a": SyncNode()})) if one.rule == "sync_node"
-    )
-    assert str(fault) == (
-        "a is not async: a sync one is sent to a thread pool, which a workflow does not have, and the turn hangs"
-        " (sync_node)"
-    )
 
 
 def test_an_async_function_is_a_node_too() -> None:

@@ -41,7 +41,7 @@ def test_an_app_without_companions_declares_none(tmp_path: Path, text: str) -> N
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("companions: [", "not YAML"),
+        ("companions: [", "app"),
         ("companions: 3", "companions"),
         (DECLARED.replace("payments\n", "Pay ments\n", 1), "name"),
         (DECLARED.replace("[python, -m, payments]", "[]"), "command"),
@@ -60,10 +60,10 @@ def test_a_mistake_is_one_line_with_the_file_and_the_field(tmp_path: Path, text:
 def test_two_apps_may_not_claim_the_same_name_or_variable(tmp_path: Path) -> None:
     one = app(tmp_path / "a", DECLARED)
     other = app(tmp_path / "b", DECLARED)
-    with pytest.raises(StackError, match="name payments") as caught:
+    with pytest.raises(StackError, match="payments") as caught:
         read_all_app_services([one, other])
-    assert str(caught.value).endswith(f"in the app folders {one} and {other}")
-    with pytest.raises(StackError, match="url_env PAYMENTS_URL"):
+    assert str(one) in str(caught.value) and str(other) in str(caught.value)
+    with pytest.raises(StackError, match="PAYMENTS_URL"):
         read_all_app_services([one, app(tmp_path / "b", DECLARED.replace("name: payments", "name: other"))])
 
 

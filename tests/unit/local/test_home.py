@@ -37,24 +37,19 @@ def test_the_data_folder_is_made_with_its_parents(tmp_path: Path) -> None:
     assert not others_may_read
 
 
-def test_a_data_folder_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StackError, match="PERDURE_HOME") as caught:
-        open_home(tmp_path / "file" / "home")
+@pytest.mark.parametrize("below", [".", "home"])
+def test_a_data_folder_that_is_a_file_or_in_one_is_one_clear_line(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StackError) as caught:
+        open_home(tmp_path / "file" / below)
     assert "\n" not in str(caught.value)
-    assert str(tmp_path / "file" / "home") in str(caught.value)
-
-
-def test_a_data_folder_that_is_a_file_is_called_one(tmp_path: Path) -> None:
-    (tmp_path / "home").write_text("mine")
-    with pytest.raises(StackError, match="home is a file; set PERDURE_HOME to a folder"):
-        open_home(tmp_path / "home")
-    assert (tmp_path / "home").read_text() == "mine"
+    assert str(tmp_path / "file" / below) in str(caught.value) and "PERDURE_HOME" in str(caught.value)
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 @pytest.mark.skipif(not Path("/proc/version").exists(), reason="needs a folder that even root cannot write in (/proc)")
 def test_a_read_only_file_system_is_one_clear_line() -> None:
-    with pytest.raises(StackError, match="cannot write in the data folder /proc/perdure"):
+    with pytest.raises(StackError, match="/proc/perdure"):
         open_home(Path("/proc/perdure"))
 
 
@@ -88,19 +83,19 @@ def test_the_folder_is_free_again_after_its_holder_was_killed(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "reason"),
     [
-        (PermissionError(errno.EACCES, "Permission denied", "{}/pg/PG_VERSION"), "Permission denied; give all of that"),
+        (PermissionError(errno.EACCES, "Permission denied", "{}/pg/PG_VERSION"), "Permission denied"),
         (OSError(errno.ENOSPC, "No space left on device", b"{}/valkey"), "No space left on device"),
     ],
 )
 def test_what_the_file_system_refuses_in_the_data_folder_is_one_clear_line(
-    tmp_path: Path, error: OSError, said: str
+    tmp_path: Path, error: OSError, reason: str
 ) -> None:
     where = os.fsdecode(error.filename).format(tmp_path)
     with pytest.raises(StackError) as caught, its_own(tmp_path):
         raise type(error)(error.errno, error.strerror, where)
-    assert str(caught.value).startswith(f"cannot use {where} of the data folder {tmp_path}: {said}")
+    assert all(part in str(caught.value) for part in (where, str(tmp_path), reason))
     assert "\n" not in str(caught.value)
 
 

