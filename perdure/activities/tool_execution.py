@@ -293,8 +293,10 @@ async def done_locally(held: Held, context: ToolContext) -> ToolResult:
 
 
 def _says_the_driver(error: Exception) -> bool:
-    """Returns whether asyncpg raised the error, by its stack frames. A command that hangs ends in a bare TimeoutError, as
-    does the tool's time limit."""
+    """Returns whether asyncpg raised the error, by its stack frames.
+
+    The type is not enough: a hanging command ends in a bare TimeoutError, as does the tool's time limit.
+    """
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_globals.get("__name__", "").partition(".")[0] == "asyncpg" for frame, _ in frames)
 
