@@ -229,7 +229,7 @@ MOST_PIECE_CHARACTERS = 16_384
 """Longer text is sent in pieces, because a reader that is far behind receives it piece by piece
 (perdure/store/events/live.py)."""
 _MOST_WAITING_CHARACTERS = 65_536
-"""Waiting text above this length does make the answer wait. Otherwise a provider that never pauses would block all other work."""
+"""Waiting text above this length does make the answer wait: a provider that never pauses would block all other work."""
 
 
 class Speaker:

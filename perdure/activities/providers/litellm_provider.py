@@ -141,8 +141,7 @@ class LiteLLMProvider:
             LOG.debug("model_call_failed", model=request.model, code=ours.code, vendor_says=str(error)[:500])
             if ours.code == CONTENT_REFUSED:
                 yield TextDelta(REFUSAL_TEXT)
-                # refused without being read: not billed
-                usage = self._usage(request, draft) if draft.model else Usage()
+                usage = self._usage(request, draft) if draft.model else Usage()  # not read, not billed
                 yield Complete((), usage, "content_filter", draft.model or request.model)
                 return
             if isinstance(error, PerdureError) or _finish_reason(response) is None:
