@@ -279,8 +279,8 @@ _HANDLERS = "litellm.llms.custom_httpx.http_handler"
 
 
 def guard(litellm: Any, outbound: Outbound) -> None:
-    """Makes every client that LiteLLM creates from now on send under the rules of `outbound`. A process has one set of
-    rules for LiteLLM, the last one.
+    """Applies the rules of `outbound` to every client that LiteLLM creates afterwards. A process has one set of rules
+    for LiteLLM, the last one.
 
     Raises: RuntimeError if this version of LiteLLM creates its clients in another way.
     """

@@ -17,7 +17,7 @@ from perdure.core.calls.retries import retry_after_seconds
 from perdure.egress import EgressRefused, refusal_in
 
 CONTEXT_OVERFLOW = "context_overflow"
-"""The conversation is too long for the model: the call is retried once with a compacted one."""
+"""The conversation is too long for the model: the call is retried once with half of it."""
 CONTENT_REFUSED = "content_refused"
 """The provider will not answer this content. This is an answer, not an error."""
 

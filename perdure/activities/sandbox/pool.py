@@ -232,7 +232,7 @@ _CHECK_SECONDS = 15.0
 
 
 class MontySandbox:
-    """Runs blocks in `jail`, or in unjailed processes if `jail` is None. For one event loop."""
+    """Runs blocks in `jail`, or in plain processes without a jail. For one event loop."""
 
     def __init__(self, making: Making, jail: Jail | None, at_once: int | None, most_workers: int) -> None:
         """Runs at most `at_once` blocks at a time; None means one per processor."""

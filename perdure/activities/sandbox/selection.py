@@ -27,8 +27,7 @@ class SandboxConfig:
     """Settings of the operator."""
 
     bare_allowed: bool = False
-    """Without a secure jail, run blocks with the interpreter alone: only the interpreter then protects files and
-    network."""
+    """Permission to run blocks without a secure jail. Then only the interpreter protects files and network."""
     ceiling: Limits = field(default_factory=Limits)
     """Upper limits of every block."""
     at_once: int | None = None
