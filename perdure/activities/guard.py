@@ -85,7 +85,7 @@ def this_attempt() -> tuple[str, int]:
 
 
 # --- Errors of activities: a vendor's exception becomes one of Perdure's, which becomes Temporal's.
-# perdure/activities/providers/errors.py does the first step. `to_temporal` is the last step of an activity, and
+# perdure/activities/providers/errors.py does the first step. `to_temporal` is the last step of an activity.
 # perdure/workflows/activity_calls.py turns its error back into data. perdure/activities/tool_execution.py handles the
 # exceptions of tools. perdure/store/ handles those of Valkey: losing Valkey fails no activity.
 #

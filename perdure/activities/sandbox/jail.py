@@ -1,4 +1,4 @@
-"""The jail of a worker process: bubblewrap, a system call filter and resource limits, with no readable files.
+"""The jail of a worker process: bubblewrap, a system call filter and resource limits, and only the interpreter's files.
 
 Invariants:
 - The environment is emptied before bubblewrap starts, not only inside the jail. Otherwise the jail could read
