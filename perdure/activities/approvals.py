@@ -1,4 +1,4 @@
-"""`approvals.open` and `approvals.read`: a pause's requests, and what the records say of them."""
+"""Activities for approvals: `approvals.open` and `approvals.read` for the requests of a pause, and `tools.preview`."""
 
 import asyncio
 from dataclasses import dataclass
@@ -22,16 +22,16 @@ from perdure.store.approvals.verdicts import read_verdicts
 
 
 class ApprovalActivities:
-    """The requests of one worker's turns."""
+    """The approval requests of one worker's turns."""
 
     def __init__(self, deps: Deps) -> None:
         self._deps = deps
 
     @activity.defn(name="approvals.open")
     async def open(self, ask: OpenAsk) -> Opened:
-        """Open all requests of a pause, to be decided by the policy that is in force now.
+        """Opens all requests of a pause under the currently published policy.
 
-        Effects: one transaction; a request is unique by (turn, call id). Retry: safe, answers with what is open.
+        Effects: one transaction; a request is unique by (turn, call id). Retry: safe, returns the open requests.
         """
         async with edge():
             async with self._deps.db.transaction(ask.address.tenant_id) as tx:
@@ -43,7 +43,7 @@ class ApprovalActivities:
 
     @activity.defn(name="approvals.read")
     async def read(self, ask: VerdictsAsk) -> Verdicts:
-        """Read the verdicts fresh; overdue requests expire here.
+        """Reads the current decisions; overdue requests expire here.
 
         Effects: one transaction. Retry: safe.
         """
@@ -54,19 +54,19 @@ class ApprovalActivities:
         return verdicts
 
 
-# --- `tools.preview`: the read-only look of a tool's author at what a call that waits for its reviewer would change.
-# Whatever goes wrong is kept as a sentence in the preview's place: nobody's decision waits for it.
+# --- The preview of a pending call: the tool author's read-only check of what the call would change. Errors are stored
+# as a message in place of the preview, because no decision waits for it.
 
 SECONDS = 8.0
-"""For one look; a person waits for it."""
+"""Time limit of one preview; a person waits for it."""
 MOST_CHARACTERS = 16_000
-"""Of both its values as JSON."""
+"""Maximum length of both values as JSON."""
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The tool behind an approval, on this worker."""
+    """The tool of an approval, on this worker."""
 
     preview: PreviewOf
     card: ToolCard
@@ -80,9 +80,9 @@ class PreviewActivities:
 
     @activity.defn(name="tools.preview")
     async def preview(self, ask: PreviewAsk) -> PreviewKept:
-        """Make the preview of a request that is still open, and keep it under the database's time.
+        """Makes the preview of a pending request and stores it with the database's time.
 
-        Effects: what the author's function reads. Retry: safe, it changes nothing but the preview.
+        Effects: those of the reads in the author's function. Retry: safe, it changes only the preview.
         """
         async with edge():
             async with self._deps.db.transaction(ask.address.tenant_id) as tx:
@@ -98,7 +98,7 @@ class PreviewActivities:
                 return PreviewKept(kept=await views.keep_preview(tx, ask.approval_id, {"digest": asked.digest, **made}))
 
     def _found(self, asked: views.AskedPreview, card: ToolCard | None) -> Found | str:
-        """The tool as it was asked for, or why it has no preview here."""
+        """Returns the tool of the pinned version, or why it has no preview here."""
         tool = self._deps.toolbox.find(asked.agent_id, asked.tool, card)
         if not isinstance(tool, Tool) or tool.preview is None or tool.card.version != asked.tool_version:
             return "the tool has changed since, or is not on this worker"
@@ -132,7 +132,7 @@ class PreviewActivities:
             return {"fault": "the arguments do not fit the preview"}
         except TimeoutError:
             return {"fault": f"no answer within {self._seconds:g} s"}
-        except Exception as error:  # an author's code may raise anything, and its text may quote anything
+        except Exception as error:  # an author's code can raise anything, and its text may quote anything
             _log.warning("preview_broke_off", tool=asked.tool, error=type(error).__name__)
             return {"fault": f"it broke off ({type(error).__name__})"}
         return _bounded(made)

@@ -1,7 +1,6 @@
-"""`tools.assemble`: one tool of a context assembly, tried as its registry says. perdure/core/calls/context_assembly.py
-decides what is tried again; Temporal waits. What only reads needs no reservation: a repeated attempt answers with what
-was settled.
-"""
+"""The activity `tools.assemble`: runs one tool of a context assembly, with the retries that its registry declares.
+perdure/core/calls/context_assembly.py decides about retries; Temporal waits. These tools only read, so no reservation
+is needed: a repeated attempt returns the settled outcome."""
 
 import asyncio
 from dataclasses import dataclass
@@ -37,14 +36,14 @@ from perdure.store.calls import context_assembly as bundles
 from perdure.store.calls.context_assembly import Begun
 
 FAILED = "bundle_failed"
-"""The code of a tool that gave no output."""
+"""The code of a tool without output."""
 SAID = "said"
-"""The argument of a tool that hears the conversation."""
+"""The argument that receives the user's messages, for tools that declare `hears`."""
 _log = structlog.get_logger(__name__)
 
 
 class Failed(Exception):
-    """An attempt that gave no output: how, by which status, and a sentence for a person."""
+    """An attempt without output: the fault, the HTTP status, and a message for a person."""
 
     def __init__(self, fault: Fault, told: str, status: int = 0) -> None:
         super().__init__(told)
@@ -53,16 +52,16 @@ class Failed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A tool and all that is said of it."""
+    """A tool with everything that its agent declares about it."""
 
     tool: Tool
     config: PipelineToolConfig
     hears: int
-    """How many of the user's newest messages it is given."""
+    """The number of the user's newest messages that the tool receives."""
     caller: dict[str, JsonValue]
-    """The agent's own arguments for it."""
+    """The agent's own arguments for the tool."""
     injected: frozenset[str]
-    """Keys of outputs that any tool of the registry has injected."""
+    """Output keys that any tool of the registry has injected."""
 
 
 class AssemblyActivities:
@@ -73,10 +72,10 @@ class AssemblyActivities:
 
     @activity.defn(name="tools.assemble")
     async def assemble(self, call: AssembleCall) -> Assembled:
-        """One tool of a phase.
+        """Runs one tool of a phase.
 
-        Effects: what it reads; its output becomes a row of `bundles`. Retry: safe, and as the tool's registry says:
-        failed attempts are counted in the row, a worker's death is none of them.
+        Effects: those of its reads; the output becomes a row of `bundles`. Retry: safe, as the tool's registry
+        declares. Failed attempts are counted in the row; a worker's death is not.
         """
         async with edge():
             return await self._assemble(call)
@@ -109,9 +108,10 @@ class AssemblyActivities:
         return await self._settle(call, Assembled(tool=call.ask.tool, bundle=bundle, attempts=begun.failed + 1), output)
 
     async def _declared(self, call: AssembleCall) -> Declared | None:
-        """What the turn's version declares, and this worker's function; None where the tool has changed for good.
+        """Returns the declarations of the turn's version and this worker's function; None if the tool has changed
+        permanently.
 
-        Raises: UpstreamUnavailable `tool_not_here` where another worker may have it.
+        Raises: UpstreamUnavailable `tool_not_here` if another worker may have the tool.
         """
         agent = self._deps.shelf.known(call.agent_version)
         if agent is None:
@@ -134,9 +134,9 @@ class AssemblyActivities:
         return None
 
     async def _tried(self, call: AssembleCall, declared: Declared, begun: Begun) -> tuple[dict[str, JsonValue], float]:
-        """One attempt, within the tool's time.
+        """Makes one attempt within the tool's time limit.
 
-        Raises: Failed; CancelledError where this worker drains.
+        Raises: Failed; CancelledError when this worker drains.
         """
         context, config = self._context(call, declared, begun), declared.config
         heard: dict[str, JsonValue] = {SAID: [*begun.said]} if config.hears else {}
@@ -157,7 +157,7 @@ class AssemblyActivities:
         return {**result.output} if isinstance(result.output, dict) else {}, completeness
 
     async def _after(self, call: AssembleCall, config: PipelineToolConfig, failed: int, why: Failed) -> Assembled:
-        """Another attempt, or the end of this tool."""
+        """Requests another attempt, or ends this tool."""
         name = call.ask.tool
         _log.warning("assembly_tool_failed", tool=name, fault=why.fault.value, status=why.status, failed=failed)
         if not goes_again(why.fault, why.status, failed=failed, max_retries=config.max_retries):
@@ -165,7 +165,7 @@ class AssemblyActivities:
             return await self._settle(call, Assembled(tool=name, attempts=failed, problem=problem), None)
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
             await bundles.count_failed(tx, call, failed - 1)
-        # The tool's own sentence stays here: it may quote its target, and Temporal would store it.
+        # The tool's message stays here: it may quote its target, and Temporal would store it.
         message = f"the tool {name} gave no output ({why.fault.value}); it is tried again"
         delay = timedelta(seconds=max(wait_seconds(config.retry_backoff, failed), 0.001))
         raise ApplicationError(message, type=FAILED, next_retry_delay=delay)
@@ -191,7 +191,8 @@ class AssemblyActivities:
 
 
 def _failed(error: Exception, timeout_seconds: float) -> Failed:
-    """What was raised, classified; a sentence that is no tool's own names no more than the kind of error."""
+    """Classifies an error. Only messages of the tools themselves are passed on; for other errors, the message names
+    just the kind."""
     if isinstance(error, ToolUnavailable):
         fault = Fault.CONNECT if error.status is None else Fault.STATUS
         return Failed(fault, error.message, error.status or 0)

@@ -1,4 +1,4 @@
-"""What activities are made with; worker.py puts it together."""
+"""Dependencies of the activities; worker.py assembles them."""
 
 import asyncio
 from collections import defaultdict
@@ -22,31 +22,31 @@ from perdure.store.valkey import Valkey
 from perdure.telemetry.traces import TurnTraces
 from perdure.temporal.workflow_client import Doorbell
 
-# --- Work that a stop of its turn breaks off at once, and not with its next heartbeat.
-# A stop reaches an activity in two ways. Its workflow cancels it, which is heard with a heartbeat: up to a second late
-# (measured: 0.9 s for a model that says nothing). And it is called out to the workers, which is heard at once where
-# Valkey is there. The second only makes the first faster: what is broken off is settled in the same way.
+# --- Work that stops immediately when its turn is stopped, not at its next heartbeat. A stop reaches an activity in two
+# ways. The workflow cancels the activity, which takes until the next heartbeat, up to a second (measured: 0.9 s for a
+# model that streams nothing). The stop is also broadcast to the workers, which is immediate if Valkey is available. The
+# broadcast only makes the first way faster: the interrupted work is settled in the same way.
 
 AGAIN_SECONDS = 1.0
 _log = structlog.get_logger(__name__)
 
 
 class StopHeard:
-    """Whether a stop broke a block off."""
+    """The result of a block: `yes` is true if a stop interrupted it."""
 
     def __init__(self) -> None:
         self.yes = False
 
 
 class Stops:
-    """The blocks of this process that a stop breaks off, by turn."""
+    """The blocks of this process that a stop interrupts, by turn."""
 
     def __init__(self) -> None:
         self._blocks: dict[str, set[asyncio.Timeout]] = defaultdict(set)
 
     @asynccontextmanager
     async def breaking(self, turn_id: str) -> AsyncIterator[StopHeard]:
-        """A block that ends early where the turn is stopped; the answer says so afterwards."""
+        """Runs a block that ends early if the turn is stopped; the yielded object then has `yes` set."""
         heard = StopHeard()
         try:
             async with asyncio.timeout(None) as block:
@@ -63,21 +63,22 @@ class Stops:
             heard.yes = True
 
     def stop(self, turn_id: str) -> None:
-        """Break off what this process does for the turn."""
+        """Interrupts this process's work for the turn."""
         now = asyncio.get_running_loop().time()
         for block in self._blocks.get(turn_id, ()):
             if not block.expired():
                 block.reschedule(now)
 
     async def follow(self, valkey: Valkey) -> None:
-        """Break off what is called out, until cancelled; where Valkey is away, nothing is."""
+        """Interrupts turns whose stop is broadcast, until cancelled. Without Valkey, no broadcasts arrive."""
         while True:
             try:
                 await self._follow(live.stop_signals(valkey))
             except (RedisError, OSError, TimeoutError):
                 pass
             except Exception:
-                _log.exception("stops.unforeseen")  # without this every stop of the process would come a second late
+                # without this loop, every stop of the process would be a second late
+                _log.exception("stops.unforeseen")
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _follow(self, called: AsyncGenerator[str, None]) -> None:
@@ -101,8 +102,8 @@ class Deps:
     stops: Stops = field(default_factory=Stops)
     memory: MemoryLimits = DEFAULT_LIMITS
     traces: TurnTraces | None = None
-    """None where turns are not traced."""
+    """The traces of turns; None if turns are not traced."""
     embedder: Embedder | None = None
-    """None where episodes are searched by words."""
+    """The embedder; None if episodes are searched by full text."""
     keeps_facts: bool = True
-    """False where the operator keeps none: graphs are then told that memory is unavailable."""
+    """False if the operator disabled facts: graphs then learn that memory is unavailable."""

@@ -1,4 +1,4 @@
-"""What surrounds every activity: heartbeats while it runs, and errors made fit for a history when it fails."""
+"""The frame of every activity: heartbeats while it runs, and errors that are safe for Temporal's history."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Mapping
@@ -15,15 +15,16 @@ from perdure.core.calls.retries import next_delay
 
 T = TypeVar("T")
 BEAT_SECONDS = 0.8
-"""Under a second, so that a cancellation reaches the activity about as fast; a short activity never beats."""
+"""Less than a second, so that a cancellation reaches the activity about as fast. A short activity never sends a
+heartbeat."""
 
 
 @asynccontextmanager
 async def edge() -> AsyncIterator[None]:
-    """Beat for as long as the block runs; a killed worker is noticed when the beats stop.
+    """Sends heartbeats while the block runs, so that Temporal notices a killed worker when they stop.
 
-    Our own errors and the database's leave as Temporal's, without the vendor's text: it may quote rows, and Temporal
-    would store it.
+    Perdure's and the database's errors become Temporal errors without the vendor's text, which may quote rows and which
+    Temporal would store.
     """
     beat = _Beat()
     try:
@@ -32,14 +33,14 @@ async def edge() -> AsyncIterator[None]:
         raise to_temporal(error) from None
     except FailureError:
         raise
-    except Exception as error:  # whatever it is, its text may quote a row or a payload
+    except Exception as error:  # the text of any error may quote a row or a payload
         raise to_temporal(store_error(error)) from None
     finally:
         beat.end()
 
 
 async def uncancelled(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which a cancellation that arrives meanwhile does not break off."""
+    """Returns the result of `work`. A cancellation that arrives meanwhile does not interrupt it."""
     task = asyncio.ensure_future(work)
     while not task.done():
         try:
@@ -51,7 +52,8 @@ async def uncancelled(work: Coroutine[Any, Any, T]) -> T:
 
 
 class _Beat:
-    """A timer and no task: most activities end before it fires. A call inside a workflow task has no heartbeat."""
+    """Sends heartbeats from a timer, not a task, because most activities end before it fires. Local activities have no
+    heartbeat."""
 
     def __init__(self) -> None:
         self._timer: asyncio.TimerHandle | None = None
@@ -71,34 +73,34 @@ class _Beat:
 
 
 def stop_asked() -> bool:
-    """Whether a cancellation that just arrived is the turn's stop, and not this worker's own shutdown."""
+    """Returns whether a cancellation that just arrived is the turn's stop, not this worker's shutdown."""
     details = activity.cancellation_details()
     return details is not None and details.cancel_requested
 
 
 def this_attempt() -> tuple[str, int]:
-    """(run id, attempt number) of the activity that runs here."""
+    """Returns (run id, attempt number) of the current activity."""
     info = activity.info()
     return info.workflow_run_id or "", info.attempt
 
 
-# --- Errors at the edge: a vendor's exception becomes one of ours, ours becomes Temporal's.
-# Two doors in a row. perdure/activities/providers/errors.py is the first. `to_temporal` is the last thing an activity
-# does with an error; perdure/workflows/activity_calls.py makes data of it again. What a tool raises is read by
-# perdure/activities/tool_execution.py, and what Valkey raises where it is used (perdure/store/): losing it fails
-# nothing.
+# --- Errors of activities: a vendor's exception becomes one of Perdure's, which becomes Temporal's.
+# perdure/activities/providers/errors.py does the first step. `to_temporal` is the last step of an activity.
+# perdure/workflows/activity_calls.py turns its error back into data. perdure/activities/tool_execution.py handles the
+# exceptions of tools. perdure/store/ handles those of Valkey: losing Valkey fails no activity.
 #
-# Nothing of a vendor's text passes: it may quote the payload, and Temporal stores failures unencrypted and cuts them
-# at 4 KiB. What passes is code, sentence, wait, class name and status.
+# A vendor's text is never included: it may quote the payload, and Temporal stores failures unencrypted and cuts them at
+# 4 KiB. Only code, message, delay, class name and status are kept.
 
 MESSAGE_CHARACTERS = 300
-"""A problem's sentence is cut here on its way into a history."""
+"""Maximum length of a problem's message in Temporal's history."""
 
 
 def to_temporal(error: PerdureError) -> temporal.ApplicationError:
-    """`error` as an activity raises it: type is the code, a wait that was asked for is the next delay (60 s at most).
+    """Converts `error` for an activity to raise. The type is the code; a requested delay becomes the next delay (60 s
+    at most).
 
-    The chain of causes is left out: Temporal would store the vendor's text with it.
+    The chain of causes is removed, because Temporal would store the vendor's text with it.
     """
     problem = error.as_problem()
     detail = problem.model_copy(update={"message": problem.message[:MESSAGE_CHARACTERS]}).model_dump(mode="json")
@@ -114,7 +116,7 @@ def to_temporal(error: PerdureError) -> temporal.ApplicationError:
 
 
 def _small(details: Mapping[str, object]) -> dict[str, object]:
-    """Details that are surely small: numbers, flags, short strings; eight of them at most."""
+    """Returns the details whose size is limited: numbers, flags and short strings; at most eight."""
     small = {
         name: value
         for name, value in details.items()

@@ -1,4 +1,5 @@
-"""`model.complete`: claim, stream, settle. A settled call answers with its stored reply and is never paid again."""
+"""The activity `model.complete`: claims a model call, streams the answer and settles it. A settled call returns its
+stored reply and is never billed again."""
 
 import asyncio
 import time
@@ -43,9 +44,9 @@ class ModelActivities:
 
     @activity.defn(name="model.complete")
     async def complete(self, call: ModelCall) -> ModelReply:
-        """One model call.
+        """Runs one model call.
 
-        Effects: at most one provider request an attempt; messages, planned tool calls, usage and events on settle.
+        Effects: at most one provider request per attempt; messages, planned tool calls, usage and events on settle.
         Retry: safe; the ledger's epoch decides whose result counts.
         """
         async with edge():
@@ -63,18 +64,18 @@ class ModelActivities:
                 heard.stopped = heard.stopped or stop.yes
             except asyncio.CancelledError:
                 heard.stopped = True
-                if not stop_asked():  # this worker drains: another one takes the call over
+                if not stop_asked():  # this worker drains: another one takes over the call
                     await uncancelled(self._count(call, claimed, heard.usage))
                     raise
             except PerdureError as error:
                 failed = error.as_problem()
                 heard.note_broken_off(error)
                 await self._leave_to_next(begun, agent, heard, error)
-            # A paid answer is recorded even if a stop arrives meanwhile.
+            # A billed answer is recorded even if a stop arrives meanwhile.
             return await uncancelled(self._settle(call, agent, claimed, heard, failed))
 
     async def _agent(self, call: ModelCall) -> PublishedAgent:
-        """The version that the turn pinned; what its models need is imported here, while nothing is locked."""
+        """Returns the version that the turn pinned. Imports the packages of its models, while no row is locked."""
         agent = self._deps.shelf.known(call.agent_version)
         if agent is None:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
@@ -83,7 +84,7 @@ class ModelActivities:
         return agent
 
     async def _listen(self, begun: Begun, heard: Heard) -> None:
-        """Stream the provider's answer; live tokens go out as they come, fenced by the epoch."""
+        """Streams the provider's answer. Live tokens are sent as they arrive, fenced by the epoch."""
         call = begun.call
         began = time.monotonic()
         async with (
@@ -107,10 +108,10 @@ class ModelActivities:
                     return
 
     async def _leave_to_next(self, begun: Begun, agent: PublishedAgent, heard: Heard, error: PerdureError) -> None:
-        """End this attempt if another one may answer: of the same model, with half of the conversation, or of the
-        agent's other model. If none may, the error is the call's answer.
+        """Ends this attempt if another attempt can answer: with the same model, with half of the conversation, or with
+        the agent's other model. Otherwise the error is the call's answer.
 
-        Raises: ApplicationError, on which Temporal makes the next attempt.
+        Raises: ApplicationError, after which Temporal starts the next attempt.
         """
         call, claimed, message = begun.call, begun.claimed, error.as_problem().message
         if error.code == CONTEXT_OVERFLOW and not (claimed.compacted or call.strict):
@@ -158,7 +159,7 @@ class ModelActivities:
         fall_back: bool = False,
         said: str = "",
     ) -> None:
-        """Count what this attempt used; another one follows."""
+        """Counts the usage of this attempt when another one follows."""
         address = call.address
         async with self._deps.db.transaction(address.tenant_id, address.turn_id, then=budgets.TO_CHARGE) as tx:
             await model_calls.count(tx, call, claimed, used, failed, compact=compact, fall_back=fall_back, said=said)
@@ -170,7 +171,7 @@ class ModelActivities:
             reply = structured_reply(call.ask.output, heard, failed)
             return await self._keep(call, claimed, heard, Plans(()), reply, [])
         drafts = heard.complete.tool_calls if heard.complete and not heard.stopped and failed is None else ()
-        # On a thread: a tool's schema may come from anywhere, and each of 64 calls may take a second to be held to it.
+        # On a thread: tool schemas come from any source, and validating each of 64 calls may take a second.
         plans = await asyncio.to_thread(plan_calls, call, agent, drafts) if drafts else Plans(())
         reply, messages = reply_of(call, heard, failed, plans.calls)
         reply = reply.model_copy(update={"joined": claimed.joined.refs})
@@ -194,7 +195,7 @@ class ModelActivities:
             settled = await settle_call(tx, call, claimed, reply, messages, rows, events)
             if plans.loaded is not None and settled.mine:
                 await keep_loaded(tx, call, plans.loaded)
-            if not settled.mine:  # the provider was paid, whoever is heard
+            if not settled.mine:  # the provider's answer is billed, whichever attempt counts
                 await model_calls.correct(tx, call, claimed, reply.usage)
             if settled.counted:
                 known = budgets.NOTHING.less(claimed.assumed) if settled.was_lost else budgets.NOTHING
@@ -207,7 +208,7 @@ class ModelActivities:
 
 
 def _nothing_heard(begun: Begun) -> Heard:
-    """What an attempt has heard as its request goes out."""
+    """Returns the state of an attempt at the moment of its request."""
     return Heard(
         turn_seconds=time.monotonic() - begun.turn_began,
         assembly=begun.assembly,
@@ -216,22 +217,23 @@ def _nothing_heard(begun: Begun) -> Heard:
     )
 
 
-# --- Live tokens of one model call: the first at once, then in batches; fenced by the call's epoch.
-# Never in the way of the answer: pieces are sent beside the stream that brings them, one append at a time, and what
-# comes meanwhile goes with the next. So where Valkey is slow batches grow, and the answer does not wait.
+# --- Live tokens of one model call: the first is sent immediately, then batches, fenced by the call's epoch. Sending
+# never delays the answer: batches are sent while the stream continues, one append at a time, and later tokens go into
+# the next batch. If Valkey is slow, batches grow and the answer does not wait.
 
 FLUSH_SECONDS = 0.04
-"""One append for all tokens of this long: 32k tokens/s were measured in batches against 4k one by one."""
+"""The interval of appends: 32k tokens/s were measured in batches against 4k one by one."""
 FULL_CHARACTERS = 256
-"""A batch of so many goes at once."""
+"""A batch of this length is sent immediately."""
 MOST_PIECE_CHARACTERS = 16_384
-"""More is sent in pieces: whoever is far behind is read for piece by piece (perdure/store/events/live.py)."""
+"""Longer text is sent in pieces, because a reader that is far behind receives it piece by piece
+(perdure/store/events/live.py)."""
 _MOST_WAITING_CHARACTERS = 65_536
-"""Beyond them the answer does wait: a provider that never pauses would let nothing else run."""
+"""Waiting text above this length does make the answer wait: a provider that never pauses would block all other work."""
 
 
 class Speaker:
-    """Sends a call's text and reasoning to its readers as they grow; `async with` sends what is left at its end."""
+    """Sends a call's text and reasoning to its readers as they arrive. The end of `async with` sends the rest."""
 
     def __init__(self, live: LiveTokens, address: TurnAddress, call_id: str, epoch: int) -> None:
         self._live = live
@@ -241,7 +243,7 @@ class Speaker:
         self._sent_characters = 0
         self._thought_characters = 0
         self._waiting: list[tuple[bool, str]] = []
-        """Whether it is reasoning, and the piece; neighbours of one kind are joined when they are sent."""
+        """Pairs of (is it reasoning, piece). Adjacent pieces of one kind are joined when they are sent."""
         self._waiting_characters = 0
         self._last_flush = float("-inf")
         self._may_go_on = True
@@ -255,8 +257,8 @@ class Speaker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """A settle commits after the last append, whatever ended the call: perdure/core/events/stream.py relies on
-        it."""
+        """Waits for the last append, so that the settlement commits after it however the call ended.
+        perdure/core/events/stream.py relies on this order."""
         self._ending = True
         self._hush()
         if self._sending is not None:
@@ -265,11 +267,12 @@ class Speaker:
             await self._send()
 
     async def say(self, text: str) -> bool:
-        """Send `text` soon, also if nothing follows; False where the turn was stopped or a later attempt took over."""
+        """Sends `text` soon, even if nothing follows. Returns False if the turn was stopped or a later attempt took
+        over."""
         return await self._add(thinking=False, text=text)
 
     async def think(self, text: str) -> bool:
-        """The same for a piece of the model's reasoning."""
+        """Sends a piece of the model's reasoning in the same way as `say`."""
         return await self._add(thinking=True, text=text)
 
     async def _add(self, *, thinking: bool, text: str) -> bool:
@@ -277,13 +280,13 @@ class Speaker:
         self._waiting_characters += len(text)
         if self._sending is None:
             self._arrange()
-            await asyncio.sleep(0)  # it goes out even where the provider never pauses
+            await asyncio.sleep(0)  # lets the batch be sent even if the provider never pauses
         elif self._waiting_characters > _MOST_WAITING_CHARACTERS:
             await asyncio.wait([self._sending])
         return self._may_go_on
 
     def _arrange(self) -> None:
-        """See to it that what waits is sent when it is due. Nothing is being sent."""
+        """Schedules sending of the waiting text for when it is due. Call it only if nothing is being sent."""
         due_at = self._last_flush + FLUSH_SECONDS
         if self._waiting_characters >= FULL_CHARACTERS or asyncio.get_running_loop().time() >= due_at:
             self._begin()
@@ -303,7 +306,7 @@ class Speaker:
             self._arrange()
 
     async def _send(self) -> None:
-        """Send what waits, in order."""
+        """Sends the waiting text in order."""
         waiting, self._waiting, self._waiting_characters = self._waiting, [], 0
         self._last_flush = asyncio.get_running_loop().time()
         for thinking, text in _pieces(waiting):
@@ -329,7 +332,7 @@ class Speaker:
 
 
 def _pieces(waiting: list[tuple[bool, str]]) -> Iterator[tuple[bool, str]]:
-    """Neighbours of one kind as one piece, and of a long one its parts."""
+    """Yields adjacent texts of one kind as one piece, and long ones in parts."""
     for thinking, texts in groupby(waiting, key=itemgetter(0)):
         text = "".join(each for _, each in texts)
         for start in range(0, len(text), MOST_PIECE_CHARACTERS):

@@ -1,4 +1,4 @@
-"""What a model call has heard so far, and what is written of it: the reply, its messages, its events."""
+"""Collects a model's answer and builds the records of it: the reply, its messages and its events."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -24,33 +24,33 @@ from perdure.store.calls.model_calls import PlannedCall
 from perdure.store.database import new_id
 from perdure.store.events.event_log import NewEvent, NewMessage
 
-# --- From a model's draft calls to ledger rows: names checked, arguments parsed and validated, once.
-# A call that cannot run is settled as failed at once, with an error message for the model: no tool call is ever left
-# without its answer (S0-47), and no approval is asked for a call that could not run (S2-39). A call that loads a
-# toolset is answered at once too: what it comes to is a matter of values (perdure/core/agents/toolsets.py), and the
-# graph takes it up from them without another hop.
+# --- Ledger rows of a model's draft calls. Names are checked, and arguments are parsed and validated, once. A call that
+# cannot run fails immediately, with an error message for the model. So every tool call has an answer, and reviewers are
+# not asked about a call that could not run. A call that loads a toolset is answered immediately too: its result depends
+# on values only (perdure/core/agents/toolsets.py), so the graph needs no further hop.
 
 _UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
-"""A provider refuses every later request that repeats a name with these."""
+"""Providers reject every later request that repeats a name with such a character."""
 _MOST_ID_CHARACTERS = 16_384
-"""Of a provider's own id, which is kept whole: some carry a signature of kilobytes (S2-25). People see our ids."""
+"""Maximum length of a provider's id. Ids are stored whole, because some contain a signature of several kilobytes. Users
+see Perdure's ids."""
 MOST_CALLS = 64
-"""A model that asks for more in one round is cut here."""
+"""Maximum number of calls in one answer; the others are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One call: its ledger row, its place in the assistant message, and its error message where it cannot run."""
+    """One call: its ledger row, its entry in the assistant message, and its error message if it cannot run."""
 
     row: PlannedCall
     on_message: dict[str, JsonValue]
     message: NewMessage | None
     ref: CallRef
-    """As the graph sees it."""
+    """The reference that the graph receives."""
 
     @property
     def event(self) -> NewEvent | None:
-        """What tells of a call that is settled already (S2-50)."""
+        """The event of a call that was settled when it was planned, or None."""
         if self.row.outcome is None or self.message is None:
             return None
         kind = TOOL_RESULT if self.row.outcome["state"] == CallState.DONE.value else TOOL_ERROR
@@ -60,15 +60,13 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """The calls of one answer."""
-
     calls: tuple[Planned, ...]
     loaded: dict[str, bool] | None = None
-    """The toolsets that are loaded after them; None where they load none."""
+    """The toolsets that are loaded after these calls; None if the calls load none."""
 
 
 def plan_calls(call: ModelCall, agent: PublishedAgent, drafts: Sequence[DraftCall]) -> Plans:
-    """The calls of a model's answer, in its order, under ids of our own."""
+    """Returns the calls of a model's answer in its order, with Perdure's ids."""
     step = int(call.call_id.removeprefix("m"))
     before = loaded = dict(call.ask.toolsets or {})
     planned = []
@@ -122,7 +120,7 @@ def _made(
     args: dict[str, JsonValue],
     answer: tuple[CallState, dict[str, JsonValue]] | None,
 ) -> Planned:
-    """The call in its forms; with its `answer` where it is settled as it is planned."""
+    """Builds the planned call. A call with an `answer` is settled at once."""
     outcome, message = _answer(call_id, *answer) if answer else (None, None)
     row = PlannedCall(
         call_id=call_id,
@@ -148,7 +146,7 @@ def _made(
 
 
 def _on_message(row: PlannedCall, answer: NewMessage | None) -> dict[str, JsonValue]:
-    """The call as the assistant message keeps it."""
+    """Returns the call as it is stored in the assistant message."""
     return {
         "call_id": row.call_id,
         "key": row.key,
@@ -174,35 +172,36 @@ def _answer(call_id: str, state: CallState, told: dict[str, JsonValue]) -> tuple
 
 
 MOST_THOUGHT_CHARACTERS = 16_384
-"""Of a call's reasoning that is kept; the rest of it was shown live and is counted."""
+"""Maximum length of a call's reasoning that is stored. Longer reasoning is streamed and counted, but the rest is not
+stored."""
 
 
 @dataclass(slots=True)
 class Heard:
-    """What came of one attempt so far."""
+    """The output of one attempt so far."""
 
     text: list[str] = field(default_factory=list)
     complete: Complete | None = None
     first_token_seconds: float | None = None
-    """From the request."""
+    """Measured from the request."""
     turn_seconds: float = 0.0
-    """From the turn's own beginning to the request."""
+    """Time from the start of the turn to the request."""
     thoughts: list[str] = field(default_factory=list)
-    """The reasoning, as much of it as is kept."""
+    """The part of the reasoning that is stored."""
     thinking_characters: int = 0
     thinking_seconds: float = 0.0
-    """From the request to the last of it."""
+    """Time from the request to the last piece of reasoning."""
     broken_off_tokens: int = 0
-    """About what had come of an answer that an error ended, calls included."""
+    """Estimated output tokens of an answer that an error ended, including calls."""
     stopped: bool = False
     was_at_work: bool = False
-    """The provider may have worked on the answer before an error ended it."""
+    """True if the provider may have worked on the answer before an error ended it."""
     asked_tokens: int = 0
-    """About how many the provider was sent."""
+    """Estimated tokens of the request."""
     price: Callable[[Usage], int] | None = None
-    """What so much costs, in micro-dollars, by the provider that was asked."""
+    """Returns the cost of a usage in micro-dollars, at the prices of the provider that was called."""
     assembly: dict[str, JsonValue] = field(default_factory=dict)
-    """How it was put together (perdure/activities/model_request.py)."""
+    """Facts about how the prompt was built (perdure/activities/model_request.py)."""
 
     @property
     def whole(self) -> str:
@@ -210,8 +209,8 @@ class Heard:
 
     @property
     def usage(self) -> Usage:
-        """What the provider counted; where it could not say, an estimate as soon as it had begun to answer, or may
-        have: of a call that was stopped or timed out it was asked, and nobody knows that it is not paid."""
+        """The provider's counts. Without them, an estimate if the provider began to answer or may have done so. A call
+        that was stopped or timed out was sent, so it may be billed."""
         thought = -(-self.thinking_characters // CHARACTERS_A_TOKEN)
         if self.complete is not None:
             counted = self.complete.usage
@@ -225,7 +224,7 @@ class Heard:
         return usage.model_copy(update={"cost_microusd": self.price(usage)}) if self.price is not None else usage
 
     def think(self, text: str, seconds: float) -> None:
-        """Take a piece of the model's reasoning, that came so long after the request."""
+        """Adds a piece of the model's reasoning that arrived `seconds` after the request."""
         room = MOST_THOUGHT_CHARACTERS - self.thinking_characters
         if room > 0:
             self.thoughts.append(text[:room])
@@ -233,7 +232,7 @@ class Heard:
         self.thinking_seconds = seconds
 
     def note_broken_off(self, error: PerdureError) -> None:
-        """An error ended the answer: what the provider has said by then is paid for as well."""
+        """Records that an error ended the answer. Tokens that the provider produced before the error are billed too."""
         said = error.details.get("output_tokens")
         self.broken_off_tokens = said if isinstance(said, int) else 0
         self.was_at_work = error.code in AT_WORK
@@ -242,7 +241,7 @@ class Heard:
 def reply_of(
     call: ModelCall, heard: Heard, failed: Problem | None, planned: Sequence[Planned]
 ) -> tuple[ModelReply, list[NewMessage]]:
-    """The settled reply, and the messages that it writes."""
+    """Returns the settled reply and the messages to write."""
     text = heard.whole
     partial = heard.stopped or failed is not None
     usage = heard.usage
@@ -275,7 +274,7 @@ def reply_of(
 
 
 def structured_reply(wanted: OutputAsk, heard: Heard, failed: Problem | None) -> ModelReply:
-    """The settled reply of a call that was to answer with an object: the object, or why there is none."""
+    """Returns the settled reply of a call for structured output: the object, or why there is none."""
     problem = failed or (STOPPED if heard.stopped else None)
     if problem is not None:
         return ModelReply(usage=heard.usage, problem=problem, partial=True)
@@ -283,7 +282,7 @@ def structured_reply(wanted: OutputAsk, heard: Heard, failed: Problem | None) ->
     if wanted.form is OutputForm.FUNCTION:
         drafts = heard.complete.tool_calls if heard.complete else ()
         answers = {draft.raw_arguments for draft in drafts if draft.name == wanted.name}
-        if len(answers) != 1:  # of two that differ nobody knows which is meant
+        if len(answers) != 1:  # it is unclear which of two different answers is meant
             fault = f"{wanted.name} was called with different answers" if answers else f"nothing called {wanted.name}"
             return ModelReply(usage=heard.usage, fault=fault)
         said = answers.pop()
@@ -296,7 +295,7 @@ def structured_reply(wanted: OutputAsk, heard: Heard, failed: Problem | None) ->
 def events_of(
     call: ModelCall, epoch: int, heard: Heard, reply: ModelReply, planned: Sequence[Planned] = ()
 ) -> list[NewEvent]:
-    """What the call leaves in the log, in order; calls that are settled already come last."""
+    """Returns the call's events for the event log, in order. The events of calls that are already settled come last."""
     usage = reply.usage
     used: dict[str, JsonValue] = {
         "input_tokens": usage.input_tokens,
@@ -306,7 +305,7 @@ def events_of(
     made: dict[str, JsonValue] = {
         "attempt": epoch,
         "message_id": reply.message.id if reply.message else None,
-        # An object that was asked for is nobody's to read: no text of it is shown, and none is kept.
+        # Structured output is for programs: its text is neither shown nor stored.
         "characters": len(heard.whole) if reply.message else 0,
         "partial": reply.partial,
         "tool_calls": [ref.tool for ref in reply.message.calls] if reply.message else [],
@@ -321,7 +320,7 @@ def events_of(
 
 
 def _on_the_way(call: ModelCall, heard: Heard) -> list[NewEvent]:
-    """What came before the answer's end: the reasoning, and the first token."""
+    """Returns the events of what came before the end of the answer: the reasoning and the first token."""
     events = []
     if heard.thinking_characters:
         thought: dict[str, JsonValue] = {
@@ -330,7 +329,7 @@ def _on_the_way(call: ModelCall, heard: Heard) -> list[NewEvent]:
             "text": "".join(heard.thoughts),
         }
         events.append(NewEvent(THINKING_COMPLETE, thought, call.call_id))
-    # Of an object that is asked for nobody sees a token.
+    # Tokens of structured output are not shown, so there is no first one to time.
     if heard.first_token_seconds is not None and not call.ask.ttft_told and call.ask.output is None:
         waited: dict[str, JsonValue] = {
             "seconds": round(heard.first_token_seconds, 3),

@@ -1,4 +1,4 @@
-"""The beginning of a model call: claimed, its request put together, the day's budgets reserved; else its answer."""
+"""Begins model calls: claims a call, builds its request and reserves the daily budgets, or returns the reply."""
 
 import time
 from collections.abc import Sequence
@@ -52,23 +52,23 @@ from perdure.store.turns.steer import joined, take
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A call that this attempt does."""
+    """A call that this attempt runs."""
 
     call: ModelCall
-    """With what joined the turn behind what the graph has handed it."""
+    """The call, with messages added to the open turn after those from the graph."""
     claimed: ModelClaim
     turn_began: float
-    """The moment at which the turn was asked for, by this process's monotonic clock."""
+    """The moment when the turn was requested, by this process's monotonic clock."""
     provider: Provider
     request: ProviderRequest
     asked_tokens: int
-    """About how many the request has."""
+    """Estimated tokens of the request."""
     assembly: dict[str, JsonValue]
-    """How the prompt was put together, for its event `generation.complete`."""
+    """Facts about how the prompt was built, for the event `generation.complete`."""
 
 
 async def begin(deps: Deps, call: ModelCall, agent: PublishedAgent, attempt: Attempt) -> Begun | ModelReply:
-    """The call, begun; or what answers it where it is settled, refused, or met a budget.
+    """Begins the call. Returns the reply instead if the call is settled, rejected or over a budget.
 
     Raises: UpstreamUnavailable `day_budget_reserved`.
     """
@@ -105,7 +105,7 @@ async def _begun(
     hold = hold_of(of_day, provider.most(request), claimed.model) if of_day else None
     claimed = replace(claimed, assumed=assumed(asked, partial(provider.cost_microusd, claimed.model), hold))
     await begin_call(tx, call, attempt, claimed)
-    # From here on the conversation is locked, after the turn and the ledger: what takes time has been done.
+    # The conversation is locked from here on, after the turn and the ledger, so slow work is done before.
     fresh = claimed.joined.fresh
     taken = [await take(tx, call.address.conversation_id, call.call_id, fresh)] if fresh else []
     await write_begun(tx, call, claimed, taken)
@@ -115,7 +115,7 @@ async def _begun(
 
 
 async def _not_begun(deps: Deps, call: ModelCall, problem: Problem) -> ModelReply:
-    """The answer of a call whose claim was rolled back; the events that came with it are written all the same."""
+    """Returns the reply of a call whose claim was rolled back. The call's own events are still written."""
     if call.events:
         async with deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
             await write(tx, call.address, [], pending=call.events)
@@ -123,30 +123,30 @@ async def _not_begun(deps: Deps, call: ModelCall, problem: Problem) -> ModelRepl
 
 
 def _hearing(call: ModelCall, joined: tuple[MessageRef, ...]) -> ModelCall:
-    """The call with what joined the turn behind what the graph has handed it."""
+    """Returns the call with the messages that were added to the open turn, after those from the graph."""
     if not joined:
         return call
     return call.model_copy(update={"ask": call.ask.model_copy(update={"messages": (*call.ask.messages, *joined)})})
 
 
-# --- The prompt of one model call: what the agent and its loaded skills bring, what is remembered, what was said.
-# Everything is made anew from references, per call: a turn that injects a skill marks it in the ledger and leaves no
-# text behind for the next one.
+# --- The prompt of one model call: the agent and its loaded skills, memory, and the messages. It is built from
+# references for each call. A turn that injects a skill marks it in the ledger and leaves no text for the next turn.
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a model is sent, and the facts of how it was put together."""
+    """The messages for the model, with facts about how they were built."""
 
     messages: list[WireMessage]
     assembly: dict[str, JsonValue]
-    """The attributes of the source's three spans, by span (S0-23, S0-43); they go into `generation.complete`."""
+    """Attributes of the event `generation.complete`, by span name."""
 
 
 async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim) -> Prompt:
-    """The messages of the request, in order: the prefix, memory, templates of the loaded skills, what was said.
+    """Returns the request's messages in order: prefix, memory, templates of the loaded skills, messages of the
+    conversation.
 
-    Effects: marks the skills that this turn injects; nothing where it injects none.
+    Effects: marks the skills that this turn injects, if there are any.
     """
     definition, override = speaking(agent, claimed.persona).definition, claimed.system_prompt
     user = User(str(call.ask.prompt.get("name", "")), str(call.ask.prompt.get("role", "")))
@@ -159,12 +159,13 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
     said = [_heard(one, definition.words.get("bypass", "")) for one in said]
     if stands_alone(definition, call.ask.stage):
         return Prompt(wire(instructions_of(definition, call.ask.stage), "", said), {"stage": call.ask.stage})
-    # The caller's own prompt stands as it is, without what the agent's skills would add to it (S0-22).
+    # A caller's own prompt is used unchanged, without the additions of the agent's skills.
     templates = [] if override else template_messages(definition, loaded, user)
     instructions = instructions_of(definition, call.ask.stage)
     templates += [instructions] if instructions else []
     persona = persona_of(definition)
-    base = prefix(definition, persona, user, override)  # once a call: it is as long as the manifest of all skills
+    # built once per call, because it is as long as the manifest of all skills
+    base = prefix(definition, persona, user, override)
     context = await _context(tx, call) if call.ask.sections or call.ask.guidance else []
     messages = wire(base, claimed.memory_text or "", said, [*templates, *context])
     facts = prompt_facts(persona, base, templates, overridden=bool(override))
@@ -173,14 +174,14 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
 
 
 def _heard(said: Said, bypass: str) -> Said:
-    """What is said to the engine is not said to the model."""
+    """Removes the bypass word from a user's message: it is for the engine, not for the model."""
     if said.role is not Role.USER:
         return said
     return replace(said, content=without_word(said.content, bypass) or said.content)
 
 
 async def _context(tx: Connection, call: ModelCall) -> list[str]:
-    """What the turn's context assembly has put together, and what is said with it."""
+    """Returns the results of the turn's context assembly, and the guidance for them."""
     found = await bundles.outputs(tx, call.address.conversation_id, call.ask.sections)
     return [text for text in (context_message(found), call.ask.guidance) if text]
 
@@ -188,7 +189,8 @@ async def _context(tx: Connection, call: ModelCall) -> list[str]:
 async def _injected(
     tx: Connection, call: ModelCall, skills: Sequence[Skill], refs: dict[str, MessageRef]
 ) -> dict[str, str]:
-    """The texts of the injected skills by id, each with what is known of its entities, and their mark in the ledger."""
+    """Returns the injected skills' texts by id, each with the known facts of its entities. Marks the skills in the
+    ledger."""
     for highest in sorted({tier(skill) for skill in skills}):
         of_tier = [skill.id for skill in skills if tier(skill) == highest]
         await injections.mark_injected(tx, call.address, of_tier, highest)
@@ -223,10 +225,10 @@ def _assembly(
     }
 
 
-# --- The request of a model call: what the agent, its stage and its turn's budget make of the messages.
+# --- The request of a model call, from the agent, its stage, the turn's budget and the messages
 
 MODEL_SECONDS = 120.0
-"""A provider's time for one answer, where the graph does not name another."""
+"""The default time limit of one answer; the graph can set another."""
 
 
 def request_of(
@@ -237,7 +239,7 @@ def request_of(
     claimed: ModelClaim,
     messages: Sequence[WireMessage],
 ) -> ProviderRequest:
-    """What the provider is sent; its answer is broken off where the turn can pay for no more of it."""
+    """Returns the provider's request. Its answer is interrupted when the turn's limits are used up."""
     request = ProviderRequest(
         model=claimed.model,
         messages=tuple(messages),
@@ -253,7 +255,7 @@ def request_of(
 
 
 def _tools(call: ModelCall, agent: PublishedAgent) -> tuple[dict[str, JsonValue], ...]:
-    """The functions that the model may call: those offered, or the one by which it is to answer."""
+    """Returns the functions that the model can call: the offered tools, or the function for structured output."""
     wanted = call.ask.output
     if wanted is not None:
         told = "Give your answer by calling this once."
@@ -268,18 +270,18 @@ def _function(name: str, description: str, parameters: dict[str, JsonValue]) -> 
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
-# --- What a model call takes out of its day's budgets: held by its claim, replaced by what it used when it settles.
-# An agent without day limits, of a tenant without any, costs no statement here. An attempt that nobody hears of again
-# is counted before its call is taken over, and with it what it held.
+# --- Daily budgets of a model call. A claim reserves its share, and settling replaces the reservation by the real
+# usage. If neither the agent nor its tenant has daily limits, no statement is run. An attempt that never reported back
+# is counted, with its reservation, before its call is taken over.
 
 
 def caps(agent: PublishedAgent, claimed: ModelClaim) -> Caps:
-    """The day's budgets that this call must hold of."""
+    """Returns the daily limits that apply to this call."""
     return caps_of(agent.definition, claimed.day_limits, claimed.published_limits)
 
 
 async def count_lost(db: Database, call: ModelCall) -> None:
-    """Count the attempt of this call that was never heard of again with what its claim assumed."""
+    """Counts a lost attempt of this call, one that never reported back, with the usage that its claim assumed."""
     address = call.address
     async with db.transaction(address.tenant_id, address.turn_id, then=budgets.TO_CHARGE) as tx:
         lost = await model_calls.count_lost(tx, address.turn_id, call.call_id)
@@ -287,6 +289,6 @@ async def count_lost(db: Database, call: ModelCall) -> None:
 
 
 def reserved_for_now() -> UpstreamUnavailable:
-    """What a claim fails with that other calls' reservations keep back: Temporal tries it again."""
+    """Returns the error of a claim that other calls' reservations block. Temporal retries it."""
     message = "the day's budget is reserved by calls under way; this one waits for them"
     return UpstreamUnavailable("day_budget_reserved", message, retry_after_seconds=RESERVED_SECONDS)

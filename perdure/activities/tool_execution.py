@@ -1,5 +1,5 @@
-"""Claiming a tool call: who may run it, with which arguments; else its outcome. perdure/core/calls/ledger.py
-decides."""
+"""Claims and runs tool calls. A claim decides whether this attempt runs the call and with which arguments, or returns
+its outcome. The rules are in perdure/core/calls/ledger.py."""
 
 import asyncio
 import traceback
@@ -35,7 +35,7 @@ from perdure.store.events.event_log import NewEvent, NewMessage, write
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A call that this attempt may do."""
+    """A call that this attempt can run."""
 
     tool: Tool | BlockTool | McpTool
     locked: tool_calls.Locked
@@ -43,7 +43,7 @@ class Held:
     epoch: int
     attempt: Attempt
     claimed_at: float
-    """By perdure/activities/tools.py, just before the claim was asked for."""
+    """Monotonic time just before the claim was requested (perdure/activities/tools.py)."""
 
     @property
     def card(self) -> ToolCard:
@@ -52,17 +52,18 @@ class Held:
 
     @property
     def is_block(self) -> bool:
-        """Whether it runs in the sandbox, and so is answered in a wrapper (S0-49)."""
+        """True if the tool runs in the sandbox; its result is then wrapped."""
         return isinstance(self.tool, BlockTool)
 
     @property
     def changes_our_rows(self) -> bool:
-        """Whether it acts in the transaction that records it; a block reaches no database, whatever its card says."""
+        """True if the tool acts in the transaction that records the call. Blocks have no database access, whatever
+        their card declares."""
         return self.card.effect is EffectClass.LOCAL and not self.is_block
 
 
 async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, began: float) -> Held | ToolOutcome:
-    """The call reserved for this attempt, or its outcome where it is not to be run.
+    """Reserves the call for this attempt, or returns its outcome if it must not run.
 
     Raises: UpstreamUnavailable `tool_not_here`, `on_hold`.
     """
@@ -104,7 +105,7 @@ async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, 
 
 
 async def _locked(tx: Connection, call: ToolCall, card: ToolCard | None) -> tool_calls.Locked | None:
-    """The call's row, locked; a call of the graph's own that needs no approval is planned here."""
+    """Locks the call's row. A call that the graph itself makes and that needs no approval is planned here."""
     locked = await tool_calls.lock(tx, call, card)
     if locked is None and call.ask.args is not None and card is not None and not card.needs_approval:
         await tool_calls.plan(tx, call, card)
@@ -113,7 +114,7 @@ async def _locked(tx: Connection, call: ToolCall, card: ToolCard | None) -> tool
 
 
 async def _denied(tx: Connection, call: ToolCall, locked: tool_calls.Locked, void: str | None) -> ToolOutcome:
-    """Settle a call that is not allowed to run."""
+    """Settles a call that is not allowed to run."""
     void = await _voided(tx, call, locked.approval, void)
     answer = denial(call, locked.approval, void)
     epoch = locked.row.held.epoch if locked.row.held else 0
@@ -122,7 +123,7 @@ async def _denied(tx: Connection, call: ToolCall, locked: tool_calls.Locked, voi
 
 
 async def _in_force(deps: Deps, tx: Connection, call: ToolCall, version: str) -> InForce | None:
-    """What the agent as it is published now says about this tool."""
+    """Returns what the currently published agent says about this tool, or None if no agent is published."""
     if not version:
         return None
     agent = await deps.shelf.at(tx, call.agent_id, version)
@@ -131,7 +132,7 @@ async def _in_force(deps: Deps, tx: Connection, call: ToolCall, version: str) ->
 
 
 async def _voided(tx: Connection, call: ToolCall, approval: Covering | None, why: str | None) -> str | None:
-    """Close an approval that is given and does not cover its call any more; what the model is told."""
+    """Voids a given approval that no longer covers its call. Returns the message for the model."""
     if approval is None or why is None or approval.status not in GIVEN:
         return why
     await void_approval(tx, approval.approval_id, why, call.address.turn_id)
@@ -139,10 +140,10 @@ async def _voided(tx: Connection, call: ToolCall, approval: Covering | None, why
 
 
 async def _need_current_card(deps: Deps, tx: Connection, call: ToolCall, card: ToolCard) -> None:
-    """This worker's tool is not the one that the call is for.
+    """Raises if another worker may have the tool that the call needs.
 
-    Where the published agent still has that one, the worker is behind or ahead of a deploy, and another attempt
-    may find the right one; else the tool has changed for good, or is gone with its agent, and the call is void.
+    If the published agent still has that version, this worker is behind or ahead of a deploy, and another attempt may
+    reach the right one. Otherwise the tool or its agent has changed permanently, and the call is void.
 
     Raises: UpstreamUnavailable `tool_not_here`.
     """
@@ -153,7 +154,7 @@ async def _need_current_card(deps: Deps, tx: Connection, call: ToolCall, card: T
 
 
 async def _unknown(tx: Connection, call: ToolCall, locked: tool_calls.Locked) -> ToolOutcome:
-    """An earlier attempt may have sent it: record that a person must look."""
+    """Records an unknown outcome, which a person must settle: an earlier attempt may have sent the call."""
     outcome = ToolOutcome(call_id=call.ask.call_id, state=CallState.OUTCOME_UNKNOWN)
     if locked.row.state is not CallState.OUTCOME_UNKNOWN and locked.row.held is not None:
         event = NewEvent(
@@ -167,9 +168,8 @@ def _not_run(call: ToolCall, problem: Problem) -> ToolOutcome:
     return ToolOutcome(call_id=call.ask.call_id, state=CallState.PLANNED, problem=problem)
 
 
-# --- One try of a tool.
-# Of a target outside: what came of it, in the words of perdure/core/calls/ledger.py; of a local
-# one: its result, or why its transaction goes back.
+# --- One attempt of a tool. For a target, the result is what the caller knows of the effect
+# (perdure/core/calls/ledger.py). For a local tool, it is the result or the reason for the rollback.
 
 NOTHING = ToolResult(None)
 _log = structlog.get_logger(__name__)
@@ -177,18 +177,19 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """How a try ended, as its caller saw it."""
+    """The end of an attempt, as far as its caller knows."""
 
     acted: Acted
     told: str = ""
-    """For the model, where the call did not return; may quote the target, so it goes into no history."""
+    """Message for the model if the call did not return. It may quote the target, so it is not written to Temporal's
+    history."""
     result: ToolResult = NOTHING
     retry_after_seconds: float | None = None
     timed_out: bool = False
     hopeless: bool = False
-    """Another try would end in the same way."""
+    """True if another attempt would end in the same way."""
     stopped: bool = False
-    """The turn was stopped while it was under way."""
+    """True if the turn was stopped during the attempt."""
 
 
 MISTAKES: tuple[type[Exception], ...] = (
@@ -201,17 +202,17 @@ MISTAKES: tuple[type[Exception], ...] = (
     ArithmeticError,
     RecursionError,
 )
-"""What only the tool's own code raises, so that trying again changes nothing. KeyError and ValueError are not here: an
-answer of the target's that does not read may read the next time."""
+"""Errors that only the tool's own code raises, so that another attempt changes nothing. KeyError and ValueError are not
+included: a target's answer that cannot be read may be readable the next time."""
 
 
 STOPPED = Try(Acted.AMBIGUOUS, "the turn was stopped while the call was under way", stopped=True)
 
 
 async def tried(held: Held, context: ToolContext, stops: Stops) -> Try:
-    """Run the tool once, within its time; a stop of its turn breaks it off.
+    """Runs the tool once, within its time limit. If the turn is stopped, the attempt is interrupted.
 
-    Raises: CancelledError where this worker drains; the ledger decides what the next attempt may do.
+    Raises: CancelledError when this worker drains; the ledger decides what the next attempt can do.
     """
     async with stops.breaking(context.turn_id):
         return await _tried(held, context)
@@ -219,9 +220,9 @@ async def tried(held: Held, context: ToolContext, stops: Stops) -> Try:
 
 
 async def _tried(held: Held, context: ToolContext) -> Try:
-    """Run the tool once, within its time.
+    """Runs the tool once, within its time limit.
 
-    Raises: CancelledError where this worker drains; the ledger decides what the next attempt may do.
+    Raises: CancelledError when this worker drains.
     """
     try:
         result = await asyncio.wait_for(held.tool.run(held.args, context), held.card.timeout_seconds)
@@ -231,7 +232,8 @@ async def _tried(held: Held, context: ToolContext) -> Try:
         return Try(Acted.NOT_SENT, error.message, retry_after_seconds=error.retry_after_seconds)
     except AnswerWithheld as error:
         return _withheld(held.card, error)
-    except EgressRefused as error:  # of a tool that sends past `context.send`, and may have sent something before
+    # raised by a tool that does not use `context.send`, so it may have sent something before
+    except EgressRefused as error:
         return Try(Acted.AMBIGUOUS, str(error), hopeless=True)
     except asyncio.CancelledError:
         if not stop_asked():
@@ -247,7 +249,7 @@ async def _tried(held: Held, context: ToolContext) -> Try:
 
 
 def _withheld(card: ToolCard, error: AnswerWithheld) -> Try:
-    """A success whose body was not read, by the table of perdure/sdk/outcomes.py."""
+    """Returns the result of a success whose body was not read, by the table in perdure/sdk/outcomes.py."""
     meaning, told = meaning_of_withheld(card.effect, error.method), f"{error.code}: {error}"
     if meaning is Meaning.REFUSED:
         return Try(Acted.REFUSED, f"{told}; {WITHHELD_ADVICE}")
@@ -259,7 +261,7 @@ def _withheld(card: ToolCard, error: AnswerWithheld) -> Try:
 
 
 class Undone(Exception):
-    """A local tool failed. Raised through its transaction, which goes back; `told` is for the model."""
+    """A local tool failed. The exception leaves the transaction, which is rolled back; `told` is for the model."""
 
     def __init__(self, told: str) -> None:
         super().__init__(told)
@@ -267,10 +269,10 @@ class Undone(Exception):
 
 
 async def done_locally(held: Held, context: ToolContext) -> ToolResult:
-    """Run a local tool once, within its time, in the transaction that it is given.
+    """Runs a local tool once, within its time limit, in the transaction of its context.
 
-    Raises: Undone where the tool failed. What says that Postgres is away or in the way passes as it is: that is no
-    answer of the tool's, and another attempt may well have one.
+    Raises: Undone if the tool failed. Errors that show that Postgres is unavailable or that a transaction conflicts
+    pass unchanged: they are not the tool's answer, and another attempt may succeed.
     """
     try:
         async with asyncio.timeout(held.card.timeout_seconds):
@@ -291,24 +293,27 @@ async def done_locally(held: Held, context: ToolContext) -> ToolResult:
 
 
 def _says_the_driver(error: Exception) -> bool:
-    """Whether asyncpg raised it. By its frames: a command that hangs ends in a bare TimeoutError, as a tool's time."""
+    """Returns whether asyncpg raised the error, by its stack frames.
+
+    The type is not enough: a hanging command ends in a bare TimeoutError, as does the tool's time limit.
+    """
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_globals.get("__name__", "").partition(".")[0] == "asyncpg" for frame, _ in frames)
 
 
-# --- What a tool call comes to: the tool message for the model, the ledger's outcome and the events, made together.
+# --- Results of a tool call: the tool message for the model, the ledger's outcome and the events, built together.
 
 MOST_STATE_CHARACTERS = 8 * 1024
-"""State updates beyond this are dropped, loudly."""
+"""State updates beyond this are dropped, with a warning in the log."""
 MOST_MADE_CHARACTERS = 32 * 1024
-"""A call of the graph's own answers with no more: all of it rides in the turn's history."""
+"""Maximum answer of a call that the graph itself makes, because the whole answer is stored in Temporal's history."""
 MOST_CHARACTERS = 64 * 1024
-"""A tool message is cut here; the model is told so."""
+"""A longer tool message is cut, with a note to the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A settled call in its three forms."""
+    """A settled call in three forms: outcome, message and events."""
 
     outcome: ToolOutcome
     message: NewMessage
@@ -316,14 +321,15 @@ class Answer:
 
     @property
     def row(self) -> tuple[CallState, dict[str, JsonValue], NewMessage]:
-        """State, outcome and message as the ledger takes them."""
+        """The state, outcome and message that the ledger stores."""
         return self.outcome.state, self.outcome.model_dump(mode="json"), self.message
 
 
 def settled_answer(call: ToolCall, card: ToolCard, approval: Covering | None, result: ToolResult) -> Answer:
-    """A result. Where a reviewer changed the arguments, the model is told so (S0-39).
+    """Returns the answer for a result. If a reviewer changed the arguments, the answer notes it.
 
-    Of its state updates those stay that its card names and that are small: a state rides through histories.
+    State updates are kept only if the card names them and they are small, because the state is stored in Temporal's
+    histories.
     """
     output: JsonValue = result.output
     if approval is not None and approval.edited:
@@ -334,20 +340,19 @@ def settled_answer(call: ToolCall, card: ToolCard, approval: Covering | None, re
         patch = {}
     if call.ask.args is not None and len(canonical_json(output)) > MOST_MADE_CHARACTERS:
         return error_answer(call, f"the answer has more than {MOST_MADE_CHARACTERS} characters")
-    facts = plain_facts(
-        result.output, call.ask.paths
-    )  # rules ask about the tool's own answer, the note is no part of it
+    facts = plain_facts(result.output, call.ask.paths)  # without the note: rules read the tool's own answer
     return _answer(call, CallState.DONE, output, TOOL_RESULT, patch, facts)
 
 
 def error_answer(call: ToolCall, told: str, *, wrapped: bool = False) -> Answer:
-    """A failure that the model may react to; `wrapped` as a code block's results are (S0-49)."""
+    """Returns an answer for a failure that the model can react to. `wrapped` adds the wrapper of a code block's
+    results."""
     body: dict[str, JsonValue] = {"status": "error", "message": told}
     return _answer(call, CallState.FAILED, body | ({"result": None} if wrapped else {}), TOOL_ERROR)
 
 
 def denial(call: ToolCall, approval: Covering | None, why: str | None) -> Answer:
-    """A call that a person or a rule did not allow; a person's reason is told, where one refused it."""
+    """Returns the answer for a call that a person or a rule forbade, with the reviewer's reason if there is one."""
     body: dict[str, JsonValue] = {"status": "denied", "message": why or "the call was not allowed"}
     if approval is not None and approval.status in REASONED and approval.comment:
         body["reason"] = approval.comment

@@ -1,4 +1,5 @@
-"""`tools.run`: one tool call, claimed, done, settled. perdure/core/calls/ledger.py decides; this file acts."""
+"""The activity `tools.run`: claims, runs and settles one tool call. perdure/core/calls/ledger.py decides; this module
+acts."""
 
 import time
 from collections.abc import Sequence
@@ -42,8 +43,9 @@ from perdure.store.events.event_log import NewEvent
 from perdure.store.memory import files
 
 FRESH_SECONDS = 0.25
-"""A call is sent on its claim's word for this long; then the ledger is asked again. Far below what it takes before
-another attempt may own the call (heartbeat time-out, 5 s); a stop that arrives within it is as one that comes after."""
+"""A call is sent without another check for this long after its claim. Afterwards the ledger is checked again. It is far
+less than the time before another attempt can own the call (heartbeat timeout, 5 s). A stop within this time counts as
+one that came after the call was sent."""
 
 
 class ToolActivities:
@@ -54,10 +56,10 @@ class ToolActivities:
 
     @activity.defn(name="tools.run")
     async def run(self, call: ToolCall) -> ToolOutcome:
-        """One tool call.
+        """Runs one tool call.
 
-        Effects: what the tool does, by its class; the key sent out derives from turn and call id.
-        Retry: safe for read, local and keyed; an opaque call that may have been sent is never sent again.
+        Effects: those of the tool, by its class; the idempotency key derives from turn and call id. Retry: safe for
+        read, local and keyed; an opaque call that may have been sent is never sent again.
         """
         async with edge():
             outcome = await self._run(call)
@@ -74,7 +76,7 @@ class ToolActivities:
         return await act(call, held)
 
     async def _act_locally(self, call: ToolCall, held: Held) -> ToolOutcome:
-        """Effect and ledger row commit together, or neither does. The turn is locked only by the settle."""
+        """The effect and the ledger row commit together, or neither does. Only the settle locks the turn."""
         try:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
                 result = await done_locally(held, self._context(call, held, tx))
@@ -100,9 +102,10 @@ class ToolActivities:
         return await uncancelled(self._record(call, held, decided, made))
 
     async def _still_owned(self, call: ToolCall, held: Held) -> bool:
-        """Asked just before the call is sent (design section 4, zombies); an unreadable answer sends nothing.
+        """Checks just before the call is sent that this attempt still owns it, since a stalled attempt may have lost
+        it. If the check fails, nothing is sent.
 
-        A claim that is younger than `FRESH_SECONDS` has just given that answer, and is not asked for it again.
+        A claim that is younger than `FRESH_SECONDS` has just made this check, so it is not repeated.
         """
         if uptime_seconds() - held.claimed_at < FRESH_SECONDS:
             return True
@@ -117,7 +120,7 @@ class ToolActivities:
             record = tool_calls.release if decided is Settle.RELEASE else tool_calls.count_error
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
                 await record(tx, call, held.epoch)
-            # The tool's own sentence stays here: it may quote its target, and Temporal would store it.
+            # The tool's message stays here: it may quote its target, and Temporal would store it.
             message = f"the tool {held.card.name} could not be called; it is tried again"
             delay = next_delay(made.retry_after_seconds)
             raise ApplicationError(message, type="tool_unavailable", next_retry_delay=delay)
@@ -143,11 +146,12 @@ class ToolActivities:
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
             mine = await tool_calls.settle(tx, call, held.epoch, *answer.row, list(answer.events))
         if not mine:
-            raise _refused()  # after the commit, which counts it
+            raise _refused()  # after the commit, which counts the lost settle
         return answer.outcome
 
     async def _lost(self, call: ToolCall) -> PerdureError:
-        """Count it: the settle's own count went back with the effect and with what was to be remembered."""
+        """Counts a lost settle. The settle's own count was rolled back with the effect and with what should be
+        remembered."""
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
             await tool_calls.count_lost(tx, call)
         return _refused()
@@ -161,7 +165,7 @@ class ToolActivities:
             call_id=call.ask.call_id,
             user_id=held.locked.user_id,
             idempotency_key=held.locked.key,
-            # By this worker's own clock, which the tool compares it with; the reservation's is the database's.
+            # The tool compares it with this worker's clock; the reservation's deadline is by the database's clock.
             deadline=datetime.now(UTC) + timedelta(seconds=held.card.timeout_seconds),
             http=self._deps.toolbox.http_for(call.agent_id),
             state=call.ask.state,
@@ -173,8 +177,8 @@ class ToolActivities:
 
 
 async def _kept(tx: Connection, call: ToolCall, held: Held, result: ToolResult) -> Answer:
-    """Record a call that returned, with what it wants remembered and audited (S0-48), whatever kind of tool it is. Its
-    state updates ride in the outcome: the graph has the state.
+    """Records a call that returned, with what it wants remembered and audited, for every kind of tool. Its state
+    updates are part of the outcome, because the graph holds the state.
 
     Raises: _Lost.
     """
@@ -192,26 +196,27 @@ async def _kept(tx: Connection, call: ToolCall, held: Held, result: ToolResult) 
 
 
 class _Lost(Exception):
-    """The settle of a call that returned was refused; raised through its transaction, which goes back."""
+    """The settle of a call that returned was rejected. The exception leaves the transaction, which is rolled back."""
 
 
 def _refused() -> PerdureError:
-    """The settle was refused: a later attempt owns the call, or its turn has ended. The next attempt reads which."""
+    """Returns the error of a rejected settle: a later attempt owns the call, or its turn has ended. The next attempt
+    finds out which."""
     return UpstreamUnavailable("settle_refused", "the call is no longer this attempt's")
 
 
-# --- The files of a conversation as its tools see them: read by id, kept with the call that made them.
+# --- The files of a conversation for its tools: read by id, stored with the call that made them
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationFiles:
-    """Reads of one call; each is a transaction of its own."""
+    """Reads files for one call, each in a separate transaction."""
 
     db: Database
     address: TurnAddress
 
     async def read(self, file_id: str) -> GivenFile | None:
-        """The file, or None: of another conversation there is none."""
+        """Returns the file, or None. Files of other conversations are not found."""
         try:
             UUID(file_id)
         except ValueError:
@@ -221,13 +226,13 @@ class ConversationFiles:
         return GivenFile(found.id, found.name, found.media_type, found.content) if found else None
 
     async def uploads(self, media_types: Sequence[str], most: int) -> Sequence[str]:
-        """The last uploads of these types, newest first, one of each name."""
+        """Returns the last uploads of these types, newest first, one for each name."""
         async with self.db.transaction(self.address.tenant_id) as tx:
             return await files.last_uploaded(tx, self.address.conversation_id, media_types, most)
 
 
 async def keep_files(tx: Connection, call: ToolCall, user_id: str, made: Sequence[MadeFile]) -> None:
-    """Keep what a call made, under ids that follow from the call."""
+    """Stores the files that a call made, with ids that derive from the call."""
     turn_id, call_id = call.address.turn_id, call.ask.call_id
     kept = [
         files.NewFile.of(file_id(turn_id, call_id, file.name), safe_name(file.name), file.media_type, file.content)
@@ -236,14 +241,15 @@ async def keep_files(tx: Connection, call: ToolCall, user_id: str, made: Sequenc
     await files.keep(tx, call.address.conversation_id, user_id, kept, turn_id=turn_id, call_id=call_id)
 
 
-# --- Seconds since the machine started, those in which it was suspended included.
-# A lease that another machine counts must be measured so: on Linux `time.monotonic()` stands still while the machine
-# sleeps (CLOCK_MONOTONIC), and a claim made before would still look fresh after.
+# --- Seconds since the machine started, including those in which it was suspended. A lease that another machine counts
+# must be measured this way. On Linux, `time.monotonic()` (CLOCK_MONOTONIC) stops while the machine sleeps, so that an
+# old claim would still look fresh afterwards.
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Linux has it; elsewhere CLOCK_MONOTONIC goes on while the machine sleeps, which `time.monotonic()` need not."""
+"""Linux has CLOCK_BOOTTIME. Elsewhere CLOCK_MONOTONIC continues while the machine sleeps, which `time.monotonic()` may
+not do."""
 
 
 def uptime_seconds() -> float:
-    """For differences only."""
+    """Returns seconds on this clock, for differences only."""
     return time.clock_gettime(_CLOCK)

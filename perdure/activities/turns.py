@@ -1,4 +1,5 @@
-"""`turns.read` and `turns.finish`: whether a turn was asked to stop, its end, and the start of the next that waits."""
+"""Activities for turns: `turns.read` checks for a requested stop; `turns.finish` ends a turn and starts the next queued
+one."""
 
 from temporalio import activity
 
@@ -16,7 +17,7 @@ class TurnActivities:
 
     @activity.defn(name="turns.read")
     async def read(self, ask: StopAsk) -> StopRead:
-        """Whether the turn was asked to stop: the bell that said so may be anybody's.
+        """Returns whether the turn was asked to stop. A wake signal carries no decision, so the record decides.
 
         Effects: none. Retry: safe.
         """
@@ -25,10 +26,10 @@ class TurnActivities:
 
     @activity.defn(name="turns.finish")
     async def finish(self, ask: FinishAsk) -> Finished:
-        """End the turn and admit the next.
+        """Ends the turn and starts the next queued one.
 
-        Effects: one transaction; the next turn's start is in the outbox, rung at once where Temporal answers.
-        Retry: safe, an ended turn stays as it ended.
+        Effects: one transaction. The next turn's start is in the outbox, and it is delivered at once if Temporal
+        answers. Retry: safe, an ended turn keeps its status.
         """
         async with edge():
             async with self._deps.db.transaction(ask.address.tenant_id) as tx:

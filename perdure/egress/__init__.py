@@ -1,7 +1,8 @@
-"""The one way out: every HTTP client that talks to somebody outside sends through a transport of this package.
+"""Outgoing HTTP: every client that calls an external host sends through a transport of this package.
 
-A transport resolves a name once, asks perdure/core/egress.py about each address, connects to a checked address, refuses
-redirects to another host, reads no proxy variables of the environment, and bounds size and time of what comes back.
+A transport resolves a name once, checks each address with perdure/core/egress.py and connects to a checked address. It
+refuses redirects to other hosts, reads no proxy variables from the environment, and limits the size and time of
+answers.
 """
 
 from perdure.egress.exchange import (

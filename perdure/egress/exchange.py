@@ -1,4 +1,4 @@
-"""One request and its answer, whatever library carries them: who may be reached, how much is read, and until when."""
+"""One outgoing request and its answer, for every HTTP library: reachable hosts, size limits and deadlines."""
 
 import asyncio
 import socket
@@ -17,9 +17,9 @@ from perdure.contracts.errors import CallerError
 from perdure.core.egress import Named, Outbound, canonical_host, proxied_refusal_of, refusal_of
 
 UNPACKED: Final = "gzip, deflate"
-"""The encodings that are asked for: zlib unpacks them piece by piece, so that a bomb ends at the limit."""
+"""The encodings to request. zlib unpacks them piece by piece, so that a compression bomb ends at the limit."""
 EVENT_LINES: Final = 1_000
-"""Lines of one server-sent event. Clients join them in quadratic time; a provider's event has two or three."""
+"""Maximum lines of one server-sent event. Clients join lines in quadratic time; a provider's event has two or three."""
 _PIECE_BYTES = 64 * 1024
 _ORIGIN = "perdure_origin"
 _PORTS = {"https": 443, "http": 80}
@@ -27,11 +27,11 @@ _log = structlog.get_logger(__name__)
 
 
 class EgressRefused(Exception):
-    """The rules for outgoing requests forbid this one, and it was not sent. The message says how to allow it."""
+    """The rules for outgoing requests forbid this request, and it was not sent. The message states how to allow it."""
 
 
 class AnswerWithheld(Exception):
-    """The target answered with success, so what was asked of it is done; its answer was not read."""
+    """The target answered with success, so it carried out the request, but the answer was not read."""
 
     def __init__(self, why: str, *, code: str, method: str, limit: int) -> None:
         super().__init__(why)
@@ -39,7 +39,7 @@ class AnswerWithheld(Exception):
 
 
 class OutOfTime(TimeoutError):
-    """The exchange was not over at its deadline. `sent` says whether the target may have received the request."""
+    """The exchange missed its deadline. `sent` is true if the target may have received the request."""
 
     def __init__(self, told: str, *, sent: bool) -> None:
         super().__init__(told)
@@ -48,16 +48,17 @@ class OutOfTime(TimeoutError):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What holds for the requests of one call, beside what its transport was made with."""
+    """Settings for the requests of one call, in addition to the transport's own."""
 
     named: tuple[Named, ...] = ()
     answer_bytes: int | None = None
     stream_bytes: int | None = None
-    """For a stream of server-sent events as a whole; each event is held to `answer_bytes`. None: the same for both."""
+    """Limit of a whole stream of server-sent events. Each event is limited by `answer_bytes`. None: `answer_bytes`
+    limits the whole stream too."""
     failure_bytes: int = 1024 * 1024
-    """Of the body of an answer that is no success: the rest is cut off."""
+    """Limit of the body of an answer without success; the rest is cut off."""
     deadline: float | None = None
-    """By `time.monotonic`: the end of the last byte of the answer."""
+    """Time on the `time.monotonic` clock by which the last byte must have arrived."""
 
 
 _PLAIN = Call()
@@ -75,36 +76,36 @@ def calling(call: Call) -> Iterator[None]:
 
 
 def current_call() -> Call:
-    """The call within whose block this runs."""
+    """Returns the call whose block is active, or a call with default settings."""
     return _CALL.get(_PLAIN)
 
 
 def refusal_in(error: BaseException | None) -> EgressRefused | AnswerWithheld | None:
-    """Finds one of ours among the causes of a library's exception."""
+    """Returns the first EgressRefused or AnswerWithheld among the causes of a library's exception, or None."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, EgressRefused | AnswerWithheld):
             return error
         seen.add(id(error))
-        inner = getattr(error, "original_exception", None)  # LiteLLM's, around what breaks a running stream
+        inner = getattr(error, "original_exception", None)  # LiteLLM wraps errors of a running stream in this attribute
         error = inner if isinstance(inner, BaseException) else error.__cause__ or error.__context__
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a request may go out."""
+    """The route of a request."""
 
     host: str
     proxied: bool
 
 
 def way_out(outbound: Outbound, scheme: str, host: str, port: int | None, extensions: MutableMapping[str, Any]) -> Way:
-    """Decides whether a request goes out directly or by the proxy. Direct connections are checked once more, address
-    by address, as they are opened.
+    """Decides whether a request is sent directly or through the proxy. A direct connection is checked again when it
+    opens, address by address.
 
-    `extensions` are the request's: a client copies them into the request that follows a redirect, which is how a
-    redirect to another host is noticed.
+    `extensions` belong to the request. A client copies them into the request that follows a redirect, which makes a
+    redirect to another host detectable.
 
     Raises: EgressRefused.
     """
@@ -128,7 +129,7 @@ def way_out(outbound: Outbound, scheme: str, host: str, port: int | None, extens
 
 
 def check_addresses(outbound: Outbound, host: str, port: int, addresses: list[str]) -> None:
-    """Checks what a host stands for, before anything is connected to.
+    """Checks the addresses of a host before a connection is opened.
 
     Raises: EgressRefused.
     """
@@ -138,15 +139,16 @@ def check_addresses(outbound: Outbound, host: str, port: int, addresses: list[st
 
 
 def refused(host: str, why: str, addresses: list[str] | None = None) -> EgressRefused:
-    """The refusal, logged: the addresses behind a name are for the operator and not for a model."""
+    """Logs a refusal and returns it. Only the log contains the addresses, because they are for the operator and not for
+    a model."""
     _log.warning("egress_refused", host=host, addresses=addresses or [], why=why)
     return EgressRefused(why)
 
 
 class Meter:
-    """An answer's bytes on their way in: unpacked piece by piece and counted, packed and unpacked.
+    """Unpacks the bytes of an answer piece by piece and counts them, packed and unpacked.
 
-    A success that is too large raises. The body of any other answer is cut: its status says what there is to know.
+    A success that is too large raises. The body of any other answer is cut, because its status is enough.
     """
 
     def __init__(self, limit: int, call: Call, method: str, host: str, status: int, headers: Mapping[str, str]) -> None:
@@ -162,17 +164,17 @@ class Meter:
             self._events, self._total = _Events(), call.stream_bytes
         self._packed = self._unpacked = 0
         self.over = False
-        """Whether the rest is not read."""
+        """True if the rest of the body is not read."""
 
     @property
     def unpacks(self) -> bool:
-        """Whether what comes out differs from what came in, so that the headers about its form no longer hold."""
+        """True if the unpacked body differs from the received one, so that headers about its form do not apply."""
         return self._unpack is not None
 
     def take(self, data: bytes) -> Iterator[bytes]:
-        """Yields what a piece of the body unpacks to.
+        """Yields the unpacked pieces of `data`.
 
-        Raises: AnswerWithheld; zlib.error for what is not packed as the headers say.
+        Raises: AnswerWithheld; zlib.error if the body is not packed as the headers state.
         """
         if self._encoding not in _KNOWN:
             self._end(f"is encoded as {self._encoding[:40]!r}, which is not unpacked here", "answer_encoding")
@@ -207,14 +209,14 @@ _KNOWN = frozenset({"identity", "gzip", "x-gzip", "deflate"})
 
 
 class _Unpacker:
-    """zlib, a bounded piece at a time. A deflate body may come with or without zlib's own header."""
+    """Unpacks with zlib, in pieces of limited size. A deflate body can come with or without zlib's header."""
 
     def __init__(self, window: int) -> None:
         self._zlib = zlib.decompressobj(window)
         self._may_be_raw = window == zlib.MAX_WBITS
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Yields what `data` unpacks to."""
+        """Yields the unpacked pieces of `data`."""
         while data:
             try:
                 piece = self._zlib.decompress(data, _PIECE_BYTES)
@@ -236,14 +238,14 @@ def _unpacker(encoding: str) -> _Unpacker | None:
 
 
 class _Events:
-    """The size of the server-sent event that is under way."""
+    """Tracks the size of the current server-sent event."""
 
     def __init__(self) -> None:
         self._bytes = self._lines = 0
         self._last = b""
 
     def is_too_large(self, piece: bytes, limit: int) -> bool:
-        """Counts a piece of the stream."""
+        """Counts a piece of the stream and returns whether the current event exceeds a limit."""
         seen = self._last + piece
         end = max(seen.rfind(mark) + len(mark) if mark in seen else 0 for mark in (b"\n\n", b"\r\r", b"\r\n\r\n"))
         if end > len(self._last):  # an event ends in this piece
@@ -256,20 +258,20 @@ class _Events:
 
 
 def seconds_left(deadline: float | None) -> float | None:
-    """Until the deadline; None if there is none."""
+    """Returns the seconds until the deadline; None if there is none."""
     return None if deadline is None else deadline - time.monotonic()
 
 
-# --- Connecting: a name is resolved once, each of its addresses is checked, and the connection goes to one of them.
-# It sits below TLS, so a certificate is still checked against the name of the URL.
+# --- Connecting. A name is resolved once, each of its addresses is checked, and the connection uses one of them. These
+# checks are below TLS, so a certificate is still checked against the URL's host name.
 
 Stream = TypeVar("Stream")
 MOST_ADDRESSES = 6
-"""Of one name that are tried, each in its share of the time."""
+"""The number of addresses of one name that are tried, each with an equal share of the time."""
 
 
 def host_of(host: str) -> str:
-    """The canonical form.
+    """Returns the canonical form of a host.
 
     Raises: EgressRefused.
     """
@@ -280,7 +282,7 @@ def host_of(host: str) -> str:
 
 
 def is_literal(host: str) -> bool:
-    """Whether there is nothing to resolve."""
+    """Returns whether the host is an IP address, so that nothing needs to be resolved."""
     try:
         ip_address(host)
     except ValueError:
@@ -289,7 +291,7 @@ def is_literal(host: str) -> bool:
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """The addresses of a name, each once.
+    """Returns the addresses of a name without duplicates.
 
     Raises: OSError.
     """
@@ -298,7 +300,7 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 def resolve_blocking(host: str, port: int) -> list[str]:
-    """The same in a thread that waits.
+    """Returns the addresses of a name without duplicates; blocks the thread.
 
     Raises: OSError.
     """
@@ -314,8 +316,8 @@ async def connected(
     connect: Callable[[str, float | None], Awaitable[Stream]],
     failures: tuple[type[Exception], type[Exception]],
 ) -> Stream:
-    """Connects to a checked address of `host`, the next one if the first does not answer. `failures` are the library's
-    own exceptions for no connection and for no time.
+    """Connects to a checked address of `host`, and tries the next one if an address fails. `failures` are the library's
+    exceptions for a failed connection and for a timeout.
 
     Raises: EgressRefused; `failures`.
     """
@@ -341,5 +343,5 @@ async def connected(
 
 
 def share(until: float | None, among: int) -> float | None:
-    """The part of the time that is left for one of `among` tries."""
+    """Returns the time for the next of `among` attempts, an equal share of what is left."""
     return None if until is None else max(until - time.monotonic(), 0.0) / among

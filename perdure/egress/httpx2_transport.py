@@ -13,7 +13,7 @@ from perdure.core.egress import Outbound
 from perdure.egress.exchange import UNPACKED, Meter, OutOfTime, connected, current_call, seconds_left, way_out
 
 _FAILURES = (httpcore2.ConnectError, httpcore2.ConnectTimeout)
-# No connection is used twice: see new_client in httpx_transport.py.
+# Each connection is used once: see new_client in httpx_transport.py.
 _LIMITS = httpx2.Limits(max_connections=100, max_keepalive_connections=0)
 _CONTEXT = lru_cache(maxsize=1)(httpx2.create_ssl_context)
 

@@ -1,4 +1,4 @@
-"""The transports for httpx: one for event loops, one for threads that wait."""
+"""Transports for httpx: one for event loops, one for blocking threads."""
 
 import asyncio
 import importlib
@@ -37,10 +37,10 @@ NO_REUSE = httpx.Limits(max_connections=100, max_keepalive_connections=0)
 
 
 def new_client(outbound: Outbound, **given: Any) -> httpx.AsyncClient:
-    """A client that sends through a transport of ours and uses no connection twice.
+    """Returns a client that sends through `Transport` and uses each connection once.
 
-    A kept connection that the target closes at the moment of the next request looks like a request that was lost on
-    the way, and would make an opaque call's outcome unknown for nothing.
+    If a target closes a kept connection at the moment of the next request, the request looks lost on the way. The
+    outcome of an opaque call would be unknown without need.
     """
     return httpx.AsyncClient(transport=Transport(outbound, limits=NO_REUSE), trust_env=False, **given)
 
@@ -100,13 +100,13 @@ class Transport(httpx.AsyncBaseTransport):
 
 
 class BlockingTransport(httpx.BaseTransport):
-    """The same for a thread that waits. Its deadline is looked at between the pieces of an answer, for each of which
-    the client's own time-out holds."""
+    """Sends requests from a blocking thread. The deadline is checked between the pieces of an answer; the client's own
+    timeout limits each piece."""
 
     def __init__(
         self, outbound: Outbound, *, verify: ssl.SSLContext | None = None, seconds: float | None = None
     ) -> None:
-        """`seconds` bound an exchange that has no deadline of its own."""
+        """`seconds` limits an exchange without its own deadline."""
         self._outbound, self._seconds = outbound, seconds
         context = verify or _trusted()
         self._direct = httpx.HTTPTransport(verify=context, limits=_LIMITS)
@@ -242,7 +242,7 @@ class _BlockingBody(httpx.SyncByteStream):
 
 @lru_cache(maxsize=1)
 def _trusted() -> ssl.SSLContext:
-    """The certificates that are trusted, read once: 20 ms."""
+    """Returns the trusted certificates, read once: 20 ms."""
     return httpx.create_ssl_context()
 
 
@@ -264,25 +264,25 @@ def _metered(
     return httpx.Response(response.status_code, headers=headers, stream=body, extensions=response.extensions)
 
 
-# --- LiteLLM's HTTP clients over the transports of this package, whichever provider a model has.
-# LiteLLM (1.106) makes its clients in three places: `AsyncHTTPHandler` and `HTTPHandler`, which most providers use, and
-# the clients that it hands to the OpenAI SDK. The first and the last take their transport from
-# `AsyncHTTPHandler.create_async_transport`; the synchronous ones are replaced here. A client that is given a transport
-# reads no proxy variables. `aiohttp_openai/` models use a session of their own and are refused.
+# --- LiteLLM's HTTP clients over the transports of this package, for every provider. LiteLLM (1.106) creates its
+# clients in three places: `AsyncHTTPHandler` and `HTTPHandler`, which most providers use, and the clients for the
+# OpenAI SDK. The first and the last take their transport from `AsyncHTTPHandler.create_async_transport`; the
+# synchronous ones are replaced here. A client with a given transport reads no proxy variables. `aiohttp_openai/` models
+# use a separate session and are rejected.
 
 UNGUARDED = ("aiohttp_openai/",)
-"""What the names of models begin with whose requests take another way out."""
+"""Prefixes of models whose requests would bypass these transports."""
 BLOCKING_SECONDS = 60.0
-"""For one exchange of a thread that waits, such as that of embeddings; each read has LiteLLM's own time-out."""
+"""Time limit of one exchange from a blocking thread, such as an embedding. Each read also has LiteLLM's own timeout."""
 _RULES = "perdure_outbound"
 _HANDLERS = "litellm.llms.custom_httpx.http_handler"
 
 
 def guard(litellm: Any, outbound: Outbound) -> None:
-    """Makes every client that LiteLLM creates from now on send under the rules of `outbound`; it has one set of rules
-    in a process, the last one.
+    """Applies the rules of `outbound` to every client that LiteLLM creates afterwards. A process has one set of rules
+    for LiteLLM, the last one.
 
-    Raises: RuntimeError if this LiteLLM makes its clients in another way.
+    Raises: RuntimeError if this version of LiteLLM creates its clients in another way.
     """
     before = getattr(litellm, _RULES, None)
     if before == outbound:
@@ -302,7 +302,7 @@ def guard(litellm: Any, outbound: Outbound) -> None:
         return BlockingTransport(outbound, seconds=BLOCKING_SECONDS)
 
     litellm.disable_aiohttp_transport = True
-    litellm.force_ipv4 = False  # it mounts the proxies of the environment
+    litellm.force_ipv4 = False  # it would mount the proxies of the environment
     handlers.AsyncHTTPHandler.create_async_transport = staticmethod(made)
     handlers.AsyncHTTPHandler._create_async_transport = staticmethod(made)
     handlers.HTTPHandler._create_sync_transport = made_blocking
@@ -314,7 +314,7 @@ def guard(litellm: Any, outbound: Outbound) -> None:
 
 
 def _context(given: ssl.SSLContext | None, verified: bool | None) -> ssl.SSLContext | None:
-    """LiteLLM's own settings of certificates, if the operator has made any."""
+    """Returns LiteLLM's own certificate settings, if the operator has set any."""
     if given is not None or verified is not False:
         return given
     return httpx.create_ssl_context(verify=False)

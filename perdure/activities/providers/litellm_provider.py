@@ -1,9 +1,9 @@
-"""Every real model, through LiteLLM. Beside it only perdure/embedding/embedder.py imports that: 5 s and 200 MB
-(measured).
+"""Provider for all real models, through LiteLLM. Only this module and perdure/embedding/embedder.py import LiteLLM: it
+takes 5 s and 200 MB (measured).
 
-LiteLLM's habits that matter here (1.106, each tried): it makes up the finish reason `stop` where the stream just
-ended; it drops refusals and contents of a wrong type; it wraps what breaks a running stream; it keeps the headers of
-an error aside. Its retries, fall-backs, callbacks and network look-ups are off: one call here is one request.
+Relevant behavior of LiteLLM (1.106, each tested): it invents the finish reason `stop` if the stream just ended. It
+drops refusals and contents of a wrong type. It wraps errors of a running stream. It stores the headers of an error
+separately. Its retries, fallbacks, callbacks and network lookups are off: one call here is one request.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 from pydantic import JsonValue
 
-# Before the import: no fetch of price lists, and no reading of .env, which is for perdure/settings.py alone.
+# Set before the import: no download of price lists, and no reading of .env, which only perdure/settings.py reads.
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 os.environ["LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS"] = "True"
 os.environ["LITELLM_MODE"] = "PRODUCTION"
@@ -49,7 +49,7 @@ from perdure.egress import Call, calling
 from perdure.egress.httpx_transport import UNGUARDED, guard
 
 litellm.suppress_debug_info = True
-litellm.disable_aiohttp_transport = True  # one HTTP client, whose exceptions the boundary knows
+litellm.disable_aiohttp_transport = True  # one HTTP client, whose exceptions `provider_error` knows
 logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)  # its log lines may quote the payload
 
 LOG = structlog.get_logger(__name__)
@@ -70,36 +70,38 @@ OWNED = frozenset(
         "fallbacks",
     }
 )
-"""What an agent's parameters may not set: they would make a second owner of retries, another answer or another way
-out."""
+"""Parameters that agents must not set. They would add a second layer of retries, another form of answer, or a way
+around the egress rules."""
 
 
 NOTHING_NAMED = Outbound()
 _STREAM_ANSWERS = 4
-"""A streamed answer may have so many times the bytes of one that is not: each token comes in an event of 300 bytes."""
+"""A streamed answer can have this many times the bytes of another one: each token arrives in an event of 300 bytes."""
 
 _FAILURE_BYTES = 64 * 1024
-"""Of the body of an error: LiteLLM searches it many times over."""
+"""Limit of an error's body, because LiteLLM searches it many times."""
 
 
 class LiteLLMProvider:
-    """A provider for every model that LiteLLM knows; make it before the event loop has to answer.
+    """A provider for every model that LiteLLM knows. Create it before the event loop serves requests, because it
+    blocks.
 
-    Its requests go out under the rules of `outbound`, and to the `api_base` of an agent's own file.
+    Its requests follow the rules of `outbound`, and can also go to the `api_base` in an agent's own file.
     """
 
     def __init__(self, outbound: Outbound = NOTHING_NAMED) -> None:
         guard(litellm, outbound)
         self._stream_bytes = _STREAM_ANSWERS * outbound.answer_bytes
         self._unpriced: set[str] = set()
-        # What LiteLLM would load in its first call, holding the event loop for 1.5 s (measured).
+        # LiteLLM would load these in its first call and block the event loop for 1.5 s (measured).
         importlib.import_module("openai.resources.chat")
         litellm.token_counter(model="gpt-4o", text="warm")
 
     def most(self, request: ProviderRequest) -> Bound:
-        """By LiteLLM's table, of a request that hits no cache and of which all is written to one, where that is dearer.
+        """Returns the upper bound by LiteLLM's table. The request is assumed to read nothing from a cache, and to be
+        written to one if that costs more.
 
-        Read from the table itself: LiteLLM's own look-ups ask some vendors over the network.
+        The table is read directly, because LiteLLM's own lookups query some vendors over the network.
         """
         card = _card(request.model)
         said = most_output_tokens(_params(request), card.get("max_output_tokens") or card.get("max_tokens"))
@@ -114,7 +116,7 @@ class LiteLLMProvider:
         return Bound(asked + said, microusd(max(plain[0], written) + plain[1]))
 
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
-        """One request to the provider; see the protocol for what it promises."""
+        """Sends one request to the provider and streams its answer, as `Provider` describes."""
         draft = Draft(most_tokens=request.most_tokens)
         deadline = asyncio.get_running_loop().time() + request.timeout_seconds
         response: Any = None
@@ -128,7 +130,7 @@ class LiteLLMProvider:
             chunks = aiter(response)
             while True:
                 async with asyncio.timeout_at(deadline):
-                    with calling(call):  # some vendors' requests are sent only now
+                    with calling(call):  # some vendors' requests are only sent here
                         chunk = await anext(chunks, None)
                 if chunk is None:
                     break
@@ -139,13 +141,13 @@ class LiteLLMProvider:
             LOG.debug("model_call_failed", model=request.model, code=ours.code, vendor_says=str(error)[:500])
             if ours.code == CONTENT_REFUSED:
                 yield TextDelta(REFUSAL_TEXT)
-                usage = self._usage(request, draft) if draft.model else Usage()  # refused unread: not billed
+                usage = self._usage(request, draft) if draft.model else Usage()  # not read, not billed
                 yield Complete((), usage, "content_filter", draft.model or request.model)
                 return
             if isinstance(error, PerdureError) or _finish_reason(response) is None:
                 ours.details["output_tokens"] = draft.estimated_tokens()
                 raise ours from error
-            # The answer is whole, only its usage or its farewell was unreadable: asking again would pay twice.
+            # The answer is complete; only its usage or its end was unreadable. A retry would be billed twice.
             LOG.warning("model_end_unreadable", model=request.model, code=ours.code)
         finally:
             if response is not None:
@@ -155,20 +157,20 @@ class LiteLLMProvider:
             yield last
 
     async def aclose(self) -> None:
-        """Close the connections that LiteLLM keeps; the provider can be used again."""
+        """Closes LiteLLM's connections. The provider can be used again."""
         vendor: Any = litellm  # these two have no types
         await vendor.close_litellm_async_clients()
         vendor.in_memory_llm_clients_cache.flush_cache()
 
     def _usage(self, request: ProviderRequest, draft: Draft) -> Usage:
-        """Tokens as reported where that can be believed, and their cost by LiteLLM's table."""
+        """Returns the reported tokens if they are plausible, and their cost by LiteLLM's table."""
         asked = tokens_of_request(request)
         usage = believable(draft.reported_usage, asked, draft.estimated_tokens())
         written = cache_written(draft.reported_usage, usage)
         return usage.model_copy(update={"cost_microusd": self.cost_microusd(request.model, usage, written)})
 
     def cost_microusd(self, model: str, usage: Usage, cache_written_tokens: int = 0) -> int:
-        """By LiteLLM's table; a model without a price is told of once."""
+        """Returns the cost by LiteLLM's table. A model without a price costs 0 and is logged once."""
         try:
             parts = litellm.cost_per_token(
                 model=model,
@@ -186,15 +188,15 @@ class LiteLLMProvider:
 
 
 class _Checked:
-    """A vendor's stream before LiteLLM reads it: refusals become text, contents of a wrong type an error.
+    """Wraps a vendor's stream before LiteLLM reads it. Refusals become text; contents of a wrong type become an error.
 
-    What has arrived already comes without a pause, at some 0.6 ms of CPU a chunk, and LiteLLM asks on by itself after
-    a chunk that says nothing: so each one lets the other calls of this process and their heartbeats run.
+    Chunks that have already arrived are read without a pause, at about 0.6 ms of CPU each. After an empty chunk,
+    LiteLLM reads the next one by itself. So each chunk yields to the other calls of this process and their heartbeats.
     """
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
-        aiter(raw)  # Anthropic's has nothing to read from until it was asked for this
+        aiter(raw)  # Anthropic's stream cannot be read before this call
 
     def __aiter__(self) -> "_Checked":
         return self
@@ -218,17 +220,18 @@ class _Checked:
 
 
 def _card(model: str) -> Mapping[str, Any]:
-    """The model's row of LiteLLM's table, which names some models with their provider and some without; else empty."""
+    """Returns the model's row in LiteLLM's table, or an empty mapping. The table names some models with their provider
+    and some without."""
     try:
         bare, provider, _, _ = litellm.get_llm_provider(model)
-    except Exception:  # of a model whose provider nobody knows; its call will say so
+    except Exception:  # the provider is unknown; the model's call will report it
         return {}
     table: Mapping[str, Mapping[str, Any]] = litellm.model_cost
     return table.get(model) or table.get(f"{provider}/{bare}") or table.get(bare) or {}
 
 
 def _output(request: ProviderRequest) -> dict[str, Any]:
-    """What makes the model answer with an object, by a schema or by a function that it must call."""
+    """Returns the parameters for structured output: a schema, or a function that the model must call."""
     wanted = request.output
     if wanted is None:
         return {}
@@ -239,27 +242,28 @@ def _output(request: ProviderRequest) -> dict[str, Any]:
 
 
 def _params(request: ProviderRequest) -> dict[str, JsonValue]:
-    """The agent's parameters, with what asks for thinking where the model can or was told to."""
+    """Returns the agent's parameters. If the model supports reasoning, or the agent sets it, the parameters for it are
+    added."""
     can_think = _card(request.model).get("supports_reasoning") is True
     return with_thinking(request.model, request.params, request.messages, request.reasoning, can_think=can_think)
 
 
 def _named(request: ProviderRequest) -> tuple[Named, ...]:
-    """The hosts that the agent's own file names; nothing that a model has said is among the parameters."""
+    """Returns the hosts that the agent's own file names. No text of a model is among the parameters."""
     written = (request.params.get("api_base"), request.params.get("base_url"))
     found = (named_by_url(url, by_operator=False) for url in written if isinstance(url, str))
     return tuple(each for each in found if each is not None)
 
 
 def _finish_reason(response: Any) -> object:
-    """The provider's own finish reason, None where it sent none."""
+    """Returns the provider's own finish reason; None if it sent none."""
     return getattr(response, "received_finish_reason", None) or getattr(response, "intermittent_finish_reason", None)
 
 
 def _arguments(request: ProviderRequest) -> dict[str, Any]:
-    """The one call to LiteLLM.
+    """Returns the arguments of the call to LiteLLM.
 
-    Raises: UpstreamRejected (model_setup) where the agent's parameters set what is ours or its model is unknown.
+    Raises: UpstreamRejected (model_setup) if the agent's parameters set a reserved one or its model is unknown.
     """
     owned = sorted(OWNED & request.params.keys())
     if owned:
@@ -270,7 +274,7 @@ def _arguments(request: ProviderRequest) -> dict[str, Any]:
         )
     try:
         litellm.get_llm_provider(request.model)
-    except Exception as error:  # else LiteLLM calls it a bad request, as if a provider had refused something
+    except Exception as error:  # otherwise LiteLLM reports a bad request, as if a provider had rejected it
         raise UpstreamRejected("model_setup", "No provider is known for this model; write openai/gpt-4o.") from error
     headers: Mapping[str, JsonValue] = {}
     given = request.params.get("extra_headers")
@@ -281,14 +285,14 @@ def _arguments(request: ProviderRequest) -> dict[str, Any]:
     return {
         **_params(request),
         "model": request.model,
-        "messages": copy.deepcopy(list(request.messages)),  # LiteLLM edits what it is given
+        "messages": copy.deepcopy(list(request.messages)),  # LiteLLM edits its arguments
         **({"tools": copy.deepcopy(list(request.tools))} if request.tools else {}),
         **_output(request),
         "stream": True,
         "stream_options": {"include_usage": True},
-        "timeout": request.timeout_seconds + 5,  # never before our own deadline
+        "timeout": request.timeout_seconds + 5,  # never before the deadline of `stream`
         "num_retries": 0,
         "max_retries": 0,
         "extra_headers": dict(headers),
-        "_skip_mcp_handler": True,  # else every call with tools imports the mcp package, which is not here
+        "_skip_mcp_handler": True,  # otherwise every call with tools imports the mcp package, which is not installed
     }

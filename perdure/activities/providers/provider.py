@@ -1,12 +1,12 @@
-"""A model behind one method: `stream`. What every provider promises, and the values that cross.
+"""The interface of a model, `stream`, with the values that it takes and returns. Every provider keeps these promises:
 
-- A good stream ends in exactly one `Complete`, the last chunk. What has no `Complete` is not an answer, however much
-  text came before.
-- What goes wrong is raised as one of our error families (perdure/contracts/errors.py), never as a vendor's exception.
-- An error that comes in the middle of an answer names in its details how many `output_tokens` had come, about.
-- One call of `stream` is at most one request: nobody below Temporal retries.
-- Text can be stored: no NUL, no lone surrogates.
-- Closing the generator (`contextlib.aclosing`) or cancelling the task ends the request at once.
+- A complete stream ends in exactly one `Complete`, its last chunk. A stream without `Complete` is not an answer,
+  however much text it contained.
+- Errors are raised as one of Perdure's error families (perdure/contracts/errors.py), never as a vendor's exception.
+- An error in the middle of an answer contains the estimated number of received `output_tokens` in its details.
+- One call of `stream` sends at most one request; only Temporal retries.
+- Text can be stored: it contains no NUL and no lone surrogates.
+- Closing the generator (`contextlib.aclosing`) or cancelling the task ends the request immediately.
 """
 
 import json
@@ -35,21 +35,21 @@ class ProviderRequest:
     model: str
     """`scripted`, or a LiteLLM name such as `openai/gpt-4o`."""
     messages: tuple[dict[str, JsonValue], ...]
-    """In OpenAI's shape."""
+    """Messages in OpenAI's format."""
     tools: tuple[dict[str, JsonValue], ...] = ()
     """OpenAI function schemas: {"type": "function", "function": {...}}."""
     params: Mapping[str, JsonValue] = field(default_factory=dict)
-    """Temperature and the like, and `api_base` and `api_key`, which the caller has resolved."""
+    """Parameters such as temperature, and `api_base` and `api_key`, which the caller has resolved."""
     timeout_seconds: float = 120.0
-    """Of the whole call, first byte to last (S2-29)."""
+    """Limit of the whole call, from the request to the last byte."""
     idempotency_key: str = ""
-    """Sent as `Idempotency-Key` to whoever honours it."""
+    """Sent as the `Idempotency-Key` header, for providers that support it."""
     output: OutputAsk | None = None
-    """The object to answer with; the tools are then none but this."""
+    """The object that the model must answer with. Its function is then the only tool."""
     reasoning: Reasoning | None = None
-    """How long it may think; perdure/core/agents/models.py says what that comes to."""
+    """The reasoning effort; perdure/core/agents/models.py maps it to parameters."""
     most_tokens: int | None = None
-    """About so many may be said, thought and asked of tools together; an answer that goes on is broken off."""
+    """Approximate limit of text, thinking and tool calls together; a longer answer is interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +68,24 @@ class ThinkingDelta:
 
 @dataclass(frozen=True, slots=True)
 class DraftCall:
-    """A tool call as the model wrote it; nothing in it has been checked."""
+    """A tool call as the model wrote it, not validated."""
 
     provider_id: str
-    """The provider's own id, unique within the answer: a missing or repeated one has been made up."""
+    """The provider's id, unique within the answer. A missing or repeated id has been replaced."""
     name: str
     raw_arguments: str
-    """Meant to be JSON. It may be deeply nested: a parser must expect RecursionError."""
+    """Expected to be JSON. It can be deeply nested: parsers must handle RecursionError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """The end of a good stream."""
+    """The end of a complete stream."""
 
     tool_calls: tuple[DraftCall, ...]
     usage: Usage
     finish_reason: FinishReason
     model: str
-    """The model as the provider names it."""
+    """The model's name in the provider's answer."""
 
 
 Chunk = TextDelta | ThinkingDelta | Complete
@@ -95,30 +95,33 @@ class Provider(Protocol):
     """A model that streams."""
 
     def most(self, request: ProviderRequest) -> Bound:
-        """The most that `request` can use: what its call holds of a day's budgets while it runs. Asks nobody."""
+        """Returns the most that `request` can use. The call reserves this amount of the daily budgets while it runs.
+        Sends no request."""
         ...
 
     def cost_microusd(self, model: str, usage: Usage) -> int:
-        """What so much of `model` costs, of an answer that broke off too; 0 where nobody knows its price."""
+        """Returns the price of this usage of `model`, also for an answer that was interrupted; 0 if the price is
+        unknown."""
         ...
 
     def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
-        """The chunks of one answer.
+        """Streams the chunks of one answer.
 
         Raises: UpstreamUnavailable (model_unavailable, model_timeout, model_rate_limited, model_overloaded,
         model_unreadable, model_cut_off, model_empty_answer), UpstreamRejected (context_overflow, model_auth,
-        model_billing, model_bad_request, model_not_found, model_setup, output_limit, answer_too_large),
-        LimitReached (model_budget, answer_over_budget), InvariantBroken (bad_script, unexpected_error).
+        model_billing, model_bad_request, model_not_found, model_setup, output_limit, answer_too_large), LimitReached
+        (model_budget, answer_over_budget), InvariantBroken (bad_script, unexpected_error).
         """
         ...
 
 
-# --- An answer while it is being streamed: pieces in, deltas out, and at the end a judgement whether it is one.
-# Reads a vendor's chunks by attribute, so that it needs no vendor. Nothing half is let through: a missing or unknown
-# finish reason, promised calls that did not come, a call without a name, arguments cut at the output limit.
+# --- An answer while it is streamed: chunks in, deltas out, and a check at the end that the answer is complete. A
+# vendor's chunks are read by attribute, so that no vendor's package is needed. Incomplete answers are rejected: a
+# missing or unknown finish reason, announced calls that did not arrive, a call without a name, arguments cut at the
+# output limit.
 
 ANSWER_LIMIT_CHARACTERS = 2_000_000
-"""Text, thinking and arguments of one answer together; about 500,000 tokens, beyond any model's output."""
+"""Limit of text, thinking and arguments of one answer together; about 500,000 tokens, more than any model's output."""
 
 REFUSAL_TEXT = "The model's provider declined to answer this under its content policy."
 
@@ -132,11 +135,13 @@ FINISH_REASONS: dict[str, FinishReason] = {
     ),
     **dict.fromkeys(("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "LANGUAGE"), "content_filter"),
 }
-"""The reasons that end a whole answer. LiteLLM turns all others, `error` and `network_error` too, into `stop`."""
+"""The finish reasons of a complete answer. LiteLLM turns all others, including `error` and `network_error`, into
+`stop`."""
 
 
 def unreadable(what: str) -> UpstreamUnavailable:
-    """The error of an answer that cannot be understood; `what` is our own sentence."""
+    """Returns the error for an answer that cannot be understood. `what` describes the reason and never quotes the
+    provider."""
     return UpstreamUnavailable("model_unreadable", f"The provider sent something that is not an answer: {what}.")
 
 
@@ -149,24 +154,24 @@ class _OpenCall:
 
 @dataclass(slots=True)
 class Draft:
-    """What has come so far of one answer."""
+    """The part of one answer that has been received so far."""
 
     most_tokens: int | None = None
-    """Of the whole answer; None where only the limit of any answer holds."""
+    """Limit of the whole answer; None if only `ANSWER_LIMIT_CHARACTERS` applies."""
     model: str = ""
     text_characters: int = 0
     reported_usage: object = None
     """The vendor's last usage object."""
     _calls: list[_OpenCall] = field(default_factory=list)
     _place: dict[int, int] = field(default_factory=dict)
-    """The wire's index of a call, to its place in `_calls`."""
+    """Maps the provider's index of a call to its position in `_calls`."""
     _characters: int = 0
 
     def take(self, chunk: Any) -> Iterator[TextDelta | ThinkingDelta]:
-        """The deltas in one chunk of the OpenAI form.
+        """Yields the deltas of one chunk in OpenAI's format.
 
-        Raises: UpstreamUnavailable where the chunk has a wrong shape; UpstreamRejected past the limit of any answer,
-        LimitReached past this one's.
+        Raises: UpstreamUnavailable if the chunk has a wrong shape; UpstreamRejected beyond the limit of every answer;
+        LimitReached beyond `most_tokens`.
         """
         self.model = self.model or str(getattr(chunk, "model", None) or "")
         self.reported_usage = getattr(chunk, "usage", None) or self.reported_usage
@@ -203,7 +208,8 @@ class Draft:
         return clean(value)
 
     def _take_call(self, delta: Any) -> None:
-        """Add a piece of a call. A new id and a name on a known index is another call: some servers send only 0."""
+        """Adds a piece of a call. A new id and name on a known index starts another call, because some servers send
+        only index 0."""
         function = getattr(delta, "function", None)
         if function is None:
             raise unreadable("a tool call without a function")
@@ -220,20 +226,20 @@ class Draft:
         call.arguments.append(arguments)
 
     def estimated_tokens(self) -> int:
-        """About how many tokens have come: text, thinking and calls."""
+        """Returns the estimated tokens received: text, thinking and calls."""
         return -(-self._characters // CHARACTERS_A_TOKEN)
 
     def close(self, finish_reason: object, usage: Usage) -> Iterator[Chunk]:
-        """The last chunks of a good answer; `finish_reason` is the provider's own word, not a made-up one.
+        """Yields the last chunks of a complete answer. `finish_reason` is the provider's own value, not LiteLLM's.
 
-        Raises: UpstreamUnavailable where the answer is not whole; UpstreamRejected where it ran into its limit.
+        Raises: UpstreamUnavailable if the answer is incomplete; UpstreamRejected if it reached its output limit.
         """
         if not isinstance(finish_reason, str):
             raise UpstreamUnavailable("model_cut_off", "The provider's stream ended before its answer did.")
         reason = FINISH_REASONS.get(finish_reason)
         if reason is None:
             raise unreadable("a finish reason that nobody defined")
-        if reason == "content_filter":  # calls of an answer that was stopped are not to be trusted
+        if reason == "content_filter":  # calls of an answer that was stopped are not trusted
             if not self.text_characters:
                 yield TextDelta(REFUSAL_TEXT)
             yield Complete((), usage, reason, self.model)
@@ -259,22 +265,22 @@ class Draft:
         return tuple(drafts)
 
 
-# --- What a call used: the provider's numbers where they can be believed, else an estimate; cost in micro-dollars.
+# --- Usage of a call: the provider's numbers if they are plausible, otherwise an estimate. Costs are in micro-dollars.
 
 MOST_TOKENS = 1_000_000_000
-"""A report above this is not believed."""
+"""Numbers above this are not plausible."""
 
 
 def tokens_of_request(request: ProviderRequest) -> int:
-    """About how many tokens a request is, by its JSON: what was said, the tools, the schema of the answer."""
+    """Returns the estimated tokens of a request from its JSON: messages, tools and the schema of the answer."""
     return estimated_tokens(_json(request))
 
 
 def most_input_tokens(request: ProviderRequest) -> int:
-    """No fewer tokens than any vendor counts for a request: its bytes.
+    """Returns an upper bound of the tokens that any vendor counts for a request: its bytes.
 
-    A token stands for a byte at least, and the keys of the JSON for what a vendor puts around a message. An estimate
-    of four characters a token is exceeded threefold by Chinese or by numbers; this is not.
+    A token is at least one byte, and the keys of the JSON cover what a vendor adds around a message. Chinese text or
+    numbers exceed an estimate of four characters a token threefold, but never this bound.
     """
     return len(_json(request).encode("utf-8", "replace"))
 
@@ -286,7 +292,7 @@ def _json(request: ProviderRequest) -> str:
 
 
 def most_output_tokens(params: Mapping[str, JsonValue], of_model: int | None) -> int | None:
-    """What the agent lets an answer have, else what the model can say; None where neither is known."""
+    """Returns the agent's limit of an answer, else the model's own limit; None if neither is known."""
     asked = [params.get(name) for name in ("max_completion_tokens", "max_tokens")]
     most = next((each for each in asked if isinstance(each, int) and not isinstance(each, bool)), of_model)
     answers = params.get("n")
@@ -294,14 +300,16 @@ def most_output_tokens(params: Mapping[str, JsonValue], of_model: int | None) ->
 
 
 def microusd(dollars: float) -> int:
-    """Dollars as whole micro-dollars, rounded up, so that a budget is never reached late; nonsense is zero."""
+    """Returns dollars as whole micro-dollars, rounded up, so that a budget is never reached late. Invalid numbers
+    return 0."""
     if not math.isfinite(dollars) or dollars <= 0:
         return 0
     return math.ceil(round(dollars * 1_000_000, 6))
 
 
 def believable(reported: Any, input_estimate: int, output_estimate: int) -> Usage:
-    """`reported`, an object of the OpenAI form, with every number that cannot be true replaced by its estimate."""
+    """Returns the usage of `reported`, an object in OpenAI's format. Every implausible number is replaced by its
+    estimate."""
     input_tokens = _count(getattr(reported, "prompt_tokens", None), input_estimate)
     cached = _count(getattr(getattr(reported, "prompt_tokens_details", None), "cached_tokens", None), 0)
     said = _count(getattr(reported, "completion_tokens", None), output_estimate)
@@ -315,15 +323,15 @@ def believable(reported: Any, input_estimate: int, output_estimate: int) -> Usag
 
 
 def cache_written(reported: Any, usage: Usage) -> int:
-    """Tokens of the request that its vendor wrote to a cache, which cost more than others (Anthropic's: a quarter); no
-    more than it counted and did not read from there."""
+    """Returns the tokens of the request that the vendor wrote to a cache, which cost more than others (Anthropic: a
+    quarter more). The result never exceeds the input tokens that were not read from the cache."""
     return min(
         _count(getattr(reported, "cache_creation_input_tokens", None), 0), usage.input_tokens - usage.cached_tokens
     )
 
 
 def _count(value: object, estimate: int) -> int:
-    """`value` where it can be a count; zero cannot, where there was something to count."""
+    """Returns `value` if it is a plausible count. Zero is not plausible if the estimate is above zero."""
     if isinstance(value, bool) or not isinstance(value, int):
         return estimate
     return value if min(estimate, 1) <= value <= MOST_TOKENS else estimate

@@ -1,7 +1,7 @@
-"""Which provider stands behind an agent's model, and its parameters with credentials resolved.
+"""The providers of agents' models, and the models' parameters with secrets resolved.
 
-LiteLLM takes seconds and 200 MB to import, so it is imported by the worker that first meets a real model, in a
-thread: the event loop must go on beating.
+LiteLLM takes seconds and 200 MB to import. The worker that first needs a real model imports it on a thread, because the
+event loop must continue to send heartbeats.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class Models:
         self._scripted: dict[str, Provider] = {}
 
     async def provider(self, agent: PublishedAgent, model: str = "") -> Provider:
-        """The provider of `model`, else of this agent's own; a script is read once a version.
+        """Returns the provider of `model`, else of this agent's own model. A script is read once per version.
 
         Raises: CallerError `bad_script`.
         """
@@ -49,15 +49,16 @@ class Models:
         return self._litellm
 
     async def ready(self, agent: PublishedAgent) -> None:
-        """Import what this agent's models need, once a process; it takes seconds, so hold nothing meanwhile."""
+        """Imports the packages of this agent's models, once per process. It takes seconds, so hold no lock or
+        transaction meanwhile."""
         for model in _real_models(agent):
             await self.provider(agent, model)
 
     async def preload(self, agents: Sequence[PublishedAgent]) -> None:
-        """Import what these agents' models need, before the worker serves: a first call must not wait for it.
+        """Imports the packages of these agents' models before the worker serves, so that the first call does not wait.
 
-        A day limit under which a model cannot be called, since nobody knows its price or bound, is said now and not
-        only by the turns that fail.
+        Logs a warning for a daily limit under which a model cannot be called, because its price or bound is unknown.
+        Otherwise only failing turns would show it.
         """
         for agent in agents:
             if is_ambiguous(agent.definition.reasoning):
@@ -73,7 +74,7 @@ class Models:
             _log.warning("day_limit_cannot_hold", agent=agent.definition.id, code=error.code, problem=error.message)
 
     def params(self, agent: PublishedAgent) -> Mapping[str, JsonValue]:
-        """The model's parameters; `api_key_secret` names a credential, which becomes `api_key` here."""
+        """Returns the model's parameters. `api_key_secret` names a secret, which becomes `api_key` here."""
         params = dict(agent.definition.model_params)
         name = params.pop("api_key_secret", None)
         if isinstance(name, str) and (key := self._secret_of(name)):
@@ -82,7 +83,7 @@ class Models:
 
 
 def _asking(agent: PublishedAgent, model: str) -> ProviderRequest:
-    """A request of the agent that says nothing yet."""
+    """Returns a request of the agent without messages."""
     return ProviderRequest(model, (), params=agent.definition.model_params, reasoning=agent.definition.reasoning)
 
 
@@ -97,17 +98,17 @@ def _import_litellm(outbound: Outbound) -> Provider:
     return LiteLLMProvider(outbound)
 
 
-# --- Which of several models plays for this server: the first that answers a word, in the order given (S4-53).
+# --- The choice of one of several models for this server: the first that answers, in the given order
 
 SECONDS = 20.0
-"""In which a model has to answer."""
+"""Time limit of each model's answer."""
 _SAID: dict[str, JsonValue] = {"role": "user", "content": "Answer with one word: ready."}
 
 
 async def first_that_answers(models: Sequence[str], provider: Provider, params: Mapping[str, JsonValue]) -> str:
-    """The first of `models` that answers.
+    """Returns the first of `models` that answers.
 
-    Raises: SystemExit, with why each of them did not.
+    Raises: SystemExit, with the reason for each model.
     """
     refused = []
     for model in models:

@@ -1,6 +1,6 @@
-"""Code blocks that nobody vouches for, run where they can harm nothing. See README.md.
+"""Runs untrusted code blocks in isolation. See README.md.
 
-What needs the extra `sandbox` is imported when a sandbox is opened, not here.
+Modules that need the extra `sandbox` are imported when a sandbox is opened, not here.
 """
 
 from perdure.activities.sandbox.protocol import (

@@ -1,7 +1,7 @@
-"""The check of a block when it is loaded: schemas, types, language; nothing of the block runs.
+"""Checks of a block when it is loaded: schemas, types and language. No code of the block runs.
 
-The block is checked twice: alone, where each flaw has its line, and called as its schemas will call it, where a flaw
-belongs to the line of its `def run`.
+The block is checked twice. Checked alone, each flaw has its line. Checked as its schemas will call it, a flaw has the
+line of its `def run`.
 """
 
 import json
@@ -24,7 +24,7 @@ _MOST_FLAWS = 20
 
 
 def schema_flaws(input_schema: Mapping[str, JsonValue], output_schema: Mapping[str, JsonValue]) -> tuple[Flaw, ...]:
-    """What is wrong with the schemas themselves."""
+    """Returns the flaws of the schemas themselves."""
     flaws = []
     for name, schema in (("input", input_schema), ("output", output_schema)):
         try:
@@ -50,7 +50,7 @@ def code_flaws(
     output_schema: Mapping[str, JsonValue],
     limits: Limits,
 ) -> tuple[Flaw, ...]:
-    """What is wrong with a block whose schemas are well; blocks the thread."""
+    """Returns the flaws of a block whose schemas are valid; blocks the thread."""
     if len(code) > MOST_CODE_CHARACTERS:
         return (Flaw(f"the block is longer than {MOST_CODE_CHARACTERS} characters"),)
     parameters = properties(input_schema)
@@ -69,7 +69,8 @@ def code_flaws(
 
 
 def _stubs(parameters: Mapping[str, tuple[str, bool]], output_schema: Mapping[str, JsonValue]) -> str:
-    """Declarations that stand beside the block: where it is stopped, what it is given, where its value goes."""
+    """Returns declarations for the type checker: the stop function, the inputs, and the function that takes the block's
+    value."""
     lines = [
         "from typing import Any",
         "def perdure_stop() -> None: ...",
@@ -89,7 +90,7 @@ class _Stopped(Exception):
 
 
 def _flaws(worker: Worker, code: str, stubs: str, limits: Limits) -> tuple[Flaw, ...]:
-    """What the type checker and the compiler say of a program that stops before it begins."""
+    """Returns the errors of the type checker and the compiler for a program that stops before its first line."""
     try:
         with worker.session(limits, stubs) as session:
             session.feed_run(
@@ -101,7 +102,7 @@ def _flaws(worker: Worker, code: str, stubs: str, limits: Limits) -> tuple[Flaw,
         return tuple(_typing_flaws(error.display()))
     except (MontySyntaxError, MontyRuntimeError) as error:
         line = next((frame.line for frame in reversed(error.traceback())), None)
-        if line == 1:  # the stop itself: nothing stands in its way
+        if line == 1:  # the stop itself: the block has no flaws
             return ()
         told = error.display("type-msg")[:MOST_MESSAGE_CHARACTERS]
         return (Flaw(told, None if line is None else line - 1),)
@@ -111,7 +112,7 @@ def _flaws(worker: Worker, code: str, stubs: str, limits: Limits) -> tuple[Flaw,
 
 
 def _typing_flaws(report: str) -> Iterator[Flaw]:
-    """The type checker's findings; its first line is not the block's."""
+    """Yields the type checker's findings. Their line numbers include the stop line, which is not part of the block."""
     for finding in json.loads(report)[:_MOST_FLAWS]:
         yield Flaw(str(finding["message"])[:MOST_MESSAGE_CHARACTERS], int(finding["location"]["row"]) - 1)
 
@@ -120,16 +121,16 @@ def _stop() -> NoReturn:
     raise _Stopped
 
 
-# --- JSON schemas as annotations, for the type checker: never narrower than the schema, so it refuses no good block.
-# An object is `dict[str, Any]` whatever it holds: a TypedDict could not be passed to a parameter that says `dict`,
-# which is what blocks say. What is inside is checked when it is there, by the schema itself.
+# --- JSON schemas as annotations for the type checker. An annotation is never narrower than the schema, so that no
+# valid block is rejected. Every object is `dict[str, Any]`: a TypedDict could not be passed to a parameter of type
+# `dict`, which blocks use. The contents are checked at run time by the schema.
 
 _SIMPLE = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 ANY = "Any"
 
 
 def annotation(schema: JsonValue) -> str:
-    """What a value of this schema is in Python; `Any` wherever the schema says more than a type can."""
+    """Returns the Python type for values of this schema, or `Any` if no type can express it."""
     if not isinstance(schema, Mapping) or "$ref" in schema:
         return ANY
     kinds = schema.get("type")
@@ -145,7 +146,7 @@ def annotation(schema: JsonValue) -> str:
 
 
 def properties(schema: Mapping[str, JsonValue]) -> dict[str, tuple[str, bool]]:
-    """Annotation of each property of an object's schema, and whether it must be there."""
+    """Returns the annotation of each property of an object's schema, and whether it is required."""
     listed, needed = schema.get("properties"), schema.get("required")
     if not isinstance(listed, dict):
         return {}

@@ -1,11 +1,11 @@
-"""The process that a worker runs in: bubblewrap, a system call filter, resource limits, and nothing to read.
+"""The jail of a worker process: bubblewrap, a system call filter and resource limits, and only the interpreter's files.
 
 Invariants:
-- The environment is emptied before bubblewrap starts, not only inside: bubblewrap's own would be readable from the
-  jail where /proc is there (`--clearenv` does not help), and /proc is not there either.
-- The jail holds the interpreter, its libraries and its loader, each file bound read-only, and nothing else.
-- What is inherited is closed: Python marks its own file descriptors, those that came from its parent it does not
-  (measured: a pipe of the shell was open in the jail).
+- The environment is emptied before bubblewrap starts, not only inside the jail. Otherwise the jail could read
+  bubblewrap's own environment if /proc existed (`--clearenv` does not help). /proc does not exist in the jail either.
+- The jail contains only the interpreter, its libraries and its loader, each bound read-only.
+- Inherited file descriptors are closed. Python marks its own, but not those from its parent (measured: a pipe of the
+  shell was open in the jail).
 """
 
 import errno
@@ -24,36 +24,36 @@ from perdure.activities.sandbox.protocol import MIB, Limits, SandboxUnavailable
 
 NOBODY = 65_534
 INSIDE = Path("/monty")
-"""Where the interpreter lies in the jail."""
+"""The interpreter's path in the jail."""
 _ADDRESS_SPACE_BYTES = 1_024 * MIB
-"""The interpreter reserves 180 MiB before it does anything."""
+"""The interpreter reserves 180 MiB at its start."""
 _BESIDE_HEAP_BYTES = 32 * MIB
-"""Measured: 17 MiB of it are the stacks of two threads, hardly touched."""
+"""Measured: 17 MiB of this are the stacks of two threads, which are hardly used."""
 
 
 class Jail:
-    """A launcher: a program that starts the interpreter, jailed, with the arguments that it is given.
+    """A program that starts the interpreter in a jail and passes its arguments on.
 
-    `demoted` gives up root before bubblewrap starts, so that the jail is nobody's outside as well.
+    `demoted` gives up root before bubblewrap starts, so that the jail is unprivileged outside as well.
     """
 
     def __init__(self, program: Path, ceiling: Limits, *, demoted: bool = False) -> None:
-        """Write the launcher.
+        """Writes the launcher.
 
-        Raises: SandboxUnavailable, where a program is missing or the processor is unknown.
+        Raises: SandboxUnavailable if a program is missing or the processor is unknown.
         """
         self.cpu_seconds = cpu_seconds(ceiling)
         self.data_bytes = ceiling.memory_bytes + _BESIDE_HEAP_BYTES
         self.files = (INSIDE, *(Path(path) for path in _libraries(program)))
-        """All that can be read in it."""
+        """All files that are readable in the jail."""
         try:
             rules = deny_filter()
         except UnknownArchitecture as unknown:
             raise SandboxUnavailable(str(unknown)) from unknown
         command = [*_demotion(demoted), _found("env"), "-i", *self._limits(), *self._walls(program)]
         self._open = [_in_memory(rules)]
-        # A worker's own complaints go nowhere: the block could write there. Those of `--version` are the self-test's.
-        # Ctrl-C reaches the whole process group of a terminal; this program decides when its workers end.
+        # A worker's own messages are discarded, because the block could write there. Those of `--version` are for the
+        # self-test. Ctrl-C reaches the whole process group of a terminal; this program decides when its workers end.
         script = (
             "#!/bin/sh\n"
             "trap '' INT\n"
@@ -63,10 +63,11 @@ class Jail:
         )
         self._open.append(_in_memory(script.encode()))
         self.launcher = _path(self._open[1])
-        """A script in memory: /tmp may forbid programs, is swept now and then, and keeps what a killed process left."""
+        """A script in memory: /tmp may forbid programs, is cleaned from time to time, and keeps the files of a killed
+        process."""
 
     def close(self) -> None:
-        """Forget the launcher; workers that run go on."""
+        """Closes the launcher; running workers continue."""
         while self._open:
             os.close(self._open.pop())
 
@@ -95,21 +96,21 @@ class Jail:
 
 
 def cpu_seconds(ceiling: Limits) -> int:
-    """The processor time of one worker over its life: the kernel's backstop, should the host hang."""
+    """Returns the CPU time limit of one worker's life. It is the kernel's safeguard if this program hangs."""
     return 6 + 2 * math.ceil(ceiling.wall_seconds)
 
 
 def close_on_exec() -> None:
-    """Mark every file descriptor that this process inherited, so that no child inherits it in turn."""
+    """Marks every inherited file descriptor, so that child processes do not inherit it."""
     listed = Path("/proc/self/fd")
     for number in [int(entry.name) for entry in listed.iterdir()] if listed.is_dir() else []:
-        with suppress(OSError):  # the one that listed them is closed by now
+        with suppress(OSError):  # the descriptor of this listing is closed by now
             if number > 2:
                 os.set_inheritable(number, False)
 
 
 def demotable(program: Path) -> bool:
-    """Whether this process may give up root, and nobody could still read `program`."""
+    """Returns whether this process can give up root and still read `program` as an unprivileged user."""
     path = Path(os.path.realpath(program))
     return (
         os.geteuid() == 0
@@ -120,7 +121,7 @@ def demotable(program: Path) -> bool:
 
 
 def _in_memory(content: bytes) -> int:
-    """A file of no folder, open for reading only: what is open for writing cannot be run."""
+    """Creates an anonymous file that is open for reading only: a file that is open for writing cannot be run."""
     written = os.memfd_create("perdure-jail")
     try:
         os.write(written, content)
@@ -148,18 +149,19 @@ def _found(name: str) -> str:
 
 
 def _libraries(program: Path) -> list[str]:
-    """What the loader would load for `program`, the loader included."""
+    """Returns the files that the loader would load for `program`, including the loader."""
     listed = subprocess.run([_found("ldd"), str(program)], capture_output=True, text=True, timeout=10)
     words = [line.split("(")[0].split() for line in listed.stdout.splitlines()]
     return sorted({line[-1] for line in words if line and line[-1].startswith("/")})
 
 
-# --- The system calls that a jailed worker may not make, as a program for the kernel's filter.
-# Invariants:
-# - What is not named is allowed, so that a newer libc still runs; but every call numbered from 424 on (Linux 5.1 and
-#   later: io_uring, pidfds, the mount interface, clone3) answers ENOSYS, which libc takes for an old kernel.
-# - A call by another architecture's numbers kills the process; the 32-bit tables would be a way round this one.
-# - A thread may start, a process may not: `clone` without CLONE_THREAD is refused. So nothing can fork.
+# --- The system calls that a jailed worker must not make, as a program for the kernel's filter. Invariants:
+#
+# - Calls that are not named are allowed, so that a newer libc still runs. But every call numbered from 424 on
+#   (Linux 5.1 and later: io_uring, pidfds, the mount interface, clone3) returns ENOSYS, so that libc assumes an
+#   old kernel.
+# - A call with another architecture's numbers kills the process, because the 32-bit tables would bypass this filter.
+# - Threads can start, processes cannot: `clone` without CLONE_THREAD is refused. So nothing can fork.
 
 _LOAD_WORD = 0x20
 _JUMP_EQUAL = 0x15
@@ -167,14 +169,14 @@ _JUMP_NOT_BELOW = 0x35
 _JUMP_ANY_BIT = 0x45
 _RETURN = 0x06
 _AT_NUMBER, _AT_ARCHITECTURE, _AT_FIRST_ARGUMENT = 0, 4, 16
-"""Offsets in the kernel's `struct seccomp_data`; the argument's lower half, little-endian."""
+"""Offsets in the kernel's `struct seccomp_data`. The argument's offset is its lower half, little-endian."""
 _ALLOW = 0x7FFF0000
 _KILL = 0x80000000
 _REFUSE = 0x00050000 | errno.EPERM
 _UNKNOWN = 0x00050000 | errno.ENOSYS
 _CLONE_THREAD = 0x00010000
 _FIRST_RECENT = 424
-"""From here on all architectures number alike."""
+"""The first number from which all architectures use the same numbers."""
 
 DENIED: dict[str, tuple[int | None, int | None]] = {
     # other processes
@@ -194,7 +196,7 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "chroot": (161, 51),
     "sethostname": (170, 161),
     "setdomainname": (171, 162),
-    # network and what passes between processes
+    # network and communication between processes
     "socket": (41, 198),
     "socketpair": (53, 199),
     "bind": (49, 200),
@@ -211,7 +213,7 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "msgctl": (71, 187),
     "mq_open": (240, 180),
     "mq_unlink": (241, 181),
-    # doors into the kernel
+    # interfaces to the kernel
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
@@ -250,15 +252,15 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "adjtimex": (159, 171),
     "clock_adjtime": (305, 266),
 }
-"""By name: the number on x86-64 and on aarch64; None where that architecture has no such call."""
+"""Maps each call to its numbers on x86-64 and aarch64; None if the architecture does not have the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Architecture:
     audit: int
-    """What the kernel calls it (`AUDIT_ARCH_...`)."""
+    """The kernel's identifier (`AUDIT_ARCH_...`)."""
     column: int
-    """Which number of DENIED is its own."""
+    """The index of the architecture's number in DENIED."""
     clone: int
     foreign_from: int | None
     """Numbers from here on belong to another table (x32 on x86-64)."""
@@ -271,11 +273,11 @@ _ARCHITECTURES = {
 
 
 class UnknownArchitecture(Exception):
-    """No filter is known for this machine's processor."""
+    """No filter exists for this machine's processor."""
 
 
 def deny_filter(machine: str | None = None) -> bytes:
-    """The filter for bubblewrap's `--seccomp`, of this machine or of the one named.
+    """Returns the filter for bubblewrap's `--seccomp`, for `machine` or for the current machine.
 
     Raises: UnknownArchitecture.
     """
@@ -307,5 +309,5 @@ def deny_filter(machine: str | None = None) -> bytes:
 
 
 def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
-    """One instruction: jumps count the instructions to leave out."""
+    """Encodes one instruction. The jumps count the instructions to skip."""
     return struct.pack("<HBBI", code, if_true, if_false, value)

@@ -1,6 +1,7 @@
-"""The self-test: what the kernel says of a worker, and whether it is stopped. No fault, or it is no jail.
+"""The self-test of a jail: the kernel's facts about a worker, and whether a worker can be stopped. A jail with any
+fault is not used.
 
-The facts are read from outside, so that nothing in the jail has to be believed.
+The facts are read from outside, so that nothing inside the jail needs to be trusted.
 """
 
 import os
@@ -18,7 +19,7 @@ from perdure.activities.sandbox.worker import GRACE_SECONDS, Making, Worker
 _OWN = ("ipc", "mnt", "net", "pid", "user", "uts")
 """Namespaces that a worker must not share with this process."""
 _FACTS = {"Seccomp": "2", "NoNewPrivs": "1", **{f"Cap{each}": "0" * 16 for each in ("Inh", "Prm", "Eff", "Bnd", "Amb")}}
-"""Of /proc/<pid>/status: a filter is on, no program gives rights, and there are none."""
+"""Expected values in /proc/<pid>/status: a filter is active, programs cannot gain rights, and there are none."""
 _PLAIN = re.compile(r"(pipe:|anon_inode:|/dev/null\Z)")
 _LOOP = "def run() -> None:\n    while True:\n        pass\n"
 _LOOP_SECONDS = 0.1
@@ -41,7 +42,7 @@ def run(names: list[str]) -> list[str]:
 
 
 def jail_faults(jail: Jail, ceiling: Limits) -> list[str]:
-    """Why a jail does not hold; empty where it does. Blocks the thread for about 0.2 s."""
+    """Returns why a jail is not secure; empty if it is. Blocks the thread for about 0.2 s."""
     complaint = _complaint(jail)
     if complaint is not None:
         return [complaint]
@@ -61,7 +62,7 @@ def jail_faults(jail: Jail, ceiling: Limits) -> list[str]:
 
 
 def _complaint(jail: Jail) -> str | None:
-    """What bubblewrap says where it cannot start at all."""
+    """Returns bubblewrap's error message if it cannot start at all, or None."""
     tried = subprocess.run([jail.launcher, "--version"], capture_output=True, text=True, timeout=20)
     if tried.returncode == 0:
         return None
@@ -72,7 +73,7 @@ def _complaint(jail: Jail) -> str | None:
 def _told_by_kernel(pid: int, jail: Jail) -> Iterator[str]:
     facts = Path(f"/proc/{pid}")
     status, own = _status(facts), _status(Path("/proc/self"))
-    # In a container this process has a filter too, and its children inherit that; the jail adds one.
+    # In a container this process has a filter too, and its children inherit it; the jail adds one.
     if int(status.get("Seccomp_filters", 1)) <= int(own.get("Seccomp_filters", 0)):
         yield "the worker has no system call filter of its own"
     for name, value in _FACTS.items():

@@ -1,10 +1,10 @@
-"""Which tenant has which worker processes.
+"""Worker processes and the tenants that use them.
 
 Invariants:
 - A worker serves one tenant, from its first run to its end.
-- At most so many processes live; the one whose tenant has been away longest makes room.
-- A spare that nobody has used yet stands ready, so that a new tenant, and one whose worker was just ended, waits for
-  none. What is ended is ended and replaced in the background.
+- The number of processes is limited. If room is needed, the worker whose tenant has been idle longest is ended.
+- One unused spare is ready, so that a new tenant, or a tenant whose worker was just ended, does not wait. Workers are
+  ended and replaced in the background.
 """
 
 import asyncio
@@ -31,29 +31,29 @@ class Crew:
     """The worker processes of one event loop."""
 
     def __init__(self, start: Callable[[], Worker], threads: ThreadPoolExecutor, at_once: int, most: int) -> None:
-        """`most` processes in all, of which `at_once` run a block; `start` blocks a thread of `threads`."""
+        """Allows `most` processes in all, of which `at_once` run a block. `start` blocks a thread of `threads`."""
         self._start = start
         self._threads = threads
         self._most = max(most, at_once + _SPARES)
         self._turnstile = Turnstile(at_once)
         self._spares: list[Worker] = []
         self._idle: OrderedDict[Worker, str] = OrderedDict()
-        """Worker to tenant, in the order of their last use."""
+        """Maps each worker to its tenant, in the order of their last use."""
         self._busy: set[Worker] = set()
         self._inside = 0
-        """Who has a place, with a worker or about to get one."""
+        """Number of callers with a place: they have a worker or are about to get one."""
         self._left = asyncio.Event()
         self._live = 0
-        """Started or starting, and not yet given up."""
+        """Number of workers that are starting or running and not yet given up."""
         self._chores: set[asyncio.Task[None]] = set()
         self._filling = False
         self._closed = False
 
     @asynccontextmanager
     async def worker_for(self, tenant_id: str | None) -> AsyncIterator[Worker]:
-        """A worker of this tenant's, for one run; of nobody's, used once, for None.
+        """Yields a worker of this tenant for one run; for None, a worker without a tenant, which is used once.
 
-        Leaving by an exception, a cancellation too, ends the worker.
+        If the block ends with an exception or a cancellation, the worker is ended.
 
         Raises: SandboxUnavailable.
         """
@@ -78,7 +78,7 @@ class Crew:
             self._turnstile.leave()
 
     async def fill(self) -> None:
-        """Start the spare.
+        """Starts the spare worker.
 
         Raises: SandboxUnavailable.
         """
@@ -92,7 +92,7 @@ class Crew:
             self._filling = False
 
     async def close(self) -> None:
-        """End all workers; runs that go on end as crashed, and who waits for a place is refused."""
+        """Ends all workers. Current runs end as crashed, and callers that wait for a place are rejected."""
         self._closed = True
         for worker in self._busy:
             worker.kill()
@@ -174,7 +174,7 @@ class Crew:
     async def _end(self, worker: Worker) -> None:
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, worker.close)
-        except RuntimeError:  # the threads are gone: it was starting when the sandbox was closed
+        except RuntimeError:  # the threads have ended: the worker was starting when the sandbox was closed
             worker.close()
 
     def _chore(self, work: Coroutine[Any, Any, None]) -> None:
@@ -183,19 +183,20 @@ class Crew:
         task.add_done_callback(self._chores.discard)
 
 
-# --- Who runs next: so many at once, and among those who wait each tenant in turn, whatever one of them piles up.
+# --- The order of runs: a limited number at a time. Waiting tenants take turns, so that one tenant's queue cannot delay
+# the others.
 
 
 class Turnstile:
-    """Lets `at_once` callers in. For one event loop."""
+    """Admits up to `at_once` callers at a time. For one event loop."""
 
     def __init__(self, at_once: int) -> None:
         self._free = at_once
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
-        """In the order of their turns; no empty queues."""
+        """Tenants in the order of their turns; no queue is empty."""
 
     async def enter(self, tenant_id: str) -> None:
-        """Wait for a place; each needs one `leave`, unless this was cancelled."""
+        """Waits for a place. Each place needs one `leave`, unless this call was cancelled."""
         if self._free > 0:
             self._free -= 1
             return
@@ -209,32 +210,32 @@ class Turnstile:
             raise
 
     def leave(self) -> None:
-        """Give the place to the next tenant's first."""
+        """Passes the place to the first waiting caller of the next tenant."""
         while self._waiting:
             tenant_id, queue = self._waiting.popitem(last=False)
             place = queue.popleft()
             if queue:
-                self._waiting[tenant_id] = queue  # behind all the others
+                self._waiting[tenant_id] = queue  # after all other tenants
             if not place.done():
                 place.set_result(None)
                 return
         self._free += 1
 
 
-# --- The sandbox that runs blocks by Monty, a Python interpreter of its own, in worker processes.
+# --- The sandbox that runs blocks in Monty, a separate Python interpreter, in worker processes
 
 T = TypeVar("T")
 _CHORE_THREADS = 4
-"""For starting and ending workers beside those that run."""
+"""Threads for starting and ending workers, in addition to those that run blocks."""
 _CHECK_SECONDS = 15.0
-"""For both checks of a block; measured: 0.03 to 0.2 s."""
+"""Time limit of both checks of a block; measured: 0.03 to 0.2 s."""
 
 
 class MontySandbox:
-    """Blocks in `jail`, or in bare processes where that is None. For one event loop."""
+    """Runs blocks in `jail`, or in plain processes without a jail. For one event loop."""
 
     def __init__(self, making: Making, jail: Jail | None, at_once: int | None, most_workers: int) -> None:
-        """`at_once` blocks run at a time, as many as there are processors where it is None."""
+        """Runs at most `at_once` blocks at a time; None means one per processor."""
         self._making = making
         self._jail = jail
         places = at_once or os.cpu_count() or 1
@@ -243,11 +244,11 @@ class MontySandbox:
 
     @property
     def jailed(self) -> bool:
-        """Whether more than the interpreter itself stands between a block and this machine."""
+        """True if a jail, and not only the interpreter, separates a block from this machine."""
         return self._jail is not None
 
     async def start(self) -> None:
-        """Have a worker ready.
+        """Starts a worker in advance.
 
         Raises: SandboxUnavailable.
         """
@@ -256,7 +257,7 @@ class MontySandbox:
     async def run(
         self, tenant_id: str, code: str, inputs: Mapping[str, JsonValue], limits: Limits | None = None
     ) -> Ran:
-        """See Sandbox.run; a bound above the driver's own is lowered to it."""
+        """Runs a block as `Sandbox.run` describes. Limits above the driver's own are lowered to them."""
         bounds = (limits or self._making.ceiling).within(self._making.ceiling)
         async with self._crew.worker_for(tenant_id) as worker:
             return await self._watched(worker, bounds.wall_seconds + GRACE_SECONDS, worker.run, code, inputs, bounds)
@@ -264,7 +265,7 @@ class MontySandbox:
     async def check(
         self, code: str, input_schema: Mapping[str, JsonValue], output_schema: Mapping[str, JsonValue]
     ) -> tuple[Flaw, ...]:
-        """See Sandbox.check; each check has a worker of its own, which ends with it."""
+        """Checks a block as `Sandbox.check` describes. Each check uses a new worker, which is ended afterwards."""
         flaws = schema_flaws(input_schema, output_schema)
         if flaws:
             return flaws
@@ -273,14 +274,15 @@ class MontySandbox:
             return await self._watched(worker, _CHECK_SECONDS, code_flaws, *given)
 
     async def close(self) -> None:
-        """End all workers and remove the launcher."""
+        """Ends all workers and closes the launcher."""
         await self._crew.close()
         self._threads.shutdown(wait=False)
         if self._jail is not None:
             self._jail.close()
 
     async def _watched(self, worker: Worker, seconds: float, work: Callable[..., T], *given: object) -> T:
-        """What `work` comes to, on a thread; where it takes longer its worker is killed, and the result tells."""
+        """Runs `work` on a thread and returns its result. If it takes too long, its worker is killed, and the result is
+        a fault."""
         result = asyncio.get_running_loop().run_in_executor(self._threads, work, *given)
         done, _ = await asyncio.wait({result}, timeout=seconds)
         if not done:

@@ -1,4 +1,4 @@
-"""What the rest of the program knows of a sandbox."""
+"""The interface of a sandbox: limits, faults, results, and the functions that other modules call."""
 
 import asyncio
 from collections.abc import Mapping
@@ -12,26 +12,26 @@ from pydantic import JsonValue
 from perdure.core.json_schema import schema_fault
 from perdure.core.text import clean
 
-# --- What one run of a block may use.
+# --- Limits of one run of a block
 
 MIB = 1_048_576
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The bounds of one run; a driver never goes beyond its own, whatever a caller asks for.
+    """The limits of one run. A driver never exceeds its own limits, whatever a caller requests.
 
-    Raises: ValueError for a bound that is not above zero.
+    Raises: ValueError for a limit that is not above zero.
     """
 
     wall_seconds: float = 2.0
-    """From the start of the code to its value; waiting for a worker is not counted."""
+    """Time from the start of the code to its value; waiting for a worker is not counted."""
     memory_bytes: int = 64 * MIB
-    """Of the interpreter's heap. The whole process is bounded too, 32 MiB above the driver's own bound."""
+    """Limit of the interpreter's heap. The whole process has a limit too, 32 MiB above the driver's own."""
     output_bytes: int = 262_144
-    """Of what is printed, and again of the value as JSON."""
+    """Limit of the printed text, and separately of the value as JSON."""
     recursion_frames: int = 400
-    """Calls within calls."""
+    """Maximum depth of nested calls."""
 
     def __post_init__(self) -> None:
         if not (
@@ -40,7 +40,7 @@ class Limits:
             raise ValueError("every limit of a block must be above zero")
 
     def within(self, ceiling: "Limits") -> "Limits":
-        """The smaller of each."""
+        """Returns the smaller value of each limit."""
         return Limits(
             min(self.wall_seconds, ceiling.wall_seconds),
             min(self.memory_bytes, ceiling.memory_bytes),
@@ -49,63 +49,64 @@ class Limits:
         )
 
 
-# --- What a run of a block came to: a value, or a fault that a model can be told.
+# --- The result of a run: a value, or a fault with a message for the model
 
 MOST_MESSAGE_CHARACTERS = 1_000
-"""A block chooses its exception's text, up to all its memory; this much of it is kept."""
+"""The maximum length of a message. A block chooses its exception's text, which can fill all its memory; the rest is
+cut."""
 
 
 class FaultKind(StrEnum):
-    """Why there is no value. A closed set; none of them is cured by trying again."""
+    """Reasons for a run without a value. A retry changes none of them."""
 
     INPUTS = "inputs"
-    """They do not fit the block's input schema, or cannot be passed on."""
+    """The inputs do not match the block's input schema, or cannot be sent to the interpreter."""
     CODE = "code"
-    """It is no program of the language, or defines no function `run`."""
+    """The code is not a program of the language, or defines no function `run`."""
     RAISED = "raised"
     """An exception left the block."""
     TIME = "time"
     MEMORY = "memory"
     OUTPUT = "output"
-    """It printed too much, or its value is too long."""
+    """The block printed too much, or its value is too long."""
     RECURSION = "recursion"
     VALUE = "value"
-    """What it returned is no JSON, or not what its output schema allows."""
+    """The return value is not JSON, or does not match the output schema."""
     CRASHED = "crashed"
-    """The worker died of it."""
+    """The worker died during the run."""
     CLOSED = "closed"
-    """No code blocks run here at all."""
+    """Code blocks are not available on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a run has no value."""
+    """A run ended without a value."""
 
     kind: FaultKind
     message: str
-    """In words for the model; what the block itself said is cut and cleaned."""
+    """Message for the model. Text from the block is cut and cleaned."""
     line: int | None = None
-    """The innermost line of the block where it happened, counted from 1; None where there is none."""
+    """The innermost line of the block where the fault happened, counted from 1; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One run."""
+    """The result of one run."""
 
     value: JsonValue = None
-    """What the block's `run` returned; None beside a fault."""
+    """The return value of the block's `run`; None if there is a fault."""
     value_bytes: int = 0
-    """Its length as JSON."""
+    """Its length as JSON, in bytes."""
     fault: Fault | None = None
     output: str = ""
-    """What it printed, as far as the limit goes; a run that was killed may lack its end."""
+    """The printed text, up to the limit. If the run was killed, the end may be missing."""
     wall_seconds: float = 0.0
     cpu_seconds: float | None = None
-    """Of the worker, for this run; None where the worker did not outlive it."""
+    """CPU time of the worker for this run; None if the worker died."""
 
 
 def fault(kind: FaultKind, message: str, line: int | None = None) -> Fault:
-    """A fault with a message that can be stored and is no longer than a person reads."""
+    """Returns a fault whose message can be stored: clean text of at most `MOST_MESSAGE_CHARACTERS` characters."""
     text = clean(message[: MOST_MESSAGE_CHARACTERS + 1])
     if len(text) > MOST_MESSAGE_CHARACTERS:
         text = text[: MOST_MESSAGE_CHARACTERS - 1] + "…"
@@ -113,46 +114,46 @@ def fault(kind: FaultKind, message: str, line: int | None = None) -> Fault:
 
 
 class SandboxUnavailable(Exception):
-    """No sandbox that holds can be had on this machine; the text names what is missing and the next step."""
+    """This machine has no secure sandbox. The message names what is missing and the next step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """Why a block is refused when it is loaded."""
+    """A reason for rejecting a block when it is loaded."""
 
     message: str
     line: int | None = None
-    """Of the block, counted from 1; None where the fault is a schema's or the whole block's."""
+    """The line of the block, counted from 1; None if the flaw is in a schema or in the whole block."""
 
     def __str__(self) -> str:
         return self.message if self.line is None else f"line {self.line}: {self.message}"
 
 
 class Sandbox(Protocol):
-    """Runs code that nobody vouches for. Its methods raise SandboxUnavailable and nothing else of their own."""
+    """Runs code that is not trusted. Its methods raise SandboxUnavailable and no other error of the sandbox."""
 
     async def run(
         self, tenant_id: str, code: str, inputs: Mapping[str, JsonValue], limits: Limits | None = None
     ) -> Ran:
-        """Call the function `run` that `code` defines with `inputs` as its keyword arguments.
+        """Calls the function `run` that `code` defines, with `inputs` as its keyword arguments.
 
-        Effects: none that outlive it; safe to repeat. No two tenants ever share a worker process.
+        Effects: none remain after the run, so that it is safe to repeat. Two tenants never share a worker process.
         """
         ...
 
     async def check(
         self, code: str, input_schema: Mapping[str, JsonValue], output_schema: Mapping[str, JsonValue]
     ) -> tuple[Flaw, ...]:
-        """What is wrong with `code` before it ever runs; empty where nothing is. None of it is run."""
+        """Returns what is wrong with `code`; empty if nothing is. The code is not run."""
         ...
 
     async def close(self) -> None:
-        """End all workers."""
+        """Ends all workers."""
         ...
 
 
 class ClosedSandbox:
-    """Answers every block with why none can run: for a process that shall serve everything else."""
+    """Answers every block with the reason why none can run, so that the process can serve everything else."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
@@ -160,32 +161,32 @@ class ClosedSandbox:
     async def run(
         self, tenant_id: str, code: str, inputs: Mapping[str, JsonValue], limits: Limits | None = None
     ) -> Ran:
-        """A fault, always."""
+        """Always returns a fault."""
         return Ran(fault=fault(FaultKind.CLOSED, f"code blocks are not available here: {self._reason}"))
 
     async def check(
         self, code: str, input_schema: Mapping[str, JsonValue], output_schema: Mapping[str, JsonValue]
     ) -> tuple[Flaw, ...]:
-        """One flaw, always: what was not checked is not offered."""
+        """Always returns one flaw: a block that was not checked is not offered."""
         return (Flaw(f"code blocks are not available here: {self._reason}"),)
 
     async def close(self) -> None:
-        """Nothing to end."""
+        """Does nothing; there are no workers."""
 
 
-# --- A block with its schemas: what goes in is checked before it runs, what comes out before anyone reads it.
+# --- A block with its schemas. Inputs are checked before the block runs, and the value before it is used.
 
 _MOST_AT_ONCE_BYTES = 16_384
-"""A longer value is checked on a thread: one of 256 KiB against `uniqueItems` can take the validator seconds."""
+"""A longer value is checked on a thread: a value of 256 KiB against `uniqueItems` can take the validator seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Code that defines `run`, and what that takes and returns."""
+    """Code that defines `run`, with the schemas of its parameters and its return value."""
 
     code: str
     input_schema: Mapping[str, JsonValue]
-    """Of an object; its properties are the parameters of `run`."""
+    """The schema of an object whose properties are the parameters of `run`."""
     output_schema: Mapping[str, JsonValue]
 
 
@@ -197,9 +198,10 @@ async def run_block(
     limits: Limits | None = None,
     given: Mapping[str, JsonValue] = MappingProxyType({}),
 ) -> Ran:
-    """One run; whatever is wrong with inputs, block or value is the fault of the answer, never an exception.
+    """Runs a block once. Errors in the inputs, the block or its value are returned as the result's fault and are not
+    raised.
 
-    `given` are further parameters of `run`, the engine's own, which no schema is asked about.
+    `given` holds further parameters of `run` that the engine adds; no schema covers them.
 
     Raises: SandboxUnavailable.
     """

@@ -1,4 +1,4 @@
-"""The start: which sandbox this machine can have, decided by the self-test, never by what is installed."""
+"""Selects the sandbox for this machine. The self-test decides, not the installed programs."""
 
 import asyncio
 import shutil
@@ -24,22 +24,22 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SandboxConfig:
-    """What the operator decides."""
+    """Settings of the operator."""
 
     bare_allowed: bool = False
-    """Without a jail that holds, run blocks by the interpreter alone: no wall but its own to files and network."""
+    """Permission to run blocks without a secure jail. Then only the interpreter protects files and network."""
     ceiling: Limits = field(default_factory=Limits)
-    """No block gets more."""
+    """Upper limits of every block."""
     at_once: int | None = None
-    """Blocks that run at a time; None: one for each processor."""
+    """Number of blocks that run at a time; None: one per processor."""
     most_workers: int = 8
-    """Interpreter processes in all; idle ones hold about 14 MiB, most of it shared."""
+    """Number of interpreter processes. Idle ones use about 14 MiB, most of it shared."""
     program: Path | None = None
-    """The interpreter; None: the one that was installed."""
+    """The interpreter; None: the installed one."""
 
 
 async def open_sandbox(config: SandboxConfig) -> "MontySandbox":
-    """A started sandbox; which one it is, is logged.
+    """Returns a started sandbox and logs its kind.
 
     Raises: SandboxUnavailable, with every reason and the next step.
     """
@@ -52,7 +52,8 @@ async def open_sandbox(config: SandboxConfig) -> "MontySandbox":
 
 
 async def open_for_checks(config: SandboxConfig) -> "MontySandbox":
-    """The same where no block will run: a command that checks one says what is wrong with it, and nothing else.
+    """Returns a started sandbox for checks only, without logging its kind: a command that checks a block prints nothing
+    else.
 
     Raises: SandboxUnavailable.
     """
@@ -60,7 +61,7 @@ async def open_for_checks(config: SandboxConfig) -> "MontySandbox":
 
 
 async def _opened(config: SandboxConfig) -> tuple["MontySandbox", list[str]]:
-    """The sandbox, and why it has no jail where it has none."""
+    """Returns the sandbox, and the reasons if it has no jail."""
     if find_spec("pydantic_monty") is None:
         raise SandboxUnavailable("code blocks need the extra `sandbox`: pip install 'perdure[sandbox]'")
     from perdure.activities.sandbox.pool import MontySandbox
@@ -84,7 +85,7 @@ async def _opened(config: SandboxConfig) -> tuple["MontySandbox", list[str]]:
 
 
 def _interpreter() -> Path:
-    """The one beside this Python, or on PATH."""
+    """Returns the interpreter next to this Python, or the one on PATH."""
     beside = Path(sysconfig.get_path("scripts"), "monty")
     found = str(beside) if beside.is_file() else shutil.which("monty")
     if found is None:
@@ -93,7 +94,7 @@ def _interpreter() -> Path:
 
 
 def _proved(program: Path, ceiling: Limits) -> tuple[Jail | None, list[str]]:
-    """The first form of jail that holds here, or why none does."""
+    """Returns the first form of jail that passes the self-test, or the reasons why none does."""
     from perdure.activities.sandbox.jail_check import jail_faults
 
     faults: list[str] = []
@@ -110,39 +111,40 @@ def _proved(program: Path, ceiling: Limits) -> tuple[Jail | None, list[str]]:
     return None, faults
 
 
-# --- A sandbox that is opened beside the rest of a start, or by the first block: a start waits for none.
+# --- A sandbox that opens in the background or at the first block, so that the start does not wait for it
 
 AGAIN_SECONDS = 30.0
-"""A sandbox that could not be opened is tried again by the first block after this."""
+"""A sandbox that could not be opened is opened again by the first block after this time."""
 
 
 class StandbySandbox:
-    """Opens by itself; where that fails it says so, and every block is answered with why. For one event loop."""
+    """Opens a sandbox in the background. If that fails, logs the reason and answers every block with it. For one event
+    loop."""
 
     def __init__(self, config: SandboxConfig) -> None:
         self._config = config
         self._opening: asyncio.Task[Sandbox] | None = None
         self._again_at = 0.0
-        """When a failed opening is worth another, by the monotonic clock."""
+        """The earliest time for another attempt to open, by the monotonic clock."""
 
     def open_soon(self) -> None:
-        """Begin to open it; nothing waits for it but the blocks."""
+        """Starts opening the sandbox; only blocks wait for it."""
         self._begun()
 
     async def run(
         self, tenant_id: str, code: str, inputs: Mapping[str, JsonValue], limits: Limits | None = None
     ) -> Ran:
-        """See Sandbox.run."""
+        """Runs a block as `Sandbox.run` describes."""
         return await (await self._opened()).run(tenant_id, code, inputs, limits)
 
     async def check(
         self, code: str, input_schema: Mapping[str, JsonValue], output_schema: Mapping[str, JsonValue]
     ) -> tuple[Flaw, ...]:
-        """See Sandbox.check."""
+        """Checks a block as `Sandbox.check` describes."""
         return await (await self._opened()).check(code, input_schema, output_schema)
 
     async def close(self) -> None:
-        """End all workers; one that is just being opened too."""
+        """Ends all workers, and also those of a sandbox that is still opening."""
         if self._opening is not None:
             await (await self._opening).close()
 
@@ -159,7 +161,7 @@ class StandbySandbox:
     async def _open(self) -> Sandbox:
         try:
             opened = await open_sandbox(self._config)
-        except Exception as error:  # also what a self-test meets on a machine that is in trouble
+        except Exception as error:  # includes errors of the self-test on a machine that fails
             why = str(error) if isinstance(error, SandboxUnavailable) else f"its start failed ({type(error).__name__})"
             self._again_at = time.monotonic() + AGAIN_SECONDS
             _log.error("sandbox.closed", why=why, meaning="every code block is answered with an error")

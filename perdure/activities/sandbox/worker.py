@@ -1,7 +1,7 @@
-"""One interpreter process: started, used, ended. Everything here blocks; the crew has the threads.
+"""One interpreter process, from its start to its end. All functions block; the pool provides the threads.
 
-Monty's synchronous client is used, on threads: the asynchronous one hangs when a busy run is cancelled
-(pydantic/monty#551) and aborts some processes at exit (measured: 3 of 60, the synchronous one 0 of 100).
+Monty's synchronous client is used, on threads. The asynchronous client hangs when a busy run is cancelled
+(pydantic/monty#551) and aborts some processes at exit (measured: 3 of 60; the synchronous one 0 of 100).
 """
 
 import json
@@ -31,29 +31,30 @@ from perdure.activities.sandbox.protocol import MIB, Fault, FaultKind, Limits, R
 from perdure.core.text import is_clean
 
 SCRIPT = "block.py"
-"""What tracebacks call a block."""
+"""The file name of a block in tracebacks."""
 GRACE_SECONDS = 1.0
-"""After the limit the interpreter has half of this to stop by itself; then its process is killed."""
+"""The interpreter has half of this time after the limit to stop by itself. Then its process is killed."""
 _GROWN_BYTES = 32 * MIB
-"""A worker that kept so much is not used again: the next block would meet the process's limit before its own."""
+"""A worker whose memory has grown by more than this is not reused: the next block would reach the process's limit
+before its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """How workers are made."""
+    """Settings for starting workers."""
 
     program: Path
-    """The interpreter itself, or the launcher of a jail."""
+    """The interpreter, or the launcher of a jail."""
     ceiling: Limits
     cpu_seconds: int | None
-    """What the process may use over its life; None where nothing bounds it."""
+    """The CPU time that the process can use in its life; None if it is unlimited."""
 
 
 class Worker:
-    """A started interpreter, for one tenant and one run at a time."""
+    """A started interpreter that serves one tenant and one run at a time."""
 
     def __init__(self, making: Making) -> None:
-        """Start it and see it answer.
+        """Starts the interpreter and checks that it answers.
 
         Raises: SandboxUnavailable.
         """
@@ -79,16 +80,16 @@ class Worker:
             self.close()
             raise SandboxUnavailable(f"the interpreter does not start: {error}") from error
         self.pid = self._inner.pid
-        """Of the interpreter itself, which is bubblewrap's child where there is a jail."""
+        """The process id of the interpreter itself. In a jail, the interpreter is a child of bubblewrap."""
         self._first_bytes = self._held_bytes()
 
     @property
     def fit(self) -> bool:
-        """Whether another run of its tenant may have it."""
+        """True if the worker can run another block of its tenant."""
         return not self._spent and self._alive
 
     def session(self, limits: Limits, type_stubs: str | None = None) -> MontySession:
-        """A namespace of its own; with `type_stubs` what it is fed is type-checked first."""
+        """Returns a session with a new namespace. With `type_stubs`, code is type-checked before it runs."""
         return self._pool.checkout(
             script_name=SCRIPT,
             limits=ResourceLimits(
@@ -103,14 +104,14 @@ class Worker:
         )
 
     def run(self, code: str, inputs: Mapping[str, JsonValue], limits: Limits) -> Ran:
-        """One call of the block's `run`. After any fault the worker is spent."""
+        """Calls the block's `run` once. After any fault, the worker is not reused."""
         printed = Printed(limits.output_bytes, self.kill)
         cpu_before = self._cpu_seconds()
         started = time.monotonic()
         try:
             with self.session(limits) as session:
                 came_to = called(session, code, inputs, limits, printed)
-        except MontyError as error:  # it died before the code was fed
+        except MontyError as error:  # the worker died before the code was sent
             came_to = crashed(error)
         wall = time.monotonic() - started
         cpu = self._cpu_seconds()
@@ -126,10 +127,10 @@ class Worker:
         return Ran(came_to.json, came_to.size_bytes, None, printed.text, wall, used)
 
     def kill(self) -> None:
-        """End the process now, whatever it does; what waits for it learns that it died.
+        """Kills the process immediately. A caller that waits for its answer receives an error.
 
-        The inner one: bubblewrap then buries it, and ends. The other way round the dead would be left to process 1,
-        which in a container may be this program.
+        The inner process is killed, so that bubblewrap reaps it and exits. If bubblewrap died first, process 1 would
+        have to reap the interpreter, and in a container process 1 may be this program.
         """
         self._spent = True
         if self._inner is not None:
@@ -137,7 +138,7 @@ class Worker:
                 self._inner.kill()
 
     def close(self) -> None:
-        """End the process and forget it."""
+        """Kills the process and releases the client."""
         self.kill()
         self._pool.__exit__(None, None, None)
 
@@ -149,7 +150,7 @@ class Worker:
             return False
 
     def _worn(self, cpu: float | None) -> bool:
-        """Whether its process may be short of time or memory in the next run."""
+        """Returns whether the process may run out of CPU time or memory in the next run."""
         if cpu is None:
             return True
         most = self._making.cpu_seconds
@@ -158,17 +159,17 @@ class Worker:
         return self._held_bytes() - self._first_bytes > _GROWN_BYTES
 
     def _cpu_seconds(self) -> float | None:
-        """Of the process since its start; None where it is gone."""
+        """Returns the CPU time of the process since its start, or None if the process has ended."""
         try:
             if sys.platform != "linux":
                 return sum(psutil.Process(self.pid).cpu_times()[:2])
-            # The clock of another process, as clock_getcpuclockid(3) makes it: to the nanosecond, in one call.
+            # The clock of another process, as in clock_getcpuclockid(3): nanosecond resolution in one call.
             return time.clock_gettime((~self.pid << 3) | 2)
         except (OSError, psutil.NoSuchProcess):
             return None
 
     def _held_bytes(self) -> int:
-        """Writable memory, touched or not: what RLIMIT_DATA counts; 0 where the kernel does not tell."""
+        """Returns the writable memory, used or not, that RLIMIT_DATA counts; 0 if the kernel does not report it."""
         try:
             return int(Path(f"/proc/{self.pid}/statm").read_text().split()[5]) * os.sysconf("SC_PAGE_SIZE")
         except OSError:
@@ -176,30 +177,32 @@ class Worker:
 
 
 def _by_clock(problem: Fault, wall: float, most: float) -> Fault:
-    """A block can raise a time-out itself, and a death may be the end of its time: the clock says which."""
+    """Corrects the kind of a fault by the elapsed time. A block can raise a time-out itself, and a crash can be the end
+    of its time."""
     if wall >= most:
         return fault(FaultKind.TIME, f"the block was stopped after {most:g} s", problem.line)
     kind = FaultKind.RAISED if problem.kind is FaultKind.TIME else problem.kind
     return fault(kind, problem.message, problem.line)
 
 
-# --- What a block returned, read from the JSON text that its worker sent; the text is the block's, so it is hostile.
+# --- Values that blocks return, read from the JSON text that the worker sent. The block controls this text, so it is
+# not trusted.
 
 MOST_DEPTH = 32
-"""As for arguments (perdure/core/calls/arguments.py)."""
+"""Maximum nesting, the same as for arguments (perdure/core/calls/arguments.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What came back."""
+    """A value that a block returned."""
 
     json: JsonValue
     size_bytes: int
-    """As text."""
+    """Its length as JSON text."""
 
 
 class Unfit(Exception):
-    """Why a text is no value; the text says it in words for the model."""
+    """A block's text is not a valid value. The message is for the model."""
 
     def __init__(self, message: str, kind: FaultKind = FaultKind.VALUE) -> None:
         super().__init__(message)
@@ -207,13 +210,13 @@ class Unfit(Exception):
 
 
 def read_value(text: object, most_bytes: int) -> Value:
-    """The value, which Postgres can store and nothing can grow.
+    """Parses the value and checks that Postgres can store it.
 
     Raises: Unfit.
     """
     if not isinstance(text, str):
         raise Unfit("the block hid the end of its program")
-    if len(text) > most_bytes:  # `dumps` writes ASCII: a character is a byte
+    if len(text) > most_bytes:  # `dumps` writes ASCII, so that one character is one byte
         raise Unfit(f"the value is longer than {most_bytes} bytes as JSON", FaultKind.OUTPUT)
     try:
         value = json.loads(text)
@@ -224,7 +227,7 @@ def read_value(text: object, most_bytes: int) -> Value:
 
 
 def _check(value: Any, depth: int) -> None:
-    """Raises: Unfit for what cannot be stored."""
+    """Raises: Unfit for a value that cannot be stored."""
     if isinstance(value, str) and not is_clean(value):
         raise Unfit("a text of the value holds a NUL or half a character")
     if not isinstance(value, list | dict):
@@ -235,15 +238,16 @@ def _check(value: Any, depth: int) -> None:
         _check(part, depth - 1)
 
 
-# --- What a block prints, up to a number of bytes.
+# --- Output of a block, up to a number of bytes.
 
 
 class TooMuchPrinted(Exception):
-    """The block went beyond."""
+    """The block printed more than its limit."""
 
 
 class Printed:
-    """Collects text; one byte too many calls `stop`: a block that floods would else go on to its time limit."""
+    """Collects printed text and calls `stop` at the first byte beyond the limit. Without it, a block that prints
+    endlessly would run until its time limit."""
 
     def __init__(self, most_bytes: int, stop: Callable[[], None]) -> None:
         self._parts: list[str] = []
@@ -251,7 +255,7 @@ class Printed:
         self._stop = stop
 
     def __call__(self, stream: Literal["stdout", "stderr"], text: str) -> None:
-        """Take what was printed.
+        """Adds printed text.
 
         Raises: TooMuchPrinted.
         """
@@ -266,20 +270,18 @@ class Printed:
 
     @property
     def too_much(self) -> bool:
-        """Whether it went beyond."""
+        """True if the block printed more than its limit."""
         return self._left < 0
 
     @property
     def text(self) -> str:
-        """What was printed, cut at the bound."""
+        """The printed text, cut at the limit."""
         return "".join(self._parts)
 
 
-# --- One call of a block's `run`: the program that is fed, and what its end means.
-# Invariants:
-# - Only JSON text comes back. A block's own value could be a few lists that stand for 2^40 (measured: it arrives as a
-#   list that hangs whatever walks it), so the last thing that runs in the worker is `json.dumps`, under its limits.
-# - The code is never parsed here, only there.
+# --- One call of a block's `run`: the program that is sent, and the meaning of its result. Only JSON text is returned.
+# A block's own value could be a few lists that represent 2^40 elements (measured: it arrives as a list that hangs any
+# code that walks it). So `json.dumps` runs last in the worker, under its limits. The code is parsed in the worker only.
 
 MOST_CODE_CHARACTERS = 262_144
 _TAIL = """
@@ -287,23 +289,25 @@ _TAIL = """
 perdure_value = run(**perdure_inputs)
 from json import dumps as perdure_dumps
 perdure_dumps(perdure_value, allow_nan=False, separators=(",", ":"))"""
-"""Behind the code, on lines of its own. The interpreter's modules are read-only, so `dumps` is what it says."""
+"""Appended to the code, on separate lines. The interpreter's modules are read-only, so a block cannot replace `dumps`.
+"""
 _CALL_LINE, _DUMP_LINE = 2, 4
-"""Counted from the code's last line."""
+"""Line numbers counted from the code's last line."""
 _LIMITS: dict[type[BaseException], FaultKind] = {
     TimeoutError: FaultKind.TIME,
     MemoryError: FaultKind.MEMORY,
     RecursionError: FaultKind.RECURSION,
 }
-"""A block that raises one of these itself is told the same; it ends the same way."""
+"""A block that raises one of these itself receives the same fault, because it ends in the same way."""
 _PANIC = "PanicException"
-"""What the client raises where it is itself at fault: no Exception, and of no class that can be imported."""
+"""The name of the exception that the client raises for its own bugs. It is not an Exception, and its class cannot be
+imported."""
 
 
 def called(
     session: MontySession, code: str, inputs: Mapping[str, JsonValue], limits: Limits, printed: Printed
 ) -> Value | Fault:
-    """The value, or why there is none."""
+    """Runs the code and returns the value, or why there is none."""
     if len(code) > MOST_CODE_CHARACTERS:
         return fault(FaultKind.CODE, f"the block is longer than {MOST_CODE_CHARACTERS} characters")
     try:
@@ -324,12 +328,12 @@ def called(
 
 
 def crashed(error: BaseException) -> Fault:
-    """The fault of a run whose worker is gone."""
+    """Returns the fault of a run whose worker has died."""
     return fault(FaultKind.CRASHED, f"the block ended its interpreter: {error}")
 
 
 def _raised(error: MontySyntaxError | MontyRuntimeError, lines: int) -> Fault:
-    """What left a block of so many lines."""
+    """Returns the fault for an error that a block of `lines` lines raised."""
     cause, told = error.exception(), error.display("type-msg")
     passed = [frame.line for frame in error.traceback()]
     line = next((line for line in reversed(passed) if line <= lines), None)
@@ -338,7 +342,7 @@ def _raised(error: MontySyntaxError | MontyRuntimeError, lines: int) -> Fault:
     for limit, kind in _LIMITS.items():
         if isinstance(cause, limit):
             return fault(kind, told, line)
-    if not passed and told.startswith("UnicodeEncodeError"):  # it had not begun
+    if not passed and told.startswith("UnicodeEncodeError"):  # the block had not started
         return fault(FaultKind.INPUTS, f"the inputs cannot be passed on: {told}")
     if line is None and lines + _CALL_LINE in passed:
         kind = FaultKind.CODE if isinstance(cause, NameError) else FaultKind.INPUTS

@@ -1,4 +1,4 @@
-"""Which function runs a tool of an agent, and the credentials that only this worker resolves."""
+"""Finds the function that runs an agent's tool, and the secrets that only this worker resolves."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ SecretOf = Callable[[str], str | None]
 
 
 class Toolbox:
-    """Tools by agent and name."""
+    """The tools of a worker, by agent and name."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Toolbox:
         servers: McpServers | None = None,
         of_agents: Mapping[str, httpx.AsyncClient] = MappingProxyType({}),
     ) -> None:
-        """`http` is for the tools of agents that have no client in `of_agents`: each app names its own hosts."""
+        """`http` is for the tools of agents without a client in `of_agents`. Each app names its own hosts."""
         self._tools: Mapping[tuple[str, str], Tool] = {(agent_id, tool.card.name): tool for agent_id, tool in tools}
         self._secret_of = secret_of
         self._servers = servers
@@ -38,50 +38,50 @@ class Toolbox:
         self._of_agents = of_agents
 
     def http_for(self, agent_id: str) -> httpx.AsyncClient:
-        """The client that the tools of this agent send through."""
+        """Returns the client through which this agent's tools send."""
         return self._of_agents.get(agent_id, self.http)
 
     def find(self, agent_id: str, name: str, pinned: ToolCard | None = None) -> Tool | McpTool | None:
-        """The tool `name` of this agent, or None where this worker has it not. `pinned` is the card that the turn
-        began with, under which a server's tool is called."""
+        """Returns the tool `name` of this agent, or None if this worker does not have it. `pinned` is the card that the
+        turn began with, under which a server's tool is called."""
         tool = self._tools.get((agent_id, name))
         return tool if tool is not None or self._servers is None else self._servers.find(agent_id, pinned)
 
     def import_soon(self) -> None:
-        """Import early what only the first call of a server's tool would."""
+        """Imports early what the first call of a server's tool would import."""
         if self._servers is not None:
             self._servers.import_soon()
 
     def secrets_for(self, card: ToolCard) -> dict[str, str]:
-        """The credentials that a tool's card names, as far as they are set."""
+        """Returns the secrets that a tool's card names, if they are set."""
         values = {name: self._secret_of(name) for name in card.secrets}
         return {name: value for name, value in values.items() if value}
 
 
-# --- A code block as a tool: resolved in the version that its turn pinned, validated, run in the sandbox (S0-49).
-# A block's source comes with the published agent and its tables by their digests, so any worker with a sandbox runs any
-# version of it, and a deploy makes no call void.
+# --- A code block as a tool: resolved in the version that its turn pinned, validated, and run in the sandbox. The
+# published agent contains a block's source, and names its tables by digest. So any worker with a sandbox runs any
+# version, and a deploy voids no call.
 
 MOST_PRINTED_CHARACTERS = 1_000
-"""Of what a block printed, handed to the model beside its result."""
+"""Maximum length of a block's printed text that the model receives with the result."""
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockTool:
-    """A block that its agent's model may call."""
+    """A block that its agent's model can call."""
 
     card: ToolCard
     block: CodeBlock = field(repr=False)
     tables: Mapping[str, JsonValue] = field(repr=False)
-    """Those that it needs, whole, by name."""
+    """The tables that the block needs, complete, by name."""
     sandbox: Sandbox = field(repr=False)
 
     async def run(self, args: Mapping[str, JsonValue], context: ToolContext) -> ToolResult:
-        """One run; its result in a wrapper of {status, message, result}, where the message is what it printed.
+        """Runs the block once. The result is wrapped in {status, message, result}; `message` is the printed text.
 
-        Raises: ToolRefused for whatever is wrong with arguments, block or result; ToolUnavailable where this machine
-        could not start an interpreter.
+        Raises: ToolRefused if the arguments, the block or its result are invalid; ToolUnavailable if this machine
+        cannot start an interpreter.
         """
         block = Block(self.block.source, self.block.input, self.block.output)
         given: dict[str, JsonValue] = {"data": {**self.tables}} if self.block.needs else {}
@@ -100,7 +100,7 @@ class BlockTool:
 async def block_tool(
     tx: Connection, shelf: TableShelf, sandbox: Sandbox, agent: PublishedAgent, card: ToolCard
 ) -> BlockTool | None:
-    """The block behind `card`, with its tables; None where the card is another tool's.
+    """Returns the block for `card` with its tables; None if the card is for another tool.
 
     Raises: CallerError 404 `app_table_not_found`.
     """

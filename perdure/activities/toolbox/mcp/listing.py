@@ -1,4 +1,4 @@
-"""A server's list of tools, read from the protocol's own types."""
+"""Lists of tools that MCP servers send, and the cards that agents get from them."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -17,18 +17,18 @@ from perdure.core.calls.arguments import InvalidArguments, canonical
 from perdure.core.text import clean
 
 if TYPE_CHECKING:
-    from mcp.client.session import ClientSession  # a second of CPU, of every process that reads app folders
+    from mcp.client.session import ClientSession  # takes a second of CPU, in every process that reads app folders
     from mcp_types import Tool, ToolAnnotations
 
 _MOST_PAGES = 50
 _MOST_BYTES = 16 * 1024 * 1024
-"""Of all pages together: what is kept of them stays in memory for as long as the session."""
+"""Limit of all pages together, because the result stays in memory as long as the session."""
 
 
 async def listed_tools(session: "ClientSession") -> list[McpToolListing]:
-    """Every tool that the server lists, page by page, as far as anybody would look.
+    """Returns the tools that the server lists, page by page, up to the limits on pages and tools.
 
-    Raises: MCPError; ValueError where a page does not read, or the pages are too large together.
+    Raises: MCPError; ValueError if a page cannot be read, or if the pages are too large together.
     """
     from mcp_types import PaginatedRequestParams
 
@@ -48,7 +48,7 @@ async def listed_tools(session: "ClientSession") -> list[McpToolListing]:
 
 
 def listing_of(tool: "Tool") -> McpToolListing:
-    """What is kept of a listed tool."""
+    """Returns the stored fields of a listed tool."""
     meta = tool.meta or {}
     return McpToolListing(
         name=tool.name,
@@ -74,7 +74,7 @@ def _hints(said: "ToolAnnotations | None") -> McpHints:
 
 
 def _tags(meta: dict[str, Any]) -> tuple[str, ...]:
-    """From the places where servers put them: `tags`, or the like under the name of FastMCP."""
+    """Reads the tags where servers put them: in `tags`, or under FastMCP's own names."""
     for holder in (meta, meta.get("fastmcp"), meta.get("_fastmcp")):
         tags = holder.get("tags") if isinstance(holder, dict) else None
         if isinstance(tags, list | tuple):
@@ -87,13 +87,13 @@ def _key_ttl(said: object) -> float | None:
     return float(ttl) if isinstance(ttl, int | float) and not isinstance(ttl, bool) and 0 < ttl < 1e9 else None
 
 
-# --- From a server's list of tools to cards: names made fit, schemas made small, what cannot be a tool left out.
-# A card's version is the digest of all that the server said of the tool and of what the app says of the server, so that
-# any drift makes another version, and a call that was planned or approved under the old one is void. What it says of
-# the tool's answers is no part of that: no call depends on it.
+# --- Cards from a server's list of tools: names are adapted, schemas are reduced, and unusable tools are left out. A
+# card's version is the digest of everything the server lists about the tool and the app declares about the server. Any
+# change makes a new version, and a call that was planned or approved under the old one is void. The output schema is
+# not part of the digest, because no call depends on it.
 
 MOST_TOOLS = 500
-"""Of one server; what it lists beyond is left out."""
+"""Maximum number of tools of one server; further tools are left out."""
 MOST_SCHEMA_CHARACTERS = 32 * 1024
 MOST_SCHEMA_DEPTH = 64
 MOST_DESCRIPTION_CHARACTERS = 4_000
@@ -103,35 +103,35 @@ _DIGEST_CHARACTERS = 8
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A server's tool as agents are offered it."""
+    """A server's tool in the form that agents get."""
 
     card: ToolCard
     tool: str
-    """The server's own name of it."""
+    """The server's own name of the tool."""
     standing: Standing
     output: Mapping[str, JsonValue] | None = None
-    """What the server says of its structured answers, where that can be used."""
+    """The output schema of the tool, if the server lists a usable one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What one server has for agents."""
+    """The tools that one server offers to agents."""
 
     tools: Mapping[str, Offered]
-    """By the names of their cards, in the server's order."""
+    """Tools by the names of their cards, in the server's order."""
     left_out: tuple[str, ...] = ()
-    """A sentence for each tool that cannot be offered, though its toolset is."""
+    """A sentence for each tool that cannot be offered although its toolset is."""
     listed: tuple[McpToolListing, ...] = ()
-    """All that it is made from."""
+    """The listed tools from which the offer was made."""
 
     @property
     def cards(self) -> tuple[ToolCard, ...]:
-        """The cards alone."""
+        """The cards of all offered tools."""
         return tuple(offered.card for offered in self.tools.values())
 
 
 def offer_of(server: McpServer, listed: Iterable[McpToolListing]) -> Offer:
-    """What `server` offers, from what it lists."""
+    """Returns the offer of `server` for the tools that it lists."""
     tools: dict[str, Offered] = {}
     left_out: list[str] = []
     listed = tuple(listed)
@@ -156,7 +156,8 @@ def offer_of(server: McpServer, listed: Iterable[McpToolListing]) -> Offer:
 
 
 def card_name(server: McpServer, tool: str) -> str:
-    """`<server>_<tool>`, of letters, digits, _ and - only; a long one is cut and ends in a digest of the whole."""
+    """Returns `<server>_<tool>`, with letters, digits, _ and - only. A long name is cut and ends in a digest of the
+    whole name."""
     name = server.prefix + re.sub(r"[^a-zA-Z0-9_-]", "_", tool)
     if len(name) <= _NAME_CHARACTERS:
         return name
@@ -164,7 +165,7 @@ def card_name(server: McpServer, tool: str) -> str:
 
 
 def _unfit(tool: McpToolListing) -> str:
-    """Why nothing can be checked against this tool's schema; empty where it can."""
+    """Returns why the tool's schema cannot be used; empty if it can."""
     if tool.parameters.get("type") != "object":
         return "takes no object of arguments"
     return _schema_fault(tool.parameters)
@@ -173,7 +174,7 @@ def _unfit(tool: McpToolListing) -> str:
 def _schema_fault(schema: dict[str, JsonValue]) -> str:
     try:
         canonical(schema, MOST_SCHEMA_DEPTH)
-    # what Postgres refuses in one card would keep every agent of the installation from being published
+    # a schema that Postgres rejects in one card would prevent all agents from being published
     except InvalidArguments:
         return "has a schema that cannot be stored"
     if len(canonical_json(schema)) > MOST_SCHEMA_CHARACTERS:
@@ -206,8 +207,8 @@ def _card(server: McpServer, tool: McpToolListing, name: str, toolset: str, coun
 
 
 def _shown(schema: Mapping[str, JsonValue], key_argument: str) -> dict[str, JsonValue]:
-    """The schema for the model: without titles, which repeat names and cost tokens with every call, and without the
-    argument that takes the key."""
+    """Returns the schema for the model: without titles, which repeat names and cost tokens in every call, and without
+    the argument for the idempotency key."""
     shown: dict[str, Any] = untitled(dict(schema))
     properties = shown.get("properties")
     if key_argument and isinstance(properties, dict):
@@ -218,8 +219,8 @@ def _shown(schema: Mapping[str, JsonValue], key_argument: str) -> dict[str, Json
 
 
 def untitled(schema: Any) -> Any:
-    """A schema without the titles in it; a property that is called `title` stays, and so does any value in `enum`,
-    `const`, `default` and `examples`."""
+    """Returns the schema without its titles. A property named `title` stays, as do all values in `enum`, `const`,
+    `default` and `examples`."""
     if isinstance(schema, list):
         return [untitled(each) for each in schema]
     if not isinstance(schema, dict):

@@ -1,26 +1,25 @@
-"""A tool of an MCP server, as the engine runs any other; and the servers of a worker's apps.
+"""Tools of MCP servers, which the engine runs like any other tool, and the MCP servers of a worker's apps.
 
-A call is for the card that its turn pinned. Before it is sent, that card's version must be the one of what the server
-lists: a tool that has drifted is refused, and nothing is sent. What comes back is read by this table:
+A call is for the card that its turn pinned. Before the call is sent, the card's version must match the tool that the
+server lists. If the tool has changed, the call is refused and nothing is sent. The answer is interpreted by this table:
 
-| what came back                                              | read      | keyed, opaque |
-|-------------------------------------------------------------|-----------|---------------|
-| no connection: the server is down, or cannot be started     | unavailable | unavailable |
-| the server has forgotten the session (404)                  | unavailable | unavailable |
-| a credential is missing; the tool is gone or has drifted    | refused   | refused       |
-| the rules of outgoing requests forbid its address           | refused   | refused       |
-| a result                                                    | result    | result        |
-| a result that the tool's own output schema forbids          | refused   | result, told so |
-| a result that says it is an error (`isError`)               | refused   | refused       |
-| the protocol's own no: no such method, bad request or parameters | refused | refused     |
-| an HTTP status                                              | by the table of perdure/sdk/outcomes.py | same |
-| any other error of the server; an answer that does not read, or is too large | refused | ambiguous |
-| a question back (the server wants input)                    | refused   | ambiguous     |
-| the connection ended after the call went out                | ambiguous | ambiguous     |
-| nothing within the tool's time                              | ambiguous (perdure/activities/tool_execution.py) | same
-|
+| answer                                                       | read        | keyed, opaque |
+|--------------------------------------------------------------|-------------|---------------|
+| no connection: the server is down, or cannot be started      | unavailable | unavailable   |
+| the server has forgotten the session (404)                   | unavailable | unavailable   |
+| a secret is missing; the tool was removed or has changed     | refused     | refused       |
+| the rules for outgoing requests forbid the address           | refused     | refused       |
+| a result                                                     | result      | result        |
+| a result that does not match the tool's output schema        | refused     | result with a note |
+| a result that reports an error (`isError`)                   | refused     | refused       |
+| a protocol error: unknown method, bad request or parameters  | refused     | refused       |
+| an HTTP status            | by the table of perdure/sdk/outcomes.py | by the same table |
+| any other server error; an unreadable or too large answer    | refused     | ambiguous     |
+| a question (the server requests input)                       | refused     | ambiguous     |
+| the connection ended after the call was sent                 | ambiguous   | ambiguous     |
+| no answer within the tool's time limit (perdure/activities/tool_execution.py) | ambiguous | ambiguous |
 
-refused = ToolRefused, unavailable = ToolUnavailable: nothing was sent; ambiguous = any other exception.
+refused = ToolRefused; unavailable = ToolUnavailable: nothing was sent; ambiguous = any other exception.
 """
 
 import asyncio
@@ -41,38 +40,39 @@ from perdure.core.egress import Named, Outbound
 from perdure.sdk.context import ToolContext
 from perdure.sdk.outcomes import Meaning, ToolRefused, ToolResult, ToolUnavailable, meaning_of_status, result_of
 
-if TYPE_CHECKING:  # the library takes a second of CPU to import, which a worker without such calls need not spend
+if TYPE_CHECKING:  # the library takes a second of CPU to import, which a worker without MCP calls can save
     from perdure.activities.toolbox.mcp.session import Connection, McpSession, SecretOf
     from perdure.activities.toolbox.mcp.transports import Note, Wire
 
 _BAD_REQUEST = -32600
 _SAID_NO = frozenset({_BAD_REQUEST, -32601, -32602})
-"""JSON-RPC: not a request, no such method, wrong parameters."""
+"""JSON-RPC codes: invalid request, method not found, invalid params."""
 _MOST_CHARACTERS = 300
 NOTHING_NAMED = Outbound()
 AFTER_START_SECONDS = 5.0
-"""By then the other programs of a stack are up."""
+"""The delay before the import. After it the other processes of a stack have started."""
 _OPENING_SHARE = 0.8
-"""Of a call's time: for opening a session. Past it nothing was sent, which the call's own time-out could not tell."""
+"""Share of a call's time limit for opening a session. If this part times out, nothing was sent; the call's own timeout
+could not tell."""
 
 
 ServerMet = Callable[[str, str, str], Awaitable[None]]
-"""Is told how a server was met: its app, its name, why it could not be used (empty where it answered)."""
+"""Callback with the app, the server's name, and why it could not be used (empty if it answered)."""
 
 
 class ServerLost(Exception):
-    """The call went out and no answer to it came back that could be read: it may have happened."""
+    """The call was sent, but no readable answer arrived. The effect may have happened."""
 
 
 @dataclass(frozen=True, slots=True)
 class McpTool:
-    """A server's tool under the card that a turn pinned."""
+    """A server's tool with the card that a turn pinned."""
 
     card: ToolCard
     session: "McpSession" = field(repr=False)
 
     async def run(self, args: Mapping[str, JsonValue], context: ToolContext) -> ToolResult:
-        """Call it once.
+        """Calls the tool once.
 
         Raises: ToolRefused, ToolUnavailable, ServerLost, by the table above.
         """
@@ -94,7 +94,7 @@ class McpTool:
             meta[IDEMPOTENCY_KEY] = context.idempotency_key
         answer, note = await connection.call(offered.tool, given, meta)
         if _session_is_gone(answer, note):
-            connection.wire.ended.set()  # the next attempt opens another
+            connection.wire.ended.set()  # the next attempt opens another connection
         if isinstance(answer, CallToolResult) and not note.too_large:
             if answer.is_error:
                 raise ToolRefused(error_of(answer))
@@ -102,8 +102,8 @@ class McpTool:
         raise self._failure(answer, note, connection.wire)
 
     def _read(self, output: JsonValue, misfit: str | None) -> ToolResult:
-        """An answer as the model reads it. One that does not fit is no result of a read; of a call that has changed
-        something it is still what is known of it.
+        """Returns the result for the model. An answer that does not match the output schema is not a result of a read.
+        For other tools it is still returned with a note, because it is all that is known about the effect.
 
         Raises: ToolRefused.
         """
@@ -116,7 +116,7 @@ class McpTool:
         return result_of({"status": "answer_misfit", "message": told, "answer": output})
 
     async def _connection(self, context: ToolContext) -> "Connection":
-        """The way to the server, in a part of the call's time.
+        """Opens the connection within a share of the call's time limit.
 
         Raises: ToolRefused, ToolUnavailable; nothing was sent.
         """
@@ -135,7 +135,7 @@ class McpTool:
             raise ToolUnavailable(told) from error
 
     def _failure(self, answer: object, note: "Note", wire: "Wire") -> Exception:
-        """What an answer means that is no result."""
+        """Returns the exception for an answer that is not a result."""
         from mcp.shared.exceptions import MCPError
         from mcp_types import CONNECTION_CLOSED
 
@@ -157,7 +157,7 @@ class McpTool:
             return ServerLost(told)
         if code in _SAID_NO:
             return ToolRefused(f"the server {server} refused the call{_reason(answer)}")
-        # A server may use the same number for a no of its own, which says more than that somebody hung up.
+        # Servers can use the same code for their own errors, whose message is more specific than a closed connection.
         if note.lost or (code == CONNECTION_CLOSED and not note.too_large and not _is_of_server(answer)):
             return ServerLost(f"the connection to the server {server} ended before it answered")
         told = "its answer is too large to be read" if note.too_large else f"its answer is no result{_reason(answer)}"
@@ -167,18 +167,19 @@ class McpTool:
 
 
 _MADE_HERE = ("Connection closed", "SSE stream failed", "SSE stream ended")
-"""How the library begins what it says of a call whose answer can never come; it has no other mark."""
+"""Beginnings of the library's messages about calls without an answer. It marks them in no other way."""
 
 
 def _is_of_server(answer: object) -> bool:
-    """Whether an error is what the server said, and none that the library made for want of an answer."""
+    """Returns whether the server sent the error, and not the library because an answer was missing."""
     from mcp.shared.exceptions import MCPError
 
     return isinstance(answer, MCPError) and not answer.error.message.startswith(_MADE_HERE)
 
 
 def _session_is_gone(answer: object, note: "Note") -> bool:
-    """Whether an older server forgot the session, by which it did nothing; the library says so in these words."""
+    """Returns whether an older server has forgotten the session, so that it did nothing. The library reports it in this
+    form."""
     from mcp.shared.exceptions import MCPError
 
     return note.status == 404 and isinstance(answer, MCPError) and answer.error.code == _BAD_REQUEST
@@ -199,7 +200,7 @@ async def _import_later() -> None:
 
 
 class AppServers(Protocol):
-    """An app, as far as its MCP servers need to know it."""
+    """The parts of an app that its MCP servers need."""
 
     @property
     def name(self) -> str: ...
@@ -214,7 +215,7 @@ class AppServers(Protocol):
 
 
 class McpServers:
-    """The servers of the apps of one process, each with one session."""
+    """The MCP servers of the apps in one process, each with one session."""
 
     def __init__(
         self,
@@ -234,13 +235,13 @@ class McpServers:
         self._importing: asyncio.Task[object] | None = None
 
     def import_soon(self) -> None:
-        """Import what the first call needs once the start is over: half a second of CPU, which a start on two cores has
-        not to spare, and a first call that imports holds up its whole worker."""
+        """Imports the MCP library after the start. The import takes half a second of CPU, too much during a start on
+        two cores, and during the first call it would block the whole worker."""
         if any(app.servers for app in self._apps.values()):
             self._importing = asyncio.create_task(_import_later())
 
     def find(self, agent_id: str, pinned: ToolCard | None) -> McpTool | None:
-        """The tool behind a card that a turn of this agent pinned; None where no server of its app has such names."""
+        """Returns the tool for a card that a turn of this agent pinned; None if no server of its app has such names."""
         app = self._apps.get(self._of_agent.get(agent_id, ""))
         if app is None or pinned is None:
             return None
@@ -248,7 +249,7 @@ class McpServers:
         return McpTool(pinned, self.session(app.name, server)) if server is not None else None
 
     def session(self, app_name: str, server: McpServer) -> "McpSession":
-        """The session with `server`, not opened yet where nobody needed it."""
+        """Returns the session with `server`. It is opened at its first use."""
         from perdure.activities.toolbox.mcp.session import McpSession
 
         app, key = self._apps[app_name], (app_name, server.name)
@@ -261,7 +262,7 @@ class McpServers:
         return self._sessions[key]
 
     async def close(self) -> None:
-        """End every session."""
+        """Ends every session."""
         if self._importing is not None:
             self._importing.cancel()
         for session in self._sessions.values():
