@@ -43,21 +43,16 @@ class Gate:
 async def find_gate(tx: Connection, address: TurnAddress) -> Gate | None:
     """Returns the gate or checkpoint at which the turn is paused, or None if it has passed all its requests.
 
-    A round that was denied as a whole stays planned forever. Of the rounds with an unsettled call, the latest therefore
-    counts.
-
-    All requests of that round belong to the gate, including those of calls that have run by now. A warm resume carries
-    the outcomes of those calls; here they come from the ledger, call by call.
-
-    A checkpoint is passed as soon as the model is called again.
+    A round that was denied as a whole stays planned forever, so the latest round with an unsettled call counts. All its
+    requests belong to the gate, including those of calls that have run by now: a warm resume carries the outcomes of
+    those calls, and here they come from the ledger. A checkpoint is passed as soon as the model is called again.
     """
     rows = await tx.fetch(
         "SELECT a.id, a.kind, a.call_id, a.tool, a.expires_at, a.snapshot, "
         "coalesce(c.state NOT IN ('done', 'failed', 'denied'), false) AS to_run, "
         "(SELECT max(substr(call_id, 2)::integer) FROM model_calls WHERE turn_id = $1) AS step "
         "FROM approvals a LEFT JOIN tool_calls c ON c.turn_id = a.turn_id AND c.call_id = a.call_id "
-        # A cancelled checkpoint means that the turn continued without it. A gate stays a gate if its approval is
-        # cancelled.
+        # A cancelled checkpoint means that the turn continued without it; a cancelled approval is still a gate.
         "WHERE a.turn_id = $1 AND (a.status <> 'cancelled' OR a.kind = 'approval') ORDER BY a.call_id",
         address.turn_id,
     )
