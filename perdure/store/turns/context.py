@@ -44,8 +44,8 @@ async def find_gate(tx: Connection, address: TurnAddress) -> Gate | None:
     """Returns the gate or checkpoint at which the turn is paused, or None if it has passed all its requests.
 
     A round that was denied as a whole stays planned forever, so the latest round with an unsettled call counts. All its
-    requests belong to the gate, including those of calls that have run by now: a warm resume carries the outcomes of
-    those calls, and here they come from the ledger. A checkpoint is passed as soon as the model is called again.
+    requests belong to the gate, including those of calls that have run by now. A warm resume carries the outcomes of
+    those calls; here they come from the ledger. A checkpoint is passed as soon as the model is called again.
     """
     rows = await tx.fetch(
         "SELECT a.id, a.kind, a.call_id, a.tool, a.expires_at, a.snapshot, "
