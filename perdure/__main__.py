@@ -30,7 +30,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """The exit code of one command."""
     if not all(is_clean(argument) for argument in arguments):
-        sys.stderr.write("an argument holds a NUL or is not UTF-8 text\n")
+        sys.stderr.write("An argument contains a NUL character or is not valid UTF-8\n")
         return 2
     try:
         app(arguments, prog_name="perdure")

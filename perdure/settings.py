@@ -107,15 +107,16 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_file=_BASE / ".env", env_ignore_empty=True, extra="ignore", frozen=True)
 
     database_url: SecretStr | None = Field(default=None, alias="DATABASE_URL")
-    """Postgres as `perdure_app`, which runs under row-level security. Set: no embedded Postgres is started."""
+    """Postgres as the role `perdure_app`, which is subject to row-level security. If set, no embedded Postgres is
+    started."""
     database_owner_url: SecretStr | None = Field(default=None, alias="DATABASE_OWNER_URL")
-    """Postgres as `perdure_owner`, which migrates and publishes content."""
+    """Postgres as the role `perdure_owner`, which runs migrations and publishes apps."""
     database_relay_url: SecretStr | None = Field(default=None, alias="DATABASE_RELAY_URL")
-    """Postgres as `perdure_relay`, which claims outbox rows of every tenant."""
+    """Postgres as the role `perdure_relay`, which reads the outbox of all tenants."""
     database_admin_url: SecretStr | None = Field(default=None, alias="DATABASE_ADMIN_URL")
-    """Postgres as a superuser, for the one step that makes the three roles; afterwards it is not needed."""
+    """Postgres as a superuser. Needed only once, to create the three roles."""
     redis_url: SecretStr | None = Field(default=None, alias="REDIS_URL")
-    """Valkey or Redis. Set: no embedded Valkey is started. Losing it loses live tokens, never an answer."""
+    """Valkey or Redis. If set, no embedded Valkey is started. An outage loses live tokens, never an answer."""
 
     host: str = Field(default="127.0.0.1", alias="PERDURE_HOST")
     """The address that the API listens on."""
@@ -128,149 +129,155 @@ class Settings(BaseSettings):
     examples: bool = Field(default=False, alias="PERDURE_EXAMPLES")
     """Whether the agents of the examples that ship are published, too."""
     models: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_MODELS")
-    """Models for LiteLLM, by commas: the first that answers at the start plays every agent whose model is `scripted`;
-    where none does, nothing starts. Their key is the credential `model`, or what the provider's own library reads."""
+    """Comma-separated LiteLLM models. The first that answers at startup replaces the model of all agents with `model:
+    scripted`; if none answers, startup fails. The key is the secret `model`, or the provider's own variable."""
     routing: RoutingName = Field(default=RoutingName.COMPACT, alias="PERDURE_ROUTING")
-    """`compact` or `spread`: which task queues a new turn uses; a running turn keeps what it began with."""
+    """`compact` or `spread`: the task queues of new turns. Running turns keep theirs."""
     local: bool = Field(default=False, alias="PERDURE_LOCAL")
     """Set by the embedded stack for its own processes."""
     temporal_ui: str = Field(default="", alias="PERDURE_TEMPORAL_UI")
-    """The address of the Temporal Web UI, for links; empty: no links."""
+    """The URL of the Temporal Web UI, for links. Empty: no links."""
     ready_file: Path | None = Field(default=None, alias="PERDURE_READY_FILE")
     """A process writes this file when it is ready, and touches it every second while it lives
     (perdure/telemetry/heartbeat.py)."""
     start_gate: Path | None = Field(default=None, alias="PERDURE_START_GATE")
-    """Set by the embedded stack: a process opens nothing before this file is there, and imports meanwhile."""
+    """Set by the embedded stack: the process imports its modules, then waits for this file before it opens
+    connections."""
     least_free_bytes: int = Field(default=134_217_728, ge=0, alias="PERDURE_LEAST_FREE_BYTES")
-    """What must be free on the disk of the embedded stack's data folder, 128 MiB; with less the API is not ready."""
+    """Bytes that must be free on the disk of the data folder (128 MiB). Below that, the API is not ready."""
     log_level: LogLevel = Field(default=LogLevel.INFO, alias="LOG_LEVEL")
     """`debug`, `info`, `warning` or `error`."""
 
     audit_key: SecretStr | None = Field(default=None, alias="PERDURE_AUDIT_KEY")
-    """What audit rows are signed with; before it, by a comma, no other: older keys come after it and still verify.
-    Without it the one in `audit.key` of the data folder, which a local stack makes."""
+    """The keys that sign audit rows, separated by commas. The first key signs, all keys verify. Default: `audit.key` in
+    the data folder, which the embedded stack creates."""
     audit_heads: Path | None = Field(default=None, alias="PERDURE_AUDIT_HEADS")
-    """The file outside Postgres to which the relay exports the audit chains' heads; in the data folder by default."""
+    """The file outside Postgres to which the relay exports the heads of the audit chains. Default: in the data
+    folder."""
 
     jwt_secret: SecretStr | None = Field(default=None, alias="JWT_SECRET")
-    """What access tokens are signed with; before it, by a comma, no other: older ones come after it and still verify.
-    Without it the one in `access.key` of the data folder, which a local stack makes."""
+    """The keys that sign access tokens, separated by commas. The first key signs, all keys verify. Default:
+    `access.key` in the data folder, which the embedded stack creates."""
     jwt_algorithm: Algorithm = Field(default=Algorithm.HS256, alias="JWT_ALGORITHM")
     """`HS256`, `HS384` or `HS512`."""
     access_minutes: int = Field(default=15, ge=1, le=60, alias="JWT_ACCESS_TOKEN_EXPIRE_MINUTES")
-    """How long an access token lasts."""
+    """Lifetime of an access token."""
     refresh_days: int = Field(default=7, ge=1, le=90, alias="JWT_REFRESH_TOKEN_EXPIRE_DAYS")
-    """How long a refresh token lasts, and a browser's session."""
+    """Lifetime of a refresh token and of a browser session."""
     tenant: str = Field(default="local", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$", alias="PERDURE_TENANT")
-    """The tenant of whoever names none when signing in or registering."""
+    """The tenant for sign-in and registration requests that name none."""
     open_registration: bool = Field(default=False, alias="PERDURE_OPEN_REGISTRATION")
-    """Whether anybody may register, as a requester; else only the first person, by the setup code, and the invited."""
+    """Whether anyone can register, as a requester. If false, only the first user (with the setup code) and invited
+    users can."""
     public_url: str = Field(default="", pattern=r"^(https?://[^/?#\s]+)?$", alias="PERDURE_PUBLIC_URL")
-    """The address that people use, without a path: for links, for the allow-list of hosts, and `https` for cookies that
-    go over TLS alone. Required if the API listens on all addresses."""
+    """The public URL without a path: used for links, for the allowed hosts, and for TLS-only cookies if it is https.
+    Required if the API listens on all addresses."""
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_ALLOWED_HOSTS")
-    """Hosts that API and pages answer beside loopback names and the public URL's host, separated by commas: `host`,
-    `host:port`, `*.domain` or `*`. Others are answered 421."""
+    """Hosts that the API and the pages accept besides loopback names and the public URL's host, separated by commas:
+    `host`, `host:port`, `*.domain` or `*`. Other hosts get 421."""
     proxies: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_PROXIES")
-    """Addresses and networks of reverse proxies, separated by commas: the only peers whose `X-Forwarded-For` and
-    `X-Forwarded-Proto` are believed."""
+    """Addresses and networks of reverse proxies, separated by commas. Only their `X-Forwarded-For` and
+    `X-Forwarded-Proto` headers are used."""
     operator_token: SecretStr | None = Field(default=None, alias="PERDURE_OPERATOR_TOKEN")
-    """Tokens of 32 characters or more, separated by commas, that read `/metrics` and `/v1/status`. None by default."""
+    """Tokens of at least 32 characters, separated by commas, that can read `/metrics` and `/v1/status`. Default:
+    none."""
 
     oidc_issuer: str = Field(default="", alias="PERDURE_OIDC_ISSUER")
-    """The provider at which people may sign in, too; its client secret is the credential `oidc`."""
+    """An OpenID Connect provider for sign-in. Its client secret is the secret `oidc`."""
     oidc_client_id: str = Field(default="", alias="PERDURE_OIDC_CLIENT_ID")
-    """Who this deployment is at the provider."""
+    """The client id of this deployment at the provider."""
     oidc_newcomers: str = Field(default="requester", alias="PERDURE_OIDC_NEWCOMERS")
-    """The roles of somebody who comes from the provider for the first time, by commas; `none`: nobody new gets in."""
+    """Comma-separated roles of users who sign in with the provider for the first time. `none`: only existing users can
+    sign in."""
 
     request_seconds: int = Field(default=EXPIRES_SECONDS, ge=1, le=315_360_000, alias="PENDING_MUTATION_TTL_SECONDS")
-    """How long a request to a reviewer stays open, 7 days; an agent's own `approvals.expires_seconds` comes first."""
+    """Seconds until an approval request expires (7 days), unless the agent sets `approvals.expires_seconds`."""
     webhook_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_WEBHOOK_HOSTS")
-    """Where notices of approvals may be sent: `host`, `host:port` or `*.domain`, by commas. Without one: nowhere."""
+    """Hosts that webhooks may be sent to, separated by commas: `host`, `host:port` or `*.domain`. Empty: none."""
     webhook_private: bool = Field(default=False, alias="PERDURE_WEBHOOK_PRIVATE")
-    """Whether those hosts may lie in a private network."""
+    """Whether webhook hosts may have private addresses."""
 
     egress_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_EGRESS_HOSTS")
-    """Hosts that tools, MCP servers and providers may reach although their addresses are not public: `host`,
-    `host:port`, `*.domain` or a network such as 10.0.0.0/8, by commas."""
+    """Hosts with private addresses that tools, MCP servers and providers may reach, separated by commas: `host`,
+    `host:port`, `*.domain` or a network such as 10.0.0.0/8."""
     egress_proxy: str = Field(default="", pattern=r"^(https?://[^/?#\s]+/?)?$", alias="PERDURE_EGRESS_PROXY")
-    """An HTTP proxy for requests to every host that is not named; HTTP_PROXY and its like are not read."""
+    """An HTTP proxy for requests to all other hosts. HTTP_PROXY and similar variables are ignored."""
     answer_bytes: int = Field(default=ANSWER_BYTES, ge=1_024, le=MOST_ANSWER_BYTES, alias="PERDURE_ANSWER_BYTES")
-    """The largest answer of somebody outside that is read, 10 MiB; a tool and an MCP server may set their own."""
+    """The largest response in bytes that is read from an external system (10 MiB). Tools and MCP servers can set their
+    own limit."""
 
     body_bytes: int = Field(default=262_144, ge=1_024, le=16_777_216, alias="PERDURE_BODY_BYTES")
-    """The largest request body, 256 KiB; more is answered 413."""
+    """The largest request body in bytes (256 KiB); larger ones get 413."""
     upload_bytes: int = Field(default=MOST_UPLOAD_BYTES, ge=1_024, le=104_857_600, alias="PERDURE_UPLOAD_BYTES")
-    """The largest file that may be uploaded, 20 MiB; more is answered 413."""
+    """The largest upload in bytes (20 MiB); larger ones get 413."""
     upload_folder: Path | None = Field(default=None, alias="PERDURE_UPLOAD_FOLDER")
-    """Where an upload is kept until it is whole; by default `uploads` in the data folder."""
+    """The folder for uploads until they are complete. Default: `uploads` in the data folder."""
     uploads_per_user: int = Field(default=16, ge=1, le=1_000, alias="PERDURE_UPLOADS_PER_USER")
-    """Uploads that one person may have under way at one API process; one more is answered 429."""
+    """Concurrent uploads of one user per API process; more get 429."""
     bytes_per_user: int = Field(default=1_073_741_824, ge=0, alias="PERDURE_BYTES_PER_USER")
-    """What one user may keep: files, documents, and the texts of conversations, 1 GiB; 0: no quota. More is answered
-    429 `quota_reached`."""
+    """Storage quota of one user in bytes: files, documents and the texts of conversations (1 GiB). Requests above it
+    get 429 `quota_reached`; 0 disables it."""
     bytes_per_conversation: int = Field(default=268_435_456, ge=0, alias="PERDURE_BYTES_PER_CONVERSATION")
-    """The same of one conversation, 256 MiB."""
+    """Storage quota of one conversation in bytes (256 MiB)."""
     bytes_per_tenant: int = Field(default=21_474_836_480, ge=0, alias="PERDURE_BYTES_PER_TENANT")
-    """The same of all users of a tenant together, 20 GiB."""
+    """Storage quota of all users of a tenant in bytes (20 GiB)."""
     files_per_conversation: int = Field(default=1_000, ge=0, alias="PERDURE_FILES_PER_CONVERSATION")
-    """Files that a conversation may have for one more to be uploaded; 0: no quota."""
+    """Files per conversation; further uploads get 429. 0 disables the limit."""
     rate_limiting: bool = Field(default=True, alias="RATE_LIMITING_ENABLED")
-    """Whether requests are counted. Whoever has a local token is not counted at all."""
+    """Whether requests are rate limited. Local tokens have no limit."""
     rate_per_minute: int = Field(default=100, ge=1, le=1_000_000, alias="RATE_LIMIT_PER_MINUTE")
-    """Requests a minute of one person, and of one address that has not signed in; one more is answered 429."""
+    """Requests per minute of one user, or of one address without sign-in; more get 429."""
     connections_per_address: int = Field(default=2_000, ge=0, le=1_000_000, alias="PERDURE_CONNECTIONS_PER_ADDRESS")
-    """Connections that one address may hold open at one API process, and requests under way of one client behind a
-    proxy; one more is answered 429. At most a quarter of the files that the process may open. 0: no limit."""
+    """Open connections of one address per API process, and concurrent requests of one client behind a proxy; more get
+    429. At most a quarter of the process's open-file limit. 0 disables it."""
     live_turns_per_user: int = Field(default=50, ge=1, alias="PERDURE_LIVE_TURNS_PER_USER")
-    """Turns of one user that have not ended; one more is answered 429."""
+    """Open turns of one user; more get 429."""
     decisions_per_minute: int = Field(default=60, ge=1, le=100_000, alias="PERDURE_DECISIONS_PER_MINUTE")
-    """Decisions that one reviewer may take within a minute; one more is answered 429. Local tokens have no limit."""
+    """Decisions of one reviewer per minute; more get 429. Local tokens have no limit."""
     streams_per_user: int = Field(default=200, ge=1, alias="PERDURE_STREAMS_PER_USER")
-    """Event streams that one person may hold open at one API process; one more is answered 429."""
+    """Open event streams of one user per API process; more get 429."""
     streams_per_tenant: int = Field(default=5_000, ge=1, alias="PERDURE_STREAMS_PER_TENANT")
-    """The same of all people of a tenant. Local tokens have no limit, and are not counted."""
+    """Open event streams of one tenant per API process; more get 429. Local tokens have no limit and do not count."""
     pool_size: int = Field(default=12, ge=2, le=500, alias="PERDURE_POOL_SIZE")
-    """Postgres connections of one process."""
+    """Postgres connections per process."""
     embeddings: str = Field(default="auto", alias="PERDURE_EMBEDDINGS")
-    """`auto`, `minilm`, `none`, or an embedding model for LiteLLM; its key is the credential `embeddings`."""
+    """`auto`, `minilm`, `none`, or a LiteLLM embedding model, whose key is the secret `embeddings`."""
     embeddings_base: str = Field(default="", alias="PERDURE_EMBEDDINGS_BASE")
-    """The address of that model's provider, where it is not the provider's own."""
+    """The base URL of the embedding provider, if it is not the provider's default."""
     tracer: str = Field(default="noop", alias="TRACER_BACKEND")
-    """`noop`, `otel` or `langsmith`: where traces of turns go. Another name is none."""
+    """`noop`, `otel` or `langsmith`: where traces are sent. Unknown names mean `noop`."""
     trace_endpoint: str = Field(default="", alias="PERDURE_TRACE_ENDPOINT")
-    """The whole address that traces are sent to; empty: the backend's own."""
+    """The full URL that traces are sent to. Empty: the backend's default."""
     metrics_port: int = Field(default=0, ge=0, le=65_000, alias="PERDURE_METRICS_PORT")
-    """The first of the ports on which the API and the workers serve metrics, two each (docs/tracing.md); 0: none."""
+    """The first port for Prometheus metrics of the API and the workers, two per process (docs/tracing.md); 0: none."""
     metrics_host: str = Field(default="127.0.0.1", alias="PERDURE_METRICS_HOST")
-    """The address that these ports listen on."""
+    """The address of the metrics ports."""
     facts: bool = Field(default=True, alias="PERDURE_FACTS")
-    """Whether graphs that may keep facts can; without it they are told that memory is unavailable."""
+    """Whether graphs can store facts. If false, memory is unavailable to them."""
     queue_depth: int = Field(default=20, ge=0, alias="PERDURE_QUEUE_DEPTH")
-    """Messages that may wait in one conversation (`on_busy: queue` or `steer`); one more is answered 429."""
+    """Queued messages per conversation (`on_busy: queue` or `steer`); more get 429."""
 
     memory_enabled: bool = Field(default=True, alias="MEMORY_ENABLED")
-    """Off: no turn is shown documents or episodes, and no tool of an agent reaches documents."""
+    """If false, turns get no documents or episodes, and tools cannot access documents."""
     memory_context_tokens: int = Field(default=2_200, ge=1, alias="MEMORY_CONTEXT_TOKEN_BUDGET")
-    """What the documents that a turn is shown may take."""
+    """The token budget of the documents that a turn is shown."""
     memory_context_documents: int = Field(default=6, ge=1, le=50, alias="MEMORY_CONTEXT_MAX_DOCS")
-    """How many documents a turn is shown."""
+    """The maximum number of documents that a turn is shown."""
     memory_document_bytes: int = Field(default=100_000, ge=1, le=10_000_000, alias="MEMORY_MAX_DOCUMENT_BYTES")
-    """A larger document is not written."""
+    """The largest memory document in bytes."""
     memory_write_bytes: int = Field(default=25_000, ge=1, alias="MEMORY_MAX_WRITE_BYTES")
-    """A larger one is written with a warning."""
+    """The size in bytes above which a write returns a warning."""
     memory_evidence: bool = Field(default=True, alias="MEMORY_REQUIRE_SOURCE_REFS")
-    """An agent's write must say what it rests on."""
+    """Whether an agent's memory write must include evidence."""
 
     sandbox_bare: bool = Field(default=False, alias="PERDURE_SANDBOX_BARE")
-    """Run code blocks without a jail where none holds. Logged as a warning at every start."""
+    """Whether code blocks may run without a jail if none is available. Logged as a warning at each start."""
     sandbox_workers: int = Field(default=8, ge=2, le=64, alias="PERDURE_SANDBOX_WORKERS")
-    """Interpreter processes of one worker process."""
+    """Interpreter processes per worker process."""
     sandbox_seconds: float = Field(default=2.0, gt=0, le=20, alias="PERDURE_SANDBOX_SECONDS")
-    """The time that no code block exceeds."""
+    """The time limit of a code block, in seconds."""
     sandbox_memory_mib: int = Field(default=64, ge=8, le=4_096, alias="PERDURE_SANDBOX_MEMORY_MIB")
-    """The memory that no code block exceeds."""
+    """The memory limit of a code block, in MiB."""
 
     @field_validator("apps", mode="before")
     @classmethod
@@ -308,9 +315,11 @@ class Settings(BaseSettings):
         try:
             return read(given.get_secret_value() if given else kept.read_text())
         except FileNotFoundError:
-            raise SystemExit(f"{name} is not set, and {kept} is not there; see .env.example") from None
+            raise SystemExit(f"{name} is not set and {kept} does not exist; see .env.example") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise SystemExit(f"{kept} cannot be read ({error}); set {name}, or see whose file it is") from None
+            raise SystemExit(
+                f"{kept} cannot be read ({error}); set {name}, or check the file's owner and permissions"
+            ) from None
         except CallerError as error:
             raise SystemExit(f"{name}: {error.message}") from None
 
@@ -356,7 +365,9 @@ class Settings(BaseSettings):
         """
         roles = tuple(role.strip() for role in self.oidc_newcomers.split(",") if role.strip() not in ("", "none"))
         if not set(roles) <= {"requester", "reviewer", "admin"}:
-            raise SystemExit("PERDURE_OIDC_NEWCOMERS has requester, reviewer or admin, by commas, or none")
+            raise SystemExit(
+                "PERDURE_OIDC_NEWCOMERS must be a comma-separated list of requester, reviewer and admin, or none"
+            )
         return roles
 
     def address_of_people(self) -> str:
@@ -426,7 +437,7 @@ def needed(value: SecretStr | None, name: str) -> str:
     Raises: SystemExit 2, with the variable's name.
     """
     if value is None:
-        raise SystemExit(f"{name} is not set; start everything by `make up`, or see .env.example")
+        raise SystemExit(f"{name} is not set; start everything with `make up`, or see .env.example")
     return value.get_secret_value()
 
 

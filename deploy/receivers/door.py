@@ -35,7 +35,7 @@ class Door:
     async def __call__(self, request: Request) -> Response:
         """POST /perdure."""
         if int(request.headers.get("content-length") or _MOST_BYTES) >= _MOST_BYTES:
-            return JSONResponse({"error": "too large"}, 413)
+            return JSONResponse({"error": "the body is too large"}, 413)
         try:
             notice = read(self._secret, request.headers, await request.body())
         except NotANotice as error:

@@ -97,7 +97,7 @@ def main() -> None:
     """Runs the server."""
     tls = os.environ.get("SMTP_TLS", "starttls")
     if tls not in ("starttls", "implicit", "none"):
-        raise SystemExit("SMTP_TLS is starttls, implicit or none")
+        raise SystemExit("SMTP_TLS must be starttls, implicit or none")
     config = MailConfig(
         os.environ["PERDURE_WEBHOOK_SECRET"],
         os.environ["MAIL_FROM"],

@@ -80,7 +80,7 @@ class Slack:
         """Decides as the user that this Slack user is linked to; returns the reason in words if it was rejected."""
         token = self._config.people.get(user)
         if token is None:
-            return "You are not linked to anybody in Perdure; decide on the page."
+            return "Your account is not linked to a Perdure user; decide on the approval page."
         try:
             answer = await self._http.post(
                 f"{self._config.perdure}/v1/approvals/{about['id']}/decision",
@@ -89,8 +89,8 @@ class Slack:
             )
             said = answer.json()
         except (httpx.HTTPError, ValueError):
-            return "Perdure could not be reached; nothing was decided."
-        return "" if answer.is_success else f"Nothing was decided: {said['error']['message']}"
+            return "Perdure is unreachable; no decision was made."
+        return "" if answer.is_success else f"No decision was made: {said['error']['message']}"
 
     def _is_slacks(self, request: Request, body: bytes) -> bool:
         stamp = request.headers.get("x-slack-request-timestamp", "")
@@ -109,13 +109,13 @@ class Slack:
         except (httpx.HTTPError, ValueError) as error:
             raise NotTold(f"Slack: {type(error).__name__}") from error
         if not isinstance(said, dict) or not said.get("ok"):
-            raise NotTold(f"Slack refused {method}")
+            raise NotTold(f"Slack rejected {method}")
         return said
 
 
 def _blocks(notice: dict[str, Any]) -> list[dict[str, Any]]:
     approval = notice["approval"]
-    lines = [f"*{_plain(headline(approval))}*", *map(_plain, facts(approval)), f"<{notice['url']}|Open its page>"]
+    lines = [f"*{_plain(headline(approval))}*", *map(_plain, facts(approval)), f"<{notice['url']}|Open the approval>"]
     blocks: list[dict[str, Any]] = [_section("\n".join(lines))]
     if may_be_decided_here(approval):
         about = json.dumps({"id": approval["id"], "digest": approval["digest"]})
@@ -154,7 +154,7 @@ def main() -> None:
     """Runs the server."""
     people = Path(os.environ["SLACK_PEOPLE"])
     if people.stat().st_mode & 0o077:
-        raise SystemExit(f"{people} holds tokens: chmod 600 it")
+        raise SystemExit(f"{people} contains tokens; run `chmod 600` on it")
     config = SlackConfig(
         os.environ["PERDURE_URL"].rstrip("/"),
         os.environ["PERDURE_WEBHOOK_SECRET"],

@@ -17,17 +17,17 @@ def headline(approval: dict[str, Any]) -> str:
     """Returns the headline."""
     what = f"{approval['tool']} ({approval['risk']} risk)"
     if is_open(approval):
-        return f"Approval wanted: {what}"
+        return f"Approval requested: {what}"
     who = f" by {approval['decided_by']}" if approval["decided_by"] and approval["decision"] else ""
     return f"{str(approval['status']).capitalize()}{who}: {what}"
 
 
 def facts(approval: dict[str, Any]) -> list[str]:
     """Returns the lines below it."""
-    lines = [f"Asked for by {approval['requested_by']}, agent {approval['agent']}"]
+    lines = [f"Requested by {approval['requested_by']}, agent {approval['agent']}"]
     if is_open(approval):
         to_whom = approval["assignee"] or f"the role {approval['reviewer_role']}"
-        lines += [f"To be decided by {to_whom}", f"Expires {approval['expires_at']}"]
+        lines += [f"Reviewers: {to_whom}", f"Expires {approval['expires_at']}"]
     return lines
 
 

@@ -101,14 +101,14 @@ class PreviewActivities:
         """Returns the tool of the pinned version, or why it has no preview here."""
         tool = self._deps.toolbox.find(asked.agent_id, asked.tool, card)
         if not isinstance(tool, Tool) or tool.preview is None or tool.card.version != asked.tool_version:
-            return "the tool has changed since, or is not on this worker"
+            return "the tool has changed since the request, or is not on this worker"
         return Found(tool.preview, tool.card)
 
     async def _made(self, asked: views.AskedPreview, found: Found) -> dict[str, JsonValue]:
         secrets = self._deps.toolbox.secrets_for(found.card)
         missing = [name for name in found.card.secrets if not secrets.get(name)]
         if missing:
-            return {"fault": f"the credential {missing[0]} is not set where tools run"}
+            return {"fault": f"the secret {missing[0]} is not set in the worker's environment"}
         context = ToolContext(
             card=found.card,
             tenant_id=asked.tenant_id,
@@ -129,17 +129,17 @@ class PreviewActivities:
         except (AnswerWithheld, EgressRefused) as error:
             return {"fault": str(error)}
         except ValidationError:
-            return {"fault": "the arguments do not fit the preview"}
+            return {"fault": "the arguments do not match the preview's parameters"}
         except TimeoutError:
-            return {"fault": f"no answer within {self._seconds:g} s"}
+            return {"fault": f"no response within {self._seconds:g} s"}
         except Exception as error:  # an author's code can raise anything, and its text may quote anything
             _log.warning("preview_broke_off", tool=asked.tool, error=type(error).__name__)
-            return {"fault": f"it broke off ({type(error).__name__})"}
+            return {"fault": f"the call failed ({type(error).__name__})"}
         return _bounded(made)
 
 
 def _bounded(made: Preview) -> dict[str, JsonValue]:
     long = len(canonical_json([made.before, made.after]))
     if long > MOST_CHARACTERS:
-        return {"fault": f"it is too long to be shown ({long:,} characters)"}
+        return {"fault": f"the preview is too long to show ({long:,} characters)"}
     return {"before": made.before, "after": made.after}

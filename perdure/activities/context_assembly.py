@@ -90,7 +90,7 @@ class AssemblyActivities:
         if begun.outcome is not None:
             return begun.outcome
         if declared is None:
-            problem = Problem(code=FAILED, message=f"{call.ask.tool}: it has changed since the turn began")
+            problem = Problem(code=FAILED, message=f"{call.ask.tool}: the tool has changed since the turn started")
             return await self._settle(call, Assembled(tool=call.ask.tool, problem=problem), None)
         try:
             output, completeness = await self._tried(call, declared, begun)
@@ -130,7 +130,9 @@ class AssemblyActivities:
             published = await self._deps.shelf.published(tx, call.agent_id)
         now = published.card(call.ask.tool) if published else None
         if now is not None and now.version == card.version:
-            raise UpstreamUnavailable("tool_not_here", f"this worker has no {call.ask.tool} of the version asked for")
+            raise UpstreamUnavailable(
+                "tool_not_here", f"this worker does not have {call.ask.tool} in the required version"
+            )
         return None
 
     async def _tried(self, call: AssembleCall, declared: Declared, begun: Begun) -> tuple[dict[str, JsonValue], float]:
@@ -166,7 +168,7 @@ class AssemblyActivities:
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
             await bundles.count_failed(tx, call, failed - 1)
         # The tool's message stays here: it may quote its target, and Temporal would store it.
-        message = f"the tool {name} gave no output ({why.fault.value}); it is tried again"
+        message = f"the tool {name} returned no output ({why.fault.value}); it is retried"
         delay = timedelta(seconds=max(wait_seconds(config.retry_backoff, failed), 0.001))
         raise ApplicationError(message, type=FAILED, next_retry_delay=delay)
 
@@ -197,7 +199,9 @@ def _failed(error: Exception, timeout_seconds: float) -> Failed:
         fault = Fault.CONNECT if error.status is None else Fault.STATUS
         return Failed(fault, error.message, error.status or 0)
     if isinstance(error, httpx.HTTPStatusError):
-        return Failed(Fault.STATUS, f"its target answered {error.response.status_code}", error.response.status_code)
+        return Failed(
+            Fault.STATUS, f"the target answered with status {error.response.status_code}", error.response.status_code
+        )
     if isinstance(error, ToolRefused):
         return Failed(Fault.REFUSED, error.message)
     if isinstance(error, AnswerWithheld | EgressRefused):
@@ -205,7 +209,7 @@ def _failed(error: Exception, timeout_seconds: float) -> Failed:
     if isinstance(error, TimeoutError):
         return Failed(Fault.TIMEOUT, f"no output within {timeout_seconds:g} s")
     if isinstance(error, httpx.ReadTimeout):
-        return Failed(Fault.READ_TIMEOUT, "its target did not answer in time")
+        return Failed(Fault.READ_TIMEOUT, "the target did not respond in time")
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-        return Failed(Fault.CONNECT, "its target could not be reached")
-    return Failed(Fault.UNCLASSIFIED, f"it broke off ({type(error).__name__})")
+        return Failed(Fault.CONNECT, "the target is unreachable")
+    return Failed(Fault.UNCLASSIFIED, f"the preview failed ({type(error).__name__})")

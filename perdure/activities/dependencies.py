@@ -97,7 +97,7 @@ class Deps:
     models: Models
     doorbell: Doorbell
     shelf: AgentShelf = field(default_factory=AgentShelf)
-    sandbox: Sandbox = field(default_factory=lambda: ClosedSandbox("this process was given no sandbox"))
+    sandbox: Sandbox = field(default_factory=lambda: ClosedSandbox("this process has no sandbox"))
     tables: TableShelf = field(default_factory=TableShelf)
     stops: Stops = field(default_factory=Stops)
     memory: MemoryLimits = DEFAULT_LIMITS

@@ -459,7 +459,7 @@ async def remembered(tx: Connection, call: ToolCall, result: ToolResult) -> tupl
     try:
         await working_memory.merge(tx, call.address.tenant_id, call.address.conversation_id, working)
     except CallerError as error:
-        wanted = f"What it wanted to remember ({', '.join(map(str, fields))}) was not written: {error.message}."
+        wanted = f"These fields were not saved ({', '.join(map(str, fields))}): {error.message}."
         output: JsonValue = unremembered(error.code, wanted, result.output)
         why: dict[str, JsonValue] = {"scope": "working", "fields": fields, "code": error.code}
         return replace(result, output=output), (NewEvent(MEMORY_WRITE_BLOCKED, why, call.ask.call_id),)

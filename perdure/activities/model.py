@@ -115,7 +115,9 @@ class ModelActivities:
         """
         call, claimed, message = begun.call, begun.claimed, error.as_problem().message
         if error.code == CONTEXT_OVERFLOW and not (claimed.compacted or call.strict):
-            error = UpstreamUnavailable(CONTEXT_OVERFLOW, "too long for the model; tried again with half of it")
+            error = UpstreamUnavailable(
+                CONTEXT_OVERFLOW, "the prompt is too long for the model; retrying with half of it"
+            )
         other = "" if claimed.on_fallback or call.strict else agent.definition.second_model
         if other and gives_up(error.code, retryable=error.retryable, errors=claimed.errors + 1):
             error = UpstreamUnavailable(error.code, message, retry_after_seconds=FALLBACK_SECONDS)

@@ -108,8 +108,8 @@ def _load(
 
 def _not_offered(call: ModelCall, card: ToolCard | None, name: str) -> str:
     if card is not None and card.toolset and LOAD_TOOLSET in call.ask.tools:
-        return f"{card.name} is in the toolset {card.toolset} and not loaded; call {LOAD_TOOLSET} first"
-    return f"there is no tool {name[:64]!r}; the tools are: {', '.join(call.ask.tools)}"
+        return f"{card.name} is in the toolset {card.toolset}, which is not loaded; call {LOAD_TOOLSET} first"
+    return f"there is no tool {name[:64]!r}; available tools: {', '.join(call.ask.tools)}"
 
 
 def _made(
@@ -283,7 +283,9 @@ def structured_reply(wanted: OutputAsk, heard: Heard, failed: Problem | None) ->
         drafts = heard.complete.tool_calls if heard.complete else ()
         answers = {draft.raw_arguments for draft in drafts if draft.name == wanted.name}
         if len(answers) != 1:  # it is unclear which of two different answers is meant
-            fault = f"{wanted.name} was called with different answers" if answers else f"nothing called {wanted.name}"
+            fault = (
+                f"{wanted.name} was called twice with different answers" if answers else f"{wanted.name} was not called"
+            )
             return ModelReply(usage=heard.usage, fault=fault)
         said = answers.pop()
     read = read_object(said, wanted.fits)

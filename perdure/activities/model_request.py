@@ -290,5 +290,5 @@ async def count_lost(db: Database, call: ModelCall) -> None:
 
 def reserved_for_now() -> UpstreamUnavailable:
     """Returns the error of a claim that other calls' reservations block. Temporal retries it."""
-    message = "the day's budget is reserved by calls under way; this one waits for them"
+    message = "running calls have reserved the rest of the daily budget; this call waits for them"
     return UpstreamUnavailable("day_budget_reserved", message, retry_after_seconds=RESERVED_SECONDS)

@@ -71,7 +71,7 @@ async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, 
     card = agent.card(call.ask.tool)
     locked = await _locked(tx, call, card)
     if locked is None:
-        return _not_run(call, Problem(code="call_not_planned", message="no model asked for this call"))
+        return _not_run(call, Problem(code="call_not_planned", message="the model did not request this call"))
     tool: Tool | BlockTool | McpTool | None = (
         await block_tool(tx, deps.tables, deps.sandbox, agent, card) if card else None
     )
@@ -96,7 +96,7 @@ async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, 
         return await _denied(tx, call, locked, void)
     if locked.approval is not None and locked.approval.ready_at is not None and locked.approval.holds(locked.now):
         left = (locked.approval.ready_at - locked.now).total_seconds()
-        raise UpstreamUnavailable("on_hold", "the call is approved and does not start yet", retry_after_seconds=left)
+        raise UpstreamUnavailable("on_hold", "the call is approved but may not start yet", retry_after_seconds=left)
     deadline = reservation_deadline(locked.now)
     event = NewEvent(TOOL_EXECUTING, {"tool": card.name, "attempt": attempt.number}, call.ask.call_id)
     epoch = await tool_calls.reserve(tx, call, locked, attempt, deadline, card.timeout_seconds, event)
@@ -150,7 +150,7 @@ async def _need_current_card(deps: Deps, tx: Connection, call: ToolCall, card: T
     agent = await deps.shelf.published(tx, call.agent_id)
     published = agent.card(card.name) if agent is not None else None
     if published is not None and published.version == card.version:
-        raise UpstreamUnavailable("tool_not_here", f"this worker has no {card.name} of the version asked for")
+        raise UpstreamUnavailable("tool_not_here", f"this worker does not have {card.name} in the required version")
 
 
 async def _unknown(tx: Connection, call: ToolCall, locked: tool_calls.Locked) -> ToolOutcome:
@@ -206,7 +206,7 @@ MISTAKES: tuple[type[Exception], ...] = (
 included: a target's answer that cannot be read may be readable the next time."""
 
 
-STOPPED = Try(Acted.AMBIGUOUS, "the turn was stopped while the call was under way", stopped=True)
+STOPPED = Try(Acted.AMBIGUOUS, "the turn was stopped while the call was running", stopped=True)
 
 
 async def tried(held: Held, context: ToolContext, stops: Stops) -> Try:
@@ -240,10 +240,10 @@ async def _tried(held: Held, context: ToolContext) -> Try:
             raise
         return STOPPED
     except TimeoutError:
-        return Try(Acted.AMBIGUOUS, f"no answer within {held.card.timeout_seconds:g} s", timed_out=True)
+        return Try(Acted.AMBIGUOUS, f"no response within {held.card.timeout_seconds:g} s", timed_out=True)
     except Exception as error:
         _log.warning("tool_call_broke_off", tool=held.card.name, error=type(error).__name__)
-        told = str(error) if isinstance(error, ServerLost) else f"the call broke off ({type(error).__name__})"
+        told = str(error) if isinstance(error, ServerLost) else f"the call failed ({type(error).__name__})"
         return Try(Acted.AMBIGUOUS, told, hopeless=isinstance(error, MISTAKES))
     return Try(Acted.RETURNED, result=result)
 
@@ -255,7 +255,7 @@ def _withheld(card: ToolCard, error: AnswerWithheld) -> Try:
         return Try(Acted.REFUSED, f"{told}; {WITHHELD_ADVICE}")
     if meaning is Meaning.AMBIGUOUS:
         return Try(Acted.AMBIGUOUS, told)
-    note = f"the target accepted the {error.method} request, so it was carried out; {error} and was not read"
+    note = f"the target accepted the {error.method} request, so it was executed; {error} and was not read"
     _log.warning("tool_answer_withheld", tool=card.name, code=error.code, limit=error.limit)
     return Try(Acted.RETURNED, result=result_of({"status": error.code, "message": note, "limit": error.limit}))
 
@@ -287,7 +287,7 @@ async def done_locally(held: Held, context: ToolContext) -> ToolResult:
         if _says_the_driver(error) and store_error(error).retryable:
             raise
         if isinstance(error, TimeoutError):
-            raise Undone("the tool took too long") from None
+            raise Undone("the tool exceeded its time limit") from None
         _log.warning("local_tool_raised", tool=held.card.name, error=type(error).__name__)
         raise Undone(f"the tool failed ({type(error).__name__})") from None
 
@@ -339,7 +339,7 @@ def settled_answer(call: ToolCall, card: ToolCard, approval: Covering | None, re
         _log.warning("tool_state_dropped", tool=card.name, most=MOST_STATE_CHARACTERS)
         patch = {}
     if call.ask.args is not None and len(canonical_json(output)) > MOST_MADE_CHARACTERS:
-        return error_answer(call, f"the answer has more than {MOST_MADE_CHARACTERS} characters")
+        return error_answer(call, f"the answer exceeds {MOST_MADE_CHARACTERS} characters")
     facts = plain_facts(result.output, call.ask.paths)  # without the note: rules read the tool's own answer
     return _answer(call, CallState.DONE, output, TOOL_RESULT, patch, facts)
 

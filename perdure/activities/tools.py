@@ -121,7 +121,7 @@ class ToolActivities:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
                 await record(tx, call, held.epoch)
             # The tool's message stays here: it may quote its target, and Temporal would store it.
-            message = f"the tool {held.card.name} could not be called; it is tried again"
+            message = f"the tool {held.card.name} could not be called; it is retried"
             delay = next_delay(made.retry_after_seconds)
             raise ApplicationError(message, type="tool_unavailable", next_retry_delay=delay)
         if decided is Settle.OUTCOME_UNKNOWN:
@@ -202,7 +202,7 @@ class _Lost(Exception):
 def _refused() -> PerdureError:
     """Returns the error of a rejected settle: a later attempt owns the call, or its turn has ended. The next attempt
     finds out which."""
-    return UpstreamUnavailable("settle_refused", "the call is no longer this attempt's")
+    return UpstreamUnavailable("settle_refused", "another attempt has taken over this call")
 
 
 # --- The files of a conversation for its tools: read by id, stored with the call that made them

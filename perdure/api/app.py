@@ -72,7 +72,10 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(
         title="Perdure",
         version="1",
-        description="AI agent turns that survive. Every POST takes an Idempotency-Key.",
+        description=(
+            "Durable AI agent turns with approvals. Send an `Idempotency-Key` with every POST; a repeated key "
+            "returns the first answer."
+        ),
         lifespan=lifespan,
         responses=errors.DOCUMENTED,
         redirect_slashes=False,

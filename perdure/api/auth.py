@@ -42,7 +42,10 @@ SIGN_IN = "/sign-in"
 no session."""
 _SIGNED = "eyJ"
 """The beginning of a signed token: its header is a JSON object."""
-_bearer = HTTPBearer(auto_error=False, description="From `/v1/auth/login`, `perdure users token`, or run.json.")
+_bearer = HTTPBearer(
+    auto_error=False,
+    description="A token from `/v1/auth/login` or `perdure users token`, or a local token from run.json.",
+)
 
 
 def services_of(request: Request) -> Services:
@@ -92,7 +95,7 @@ class Principal:
     def need(self, role: str) -> None:
         """Raises: CallerError 403 `role_required` if the user lacks this role."""
         if role not in self.roles:
-            raise CallerError("role_required", f"this needs the role {role}", {"role": role}, status=403)
+            raise CallerError("role_required", f"This action requires the role {role}", {"role": role}, status=403)
 
 
 async def owner_of(services: Services, authorization: str, cookie: str, *, secure: bool) -> Principal:
@@ -104,11 +107,13 @@ async def owner_of(services: Services, authorization: str, cookie: str, *, secur
     if not authorization:
         found = await visitor_of(services, cookie, secure=secure)
         if found is None:
-            raise CallerError("token_missing", "send `Authorization: Bearer <token>`, or sign in", status=401)
+            raise CallerError(
+                "token_missing", "No token was sent; send `Authorization: Bearer <token>`, or sign in", status=401
+            )
         return found
     token = bearer_in(authorization)
     if not token:
-        raise CallerError("token_missing", "send `Authorization: Bearer <token>`", status=401)
+        raise CallerError("token_missing", "No token was sent; send `Authorization: Bearer <token>`", status=401)
     if token.startswith(_SIGNED):
         return await _of_session(services, token, Audience.HEADER)
     return await of_token(services, token)
@@ -128,7 +133,7 @@ async def of_token(services: Services, token: str) -> Principal:
     digest = sha256_hex(token)
     row = await services.db.principal_row(digest)
     if row is None:
-        raise CallerError("token_invalid", "this token is not known here", status=401)
+        raise CallerError("token_invalid", "This token is unknown", status=401)
     created_by = tuple(map(str, row["created_by"]))
     local = services.local and row["label"] == LOCAL and not created_by
     in_chat = row["label"] == CHAT
@@ -179,10 +184,10 @@ async def _of_session(services: Services, token: str, audience: Audience) -> Pri
     try:
         session_id = services.tokens.session_of(token, audience, datetime.now(UTC))
     except TokenRefused as refused:
-        raise CallerError("token_invalid", "this token is not good here, or no longer", status=401) from refused
+        raise CallerError("token_invalid", "This token is invalid or has expired", status=401) from refused
     row = await services.db.session_row(session_id)
     if row is None:
-        raise CallerError("session_over", "this session is over; sign in again", status=401)
+        raise CallerError("session_over", "Your session has ended; sign in again", status=401)
     made_by, invited_by = (tuple(map(str, row[name])) for name in ("created_by", "invited_by"))
     return Principal(
         row["tenant_id"],
@@ -220,7 +225,9 @@ async def operator(found: Annotated[Principal | None, Depends(principal_or_opera
     """Raises: CallerError 403 `operator_required` if the user is not an operator."""
     if found is not None and not found.is_operator:
         raise CallerError(
-            "operator_required", "This needs an operator's token (PERDURE_OPERATOR_TOKEN), not a user's", status=403
+            "operator_required",
+            ("This endpoint requires an operator token (PERDURE_OPERATOR_TOKEN); user tokens are not accepted"),
+            status=403,
         )
 
 

@@ -71,11 +71,11 @@ class AccessTokens:
         Raises: TokenRefused if the token is invalid or has expired.
         """
         if len(token) > MOST_CHARACTERS:
-            raise TokenRefused("too long")
+            raise TokenRefused("longer than a token can be")
         try:
             read = jwt.decode(token, lambda found: self._key(found.headers()), registry=self._registry)
             if read.header.get("typ") != TYPE:
-                raise TokenRefused("another kind of token")
+                raise TokenRefused("not an access token")
             _claims(audience, now).validate(read.claims)
             return str(uuid.UUID(read.claims["sid"]))
         except (JoseError, ValueError, TypeError, AttributeError) as error:
@@ -88,7 +88,7 @@ class AccessTokens:
     def _key(self, header: Mapping[str, object]) -> OctKey:
         key = self.keys.named(header.get("kid"))
         if key is None:
-            raise TokenRefused("signed by a key that is not here")
+            raise TokenRefused("signed with an unknown key")
         return OctKey.import_key(key.secret)
 
 
@@ -215,7 +215,7 @@ class Passwords:
         if self._under_way >= MOST_WAITING:
             raise LimitReached(
                 "sign_in_busy",
-                "too many sign in at this moment; try again",
+                "Too many people are signing in; retry in a few seconds",
                 {"retry_after_seconds": RETRY_AFTER_SECONDS},
             )
         self._under_way += 1

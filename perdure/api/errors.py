@@ -18,7 +18,7 @@ from perdure.core.text import clean
 _log = structlog.get_logger(__name__)
 _CODES = {404: "not_found", 405: "method_not_allowed", 406: "not_acceptable", 415: "unsupported_media_type"}
 RETRY_AFTER_SECONDS = 2
-AWAY = "a part of the service is not available; try again"
+AWAY = "The service is temporarily unavailable; retry later"
 OUTAGES: tuple[type[Exception], ...] = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
@@ -63,21 +63,26 @@ class ErrorAnswer(BaseModel):
 
 
 DOCUMENTED: dict[int | str, dict[str, Any]] = {
-    400: {"model": ErrorAnswer, "description": "the request cannot be read"},
-    401: {"model": ErrorAnswer, "description": "no token, or an unknown one"},
-    403: {"model": ErrorAnswer, "description": "the token's owner may not do this"},
-    404: {"model": ErrorAnswer, "description": "there is no such thing, or not for this token's owner"},
-    409: {"model": ErrorAnswer, "description": "it does not fit the state of things; details say why"},
-    410: {"model": ErrorAnswer, "description": "too late"},
-    413: {"model": ErrorAnswer, "description": "the body is too large; details.limit_bytes is the limit"},
-    415: {"model": ErrorAnswer, "description": "the body does not say that it is JSON"},
-    422: {"model": ErrorAnswer, "description": "the request does not fit the form; details say where"},
+    400: {"model": ErrorAnswer, "description": "The request is malformed"},
+    401: {"model": ErrorAnswer, "description": "The token is missing, unknown or expired"},
+    403: {"model": ErrorAnswer, "description": "The caller's role does not allow this action"},
+    404: {"model": ErrorAnswer, "description": "The resource does not exist, or belongs to another tenant or user"},
+    409: {"model": ErrorAnswer, "description": "The request conflicts with the current state; see `details`"},
+    410: {"model": ErrorAnswer, "description": "The deadline has passed"},
+    413: {"model": ErrorAnswer, "description": "The body is too large; `details.limit_bytes` is the limit"},
+    415: {"model": ErrorAnswer, "description": "The `Content-Type` header is not `application/json`"},
+    422: {"model": ErrorAnswer, "description": "The request is invalid; `details` names the fields"},
     429: {
         "model": ErrorAnswer,
-        "description": "too much at once; Retry-After says when to come back. Or, without that "
-        "header, a quota is reached; details say whose",
+        "description": (
+            "A rate limit or a quota is reached. With `Retry-After`: retry after that time. Without it: a quota "
+            "is full; `details` names it"
+        ),
     },
-    503: {"model": ErrorAnswer, "description": "a part is not available; Retry-After says when to come back"},
+    503: {
+        "model": ErrorAnswer,
+        "description": "The service is temporarily unavailable; retry after `Retry-After` seconds",
+    },
 }
 """The errors that any route can return."""
 
@@ -121,7 +126,13 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
         {"field": clean(".".join(str(part) for part in each["loc"])), "problem": clean(each["msg"])}
         for each in error.errors()[:20]
     ]
-    return respond(request, 422, "invalid_input", "the request does not fit; see details", {"fields": found})
+    return respond(
+        request,
+        422,
+        "invalid_input",
+        "The request is invalid; `details.fields` lists each field and its problem",
+        {"fields": found},
+    )
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
@@ -135,7 +146,7 @@ async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
     # Starlette raises it again after this response, so that the server logs its traceback.
     kind = type(error).__name__
     _log.error("unforeseen_error", error=kind, path=request.url.path, request_id=_id_of(request))
-    return respond(request, 500, "internal", "this should not happen; the log has it under the request id")
+    return respond(request, 500, "internal", "Internal error; the server's log has the details under this request id")
 
 
 async def _outage(request: Request, error: Exception) -> JSONResponse:

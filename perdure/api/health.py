@@ -27,8 +27,8 @@ WRITE_SECONDS = 5.0
 """The time for which a successful write counts for later checks."""
 NEEDED = ("postgres", "temporal", "disk")
 """Services without which the API is not ready. If Valkey is unavailable, only live tokens are missing."""
-_SILENT = "it does not answer"
-_WRITE_NOT_TESTED = "it answers; whether it can write is not tested, since it does not allow that"
+_SILENT = "does not answer"
+_WRITE_NOT_TESTED = "answers; write access was not checked because its permissions do not allow the check"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +141,10 @@ def _free_bytes(folder: Path) -> int:
 
 # --- Metrics of an API process.
 
-REQUESTS = Histogram("perdure_http_request_seconds", "Time of a request", ["method", "route", "status"])
+REQUESTS = Histogram("perdure_http_request_seconds", "Request duration", ["method", "route", "status"])
 TURNS_STARTED = Counter("perdure_turns_started", "Turns accepted or queued", ["agent"])
-DECISIONS = Counter("perdure_decisions", "Decisions taken on approvals", ["decision"])
-STREAMS = Gauge("perdure_streams", "Event streams that are open now")
-FRONT_DOOR = Counter("perdure_front_door", "Refusals before any route, and headers of unknown proxies", ["event"])
+DECISIONS = Counter("perdure_decisions", "Decisions on approvals", ["decision"])
+STREAMS = Gauge("perdure_streams", "Open event streams")
+FRONT_DOOR = Counter(
+    "perdure_front_door", "Requests rejected before routing, and forwarding headers from unknown proxies", ["event"]
+)

@@ -59,7 +59,7 @@ async def enter(scope: Scope) -> None:
         await count(scope)
         raise
     if who.is_in_chat and not _OF_CHAT.fullmatch(f"{scope['method']} {path}"):
-        raise CallerError("chat_token", "a chat's token reads one approval and decides on it, no more", status=403)
+        raise CallerError("chat_token", "A chat token can only read its approval and decide on it", status=403)
     scope["state"]["principal"] = who
     if not who.has_local_token:
         await count(scope, "person", who.tenant_id, who.user_id)
@@ -93,7 +93,7 @@ def check_csrf(services: Services, scope: Scope, headers: Mapping[bytes, bytes],
         return
     host, origin, site = (_text(headers, name) for name in (b"host", b"origin", b"sec-fetch-site"))
     if is_foreign(host, origin, site):
-        raise CallerError("foreign_origin", "a page of another site sent this", status=403)
+        raise CallerError("foreign_origin", "The request came from a page of another site", status=403)
     if scope["path"] in OPEN_PATHS or scope["path"] == SIGN_IN:
         return
     session_id = session_in(services, _text(headers, b"cookie"), secure=is_secure(services, scope))
@@ -103,7 +103,10 @@ def check_csrf(services: Services, scope: Scope, headers: Mapping[bytes, bytes],
     if not services.tokens.keys.knows(given, _PURPOSE, session_id):
         raise CallerError(
             "csrf_missing",
-            f"with a session cookie, send the header `{HEADER.decode()}`, or the form's field `{FIELD}`",
+            (
+                f"Requests with a session cookie need a CSRF token: send it in the header `{HEADER.decode()}` or in "
+                f"the form field `{FIELD}`"
+            ),
             status=403,
         )
 
@@ -114,9 +117,9 @@ def _fields(headers: Mapping[bytes, bytes], body: bytes) -> dict[str, list[str]]
     try:
         found = parse_qs(body.decode("ascii"), keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="strict")
     except ValueError:
-        raise CallerError("form_unreadable", "the form cannot be read") from None
+        raise CallerError("form_unreadable", "The form body is malformed") from None
     if not all(map(is_clean, (*found, *(value for values in found.values() for value in values)))):
-        raise CallerError("text_not_storable", "a text holds a NUL")
+        raise CallerError("text_not_storable", "The form contains a NUL character, which cannot be stored; remove it")
     return found
 
 
@@ -154,7 +157,7 @@ def check_media_type(given: str) -> None:
     raise Refused(
         415,
         "unsupported_media_type",
-        "a body is JSON and says so: send the header `Content-Type: application/json`"
+        "The body must be JSON; send the header `Content-Type: application/json`"
         + (f", not {clean(kind[:_SHOWN_CHARACTERS])}" if kind else ""),
     )
 
@@ -165,7 +168,7 @@ def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     for name, value in pairs:
         if name in found:
             shown = json.dumps(clean(name[:_SHOWN_CHARACTERS]))
-            raise Refused(400, "duplicate_key", f"the body has the name {shown} twice in one object")
+            raise Refused(400, "duplicate_key", f"An object in the body contains the name {shown} twice")
         found[name] = value
     return found
 
@@ -176,7 +179,7 @@ def check_json(body: bytes) -> None:
         # `json.loads` would also accept bytes in UTF-16 and UTF-32.
         value = json.loads(body.decode(), object_pairs_hook=_each_once)
     except (ValueError, RecursionError):
-        raise Refused(400, "malformed_json", "the body is not JSON that can be read") from None
+        raise Refused(400, "malformed_json", "The body is not valid JSON") from None
     _check_value(value)
 
 
@@ -187,11 +190,13 @@ def _check_value(value: object) -> None:
         deeper: list[object] = []
         for each in level:
             if isinstance(each, str) and not is_clean(each):
-                raise Refused(422, "text_not_storable", "a text holds a NUL or half a character (a lone surrogate)")
+                raise Refused(
+                    422, "text_not_storable", "A string in the body contains a NUL character or a lone surrogate"
+                )
             if isinstance(each, float) and each - each != 0:
-                raise Refused(422, "number_not_finite", "a number is not finite")
+                raise Refused(422, "number_not_finite", "A number in the body is not finite")
             if isinstance(each, int) and not isinstance(each, bool) and each.bit_length() > 1_000:
-                raise Refused(422, "number_too_large", "a number is too large")
+                raise Refused(422, "number_too_large", "A number in the body is too large")
             if isinstance(each, dict):
                 deeper += [*each.keys(), *each.values()]
             elif isinstance(each, list):
@@ -199,7 +204,7 @@ def _check_value(value: object) -> None:
         if not deeper:
             return
         level = deeper
-    raise Refused(422, "json_too_deep", f"the body is nested deeper than {MOST_DEPTH} levels")
+    raise Refused(422, "json_too_deep", f"The body is nested deeper than {MOST_DEPTH} levels")
 
 
 _BODY_SECONDS = 30.0
@@ -241,7 +246,7 @@ class Intake:
                 body = b"" if is_file else await self._body(scope, receive)
             _check_sender(scope, body)
         except TimeoutError:
-            slow = Refused(408, "body_too_slow", f"the body did not come within {_BODY_SECONDS:.0f} s")
+            slow = Refused(408, "body_too_slow", f"The request body took longer than {_BODY_SECONDS:.0f} s")
             await _refuse(named, slow, request_id)
             return
         except Refused as refused:
@@ -262,14 +267,14 @@ class Intake:
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise Refused(400, "client_disconnected", "the request broke off")
+                raise Refused(400, "client_disconnected", "The connection closed before the request was complete")
             chunk = message.get("body", b"")
             size += len(chunk)
             more = message.get("more_body", False)
             if size > most:
                 if more:
                     await _read_on(receive)
-                told = f"a request body may have {most} bytes at most (PERDURE_BODY_BYTES)"
+                told = f"The request body exceeds {most} bytes (PERDURE_BODY_BYTES)"
                 raise Refused(413, "body_too_large", told, details={"limit_bytes": most})
             chunks.append(chunk)
         body = b"".join(chunks)
@@ -375,14 +380,14 @@ def _check_head(scope: Scope) -> None:
         try:
             text = raw.decode()
         except UnicodeDecodeError:
-            raise Refused(400, "not_utf8", f"the {where} is not UTF-8") from None
+            raise Refused(400, "not_utf8", f"The {where} is not valid UTF-8") from None
         if not is_clean(text):
-            raise Refused(400, "text_not_storable", f"the {where} holds a NUL")
+            raise Refused(400, "text_not_storable", f"The {where} contains a NUL character")
     for name, value in scope["headers"]:
         if name in (b"idempotency-key", b"last-event-id") and (len(value) > 255 or not value.isascii()):
-            raise Refused(400, "header_invalid", f"{name.decode()}: at most 255 ASCII characters")
+            raise Refused(400, "header_invalid", f"The header {name.decode()} must have at most 255 ASCII characters")
         if name == b"idempotency-key" and not value.strip():
-            raise Refused(400, "header_invalid", "idempotency-key: is empty; leave it out, or send one")
+            raise Refused(400, "header_invalid", "The header idempotency-key is empty; set a value or omit the header")
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -97,7 +97,7 @@ class Provider:
                     offers["token_endpoint"], grant_type="authorization_code", code=code, code_verifier=verifier
                 )
             except OAuthError as error:
-                raise _refused("the provider does not take the code") from error
+                raise _refused("The provider rejected the authorization code; sign in again") from error
             except Exception as error:  # as in _read
                 raise _away(error) from error
             return await self._checked(client, str(token.get("id_token", "")), begun_nonce)
@@ -112,10 +112,10 @@ class Provider:
                 read = jwt.decode(id_token, keys, algorithms=ALGORITHMS)
             self._registry(nonce).validate(read.claims)
         except (JoseError, ValueError, TypeError) as error:
-            raise _refused("what the provider says is not signed for this sign-in") from error
+            raise _refused("The provider's ID token is invalid; sign in again") from error
         audience, party = read.claims["aud"], read.claims.get("azp")
         if isinstance(audience, list) and len(audience) > 1 and party != self.config.client_id:
-            raise _refused("what the provider says is for somebody else")
+            raise _refused("The provider's ID token is for another audience")
         return dict(read.claims)
 
     def _registry(self, nonce: str) -> JWTClaimsRegistry:
@@ -134,7 +134,9 @@ class Provider:
         if not self._offers or time.monotonic() - self._read_at > _KEPT_SECONDS:
             said = await self._read(client, f"{self.config.issuer.rstrip('/')}/.well-known/openid-configuration")
             if said.get("issuer") != self.config.issuer or not all(isinstance(said.get(o), str) for o in _OFFERS):
-                raise UpstreamUnavailable("oidc_unavailable", "the provider does not say that it is the issuer")
+                raise UpstreamUnavailable(
+                    "oidc_unavailable", "The provider's metadata names another issuer; check PERDURE_OIDC_ISSUER"
+                )
             self._offers = {offer: said[offer] for offer in _OFFERS}
             self._keys, self._read_at = None, time.monotonic()
             for address in self._offers.values():
@@ -196,4 +198,6 @@ def _refused(why: str) -> CallerError:
 
 def _away(error: Exception | None = None) -> UpstreamUnavailable:
     _log.warning("oidc_provider_failed", error=type(error).__name__ if error else "")
-    return UpstreamUnavailable("oidc_unavailable", "the provider cannot be reached, or does not make sense")
+    return UpstreamUnavailable(
+        "oidc_unavailable", "The identity provider is unreachable or returned an invalid response; retry later"
+    )

@@ -89,9 +89,9 @@ class Places:
     def why(self, code: str) -> tuple[int, str]:
         """Returns the status and the message of a rejection."""
         if code == "server_full":
-            return 503, "This server holds as many connections as it can; retry later"
+            return 503, "The server has reached its connection limit; retry later"
         return 429, (
-            f"Your address holds {self.per_address} connections or requests, the most at one API process "
+            f"Your address has {self.per_address} open connections or requests, the limit of this API process "
             "(PERDURE_CONNECTIONS_PER_ADDRESS); close some and retry"
         )
 
@@ -164,7 +164,7 @@ class Connection(H11Protocol):
             return
         TURNED_AWAY["head_too_slow"].note(address=self._place)
         if self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]:
-            message = f"The head of the request took longer than {self.head_seconds:.0f} s"
+            message = f"The request headers took longer than {self.head_seconds:.0f} s"
             self._turn_away(408, "head_too_slow", message)
         else:
             self.transport.close()
@@ -239,7 +239,7 @@ class Perimeter:
     def _check(self, scope: Scope, headers: Headers) -> None:
         """Raises: Refused 400 if two parsers could see two requests in this head, 421 `host_not_allowed`."""
         if not scope.get("raw_path", scope["path"].encode()).startswith(b"/"):
-            raise Refused(400, "target_invalid", "Send the path alone in the request line, for example GET /v1/turns")
+            raise Refused(400, "target_invalid", "Send only the path in the request line, for example GET /v1/turns")
         if "content-length" in headers and "transfer-encoding" in headers:
             close = (b"connection", b"close")
             raise Refused(400, "length_ambiguous", "Send either Content-Length or Transfer-Encoding", close)
@@ -247,12 +247,12 @@ class Perimeter:
         if (scope["path"] in ANY_HOST and scope["method"] in ("GET", "HEAD")) or self._hosts.allow(values):
             return
         found = named(values[0]) if len(values) == 1 else None
-        shown = f"the host {found.host}" if found else "requests without one valid Host header"
+        shown = f"requests for the host {found.host}" if found else "requests without exactly one valid Host header"
         _HOST_FOLDED.note(host=found.host if found else "")
         raise Refused(
             421,
             "host_not_allowed",
-            f"This server does not answer {shown}; open it under its own address, or have its operator add the host to "
+            f"This server does not accept {shown}; use its own address, or ask the operator to add the host to "
             "PERDURE_ALLOWED_HOSTS",
         )
 
@@ -263,7 +263,7 @@ class Perimeter:
         forwarded = headers.getlist(FORWARDED_FOR)
         client = self._proxies.client(peer, forwarded)
         if forwarded and not self._proxies.include(peer):
-            _PROXY_FOLDED.note(peer=counted_as(peer), advice="if this is a proxy of yours, name it in PERDURE_PROXIES")
+            _PROXY_FOLDED.note(peer=counted_as(peer), advice="if this is your proxy, add it to PERDURE_PROXIES")
         return {
             **scope,
             "method": "GET" if scope["method"] == "HEAD" else scope["method"],

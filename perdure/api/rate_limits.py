@@ -69,7 +69,9 @@ class Rates:
             within = await self._own.hit(alone, *caller)
         if not within:
             raise LimitReached(
-                "rate_limited", "too many requests; slow down", {"retry_after_seconds": RETRY_AFTER_SECONDS}
+                "rate_limited",
+                "Rate limit exceeded; retry after the time in Retry-After",
+                {"retry_after_seconds": RETRY_AFTER_SECONDS},
             )
 
     async def count_request(self, scope: Scope, *caller: str) -> None:
@@ -103,8 +105,8 @@ class OpenStreams:
         Raises: LimitReached `too_many_streams`.
         """
         person, tenant = (tenant_id, user_id), (tenant_id,)
-        self._check(person, self._per_person, "PERDURE_STREAMS_PER_USER", "you have")
-        self._check(tenant, self._per_tenant, "PERDURE_STREAMS_PER_TENANT", "all of your tenant together have")
+        self._check(person, self._per_person, "PERDURE_STREAMS_PER_USER", "You have")
+        self._check(tenant, self._per_tenant, "PERDURE_STREAMS_PER_TENANT", "Your tenant has")
         self._of.update((person, tenant))
         try:
             yield
@@ -124,5 +126,5 @@ class OpenStreams:
             "variable": variable,
             "retry_after_seconds": RETRY_AFTER_SECONDS,
         }
-        do = "close one that nobody reads, or follow all turns of a conversation by its one stream"
-        raise LimitReached("too_many_streams", f"{who_has} {held} streams open, the most ({variable}): {do}", details)
+        do = "close a stream that is not in use, or follow a conversation's turns with one conversation stream"
+        raise LimitReached("too_many_streams", f"{who_has} {held} open streams, the limit ({variable}); {do}", details)

@@ -37,7 +37,7 @@ def _described(metadata: Metadata) -> Metadata:
         return metadata
     fault = why_no_tables(given)
     if not fault and isinstance(given, dict) and (found := contradiction(given)):
-        fault = f"the metadata {CLIENT_TABLE}: {found}"
+        fault = f"metadata.{CLIENT_TABLE} is invalid: {found}"
     if fault:
         raise PydanticCustomError("client_table", "{fault}", {"fault": fault})
     return metadata
@@ -49,7 +49,7 @@ TurnMetadata = Annotated[Metadata, AfterValidator(_described)]
 
 def _worded(text: str) -> str:
     if is_blank(text):
-        raise PydanticCustomError("blank", "must say something; there is nothing but blanks in it")
+        raise PydanticCustomError("blank", "must contain more than white space")
     return text
 
 
@@ -218,7 +218,7 @@ class ManyBody(Body):
     @model_validator(mode="after")
     def _each_once(self) -> "ManyBody":
         if len({item.id for item in self.items}) < len(self.items):
-            raise PydanticCustomError("twice", "an approval is decided once: the same id is given twice")
+            raise PydanticCustomError("twice", "contains the same approval id twice; send each id once")
         return self
 
 
@@ -306,7 +306,7 @@ class LoginBody(Body):
     @model_validator(mode="after")
     def _one_way(self) -> "LoginBody":
         if bool(self.token) == bool(self.name and self.password):
-            raise PydanticCustomError("one_way", "send `name` and `password`, or `token`")
+            raise PydanticCustomError("one_way", "send either `name` and `password`, or `token`")
         return self
 
 
@@ -391,8 +391,14 @@ class NewDocument(BasisBody):
     """POST /v1/memory/documents."""
 
     scope: Scope
-    store: str | None = Field(default=None, max_length=64, description="needed for a workspace, which has several")
-    conversation_id: str | None = Field(default=None, max_length=100, description="of a document of a conversation")
+    store: str | None = Field(
+        default=None,
+        max_length=64,
+        description="The store's name. Required in the workspace scope, which can have several stores.",
+    )
+    conversation_id: str | None = Field(
+        default=None, max_length=100, description="The conversation, if the document belongs to one."
+    )
     path: str = Field(max_length=200)
     type: Annotated[str, AfterValidator(_known)]
     title: Title
@@ -429,7 +435,7 @@ class DocumentSearchBody(Body):
     query: Annotated[str, Field(min_length=1, max_length=4_000), Worded]
     scope: Scope | None = None
     conversation_id: str | None = Field(default=None, max_length=100)
-    limit: int = Field(default=6, ge=1, strict=True, description=f"clamped to {MOST_HITS}")
+    limit: int = Field(default=6, ge=1, strict=True, description=f"Values above {MOST_HITS} are reduced to {MOST_HITS}")
 
 
 class RedactionBody(Body):
@@ -472,7 +478,7 @@ def as_uuid(text: str, what: str) -> str:
     try:
         return str(UUID(text))
     except ValueError:
-        raise CallerError(f"{what}_not_found", f"there is no such {what}", status=404) from None
+        raise CallerError(f"{what}_not_found", f"No {what} has this id", status=404) from None
 
 
 def _conversation(conversation_id: Annotated[str, Path()]) -> str:
@@ -519,5 +525,9 @@ def _readable(value: object) -> object:
     return value
 
 
-Limit = Annotated[int, BeforeValidator(_readable), Query(ge=1, description="more than a list gives is clamped")]
+Limit = Annotated[
+    int,
+    BeforeValidator(_readable),
+    Query(ge=1, description="Values above the list's maximum are reduced to the maximum"),
+]
 """The `limit` of a list. The route clamps it to its own maximum."""

@@ -148,7 +148,7 @@ def provider_of(settings: Settings) -> Provider | None:
     if not settings.oidc_issuer:
         return None
     if not settings.oidc_client_id:
-        raise SystemExit("PERDURE_OIDC_ISSUER is set, and PERDURE_OIDC_CLIENT_ID is not")
+        raise SystemExit("PERDURE_OIDC_ISSUER is set, but PERDURE_OIDC_CLIENT_ID is not; set both")
     client_secret = secret("oidc") or ""
     config = OidcConfig(settings.oidc_issuer, settings.oidc_client_id, client_secret, settings.newcomers())
     return Provider(replace(config, outbound=settings.outbound_to_providers()))

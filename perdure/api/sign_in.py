@@ -77,7 +77,7 @@ async def by_token(services: Services, token: str) -> SignedIn:
     """
     owner = await of_token(services, token.strip())
     if owner.is_in_chat:
-        raise CallerError("chat_token", "A chat token cannot open a session", status=403)
+        raise CallerError("chat_token", "Chat tokens cannot be used to sign in", status=403)
     async with services.db.transaction(owner.tenant_id) as tx:
         return await begin(services, tx, owner.tenant_id, owner.user_id, owner.credential, local=owner.has_local_token)
 
@@ -139,7 +139,11 @@ def may_use_codes(services: Services, scope: Scope) -> bool:
 
 
 def _no_code() -> CallerError:
-    return CallerError("code_invalid", "This link was used, has expired, or is for another machine", status=401)
+    return CallerError(
+        "code_invalid",
+        ("This link was already used, has expired, or belongs to another machine; run `perdure link` for a new one"),
+        status=401,
+    )
 
 
 async def begin(
@@ -232,7 +236,7 @@ async def _admitted(services: Services, keys: Sequence[Key]) -> None:
     seconds = max(1, ceil(wait))
     raise LimitReached(
         "sign_in_delayed",
-        f"Too many wrong passwords; try again in {seconds} s",
+        f"Too many failed sign-in attempts; retry in {seconds} s",
         {"retry_after_seconds": seconds},
     )
 

@@ -99,8 +99,8 @@ class Uploads:
         if verdict is None:
             raise CallerError(
                 "table_too_costly",
-                f"checking the file took more than {CHECK_MEMORY_BYTES >> 20} MiB of memory or {CHECK_SECONDS:.0f} s; "
-                "split it, or look for a line without an end",
+                f"The file check exceeded {CHECK_MEMORY_BYTES >> 20} MiB of memory or {CHECK_SECONDS:.0f} s; "
+                "split the file, or check for a very long line",
                 {"memory_bytes": CHECK_MEMORY_BYTES, "seconds": CHECK_SECONDS},
                 status=422,
             )
@@ -130,7 +130,7 @@ class Uploads:
             if size > self.most_bytes:
                 raise too_large(self.most_bytes, SIZE_VARIABLE)
             if is_too_slow(size, time.monotonic() - began):
-                raise _too_slow(f"it came at less than {LEAST_BYTES_PER_SECOND // 1024} KiB a second")
+                raise _too_slow(f"the upload was slower than {LEAST_BYTES_PER_SECOND // 1024} KiB/s")
             if len(held) >= _WRITTEN_BYTES:
                 await asyncio.to_thread(write, bytes(held))
                 held.clear()
@@ -141,7 +141,9 @@ class Uploads:
     def _counted(self, tenant_id: str, user_id: str) -> Iterator[None]:
         who = (tenant_id, user_id)
         if self._open[who] >= self._per_user:
-            message = f"you have {self._per_user} uploads under way, the most ({COUNT_VARIABLE}); wait for one to end"
+            message = (
+                f"You have {self._per_user} uploads in progress, the limit ({COUNT_VARIABLE}); wait until one ends"
+            )
             details: dict[str, object] = {"limit": self._per_user, "variable": COUNT_VARIABLE}
             raise LimitReached("too_many_uploads", message, {**details, "retry_after_seconds": _RETRY_AFTER_SECONDS})
         self._open[who] += 1
@@ -159,7 +161,7 @@ class Uploads:
         if disk.f_bavail * disk.f_frsize < self._reserved_bytes + length + _SPARE_BYTES:
             _log.error("upload_refused_disk_full", folder=str(self._folder), free_bytes=disk.f_bavail * disk.f_frsize)
             raise UpstreamUnavailable(
-                "disk_full", "the server has no disk space left for this file; an operator must make room"
+                "disk_full", "The server has no disk space left for this file; ask an operator to free some"
             )
         self._reserved_bytes += length
         try:
@@ -180,7 +182,7 @@ def upload_folder(named: Path | None, home: Path) -> Path:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         if named is not None:
-            raise SystemExit(f"PERDURE_UPLOAD_FOLDER: {named} cannot be written ({error.strerror})") from None
+            raise SystemExit(f"PERDURE_UPLOAD_FOLDER: cannot write to {named} ({error.strerror})") from None
         folder = Path(tempfile.gettempdir())
         _log.info("uploads_in_temporary_folder", folder=str(folder))
     return folder
@@ -193,16 +195,18 @@ async def _paced(chunks: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
             async with asyncio.timeout(_IDLE_SECONDS):
                 chunk = await anext(chunks, None)
         except TimeoutError:
-            raise _too_slow(f"nothing came for {_IDLE_SECONDS:.0f} s") from None
+            raise _too_slow(f"no data arrived for {_IDLE_SECONDS:.0f} s") from None
         except ClientDisconnect:
-            raise CallerError("client_disconnected", "the request broke off", status=400) from None
+            raise CallerError(
+                "client_disconnected", "The connection closed before the request was complete", status=400
+            ) from None
         if chunk is None:
             return
         yield chunk
 
 
 def _too_slow(why: str) -> CallerError:
-    return CallerError("body_too_slow", f"the upload was ended: {why}", status=408)
+    return CallerError("body_too_slow", f"The upload was cancelled: {why}", status=408)
 
 
 async def _verdict(file: BinaryIO, *arguments: object) -> dict[str, Any] | None:

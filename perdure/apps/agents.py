@@ -57,7 +57,7 @@ def _skills(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[li
     """Returns the agent's skills: the root skill first, each followed by its dependencies, none twice."""
     listed = value.get("skills") or []
     if not isinstance(listed, list):
-        return [], [file.problem(("skills",), "must be a list of ids of skill folders, or of skills written out")]
+        return [], [file.problem(("skills",), "must be a list of skill folder ids or inline skills")]
     named, written, problems = _named(listed, file)
     root = value.get("root_skill")
     if isinstance(root, str):
@@ -71,7 +71,9 @@ def _skills(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[li
         elif not any(isinstance(each, dict) and each.get("id") == skill_id for each in listed):
             problems.append(file.problem(place, _missing(skill_id, content)))
     problems += [
-        file.problem(("skills",), f"the skill {skill_id} is written out here and is a folder that another one needs")
+        file.problem(
+            ("skills",), f"the skill {skill_id} is defined inline, but another skill depends on a folder with this id"
+        )
         for skill_id, skill in written.items()
         if skills.get(skill_id) is not skill
     ]
@@ -87,7 +89,7 @@ def _named(listed: list[Any], file: YamlFile) -> tuple[list[tuple[Place, str]], 
         place: Place = ("skills", index)
         skill_id = each.get("id") if isinstance(each, dict) else each
         if any(skill_id == other for _, other in named):
-            problems.append(file.problem(place, f"the skill {skill_id} is given twice"))
+            problems.append(file.problem(place, f"the skill {skill_id} is listed twice"))
             continue
         if isinstance(each, dict):
             form, mistakes = read_form(_WrittenOut, each, file, place)
@@ -97,13 +99,13 @@ def _named(listed: list[Any], file: YamlFile) -> tuple[list[tuple[Place, str]], 
         if isinstance(skill_id, str):
             named.append((place, skill_id))
         elif not isinstance(each, dict):
-            problems.append(file.problem(place, "must be the id of a skill folder, or a skill written out"))
+            problems.append(file.problem(place, "must be a skill folder's id or an inline skill"))
     return named, written, problems
 
 
 def _missing(skill_id: str, content: Content) -> str:
     if skill_id in content.skills.broken:
-        return f"the skill {skill_id} has mistakes"
+        return f"the skill {skill_id} is invalid; see its own problems"
     return f"unknown skill {skill_id!r}{did_you_mean(skill_id, {*content.skills.skills, *content.skills.broken})}"
 
 
@@ -127,11 +129,11 @@ def _fence_mistakes(
         if not isinstance(name, str):
             continue
         if name in content.reserved:
-            yield file.problem(("tools", index), f"{name} is a reserved name, which is never offered")
+            yield file.problem(("tools", index), f"{name} is reserved and cannot be offered")
         elif name in content.fenced and skills:
-            yield file.problem(("tools", index), f"{name} is fenced: only an agent without skills may name it")
+            yield file.problem(("tools", index), f"{name} is fenced; only agents without skills can list it")
         elif name in blocks and name not in content.tools:
-            why = f"{name} is a code block: name its skill, {blocks[name]}, under skills"
+            why = f"{name} is a code block; list its skill, {blocks[name]}, under `skills`"
             yield file.problem(("tools", index), why)
 
 
@@ -141,11 +143,15 @@ def _persona(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[d
     if not isinstance(key, str) or not key:
         return {}, []
     if value.get("persona"):
-        return {}, [file.problem(("persona_key",), "give either a persona or the key of one")]
+        return {}, [file.problem(("persona_key",), "set either `persona` or `persona_key`")]
     text = content.personas.get(key)
     if text is None:
         hint = did_you_mean(key, content.personas)
-        why = f"the persona {key} has mistakes" if key in content.personas else f"unknown persona {key!r}{hint}"
+        why = (
+            f"the persona {key} is invalid; see its own problems"
+            if key in content.personas
+            else f"unknown persona {key!r}{hint}"
+        )
         return {}, [file.problem(("persona_key",), why)]
     return {"persona": text}, []
 
@@ -182,12 +188,12 @@ def _unmet(policy: ApprovalPolicy) -> Iterator[tuple[Place, str]]:
     if policy.fallback_reviewer and policy.fallback_after_seconds >= open_seconds:
         yield (
             ("fallback_after_seconds",),
-            f"the fallback after {policy.fallback_after_seconds} s never comes: "
-            f"the request is over after {open_seconds} s; lower fallback_after_seconds or raise expires_seconds",
+            f"the fallback after {policy.fallback_after_seconds} s never happens, because the request expires "
+            f"after {open_seconds} s; lower fallback_after_seconds or raise expires_seconds",
         )
 
 
-_NOBODY = "no user can be called {!r}: a name is small letters, digits, '.', '_' and '-', and begins with a letter"
+_NOBODY = "{!r} is not a valid user name; use lower-case letters, digits, '.', '_' and '-', and start with a letter"
 
 
 # --- The environment that an app is checked against.
@@ -231,7 +237,7 @@ def read_agent(path: Path, content: Content, engine: Engine) -> tuple[AgentDefin
     if not isinstance(file, YamlFile):
         return None, file
     if not isinstance(file.value, dict):
-        return None, [file.problem((), "must be a list of fields with their values")]
+        return None, [file.problem((), "must be a mapping of fields")]
     problems = unknown_fields(AgentDefinition, file.value, file)
     value, script_file = dict(file.value), file
     if isinstance(value.get("script"), str):
@@ -314,7 +320,7 @@ def _lost_tools(named: object, file: YamlFile, content: Content) -> list[AppProb
             lost.setdefault(content.lost[name], []).append(name)
     return [
         file.problem(
-            ("tools",), f"{path.parent.name}/{path.name} does not load, so these are missing: {', '.join(names)}"
+            ("tools",), f"{path.parent.name}/{path.name} cannot be loaded, so these are missing: {', '.join(names)}"
         )
         for path, names in lost.items()
     ]

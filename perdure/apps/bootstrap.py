@@ -136,7 +136,7 @@ async def _local_users(owner: asyncpg.Connection, settings: Settings, keyring: K
         try:
             await _user(owner, LOCAL_TENANT, name, roles, tokens[name], keyring)
         except CallerError as erased:
-            sys.stderr.write(f"warning: {name} is not made again: {erased.message}\n")
+            sys.stderr.write(f"warning: the local user {name} is not created again: {erased.message}\n")
     return tokens
 
 
@@ -180,7 +180,7 @@ async def _server_model(settings: Settings) -> str:
         from perdure.activities.providers.litellm_provider import LiteLLMProvider
         from perdure.activities.providers.registry import first_that_answers
     except ImportError:
-        raise SystemExit("PERDURE_MODELS needs the extra `llm`") from None
+        raise SystemExit("PERDURE_MODELS needs the extra `llm`: pip install 'perdure[llm]'") from None
     provider, key = LiteLLMProvider(settings.outbound_to_providers()), secret(MODEL_SECRET)
     try:
         return await first_that_answers(settings.models, provider, {"api_key": key} if key else {})
@@ -191,7 +191,7 @@ async def _server_model(settings: Settings) -> str:
 async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settings, model: str) -> tuple[str, ...]:
     """Publishes the apps' agents and reports the mistakes of the others; returns those that are left out."""
     if found.unchecked:
-        sys.stderr.write(f"warning: the types of code blocks were not checked: {found.unchecked}\n")
+        sys.stderr.write(f"warning: code blocks were not type-checked: {found.unchecked}\n")
     published: list[tuple[str, PublishedAgent]] = []
     tables: list[DataTable] = []
     missing: list[str] = []
@@ -333,7 +333,7 @@ def _kept_tokens(path: Path) -> dict[str, str]:
     except FileNotFoundError:
         kept = {}
     except (OSError, ValueError, AttributeError) as error:
-        raise SystemExit(f"{path} cannot be read ({error}); put it back, or move it away for new tokens") from None
+        raise SystemExit(f"{path} cannot be read ({error}); restore it, or move it away to create new tokens") from None
     tokens = {name: kept.get(name) or _fresh_token(name) for name in LOCAL_USERS}
     if tokens != kept:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -358,8 +358,8 @@ def _no_app(kept: Mapping[str, Sequence[str]]) -> str:
 def main() -> None:
     """Parses the arguments, runs the steps, and prints the tokens and the setup code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--admin", default="", metavar="NAME", help="make this administrator and print the token")
-    parser.add_argument("--tenant", default=LOCAL_TENANT, help="whose administrator it is")
+    parser.add_argument("--admin", default="", metavar="NAME", help="create this administrator and print a token")
+    parser.add_argument("--tenant", default=LOCAL_TENANT, help="the tenant of the administrator")
     parser.add_argument(
         "--withdraw",
         action="store_true",
@@ -376,9 +376,8 @@ def main() -> None:
         said["setup_code"] = done.setup_code
         if not settings.local:  # `perdure up` prints its own message
             sys.stderr.write(
-                f"The setup code of the tenant {settings.tenant}: {done.setup_code}\n"
-                "The first person registers with it, as the administrator, within 24 hours: at /sign-in, or with "
-                "POST /v1/auth/register.\n"
+                f"Setup code of the tenant {settings.tenant}: {done.setup_code}\nThe first user registers with "
+                "it as the administrator, within 24 hours, at /sign-in or with POST /v1/auth/register.\n"
             )
     sys.stdout.write(json.dumps(said) + "\n")
 

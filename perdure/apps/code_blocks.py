@@ -41,7 +41,7 @@ class BlockFault:
 
 _VALUE = ast.Assign | ast.AnnAssign | ast.Pass
 _COMPUTES = ast.Call | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.BinOp | ast.Subscript
-_LOOSE = "stands outside of any function, so each call would run it: put it into run, or into a function that run calls"
+_LOOSE = "is outside any function, so each call would run it; move it into `run` or into a function that `run` calls"
 BlockCheck = Callable[[CodeBlock], Sequence[BlockFault]]
 """Returns the mistakes of a block; empty if it can run."""
 
@@ -81,7 +81,7 @@ def _compiled(source: str) -> ast.Module | BlockFault:
             tree = ast.parse(source)
             compile(tree, "block", "exec", dont_inherit=True)
     except SyntaxError as error:
-        return BlockFault(error.lineno, f"is not Python: {error.msg}")
+        return BlockFault(error.lineno, f"is not valid Python: {error.msg}")
     except (ValueError, RecursionError, MemoryError) as error:
         return BlockFault(None, f"cannot be compiled: {error}")
     return tree
@@ -121,29 +121,34 @@ def _faults(node: ast.AST) -> Iterator[BlockFault]:
             modules = [alias.name for alias in names]
         case ast.ImportFrom(module=module, names=names, level=level):
             if level:
-                yield BlockFault(node.lineno, "a block has no package to import from")
+                yield BlockFault(node.lineno, "a block cannot use relative imports")
             modules = [module or "", *(alias.name for alias in names)]
         case ast.Attribute(attr=name) | ast.Name(id=name) | ast.arg(arg=name) if name.startswith("__"):
-            yield BlockFault(node.lineno, f"uses {name}, which begins with underscores")
+            yield BlockFault(node.lineno, f"uses {name}; names that start with two underscores are not allowed")
             return
         case ast.Attribute(attr=name) if name.startswith("_"):
-            yield BlockFault(node.lineno, f"uses {name}, which begins with an underscore")
+            yield BlockFault(node.lineno, f"uses {name}; names that start with an underscore are not allowed")
             return
         case ast.ClassDef(name=name):
-            yield BlockFault(node.lineno, f"defines the class {name}: a block has functions and plain values only")
+            yield BlockFault(
+                node.lineno, f"defines the class {name}; a block can contain only functions and plain values"
+            )
             return
         case _:
             return
     for module in modules:
         if any(part.startswith("_") for part in module.split(".")):
-            yield BlockFault(node.lineno, f"imports {module}, which begins with an underscore")
+            yield BlockFault(node.lineno, f"imports {module}; names that start with an underscore are not allowed")
 
 
 def _run_faults(tree: ast.Module, schema: dict[str, JsonValue]) -> Iterator[BlockFault]:
     """Returns why the last `run` of the source cannot be called with arguments that match the schema."""
     run = next((node for node in reversed(tree.body) if isinstance(node, ast.FunctionDef) and node.name == "run"), None)
     if run is None:
-        yield BlockFault(1, "defines no function run: its parameters are the input, what it returns is the result")
+        yield BlockFault(
+            1,
+            ("does not define the function `run`, whose parameters are the input and whose return value is the result"),
+        )
         return
     properties, required = schema.get("properties"), schema.get("required")
     handed = {*properties} if isinstance(properties, dict) else set()
@@ -153,18 +158,19 @@ def _run_faults(tree: ast.Module, schema: dict[str, JsonValue]) -> Iterator[Bloc
     named = {each.arg for each in (*takes.args, *takes.kwonlyargs)}
     if takes.kwarg is None:
         for name in sorted((handed | wanted) - named):
-            yield BlockFault(run.lineno, f"run has no parameter {name}, which the input has")
+            yield BlockFault(run.lineno, f"`run` has no parameter {name}, which is in the input")
     plain = [*takes.posonlyargs, *takes.args]
     needed = plain[: len(plain) - len(takes.defaults)]
     needed += [each for each, default in zip(takes.kwonlyargs, takes.kw_defaults, strict=True) if default is None]
     for each in needed:
         if each in takes.posonlyargs:
             yield BlockFault(
-                each.lineno, f"run is called by names, so its parameter {each.arg} cannot stand before a /"
+                each.lineno,
+                (f"`run` is called with keyword arguments, so its parameter {each.arg} cannot be positional-only"),
             )
         elif each.arg not in always:
-            why = "may leave out" if each.arg in handed else "has not"
-            yield BlockFault(each.lineno, f"run needs {each.arg}, which the input {why}: give it a default")
+            why = "may omit" if each.arg in handed else "does not have"
+            yield BlockFault(each.lineno, f"`run` requires {each.arg}, which the input {why}; add a default")
 
 
 # --- Examples of a block's card: each runs, and its result must equal the stated one, if any. Only a command that
@@ -214,16 +220,16 @@ def example_mistakes(
     given += [(("examples", index), each.input, each.output) for index, each in enumerate(examples)]
     for place, inputs, expected in given:
         if not isinstance(inputs, dict):
-            yield card.problem(place, "an example is an object with the fields of the input")
+            yield card.problem(place, "an example must be an object with the fields of the input")
             continue
         tried = trial(block, inputs, tables)
         if tried is None:
             return
         if tried.fault:
             where = f" ({block.name}.py:{tried.line})" if tried.line else ""
-            yield card.problem(place, f"the example fails: {tried.fault}{where}")
+            yield card.problem(place, f"the example raises an error: {tried.fault}{where}")
         elif expected is not None and (found := difference(tried.value, expected)) is not None:
-            yield card.problem((*place, "output"), f"the example comes to something else: {found}")
+            yield card.problem((*place, "output"), f"the example returns a different value: {found}")
         if tried.spent:
             return
 
@@ -234,7 +240,7 @@ def difference(value: JsonValue, expected: JsonValue, place: str = "") -> str | 
         for name in (*expected, *value):
             here = f"{place}.{name}" if place else name
             if name not in value or name not in expected:
-                return f"{here} is {'missing' if name not in value else 'not expected'}"
+                return f"{here} is {'missing' if name not in value else 'unexpected'}"
             if (found := difference(value[name], expected[name], here)) is not None:
                 return found
         return None
@@ -288,11 +294,11 @@ class BlockScope:
     def name_fault(self, name: str) -> str | None:
         """Returns why no block can have this name, or None."""
         if not _NAME.fullmatch(name):
-            return f"{name!r} is no name of a block: lower-case letters, digits and _, starting with a letter"
+            return f"{name!r} is not a valid block name; use lower-case letters, digits and _, and start with a letter"
         if name in self.registered:
-            return f"{name} is the name of a registered tool, which no block may shadow; choose another"
+            return f"{name} is the name of a registered tool; choose another"
         if name in self.reserved:
-            return f"{name} is a reserved name, which no block may take; choose another"
+            return f"{name} is reserved; choose another"
         return None
 
 
@@ -317,7 +323,7 @@ def _read_block(stem: Path, scope: BlockScope) -> tuple[CodeBlock | None, list[A
     source_path, card_path = stem.with_name(f"{stem.name}.py"), stem.with_name(f"{stem.name}.yaml")
     for path, other in ((source_path, card_path), (card_path, source_path)):
         if not path.is_file():
-            return None, [AppProblem(other, None, f"there is no {path.name} beside it")]
+            return None, [AppProblem(other, None, f"{path.name} is missing in the same folder")]
     fault = scope.name_fault(stem.name)
     problems = [AppProblem(source_path, 1, fault)] if fault else []
     source = read_text(source_path)
@@ -354,26 +360,29 @@ def _card_mistakes(value: dict[str, object], card: YamlFile, scope: BlockScope) 
         yield from schema_mistakes(value.get(side), card, (side,))
     effect = value.get("effect", "read")
     if isinstance(effect, str) and effect not in _EFFECTS:
-        why = f"{effect!r} is no effect of a block; it is read or local, for a sandbox reaches nothing outside"
+        why = (
+            f"{effect!r} is not a valid effect for a block; use read or local, since a sandbox has no access to "
+            "external systems"
+        )
         yield card.problem(("effect",), why)
     risk = value.get("risk", "")
     if isinstance(risk, str) and risk not in _RISKS:
-        yield card.problem(("risk",), f"{risk!r} is no risk; it is low, medium or high")
+        yield card.problem(("risk",), f"{risk!r} is not a valid risk; use low, medium or high")
     capability = value.get("capability", "")
     if isinstance(capability, str) and not re.fullmatch(r"[A-Za-z0-9_.:-]*", capability):
-        yield card.problem(("capability",), "capability: letters, digits, and _ . : - between them")
+        yield card.problem(("capability",), "capability: must have letters and digits, with _ . : or - between them")
     needs = value.get("needs", [])
     given = value.get("input")
     properties = given.get("properties") if isinstance(given, dict) else None
     for name in properties if isinstance(properties, dict) else ():
         here = ("input", "properties", name)
         if not str(name).isidentifier() or iskeyword(str(name)):
-            yield card.problem(here, f"{name!r} can be no parameter of run; name the property otherwise")
+            yield card.problem(here, f"{name!r} cannot be a parameter name of `run`; rename the property")
         elif name == "data" and needs:
-            yield card.problem(here, 'tables are handed in as "data"; name the property otherwise')
+            yield card.problem(here, '"data" is reserved for tables; rename the property')
     for index, table in enumerate(needs if isinstance(needs, list) else []):
         if isinstance(table, str) and table not in scope.tables:
             hint = did_you_mean(table, scope.tables)
-            yield card.problem(("needs", index), f"unknown table {table!r}: there is no data/{table}.json{hint}")
+            yield card.problem(("needs", index), f"unknown table {table!r}: data/{table}.json does not exist{hint}")
         elif isinstance(table, str) and scope.tables[table] is None:
-            yield card.problem(("needs", index), f"the table {table} has mistakes")
+            yield card.problem(("needs", index), f"the table {table} is invalid; see its own problems")

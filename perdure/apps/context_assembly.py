@@ -43,7 +43,7 @@ def read_pipelines(
 def _read(file: YamlFile, tools: Mapping[str, Tool], lost: Collection[str]) -> tuple[Registry | None, list[AppProblem]]:
     listed = file.value.get("tools") if isinstance(file.value, dict) else None
     if not isinstance(listed, list) or not listed or len(file.value) > 1:
-        return None, [file.problem((), "must be `tools:` with a list of tools, each with its name")]
+        return None, [file.problem((), "must be `tools:` with a list of tools, each with a `name`")]
     problems: list[AppProblem] = []
     configs: dict[str, PipelineToolConfig] = {}
     for index, each in enumerate(listed):
@@ -53,7 +53,7 @@ def _read(file: YamlFile, tools: Mapping[str, Tool], lost: Collection[str]) -> t
         if config is None:
             continue
         if config.name in configs:
-            problems.append(file.problem((*place, "name"), f"the tool {config.name} is given twice"))
+            problems.append(file.problem((*place, "name"), f"the tool {config.name} is listed twice"))
         configs[config.name] = config
         problems += _tool_mistakes(config, file, place, tools, lost)
     names = [each.get("name") for each in listed if isinstance(each, dict)]
@@ -88,16 +88,21 @@ def _tool_mistakes(
 ) -> Iterator[AppProblem]:
     if config.name not in tools:
         hint = "" if config.name in lost else did_you_mean(config.name, tools)
-        why = "its file does not load" if config.name in lost else f"the app has no such tool{hint}"
+        why = "its file cannot be loaded" if config.name in lost else f"the app has no such tool{hint}"
         yield file.problem((*place, "name"), f"{config.name}: {why}")
         return
     card = tools[config.name].card
     if card.effect is not EffectClass.READ:
-        why = f"{config.name} is {card.effect.value}: a tool of a pipeline is tried again, so it must be read"
+        why = (
+            f"{config.name} has the effect class {card.effect.value}; pipeline tools are retried, so the class "
+            "must be read"
+        )
         yield file.problem((*place, "name"), why)
     taken = parameters_of(card)
     if config.hears and SAID not in taken:
-        yield file.problem((*place, "hears"), f"{config.name} has no parameter `{SAID}` to hear with")
+        yield file.problem(
+            (*place, "hears"), f"{config.name} needs a parameter `{SAID}`, which receives the conversation"
+        )
     for field, keys in (("inject_inputs", config.inject_inputs), ("defaults", config.defaults)):
         for index, key in enumerate(keys):
             if key not in taken:
@@ -129,7 +134,7 @@ def put_assembly(value: dict[str, Any], file: YamlFile, content: Content) -> tup
     if not needed:
         return value, [file.problem(("assembly",), f"assembly: only the topology {TOPOLOGY} has one")]
     if "registry" in own:
-        return value, [file.problem(("assembly", "registry"), "name the registry under `pipeline:`")]
+        return value, [file.problem(("assembly", "registry"), "must name a registry under `pipeline:`")]
     problems = [*_stage_mistakes(value, file), *_danger_mistakes(own.get("danger"), file)]
     name = own.get("pipeline")
     if not isinstance(name, str):
@@ -137,7 +142,11 @@ def put_assembly(value: dict[str, Any], file: YamlFile, content: Content) -> tup
     registry = content.pipelines.get(name)
     if registry is None:
         hint = did_you_mean(name, content.pipelines)
-        why = f"the pipeline {name} has mistakes" if name in content.pipelines else f"unknown pipeline {name!r}{hint}"
+        why = (
+            f"the pipeline {name} is invalid; see its own problems"
+            if name in content.pipelines
+            else f"unknown pipeline {name!r}{hint}"
+        )
         return value, [*problems, file.problem(("assembly", "pipeline"), why)]
     if entries is None:
         if "tools" in own:
@@ -146,9 +155,7 @@ def put_assembly(value: dict[str, Any], file: YamlFile, content: Content) -> tup
     problems += [*_mistakes(entries, registry, file, content)]
     names = [each["name"] for each in entries if isinstance(each, dict) and "name" in each]
     problems += [
-        file.warning(
-            (*_TOOLS, names.index(tool)), f"{tool} depends on {dependency}, which this agent's list leaves out"
-        )
+        file.warning((*_TOOLS, names.index(tool)), f"{tool} depends on {dependency}, which is not in this agent's list")
         for tool, dependency in left_out(names, {config.name: config.dependencies for config in registry})
     ]
     kept = tuple(config for config in registry if config.name in names)
@@ -170,7 +177,7 @@ def _stage_mistakes(value: Mapping[str, Any], file: YamlFile) -> Iterator[AppPro
         stage = stages.get(question.value) if isinstance(stages, dict) else None
         if not isinstance(stage, dict) or not stage.get("prompt") or stage.get("alone") is not True:
             place: Place = ("stages", question.value) if isinstance(stage, dict) else ("assembly",)
-            yield file.problem(place, f"the stage `{question.value}` needs a `prompt`, and `alone: true`")
+            yield file.problem(place, f"the stage `{question.value}` needs a `prompt` and `alone: true`")
 
 
 def _danger_mistakes(danger: object, file: YamlFile) -> Iterator[AppProblem]:
@@ -178,7 +185,7 @@ def _danger_mistakes(danger: object, file: YamlFile) -> Iterator[AppProblem]:
     for category, phrases in danger.items() if isinstance(danger, dict) else ():
         for index, phrase in enumerate(phrases if isinstance(phrases, list) else []):
             if isinstance(phrase, str) and not is_phrase(phrase):
-                why = f"{phrase!r} is no phrase: words, and a `*` behind the last of them where it may go on"
+                why = f"{phrase!r} is not a valid phrase; write words, with `*` only at the end of the last word"
                 yield file.problem(("assembly", "danger", category, index), why)
 
 
@@ -190,7 +197,7 @@ def _mistakes(entries: list[Any], registry: Registry, file: YamlFile, content: C
         if not isinstance(name, str):
             continue
         if name in seen:
-            yield file.problem((*_TOOLS, index), f"the tool {name} is given twice")
+            yield file.problem((*_TOOLS, index), f"the tool {name} is listed twice")
         elif name not in known:
             yield file.problem((*_TOOLS, index), f"{name!r} is not in the pipeline{did_you_mean(name, known)}")
         else:

@@ -64,13 +64,13 @@ def read_text(path: Path, most_bytes: int = MOST_TEXT_BYTES) -> str | AppProblem
     except OSError as error:
         return AppProblem(path, None, f"cannot be read: {error.strerror}")
     if len(content) > most_bytes:
-        return AppProblem(path, None, f"has {len(content):,} bytes, more than the {most_bytes:,} that it may have")
+        return AppProblem(path, None, f"has {len(content):,} bytes; the limit is {most_bytes:,}")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        return AppProblem(path, content.count(b"\n", 0, error.start) + 1, "is not UTF-8 text here")
+        return AppProblem(path, content.count(b"\n", 0, error.start) + 1, "is not valid UTF-8 here")
     if "\x00" in text:
-        return AppProblem(path, text.count("\n", 0, text.index("\x00")) + 1, "holds a NUL, which cannot be stored")
+        return AppProblem(path, text.count("\n", 0, text.index("\x00")) + 1, "contains a NUL byte and cannot be stored")
     if not text.strip():
         return AppProblem(path, 1, "is empty")
     return text.replace("\r\n", "\n").replace("\r", "\n")
@@ -138,9 +138,9 @@ def _explained(path: Path, text: str) -> YamlFile | list[AppProblem]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = error.problem or error.context or "cannot be read"
-        return [AppProblem(path, mark.line + 1 if mark else None, f"is not YAML here: {reason}")]
+        return [AppProblem(path, mark.line + 1 if mark else None, f"is not valid YAML here: {reason}")]
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        return [AppProblem(path, None, f"is not YAML: {' '.join(str(error).split())}")]
+        return [AppProblem(path, None, f"is not valid YAML: {' '.join(str(error).split())}")]
 
 
 def _parsed(path: Path, text: str, kind: type[Any]) -> YamlFile | list[AppProblem]:
@@ -184,7 +184,7 @@ def _too_deep(text: str, kind: type[Any]) -> int | None:
 def _walk(path: Path, node: yaml.Node, place: Place, lines: dict[Place, int], problems: list[AppProblem]) -> None:
     lines.setdefault(place, node.start_mark.line + 1)
     if len(lines) > _MOST_NODES:
-        raise ValueError("it has too many values")
+        raise ValueError("the document has too many values")
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             _walk(path, item, (*place, index), lines, problems)
@@ -200,7 +200,7 @@ def _walk(path: Path, node: yaml.Node, place: Place, lines: dict[Place, int], pr
                 problems.append(AppProblem(path, line, f"the key {key.value!r} must be text; put it in quotes"))
                 continue
             if key.value in seen:
-                problems.append(AppProblem(path, line, f"the key {key.value!r} is given twice"))
+                problems.append(AppProblem(path, line, f"the key {key.value!r} appears twice"))
             seen.add(key.value)
             lines[(*place, key.value)] = line
             _walk(path, value, (*place, key.value), lines, problems)
@@ -217,7 +217,7 @@ def read_form(
 ) -> tuple[Form | None, list[AppProblem]]:
     """Returns `value` at `place` of `file` as a `model`, or None if it has a mistake."""
     if not isinstance(value, dict):
-        return None, [file.problem(place, "must be a list of fields with their values")]
+        return None, [file.problem(place, "must be a mapping of fields")]
     unfit = dict(unstorable(value, place))
     problems = [unfit_problem(file, each, why) for each, why in unfit.items()]
     problems += unknown_fields(model, value, file, place)
@@ -277,19 +277,22 @@ def unstorable(value: object, place: Place = ()) -> Iterator[tuple[Place, str]]:
     elif isinstance(value, dict):
         for name, inner in value.items():
             if not isinstance(name, str) or not is_clean(name):
-                yield place, f"has the name {name!r}, which holds a NUL or half a character and cannot be stored"
+                yield (
+                    place,
+                    (f"has the name {name!r}, which contains a NUL character or a lone surrogate and cannot be stored"),
+                )
             yield from unstorable(inner, (*place, name))
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             yield from unstorable(inner, (*place, index))
     elif isinstance(value, str):
         if not is_clean(value):
-            yield place, "holds a NUL or half a character, which cannot be stored"
+            yield place, "contains a NUL character or a lone surrogate and cannot be stored"
     elif isinstance(value, float):
         if not isfinite(value):
-            yield place, "is a number that is not finite, which cannot be stored"
+            yield place, "is not a finite number and cannot be stored"
     elif value is not None and not isinstance(value, bool | int):
-        yield place, f"is a {type(value).__name__}, which JSON does not have; put it in quotes"
+        yield place, f"is a {type(value).__name__}, which JSON does not support; put it in quotes"
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
@@ -312,7 +315,7 @@ def parse_json(path: Path, text: str, called: str) -> Any | AppProblem:
     try:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=float)
     except json.JSONDecodeError as error:
-        return AppProblem(path, error.lineno, f"is not JSON here: {error.msg}")
+        return AppProblem(path, error.lineno, f"is not valid JSON here: {error.msg}")
     except _Twice as error:
         return AppProblem(path, None, str(error))
     except (ValueError, RecursionError) as error:
@@ -326,7 +329,7 @@ def _object(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
     seen: dict[str, Any] = {}
     for name, value in pairs:
         if name in seen:
-            raise _Twice(f"the name {name!r} is given twice in one object")
+            raise _Twice(f"the name {name!r} appears twice in one object")
         seen[name] = value
     return seen
 
@@ -382,10 +385,10 @@ def read_front_matter(path: Path) -> FrontMatter | list[AppProblem]:
         return [text]
     lines = text.split("\n")
     if lines[0].rstrip() != _FENCE:
-        return [AppProblem(path, 1, "must begin with a line of --- and the fields of the skill under it")]
+        return [AppProblem(path, 1, "must start with a line of --- followed by the skill's fields")]
     end = next((number for number, line in enumerate(lines[1:], 1) if line.rstrip() == _FENCE), None)
     if end is None:
-        return [AppProblem(path, 1, "the fields that begin here are never ended by a second line of ---")]
+        return [AppProblem(path, 1, "the fields that start here must be ended by a second line of ---")]
     front = parse_yaml(path, "\n" + "\n".join(lines[1:end]))  # an empty line for the fence keeps the line numbers
     if not isinstance(front, YamlFile):
         return front
@@ -409,18 +412,18 @@ def schema_mistakes(schema: object, file: YamlFile, place: Place) -> Iterator[Ap
     except SchemaError as error:
         where = (*place, *error.absolute_path)
         told = error.message if len(error.message) <= 200 else f"{error.message[:199]}…"
-        yield file.problem(where, f"{'.'.join(map(str, where))} is no JSON Schema: {told}")
+        yield file.problem(where, f"{'.'.join(map(str, where))} is not a valid JSON Schema: {told}")
         return
     if schema.get("type") != "object":
-        yield file.problem((*place, "type"), f"{'.'.join(map(str, place))} must be of type: object")
+        yield file.problem((*place, "type"), f"{'.'.join(map(str, place))} must have `type: object`")
     lost = [(where, to) for where, to in _references(schema, place) if not _leads_somewhere(schema, to)]
     for where, reference in lost:
-        yield file.problem(where, f"the reference {reference!r} leads nowhere within the schema")
+        yield file.problem(where, f"the reference {reference!r} does not exist in the schema")
     if not lost:
         try:
             Draft202012Validator(schema).is_valid({})
         except RecursionError:
-            yield file.problem(place, f"{'.'.join(map(str, place))} refers to itself without end")
+            yield file.problem(place, f"{'.'.join(map(str, place))} contains an endless reference to itself")
 
 
 def _references(value: object, place: Place) -> Iterator[tuple[Place, str]]:
@@ -466,7 +469,7 @@ def stray_links(folder: Path) -> Iterator[AppProblem]:
         path = waiting.pop()
         real = os.path.realpath(path)
         if os.path.commonpath((root, real)) != root:
-            yield AppProblem(path, None, "is a link that leads out of the app folder; put here what it leads to")
+            yield AppProblem(path, None, "is a link to a place outside the app folder; copy its target here")
         elif path.is_dir() and real not in seen:
             seen.add(real)
             with suppress(OSError):  # a folder that cannot be listed contains nothing that could be read

@@ -102,13 +102,13 @@ def find_apps(given: Sequence[Path], engine: Engine | None = None) -> list[App]:
     for folder in given:
         app = load_app(folder, engine)
         if app.name in folders:
-            problem = AppProblem(folder, None, f"an app named {app.name} is in {folders[app.name]} already")
+            problem = AppProblem(folder, None, f"an app named {app.name} already exists in {folders[app.name]}")
             apps.append(App(app.name, app.title, app.folder, problems=(*app.problems, problem)))
             continue
         folders[app.name] = folder
         doubled = [agent for agent in app.agents if agent.id in owners]
         problems = [
-            AppProblem(folder / "agents", None, f"the agent {agent.id} is in the app {owners[agent.id]} already")
+            AppProblem(folder / "agents", None, f"the agent {agent.id} already exists in the app {owners[agent.id]}")
             for agent in doubled
         ]
         kept = tuple(agent for agent in app.agents if agent.id not in owners)
@@ -125,7 +125,7 @@ def load_app(folder: Path, engine: Engine | None = None) -> App:
         return App(folder.name, folder.name, folder, problems=strays)
     own, problems = read_app_file(folder)
     if not (folder / "agents").is_dir():
-        problems.append(AppProblem(folder, None, "is not an app folder: it has no agents/"))
+        problems.append(AppProblem(folder, None, "is not an app folder: agents/ is missing"))
         return App(own.name, own.title, folder, problems=tuple(problems))
     return _Reading(folder, engine, own, problems).app()
 
@@ -206,7 +206,7 @@ class _Reading:
         agents, read, found = _read_agents(self.folder, content, self.engine)
         self.problems.extend(found)
         if agents and not has_rules:
-            why = "has a mistake, so no agent of this app is loaded: they would run without its rules"
+            why = "is invalid, so no agent of this app is loaded; they would run without its rules"
             self.problems.append(AppProblem(self.folder / "rules", None, why))
             agents, read = {}, []
         if not agents and not self.problems:
@@ -248,7 +248,7 @@ def _read_agents(
         if agent is None:
             continue
         if agent.id in agents:
-            problems.append(AppProblem(path, None, f"the agent {agent.id} is in {origins[agent.id].name} already"))
+            problems.append(AppProblem(path, None, f"the agent {agent.id} already exists in {origins[agent.id].name}"))
             continue
         agents[agent.id], origins[agent.id] = agent, path
     return agents, [*origins.values()], problems
@@ -291,7 +291,7 @@ def read_app_file(folder: Path) -> tuple[AppFile, list[AppProblem]]:
     if not isinstance(file, YamlFile):
         return AppFile(fallback, fallback), file
     if not isinstance(file.value, dict):
-        return AppFile(fallback, fallback), [file.problem((), "must be a list of fields with their values")]
+        return AppFile(fallback, fallback), [file.problem((), "must be a mapping of fields")]
     problems = [
         file.problem((key,), f"unknown field {key!r}{did_you_mean(key, _FIELDS)}")
         for key in file.value
@@ -299,10 +299,12 @@ def read_app_file(folder: Path) -> tuple[AppFile, list[AppProblem]]:
     ]
     name = file.value.get("name", fallback)
     if not isinstance(name, str) or not _NAME.match(name):
-        problems.append(file.problem(("name",), "name: lower-case letters, digits, - and _, starting with a letter"))
+        problems.append(
+            file.problem(("name",), "name: must have lower-case letters, digits, - and _, and start with a letter")
+        )
         name = fallback
     elif name == _ENGINE:
-        problems.append(file.problem(("name",), f"name: {_ENGINE} is the engine's own; choose another"))
+        problems.append(file.problem(("name",), f"name: {_ENGINE} is reserved for the engine; choose another"))
         name = fallback
     title = file.value.get("title", name)
     if not isinstance(title, str):
@@ -363,7 +365,9 @@ def read_tables(folder: Path) -> tuple[dict[str, DataTable | None], list[AppProb
 
 def _read_table(path: Path) -> dict[str, Any] | AppProblem:
     if not re.fullmatch(SKILL_ID_PATTERN, path.stem):
-        return AppProblem(path, None, "a table's name has lower-case letters, digits and _, starting with a letter")
+        return AppProblem(
+            path, None, "a table name must have lower-case letters, digits and _, and start with a letter"
+        )
     text = read_text(path, MOST_TABLE_BYTES)
     if isinstance(text, AppProblem):
         return text
@@ -371,10 +375,10 @@ def _read_table(path: Path) -> dict[str, Any] | AppProblem:
     if isinstance(body, AppProblem):
         return body
     if not isinstance(body, dict):
-        return AppProblem(path, 1, 'must be one JSON object, with "_about" beside the data')
+        return AppProblem(path, 1, 'must be one JSON object with "_about" and the data')
     about = body.get("_about")
     if not isinstance(about, str) or not about.strip():
-        return AppProblem(path, 1, 'needs "_about": a text that says what the data is, and whether it is made up')
+        return AppProblem(path, 1, 'needs "_about": a text that describes the data and states whether it is fictional')
     return body
 
 
@@ -413,7 +417,7 @@ def read_tools(folder: Path, taken: Collection[str]) -> tuple[dict[str, Tool], l
             if name in taken:
                 problems.append(AppProblem(path, line, f"{name} is the name of a core tool; choose another"))
             elif name in tools:
-                problems.append(AppProblem(path, line, f"the tool {name} is in {origins[name].name} already"))
+                problems.append(AppProblem(path, line, f"the tool {name} already exists in {origins[name].name}"))
             else:
                 tools[name], origins[name] = tool, path
     return tools, problems, {name: path for name, path in lost.items() if name not in tools and name not in taken}
@@ -433,11 +437,13 @@ def _fresh_package(place: Path) -> str:
 
 def _tools_in(module_name: str, path: Path) -> list[Tool] | AppProblem:
     if not path.stem.isidentifier():
-        return AppProblem(path, None, f"the file name must be a Python name, such as {path.stem.replace('-', '_')}.py")
+        return AppProblem(
+            path, None, f"the file name must be a valid Python module name, such as {path.stem.replace('-', '_')}.py"
+        )
     try:
         module = importlib.import_module(module_name)
     except SyntaxError as error:
-        return AppProblem(Path(error.filename or path), error.lineno, f"is not Python: {error.msg}")
+        return AppProblem(Path(error.filename or path), error.lineno, f"is not valid Python: {error.msg}")
     except ToolDefinitionError as error:
         return AppProblem(path, _line_in(path, error), str(error))
     except (Exception, SystemExit) as error:  # an app's module runs at import and may raise anything

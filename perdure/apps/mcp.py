@@ -38,10 +38,12 @@ def read_servers(folder: Path, taken: Collection[str]) -> tuple[dict[str, McpSer
         beginning = next((name for name in sorted(taken) if name.startswith(server.prefix)), None)
         near = next((other for other in servers.values() if _overlap(other, server)), None)
         if beginning is not None:
-            why = f"names its tools {server.prefix}..., and there is a tool {beginning} already; choose another name"
+            why = (
+                f"prefixes its tools with {server.prefix}, and the tool {beginning} already exists; choose another name"
+            )
             problems.append(AppProblem(path, None, why))
         elif near is not None:
-            problems.append(AppProblem(path, None, f"the names of its tools begin as those of {near.name}"))
+            problems.append(AppProblem(path, None, f"its tool names have the same prefix as those of {near.name}"))
         else:
             servers[server.name] = server
     return servers, problems
@@ -53,14 +55,14 @@ def _overlap(one: McpServer, other: McpServer) -> bool:
 
 def _read_server(path: Path) -> tuple[McpServer | None, list[AppProblem]]:
     if not re.match(SERVER_NAME_PATTERN, path.stem):
-        why = "a server's name has lower-case letters, digits and _, starts with a letter and has 24 at most"
+        why = "a server name must have at most 24 lower-case letters, digits and _, and start with a letter"
         return None, [AppProblem(path, None, why)]
     file = read_yaml(path)
     if not isinstance(file, YamlFile):
         return None, file
     value = file.value
     if isinstance(value, dict) and "name" in value:
-        return None, [file.problem(("name",), "unknown field 'name': a server has the name of its file")]
+        return None, [file.problem(("name",), "unknown field 'name'; the server's name is its file name")]
     if not isinstance(value, dict):
         return read_form(McpServer, value, file)
     given, tools = {**value, "name": path.stem}, value.get("tools")
@@ -117,7 +119,7 @@ def read_locks(folder: Path, servers: Iterable[str]) -> tuple[dict[str, McpLock 
             locks[name], found = read_lock(path)
             problems += found
         elif not any(path.with_name(name + suffix).exists() for suffix in (".yaml", ".yml")):
-            why = f"locks no server: there is no mcp/{name}.yaml"
+            why = f"is a lock for an unknown server: mcp/{name}.yaml does not exist"
             problems.append(AppProblem(path, None, why, warning=True))
     return locks, problems
 
@@ -137,7 +139,7 @@ def write_lock(path: Path, lock: McpLock) -> list[AppProblem]:
     shown = lock.model_dump(mode="json", exclude_defaults=True)
     text = json.dumps(shown, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
     if len(text.encode("utf-8", "surrogatepass")) > MOST_LOCK_BYTES:
-        return [AppProblem(path, None, f"would have more than {MOST_LOCK_BYTES:,} bytes")]
+        return [AppProblem(path, None, f"exceeds {MOST_LOCK_BYTES:,} bytes")]
     again, problems = _parsed(path, text)
     if again is None:
         return problems

@@ -55,7 +55,7 @@ def left_out(app: App, core_cards: Sequence[ToolCard], server_cards: Mapping[str
     """Returns a sentence for each agent that `publish` leaves out."""
     core = {card.name: card for card in core_cards}
     reasons = {agent.id: _why_not(agent, app, core, server_cards) for agent in app.agents}
-    return [f"the agent {each} of the app {app.name} is left out: {why}" for each, why in reasons.items() if why]
+    return [f"the agent {each} of the app {app.name} was skipped: {why}" for each, why in reasons.items() if why]
 
 
 def unloaded(app: App) -> list[str]:
@@ -64,7 +64,7 @@ def unloaded(app: App) -> list[str]:
     mistakes = [str(problem) for problem in app.problems if not problem.warning]
     if not mistakes or (app.agents and not app.unread):
         return []
-    what = f"is without {', '.join(app.unread)}" if app.unread else "is left out"
+    what = f"was loaded without {', '.join(app.unread)}" if app.unread else "was skipped"
     more = [f"  and {len(mistakes) - MOST_TOLD} more"] if len(mistakes) > MOST_TOLD else []
     return [f"the app {app.name} {what}:", *(f"  {each}" for each in mistakes[:MOST_TOLD]), *more]
 
@@ -79,7 +79,9 @@ def _why_not(
     known = known_toolsets([*_tool_cards(agent, app, core, servers)]) if agent.toolsets else ()
     unknown = [name for name in agent.toolsets if name not in known]
     return (
-        f"none of its tools is in the toolset {', '.join(unknown)}{did_you_mean(unknown[0], known)}" if unknown else ""
+        f"no tool of the agent is in the toolset {', '.join(unknown)}{did_you_mean(unknown[0], known)}"
+        if unknown
+        else ""
     )
 
 
@@ -151,5 +153,7 @@ def _tool_cards(
             continue
         card = core[name] if name in core else app.tools[name].card if name in app.tools else None
         if card is None:
-            raise InvariantBroken("tool_without_card", f"agent {agent.id} names the tool {name}, which nobody has")
+            raise InvariantBroken(
+                "tool_without_card", f"the agent {agent.id} lists the tool {name}, which does not exist"
+            )
         yield card

@@ -251,7 +251,7 @@ async def discovered(
         cards[server.name] = offer.cards if offer is not None else _before(server, app, published)
         if offer is None:
             kept = len(cards[server.name])
-            after = f"its {kept} tools stay as they were published" if kept else "its agents are left out"
+            after = f"its {kept} published tools stay unchanged" if kept else "its agents are skipped"
             warnings.append(f"the app {app.name}: {after}")
     return Discovered(cards, tuple(warnings))
 

@@ -57,7 +57,7 @@ def read_rule_files(folder: Path, scope: RuleScope) -> tuple[tuple[Rule, ...], l
         problems += mistakes
         for rule in found:
             if rule.id in rules:
-                problems.append(AppProblem(path, None, f"the rule {rule.id} is in another file already"))
+                problems.append(AppProblem(path, None, f"the rule {rule.id} already exists in another file"))
             rules[rule.id] = rule
     return tuple(rules.values()), problems
 
@@ -80,7 +80,7 @@ def read_rules(value: object, file: YamlFile, place: Place, scope: RuleScope) ->
         problems += _checkpoint_mistakes(form, file, here, scope)
         rule_id = scope.full_id(form.id)
         if any(rule.id == rule_id for rule in rules):
-            problems.append(file.problem((*here, "id"), f"the rule {form.id} is given twice"))
+            problems.append(file.problem((*here, "id"), f"the rule {form.id} appears twice"))
         rules.append(Rule(**form.model_dump() | {"id": rule_id}, app=scope.app, skill_id=scope.skill_id))
     return rules, problems
 
@@ -111,7 +111,7 @@ def _condition_mistakes(
             yield file.problem((*here, *fault.place), f"{'.'.join((name, *fault.place))}: {fault.why}{hint}")
             continue
         if name == "result" and rule.get("on") == RuleTrigger.BEFORE_TOOL_CALL:
-            yield file.problem(here, "there is no result before the call; ask on: after_tool_call")
+            yield file.problem(here, "the call has no result yet; use `on: after_tool_call`")
         if name == "tool":
             for tool in value if isinstance(value, list) else [value]:
                 if tool not in scope.tools:
@@ -132,7 +132,7 @@ def _checkpoint_mistakes(form: _RuleForm, file: YamlFile, place: Place, scope: R
     if not form.checkpoint:
         return
     if form.do == RuleAction.ABORT:
-        yield file.problem((*place, "checkpoint"), "a rule that aborts opens no checkpoint")
+        yield file.problem((*place, "checkpoint"), "a rule that aborts cannot have a checkpoint")
     if scope.checkpoints is not None and form.checkpoint not in scope.checkpoints:
         hint = did_you_mean(form.checkpoint, scope.checkpoints)
-        yield file.problem((*place, "checkpoint"), f"{form.checkpoint!r} is not among the skill's checkpoints{hint}")
+        yield file.problem((*place, "checkpoint"), f"{form.checkpoint!r} is not a checkpoint of the skill{hint}")

@@ -18,11 +18,11 @@ def scaffold(folder: Path) -> list[Path]:
     Raises: CallerError `folder_not_empty`, `not_a_folder`, `cannot_write`; then nothing has been overwritten.
     """
     if folder.exists() and not folder.is_dir():
-        raise CallerError("not_a_folder", f"{folder} is a file; name a folder that is new or empty")
+        raise CallerError("not_a_folder", f"{folder} is a file; name a new or empty folder")
     written: list[Path] = []
     try:
         if folder.is_dir() and any(folder.iterdir()):
-            raise CallerError("folder_not_empty", f"{folder} has files in it; name a folder that is new or empty")
+            raise CallerError("folder_not_empty", f"{folder} is not empty; name a new or empty folder")
         for source in template_files():
             target = folder / source.relative_to(TEMPLATE)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ def scaffold(folder: Path) -> list[Path]:
                 shutil.copyfile(source, target)
             written.append(target)
     except OSError as error:
-        raise CallerError("cannot_write", f"cannot write in {folder}: {error.strerror}") from error
+        raise CallerError("cannot_write", f"Cannot write to {folder}: {error.strerror}") from error
     return written
 
 

@@ -154,15 +154,15 @@ def _rules(
 
 def _front_mistakes(form: _Front, front: YamlFile, folder: str, scope: SkillScope) -> Iterator[AppProblem]:
     if form.id != folder:
-        yield front.problem(("id",), f"the id is {form.id!r}, the name of its folder {folder!r}")
+        yield front.problem(("id",), f"the id {form.id!r} must equal the folder's name {folder!r}")
     for key in ("name", "description"):
         if "\n" in getattr(form, key).strip():
             yield front.problem((key,), f"{key}: must be one line")
     if form.persona and form.persona not in scope.personas:
         hint = did_you_mean(form.persona, scope.personas)
-        yield front.problem(("persona",), f"unknown persona: there is no personas/{form.persona}.md{hint}")
+        yield front.problem(("persona",), f"unknown persona: personas/{form.persona}.md does not exist{hint}")
     elif form.persona and scope.personas[form.persona] is None:
-        yield front.problem(("persona",), f"the persona {form.persona} has mistakes")
+        yield front.problem(("persona",), f"the persona {form.persona} is invalid; see its own problems")
     for key in ("dependencies", "checkpoints"):
         listed = getattr(form, key)
         for index, each in enumerate(listed):
@@ -216,7 +216,9 @@ def read_skills(app: Path, scope: SkillScope) -> tuple[SkillSet, list[AppProblem
     while needing := [name for name in found if name not in broken and _broken_one(found[name], broken)]:
         for name in needing:
             other = _broken_one(found[name], broken)
-            told[name].append(_problem(found[name], other, f"depends on {other}, which has mistakes"))
+            told[name].append(
+                _problem(found[name], other, f"depends on {other}, which is invalid; see its own problems")
+            )
         broken |= {*needing}
     skills = {name: each.skill for name, each in found.items() if each.skill is not None and name not in broken}
     return SkillSet(skills, frozenset(broken)), [problem for name in found for problem in told[name]]
@@ -225,7 +227,9 @@ def read_skills(app: Path, scope: SkillScope) -> tuple[SkillSet, list[AppProblem
 def _unknown(skill: SkillFolder, found: Mapping[str, SkillFolder]) -> Iterator[AppProblem]:
     for name in dict.fromkeys(skill.dependencies):
         if name not in found:
-            yield _problem(skill, name, f"unknown skill {name!r}: there is no skills/{name}{did_you_mean(name, found)}")
+            yield _problem(
+                skill, name, f"unknown skill {name!r}: skills/{name} does not exist{did_you_mean(name, found)}"
+            )
 
 
 def _broken_one(skill: SkillFolder, broken: set[str]) -> str:
@@ -284,9 +288,9 @@ def body_problems(read: FrontMatter) -> Iterator[AppProblem]:
     for section in read.sections():
         title = section.title.lower()
         if title in _OWN_SECTIONS:
-            yield AppProblem(path, section.line, f"the engine writes the section {section.title!r} itself; take it out")
+            yield AppProblem(path, section.line, f"the section {section.title!r} is written by the engine; remove it")
         elif title in seen:
-            yield AppProblem(path, section.line, f"the section {section.title!r} is there twice")
+            yield AppProblem(path, section.line, f"the section {section.title!r} appears twice")
         elif not section.text.strip():
             yield AppProblem(path, section.line, f"the section {section.title!r} is empty")
         seen.add(title)
@@ -304,9 +308,9 @@ def entry_problems(front: YamlFile, entry: str) -> Iterator[AppProblem]:
 def too_long(file: YamlFile, place: Place, what: str, text: str, tokens: int) -> Iterator[AppProblem]:
     """Returns a warning above `tokens`, a mistake above twice as many."""
     have = estimated_tokens(text)
-    told = f"{what} has about {have} tokens, more than the {tokens} that it should have"
+    told = f"{what} has about {have} tokens; the recommended maximum is {tokens}"
     if have > 2 * tokens:
-        yield file.problem(place, f"{told} and the {2 * tokens} that it may have")
+        yield file.problem(place, f"{told} and the limit is {2 * tokens}")
     elif have > tokens:
         yield file.warning(place, told)
 
@@ -340,9 +344,9 @@ def _listed(
     problems: list[AppProblem] = []
     for index, name in enumerate(names):
         if name in names[:index]:
-            problems.append(front.problem((kind, index), f"{name} is given twice"))
+            problems.append(front.problem((kind, index), f"{name} is listed twice"))
         elif name not in there:  # this also prevents names that lead elsewhere
-            problems.append(front.problem((kind, index), f"there is no {kind}/{name}{did_you_mean(name, there)}"))
+            problems.append(front.problem((kind, index), f"{kind}/{name} does not exist{did_you_mean(name, there)}"))
         else:
             text = read_text(folder / kind / name)
             if isinstance(text, AppProblem):
@@ -350,13 +354,13 @@ def _listed(
             else:
                 texts.append(SkillText(name=name, text=text.rstrip()))
     forgotten = [name for name in there if name not in names and name.endswith(".md")]
-    problems += [front.warning((kind,), f"{kind}/{name} is not listed, so nobody reads it") for name in forgotten]
+    problems += [front.warning((kind,), f"{kind}/{name} is not listed, so it is never used") for name in forgotten]
     return tuple(texts), problems
 
 
 def _mark_mistakes(path: Path, text: str) -> Iterator[AppProblem]:
     for line, name in unknown_marks(text):
-        why = f"unknown variable {name!r}{did_you_mean(name, VARIABLES)}" if name else "a {{ that is never closed"
+        why = f"unknown variable {name!r}{did_you_mean(name, VARIABLES)}" if name else "a {{ is not closed"
         yield AppProblem(path, line, why)
 
 

@@ -28,17 +28,17 @@ from perdure.client import ApiError, Client, Page, PromptVersion, Rule, Waivable
 from perdure.client.agents import Shown
 from perdure.core.text import printable
 
-agents_app = typer.Typer(help="Whom one can talk to.", no_args_is_help=True, rich_markup_mode=None)
+agents_app = typer.Typer(help="List agents.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @agents_app.callback()
 def group() -> None:
-    """Whom one can talk to."""
+    """List agents."""
 
 
 @agents_app.command("list")
 def list_agents(as_json: AsJson = False, as_name: AsName = None) -> None:
-    """Every agent, with its graph and its model."""
+    """List all agents with their topology and model."""
     with connect(Role.REQUESTER, as_name) as client:
         page = client.agents.list()
     if as_json:
@@ -56,10 +56,12 @@ def list_agents(as_json: AsJson = False, as_name: AsName = None) -> None:
 #
 # A promotion applies to the text that this command has just shown. If the text has changed since, the API rejects it.
 
-prompts_app = typer.Typer(help="Prompt templates and their stages.", no_args_is_help=True, rich_markup_mode=None)
+prompts_app = typer.Typer(
+    help="Edit prompt templates and promote their versions.", no_args_is_help=True, rich_markup_mode=None
+)
 Template = Annotated[str, typer.Argument(metavar="TEMPLATE", help="The template's key.")]
 VersionId = Annotated[str, typer.Argument(metavar="VERSION", help="The version's id, from `prompts list`.")]
-Stage = Annotated[Shown | None, typer.Option(help="Not the one that speaks to you but the one in this stage.")]
+Stage = Annotated[Shown | None, typer.Option(help="The version in this stage, instead of the one that applies to you.")]
 _NEXT = {"draft": "pre_production", "pre_production": "active"}
 
 
@@ -68,31 +70,31 @@ def list_prompts(
     template: Annotated[str | None, typer.Option(metavar="KEY")] = None,
     stage: Annotated[str | None, typer.Option(help="draft, pre_production, active or archived.")] = None,
     limit: Annotated[int, typer.Option(min=1)] = 50,
-    cursor: Annotated[str | None, typer.Option(help="`next` of the list before.")] = None,
+    cursor: Annotated[str | None, typer.Option(help="The cursor that the previous page printed.")] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Versions, the one changed last first."""
+    """List versions, most recently changed first."""
     with connect(Role.REVIEWER, as_name) as client:
         page = client.prompts.list(template=template, stage=stage, limit=limit, cursor=cursor)
     if as_json:
         say_json(page)
         return
     rows = [(each.id, each.template, each.stage, each.author, each.characters, each.changed_at) for each in page.items]
-    table(("version", "template", "stage", "author", "characters", "changed"), rows, "No template.")
+    table(("version", "template", "stage", "author", "characters", "changed"), rows, "No templates.")
     if page.next:
-        say(f"More: --cursor {page.next}")
+        say(f"Next page: --cursor {page.next}")
 
 
 @prompts_app.command("show")
 def show_prompt(
     template: Template,
     stage: Stage = None,
-    rendered: Annotated[bool, typer.Option("--rendered", help="With its variables filled in.")] = False,
+    rendered: Annotated[bool, typer.Option("--rendered", help="Fill in the variables.")] = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """The text that speaks to you: your draft, else the active version."""
+    """Show the version that applies to you: your draft, else the active version."""
     with connect(Role.REQUESTER, as_name) as client:
         read = client.prompts.render if rendered else client.prompts.get
         found = read(template, stage=stage)
@@ -103,12 +105,13 @@ def show_prompt(
 def edit(
     template: Template,
     file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The new text, instead of an editor; - reads the input.")
+        Path | None,
+        typer.Option(metavar="FILE", help="A file with the new text, instead of an editor; - reads standard input."),
     ] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Save your own draft; $EDITOR opens on what speaks to you now."""
+    """Save your own draft; $EDITOR opens with the version that applies to you now."""
     with connect(Role.REQUESTER, as_name) as client:
         try:
             text = _read(file) if file else edited_text(_text_now(client, template), "prompt.md", "--file FILE")
@@ -117,23 +120,23 @@ def edit(
         except (EditFailed, OSError, UnicodeDecodeError) as error:
             raise fail(str(error), USAGE) from None
         if not text.strip():
-            raise fail("the text is empty; nothing was saved", USAGE)
+            raise fail("The text is empty; nothing was saved", USAGE)
         saved = client.prompts.save_draft(template, text)
     if as_json:
         say_json(saved)
     else:
-        say(f"Saved as your draft {saved.id}; it speaks in your own turns until it is promoted or archived,")
-        say(f"with the agents that say `persona_template: {template}` in their file.")
+        say(f"Saved as your draft {saved.id}. It applies to your own turns until it is promoted or archived,")
+        say(f"with agents whose file has `persona_template: {template}`.")
 
 
 @prompts_app.command("promote")
 def promote(version_id: VersionId, yes: Yes = False, as_json: AsJson = False, as_name: AsName = None) -> None:
-    """Move a version on: a draft to pre-production, what is there to active."""
+    """Promote a version: a draft to pre-production, a pre-production version to active."""
     with connect(Role.REVIEWER, as_name) as client:
         found = client.prompts.version(version_id)
         to = _NEXT.get(found.stage)
         if to is None:
-            raise fail(f"it is {found.stage}; only a draft or what is in pre_production moves on", OTHER)
+            raise fail(f"The version is {found.stage}; only draft and pre_production versions can be promoted", OTHER)
         if not as_json:
             _print_prompt(found, as_json=False)
         confirm(f"Promote it to {to}?", yes=yes, as_json=as_json)
@@ -143,7 +146,7 @@ def promote(version_id: VersionId, yes: Yes = False, as_json: AsJson = False, as
 
 @prompts_app.command("archive")
 def archive(version_id: VersionId, yes: Yes = False, as_json: AsJson = False, as_name: AsName = None) -> None:
-    """Take a version out of use; where it was active, agents speak with their own persona again."""
+    """Archive a version. If it was active, agents use their own persona again."""
     with connect(Role.REVIEWER, as_name) as client:
         confirm(f"Archive {version_id}?", yes=yes, as_json=as_json)
         moved = client.prompts.archive(version_id)
@@ -183,12 +186,14 @@ def _print_prompt(found: PromptVersion, as_json: bool) -> None:
 
 # --- `perdure rules`: rules that require an approval or end a turn, the tenant's stricter settings, its exemptions
 
-rules_app = typer.Typer(help="Rules, and this tenant's overrides.", no_args_is_help=True, rich_markup_mode=None)
+rules_app = typer.Typer(
+    help="List rules and override them for this tenant.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @rules_app.command("list")
 def list_rules(as_json: AsJson = False, as_name: AsName = None) -> None:
-    """Every rule that can hold for a turn."""
+    """List all rules that can apply to a turn."""
     with connect(Role.ADMIN, as_name) as client:
         page = client.rules.list()
     _print_rules(page, as_json)
@@ -197,11 +202,11 @@ def list_rules(as_json: AsJson = False, as_name: AsName = None) -> None:
 @rules_app.command("set")
 def set_rule(
     rule: Annotated[str, typer.Argument(metavar="RULE", help="The rule's id, from `rules list`.")],
-    do: Annotated[str, typer.Argument(metavar="ACTION", help="abort, or the rule's own action to undo an override.")],
+    do: Annotated[str, typer.Argument(metavar="ACTION", help="abort, or the rule's own action to remove an override.")],
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Make a rule stricter from the next turn on, never looser."""
+    """Make a rule stricter from the next turn on."""
     with connect(Role.ADMIN, as_name) as client:
         page = client.rules.set(rule, do)
     _print_rules(page.model_copy(update={"items": [each for each in page.items if each.id == rule]}), as_json)
@@ -209,19 +214,19 @@ def set_rule(
 
 @rules_app.command("tools")
 def list_tools(as_json: AsJson = False, as_name: AsName = None) -> None:
-    """The tools that this tenant may let run without the approval that they need."""
+    """List the tools that this tenant can exempt from approval."""
     with connect(Role.ADMIN, as_name) as client:
         _say_tools(client.rules.tools(), as_json)
 
 
 @rules_app.command("waive")
 def waive(
-    tool: Annotated[str, typer.Argument(metavar="TOOL", help="One of `rules tools`.")],
-    undo: Annotated[bool, typer.Option("--undo", help="Have a person asked again.")] = False,
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="A tool from `rules tools`.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Require an approval again.")] = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Let a tool run without a person from the next turn on; what a rule stops, it stops all the same."""
+    """Exempt a tool from approval from the next turn on. Rules that stop its calls still apply."""
     with connect(Role.ADMIN, as_name) as client:
         _say_tools(client.rules.set_tool(tool, approval=undo), as_json)
 
@@ -230,8 +235,8 @@ def _say_tools(page: Page[WaivableTool], as_json: bool) -> None:
     if as_json:
         say_json(page)
         return
-    rows = [(each.tool, "a person is asked" if each.approval else "runs without a person") for each in page.items]
-    table(("tool", "its calls"), rows, "None.")
+    rows = [(each.tool, "approval required" if each.approval else "exempt from approval") for each in page.items]
+    table(("tool", "calls"), rows, "No tools.")
 
 
 def _print_rules(page: Page[Rule], as_json: bool) -> None:
@@ -244,28 +249,30 @@ def _print_rules(page: Page[Rule], as_json: bool) -> None:
 
 # --- `perdure topologies`: the graphs that agents run on
 
-topologies_app = typer.Typer(help="The graphs that agents run on.", no_args_is_help=True, rich_markup_mode=None)
+topologies_app = typer.Typer(help="Show the graphs that agents run on.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @topologies_app.command("list")
 def list_topologies(as_json: AsJson = False, as_name: AsName = None) -> None:
-    """Every topology."""
+    """List all topologies."""
     with connect(Role.REQUESTER, as_name) as client:
         page = client.topologies.list()
     if as_json:
         say_json(page)
         return
-    table(("topology",), [(topology.name,) for topology in page.items], "No topology.")
+    table(("topology",), [(topology.name,) for topology in page.items], "No topologies.")
 
 
 @topologies_app.command("show")
 def show_topology(
     name: Annotated[str, typer.Argument(metavar="TOPOLOGY")],
-    mermaid: Annotated[bool, typer.Option("--mermaid", help="A drawing in Mermaid instead of the manifest.")] = False,
+    mermaid: Annotated[
+        bool, typer.Option("--mermaid", help="Print a Mermaid drawing instead of the manifest.")
+    ] = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """A topology's manifest as JSON, or its drawing."""
+    """Show a topology's manifest as JSON, or its drawing."""
     with connect(Role.REQUESTER, as_name) as client:
         if mermaid and not as_json:
             sys.stdout.write(printable(client.topologies.drawing(name).rstrip("\n")) + "\n")

@@ -10,7 +10,7 @@ from perdure.cli.approvals import commands
 
 app = typer.Typer(
     name="perdure",
-    help="AI agent turns that survive. Start everything with `make up` or `perdure up`.",
+    help="Durable AI agent turns. Start everything with `make up` or `perdure up`.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

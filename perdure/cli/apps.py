@@ -19,12 +19,12 @@ from perdure.contracts.errors import CallerError
 from perdure.contracts.mcp import McpServerListing
 from perdure.core.text import printable
 
-skills_app = typer.Typer(help="The skills of an app folder.", no_args_is_help=True, rich_markup_mode=None)
+skills_app = typer.Typer(help="Check the skills of an app folder.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @skills_app.callback()
 def skills_group() -> None:
-    """The skills of an app folder."""
+    """Check the skills of an app folder."""
 
 
 @skills_app.command("check")
@@ -35,16 +35,15 @@ def check_skills(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell every mistake in an app folder with its file and line: skills, code blocks, rules, personas, data, agents.
+    """Report each mistake in an app folder with file and line: skills, code blocks, rules, personas, data and agents.
 
-    Nothing has to run. The app's tools/*.py are imported, as a worker imports them. Where a sandbox can be opened the
-    types of code blocks are checked and the examples of their cards run. Exit code 1 where there is a mistake; a
-    warning is told and changes nothing.
+    No stack is needed. Imports the app's tools/*.py, as a worker does. If a sandbox is available, also checks the types
+    of code blocks and runs the examples of their cards. Exit code 1 if there is a mistake; warnings do not count.
     """
     if folder is not None and not folder.is_dir():
-        raise fail(f"{folder} is no folder", USAGE)
+        raise fail(f"{folder} is not a folder", USAGE)
     if folder is not None and (folder / "SKILL.md").is_file():
-        raise fail(f"{folder} is a skill; name the app folder, {folder.absolute().parents[1]}", USAGE)
+        raise fail(f"{folder} is a skill; pass the app folder, {folder.absolute().parents[1]}", USAGE)
     # imported here, because it loads half of the engine for this command only
     from perdure.apps import app_folders
     from perdure.apps.registry import one_app, several_apps
@@ -92,7 +91,7 @@ def _summary(apps: Sequence[App], problems: list[AppProblem]) -> str:
     agents = sum(len(each.agents) for each in apps)
     loaded = f"{_counted(len(skills), 'skill')}, {_counted(blocks, 'code block')}, {_counted(agents, 'agent')}"
     where = apps[0].name if len(apps) == 1 else _counted(len(apps), "app")
-    return f"{where}: {_counted(mistakes, 'mistake')}, {_counted(warnings, 'warning')}; without a mistake: {loaded}"
+    return f"{where}: {_counted(mistakes, 'mistake')}, {_counted(warnings, 'warning')}; valid: {loaded}"
 
 
 def _counted(count: int, what: str) -> str:
@@ -119,7 +118,9 @@ def _told(problem: AppProblem) -> dict[str, object]:
 
 # --- `perdure mcp`: locks of the tools of an app's MCP servers, written and checked by asking the servers
 
-mcp_app = typer.Typer(help="The MCP servers of an app folder.", no_args_is_help=True, rich_markup_mode=None)
+mcp_app = typer.Typer(
+    help="Check and lock the MCP servers of an app folder.", no_args_is_help=True, rich_markup_mode=None
+)
 AppFolder = Annotated[Path, typer.Argument(metavar="APP_FOLDER", show_default=False, help="An app folder.")]
 
 
@@ -142,16 +143,16 @@ class _Outcome:
 
 @mcp_app.callback()
 def mcp_group() -> None:
-    """The MCP servers of an app folder."""
+    """Check and lock the MCP servers of an app folder."""
 
 
 @mcp_app.command("lock")
 def lock(folder: AppFolder, as_json: AsJson = False) -> None:
-    """Write what each MCP server of an app lists now to mcp/<server>.lock.json, and tell what that changes.
+    """Write the current tool list of each MCP server of an app to mcp/<server>.lock.json, and print the changes.
 
-    The servers are started, or reached, as at a start of the stack. A server with a lock is published from it without
-    being asked, and a call of a tool that is another by then is refused: look at the change before you commit it. A
-    server that does not answer keeps the lock that it has; then the exit code is 1.
+    Starts or contacts the servers, as the stack does. A server with a lock file is published from it without being
+    contacted. Calls to a tool that differs from the lock are refused, so review the changes before you commit them. If
+    a server does not answer, its lock is kept and the exit code is 1.
     """
     asked, listings = _asked(folder)
     _tell(asked, [_locked(asked.folder, server, found) for server, found in listings.items()], as_json)
@@ -159,10 +160,10 @@ def lock(folder: AppFolder, as_json: AsJson = False) -> None:
 
 @mcp_app.command("check")
 def check_mcp(folder: AppFolder, as_json: AsJson = False) -> None:
-    """Tell where an MCP server of an app lists other tools than its lock; then the exit code is 1.
+    """Compare each MCP server of an app with its lock file; exit code 1 if they differ.
 
-    Also where a lock cannot be read or a server does not answer. A server without a lock is told and is no failure.
-    Nothing is written.
+    A lock that cannot be read or a server that does not answer also counts as a difference. A server without a lock is
+    reported and is not an error. Nothing is written.
     """
     asked, listings = _asked(folder)
     _tell(asked, [_checked(asked.folder, server, found) for server, found in listings.items()], as_json)
@@ -171,7 +172,7 @@ def check_mcp(folder: AppFolder, as_json: AsJson = False) -> None:
 def _asked(folder: Path) -> tuple[App, dict[str, McpServerListing]]:
     """Returns the app's servers with their tools. Exits if one of their files has a mistake."""
     if not folder.is_dir():
-        raise fail(f"{folder} is no folder", USAGE)
+        raise fail(f"{folder} is not a folder", USAGE)
     # imported here, because it loads half of the engine for this group only
     from perdure.apps.registry import asked_servers
     from perdure.settings import Settings, secret
@@ -184,7 +185,7 @@ def _asked(folder: Path) -> tuple[App, dict[str, McpServerListing]]:
     if has_mistakes(asked.problems):
         raise typer.Exit(OTHER)
     if not asked.servers:
-        raise fail(f"{folder} names no MCP server: there is no mcp/<server>.yaml", USAGE)
+        raise fail(f"{folder} has no MCP server: no file mcp/<server>.yaml was found", USAGE)
     return asked, listings
 
 
@@ -199,7 +200,7 @@ def _locked(folder: Path, server: str, found: McpServerListing) -> _Outcome:
     try:
         problems = write_lock(path, found.lock)
     except OSError as error:
-        return _Outcome(server, "failed", told=(f"{path}: cannot be written: {error.strerror}",))
+        return _Outcome(server, "failed", told=(f"{path}: cannot write: {error.strerror}",))
     if problems:
         return _Outcome(server, "failed", told=tuple(map(str, problems)))
     return _Outcome(server, "written", len(found.lock.tools), unlike, found.told)
@@ -234,9 +235,9 @@ def _say(outcome: _Outcome) -> None:
     counts = f"{len(unlike.added)} added, {len(unlike.removed)} removed, {len(changed)} changed"
     said = {
         "written": f"lock written, {outcome.tools} tools: {counts}",
-        "same": f"{outcome.tools} tools, as its lock has them",
-        "differs": f"lists other tools than its lock: {counts}",
-        "unlocked": f"{outcome.tools} tools, no lock; `perdure mcp lock` writes one",
+        "same": f"{outcome.tools} tools, matches its lock",
+        "differs": f"differs from its lock: {counts}",
+        "unlocked": f"{outcome.tools} tools, no lock; create one with `perdure mcp lock`",
         "failed": "failed",
     }
     say(f"{outcome.server}: {said[outcome.state]}")
@@ -267,10 +268,10 @@ def _lock_json(outcome: _Outcome) -> dict[str, Any]:
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is new or empty.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
     as_json: AsJson = False,
 ) -> None:
-    """Write a small complete app into DIR, to be changed into your own."""
+    """Create a small complete app in DIR as a starting point."""
     try:
         written = scaffold(folder)
     except CallerError as error:
@@ -278,7 +279,7 @@ def init(
     if as_json:
         say_json({"folder": str(folder), "files": [str(path.relative_to(folder)) for path in written]})
         return
-    say(f"Written into {folder}:")
+    say(f"Created in {folder}:")
     for path in written:
         say(f"  {path.relative_to(folder)}")
-    say(f"Next: read {folder / 'README.md'}, then {command('up', '--app', str(folder))}")
+    say(f"Next: read {folder / 'README.md'}, then run {command('up', '--app', str(folder))}")

@@ -14,7 +14,7 @@ from perdure.cli.terminal import OTHER, USAGE, AsJson, AsName, fail, say, say_js
 from perdure.client import Client
 from perdure.client.requests import Call, get, path
 
-app = typer.Typer(help="The audit trail: verify it, take it along.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Verify and export the audit trail.", no_args_is_help=True, rich_markup_mode=None)
 _PAGE_ROWS = 1_000
 _KEPT_HEADS = 500
 """Maximum heads of a file that are sent; the newest are chosen.
@@ -26,12 +26,13 @@ A request has a size limit, and the last head vouches for all before it.
 @app.command("verify")
 def verify(
     heads: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Heads that you kept: lines of audit-heads.jsonl.")
+        Path | None,
+        typer.Option(metavar="FILE", help="A file of heads that you kept, with the lines of audit-heads.jsonl."),
     ] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Whether every row is as it was written and none is gone. 1 where something is wrong."""
+    """Verify that no audit row was changed or removed. Exit code 1 if a fault is found."""
     kept = None if heads is None else _kept(heads)
     with connect(Role.REVIEWER, as_name) as client:
         report = client.send(_verify(kept))
@@ -45,12 +46,12 @@ def verify(
 
 @app.command("export")
 def export(
-    after: Annotated[int, typer.Option(min=0, help="A place in the chain; rows behind it.")] = 0,
-    turn: Annotated[str | None, typer.Option(metavar="ID", help="Of this turn alone.")] = None,
+    after: Annotated[int, typer.Option(min=0, help="Only rows after this position in the chain.")] = 0,
+    turn: Annotated[str | None, typer.Option(metavar="ID", help="Only rows of this turn.")] = None,
     as_name: AsName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Every row as a line of JSON, in the order of the chain."""
+    """Export the audit rows in chain order, one JSON object per line."""
     del as_json  # the output is JSON in any case
     with connect(Role.ADMIN, as_name) as client:
         for line in _lines(client, after, turn):
@@ -64,7 +65,7 @@ def show(
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """What is on record of one approval."""
+    """Show the audit rows of an approval."""
     with connect(Role.REVIEWER, as_name) as client:
         rows = _of_approval(client, approval_id)
     if as_json:
@@ -74,7 +75,7 @@ def show(
         (row["seq"], row["at"], row["kind"], row["actor"] or "-", "erased" if row["erased"] else row["data"])
         for row in rows
     ]
-    table(("place", "at", "what", "by", "what was said"), lines, "Nothing is on record.")
+    table(("position", "at", "event", "by", "details"), lines, "No audit rows.")
 
 
 def _of_approval(client: Client, approval_id: str) -> list[dict[str, Any]]:
@@ -103,7 +104,7 @@ def _kept(file: Path) -> list[Any]:
         lines = [line for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
         return [json.loads(line) for line in lines[-_KEPT_HEADS:]]
     except (OSError, ValueError) as error:
-        raise fail(f"{file} is no file of heads: {error}", USAGE) from None
+        raise fail(f"{file} is not a valid file of audit heads: {error}", USAGE) from None
 
 
 def _lines(client: Client, after: int, turn: str | None) -> Iterator[dict[str, Any]]:
@@ -118,18 +119,18 @@ def _lines(client: Client, after: int, turn: str | None) -> Iterator[dict[str, A
 
 def _show(report: dict[str, Any]) -> None:
     head = report["head"]
-    say(f"{report['rows']} rows, {report['erased']} of them erased with their person; the last is {head['seq']}")
+    say(f"{report['rows']} rows, {report['erased']} of them erased with a user; the last position is {head['seq']}")
     say(f"{report['heads_checked']} exported heads checked")
     if not report["heads_checked"]:
-        say("No exported head was there: nothing outside the database vouches for the end of the chain.")
+        say("No exported head was found, so rows missing at the end of the chain cannot be detected.")
     if report["ok"]:
-        say("Nothing is wrong.")
+        say("No faults found.")
         return
     kinds = ", ".join(f"{kind} {number}" for kind, number in report["faults_by_kind"].items())
-    few = "" if len(report["faults"]) == report["faults_found"] else f", of which {len(report['faults'])} are here"
+    few = "" if len(report["faults"]) == report["faults_found"] else f", {len(report['faults'])} of them listed"
     say(f"{report['faults_found']} faults{few}: {kinds}")
     faults = [(f["seq"], f["kind"], f["audit_id"], f.get("subject")) for f in report["faults"]]
-    table(("place", "what is wrong", "row", "approval"), faults, "")
+    table(("position", "fault", "row", "approval"), faults, "")
 
 
 def _json(response: httpx.Response) -> Any:

@@ -9,7 +9,7 @@ from perdure.cli.connection import Role, connect
 from perdure.cli.terminal import USAGE, AsJson, AsName, fail, moment, say, say_json, table
 from perdure.client import Budget, Budgets
 
-app = typer.Typer(help="What a day may cost.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Show and set daily budgets.", no_args_is_help=True, rich_markup_mode=None)
 MOST_TOKENS = 2**53
 MOST_USD = 1e9
 """The API's limit."""
@@ -17,7 +17,7 @@ MOST_USD = 1e9
 
 @app.command("show")
 def show(as_json: AsJson = False, as_name: AsName = None) -> None:
-    """Today's budgets: the limits, what is used, what calls under way have reserved."""
+    """Show today's budgets: limits, usage and reservations."""
     with connect(Role.ADMIN, as_name) as client:
         budgets = client.budgets.get()
     _say(budgets, as_json)
@@ -26,21 +26,22 @@ def show(as_json: AsJson = False, as_name: AsName = None) -> None:
 @app.command("set")
 def set_limits(
     tokens: Annotated[
-        int | None, typer.Option(min=1, max=MOST_TOKENS, help="Tokens a day; left out: as it is.")
+        int | None, typer.Option(min=1, max=MOST_TOKENS, help="Tokens per day; omit to keep the current limit.")
     ] = None,
-    usd: Annotated[float | None, typer.Option(help="Dollars a day; left out: as it is.")] = None,
-    no_tokens: Annotated[bool, typer.Option("--no-tokens", help="No limit of tokens.")] = False,
-    no_usd: Annotated[bool, typer.Option("--no-usd", help="No limit in dollars.")] = False,
+    usd: Annotated[float | None, typer.Option(help="US dollars per day; omit to keep the current limit.")] = None,
+    no_tokens: Annotated[bool, typer.Option("--no-tokens", help="Remove the token limit.")] = False,
+    no_usd: Annotated[bool, typer.Option("--no-usd", help="Remove the cost limit.")] = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Limit all agents of the tenant together, from the next model call on; what is not named stays as it is."""
+    """Set the daily limits of all agents of the tenant, from the next model call on. Omitted limits stay as they
+    are."""
     if (tokens is not None and no_tokens) or (usd is not None and no_usd):
-        raise fail("a limit cannot be set and lifted at once", USAGE)
+        raise fail("--tokens and --no-tokens, or --usd and --no-usd, cannot be combined", USAGE)
     if tokens is None and usd is None and not no_tokens and not no_usd:
-        raise fail("say --tokens or --no-tokens, --usd or --no-usd", USAGE)
+        raise fail("Set --tokens or --no-tokens, or --usd or --no-usd", USAGE)
     if usd is not None and not (isfinite(usd) and 0 < usd <= MOST_USD):
-        raise fail(f"--usd is an amount above 0 and up to {MOST_USD:,.0f}", USAGE)
+        raise fail(f"--usd must be above 0 and at most {MOST_USD:,.0f}", USAGE)
     with connect(Role.ADMIN, as_name) as client:
         now = client.budgets.get().tenant or Budget()
         budgets = client.budgets.set(
@@ -59,15 +60,15 @@ def _say(budgets: Budgets, as_json: bool) -> None:
     table(
         ("budget", "tokens used", "reserved", "limit", "USD used", "reserved", "limit"),
         rows,
-        "Nothing has a day limit.",
+        "No daily limits.",
     )
     for name, budget in named:
         if budget is not None and (budget.assumed_tokens or budget.assumed_cost_usd):
             say(
-                f"{name}: {budget.assumed_tokens} of these tokens and {budget.assumed_cost_usd:.4f} USD are the most "
-                "that calls of killed workers can have used; what they did use, the provider knows."
+                f"{name}: of these, {budget.assumed_tokens} tokens and {budget.assumed_cost_usd:.4f} USD are "
+                "upper bounds for calls of workers that were killed; only the provider knows the actual usage."
             )
-    say(f"The day ends {moment(budgets.resets_at)}.")
+    say(f"Resets at {moment(budgets.resets_at)}.")
 
 
 def _tokens(budget: Budget) -> tuple[object, object, object]:

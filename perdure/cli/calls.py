@@ -11,7 +11,7 @@ from perdure.cli.terminal import DECIDED, AsJson, AsName, Yes, confirm, fail, fi
 from perdure.client import Effect
 from perdure.core.text import pretty_json
 
-app = typer.Typer(help="What a crash left unknown.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="List and settle effects whose outcome is unknown.", no_args_is_help=True, rich_markup_mode=None)
 EffectKey = Annotated[str, typer.Argument(metavar="EFFECT", help="The effect's key.")]
 UNKNOWN = "outcome_unknown"
 
@@ -27,31 +27,31 @@ class Outcome(StrEnum):
 def list_effects(
     state: Annotated[str, typer.Option(help="outcome_unknown, done, failed, …")] = UNKNOWN,
     limit: Annotated[int, typer.Option(min=1)] = 50,
-    cursor: Annotated[str | None, typer.Option(help="`next` of the list before.")] = None,
+    cursor: Annotated[str | None, typer.Option(help="The cursor that the previous page printed.")] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Effects of which nobody knows whether they happened."""
+    """List effects whose outcome is unknown, or those in another state."""
     with connect(Role.REVIEWER, as_name) as client:
         page = client.effects.list(state=state, limit=limit, cursor=cursor)
     if as_json:
         say_json(page)
         return
     rows = [(effect.key, effect.tool, effect.state, left(effect.deadline), effect.turn_id) for effect in page.items]
-    table(("effect", "tool", "state", "may still be sent for", "turn"), rows, f"No effect is {state}.")
+    table(("effect", "tool", "state", "may be sent for", "turn"), rows, f"No effects with the state {state}.")
     for effect in page.items:
         say()
-        say(f"{effect.tool} {effect.key}, the exact arguments:")
+        say(f"{effect.tool} {effect.key}, exact arguments:")
         say(pretty_json(effect.args))
         if effect.state == UNKNOWN:
-            say(f'Settle it: {command("effects", "settle", effect.key, "happened")} --comment "how you know"')
+            say(f'To settle it: {command("effects", "settle", effect.key, "happened")} --comment "how you know"')
     if page.next:
-        say(f"More: --cursor {page.next}")
+        say(f"Next page: --cursor {page.next}")
 
 
 @app.command("show")
 def show(key: EffectKey, as_json: AsJson = False, as_name: AsName = None) -> None:
-    """One effect: all that is known of it."""
+    """Show one effect in full."""
     with connect(Role.REVIEWER, as_name) as client:
         effect = client.effects.get(key)
     if as_json:
@@ -60,7 +60,7 @@ def show(key: EffectKey, as_json: AsJson = False, as_name: AsName = None) -> Non
     show_effect(effect)
     if effect.state == UNKNOWN:
         say()
-        say("Look at the target, then say which it is:")
+        say("Check the target system, then record the outcome:")
         for outcome in Outcome:
             if outcome is Outcome.HAPPENED or not still_sendable(effect):
                 say(f'  {command("effects", "settle", key, outcome.value)} --comment "how you know"')
@@ -69,20 +69,20 @@ def show(key: EffectKey, as_json: AsJson = False, as_name: AsName = None) -> Non
 @app.command("settle")
 def settle(
     key: EffectKey,
-    outcome: Annotated[Outcome, typer.Argument(help="What you found when you looked at the target.")],
-    comment: Annotated[str, typer.Option(help="How you know.")],
+    outcome: Annotated[Outcome, typer.Argument(help="The outcome that you found in the target system.")],
+    comment: Annotated[str, typer.Option(help="How you know the outcome.")],
     yes: Yes = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """State what became of an effect; its turn then goes on with the truth."""
+    """Record the outcome of an effect whose outcome is unknown; its turn then continues."""
     with connect(Role.REVIEWER, as_name) as client:
         effect = client.effects.get(key)
         if effect.state != UNKNOWN:
             if as_json:
                 say_json(effect)
             by = f" by {effect.settled_by}" if effect.settled_by else ""
-            raise fail(f"there is nothing to settle: it is {effect.state}{by}", DECIDED)
+            raise fail(f"Nothing to settle: the effect is {effect.state}{by}", DECIDED)
         if not as_json:
             show_effect(effect, whole=False)
         confirm(f"{outcome.value}?", yes=yes, as_json=as_json)
@@ -90,7 +90,7 @@ def settle(
     if as_json:
         say_json(settled)
     else:
-        say(f"Settled: {outcome.value}. The turn goes on.")
+        say(f"Settled: {outcome.value}. The turn continues.")
 
 
 # --- An effect for the person who settles it: the request, its time, its attempts
@@ -108,10 +108,10 @@ def show_effect(effect: Effect, *, whole: bool = True) -> None:
             ("tool", f"{effect.tool} ({effect.effect}) of agent {effect.agent}" if effect.effect else effect.tool),
             ("call", effect.call_id),
             ("turn", effect.turn_id),
-            ("begun", moment(effect.created_at)),
+            ("started", moment(effect.created_at)),
             ("attempts", effect.attempts or ""),
             ("first sent", moment(effect.first_sent_at)),
-            ("may be sent", _deadline(effect)),
+            ("may be sent until", _deadline(effect)),
             ("approval", _approval(effect)),
             ("settled", _settled(effect)),
         ],
@@ -125,7 +125,7 @@ def show_effect(effect: Effect, *, whole: bool = True) -> None:
         if name not in _TOLD and value not in (None, "", [], {})
     }
     if rest and not whole:
-        say(f"{', '.join(rest)}: {command('effects', 'show', effect.key)}")
+        say(f"{', '.join(rest)}: see {command('effects', 'show', effect.key)}")
         return
     for name, value in rest.items():
         say(f"{name}:")
@@ -140,7 +140,7 @@ def still_sendable(effect: Effect) -> bool:
 def _deadline(effect: Effect) -> str:
     if not still_sendable(effect):
         return ""
-    return f"until {moment(effect.deadline)} (for {left(effect.deadline)}), by a worker that was cut off"
+    return f"until {moment(effect.deadline)} (for {left(effect.deadline)}), by a worker that lost its connection"
 
 
 def _approval(effect: Effect) -> str:

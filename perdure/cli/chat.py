@@ -23,7 +23,7 @@ from perdure.core.turns import OnBusy
 # again. If it cannot be erased (in a pipe, or after scrolling), a line states that it is void. Duplicated text is thus
 # never mistaken for the answer.
 
-VOID = "[the text above is void: it is written again below]"
+VOID = "[the text above is void and is repeated below]"
 
 
 class LiveText:
@@ -87,21 +87,29 @@ def rows_below_start(text: str, columns: int) -> int:
 def chat(
     agent: Annotated[str, typer.Argument(help="The agent's id; see `perdure agents list`.")],
     message: Annotated[
-        str | None, typer.Option("-m", "--message", help="Say this, show the answer, leave; 1 if it did not complete.")
+        str | None,
+        typer.Option(
+            "-m",
+            "--message",
+            help="Send one message, print the answer and exit; exit code 1 if the turn did not complete.",
+        ),
     ] = None,
-    conversation: Annotated[str | None, typer.Option(metavar="ID", help="Go on with this conversation.")] = None,
+    conversation: Annotated[str | None, typer.Option(metavar="ID", help="Continue this conversation.")] = None,
     file: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Upload it first; may be given again.")
+        list[Path] | None, typer.Option(metavar="FILE", help="Upload a file first; repeat it for several files.")
     ] = None,
     on_busy: Annotated[
-        OnBusy, typer.Option(help="Where a turn is open: wait behind it, speak into it (steer), or end it (replace).")
+        OnBusy,
+        typer.Option(
+            help="What to do if a turn is open: queue (wait), steer (add to the open turn) or replace (stop it)."
+        ),
     ] = OnBusy.REJECT,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Talk to an agent. With --json: every event as it comes, then the turn, one JSON value a line."""
+    """Chat with an agent. With --json: print each event and then the turn, one JSON value per line."""
     if message is not None and not message.strip():
-        raise fail("the message is empty: say something after -m, or leave -m out to talk", USAGE)
+        raise fail("The message is empty; pass a text to -m, or omit -m to chat interactively", USAGE)
     files = [ToSend.at(path) for path in file or ()]
     with connect(Role.REQUESTER, as_name) as client:
         conversation_id = conversation or client.conversations.create(agent).id
@@ -112,7 +120,7 @@ def chat(
             raise typer.Exit(0 if turn.status == "completed" else OTHER)
         _talk(client, conversation_id, on_busy, as_json)
         if not as_json:
-            say(f"To go on: {command('chat', agent, '--conversation', conversation_id)}")
+            say(f"To continue: {command('chat', agent, '--conversation', conversation_id)}")
 
 
 def _talk(client: Client, conversation_id: str, on_busy: OnBusy, as_json: bool) -> None:
@@ -146,8 +154,8 @@ def _one_turn(client: Client, conversation_id: str, message: str, on_busy: OnBus
             heard_by, left_over = left_over, follow(client, left_over, as_json=as_json)
     except KeyboardInterrupt:
         say()
-        say(f"The turn goes on. Watch it: {command('turns', 'watch', heard_by)}")
-        say(f"Stop it: {command('turns', 'stop', heard_by)}")
+        say(f"The turn is still running. To watch it: {command('turns', 'watch', heard_by)}")
+        say(f"To stop it: {command('turns', 'stop', heard_by)}")
         raise typer.Exit(130) from None
     turn = client.turns.get(heard_by)
     if as_json:
@@ -188,7 +196,7 @@ def _show_request(client: Client, event: Event, live: LiveText) -> None:
             return  # replayed: the decision follows
         for line in pretty_json(approval.result if approval.kind == "checkpoint" else approval.args).splitlines():
             live.line(f"      {line}")
-    live.line(f"    To decide, type: {command('approvals', 'approve', approval_id)}   (or reject, edit, respond)")
+    live.line(f"    To decide: {command('approvals', 'approve', approval_id)}   (or reject, edit, respond)")
 
 
 # --- A turn on the screen: its streamed text, and a line for each event
@@ -264,7 +272,7 @@ def _executing(data: Mapping[str, Any]) -> str:
 
 def _result(data: Mapping[str, Any]) -> str:
     by = data.get("settled_by")
-    return f"  ✓ {data.get('tool')} is done" + (f", says {by}{_because(data)}" if by else "")
+    return f"  ✓ {data.get('tool')} completed" + (f", settled by {by}{_because(data)}" if by else "")
 
 
 def _error(data: Mapping[str, Any]) -> str:
@@ -272,15 +280,15 @@ def _error(data: Mapping[str, Any]) -> str:
         key = str(data.get("effect"))
         settle = command("effects", "settle", key, "happened")
         return (
-            f"  ? {data.get('tool')}: it may have happened, nobody knows. Look at the target, then say which it is:\n"
-            f'      {settle} --comment "how you know"   (or did_not_happen)'
+            f"  ? {data.get('tool')}: the outcome is unknown. Check the target system, then record it:\n      "
+            f'{settle} --comment "how you know"   (or did_not_happen)'
         )
     return f"  ✗ {data.get('tool')}: {data.get('message') or data.get('status') or 'failed'}{_because(data)}"
 
 
 def _asks(data: Mapping[str, Any]) -> str:
     answer = command("turns", "answer", str(data.get("turn_id")))
-    return f"  ? {one_line(str(data.get('question')))}\n    To answer, type: {answer} TEXT"
+    return f"  ? {one_line(str(data.get('question')))}\n    To answer: {answer} TEXT"
 
 
 def _budget(data: Mapping[str, Any]) -> str:
@@ -289,7 +297,7 @@ def _budget(data: Mapping[str, Any]) -> str:
         return told
     raised = command("turns", "raise", str(data.get("turn_id")), "--tokens", "MORE")
     refused = command("approvals", "reject", str(data.get("approval_id")))
-    return f"{told}\n    To let it go on, type: {raised}   (or --usd MORE; to end it: {refused})"
+    return f"{told}\n    To continue: {raised}   (or --usd MORE; to end it: {refused})"
 
 
 def _done(data: Mapping[str, Any]) -> str:
@@ -299,12 +307,12 @@ def _done(data: Mapping[str, Any]) -> str:
     if data.get("execution_id"):
         told += f" · {data['execution_id']}"
     left = data.get("left_over")
-    return f"{told}\n  ~ what it did not hear goes on as {left}" if left else told
+    return f"{told}\n  ~ the messages that it did not receive continue as {left}" if left else told
 
 
 def _busy(data: Mapping[str, Any]) -> str:
     wait = data.get("retry_in")
-    return f"  ~ the model is not available ({data.get('code')}); asked again{f' in {wait:g} s' if wait else ''}"
+    return f"  ~ the model is not available ({data.get('code')}); retrying{f' in {wait:g} s' if wait else ''}"
 
 
 def _queued(_: Mapping[str, Any]) -> str:
@@ -312,12 +320,16 @@ def _queued(_: Mapping[str, Any]) -> str:
 
 
 def _joined(data: Mapping[str, Any]) -> str:
-    return "  ~ the model hears it" if data.get("heard") else "  ~ joins the turn: its next model call hears it"
+    return (
+        "  ~ the model receives the message"
+        if data.get("heard")
+        else "  ~ added to the open turn; its next model call includes the message"
+    )
 
 
 def _stopped(data: Mapping[str, Any]) -> str:
     by = data.get("replaced_by")
-    return f"  ■ stopped: {by} takes its place" if by else "  ■ stopped"
+    return f"  ■ stopped: replaced by {by}" if by else "  ■ stopped"
 
 
 def _failed(data: Mapping[str, Any]) -> str:

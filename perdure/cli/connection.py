@@ -53,11 +53,11 @@ class Surroundings:
         """Returns why no stack is reachable, and what to do."""
         found = look(Home(self.home).roster_file)
         if found.supervisor is not None:
-            return f"it is starting or stopping (supervisor {found.supervisor}); its terminal shows how far it is"
+            return f"Perdure is starting or stopping (supervisor pid {found.supervisor}); see its terminal"
         if not found.children:
             return f"no stack runs on the data in {self.home}; start it as before, {HOW_TO_START}"
         still = ", ".join(f"{role} {pid}" for role, pid in found.children.items())
-        return f"the supervisor is gone, but what it started still runs: {still}; `make up` ends it and starts anew"
+        return f"The supervisor has exited, but these processes still run: {still}; `make up` stops them and restarts"
 
 
 def read_run(home: Path) -> dict[str, Any] | None:
@@ -113,11 +113,11 @@ def _token(here: Surroundings, url: str, role: Role, as_name: str | None) -> str
     if as_name is not None:
         if as_name not in local:
             known = ", ".join(sorted(local)) or "none at this address; set PERDURE_TOKEN"
-            raise fail(f"--as names a local user; known here: {known}", USAGE)
+            raise fail(f"--as must name a local user; available: {known}", USAGE)
         return local[as_name]
     token = here.token or local.get(role.value)
     if token is None:
-        raise fail(f"no token for {url}: set PERDURE_TOKEN", USAGE)
+        raise fail(f"No token for {url}; set PERDURE_TOKEN", USAGE)
     return token
 
 

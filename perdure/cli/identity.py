@@ -15,26 +15,28 @@ from perdure.client.requests import Call, path
 
 def erase(
     name: Annotated[str, typer.Argument(metavar="NAME")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; without it, it is always asked.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Skip the confirmation, which is shown even without a terminal.")
+    ] = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Erase all words of a person, for ever. The audit keeps what happened, and still verifies."""
+    """Permanently erase everything that a user wrote. The audit trail keeps what happened and still verifies."""
     if not yes:
-        typer.confirm(f"Erase everything that {name} said, for ever?", abort=True)
+        typer.confirm(f"Permanently erase everything that {name} wrote?", abort=True)
     with connect(Role.ADMIN, as_name) as client:
         done = client.send(Call("DELETE", path("users", name, "data"), _json))
     if as_json:
         say_json(done)
         return
-    say(f"{name} is {done['name']} from now on.")
+    say(f"{name} is now called {done['name']}.")
     for name_of_table, rows in done["erased"].items():
         say(f"{rows} rows of {name_of_table}")
     histories = done["histories"]
-    say(f"{histories['runs']} runs in Temporal")
-    say("What stays: what others said and asked for, and what their models made of this person's words.")
+    say(f"{histories['runs']} workflow histories in Temporal")
+    say("Kept: messages and requests of other people, and what their models derived from this person's texts.")
     if histories["turns_left"]:
-        kept = "Temporal keeps starts of messages in histories until its retention is over (ADR 13)"
+        kept = "Temporal keeps the beginnings of messages in its histories until its retention period ends (ADR 13)"
         say(f"{kept}: of {histories['turns_left']} turns.")
 
 
@@ -42,32 +44,32 @@ def _json(response: httpx.Response) -> Any:
     return response.json()
 
 
-app = typer.Typer(help="Who has access, and as what.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Manage users, roles, tokens and invitations.", no_args_is_help=True, rich_markup_mode=None)
 Name = Annotated[str, typer.Argument(metavar="NAME")]
-Roles = Annotated[list[str], typer.Argument(metavar="ROLE...", help="requester, reviewer, admin.")]
+Roles = Annotated[list[str], typer.Argument(metavar="ROLE...", help="One or more of requester, reviewer and admin.")]
 
 
 @app.command("list")
 def list_users(as_json: AsJson = False, as_name: AsName = None) -> None:
-    """Everybody, with their roles."""
+    """List all users with their roles."""
     with connect(Role.ADMIN, as_name) as client:
         page = client.users.list()
     if as_json:
         say_json(page)
         return
-    table(("user", "roles"), [(user.name, user.roles) for user in page.items], "Nobody.")
+    table(("user", "roles"), [(user.name, user.roles) for user in page.items], "No users.")
 
 
 @app.command("add")
 def add(
     name: Name,
     role: Annotated[
-        list[str] | None, typer.Option("--role", help="requester, reviewer or admin; may be given again.")
+        list[str] | None, typer.Option("--role", help="requester, reviewer or admin; repeat it for several roles.")
     ] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """A new user with a token of its own, which is shown once."""
+    """Add a user with a token, which is shown only once."""
     with connect(Role.ADMIN, as_name) as client:
         user = client.users.add(name, role or [Role.REQUESTER.value])
         token = client.users.new_token(name).token
@@ -77,11 +79,11 @@ def add(
 @app.command("token")
 def token(
     name: Name,
-    label: Annotated[str, typer.Option(help="What it is for.")] = "",
+    label: Annotated[str, typer.Option(help="A label that says what the token is for.")] = "",
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """One more token for a user, shown once."""
+    """Create another token for a user; it is shown only once."""
     with connect(Role.ADMIN, as_name) as client:
         made = client.users.new_token(name, label=label)
     if as_json:
@@ -92,7 +94,7 @@ def token(
 
 @app.command("role")
 def role(name: Name, roles: Roles, as_json: AsJson = False, as_name: AsName = None) -> None:
-    """Give a user these roles and no others."""
+    """Replace the roles of a user."""
     with connect(Role.ADMIN, as_name) as client:
         user = client.users.set_roles(name, roles)
     _print_user(user, None, as_json)
@@ -111,54 +113,62 @@ def _print_user(user: User, token: str | None, as_json: bool) -> None:
 
 
 def _show_token(token: str) -> None:
-    say(f"Token, shown only this once: {token}")
-    say(f"It is used as PERDURE_TOKEN=… {command()} …")
+    say(f"Token (shown only now): {token}")
+    say(f"Use it as PERDURE_TOKEN=… {command()} …")
 
 
 # --- `perdure users register|invite|close|reopen|team`: users who sign in by name and password
 
 
 def team(as_json: AsJson = False, as_name: AsName = None) -> None:
-    """Everybody, and how each of them signs in."""
+    """List users and how each of them signs in."""
     with connect(Role.ADMIN, as_name) as client:
         page = client.team.list()
     if as_json:
         say_json(page)
         return
     rows = [(each.name, each.display_name, each.roles, _way_in(each)) for each in page.items]
-    table(("user", "called", "roles", "signs in"), rows, "Nobody.")
+    table(("user", "display name", "roles", "sign-in"), rows, "No users.")
 
 
 def invite(
     name: Name,
     role: Annotated[
-        list[str] | None, typer.Option("--role", help="requester, reviewer or admin; may be given again.")
+        list[str] | None, typer.Option("--role", help="requester, reviewer or admin; repeat it for several roles.")
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Of somebody who is there: to a first password, or to another one.")
+        bool,
+        typer.Option(
+            "--again", help="Invite an existing user again, to set a first password or replace a forgotten one."
+        ),
     ] = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Somebody new, who sets the password with an invitation that is shown once."""
+    """Invite a new user, who sets a password with an invitation that is shown only once."""
     if again and role:
-        raise fail("--again leaves the roles as they are; `perdure users role` changes them", USAGE)
+        raise fail("--again cannot change roles; use `perdure users role`", USAGE)
     with connect(Role.ADMIN, as_name) as client:
         made = client.team.invite_again(name) if again else client.team.invite(name, role or [Role.REQUESTER.value])
     if as_json:
         say_json(made)
         return
-    say(f"Invitation of {made.name}, shown only this once: {made.invitation}")
-    say(f"Good until {moment(made.expires_at)}, for one password: /sign-in takes it, and POST /v1/auth/register")
+    say(f"Invitation for {made.name} (shown only now): {made.invitation}")
+    say(f"Valid until {moment(made.expires_at)}, to set one password at /sign-in or with POST /v1/auth/register")
 
 
 def register(
     name: Name,
-    setup_code: Annotated[str, typer.Option("--setup-code", help="Of the first person; `perdure up` prints it.")] = "",
-    invitation: Annotated[str, typer.Option("--invitation", help="From an administrator.")] = "",
+    setup_code: Annotated[
+        str, typer.Option("--setup-code", help="The setup code that `perdure up` prints, for the first user.")
+    ] = "",
+    invitation: Annotated[
+        str, typer.Option("--invitation", help="An invitation from an administrator, for later users.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Register with a password, which is asked for: the first person as the administrator, later ones by invitation."""
+    """Register with a password, which the command prompts for. The first user needs the setup code, later users an
+    invitation."""
     with connect_to_register(vouched=not (setup_code or invitation)) as client:
         password = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
         made = client.auth.register(name, password, setup_code=setup_code or None, invitation=invitation or None)
@@ -169,7 +179,7 @@ def register(
 
 
 def close(name: Name, as_json: AsJson = False, as_name: AsName = None) -> None:
-    """Close an account: its sessions end, its tokens open nothing. What the person did stays."""
+    """Close an account: its sessions end and its tokens become invalid. The user's records are kept."""
     with connect(Role.ADMIN, as_name) as client:
         _print_member(client.team.close(name), as_json)
 
@@ -189,10 +199,10 @@ def _print_member(member: Member, as_json: bool) -> None:
 
 def _way_in(member: Member) -> str:
     if not member.active:
-        return "not at all: the account is closed"
+        return "cannot sign in: the account is closed"
     ways = [
-        "by password" if member.has_password else "",
-        "at a provider" if member.has_identity else "",
-        f"is invited until {moment(member.invited_until)}" if member.invited_until else "",
+        "password" if member.has_password else "",
+        "identity provider" if member.has_identity else "",
+        f"invited until {moment(member.invited_until)}" if member.invited_until else "",
     ]
-    return ", ".join(filter(None, ways)) or "by token alone"
+    return ", ".join(filter(None, ways)) or "token only"

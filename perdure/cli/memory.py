@@ -43,10 +43,15 @@ from perdure.core.text import pretty_json, size
 #
 # An approval applies to the text that this command has just shown. If the text has changed since, the API rejects it.
 
-promotions_app = typer.Typer(help="Texts proposed for everybody's memory.", no_args_is_help=True, rich_markup_mode=None)
-PromotionId = Annotated[str, typer.Argument(metavar="PROMOTION", help="Its id, from `memory promotions list`.")]
+promotions_app = typer.Typer(
+    help="Review texts that are proposed for shared memory.", no_args_is_help=True, rich_markup_mode=None
+)
+PromotionId = Annotated[
+    str, typer.Argument(metavar="PROMOTION", help="The promotion's id, from `memory promotions list`.")
+]
 Digest = Annotated[
-    str | None, typer.Option(metavar="SHA256", help="Of the text that you read; without it, of the one shown now.")
+    str | None,
+    typer.Option(metavar="SHA256", help="The digest of the text that you read; by default that of the text shown now."),
 ]
 
 
@@ -54,11 +59,11 @@ Digest = Annotated[
 def listed(
     status: Annotated[str, typer.Option(help="pending, approved, rejected, withdrawn, or all.")] = "pending",
     limit: Annotated[int, typer.Option(min=1)] = 50,
-    cursor: Annotated[str | None, typer.Option(help="`next` of the list before.")] = None,
+    cursor: Annotated[str | None, typer.Option(help="The cursor that the previous page printed.")] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Those that wait for a decision, proposed last first."""
+    """List pending promotions, newest first."""
     with connect(Role.ADMIN, as_name) as client:
         page = client.send(list_promotions(status=None if status == "all" else status, limit=limit, cursor=cursor))
     if as_json:
@@ -68,14 +73,14 @@ def listed(
         (each.id, f"{each.store}/{each.path}", each.title, each.risk, each.status, _by(each), ago(each.created_at))
         for each in page.items
     ]
-    table(("promotion", "document", "title", "risk", "status", "proposed by", "since"), rows, "Nothing is proposed.")
+    table(("promotion", "document", "title", "risk", "status", "proposed by", "since"), rows, "No promotions.")
     if page.next:
-        say(f"More: --cursor {page.next}")
+        say(f"Next page: --cursor {page.next}")
 
 
 @promotions_app.command("show")
 def show_promotion(promotion_id: PromotionId, as_json: AsJson = False, as_name: AsName = None) -> None:
-    """One with its text."""
+    """Show a promotion with its text."""
     with connect(Role.ADMIN, as_name) as client:
         found = client.send(read_promotion(promotion_id))
     if as_json:
@@ -91,13 +96,13 @@ def show_promotion(promotion_id: PromotionId, as_json: AsJson = False, as_name: 
 @promotions_app.command("approve")
 def approve(
     promotion_id: PromotionId,
-    comment: Annotated[str, typer.Option(help="What you want kept with it.")] = "",
+    comment: Annotated[str, typer.Option(help="A comment for the record.")] = "",
     digest: Digest = None,
     yes: Yes = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Share the text with everybody; its proposer may not."""
+    """Add the text to shared memory; the proposer cannot approve it."""
     with connect(Role.ADMIN, as_name) as client:
         _decide(client, promotion_id, "approve", comment, digest, yes=yes, as_json=as_json)
 
@@ -105,13 +110,13 @@ def approve(
 @promotions_app.command("reject")
 def reject(
     promotion_id: PromotionId,
-    comment: Annotated[str, typer.Option(help="Why.")],
+    comment: Annotated[str, typer.Option(help="The reason.")],
     digest: Digest = None,
     yes: Yes = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Leave the shared memory as it is, for good."""
+    """Reject the promotion permanently."""
     with connect(Role.ADMIN, as_name) as client:
         _decide(client, promotion_id, "reject", comment, digest, yes=yes, as_json=as_json)
 
@@ -122,7 +127,7 @@ def _decide(
     found = client.send(read_promotion(promotion_id))
     if not as_json:
         _show(found)
-    confirm(f"{decision} this?", yes=yes, as_json=as_json)
+    confirm(f"{decision} this request?", yes=yes, as_json=as_json)
     made = client.send(decide_promotion(promotion_id, decision, digest or found.sha256, comment))
     if as_json:
         say_json(made)
@@ -136,10 +141,10 @@ def _show(found: Promotion) -> None:
             ("promotion", found.id),
             ("status", found.status),
             ("document", f"{found.store}/{found.path} ({found.type})"),
-            ("it is", "a change of the shared document" if found.base_sha256 else "a new document"),
+            ("type", "change of a shared document" if found.base_sha256 else "new document"),
             ("title", found.title),
             ("risk", found.risk),
-            ("rests on", found.evidence_summary),
+            ("evidence", found.evidence_summary),
             ("proposed by", f"{_by(found)}, {moment(found.created_at)}"),
             ("decided by", f"{found.decided_by}, {moment(found.decided_at)}" if found.decided_by else ""),
             ("comment", found.comment),
@@ -156,7 +161,9 @@ def _by(found: Promotion) -> str:
 
 
 memory_app = typer.Typer(
-    help="The scratchpad of a conversation; promotions.", no_args_is_help=True, rich_markup_mode=None
+    help="Show and edit a conversation's working memory, and decide on promotions.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 memory_app.add_typer(promotions_app, name="promotions")
 Conversation = Annotated[str, typer.Argument(metavar="CONVERSATION", help="The conversation's id.")]
@@ -164,24 +171,29 @@ Conversation = Annotated[str, typer.Argument(metavar="CONVERSATION", help="The c
 
 @memory_app.command("show")
 def show_memory(conversation: Conversation, as_json: AsJson = False, as_name: AsName = None) -> None:
-    """Every field, each of which lives on from now."""
+    """Show all fields and renew their expiry."""
     with connect(Role.REQUESTER, as_name) as client:
         memory = client.send(read_memory(conversation))
     if as_json:
         say_json(memory)
     else:
-        say(pretty_json(memory.fields) if memory.fields else "Nothing is remembered.")
+        say(pretty_json(memory.fields) if memory.fields else "No fields are set.")
 
 
 @memory_app.command("set")
 def set_fields(
     conversation: Conversation,
-    fields: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="VALUE is JSON, or else text.")],
-    ttl_seconds: Annotated[int | None, typer.Option(help="How long they live; 24 h if it is not said.")] = None,
+    fields: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME=VALUE...", help="NAME=VALUE; VALUE is parsed as JSON, else taken as text."),
+    ],
+    ttl_seconds: Annotated[
+        int | None, typer.Option(help="Seconds until the fields expire; 24 hours by default.")
+    ] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Write fields over what is there; NAME=null removes one."""
+    """Set fields; NAME=null removes one."""
     given = dict(_field(each) for each in fields)
     with connect(Role.REQUESTER, as_name) as client:
         memory = client.send(write_memory(conversation, given, ttl_seconds=ttl_seconds))
@@ -193,16 +205,16 @@ def set_fields(
 
 @memory_app.command("clear")
 def clear(conversation: Conversation, as_name: AsName = None) -> None:
-    """Forget every field."""
+    """Delete all fields."""
     with connect(Role.REQUESTER, as_name) as client:
         client.send(clear_memory(conversation))
-    say("Forgotten.")
+    say("All fields are deleted.")
 
 
 def _field(text: str) -> tuple[str, JsonValue]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise fail(f"{text!r} is not NAME=VALUE", USAGE)
+        raise fail(f"{text!r} is not of the form NAME=VALUE", USAGE)
     try:
         return name, json.loads(value)
     except ValueError:
@@ -211,7 +223,9 @@ def _field(text: str) -> tuple[str, JsonValue]:
 
 # --- `perdure files`: uploads to a conversation, files made by its turns, and the storage that they use
 
-files_app = typer.Typer(help="What conversations were given and made.", no_args_is_help=True, rich_markup_mode=None)
+files_app = typer.Typer(
+    help="Upload, list and download files of conversations.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @files_app.command("upload")
@@ -221,14 +235,14 @@ def upload(
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Give a conversation a file, whose turns then work with it."""
+    """Upload a file to a conversation, for its turns to use."""
     found = ToSend.at(path)
     with connect(Role.REQUESTER, as_name) as client:
         file = found.upload(client, conversation)
     if as_json:
         say_json(file)
     else:
-        say(f"{file.name} is there ({file.size_bytes} bytes, {file.id}).")
+        say(f"Uploaded {file.name} ({file.size_bytes} bytes, {file.id}).")
 
 
 @files_app.command("list")
@@ -243,16 +257,16 @@ def list_files(conversation: Conversation, as_json: AsJson = False, as_name: AsN
         (file.id, file.name, file.size_bytes, moment(file.created_at), file.turn_id or "uploaded")
         for file in page.items
     ]
-    table(("file", "name", "bytes", "at", "made by turn"), rows, "No file.")
+    table(("file", "name", "bytes", "at", "made by turn"), rows, "No files.")
 
 
 @files_app.command("get")
 def get(
     file_id: Annotated[str, typer.Argument(metavar="FILE", help="The file's id.")],
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="Where it is written; - for standard output.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The path to write to; - for standard output.")],
     as_name: AsName = None,
 ) -> None:
-    """Fetch a file."""
+    """Download a file."""
     with connect(Role.REQUESTER, as_name) as client:
         content = client.files.read(file_id)
     if str(path) == "-":
@@ -269,10 +283,10 @@ def get(
 def delete(
     file_id: Annotated[str, typer.Argument(metavar="FILE", help="The file's id.")], as_name: AsName = None
 ) -> None:
-    """Delete an upload for good. What a turn made stays on record."""
+    """Permanently delete an upload. Files that a turn made are kept."""
     with connect(Role.REQUESTER, as_name) as client:
         client.files.delete(file_id)
-    say(f"{file_id} is deleted.")
+    say(f"Deleted {file_id}.")
 
 
 @files_app.command("usage")
@@ -281,7 +295,7 @@ def usage(
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Show how much you keep, and your quota."""
+    """Show your storage usage and quota."""
     with connect(Role.REQUESTER, as_name) as client:
         page = client.files.usage(conversation)
     if as_json:
@@ -295,7 +309,7 @@ def usage_line(found: Usage) -> str:
     """Returns the storage that a scope uses, as a sentence."""
     whose = {"conversation": "this conversation", "user": "you", "tenant": "your tenant"}.get(found.scope, found.scope)
     if found.limit_bytes is None:
-        return f"{size(found.used_bytes)} used by {whose}; there is no quota."
+        return f"{size(found.used_bytes)} used by {whose}; no quota."
     return f"{size(found.used_bytes)} of {size(found.limit_bytes)} used by {whose} ({found.variable})."
 
 
@@ -315,7 +329,7 @@ class ToSend:
         """
         media_type = BY_ENDING.get(path.suffix.lower())
         if media_type is None:
-            raise fail(f"{path}: a file's name ends in {', '.join(BY_ENDING)}", USAGE)
+            raise fail(f"{path}: the file name must end in {', '.join(BY_ENDING)}", USAGE)
         try:
             return cls(path.name, path.read_bytes(), media_type)
         except OSError as error:
@@ -331,4 +345,4 @@ def say_pictures(turn: Turn) -> None:
     pictures = (turn.output or {}).get("pictures")
     for kind, address in pictures.items() if isinstance(pictures, dict) else ():
         ending = "vl.json" if kind == "specification" else kind
-        say(f"To keep the {kind}, type: {command('files', 'get', str(address).rpartition('/')[2], f'chart.{ending}')}")
+        say(f"To save the {kind}: {command('files', 'get', str(address).rpartition('/')[2], f'chart.{ending}')}")

@@ -32,7 +32,7 @@ def up(
         typer.Option("--examples/--no-examples", help="Publish the examples that ship, too.", show_default=False),
     ] = None,
     routing: Annotated[
-        Routing | None, typer.Option(help="compact (fewer hops) or spread (a queue for each kind of work).")
+        Routing | None, typer.Option(help="compact (fewer task queues) or spread (one queue for each kind of work).")
     ] = None,
 ) -> None:
     """Start Postgres, Valkey, Temporal, the workers and the API here; Ctrl-C stops them, the data stays.
@@ -57,11 +57,11 @@ PAGE = "/sign-in"
 
 
 def link(
-    role: Annotated[Role, typer.Argument(help="The local user as whom it opens.")] = Role.REQUESTER,
-    path: Annotated[str, typer.Option(metavar="PATH", help="The page to open; else where this user begins.")] = "",
+    role: Annotated[Role, typer.Argument(help="The local user to sign in as.")] = Role.REQUESTER,
+    path: Annotated[str, typer.Option(metavar="PATH", help="The page to open; by default the user's home page.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Print a link that signs a browser of this machine in: once, within 15 minutes."""
+    """Print a link that signs in a browser on this machine, once, within 15 minutes."""
     with connect(role, role.value) as client:
         made = client.auth.code()
     here = Surroundings.here()

@@ -43,8 +43,8 @@ class Health:
 
 
 def status(as_json: AsJson = False) -> None:
-    """What runs here: every address asked, every process looked at, and what the API says of queues, workers and MCP
-    servers. With PERDURE_URL alone: what that API says. 0 where all is well, else 1."""
+    """Show the state of this stack: addresses, processes, and the API's report on queues, workers and MCP servers. With
+    PERDURE_URL, only that API's report. Exit code 0 if all parts work, else 1."""
     here = Surroundings.here()
     if here.run is None and here.url is not None:
         raise typer.Exit(_of_api(as_json))
@@ -71,12 +71,12 @@ def status(as_json: AsJson = False) -> None:
         say_json({"well": well, "home": str(here.home), **why, "parts": parts, **said})
     else:
         rows = [(each.name, each.what, each.pid or "", each.address) for each in found]
-        table(("part", "state", "pid", "address"), rows, "Nothing.")
+        table(("part", "state", "pid", "address"), rows, "No processes.")
         if deployment is not None:
             show_deployment(deployment)
         for line in (here.run or {}).get("left_out", ()):
             say(line)
-        say("All is well." if well else "Something is wrong; its log is in " + str(here.home / "logs"))
+        say("All parts work." if well else "Some parts do not work; the logs are in " + str(here.home / "logs"))
     raise typer.Exit(0 if well else OTHER)
 
 
@@ -91,7 +91,7 @@ def _of_api(as_json: bool) -> int:
         say_json({"well": found.well, "parts": found.model_dump(mode="json")["parts"], **deployment_json(found)})
     else:
         show_deployment(found)
-        say("All is well." if found.well else "Something is wrong.")
+        say("All parts work." if found.well else "Some parts do not work.")
     return 0 if found.well else OTHER
 
 
@@ -108,7 +108,7 @@ def _deployment(run: dict[str, Any]) -> DeploymentStatus | None:
 def _left_behind(here: Surroundings) -> list[Health]:
     """Returns processes that run without a stack. A supervisor that was killed cannot end its children."""
     found = look(Home(here.home).roster_file)
-    what = "left behind" if found.supervisor is None else "starting or stopping"
+    what = "still running without a supervisor" if found.supervisor is None else "starting or stopping"
     return [Health(role, False, what, pid, "") for role, pid in found.children.items()]
 
 
@@ -216,15 +216,15 @@ def show_deployment(found: DeploymentStatus) -> None:
     """Shows the status as tables. Parts are shown only if one has a fault."""
     faults = [(part.name, part.fault or part.note) for part in found.parts if part.fault or part.note]
     if faults:
-        table(("part", "what is wrong, or not known"), faults, "")
+        table(("part", "problem, or unknown"), faults, "")
     if found.is_operator:
         rows = [(each.name, each.fault or "served", each.workers, each.backlog) for each in found.queues]
-        table(("queue", "state", "workers", "backlog"), rows, "Nothing is known of the queues.")
+        table(("queue", "state", "workers", "backlog"), rows, "No data about the queues.")
     else:
-        say("Queues and MCP servers are shown with an operator's token in PERDURE_TOKEN.")
+        say("Set PERDURE_TOKEN to an operator token to see queues and MCP servers.")
     if found.mcp_servers:
         met = [(f"{each.app}/{each.name}", each.fault or "answers", each.at) for each in found.mcp_servers]
-        table(("mcp server", "when it was last needed", "at"), met, "")
+        table(("mcp server", "last used", "at"), met, "")
     waiting = ", ".join(f"{each.count} {each.status.replace('_', ' ')}" for each in found.turns)
     say(f"Open turns: {waiting or 'none'}")
 

@@ -22,9 +22,10 @@ from perdure.core import text as moments
 from perdure.core.text import one_line, printable
 from perdure.local.config import own_environ
 
-AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AsName = Annotated[
-    str | None, typer.Option("--as", metavar="NAME", help="Use the token of this local user instead of the usual one.")
+    str | None,
+    typer.Option("--as", metavar="NAME", help="Use the token of this local user instead of the default one."),
 ]
 _CELL_CHARACTERS = 200
 _FIELD_CHARACTERS = 4_000
@@ -167,11 +168,11 @@ def _hint(error: ApiError) -> str:
     if error.code == UNREACHABLE:
         return f"Is it running? Start it as before, {HOW_TO_START}; `perdure status` shows what runs."
     if error.status == 401:
-        return "The token is missing or wrong: set PERDURE_TOKEN, or use --as requester, reviewer or admin."
+        return "The token is missing or invalid; set PERDURE_TOKEN, or use --as requester, reviewer or admin."
     if error.code == "quota_reached":
-        return "`perdure files usage` shows what you keep; `perdure files delete FILE` deletes a file."
+        return "`perdure files usage` shows your storage; `perdure files delete FILE` deletes a file."
     if error.code == "agent_not_found":
-        return "`perdure agents list` shows whom there is."
+        return "`perdure agents list` lists all agents."
     fields = error.details.get("fields")
     if error.code == "invalid_input" and isinstance(fields, list):
         return "\n".join(f"{each.get('field')}: {each.get('problem')}" for each in fields if isinstance(each, dict))
@@ -179,11 +180,11 @@ def _hint(error: ApiError) -> str:
     if error.code == "already_decided" and isinstance(decision, dict) and decision.get("type"):
         said = decision.get("comment") or decision.get("reason_code")
         by = f" by {decision['by']}" if decision.get("by") else ""
-        return f"It was decided: {decision.get('type')}{by}" + (f": {said}" if said else ".")
+        return f"Decision: {decision.get('type')}{by}" + (f": {said}" if said else ".")
     if error.code == "claimed":
-        return "The claim lapses by itself; an admin may `release` it."
+        return "The claim expires by itself; an admin can end it with `release`."
     if error.retry_after_seconds is not None:
-        return f"Worth another try in {error.retry_after_seconds:.0f} s."
+        return f"Retry in {error.retry_after_seconds:.0f} s."
     if error.code == "conversation_busy":
         return f"The open turn is {error.details.get('turn_id')} ({error.details.get('status')})."
     deadline = error.details.get("deadline")
@@ -194,7 +195,7 @@ def _hint(error: ApiError) -> str:
 
 Yes = Annotated[
     bool,
-    typer.Option("--yes", "-y", help="Do not ask; without a terminal, or with --json, it is not asked."),
+    typer.Option("--yes", "-y", help="Skip the confirmation. Without a terminal, or with --json, there is none."),
 ]
 
 
@@ -209,7 +210,7 @@ def confirm(question: str, *, yes: bool, as_json: bool) -> None:
     Raises typer.Exit if the answer is no.
     """
     if not (yes or as_json) and at_terminal() and not typer.confirm(question):
-        raise fail("nothing was sent", OTHER)
+        raise fail("Cancelled; nothing was sent", OTHER)
 
 
 def chosen(question: str, offered: Sequence[str]) -> tuple[int | None, str]:
@@ -245,7 +246,7 @@ def edited_text(text: str, name: str, instead: str) -> str:
     if not chosen and at_terminal():  # without a terminal nano and vi wait forever
         chosen = next(filter(shutil.which, ("nano", "vi")), None)
     if not chosen:
-        raise EditFailed(f"there is no editor: set EDITOR (without a terminal, to a program), or give {instead}")
+        raise EditFailed(f"No editor is configured; set EDITOR to a program, or pass {instead}")
     try:
         made = tempfile.TemporaryDirectory(prefix="perdure-edit-")
     except OSError as error:
@@ -260,14 +261,16 @@ def edited_text(text: str, name: str, instead: str) -> str:
         try:
             done = subprocess.run([*shlex.split(chosen), str(path)], check=False)
         except (OSError, ValueError) as error:
-            raise EditFailed(f"the editor {chosen!r} does not start: {error}") from error
+            raise EditFailed(f"The editor {chosen!r} does not start: {error}") from error
         if done.returncode:
-            raise EditFailed(f"the editor ended with {done.returncode}; nothing was sent")
+            raise EditFailed(f"The editor exited with code {done.returncode}; nothing was sent")
         try:
             return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise EditFailed(f"what the editor left cannot be read: {error}; nothing was sent") from error
+            raise EditFailed(f"The edited file cannot be read: {error}; nothing was sent") from error
 
 
 def _no_file(error: OSError) -> NoTemporaryFile:
-    return NoTemporaryFile(f"no temporary file can be made for the editor: {error.strerror or error}; nothing was sent")
+    return NoTemporaryFile(
+        f"No temporary file can be created for the editor: {error.strerror or error}; nothing was sent"
+    )

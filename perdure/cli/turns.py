@@ -12,7 +12,7 @@ from perdure.cli.memory import say_pictures
 from perdure.cli.terminal import OTHER, USAGE, AsJson, AsName, fail, fields, left, moment, say, say_json, table
 from perdure.core.text import printable
 
-app = typer.Typer(help="What runs, what it waits for.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="List, watch and stop turns.", no_args_is_help=True, rich_markup_mode=None)
 TurnId = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id.")]
 
 
@@ -22,11 +22,11 @@ def list_turns(
     agent: Annotated[str | None, typer.Option()] = None,
     conversation: Annotated[str | None, typer.Option(metavar="ID")] = None,
     limit: Annotated[int, typer.Option(min=1)] = 20,
-    cursor: Annotated[str | None, typer.Option(help="`next` of the list before.")] = None,
+    cursor: Annotated[str | None, typer.Option(help="The cursor that the previous page printed.")] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Turns, newest first."""
+    """List turns, newest first."""
     with connect(Role.REQUESTER, as_name) as client:
         page = client.turns.list(status=status, agent=agent, conversation=conversation, limit=limit, cursor=cursor)
     if as_json:
@@ -38,14 +38,14 @@ def list_turns(
         else (turn.turn_id, turn.status, turn.agent, turn.started_at, turn.answer or "")
         for turn in page.items
     ]
-    table(("turn", "status", "agent", "started", "answer, or what it waits for"), rows, "No turn.")
+    table(("turn", "status", "agent", "started", "answer, or what it waits for"), rows, "No turns.")
     if page.next:
-        say(f"More: --cursor {page.next}")
+        say(f"Next page: --cursor {page.next}")
 
 
 @app.command("show")
 def show(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> None:
-    """One turn: its path, its use, its answer."""
+    """Show one turn: its path through the graph, usage and answer."""
     with connect(Role.REQUESTER, as_name) as client:
         turn = client.turns.get(turn_id)
     if as_json:
@@ -64,17 +64,17 @@ def show(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> No
             ("started", turn.started_at),
             ("ended", turn.ended_at),
             ("error", f"{turn.error.code}: {turn.error.message}" if turn.error else ""),
-            ("waits for", f"{waits.kind} {', '.join(waits.ids)}" if waits else ""),
+            ("waiting for", f"{waits.kind} {', '.join(waits.ids)}" if waits else ""),
             ("until", f"{moment(waits.expires_at)} ({left(waits.expires_at)})" if waits and waits.expires_at else ""),
         ]
     )
     if waits is not None and waits.kind in ("approval", "checkpoint"):
         for approval_id in waits.ids:
-            say(f"Decide: {command('approvals', 'approve', approval_id)}")
+            say(f"To decide: {command('approvals', 'approve', approval_id)}")
     if waits is not None and waits.kind == "limit":
-        say(f"Raise it: {command('turns', 'raise', turn.turn_id)} --tokens N --usd X")
+        say(f"To raise the limit: {command('turns', 'raise', turn.turn_id)} --tokens N --usd X")
     if waits is not None and waits.kind == "clarification":
-        say(f"Answer: {command('turns', 'answer', turn.turn_id)} TEXT")
+        say(f"To answer: {command('turns', 'answer', turn.turn_id)} TEXT")
     if turn.answer:
         say()
         say(printable(turn.answer))
@@ -84,11 +84,11 @@ def show(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> No
 @app.command("watch")
 def watch(
     turn_id: TurnId,
-    after: Annotated[str | None, typer.Option(metavar="EVENT", help="Begin after this event's id.")] = None,
+    after: Annotated[str | None, typer.Option(metavar="EVENT", help="Start after this event id.")] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """A turn's events from its beginning, live, to its end. With --json: one event a line."""
+    """Stream the events of a turn from its start to its end. With --json: one event per line."""
     with connect(Role.REQUESTER, as_name) as client:
         try:
             follow(client, turn_id, as_json=as_json, details=True, after=after)
@@ -100,29 +100,29 @@ def watch(
 
 @app.command("stop")
 def stop(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> None:
-    """Ask a turn to stop: nothing new begins, running calls are cancelled."""
+    """Stop a turn: start no new work and cancel running calls."""
     with connect(Role.REQUESTER, as_name) as client:
         answer = client.turns.stop(turn_id)
     if as_json:
         say_json(answer)
     else:
-        say(f"Asked to stop. {command('turns', 'show', turn_id)} tells how it ended.")
+        say(f"Stop requested. To see the result: {command('turns', 'show', turn_id)}")
 
 
 @app.command("answer")
 def answer(
     turn_id: TurnId,
-    text: Annotated[str | None, typer.Argument(help="What you say. Without it you are shown what is asked.")] = None,
-    payload: Annotated[Path | None, typer.Option(help="A JSON file with the whole answer, in place of a text.")] = None,
+    text: Annotated[str | None, typer.Argument(help="The answer. Omit it to see the question.")] = None,
+    payload: Annotated[Path | None, typer.Option(help="A JSON file with the whole answer, instead of a text.")] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Answer what a turn of yours asks; the first answer counts."""
+    """Answer a question of your turn; the first answer counts."""
     with connect(Role.REQUESTER, as_name) as client:
         turn = client.turns.get(turn_id)
         waits = turn.waiting_for
         if waits is None or waits.kind not in ("clarification", "client_run") or not waits.ids:
-            raise fail(f"the turn is {turn.status} and asks nothing", USAGE)
+            raise fail(f"The turn is {turn.status} and has no open question", USAGE)
         question = client.turns.question(turn_id, waits.ids[0])
         given = {"text": text} if text is not None else _payload(payload)
         if given is not None:
@@ -131,7 +131,7 @@ def answer(
         say_json(question)
         return
     if given is not None:
-        say("Answered. The turn goes on.")
+        say("Answered. The turn continues.")
         return
     for name, value in question.asked.items():
         say(f"{name}: {printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))}")
@@ -146,24 +146,24 @@ def _payload(path: Path | None) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         raise fail(f"{path}: {error}", USAGE) from None
     if not isinstance(found, dict):
-        raise fail(f"{path}: an answer is one JSON object", USAGE)
+        raise fail(f"{path}: the answer must be one JSON object", USAGE)
     return found
 
 
 @app.command("raise")
 def raise_limits(
     turn_id: TurnId,
-    tokens: Annotated[int | None, typer.Option(min=1, help="All tokens that the turn may use.")] = None,
-    usd: Annotated[float | None, typer.Option(help="All dollars that the turn may cost.")] = None,
+    tokens: Annotated[int | None, typer.Option(min=1, help="The new token limit of the whole turn.")] = None,
+    usd: Annotated[float | None, typer.Option(help="The new cost limit of the whole turn, in US dollars.")] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Raise a limit of a turn that has spent it and waits; the turn goes on where it was."""
+    """Raise a limit of a turn that waits for it; the turn then continues."""
     if tokens is None and usd is None:
-        raise fail("say --tokens, --usd or both", USAGE)
+        raise fail("Set --tokens, --usd or both", USAGE)
     with connect(Role.REVIEWER, as_name) as client:
         answer = client.turns.raise_limits(turn_id, max_tokens=tokens, max_cost_usd=usd)
     if as_json:
         say_json(answer)
     else:
-        say("Raised. The turn goes on.")
+        say("The limit is raised. The turn continues.")

@@ -157,7 +157,7 @@ def add_delegation(to: str, until: datetime, *, idempotency_key: str = "") -> Ca
     Raises: ValueError if `until` has no time zone.
     """
     if until.tzinfo is None:
-        raise ValueError("say in which time zone `until` is")
+        raise ValueError("`until` needs a time zone")
     body: dict[str, JsonValue] = {"to": to, "until": until.isoformat()}
     return post(path("delegations"), one(Delegation), body, key=idempotency_key)
 

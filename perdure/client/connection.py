@@ -45,7 +45,9 @@ def unreadable(response: httpx.Response, error: ValidationError) -> ApiError:
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"])) or "the body"
     url = response.request.url.copy_with(query=None)
-    return ApiError(response.status_code, UNREADABLE, f"{url} answered what this client cannot read ({where})")
+    return ApiError(
+        response.status_code, UNREADABLE, f"{url} returned a response that this client cannot parse ({where})"
+    )
 
 
 def poll_seconds(waited_seconds: float, timeout_seconds: float | None, turn: Turn) -> float:
@@ -54,7 +56,7 @@ def poll_seconds(waited_seconds: float, timeout_seconds: float | None, turn: Tur
     Raises: TimeoutError if `timeout_seconds` are over.
     """
     if timeout_seconds is not None and waited_seconds >= timeout_seconds:
-        raise TimeoutError(f"turn {turn.turn_id} is still {turn.status} after {waited_seconds:.1f} s")
+        raise TimeoutError(f"the turn {turn.turn_id} is still {turn.status} after {waited_seconds:.1f} s")
     pause = min(max(waited_seconds / 10, _SHORTEST_POLL_SECONDS), _LONGEST_POLL_SECONDS)
     return pause if timeout_seconds is None else min(pause, timeout_seconds - waited_seconds)
 

@@ -154,7 +154,7 @@ def error_of(response: httpx.Response) -> ApiError:
 def unreachable(base_url: str, error: Exception) -> ApiError:
     """Returns the error for an API that did not answer within the time for retries."""
     why = str(error) or type(error).__name__
-    return ApiError(0, UNREACHABLE, f"nothing answers at {base_url} ({why})", {"url": base_url})
+    return ApiError(0, UNREACHABLE, f"{base_url} is unreachable ({why})", {"url": base_url})
 
 
 # --- Retries: when a request is sent again, and when the client gives up
@@ -213,7 +213,7 @@ class Patience:
 
         Raises: ApiError `unreachable` if no time for retries is left.
         """
-        return self._wait(now, unreachable(self.base_url, ConnectionError("the stream ends again and again")), 0.0)
+        return self._wait(now, unreachable(self.base_url, ConnectionError("the stream ended repeatedly")), 0.0)
 
     def _wait(self, now: float, failure: ApiError, at_least: float) -> float:
         self._since = now if self._since is None else self._since

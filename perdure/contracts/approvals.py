@@ -191,9 +191,9 @@ class ApprovalPolicy(Frozen):
     def _can_be_met(self) -> "ApprovalPolicy":
         most = max(self.quorum, self.quorum_high_risk or 1)
         if len(set(self.reviewers)) < len(self.reviewers):
-            raise PydanticCustomError("reviewers", "reviewers names somebody twice")
+            raise PydanticCustomError("reviewers", "names the same reviewer twice")
         if self.reviewers and most > len(self.reviewers):
-            raise PydanticCustomError("quorum", "a quorum larger than the number of reviewers can never be met")
+            raise PydanticCustomError("quorum", "must not exceed the number of reviewers")
         return self
 
     def quorum_for(self, risk: str) -> int:

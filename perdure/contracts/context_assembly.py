@@ -79,7 +79,7 @@ class ContextAssembly(Frozen):
     @model_validator(mode="after")
     def _default_is_known(self) -> Self:
         if self.default_intent not in self.intents:
-            raise ValueError(f"default_intent: {self.default_intent!r} is none of the intents")
+            raise ValueError(f"default_intent: {self.default_intent!r} is not one of the intents")
         return self
 
     def config(self, name: str) -> PipelineToolConfig | None:

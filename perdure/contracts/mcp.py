@@ -36,11 +36,13 @@ class McpToolSettings(Frozen):
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
         if self.effect is EffectClass.LOCAL:
-            raise ValueError("effect: local is for tools that write to Postgres; a server's tool is outside")
+            raise ValueError(
+                "effect: local is for tools that write to Perdure's database; an MCP server's tool is external"
+            )
         if (self.effect is EffectClass.KEYED) is not (self.key_ttl_seconds is not None):
-            raise ValueError("key_ttl_seconds says how long a keyed tool honours a key: keyed tools only, and always")
+            raise ValueError("key_ttl_seconds is required for keyed tools and allowed for them only")
         if self.key_argument and self.effect is not EffectClass.KEYED:
-            raise ValueError("key_argument is for effect: keyed")
+            raise ValueError("key_argument is only allowed with effect: keyed")
         return self
 
 
@@ -74,15 +76,15 @@ class McpServer(Frozen):
     @model_validator(mode="after")
     def _is_reachable(self) -> Self:
         if bool(self.command) is bool(self.url):
-            raise ValueError("a server has either a command or a url")
+            raise ValueError("a server needs either `command` or `url`")
         if self.url and not re.match(r"^(https?://|\{secret:)", self.url):
             raise ValueError("url: must begin with http:// or https://, or with {secret:name}")
         if self.command and self.headers:
-            raise ValueError("headers are for a server with a url")
+            raise ValueError("`headers` is only allowed for a server with `url`")
         if self.command and self.max_answer_bytes is not None:
-            raise ValueError("max_answer_bytes is for a server with a url")
+            raise ValueError("`max_answer_bytes` is only allowed for a server with `url`")
         if self.url and self.env:
-            raise ValueError("env is for a server with a command")
+            raise ValueError("`env` is only allowed for a server with `command`")
         return self
 
     @property

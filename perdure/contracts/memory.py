@@ -210,5 +210,5 @@ def why_no_tables(given: JsonValue) -> str:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         place = ".".join(str(part)[:40] for part in first["loc"])
-        return f"the metadata {CLIENT_TABLE}: {place}: {first['msg']}"[:300]
+        return f"metadata.{CLIENT_TABLE} is invalid: {place}: {first['msg']}"[:300]
     return ""

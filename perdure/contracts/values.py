@@ -34,7 +34,7 @@ def canonical_json(value: object) -> str:
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     except TypeError as error:
-        raise ValueError(f"not JSON: {error}") from error
+        raise ValueError(f"cannot be written as JSON: {error}") from error
 
 
 def sha256_hex(text: str) -> str:

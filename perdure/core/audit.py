@@ -61,7 +61,7 @@ class Keyring:
         """
         secrets = secrets_in(text)
         if not secrets:
-            raise CallerError("audit_key_weak", f"an audit key {ADVICE}")
+            raise CallerError("audit_key_weak", f"The audit key {ADVICE}")
         return cls(tuple(map(AuditKey.of, secrets)))
 
     def sign(self, text: str) -> str:

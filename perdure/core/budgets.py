@@ -49,13 +49,17 @@ def spent(limits: Limits, *, tokens_used: int, cost_microusd: int) -> Problem | 
     if tokens_used >= limits.max_tokens:
         return Problem(
             code=TOKENS_SPENT,
-            message=f"the turn used {tokens_used} of {limits.max_tokens} tokens; raise limits.max_tokens",
+            message=(
+                f"The turn has used {tokens_used} of {limits.max_tokens} tokens; raise limits.max_tokens to continue"
+            ),
         )
     if cost_microusd >= limits.max_cost_microusd:
         return Problem(
             code=COST_SPENT,
-            message=f"the turn cost {cost_microusd / 1e6:.4f} of {limits.max_cost_microusd / 1e6:.4f} USD; "
-            "raise limits.max_cost_usd",
+            message=(
+                f"The turn has cost {cost_microusd / 1e6:.4f} of {limits.max_cost_microusd / 1e6:.4f} USD; raise "
+                "limits.max_cost_usd to continue"
+            ),
         )
     return None
 
@@ -149,12 +153,12 @@ def hold_of(caps: Caps, most: Bound, model: str) -> Hold:
     if most.tokens is None and (tokens_limited or cost_limited):
         raise UpstreamRejected(
             "output_unbounded",
-            f"a day limit holds, and nobody knows how long an answer of {model} may be; set model_params.max_tokens",
+            f"A daily limit applies, and the maximum output of {model} is unknown; set model_params.max_tokens",
         )
     if most.cost_microusd is None and cost_limited:
         raise UpstreamRejected(
             "price_unknown",
-            f"a day limit in money holds, and nobody knows the price of {model}; limit tokens instead of money",
+            f"A daily cost limit applies, and the price of {model} is unknown; use a token limit instead",
         )
     return Hold(most.tokens or 0, most.cost_microusd or 0)
 
@@ -188,10 +192,10 @@ def resets_at(day: date) -> datetime:
 
 
 def _told(use: DayUse, figures: str) -> str:
-    whose = f"of the agent {use.agent_id}" if use.agent_id != TENANT else "of all agents together"
+    whose = f"of the agent {use.agent_id}" if use.agent_id != TENANT else "of all agents"
     return (
-        f"the day's budget {whose} is spent: {figures} by calls under way; "
-        f"it begins anew at {resets_at(use.day):%Y-%m-%d %H:%M} UTC"
+        f"The daily budget {whose} is spent: {figures} by running calls. It resets at "
+        f"{resets_at(use.day):%Y-%m-%d %H:%M} UTC"
     )
 
 
@@ -213,13 +217,13 @@ VARIABLES = {
 }
 FILES_VARIABLE = "PERDURE_FILES_PER_CONVERSATION"
 _SUBJECTS = {
-    Scope.CONVERSATION: "this conversation keeps",
-    Scope.USER: "you keep",
-    Scope.TENANT: "all users of your tenant together keep",
+    Scope.CONVERSATION: "This conversation uses",
+    Scope.USER: "You use",
+    Scope.TENANT: "Your tenant uses",
 }
 _WAYS_OUT = {
-    Scope.CONVERSATION: "begin another conversation, or delete files of this one",
-    Scope.USER: "delete files or whole conversations with files",
+    Scope.CONVERSATION: "start another conversation, or delete files of this one",
+    Scope.USER: "delete files, or conversations with files",
     Scope.TENANT: "ask an administrator",
 }
 
@@ -261,8 +265,8 @@ def quota_reached(used: Used, quotas: Quotas, scope: Scope) -> CallerError:
     """Returns the error 429 `quota_reached`. Waiting does not help, so it contains no retry time."""
     held, limit, variable = used.of(scope), quotas.of(scope), VARIABLES[scope]
     message = (
-        f"{_SUBJECTS[scope]} {size(held)}, and the quota is {size(limit)}: {_WAYS_OUT[scope]}; "
-        f"an operator can raise {variable}"
+        f"{_SUBJECTS[scope]} {size(held)} of storage, and the quota is {size(limit)}; {_WAYS_OUT[scope]}. An "
+        f"operator can raise {variable}"
     )
     details: dict[str, object] = {
         "scope": scope.value,
@@ -291,7 +295,10 @@ def check_files(count: int, quotas: Quotas) -> None:
     """
     most = quotas.conversation_files
     if 0 < most <= count:
-        message = f"this conversation has {count} files, the most ({FILES_VARIABLE}): delete some, or begin another"
+        message = (
+            f"This conversation has {count} files, the limit ({FILES_VARIABLE}); delete some, or start another "
+            "conversation"
+        )
         details: dict[str, object] = {
             "scope": Scope.CONVERSATION.value,
             "used_files": count,

@@ -29,12 +29,12 @@ def sign(secret: str, timestamp: str, delivery: str, body: bytes) -> str:
 def refusal(secret: str, timestamp: str, delivery: str, signature: str, body: bytes, now_seconds: float) -> str:
     """Returns why the delivery is invalid for the holder of `secret`, or an empty text. It does not detect repeats."""
     if not delivery or not timestamp.isascii() or not timestamp.isdigit() or len(timestamp) > 12:
-        return "it lacks its delivery or its time"
+        return "the delivery id or the timestamp is missing"
     expected = sign(secret, timestamp, delivery, body)
     if not hmac.compare_digest(expected.encode(), signature.encode()):
-        return "its signature does not fit"
+        return "the signature is invalid"
     if abs(int(timestamp) - now_seconds) > VALID_SECONDS:
-        return "it is too old, or from the future"
+        return "the timestamp is too old or in the future"
     return ""
 
 
@@ -71,15 +71,15 @@ def disk_fault(free_bytes: int, least_bytes: int) -> str:
     """Returns the fault of the data disk, by its free bytes and the required minimum."""
     if free_bytes >= least_bytes:
         return ""
-    return f"the disk is nearly full: {free_bytes // 1_000_000} MB are free, {least_bytes // 1_000_000} MB are needed"
+    return f"the disk is nearly full: {free_bytes // 1_000_000} MB are free, {least_bytes // 1_000_000} MB are required"
 
 
 def queue_fault(workers: int, backlog: int, oldest_seconds: float) -> str:
     """Returns the fault of a task queue, by its number of workers, its backlog and the age of the oldest task."""
     if workers == 0:
-        return "no worker asks for its work"
+        return "no worker polls this queue"
     if backlog > 0 and oldest_seconds > LATE_SECONDS:
-        return f"its oldest task has waited {oldest_seconds:.0f} s"
+        return f"the oldest task has waited {oldest_seconds:.0f} s"
     return ""
 
 
@@ -88,5 +88,5 @@ def relay_fault(sessions: int, overdue: int) -> str:
     if sessions == 0:
         return "no relay is connected to Postgres"
     if overdue > 0:
-        return f"{overdue} wake-ups should have been delivered by now"
+        return f"{overdue} wake-ups are overdue"
     return ""

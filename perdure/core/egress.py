@@ -43,11 +43,11 @@ def target_of(url: str) -> Target:
         parts = urlsplit(url)
         host, port = (parts.hostname or "").lower().rstrip("."), parts.port
     except ValueError:
-        raise _refused("it is no address") from None
+        raise _refused("it is not a valid URL") from None
     if not host or not url.isprintable() or not url.isascii() or " " in url or "\\" in url:
-        raise _refused("it is no address")
+        raise _refused("it is not a valid URL")
     if "@" in parts.netloc or parts.fragment:
-        raise _refused("it may have no login and no fragment")
+        raise _refused("it must not contain a user name, a password or a fragment")
     is_loopback = host in LOOPBACK
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback):
         raise _refused("it must begin with https://")
@@ -64,7 +64,7 @@ def allowed_target(url: str, hosts: Collection[str]) -> Target:
     named = {target.host, f"{target.host}:{target.port}"} & {each.lower() for each in hosts}
     above = (each[1:].lower() for each in hosts if each.startswith("*."))
     if not named and not any(target.host.endswith(each) for each in above):
-        raise _refused(f"the operator does not allow {target.host}; see PERDURE_WEBHOOK_HOSTS")
+        raise _refused(f"the host {target.host} is not allowed; ask the operator to add it to PERDURE_WEBHOOK_HOSTS")
     return target
 
 
@@ -81,7 +81,7 @@ def is_reachable(target: Target, address: str, *, private: bool) -> bool:
 
 
 def _refused(why: str) -> CallerError:
-    return CallerError("address_refused", f"this address cannot be used: {why}", status=422)
+    return CallerError("address_refused", f"This address cannot be used: {why}", status=422)
 
 
 class Reach(StrEnum):
@@ -258,9 +258,9 @@ def named_host(text: str, *, by_operator: bool) -> Named:
     if below and (_is_address(host) or is_loopback_host(host) or (not by_operator and "." not in host)):
         raise _invalid(text, "after *. write a domain of at least two parts, such as *.corp.example")
     if not by_operator and port is None and is_loopback_host(host):
-        raise _invalid(text, f"an app names a port of this machine, such as {text}:9000")
+        raise _invalid(text, f"an app can name a local service only with its port, such as {text}:9000")
     if not by_operator and _is_address(host) and reach_of(host) in (Reach.LINK_LOCAL, Reach.UNUSABLE):
-        raise _invalid(text, "only the operator may name this address, in PERDURE_EGRESS_HOSTS")
+        raise _invalid(text, "only the operator can allow this address, in PERDURE_EGRESS_HOSTS")
     return Named(host, port, below, by_operator=by_operator)
 
 
@@ -282,7 +282,7 @@ def refusal_of(host: str, port: int, addresses: Sequence[str], named: Collection
     All addresses are checked: a name that also resolves to a forbidden one is not trusted.
     """
     if not addresses:
-        return f"{host} has no address"
+        return f"{host} has no IP address"
     for address in addresses:
         reach = reach_of(address)
         if reach is not Reach.PUBLIC and not any(each.covers(host, port, address) for each in named):
@@ -306,22 +306,22 @@ def proxied_refusal_of(host: str, port: int) -> str | None:
 
 def _why(host: str, port: int, reach: Reach) -> str:
     is_address = _is_address(host)
-    what = f"the address {host} is {reach}" if is_address else f"{host} stands for an address that is {reach}"
+    what = f"the address {host} is {reach}" if is_address else f"{host} resolves to an address that is {reach}"
     if reach is Reach.UNUSABLE:
-        return f"{what}: no request can be sent there"
+        return f"{what}; requests to it are not possible"
     if reach is Reach.LINK_LOCAL:
-        return f"{what}: only the operator can allow it, by {host} in PERDURE_EGRESS_HOSTS"
+        return f"{what}; only the operator can allow it, with {host} in PERDURE_EGRESS_HOSTS"
     entry = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return f"{what}: name {entry} in PERDURE_EGRESS_HOSTS or under egress: in the app's app.yaml"
+    return f"{what}; add {entry} to PERDURE_EGRESS_HOSTS or to `egress:` in the app's app.yaml"
 
 
 def _named_network(text: str, by_operator: bool) -> Named:
     if not by_operator:
-        raise _invalid(text, "only the operator may name a network, in PERDURE_EGRESS_HOSTS")
+        raise _invalid(text, "only the operator can allow a network, in PERDURE_EGRESS_HOSTS")
     try:
         return Named(network=ip_network(text), by_operator=True)
     except ValueError as error:
-        raise _invalid(text, f"write a network as 10.0.0.0/8 ({error})") from None
+        raise _invalid(text, f"write a network such as 10.0.0.0/8 ({error})") from None
 
 
 def _host_and_port(text: str, entry: str) -> tuple[str, int | None]:
@@ -331,7 +331,7 @@ def _host_and_port(text: str, entry: str) -> tuple[str, int | None]:
     if not colon or text.endswith("]"):
         return canonical_host(text), None
     if not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise _invalid(entry, "a port is a number from 1 to 65535")
+        raise _invalid(entry, "a port must be a number from 1 to 65535")
     return canonical_host(host), int(port)
 
 
@@ -344,4 +344,4 @@ def _is_address(host: str) -> bool:
 
 
 def _invalid(entry: str, why: str) -> CallerError:
-    return CallerError("egress_host_invalid", f"{entry[:200]!r} is no host that can be named: {why}", status=422)
+    return CallerError("egress_host_invalid", f"{entry[:200]!r} is not a valid host: {why}", status=422)

@@ -75,13 +75,13 @@ class Credential:
     def own_request(self) -> CallerError:
         """Returns the error for a decision with it on a request of one of its creators."""
         if self.is_unknown:
-            why = "It is not on record who created the token or session that you use, and an administrator requested it"
+            why = "It is unknown who created your token or session, and an administrator made the request"
         else:
-            why = "The requester created the token or session that you use"
+            why = "The requester created your token or session"
         return CallerError(
             "own_request",
-            f"{why}, so it cannot decide on this request. Sign in with a password of your own or at your "
-            "organization's provider, or use a token that another administrator created",
+            f"{why}, so you cannot use it to decide on this request. Sign in with your own password or with your "
+            "organization's identity provider, or use a token that another administrator created",
             {"signed_in": self.how.value, "reason": "credential_of_requester"},
             status=403,
         )
@@ -95,7 +95,7 @@ OWN = Credential()
 
 SHORTEST_SECRET = 32
 """Minimum characters of a secret: 128 bits if they are hexadecimal."""
-ADVICE = f"has {SHORTEST_SECRET} characters at least: `openssl rand -hex 32`"
+ADVICE = f"must have at least {SHORTEST_SECRET} characters; create one with `openssl rand -hex 32`"
 """Advice in the error about a rejected secret."""
 
 
@@ -151,7 +151,7 @@ class AccessKeys:
         """
         secrets = secrets_in(text)
         if not secrets:
-            raise CallerError("access_secret_weak", f"a secret {ADVICE}")
+            raise CallerError("access_secret_weak", f"The secret {ADVICE}")
         return cls(tuple(map(AccessKey.of, secrets)))
 
     @property
@@ -183,7 +183,7 @@ class OperatorTokens:
         """
         secrets = secrets_in(text)
         if not secrets:
-            raise CallerError("operator_token_weak", f"a token {ADVICE}")
+            raise CallerError("operator_token_weak", f"The token {ADVICE}")
         return cls(tuple(hashlib.sha256(each.encode()).digest() for each in secrets))
 
     def know(self, token: str) -> bool:
@@ -281,9 +281,9 @@ def code_refusal(given: str, kept: SetupCode | None) -> CallerError | None:
         why += "`python -m perdure.apps.bootstrap` printed; send it"
         return CallerError("setup_code_needed", why, status=401)
     if kept is None or not kept.fits(given):
-        why = "This setup code is wrong, was used, or was replaced by a newer one"
+        why = "This setup code is wrong, was already used, or was replaced"
     elif kept.wrong_tries >= MOST_TRIES:
-        why = f"This setup code is void after {MOST_TRIES} wrong tries"
+        why = f"This setup code is locked after {MOST_TRIES} failed attempts"
     elif kept.is_expired:
         why = "This setup code has expired"
     else:
@@ -390,8 +390,8 @@ _SHORTEST_WORD = 3
 _LEAST_BESIDE_NAMES = 6
 """Letters and digits that a password needs besides its names: a year is too little."""
 _LEET = str.maketrans("4@301!57$", "aaeoiists")
-_ADVICE = "Use a longer one, for example four words that have nothing to do with each other"
-_OF_NAMES = f"This password is made of your name, the tenant's name or the product's name. {_ADVICE}"
+_ADVICE = "Use a longer one, for example four unrelated words"
+_OF_NAMES = f"This password consists of your name, the tenant's name or the product's name. {_ADVICE}"
 
 
 def names_of(*texts: str) -> list[str]:

@@ -93,15 +93,15 @@ def _held_against(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]
             key=lambda error: list(map(str, error.path)),
         )
     except Unresolvable:
-        why = "the schema refers to something outside itself, so nothing can be checked against it"
+        why = "the schema refers to something outside itself, so no value can be validated"
     except TimeoutError:
-        why = "they could not be matched against the schema's patterns in time; send something simpler"
+        why = "matching the schema's patterns took too long; send simpler values"
     except regex.error as error:
-        why = f"the schema has a pattern that cannot be read, so nothing can be checked against it: {error}"
+        why = f"the schema has an invalid pattern, so no value can be validated: {error}"
     except _TooMuch:
-        why = "the schema branches so often that they cannot be checked against it"
+        why = "the schema has too many branches, so these values cannot be validated"
     except Exception as error:  # a schema that refers to itself endlessly must not end the turn
-        why = f"the schema cannot be used, so nothing can be checked against it ({type(error).__name__})"
+        why = f"the schema is invalid, so no value can be validated ({type(error).__name__})"
     finally:
         _EFFORT.reset(before)
     return why
@@ -203,7 +203,7 @@ def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: 
 
 
 def _unevaluated(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    yield ValidationError("the schema says unevaluatedProperties, which is not checked here; say additionalProperties")
+    yield ValidationError("the keyword unevaluatedProperties is not supported; use additionalProperties")
 
 
 def _unique_items(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:

@@ -58,7 +58,10 @@ class Proxies:
         try:
             return cls(tuple(ip_network(each) for each in written))
         except ValueError as error:
-            raise CallerError("proxy_invalid", f"{error}; write an address, or a network without host bits") from None
+            raise CallerError(
+                "proxy_invalid",
+                f"Invalid address or network: {error}; write an IP address, or a network without host bits",
+            ) from None
 
     def include(self, host: str) -> bool:
         """Returns whether this address belongs to one of them."""
@@ -207,8 +210,8 @@ def exposed(host: str, public_url: str) -> str:
     if public_url or not listens_everywhere(host):
         return ""
     return (
-        f"PERDURE_HOST={host} listens on all addresses; set PERDURE_PUBLIC_URL to the address that people use "
-        "(for example https://perdure.example.org), or PERDURE_HOST=127.0.0.1"
+        f"PERDURE_HOST={host} listens on all addresses; set PERDURE_PUBLIC_URL to the public address (for "
+        "example https://perdure.example.org), or set PERDURE_HOST=127.0.0.1"
     )
 
 
@@ -220,7 +223,7 @@ def unprobed(host: str) -> str:
     if host in ("", LOCALHOST, "127.0.0.1", "0.0.0.0"):
         return ""
     return (
-        f"PERDURE_HOST={host} does not include 127.0.0.1, where `perdure up` looks for its API; set "
+        f"PERDURE_HOST={host} does not include 127.0.0.1, where `perdure up` checks its API; set "
         "PERDURE_HOST=127.0.0.1, or PERDURE_HOST=0.0.0.0 with PERDURE_PUBLIC_URL"
     )
 
@@ -230,7 +233,7 @@ def _pattern(text: str, shown: str) -> Named:
     if found is None:
         raise CallerError(
             "host_pattern_invalid",
-            f"{shown!r} is not a host; write host, host:port, *.domain or *, and a non-ASCII name as xn--...",
+            f"{shown!r} is not a valid host; write host, host:port, *.domain or *, and a non-ASCII name as xn--...",
         )
     return found
 

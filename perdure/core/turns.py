@@ -115,11 +115,11 @@ def admit(load: Load, caps: Caps, on_busy: OnBusy) -> Admission:
 def too_many(load: Load, caps: Caps) -> CallerError:
     """Returns the error for a user who has reached the limit of open turns: 429 `too_many_turns`."""
     said = (
-        f"you have {load.open_of_user} open turns, and the limit is {caps.turns_a_user} a user "
-        f"(PERDURE_LIVE_TURNS_PER_USER); turns that wait for approval count too, and {load.waiting_of_user} of yours do"
+        f"You have {load.open_of_user} open turns, {load.waiting_of_user} of them waiting for an approval; the "
+        f"limit is {caps.turns_a_user} per user (PERDURE_LIVE_TURNS_PER_USER)"
     )
     only_waiting = load.waiting_of_user >= load.open_of_user
-    do = "have some decided on, or withdraw or stop them" if only_waiting else "wait for one to end"
+    do = "have some of them decided, or withdraw or stop them" if only_waiting else "wait until one ends"
     details: dict[str, object] = {
         "open": load.open_of_user,
         "limit": caps.turns_a_user,
@@ -149,12 +149,14 @@ def unfit(topology: str, metadata: Mapping[str, JsonValue]) -> CallerError | Non
         return None
     if "input_type" in metadata and metadata["input_type"] not in taken:
         why = (
-            f"metadata.input_type must be one of {', '.join(taken)}" if len(taken) > 1 else "only text can be read here"
+            f"metadata.input_type must be one of {', '.join(taken)}"
+            if len(taken) > 1
+            else "only text input is supported"
         )
         return CallerError("bad_input_type", why, {"input_types": [*taken]})
     given = metadata.get("trace_id")
     if topology == "decision_hub" and given is not None and trace_id(given, "") != given:
-        return CallerError("bad_trace_id", "metadata.trace_id must be 1 to 128 letters, digits and signs of _.:-")
+        return CallerError("bad_trace_id", "metadata.trace_id must have 1 to 128 characters: letters, digits and _.:-")
     return None
 
 
@@ -212,7 +214,7 @@ def keep_rounds(rounds: Sequence[Round], states: Mapping[str, CallState]) -> tup
 def told_of(state: CallState | None, refused: str | None = None) -> tuple[str, str]:
     """Returns (status, sentence) for a call without a result. `refused` is the reason if the call was denied."""
     if state in (CallState.RESERVED, CallState.OUTCOME_UNKNOWN):
-        return "not_known", "the turn ended while this call was under way; whether it happened is not known"
+        return "not_known", "the turn ended while this call was running; its outcome is unknown"
     if refused is not None:
         return "denied", refused
     return "not_run", "the turn ended before this call ran"

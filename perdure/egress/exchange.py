@@ -119,7 +119,7 @@ def way_out(outbound: Outbound, scheme: str, host: str, port: int | None, extens
     origin = f"{scheme}://{name}:{number}"
     first = extensions.setdefault(_ORIGIN, origin)
     if first != origin:
-        raise refused(name, f"{first} redirects to another host, {origin}, which is not followed")
+        raise refused(name, f"{first} redirects to another host, {origin}; such redirects are not followed")
     if not outbound.proxy or any(each.is_of(name, number) for each in (*outbound.named, *current_call().named)):
         return Way(name, proxied=False)
     why = proxied_refusal_of(name, number)
@@ -177,7 +177,7 @@ class Meter:
         Raises: AnswerWithheld; zlib.error if the body is not packed as the headers state.
         """
         if self._encoding not in _KNOWN:
-            self._end(f"is encoded as {self._encoding[:40]!r}, which is not unpacked here", "answer_encoding")
+            self._end(f"has the encoding {self._encoding[:40]!r}, which is not supported", "answer_encoding")
             return
         self._packed += len(data)
         if self._packed > self._total or (self._announced.isdecimal() and int(self._announced) > self._total):
@@ -201,7 +201,7 @@ class Meter:
         self.over = True
         _log.warning("answer_withheld", host=self._host, code=code, succeeded=self._succeeded)
         if self._succeeded:
-            why = f"the answer of {self._host} {what}"
+            why = f"the response of {self._host} {what}"
             raise AnswerWithheld(why, code=code, method=self._method, limit=self._total)
 
 
@@ -328,7 +328,7 @@ async def connected(
         try:
             addresses = await asyncio.wait_for(resolve(name, port), seconds)
         except TimeoutError as error:
-            raise late(f"{name} was not resolved in time") from error
+            raise late(f"{name} did not resolve in time") from error
         except (OSError, UnicodeError) as error:
             raise failed(str(error)) from error
     check_addresses(outbound, name, port, addresses)
@@ -339,7 +339,7 @@ async def connected(
         except failures:
             if place == len(tried) - 1:
                 raise
-    raise failed(f"{name} has no address")
+    raise failed(f"{name} has no IP address")
 
 
 def share(until: float | None, among: int) -> float | None:

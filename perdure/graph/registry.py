@@ -39,5 +39,9 @@ def spec(name: str) -> Topology:
     Raises: CallerError 404 `unknown_topology`.
     """
     if name not in _BY_NAME:
-        raise CallerError("unknown_topology", f"There is no topology `{name[:80]}`.", status=404)
+        raise CallerError(
+            "unknown_topology",
+            f"There is no topology `{name[:80]}`; GET /v1/topologies lists all topologies.",
+            status=404,
+        )
     return _BY_NAME[name]

@@ -212,7 +212,7 @@ RESERVED: Final = (
     *("style", "class", "classdef", "linkstyle", "click", "call", "href", "default"),
 )
 """START and END in any case, and the reserved words of Mermaid flowcharts."""
-HANGS: Final = "a sync one is sent to a thread pool, which a workflow does not have, and the turn hangs"
+HANGS: Final = "synchronous code is sent to a thread pool, which a workflow does not have, and the turn would hang"
 
 
 def check(topology: Topology) -> None:
@@ -256,18 +256,18 @@ def _state(topology: Topology) -> Iterator[Fault]:
         yield Fault("duplicate_field", name, "is the name of two state fields")
     for one in topology.state.own:
         if not NAME.fullmatch(one.name):
-            yield Fault("bad_name", one.name, "is not a name for a state field")
+            yield Fault("bad_name", one.name, "is not a valid name for a state field")
         if one.name in kernel and one.name != "messages" and one.reducer != LAST_VALUE:
-            yield Fault("kernel_field", one.name, "belongs to the kernel, which sets it as a whole")
+            yield Fault("kernel_field", one.name, "is reserved for the kernel")
         if where := not_json(one.default, one.name):
-            yield Fault("default_not_json", one.name, f"has a default that is not JSON: {where}")
+            yield Fault("default_not_json", one.name, f"has a default that cannot be written as JSON: {where}")
     for name in topology.advice:
         if name not in own:
-            yield Fault("unknown_field", name, "is advice, and no field of the state")
+            yield Fault("unknown_field", name, "is advice, not a field of the state")
     words = {outcome.value for outcome in Outcome}
     for status, meaning in topology.statuses.items():
         if status in words and status != meaning.value:
-            yield Fault("kernel_status", status, f"already means something else than {meaning.value}")
+            yield Fault("kernel_status", status, f"is already used for something other than {meaning.value}")
 
 
 def _bodies(topology: Topology) -> Iterator[Fault]:
@@ -277,7 +277,7 @@ def _bodies(topology: Topology) -> Iterator[Fault]:
         if not is_async(node.run):
             yield Fault("sync_node", node.id, f"is not async: {HANGS}")
         if not inspect.isfunction(node.run) and not is_frozen(node.run):
-            yield Fault("mutable_node", node.id, "is no frozen dataclass: concurrent turns would share what it keeps")
+            yield Fault("mutable_node", node.id, "is not a frozen dataclass; concurrent turns would share its state")
 
 
 def _ends_of_edges(topology: Topology) -> Iterator[Fault]:
@@ -285,10 +285,12 @@ def _ends_of_edges(topology: Topology) -> Iterator[Fault]:
     for edge in topology.edges:
         for source in sources_of(edge):
             if source not in known:
-                yield Fault("unknown_source", source, "has a way out but is no node")
+                yield Fault("unknown_source", source, "has outgoing edges but is not a node")
         for target in targets_of(edge):
             if target not in known and target != END:
-                yield Fault("unknown_target", target, f"is where {'+'.join(sources_of(edge))} leads but is no node")
+                yield Fault(
+                    "unknown_target", target, f"is the target of {'+'.join(sources_of(edge))} but is not a node"
+                )
 
 
 def _ways_out(topology: Topology) -> Iterator[Fault]:
@@ -296,9 +298,9 @@ def _ways_out(topology: Topology) -> Iterator[Fault]:
     for node in topology.nodes:
         ways = sources.count(node.id)
         if ways == 0:
-            yield Fault("no_way_out", node.id, "has no edge out of it")
+            yield Fault("no_way_out", node.id, "has no outgoing edge")
         if ways > 1:
-            yield Fault("several_ways_out", node.id, f"has {ways} edges out of it; a node has one")
+            yield Fault("several_ways_out", node.id, f"has {ways} outgoing edges; a node has one")
 
 
 def _routes(topology: Topology) -> Iterator[Fault]:
@@ -307,7 +309,9 @@ def _routes(topology: Topology) -> Iterator[Fault]:
             yield Fault("sync_router", switch.source, f"is followed by a router that is not async: {HANGS}")
         labels = labels_of(switch.router)
         if not labels:
-            yield Fault("open_labels", switch.source, "is followed by a router whose return type is no Literal or enum")
+            yield Fault(
+                "open_labels", switch.source, "is followed by a router whose return type is not a Literal or an enum"
+            )
             continue
         for label in labels:
             if label not in switch.targets:
@@ -318,7 +322,9 @@ def _routes(topology: Topology) -> Iterator[Fault]:
     for fork in forks_of(topology.edges):
         for head, wanted in fork.optional.items():
             if not is_async(wanted):
-                yield Fault("sync_router", fork.source, f"asks for the branch {head} by what is not async: {HANGS}")
+                yield Fault(
+                    "sync_router", fork.source, f"selects the branch {head} with a function that is not async: {HANGS}"
+                )
 
 
 def _entries(topology: Topology) -> Iterator[Fault]:
@@ -329,7 +335,7 @@ def _entries(topology: Topology) -> Iterator[Fault]:
         if entry != FRESH and entry not in [kind.value for kind in PauseKind]:
             yield Fault("unknown_entry", entry, "is neither `fresh` nor a kind of pause")
         if node_id not in known:
-            yield Fault("unknown_target", node_id, f"is where the entry `{entry}` leads but is no node")
+            yield Fault("unknown_target", node_id, f"is the target of the entry `{entry}` but is not a node")
     pausing = [node.id for node in topology.nodes if node.pauses]
     resumes = [entry for entry in topology.entries if entry != FRESH]
     if pausing and not resumes:
@@ -344,21 +350,21 @@ def _reach(topology: Topology) -> Iterator[Fault]:
     ending = set(reachable([END], reversed_ways(after)))
     for node in topology.nodes:
         if node.id not in reached:
-            yield Fault("unreachable", node.id, "is reached from no entry")
+            yield Fault("unreachable", node.id, "cannot be reached from any entry")
         if node.id not in ending:
-            yield Fault("endless", node.id, "has no way to END")
+            yield Fault("endless", node.id, "has no path to END")
 
 
 def _cycles(topology: Topology) -> Iterator[Fault]:
     declared = topology.limits.names()
     if topology.limits.steps < 1:
-        yield Fault("bad_limit", topology.limits.steps_setting, "must allow a step")
+        yield Fault("bad_limit", topology.limits.steps_setting, "must be at least one step")
     for node in topology.nodes:
         if node.limit and node.limit not in declared:
-            yield Fault("unknown_limit", node.id, f"keeps the limit `{node.limit}`, which is not declared")
+            yield Fault("unknown_limit", node.id, f"uses the limit `{node.limit}`, which is not declared")
     for name in topology.limits.counted:
         if all(node.limit != name for node in topology.nodes):
-            yield Fault("unkept_limit", name, "is declared, but no node keeps it")
+            yield Fault("unkept_limit", name, "is declared, but no node uses it")
     stops = frozenset(node.id for node in topology.nodes if node.limit in declared)
     if cycle := cycle_without(stops, successors(topology)):
         yield Fault("unlimited_cycle", cycle[0], f"is on a cycle without a limit: {' -> '.join((*cycle, cycle[0]))}")
@@ -370,11 +376,11 @@ def _subs(topology: Topology) -> Iterator[Fault]:
             continue
         inner = node.run.topology
         if inner.state != topology.state:
-            yield Fault("other_state", node.id, f"nests `{inner.name}`, which has another state")
+            yield Fault("other_state", node.id, f"nests `{inner.name}`, which has a different state")
         if tuple(inner.entries) != (FRESH,) or any(one.pauses for one in inner.nodes) or node.pauses:
             yield Fault("pausing_sub", node.id, f"nests `{inner.name}`; a nested topology cannot pause or be resumed")
         if inner.statuses:
-            yield Fault("other_statuses", node.id, f"nests `{inner.name}`, which has statuses of its own")
+            yield Fault("other_statuses", node.id, f"nests `{inner.name}`, which has its own statuses")
         yield from (Fault(one.rule, f"{node.id}/{one.subject}", one.message) for one in validate(inner))
 
 
@@ -418,21 +424,21 @@ def _meeting(fork: Fork, branches: Sequence[Branch]) -> Iterator[Fault]:
         for node in branch.forks_again:
             yield Fault("nested_fork", node, f"forks inside the branch {branch.head}; nest a Sub there")
         if not branch.joins:
-            yield Fault("no_join", branch.head, f"begins a branch of {fork.source} that arrives at no join")
+            yield Fault("no_join", branch.head, f"begins a branch of {fork.source} that reaches no join")
     arrivals = [join for branch in branches for join in branch.joins]
     if any(join != arrivals[0] for join in arrivals):
-        yield Fault("several_joins", fork.source, "forks into branches that arrive at different joins")
+        yield Fault("several_joins", fork.source, "forks into branches that reach different joins")
     for index, branch in enumerate(branches):
         for other in branches[:index]:
             for node in (node for node in branch.nodes if node in other.nodes):
-                yield Fault("shared_node", node, f"is in the branches {other.head} and {branch.head} of one fork")
+                yield Fault("shared_node", node, f"is in two branches of one fork, {other.head} and {branch.head}")
 
 
 def _waiting(join: Join, branches: Sequence[Branch]) -> Iterator[Fault]:
     ends = [end for branch in branches for end in branch.ends]
     for source in join.sources:
         if source not in ends:
-            yield Fault("no_fork", source, f"is awaited at {join.target}, but no branch of a fork arrives from it")
+            yield Fault("no_fork", source, f"is awaited at {join.target}, but no branch of a fork reaches it")
     if join.deferred:
         return
     for branch in branches:
@@ -442,7 +448,7 @@ def _waiting(join: Join, branches: Sequence[Branch]) -> Iterator[Fault]:
             )
         if len(branch.ends) > 1:
             ways = " or ".join(branch.ends)
-            yield Fault("plain_join", join.target, f"would wait for all of {ways}, of which one runs; defer it")
+            yield Fault("plain_join", join.target, f"would wait for all of {ways}, of which only one runs; defer it")
         ends_here = _ends_of_fork(branch.fork, branches)
         for source in (source for source in join.sources if source not in ends_here):
             yield Fault("plain_join", join.target, f"would wait for {source} after the fork at {branch.fork.source}")

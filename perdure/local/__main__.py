@@ -21,7 +21,7 @@ def main() -> int:
     try:
         outside = external_temporal(environ)
         if outside is not None:
-            console.say(f"Temporal is at {outside.address}; none is needed here")
+            console.say(f"Temporal runs at {outside.address}, so no embedded server is needed")
             return 0
         program = asyncio.run(find_temporal(environ, console, temporal_sources(environ)))
     except StackError as error:

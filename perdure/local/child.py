@@ -121,7 +121,7 @@ class Nursery:
                 self._begun.set()
                 self._lost()
             at_once = 0 if time.monotonic() - began > _SERVER_STEADY_SECONDS else at_once + 1
-            self._console.child(_ROLE, f"{told}; the programs that were forked from it end with it and come back")
+            self._console.child(_ROLE, f"{told}; the processes that were forked from it stop and restart with it")
             await asyncio.sleep(at_once * _PAUSE_SECONDS)
 
     async def _one_life(self) -> int:
@@ -157,7 +157,7 @@ class Nursery:
             await asyncio.sleep(LOOK_SECONDS)
             if heard.hangs(not is_stopped(pid), time.monotonic()):
                 break
-        silent = f"has not answered for {self._patience.hang_seconds:.0f} s; killing and restarting it"
+        silent = f"has not responded for {self._patience.hang_seconds:.0f} s; killing and restarting it"
         self._console.child(_ROLE, silent)
         kill_group(pid)
 
@@ -371,7 +371,7 @@ class Child:
                 self._console.child(self.spec.role, self._given_up)
             failures = 0 if ready_for >= _READY_STEADY_SECONDS else failures + 1
             delay = restart_delay_seconds(failures)
-            self._console.child(self.spec.role, f"{describe_exit(code)}; starting it again in {delay:.1f} s")
+            self._console.child(self.spec.role, f"{describe_exit(code)}; restarting in {delay:.1f} s")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay)
             self.restarts += 1
@@ -401,7 +401,7 @@ class Child:
             await asyncio.wait({gone, stopping, hanging}, return_when=asyncio.FIRST_COMPLETED)
             ended = time.monotonic()
             if hanging.done() and not gone.done() and not stopping.done():
-                silent = f"has not answered for {self._patience.hang_seconds:.0f} s; killing and restarting it"
+                silent = f"has not responded for {self._patience.hang_seconds:.0f} s; killing and restarting it"
                 self._console.child(spec.role, silent)
                 kill_tree(process.pid)
                 await gone
@@ -448,7 +448,7 @@ class Child:
         starting.look(now, cpu_seconds(works) if works is not None else 0.0, self._log.lines)
         if word := starting.word(now):
             said = next((line.strip() for line in reversed(self._log.tail) if line.strip()), "")
-            doing = said or ("it has written nothing yet" if pid is not None else "its modules are being imported")
+            doing = said or ("it has not logged anything yet" if pid is not None else "it is importing its modules")
             self._console.child(self.spec.role, f"{word}: {doing}")
         self._given_up = starting.failure(now)
         return bool(self._given_up)

@@ -233,8 +233,8 @@ def _own_apps(environ: Mapping[str, str], typed: Sequence[str | Path]) -> tuple[
             raise StackError(f"the app folder {app} does not exist")
         if not (app / "agents").is_dir():
             missing = [name for name in ("agents/", "app.yaml") if not (app / name).exists()]
-            why = f"{app} is no app folder: it has no {' and no '.join(missing)}"
-            raise StackError(f"{why}; `perdure init NEW-FOLDER` writes one to start from")
+            why = f"{app} is not an app folder: it has no {' and no '.join(missing)}"
+            raise StackError(f"{why}; `perdure init NEW-FOLDER` creates one")
     return apps
 
 

@@ -116,9 +116,9 @@ def its_own(root: Path) -> Iterator[None]:
         path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes | Path) else None
         if path is None or not path.is_relative_to(root):
             raise
-        whose = "; give all of that folder to the user who runs this, or set PERDURE_HOME to another one"
+        whose = "; make this user the owner of the whole folder, or set PERDURE_HOME to another folder"
         what_to_do = whose if isinstance(error, PermissionError) else ""
-        raise StackError(f"cannot use {path} of the data folder {root}: {error.strerror}{what_to_do}") from error
+        raise StackError(f"cannot use {path} in the data folder {root}: {error.strerror}{what_to_do}") from error
 
 
 @contextmanager
@@ -221,10 +221,10 @@ def load_credentials(home: Home) -> Credentials:
         try:
             kept = dict(json.loads(path.read_text()))
         except (ValueError, TypeError) as error:
-            raise StackError(f"{path} cannot be read ({error}); put its last good copy back") from error
+            raise StackError(f"{path} cannot be read ({error}); restore its last good copy") from error
     elif (home.postgres / "PG_VERSION").exists():
         raise StackError(
-            f"{path} is gone but its database is in {home.postgres}; put the file back, or move that folder away"
+            f"{path} is missing, but its database exists in {home.postgres}; restore the file, or move that folder away"
         )
     names = [field.name for field in fields(Credentials)]
     # No leading dash: a password that looks like an option causes errors when it is typed by hand.

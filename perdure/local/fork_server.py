@@ -136,7 +136,7 @@ def _import(module: str) -> None:
     try:
         importlib.import_module(module)
     except Exception:  # a program that needs the module reports the error in its own log
-        print(f"{module} is not imported here:", file=sys.stderr)
+        print(f"{module} was not preloaded:", file=sys.stderr)
         traceback.print_exc()
 
 

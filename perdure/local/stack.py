@@ -88,7 +88,7 @@ async def _run(config: StackConfig) -> int:
         home.run_file.unlink(missing_ok=True)  # from a supervisor that was killed
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, on_signal)
-        console.say(f"Perdure, data in {home.root}")
+        console.say(f"Perdure starts; data in {home.root}")
         supervisor = Supervisor(home, console, config.patience, config.least_free_bytes)
         try:
             await _until(stop, _bring_up(config, home, supervisor))
@@ -128,7 +128,7 @@ async def _wind_down(home: Home, supervisor: Supervisor, hurry: asyncio.Event, w
     await supervisor.stop(hurry)
     home.run_file.unlink(missing_ok=True)  # last: while it exists, parts of this stack may still run
     took = time.monotonic() - began
-    supervisor.console.say(f"Stopped in {took:.1f} s. The data stays in {home.root}.")
+    supervisor.console.say(f"Stopped in {took:.1f} s. The data is kept in {home.root}.")
 
 
 async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> None:
@@ -349,7 +349,9 @@ async def _until_registered(home: Home, supervisor: Supervisor) -> None:
 
 def _port_must_be_free(port: int) -> None:
     if not is_free(port):
-        raise StackError(f"port {port} is taken on {HOST}; stop what uses it, or set PERDURE_PORT to another one")
+        raise StackError(
+            f"port {port} on {HOST} is in use; stop the process that uses it, or set PERDURE_PORT to another port"
+        )
 
 
 def _addresses(config: StackConfig, data: DataParts) -> dict[str, str | None]:

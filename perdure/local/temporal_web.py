@@ -56,14 +56,14 @@ def refusal(method: str, target: str, headers: Mapping[str, str]) -> tuple[int, 
     """Returns why a request is rejected, as status, code and message, or None."""
     host = headers.get("host", "")
     if not _THIS_MACHINE.fullmatch(host.lower()):
-        return 421, "host_not_allowed", f"the Web UI is served to this machine only, not as {host[:100]!r}"
+        return 421, "host_not_allowed", f"the Web UI is available only on this machine, not as {host[:100]!r}"
     if not target.startswith("/"):
-        return 400, "bad_target", "the request must name a path"
+        return 400, "bad_target", "the request must contain a path"
     navigates = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
     if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not navigates:
-        return 403, "foreign_page", "only the Web UI's own pages may send this request"
+        return 403, "foreign_page", "only pages of the Web UI can send this request"
     if method not in _READS and headers.get("origin", "").lower() != f"http://{host.lower()}":
-        return 403, "foreign_page", "a change needs an Origin header with the Web UI's own address"
+        return 403, "foreign_page", "a change requires an Origin header with the Web UI's own address"
     return None
 
 
@@ -135,12 +135,12 @@ class WebDoor:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
         refused = refusal(method, target, headers)
         if refused is None and body is None:
-            refused = 413, "too_large", f"a request may have {_MOST_BODY_BYTES} bytes"
+            refused = 413, "too_large", f"the request exceeds {_MOST_BODY_BYTES} bytes"
         if refused is None:
             found = await self._backend(method, target, headers, body or b"")
             if found is not None:
                 return found
-            refused = 503, "unavailable", "Temporal does not answer; try again in a moment"
+            refused = 503, "unavailable", "Temporal is unavailable; retry later"
         status, code, message = refused
         written = json.dumps({"error": {"code": code, "message": message}}).encode()
         return Answer(status, {"content-type": "application/json"}, written)

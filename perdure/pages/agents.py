@@ -11,10 +11,10 @@ from perdure.pages.request import Visitor
 
 agents_router = APIRouter()
 PROMISES = {
-    "read": "changes nothing, so it is repeated freely",
-    "local": "changes what is kept here, exactly once",
-    "keyed": "changes something outside, once in effect: its target honours a key",
-    "opaque": "changes something outside, at most once: what a crash leaves unknown, a person settles",
+    "read": "only reads, so it can be retried freely",
+    "local": "changes Perdure's own data, exactly once",
+    "keyed": "changes an external system that accepts idempotency keys, so a retry has no second effect",
+    "opaque": "changes an external system at most once; if a crash hides the outcome, a person settles it",
 }
 """Descriptions of the effect classes."""
 
@@ -37,9 +37,9 @@ async def agent(visit: Visitor, agent_id: str) -> HTMLResponse:
 
 topology_router = APIRouter()
 RETRIES = {
-    "until_back": "tried until it is done: a part of ours may be away for a while",
-    "provider": "what a provider asks for is waited for, and its errors are counted",
-    "tool": "what a repeated attempt may do, the tool's effect class decides",
+    "until_back": "retried until it succeeds",
+    "provider": "provider errors are counted, and the wait that a provider asks for is respected",
+    "tool": "retried only as far as the tool's effect class allows",
 }
 """Descriptions of the retry classes."""
 

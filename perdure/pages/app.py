@@ -48,7 +48,7 @@ _log = structlog.get_logger(__name__)
 
 def create_pages(api: ASGIApp, most_upload_bytes: int = MOST_UPLOAD_BYTES) -> FastAPI:
     """Creates the pages for this API, which accepts files up to `most_upload_bytes`."""
-    app = FastAPI(title="Perdure's pages", openapi_url=None, docs_url=None, redoc_url=None)
+    app = FastAPI(title="Perdure pages", openapi_url=None, docs_url=None, redoc_url=None)
     app.state.api = api
     app.state.most_upload_bytes = most_upload_bytes
     app.add_middleware(Surrounded)
@@ -96,18 +96,18 @@ def _install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return await _shown(request, PageProblem(422, "The address of this page does not fit."))
+        return await _shown(request, PageProblem(422, "The page address is invalid. Check the link."))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
-        words = {404: "No page has this address.", 405: "This address takes no such request."}
+        words = {404: "Page not found.", 405: "This address does not support the request. Open it as a normal page."}
         return await _shown(request, PageProblem(error.status_code, words.get(error.status_code, "")))
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:
         # Starlette raises it again after this response, so that the server logs its traceback.
         _log.error("page_failed", error=type(error).__name__, path=request.url.path)
-        return await _shown(request, PageProblem(500, "This should not happen. The log of the server says more."))
+        return await _shown(request, PageProblem(500, "An internal error occurred. The server log has the details."))
 
 
 async def _shown(request: Request, error: PageProblem | ApiError) -> Response:

@@ -30,7 +30,7 @@ async def settle(post: Posted, key: str) -> Response:
     """Settles an effect. Its turn then continues with the outcome."""
     form, outcome = post.form, _OUTCOMES.get(post.form.get("outcome"))
     if outcome is None:
-        raise PageProblem(422, "Say whether it happened.")
+        raise PageProblem(422, "Select whether the effect happened.")
     try:
         said = form.whole("comment") or ""
         await post.visit.api.effects.settle(key, outcome, said, idempotency_key=form.get("key"))

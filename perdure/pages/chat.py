@@ -110,10 +110,10 @@ class Shown:
         if self.turn.stop_requested_at is not None:
             return "Stopping."
         if self.turn.status == "queued":
-            return "It waits for the turn before it."
+            return "Waiting for the previous turn."
         if self.turn.status == "awaiting_answer":
-            return "It waits for an answer."
-        return "It waits for a person." if self.turn.is_paused else "Working on it."
+            return "Waiting for your answer."
+        return "Waiting for an approval." if self.turn.is_paused else "Working…"
 
     @property
     def pictures(self) -> list[File]:
@@ -262,7 +262,7 @@ async def conversation(
 @conversation_router.post("/chat/{conversation_id}/draft")
 async def draft(post: Typed, conversation_id: str) -> HTMLResponse:
     """Shows the page again with the text that was typed. Nothing is sent."""
-    why = "Nothing was sent yet. What you typed is below."
+    why = "Nothing was sent yet. Your text is below."
     return await show(post.visit, conversation_id, Draft(fresh_key(), post.form.whole("message") or "", why))
 
 
@@ -281,7 +281,7 @@ async def say(post: Posted, conversation_id: str) -> Response:
     message, way = form.whole("message") or "", form.get("on_busy")
     try:
         if not form.get("message"):
-            raise ApiError(422, "message_blank", "say something first")
+            raise ApiError(422, "message_blank", "the message is empty")
         started = await post.visit.api.turns.start(
             conversation_id,
             message,
@@ -356,7 +356,7 @@ async def told_anew(
 ) -> HTMLResponse:
     story: Story = await visit.api.conversations.story(conversation_id, turn=turn_id)
     if not story.items:
-        raise PageProblem(404, "This conversation has no such turn.")
+        raise PageProblem(404, "This conversation has no such turn. It may have been erased; reload the conversation.")
     (told,) = await shown(visit.api, story.items, refused=refused)
     me = visit.me or await visit.api.auth.me()
     given = {"me": me, "form_token": me.form_token or "", "value": value, "words_of": words_of}
@@ -439,7 +439,7 @@ async def answer_question(post: Posted, conversation_id: str, turn_id: str, requ
     refused: Asked | None = None
     payload, faults = _payload(question, form)
     if faults:
-        refused = Asked(question, form, faults, "Not sent: see the fields.")
+        refused = Asked(question, form, faults, "Not sent. Correct the marked fields.")
     else:
         try:
             await api.turns.answer(turn_id, request_id, question.kind, payload, idempotency_key=form.get("key"))
@@ -482,7 +482,7 @@ async def upload(post: Uploaded, conversation_id: str) -> Response:
 async def _kept(post: Post, conversation_id: str) -> str:
     """Uploads the file. Returns why it failed, or an empty string."""
     if post.upload is None:
-        return "Choose a file first."
+        return "Select a file first."
     kind = _BY_ENDING.get("." + post.upload.name.rpartition(".")[2].lower(), post.upload.media_type)
     try:
         await post.visit.api.files.upload(

@@ -297,9 +297,9 @@ def graph(manifest: Mapping[str, Any], path: Path | None = None, *, own: str = "
     return _PICTURE.format(
         w=layout.width,
         h=layout.height,
-        title=f"The graph of {printable(str(manifest['name']))}",
+        title=f"The graph {printable(str(manifest['name']))}",
         desc=f"{len(nodes)} nodes; "
-        + (f"this turn went through {gone} of them. The path follows as a list." if told else "a list follows."),
+        + (f"this turn visited {gone} of them. The path follows as a list." if told else "a list follows."),
         marks=Markup("<defs>{}</defs>").format(
             Markup("").join(_MARK.format(f"{own}-{name}", kind) for name, kind in _TIPS.items())
         ),

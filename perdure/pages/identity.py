@@ -20,24 +20,28 @@ _WORDS = {
     "“python -m perdure.apps.bootstrap” printed.",
     "setup_code_invalid": "This setup code is wrong, has expired, or was used. For a new one, start the stack again as "
     "before, such as with “make up”, or run “python -m perdure.apps.bootstrap” with the same settings.",
-    "registration_invalid": "A password has 8 to 200 characters, a name lower-case letters, digits, dots and dashes.",
-    "password_weak": "This password is too easy to guess. Use a longer one, for example four words that have nothing "
-    "to do with each other.",
+    "registration_invalid": (
+        "The password or the name is invalid. A password has 8 to 200 characters; a name has lower-case letters, "
+        "digits, dots and dashes."
+    ),
+    "password_weak": "This password is too easy to guess. Use a longer one, for example four unrelated words.",
     "rate_limited": "Too many requests came from your address.",
-    "sign_in_delayed": "Too many wrong passwords.",
-    "sign_in_busy": "Too many people are signing in at this moment.",
-    "code_invalid": "This link was used, has expired, or is for another machine. “perdure link” prints another.",
-    "oidc_refused": "The provider did not let you in.",
-    "chat_token": "A chat's token signs nobody in.",
-    "foreign_origin": "A page of another site asked for this, so nothing was linked.",
-    "identity_taken": "Somebody else signs in by this identity.",
-    "user_exists": "Somebody here has this name already. If that is you, sign in below: the provider is linked then.",
+    "sign_in_delayed": "Too many failed sign-in attempts.",
+    "sign_in_busy": "Too many people are signing in.",
+    "code_invalid": (
+        "This link was already used, has expired, or belongs to another machine. Run “perdure link” for a new one."
+    ),
+    "oidc_refused": "The identity provider denied the sign-in.",
+    "chat_token": "A chat token cannot be used to sign in.",
+    "foreign_origin": "A page of another site made this request, so nothing was linked.",
+    "identity_taken": "This identity is linked to another user.",
+    "user_exists": "This name is already taken. If the account is yours, sign in below to link the provider.",
 }
 _LINK = "/v1/auth/oidc/start?link=true"
 """Address to which users continue who sign in to link the provider."""
 _FIRST = frozenset({"registration_invalid", "password_weak"})
 """Error codes of a registration, with an invitation or the setup code."""
-_OTHERWISE = "Signing in did not work. Try again in a moment."
+_OTHERWISE = "Sign-in failed. Try again in a moment."
 Text = Annotated[str, Query(max_length=2_000)]
 
 
@@ -87,7 +91,7 @@ async def kept(post: Typed) -> HTMLResponse:
     """Shows the typed text in a form of this session. Nothing is sent without a click."""
     to = local_path(post.form.get("kept_for"), "")
     if not to:
-        raise PageProblem(422, "It is not known what this was typed for.")
+        raise PageProblem(422, "It is unknown which page this text belongs to.")
     pairs = [pair for pair in post.form.pairs if pair[0] not in ("csrf", "kept_for")]
-    why = "Nothing was sent yet. What you typed is kept here."
+    why = "Nothing was sent yet. Your text is kept here."
     return page(post.visit, "again.html", title="You have signed in again", why=why, pairs=pairs, action=to)

@@ -54,7 +54,7 @@ async def decide(post: Posted, promotion_id: str) -> Response:
     """Approves or rejects the text that was shown."""
     form, taken = post.form, post.form.get("decision")
     if taken not in _DECISIONS:
-        raise PageProblem(422, "A text is approved or rejected, and nothing else.")
+        raise PageProblem(422, "A promotion can only be approved or rejected.")
     said = form.whole("comment") or ""
     try:
         await post.visit.api.send(decide_promotion(promotion_id, taken, form.get("sha256"), said, key=form.get("key")))

@@ -95,7 +95,7 @@ def entries(path: str, roles: Collection[str] = ()) -> list[Entry]:
 _TEXT = Markup('<span class="text">"{}"</span>')
 _NAME = Markup('<span class="name">"{}"</span>: ')
 _PLAIN = Markup('<span class="plain-value">{}</span>')
-_LINE_END = Markup('<span class="line-end" title="a line end">↵</span>\n')
+_LINE_END = Markup('<span class="line-end" title="a line break">↵</span>\n')
 
 _ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\t": "\\t"})
 
@@ -133,7 +133,7 @@ def _text(text: str) -> Markup:
 
 # --- Untrusted text, shown exactly and without effect on the page
 
-_UNSEEN = Markup('<span class="unseen" title="a character that cannot be seen, written out">{}</span>')
+_UNSEEN = Markup('<span class="unseen" title="an invisible character, written out">{}</span>')
 _ISOLATED = Markup("<bdi>{}</bdi>")
 
 
@@ -254,7 +254,9 @@ def subject(approval: Approval) -> str:
     """Returns a short name for the subject of the decision."""
     if approval.kind == "limit":
         return "the turn's limit"
-    return f"{approval.tool or 'the answer'} at {approval.checkpoint}" if approval.checkpoint else approval.tool
+    return (
+        f"{approval.tool or 'the answer'} at checkpoint {approval.checkpoint}" if approval.checkpoint else approval.tool
+    )
 
 
 _FILTERS: Mapping[str, Callable[..., object]] = {

@@ -94,22 +94,24 @@ async def read_upload(request: Request) -> AsyncIterator[tuple[Form, Upload | No
     Raises PageProblem with a 4xx status.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "multipart/form-data":
-        raise PageProblem(415, "This page takes what its own form sends, and nothing else.")
+        raise PageProblem(415, "This page accepts only its own form. Reload the page and send the form again.")
     announced = request.headers.get("content-length", "")
     if not announced.isdecimal():
-        raise PageProblem(411, "Say how long the file is.")
+        raise PageProblem(411, "The request has no Content-Length header. Reload the page and upload the file again.")
     most = most_upload_bytes(request)
     if int(announced) > most + _FORM_BYTES:
         await _throw_away(request)
-        raise PageProblem(413, f"A file may have {size(most)} at most; this one has {size(int(announced))}.")
+        raise PageProblem(413, f"The file has {size(int(announced))}; the limit is {size(most)}.")
     async with AsyncExitStack() as stack:
         try:
             async with asyncio.timeout(_UPLOAD_SECONDS):
                 read = await stack.enter_async_context(request.form(max_files=1, max_fields=10))
         except TimeoutError:
-            raise PageProblem(408, f"The file did not come within {_UPLOAD_SECONDS:.0f} s.") from None
+            raise PageProblem(
+                408, f"The upload took longer than {_UPLOAD_SECONDS:.0f} s. Try again, or use a smaller file."
+            ) from None
         except HTTPException:
-            raise PageProblem(400, "The form cannot be read.") from None
+            raise PageProblem(400, "The form data is malformed. Reload the page and try again.") from None
         pairs = [(name, text) for name, text in read.multi_items() if isinstance(text, str)]
         file = next((each for _, each in read.multi_items() if isinstance(each, UploadFile)), None)
         upload = None
@@ -131,7 +133,13 @@ async def _throw_away(request: Request) -> None:
 
 def _check_texts(pairs: Sequence[tuple[str, str]]) -> None:
     if not all(is_clean(name) and is_clean(value) for name, value in pairs):
-        raise PageProblem(422, "A text in the form holds a NUL or half a character, which nobody can store.")
+        raise PageProblem(
+            422,
+            (
+                "The form contains a NUL character or a lone surrogate, which cannot be stored. Remove it and send "
+                "the form again."
+            ),
+        )
 
 
 async def read_form(request: Request) -> Form:
@@ -141,22 +149,22 @@ async def read_form(request: Request) -> Form:
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
-        raise PageProblem(415, "This page takes what its own form sends, and nothing else.")
+        raise PageProblem(415, "This page accepts only its own form. Reload the page and send the form again.")
     body = b""
     try:
         async with asyncio.timeout(_BODY_SECONDS):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > MOST_BYTES:
-                    raise PageProblem(413, f"That is too much for one form: it may have {MOST_BYTES:,} bytes at most.")
+                    raise PageProblem(413, f"The form exceeds {MOST_BYTES:,} bytes. Shorten it and send it again.")
     except TimeoutError:
-        raise PageProblem(408, f"The form did not come within {_BODY_SECONDS:.0f} s.") from None
+        raise PageProblem(408, f"The form took longer than {_BODY_SECONDS:.0f} s to arrive. Try again.") from None
     try:
         pairs = parse_qsl(
             body.decode("ascii"), keep_blank_values=True, max_num_fields=_MOST_FIELDS, encoding="utf-8", errors="strict"
         )
     except ValueError:
-        raise PageProblem(400, "The form cannot be read.") from None
+        raise PageProblem(400, "The form data is malformed. Reload the page and try again.") from None
     _check_texts(pairs)
     return Form(pairs)
 
@@ -164,24 +172,24 @@ async def read_form(request: Request) -> Form:
 # --- Error pages: in words, with a next step, and without internal details
 
 TITLES = {
-    400: "That cannot be read",
+    400: "Invalid request",
     401: "Please sign in",
-    403: "This is not yours to do",
-    404: "There is nothing here",
-    405: "That is not how this page is used",
-    408: "That took too long",
-    409: "It has changed meanwhile",
-    410: "Too late",
-    411: "That cannot be read",
-    413: "That is too much at once",
-    415: "That cannot be read",
-    422: "That does not fit",
-    429: "Too much at once",
-    503: "A part of the service is away",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Not supported",
+    408: "Request timed out",
+    409: "Changed since you opened it",
+    410: "No longer possible",
+    411: "Invalid request",
+    413: "Too large",
+    415: "Invalid request",
+    422: "Invalid input",
+    429: "Too many requests",
+    503: "Service temporarily unavailable",
 }
 TITLES_BY_CODE = {"quota_reached": "Quota reached"}
 _OTHERWISE = "Something went wrong"
-AGAIN = "It is not certain whether this was taken. Send it again: it counts once."
+AGAIN = "It is unclear whether your input was saved. Send it again; it counts only once."
 """Message for a form that was sent while a service was unavailable. Its idempotency key stays the same."""
 
 
@@ -314,13 +322,17 @@ async def uploaded(request: Request) -> AsyncIterator[Post]:
 def _check_origin(request: Request) -> None:
     host, origin, site = (request.headers.get(name, "") for name in ("host", "origin", "sec-fetch-site"))
     if is_foreign(host, origin, site):
-        raise PageProblem(403, "A page of another site sent this.", "foreign_origin")
+        raise PageProblem(
+            403, "A page of another site sent this form. Open the page here and send the form again.", "foreign_origin"
+        )
 
 
 def _check_token(me: Me | None, form: Form) -> None:
     token = me.form_token if me else None
     if token is not None and not hmac.compare_digest(token.encode(), form.get("csrf").encode()):
-        raise StaleForm(403, "This form was made before you signed in again.", "form_stale")
+        raise StaleForm(
+            403, "You have signed in again since this form was opened. Check it and send it again.", "form_stale"
+        )
 
 
 def place_of(request: Request) -> str:

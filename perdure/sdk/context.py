@@ -104,7 +104,7 @@ class ToolContext:
         """
         if name not in self.card.secrets:
             raise UndeclaredSecret(
-                f"tool {self.card.name} asks for {name!r}: name it in secrets=(...) of its decorator"
+                f"the tool {self.card.name} requested the secret {name!r}; add it to secrets=(...) in the decorator"
             )
         return self.secrets[name]
 
@@ -129,10 +129,10 @@ class ToolContext:
         Raises TimeoutError and httpx's own exceptions if the effect may have happened (table in outcomes.py).
         """
         if self.reads_only and method.upper() not in READS:
-            raise ToolRefused(f"a preview only reads, and {method.upper()} may change something")
+            raise ToolRefused(f"a preview can only read; {method.upper()} may change data")
         left = (self.deadline - datetime.now(UTC)).total_seconds()
         if left <= 0:
-            raise ToolUnavailable("the time for this call had passed before anything was sent")
+            raise ToolUnavailable("the call's deadline passed before anything was sent")
         effect = EffectClass.READ if self.reads_only else self.card.effect
         sent = httpx.Headers(headers)
         if effect is EffectClass.KEYED:

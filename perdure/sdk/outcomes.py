@@ -63,7 +63,7 @@ _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, http
 _TIME_IS_UP = (httpx.ReadTimeout, httpx.WriteTimeout, OutOfTime)
 _NO_ADDRESS = (httpx.InvalidURL, httpx.UnsupportedProtocol, EgressRefused)
 READS = ("GET", "HEAD")
-WITHHELD_ADVICE = "ask for less, or let the tool's author raise max_answer_bytes"
+WITHHELD_ADVICE = "request less data, or ask the tool's author to raise max_answer_bytes"
 
 
 class Meaning(StrEnum):
@@ -142,11 +142,11 @@ def raise_failure(effect: EffectClass, host: str, error: Exception) -> None:
     """
     meaning = meaning_of_failure(effect, error)
     if meaning is Meaning.REFUSED:
-        raise ToolRefused(f"the tool's address cannot be used: {error}") from error
+        raise ToolRefused(f"the tool's URL cannot be used: {error}") from error
     if meaning is Meaning.UNAVAILABLE:
-        raise ToolUnavailable(f"{host} could not be reached ({type(error).__name__})") from error
+        raise ToolUnavailable(f"{host} is unreachable ({type(error).__name__})") from error
     if isinstance(error, _TIME_IS_UP):
-        raise TimeoutError(f"{host} did not answer in time") from error
+        raise TimeoutError(f"{host} did not respond in time") from error
 
 
 def _wait_seconds(response: httpx.Response) -> float | None:
@@ -262,7 +262,7 @@ def _json_of(value: object) -> JsonValue:
     try:
         return _storable(value)
     except Exception as error:  # a value that contains itself, or a __str__ that raises
-        return f"the tool answered with something that is not JSON ({type(error).__name__})"
+        return f"the tool returned a value that cannot be written as JSON ({type(error).__name__})"
 
 
 def _storable(value: object) -> JsonValue:

@@ -85,17 +85,19 @@ class Parameters:
         names: dict[str, str] = {}
         for position, parameter in enumerate(inspect.signature(function).parameters.values()):
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-                raise ToolDefinitionError(f"tool {name}: give every argument a name of its own, without *, ** and /")
+                raise ToolDefinitionError(
+                    f"tool {name}: each argument needs its own name; *, ** and / are not supported"
+                )
             if parameter.name not in hints:
                 raise ToolDefinitionError(f"tool {name}: parameter {parameter.name} has no type hint")
             if hints[parameter.name] is ToolContext:
                 if position:
-                    raise ToolDefinitionError(f"tool {name}: the ToolContext must be the first parameter")
+                    raise ToolDefinitionError(f"tool {name}: ToolContext must be the first parameter")
                 context_name = parameter.name
                 continue
             if isinstance(parameter.default, FieldInfo):
                 raise ToolDefinitionError(
-                    f"tool {name}: write {parameter.name}: Annotated[type, Field(...)], with the default after the ="
+                    f"tool {name}: write {parameter.name}: Annotated[type, Field(...)], with the default after ="
                 )
             required = parameter.default is parameter.empty
             field_name = f"argument_{position}"
@@ -120,7 +122,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, include_extras=True)
     except Exception as error:  # evaluating a hint can raise anything
-        raise ToolDefinitionError(f"tool {function.__name__}: its type hints cannot be read: {error}") from error
+        raise ToolDefinitionError(f"tool {function.__name__}: the type hints cannot be resolved: {error}") from error
 
 
 def _model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
@@ -128,7 +130,7 @@ def _model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
         return create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
     except PydanticUserError as error:
         reason = str(error).splitlines()[0]
-        raise ToolDefinitionError(f"tool {name}: a parameter's type cannot be read from JSON: {reason}") from error
+        raise ToolDefinitionError(f"tool {name}: a parameter's type cannot be parsed from JSON: {reason}") from error
 
 
 def _schema(name: str, model: type[BaseModel]) -> dict[str, JsonValue]:
@@ -136,7 +138,7 @@ def _schema(name: str, model: type[BaseModel]) -> dict[str, JsonValue]:
         schema = model.model_json_schema(schema_generator=_Untitled)
     except PydanticInvalidForJsonSchema as error:
         reason = str(error).splitlines()[0]
-        raise ToolDefinitionError(f"tool {name}: a parameter's type has no JSON form: {reason}") from error
+        raise ToolDefinitionError(f"tool {name}: a parameter's type has no JSON schema: {reason}") from error
     schema.pop("title", None)
     schema.setdefault("properties", {})
     return schema
@@ -180,11 +182,13 @@ class PreviewOf:
         Raises ToolDefinitionError if the function is not async or takes an argument that the tool does not have.
         """
         if not inspect.iscoroutinefunction(function):
-            raise ToolDefinitionError(f"tool {tool}: its preview is an async function")
+            raise ToolDefinitionError(f"tool {tool}: the preview must be an async function")
         own = Parameters.of(function)
         unknown = sorted(set(own.names.values()) - set(arguments.names.values()))
         if unknown:
-            raise ToolDefinitionError(f"tool {tool}: its preview takes {unknown[0]}, which is no argument of the tool")
+            raise ToolDefinitionError(
+                f"tool {tool}: the preview takes {unknown[0]}, which is not an argument of the tool"
+            )
         return cls(function, own)
 
     async def make(self, args: Mapping[str, JsonValue], context: ToolContext) -> Preview:
@@ -198,11 +202,14 @@ class PreviewOf:
             call[self.parameters.context_name] = context
         made = await self.function(**call)
         if not isinstance(made, Preview):
-            raise TypeError("a preview returns a Preview")
+            raise TypeError("a preview must return a Preview")
         return Preview(result_of(made.before).output, result_of(made.after).output)
 
 
-_CLASSES = "read (changes nothing), local (our Postgres), keyed (the target honours a key) or opaque (it does not)"
+_CLASSES = (
+    "read (changes nothing), local (changes Perdure's database), keyed (the target accepts idempotency keys) or "
+    "opaque (it does not)"
+)
 _RISKS = ("low", "medium", "high")
 
 
@@ -225,7 +232,7 @@ class Tool:
         """
         missing = [name for name in self.card.secrets if not context.secrets.get(name)]
         if missing:
-            raise ToolRefused(f"the credential {missing[0]} is not set where tools run")
+            raise ToolRefused(f"the secret {missing[0]} is not set in the worker's environment")
         try:
             call = self.parameters.bind(args)
         except ValidationError as error:
@@ -237,7 +244,7 @@ class Tool:
         try:
             return result_of(await self.function(**call))
         except SystemExit as error:  # it would end the worker's loop, but not its process
-            raise RuntimeError("the tool asked its process to exit") from error
+            raise RuntimeError("the tool called sys.exit()") from error
 
 
 def tool(
@@ -306,11 +313,11 @@ class _Given:
         effect_class = _effect_class(name, self.effect)
         if not inspect.iscoroutinefunction(function):
             raise ToolDefinitionError(
-                f"tool {name}: write async def; a blocking function would stop every other call of its worker"
+                f"tool {name}: define it with `async def`; a blocking function would stop all other calls of its worker"
             )
         description = inspect.getdoc(function)
         if not description:
-            raise ToolDefinitionError(f"tool {name}: it needs a docstring, which is what the model is told of it")
+            raise ToolDefinitionError(f"tool {name}: it needs a docstring, which is its description for the model")
         self._check(name, effect_class)
         parameters = Parameters.of(function)
         _check_template(name, self.describe, parameters)
@@ -335,12 +342,12 @@ class _Given:
         has_ttl = self.key_ttl_seconds is not None and self.key_ttl_seconds > 0
         if has_ttl is not (effect_class is EffectClass.KEYED):
             raise ToolDefinitionError(
-                f"tool {name}: key_ttl_seconds says how long the target honours a key; a keyed tool needs it, "
-                "no other has it"
+                f"tool {name}: key_ttl_seconds, the time for which the target keeps a key, is required for keyed "
+                "tools and allowed for them only"
             )
         for label, given in (("secrets", self.secrets), ("wants_state", self.wants_state)):
             if isinstance(given, str):
-                raise ToolDefinitionError(f'tool {name}: write {label}=("{given}",), with the comma')
+                raise ToolDefinitionError(f'tool {name}: write {label}=("{given}",), with a comma, to make it a tuple')
 
     def _traits(self, effect_class: EffectClass) -> dict[str, Any]:
         """Returns the fields of the card that are copied from the arguments."""
@@ -362,15 +369,15 @@ def _check_template(name: str, describe: str, parameters: Parameters) -> None:
     try:
         unknown = sorted(names_in(describe) - set(parameters.names.values()))
     except BadTemplate as error:
-        raise ToolDefinitionError(f"tool {name}: describe cannot be filled: {error}") from None
+        raise ToolDefinitionError(f"tool {name}: describe cannot be rendered: {error}") from None
     if unknown:
-        raise ToolDefinitionError(f"tool {name}: describe names {unknown[0]}, which is no argument")
+        raise ToolDefinitionError(f"tool {name}: describe uses {unknown[0]}, which is not an argument")
 
 
 def _effect_class(name: str, effect: str | None) -> EffectClass:
     if effect is None:
-        raise ToolDefinitionError(f"tool {name}: state its effect class: {_CLASSES}")
+        raise ToolDefinitionError(f"tool {name}: set the effect class: {_CLASSES}")
     try:
         return EffectClass(effect)
     except ValueError:
-        raise ToolDefinitionError(f"tool {name}: {effect!r} is no effect class; it is {_CLASSES}") from None
+        raise ToolDefinitionError(f"tool {name}: {effect!r} is not an effect class; use {_CLASSES}") from None

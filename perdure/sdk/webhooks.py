@@ -35,7 +35,7 @@ def read(secret: str, headers: Mapping[str, str], body: bytes, *, now_seconds: f
     try:
         notice = json.loads(body)
     except ValueError as error:
-        raise NotANotice("it is no JSON") from error
+        raise NotANotice("the body is not valid JSON") from error
     if not isinstance(notice, dict) or notice.get("id") != delivery:
-        raise NotANotice("it is another delivery")
+        raise NotANotice("the body belongs to another delivery")
     return notice

@@ -113,7 +113,7 @@ class AgentShelf:
             if body is None:
                 raise CallerError(
                     "agent_version_not_found",
-                    "the version that this turn began with is gone",
+                    "The published version that the turn started with no longer exists",
                     {"agent": agent_id, "version": version},
                     status=404,
                 )
@@ -160,7 +160,7 @@ class TableShelf:
             if digest not in self._bodies:
                 raise CallerError(
                     "app_table_not_found",
-                    "a table that this turn's agent was published with is gone",
+                    "A table that the turn's agent was published with no longer exists",
                     {"table": name, "digest": digest},
                     status=404,
                 )
@@ -186,7 +186,7 @@ async def set_action(tx: Connection, rules: Iterable[Rule], rule_id: str, do: st
     """
     rule = next((each for each in rules if each.id == rule_id), None)
     if rule is None:
-        raise CallerError("rule_not_found", "there is no such rule; see GET /v1/rules", status=404)
+        raise CallerError("rule_not_found", "Rule not found; GET /v1/rules lists all rules", status=404)
     fault = override_fault(rule, do)
     if fault is not None:
         raise CallerError("rule_looser", fault, {"rule": rule_id}, status=422)
@@ -270,7 +270,7 @@ async def get_prompt_template(tx: Connection, version_id: str, seer: Seer) -> Vi
     seen = _SEEN.format(user="$2", sees_all="$3")
     row = await tx.fetchrow(f"{_SELECT} WHERE v.id = $1 AND {seen}", version_id, seer.user_id, seer.sees_all)
     if row is None:
-        raise CallerError("prompt_version_not_found", "there is no such version", status=404)
+        raise CallerError("prompt_version_not_found", "Version not found", status=404)
     history = await tx.fetch(
         "SELECT h.kind, h.at, h.data, u.name AS actor FROM audit_trail h LEFT JOIN users u ON u.id = h.actor "
         "WHERE h.subject = $1 ORDER BY h.id",
@@ -320,7 +320,7 @@ async def resolved_prompt_template(tx: Connection, template: str, user_id: str, 
     if row is None:
         raise CallerError(
             "prompt_template_not_found",
-            "there is no such template, or no version of it that speaks to you",
+            "Template not found, or no version of it applies to you",
             {"template": template[:80]},
             status=404,
         )
@@ -397,7 +397,7 @@ async def save_prompt_draft(tx: Connection, template: str, text: str, author: st
         author,
     )
     if row is None:
-        raise InvariantBroken("draft_vanished", "a draft went away in the transaction that saved it")
+        raise InvariantBroken("draft_vanished", "a draft was deleted in the transaction that saved it")
     return shown(row)
 
 
@@ -414,7 +414,9 @@ async def promote_prompt_template(tx: Connection, version_id: str, to: Stage, di
     if refused is not None:
         raise refused
     if to not in BEFORE:
-        raise CallerError("stage_invalid", "a version is promoted to pre_production or active", {"to": to.value})
+        raise CallerError(
+            "stage_invalid", "A version can only be promoted to pre_production or active", {"to": to.value}
+        )
     if to is Stage.ACTIVE:  # rolled back with the transaction if the version itself cannot be promoted
         await _retire_active(tx, str(before["template"]), version_id, mover)
     try:
@@ -427,7 +429,7 @@ async def promote_prompt_template(tx: Connection, version_id: str, to: Stage, di
             digest,
         )
     except asyncpg.UniqueViolationError:
-        taken = f"another version of this template is {to.value} already; promote or archive that one first"
+        taken = f"Another version of this template is already {to.value}; promote or archive it first"
         raise CallerError("prompt_stage_taken", taken, {"stage": to.value}, status=409) from None
     now = await get_prompt_template(tx, version_id, mover.seer)
     if row is None:
@@ -484,6 +486,9 @@ def _changed(now: View, expected: Stage) -> CallerError:
     details: dict[str, object] = {"stage": now["stage"], "digest": now["digest"]}
     if now["stage"] == expected.value and expected is not Stage.ARCHIVED:
         return CallerError(
-            "prompt_text_changed", "the text is not the one you read; read it again", details, status=409
+            "prompt_text_changed",
+            "The text has changed since you read it; read it again and send its current digest",
+            details,
+            status=409,
         )
-    return CallerError("prompt_stage_changed", f"the version is {now['stage']} by now", details, status=409)
+    return CallerError("prompt_stage_changed", f"The version is now {now['stage']}; read it again", details, status=409)

@@ -435,7 +435,7 @@ async def rows_of_approval(
         requester_id,
     )
     if not found:
-        raise CallerError("approval_not_found", "there is no such approval", status=404)
+        raise CallerError("approval_not_found", "Approval not found", status=404)
     _, after = read_number_cursor(cursor)
     rows = await tx.fetch(_OF_APPROVAL, approval_id, approval_id, after or 0, limit + 1)
     last = rows[limit - 1] if len(rows) > limit else None

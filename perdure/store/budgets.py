@@ -139,7 +139,7 @@ async def reserve(tx: Connection, call: ModelCall, caps: Caps, hold: Hold) -> No
     uses = [DayUse(*(row[name] for name in DayUse.__slots__)) for row in rows]
     problem = met(caps, uses)
     if problem is None:
-        raise InvariantBroken("budget_not_read", "a day's budget was neither free nor met")
+        raise InvariantBroken("budget_not_read", "a daily budget was neither available nor reached")
     raise LimitReached(problem.code, problem.message, {"reserved": only_reserved(caps, uses)})
 
 

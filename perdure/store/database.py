@@ -46,7 +46,7 @@ def signer_of(tx: Connection) -> tuple[str, Keyring]:
     """
     signer: tuple[str, Keyring] | None = getattr(tx, "signer", None)
     if signer is None:
-        raise InvariantBroken("audit_key_missing", "this connection was opened without keys to sign audit rows")
+        raise InvariantBroken("audit_key_missing", "this connection has no keys to sign audit rows")
     return signer
 
 
@@ -58,7 +58,7 @@ def _begin(tenant_id: str) -> str:
     """Returns the first statements of a transaction, sent in one round trip. The pattern makes the tenant id safe to
     quote."""
     if not _TENANT.fullmatch(tenant_id):
-        raise InvariantBroken("bad_tenant", "a tenant id has lower-case letters, digits and dashes only")
+        raise InvariantBroken("bad_tenant", "a tenant id can contain only lower-case letters, digits and dashes")
     return f"BEGIN; SET LOCAL perdure.tenant = '{tenant_id}'"
 
 

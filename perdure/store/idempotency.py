@@ -39,7 +39,7 @@ async def claim(tx: Connection, user_id: str, route: str, key: str, body_digest:
     )
     if row is None or row["body_digest"] != body_digest:
         raise CallerError(
-            "idempotency_key_reused", "this Idempotency-Key was used with another body; use a new one", status=422
+            "idempotency_key_reused", "This Idempotency-Key was used with a different body; use a new key", status=422
         )
     return row["status"], row["answer"]
 

@@ -39,7 +39,7 @@ def read_key_cursor(text: str | None) -> tuple[datetime | None, str | None]:
         at, key = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         moment = datetime.fromisoformat(at)
         if moment.tzinfo is None or not is_clean(key):
-            raise ValueError("not of ours")
+            raise ValueError("not a cursor of this list")
         return moment.astimezone(UTC), key
     except (binascii.Error, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         raise _invalid() from None
@@ -59,7 +59,7 @@ def read_number_cursor(text: str | None) -> tuple[datetime | None, int | None]:
 
 
 def _invalid() -> CallerError:
-    return CallerError("cursor_invalid", "the cursor is not one that this list gave out")
+    return CallerError("cursor_invalid", "The cursor is invalid; use a `next` value that this list returned")
 
 
 # --- WHERE clauses from the given filters, so that unused filters do not prevent the use of an index

@@ -28,16 +28,16 @@ async def write_once(db: Database) -> None:
 def write_fault(error: BaseException) -> str:
     """Returns the meaning of a Postgres error as text."""
     if isinstance(error, asyncpg.DiskFullError):
-        return "it cannot write: its disk is full"
+        return "cannot write: the disk is full"
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-        return "it takes no writes: it is read-only"
+        return "cannot write: it is read-only"
     if isinstance(error, asyncpg.CannotConnectNowError):
-        return "it is starting, stopping or recovering"
+        return "starting, stopping or recovering"
     if isinstance(error, asyncpg.TooManyConnectionsError):
-        return "it has no free connection"
+        return "no free connection"
     if isinstance(error, asyncpg.PostgresError):
-        return f"it cannot write: {type(error).__name__}"
-    return "it does not answer"
+        return f"cannot write: {type(error).__name__}"
+    return "does not answer"
 
 
 # --- Open work of a tenant and the state of its relay: counts without users' texts

@@ -75,7 +75,9 @@ class Valkey:
             self._rests_until = time.monotonic() + _REST_SECONDS
             if not self._degraded:
                 self._degraded = True
-                log.warning("valkey.lost", error=type(error).__name__, effect="live tokens pause, answers do not")
+                log.warning(
+                    "valkey.lost", error=type(error).__name__, effect="live tokens are paused; answers are not affected"
+                )
             return None
         if self._degraded:
             self._degraded = False

@@ -50,8 +50,8 @@ def fault(file: Path) -> str:
     try:
         silent = time.time() - file.stat().st_mtime
     except OSError as error:
-        return f"not ready: {file}: {error.strerror}"
-    return f"hangs: no heartbeat for {silent:.0f} s" if silent > HANG_SECONDS else ""
+        return f"not ready: cannot read {file}: {error.strerror}"
+    return f"not responding: no heartbeat for {silent:.0f} s" if silent > HANG_SECONDS else ""
 
 
 # --- Wait for a database that is prepared while this process imports its modules.

@@ -80,7 +80,7 @@ class NoTracer:
 # --- Alarms: they are counted and logged, and the latest ones are kept. This never raises and never waits.
 
 KEPT = 1_000
-ALARMS = Counter("perdure_alarms", "Invariants that were found broken", ["type", "severity"])
+ALARMS = Counter("perdure_alarms", "Broken invariants that were detected", ["type", "severity"])
 
 
 class AlarmBell:
@@ -104,7 +104,7 @@ MOST_WAITING = 1_000
 """The maximum number of turns whose record is not read yet, and of turns whose spans are not sent yet."""
 SLOW_SECONDS = 10.0
 """A tracer that takes longer for one turn's spans counts as hanging."""
-TRACES = Counter("perdure_traces", "Turns by what became of their traces", ["outcome"])
+TRACES = Counter("perdure_traces", "Turns by the state of their traces", ["outcome"])
 _log = structlog.get_logger(__name__)
 
 
@@ -157,7 +157,7 @@ class TurnTraces:
         since = self._busy_since
         if since is not None and not self._hung and time.monotonic() - since > SLOW_SECONDS:
             self._hung = True
-            told = "a tracer has held the spans of one turn for longer than it may; traces are dropped meanwhile"
+            told = "the tracer is blocked by one turn; traces are dropped until it continues"
             self._bell.ring(Alarm(type=AlarmType.TRACE_FAILURE_BLOCKING_EXECUTION, description=told))
 
     async def _read_all(self) -> None:
@@ -226,7 +226,7 @@ def _clean(span: Span, bell: AlarmBell) -> Span:
         events.append(SpanEvent(event.name, event.at, kept))
         removed += more
     for word in dict.fromkeys(removed):
-        told = "an attribute of a span had a denied name, and was left out"
+        told = "an attribute of a span had a forbidden name and was removed"
         context = {"span": span.name.partition(" ")[0], "word": word}
         bell.ring(
             Alarm(
@@ -244,7 +244,7 @@ def _clean(span: Span, bell: AlarmBell) -> Span:
 def _ring_again(data: Mapping[str, object], record: TurnRecord, bell: AlarmBell) -> None:
     """Repeats an alarm that the graph recorded in the turn's log."""
     try:
-        bell.ring(Alarm.model_validate({**data, "description": "see the turn's log", "trace_id": record.trace_id}))
+        bell.ring(Alarm.model_validate({**data, "description": "see the log of the turn", "trace_id": record.trace_id}))
     except ValueError:
         _log.warning("alarm_not_read", turn_id=record.turn_id)
 

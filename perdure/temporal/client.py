@@ -56,7 +56,7 @@ async def need_namespace(client: Client) -> None:
         if error.status is RPCStatusCode.NOT_FOUND:
             at, name = client.service_client.config.target_host, client.namespace
             raise SystemExit(
-                f"Temporal at {at} has no namespace {name}: make it there, or set TEMPORAL_NAMESPACE"
+                f"Temporal at {at} has no namespace {name}; create it, or set TEMPORAL_NAMESPACE"
             ) from None
 
 
@@ -99,6 +99,6 @@ async def register(client: Client) -> None:
         _log.error(
             "search_attributes_not_registered",
             needed=", ".join(NAMES),
-            what_to_do="add them to the namespace as Keyword, with the server's own tools",
+            what_to_do="add them to the namespace as Keyword attributes with Temporal's own tools",
             error=error.message,
         )

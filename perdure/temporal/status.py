@@ -85,7 +85,7 @@ def _look(
 # that contains the histories. It does not grow.
 
 QUEUE = "perdure-write-probe"
-_REASON = "rewritten to see whether the server can write"
+_REASON = "rewritten to check write access"
 _NOT_TESTED = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED, RPCStatusCode.INVALID_ARGUMENT)
 _FULL = ("full", "no space left")
 
@@ -115,7 +115,7 @@ def not_tested(error: BaseException) -> bool:
 def write_fault(error: BaseException) -> str:
     """Explains an error of Temporal in words."""
     if isinstance(error, RPCError) and any(word in error.message.lower() for word in _FULL):
-        return "it cannot write: its disk is full"
+        return "cannot write: the disk is full"
     if isinstance(error, RPCError) and error.status is RPCStatusCode.RESOURCE_EXHAUSTED:
-        return "it is overloaded"
-    return "it does not answer"
+        return "overloaded"
+    return "does not answer"

@@ -139,7 +139,7 @@ async def made(client: Client, ask: PreviewAsk) -> str:
             await handle.result()
     except (RPCError, TimeoutError, WorkflowFailureError) as error:
         _log.warning("preview_not_made", approval_id=ask.approval_id, error=type(error).__name__)
-        return "Temporal is away" if isinstance(error, RPCError) else "no worker has made it in time"
+        return "Temporal is unavailable" if isinstance(error, RPCError) else "no worker created the preview in time"
     return ""
 
 

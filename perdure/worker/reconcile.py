@@ -250,8 +250,8 @@ class Reconciler:
         except RPCError as error:
             if not workflow_gone(error):
                 raise
-            return Problem(code="run_vanished", message="Temporal knows no run of this turn any more.")
+            return Problem(code="run_vanished", message="Temporal has no workflow for this turn.")
         if found.status is None or found.status in _ALIVE:
             return None
         name = found.status.name.lower()
-        return Problem(code=f"run_{name}", message=f"The run of this turn was {name.replace('_', ' ')}.")
+        return Problem(code=f"run_{name}", message=f"The workflow of this turn was {name.replace('_', ' ')}.")

@@ -17,10 +17,10 @@ from perdure.graph.spec import END, Fork, Switch, Topology
 from perdure.store.database import Database
 from perdure.telemetry.traces import AlarmBell, NoTracer, Tracer, TurnTraces
 
-ACTIVITIES = Histogram("perdure_activity_seconds", "Time of an attempt of an activity", ["activity", "outcome"])
-ENDED = Counter("perdure_turns_ended", "Turns that ended", ["status"])
+ACTIVITIES = Histogram("perdure_activity_seconds", "Duration of an activity attempt", ["activity", "outcome"])
+ENDED = Counter("perdure_turns_ended", "Turns that have ended", ["status"])
 TOKENS = Counter("perdure_tokens", "Tokens of settled model calls", ["kind"])
-FAILED_CALLS = Counter("perdure_model_problems", "Model calls that were settled with a problem", ["code"])
+FAILED_CALLS = Counter("perdure_model_problems", "Model calls that failed", ["code"])
 
 
 class ActivityMetrics(Interceptor):
@@ -80,7 +80,7 @@ def tracer_of(name: str, endpoint: str, key: str | None) -> Tracer:
         _log.warning("no_tracer", backend=name, error=type(error).__name__)
         return NoTracer()
     if name not in (NOOP, ""):
-        _log.warning("no_tracer", backend=name, error="unknown name")
+        _log.warning("no_tracer", backend=name, error="unknown backend")
     return NoTracer()
 
 

@@ -71,16 +71,16 @@ class Post:
         except CallerError as error:
             raise Undelivered(error.message) from error
         except TimeoutError as error:
-            raise Undelivered(f"no answer within {TIMEOUT_SECONDS:.0f} s") from error
+            raise Undelivered(f"no response within {TIMEOUT_SECONDS:.0f} s") from error
         except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
-            raise Undelivered(f"it could not be reached ({type(error).__name__})") from error
+            raise Undelivered(f"the address is unreachable ({type(error).__name__})") from error
 
     async def _address(self, target: Target) -> str:
         found = await asyncio.get_running_loop().getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
         addresses = [str(each[4][0]) for each in found]
         # Every address is checked: a name that also resolves to a forbidden address is not trusted.
         if not addresses or not all(is_reachable(target, each, private=self._egress.private) for each in addresses):
-            raise Undelivered("its name stands for an address that is not gone to")
+            raise Undelivered("the host resolves to an address that is not allowed")
         return addresses[0]
 
     async def _post(self, url: str, target: Target, address: str, headers: Mapping[str, str], body: bytes) -> None:
@@ -97,7 +97,7 @@ class Post:
         answer = await self._http.send(request, stream=True)
         await answer.aclose()
         if not answer.is_success:
-            raise Undelivered(f"it answered {answer.status_code}")
+            raise Undelivered(f"the receiver answered {answer.status_code}")
 
     async def close(self) -> None:
         """Closes every connection."""
@@ -150,7 +150,7 @@ def _signed(
     """
     key = relay.keyring.named(receiver.key_id) if relay.keyring else None
     if key is None:
-        raise Undelivered("the key that it was made under is gone; make the webhook anew")
+        raise Undelivered("the key that encrypted the webhook's secret is missing; create the webhook again")
     said = {
         "id": notice.id,
         "event": notice.event,

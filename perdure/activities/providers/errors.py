@@ -54,27 +54,29 @@ def _broken(code: str, message: str) -> Meaning:
     return Meaning(InvariantBroken, code, message)
 
 
-MODEL_DOWN = _later("model_unavailable", "The model's provider could not be reached or broke off.")
-MODEL_TIMEOUT = _later("model_timeout", "The model did not finish in time.")
-MODEL_UNREADABLE = _later("model_unreadable", "The provider sent something that is not an answer.")
+MODEL_DOWN = _later("model_unavailable", "The model provider is unreachable or closed the connection.")
+MODEL_TIMEOUT = _later("model_timeout", "The model did not respond in time.")
+MODEL_UNREADABLE = _later("model_unreadable", "The model provider's response is invalid.")
 MODEL_OVERFLOW = _never(CONTEXT_OVERFLOW, "The conversation is too long for this model.")
-MODEL_REFUSED = _never(CONTENT_REFUSED, "The provider will not answer this content.")
-MODEL_AUTH = _never("model_auth", "The provider refused the key; check the agent's credentials.")
-MODEL_BILLING = _never("model_billing", "The provider's account has no credit left.")
-MODEL_REQUEST = _never("model_bad_request", "The provider refused the request; check the agent's model parameters.")
-MODEL_SETUP = _never("model_setup", "The model is not set up; check the agent's model name and parameters.")
+MODEL_REFUSED = _never(CONTENT_REFUSED, "The model provider refused this content.")
+MODEL_AUTH = _never("model_auth", "The model provider rejected the API key; check the agent's credentials.")
+MODEL_BILLING = _never("model_billing", "The model provider's account has no credit left.")
+MODEL_REQUEST = _never(
+    "model_bad_request", "The model provider rejected the request; check the agent's model parameters."
+)
+MODEL_SETUP = _never("model_setup", "The model is not configured; check the agent's model name and parameters.")
 
 PROVIDER_STATUS: Mapping[int, Meaning] = {
     401: MODEL_AUTH,
     402: MODEL_BILLING,
     403: MODEL_AUTH,
-    404: _never("model_not_found", "The provider does not know this model."),
+    404: _never("model_not_found", "The model provider does not have this model; check the agent's model name."),
     408: MODEL_TIMEOUT,
     409: MODEL_DOWN,
     413: MODEL_OVERFLOW,
     425: MODEL_DOWN,
-    429: _later("model_rate_limited", "The provider asks us to slow down."),
-    529: _later("model_overloaded", "The provider is overloaded."),
+    429: _later("model_rate_limited", "The model provider's rate limit is reached; the call is retried."),
+    529: _later("model_overloaded", "The model provider is overloaded; the call is retried."),
 }
 """Other 5xx: MODEL_DOWN; other 4xx: MODEL_REQUEST."""
 
@@ -91,7 +93,7 @@ PROVIDER: Table = {
     "litellm.exceptions.SensitiveDataRouteException": MODEL_REFUSED,
     "litellm.exceptions.PaymentRequiredError": MODEL_BILLING,
     "litellm.exceptions.BudgetExceededError": Meaning(
-        LimitReached, "model_budget", "The budget of the provider's gateway is used up."
+        LimitReached, "model_budget", "The budget of the provider's gateway is used up; raise it there."
     ),
     "litellm.exceptions.UnsupportedParamsError": MODEL_SETUP,
     "litellm.exceptions.LiteLLMUnknownProvider": MODEL_SETUP,
@@ -118,9 +120,9 @@ PROVIDER: Table = {
     "builtins.ValueError": MODEL_UNREADABLE,
 }
 
-STORE_DOWN = _later("store_unavailable", "Postgres is not available.")
-STORE_CONFLICT = _later("store_conflict", "Another transaction was in the way.")
-STORE_REFUSED = _broken("store_refused", "Postgres refused a statement of ours.")
+STORE_DOWN = _later("store_unavailable", "Postgres is unavailable.")
+STORE_CONFLICT = _later("store_conflict", "The transaction conflicted with another one; it is retried.")
+STORE_REFUSED = _broken("store_refused", "Postgres rejected a statement.")
 
 STORE: Table = {
     "asyncpg.exceptions.PostgresConnectionError": STORE_DOWN,
@@ -148,7 +150,7 @@ STORE: Table = {
 """InterfaceError mostly means a closed connection or pool. asyncpg raises InternalClientError if Postgres dies in the
 middle of a statement (seen when many processes were killed)."""
 
-UNEXPECTED = _broken("unexpected_error", "Something happened that nobody foresaw; the worker's log has it.")
+UNEXPECTED = _broken("unexpected_error", "An unexpected error occurred; the worker's log has the details.")
 
 
 # --- Readers of these tables
@@ -165,9 +167,9 @@ def provider_error(error: Exception) -> PerdureError:
         return error
     ours = refusal_in(error)  # LiteLLM wraps it in several layers
     if isinstance(ours, EgressRefused):
-        return UpstreamRejected("egress_refused", f"The model's provider may not be reached: {ours}.")
+        return UpstreamRejected("egress_refused", f"The model provider cannot be reached: {ours}.")
     if ours is not None:
-        return UpstreamRejected(ours.code, f"The model's answer was not read: {ours}.")
+        return UpstreamRejected(ours.code, f"The model's response was not read: {ours}.")
     # LiteLLM wraps errors of a running stream; the inner exception is the real cause.
     inner = getattr(error, "original_exception", None)
     error = inner if isinstance(inner, Exception) else error

@@ -208,7 +208,7 @@ class _Checked:
             delta: Any = getattr(choice, "delta", None)
             content, refusal = getattr(delta, "content", None), getattr(delta, "refusal", None)
             if not isinstance(content, str | None):
-                raise ValueError("content that is no text")
+                raise ValueError("the content is not text")
             if isinstance(refusal, str):
                 delta.content = (content or "") + refusal
         return chunk
@@ -267,15 +267,19 @@ def _arguments(request: ProviderRequest) -> dict[str, Any]:
     """
     owned = sorted(OWNED & request.params.keys())
     if owned:
-        raise UpstreamRejected("model_setup", f"Model parameters must not set {', '.join(owned)}.")
+        raise UpstreamRejected(
+            "model_setup", f"Model parameters must not set {', '.join(owned)}; remove them from model_params."
+        )
     if request.model.startswith(UNGUARDED):
         raise UpstreamRejected(
-            "model_setup", f"The model {request.model[:80]} is not supported; write openai/... for it."
+            "model_setup", f"The model {request.model[:80]} is not supported; use openai/... instead."
         )
     try:
         litellm.get_llm_provider(request.model)
     except Exception as error:  # otherwise LiteLLM reports a bad request, as if a provider had rejected it
-        raise UpstreamRejected("model_setup", "No provider is known for this model; write openai/gpt-4o.") from error
+        raise UpstreamRejected(
+            "model_setup", "The model's provider is unknown; write it before the model name, as in openai/gpt-4o."
+        ) from error
     headers: Mapping[str, JsonValue] = {}
     given = request.params.get("extra_headers")
     if isinstance(given, dict):

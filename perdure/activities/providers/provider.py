@@ -123,7 +123,7 @@ class Provider(Protocol):
 ANSWER_LIMIT_CHARACTERS = 2_000_000
 """Limit of text, thinking and arguments of one answer together; about 500,000 tokens, more than any model's output."""
 
-REFUSAL_TEXT = "The model's provider declined to answer this under its content policy."
+REFUSAL_TEXT = "The model provider refused to answer this under its content policy."
 
 FINISH_REASONS: dict[str, FinishReason] = {
     **dict.fromkeys(("stop", "stop_sequence", "end_turn", "eos", "eos_token", "STOP", "COMPLETE"), "stop"),
@@ -142,7 +142,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
 def unreadable(what: str) -> UpstreamUnavailable:
     """Returns the error for an answer that cannot be understood. `what` describes the reason and never quotes the
     provider."""
-    return UpstreamUnavailable("model_unreadable", f"The provider sent something that is not an answer: {what}.")
+    return UpstreamUnavailable("model_unreadable", f"The model provider's response is invalid: {what}.")
 
 
 @dataclass(slots=True)
@@ -188,7 +188,7 @@ class Draft:
             yield TextDelta(text)
         calls = getattr(delta, "tool_calls", None) or ()
         if not isinstance(calls, (list, tuple)):
-            raise unreadable("tool calls that are no list")
+            raise unreadable("`tool_calls` is not a list")
         for call in calls:
             self._take_call(call)
 
@@ -197,13 +197,13 @@ class Draft:
         if value is None:
             return ""
         if not isinstance(value, str):
-            raise unreadable(f"{name} that is no text")
+            raise unreadable(f"{name} is not text")
         self._characters += len(value)
         if self._characters > ANSWER_LIMIT_CHARACTERS:
-            raise UpstreamRejected("answer_too_large", "The model's answer is larger than any answer may be.")
+            raise UpstreamRejected("answer_too_large", "The model's response exceeds the maximum size.")
         if self.most_tokens is not None and self.estimated_tokens() > self.most_tokens:
-            message = f"the answer went on beyond what the turn's limits leave, about {self.most_tokens} tokens"
-            advice = "it was broken off, raise limits.max_tokens or limits.max_cost_usd"
+            message = f"the answer exceeded the turn's remaining budget of about {self.most_tokens} tokens"
+            advice = "it was cut off; raise limits.max_tokens or limits.max_cost_usd"
             raise LimitReached(ANSWER_OVER_BUDGET, f"{message}; {advice}")
         return clean(value)
 
@@ -212,7 +212,7 @@ class Draft:
         only index 0."""
         function = getattr(delta, "function", None)
         if function is None:
-            raise unreadable("a tool call without a function")
+            raise unreadable("a tool call has no function")
         id_, name, arguments = self._text(delta, "id"), self._text(function, "name"), self._text(function, "arguments")
         index = getattr(delta, "index", None)
         if not isinstance(index, int):
@@ -235,21 +235,23 @@ class Draft:
         Raises: UpstreamUnavailable if the answer is incomplete; UpstreamRejected if it reached its output limit.
         """
         if not isinstance(finish_reason, str):
-            raise UpstreamUnavailable("model_cut_off", "The provider's stream ended before its answer did.")
+            raise UpstreamUnavailable(
+                "model_cut_off", "The model provider's stream ended before the answer was complete."
+            )
         reason = FINISH_REASONS.get(finish_reason)
         if reason is None:
-            raise unreadable("a finish reason that nobody defined")
+            raise unreadable("the finish reason is unknown")
         if reason == "content_filter":  # calls of an answer that was stopped are not trusted
             if not self.text_characters:
                 yield TextDelta(REFUSAL_TEXT)
             yield Complete((), usage, reason, self.model)
             return
         if reason == "length" and (self._calls or not self.text_characters):
-            raise UpstreamRejected("output_limit", "The model reached its output limit before it had answered.")
+            raise UpstreamRejected("output_limit", "The model reached its output limit before it answered.")
         if not all(call.name for call in self._calls) or (reason == "tool_calls" and not self._calls):
-            raise unreadable("tool calls that did not come, or have no name")
+            raise unreadable("tool calls are missing or have no name")
         if not self.text_characters and not self._calls:
-            raise UpstreamUnavailable("model_empty_answer", "The model answered with nothing.")
+            raise UpstreamUnavailable("model_empty_answer", "The model returned an empty answer.")
         # Some servers end calls with "stop".
         yield Complete(self._drafts(), usage, "tool_calls" if self._calls else reason, self.model)
 

@@ -116,7 +116,7 @@ async def first_that_answers(models: Sequence[str], provider: Provider, params: 
         if not why:
             return model
         refused.append(f"{model}: {why}")
-    raise SystemExit(f"PERDURE_MODELS names no model that answers, so nothing is started. {'; '.join(refused)}")
+    raise SystemExit(f"No model in PERDURE_MODELS answers, so nothing was started. {'; '.join(refused)}")
 
 
 async def _why_not(request: ProviderRequest, provider: Provider) -> str:
@@ -127,4 +127,4 @@ async def _why_not(request: ProviderRequest, provider: Provider) -> str:
                     return ""
     except PerdureError as error:
         return f"{error.code}, {error.message}"
-    return "it said nothing"
+    return "the answer was empty"

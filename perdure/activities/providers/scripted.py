@@ -72,11 +72,11 @@ def placeholders(template: str) -> Iterator[tuple[str, bool]]:
     """
     for piece in _PIECE.finditer(template):
         if piece[3]:
-            raise ValueError(f"a lone {piece[3]} in {template!r}; write it twice to mean itself")
+            raise ValueError(f"a single {piece[3]} in {template!r}; double it to write the character itself")
         if piece[2] is not None:
             match = _NAME.fullmatch(piece[2])
             if match is None or (match["type"] or "str") not in _TYPES:
-                raise ValueError(f"cannot read {{{piece[2]}}} in {template!r}")
+                raise ValueError(f"cannot parse {{{piece[2]}}} in {template!r}")
             yield match["name"], bool(match["path"])
 
 
@@ -121,7 +121,7 @@ def _value(placeholder: str, values: Mapping[str, Any]) -> JsonValue:
         return value
     converted = _TYPES[match["type"]](str(value))
     if isinstance(converted, float) and not math.isfinite(converted):
-        raise ValueError(f"{{{placeholder}}} is not a number that JSON knows")
+        raise ValueError(f"{{{placeholder}}} is not a finite number")
     return converted
 
 
@@ -136,7 +136,7 @@ def field_at(value: Any, path: Sequence[str]) -> JsonValue:
         elif isinstance(value, (list, tuple)) and step.isdecimal() and int(step) < len(value):
             value = value[int(step)]
         else:
-            raise Missing(f"there is no {'.'.join(path)!r} in it")
+            raise Missing(f"it has no field {'.'.join(path)!r}")
     found: JsonValue = value
     return found
 
@@ -210,9 +210,11 @@ class Rule(_Strict):
         for template in [self.say, *(text for call in self.call for text in _texts(call.args))]:
             for name, has_path in placeholders(template):
                 if name not in known:
-                    raise ValueError(f"{{{name}}} is no group of this rule; known: {', '.join(sorted(known))}")
+                    raise ValueError(
+                        f"{{{name}}} is not a group of this rule; available groups: {', '.join(sorted(known))}"
+                    )
                 if has_path and name not in ("result", "results"):
-                    raise ValueError(f"{{{name}}} is a text and has no fields")
+                    raise ValueError(f"{{{name}}} is text and has no fields")
         return self
 
     def _groups(self) -> Iterator[str]:
@@ -221,7 +223,7 @@ class Rule(_Strict):
                 try:
                     yield from re.compile(pattern).groupindex
                 except re.error as error:
-                    raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+                    raise ValueError(f"{pattern!r} is not a valid regular expression: {error}") from error
 
 
 class Price(_Strict):
@@ -246,7 +248,7 @@ class Script(_Strict):
     def _names_are_unique(self) -> Self:
         for name, count in Counter(rule.name for rule in self.rules).items():
             if count > 1:
-                raise ValueError(f"two rules are called {name!r}")
+                raise ValueError(f"two rules have the name {name!r}")
         return self
 
 
@@ -352,7 +354,7 @@ class ScriptedProvider:
                 until = min(number / pace, request.timeout_seconds)
                 await asyncio.sleep(max(0.0, started + until - loop.time()))
             if loop.time() - started >= request.timeout_seconds:
-                raise UpstreamUnavailable("model_timeout", "The model did not finish in time.")
+                raise UpstreamUnavailable("model_timeout", "The model did not respond in time.")
             yield TextDelta(word)
         reason: FinishReason = "tool_calls" if calls else "stop"
         yield Complete(calls, self._usage(request, len(words), calls), reason, "scripted")
@@ -397,7 +399,7 @@ def _say_and_call(
     except Missing as error:
         raise InvariantBroken("bad_script", f"rule {rule.name!r}: {error}") from error
     except ValueError as error:
-        raise InvariantBroken("bad_script", f"rule {rule.name!r}: a value is not of the type asked for") from error
+        raise InvariantBroken("bad_script", f"rule {rule.name!r}: a value does not have the requested type") from error
     return words, calls
 
 

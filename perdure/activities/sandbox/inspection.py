@@ -31,12 +31,12 @@ def schema_flaws(input_schema: Mapping[str, JsonValue], output_schema: Mapping[s
             Draft202012Validator.check_schema(dict(schema))
         except SchemaError as error:
             where = ".".join(map(str, error.absolute_path)) or "top"
-            flaws.append(Flaw(f"the {name} schema is no JSON schema, at {where}: {error.message[:200]}"))
+            flaws.append(Flaw(f"the {name} schema is not a valid JSON Schema at {where}: {error.message[:200]}"))
     if not flaws and input_schema.get("type") != "object":
-        flaws.append(Flaw("the input schema must be of type object: its properties are the parameters of run"))
+        flaws.append(Flaw("the input schema must have `type: object`; its properties are the parameters of `run`"))
     if not flaws:
         flaws += [
-            Flaw(f"the input schema's property {name!r} can be no parameter's name")
+            Flaw(f"the input schema's property {name!r} cannot be a parameter name")
             for name in properties(input_schema)
             if not name.isidentifier() or iskeyword(name)
         ]
@@ -52,7 +52,7 @@ def code_flaws(
 ) -> tuple[Flaw, ...]:
     """Returns the flaws of a block whose schemas are valid; blocks the thread."""
     if len(code) > MOST_CODE_CHARACTERS:
-        return (Flaw(f"the block is longer than {MOST_CODE_CHARACTERS} characters"),)
+        return (Flaw(f"the block exceeds {MOST_CODE_CHARACTERS} characters"),)
     parameters = properties(input_schema)
     stubs = _stubs(parameters, output_schema)
     alone = _flaws(worker, code, stubs, limits)
@@ -60,12 +60,12 @@ def code_flaws(
         return alone
     found = _RUN.search(code)
     if found is None:
-        return (Flaw("the block defines no function run"),)
+        return (Flaw("the block does not define the function `run`"),)
     line = code.count("\n", 0, found.start()) + 1
     least = [name for name, (_, must) in parameters.items() if must]
     calls = {_call(least), _call(parameters)}
     called = _flaws(worker, code + "\n\n" + "\n".join(sorted(calls)), stubs, limits)
-    return tuple(dict.fromkeys(Flaw(f"as its schemas call it: {flaw.message}", line) for flaw in called))
+    return tuple(dict.fromkeys(Flaw(f"type error for the schemas' types: {flaw.message}", line) for flaw in called))
 
 
 def _stubs(parameters: Mapping[str, tuple[str, bool]], output_schema: Mapping[str, JsonValue]) -> str:
@@ -108,7 +108,7 @@ def _flaws(worker: Worker, code: str, stubs: str, limits: Limits) -> tuple[Flaw,
         return (Flaw(told, None if line is None else line - 1),)
     except (MontyError, ValueError) as error:
         return (Flaw(f"the block cannot be checked: {error}"[:MOST_MESSAGE_CHARACTERS]),)
-    return (Flaw("the block cannot be checked: it did not stop before its first line"),)
+    return (Flaw("the block cannot be checked: the test did not stop before its first line"),)
 
 
 def _typing_flaws(report: str) -> Iterator[Flaw]:

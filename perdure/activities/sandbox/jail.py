@@ -144,7 +144,7 @@ def _found(name: str) -> str:
     path = shutil.which(name)
     if path is None:
         package = {"bwrap": "bubblewrap", "env": "coreutils", "ldd": "libc-bin"}.get(name, "util-linux")
-        raise SandboxUnavailable(f"{name} is not installed; on Debian: apt-get install {package}")
+        raise SandboxUnavailable(f"{name} is not installed; on Debian, run: apt-get install {package}")
     return path
 
 
@@ -284,7 +284,7 @@ def deny_filter(machine: str | None = None) -> bytes:
     name = machine or platform.machine()
     architecture = _ARCHITECTURES.get(name)
     if architecture is None:
-        raise UnknownArchitecture(f"no system call filter is known for {name}")
+        raise UnknownArchitecture(f"no system call filter exists for {name}")
     numbers = sorted({pair[architecture.column] for pair in DENIED.values()} - {None}, key=lambda number: number or 0)
     program = [
         _step(_LOAD_WORD, _AT_ARCHITECTURE),

@@ -56,7 +56,7 @@ def jail_faults(jail: Jail, ceiling: Limits) -> list[str]:
     try:
         return [*_told_by_kernel(worker.pid, jail), *_told_by_blocks(worker, canary)]
     except OSError as error:
-        return [f"the jail cannot be looked into: {error}"]
+        return [f"the jail cannot be inspected: {error}"]
     finally:
         worker.close()
 
@@ -75,7 +75,7 @@ def _told_by_kernel(pid: int, jail: Jail) -> Iterator[str]:
     status, own = _status(facts), _status(Path("/proc/self"))
     # In a container this process has a filter too, and its children inherit it; the jail adds one.
     if int(status.get("Seccomp_filters", 1)) <= int(own.get("Seccomp_filters", 0)):
-        yield "the worker has no system call filter of its own"
+        yield "the worker has no system call filter"
     for name, value in _FACTS.items():
         if status.get(name) != value:
             yield f"{name} of the worker is {status.get(name)}, not {value}"
@@ -84,7 +84,7 @@ def _told_by_kernel(pid: int, jail: Jail) -> Iterator[str]:
             yield f"the worker shares this process's {name} namespace"
     environment = [entry for entry in (facts / "environ").read_bytes().split(b"\0") if entry]
     if [entry for entry in environment if not entry.startswith(b"PWD=/")]:
-        yield "the worker has an environment"
+        yield "the worker inherits environment variables"
     for link in (facts / "fd").iterdir():
         if not _PLAIN.match(target := str(link.readlink())):
             yield f"the worker has {target} open"
@@ -116,6 +116,6 @@ def _told_by_blocks(worker: Worker, canary: str) -> Iterator[str]:
     started = time.monotonic()
     looped = worker.run(_LOOP, {}, Limits(wall_seconds=_LOOP_SECONDS))
     if looped.fault is None or looped.fault.kind is not FaultKind.TIME:
-        yield f"an endless loop was not stopped by its time but came to {looped.fault or looped.value}"
+        yield f"an endless loop was not stopped by its time limit; it ended with {looped.fault or looped.value}"
     elif time.monotonic() - started > _LOOP_SECONDS + GRACE_SECONDS:
-        yield "an endless loop was stopped late"
+        yield "an endless loop was stopped too late"

@@ -37,7 +37,7 @@ class Limits:
         if not (
             self.wall_seconds > 0 and self.memory_bytes > 0 and self.output_bytes > 0 and self.recursion_frames > 0
         ):
-            raise ValueError("every limit of a block must be above zero")
+            raise ValueError("every limit of a block must be greater than zero")
 
     def within(self, ceiling: "Limits") -> "Limits":
         """Returns the smaller value of each limit."""
@@ -162,13 +162,13 @@ class ClosedSandbox:
         self, tenant_id: str, code: str, inputs: Mapping[str, JsonValue], limits: Limits | None = None
     ) -> Ran:
         """Always returns a fault."""
-        return Ran(fault=fault(FaultKind.CLOSED, f"code blocks are not available here: {self._reason}"))
+        return Ran(fault=fault(FaultKind.CLOSED, f"code blocks are not available: {self._reason}"))
 
     async def check(
         self, code: str, input_schema: Mapping[str, JsonValue], output_schema: Mapping[str, JsonValue]
     ) -> tuple[Flaw, ...]:
         """Always returns one flaw: a block that was not checked is not offered."""
-        return (Flaw(f"code blocks are not available here: {self._reason}"),)
+        return (Flaw(f"code blocks are not available: {self._reason}"),)
 
     async def close(self) -> None:
         """Does nothing; there are no workers."""
@@ -207,7 +207,7 @@ async def run_block(
     """
     misfit = schema_fault(inputs, block.input_schema)
     if misfit is not None:
-        return Ran(fault=fault(FaultKind.INPUTS, f"the inputs do not fit: {misfit}"))
+        return Ran(fault=fault(FaultKind.INPUTS, f"the inputs do not match the input schema: {misfit}"))
     ran = await sandbox.run(tenant_id, block.code, {**inputs, **given}, limits)
     if ran.fault is not None:
         return ran
@@ -224,4 +224,8 @@ def _value_fault(value: JsonValue, schema: Mapping[str, JsonValue]) -> Fault | N
     else:
         whole: dict[str, JsonValue] = {"properties": {"value": dict(schema)}, "$defs": schema.get("$defs", {})}
         misfit = schema_fault({"value": value}, whole)
-    return None if misfit is None else fault(FaultKind.VALUE, f"the value does not fit the output schema: {misfit}")
+    return (
+        None
+        if misfit is None
+        else fault(FaultKind.VALUE, f"the return value does not match the output schema: {misfit}")
+    )

@@ -47,7 +47,9 @@ async def open_sandbox(config: SandboxConfig) -> "MontySandbox":
     if sandbox.jailed:
         _log.info("sandbox.jailed")
     else:
-        _log.warning("sandbox.bare", danger="code blocks run outside any jail, as the operator allowed", why=faults)
+        _log.warning(
+            "sandbox.bare", danger="code blocks run without a jail, because PERDURE_SANDBOX_BARE is set", why=faults
+        )
     return sandbox
 
 
@@ -74,7 +76,7 @@ async def _opened(config: SandboxConfig) -> tuple["MontySandbox", list[str]]:
     elif config.bare_allowed:
         making = Making(program, config.ceiling, None)
     else:
-        raise SandboxUnavailable(f"code blocks have no jail that holds: {'; '.join(faults)}")
+        raise SandboxUnavailable(f"no working jail for code blocks: {'; '.join(faults)}")
     sandbox = MontySandbox(making, jail, config.at_once, config.most_workers)
     try:
         await sandbox.start()
@@ -89,7 +91,7 @@ def _interpreter() -> Path:
     beside = Path(sysconfig.get_path("scripts"), "monty")
     found = str(beside) if beside.is_file() else shutil.which("monty")
     if found is None:
-        raise SandboxUnavailable("the interpreter `monty` is missing; install the extra `sandbox` anew")
+        raise SandboxUnavailable("the interpreter `monty` is missing; reinstall the extra `sandbox`")
     return Path(found)
 
 
@@ -162,9 +164,9 @@ class StandbySandbox:
         try:
             opened = await open_sandbox(self._config)
         except Exception as error:  # includes errors of the self-test on a machine that fails
-            why = str(error) if isinstance(error, SandboxUnavailable) else f"its start failed ({type(error).__name__})"
+            why = str(error) if isinstance(error, SandboxUnavailable) else f"the start failed ({type(error).__name__})"
             self._again_at = time.monotonic() + AGAIN_SECONDS
-            _log.error("sandbox.closed", why=why, meaning="every code block is answered with an error")
+            _log.error("sandbox.closed", why=why, meaning="every code block returns an error")
             return ClosedSandbox(why)
         self._again_at = 0.0
         return opened

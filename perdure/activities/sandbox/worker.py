@@ -180,7 +180,7 @@ def _by_clock(problem: Fault, wall: float, most: float) -> Fault:
     """Corrects the kind of a fault by the elapsed time. A block can raise a time-out itself, and a crash can be the end
     of its time."""
     if wall >= most:
-        return fault(FaultKind.TIME, f"the block was stopped after {most:g} s", problem.line)
+        return fault(FaultKind.TIME, f"the block exceeded its time limit of {most:g} s", problem.line)
     kind = FaultKind.RAISED if problem.kind is FaultKind.TIME else problem.kind
     return fault(kind, problem.message, problem.line)
 
@@ -215,13 +215,13 @@ def read_value(text: object, most_bytes: int) -> Value:
     Raises: Unfit.
     """
     if not isinstance(text, str):
-        raise Unfit("the block hid the end of its program")
+        raise Unfit("the block hid the end marker of its output")
     if len(text) > most_bytes:  # `dumps` writes ASCII, so that one character is one byte
-        raise Unfit(f"the value is longer than {most_bytes} bytes as JSON", FaultKind.OUTPUT)
+        raise Unfit(f"the return value exceeds {most_bytes} bytes as JSON", FaultKind.OUTPUT)
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        raise Unfit("the value is no JSON that can be read; is a number too long?") from None
+        raise Unfit("the return value is not valid JSON; a number may be too long") from None
     _check(value, MOST_DEPTH)
     return Value(value, len(text))
 
@@ -229,11 +229,11 @@ def read_value(text: object, most_bytes: int) -> Value:
 def _check(value: Any, depth: int) -> None:
     """Raises: Unfit for a value that cannot be stored."""
     if isinstance(value, str) and not is_clean(value):
-        raise Unfit("a text of the value holds a NUL or half a character")
+        raise Unfit("a string in the return value contains a NUL character or a lone surrogate")
     if not isinstance(value, list | dict):
         return
     if depth == 0:
-        raise Unfit(f"the value is nested deeper than {MOST_DEPTH} levels")
+        raise Unfit(f"the return value is nested deeper than {MOST_DEPTH} levels")
     for part in value if isinstance(value, list) else (*value, *value.values()):
         _check(part, depth - 1)
 
@@ -309,7 +309,7 @@ def called(
 ) -> Value | Fault:
     """Runs the code and returns the value, or why there is none."""
     if len(code) > MOST_CODE_CHARACTERS:
-        return fault(FaultKind.CODE, f"the block is longer than {MOST_CODE_CHARACTERS} characters")
+        return fault(FaultKind.CODE, f"the block exceeds {MOST_CODE_CHARACTERS} characters")
     try:
         text = session.feed_run(code + _TAIL, inputs={"perdure_inputs": dict(inputs)}, print_callback=printed)
         return read_value(text, limits.output_bytes)
@@ -318,7 +318,7 @@ def called(
     except (MontySyntaxError, MontyRuntimeError) as error:
         return _raised(error, code.count("\n") + 1)
     except (MontyConversionError, ValueError, TypeError, OverflowError) as error:
-        return fault(FaultKind.INPUTS, f"the inputs cannot be passed on: {error}")
+        return fault(FaultKind.INPUTS, f"the inputs cannot be passed to the block: {error}")
     except MontyError as error:
         return crashed(error)
     except BaseException as error:
@@ -343,10 +343,10 @@ def _raised(error: MontySyntaxError | MontyRuntimeError, lines: int) -> Fault:
         if isinstance(cause, limit):
             return fault(kind, told, line)
     if not passed and told.startswith("UnicodeEncodeError"):  # the block had not started
-        return fault(FaultKind.INPUTS, f"the inputs cannot be passed on: {told}")
+        return fault(FaultKind.INPUTS, f"the inputs cannot be passed to the block: {told}")
     if line is None and lines + _CALL_LINE in passed:
         kind = FaultKind.CODE if isinstance(cause, NameError) else FaultKind.INPUTS
-        return fault(kind, f"the function run cannot be called: {told}")
+        return fault(kind, f"the function `run` cannot be called: {told}")
     if line is None and lines + _DUMP_LINE in passed:
-        return fault(FaultKind.VALUE, f"the value is no JSON: {told}")
+        return fault(FaultKind.VALUE, f"the return value cannot be written as JSON: {told}")
     return fault(FaultKind.RAISED, told, line)

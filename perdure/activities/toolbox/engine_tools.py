@@ -70,7 +70,7 @@ async def context_assemble(
     """Read all that is known of an entity, by the id that entity_resolve gave."""
     entity = await entities.get_entity(_transaction(context), entity_id)
     if entity is None:
-        raise ToolRefused("there is no entity with this id; call entity_resolve with its name first")
+        raise ToolRefused("the entity does not exist; call entity_resolve with its name first")
     recent = remember(context.state.get(RECENT), entity.id)
     return ToolResult({"status": "ok", "entity": _shown(entity)}, state={RECENT: recent}, working={RECENT: recent})
 
@@ -107,7 +107,7 @@ def _shown(entity: entities.Entity) -> dict[str, JsonValue]:
 
 def _transaction(context: ToolContext) -> Connection:
     if context.transaction is None:
-        raise ToolRefused("this tool needs the database and got none")
+        raise ToolRefused("this tool needs the database, which is not available to it")
     return cast(Connection, context.transaction)  # the engine passes its own connection
 
 
@@ -123,9 +123,9 @@ def transaction(context: ToolContext) -> Connection:
     Raises: ToolRefused if there is none, or if memory is disabled.
     """
     if not context.memory.enabled:
-        raise ToolRefused("document memory is switched off here")
+        raise ToolRefused("document memory is disabled")
     if context.transaction is None:
-        raise ToolRefused("this tool needs the database and got none")
+        raise ToolRefused("this tool needs the database, which is not available to it")
     return cast(Connection, context.transaction)  # the engine passes its own connection
 
 
@@ -148,7 +148,7 @@ async def document_of(context: ToolContext, document_id: str, *, lock: bool = Fa
         found = await documents_reading.get_document(transaction(context), document_id, context.user_id, lock=lock)
         if found.conversation_id in (None, context.conversation_id):
             return found
-    raise CallerError("document_not_found", "there is no such document", status=404)
+    raise CallerError("document_not_found", "Document not found", status=404)
 
 
 def facts(document: Document) -> dict[str, JsonValue]:

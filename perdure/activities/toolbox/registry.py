@@ -88,7 +88,7 @@ class BlockTool:
         try:
             ran = await run_block(self.sandbox, context.tenant_id, block, args, given=given)
         except SandboxUnavailable as error:
-            raise ToolUnavailable(f"the sandbox cannot run it now: {error}") from error
+            raise ToolUnavailable(f"the sandbox is unavailable: {error}") from error
         if ran.fault is not None:
             _log.info("code_block_fault", tool=self.card.name, kind=ran.fault.kind.value, line=ran.fault.line)
             raise ToolRefused(ran.fault.message)

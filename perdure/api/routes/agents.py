@@ -36,7 +36,7 @@ _TOLD = ("fallback_model", "reasoning", "root_skill", "day_limits", "memory", "w
 
 @agents_router.get("/agents")
 async def agents(services: Open, who: Reader) -> dict[str, object]:
-    """Every agent that a conversation can be with."""
+    """Lists all agents."""
     async with services.db.transaction(who.tenant_id) as tx:
         found = await content.list_agents(tx)
     items = [_brief(agent) | {"app": app, "tools": [card.name for card in agent.cards]} for app, agent in found]
@@ -45,7 +45,7 @@ async def agents(services: Open, who: Reader) -> dict[str, object]:
 
 @agents_router.get("/agents/{agent_id}")
 async def agent(services: Open, who: Reader, agent_id: str) -> dict[str, object]:
-    """An agent: its model, its limits, who decides on its calls, what it remembers; its tools are listed apart."""
+    """Returns an agent: its model, limits, approval policy and memory settings. Its tools are a separate list."""
     async with services.db.transaction(who.tenant_id) as tx:
         found = await content.current_agent(tx, agent_id)
     whole = found.definition.model_dump(mode="json")
@@ -60,7 +60,7 @@ async def agent(services: Open, who: Reader, agent_id: str) -> dict[str, object]
 
 @agents_router.get("/agents/{agent_id}/tools")
 async def tools(services: Open, who: Reader, agent_id: str) -> dict[str, object]:
-    """The tools of an agent, with effect class, whether they need an approval, and by which rules."""
+    """Lists the tools of an agent, with effect class, approval requirement and the rules that apply."""
     async with services.db.transaction(who.tenant_id) as tx:
         agent = await content.current_agent(tx, agent_id)
         rules = rules_of(agent, PLATFORM_RULES, await rule_actions.rule_actions(tx))
@@ -70,7 +70,7 @@ async def tools(services: Open, who: Reader, agent_id: str) -> dict[str, object]
 
 @agents_router.get("/topologies")
 async def topologies(who: Reader) -> dict[str, object]:
-    """Every topology by name."""
+    """Lists all topologies."""
     items = [
         {"name": name, "version": registry.spec(name).version, "nodes": [node.id for node in registry.spec(name).nodes]}
         for name in registry.names()
@@ -80,13 +80,13 @@ async def topologies(who: Reader) -> dict[str, object]:
 
 @agents_router.get("/topologies/{name}.mmd", response_class=PlainTextResponse)
 async def mermaid(who: Reader, name: str) -> PlainTextResponse:
-    """A topology as a Mermaid flow chart."""
+    """Returns a topology as a Mermaid flow chart."""
     return PlainTextResponse(mermaid_of(manifest_of(registry.spec(name))), media_type="text/vnd.mermaid; charset=utf-8")
 
 
 @agents_router.get("/topologies/{name}")
 async def topology(who: Reader, name: str) -> dict[str, object]:
-    """A topology as JSON: nodes, edges, entries, limits, and how its activities are tried."""
+    """Returns a topology as JSON: nodes, edges, entries, limits, and the retry policies of its activities."""
     return dict(manifest_of(registry.spec(name)))
 
 
@@ -135,7 +135,8 @@ async def list_prompt_templates(
     limit: Limit = 50,
     cursor: str | None = None,
 ) -> dict[str, object]:
-    """Versions without their texts, changed last first: what is used, your own, and for a reviewer all of them."""
+    """Lists versions without their texts, most recently changed first: versions in use, your own, and for reviewers
+    all."""
     async with services.db.transaction(who.tenant_id) as tx:
         found = await prompt_views.list_prompt_templates(
             tx, _seer(who), template, stage.value if stage else None, min(limit, MOST), cursor
@@ -145,7 +146,7 @@ async def list_prompt_templates(
 
 @prompt_templates_router.get("/prompt-templates/{template}")
 async def get(services: Open, who: Reader, template: Template, stage: Shown | None = None) -> dict[str, object]:
-    """The version that speaks to you: your draft, else the active one; with `stage` the one in that stage."""
+    """Returns the version that applies to you: your draft, else the active version. `stage` selects another stage."""
     async with services.db.transaction(who.tenant_id) as tx:
         return await prompt_views.resolved_prompt_template(tx, template, who.user_id, Stage(stage) if stage else None)
 
@@ -159,7 +160,7 @@ async def render(
     agent_title: Annotated[str, Query(max_length=200)] = "",
     skill_name: Annotated[str, Query(max_length=200)] = "",
 ) -> dict[str, object]:
-    """The same with its variables filled in, as your own turns get it."""
+    """Returns the same version with its variables filled in, as in your own turns."""
     async with services.db.transaction(who.tenant_id) as tx:
         version = await prompt_views.resolved_prompt_template(
             tx, template, who.user_id, Stage(stage) if stage else None
@@ -173,14 +174,14 @@ async def render(
 async def save_draft(
     services: Open, who: Reader, template: Annotated[str, Path(pattern=_KEY)], body: DraftBody
 ) -> dict[str, object]:
-    """Your draft of this template, which speaks in your own turns; the draft before it is overwritten."""
+    """Saves your draft of this template, which applies to your own turns only. Overwrites your previous draft."""
     async with services.db.transaction(who.tenant_id) as tx:
         return await prompt_templates.save_prompt_draft(tx, template, body.text, who.user_id)
 
 
 @prompt_templates_router.get("/prompt-versions/{version_id}")
 async def version(services: Open, who: Reader, version_id: VersionId) -> dict[str, object]:
-    """One version with its text and history."""
+    """Returns one version with its text and history."""
     async with services.db.transaction(who.tenant_id) as tx:
         return await prompt_views.get_prompt_template(tx, version_id, _seer(who))
 
@@ -189,8 +190,8 @@ async def version(services: Open, who: Reader, version_id: VersionId) -> dict[st
 async def promote(
     services: Open, who: Reader, version_id: VersionId, body: PromotionBody, key: Key = None
 ) -> JSONResponse:
-    """Move a version on by one stage; the digest is that of the text which you read. Needs reviewer or admin, and for
-    active somebody else than its author."""
+    """Promotes a version by one stage; `digest` is that of the text that you read. Requires the role reviewer or admin.
+    The author cannot activate a version."""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         mover = Mover(who.user_id, who.roles)
@@ -205,7 +206,7 @@ async def promote(
 
 @prompt_templates_router.post("/prompt-versions/{version_id}/archive")
 async def archive(services: Open, who: Reader, version_id: VersionId, key: Key = None) -> JSONResponse:
-    """Take a version out of use. Needs reviewer or admin, except for your own draft."""
+    """Archives a version. Requires the role reviewer or admin, except for your own draft."""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         return 200, await prompt_templates.archive_prompt_template(tx, version_id, Mover(who.user_id, who.roles)), None
@@ -240,14 +241,14 @@ class WaiverBody(Body):
 
 @rules_router.get("")
 async def list_rules(services: Open, who: Reader) -> dict[str, object]:
-    """Every rule that can hold for a turn of this tenant."""
+    """Lists all rules that can apply to turns of this tenant."""
     async with services.db.transaction(who.tenant_id) as tx:
         return await _shown(tx)
 
 
 @rules_router.put("")
 async def put(services: Open, who: Reader, body: RuleActionBody) -> dict[str, object]:
-    """Make a rule stricter from the next turn on, or give it its own action back."""
+    """Makes a rule stricter from the next turn on, or restores its own action."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
         await rule_actions.set_action(tx, await _rules(tx), body.rule, body.do, who.user_id)
@@ -256,14 +257,14 @@ async def put(services: Open, who: Reader, body: RuleActionBody) -> dict[str, ob
 
 @rules_router.get("/tools")
 async def waivable(services: Open, who: Reader) -> dict[str, object]:
-    """The tools whose approval this tenant may waive, and whether it is asked for."""
+    """Lists the tools that this tenant can exempt from approval, and whether each is exempt."""
     async with services.db.transaction(who.tenant_id) as tx:
         return await _waivable(tx)
 
 
 @rules_router.put("/tools")
 async def waive(services: Open, who: Reader, body: WaiverBody) -> dict[str, object]:
-    """Let such a tool run without a person from the next turn on, or have a person asked again."""
+    """Exempts a tool from approval from the next turn on, or removes the exemption."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
         await waivers.set_waiver(tx, body.tool, waived=not body.approval, user_id=who.user_id)

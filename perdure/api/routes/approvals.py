@@ -63,14 +63,16 @@ async def list_approvals(
     turn: str | None = None,
     role: Annotated[str | None, Query(max_length=40)] = None,
     risk: Literal["low", "medium", "high"] | None = None,
-    assignee: Annotated[str | None, Query(max_length=63, description="a user's name")] = None,
+    assignee: Annotated[str | None, Query(max_length=63, description="A user name")] = None,
     mine: bool = False,
-    expiring: Annotated[int | None, Query(ge=1, le=10_000_000, description="within this many seconds")] = None,
-    brief: Annotated[bool, Query(description="without the arguments and all else that may be long")] = False,
+    expiring: Annotated[
+        int | None, Query(ge=1, le=10_000_000, description="Expires within this number of seconds")
+    ] = None,
+    brief: Annotated[bool, Query(description="Omits the arguments and other long fields")] = False,
     limit: Limit = 50,
     cursor: str | None = None,
 ) -> dict[str, object]:
-    """Approvals, newest first. A requester sees the own ones; `mine` narrows to what you may decide."""
+    """Lists approvals, newest first. Requesters see only their own; `mine` returns those that you can decide on."""
     filters = Filters(
         status=status.value if status else None,
         agent=agent,
@@ -92,7 +94,8 @@ async def list_approvals(
 
 @approvals_router.get("/ageing")
 async def ageing(services: Open, who: Reader) -> dict[str, object]:
-    """How long requests have waited, by role, assignee and agent, and who is next to get them."""
+    """Returns how long pending requests have waited, by role, assignee and agent, and who receives each of them
+    next."""
     async with services.db.transaction(who.tenant_id) as tx:
         return {"items": await ageing_now(tx, who.scope), "next": None}
 
@@ -101,14 +104,15 @@ async def ageing(services: Open, who: Reader) -> dict[str, object]:
 async def counts(
     services: Open, who: Reader, expiring: Annotated[int, Query(ge=1, le=10_000_000)] = DAY_SECONDS
 ) -> dict[str, object]:
-    """How many wait, how many of them you may decide, how many expire within `expiring` seconds, and of which kinds."""
+    """Counts pending requests: all, those that you can decide on, those that expire within `expiring` seconds, and
+    those of each kind."""
     async with services.db.transaction(who.tenant_id) as tx:
         return await counted(tx, who.scope, person(who), expiring)
 
 
 @approvals_router.get("/decided")
 async def decided(services: Open, who: Reader, limit: Limit = 50, cursor: str | None = None) -> dict[str, object]:
-    """Your own decisions, newest first, each with what became of it."""
+    """Lists your own decisions, newest first, each with its result."""
     async with services.db.transaction(who.tenant_id) as tx:
         items, following = await own_decisions(tx, who.user_id, min(limit, MOST), cursor)
     return {"items": items, "next": following}
@@ -116,14 +120,15 @@ async def decided(services: Open, who: Reader, limit: Limit = 50, cursor: str | 
 
 @approvals_router.get("/stream", response_class=EventStream)
 async def stream(services: Open, who: Reader) -> Response:
-    """Says `approvals` at once, and again whenever something in the queue may have changed: then it is worth a look."""
+    """Streams an `approvals` event at once and after each change that may affect the queue; reload the list on each
+    event."""
     return event_stream(services, who, review_frames(services.changes, services.wakes, who.tenant_id))
 
 
 @approvals_router.get("/{approval_id}")
 async def get(services: Open, who: Reader, approval_id: ApprovalId) -> dict[str, object]:
-    """One approval: the exact call, its deadline, its history, what may be decided. Reviewers also get the call of the
-    same tool that was approved last before it."""
+    """Returns one approval: the exact call, its deadline, history and allowed decisions. Reviewers also get the
+    previous approved call of the same tool."""
     async with services.db.transaction(who.tenant_id) as tx:
         approval = await views.get_approval(tx, approval_id, who.scope, person(who))
         before = await last_approved(tx, approval_id) if who.sees_tenant else None
@@ -134,7 +139,8 @@ async def get(services: Open, who: Reader, approval_id: ApprovalId) -> dict[str,
 async def decide_approval(
     services: Open, who: Reader, approval_id: ApprovalId, body: DecisionBody, key: Key = None
 ) -> JSONResponse:
-    """Decide, once. The digest is the one of the call that you saw. Still `pending`: others must decide, too."""
+    """Decides on a request; each reviewer decides once. `digest` is the digest of the call that you reviewed. If the
+    status is still `pending`, other reviewers must decide, too."""
     turn: dict[str, Any] = {}
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
@@ -197,7 +203,8 @@ async def withdraw(
 async def claim(
     services: Open, who: Reader, approval_id: ApprovalId, body: ClaimBody | None = None, key: Key = None
 ) -> JSONResponse:
-    """Keep others from deciding while you look; it lapses by itself. Claim again to keep it longer."""
+    """Claims a request, so that no other reviewer can decide while you review it. A claim expires by itself; claim
+    again to extend it."""
     given = body or ClaimBody()
 
     async def act(tx: Connection) -> tuple[Review, Note | None]:
@@ -210,7 +217,7 @@ async def claim(
 async def release(
     services: Open, who: Reader, approval_id: ApprovalId, body: ReleaseBody | None = None, key: Key = None
 ) -> JSONResponse:
-    """Give a claim back before it lapses; an admin may end anybody's."""
+    """Releases a claim before it expires. An admin can release any claim."""
 
     async def act(tx: Connection) -> tuple[Review, Note | None]:
         return await assignments.release(tx, approval_id, person(who)), None
@@ -234,7 +241,7 @@ async def reassign(
 async def escalate(
     services: Open, who: Reader, approval_id: ApprovalId, body: CommentBody | None = None, key: Key = None
 ) -> JSONResponse:
-    """Hand it to the role that its policy names for that; once."""
+    """Escalates the request to the role that its policy names. A request can be escalated once."""
     given = body or CommentBody()
 
     async def act(tx: Connection) -> tuple[Review, Note | None]:
@@ -264,8 +271,8 @@ ROUTE = "decisions"
 
 @bulk_router.post("/decisions")
 async def decide_many(services: Open, who: Reader, body: ManyBody, key: Key = None) -> JSONResponse:
-    """Approve or reject up to 100. Only calls of low risk and of one tool are approved together; anything can be
-    rejected, with a reason."""
+    """Approves or rejects up to 100 requests. Only low-risk calls of one tool can be approved together. Any request can
+    be rejected, with a reason."""
     digest = digest_of(body.model_dump(mode="json"))
     if key is not None:
         async with services.db.transaction(who.tenant_id) as tx:
@@ -349,10 +356,10 @@ previews_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
 
 @previews_router.post("/{approval_id}/preview")
 async def preview(services: Open, who: Reader, approval_id: ApprovalId) -> dict[str, object]:
-    """Have the tool look, read-only, at what the call would change; the approval with what it found, or with why it
-    found nothing. It changes nothing else, so it takes no Idempotency-Key; asked again, it looks again."""
+    """Runs the tool's preview, which only reads, and returns the approval with the predicted changes or the reason for
+    failure. Ignores Idempotency-Key: each request runs the preview again."""
     if not who.sees_tenant:
-        raise CallerError("role_required", "this needs the role reviewer or admin", status=403)
+        raise CallerError("role_required", "This action requires the role reviewer or admin", status=403)
     async with services.db.transaction(who.tenant_id) as tx:
         address = await views.place_of(tx, approval_id)
     ask = PreviewAsk(address=address, approval_id=approval_id, routing=services.routing)
@@ -375,8 +382,9 @@ def _id(delegation_id: Annotated[str, Path()]) -> str:
 
 @delegations_router.post("", status_code=201)
 async def add(services: Open, who: Reader, body: DelegationBody, key: Key = None) -> JSONResponse:
-    """Let somebody decide in your place until then, 90 days at most. Not on what you or they have asked for, and only
-    where they have the asked role too: it lends the place of somebody who is named or assigned, and no role."""
+    """Delegates your decisions to another user until a given time, at most 90 days ahead. The delegate cannot decide on
+    requests that either of you made, and must have the required role, too. A delegation passes on your place as a named
+    reviewer or assignee, never a role."""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         return (
@@ -392,7 +400,7 @@ async def add(services: Open, who: Reader, body: DelegationBody, key: Key = None
 async def list_delegations(
     services: Open,
     who: Reader,
-    everybodys: Annotated[bool, Query(alias="all", description="of everybody; for an admin")] = False,
+    everybodys: Annotated[bool, Query(alias="all", description="All users' delegations; admin only")] = False,
     limit: Limit = MOST,
     cursor: str | None = None,
 ) -> dict[str, object]:
@@ -407,7 +415,7 @@ async def list_delegations(
 
 @delegations_router.delete("/{delegation_id}", status_code=204)
 async def remove(services: Open, who: Reader, delegation_id: Annotated[str, Depends(_id)]) -> Response:
-    """End one of yours at once, as an admin anybody's. What was decided by it stands."""
+    """Ends one of your delegations at once; an admin can end any. Decisions that were made under it remain valid."""
     async with services.db.transaction(who.tenant_id) as tx:
         await assignments.remove_delegation(tx, who.user_id, delegation_id, anybodys=ADMIN in who.roles)
     return Response(status_code=204)

@@ -32,13 +32,13 @@ class HeadsBody(Body):
 
 @router.get("/audit/verify")
 async def verify(services: Open, who: Reader) -> dict[str, object]:
-    """Whether every row of the audit is as it was written, and none is gone, by the exported heads."""
+    """Verifies the audit chain against the exported heads: every row is unchanged and none is missing."""
     return await _verified(services, who, ())
 
 
 @router.post("/audit/verify")
 async def verify_against(services: Open, who: Reader, body: HeadsBody) -> dict[str, object]:
-    """The same against heads that you kept as well. It changes nothing."""
+    """Verifies the audit chain against heads that you send as well. Changes nothing."""
     return await _verified(services, who, body.heads)
 
 
@@ -50,7 +50,8 @@ async def export(
     turn: str | None = None,
     limit: Annotated[int | None, Query(ge=1, le=2**53)] = None,
 ) -> StreamingResponse:
-    """Every row in the order of the chain, one JSON object a line; `after` a place in it, of one `turn`."""
+    """Exports the audit rows in chain order, one JSON object per line. `after` is a position in the chain; `turn`
+    selects one turn."""
     who.need("admin")
     turn_id = as_uuid(turn, "turn") if turn else None
     if turn_id:
@@ -64,7 +65,7 @@ async def export(
 async def of_approval(
     services: Open, who: Reader, approval_id: ApprovalId, limit: Limit = MOST, cursor: str | None = None
 ) -> dict[str, object]:
-    """What is on record of one approval: who asked, what was planned, who decided, what ran; oldest first."""
+    """Lists the audit rows of one approval, oldest first: the request, the plan, the decisions and the execution."""
     async with services.db.transaction(who.tenant_id) as tx:
         items, following = await audit.rows_of_approval(tx, approval_id, who.scope, min(limit, MOST), cursor)
     return {"items": items, "next": following}
@@ -72,7 +73,9 @@ async def of_approval(
 
 async def _verified(services: Services, who: Principal, kept: tuple[ExportedHead, ...]) -> dict[str, object]:
     if not who.sees_tenant:
-        raise CallerError("role_required", "this needs the role reviewer or admin", {"role": "reviewer"}, status=403)
+        raise CallerError(
+            "role_required", "This action requires the role reviewer or admin", {"role": "reviewer"}, status=403
+        )
     own = await asyncio.to_thread(audit.exported_heads, services.audit_heads, who.tenant_id)
     report = await audit.verify_chain(services.db, who.tenant_id, services.keyring, [*own, *kept])
     return {"ok": report.ok, **asdict(report)}

@@ -12,7 +12,8 @@ router = APIRouter(prefix="/v1/budgets", tags=["budgets"])
 
 @router.get("")
 async def show(services: Open, who: Reader) -> dict[str, object]:
-    """Today's budgets: limits, what is used and how much of it is only assumed, what calls under way have reserved."""
+    """Returns today's budgets: the limits, the usage, how much of the usage is an estimate, and what running calls have
+    reserved."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
         return await _shown(tx)
@@ -20,7 +21,7 @@ async def show(services: Open, who: Reader) -> dict[str, object]:
 
 @router.put("")
 async def put(services: Open, who: Reader, body: DayLimitsBody) -> dict[str, object]:
-    """These limits for all agents of the tenant together, and no others; a field that is null limits nothing."""
+    """Sets the daily limits of all agents of the tenant together. Null removes a limit."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
         await budgets.set_day_limits(tx, body.as_limits(), who.user_id)

@@ -29,7 +29,7 @@ async def listed(
     limit: Limit = 50,
     cursor: str | None = None,
 ) -> dict[str, object]:
-    """Effects, newest first; `state=outcome_unknown` are those that a person must settle."""
+    """Lists effects, newest first. Those with `state=outcome_unknown` need a person to settle them."""
     async with services.db.transaction(who.tenant_id) as tx:
         items, following = await effects.list_effects(
             tx, who.scope, state.value if state else None, min(limit, MOST), cursor
@@ -39,14 +39,14 @@ async def listed(
 
 @router.get("/{effect_key}")
 async def get(services: Open, who: Reader, effect_key: EffectKey) -> dict[str, object]:
-    """One effect with all that is known of it: attempts, approval, what was told of it while it ran."""
+    """Returns one effect: its attempts, its approval and its reported progress."""
     async with services.db.transaction(who.tenant_id) as tx:
         return await effects.get_effect(tx, effect_key, who.scope)
 
 
 @router.post("/{effect_key}/settle")
 async def settle(services: Open, who: Reader, effect_key: EffectKey, body: SettleBody, key: Key = None) -> JSONResponse:
-    """Say what became of an effect; its turn goes on with the truth."""
+    """Records the outcome of an effect whose outcome is unknown; its turn then continues."""
     settled: list[TurnAddress] = []
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:

@@ -24,7 +24,7 @@ WebhookId = Annotated[str, Depends(_webhook)]
 
 @router.get("")
 async def listed(services: Open, who: Reader) -> dict[str, object]:
-    """Every webhook, with how many notices wait for it and what the last one met."""
+    """Lists all webhooks, with the number of pending deliveries and the last error of each."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
         return {"items": [asdict(each) for each in await webhooks.list_webhooks(tx)], "next": None}
@@ -32,7 +32,8 @@ async def listed(services: Open, who: Reader) -> dict[str, object]:
 
 @router.post("", status_code=201)
 async def add(services: Open, who: Reader, body: WebhookBody) -> JSONResponse:
-    """Tell an address of every approval from now on. Its secret is shown this once, so it takes no Idempotency-Key."""
+    """Creates a webhook, which receives all later approval events. Its secret is shown only in this response, so the
+    request ignores Idempotency-Key."""
     who.need("admin")
     allowed_target(body.url, services.webhook_hosts)
     async with services.db.transaction(who.tenant_id) as tx:
@@ -43,7 +44,7 @@ async def add(services: Open, who: Reader, body: WebhookBody) -> JSONResponse:
 
 @router.delete("/{webhook_id}")
 async def end(services: Open, who: Reader, webhook_id: WebhookId) -> dict[str, object]:
-    """Tell it nothing more; what was on its way does not go out."""
+    """Deletes a webhook; pending deliveries are dropped."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
         await webhooks.end_webhook(tx, webhook_id, who.user_id)

@@ -55,7 +55,7 @@ VersionId = Annotated[str, Depends(_version)]
 
 @documents_router.get("/stores")
 async def stores(services: Open, who: Reader) -> dict[str, object]:
-    """The stores of this tenant."""
+    """Lists the document stores of the tenant."""
     async with services.db.transaction(who.tenant_id) as tx:
         return {"items": await documents.list_stores(tx), "next": None}
 
@@ -64,7 +64,7 @@ async def stores(services: Open, who: Reader) -> dict[str, object]:
 async def archive(
     services: Open, who: Reader, slug: Annotated[str, Path(max_length=64)], body: StoreBody
 ) -> dict[str, object]:
-    """Close a store, or open it again. Needs admin."""
+    """Archives or reopens a store. Requires the role admin."""
     who.need(ADMIN)
     async with services.db.transaction(who.tenant_id) as tx:
         return await documents.set_store_archived(tx, slug, body.archived, who.user_id)
@@ -98,7 +98,7 @@ async def list_documents(
 
 @documents_router.post("/documents", status_code=201)
 async def create(services: Open, who: Reader, body: NewDocument, key: Key = None) -> JSONResponse:
-    """Write a document where there is none. In a workspace it needs admin."""
+    """Creates a document. The workspace scope requires the role admin."""
     conversation_id = as_uuid(body.conversation_id, "conversation") if body.conversation_id else None
     draft = Draft(
         body.scope, body.path, body.type, body.title, body.content, body.store, conversation_id, body.entities
@@ -114,7 +114,7 @@ async def create(services: Open, who: Reader, body: NewDocument, key: Key = None
 
 @documents_router.post("/documents/search")
 async def find(services: Open, who: Reader, body: DocumentSearchBody) -> dict[str, object]:
-    """The documents that come nearest, with an excerpt (escaped) and their score, best first."""
+    """Searches documents. Returns the best matches with an escaped excerpt and a score, best first."""
     wanted = as_uuid(body.conversation_id, "conversation") if body.conversation_id else None
     question = Question(body.query, who.user_id, wanted, body.scope)
     async with services.db.transaction(who.tenant_id) as tx:
@@ -135,7 +135,7 @@ async def find(services: Open, who: Reader, body: DocumentSearchBody) -> dict[st
 
 @documents_router.get("/documents/{document_id}")
 async def get_document(services: Open, who: Reader, document_id: DocumentId) -> dict[str, object]:
-    """A document with its text, which is null where the version was redacted."""
+    """Returns a document with its text. The text is null if the version was redacted."""
     async with services.db.transaction(who.tenant_id) as tx:
         found = await documents_reading.get_document(tx, document_id, who.user_id)
     return found.shown() | {"content": found.content}
@@ -143,7 +143,7 @@ async def get_document(services: Open, who: Reader, document_id: DocumentId) -> 
 
 @documents_router.put("/documents/{document_id}")
 async def update(services: Open, who: Reader, document_id: DocumentId, body: UpdateBody) -> dict[str, object]:
-    """Add a version with this text; 409 `memory_conflict` where the document is not the one that you read."""
+    """Adds a version with this text. Returns 409 `memory_conflict` if the document changed since you read it."""
     async with services.db.transaction(who.tenant_id) as tx:
         found = await documents_reading.get_document(tx, document_id, who.user_id, lock=True)
         made = await documents.update_document(
@@ -163,7 +163,8 @@ async def update(services: Open, who: Reader, document_id: DocumentId, body: Upd
 
 @documents_router.patch("/documents/{document_id}")
 async def patch(services: Open, who: Reader, document_id: DocumentId, body: PatchBody) -> dict[str, object]:
-    """Add a version with these replacements made; 409 `memory_conflict` as above."""
+    """Adds a version with these replacements. Returns 409 `memory_conflict` if the document changed since you read
+    it."""
     edits = [Edit(each.find, each.replace) for each in body.edits]
     async with services.db.transaction(who.tenant_id) as tx:
         found = await documents_reading.get_document(tx, document_id, who.user_id, lock=True)
@@ -176,7 +177,7 @@ async def patch(services: Open, who: Reader, document_id: DocumentId, body: Patc
 
 @documents_router.delete("/documents/{document_id}", status_code=204)
 async def delete(services: Open, who: Reader, document_id: DocumentId) -> Response:
-    """Hide a document from everybody; its versions stay. Needs admin."""
+    """Deletes a document; its versions are kept. Requires the role admin."""
     who.need(ADMIN)
     async with services.db.transaction(who.tenant_id) as tx:
         await documents.delete_document(tx, document_id, who.user_id)
@@ -185,7 +186,7 @@ async def delete(services: Open, who: Reader, document_id: DocumentId) -> Respon
 
 @documents_router.get("/documents/{document_id}/versions")
 async def versions(services: Open, who: Reader, document_id: DocumentId, limit: Limit = 50) -> dict[str, object]:
-    """The versions of a document without their texts, newest first."""
+    """Lists the versions of a document without their texts, newest first."""
     async with services.db.transaction(who.tenant_id) as tx:
         found = await documents_reading.get_document(tx, document_id, who.user_id)
         return {"items": await documents_reading.document_history(tx, found, min(limit, MOST_LISTED)), "next": None}
@@ -193,7 +194,7 @@ async def versions(services: Open, who: Reader, document_id: DocumentId, limit: 
 
 @documents_router.get("/documents/{document_id}/versions/{version_id}")
 async def version(services: Open, who: Reader, document_id: DocumentId, version_id: VersionId) -> dict[str, object]:
-    """One version with its text."""
+    """Returns one version with its text."""
     async with services.db.transaction(who.tenant_id) as tx:
         found = await documents_reading.get_document(tx, document_id, who.user_id)
         return await documents_reading.document_version(tx, found, version_id)
@@ -203,7 +204,7 @@ async def version(services: Open, who: Reader, document_id: DocumentId, version_
 async def redact(
     services: Open, who: Reader, document_id: DocumentId, version_id: VersionId, body: RedactionBody, key: Key = None
 ) -> JSONResponse:
-    """Blank the text of one version for good. Needs admin, and a reason."""
+    """Permanently removes the text of one version. Requires the role admin and a reason."""
     who.need(ADMIN)
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
@@ -251,7 +252,7 @@ PromotionId = Annotated[str, Depends(_promotion)]
 
 @promotions_router.post("", status_code=201)
 async def propose(services: Open, who: Reader, body: ProposalBody, key: Key = None) -> JSONResponse:
-    """Propose a document that you can read; nothing shared changes before an administrator has approved it."""
+    """Proposes a document for shared memory. Nothing changes until an administrator approves it."""
     document_id = as_uuid(body.document_id, "document")
     target = Target(body.store, body.path, body.risk)
 
@@ -269,7 +270,7 @@ async def propose(services: Open, who: Reader, body: ProposalBody, key: Key = No
 async def list_promotions(
     services: Open, who: Reader, status: PromotionState | None = None, limit: Limit = 50, cursor: str | None = None
 ) -> dict[str, object]:
-    """Promotions without their texts, proposed last first: yours, and for an administrator everybody's."""
+    """Lists promotions without their texts, newest first: yours, or all of them for an administrator."""
     async with services.db.transaction(who.tenant_id) as tx:
         found, following = await documents_promotions.listed(tx, _seen_by(who), status, min(limit, MOST_LISTED), cursor)
     return {"items": found, "next": following}
@@ -277,7 +278,7 @@ async def list_promotions(
 
 @promotions_router.get("/{promotion_id}")
 async def get_promotion(services: Open, who: Reader, promotion_id: PromotionId) -> dict[str, object]:
-    """One promotion with the text that was proposed."""
+    """Returns one promotion with the proposed text."""
     async with services.db.transaction(who.tenant_id) as tx:
         return await documents_promotions.get(tx, promotion_id, _seen_by(who))
 
@@ -286,7 +287,8 @@ async def get_promotion(services: Open, who: Reader, promotion_id: PromotionId) 
 async def decide(
     services: Open, who: Reader, promotion_id: PromotionId, body: PromotionDecisionBody, key: Key = None
 ) -> JSONResponse:
-    """Approve or reject, once; the digest is that of the text which you read. Needs admin, and not the proposer."""
+    """Approves or rejects a promotion once; `digest` is that of the text that you read. Requires the role admin; the
+    proposer cannot decide."""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         await documents_promotions.get(tx, promotion_id, _seen_by(who))

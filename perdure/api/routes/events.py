@@ -35,18 +35,23 @@ class EventStream(StreamingResponse):
 _UNBUFFERED = {"X-Accel-Buffering": "no"}
 """Proxies must not buffer events."""
 _OVER: dict[int | str, dict[str, Any]] = {
-    204: {"description": "the reader has seen the turn's last event: there is nothing more"}
+    204: {"description": "The client has received the turn's last event; nothing follows"}
 }
 
-LastEventId = Annotated[str | None, Header(max_length=255, description="where to go on; wins over `after`")]
-After = Annotated[str | None, Query(max_length=255, description="an event's id, or the number of a durable one")]
+LastEventId = Annotated[
+    str | None, Header(max_length=255, description="The last event id that you received; takes precedence over `after`")
+]
+After = Annotated[
+    str | None, Query(max_length=255, description="An event id, or the sequence number of a stored event")
+]
 
 
 @router.get("/turns/{turn_id}/events", response_class=EventStream, responses=_OVER)
 async def of_turn(
     services: Open, who: Reader, turn_id: TurnId, last_event_id: LastEventId = None, after: After = None
 ) -> Response:
-    """A turn's events and tokens. It stays open through a pause and ends after `done` with `workflow_complete`."""
+    """Streams the events and tokens of a turn. The stream stays open while the turn is paused. After `done` it sends
+    `workflow_complete` and closes."""
     cursor = _cursor(last_event_id, after)
     async with services.db.transaction(who.tenant_id) as tx:
         turn = await views.get_turn(tx, turn_id, who.scope)
@@ -61,7 +66,7 @@ async def of_turn(
 async def of_conversation(
     services: Open, who: Reader, conversation_id: ConversationId, last_event_id: LastEventId = None, after: After = None
 ) -> Response:
-    """A conversation's events and tokens, turn after turn; it stays open."""
+    """Streams the events and tokens of a conversation, turn after turn; the stream stays open."""
     cursor = _cursor(last_event_id, after)
     async with services.db.transaction(who.tenant_id) as tx:
         await conversations.get_conversation(tx, conversation_id, who.scope)
@@ -74,7 +79,7 @@ def _cursor(last_event_id: str | None, after: str | None) -> Cursor:
     text = last_event_id or after
     cursor = parse_cursor(text) if text else Cursor()
     if cursor is None:
-        raise CallerError("cursor_invalid", "resume with the id of an event of this stream")
+        raise CallerError("cursor_invalid", "The cursor is invalid; use the id of an event of this stream")
     return cursor
 
 

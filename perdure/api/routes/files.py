@@ -70,7 +70,7 @@ async def upload(
 async def list_files(
     services: Open, who: Reader, conversation_id: ConversationId, limit: Limit = 50, cursor: str | None = None
 ) -> dict[str, object]:
-    """The files of a conversation, newest first."""
+    """Lists the files of a conversation, newest first."""
     async with services.db.transaction(who.tenant_id) as tx:
         await conversations.get_conversation(tx, conversation_id, who.user_id)
         items, following = await files.of_conversation(tx, conversation_id, min(limit, FILES_PAGE_LIMIT), cursor)
@@ -79,7 +79,7 @@ async def list_files(
 
 @router.get("/files/{file_id}", response_class=Response)
 async def download_file(services: Open, who: Reader, file_id: FileId) -> Response:
-    """A file's bytes. Pictures are shown in place, everything else is downloaded."""
+    """Returns the bytes of a file. Images are displayed inline; other types are downloads."""
     async with services.db.transaction(who.tenant_id) as tx:
         file = await files.find(tx, file_id, who.scope)
         first = await files.part(tx, file.id, 0, _PART_BYTES)
@@ -94,7 +94,7 @@ async def download_file(services: Open, who: Reader, file_id: FileId) -> Respons
 
 @router.delete("/files/{file_id}", status_code=204)
 async def delete(services: Open, who: Reader, file_id: FileId) -> Response:
-    """Delete an upload of yours for good. What a turn made stays on record: 409 `file_of_turn`."""
+    """Permanently deletes one of your uploads. Files that a turn made cannot be deleted (409 `file_of_turn`)."""
     async with services.db.transaction(who.tenant_id) as tx:
         await files.delete(tx, file_id, who.user_id)
     return Response(status_code=204)
@@ -102,8 +102,8 @@ async def delete(services: Open, who: Reader, file_id: FileId) -> Response:
 
 @router.get("/usage")
 async def usage(services: Open, who: Reader, conversation: str | None = None) -> dict[str, object]:
-    """What you keep and what you may keep, in bytes; with `conversation` that of one of yours too, and for an
-    administrator that of the tenant."""
+    """Returns your storage usage and quota in bytes. `conversation` adds those of a conversation; an administrator also
+    gets those of the tenant."""
     limits, place = services.caps.quotas, as_uuid(conversation, "conversation") if conversation else None
     async with services.db.transaction(who.tenant_id) as tx:
         if place is not None:

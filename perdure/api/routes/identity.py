@@ -59,8 +59,8 @@ _UNCACHED = {"Cache-Control": "no-store"}
 
 @auth_router.post("/register", status_code=201)
 async def register(services: Open, request: Request, body: RegisterBody) -> JSONResponse:
-    """Register with a name and a password, and sign in. The first person of a tenant sends the setup code, or the local
-    administrator's token, and becomes the administrator; later people send their invitation."""
+    """Registers a user with a name and a password, and signs in. The first user of a tenant sends the setup code or the
+    local administrator's token and becomes the administrator. Later users send an invitation."""
     signed_in = await sign_in.by_registration(services, body, request.headers.get("authorization", ""))
     async with services.db.transaction(signed_in.tenant_id) as tx:
         user = await users.get_user(tx, signed_in.session.user_id)
@@ -69,7 +69,7 @@ async def register(services: Open, request: Request, body: RegisterBody) -> JSON
 
 @auth_router.post("/login")
 async def login(services: Open, request: Request, body: LoginBody) -> JSONResponse:
-    """Sign in: tokens for a program, and the session cookie for a browser."""
+    """Signs in. Returns tokens for programs and sets the session cookie for browsers."""
     if body.token:
         signed_in = await sign_in.by_token(services, body.token)
     else:
@@ -81,8 +81,8 @@ async def login(services: Open, request: Request, body: LoginBody) -> JSONRespon
 
 @auth_router.get("/ways")
 async def ways(services: Open) -> dict[str, bool]:
-    """The ways to sign in beside name and password, for a sign-in page. `setup_code`: the first person may register
-    with the setup code."""
+    """Lists the sign-in methods besides name and password. `setup_code` is true if the first user can register with the
+    setup code."""
     is_open, tenant = services.signing_in.open_registration, services.signing_in.tenant
     async with services.db.transaction(tenant) as tx:
         first = await registration.awaits_first(tx, local=services.local)
@@ -91,13 +91,13 @@ async def ways(services: Open) -> dict[str, bool]:
 
 @auth_router.post("/codes", status_code=201)
 async def code(services: Open, who: Reader, request: Request) -> JSONResponse:
-    """A code for a link, `/sign-in?code=…`, by which a browser of this machine signs in as the caller: once, within a
-    quarter of an hour. Only for the local tokens of the embedded stack, asked for on its own machine. Takes no
-    Idempotency-Key: a code is never stored to be shown again."""
+    """Returns a code for a sign-in link (`/sign-in?code=…`). A browser on this machine can use it once, within 15
+    minutes, to sign in as the caller. Only local tokens of the embedded stack can request it, and only on the same
+    machine. Ignores Idempotency-Key, because codes are not stored in readable form."""
     is_token = who.has_local_token and who.session_id is None
     if not is_token or not sign_in.may_use_codes(services, request.scope):
         raise CallerError(
-            "codes_are_local", "only the stack of one machine gives codes, to its local tokens", status=403
+            "codes_are_local", "Only local tokens of an embedded stack can create sign-in codes", status=403
         )
     async with services.db.transaction(who.tenant_id) as tx:
         made = await sign_in_codes.make_sign_in_code(tx, who.tenant_id, who.user_id)
@@ -106,7 +106,8 @@ async def code(services: Open, who: Reader, request: Request) -> JSONResponse:
 
 @auth_router.post("/refresh")
 async def refresh(services: Open, request: Request, body: RefreshBody) -> JSONResponse:
-    """A new access token and the refresh token's successor. A token that was used before ends its session."""
+    """Exchanges a refresh token for a new access token and a new refresh token. Reusing an old refresh token ends the
+    session."""
     tenant = refresh_tokens.tenant_of_refresh_token(body.refresh_token)
     if tenant is None:
         raise _refused(Refresh.OVER)
@@ -121,9 +122,11 @@ async def refresh(services: Open, request: Request, body: RefreshBody) -> JSONRe
 
 @auth_router.post("/logout")
 async def logout(services: Open, who: Reader, request: Request) -> JSONResponse:
-    """End this session: its access tokens, refresh tokens and cookie are good for nothing from now on."""
+    """Signs out: ends the session and invalidates its access tokens, refresh tokens and cookie."""
     if who.session_id is None:
-        raise CallerError("no_session", "this token is no session; an administrator can take it away", status=409)
+        raise CallerError(
+            "no_session", "This token has no session to sign out of; an administrator can close the account", status=409
+        )
     async with services.db.transaction(who.tenant_id) as tx:
         await sessions.end_session(tx, who.session_id, who.user_id, "signed out")
     answer = JSONResponse({"signed_out": True})
@@ -133,7 +136,7 @@ async def logout(services: Open, who: Reader, request: Request) -> JSONResponse:
 
 @auth_router.get("/me")
 async def me(services: Open, who: Reader) -> dict[str, object]:
-    """Who asks. `form_token` is for the forms of this session's pages."""
+    """Returns the signed-in user. `form_token` is the CSRF token for the forms of this session."""
     async with services.db.transaction(who.tenant_id) as tx:
         display_name = (await users.get_user(tx, who.user_id)).display_name
     return {
@@ -148,7 +151,7 @@ async def me(services: Open, who: Reader) -> dict[str, object]:
 
 @auth_router.patch("/me")
 async def change_me(services: Open, who: Reader, body: ProfileBody) -> dict[str, object]:
-    """Be called something else. Nobody changes the own roles."""
+    """Changes your display name. You cannot change your own roles."""
     async with services.db.transaction(who.tenant_id) as tx:
         await users.set_display_name(tx, who.user_id, body.display_name, who.user_id)
     return await me(services, who)
@@ -156,7 +159,7 @@ async def change_me(services: Open, who: Reader, body: ProfileBody) -> dict[str,
 
 @auth_router.post("/password")
 async def set_password(services: Open, who: Reader, body: PasswordBody) -> dict[str, object]:
-    """Set or change the own password; every other session of this person ends."""
+    """Sets or changes your password and ends all your other sessions."""
     async with services.db.transaction(who.tenant_id) as tx:
         kept = await passwords.password_of_user(tx, who.user_id)
         display_name = (await users.get_user(tx, who.user_id)).display_name
@@ -169,9 +172,7 @@ async def set_password(services: Open, who: Reader, body: PasswordBody) -> dict[
     hashed = await services.passwords.hashed(body.password)
     async with services.db.transaction(who.tenant_id) as tx:
         await passwords.set_password(tx, who.user_id, hashed, who.credential)
-        ended = await sessions.end_all_sessions(
-            tx, who.user_id, who.user_id, "the password was changed", but=who.session_id
-        )
+        ended = await sessions.end_all_sessions(tx, who.user_id, who.user_id, "password changed", but=who.session_id)
     return {"sessions_ended": ended}
 
 
@@ -188,10 +189,12 @@ def _refused(outcome: Refresh) -> CallerError:
     if outcome is Refresh.BETRAYED:
         return CallerError(
             "refresh_token_reused",
-            "this refresh token was used before; its session has ended, sign in again",
+            "This refresh token was already used, so its session has ended; sign in again",
             status=401,
         )
-    return CallerError("refresh_token_invalid", "this refresh token is not good here, or no longer", status=401)
+    return CallerError(
+        "refresh_token_invalid", "This refresh token is invalid or has expired; sign in again", status=401
+    )
 
 
 # --- Sign-in at an identity provider: the two steps of the browser.
@@ -210,12 +213,13 @@ _SEE_OTHER = 303
 async def start(
     services: Open, request: Request, who: Visitor, next: Annotated[str, Query(max_length=500)] = "", link: bool = False
 ) -> RedirectResponse:
-    """Go to the provider. `link`: whoever is signed in gets this way in beside the others, where a page of ours, or the
-    person, asks for it: another site could have signed its own user in at the provider before."""
+    """Redirects to the identity provider. With `link`, adds the provider as a sign-in method for the signed-in user.
+    Only a page of this server, or the user directly, can request a link, so that another site cannot link its own
+    account."""
     provider = _provider(services)
     try:
         if link and is_foreign(request.url.netloc, "", request.headers.get("sec-fetch-site", "")):
-            raise CallerError("foreign_origin", "a page of another site asked for this", status=403)
+            raise CallerError("foreign_origin", "The request came from a page of another site", status=403)
         begun = await provider.begin(_redirect_uri(services, request))
     except PerdureError as error:
         return _back(error)
@@ -249,20 +253,20 @@ async def callback(
     code: Annotated[str, Query(max_length=4_000)] = "",
     state: Annotated[str, Query(max_length=500)] = "",
 ) -> RedirectResponse:
-    """Back from the provider, with a code or with its refusal."""
+    """Receives the provider's redirect, with a code or an error."""
     provider = _provider(services)
     secure = is_secure(services, request.scope)
     sealed = credentials.read_cookie(request.headers.get("cookie", ""), COOKIE, secure=secure)
     try:
         kept = _opened(services, sealed, state)
         if not code:
-            raise CallerError("oidc_refused", "the provider did not let you in", status=401)
+            raise CallerError("oidc_refused", "The identity provider denied the sign-in", status=401)
         claims = await provider.claims(
             code, str(kept["nonce"]), str(kept["verifier"]), _redirect_uri(services, request)
         )
         link = kept["link"]
         if link is not None and (who is None or who.user_id != link):
-            raise CallerError("session_over", "sign in again before you link", status=401)
+            raise CallerError("session_over", "Sign in again before you link an account", status=401)
         tenant, config = services.signing_in.tenant, provider.config
         async with services.db.transaction(tenant) as tx:
             linked_by = OWN if link is None or who is None else who.credential
@@ -281,7 +285,7 @@ async def callback(
 
 def _provider(services: Services) -> Provider:
     if services.oidc is None:
-        raise CallerError("oidc_not_set_up", "no provider is set up; see PERDURE_OIDC_ISSUER", status=404)
+        raise CallerError("oidc_not_set_up", "No identity provider is configured; set PERDURE_OIDC_ISSUER", status=404)
     return services.oidc
 
 
@@ -310,7 +314,9 @@ def _opened(services: Services, sealed: str, state: str) -> dict[str, object]:
         fits = hmac.compare_digest(str(kept.get("state", "")).encode(), state.encode())
         if fits and state and float(str(kept.get("until", 0))) > time.time():
             return kept
-    raise CallerError("oidc_refused", "this sign-in was not begun here, or too long ago", status=401)
+    raise CallerError(
+        "oidc_refused", "The sign-in was started in another browser, or has expired; start again", status=401
+    )
 
 
 # --- Sign-in and sign-out forms, which work with and without scripts.
@@ -332,8 +338,8 @@ async def enter(
     setup_code: Short = "",
     next: Short = "",
 ) -> RedirectResponse:
-    """Sign in by name and password, by a token or by a link's code, or register with an invitation or the setup code
-    and a first password; go on to `next`, or back to the form if that failed."""
+    """Signs in with a name and a password, a token, or a link's code, or registers with an invitation or the setup
+    code. Then redirects to `next`, or back to the form on failure."""
     to = local_path(next, HOME)
     try:
         if code:
@@ -361,12 +367,19 @@ def _registration(name: str, password: str, invitation: str, setup_code: str) ->
     try:
         return RegisterBody(name=name, password=password, invitation=invitation, setup_code=setup_code)
     except ValidationError:
-        raise CallerError("registration_invalid", "The name or the password is invalid", status=422) from None
+        raise CallerError(
+            "registration_invalid",
+            (
+                "The name or the password is invalid; names have lower-case letters, digits, dots and dashes, and "
+                "passwords 8 to 200 characters"
+            ),
+            status=422,
+        ) from None
 
 
 @sign_in_router.post("/sign-out")
 async def leave(services: Open, request: Request, who: Visitor) -> RedirectResponse:
-    """Sign out."""
+    """Signs out."""
     if who is not None and who.session_id is not None:
         async with services.db.transaction(who.tenant_id) as tx:
             await sessions.end_session(tx, who.session_id, who.user_id, "signed out")
@@ -383,7 +396,7 @@ Name = Annotated[str, Path(max_length=100)]
 
 @team_router.get("")
 async def list_members(services: Open, who: Reader) -> dict[str, object]:
-    """Everybody, those with a closed account too."""
+    """Lists all team members, including closed accounts."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
         return {"items": [asdict(member) for member in await team.list_members(tx)], "next": None}
@@ -391,8 +404,9 @@ async def list_members(services: Open, who: Reader) -> dict[str, object]:
 
 @team_router.post("/invitations", status_code=201)
 async def invite(services: Open, who: Reader, body: InviteBody) -> JSONResponse:
-    """Somebody new, with these roles. Whoever has the invitation sets the password, once, within a week; it is shown
-    this once, and takes no Idempotency-Key, since it is never stored to be shown again."""
+    """Invites a new user with these roles. The user sets a password with the invitation, once, within 7 days. The
+    invitation is shown only in this response. Ignores Idempotency-Key, because invitations are not stored in readable
+    form."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
         await users.add_user(tx, body.name, body.display_name, body.roles, who.user_id)
@@ -401,7 +415,7 @@ async def invite(services: Open, who: Reader, body: InviteBody) -> JSONResponse:
 
 @team_router.post("/{name}/invitation", status_code=201)
 async def invite_again(services: Open, who: Reader, name: Name) -> JSONResponse:
-    """A new invitation for somebody who is there: to a first password, or to another one where it was forgotten."""
+    """Creates a new invitation for an existing user, to set a first password or replace a forgotten one."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
         return await _invited(tx, name, who)
@@ -409,7 +423,7 @@ async def invite_again(services: Open, who: Reader, name: Name) -> JSONResponse:
 
 @team_router.patch("/{name}")
 async def change(services: Open, who: Reader, name: Name, body: MemberBody) -> dict[str, object]:
-    """Other roles, another displayed name, the account closed or open again. Holds from the next request on."""
+    """Changes a user's roles or display name, or closes or reopens the account. Takes effect with the next request."""
     who.need("admin")
     given = body.model_dump(exclude_none=True)
     async with services.db.transaction(who.tenant_id) as tx:
@@ -418,7 +432,7 @@ async def change(services: Open, who: Reader, name: Name, body: MemberBody) -> d
 
 @team_router.delete("/{name}")
 async def close(services: Open, who: Reader, name: Name) -> dict[str, object]:
-    """Close the account: its sessions end, its tokens open nothing. What the person did stays."""
+    """Closes an account: its sessions end and its tokens become invalid. The user's records are kept."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
         return asdict(await team.change_member(tx, name, who.user_id, active=False))
@@ -438,7 +452,7 @@ UserName = Annotated[str, Path(max_length=100)]
 
 @users_router.get("/users")
 async def list_users(services: Open, who: Reader) -> dict[str, object]:
-    """Every user."""
+    """Lists all users."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
         return {"items": [asdict(user) for user in await users.list_users(tx)], "next": None}
@@ -446,7 +460,7 @@ async def list_users(services: Open, who: Reader) -> dict[str, object]:
 
 @users_router.post("/users", status_code=201)
 async def add(services: Open, who: Reader, body: NewUser, key: Key = None) -> JSONResponse:
-    """A new user; give them a token next."""
+    """Adds a user. Create a token for the user next."""
     who.need("admin")
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
@@ -457,7 +471,7 @@ async def add(services: Open, who: Reader, body: NewUser, key: Key = None) -> JS
 
 @users_router.post("/users/{name}/roles")
 async def roles(services: Open, who: Reader, name: UserName, body: RolesBody, key: Key = None) -> JSONResponse:
-    """Give a user exactly these roles."""
+    """Replaces the roles of a user."""
     who.need("admin")
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
@@ -468,8 +482,8 @@ async def roles(services: Open, who: Reader, name: UserName, body: RolesBody, ke
 
 @users_router.delete("/users/{name}/data")
 async def erase(services: Open, who: Reader, name: UserName) -> dict[str, object]:
-    """Erase everything that a user said, for ever; the audit keeps what happened. Cut off, it goes on when asked
-    again."""
+    """Permanently erases everything that a user wrote; the audit trail keeps what happened. If interrupted, repeat the
+    request to continue."""
     who.need("admin")
     histories = partial(forget_histories, services.doorbell.client)
     return await erasure.erase(services.db, who.tenant_id, name, who.user_id, services.live, histories)
@@ -477,7 +491,8 @@ async def erase(services: Open, who: Reader, name: UserName) -> dict[str, object
 
 @users_router.post("/users/{name}/tokens", status_code=201)
 async def token(services: Open, who: Reader, name: UserName, body: TokenBody) -> JSONResponse:
-    """A new token of a user, shown this once. Takes no Idempotency-Key: a token is never stored to be shown again."""
+    """Creates a token for a user. It is shown only in this response. Ignores Idempotency-Key, because tokens are not
+    stored in readable form."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
         minted = await users.mint_token(tx, name, body.label, who.user_id, who.credential)

@@ -49,12 +49,12 @@ class SearchBody(Body):
 
     agent: str = Field(min_length=1, max_length=64)
     query: Text
-    limit: int = Field(default=3, ge=1, strict=True, description=f"clamped to {MOST_HITS}")
+    limit: int = Field(default=3, ge=1, strict=True, description=f"Values above {MOST_HITS} are reduced to {MOST_HITS}")
 
 
 @memory_router.get("/working/{conversation_id}")
 async def read(services: Open, who: Reader, conversation_id: ConversationId) -> dict[str, object]:
-    """The live fields of your conversation, each of which lives on from now."""
+    """Returns the fields of your conversation's working memory and renews their expiry."""
     async with services.db.transaction(who.tenant_id) as tx:
         await conversations.get_conversation(tx, conversation_id, who.user_id)
         return {"conversation_id": conversation_id, "fields": await working_memory.read(tx, conversation_id)}
@@ -62,7 +62,7 @@ async def read(services: Open, who: Reader, conversation_id: ConversationId) -> 
 
 @memory_router.put("/working/{conversation_id}")
 async def write(services: Open, who: Reader, conversation_id: ConversationId, body: FieldsBody) -> dict[str, object]:
-    """Merge fields over what is there; all of them together hold 64 KB at most, or it is 413."""
+    """Merges fields into working memory. Returns 413 if all fields together exceed 64 KB."""
     async with services.db.transaction(who.tenant_id) as tx:
         await conversations.get_conversation(tx, conversation_id, who.user_id)
         await working_memory.hold(tx, conversation_id)
@@ -76,9 +76,11 @@ async def clear(
     services: Open,
     who: Reader,
     conversation_id: ConversationId,
-    field: Annotated[list[str] | None, Query(description="repeat it for several; none of it: every field")] = None,
+    field: Annotated[
+        list[str] | None, Query(description="A field to delete; repeat it for several. Omit it to delete all fields.")
+    ] = None,
 ) -> Response:
-    """Forget these fields, or all of them."""
+    """Deletes these fields, or all of them."""
     async with services.db.transaction(who.tenant_id) as tx:
         await conversations.get_conversation(tx, conversation_id, who.user_id)
         await working_memory.hold(tx, conversation_id)
@@ -88,7 +90,8 @@ async def clear(
 
 @memory_router.post("/episodic", status_code=201)
 async def keep(services: Open, who: Reader, body: EpisodeBody, key: Key = None) -> JSONResponse:
-    """Keep a summary of your conversation; completed turns of agents with episodic memory keep theirs by themselves."""
+    """Stores a summary of your conversation as an episode. Agents with episodic memory do this after each completed
+    turn."""
     conversation_id = as_uuid(body.conversation_id, "conversation")
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
@@ -102,7 +105,7 @@ async def keep(services: Open, who: Reader, body: EpisodeBody, key: Key = None) 
 
 @memory_router.post("/episodic/search")
 async def search(services: Open, who: Reader, body: SearchBody) -> dict[str, object]:
-    """Your episodes with an agent that come nearest to a text; `by` says whether by cosine or by full text."""
+    """Searches your episodes with an agent. `by` names the method: embeddings (cosine) or full text."""
     made = await query_vector(services.embedder, body.query)
     vector = Vector(*made) if made is not None else None
     async with services.db.transaction(who.tenant_id) as tx:
@@ -116,10 +119,10 @@ async def list_episodes(
     services: Open,
     who: Reader,
     conversation_id: Annotated[str, Query()],
-    limit: Annotated[int, Query(ge=1, description=f"clamped to {MOST_LISTED}")] = 20,
+    limit: Annotated[int, Query(ge=1, description=f"Values above {MOST_LISTED} are reduced to {MOST_LISTED}")] = 20,
     cursor: str | None = None,
 ) -> dict[str, object]:
-    """The episodes of your conversation, oldest first."""
+    """Lists the episodes of your conversation, oldest first."""
     wanted = as_uuid(conversation_id, "conversation")
     async with services.db.transaction(who.tenant_id) as tx:
         await conversations.get_conversation(tx, wanted, who.user_id)
@@ -143,7 +146,8 @@ ENTITIES_PAGE_LIMIT = 50
 async def found(
     services: Open, who: Reader, name: Annotated[str, Query(min_length=1, max_length=200)], limit: Limit = 20
 ) -> dict[str, object]:
-    """Entities of this name or alias; where none is, those whose name contains it. Case and spacing do not count."""
+    """Lists entities by name or alias. If none matches exactly, lists entities whose name contains it. Ignores case and
+    spacing."""
     async with services.db.transaction(who.tenant_id) as tx:
         each = await facts.find_entities(tx, name, min(limit, ENTITIES_PAGE_LIMIT))
     return {"items": [asdict(entity) for entity in each], "next": None}
@@ -151,9 +155,9 @@ async def found(
 
 @entities_router.get("/{entity_id}")
 async def get(services: Open, who: Reader, entity_id: EntityId) -> dict[str, object]:
-    """One entity with its attributes."""
+    """Returns one entity with its attributes."""
     async with services.db.transaction(who.tenant_id) as tx:
         entity = await facts.get_entity(tx, entity_id)
     if entity is None:
-        raise CallerError("entity_not_found", "there is no such entity", status=404)
+        raise CallerError("entity_not_found", "Entity not found", status=404)
     return asdict(entity)

@@ -27,16 +27,17 @@ UNAVAILABLE = "unavailable"
 
 @status_router.get("/status")
 async def status(services: Open, who: ReaderOrOperator) -> dict[str, object]:
-    """How the deployment is. A part that does not answer or cannot write is reported within seconds.
+    """Reports the state of the deployment. A part that is down or read-only appears within seconds.
 
-    A reviewer or administrator of a tenant gets what concerns the own tenant: whether all is well, which parts are
-    unavailable (its people notice that anyway), its open turns and its oldest approval. How many workers serve which
-    queue, what waits there, which MCP servers there are, how a part fails and where Temporal's pages are is of all
-    tenants together: it is the operator's. `is_operator` tells the two answers apart. An operator's token belongs to no
-    tenant, so `turns` and `oldest_approval` are empty for it.
+    Reviewers and administrators of a tenant see their tenant: whether all parts work, which parts are unavailable, the
+    open turns and the oldest pending approval. Operators see what concerns all tenants: workers and backlog by queue,
+    MCP servers, the cause of each failure and the Temporal Web UI. `is_operator` distinguishes the two answers. An
+    operator token belongs to no tenant, so its `turns` and `oldest_approval` are empty.
     """
     if who is not None and not who.sees_tenant:
-        raise CallerError("role_required", "This needs the role reviewer or admin, or an operator's token", status=403)
+        raise CallerError(
+            "role_required", "This endpoint requires the role reviewer or admin, or an operator token", status=403
+        )
     tenant_id = who.tenant_id if who is not None else services.signing_in.tenant
     looks, queues, servers, workload = await asyncio.gather(
         services.parts.look(),
@@ -105,15 +106,15 @@ health_router = APIRouter(tags=["health"])
 
 @health_router.get("/healthz")
 async def healthz() -> dict[str, str]:
-    """The process answers."""
+    """Reports that the process is alive."""
     return {"status": "ok"}
 
 
 @health_router.get("/readyz")
 async def readyz(services: Open) -> JSONResponse:
-    """Whether requests can be served: Postgres and Temporal answer and can write, and the disk has room if it is one of
-    this machine. Valkey may be away, which costs live tokens only. Anybody may ask under any host, so the answer is one
-    word; `GET /v1/status` says more to the operator."""
+    """Reports whether the API can serve requests: Postgres and Temporal accept writes, and a local disk has free space.
+    A Valkey outage affects only live tokens, so it does not count. The response is one word and needs no token or
+    allowed host. Operators get the details from `GET /v1/status`."""
     parts = await services.parts.look()
     ready = not any(parts[name].fault for name in NEEDED if name in parts)
     return JSONResponse({"ready": ready}, 200 if ready else 503)
@@ -121,7 +122,8 @@ async def readyz(services: Open) -> JSONResponse:
 
 @health_router.get("/metrics")
 async def metrics(_: Operator) -> Response:
-    """For Prometheus, by an operator's token. With PERDURE_METRICS_PORT they are also served on a port of their own."""
+    """Returns Prometheus metrics; requires an operator token. With PERDURE_METRICS_PORT they are also served on their
+    own port."""
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
 

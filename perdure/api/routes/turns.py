@@ -126,7 +126,7 @@ async def list_turns(
     limit: Limit = 50,
     cursor: str | None = None,
 ) -> dict[str, object]:
-    """Turns, newest first: your own, or for a reviewer all of the tenant's."""
+    """Lists turns, newest first: your own, or for reviewers all turns of the tenant."""
     async with services.db.transaction(who.tenant_id) as tx:
         items, following = await views.list_turns(
             tx,
@@ -142,7 +142,7 @@ async def list_turns(
 
 @turns_router.get("/turns/{turn_id}")
 async def get_turn(services: Open, who: Reader, turn_id: TurnId) -> dict[str, object]:
-    """One turn."""
+    """Returns one turn."""
     async with services.db.transaction(who.tenant_id) as tx:
         found = await views.get_turn(tx, turn_id, who.scope)
     page = turn_page(services, who, turn_id)
@@ -151,28 +151,28 @@ async def get_turn(services: Open, who: Reader, turn_id: TurnId) -> dict[str, ob
 
 @turns_router.get("/turns/{turn_id}/calls")
 async def calls(services: Open, who: Reader, turn_id: TurnId) -> dict[str, object]:
-    """The turn's calls as they began, of the model and of tools: when, how long, how often tried, for how much."""
+    """Lists the model and tool calls of a turn in order of their start, with duration, attempts and cost."""
     async with services.db.transaction(who.tenant_id) as tx:
         return {"items": await calls_of(tx, turn_id, who.scope), "next": None}
 
 
 @turns_router.get("/turns/{turn_id}/metrics")
 async def metrics(services: Open, who: Reader, turn_id: TurnId) -> dict[str, object]:
-    """What the turn's model calls took and used, one by one."""
+    """Lists the metrics of each model call of a turn: duration and usage."""
     async with services.db.transaction(who.tenant_id) as tx:
         return await metrics_of(tx, turn_id, who.scope)
 
 
 @turns_router.get("/turns/{turn_id}/segments")
 async def segments(services: Open, who: Reader, turn_id: TurnId) -> dict[str, object]:
-    """What the turn thought, said and did, in order."""
+    """Lists what the turn produced in order: reasoning, text and calls."""
     async with services.db.transaction(who.tenant_id) as tx:
         return {"items": await story(tx, turn_id, who.scope), "next": None}
 
 
 @turns_router.post("/turns/{turn_id}/stop", status_code=202)
 async def stop(services: Open, who: Reader, turn_id: TurnId, key: Key = None) -> JSONResponse:
-    """Ask a turn to stop: nothing new is begun, what runs is cancelled. Asked again, it changes nothing."""
+    """Stops a turn: starts no new work and cancels running calls. Repeating the request changes nothing."""
     address = None
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
@@ -222,7 +222,7 @@ CONVERSATIONS_PAGE_LIMIT = 50
 
 @conversations_router.post("", status_code=201)
 async def create(services: Open, who: Reader, body: NewConversation, key: Key = None) -> JSONResponse:
-    """A new conversation with an agent."""
+    """Creates a conversation with an agent."""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         await agents.current_agent(tx, body.agent)
@@ -243,7 +243,7 @@ async def list_conversations(
     cursor: str | None = None,
     title: Annotated[str | None, Query(min_length=2, max_length=200)] = None,
 ) -> dict[str, object]:
-    """Your conversations, the one written to last first."""
+    """Lists your conversations, most recently used first."""
     async with services.db.transaction(who.tenant_id) as tx:
         items, following = await conversations.list_conversations(
             tx, who.user_id, title, min(limit, CONVERSATIONS_PAGE_LIMIT), cursor
@@ -253,7 +253,7 @@ async def list_conversations(
 
 @conversations_router.get("/{conversation_id}")
 async def get_conversation(services: Open, who: Reader, conversation_id: ConversationId) -> dict[str, object]:
-    """One conversation."""
+    """Returns one conversation."""
     async with services.db.transaction(who.tenant_id) as tx:
         return await conversations.get_conversation(tx, conversation_id, who.scope)
 
@@ -273,7 +273,7 @@ async def patch(
 
 @conversations_router.delete("/{conversation_id}", status_code=204)
 async def delete(services: Open, who: Reader, conversation_id: ConversationId) -> Response:
-    """Hide a conversation and delete its uploads. Its turns, their records and what they made stay."""
+    """Hides a conversation and deletes its uploads. Its turns, their records and the files that they made are kept."""
     async with services.db.transaction(who.tenant_id) as tx:
         await conversations.delete_conversation(tx, conversation_id, who.user_id)
     return Response(status_code=204)
@@ -283,9 +283,9 @@ async def delete(services: Open, who: Reader, conversation_id: ConversationId) -
 async def messages(
     services: Open, who: Reader, conversation_id: ConversationId, limit: Limit = 50, cursor: str | None = None
 ) -> dict[str, object]:
-    """The transcript in order."""
+    """Lists the messages of a conversation in order."""
     if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
-        raise CallerError("cursor_invalid", "the cursor is not one that this list gave out")
+        raise CallerError("cursor_invalid", "The cursor is invalid; use a `next` value that this list returned")
     async with services.db.transaction(who.tenant_id) as tx:
         await conversations.get_conversation(tx, conversation_id, who.scope)
         items, following = await conversations.list_messages(tx, conversation_id, min(limit, 200), int(cursor or 0))
@@ -301,8 +301,8 @@ async def conversation_view(
     limit: Limit = 20,
     cursor: str | None = None,
 ) -> dict[str, object]:
-    """Its turns as a person reads them, newest first: what was said, thought, done and made. With `turn` that one
-    alone. `seq` is for following the stream from there."""
+    """Lists the turns of a conversation for display, newest first: messages, reasoning, calls and files. `turn` selects
+    one turn. Pass `seq` to the stream to continue from there."""
     async with services.db.transaction(who.tenant_id) as tx:
         await conversations.get_conversation(tx, conversation_id, who.scope)
         seq, own = await conversation_story.last_event(tx, conversation_id, who.user_id)
@@ -322,7 +322,7 @@ answers_router = APIRouter(prefix="/v1/turns/{turn_id}/answers", tags=["turns"])
 
 @answers_router.get("/{request_id}")
 async def get_question(services: Open, who: Reader, turn_id: TurnId, request_id: QuestionId) -> dict[str, object]:
-    """What is asked, which answers fit, and until when."""
+    """Returns a question: its text, the accepted answers and its deadline."""
     async with services.db.transaction(who.tenant_id) as tx:
         return await requests.get_question(tx, turn_id, request_id, who.scope)
 
@@ -380,7 +380,7 @@ WAIT_SECONDS = 120.0
 
 @execute_router.post("/execute")
 async def execute(services: Open, who: Reader, body: ExecuteBody, key: Key = None) -> JSONResponse:
-    """Run a turn and answer with it; 202 where it still runs after two minutes."""
+    """Runs a turn and returns its final state; returns 202 if it is still running after two minutes."""
 
     begun = None
 
@@ -393,7 +393,11 @@ async def execute(services: Open, who: Reader, body: ExecuteBody, key: Key = Non
             conversation_id = as_uuid(body.conversation_id, "conversation")
             conversation = await conversations.get_conversation(tx, conversation_id, who.user_id)
             if conversation["agent"] != body.agent:
-                raise CallerError("agent_differs", "the conversation is with another agent", status=422)
+                raise CallerError(
+                    "agent_differs",
+                    "The conversation belongs to another agent; name that agent, or omit conversation_id",
+                    status=422,
+                )
         new = turns.NewTurn(
             who.tenant_id,
             str(conversation["id"]),

@@ -32,7 +32,7 @@ class Desk(BaseHTTPRequestHandler):
         if address.path == "/healthz":
             return self.answer(200, {"status": "ok"})
         if address.path != "/tickets":
-            return self.answer(404, {"error": "no such page"})
+            return self.answer(404, {"error": "page not found"})
         words = parse_qs(address.query).get("words", [""])[0]
         with connected() as connection:
             rows = connection.execute(
@@ -45,7 +45,7 @@ class Desk(BaseHTTPRequestHandler):
         try:
             title = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))["title"].strip()
         except (ValueError, KeyError, TypeError, AttributeError):
-            return self.answer(422, {"error": "send a title"})
+            return self.answer(422, {"error": "`title` is required"})
         key = self.headers.get("Idempotency-Key")
         with connected() as connection:
             connection.execute("INSERT OR IGNORE INTO tickets (title, key) VALUES (?, ?)", (title, key))
@@ -54,7 +54,7 @@ class Desk(BaseHTTPRequestHandler):
                 (key, key),
             ).fetchone()
         if row["title"] != title:
-            return self.answer(422, {"error": "this key opened another ticket"})
+            return self.answer(422, {"error": "this idempotency key belongs to another ticket"})
         return self.answer(201, {"status": "open", "number": row["number"], "title": row["title"]})
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:

@@ -38,9 +38,9 @@ def show_facts(approval: Approval, *, full: bool) -> None:
         ("checkpoint", approval.checkpoint),
         ("why", approval.reason),
         ("tool", f"{subject(approval)} ({approval.effect}, risk {approval.risk}) of agent {approval.agent}"),
-        ("what it does", approval.says or approval.description),
-        ("asked by", f"{approval.requested_by}, {moment(approval.requested_at)}"),
-        ("who had said", approval.prompt_excerpt),
+        ("description", approval.says or approval.description),
+        ("requested by", f"{approval.requested_by}, {moment(approval.requested_at)}"),
+        ("context", approval.prompt_excerpt),
         ("rule", approval.rule),
         *(deciders(approval) if waits else ()),
         *(("vote", vote_told(approval, vote)) for vote in approval.votes),
@@ -63,7 +63,9 @@ def subject(approval: Approval) -> str:
     """Returns a short name for the subject of the decision."""
     if approval.kind == "limit":
         return "the turn's limit"
-    return f"{approval.tool or 'the answer'} at {approval.checkpoint}" if approval.checkpoint else approval.tool
+    return (
+        f"{approval.tool or 'the answer'} at checkpoint {approval.checkpoint}" if approval.checkpoint else approval.tool
+    )
 
 
 def held(approval: Approval) -> bool:
@@ -79,15 +81,15 @@ def standing(approval: Approval) -> str:
 def _outdated(approval: Approval) -> str:
     if not approval.outdated:
         return ""
-    then = "reject it, and the agent can ask anew" if approval.status == "pending" else "the agent must ask anew"
-    return f"{approval.outdated}, so its call will not run; {then}"
+    then = "reject it, so that the agent can ask again" if approval.status == "pending" else "the agent must ask again"
+    return f"{approval.outdated}, so the call will not run; {then}"
 
 
 def _hold(approval: Approval) -> str:
     if not held(approval):
         return ""
     back = command("approvals", "withdraw", approval.id)
-    return f"until {until(approval.ready_at)}; to take it back: {back}"
+    return f"until {until(approval.ready_at)}; to withdraw it: {back}"
 
 
 def _history(approval: Approval) -> Iterator[str]:
@@ -149,10 +151,10 @@ def deciders(approval: Approval) -> Iterator[tuple[str, str]]:
     """Yields the lines of a card about the reviewers who can decide."""
     role = approval.reviewer_role
     named = ", ".join(approval.reviewers)
-    yield "may decide", f"{named} (with the role {role})" if named else f"whoever has the role {role}" if role else ""
+    yield "reviewers", f"{named} (with the role {role})" if named else f"users with the role {role}" if role else ""
     if approval.quorum > 1:
-        yield "votes", f"{approval.approving} of {approval.quorum} that are needed"
-    yield "on the list of", approval.assignee or ""
+        yield "votes", f"{approval.approving} of {approval.quorum} required"
+    yield "assigned to", approval.assignee or ""
     yield "claimed by", claimed(approval)
     yield from _handed_on(approval)
     yield "escalated", moment(approval.escalated_at)
@@ -168,11 +170,11 @@ def _handed_on(approval: Approval) -> Iterator[tuple[str, str]]:
         return
     gone_at = (fallback.model_extra or {}).get("fell_back_at")
     if not gone_at and (fallback.at is None or fallback.at > datetime.now(UTC)):
-        yield "then goes to", f"{fallback.reviewer}, {until(fallback.at)}" if fallback.at else fallback.reviewer
+        yield "fallback", f"{fallback.reviewer}, {until(fallback.at)}" if fallback.at else fallback.reviewer
     elif approval.assignee == fallback.reviewer:
-        yield "fell back", f"since {time_told(gone_at or fallback.at)}, with {fallback.reviewer}"
+        yield "fallback", f"since {time_told(gone_at or fallback.at)}: {fallback.reviewer}"
     elif not gone_at:
-        yield "then goes to", f"{fallback.reviewer}, due since {moment(fallback.at)}"
+        yield "fallback", f"{fallback.reviewer}, due since {moment(fallback.at)}"
 
 
 def vote_told(approval: Approval, vote: Vote) -> str:
@@ -191,10 +193,10 @@ def _why_not_counted(approval: Approval, vote: Vote) -> str:
     owner = _seat(vote)
     beside = {_seat(each) for each in approval.votes if each.counts} - set(approval.reviewers)
     if approval.reviewers and owner not in approval.reviewers and beside:
-        return f"does not count: {owner} is none of the named reviewers, and {', '.join(sorted(beside))} counts already"
+        return f"not counted: {owner} is not a named reviewer, and {', '.join(sorted(beside))} already count"
     # An escalation changes the role, so it can differ from the one that this vote was given with.
-    role = "role that it was given by" if approval.escalated_at else f"role {approval.reviewer_role}"
-    return f"does not count: {owner} has not the {role} any more"
+    role = "role that the vote was cast with" if approval.escalated_at else f"role {approval.reviewer_role}"
+    return f"not counted: {owner} no longer has the {role}"
 
 
 def _seat(vote: Vote) -> str:
@@ -204,7 +206,7 @@ def _seat(vote: Vote) -> str:
 def expiry(approval: Approval) -> str:
     """Returns the deadline and what happens then."""
     escalates = approval.on_timeout == "escalate" and approval.escalated_at is None
-    then = "then another role decides" if escalates else "then it counts as denied"
+    then = "then it is escalated" if escalates else "then it counts as denied"
     return f"{until(approval.expires_at)}, {then}"
 
 
@@ -223,17 +225,17 @@ def show_arguments(approval: Approval, *, full: bool = True) -> None:
         if not approval.tool:
             return
     before, after = _changed(approval)
-    say("exact arguments:" if before is None else "exact arguments, as a reviewer has changed them:")
+    say("exact arguments:" if before is None else "exact arguments, as changed by a reviewer:")
     _block(pretty_json(after), full)
     if before is not None:
-        say("what was changed:")
+        say("changes:")
         _block("\n".join(differences(before, after)), full)
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
     """Yields a unified diff of two sets of arguments, line by line. Empty if they are equal."""
     lines = difflib.unified_diff(
-        pretty_json(before).splitlines(), pretty_json(after).splitlines(), "as asked for", "as changed", lineterm=""
+        pretty_json(before).splitlines(), pretty_json(after).splitlines(), "as requested", "as changed", lineterm=""
     )
     yield from lines
 
@@ -244,8 +246,8 @@ def digests(approval: Approval) -> Iterator[tuple[str, str]]:
     if not decided or decided == approval.digest:
         yield "digest", _short(approval.digest)
         return
-    yield "digest in force", _short(decided)
-    yield "digest asked for", _short(approval.digest)
+    yield "current digest", _short(decided)
+    yield "requested digest", _short(approval.digest)
 
 
 def _short(digest: str) -> str:
@@ -266,7 +268,7 @@ def _block(text: str, full: bool) -> None:
     for line in shown.splitlines():
         say(f"  {line}")
     if len(shown) < len(text):
-        say("  (--full shows all of it, and so does every decision)")
+        say("  (shortened; --full and every decision show everything)")
 
 
 # --- `perdure approvals preview`: what a call would change at its target, according to its tool
@@ -275,7 +277,7 @@ ApprovalId = Annotated[str, typer.Argument(metavar="APPROVAL", help="The approva
 
 
 def preview(approval_id: ApprovalId, as_json: AsJson = False, as_name: AsName = None) -> None:
-    """Have the tool look, read-only, at what the call would change; it can be decided without."""
+    """Run the tool's preview, which only reads, and show the predicted changes. A preview is optional."""
     with connect(Role.REVIEWER, as_name) as client:
         approval = client.approvals.preview(approval_id)
     if as_json:
@@ -294,10 +296,8 @@ def show_preview(approval: Approval) -> None:
         return
     before, after = (pretty_json(found.get(name)).splitlines() for name in ("before", "after"))
     same = before == after
-    say(
-        f"what it would change, read at {time_told(found.get('at'))}:" + (" nothing that was looked at" if same else "")
-    )
-    for line in difflib.unified_diff(before, after, "as it is", "as the call would leave it", lineterm=""):
+    say(f"predicted changes, read at {time_told(found.get('at'))}:" + (" none found" if same else ""))
+    for line in difflib.unified_diff(before, after, "now", "after the call", lineterm=""):
         say(f"  {line}")
     if not found.get("is_current", True):
-        say("  (the arguments have been changed since)")
+        say("  (the arguments have changed since this preview)")

@@ -33,70 +33,71 @@ from perdure.core.text import cut
 # --- `perdure approvals claim|release|reassign|escalate|withdraw`
 
 _NOT_BEGUN = frozenset({"pending", "approved", "edited"})
-Comment = Annotated[str, typer.Option(help="For the record.")]
+Comment = Annotated[str, typer.Option(help="A comment for the record.")]
 
 
 def claim(
     approval_id: ApprovalId,
     seconds: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="For how long: 900 unless said, 3,600 at most.")
+        int | None, typer.Option(min=1, metavar="N", help="Duration in seconds: 900 by default, at most 3,600.")
     ] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Keep others from deciding while you look; again: for longer. It lapses by itself."""
+    """Claim a request while you review it, so that no other reviewer can decide; repeat to extend. A claim expires by
+    itself."""
     _hand(
         approval_id,
         as_name,
         as_json,
         lambda client: client.approvals.claim(approval_id, seconds=seconds),
-        lambda now: f"yours until {moment(now.claimed_until)}",
+        lambda now: f"claimed by you until {moment(now.claimed_until)}",
     )
 
 
 def release(approval_id: ApprovalId, as_json: AsJson = False, as_name: AsName = None) -> None:
-    """Give your claim back; an admin may break anybody's."""
-    _hand(
-        approval_id, as_name, as_json, lambda client: client.approvals.release(approval_id), lambda now: "free for all"
-    )
+    """Release your claim; an admin can release any claim."""
+    _hand(approval_id, as_name, as_json, lambda client: client.approvals.release(approval_id), lambda now: "released")
 
 
 def reassign(
     approval_id: ApprovalId,
-    to: Annotated[str, typer.Argument(metavar="USER", help="Who shall decide; must be entitled to.")],
+    to: Annotated[
+        str, typer.Argument(metavar="USER", help="The reviewer to assign; must be allowed to decide on the request.")
+    ],
     comment: Comment = "",
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Put it on somebody else's list."""
+    """Assign the request to another reviewer."""
     _hand(
         approval_id,
         as_name,
         as_json,
         lambda client: client.approvals.reassign(approval_id, to, comment=comment),
-        lambda now: f"on the list of {now.assignee or to}",
+        lambda now: f"assigned to {now.assignee or to}",
     )
 
 
 def escalate(approval_id: ApprovalId, comment: Comment = "", as_json: AsJson = False, as_name: AsName = None) -> None:
-    """Hand it to the role that the policy names for that; this can be done once."""
+    """Escalate the request to the role that its policy names; possible once."""
     _hand(
         approval_id,
         as_name,
         as_json,
         lambda client: client.approvals.escalate(approval_id, comment=comment),
-        lambda now: f"now for the role {now.reviewer_role}",
+        lambda now: f"escalated to the role {now.reviewer_role}",
     )
 
 
 def withdraw(
     approval_id: ApprovalId, comment: Comment = "", yes: Yes = False, as_json: AsJson = False, as_name: AsName = None
 ) -> None:
-    """Take back a request while it is open (who asked, or an admin), or an approval until its call has begun (who gave
-    it, whoever could give it, or an admin); the agent is told that it was withdrawn."""
+    """Withdraw a pending request (the requester or an admin), or an approval whose call has not started (its approvers,
+    other reviewers who could have approved it, or an admin). The agent is informed."""
     with connect(Role.REVIEWER, as_name) as client:
         approval = show_open(client, approval_id, as_json, _NOT_BEGUN)
-    confirm("withdraw this?", yes=yes, as_json=as_json)
+    confirm("Withdraw this request?", yes=yes, as_json=as_json)
     # A pending request is withdrawn by its requester.
     role = Role.REQUESTER if approval.status == "pending" else Role.REVIEWER
     _hand(
@@ -127,10 +128,15 @@ def _hand(
     say(f"{told(now)}: {subject(now)} ({approval_id})" + (f", claimed by {held_by}" if held_by else ""))
 
 
-approvals_app = typer.Typer(help="What waits for a reviewer.", no_args_is_help=True, rich_markup_mode=None)
-Mine = Annotated[bool, typer.Option("--mine", help="Only what you may decide.")]
-AgentId = Annotated[str | None, typer.Option(metavar="ID", help="Only of this agent.")]
+approvals_app = typer.Typer(
+    help="List pending requests and decide on them.", no_args_is_help=True, rich_markup_mode=None
+)
+Mine = Annotated[bool, typer.Option("--mine", help="Only requests that you can decide on.")]
+AgentId = Annotated[str | None, typer.Option(metavar="ID", help="Only requests of this agent.")]
 _ARGUMENTS_SHOWN = 120
+_COLUMNS = (
+    *("approval", "status", "tool", "risk", "agent", "requested by", "assignee", "votes", "expires in", "arguments"),
+)
 _STATUSES = (*ApprovalStatus, "all")
 _BUCKETS = ("1h", "1d", "3d", "older")
 
@@ -141,19 +147,21 @@ def list_approvals(
     agent: AgentId = None,
     tool: Annotated[str | None, typer.Option()] = None,
     turn: Annotated[str | None, typer.Option(metavar="ID")] = None,
-    assignee: Annotated[str | None, typer.Option(metavar="NAME", help="Only what is on this user's list.")] = None,
-    role: Annotated[str | None, typer.Option(help="Only what this role decides.")] = None,
+    assignee: Annotated[str | None, typer.Option(metavar="NAME", help="Only requests assigned to this user.")] = None,
+    role: Annotated[str | None, typer.Option(help="Only requests for this reviewer role.")] = None,
     mine: Mine = False,
-    expiring: Annotated[int | None, typer.Option(min=1, metavar="SECONDS", help="Only what expires by then.")] = None,
+    expiring: Annotated[
+        int | None, typer.Option(min=1, metavar="SECONDS", help="Only requests that expire within this time.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1)] = 50,
-    cursor: Annotated[str | None, typer.Option(help="`next` of the list before.")] = None,
-    full: Annotated[bool, typer.Option("--full", help="Arguments whole, however long.")] = False,
+    cursor: Annotated[str | None, typer.Option(help="The cursor that the previous page printed.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Show arguments in full.")] = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """What waits for a decision, newest first."""
+    """List approvals, newest first; pending ones by default."""
     if status not in _STATUSES:
-        raise fail(f"--status is one of {', '.join(_STATUSES)}", USAGE)
+        raise fail(f"--status must be one of {', '.join(_STATUSES)}", USAGE)
     wanted = None if status == "all" else status
     with connect(Role.REVIEWER, as_name) as client:
         page = client.approvals.list(
@@ -171,21 +179,20 @@ def list_approvals(
     if as_json:
         say_json(page)
         return
-    headers = ("approval", "status", "tool", "risk", "agent", "asked by", "whose", "votes", "expires in", "arguments")
-    empty = "Nothing waits." if wanted == "pending" else "No approval."
-    table(headers, [_row(each, full) for each in page.items], empty, most=None if full else 200)
+    empty = "No pending requests." if wanted == "pending" else "No approvals."
+    table(_COLUMNS, [_row(each, full) for each in page.items], empty, most=None if full else 200)
     if page.next:
-        say(f"More: --cursor {page.next}")
+        say(f"Next page: --cursor {page.next}")
 
 
 @approvals_app.command("show")
 def show(
     approval_id: ApprovalId,
-    full: Annotated[bool, typer.Option("--full", help="All of it, however long.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Show everything in full.")] = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """One approval: the exact call, who may decide and by when, what was decided, its history."""
+    """Show an approval: the exact call, its reviewers, deadline, decisions and history."""
     with connect(Role.REVIEWER, as_name) as client:
         approval = client.approvals.get(approval_id)
     if as_json:
@@ -196,20 +203,20 @@ def show(
 
 @approvals_app.command("ageing")
 def ageing(as_json: AsJson = False, as_name: AsName = None) -> None:
-    """How long what waits has waited, by role, person and agent."""
+    """Show how long requests have waited, by role, assignee and agent."""
     with connect(Role.REVIEWER, as_name) as client:
         page = client.approvals.ageing()
     if as_json:
         say_json(page)
         return
     counted = ("waiting", "to 1 h", "to 1 d", "to 3 d", "older")
-    headers = ("role", "assignee", "agent", *counted, "oldest", "next expires in", "then goes to")
-    table(headers, [_ageing_row(each) for each in page.items], "Nothing waits.")
+    headers = ("role", "assignee", "agent", *counted, "oldest", "next expires in", "fallback")
+    table(headers, [_ageing_row(each) for each in page.items], "No pending requests.")
 
 
 @approvals_app.command("watch")
 def watch(mine: Mine = False, agent: AgentId = None, as_json: AsJson = False, as_name: AsName = None) -> None:
-    """The queue, live: a table on a terminal, lines elsewhere, JSON lines with --json; Ctrl-C ends it."""
+    """Watch the queue live: a table on a terminal, else lines, or JSON lines with --json. Stop with Ctrl-C."""
     with connect(Role.REVIEWER, as_name) as client:
         try:
             watch_approvals(client, screen_for(as_json=as_json), mine=mine, agent=agent)
@@ -257,63 +264,68 @@ def _next(fallback: Fallback | None) -> str:
 
 # --- `perdure delegations`: users who decide in your place until a date
 
-delegations_app = typer.Typer(help="Who decides in your place.", no_args_is_help=True, rich_markup_mode=None)
+delegations_app = typer.Typer(
+    help="Delegate your decisions to another reviewer.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @delegations_app.command("list")
 def list_delegations(
-    everybodys: Annotated[bool, typer.Option("--all", help="Of everybody, as an admin.")] = False,
+    everybodys: Annotated[bool, typer.Option("--all", help="Delegations of all users; admin only.")] = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Those that you gave and that still hold."""
+    """List your active delegations."""
     with connect(Role.ADMIN if everybodys else Role.REVIEWER, as_name) as client:
         page = client.delegations.list(everybodys=everybodys)
     if as_json:
         say_json(page)
         return
     rows = [(each.id, each.by, each.to, moment(each.until), left(each.until)) for each in page.items]
-    nobody = "Nobody decides in anybody's place." if everybodys else "Nobody decides in your place."
-    table(("delegation", "in place of", "to", "until", "for"), rows, nobody)
+    nobody = "No active delegations." if everybodys else "You have no active delegations."
+    table(("delegation", "on behalf of", "to", "until", "for"), rows, nobody)
     if page.next:
-        say("There are more: --json has the cursor, GET /v1/delegations?all=true&cursor=… the rest.")
+        say("More delegations exist: use the cursor from --json with GET /v1/delegations?all=true&cursor=…")
 
 
 @delegations_app.command("add")
 def add(
-    to: Annotated[str, typer.Argument(metavar="USER", help="Who shall decide in your place.")],
+    to: Annotated[str, typer.Argument(metavar="USER", help="The user who can decide in your place.")],
     until: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="A date (to its end, UTC) or a time, such as 2027-01-31T12:00Z.")
+        str | None, typer.Option(metavar="WHEN", help="The last day (UTC) or an exact time, such as 2027-01-31T12:00Z.")
     ] = None,
-    days: Annotated[int | None, typer.Option(min=1, help="Or for so many days from now, 90 at most.")] = None,
+    days: Annotated[int | None, typer.Option(min=1, help="Or a number of days from now, at most 90.")] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Let somebody decide in your place until a date; you still may, and the two of you count once."""
+    """Delegate your decisions to another user until a date. You can still decide yourself; the two of you count as one
+    vote."""
     if (until is None) == (days is None):
-        raise fail("say either --until or --days", USAGE)
+        raise fail("Set either --until or --days", USAGE)
     end = datetime.now(UTC) + timedelta(days=days) if days is not None else _moment(until or "")
     with connect(Role.REVIEWER, as_name) as client:
         made = client.delegations.add(to, end)
     if as_json:
         say_json(made)
     else:
-        say(f"{made.to} may decide in your place until {moment(made.until)} ({made.id})")
+        say(f"{made.to} can decide in your place until {moment(made.until)} ({made.id})")
 
 
 @delegations_app.command("remove")
 def remove(
-    delegation_id: Annotated[str, typer.Argument(metavar="DELEGATION", help="Its id, from `delegations list`.")],
+    delegation_id: Annotated[
+        str, typer.Argument(metavar="DELEGATION", help="The delegation's id, from `delegations list`.")
+    ],
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """End one of your own at once, with --as admin anybody's."""
+    """End one of your delegations at once; with --as admin, any delegation."""
     with connect(Role.REVIEWER, as_name) as client:
         client.delegations.remove(delegation_id)
     if as_json:
         say_json({"id": delegation_id, "removed": True})
     else:
-        say("Removed.")
+        say("The delegation has ended.")
 
 
 def _moment(text: str) -> datetime:
@@ -323,5 +335,5 @@ def _moment(text: str) -> datetime:
             return datetime.combine(date.fromisoformat(text) + timedelta(days=1), time(), UTC)
         read = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
-        raise fail(f"{text!r} is no date: write 2027-01-31 or 2027-01-31T12:00Z", USAGE) from None
+        raise fail(f"{text!r} is not a date; write 2027-01-31 or 2027-01-31T12:00Z", USAGE) from None
     return read if read.tzinfo is not None else read.replace(tzinfo=UTC)

@@ -43,8 +43,9 @@ from perdure.core.json_schema import outline
 from perdure.core.text import is_blank, one_line, pretty_json
 
 ApprovalId = Annotated[str, typer.Argument(metavar="APPROVAL", help="The approval's id.")]
-Comment = Annotated[str, typer.Option(help="For the record, and for the agent.")]
-Digest = Annotated[str, typer.Option(help="Decide only on the call with this digest, seen in `show --json`.")]
+Comment = Annotated[str, typer.Option(help="A comment for the record and for the agent.")]
+Digest = Annotated[str, typer.Option(help="Decide only if the call has this digest (see `show --json`).")]
+_UNCHANGED = "The arguments are unchanged, so nothing was sent; to run the call as it is, use `approve`"
 _REFUSED_ARGUMENTS = frozenset({"args_invalid", "invalid_input"})
 
 
@@ -56,52 +57,55 @@ def approve(
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Let exactly this call run."""
+    """Approve exactly this call."""
     with undecided(approval_id, as_name, as_json) as (client, approval):
         _decide(client, approval, "approve", digest, yes=yes, as_json=as_json, comment=comment)
 
 
 def reject(
     approval_id: ApprovalId,
-    comment: Annotated[str, typer.Option(help="Why not; the agent is told.")] = "",
-    reason: Annotated[str, typer.Option(metavar="CODE", help="A reason of the policy, or one of your own.")] = "",
+    comment: Annotated[str, typer.Option(help="The reason, which is sent to the agent.")] = "",
+    reason: Annotated[str, typer.Option(metavar="CODE", help="A reason code of the policy, or your own.")] = "",
     digest: Digest = "",
     yes: Yes = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Do not let it run. A --comment or a --reason is needed; a terminal offers the policy's reasons."""
+    """Reject the request with --comment or --reason; on a terminal, the command offers the policy's reasons."""
     asks = at_terminal() and not (as_json or yes)
     if not (comment.strip() or reason.strip() or asks):
-        raise fail("a rejection needs --comment or --reason", USAGE)
+        raise fail("A rejection needs --comment or --reason", USAGE)
     with undecided(approval_id, as_name, as_json) as (client, approval):
         if not (comment.strip() or reason.strip()):
-            place, comment = chosen("Why not? A number, or your own words", approval.reject_reasons)
+            place, comment = chosen("Reason? Enter a number or your own text", approval.reject_reasons)
             reason = "" if place is None else approval.reject_reasons[place]
             if not (comment or reason):
-                raise fail("without a reason nothing was sent", OTHER)
+                raise fail("No reason was given; nothing was sent", OTHER)
         _decide(client, approval, "reject", digest, yes=yes, as_json=as_json, comment=comment, reason_code=reason)
 
 
 def edit(
     approval_id: ApprovalId,
-    args: Annotated[str | None, typer.Option(metavar="JSON", help="The new arguments, instead of an editor.")] = None,
+    args: Annotated[
+        str | None, typer.Option(metavar="JSON", help="The new arguments as JSON, instead of an editor.")
+    ] = None,
     comment: Comment = "",
     digest: Digest = "",
     yes: Yes = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Let it run with other arguments: $EDITOR opens on them, again where they do not fit; shows what you changed."""
+    """Edit the arguments in $EDITOR, review the changes, and approve the edited call. Invalid arguments reopen the
+    editor."""
     with undecided(approval_id, as_name, as_json) as (client, approval):
         try:
             if args is not None:
                 changed = parsed(args)
                 if same(changed, approval.args):
-                    raise EditFailed("nothing is changed, so nothing was sent; to let it run as it is, approve it")
+                    raise EditFailed(_UNCHANGED)
                 _send_edit(client, approval, changed, digest, yes=yes, as_json=as_json, comment=comment)
                 return
-            title = f"The arguments of {subject(approval)}, approval {approval.id}"
+            title = f"Arguments of {subject(approval)}, approval {approval.id}"
             attempts = ArgumentEdit(approval.args, approval.args_schema, title, at_terminal() and not as_json)
 
             def send(changed: dict[str, Any]) -> str | None:
@@ -115,7 +119,7 @@ def edit(
 
             settled(attempts, send, say)
         except InvalidArgumentText as unfit:
-            raise fail(f"{unfit}; nothing was sent", USAGE) from None
+            raise fail(f"Invalid arguments: {unfit}; nothing was sent", USAGE) from None
         except NoTemporaryFile as error:
             raise fail(str(error), OTHER) from None
         except EditFailed as error:
@@ -124,15 +128,15 @@ def edit(
 
 def respond(
     approval_id: ApprovalId,
-    text: Annotated[str, typer.Argument(help="What to tell the agent instead of running the call.")],
+    text: Annotated[str, typer.Argument(help="The response that the agent receives instead of the call's result.")],
     digest: Digest = "",
     yes: Yes = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Answer the agent instead of letting the call run."""
+    """Respond to the agent instead of running the call."""
     if is_blank(text):
-        raise fail("TEXT is empty: say what to tell the agent instead of running the call", USAGE)
+        raise fail("TEXT is empty; write the response that the agent receives instead of the call's result", USAGE)
     with undecided(approval_id, as_name, as_json) as (client, approval):
         _decide(client, approval, "respond", digest, yes=yes, as_json=as_json, comment=text)
 
@@ -166,15 +170,18 @@ def too_late(approval: Approval) -> str:
     """Returns why a request can no longer be decided: the decision, its reviewer and its time if there is one, and the
     current status."""
     if approval.status == "expired":
-        return f"too late: it expired undecided at {moment(approval.expires_at)}"
+        return f"The request expired undecided at {moment(approval.expires_at)}"
     withdrawn = approval.withdrawal or {}
     if approval.status == "withdrawn" and withdrawn.get("by"):
-        return f"too late: withdrawn by {withdrawn['by']} at {time_told(withdrawn.get('at'))}"
+        return f"The request was withdrawn by {withdrawn['by']} at {time_told(withdrawn.get('at'))}"
     if not approval.decided_by:
-        return f"too late: it is {approval.status}"
+        return f"The request is already {approval.status}"
     decided = (approval.decision or {}).get("type", "a decision")
     when = moment(approval.decided_at)
-    return f"too late: {decided} by {approval.decided_by} at {when}; it is {approval.status} now"
+    return (
+        f"The request was already decided: {decided} by {approval.decided_by} at {when}; its status is now "
+        f"{approval.status}"
+    )
 
 
 def _send_edit(
@@ -206,7 +213,7 @@ def _decide(
     reason_code: str = "",
 ) -> None:
     """Asks for confirmation on a terminal, then sends the digest of the call that was shown."""
-    confirm(f"{decision} this?", yes=yes, as_json=as_json)
+    confirm(f"{decision} this promotion?", yes=yes, as_json=as_json)
     decided = client.approvals.decide(
         approval.id, decision, digest or approval.digest, args=args, comment=comment, reason_code=reason_code
     )
@@ -214,10 +221,10 @@ def _decide(
         say_json(decided)
         return
     if decided.status == "pending":
-        say(f"Your vote counts: {decided.approving} of {decided.quorum} that are needed; it still waits.")
+        say(f"Vote counted: {decided.approving} of {decided.quorum} required approvals; the request is still pending.")
     elif held(decided):
         back = command("approvals", "withdraw", approval.id)
-        say(f"It starts at {until(decided.ready_at)}. To take it back: {back}")
+        say(f"The call starts at {until(decided.ready_at)}. To withdraw the approval: {back}")
     say(f"{decided.status}: {subject(approval)} ({approval.id})")
 
 
@@ -254,8 +261,10 @@ class ArgumentEdit:
         name = "arguments.jsonc" if self.by_person else "arguments.json"
         written = without_comments(edited_text(self._heading(fault) + text, name, "--args JSON"))
         if written.strip() == text.strip():
-            again = "it is as it was, with the same fault; " if fault else ""
-            raise EditFailed(f"{again}nothing is changed, so nothing was sent; to let it run as it is, approve it")
+            again = "The text still has the same error. " if fault else ""
+            raise EditFailed(
+                f"{again}The arguments are unchanged, so nothing was sent; to run the call as it is, use `approve`"
+            )
         self._text = written
         return self.read(written)
 
@@ -269,14 +278,16 @@ class ArgumentEdit:
         if checked.fault is not None:
             raise InvalidArgumentText(checked.fault)
         if same(args, self.before):
-            raise EditFailed("nothing is changed, so nothing was sent; to let it run as it is, approve it")
+            raise EditFailed(
+                "The arguments are unchanged, so nothing was sent; to run the call as it is, use `approve`"
+            )
         return args
 
     def _heading(self, fault: str) -> str:
         if not self.by_person:
             return ""
-        lines = [f"{self.title}. Lines that begin with {_COMMENT} are not read."]
-        lines += ["Leave it as it is to send nothing.", *(f"  {line}" for line in outline(self.schema))]
+        lines = [f"{self.title}. Lines that start with {_COMMENT} are ignored."]
+        lines += ["Leave the text unchanged to send nothing.", *(f"  {line}" for line in outline(self.schema))]
         if fault:
             lines += ["", f"NOT SENT: {one_line(fault, None)}"]
         return "".join(f"{_COMMENT} {line}".rstrip() + "\n" for line in lines)
@@ -298,7 +309,7 @@ def settled(edit: ArgumentEdit, send: Callable[[dict[str, Any]], str | None], te
             if not edit.by_person:
                 raise
             fault = str(unfit)
-            tell(f"not sent: {fault}")
+            tell(f"Not sent: {fault}")
 
 
 def without_comments(text: str) -> str:
@@ -319,27 +330,27 @@ class Together(StrEnum):
 
 
 def batch(
-    decision: Annotated[Together, typer.Argument(help="approve (low risk and one tool only) or reject.")],
-    approval_ids: Annotated[list[str], typer.Argument(metavar="APPROVAL...", help="Their ids, at most 100.")],
-    comment: Annotated[str, typer.Option(help="For the record, and for the agents.")] = "",
-    reason: Annotated[str, typer.Option(metavar="CODE", help="A reason of the policy, or one of your own.")] = "",
+    decision: Annotated[Together, typer.Argument(help="approve (low-risk calls of one tool only) or reject.")],
+    approval_ids: Annotated[list[str], typer.Argument(metavar="APPROVAL...", help="The approvals' ids, at most 100.")],
+    comment: Annotated[str, typer.Option(help="A comment for the record and for the agents.")] = "",
+    reason: Annotated[str, typer.Option(metavar="CODE", help="A reason code of the policy, or your own.")] = "",
     yes: Yes = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Decide on several at once: shows each call, asks once (see --yes), and tells what became of each."""
+    """Decide on several requests at once: shows each call, asks once (see --yes), and prints each result."""
     if decision is Together.REJECT and not (comment.strip() or reason.strip()):
-        raise fail("a rejection needs --comment or --reason", USAGE)
+        raise fail("A rejection needs --comment or --reason", USAGE)
     wanted = list(dict.fromkeys(approval_ids))
     if len(wanted) > MOST_IN_A_BATCH:
-        raise fail(f"{len(wanted)} are too many at once; {MOST_IN_A_BATCH} at most", USAGE)
+        raise fail(f"{len(wanted)} ids are too many; the limit is {MOST_IN_A_BATCH}", USAGE)
     with connect(Role.REVIEWER, as_name) as client:
         answers = {each: _read(client, each) for each in wanted}
         waiting = [each for each in answers.values() if isinstance(each, Approval)]
         if not as_json:
             _show(waiting)
         if waiting:
-            confirm(f"{decision.value} {len(waiting)}?", yes=yes, as_json=as_json)
+            confirm(f"{decision.value} {len(waiting)} requests?", yes=yes, as_json=as_json)
             items = [_item(each, decision, comment, reason) for each in waiting]
             decided = {each.id: each for each in client.approvals.decide_many(items).items}
         else:
@@ -370,7 +381,7 @@ def _refused(approval_id: str, code: str, message: str, status: int) -> ItemAnsw
 
 def _show(waiting: list[Approval]) -> None:
     for approval in waiting:
-        say(f"{subject(approval)} (risk {approval.risk}) of {approval.agent}, asked for by {approval.requested_by}")
+        say(f"{subject(approval)} (risk {approval.risk}), agent {approval.agent}, requested by {approval.requested_by}")
         show_arguments(approval)
         say()
 

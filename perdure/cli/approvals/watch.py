@@ -77,7 +77,7 @@ class Lines:
 
     def __enter__(self) -> Self:
         if not self.as_json:
-            say("Watching; Ctrl-C ends it.")
+            say("Watching the queue; press Ctrl-C to stop.")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -89,7 +89,10 @@ class Lines:
             say_json(approval, line=True)
             return
         say()
-        say(f"‖ {subject(approval)} (risk {approval.risk}) of {approval.agent}, asked for by {approval.requested_by}")
+        say(
+            f"‖ {subject(approval)} (risk {approval.risk}), agent {approval.agent}, requested by "
+            f"{approval.requested_by}"
+        )
         show_arguments(approval)
         say(f"  {command('approvals', 'approve', approval.id)}")
 
@@ -150,7 +153,7 @@ _BESIDE_ROWS = 4 + _ENDED_SHOWN
 """Lines of the terminal that are not for rows."""
 _WIDE_COLUMNS = 130
 """Narrower terminals show an approval on two lines, its id below its tool."""
-_WIDE = ("tool", "risk", "agent", "asked by", "age", "expires in", "assignee", "claimed by", "votes")
+_WIDE = ("tool", "risk", "agent", "requested by", "age", "expires in", "assignee", "claimed by", "votes")
 _NARROW = ("age", "expires", "assignee", "claimed", "votes")
 
 
@@ -204,9 +207,13 @@ class WatchTable:
             cells = _wide_row(approval) if wide else _narrow_row(approval)
             made.add_row(*cells, style="bold reverse" if self._is_new(approval.id) else "")
         more = len(waiting) - len(shown)
-        below = [f"and {more} more; `perdure approvals list` shows them"] if more else []
+        below = [f"and {more} more; see `perdure approvals list`"] if more else []
         below += self._ended
-        count = f"{len(waiting)} waiting; Ctrl-C ends it." if waiting else "Nothing waits; Ctrl-C ends it."
+        count = (
+            f"{len(waiting)} pending; press Ctrl-C to stop."
+            if waiting
+            else "No pending requests; press Ctrl-C to stop."
+        )
         return Group(Text(count), *([made] if shown else []), *(Text(line) for line in below))
 
     def _is_new(self, approval_id: str) -> bool:

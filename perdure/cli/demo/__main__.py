@@ -20,8 +20,8 @@ _MOST_SECONDS = 300.0
 
 def main() -> None:
     """Runs the demo and exits without cleanup, as every process does that may have loaded Temporal's core."""
-    parser = argparse.ArgumentParser(prog="make demo", description="Watch one turn survive kill -9.")
-    parser.add_argument("--keep", action="store_true", help="leave everything up at the end, until Enter")
+    parser = argparse.ArgumentParser(prog="make demo", description="Show one turn that survives kill -9.")
+    parser.add_argument("--keep", action="store_true", help="keep the stack up at the end until Enter is pressed")
     keep = parser.parse_args().keep
     try:
         code = asyncio.run(_run(keep))
@@ -44,32 +44,32 @@ async def _run(keep: bool) -> int:
         async with asyncio.timeout(_MOST_SECONDS):
             claims = await _play(stage, narrator)
         if keep and sys.stdin.isatty():
-            narrator.say(f"Everything stays up: PERDURE_HOME={stage.home} perdure status. Enter ends it.")
+            narrator.say(f"The stack stays up: PERDURE_HOME={stage.home} perdure status. Press Enter to stop it.")
             await asyncio.to_thread(input)
     except (StageFailed, StackError, ApiError) as error:
         failure = str(error)
     except TimeoutError:
         failure = f"it took longer than {_MOST_SECONDS:.0f} s"
     except asyncio.CancelledError:
-        failure, told_to_end = "it was told to end", True
+        failure, told_to_end = "it was interrupted", True
     finally:
         held = bool(claims) and all(claim.held for claim in claims)
         kept = await stage.close(keep_logs=not (held or told_to_end))
     if failure:
-        narrator.failed(f"The demo broke off: {failure}", kept)
+        narrator.failed(f"The demo was aborted: {failure}", kept)
         return 1
     if not held:
-        narrator.failed("Not every claim held.", kept)
+        narrator.failed("Some checks failed.", kept)
         return 1
-    narrator.say(f"Every claim held, after {narrator.seconds:.0f} s. The stack is stopped, its data removed.")
+    narrator.say(f"All checks passed after {narrator.seconds:.0f} s. The stack is stopped and its data removed.")
     narrator.say("To look around in the same state: .venv/bin/python -m perdure.cli.demo --keep")
     return 0
 
 
 async def _play(stage: Stage, narrator: Narrator) -> list[Claim]:
-    narrator.title("Perdure: one turn, killed again and again, one effect.")
-    narrator.step("A stack of its own comes up: Postgres, Valkey, Temporal, the API, the workers")
-    narrator.say(f"Data in {stage.home}, removed at the end. A payments service stands for the world outside.")
+    narrator.title("Perdure: one turn, killed repeatedly, one effect.")
+    narrator.step("A separate stack starts: Postgres, Valkey, Temporal, the API and the workers")
+    narrator.say(f"Data in {stage.home}, removed at the end. A local payments service plays the external system.")
     await stage.open()
     narrator.say(f"API {stage.url}   Temporal Web UI {stage.temporal_ui}")
     async with (
@@ -78,7 +78,7 @@ async def _play(stage: Stage, narrator: Narrator) -> list[Claim]:
     ):
         claims = await refund(stage, narrator, client, payments)
         claims += await send_note(stage, narrator, client, payments)
-    narrator.step("What is true now, counted outside of Perdure where it can be")
+    narrator.step("The result, counted outside Perdure where possible")
     narrator.claims(claims)
     return claims
 

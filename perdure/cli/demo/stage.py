@@ -135,7 +135,7 @@ class Stage:
             ready, pids = now["ready"], now["pids"]
             return all(role in ready and pids.get(role) not in (None, pid) for role, pid in killed.items())
 
-        await self.until(are_back, 60.0, "the supervisor did not bring the workers back")
+        await self.until(are_back, 60.0, "the supervisor did not restart the workers")
         return {role: int(self.run()["pids"][role]) for role in killed}
 
     async def perdure(self, *words: str) -> str:
@@ -222,7 +222,7 @@ class Payments:
         deadline = time.monotonic() + _EFFECT_SECONDS
         while not await self.count(order, kind):
             if time.monotonic() > deadline:
-                raise StageFailed(f"no {kind} has reached the payments service after {_EFFECT_SECONDS:.0f} s")
+                raise StageFailed(f"no {kind} reached the payments service within {_EFFECT_SECONDS:.0f} s")
             await asyncio.sleep(0.05)
 
     async def requests(self, path: str) -> list[dict[str, Any]]:

@@ -52,7 +52,7 @@ def paid_once(whose: str, events: Sequence[Event]) -> Claim:
         late |= event.kind == "generation.start" and event.call_id in over
     told = ", ".join(f"{call_id} asked {begun[call_id]}x, settled {settled.get(call_id, 0)}x" for call_id in begun)
     held = bool(begun) and all(settled.get(call_id) == 1 for call_id in begun) and not late
-    return Claim(f"{whose} model calls: none paid again once settled", held, f"event log: {told}")
+    return Claim(f"{whose} model calls: none repeated after it settled", held, f"event log: {told}")
 
 
 def one_transcript(messages: Sequence[Message], heard: Mapping[str, str], roles: Sequence[str]) -> Claim:
@@ -61,8 +61,10 @@ def one_transcript(messages: Sequence[Message], heard: Mapping[str, str], roles:
     said = [message.content for message in messages if message.role == "assistant"]
     same = said == [text for text in heard.values() if text]
     held = found == list(roles) and same
-    told = " → ".join(found) + (", the live reader held the same words" if same else ", the live reader held others")
-    return Claim("one transcript, nothing doubled", held, f"messages: {told}")
+    told = " → ".join(found) + (
+        ", the live reader received the same text" if same else ", the live reader received a different text"
+    )
+    return Claim("one transcript, no duplicated text", held, f"messages: {told}")
 
 
 # --- Output of the demo: numbered steps with times, the streamed text, each kill with its pids
@@ -107,7 +109,7 @@ class Narrator:
 
     def back(self, pids: Mapping[str, int]) -> None:
         """Writes that the supervisor has restarted the processes."""
-        self.now("back again under new pids: " + ", ".join(f"{pid} ({role})" for role, pid in pids.items()))
+        self.now("restarted with new pids: " + ", ".join(f"{pid} ({role})" for role, pid in pids.items()))
 
     def hear(self, text: str) -> None:
         """Writes streamed text."""
@@ -139,7 +141,7 @@ class Narrator:
         self._line("")
         self._line(self._ink(text, _RED))
         if logs:
-            self._line(f"The logs are kept in {logs}")
+            self._line(f"The logs are in {logs}")
 
     def _line(self, text: str) -> None:
         if self._speaks:
@@ -208,9 +210,9 @@ class Watched:
             self._narrator.hear(text)
         elif event.kind == "reset":
             self.heard[event.call_id] = ""
-            self._narrator.now("reset: the half sentence is void, the reader forgets it, and hears it once:")
+            self._narrator.now("reset: the partial text is void; the reader discards it and receives the text once:")
         elif event.kind == "tool.awaiting_approval":
-            self._narrator.now(f"{event.data.get('tool')} waits for an approval; nothing has been sent anywhere")
+            self._narrator.now(f"{event.data.get('tool')} waits for an approval; nothing was sent")
         elif event.kind == "tool.approved":
             self._narrator.now(f"approved by {event.data.get('by')}")
         elif event.kind == "tool.executing":
@@ -227,33 +229,38 @@ _WORDS_BEFORE_THE_KILL = 4
 
 async def refund(stage: Stage, narrator: Narrator, client: AsyncClient, payments: Payments) -> list[Claim]:
     """Runs this part of the demo and returns its claims."""
-    narrator.step("A turn over REST, and its workers are killed while the model speaks")
+    narrator.step("A turn starts over REST; its workers are killed while the model streams")
     watched = await _begin(stage, narrator, client)
     await _kill_while_it_speaks(stage, narrator, watched)
 
-    narrator.step("All workers are killed while the turn waits for a person")
+    narrator.step("All workers are killed while the turn waits for an approval")
     killed = stage.kill(WORKERS)
-    narrator.killed(killed, "nobody is left who knows of this turn")
+    narrator.killed(killed, "no process is left that holds this turn in memory")
     turn = await client.turns.get(watched.turn_id)
-    narrator.say(f"The turn is {turn.status}: it lives in Postgres and Temporal, in no worker.")
+    narrator.say(f"The turn is {turn.status}: its state is in Postgres and Temporal, not in a worker.")
     paused_as = turn.status
     narrator.back(await stage.back(killed))
 
-    narrator.step("A reviewer looks at the exact call and approves it")
+    narrator.step("A reviewer reviews the exact call and approves it")
     await payments.hold_answers("refund")
     narrator.say(f"The payments service has {await payments.count(_ORDER, 'refund')} refunds of order {_ORDER}.")
     approval_id = turn.waiting_for.ids[0] if turn.waiting_for else ""
     narrator.now(f"$ perdure approvals approve {approval_id}")
     narrator.quote(await stage.perdure("approvals", "approve", approval_id))
 
-    narrator.step("The worker is killed between the act and its record")
+    narrator.step("The worker is killed after the effect and before its record")
     await watched.until("tool.executing")
     await payments.until_made(_ORDER, "refund")
-    narrator.say("The refund is on the payments service's disk. Its answer is held back, so nobody here knows.")
+    narrator.say(
+        "The refund is stored by the payments service. Its answer is delayed, so Perdure does not know about it yet."
+    )
     killed = stage.kill(["worker-turns"])
-    narrator.killed(killed, "done outside, not recorded inside")
+    narrator.killed(killed, "executed by the target, not recorded by Perdure")
     await payments.let_go()
-    narrator.say("After 5 s without a heartbeat Temporal gives the call to the next worker, which sends the same key.")
+    narrator.say(
+        "After 5 s without a heartbeat, Temporal gives the call to another worker, which sends the same "
+        "idempotency key."
+    )
     await watched.until("done")
     return await _refund_claims(client, payments, watched, approval_id, paused_as)
 
@@ -263,7 +270,7 @@ async def _begin(stage: Stage, narrator: Narrator, client: AsyncClient) -> Watch
     message = f"Refund order {_ORDER}"
     turn = await client.turns.start(conversation.id, message)
     narrator.now(f'POST /v1/conversations/{conversation.id}/turns {{"message": "{message}"}} → {turn.status}')
-    narrator.say(f"Watch this very run: {stage.link(turn.turn_id)}")
+    narrator.say(f"Watch this run: {stage.link(turn.turn_id)}")
     return Watched(client, narrator, turn)
 
 
@@ -291,18 +298,23 @@ async def _refund_claims(
     spoken = attempts(watched.events, "generation.start")
     ran = attempts(watched.events, "tool.executing")
     return [
-        equal("the turn has ended well", turn.status, "completed", "GET /v1/turns"),
-        Claim("it says what happened", "refunded" in (turn.answer or ""), f"answer: {turn.answer}"),
+        equal("the turn has completed", turn.status, "completed", "GET /v1/turns"),
+        Claim("the answer reports the refund", "refunded" in (turn.answer or ""), f"answer: {turn.answer}"),
         equal(f"refunds of order {_ORDER}", await payments.count(_ORDER, "refund"), 1, "payments service's own ledger"),
         Claim(
-            "asked for twice, under one key",
+            "requested twice with one key",
             (len(sent), len(keys)) == (2, 1) and None not in keys,
             f"payments service: {len(sent)} requests, {len(keys)} key",
         ),
-        equal("killed between act and record", sum(ran.values()), 2, "event log, attempts of the call"),
-        equal("killed while the model spoke", spoken.get("m1"), 2, "event log, attempts of the first model call"),
-        equal("paused through the death of every worker", paused_as, "awaiting_approval", "GET /v1/turns"),
-        equal("what ran is what was approved", approval.args, {"order": _ORDER}, "GET /v1/approvals, arguments"),
+        equal("killed between effect and record", sum(ran.values()), 2, "event log, attempts of the call"),
+        equal("killed while the model streamed", spoken.get("m1"), 2, "event log, attempts of the first model call"),
+        equal("stayed paused while all workers were down", paused_as, "awaiting_approval", "GET /v1/turns"),
+        equal(
+            "the executed arguments are the approved ones",
+            approval.args,
+            {"order": _ORDER},
+            "GET /v1/approvals, arguments",
+        ),
         paid_once("the refund's", watched.events),
         one_transcript(messages, watched.heard, ("user", "assistant", "tool", "assistant")),
     ]
@@ -313,12 +325,12 @@ async def _refund_claims(
 
 async def send_note(stage: Stage, narrator: Narrator, client: AsyncClient, payments: Payments) -> list[Claim]:
     """Runs this part of the demo and returns its claims."""
-    narrator.step("The same kill at a target that knows no keys: a goodwill note")
+    narrator.step("The same crash at a target without idempotency keys: a goodwill note")
     conversation = await client.conversations.create(_AGENT)
     message = f"Send a goodwill note for order {_ORDER}"
     turn = await client.turns.start(conversation.id, message)
     narrator.now(f'POST /v1/conversations/{conversation.id}/turns {{"message": "{message}"}} → {turn.status}')
-    narrator.say(f"Watch this very run: {stage.link(turn.turn_id)}")
+    narrator.say(f"Watch this run: {stage.link(turn.turn_id)}")
     watched = Watched(client, narrator, turn)
     request = await watched.until("tool.awaiting_approval")
     await payments.hold_answers("note")
@@ -328,14 +340,14 @@ async def send_note(stage: Stage, narrator: Narrator, client: AsyncClient, payme
     await watched.until("tool.executing")
     await payments.until_made(_ORDER, "note")
     killed = stage.kill(["worker-turns"])
-    narrator.killed(killed, "the note is out, and nobody here knows")
+    narrator.killed(killed, "the note is sent, and Perdure does not know it")
     await payments.let_go()
     unknown = await watched.until("tool.error")
     key = str(unknown.data.get("effect"))
 
-    narrator.step("Nobody may guess: a person looks at the target and says what happened")
+    narrator.step("Perdure does not guess: a person checks the target and settles the effect")
     paused = await client.turns.wait(watched.turn_id, timeout_seconds=30)
-    narrator.say(f"The turn is {paused.status} again, for the effect. It is not sent a second time.")
+    narrator.say(f"The turn is {paused.status} again, because of the effect. The note is not sent a second time.")
     narrator.now("$ perdure effects list")
     listed = await stage.perdure("effects", "list")
     narrator.quote(listed)
@@ -353,10 +365,10 @@ async def _note_claims(client: AsyncClient, payments: Payments, watched: Watched
     turn = await client.turns.get(watched.turn_id)
     sent = await payments.requests("/notes")
     return [
-        equal("the note's turn has ended well", turn.status, "completed", "GET /v1/turns"),
-        equal("the lost answer was not guessed", code, "outcome_unknown", "event log"),
-        Claim("it says who settled it", "reviewer" in (turn.answer or ""), f"answer: {turn.answer}"),
+        equal("the note's turn has completed", turn.status, "completed", "GET /v1/turns"),
+        equal("the unknown outcome was not guessed", code, "outcome_unknown", "event log"),
+        Claim("the answer names who settled the effect", "reviewer" in (turn.answer or ""), f"answer: {turn.answer}"),
         equal(f"notes for order {_ORDER}", await payments.count(_ORDER, "note"), 1, "payments service's own ledger"),
-        equal("sent once, never again", len(sent), 1, "payments service, requests received"),
+        equal("sent once, never repeated", len(sent), 1, "payments service, requests received"),
         paid_once("the note's", watched.events),
     ]

@@ -209,14 +209,14 @@ PLATFORM_RULES = (
         on=RuleTrigger.BEFORE_TOOL_CALL,
         when={"capability": [*MUTATING_CAPABILITIES]},
         do=RuleAction.REQUIRE_HITL,
-        message="this call changes what is kept of entities, so a person decides",
+        message="This call changes entities, so a person decides",
     ),
     Rule(
         id=RULE_FORCE_CLARIFY,
         on=RuleTrigger.AFTER_TOOL_CALL,
         when={"counter": {"name": "consecutive_failed_resolves", "at_least": MOST_FAILED_RESOLVES}},
         do=RuleAction.REQUIRE_HITL,
-        message=f"{MOST_FAILED_RESOLVES} names in a row could not be resolved, so a person says which is meant",
+        message=f"{MOST_FAILED_RESOLVES} names in a row could not be resolved, so a person must choose",
     ),
 )
 
@@ -226,14 +226,14 @@ PLATFORM_RULES = (
 # possibility: a rule's other conditions are checked at the call.
 
 _EFFECTS = {
-    EffectClass.READ: "its author wants a person to see each call",
-    EffectClass.LOCAL: "it changes what is kept here (local)",
-    EffectClass.KEYED: "it changes something outside, under a key (keyed)",
-    EffectClass.OPAQUE: "it changes something outside, and no key makes that safe to repeat (opaque)",
+    EffectClass.READ: "the tool's author requires an approval for each call",
+    EffectClass.LOCAL: "it changes local data (local)",
+    EffectClass.KEYED: "it changes an external system, with an idempotency key (keyed)",
+    EffectClass.OPAQUE: "it changes an external system and cannot be repeated safely (opaque)",
 }
 FREE_READ = "it changes nothing (read)"
-FREE_BY_AUTHOR = "its author lets it run without a person"
-FREE_BY_TENANT = "the tenant's policy lets it run without a person"
+FREE_BY_AUTHOR = "the tool's author does not require an approval"
+FREE_BY_TENANT = "the tenant's policy does not require an approval"
 
 
 @dataclass(frozen=True, slots=True)

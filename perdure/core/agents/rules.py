@@ -60,12 +60,12 @@ def read_condition(name: str, value: JsonValue) -> Holds:
 
 
 def _tool(value: JsonValue) -> Holds:
-    names = _texts(value, _TOOL, "a tool's name, or a list of them")
+    names = _texts(value, _TOOL, "a tool name or a list of tool names")
     return lambda subject: subject.tool in names
 
 
 def _capability(value: JsonValue) -> Holds:
-    globs = _texts(value, _GLOB, "a capability with * and ? as wildcards, or a list of them")
+    globs = _texts(value, _GLOB, "a capability pattern with the wildcards * and ?, or a list of them")
     return lambda subject: any(fnmatchcase(subject.capability, glob) for glob in globs)
 
 
@@ -78,7 +78,7 @@ def _counter(value: JsonValue) -> Holds:
     def holds(subject: Subject) -> bool:
         counters = subject.counters or {}
         if name not in counters:
-            raise Unreadable(f"this turn does not count {name}", "name")
+            raise Unreadable(f"this turn has no counter {name}", "name")
         return _number(counters[name], "name") >= least
 
     return holds
@@ -88,7 +88,7 @@ def _result(value: JsonValue) -> Holds:
     fields = _fields(value, ("path", *RESULT_TESTS))
     path = fields.pop("path", None)
     if not isinstance(path, str) or not _PATH.match(path):
-        raise Unreadable("must be names and list positions with dots between them", "path")
+        raise Unreadable("must be names and list indexes separated by dots", "path")
     if len(fields) != 1:
         raise Unreadable(f"needs exactly one of {', '.join(RESULT_TESTS)}")
     ((test, wanted),) = fields.items()
@@ -97,12 +97,12 @@ def _result(value: JsonValue) -> Holds:
         return lambda subject: bool(reaches(_number(_at(subject.result, path), "path"), bound))
     choices = wanted if isinstance(wanted, list) and test == "one_of" else [wanted]
     if (test == "one_of") is not isinstance(wanted, list) or not choices or not all(map(_plain, choices)):
-        raise Unreadable("must be plain values: one for equals, a list for one_of", test)
+        raise Unreadable("must be plain values: one for `equals`, a list for `one_of`", test)
 
     def holds(subject: Subject) -> bool:
         found = _at(subject.result, path)
         if not _plain(found):
-            raise Unreadable("the result holds no plain value there", "path")
+            raise Unreadable("the result has no plain value at this path", "path")
         return any(_same(found, choice) for choice in choices)
 
     return holds
@@ -142,7 +142,7 @@ def _texts(value: JsonValue, form: re.Pattern[str], wanted: str) -> list[str]:
 
 def _fields(value: JsonValue, known: tuple[str, ...]) -> dict[str, JsonValue]:
     if not isinstance(value, dict):
-        raise Unreadable(f"must be fields: {', '.join(known)}")
+        raise Unreadable(f"must be an object with the fields: {', '.join(known)}")
     for name in value:
         if name not in known:
             raise Unreadable(f"unknown field {name!r}", name)
@@ -236,10 +236,12 @@ def deciding(fires: Iterable[Fire]) -> Fire | None:
 def override_fault(rule: Rule | None, do: str) -> str | None:
     """Returns why a tenant cannot give `rule` the action `do`, or None."""
     if rule is None:
-        return "there is no such rule"
+        return "rule not found"
     if do == rule.do or do == RuleAction.ABORT:
         return None
-    return f"a rule may be made stricter, never looser: it is {rule.do}, and a tenant may make it {RuleAction.ABORT}"
+    return (
+        f"A rule can only be made stricter: its action is {rule.do}, and a tenant can change it to {RuleAction.ABORT}"
+    )
 
 
 def with_overrides(rules: Iterable[Rule], overrides: Mapping[str, str]) -> tuple[Rule, ...]:

@@ -65,9 +65,11 @@ def promotion_refusal(to: Stage, is_author: bool, roles: Set[str]) -> CallerErro
     version."""
     if not roles & PROMOTERS:
         needed = sorted(PROMOTERS)
-        return CallerError("role_required", "promoting needs the role reviewer or admin", {"roles": needed}, status=403)
+        return CallerError(
+            "role_required", "Promoting a version requires the role reviewer or admin", {"roles": needed}, status=403
+        )
     if is_author and to is Stage.ACTIVE:
-        message = "you wrote this version; what speaks to everybody is activated by another reviewer or admin"
+        message = "You wrote this version; another reviewer or admin must activate it"
         return CallerError("own_draft", message, status=403)
     return None
 
@@ -78,7 +80,7 @@ def archive_refusal(stage: Stage, is_author: bool, roles: Set[str]) -> CallerErr
     if roles & PROMOTERS or (is_author and stage is Stage.DRAFT):
         return None
     needed = sorted(PROMOTERS)
-    message = "archiving needs the role reviewer or admin, except for your own draft"
+    message = "Archiving a version requires the role reviewer or admin, except for your own draft"
     return CallerError("role_required", message, {"roles": needed}, status=403)
 
 
@@ -88,7 +90,7 @@ def text_refusal(text: str) -> CallerError | None:
     if not marks:
         return None
     first = marks[0]
-    what = f"{{{{{first['name']}}}}} stands for no variable" if first["name"] else "a {{ stands for no variable"
+    what = f"{{{{{first['name']}}}}} is not a known variable" if first["name"] else "a {{ does not begin a variable"
     details: dict[str, object] = {"unknown": marks[:_MOST_MARKS], "known": [*VARIABLES]}
     return CallerError("template_variable_unknown", f"line {first['line']}: {what}", details, status=422)
 
@@ -119,13 +121,16 @@ def names_in(template: str) -> frozenset[str]:
     Raises: BadTemplate.
     """
     if len(template) > MOST_CHARACTERS:
-        raise BadTemplate(f"it has more than {MOST_CHARACTERS} characters")
+        raise BadTemplate(f"the template exceeds {MOST_CHARACTERS} characters")
     if "\n" in template:
-        raise BadTemplate("it is one line")
+        raise BadTemplate("the template must be one line")
     found = set()
     for part in _PART.finditer(template):
         if part.group() in "{}":
-            raise BadTemplate(f"a single {part.group()!r} at {part.start()}: write {{name}}, or {part.group() * 2}")
+            raise BadTemplate(
+                f"unmatched {part.group()!r} at position {part.start()}; write {{name}}, or {part.group() * 2} "
+                "for the character itself"
+            )
         if part[1]:
             found.add(part[1])
     return frozenset(found)

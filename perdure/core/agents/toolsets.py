@@ -117,9 +117,9 @@ def load(args: Mapping[str, JsonValue], cards: Sequence[Card], loaded: Loaded) -
     names, toolset, writes = known_toolsets(cards), args.get("toolset"), args.get(_FLAG)
     if not isinstance(toolset, str) or toolset not in names:
         asked = toolset[:64] if isinstance(toolset, str) else toolset if toolset is None else type(toolset).__name__
-        return _refused(loaded, f"there is no toolset {asked!r}; there are: {', '.join(names)}")
+        return _refused(loaded, f"there is no toolset {asked!r}; available toolsets: {', '.join(names)}")
     if not isinstance(writes, bool):
-        return _refused(loaded, f"{_FLAG} must be true or false; true only if something is to be changed")
+        return _refused(loaded, f"{_FLAG} must be true or false; set true only if the task changes something")
     before = loaded.get(toolset)
     after = {**loaded, toolset: writes or bool(before)}
     new = set(offered_cards(cards, after)) - set(offered_cards(cards, loaded))

@@ -25,7 +25,7 @@ def handover_refusal(facts: Facts, decider: Decider) -> CallerError | None:
     if refused is not None and ADMIN not in decider.roles:
         return refused
     if refused is not None and decider.user_id == facts.requested_by:
-        return CallerError("own_request", "You requested this call, so you cannot choose who decides on it", status=403)
+        return CallerError("own_request", "You requested this call, so you cannot choose its reviewer", status=403)
     if refused is not None and facts.panel.is_for(decider.credential):
         return decider.credential.own_request()
     over = closed(facts) or held_by_another(facts.claim, decider.user_id, facts.now)
@@ -33,7 +33,9 @@ def handover_refusal(facts: Facts, decider: Decider) -> CallerError | None:
         return over
     # If reviewers are named, a used place, named or assigned, cannot be passed on.
     if has_voted(decider.people, facts.votes) or is_taken(decider.user_id, facts.votes):
-        return CallerError("already_voted", "a decision was taken in your place; it cannot be given away", status=409)
+        return CallerError(
+            "already_voted", "A decision was already made in your place, so you cannot reassign the request", status=409
+        )
     return None
 
 
@@ -46,15 +48,19 @@ def _not_entitled(facts: Facts, decider: Decider) -> CallerError | None:
     if any(seat.user_id == decider.user_id for seat in sits):
         return None
     owners: dict[str, object] = {"in_place_of": [seat.name for seat in sits]}
-    return CallerError("only_stands_in", "who stands in for somebody decides, and hands nothing on", owners, status=403)
+    return CallerError("only_stands_in", "Delegates can decide but cannot reassign", owners, status=403)
 
 
 def reassignment_refusal(facts: Facts, to: Seat) -> CallerError | None:
     """Returns why the request cannot be assigned to `to`, or None."""
     why = why_not(facts.panel, to)
     if why is None and (has_voted((to.user_id,), facts.votes) or is_taken(to.user_id, facts.votes)):
-        why = f"{to.name} has decided on it"
-    return None if why is None else CallerError("cannot_decide", f"it cannot be given to {to.name}: {why}", status=422)
+        why = f"{to.name} has already decided on it"
+    return (
+        None
+        if why is None
+        else CallerError("cannot_decide", f"The request cannot be assigned to {to.name}: {why}", status=422)
+    )
 
 
 def reviewers_after(facts: Facts, decider: Decider, to: Seat) -> tuple[str, ...]:
@@ -80,7 +86,7 @@ def release_refusal(facts: Facts, decider: Decider) -> CallerError | None:
     if over is not None:
         return over
     if facts.claim is None or not facts.claim.stands(facts.now):
-        return CallerError("not_claimed", "nobody has claimed it, or the claim has lapsed", status=409)
+        return CallerError("not_claimed", "The request is not claimed, or the claim has expired", status=409)
     return None if ADMIN in decider.roles else held_by_another(facts.claim, decider.user_id, facts.now)
 
 
@@ -101,7 +107,10 @@ def withdrawal_refusal(facts: Facts, decider: Decider, deciders: frozenset[str],
     if not _may(facts, decider, deciders):
         return CallerError(
             "role_required",
-            "an open request is withdrawn by who asked or an admin, an approval by who gives it or an admin",
+            (
+                "Only the requester or an admin can withdraw a pending request, and only its approvers or an admin "
+                "can withdraw an approval"
+            ),
             {"role": facts.reviewer_role if facts.status in _GIVEN | _BEGUN else ADMIN},
             status=403,
         )
@@ -109,7 +118,7 @@ def withdrawal_refusal(facts: Facts, decider: Decider, deciders: frozenset[str],
     if facts.status in _BEGUN or (facts.status == "approved" and kind != RequestKind.APPROVAL):
         return CallerError(
             "already_running",
-            "too late: what was approved has begun",
+            "The approved call has already started",
             {"status": facts.status, "decision": facts.decided_before},
             status=409,
         )

@@ -77,11 +77,18 @@ def seats_for(panel: Panel, user_id: str, seats: Sequence[Seat], credential: Cre
     Raises: CallerError 403 `role_required`, `not_a_reviewer`, `own_request`.
     """
     if not any(seat.user_id == user_id and panel.role in seat.roles for seat in seats):
-        raise CallerError("role_required", f"deciding needs the role {panel.role}", {"role": panel.role}, status=403)
+        raise CallerError(
+            "role_required",
+            f"You need the role {panel.role} to decide on this request",
+            {"role": panel.role},
+            status=403,
+        )
     fit = [seat for seat in seats if is_entitled(panel, seat)]
     if not fit:
         who: dict[str, object] = {"reviewers": list(panel.reviewers)}
-        raise CallerError("not_a_reviewer", "only those whom the policy names may decide on it", who, status=403)
+        raise CallerError(
+            "not_a_reviewer", "The approval policy names other reviewers for this request", who, status=403
+        )
     if not panel.allow_self_approval:
         fit = [seat for seat in fit if panel.requested_by not in (user_id, seat.user_id)]
         if fit and panel.is_for(credential):
@@ -99,11 +106,13 @@ def lent(owner: Seat, to: Seat) -> frozenset[str]:
     """
     own = owner.roles & DECIDING_ROLES
     if not own:
-        raise CallerError("nothing_to_delegate", "you decide on nothing that somebody could decide for you", status=422)
+        raise CallerError(
+            "nothing_to_delegate", "You have no role that decides, so there is nothing to delegate", status=422
+        )
     both = own & to.roles
     if not both:
         needed = " or ".join(sorted(own))
-        why = f"{to.name} has not the role {needed}; a delegation lends your place, and no role"
+        why = f"{to.name} does not have the role {needed}; a delegation does not pass on roles"
         raise CallerError("cannot_decide", why, {"to": to.name, "roles": sorted(own)}, status=422)
     return both
 
@@ -111,9 +120,9 @@ def lent(owner: Seat, to: Seat) -> frozenset[str]:
 def why_not(panel: Panel, seat: Seat) -> str | None:
     """Returns why a request cannot be assigned to this user, or None."""
     if panel.role not in seat.roles:
-        return f"{seat.name} has not the role {panel.role}"
+        return f"{seat.name} does not have the role {panel.role}"
     if seat.user_id == panel.requested_by and not panel.allow_self_approval:
-        return f"{seat.name} has asked for the call"
+        return f"{seat.name} requested the call"
     return None
 
 
@@ -304,22 +313,24 @@ def refusal(
     if digest != facts.digest:
         return CallerError(
             "digest_differs",
-            "the call is not the one you saw; read it again and decide on its digest",
+            "The call has changed since you read it; review it again and send its current digest",
             {"digest": facts.digest},
             status=409,
         )
     if unfit is not None:
         return unfit
     if decision is Decision.REJECT and not reasoned:
-        return CallerError("reason_required", "a rejection needs a comment or a reason_code", status=422)
+        return CallerError("reason_required", "A rejection needs `comment` or `reason_code`", status=422)
     if decision is Decision.EDIT and not facts.editable:
-        return CallerError("nothing_to_edit", "there is no call to edit; approve, reject or respond", status=422)
+        return CallerError(
+            "nothing_to_edit", "This request has no call to edit; approve, reject or respond", status=422
+        )
     if decision is Decision.EDIT and not args_given:
-        return CallerError("args_required", "an edit needs the new arguments in `args`", status=422)
+        return CallerError("args_required", "An edit needs the new arguments in `args`", status=422)
     if decision is not Decision.EDIT and args_given:
-        return CallerError("args_unexpected", "only an edit takes `args`", status=422)
+        return CallerError("args_unexpected", "`args` is only valid with the decision `edit`", status=422)
     if decision is Decision.RESPOND and not text:
-        return CallerError("comment_required", "a response needs its text in `comment`", status=422)
+        return CallerError("comment_required", "A response needs its text in `comment`", status=422)
     return None
 
 
@@ -334,7 +345,9 @@ def not_open_to(facts: Facts, decider: Decider) -> CallerError | None:
     if over is not None:
         return over
     if has_voted((decider.user_id,), facts.votes) or all(is_taken(seat.user_id, facts.votes) for seat in sits):
-        return CallerError("already_voted", "You have decided on this call; other people must decide, too", status=409)
+        return CallerError(
+            "already_voted", "You have already decided on this call; other reviewers must decide, too", status=409
+        )
     if has_voted(decider.people, facts.votes) or (decider.credential.is_unknown and facts.quorum > 1):
         return _same_person(decider.credential)
     return held_by_another(facts.claim, decider.user_id, facts.now)
@@ -343,12 +356,11 @@ def not_open_to(facts: Facts, decider: Decider) -> CallerError | None:
 def _same_person(credential: Credential) -> CallerError:
     """Returns the refusal of a vote that may come from a user with an earlier vote."""
     why = (
-        "It is not on record who created the token or session that you use"
+        "It is unknown who created your token or session"
         if credential.is_unknown
-        else "A vote of the person who created the token or session that you use, or of another one that this person "
-        "created, was counted"
+        else "The person who created your token or session has already voted, directly or with another token"
     )
-    ways = "Sign in with a password of your own or at your organization's provider to vote as yourself"
+    ways = "Sign in with your own password or with your organization's identity provider to vote as yourself"
     reason: dict[str, object] = {"reason": "credential_of_voter"}
     return CallerError("already_voted", f"{why}. {ways}", reason, status=409)
 
@@ -377,7 +389,7 @@ def _too_late(facts: Facts) -> str:
     """Returns the decision with its reviewer and time, or the status if no reviewer decided (a stopped turn)."""
     before = facts.decided_before
     if "by" not in before or facts.status == "withdrawn":  # Erasing a user also erases these details.
-        return f"too late: it is {facts.status}"
+        return f"The request is already {facts.status}"
     what = STATUS_OF[Decision(str(before["type"]))]
     return f"too late: {what} by {before['by']} at {format_time(datetime.fromisoformat(str(before['at'])))}"
 
@@ -415,8 +427,8 @@ def status_after(decision: Decision, quorum: int, votes: Sequence[Vote], mine: V
 # --- Bulk approval: low-risk calls of one tool of one agent, in one version. All other requests are decided one by one.
 
 NOT_IN_BULK = (
-    "only calls of low risk and of one tool are approved together; a checkpoint, a limit, edits and responses are "
-    "decided one by one"
+    "Only low-risk calls of one tool can be approved in bulk; decide on checkpoints, limits, edits and responses "
+    "one by one"
 )
 
 
@@ -434,10 +446,10 @@ class Asked:
 def alone(kind: str, risk: str) -> str:
     """Returns why a request of this kind and risk must be approved on its own, or an empty string."""
     if kind == RequestKind.CHECKPOINT:
-        return "a checkpoint is read and approved by itself"
+        return "a checkpoint must be reviewed on its own page"
     if kind != RequestKind.APPROVAL:
-        return "a limit is raised by itself"
-    return "" if risk == "low" else f"only calls of low risk are approved together, and this one's is {risk}"
+        return "a limit must be raised on its own page"
+    return "" if risk == "low" else f"only low-risk calls can be approved in bulk; the risk of this call is {risk}"
 
 
 def approvable_together(asked: Sequence[Asked]) -> bool:

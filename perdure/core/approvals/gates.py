@@ -140,7 +140,7 @@ def waiver_fault(tool: str) -> str | None:
     """Returns why a tenant cannot exempt `tool` from approval, or None."""
     if tool in WAIVABLE:
         return None
-    return f"only these may run without an approval that they need: {', '.join(WAIVABLE)}"
+    return f"Only these tools can be exempt from approval: {', '.join(WAIVABLE)}"
 
 
 def told_of(tool: str) -> dict[str, JsonValue]:
@@ -150,7 +150,7 @@ def told_of(tool: str) -> dict[str, JsonValue]:
         "trigger": RuleTrigger.BEFORE_TOOL_CALL.value,
         "tool": tool,
         "action": "allow",
-        "message": "the tenant's policy lets it run without a person",
+        "message": "the tenant's policy does not require an approval",
     }
 
 

@@ -16,7 +16,7 @@ from perdure.core.calls.arguments import check_arguments
 from perdure.core.json_schema import schema_fault
 from perdure.core.memory.files import handed_in_fault
 
-NOT_PUBLISHED = "the agent is not published any more"
+NOT_PUBLISHED = "The agent is no longer published"
 """The reason why no call of the agent runs: a start without its app removed the agent and its tools."""
 
 # --- Outdated requests: changes after a request was opened that prevent its call, whatever the decision.
@@ -39,8 +39,8 @@ def why_outdated(policy_digest: str, tool_version: str, in_force: InForce | None
     if in_force is None:
         return NOT_PUBLISHED
     if policy_digest and in_force.policy_digest != policy_digest:
-        return "who decides on such calls has changed since"
-    return "the tool has changed since" if in_force.tool_version != tool_version else None
+        return "The approval policy has changed since the request"
+    return "The tool has changed since the request" if in_force.tool_version != tool_version else None
 
 
 def has_call_ahead(status: str, kind: str, tool: str) -> bool:
@@ -72,7 +72,7 @@ REASONED = frozenset({"rejected", "responded", "withdrawn"})
 """Statuses of an approval whose comment gives the reason for the denial. An approver's comment is not such a reason."""
 _TOLD = {
     "withdrawn": "the approval was withdrawn",
-    "responded": "a reviewer has responded instead of letting it run; the reason is the response",
+    "responded": "a reviewer responded instead of approving the call; the reason is the response",
 }
 """Explanations for the statuses whose name alone is not clear to a model."""
 
@@ -118,17 +118,17 @@ def why_void(
     that the turn can run without the approval that their cards require.
     """
     if card is None or here is None:
-        return "this worker has no such tool"
+        return "this worker does not have the tool"
     if here.version != planned_version:
         return "the tool has changed since the call was made"
     if approval is None:
-        return "the call needs an approval and has none" if asks_by_itself(card, waived) else None
+        return "the call requires an approval and has none" if asks_by_itself(card, waived) else None
     if approval.status not in ALLOWED:
         return why_not_allowed(approval.status)
     if not approval.intact or approval.tool_version != here.version:
-        return "the approval is for another call than this one"
+        return "the approval is for a different call"
     fault = schema_fault(approval.args, here.parameters)
-    return f"the approved arguments do not fit any more: {fault}" if fault else None
+    return f"the approved arguments no longer match the schema: {fault}" if fault else None
 
 
 def why_lapsed(approval: Covering | None, in_force: InForce | None) -> str | None:
@@ -163,17 +163,19 @@ class Asked:
 def answer_refusal(asked: Asked, kind: str, payload: dict[str, JsonValue]) -> CallerError | None:
     """Returns the first reason why this answer is refused, in the order of the contract, or None."""
     if asked.status == "answered":
-        return CallerError("already_answered", "it was answered before; the first answer counts", status=409)
+        return CallerError("already_answered", "This question is already answered; the first answer counts", status=409)
     if asked.status == "expired" or (asked.status == "pending" and asked.expires_at <= asked.now):
-        return CallerError("question_expired", "nobody answered in time", status=410)
+        return CallerError("question_expired", "The question expired unanswered", status=410)
     if asked.over or asked.status != "pending":
-        return CallerError("turn_stopped", "the turn does not go on; nothing waits for this answer", status=409)
+        return CallerError("turn_stopped", "The turn has ended and no longer needs this answer", status=409)
     if kind != asked.kind:
-        return CallerError("wrong_kind", f"this is a {asked.kind}, not a {kind[:40]}", status=422)
+        return CallerError(
+            "wrong_kind", f"The request is a {asked.kind}, not a {kind[:40]}; send the matching `kind`", status=422
+        )
     if len(canonical_json(payload)) > MOST_CHARACTERS:
-        return CallerError("answer_too_large", f"an answer has {MOST_CHARACTERS} characters at most", status=422)
+        return CallerError("answer_too_large", f"The answer exceeds {MOST_CHARACTERS} characters", status=422)
     checked = check_arguments(payload, asked.answer_schema)
     if checked.fault is not None:
         return CallerError("answer_invalid", checked.fault.replace("the arguments", "the answer", 1), status=422)
     fault = handed_in_fault(payload) if kind == RequestKind.CLIENT_RUN else ""
-    return CallerError("answer_invalid", f"the answer does not add up: {fault}", status=422) if fault else None
+    return CallerError("answer_invalid", f"The answer is inconsistent: {fault}", status=422) if fault else None

@@ -56,17 +56,17 @@ class InvalidArguments(Exception):
 def parse_arguments(text: str, schema: Mapping[str, JsonValue]) -> Parsed:
     """Parses a model's `text` into canonical arguments and checks them against `schema`, after at most one repair."""
     if len(text) > MOST_CHARACTERS:
-        return _faulty(f"the arguments are longer than {MOST_CHARACTERS} characters; send less")
+        return _faulty(f"the arguments exceed {MOST_CHARACTERS} characters; send fewer")
     if not text.strip() and not schema.get("properties"):
         return check_arguments({}, schema)  # Some providers send nothing if there are no arguments.
     try:
         return check_arguments(_parse(text), schema)
     except InvalidArguments as unfit:
-        return _faulty(f"the arguments could not be read: {unfit}; send them again as one JSON object")
+        return _faulty(f"the arguments are invalid: {unfit}; send them again as one JSON object")
     except (ValueError, RecursionError):
         repaired = _repair(text)
     if repaired is None:
-        return _faulty("the arguments are not JSON and could not be repaired; send them again as one JSON object")
+        return _faulty("the arguments are not valid JSON and could not be repaired; send them again as one JSON object")
     checked = check_arguments(repaired, schema)
     return replace(checked, repaired=checked.fault is None)
 
@@ -76,13 +76,13 @@ def check_arguments(value: object, schema: Mapping[str, JsonValue]) -> Parsed:
     try:
         args = canonical(value)
         if not isinstance(args, dict):
-            raise InvalidArguments("they must be one JSON object")
+            raise InvalidArguments("they must be a JSON object")
     except InvalidArguments as unfit:
-        return _faulty(f"the arguments could not be read: {unfit}; send them again as one JSON object")
+        return _faulty(f"the arguments are invalid: {unfit}; send them again as one JSON object")
     found = misfits(args, schema)
     if not found:
         return Parsed(args, digest_of(args))
-    return replace(_faulty(f"the arguments do not fit: {told_of(found)}"), misfits=tuple(found))
+    return replace(_faulty(f"the arguments do not match the schema: {told_of(found)}"), misfits=tuple(found))
 
 
 def _parse(text: str) -> object:
@@ -92,12 +92,12 @@ def _parse(text: str) -> object:
 def _unique_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
     read = dict(pairs)
     if len(read) < len(pairs):
-        raise InvalidArguments("a name is given twice")
+        raise InvalidArguments("a name appears twice")
     return read
 
 
 def _refuse_constant(name: str) -> object:
-    raise InvalidArguments(f"{name} is not a number")
+    raise InvalidArguments(f"{name} is not a valid number")
 
 
 def _repair(text: str) -> dict[str, object] | None:
@@ -137,7 +137,7 @@ def canonical(value: object, depth: int = MOST_DEPTH) -> JsonValue:
         return value
     if isinstance(value, str):
         if not is_clean(value):
-            raise InvalidArguments("a text holds a NUL or half a character")
+            raise InvalidArguments("a string contains a NUL character or a lone surrogate")
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
@@ -153,12 +153,12 @@ def canonical(value: object, depth: int = MOST_DEPTH) -> JsonValue:
         return [canonical(item, depth - 1) for item in value]
     if isinstance(value, dict):
         return {_name(key): canonical(item, depth - 1) for key, item in value.items()}
-    raise InvalidArguments(f"{type(value).__name__} is not JSON")
+    raise InvalidArguments(f"a {type(value).__name__} cannot be written as JSON")
 
 
 def _name(key: object) -> str:
     if not isinstance(key, str) or not is_clean(key):
-        raise InvalidArguments("a name holds a NUL or half a character")
+        raise InvalidArguments("a name contains a NUL character or a lone surrogate")
     return key
 
 
@@ -193,11 +193,9 @@ def parsed_value(text: str) -> Any:
         return json.loads(text, object_pairs_hook=_unique_names, parse_constant=_refuse_number_word)
     except json.JSONDecodeError as error:
         line = (text.split("\n") or [""])[error.lineno - 1].strip()
-        raise InvalidArgumentText(
-            f"that is not JSON: {error.msg} at column {error.colno} of the line {line!r}"
-        ) from error
+        raise InvalidArgumentText(f"invalid JSON: {error.msg} at column {error.colno} of the line {line!r}") from error
     except (ValueError, RecursionError) as error:
-        raise InvalidArgumentText(f"that is not JSON: {error}") from error
+        raise InvalidArgumentText(f"invalid JSON: {error}") from error
 
 
 def same(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
@@ -210,12 +208,12 @@ def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(read) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r} is given twice")
+        raise ValueError(f"the name {twice!r} appears twice")
     return read
 
 
 def _refuse_number_word(name: str) -> object:
-    raise ValueError(f"{name} is not a number")
+    raise ValueError(f"{name} is not a valid number")
 
 
 # --- Objects as a model's answer: parsed strictly, repaired once, and accepted only if they match the schema.

@@ -56,10 +56,10 @@ def completeness_of(output: object) -> float:
     said = output.get(COMPLETENESS, 0.0)
     if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= said <= 1:
         is_none = said is None or said != said  # Stored values have NaN as null.
-        told = "no number, as NaN and infinities are none" if is_none else cut(repr(said), 40)
-        raise ValueError(f"its completeness must be a number from 0 to 1, and is {told}")
+        told = "not a finite number" if is_none else cut(repr(said), 40)
+        raise ValueError(f"its completeness must be a number from 0 to 1, but is {told}")
     if len(canonical_json(dict(output))) > MOST_CHARACTERS:
-        raise ValueError(f"the output is longer than {MOST_CHARACTERS} characters")
+        raise ValueError(f"the output exceeds {MOST_CHARACTERS} characters")
     return float(said)
 
 

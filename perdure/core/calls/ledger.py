@@ -207,7 +207,7 @@ REFUSED: Mapping[Claim, Problem] = MappingProxyType(
     {
         Claim.STOPPED: STOPPED,
         Claim.ENDED: Problem(code="turn_ended", message="the turn has ended"),
-        Claim.STALE: Problem(code="stale_attempt", message="a later attempt has claimed this call"),
+        Claim.STALE: Problem(code="stale_attempt", message="another attempt has taken over this call"),
     }
 )
 """The problem for each claim that does not allow the attempt to act."""

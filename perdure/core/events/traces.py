@@ -431,7 +431,7 @@ def alarms_of(nodes: Sequence[str], ways: Ways, trace_id: str) -> Iterator[Alarm
             yield Alarm(
                 type=AlarmType.UNEXPECTED_ROUTING,
                 node=node,
-                description="a node ran that no edge leads to from where the turn was",
+                description="A node ran that no edge connects to the previous node",
                 context={"after": ran[-1] if ran else "START"},
                 trace_id=trace_id,
             )
@@ -443,7 +443,7 @@ def alarms_of(nodes: Sequence[str], ways: Ways, trace_id: str) -> Iterator[Alarm
         yield Alarm(
             type=AlarmType.MULTIPLE_TERMINAL_NODES,
             node=own[-1],
-            description="a turn ended more often than it began",
+            description="A turn has more ends than starts",
             context={"begun": begun, "ended": ended},
             trace_id=trace_id,
         )

@@ -54,22 +54,24 @@ class Place:
 def write_refusal(writer: Writer, place: Place, document_type: str) -> CallerError | None:
     """Returns why this writer cannot write a document of this type here, or None."""
     if writer.user_id is None:
-        return _denied("memory_unauthenticated", "nobody is known to write this", 401)
+        return _denied("memory_unauthenticated", "The writer is not authenticated", 401)
     if place.archived:
-        return _denied("store_archived", f"the store {place.store} is archived; nothing is written there", 409)
+        return _denied("store_archived", f"The store {place.store} is archived; reopen it before you write", 409)
     if place.scope is Scope.WORKSPACE and not writer.is_admin:
         if writer.is_agent:
-            said = "an agent does not write for a whole workspace; propose a promotion"
+            said = "Agents cannot write to the workspace; propose a promotion"
         else:
-            said = "only an administrator writes for a whole workspace; propose a promotion"
+            said = "Only administrators can write to the workspace; propose a promotion"
         return _denied("workspace_read_only", said, 403)
     if place.scope is not Scope.WORKSPACE and place.owner_id != writer.user_id:
-        return _denied("store_not_yours", "these documents are somebody else's", 403)
+        return _denied("store_not_yours", "These documents belong to another user", 403)
     fault = type_fault(document_type)
     if fault is not None:
         return CallerError("document_type_unknown", fault)
     if writer.is_agent and place.scope is Scope.USER and document_type != USER_PREFERENCE:
-        return _denied("type_not_allowed", f"an agent keeps a {USER_PREFERENCE} of a user and nothing else", 403)
+        return _denied(
+            "type_not_allowed", f"Agents can write only documents of the type {USER_PREFERENCE} for a user", 403
+        )
     return None
 
 
@@ -77,7 +79,9 @@ def evidence_refusal(writer: Writer, evidence_summary: str, *, required: bool) -
     """Returns the refusal of an agent's write without the required evidence, or None."""
     if not required or not writer.is_agent or evidence_summary.strip():
         return None
-    return CallerError("evidence_missing", "say in evidence_summary what this rests on")
+    return CallerError(
+        "evidence_missing", "`evidence_summary` is required for agents; describe the evidence for this text"
+    )
 
 
 def trust_of(writer: Writer, scope: Scope) -> Trust:
@@ -103,7 +107,7 @@ def patched(content: str, edits: Sequence[Edit]) -> str:
     for number, edit in enumerate(edits):
         found = content.count(edit.find) if edit.find else 0
         if found != 1:
-            said = f"the text to replace stands there {found} times; it must be there exactly once"
+            said = f"The text to replace occurs {found} times; it must occur exactly once"
             raise CallerError("patch_mismatch", said, {"edit": number, "found": found})
         content = content.replace(edit.find, edit.replace)
     return content
@@ -113,7 +117,7 @@ def stale(expected_sha256: str, sha256: str) -> CallerError | None:
     """Returns the refusal of a change that is based on an old version, or None."""
     if expected_sha256 == sha256:
         return None
-    said = "the document has changed since it was read; read it again"
+    said = "The document has changed since you read it; read it again"
     return CallerError("memory_conflict", said, {"sha256": sha256}, status=409)
 
 
@@ -148,7 +152,7 @@ def type_fault(document_type: str) -> str | None:
     """Returns why this is not a document type, or None."""
     if document_type in TYPE_BOOSTS:
         return None
-    return f"{document_type[:60]!r} is no type of document; it is one of {', '.join(DOCUMENT_TYPES)}"
+    return f"{document_type[:60]!r} is not a document type; use one of {', '.join(DOCUMENT_TYPES)}"
 
 
 # --- Path of a document inside its store: lower-case words between slashes, for example `deploys/rollback.md`.
@@ -162,7 +166,10 @@ def path_refusal(path: str) -> CallerError | None:
     """Returns why this is not a valid path, or None."""
     if len(path) <= MOST_CHARACTERS and _PATH.fullmatch(path) and ".." not in path:
         return None
-    said = f"a path has letters in lower case, digits, . _ - and / between them, {MOST_CHARACTERS} characters at most"
+    said = (
+        "The path is invalid; use lower-case letters, digits, dots, underscores and dashes, with / between "
+        f"parts, and at most {MOST_CHARACTERS} characters"
+    )
     return CallerError("path_invalid", said)
 
 
@@ -200,19 +207,26 @@ def decision_refusal(
 ) -> CallerError | None:
     """Returns why this decision is refused, in the order of the contract: 403, 409 decided, 409 changed text, 422."""
     if ADMIN not in roles:
-        return CallerError("role_required", "this needs the role admin", {"role": ADMIN}, status=403)
+        return CallerError("role_required", "This action requires the role admin", {"role": ADMIN}, status=403)
     if decider == proposer:
-        return CallerError("own_promotion", "You proposed this, so another administrator decides on it", status=403)
+        return CallerError(
+            "own_promotion", "You proposed this promotion; another administrator must decide on it", status=403
+        )
     if credential.acts_for(proposer, is_admin=True):
-        why = "The proposer may have created the token or session that you use, so it cannot decide on this promotion"
+        why = "The proposer may have created your token or session, so you cannot use it to decide on this promotion"
         return CallerError("own_promotion", why, {"reason": "credential_of_proposer"}, status=403)
     if state is not PromotionState.PENDING:
-        said = f"this promotion is {state.value} already"
+        said = f"The promotion is already {state.value}"
         return CallerError("promotion_decided", said, {"status": state.value}, status=409)
     if seen_sha256 != sha256:
-        return CallerError("memory_conflict", "this is not the text that you read", {"sha256": sha256}, status=409)
+        return CallerError(
+            "memory_conflict",
+            "The text has changed since you read it; read it again and send its current digest",
+            {"sha256": sha256},
+            status=409,
+        )
     if decision is PromotionDecision.REJECT and not comment.strip():
-        return CallerError("comment_required", "say why it is rejected")
+        return CallerError("comment_required", "A rejection needs a comment")
     return None
 
 
@@ -261,7 +275,7 @@ def scan(text: str, scope: Scope, limits: MemoryLimits = DEFAULT_LIMITS) -> tupl
     most_bytes = limits.document_bytes
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > most_bytes:  # A text over the limit is not scanned.
-        return (Finding("too_large", f"it has {size} bytes, more than {most_bytes}", blocks=True),)
+        return (Finding("too_large", f"the document has {size} bytes; the limit is {most_bytes}", blocks=True),)
     found = [*_blocking(text, scope), *_warning(text, size, limits.write_bytes)]
     return tuple(sorted(found, key=lambda finding: not finding.blocks))
 
@@ -274,24 +288,26 @@ def is_blocked(findings: tuple[Finding, ...]) -> bool:
 def _blocking(text: str, scope: Scope) -> Iterator[Finding]:
     logs = sum(1 for line in text.split("\n") if _LOG_LINE.match(line))
     if logs > MOST_LOG_LINES:
-        yield Finding("raw_logs", f"{logs} lines are a log's; write down what they mean", blocks=True)
+        yield Finding("raw_logs", f"{logs} lines look like log output; describe what they mean instead", blocks=True)
     plain = _plain(text)
     for kind, offset in secrets_in(plain):
-        yield Finding(f"secret.{kind}", "it holds what looks like a secret", True, plain.count("\n", 0, offset) + 1)
+        yield Finding(f"secret.{kind}", "the text appears to contain a secret", True, plain.count("\n", 0, offset) + 1)
     if scope is not Scope.CONVERSATION:
         at = injection_at(plain)
         if at is not None:
             line = plain.count("\n", 0, at) + 1 if at else None
-            yield Finding("injection", "it speaks to a model instead of informing it", True, line)
+            yield Finding("injection", "the text contains instructions to a model", True, line)
 
 
 def _warning(text: str, size: int, large_bytes: int) -> Iterator[Finding]:
     if size > large_bytes:
-        yield Finding("large", f"it has {size} bytes; a turn is shown 1,200 characters of it", blocks=False)
+        yield Finding(
+            "large", f"the document has {size} bytes; only 1,200 characters of it are shown to a turn", blocks=False
+        )
     for run in _RUN.finditer(text):
         if entropy_bits(run.group()) >= ENTROPY_BITS:
             line = text.count("\n", 0, run.start()) + 1
-            yield Finding("high_entropy", "a run of characters looks random, as a key does", False, line)
+            yield Finding("high_entropy", "a character sequence looks random and may be a key", False, line)
             return
 
 

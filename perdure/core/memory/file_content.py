@@ -57,11 +57,11 @@ def _check_text(read: Callable[[], bytes]) -> None:
     while chunk := read():
         blank = blank and not chunk.strip()
         if b"\x00" in chunk:
-            raise UnfitContent("file_has_nul", "the file contains a NUL byte and is not text")
+            raise UnfitContent("file_has_nul", "The file contains a NUL byte and is not text")
         _decode(decoder, chunk, seen, final=False)
         seen += len(chunk)
     if blank:
-        raise UnfitContent("file_empty", "the file is empty")
+        raise UnfitContent("file_empty", "The file is empty")
     _decode(decoder, b"", seen, final=True)
 
 
@@ -71,7 +71,7 @@ def _decode(decoder: codecs.IncrementalDecoder, chunk: bytes, seen: int, *, fina
         decoder.decode(chunk, final)
     except UnicodeDecodeError as error:
         at = seen - held + error.start
-        raise UnfitContent("file_not_utf8", f"the file is not UTF-8 at byte {at}", {"byte": at}) from None
+        raise UnfitContent("file_not_utf8", f"The file is not valid UTF-8 at byte {at}", {"byte": at}) from None
 
 
 def _check_table(text: io.TextIOWrapper, delimiter: str, most_columns: int, most_rows: int) -> None:
@@ -86,16 +86,16 @@ def _check_table(text: io.TextIOWrapper, delimiter: str, most_columns: int, most
             if rows > most_rows:
                 raise _too_large("rows", most_rows)
             if row and len(row) != width:
-                raise csv.Error(f"has {len(row)} fields where the header has {width}")
+                raise csv.Error(f"has {len(row)} fields, but the header has {width}")
     except csv.Error as error:
         message, line = f"line {reader.line_num}: {error}", {"line": reader.line_num}
         raise UnfitContent("table_broken", message, {**line}) from None
     names = [name.strip() for name in header]
     if not all(names) or len(set(names)) < len(names):
-        raise UnfitContent("table_broken", "every column needs a name of its own in the first line")
+        raise UnfitContent("table_broken", "Each column needs a unique name in the first line")
     if not rows:
-        raise UnfitContent("table_broken", "there are no rows below the names")
+        raise UnfitContent("table_broken", "The file has a header but no rows")
 
 
 def _too_large(what: str, most: int) -> UnfitContent:
-    return UnfitContent("table_too_large", f"a table has {most} {what} at most", {"limit": what, "most": most})
+    return UnfitContent("table_too_large", f"A table can have at most {most} {what}", {"limit": what, "most": most})

@@ -41,12 +41,12 @@ def safe_name(given: str) -> str:
     Raises: CallerError 422 `name_not_safe` for a path, and for a name without printable characters.
     """
     if "/" in given or "\\" in given or given.strip() in ("", ".", ".."):
-        raise CallerError("name_not_safe", "a file's name is no path", {"name": given[:80]}, status=422)
+        raise CallerError("name_not_safe", "The file name must not contain a path", {"name": given[:80]}, status=422)
     text = unicodedata.normalize("NFC", given)
     text = "".join(each for each in text if unicodedata.category(each) not in _FORMAT)
     text = _ODD.sub("_", text).strip().lstrip(".")
     if not text.strip("._ "):
-        raise CallerError("name_not_safe", "nothing of this name can be shown", status=422)
+        raise CallerError("name_not_safe", "The file name has no printable characters", status=422)
     if len(text) > MOST_NAME_CHARACTERS:
         stem, dot, ending = text.rpartition(".")
         ending = dot + ending if stem and len(ending) <= 10 else ""
@@ -62,7 +62,7 @@ def media_type_of(header: str) -> str:
     kind = header.partition(";")[0].strip().lower()
     if kind not in MEDIA_TYPES:
         known = ", ".join(sorted(MEDIA_TYPES))
-        raise CallerError("unsupported_media_type", f"a file is one of: {known}", status=415)
+        raise CallerError("unsupported_media_type", f"Unsupported file type; use one of {known}", status=415)
     return kind
 
 
@@ -84,7 +84,7 @@ def is_too_slow(received_bytes: int, seconds: float) -> bool:
 
 def too_large(limit_bytes: int, variable: str) -> CallerError:
     """Builds the refusal of a file over the size limit: 413 `too_large`."""
-    message = f"a file may have {size(limit_bytes)} at most; the operator can raise {variable}"
+    message = f"The file exceeds {size(limit_bytes)}; an operator can raise {variable}"
     return CallerError("too_large", message, {"limit_bytes": limit_bytes, "variable": variable}, status=413)
 
 
@@ -105,9 +105,9 @@ def handed_in_fault(payload: Mapping[str, Any]) -> str:
         return ""
     for name in ("rows", "columns"):
         if name not in payload:
-            return f"{name}: is missing, though ok says that the plan was carried out"
+            return f"{name}: is required if `ok` is true"
     if "error" in payload:
-        return "error: says what failed, though ok says that nothing did"
+        return "error: must be empty if `ok` is true"
     return next(_of_columns(payload["columns"], payload["rows"]), "")
 
 
@@ -116,7 +116,7 @@ def _of_tables(told: Mapping[str, Any]) -> Iterator[str]:
     names = {told["name"]}
     for place, other in enumerate(told.get("others") or ()):
         if other["name"] in names:
-            yield f"others.{place}.name: is given twice; plans call tables by their names"
+            yield f"others.{place}.name: duplicate; plans refer to tables by name"
         names.add(other["name"])
         yield from (f"others.{place}.{fault}" for fault in _of_columns(other["columns"], other["rows"]))
 
@@ -125,15 +125,15 @@ def _of_columns(columns: Sequence[Mapping[str, Any]], rows: int) -> Iterator[str
     names = set[str]()
     for place, column in enumerate(columns):
         if column["name"] in names:
-            yield f"columns.{place}.name: is given twice"
+            yield f"columns.{place}.name: duplicate"
         names.add(column["name"])
         for count in ("nulls", "distinct"):
             if column[count] > rows:
-                yield f"columns.{place}.{count}: is more than there are rows"
+                yield f"columns.{place}.{count}: exceeds the number of rows"
         least, most = column.get("least"), column.get("most")
         if (least is None) != (most is None):
-            yield f"columns.{place}: has one end of a range without the other"
+            yield f"columns.{place}: set both `least` and `most`, or neither"
         elif least is not None and column["kind"] != "quantitative":
-            yield f"columns.{place}.least: only numbers have a range"
+            yield f"columns.{place}.least: only numeric columns have a range"
         elif least is not None and most is not None and least > most:
-            yield f"columns.{place}.least: is more than most"
+            yield f"columns.{place}.least: exceeds `most`"

@@ -36,7 +36,7 @@ class Bookings(BaseHTTPRequestHandler):
         name = self.headers.get("Host", "").rpartition(":")[0]
         if "Origin" not in self.headers and name in ("127.0.0.1", "localhost"):
             return True
-        self.answer(403, {"error": "this service is not for web pages, and for this machine only"})
+        self.answer(403, {"error": "this service accepts requests only from programs on this machine"})
         return False
 
     def do_GET(self) -> None:
@@ -44,7 +44,7 @@ class Bookings(BaseHTTPRequestHandler):
         if self.path == "/healthz":
             return self.answer(200, {"status": "ok"})
         if self.path != "/bookings":
-            return self.answer(404, {"error": "no such page"})
+            return self.answer(404, {"error": "page not found"})
         with connected() as connection:
             rows = connection.execute("SELECT number, provider, slot FROM bookings ORDER BY number").fetchall()
         return self.answer(200, {"bookings": [dict(row) for row in rows]})
@@ -55,7 +55,7 @@ class Bookings(BaseHTTPRequestHandler):
             asked = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
             provider, slot = asked["provider"].strip(), asked["slot"].strip()
         except (ValueError, KeyError, TypeError, AttributeError):
-            return self.answer(422, {"error": "send a provider and a slot"})
+            return self.answer(422, {"error": "`provider` and `slot` are required"})
         key = self.headers.get("Idempotency-Key")
         with connected() as connection:
             connection.execute(
@@ -65,9 +65,9 @@ class Bookings(BaseHTTPRequestHandler):
                 "SELECT number, provider, slot, key FROM bookings WHERE provider = ? AND slot = ?", (provider, slot)
             ).fetchone()
         if row is None:
-            return self.answer(422, {"error": "this key has booked another slot"})
+            return self.answer(422, {"error": "this idempotency key belongs to another slot"})
         if row["key"] != key:
-            return self.answer(409, {"error": f"{provider} is not free at {slot}"})
+            return self.answer(409, {"error": f"{provider} is not available at {slot}"})
         booked = {"number": row["number"], "provider": provider, "slot": slot}
         return self.answer(201, {"status": "booked", **booked})
 

@@ -14,8 +14,8 @@ from perdure.pages.render import page
 from perdure.pages.request import AGAIN, Form, PageProblem, Post, Posted
 
 decide_router = APIRouter()
-_UNCHANGED = "Nothing is changed, so nothing was sent. To let the call run as it is, approve it."
-AWAY = "The service does not answer"
+_UNCHANGED = "The arguments are unchanged, so nothing was sent. To run the call as it is, approve it."
+AWAY = "The service is not responding"
 _BACK = re.compile(r"/chat/[0-9a-f-]{36}(#turn-[0-9a-f-]{36})?")
 """Addresses to which a decision taken within a conversation returns."""
 
@@ -25,7 +25,7 @@ async def decision(post: Posted, approval_id: str) -> Response:
     """Approves, rejects or responds, or sends an edit that was previewed."""
     form, taken = post.form, post.form.get("decision")
     if taken not in PRESENT:
-        raise PageProblem(422, "This is no decision.")
+        raise PageProblem(422, "Unknown decision. Approve, edit, reject or respond.")
     args = None
     if taken == "edit":
         try:
@@ -58,11 +58,13 @@ async def edit(post: Posted, approval_id: str) -> HTMLResponse:
     approval = await post.visit.api.approvals.get(approval_id)
     form = post.form
     if "edit" not in approval.allowed_decisions or form.get("digest") != approval.digest:
-        why = "The call is not the one that you edited, or nobody can edit it any more. Look at it again."
+        why = "The call has changed since you edited it, or can no longer be edited. Review it again."
         return await show(post.visit, approval, Sent(form, why), status=409)
     args, faults, why = _edited(approval, form)
     if faults or why:
-        return await show(post.visit, approval, Sent(form, why or "Not sent: see the fields.", faults), status=422)
+        return await show(
+            post.visit, approval, Sent(form, why or "Not sent. Correct the marked fields.", faults), status=422
+        )
     asked = opened_from(post.visit, form)
     return page(
         post.visit,
@@ -140,7 +142,7 @@ async def _escalate(post: Post, approval_id: str) -> object:
 async def _reassign(post: Post, approval_id: str) -> object:
     to, said = post.form.get("to"), post.form.whole("comment")
     if not to:
-        raise ApiError(422, "name_missing", "say to whom")
+        raise ApiError(422, "name_missing", "select a person")
     return await post.visit.api.approvals.reassign(approval_id, to, comment=said, idempotency_key=post.form.get("key"))
 
 
@@ -150,9 +152,9 @@ async def _raise(post: Post, approval_id: str) -> object:
     try:
         given = int(tokens) if tokens else None, float(usd) if usd else None
     except ValueError:
-        raise ApiError(422, "number_unreadable", "a limit is a number") from None
+        raise ApiError(422, "number_unreadable", "a limit must be a number") from None
     if given == (None, None):
-        raise ApiError(422, "limit_missing", "say the new limit")
+        raise ApiError(422, "limit_missing", "enter the new limit")
     return await post.visit.api.turns.raise_limits(approval.turn_id, max_tokens=given[0], max_cost_usd=given[1])
 
 
@@ -175,7 +177,7 @@ _VERBS: dict[str, Act] = {
 async def act(post: Posted, approval_id: str, verb: str) -> Response:
     """Runs the action and returns to the page."""
     if verb not in _VERBS:
-        raise PageProblem(404, "No page has this address.")
+        raise PageProblem(404, "Page not found.")
     try:
         await _VERBS[verb](post, approval_id)
     except ApiError as error:

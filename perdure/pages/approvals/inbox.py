@@ -94,13 +94,13 @@ _TOGETHER = ("approve", "reject")
 _CODE = re.compile(r"[a-z_]{1,60}")
 _WHY_NOT = {
     "not_in_bulk": NOT_IN_BULK,
-    "already_decided": "somebody decided before you",
-    "already_voted": "your vote is there already",
-    "approval_expired": "its time was over",
-    "approval_outdated": "its tool or the agent's policy has changed since, so it would not run",
-    "digest_differs": "the call has changed since you looked at it",
-    "rate_limited": "too many decisions in a minute; decide on it a little later",
-    "turn_stopped": "its turn was stopped",
+    "already_decided": "already decided by another reviewer",
+    "already_voted": "you have already voted",
+    "approval_expired": "expired",
+    "approval_outdated": "the tool or the approval policy has changed since, so the call would not run",
+    "digest_differs": "the call has changed since you opened it",
+    "rate_limited": "too many decisions within a minute; retry later",
+    "turn_stopped": "the turn was stopped",
 }
 _Many = Annotated[list[str], Query(default_factory=list)]
 
@@ -109,7 +109,7 @@ _Many = Annotated[list[str], Query(default_factory=list)]
 async def look(visit: Visitor, pick: _Many, decision: str = "") -> HTMLResponse:
     """Shows the selected requests one after the other, for a last check."""
     if not pick:
-        raise PageProblem(422, "Nothing was picked. Go back and pick what you want to decide on.")
+        raise PageProblem(422, "Nothing is selected. Go back and select the requests to decide on.")
     return await _look(visit, list(dict.fromkeys(pick)), _known(decision))
 
 
@@ -120,7 +120,7 @@ async def decide(post: Posted) -> Response:
     pairs = [pair.partition(":") for pair in form.all("item")]
     if taken == "reject" and not (form.get("comment") or form.get("reason_code")):
         ids = [found for found, _, _ in pairs]
-        return await _look(post.visit, ids, taken, form, "Say why: a rejection needs a reason.")
+        return await _look(post.visit, ids, taken, form, "Enter a reason for the rejection.")
     items: list[Item] = [
         {
             "id": found,
@@ -147,7 +147,7 @@ async def done(visit: Visitor, of: _Many, decision: str = "") -> HTMLResponse:
 
 async def _look(visit: Visit, ids: Sequence[str], taken: str, form: Form | None = None, why: str = "") -> HTMLResponse:
     if len(ids) > MOST:
-        raise PageProblem(422, f"At most {MOST} are decided on at once.")
+        raise PageProblem(422, f"You can decide on at most {MOST} requests at once.")
     picked = await _each(visit, ids)
     apart = _apart(picked) if taken == "approve" else {}
     return page(
@@ -173,7 +173,7 @@ def _apart(picked: Sequence[Approval]) -> dict[str, str]:
     first = next((each for each in picked if not why[each.id]), None)
     for each in picked:
         if first is not None and not why[each.id] and (each.agent, each.tool) != (first.agent, first.tool):
-            why[each.id] = f"it is of another tool than the first, {first.tool} of {first.agent}"
+            why[each.id] = f"differs from the first request: {first.tool} of {first.agent}"
     return {found: words for found, words in why.items() if words}
 
 
@@ -186,12 +186,12 @@ async def _each(visit: Visit, ids: Sequence[str]) -> list[Approval]:
 
 
 def _why_not(code: str) -> str:
-    return _WHY_NOT.get(code, code.replace("_", " ") if _CODE.fullmatch(code) else "it was refused")
+    return _WHY_NOT.get(code, code.replace("_", " ") if _CODE.fullmatch(code) else "refused")
 
 
 def _known(decision: str) -> str:
     if decision not in _TOGETHER:
-        raise PageProblem(422, "Many are approved or rejected together, and nothing else.")
+        raise PageProblem(422, "Bulk decisions can only approve or reject.")
     return decision
 
 

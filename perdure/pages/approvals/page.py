@@ -219,7 +219,7 @@ def _number(text: str) -> Any:
         value = parsed_value(text)
         if isinstance(value, int | float) and not isinstance(value, bool):
             return value
-    raise InvalidArgumentText("that is not a number")
+    raise InvalidArgumentText("it is not a number")
 
 
 def _json(value: object) -> str:
@@ -459,9 +459,9 @@ async def approval(visit: Visitor, approval_id: str) -> HTMLResponse:
 async def draft(post: Typed, approval_id: str) -> HTMLResponse:
     """Shows the page again with the text that was typed. Nothing is sent."""
     found = await post.visit.api.approvals.get(approval_id)
-    why = "Nothing was sent yet. What you typed is below."
+    why = "Nothing was sent yet. Your text is below."
     if not found.allowed_decisions:
-        why = "Nothing was sent: you may not decide on this, or nobody can any more. What was typed is below."
+        why = "Nothing was sent: you cannot decide on this request, or it is already decided. Your text is below."
     return await show(post.visit, found, Sent(post.form, why))
 
 

@@ -64,12 +64,14 @@ class HomeTable:
         Raises TableTrouble and OSError.
         """
         if len(others) > MOST_OTHERS:
-            raise TableTrouble(f"a table has {MOST_OTHERS} others beside it at most")
+            raise TableTrouble(f"a table can have at most {MOST_OTHERS} further tables")
         found = cls._read(Path(path))
         found.others = tuple(cls._read(Path(other)) for other in others)
         names = [found.name, *(other.name for other in found.others)]
         if len(set(names)) < len(names):
-            raise TableTrouble(f"tables go by their files' names, which are the same here: {', '.join(names)[:300]}")
+            raise TableTrouble(
+                f"table names are taken from file names, and these appear twice: {', '.join(names)[:300]}"
+            )
         return found
 
     @classmethod
@@ -162,7 +164,7 @@ class Made:
 
         specification = self.specification
         if specification is None:
-            raise TableTrouble(f"the turn is {self.turn.status} and made no picture: {self.explanation}")
+            raise TableTrouble(f"the turn is {self.turn.status} and has no chart: {self.explanation}")
         return bytes(vl_convert.vegalite_to_png(specification, scale=2, allowed_base_urls=[]))
 
 
@@ -236,14 +238,14 @@ class _Work:
     def seconds_left(self) -> float:
         left = self.until - time.monotonic()
         if left <= 0:
-            raise TimeoutError("the turn has not ended in time")
+            raise TimeoutError("the turn did not end in time")
         return left
 
     def asked(self, turn: Turn) -> list[str]:
         """Returns the requests that are still unanswered, each of them once."""
         waits = turn.waiting_for
         if waits is None or waits.kind != KIND:
-            raise TableTrouble(f"the turn waits for {waits.kind if waits else 'nothing that is known'}")
+            raise TableTrouble(f"the turn waits for {waits.kind if waits else 'an unknown reason'}")
         fresh = [request_id for request_id in waits.ids if request_id not in self.answered]
         self.answered.update(fresh)
         return fresh
@@ -261,5 +263,5 @@ class _Work:
         if self.table.left is None and isinstance(output.get("specification"), dict):
             done = self.table.carry_out(str(output.get("plan") or ""))
             if done["ok"] is not True:
-                raise TableTrouble(f"the turn's plan cannot be carried out on this table: {done['error']}")
+                raise TableTrouble(f"the turn's plan cannot be applied to this table: {done['error']}")
         return Made(turn, self.table)

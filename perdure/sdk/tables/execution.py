@@ -78,17 +78,17 @@ def read_formula(text: str, columns: Sequence[str]) -> pl.Expr:
     Raises TableTrouble with the reason if the formula is invalid.
     """
     if len(text) > MOST_CHARACTERS:
-        raise TableTrouble(f"a formula has {MOST_CHARACTERS} characters at most")
+        raise TableTrouble(f"the formula exceeds {MOST_CHARACTERS} characters")
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise TableTrouble(f"the formula {text[:80]!r} cannot be read") from None
+        raise TableTrouble(f"the formula {text[:80]!r} is invalid") from None
     return _read(tree.body, frozenset(columns), MOST_DEPTH)
 
 
 def _read(node: ast.expr, columns: frozenset[str], depth: int) -> pl.Expr:
     if depth == 0:
-        raise TableTrouble(f"a formula is nested {MOST_DEPTH} deep at most")
+        raise TableTrouble(f"the formula is nested deeper than {MOST_DEPTH} levels")
 
     def inside(one: ast.expr) -> pl.Expr:
         return _read(one, columns, depth - 1)
@@ -119,25 +119,25 @@ def _read(node: ast.expr, columns: frozenset[str], depth: int) -> pl.Expr:
             if len(args) != count:
                 raise TableTrouble(f"{name} takes {count} values, not {len(args)}")
             return made(*map(inside, args))
-    raise TableTrouble(f"a formula cannot hold {type(node).__name__}; it has columns, values, operators and functions")
+    raise TableTrouble(f"formulas do not support {type(node).__name__}; use columns, values, operators and functions")
 
 
 def _compared(op: ast.cmpop, left: ast.expr, right: ast.expr, inside: Callable[[ast.expr], pl.Expr]) -> pl.Expr:
     if isinstance(op, ast.In | ast.NotIn) and isinstance(right, ast.List | ast.Tuple):
         values = [one.value for one in right.elts if isinstance(one, ast.Constant)]
         if len(values) < len(right.elts):
-            raise TableTrouble("a list in a formula holds values only")
+            raise TableTrouble("a list in a formula can contain only values")
         found = inside(left).is_in(values)
         return ~found if isinstance(op, ast.NotIn) else found
     if type(op) not in _COMPARED:
-        raise TableTrouble(f"a formula cannot compare by {type(op).__name__}")
+        raise TableTrouble(f"formulas do not support the comparison {type(op).__name__}")
     compared: pl.Expr = _COMPARED[type(op)](inside(left), inside(right))
     return compared
 
 
 def _column(name: str, columns: frozenset[str]) -> pl.Expr:
     if name not in columns:
-        raise TableTrouble(f"there is no column {name[:80]!r}")
+        raise TableTrouble(f"the column {name[:80]!r} does not exist")
     return pl.col(name)
 
 
@@ -175,9 +175,9 @@ class Room:
     def check(self, rows: int, size_bytes: float) -> None:
         """Raises TableTrouble if the size exceeds a limit."""
         if rows > MOST_ROWS:
-            raise TableTrouble(f"it would make more than {MOST_ROWS} rows")
+            raise TableTrouble(f"the result would have more than {MOST_ROWS} rows")
         if size_bytes > self.most_bytes:
-            raise TableTrouble(f"it would take more than {self.most_bytes >> 20} MiB")
+            raise TableTrouble(f"the result would need more than {self.most_bytes >> 20} MiB")
 
     def check_step(self, table: pl.DataFrame, step: Step, tables: Mapping[str, pl.DataFrame]) -> None:
         """Checks the result's size before a step that can create much more than its input.
@@ -244,7 +244,7 @@ _SUMMARIES: Final[Mapping[str, Callable[[pl.Expr], pl.Expr]]] = {
     "count": lambda x: x.count(),
     "distinct": lambda x: x.drop_nulls().n_unique(),
 }
-_HELD: Final = {"quantitative": "numbers", "temporal": "times", "nominal": "text", "boolean": "true and false"}
+_HELD: Final = {"quantitative": "numbers", "temporal": "times", "nominal": "text", "boolean": "booleans"}
 _OF_NUMBERS: Final = frozenset({"sum", "mean", "median"})
 
 
@@ -252,7 +252,9 @@ def known(table: pl.DataFrame, *names: str) -> None:
     """Raises TableTrouble if a name is not a column of the table."""
     for name in names:
         if name not in table.columns:
-            raise TableTrouble(f"there is no column {name[:80]!r}; the columns are {', '.join(table.columns)[:400]}")
+            raise TableTrouble(
+                f"the column {name[:80]!r} does not exist; available columns: {', '.join(table.columns)[:400]}"
+            )
 
 
 def summed_up(table: pl.DataFrame, column: str, function: str) -> pl.Expr:
@@ -263,8 +265,8 @@ def summed_up(table: pl.DataFrame, column: str, function: str) -> pl.Expr:
     known(table, column)
     dtype = table.schema[column]
     if function in _OF_NUMBERS and not dtype.is_numeric():
-        held = _HELD[kind_of(dtype)] if table[column].count() else "no value at all"
-        raise TableTrouble(f"{function} needs numbers, and {column[:80]!r} holds {held}")
+        held = _HELD[kind_of(dtype)] if table[column].count() else "no values"
+        raise TableTrouble(f"{function} needs numbers, but {column[:80]!r} contains {held}")
     return _SUMMARIES[function](wide(column, dtype))
 
 
@@ -279,7 +281,7 @@ def not_summed(table: pl.DataFrame, step: Step) -> Iterator[str]:
         missing = table[column].null_count() if column in table.columns else 0
         if missing:
             rows = f"{missing} of {table.height} rows {'have' if missing > 1 else 'has'}"
-            yield f"{rows} no value in {column[:MOST_NAME]!r}: the {function} is of the others"
+            yield f"{rows} no value in {column[:MOST_NAME]!r}; the {function} covers the other rows"
 
 
 MOST_PIVOTED = 100
@@ -310,7 +312,7 @@ def run_plan(plan: Plan, tables: Mapping[str, pl.DataFrame], main: str, *, numbe
     seen = {name: table for name, table in tables.items() if name not in plan.hidden}
     main = plan.main or main
     if main not in seen:
-        raise TableTrouble(f"there is no table {main[:80]!r}; the tables are {', '.join(seen)[:400]}")
+        raise TableTrouble(f"there is no table {main[:80]!r}; available tables: {', '.join(seen)[:400]}")
     table, meant, warnings = seen[main], dict[str, str](), dict[str, None]()
     room = Room.beside(seen.values())
     for number, step in enumerate(plan.steps, 1):
@@ -327,7 +329,7 @@ def run_plan(plan: Plan, tables: Mapping[str, pl.DataFrame], main: str, *, numbe
             table = table.rename(names)
             meant |= {new: old for old, new in names.items()}
     if not table.height:
-        raise TableTrouble("no row is left")
+        raise TableTrouble("no rows remain")
     return Ran(table, {name: meant[name] for name in table.columns if name in meant}, tuple(warnings)[:MOST_WARNED])
 
 
@@ -346,7 +348,7 @@ def _done(table: pl.DataFrame, step: Step, tables: Mapping[str, pl.DataFrame]) -
     except FAILURES as error:
         told = (str(error).splitlines() or [type(error).__name__])[0]
         raise TableTrouble(told[:200]) from None
-    raise TableTrouble("the values of a column do not allow it")
+    raise TableTrouble("a column's values do not allow this operation")
 
 
 def _numbers(table: pl.DataFrame, step: Pivot) -> dict[str, str]:
@@ -376,7 +378,7 @@ def _group(table: pl.DataFrame, step: Group, _: Any) -> pl.DataFrame:
     names = [*step.by, *(summary.name for summary in step.summaries)]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise TableTrouble(f"the column {twice[:80]!r} would be there twice; what is summed up needs a name of its own")
+        raise TableTrouble(f"the column {twice[:80]!r} would exist twice; give the aggregate its own name")
     return table.group_by(step.by, maintain_order=True).agg(made) if step.by else table.select(made)
 
 
@@ -400,7 +402,7 @@ def _pivot(table: pl.DataFrame, step: Pivot, _: Any) -> pl.DataFrame:
     known(table, step.index, step.columns)
     summed = summed_up(table, step.values, step.function).alias(_CELL)
     if table[step.columns].n_unique() > MOST_PIVOTED:
-        raise TableTrouble(f"it would make more than {MOST_PIVOTED} columns")
+        raise TableTrouble(f"the result would have more than {MOST_PIVOTED} columns")
     cells = named(table, step.columns).group_by([step.index, step.columns], maintain_order=True).agg(summed)
     return cells.pivot(on=step.columns, index=step.index, values=_CELL)
 

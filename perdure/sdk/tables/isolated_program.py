@@ -76,7 +76,7 @@ def _ran(job: Mapping[str, Any]) -> dict[str, Any]:
     files, xml = job["files"], job["plan"]
     plan = read_plan(xml) if xml.strip() else Plan()
     if isinstance(plan, tuple):
-        raise TableTrouble(f"the plan does not fit: {plan[0].path}: {plan[0].reason}")
+        raise TableTrouble(f"the plan is invalid: {plan[0].path}: {plan[0].reason}")
     wanted = [file for file in files if file is files[0] or file["name"] in plan.named]
     ran = run_plan(
         plan, {each["name"]: read_csv(each["content"], each["media_type"]) for each in wanted}, files[0]["name"]

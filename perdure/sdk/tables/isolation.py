@@ -82,7 +82,7 @@ class _Bench:
         try:
             said, _ = process.communicate(given, seconds)
         except subprocess.TimeoutExpired:
-            raise TableTrouble(f"work on the table takes longer than {seconds:.0f} s") from None
+            raise TableTrouble(f"the work on the table took longer than {seconds:.0f} s") from None
         finally:
             _end(process)
             self.waiting.append(_started())
@@ -90,7 +90,7 @@ class _Bench:
             answer = json.loads(said)
         except ValueError:  # killed by a limit or from outside
             limit = f"{MEMORY_BYTES >> 30} GiB of memory"
-            raise TableTrouble(f"work on the table needs more than {limit}, or its process was ended") from None
+            raise TableTrouble(f"the work on the table exceeded {limit}, or its process was killed") from None
         if "trouble" in answer:
             raise TableTrouble(answer["trouble"])
         return answer["answer"]

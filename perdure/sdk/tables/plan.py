@@ -37,13 +37,13 @@ def checked_xml(text: str, schema: Path) -> Element | tuple[XmlFault, ...]:
     import xmlschema
 
     if len(text) > MOST_CHARACTERS:
-        return (XmlFault("/", f"has {len(text)} characters; {MOST_CHARACTERS} are the most"),)
+        return (XmlFault("/", f"has {len(text)} characters; the limit is {MOST_CHARACTERS}"),)
     if not text.lstrip().startswith("<"):
-        return (XmlFault("/", "is not XML: it must begin with <"),)
+        return (XmlFault("/", "is not XML: it must start with <"),)
     try:
         resource = xmlschema.XMLResource(text, defuse="always", allow="none")
     except (xmlschema.XMLSchemaException, ValueError, SyntaxError, RecursionError) as error:
-        return (XmlFault("/", f"cannot be read: {str(error)[:_REASON_CHARACTERS]}"),)
+        return (XmlFault("/", f"cannot be parsed: {str(error)[:_REASON_CHARACTERS]}"),)
     faults = []
     try:
         for found in _schema(schema).iter_errors(resource, max_depth=12):
@@ -51,7 +51,7 @@ def checked_xml(text: str, schema: Path) -> Element | tuple[XmlFault, ...]:
             if len(faults) == MOST_FAULTS:
                 break
     except (xmlschema.XMLSchemaException, RecursionError) as error:
-        faults.append(XmlFault("/", f"cannot be checked: {str(error)[:_REASON_CHARACTERS]}"))
+        faults.append(XmlFault("/", f"cannot be validated: {str(error)[:_REASON_CHARACTERS]}"))
     root: Element = resource.root
     return tuple(faults) or root
 

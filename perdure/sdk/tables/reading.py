@@ -35,7 +35,7 @@ def read_csv(content: bytes, media_type: str = "text/csv") -> pl.DataFrame:
     Raises TableTrouble if the file is not a valid table.
     """
     if b"\x00" in content:
-        raise TableTrouble("the file holds a NUL, which no text does")
+        raise TableTrouble("the file contains a NUL byte and is not text")
     content = content.removeprefix(b"\xef\xbb\xbf")
     separator = separator_of(media_type, content)
     try:
@@ -46,9 +46,9 @@ def read_csv(content: bytes, media_type: str = "text/csv") -> pl.DataFrame:
     except (pl.exceptions.PolarsError, csv.Error) as error:
         raise TableTrouble(f"the table cannot be read: {str(error).splitlines()[0][:200]}") from None
     if table.height > MOST_ROWS:
-        raise TableTrouble(f"a table has {MOST_ROWS} rows at most")
+        raise TableTrouble(f"the table has more than {MOST_ROWS} rows")
     if table.width > MOST_COLUMNS:
-        raise TableTrouble(f"a table has {MOST_COLUMNS} columns at most")
+        raise TableTrouble(f"the table has more than {MOST_COLUMNS} columns")
     table = table.filter(~pl.all_horizontal(pl.all().is_null()))
     if not table.height:
         raise TableTrouble("the table has no rows")
@@ -226,12 +226,12 @@ def left_out(table: pl.DataFrame) -> list[str]:
     told, long = [], _too_long(table)
     if table.height > MOST_DRAWN:
         drawn = -(-table.height // _every(table))
-        spread = f"{table.height} rows are left; the picture shows {drawn} of them, evenly spread"
-        told.append(f"{spread}, and what it adds up or counts is of those alone")
+        spread = f"{table.height} rows remain; the chart shows {drawn} of them, evenly spaced"
+        told.append(f"{spread}, and its sums and counts cover only those rows")
     if long:
         names = ", ".join(repr(name[:40]) for name in long[:MOST_NAMED])
         more = f" and {len(long) - MOST_NAMED} more" if len(long) > MOST_NAMED else ""
-        told.append(f"whole numbers in {names}{more} are too long for a picture, which rounds them")
+        told.append(f"whole numbers in {names}{more} exceed the precision of the chart and are rounded")
     return told
 
 

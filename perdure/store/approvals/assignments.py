@@ -83,7 +83,12 @@ async def reassign(tx: Connection, approval_id: str, person: Decider, to: str, c
     review = await _to_hand_over(tx, approval_id, person)
     row = await tx.fetchrow("SELECT id, name, roles FROM users WHERE name = $1 AND disabled_at IS NULL", to)
     if row is None:
-        raise CallerError("cannot_decide", "it cannot be given to somebody who is not there", {"to": to}, status=422)
+        raise CallerError(
+            "cannot_decide",
+            "The request cannot be assigned: the user does not exist or the account is closed",
+            {"to": to},
+            status=422,
+        )
     given_to = Seat(str(row["id"]), row["name"], frozenset(row["roles"]))
     refused = reassignment_refusal(review.facts, given_to)
     if refused is not None:
@@ -115,7 +120,12 @@ async def escalate(tx: Connection, approval_id: str, person: Decider, comment: s
     row = review.row
     if row["escalated_at"] is not None:
         details: dict[str, object] = {"escalated_at": row["escalated_at"], "role": row["reviewer_role"]}
-        raise CallerError("already_escalated", "it has been escalated; that is done once", details, status=409)
+        raise CallerError(
+            "already_escalated",
+            "This request was already escalated; a request can be escalated once",
+            details,
+            status=409,
+        )
     await tx.execute(f"UPDATE approvals SET {ESCALATED} WHERE id = $1", approval_id)
     told: dict[str, JsonValue] = {"from": row["reviewer_role"], "to": row["escalation_role"], "comment": comment}
     await _record(tx, review, "approval.escalated", told)
@@ -214,15 +224,15 @@ async def add_delegation(
     people = [Seat(str(row["id"]), row["name"], frozenset(row["roles"])) for row in rows]
     other = next((seat for seat in people if seat.name == to), None)
     if other is None:
-        raise CallerError("user_not_found", "there is no user of this name", status=404)
+        raise CallerError("user_not_found", "User not found", status=404)
     if other.user_id == user_id:
-        raise CallerError("to_yourself", "you sit in your own seat already; name somebody else", status=422)
+        raise CallerError("to_yourself", "You cannot delegate to yourself; name another user", status=422)
     # Decisions check the roles again, because roles can change.
     lent(next((seat for seat in people if seat is not other), Seat(user_id, name, frozenset())), other)
     delegation_id = new_id()
     created_at = await tx.fetchval(_ADD, delegation_id, user_id, other.user_id, until, MOST_DAYS, credential.created_by)
     if created_at is None:
-        most = f"give a time that is to come, at most {MOST_DAYS} days ahead"
+        most = f"`until` must be in the future and at most {MOST_DAYS} days ahead"
         raise CallerError("until_invalid", most, {"most_days": MOST_DAYS}, status=422)
     told = {"to_user": other.user_id, "to": to, "until": until.isoformat()}
     await audit.record(tx, "delegation.added", delegation_id, {**told}, actor=user_id, turn_id=None)
@@ -252,5 +262,5 @@ async def remove_delegation(tx: Connection, user_id: str, delegation_id: str, *,
         None if anybodys else user_id,
     )
     if not ended:
-        raise CallerError("delegation_not_found", "there is no such delegation of yours", status=404)
+        raise CallerError("delegation_not_found", "Delegation not found", status=404)
     await audit.record(tx, "delegation.removed", delegation_id, {}, actor=user_id, turn_id=None)

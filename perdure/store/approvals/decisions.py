@@ -93,7 +93,9 @@ def _refuse(review: Review, ask: DecisionAsk, unfit: CallerError | None) -> None
     Raises: CallerError.
     """
     if ask.channel == CHAT and not chat_may_decide(review.row["risk"]):
-        raise CallerError("not_from_chat", "decide on this on its page: its risk is not low", status=403)
+        raise CallerError(
+            "not_from_chat", "Only low-risk calls can be decided here; open the approval's page", status=403
+        )
     review.refuse(
         ask.decision,
         ask.digest,
@@ -103,7 +105,9 @@ def _refuse(review: Review, ask: DecisionAsk, unfit: CallerError | None) -> None
         unfit=unfit,
     )
     if review.row["kind"] == RequestKind.LIMIT and ask.decision is not Decision.REJECT:
-        raise CallerError("raise_the_limit", "raise it with POST /v1/turns/{id}/limits, or reject it", status=422)
+        raise CallerError(
+            "raise_the_limit", "Raise the limit with POST /v1/turns/{id}/limits, or reject the request", status=422
+        )
     review.refuse_stopped()
 
 
@@ -140,7 +144,7 @@ async def _refuse_outdated(tx: Connection, review: Review, decision: Decision) -
         return
     why = (await outdated(tx, [row])).get(review.approval_id)
     if why is not None:
-        message = f"{why}, so its call would not run; reject it with that reason, and the agent can ask anew"
+        message = f"{why}, so the call would not run; reject the request with that reason, and the agent can ask again"
         raise CallerError("approval_outdated", message, {"outdated": why}, status=409)
 
 
@@ -172,7 +176,7 @@ def _edited(review: Review, ask: DecisionAsk) -> dict[str, JsonValue]:
     checked = check_arguments(ask.args, row["schema"])
     if checked.fault is not None:
         fields = [{"field": each.field, "problem": each.problem[:200]} for each in checked.misfits[:MOST_TOLD]]
-        raise CallerError("args_invalid", f"the edit is refused: {checked.fault}", {"fields": fields}, status=422)
+        raise CallerError("args_invalid", f"The edit is invalid: {checked.fault}", {"fields": fields}, status=422)
     digest = frozen_call_digest(
         tenant_id=row["tenant_id"],
         turn_id=str(row["turn_id"]),
@@ -300,7 +304,7 @@ async def cast(tx: Connection, review: Review, ballot: Ballot, per_minute: int |
         review.decider.credential.created_by,
     )
     if row is None:
-        raise InvariantBroken("no_answer", "the statement that counts a decision always answers")
+        raise InvariantBroken("no_answer", "the statement that counts votes returned no row")
     if row["version"] is None:
         raise _refused(review, overdue=row["overdue"], too_many=row["too_many"], wait_seconds=row["wait_seconds"])
     address, note = review.address, None
@@ -311,16 +315,18 @@ async def cast(tx: Connection, review: Review, ballot: Ballot, per_minute: int |
 
 def _refused(review: Review, *, overdue: bool, too_many: bool | None, wait_seconds: int | None) -> CallerError:
     if overdue:
-        return CallerError("approval_expired", "the approval expired undecided and counts as denied", status=410)
+        return CallerError("approval_expired", "The request expired undecided and counts as denied", status=410)
     if too_many:
         return CallerError(
             "too_many_decisions",
-            "you have decided on many within a minute; take the time to look",
+            "You have made too many decisions within a minute; retry later",
             {"retry_after_seconds": max(1, wait_seconds or 1)},
             status=429,
         )
     role = review.facts.reviewer_role
-    return CallerError("role_required", f"deciding needs the role {role}, now", {"role": role}, status=403)
+    return CallerError(
+        "role_required", f"You no longer have the role {role}, which this decision requires", {"role": role}, status=403
+    )
 
 
 # --- Subjects of several approvals, for bulk decisions
@@ -375,9 +381,11 @@ async def raise_limits(
         RequestKind.LIMIT.value,
     )
     if turn is None or not decider.sees(str(turn["user_id"])):
-        raise CallerError("turn_not_found", "there is no such turn", status=404)
+        raise CallerError("turn_not_found", "Turn not found", status=404)
     if turn["approval_id"] is None:
-        raise CallerError("not_waiting_for_a_limit", "the turn does not ask for a higher limit", status=409)
+        raise CallerError(
+            "not_waiting_for_a_limit", "The turn does not wait for a limit, so none can be raised", status=409
+        )
     review = await take_up(tx, str(turn["approval_id"]), decider, asked_again=True)
     digest = review.facts.digest
     review.refuse(Decision.APPROVE, digest, reasoned=True, args_given=False, text=False)
@@ -412,8 +420,8 @@ def _raised(before: Limits, asked: Raise, *, tokens_used: int, cost_microusd: in
     limits = before.model_copy(update=given)
     if limits.max_tokens < before.max_tokens or limits.max_cost_microusd < before.max_cost_microusd:
         now: dict[str, object] = {"max_tokens": before.max_tokens, "max_cost_usd": before.max_cost_microusd / 1e6}
-        raise CallerError("limit_not_raised", "a limit can only be raised", now)
+        raise CallerError("limit_not_raised", "A limit can only be raised, not lowered", now)
     over = spent(limits, tokens_used=tokens_used, cost_microusd=cost_microusd)
     if over is not None:
-        raise CallerError("still_spent", f"the turn could not go on: {over.message}")
+        raise CallerError("still_spent", f"The new limit is still too low: {over.message}")
     return limits

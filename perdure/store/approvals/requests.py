@@ -505,4 +505,4 @@ def _asked(row: asyncpg.Record) -> Asked:
 
 
 def _not_found() -> CallerError:
-    return CallerError("question_not_found", "there is no such question of a turn of yours", status=404)
+    return CallerError("question_not_found", "Question not found", status=404)

@@ -115,7 +115,7 @@ class Review:
         stopped_at: datetime | None = self.row["stop_requested_at"]
         if stopped_at is not None:
             stopped: dict[str, object] = {"turn_id": str(self.row["turn_id"]), "stopped_at": stopped_at}
-            raise CallerError("turn_stopped", "the turn was stopped; nothing of it runs any more", stopped, status=409)
+            raise CallerError("turn_stopped", "The turn was stopped, so its calls will not run", stopped, status=409)
 
 
 async def take_up(
@@ -131,7 +131,7 @@ async def take_up(
     """
     row = await tx.fetchrow(_LOCK, approval_id, person.user_id, alone)
     if row is None or not person.sees(str(row["requested_by"])):
-        raise CallerError("approval_not_found", "there is no such approval", status=404)
+        raise CallerError("approval_not_found", "Approval not found", status=404)
     overdue = row["status"] == "pending" and row["expires_at"] <= row["now"]
     if overdue and await escalate_overdue(tx, approval_id):
         row = await tx.fetchrow(_LOCK, approval_id, person.user_id, alone) or row
@@ -312,7 +312,7 @@ async def fall_back(tx: Connection) -> int:
     for row in rows:
         told: dict[str, JsonValue] = {"fallback": row["fallback_reviewer"], "role": row["reviewer_role"]}
         kind = "approval.escalated" if row["escalated"] else "approval.fell_back"
-        why = {} if row["given"] else {"because": "the fallback reviewer may not decide on it"}
+        why = {} if row["given"] else {"because": "the fallback reviewer is not allowed to decide on it"}
         turn_id = str(row["turn_id"])
         await audit.record(tx, kind, str(row["id"]), {**told, **why}, actor=None, turn_id=turn_id)
     return len(rows)
@@ -324,7 +324,7 @@ async def _escalated(tx: Connection, statement: str, *given: str) -> int:
         told: dict[str, JsonValue] = {
             "from": row["role_before"],
             "to": row["reviewer_role"],
-            "because": "nobody decided in time",
+            "because": "no decision was made in time",
             "expires_at": row["expires_at"].isoformat(),
         }
         turn_id = str(row["turn_id"])

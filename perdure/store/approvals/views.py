@@ -152,7 +152,7 @@ async def get_approval(
     """
     row = await tx.fetchrow(_ONE, approval_id, requester_id)
     if row is None:
-        raise CallerError("approval_not_found", "there is no such approval", status=404)
+        raise CallerError("approval_not_found", "Approval not found", status=404)
     is_open = row["status_now"] == "pending"
     sitting = await seated(tx, viewer) if viewer is not None and is_open else None
     return _approval_view(row, sitting, await _changed(tx, [row])) | {
@@ -525,11 +525,11 @@ async def place_of(tx: Connection, approval_id: str) -> TurnAddress:
     """
     row = await tx.fetchrow(_WHERE, approval_id)
     if row is None:
-        raise CallerError("approval_not_found", "there is no such approval", status=404)
+        raise CallerError("approval_not_found", "Approval not found", status=404)
     if not row["has_one"]:
-        raise CallerError("no_preview", "its tool has no preview", status=409)
+        raise CallerError("no_preview", "The tool has no preview", status=409)
     if not row["is_open"]:
-        raise CallerError("already_decided", "it is decided, and keeps the preview that there was", status=409)
+        raise CallerError("already_decided", "The request is already decided; it keeps its last preview", status=409)
     return TurnAddress(tenant_id=row["tenant_id"], conversation_id=row["conversation_id"], turn_id=row["turn_id"])
 
 

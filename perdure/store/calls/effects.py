@@ -44,12 +44,12 @@ async def settle_by_person(
         key,
     )
     if row is None or not person.sees(str(row["user_id"])):
-        raise CallerError("effect_not_found", "there is no such effect", status=404)
+        raise CallerError("effect_not_found", "Effect not found", status=404)
     settler = await seated(tx, person)  # reads the roles after the lock, because those of the request may be outdated
     seat = await _seat(tx, key, str(row["user_id"]), settler)
     if outcome not in OUTCOMES or is_blank(comment):
         raise CallerError(
-            "outcome_invalid", "give outcome happened or did_not_happen, and a comment that says how you know"
+            "outcome_invalid", "Send the outcome (happened or did_not_happen) and a comment that says how you know"
         )
     call = await _unsettled(tx, key, outcome)
     address = TurnAddress(
@@ -68,11 +68,11 @@ async def _unsettled(tx: Connection, key: str, outcome: str) -> asyncpg.Record:
         "SELECT *, clock_timestamp() < quiet_at AS early FROM tool_calls WHERE key = $1 FOR UPDATE", key
     )
     if call is None or call["state"] != CallState.OUTCOME_UNKNOWN.value:
-        raise CallerError("already_settled", "this effect is settled", status=409)
+        raise CallerError("already_settled", "This effect is already settled", status=409)
     if outcome == "did_not_happen" and call["early"]:
         raise CallerError(
             "too_early",
-            "a frozen worker may still send it; wait for the deadline",
+            "A suspended worker may still send this call; settle it after the deadline",
             {"deadline": call["quiet_at"].isoformat()},
             status=409,
         )
@@ -187,7 +187,7 @@ async def get_effect(tx: Connection, key: str, user_id: str | None) -> dict[str,
         f"{_SELECT} WHERE c.key = $1 AND c.effect <> 'read' AND ($2::uuid IS NULL OR t.user_id = $2)", key, user_id
     )
     if row is None:
-        raise CallerError("effect_not_found", "there is no such effect", status=404)
+        raise CallerError("effect_not_found", "Effect not found", status=404)
     return _shown(row) | {
         # Until the deadline, a frozen worker may still send the call.
         "may_be_settled_as": ["happened"] + ([] if row["early"] else ["did_not_happen"])

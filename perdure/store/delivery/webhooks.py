@@ -48,7 +48,9 @@ async def add_webhook(tx: Connection, url: str, actor: str, name: str, *, with_a
     """
     tenant_id, keyring = signer_of(tx)
     if await tx.fetchval("SELECT count(*) FROM webhooks WHERE ended_at IS NULL") >= MOST:
-        raise CallerError("too_many_webhooks", f"there are {MOST} already; end one first", status=409)
+        raise CallerError(
+            "too_many_webhooks", f"The tenant has the maximum of {MOST} webhooks; delete one first", status=409
+        )
     webhook_id, key = new_id(), keyring.keys[0]
     made_at = await tx.fetchval(
         "INSERT INTO webhooks (id, tenant_id, url, with_args, key_id, made_by) VALUES ($1, $2, $3, $4, $5, $6) "
@@ -73,7 +75,7 @@ async def end_webhook(tx: Connection, webhook_id: str, actor: str) -> None:
         "UPDATE webhooks SET ended_at = now() WHERE id = $1 AND ended_at IS NULL RETURNING true", webhook_id
     )
     if row is None:
-        raise CallerError("webhook_not_found", "there is no such webhook", status=404)
+        raise CallerError("webhook_not_found", "Webhook not found", status=404)
     await tx.execute("DELETE FROM notices WHERE webhook_id = $1", webhook_id)
     await audit.record(tx, "webhook.ended", webhook_id, {}, actor=actor, turn_id=None)
 
@@ -85,7 +87,7 @@ def _webhook(row: asyncpg.Record) -> Webhook:
         with_args=row["with_args"],
         made_by=row["maker"],
         made_at=row["made_at"],
-        waiting=row["waiting"],
+        waiting=row["pending"],
         given_up=row["given_up"],
         problem=row["problem"],
     )

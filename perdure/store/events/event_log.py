@@ -252,7 +252,7 @@ async def record_unasked(tx: Connection, turn_id: str, events: Iterable[PendingE
         elif not ends:
             raise UpstreamRejected(
                 "checkpoint_decided",
-                f"the checkpoint was {decided} while the turn went on as if nobody could be asked, so it ends here",
+                f"the checkpoint was {decided} after the turn had continued without a review, so the turn ends here",
             )
 
 

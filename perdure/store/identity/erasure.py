@@ -45,8 +45,8 @@ async def may_be_erased(tx: Connection, user_id: str) -> None:
     if turns:
         raise CallerError(
             "turns_open",
-            "turns that the person began or decided in are open: wait, or stop each with "
-            f"`perdure turns stop ID --as admin`: {', '.join(turns)}",
+            "The user started or decided in turns that are still open; wait, or stop each with `perdure turns "
+            f"stop ID --as admin`: {', '.join(turns)}",
             {"turns": turns},
             status=409,
         )
@@ -54,7 +54,7 @@ async def may_be_erased(tx: Connection, user_id: str) -> None:
     if effects:
         raise CallerError(
             "effects_unsettled",
-            "nobody could settle these any more; settle them first",
+            "The user has effects with an unknown outcome; settle them before you erase the user",
             {"effects": effects},
             status=409,
         )
@@ -461,12 +461,10 @@ async def _forgotten(db: Database, tenant_id: str, erasure: Erasure, histories: 
 async def _begin(tx: Connection, name: str, actor: str) -> Erasure:
     row = await tx.fetchrow("SELECT id FROM users WHERE name = $1 FOR UPDATE", name)
     if row is None:
-        raise CallerError("user_not_found", "there is no user of this name", status=404)
+        raise CallerError("user_not_found", "User not found", status=404)
     user_id = str(row["id"])
     if user_id == actor:
-        raise CallerError(
-            "own_data", "another administrator must erase yours, so that somebody has seen it", status=409
-        )
+        raise CallerError("own_data", "You cannot erase yourself; ask another administrator", status=409)
     await may_be_erased(tx, user_id)
     await tx.execute("UPDATE users SET disabled_at = coalesce(disabled_at, now()), roles = '{}' WHERE id = $1", user_id)
     await tx.execute("DELETE FROM api_tokens WHERE user_id = $1", user_id)

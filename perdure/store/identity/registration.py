@@ -101,7 +101,7 @@ async def register(
     is_first = False
     if comer.invitation:
         user_id, credential = await take_invitation(tx, comer.invitation, comer.name)
-        await sign_in.end_all_sessions(tx, user_id, user_id, "a password was set by an invitation")
+        await sign_in.end_all_sessions(tx, user_id, user_id, "a password was set with an invitation")
         if comer.display_name:
             await tx.execute("UPDATE users SET display_name = $2 WHERE id = $1", user_id, comer.display_name)
     else:
@@ -140,7 +140,7 @@ async def _use_code(tx: Connection, comer: Newcomer) -> None:
 
 def _closed() -> CallerError:
     return CallerError(
-        "invitation_needed", "Registration needs an invitation; ask an administrator for one and send it", status=403
+        "invitation_needed", "Registration requires an invitation; ask an administrator for one", status=403
     )
 
 
@@ -187,7 +187,7 @@ async def invite(tx: Connection, name: str, actor: str, credential: Credential) 
     """
     user_id = await tx.fetchval("SELECT id FROM users WHERE name = $1 AND disabled_at IS NULL", name)
     if user_id is None:
-        raise CallerError("user_not_found", "there is no user of this name", status=404)
+        raise CallerError("user_not_found", "User not found", status=404)
     token = f"perdure_invitation_{secrets.token_urlsafe(32)}"
     expires_at = await tx.fetchval(
         "INSERT INTO invitations (token_sha256, tenant_id, user_id, expires_at, created_by) VALUES "
@@ -242,6 +242,6 @@ async def take_invitation(tx: Connection, token: str, name: str) -> tuple[str, C
 def _invalid() -> CallerError:
     return CallerError(
         "invitation_invalid",
-        "This invitation is not for this name, was used, or has expired; ask an administrator for another one",
+        "This invitation is for another name, was already used, or has expired; ask an administrator for a new one",
         status=403,
     )

@@ -134,7 +134,7 @@ async def rotate_refresh_token(
     found = outcome(RefreshFacts(row["now"], row["expires_at"], row["used_at"], bool(ended)))
     session_id, user_id = str(row["session_id"]), str(row["user_id"])
     if found is Refresh.BETRAYED:
-        await end_session(tx, session_id, user_id, "a refresh token was used twice")
+        await end_session(tx, session_id, user_id, "a refresh token was reused")
     if found in (Refresh.BETRAYED, Refresh.OVER):
         return Rotation(found)
     if found is Refresh.REPEAT:

@@ -65,7 +65,7 @@ async def add_user(tx: Connection, name: str, display_name: str, roles: tuple[st
             list(roles),
         )
     except asyncpg.UniqueViolationError:
-        raise CallerError("user_exists", "there is a user of this name", {"name": name}, status=409) from None
+        raise CallerError("user_exists", "A user with this name already exists", {"name": name}, status=409) from None
     await refuse_erased(tx, *signer_of(tx), name)
     await audit.record(
         tx, "user.added", user.id, {"name": name, "roles": [*roles]}, actor=actor or user.id, turn_id=None
@@ -111,12 +111,14 @@ async def mint_token(tx: Connection, name: str, label: str, actor: str, credenti
 
 def own_account() -> CallerError:
     """Returns the error that keeps administrators from leaving a tenant without an administrator by mistake."""
-    return CallerError("own_account", "another administrator must do that to you", status=409)
+    return CallerError(
+        "own_account", "You cannot change your own account this way; ask another administrator", status=409
+    )
 
 
 def _found(row: asyncpg.Record | None) -> User:
     if row is None:
-        raise CallerError("user_not_found", "there is no user of this name", status=404)
+        raise CallerError("user_not_found", "User not found", status=404)
     return _user(row)
 
 
@@ -153,7 +155,7 @@ async def refuse_erased(tx: Connection | asyncpg.Connection, tenant_id: str, key
     ):
         raise CallerError(
             "name_erased",
-            "a person of this name was erased, and what names the person still does; take another name",
+            "This name belonged to an erased user and is still in use; choose another name",
             {"name": name},
             status=409,
         )
@@ -197,7 +199,7 @@ async def get_member(tx: Connection, name: str) -> Member:
     """
     row = await tx.fetchrow(f"{_MEMBERS} AND u.name = $1 FOR UPDATE OF u", name)
     if row is None:
-        raise CallerError("user_not_found", "there is no user of this name", status=404)
+        raise CallerError("user_not_found", "User not found", status=404)
     return _member(row)
 
 
@@ -306,9 +308,9 @@ def _entered(row: asyncpg.Record, link_to: str | None) -> tuple[str, Credential]
     """
     user_id = str(row["id"])
     if row["disabled_at"] is not None:
-        raise CallerError("account_closed", "this account is closed", status=403)
+        raise CallerError("account_closed", "This account is closed; ask an administrator to reopen it", status=403)
     if link_to not in (None, user_id):
-        raise CallerError("identity_taken", "somebody else signs in by this identity", status=409)
+        raise CallerError("identity_taken", "This identity is linked to another user", status=409)
     made_by, invited_by = (tuple(map(str, row[name])) for name in ("created_by", "invited_by"))
     return user_id, Credential(How.OIDC, made_by, invited_by)
 
@@ -338,7 +340,8 @@ async def enter_by_identity(
     if link_to is None:
         name = name_from(claims)
         if not newcomers or name is None:
-            raise CallerError("newcomers_refused", "you are not known here; ask an administrator", status=403)
+            why = "No account is linked to this identity; ask an administrator for an invitation"
+            raise CallerError("newcomers_refused", why, status=403)
         # An existing account with this name is never taken over. Its owner must sign in and link the identity.
         link_to = (await add_user(tx, name, display_name_from(claims), newcomers, None)).id
     await tx.execute(

@@ -90,7 +90,7 @@ async def named(tx: Connection, scope: Scope, slug: str | None) -> Store:
     )
     if row is None:
         known = sorted(name for name, its in SEEDED.items() if its is scope)
-        said = f"there is no such store of the scope {scope.value}; there is {', '.join(known)}"
+        said = f"The scope {scope.value} has no such store; available stores: {', '.join(known)}"
         raise CallerError("store_not_found", said, status=404)
     return _store(row)
 
@@ -115,7 +115,7 @@ async def set_store_archived(tx: Connection, slug: str, archived: bool, actor: s
         archived,
     )
     if row is None:
-        raise CallerError("store_not_found", "there is no such store", status=404)
+        raise CallerError("store_not_found", "Store not found", status=404)
     told: dict[str, JsonValue] = {"store": slug, "archived": archived}
     await audit.record(tx, "memory.store_changed", str(row["id"]), told, actor=actor, turn_id=None)
     return {name: value for name, value in row.items() if name != "id"}
@@ -280,7 +280,7 @@ def scanned(scope: Scope, *texts: str, basis: Basis, limits: MemoryLimits) -> tu
     if is_blocked(findings):
         blocking = [finding.as_data() for finding in findings if finding.blocks]
         rules = ", ".join(str(each["rule"]) for each in blocking)
-        raise CallerError(UNSAFE, f"this may not be remembered: {rules}", {"findings": blocking})
+        raise CallerError(UNSAFE, f"This text cannot be remembered: {rules}", {"findings": blocking})
     return findings
 
 
@@ -301,7 +301,7 @@ async def _need_conversation(tx: Connection, conversation_id: str | None, owner_
         owner_id,
     )
     if not there:
-        raise CallerError("conversation_not_found", "there is no such conversation", status=404)
+        raise CallerError("conversation_not_found", "Conversation not found", status=404)
 
 
 async def _created(
@@ -339,7 +339,7 @@ async def _created(
             draft.conversation_id or owner_id or store.id,
             draft.path,
         )
-        said = "there is a document at this path already; change that one"
+        said = "A document already exists at this path; update that document"
         raise CallerError("document_exists", said, {"path": draft.path, "sha256": there}, status=409)
     await add(tx, writer, document_id, owner_id, version_id, 1, draft.content, trust, basis)
     ref = DocumentRef(document_id=document_id, version_id=version_id, store=store.slug, path=draft.path, trust=trust)
@@ -348,7 +348,7 @@ async def _created(
 
 def _edited(document: Document, edits: Sequence[Edit]) -> str:
     if document.content is None:
-        raise CallerError("version_redacted", "its content was redacted; write it whole", status=409)
+        raise CallerError("version_redacted", "The document's text was redacted; send the whole text", status=409)
     return patched(document.content, edits)
 
 
@@ -383,7 +383,7 @@ async def delete_document(tx: Connection, document_id: str, actor: str) -> None:
         actor,
     )
     if row is None:
-        raise CallerError("document_not_found", "there is no such document", status=404)
+        raise CallerError("document_not_found", "Document not found", status=404)
     told: dict[str, JsonValue] = {"sha256": row["sha256"], "scope": row["scope"], "version_id": str(row["version_id"])}
     await audit.record(tx, "memory.document_deleted", document_id, told, actor=actor, turn_id=None)
 
@@ -407,9 +407,9 @@ async def redact_version(
         version_id,
     )
     if row is None:
-        raise CallerError("version_not_found", "there is no such version of a document", status=404)
+        raise CallerError("version_not_found", "Version not found", status=404)
     if row["redacted_at"] is not None:
-        raise CallerError("version_redacted", "this version was redacted already", status=409)
+        raise CallerError("version_redacted", "This version is already redacted", status=409)
     redacted_at = await tx.fetchval(
         "UPDATE memory_versions SET content = NULL, redacted_at = now(), redacted_by = $2, redaction_reason = $3, "
         "evidence_summary = '', source_refs = '[]' WHERE id = $1 RETURNING redacted_at",

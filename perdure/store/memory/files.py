@@ -127,7 +127,7 @@ async def delete(tx: Connection, file_id: str, user_id: str) -> None:
         raise _not_found()
     if found["turn_id"] is not None:
         details: dict[str, object] = {"turn_id": str(found["turn_id"])}
-        raise CallerError("file_of_turn", "A turn made this file, so it stays on record", details, status=409)
+        raise CallerError("file_of_turn", "A turn made this file, so it cannot be deleted", details, status=409)
     await tx.execute("DELETE FROM files WHERE id = $1", file_id)
 
 
@@ -139,7 +139,7 @@ async def delete_uploads(tx: Connection, conversation_id: str) -> None:
 
 
 def _not_found() -> CallerError:
-    return CallerError("file_not_found", "there is no such file", status=404)
+    return CallerError("file_not_found", "File not found", status=404)
 
 
 def _stored(row: asyncpg.Record) -> StoredFile:

@@ -65,10 +65,12 @@ async def propose(
     `memory_unsafe`, `evidence_missing`, `path_invalid`.
     """
     if source.content is None:
-        raise CallerError("version_redacted", "its content was redacted; there is nothing to share", status=409)
+        raise CallerError("version_redacted", "The document's text was redacted; it cannot be proposed", status=409)
     store = await named(tx, Scope.WORKSPACE, target.store)
     if store.archived:
-        raise CallerError("store_archived", f"the store {store.slug} is archived; nothing is written there", status=409)
+        raise CallerError(
+            "store_archived", f"The store {store.slug} is archived; reopen it before you write", status=409
+        )
     refused = path_refusal(target.path) or evidence_refusal(
         writer, basis.evidence_summary, required=limits.evidence_required
     )
@@ -79,7 +81,7 @@ async def propose(
     base = shared.sha256 if shared else None
     promotion_id = await _insert(tx, writer, source, target, basis, store_id=store.id, base_sha256=base)
     if promotion_id is None:
-        raise CallerError("promotion_pending", "just this is proposed already and waits for a decision", status=409)
+        raise CallerError("promotion_pending", "This text is already proposed and waits for a decision", status=409)
     told: dict[str, JsonValue] = {"store": store.slug, "sha256": source.sha256, "risk": target.risk.value}
     await _record(tx, "memory.promotion_proposed", promotion_id, told, writer.user_id, basis.turn_id)
     return await get(tx, str(promotion_id), None)
@@ -136,7 +138,7 @@ async def get(tx: Connection, promotion_id: str, proposer: str | None, *, lock: 
         proposer,
     )
     if row is None:
-        raise CallerError("promotion_not_found", "there is no such promotion", status=404)
+        raise CallerError("promotion_not_found", "Promotion not found", status=404)
     return _shown(row)
 
 

@@ -175,7 +175,7 @@ async def document_version(tx: Connection, document: Document, version_id: str) 
     """
     row = await tx.fetchrow(_VERSIONS.format(", v.content") + "v.id = $2", document.ref.document_id, version_id)
     if row is None:
-        raise CallerError("version_not_found", "this document has no such version", status=404)
+        raise CallerError("version_not_found", "Version not found", status=404)
     return _entry(row)
 
 
@@ -192,7 +192,7 @@ async def _one(tx: Connection, which: str, reader: str, *given: object, lock: bo
         *given,
     )
     if row is None:
-        raise CallerError("document_not_found", "there is no such document", status=404)
+        raise CallerError("document_not_found", "Document not found", status=404)
     return document_of(row, row["content"])
 
 

@@ -95,7 +95,7 @@ async def merge(
     if total > MOST_BYTES:
         raise CallerError(
             FULL,
-            f"the fields of a conversation hold {MOST_BYTES} bytes at most; remove some first",
+            f"The fields of a conversation can hold {MOST_BYTES} bytes; remove some first",
             {"most_bytes": MOST_BYTES, "bytes": total},
             status=413,
         )

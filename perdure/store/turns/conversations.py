@@ -101,7 +101,10 @@ async def delete_conversation(tx: Connection, conversation_id: str, user_id: str
     )
     if row["active_turn_id"] is not None:
         raise CallerError(
-            "conversation_busy", "a turn is open; stop it first", {"turn_id": str(row["active_turn_id"])}, status=409
+            "conversation_busy",
+            "The conversation has an open turn; stop it first",
+            {"turn_id": str(row["active_turn_id"])},
+            status=409,
         )
     await tx.execute("UPDATE conversations SET deleted_at = now(), text_bytes = 0 WHERE id = $1", conversation_id)
     await files.delete_uploads(tx, conversation_id)
@@ -145,7 +148,7 @@ async def list_messages(tx: Connection, conversation_id: str, limit: int, after_
 
 def _there(row: asyncpg.Record | None) -> asyncpg.Record:
     if row is None:
-        raise CallerError("conversation_not_found", "there is no such conversation", status=404)
+        raise CallerError("conversation_not_found", "Conversation not found", status=404)
     return row
 
 

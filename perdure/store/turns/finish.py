@@ -149,7 +149,7 @@ async def _end(
         READ_CHARACTERS,
     )
     if ended is None:
-        raise InvariantBroken("turn_vanished", "a turn's row went away under its own lock")
+        raise InvariantBroken("turn_vanished", "a turn's row was deleted while it was locked")
     return ended
 
 
@@ -180,10 +180,10 @@ async def _record(
     """Records the turn's cancelled approvals in the audit trail, and whether its workflow was cancelled outside
     Perdure."""
     for approval in cancelled:
-        why: dict[str, JsonValue] = {"because": f"the turn ended {status.value} before the call ran"}
+        why: dict[str, JsonValue] = {"because": f"the turn ended with status {status.value} before the call ran"}
         await audit.record(tx, "approval.cancelled", str(approval), why, actor=None, turn_id=turn_id)
     if cancelled_outside:
-        because = "its workflow was cancelled at Temporal; nobody asked for a stop here"
+        because = "the workflow was cancelled in Temporal; no stop was requested through the API"
         await audit.record(tx, "turn.cancelled", turn_id, {"because": because}, actor=None, turn_id=turn_id)
 
 

@@ -113,7 +113,7 @@ async def start_turn(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: 
     # Counted after the locks: a statement that waits for a lock sees the rows as they were before the wait.
     counted = await tx.fetchrow(_COUNT, new.user_id, new.conversation_id, active)
     if counted is None:
-        raise InvariantBroken("nothing_counted", "a count came back without a row")
+        raise InvariantBroken("nothing_counted", "a count returned no row")
     load = _load(new, counted, busy=active is not None)
     admission = admit(load, caps, new.on_busy)
     if admission not in (Admission.START, Admission.REPLACE):
@@ -127,7 +127,7 @@ async def start_turn(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: 
     if admission is Admission.QUOTA:
         check(load.used, caps.quotas, load.message_bytes)
     if admission is Admission.QUEUE_FULL:
-        full = "as many turns wait in this conversation as may; wait for one to end"
+        full = "This conversation's queue is full; retry when a turn ends"
         raise CallerError("queue_full", full, {"retry_after_seconds": 5}, status=429)
     if admission is Admission.JOIN and active is not None:
         return await _join(tx, new, active)
@@ -158,7 +158,7 @@ async def _lock(tx: Connection, new: NewTurn) -> tuple[str | None, int]:
             held = await hold_active(tx, new.conversation_id)
         conversation = await tx.fetchrow(_LOCK, new.user_id, new.conversation_id)
         if conversation is None:
-            raise CallerError("conversation_not_found", "there is no such conversation", status=404)
+            raise CallerError("conversation_not_found", "Conversation not found", status=404)
         active = str(conversation["active_turn_id"]) if conversation["active_turn_id"] is not None else None
         if not first_the_turn or active in (None, held):
             return active, conversation["message_seq"]
@@ -240,7 +240,7 @@ async def _busy(tx: Connection, turn_id: str) -> CallerError:
     }
     return CallerError(
         "conversation_busy",
-        "the conversation has an open turn; wait for it, or send on_busy queue, steer or replace",
+        "The conversation has an open turn; wait for it, or send on_busy: queue, steer or replace",
         details,
         status=409,
     )
@@ -256,7 +256,7 @@ async def request_stop(tx: Connection, turn_id: str, user_id: str) -> tuple[Turn
         "SELECT status, stop_requested_at, tenant_id, conversation_id FROM turns WHERE id = $1 FOR UPDATE", turn_id
     )
     if row is None:
-        raise CallerError("turn_not_found", "there is no such turn", status=404)
+        raise CallerError("turn_not_found", "Turn not found", status=404)
     status = TurnStatus(row["status"])
     address = TurnAddress(tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=turn_id)
     if status in ENDED or row["stop_requested_at"] is not None:

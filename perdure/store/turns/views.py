@@ -41,7 +41,7 @@ async def get_turn(tx: Connection, turn_id: str, user_id: str | None) -> dict[st
         user_id,
     )
     if row is None:
-        raise CallerError("turn_not_found", "there is no such turn", status=404)
+        raise CallerError("turn_not_found", "Turn not found", status=404)
     return shown(row)
 
 
@@ -150,7 +150,7 @@ async def calls_of(tx: Connection, turn_id: str, user_id: str | None) -> list[di
     Raises: CallerError 404 `turn_not_found`.
     """
     if await tx.fetchrow(_THERE, turn_id, user_id) is None:
-        raise CallerError("turn_not_found", "there is no such turn", status=404)
+        raise CallerError("turn_not_found", "Turn not found", status=404)
     found = []
     for row in reversed(await tx.fetch(_TURN_CALLS, turn_id, MOST)):
         began, ended, cost = row["started_at"], row["settled_at"], row["cost_microusd"]
@@ -186,7 +186,7 @@ async def metrics_of(tx: Connection, turn_id: str, user_id: str | None) -> dict[
     """
     turn = await tx.fetchrow(_TURN, turn_id, user_id)
     if turn is None:
-        raise CallerError("turn_not_found", "there is no such turn", status=404)
+        raise CallerError("turn_not_found", "Turn not found", status=404)
     rows = await tx.fetch(_MODEL_CALL_METRICS, turn_id)
     calls = []
     totals = dict.fromkeys(_COUNTED, 0)
@@ -232,7 +232,7 @@ async def story(tx: Connection, turn_id: str, user_id: str | None) -> list[dict[
     """
     there = "SELECT FROM turns WHERE id = $1 AND ($2::uuid IS NULL OR user_id = $2)"
     if await tx.fetchrow(there, turn_id, user_id) is None:
-        raise CallerError("turn_not_found", "there is no such turn", status=404)
+        raise CallerError("turn_not_found", "Turn not found", status=404)
     return (await stories(tx, [turn_id]))[turn_id]
 
 

@@ -39,7 +39,7 @@ async def listed_tools(session: "ClientSession") -> list[McpToolListing]:
         page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
         size += sum(len(tool.model_dump_json()) for tool in page.tools)
         if size > _MOST_BYTES:
-            raise ValueError(f"the list of tools has more than {_MOST_BYTES} bytes")
+            raise ValueError(f"the tool list exceeds {_MOST_BYTES} bytes")
         found += [listing_of(tool) for tool in page.tools]
         cursor = page.next_cursor
         if not cursor or len(found) > MOST_TOOLS:
@@ -167,7 +167,7 @@ def card_name(server: McpServer, tool: str) -> str:
 def _unfit(tool: McpToolListing) -> str:
     """Returns why the tool's schema cannot be used; empty if it can."""
     if tool.parameters.get("type") != "object":
-        return "takes no object of arguments"
+        return "does not accept an object of arguments"
     return _schema_fault(tool.parameters)
 
 
@@ -182,7 +182,7 @@ def _schema_fault(schema: dict[str, JsonValue]) -> str:
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
-        return f"has a schema that is none: {error.message[:120]}"
+        return f"has an invalid schema: {error.message[:120]}"
     return ""
 
 

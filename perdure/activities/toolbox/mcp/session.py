@@ -205,9 +205,11 @@ class McpSession:
                 raise
             cause = _first(error)
             if wire.refused:
-                raise Unreachable(f"the server {self.server.name} may not be reached: {wire.refused}") from error
-            why = "it did not answer in time" if isinstance(cause, TimeoutError) else type(cause).__name__
-            raise Unreachable(f"the server {self.server.name} cannot be reached ({why})") from error
+                raise Unreachable(
+                    f"requests to the server {self.server.name} are not allowed: {wire.refused}"
+                ) from error
+            why = "it did not respond in time" if isinstance(cause, TimeoutError) else type(cause).__name__
+            raise Unreachable(f"the server {self.server.name} is unreachable ({why})") from error
         for sentence in offer.left_out:
             _log.warning("mcp_tool_left_out", why=sentence)
         _log.info("mcp_session_open", server=self.server.name, tools=len(offer.tools))
@@ -225,7 +227,7 @@ class McpSession:
                 return self._open.offer
             return await asyncio.to_thread(offer_of, self.server, listed)
         except (MCPError, ValueError, TimeoutError) as error:
-            why = f"the server {self.server.name} does not say which tools it has ({type(error).__name__})"
+            why = f"the server {self.server.name} does not list its tools ({type(error).__name__})"
             raise Unreachable(why) from error
 
     def _streams(self, wire: Wire) -> Any:
@@ -255,7 +257,7 @@ class McpSession:
         def value(name: str) -> str:
             found = self.secret_of(name)
             if not found:
-                raise MissingSecret(f"the credential {name} is not set where tools run")
+                raise MissingSecret(f"the secret {name} is not set in the worker's environment")
             return found
 
         return SECRET_PATTERN.sub(lambda match: value(match.group(1)), text)
@@ -321,7 +323,7 @@ def output_of(answer: CallToolResult) -> JsonValue:
         blocks.append(f"[cut: {len(answer.content)} blocks of content]")
     found: dict[str, JsonValue] = {"content": blocks}
     if structured is not None:
-        found["structured"] = dict(structured) if _fits(structured) else "[cut: more than can be shown]"
+        found["structured"] = dict(structured) if _fits(structured) else "[cut: too long to show]"
     return found
 
 
@@ -339,7 +341,7 @@ async def misfit_of(answer: CallToolResult, schema: Mapping[str, JsonValue] | No
 def error_of(answer: CallToolResult) -> str:
     """Returns the tool's own error text."""
     told = _cut(_text(answer).strip(), MOST_ERROR_CHARACTERS)
-    return told or "the tool failed and did not say why"
+    return told or "the tool failed without a message"
 
 
 def _text(answer: CallToolResult) -> str:

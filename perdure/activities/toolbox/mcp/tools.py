@@ -83,7 +83,7 @@ class McpTool:
         connection = await self._connection(context)
         offered = connection.offer.tools.get(self.card.name)
         if offered is None:
-            raise ToolRefused(f"the server {self.session.server.name} has no such tool any more")
+            raise ToolRefused(f"the server {self.session.server.name} no longer has this tool")
         if offered.card.version != self.card.version:
             raise ToolRefused("the tool has changed since the call was made; make a new call")
         given: dict[str, Any] = dict(args)
@@ -110,7 +110,9 @@ class McpTool:
         if misfit is None:
             return result_of(output)
         server = self.session.server.name
-        told = f"the server {server} was asked, and its answer does not fit the tool's own output schema: {misfit}"
+        told = (
+            f"the server {server} received the call, but its answer does not match the tool's output schema: {misfit}"
+        )
         if self.card.effect is EffectClass.READ:
             raise ToolRefused(told)
         return result_of({"status": "answer_misfit", "message": told, "answer": output})
@@ -142,11 +144,11 @@ class McpTool:
         server = self.session.server.name
         code = answer.error.code if isinstance(answer, MCPError) else None
         if wire.refused and not note.sent:
-            return ToolRefused(f"the server {server} may not be reached: {wire.refused}")
+            return ToolRefused(f"requests to the server {server} are not allowed: {wire.refused}")
         if not note.sent:
-            return ToolUnavailable(f"the server {server} cannot be reached", note.retry_after_seconds)
+            return ToolUnavailable(f"the server {server} is unreachable", note.retry_after_seconds)
         if _session_is_gone(answer, note):
-            return ToolUnavailable(f"the server {server} had ended the session")
+            return ToolUnavailable(f"the server {server} ended the session")
         if note.status is not None and note.status >= 300:
             told = f"the server {server} answered {note.status}{_reason(answer)}"
             meaning = meaning_of_status(self.card.effect, note.status, names_wait=note.retry_after_seconds is not None)
@@ -156,13 +158,13 @@ class McpTool:
                 return ToolUnavailable(told, note.retry_after_seconds)
             return ServerLost(told)
         if code in _SAID_NO:
-            return ToolRefused(f"the server {server} refused the call{_reason(answer)}")
+            return ToolRefused(f"the server {server} rejected the call{_reason(answer)}")
         # Servers can use the same code for their own errors, whose message is more specific than a closed connection.
         if note.lost or (code == CONNECTION_CLOSED and not note.too_large and not _is_of_server(answer)):
-            return ServerLost(f"the connection to the server {server} ended before it answered")
-        told = "its answer is too large to be read" if note.too_large else f"its answer is no result{_reason(answer)}"
+            return ServerLost(f"the server {server} closed the connection before it answered")
+        told = "the answer is too large" if note.too_large else f"the answer is not a valid result{_reason(answer)}"
         if self.card.effect is EffectClass.READ:
-            return ToolRefused(f"the server {server} was asked, and {told}")
+            return ToolRefused(f"the server {server} received the call, but {told}")
         return ServerLost(told)
 
 

@@ -171,7 +171,7 @@ _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_AL
 _GRACE_SECONDS = 1.0
 """Time for a server to exit after its input was closed, and again after SIGTERM."""
 
-_TOO_LONG = f"it is larger than {MOST_MESSAGE_BYTES // 1024 // 1024} MiB"
+_TOO_LONG = f"it exceeds {MOST_MESSAGE_BYTES // 1024 // 1024} MiB"
 _LOOK_SECONDS = 0.01
 MOST_LOG_BYTES = 1024 * 1024
 LOG_SECONDS = 10.0
@@ -291,7 +291,7 @@ def _message(line: bytes) -> SessionMessage | None:
         return SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))
     except ValueError:
         number = _number_of(text)
-    return None if number is None else _fault(number, "the server's answer is not one of the protocol")
+    return None if number is None else _fault(number, "the server sent a message that is not valid in the protocol")
 
 
 def _fault(number: int | str, why: str) -> SessionMessage:

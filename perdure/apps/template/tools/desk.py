@@ -13,7 +13,7 @@ async def find_tickets(context: ToolContext, words: Annotated[str, Field(min_len
     answer = await context.send("GET", context.secret("desk_url") + "/tickets", params={"words": words})
     tickets = answer.json()["tickets"]
     told = "; ".join(f"{ticket['number']}: {ticket['title']}" for ticket in tickets)
-    return {"status": "ok", "message": f"Found: {told}." if told else "There is none.", "tickets": tickets}
+    return {"status": "ok", "message": f"Found: {told}." if told else "No tickets found.", "tickets": tickets}
 
 
 @tool(effect="keyed", key_ttl_seconds=7 * 86_400, secrets=("desk_url",))

@@ -38,10 +38,10 @@ def specification_faults(
     for place, show in enumerate(specification["shows"], 1):
         path = f"/chart/show[{place}]"
         if show["column"] not in names:
-            faults.append({"path": path, "reason": f"there is no column {show['column'][:80]!r}"})
+            faults.append({"path": path, "reason": f"the column {show['column'][:80]!r} does not exist"})
         for given in (f"column {show['column'][:80]!r}", f"channel {show['on']}" if show["on"] else ""):
             if given and given in seen:
-                faults.append({"path": path, "reason": f"the {given} is given twice"})
+                faults.append({"path": path, "reason": f"the {given} appears twice"})
             seen.add(given)
     return faults
 

@@ -34,5 +34,5 @@ async def draw(specification: Any, seconds: float = LIMIT_SECONDS) -> Pictures:
     except TimeoutError:
         raise DrawingFailed(f"drawing took longer than {seconds:.0f} s") from None
     if answer is None:
-        raise DrawingFailed("the drawing program ended without a picture")
+        raise DrawingFailed("the drawing program exited without a chart")
     return Pictures(base64.b64decode(answer["png"]), answer["svg"])

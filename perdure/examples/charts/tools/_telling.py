@@ -27,7 +27,7 @@ def _mark(mark: str, shown: Sequence[Mapping[str, Any]], wished: Sequence[str]) 
         return
     below = [_name(column) for column in shown if (column.get("least") or 0) < 0]
     why = f"{below[0]}, which has negative values" if below and "arc" in wished else "this"
-    yield f"{_MARKS[wished[0]]} cannot show {why}; drawn instead: {_MARKS[mark]}"
+    yield f"{_MARKS[wished[0]]} cannot show {why}; {_MARKS[mark]} was drawn instead"
 
 
 def _missing(shown: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -37,7 +37,7 @@ def _missing(shown: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             continue
         rows = f"{count} row{'s have' if count > 1 else ' has'} no value in {_name(column)}"
         as_name = column["kind"] in ("nominal", "boolean")
-        yield rows + (": it is shown as (missing)" if as_name else " and so no place in the picture")
+        yield rows + (", which is shown as (missing)" if as_name else " and is left out of the chart")
 
 
 def _name(column: Mapping[str, Any]) -> str:

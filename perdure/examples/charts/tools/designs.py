@@ -14,9 +14,9 @@ Xml = Annotated[str, Field(max_length=40_000)]
 Columns = Annotated[list[dict[str, Any]], Field(max_length=200)]
 Facts = Annotated[list[dict[str, Any]], Field(max_length=50)]
 MESSAGES = {
-    "unsatisfiable": "No chart can show this as asked: the wishes exclude each other.",
-    "timed_out": f"No design was found within {_solver.LIMIT_SECONDS:.0f} seconds.",
-    "failed": "The design could not be worked out.",
+    "unsatisfiable": "No chart can meet all requests; they contradict each other.",
+    "timed_out": f"No design was found within {_solver.LIMIT_SECONDS:.0f} s.",
+    "failed": "The design could not be computed.",
 }
 
 
@@ -42,11 +42,11 @@ async def solve_design(
 
     root = await asyncio.to_thread(checked_xml, xml, _design.SCHEMA)
     if isinstance(root, tuple):
-        raise ToolRefused(f"the specification does not fit: {root[0].path}: {root[0].reason}")
+        raise ToolRefused(f"the specification is invalid: {root[0].path}: {root[0].reason}")
     specification = _design.specification_of(root)
     faults = _design.specification_faults(specification, columns)
     if faults:
-        raise ToolRefused(f"the specification does not fit: {faults[0]['path']}: {faults[0]['reason']}")
+        raise ToolRefused(f"the specification is invalid: {faults[0]['path']}: {faults[0]['reason']}")
     solved = await _solver.solve(_design.program_of(specification, columns, marks or (), exclusions or ()))
     timed_out = solved.outcome == "timed_out"
     if solved.outcome != "solved":
@@ -73,7 +73,7 @@ async def draw_design(
     """Draw a design with the rows of a plan's run: a PNG, an SVG, and the Vega-Lite specification with its data."""
     found = await context.files.read(rows_file) if context.files else None
     if found is None:
-        raise ToolRefused("the rows are not there any more")
+        raise ToolRefused("the rows no longer exist")
     specification = _vega.vega_lite(design, json.loads(found.content), palette or ())
     try:
         pictures = await _drawing.draw(specification)

@@ -56,7 +56,7 @@ async def run_plan(
     found = [await context.files.read(one) for one in (table, *(others or ()))] if context.files else []
     files = [file for file in found if file is not None]
     if not files or files[0].id != table:
-        raise ToolRefused("the table is not there any more")
+        raise ToolRefused("the table no longer exists")
     from perdure.sdk.tables import TableTrouble
     from perdure.sdk.tables.isolation import run_plan_apart
 

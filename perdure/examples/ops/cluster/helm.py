@@ -177,7 +177,7 @@ def helm_uninstall(
     def change(cluster: Cluster) -> Answer:
         _release(cluster, namespace, release)
         if confirm != release:
-            raise ToolError("confirm does not repeat the release's name; nothing was removed")
+            raise ToolError("`confirm` must repeat the release's name; nothing was removed")
         del cluster["releases"][f"{namespace}/{release}"]
         return {"status": "uninstalled", "message": f"Release {release} was removed from {namespace}."}
 

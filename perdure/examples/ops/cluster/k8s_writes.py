@@ -186,7 +186,7 @@ def k8s_node_schedule(
         found["schedulable"] = mode == "uncordon"
         others = [name for name, each in cluster["nodes"].items() if each["schedulable"]]
         if mode == "drain" and not others:
-            raise ToolError("no other node takes pods")
+            raise ToolError("no other node accepts pods")
         moved = [pod for pod in cluster["pods"].values() if pod["node"] == node] if mode == "drain" else []
         for number, pod in enumerate(moved):
             pod["node"] = others[number % len(others)]

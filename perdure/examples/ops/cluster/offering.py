@@ -78,7 +78,7 @@ def one(found: Mapping[str, Any], place: str, what: str) -> Cluster:
     """
     if place not in found:
         near = ", ".join(sorted(found)[:8])
-        raise ToolError(f"there is no {what} {place}; there are {near}")
+        raise ToolError(f"there is no {what} {place}; available: {near}")
     thing: Cluster = found[place]
     return thing
 
@@ -90,7 +90,7 @@ def within(found: Mapping[str, Any], namespace: str, cluster: Cluster) -> list[C
     """
     known = namespaces(cluster)
     if namespace not in known:
-        raise ToolError(f"there is no namespace {namespace}; there are {', '.join(known)}")
+        raise ToolError(f"there is no namespace {namespace}; available: {', '.join(known)}")
     return [thing for thing in found.values() if thing["namespace"] == namespace]
 
 

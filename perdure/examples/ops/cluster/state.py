@@ -50,7 +50,7 @@ class State:
             before = cluster["answers"].get(key) if key else None
             if before is not None:
                 if before["digest"] != digest:
-                    raise OtherCall(f"the key {key} came before, for another call")
+                    raise OtherCall(f"the key {key} was already used for another call")
                 return {**before["answer"], "replayed": True}
             answer = change(cluster)
             cluster["effects"].append({"id": len(cluster["effects"]) + 1, "tool": tool, "args": args, "key": key})

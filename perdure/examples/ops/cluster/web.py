@@ -18,7 +18,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not self._allowed(scope):
-            await Response("a bearer credential is needed", 401)(scope, receive, send)
+            await Response("a bearer token is required", 401)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

@@ -21,13 +21,15 @@ from .service import build
 
 def main() -> int:
     """Serve until SIGTERM."""
-    parser = argparse.ArgumentParser(prog="payments", description="A made-up payments service that keeps count.")
+    parser = argparse.ArgumentParser(
+        prog="payments", description="A fictional payments service that counts its effects."
+    )
     parser.add_argument("--port", type=int, default=os.environ.get("PAYMENTS_PORT"), help="port on 127.0.0.1")
     folder = os.environ.get("PERDURE_COMPANION_HOME")
     parser.add_argument("--db", type=Path, default=Path(folder) / "payments.db" if folder else None, help="SQLite file")
     chosen = parser.parse_args()
     if chosen.port is None or chosen.db is None:
-        parser.error("give --port and --db, or PAYMENTS_PORT and PERDURE_COMPANION_HOME")
+        parser.error("set --port and --db, or PAYMENTS_PORT and PERDURE_COMPANION_HOME")
     logging.basicConfig(format="%(message)s", stream=sys.stdout)
     logging.getLogger("payments").setLevel(logging.INFO)
     token = os.environ.get("PERDURE_SECRET_PAYMENTS_TOKEN") or _kept_token(chosen.db.parent / "token")

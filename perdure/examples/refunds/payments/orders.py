@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 CURRENCY = "EUR"
-MADE_UP = "All customers, orders and payments here are made up."
+MADE_UP = "All customers, orders and payments here are fictional."
 _MOST = 99_999
 _SAMPLE = (
     ("Ada Example", "desk lamp", 4_990),

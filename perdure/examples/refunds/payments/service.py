@@ -73,13 +73,13 @@ class RequestLog:
 
 def build(ledger: Ledger, faults: Faults, token: str) -> FastAPI:
     """The service over `ledger`; every route but /healthz wants `Authorization: Bearer <token>`."""
-    app = FastAPI(title="Payments (made up)", description=MADE_UP, openapi_url=None)
+    app = FastAPI(title="Payments (fictional)", description=MADE_UP, openapi_url=None)
     app.add_middleware(RequestLog, ledger=ledger)
     wanted = f"Bearer {token}".encode()
 
     def authorised(authorization: str = Header(default="")) -> None:
         if not secrets.compare_digest(authorization.encode(), wanted):
-            raise HTTPException(401, "a bearer credential is needed", {"WWW-Authenticate": "Bearer"})
+            raise HTTPException(401, "a bearer token is required", {"WWW-Authenticate": "Bearer"})
 
     @app.get("/healthz")
     def health() -> dict[str, str]:
@@ -115,7 +115,7 @@ def _of_orders(ledger: Ledger, faults: Faults) -> APIRouter:
         order = _known(body.order)
         amount_cents = order.total_cents if body.amount_cents is None else body.amount_cents
         if amount_cents > order.total_cents:
-            raise HTTPException(422, f"order {order.number} cost only {order.total_cents} cents")
+            raise HTTPException(422, f"the refund exceeds the price of order {order.number}, {order.total_cents} cents")
         effect = Effect("refund", order.number, body.reason, amount_cents)
         answer, stored = _make(ledger, faults, effect, idempotency_key, body)
         if stored:
@@ -136,8 +136,8 @@ def _make(ledger: Ledger, faults: Faults, effect: Effect, key: str | None, body:
     try:
         answer, stored = ledger.make(effect, key, body.model_dump())
     except OtherBody:
-        raise HTTPException(422, "this Idempotency-Key came before, with another body") from None
-    _LOG.info("%s for order %s%s", answer["id"], effect.order, " (asked again, not made again)" if stored else "")
+        raise HTTPException(422, "this Idempotency-Key was used with a different body") from None
+    _LOG.info("%s for order %s%s", answer["id"], effect.order, " (repeated request, no new effect)" if stored else "")
     faults.hold(Point.AFTER_COMMIT, effect.kind)
     return answer, stored
 

@@ -39,14 +39,14 @@ async def refund_preview(context: ToolContext, order: Order, amount_cents: int |
     risk="high",
     secrets=_SECRETS,
     capability="refund",
-    describe="Refund order {order}. Cents: {amount_cents|all of its price}. Reason: {reason|none is given}",
+    describe="Refund order {order}. Amount in cents: {amount_cents|the full price}. Reason: {reason|not given}",
     preview=refund_preview,
 )
 async def refund(
     context: ToolContext,
     order: Order,
     amount_cents: Annotated[
-        int | None, Field(gt=0, le=_MOST_CENTS, description="Part of the price; all of it when left out")
+        int | None, Field(gt=0, le=_MOST_CENTS, description="A part of the price; omit it to refund the full price")
     ] = None,
     reason: Annotated[str, Field(max_length=500)] = "",
 ) -> JsonValue:
@@ -64,7 +64,7 @@ async def refund(
     risk="medium",
     secrets=_SECRETS,
     capability="send_note",
-    describe="Send the customer of order {order} the note {text}. It cannot be taken back",
+    describe="Send the customer of order {order} the note {text}. This cannot be undone",
 )
 async def send_note(
     context: ToolContext, order: Order, text: Annotated[str, Field(min_length=1, max_length=2_000)]

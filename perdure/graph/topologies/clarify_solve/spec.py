@@ -52,18 +52,18 @@ FORMAT: Final = "format_feedback"
 IDS: Final = (INIT, SHORTCUT, CLASSIFY, PLAN, GATE, RUN, VIZ, EXCLUDE, ASP, BUILD, FEEDBACK, FORMAT)
 VIZ_IDS: Final = ("entry", "xml_generation", "xml_validator", "finalize", "mark_classification")
 _PURPOSES: Final = {
-    INIT: "Take the request and where its data is",
-    SHORTCUT: "Take a specification that the person wrote",
-    CLASSIFY: "Say what is asked for",
+    INIT: "Read the request and locate its data",
+    SHORTCUT: "Read the user's own specification",
+    CLASSIFY: "State what is requested",
     PLAN: "Plan the work on the tables, or a question",
-    GATE: "Ask the person, or look at the answer",
-    RUN: "Carry the plan out, here or where the data is",
-    VIZ: "Specify what to show",
-    EXCLUDE: "Say what must not be shown",
-    ASP: "Decide what the specification leaves open",
+    GATE: "Ask the user, or read the answer",
+    RUN: "Execute the plan, here or at the client",
+    VIZ: "Describe what to show",
+    EXCLUDE: "State what must not be shown",
+    ASP: "Fill in what the specification leaves open",
     BUILD: "Draw",
-    FEEDBACK: "Say what came of it",
-    FORMAT: "Hand it out",
+    FEEDBACK: "Summarize the result",
+    FORMAT: "Return the result",
 }
 
 
@@ -88,11 +88,11 @@ _VIZ_CALLS: Final[Mapping[str, tuple[ActivityRef[Any, Any], ...]]] = {
 
 
 _VIZ_PURPOSES: Final = {
-    "entry": "Clear what an earlier try has left",
+    "entry": "Discard the results of an earlier attempt",
     "xml_generation": "Write the specification",
-    "xml_validator": "Check it by schema and by the columns that there are",
-    "finalize": "Take it, or leave it out",
-    "mark_classification": "Say which marks are asked for",
+    "xml_validator": "Check it against the schema and the available columns",
+    "finalize": "Accept it, or leave it out",
+    "mark_classification": "List the requested marks",
 }
 
 

@@ -101,32 +101,32 @@ def _nodes(bodies: Mapping[str, Node]) -> tuple[NodeSpec, ...]:
         NodeSpec(
             stage.PREFLIGHT,
             bodies["preflight"],
-            purpose="Classify intent and safety side by side",
+            purpose="Classify intent and safety concurrently",
             calls=(MEMORY_LOAD, MODEL_COMPLETE),
         ),
         NodeSpec(
-            stage.SAFETY_INTERVENTION, bodies["safety_intervention"], purpose="Answer with the fixed text, no model"
+            stage.SAFETY_INTERVENTION,
+            bodies["safety_intervention"],
+            purpose="Answer with the fixed text, without a model call",
         ),
         NodeSpec(stage.ASSEMBLY_GATE, bodies["assembly_gate"], purpose="Group the tools into phases"),
         NodeSpec(
             stage.CONTEXT_ASSEMBLY,
             bodies["context_assembly"],
-            purpose="Run or skip the tools, phase after phase",
+            purpose="Run or skip the tools, phase by phase",
             calls=(TOOLS_ASSEMBLE,),
         ),
-        NodeSpec(
-            stage.EMPATHY, bodies["empathy"], purpose="Read the tone that the answer needs", calls=(MODEL_COMPLETE,)
-        ),
-        NodeSpec(stage.CONTEXT_FORMAT, bodies["context_format"], purpose="Join context, tone and what is missing"),
+        NodeSpec(stage.EMPATHY, bodies["empathy"], purpose="Determine the tone of the answer", calls=(MODEL_COMPLETE,)),
+        NodeSpec(stage.CONTEXT_FORMAT, bodies["context_format"], purpose="Join context, tone and missing parts"),
         NodeSpec(
             stage.NAVIGATOR,
             bodies["navigator"],
             pauses=True,
-            purpose="Answer, with tools and their approvals",
+            purpose="Answer, using tools and their approvals",
             limit="max_iterations",
             calls=(MODEL_COMPLETE, TOOLS_RUN, APPROVALS_OPEN, APPROVALS_READ),
         ),
-        NodeSpec(stage.FINALIZE, bodies["finalize"], purpose="Settle the status"),
+        NodeSpec(stage.FINALIZE, bodies["finalize"], purpose="Set the status"),
     )
 
 

@@ -33,16 +33,16 @@ VERSION: Final = 3
 
 
 _PURPOSES: Final = {
-    "system_prompt_node": "Choose persona and user block",
-    "memory_node": "Load memory and requests opened before",
+    "system_prompt_node": "Choose the persona and the user block",
+    "memory_node": "Load memory and earlier requests",
     "resume_guard": "Read the verdicts of a gate or a checkpoint",
-    "initial_llm_call": "First call of the model",
-    "tool_node": "Gate a round of tool calls, or run it and ask the rules of its outcomes",
-    "skill_select_node": "Find the skills that the model named",
-    "skill_inject_node": "Put skills into the context",
+    "initial_llm_call": "First model call",
+    "tool_node": "Gate a round of tool calls, or run it and apply the rules to its results",
+    "skill_select_node": "Find the skills that the model selected",
+    "skill_inject_node": "Add skills to the context",
     "approval_node": "Open a forced checkpoint",
-    "synthesis_llm_call": "Second call, with the skills",
-    "output_format": "Settle the status",
+    "synthesis_llm_call": "Second model call, with the skills",
+    "output_format": "Set the status",
 }
 """Every node, in order."""
 _PAUSING: Final = frozenset({"resume_guard", "initial_llm_call", "tool_node", "approval_node", "synthesis_llm_call"})

@@ -39,11 +39,11 @@ def tool_loop(nodes: Mapping[str, Node]) -> Topology:
 
 def _nodes(bodies: Mapping[str, Node]) -> tuple[NodeSpec, ...]:
     return (
-        NodeSpec("entry", bodies["entry"], purpose="Begin a turn, or take up what it waits for", calls=(MEMORY_LOAD,)),
+        NodeSpec("entry", bodies["entry"], purpose="Start a turn, or resume a paused one", calls=(MEMORY_LOAD,)),
         NodeSpec(
             "memory_prepare",
             bodies["memory_prepare"],
-            purpose="Put what is remembered before the model",
+            purpose="Add memory to the model's context",
             calls=(MEMORY_LOAD,),
         ),
         NodeSpec(
@@ -57,11 +57,11 @@ def _nodes(bodies: Mapping[str, Node]) -> tuple[NodeSpec, ...]:
             "gate",
             bodies["gate"],
             pauses=True,
-            purpose="Load toolsets, ask for approvals, run what is allowed",
+            purpose="Load toolsets, request approvals, run what is allowed",
             limit="max_iterations",
             calls=(TOOLS_RUN, APPROVALS_OPEN, APPROVALS_READ),
         ),
-        NodeSpec("final", bodies["final"], purpose="Settle the status"),
+        NodeSpec("final", bodies["final"], purpose="Set the status"),
     )
 
 

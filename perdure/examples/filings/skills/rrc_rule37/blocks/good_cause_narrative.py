@@ -35,7 +35,7 @@ def run(**asked: Any) -> Row:
         if fact["fact_id"] in seen:
             raise ValueError(f"two facts are called {fact['fact_id']}")
         if not fact["statement"].strip(" ."):
-            raise ValueError(f"the fact {fact['fact_id']} says nothing")
+            raise ValueError(f"the fact {fact['fact_id']} has no statement")
         seen.append(fact["fact_id"])
     parts = [f"Good cause for an exception to Statewide Rule 37: {asked['well_name']}"]
     used: list[str] = []

@@ -54,7 +54,7 @@ def run(data: Row, **asked: Any) -> Row:
         "method": method,
         "wells": [],
         "operators": [],
-        "summary": f"The data has no well {asked['well_name']}; its offset wells cannot be told.",
+        "summary": f"The data has no well {asked['well_name']}, so its offset wells cannot be determined.",
     }
     if subject is None:
         return result
