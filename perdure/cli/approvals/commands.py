@@ -162,10 +162,9 @@ def list_approvals(
     """List approvals, newest first; pending ones by default."""
     if status not in _STATUSES:
         raise fail(f"--status must be one of {', '.join(_STATUSES)}", USAGE)
-    wanted = None if status == "all" else status
     with connect(Role.REVIEWER, as_name) as client:
         page = client.approvals.list(
-            status=wanted,
+            status=None if status == "all" else status,
             agent=agent,
             tool=tool,
             turn=turn,
@@ -179,7 +178,7 @@ def list_approvals(
     if as_json:
         say_json(page)
         return
-    empty = "No pending requests." if wanted == "pending" else "No approvals."
+    empty = "No pending requests." if status == "pending" else "No approvals."
     table(_COLUMNS, [_row(each, full) for each in page.items], empty, most=None if full else 200)
     if page.next:
         say(f"Next page: --cursor {page.next}")
