@@ -1,4 +1,4 @@
-"""perdure/core/calls/arguments.py: nothing is guessed, and what is accepted is the same value for ever."""
+"""Arguments of a call, as the model wrote them."""
 
 import json
 from decimal import Decimal
@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 
 from perdure.contracts.values import digest_of
 from perdure.core.calls.arguments import (
+    MOST,
     MOST_CHARACTERS,
     MOST_DEPTH,
     MOST_REPAIR_CHARACTERS,
     check_arguments,
+    extracted,
     parse_arguments,
 )
 from perdure.core.json_schema import schema_fault
+from perdure.graph.topologies.skill_pipeline.nodes import SKILL_PATTERN
 
 ORDER: dict[str, Any] = {
     "type": "object",
@@ -24,7 +27,11 @@ ORDER: dict[str, Any] = {
     "required": ["order"],
     "additionalProperties": False,
 }
+
+
 ANYTHING: dict[str, Any] = {"type": "object", "properties": {"x": {}}}
+
+
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -200,3 +207,26 @@ def test_any_text_at_all_is_arguments_that_fit_or_a_fault(text: str) -> None:
         assert parsed.digest == digest_of(parsed.args)
     else:
         assert parsed.args == {} and not parsed.repaired
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "found"),
+    [
+        ("", "SKILL_SELECT:a", ()),
+        (SKILL_PATTERN, "nothing here", ()),
+        (SKILL_PATTERN, "SKILL_SELECT:one and SKILL_SELECT:two", ("one", "two")),
+        (SKILL_PATTERN, "SKILL_SELECT:two SKILL_SELECT:one SKILL_SELECT:two", ("two", "one")),
+        (SKILL_PATTERN, "SKILL_SELECT:a_1.", ("a_1",)),
+        (SKILL_PATTERN, "SKILL_SELECT:Upper SKILL_SELECT: spaced skill_select:lower", ()),
+        (SKILL_PATTERN, "SKILL_SELECT:" + "x" * 500, ("x" * 64,)),
+        (r"<(.*?)>", "<" + "y" * 500 + ">", ("y" * 200,)),
+    ],
+)
+def test_marks_are_found_in_order_each_once(pattern: str, text: str, found: tuple[str, ...]) -> None:
+    assert extracted(pattern, text) == found
+
+
+@given(st.lists(st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True), max_size=60))
+def test_however_many_marks_there_are_a_history_stays_small(marks: list[str]) -> None:
+    found = extracted(SKILL_PATTERN, " ".join(f"SKILL_SELECT:{mark}" for mark in marks))
+    assert found == tuple(dict.fromkeys(marks))[:MOST]

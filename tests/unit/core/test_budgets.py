@@ -1,0 +1,300 @@
+"""Budgets of a turn and of a day, and quotas."""
+
+from datetime import UTC, date, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.contracts.agents import AgentDefinition, DayLimits
+from perdure.contracts.errors import CallerError, UpstreamRejected
+from perdure.contracts.turns import Limits
+from perdure.core.budgets import (
+    TENANT,
+    USUAL_ANSWER_TOKENS,
+    Bound,
+    DayUse,
+    Hold,
+    Quotas,
+    Scope,
+    Used,
+    affordable,
+    caps_of,
+    check_files,
+    exceeded,
+    hold_of,
+    met,
+    most_of_answer,
+    only_reserved,
+    quota_reached,
+    resets_at,
+    spent,
+    tightened,
+)
+from perdure.core.turns import Admission, Caps, Load, OnBusy, admit
+
+LIMITS = Limits(max_tokens=100, max_cost_microusd=1_000)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "cost", "code"),
+    [
+        (0, 0, None),
+        (99, 999, None),
+        (100, 0, "token_budget_spent"),
+        (101, 0, "token_budget_spent"),
+        (0, 1_000, "cost_budget_spent"),
+        (0, 1_001, "cost_budget_spent"),
+        (100, 1_000, "token_budget_spent"),
+    ],
+)
+def test_a_budget_is_spent_at_equality(tokens: int, cost: int, code: str | None) -> None:
+    problem = spent(LIMITS, tokens_used=tokens, cost_microusd=cost)
+    assert (problem.code if problem else None) == code
+
+
+def test_the_message_names_the_setting_to_raise() -> None:
+    tokens, cost = spent(LIMITS, tokens_used=100, cost_microusd=0), spent(LIMITS, tokens_used=0, cost_microusd=1_000)
+    assert tokens is not None and "limits.max_tokens" in tokens.message
+    assert cost is not None and "limits.max_cost_usd" in cost.message
+
+
+def test_a_budget_of_nothing_allows_no_call() -> None:
+    assert spent(Limits(max_tokens=0), tokens_used=0, cost_microusd=0) is not None
+
+
+@pytest.mark.parametrize(("used", "left"), [(0, 100), (60, 40), (100, 0), (250, 0)])
+def test_an_answer_may_use_what_is_left_and_a_usual_answers_length_more(used: int, left: int) -> None:
+    assert most_of_answer(LIMITS, tokens_used=used) == left + USUAL_ANSWER_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("most", "left_microusd", "dollars_a_million", "bound"),
+    [
+        (150_000, 10_000, 10, 1_000 + USUAL_ANSWER_TOKENS),
+        (150_000, -5, 10, USUAL_ANSWER_TOKENS),
+        (5_000, 10_000_000, 10, 5_000),
+        (150_000, 10_000, 0, 150_000),
+        (150_000, None, 10, 150_000),
+        (None, 10_000, 10, None),
+    ],
+)
+def test_an_answer_may_use_no_more_money_than_is_left_and_a_usual_answers_more(
+    most: int | None, left_microusd: int | None, dollars_a_million: int, bound: int | None
+) -> None:
+    assert affordable(most, left_microusd, dollars_a_million * 1_000_000) == bound
+
+
+amounts = st.integers(0, 10_000)
+
+
+limits = st.builds(Limits, max_tokens=amounts, max_cost_microusd=amounts, max_iterations=st.integers(0, 50))
+
+
+@given(limits, amounts, amounts, amounts, amounts)
+def test_what_is_spent_stays_spent(limit: Limits, tokens: int, cost: int, more_tokens: int, more_cost: int) -> None:
+    if spent(limit, tokens_used=tokens, cost_microusd=cost) is not None:
+        assert spent(limit, tokens_used=tokens + more_tokens, cost_microusd=cost + more_cost) is not None
+
+
+@given(limits, st.none() | limits)
+def test_a_request_lowers_a_limit_and_never_raises_one(base: Limits, asked: Limits | None) -> None:
+    result = tightened(base, asked)
+    for name in Limits.model_fields:
+        wanted = getattr(base, name) if asked is None else min(getattr(base, name), getattr(asked, name))
+        assert getattr(result, name) == wanted
+    assert tightened(result, asked) == result
+
+
+DAY = date(2026, 2, 28)
+
+
+DAY_BUDGET_LIMITS = DayLimits(max_tokens=100, max_cost_microusd=1_000)
+
+
+def use(tokens: int = 0, held: int = 0, cost: int = 0, held_cost: int = 0, agent_id: str = "a") -> DayUse:
+    """A budget's row."""
+    return DayUse(agent_id, DAY, tokens, cost, held, held_cost)
+
+
+@pytest.mark.parametrize(
+    ("row", "code"),
+    [
+        (use(), None),
+        (use(tokens=99), None),
+        (use(tokens=49, held=50), None),
+        (use(tokens=50, held=50), "day_token_budget_spent"),
+        (use(held=100), "day_token_budget_spent"),
+        (use(tokens=100), "day_token_budget_spent"),
+        (use(cost=500, held_cost=499), None),
+        (use(cost=500, held_cost=500), "day_cost_budget_spent"),
+        (use(tokens=100, cost=1_000), "day_token_budget_spent"),
+    ],
+)
+def test_a_days_budget_is_met_where_used_and_held_reach_it(row: DayUse, code: str | None) -> None:
+    problem = met({"a": DAY_BUDGET_LIMITS}, [row])
+    assert (problem.code if problem else None) == code
+
+
+def test_the_problem_says_which_budget_what_is_used_and_reserved_and_when_it_begins_anew() -> None:
+    tokens = met({"a": DAY_BUDGET_LIMITS}, [use(tokens=70, held=40)])
+    assert tokens is not None and tokens.message == (
+        "the day's budget of the agent a is spent: 70 of 100 tokens are used and 40 reserved by calls under way; "
+        "it begins anew at 2026-03-01 00:00 UTC"
+    )
+    cost = met({TENANT: DAY_BUDGET_LIMITS}, [use(cost=900, held_cost=200, agent_id=TENANT)])
+    assert cost is not None and cost.message == (
+        "the day's budget of all agents together is spent: 0.0009 of 0.0010 USD are used and 0.0002 reserved by calls "
+        "under way; it begins anew at 2026-03-01 00:00 UTC"
+    )
+
+
+def test_a_call_waits_for_others_where_only_their_reservations_stand_before_it() -> None:
+    assert only_reserved({"a": DAY_BUDGET_LIMITS}, [use(tokens=99, held=50)])
+    assert not only_reserved({"a": DAY_BUDGET_LIMITS}, [use(tokens=100, held=50)])
+    assert not only_reserved({"a": DAY_BUDGET_LIMITS}, [use(cost=1_000)])
+
+
+def test_a_day_ends_at_midnight_utc() -> None:
+    assert resets_at(date(2026, 12, 31)) == datetime(2027, 1, 1, tzinfo=UTC)
+
+
+def test_a_limit_of_nothing_meets_nothing() -> None:
+    assert met({TENANT: DayLimits()}, [use(tokens=10**15, cost=10**15, agent_id=TENANT)]) is None
+
+
+def test_a_call_counts_in_its_agents_budget_and_in_its_tenants() -> None:
+    free, limited = AgentDefinition(id="free", title="", topology="t"), DayLimits(max_tokens=5)
+    agent = free.model_copy(update={"id": "a", "day_limits": DAY_BUDGET_LIMITS})
+    assert caps_of(free, None) == {}
+    assert caps_of(agent, None) == {"a": DAY_BUDGET_LIMITS}
+    assert list(caps_of(agent, limited)) == ["a", TENANT], "in the order of their locks"
+    assert caps_of(free, DayLimits()) == {TENANT: DayLimits()}, "a tenant that had a limit once is counted on"
+
+
+def test_the_published_version_of_an_agent_limits_the_turns_that_pinned_another() -> None:
+    free = AgentDefinition(id="a", title="", topology="t")
+    pinned = free.model_copy(update={"day_limits": DAY_BUDGET_LIMITS})
+    lower = DayLimits(max_tokens=5)
+    assert caps_of(free, None, lower) == {"a": lower} == caps_of(pinned, None, lower)
+    assert caps_of(pinned, lower, DayLimits()) == {TENANT: lower}, "it has none any more"
+
+
+@pytest.mark.parametrize(
+    ("limits", "most", "code"),
+    [
+        (DayLimits(max_tokens=9), Bound(None, None), "output_unbounded"),
+        (DayLimits(max_cost_microusd=9), Bound(None, None), "output_unbounded"),
+        (DayLimits(max_cost_microusd=9), Bound(5, None), "price_unknown"),
+        (DAY_BUDGET_LIMITS, Bound(5, None), "price_unknown"),
+    ],
+)
+def test_what_nobody_can_bound_is_not_begun_under_a_limit(limits: DayLimits, most: Bound, code: str) -> None:
+    with pytest.raises(UpstreamRejected) as refused:
+        hold_of({"a": limits}, most, "vendor/new")
+    assert refused.value.code == code and "vendor/new" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("limits", "most", "hold"),
+    [
+        (DayLimits(max_tokens=9), Bound(5, None), Hold(5, 0)),
+        (DayLimits(), Bound(None, None), Hold(0, 0)),
+        (DAY_BUDGET_LIMITS, Bound(5, 7), Hold(5, 7)),
+    ],
+)
+def test_a_call_holds_the_most_that_it_can_use(limits: DayLimits, most: Bound, hold: Hold) -> None:
+    assert hold_of({"a": limits}, most, "m") == hold
+
+
+@given(
+    st.integers(1, 300),
+    st.lists(st.tuples(st.sampled_from(["claim", "settle", "release"]), st.integers(0, 80), st.integers(0, 9))),
+)
+def test_no_order_of_calls_overspends_by_more_than_one_hold_or_goes_below_zero(
+    limit: int, steps: list[tuple[str, int, int]]
+) -> None:
+    caps = {"a": DayLimits(max_tokens=limit)}
+    used, running, largest = 0, list[int](), 0
+    for what, amount, place in steps:
+        held = sum(running)
+        if what == "claim" and met(caps, [use(tokens=used, held=held)]) is None:
+            running.append(amount)
+            largest = max(largest, amount)
+        elif what != "claim" and running:
+            hold = running.pop(place % len(running))
+            used += min(amount, hold) if what == "settle" else 0
+        assert 0 <= used + sum(running) < limit + largest
+
+
+QUOTAS = Quotas(conversation_bytes=100, user_bytes=200, tenant_bytes=300)
+
+
+@pytest.mark.parametrize(
+    ("used", "more", "expected"),
+    [
+        (Used(), 100, None),
+        (Used(), 101, Scope.CONVERSATION),
+        (Used(100, 200, 300), 0, None),
+        (Used(0, 200, 200), 1, Scope.USER),
+        (Used(0, 0, 300), 1, Scope.TENANT),
+        (Used(101, 201, 301), 0, Scope.CONVERSATION),  # the narrowest says what to do
+        (Used(0, 201, 301), 0, Scope.USER),
+    ],
+)
+def test_a_quota_is_exceeded_by_its_first_byte_too_many(used: Used, more: int, expected: Scope | None) -> None:
+    assert exceeded(used, QUOTAS, more) is expected
+
+
+sizes = st.integers(0, 400)
+
+
+uses = st.builds(Used, sizes, sizes, sizes)
+
+
+@given(uses, sizes)
+def test_without_a_quota_everything_fits(used: Used, more: int) -> None:
+    assert exceeded(used, Quotas(), more) is None
+
+
+@given(uses, st.builds(Quotas, sizes, sizes, sizes), sizes, sizes)
+def test_what_fits_fits_with_less(used: Used, quotas: Quotas, more: int, less: int) -> None:
+    if exceeded(used, quotas, more) is None:
+        assert exceeded(used, quotas, min(less, more)) is None
+
+
+@pytest.mark.parametrize(
+    ("scope", "message"),
+    [
+        (
+            Scope.USER,
+            "you keep 1 GB, and the quota is 1 GB: delete files or whole conversations with files; an operator can "
+            "raise PERDURE_BYTES_PER_USER",
+        ),
+        (
+            Scope.CONVERSATION,
+            "this conversation keeps 256 MB, and the quota is 256 MB: begin another conversation, or delete files of "
+            "this one; an operator can raise PERDURE_BYTES_PER_CONVERSATION",
+        ),
+    ],
+)
+def test_the_refusal_says_how_much_is_kept_and_what_to_do(scope: Scope, message: str) -> None:
+    quotas = Quotas(conversation_bytes=2**28, user_bytes=2**30)
+    refused = quota_reached(Used(2**28, 2**30, 2**31), quotas, scope)
+    assert (refused.code, refused.http, refused.message) == ("quota_reached", 429, message)
+    assert refused.details["retry_after_seconds"] is None and refused.details["limit_bytes"] == quotas.of(scope)
+
+
+def test_files_of_a_conversation_are_counted_too() -> None:
+    check_files(9, Quotas(conversation_files=10))
+    check_files(10**6, Quotas())
+    with pytest.raises(CallerError, match="has 10 files, the most") as refused:
+        check_files(10, Quotas(conversation_files=10))
+    assert (refused.value.code, refused.value.http) == ("quota_reached", 429)
+
+
+@given(st.booleans(), st.integers(0, 3), st.sampled_from(OnBusy), uses, sizes)
+def test_nothing_is_admitted_over_a_quota(busy: bool, queued: int, on_busy: OnBusy, used: Used, more: int) -> None:
+    load = Load(busy, queued, 1, used=used, message_bytes=more)
+    admission = admit(load, Caps(quotas=QUOTAS), on_busy)
+    assert (admission is Admission.QUOTA) == (exceeded(used, QUOTAS, more) is not None)
