@@ -27,11 +27,7 @@ ORDER: dict[str, Any] = {
     "required": ["order"],
     "additionalProperties": False,
 }
-
-
 ANYTHING: dict[str, Any] = {"type": "object", "properties": {"x": {}}}
-
-
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 

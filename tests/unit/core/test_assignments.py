@@ -15,29 +15,13 @@ from perdure.core.approvals.assignments import (
 from perdure.core.approvals.decisions import Claimed, Decider, Facts, Seat, Vote
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
-
-
 LATER = NOW + timedelta(hours=1)
-
-
 PENDING = Facts("pending", "digest", NOW + timedelta(days=7), NOW, "asker", "reviewer", False, {})
-
-
 NAMED = replace(PENDING, reviewers=("Ann", "Bob"))
-
-
 REVIEWER = frozenset({"reviewer"})
-
-
 ANN, BOB, CARL = (Decider(name.lower(), REVIEWER, name) for name in ("Ann", "Bob", "Carl"))
-
-
 ADMIN = Decider("root", frozenset({"admin"}), "Root")
-
-
 STAND_IN = Decider("dora", REVIEWER, "Dora", (Seat("ann", "Ann", REVIEWER),))
-
-
 UNFIT = replace(STAND_IN, roles=frozenset())
 
 
@@ -135,20 +119,10 @@ def test_a_claim_is_ended_by_its_holder_or_an_admin(claim: Claimed | None, who: 
 
 
 ASKER = Decider("asker", frozenset({"requester"}))
-
-
 WITHDRAWAL_ANN = Decider("ann", frozenset({"reviewer"}), "Ann")
-
-
 WITHDRAWAL_BOB = Decider("bob", frozenset({"reviewer"}), "Bob")
-
-
 NOBODY = Decider("nobody", frozenset({"requester"}))
-
-
 WITHDRAWAL_ADMIN = Decider("root", frozenset({"admin"}))
-
-
 DECIDERS = frozenset({"ann"})
 
 

@@ -38,8 +38,6 @@ from perdure.core.audit import (
 )
 
 OLD, NEW, OTHER = "old-" * 8, "new-" * 8, "foreign-" * 4
-
-
 ROW = ("local", "approval.decided", "subject", "actor", "turn", "digest")
 
 
@@ -92,11 +90,7 @@ def test_fields_cannot_be_shifted_into_each_other() -> None:
 
 
 RING = Keyring.of("k" * 32)
-
-
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
-
-
 ROWS = 12
 
 
@@ -279,8 +273,6 @@ def test_another_tenants_rows_do_not_verify_as_ours() -> None:
 
 
 AUDIT_HEADS_RING, FOREIGN = Keyring.of("k" * 32), Keyring.of("f" * 32)
-
-
 HEAD = signed_head(AUDIT_HEADS_RING, "local", 7, "ab" * 32, "2026-01-01T00:00:00Z")
 
 

@@ -86,8 +86,6 @@ def test_an_answer_may_use_no_more_money_than_is_left_and_a_usual_answers_more(
 
 
 amounts = st.integers(0, 10_000)
-
-
 limits = st.builds(Limits, max_tokens=amounts, max_cost_microusd=amounts, max_iterations=st.integers(0, 50))
 
 
@@ -107,8 +105,6 @@ def test_a_request_lowers_a_limit_and_never_raises_one(base: Limits, asked: Limi
 
 
 DAY = date(2026, 2, 28)
-
-
 DAY_BUDGET_LIMITS = DayLimits(max_tokens=100, max_cost_microusd=1_000)
 
 
@@ -247,8 +243,6 @@ def test_a_quota_is_exceeded_by_its_first_byte_too_many(used: Used, more: int, e
 
 
 sizes = st.integers(0, 400)
-
-
 uses = st.builds(Used, sizes, sizes, sizes)
 
 

@@ -141,8 +141,6 @@ SAMPLE = {
     "patient_context": (),
     "therapeutic_fit": ("client_signal", "provider_genome"),
 }
-
-
 NAMES = [f"t{number}" for number in range(8)]
 
 

@@ -23,11 +23,7 @@ from perdure.graph.topologies.decision_hub.backend import (
 from perdure.graph.topologies.decision_hub.spec import IN_ORDER, OPTIONAL, Command, Standing, next_command
 
 C = Command
-
-
 NONE: frozenset[Command] = frozenset()
-
-
 CASES = [
     # name, failed, done, allowed, next
     ("nothing is done", False, NONE, NONE, C.PREPROCESS),
@@ -71,11 +67,7 @@ def test_a_failure_has_nothing_left_but_its_response(done: frozenset[Command], a
 
 
 ROOT = Path(__file__).parents[3]
-
-
 S, E = AnswerStatus, ErrorType
-
-
 MODEL_ANSWERS_CASES = [
     (None, "words", S.SUCCESS, None),
     (None, "", S.RECOVERABLE_ERROR, E.INVALID_OUTPUT),

@@ -118,11 +118,7 @@ def test_however_often_it_is_renewed_it_is_free_within_an_hour(tries: list[tuple
 
 
 WAITING = Facts("pending", "digest", NOW + timedelta(days=7), NOW, "asker", "reviewer", False, {})
-
-
 REVIEWER = Decider("reviewer-1", frozenset({"reviewer"}))
-
-
 FINE: dict[str, Any] = {"reasoned": False, "args_given": False, "text": False}
 
 
@@ -201,11 +197,7 @@ def test_who_comes_after_the_deadline_or_a_stop_is_told_that_it_is_too_late() ->
 
 
 ANN = Seat("ann", "Ann", frozenset({"reviewer"}))
-
-
 STAND_IN = Decider("reviewer-1", frozenset({"reviewer"}), "One", (ANN,))
-
-
 OWN, ANNS = Vote("somebody", "reviewer-1", True), Vote("somebody", "ann", True)
 
 

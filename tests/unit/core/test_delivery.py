@@ -22,11 +22,7 @@ from perdure.core.delivery import (
 )
 
 SECRET, NOW = "s" * 64, 1_800_000_000
-
-
 BODY = b'{"event": "approval.opened"}'
-
-
 GOOD = sign(SECRET, str(NOW), "d-1", BODY)
 
 

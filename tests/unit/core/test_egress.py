@@ -23,11 +23,7 @@ from perdure.core.egress import (
 )
 
 HOSTS = ("hooks.example.org", "*.corp.test", "localhost:9000")
-
-
 PUBLIC = target_of("https://hooks.example.org/x")
-
-
 LOCAL = target_of("http://localhost:9000/")
 
 
@@ -226,8 +222,6 @@ def test_a_host_has_one_spelling(host: str, canonical: str) -> None:
 
 
 NUMBERS = ["2130706433", "0x7f.1", "0x7f000001", "127.1", "0177.0.0.1", "127.0.0.01", "10.0.0.0x7", "256.1.1.1"]
-
-
 NO_HOSTS = ["", ".", "a..b", "exämple.org", "①27.0.0.1", "a b", "a%00b", "-a.org", "a/b", "user@host", "x" * 254]
 
 
@@ -238,11 +232,7 @@ def test_any_other_spelling_is_refused(host: str) -> None:
 
 
 OPERATOR = ("intranet", "db.corp.test:5000", "*.corp.test", "10.0.0.0/8", "127.0.0.1:9000", METADATA, "meta.test")
-
-
 APP = ("intranet", "db.corp.test:5000", "*.corp.test", "127.0.0.1:9000", "open.test")
-
-
 ROWS: list[tuple[str, int, str, bool, bool]] = [
     # host, port, address that it stands for, allowed by the operator's entries, by the app's
     ("example.org", 443, "93.184.216.34", True, True),

@@ -148,14 +148,8 @@ def test_what_is_taken_is_text_without_a_nul(content: bytes) -> None:
 
 
 COLUMN: dict[str, Any] = {"name": "n", "kind": "quantitative", "distinct": 2, "nulls": 1, "least": -1, "most": 3.5}
-
-
 NAMES: dict[str, Any] = {"name": "side", "kind": "nominal", "distinct": 3, "nulls": 0}
-
-
 TABLE: dict[str, Any] = {"name": "t", "rows": 3, "columns": [NAMES, COLUMN]}
-
-
 RESULT: dict[str, Any] = {"ok": True, "rows": 3, "columns": [NAMES, COLUMN]}
 
 

@@ -49,8 +49,6 @@ CARDS = (
     PlanCard(name="peek", effect=EffectClass.READ, needs_approval=True),
     PlanCard(name="jot", effect=EffectClass.LOCAL, needs_approval=False),
 )
-
-
 PLAN = TurnPlan(agent_id="a", agent_version="v", persona_key="agent", limits=Limits(), cards=CARDS)
 
 
@@ -187,11 +185,7 @@ def test_a_pause_is_of_the_kind_of_what_it_waits_for(kinds: list[RequestKind], e
 
 
 A, B, LOOK = "t1.0", "t1.1", "t1.2"
-
-
 ROUND = (A, B, LOOK)
-
-
 """Two gated calls and one that needs nobody."""
 
 
@@ -294,14 +288,8 @@ def test_looks_in_any_order_start_every_call_once_and_none_before_its_own_verdic
 
 
 PATCH, PROPOSE = WAIVABLE
-
-
 WAIVERS_LOOK = Rule(id="app:look", on=RuleTrigger.BEFORE_TOOL_CALL, when={"tool": PATCH}, do=RuleAction.REQUIRE_HITL)
-
-
 STOP = WAIVERS_LOOK.model_copy(update={"id": "app:stop", "do": RuleAction.ABORT.value})
-
-
 ODD = WAIVERS_LOOK.model_copy(update={"id": "app:odd", "do": "allow"})
 
 
@@ -426,8 +414,6 @@ def test_what_is_said_is_read_back_as_it_was() -> None:
 
 
 BESIDE = {"expires_seconds": 5, "fallback_reviewer": "x", "fallback_after_seconds": 5, "reject_reasons": ["no"]}
-
-
 RELIED_ON = {
     "reviewer_role": "admin",
     "allow_self_approval": True,

@@ -29,8 +29,6 @@ from perdure.core.identity import (
 )
 
 OLD, NEW = "o" * 40, "n" * 40
-
-
 TEXT = st.text(max_size=40)
 
 
@@ -173,11 +171,7 @@ def test_the_full_name_is_shown_where_it_can_be(claims: dict[str, object], name:
 
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-
-
 LATER, EARLIER = NOW + timedelta(days=1), NOW - timedelta(days=1)
-
-
 AGO = st.timedeltas(timedelta(seconds=-30), timedelta(days=30))
 
 

@@ -11,8 +11,6 @@ from perdure.core.calls.arguments import parse_arguments
 from perdure.core.json_schema import PATTERN_SECONDS, answer_fault, kind, outline, schema_fault
 
 SLOW = "^(a|aa)+$"
-
-
 HOSTILE = "a" * 60 + "b"
 
 

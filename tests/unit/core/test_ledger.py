@@ -29,11 +29,7 @@ from perdure.core.calls.ledger import (
 )
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
-
-
 OPEN, STOPPED, ENDED = Gate(False, False), Gate(False, True), Gate(True, False)
-
-
 FIRST, SECOND, OTHER_RUN = Attempt("run", 1), Attempt("run", 2), Attempt("later run", 1)
 
 
@@ -61,11 +57,7 @@ def test_a_claim_is_decided_by_gate_holder_and_attempt(
 
 
 PLANNED = Reservation(CallState.PLANNED, None, EffectClass.KEYED)
-
-
 SENT = Reservation(CallState.RESERVED, Held(1, FIRST, False), EffectClass.KEYED, NOW, 60.0)
-
-
 YOUNG, OLD = NOW + timedelta(seconds=59), NOW + timedelta(seconds=60)
 
 
@@ -102,11 +94,7 @@ def test_a_tool_call_is_claimed_by_state_class_and_key_age(
 
 
 attempts = st.builds(Attempt, st.sampled_from(["a", "b"]), st.integers(1, 3))
-
-
 gates = st.builds(Gate, st.booleans(), st.booleans())
-
-
 rows = st.builds(
     Reservation,
     st.sampled_from(CallState),
@@ -115,8 +103,6 @@ rows = st.builds(
     st.none() | st.just(NOW),
     st.none() | st.sampled_from([0.5, 60.0, 3600.0]),
 )
-
-
 moments = st.sampled_from([NOW, NOW + timedelta(seconds=1), NOW + timedelta(hours=2)])
 
 
@@ -145,8 +131,6 @@ def test_a_result_is_replayed_if_and_only_if_it_is_settled(gate: Gate, held: Hel
 
 
 D, F, REL, RET, UNK = Settle.DONE, Settle.FAILED, Settle.RELEASE, Settle.RETRY, Settle.OUTCOME_UNKNOWN
-
-
 FIRST_SEND = {
     # (effect, acted): recorded while tries are left, and after the last
     (EffectClass.READ, Acted.NOT_SENT): (REL, F),
@@ -161,8 +145,6 @@ FIRST_SEND = {
     **{(effect, Acted.RETURNED): (D, D) for effect in EffectClass},
     **{(effect, Acted.REFUSED): (F, F) for effect in EffectClass},
 }
-
-
 RESENT = {
     Acted.RETURNED: (D, D),
     Acted.REFUSED: (UNK, UNK),
@@ -170,8 +152,6 @@ RESENT = {
     Acted.NOT_OWNED: (RET, RET),
     Acted.AMBIGUOUS: (RET, UNK),
 }
-
-
 """The same for a keyed call that a lost attempt may have sent."""
 
 
@@ -195,23 +175,11 @@ def test_a_reservation_may_send_within_the_grace() -> None:
 
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
-
-
 TIMEOUT_SECONDS = 5.0
-
-
 KEY_TTL_SECONDS = 13.0
-
-
 STEP_SECONDS = 4
-
-
 MOST_ATTEMPTS = 4
-
-
 MOST_SECONDS = 32
-
-
 STATE_AFTER = {
     Settle.DONE: CallState.DONE,
     Settle.FAILED: CallState.FAILED,

@@ -13,18 +13,12 @@ from perdure.core.calls.arguments import read_object
 from perdure.core.calls.retries import TRIES, is_hopeless
 
 CLAUDE, OPENAI = "anthropic/claude-sonnet-4-5", "openai/o3-mini"
-
-
 SAID: list[dict[str, JsonValue]] = [{"role": "system", "content": "base"}, {"role": "user", "content": "hello"}]
-
-
 CALLED: list[dict[str, JsonValue]] = [
     *SAID,
     {"role": "assistant", "content": "", "tool_calls": [{"id": "k"}]},
     {"role": "tool", "tool_call_id": "k", "content": "{}"},
 ]
-
-
 AUTO = Reasoning()
 
 

@@ -46,8 +46,6 @@ from tests.repo.test_domain_words import ANYWHERE
 from tests.unit.core.skilled import agent, agents, injections, skill, texts
 
 ANN = User("Ann", "clerk")
-
-
 HOST = {"persona": "Be a host.", "persona_key": "host"}
 
 
@@ -251,17 +249,9 @@ def test_skills_are_listed_by_id_and_injected_with_their_sections() -> None:
 
 
 texts = st.text(max_size=20)
-
-
 plain = st.builds(Said, st.sampled_from([Role.USER, Role.SYSTEM, Role.ASSISTANT]), texts)
-
-
 call = st.fixed_dictionaries({"key": texts, "tool": texts, "arguments": texts, "call_id": texts})
-
-
 asking = st.builds(Said, st.just(Role.ASSISTANT), texts, st.lists(call, min_size=1, max_size=3))
-
-
 answering = st.builds(Said, st.just(Role.TOOL), texts, st.just(()), texts)
 
 

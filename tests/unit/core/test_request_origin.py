@@ -148,8 +148,6 @@ def test_a_proxy_is_an_address_or_a_network(written: str) -> None:
 
 
 LOCAL = AllowedHosts.of((), listens_on="127.0.0.1")
-
-
 PUBLIC = AllowedHosts.of(
     ("ops.example.org", "intern.example.org:8443", "*.Team.example.org", "[fd00::7]"),
     public_url="https://Perdure.example.org:444",

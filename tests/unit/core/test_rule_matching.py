@@ -27,15 +27,11 @@ from perdure.core.agents.rule_matching import (
 from perdure.core.approvals.gates import RULE_MUTATING
 
 FAILED = "consecutive_failed_resolves"
-
-
 CARDS = (
     PlanCard(name="look", effect=EffectClass.READ, needs_approval=False),
     PlanCard(name="make", effect=EffectClass.LOCAL, needs_approval=False, capability="create_entity"),
     PlanCard(name="pay", effect=EffectClass.KEYED, needs_approval=True),
 )
-
-
 NONE: dict[str, JsonValue] = {FAILED: 0, "iteration": 0, "tokens_used": 0, "cost_microusd": 0}
 
 
@@ -60,14 +56,8 @@ def ran(call_id: str, tool: str, facts: dict[str, JsonValue] | None = None, fail
 
 
 LOOK_FIRST = rule("app/s:first", "before_tool_call", when={"tool": "look"}, message="why", checkpoint="looking")
-
-
 NO_PAY = rule("app/s:never", "before_tool_call", "abort", when={"tool": "pay"}, message="not here")
-
-
 SEE = rule("app/s:see", "after_tool_call", when={"tool": "look"}, checkpoint="seen", skill_id="s")
-
-
 MANY = rule("app/s:many", "after_tool_call", when={"tool": "look", "result": {"path": "found.count", "at_least": 3}})
 
 
@@ -153,14 +143,8 @@ def test_rules_that_no_tool_can_set_off_are_not_pinned_and_those_that_cannot_be_
 
 
 BEFORE, AFTER = RuleTrigger
-
-
 LOOK = Rule(id="app:look", on=BEFORE, when={"tool": ["pay"]}, do=RuleAction.REQUIRE_HITL, message="look first")
-
-
 STOP = Rule(id="app:stop", on=BEFORE, when={"capability": ["money_*"]}, do=RuleAction.ABORT)
-
-
 TASTE = Rule(id="app:taste", on=AFTER, when={"result": {"path": "ok", "equals": True}}, do=RuleAction.REQUIRE_HITL)
 
 

@@ -51,8 +51,6 @@ def test_only_a_plain_no_clears_a_turn(verdict: dict[str, Any] | None, found: Sa
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=10), lambda inner: st.lists(inner, max_size=2)
 )
-
-
 NOTHING = ["", " ", "none", "None", " NONE. ", "no", "null", "n/a", "N/A", "na", "safe", "nothing"]
 
 
@@ -110,8 +108,6 @@ def test_a_form_needs_its_first_field(question: Question) -> None:
 
 
 WORDS = {"self_harm": ["kill myself", "suicid*", "want to die", "dont want to live"], "others": ["hurt somebody"]}
-
-
 CARE = yaml.safe_load((SHIPPED / "care" / "agents" / "care_navigator.yaml").read_text())["assembly"]["danger"]
 
 
@@ -194,8 +190,6 @@ def test_a_long_text_is_read_once_whatever_it_repeats(piece: str) -> None:
 
 
 PHRASES = [(category, phrase) for category, phrases in CARE.items() for phrase in phrases]
-
-
 FORMATS = st.sampled_from(["", "\u200b", "\u200d", "\u2060", "\ufeff", "\u00ad", "\u0301"])
 
 

@@ -31,8 +31,6 @@ from perdure.core.memory.search import (
 )
 
 SHARES = st.floats(0, 1)
-
-
 SIGNALS = st.builds(
     Signals,
     text=SHARES,

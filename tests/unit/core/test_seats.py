@@ -27,11 +27,7 @@ from perdure.core.approvals.decisions import (
 from perdure.core.identity import OWN, UNKNOWN, Credential, How
 
 A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
-
-
 ONE, TWO, LOST = Vote("ann", "ann", True), Vote("bob", "bob", True), Vote("carl", "carl", False)
-
-
 MINE, EXTRA = Vote("dora", "dora", True), Vote("eve", "eve", True, is_named=False)
 
 
@@ -110,14 +106,8 @@ def test_a_person_and_a_seat_count_once() -> None:
 
 
 REVIEWER, ADMIN, NOTHING = frozenset({"reviewer"}), frozenset({"admin"}), frozenset[str]()
-
-
 ANN, BOB, CARL = Seat("ann", "Ann", REVIEWER), Seat("bob", "Bob", REVIEWER), Seat("carl", "Carl", NOTHING)
-
-
 ROOT = Seat("root", "Root", ADMIN)
-
-
 OPEN = Panel("asker", "reviewer")
 
 
@@ -163,14 +153,8 @@ def test_who_may_sit_where(panel: Panel, user_id: str, seats: list[Seat], expect
 
 
 BY_ASKER, BY_ROOT = Credential(How.TOKEN, ("asker",)), Credential(How.TOKEN, ("root",))
-
-
 THROUGH_ROOT = Credential(How.TOKEN, ("root", "asker"))
-
-
 BY_UNKNOWN = Credential(How.TOKEN, (UNKNOWN,))
-
-
 ADMIN_ASKS = replace(OPEN, requester_is_admin=True)
 
 

@@ -29,8 +29,6 @@ from perdure.core.events.stream import (
 from tests.live_model import LiveModel
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-
-
 KEY: CallKey = ("turn", "m1")
 
 
@@ -61,8 +59,6 @@ def comes_back(last: Frame, live: LiveModel, *open_calls: OpenCall) -> ReaderSta
 
 
 START = event(1, "generation.start", attempt=1)
-
-
 FRESH = ReaderState(Cursor())
 
 
@@ -531,6 +527,4 @@ class StreamMachine(RuleBasedStateMachine):
 
 
 StreamMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
-
-
 test_any_reader_sees_one_clean_text = StreamMachine.TestCase

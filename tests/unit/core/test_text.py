@@ -23,8 +23,6 @@ from perdure.core.text import (
 )
 
 hostile = st.text(st.characters(codec=None))
-
-
 """Every code point, surrogates and NUL included."""
 
 

@@ -30,25 +30,17 @@ from perdure.core.calls.arguments import check_arguments
 from tests.unit.core.skilled import IDS, agent, agents, block, injections, skill
 
 SETS = ("a", "b", MEMORY)
-
-
 CARDS = [
     PlanCard(name=f"{toolset or 'own'}_{effect.value}", effect=effect, needs_approval=False, toolset=toolset)
     for toolset in ("", *SETS)
     for effect in (EffectClass.READ, EffectClass.OPAQUE)
 ]
-
-
 loaded_sets = st.dictionaries(st.sampled_from(SETS), st.booleans())
-
-
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.sampled_from([*SETS, "x"]),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(SETS), inner, max_size=2),
     max_leaves=4,
 )
-
-
 arguments = st.dictionaries(st.sampled_from(["toolset", "include_write_tools", "other"]), anything)
 
 
@@ -99,14 +91,8 @@ def test_memorys_own_tools_are_told_apart() -> None:
 
 
 MAYBE = st.sampled_from([None, True, False])
-
-
 HINTS = st.builds(McpHints, read_only=MAYBE, destructive=MAYBE, idempotent=MAYBE, open_world=MAYBE)
-
-
 TTL = st.sampled_from([None, 60.0])
-
-
 READ, KEYED, OPAQUE = EffectClass.READ, EffectClass.KEYED, EffectClass.OPAQUE
 
 

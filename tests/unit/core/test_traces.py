@@ -61,8 +61,6 @@ ASSEMBLY: dict[str, JsonValue] = {
     "prompt.assemble": {"persona_key": "clerk", "token_estimate": 12},
     "tools.assemble": {"total_tools_visible": 3},
 }
-
-
 TURN = (
     at(0, "node_start", node="initial_llm_call"),
     at(1, "generation.start", "m1", model="scripted", attempt=1),
@@ -133,8 +131,6 @@ def test_a_trace_id_that_came_with_the_request_is_kept_where_it_can_be() -> None
 
 
 KINDS = ("node_start", "node_end", "generation.start", "generation.complete", "tool.executing", "tool.error", "budget")
-
-
 ANY = st.lists(
     st.builds(
         at,
@@ -160,8 +156,6 @@ def test_whatever_a_log_says_its_spans_are_the_same_each_time_and_follow_their_p
 
 
 CANARY = "canary-4711"
-
-
 STYLES = (
     lambda words: "_".join(words),
     lambda words: "-".join(words),
@@ -171,8 +165,6 @@ STYLES = (
     lambda words: "_".join(words) + "s",
     lambda words: " ".join(words),
 )
-
-
 BESIDE = st.lists(st.sampled_from(("user", "raw", "final", "model", "last", "my", "data")), max_size=2)
 
 
@@ -284,11 +276,7 @@ def _deep(levels: int) -> JsonValue:
 
 
 HUB = ways_of(next(one for one in TOPOLOGIES if one.name == "decision_hub"))
-
-
 PIPELINE = ways_of(next(one for one in TOPOLOGIES if one.name == "skill_pipeline"))
-
-
 FORKED = Ways(
     edges=frozenset({("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")}),
     entries=frozenset({"a"}),

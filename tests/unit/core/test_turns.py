@@ -79,8 +79,6 @@ loads = st.builds(
     stopping=st.booleans(),
     gives_way=st.integers(0, 2),
 )
-
-
 caps = st.builds(Caps, st.integers(0, 25), st.integers(0, 55))
 
 

@@ -26,19 +26,13 @@ from perdure.core.approvals.validity import (
 )
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"text": {"type": "string", "minLength": 1}},
     "required": ["text"],
     "additionalProperties": False,
 }
-
-
 OPEN = Asked("clarification", "pending", SCHEMA, NOW + timedelta(days=1), NOW)
-
-
 SAID: dict[str, Any] = {"text": "the second one"}
 
 
@@ -96,20 +90,10 @@ FREE = ToolCard(
     needs_approval=False,
     version="v1",
 )
-
-
 GATED = FREE.model_copy(update={"needs_approval": True})
-
-
 NEWER = GATED.model_copy(update={"version": "v2"})
-
-
 STRICTER = GATED.model_copy(update={"parameters": {"type": "object", "required": ["reason"]}})
-
-
 APPROVED = Covering("a1", "approved", "v1", {"amount": 5}, True, "", False)
-
-
 CASES: list[tuple[ToolCard | None, ToolCard | None, Covering | None, str | None]] = [
     (FREE, FREE, None, None),
     (GATED, GATED, APPROVED, None),
@@ -142,8 +126,6 @@ def test_a_call_is_void_for_exactly_these_reasons(
 
 
 KEPT = replace(APPROVED, policy_digest="p1")
-
-
 SAME = InForce("p1", "v1")
 
 
