@@ -65,21 +65,18 @@ def test_who_may_hand_a_request_on(facts: Facts, who: Decider, expected: str | N
 
 
 @pytest.mark.parametrize(
-    ("facts", "to", "why"),
+    ("facts", "to", "is_allowed"),
     [
-        (PENDING, Seat("carl", "Carl", REVIEWER), None),
-        (PENDING, Seat("carl", "Carl", frozenset({"admin"})), "has not the role"),
-        (PENDING, Seat("asker", "Asker", REVIEWER), "has asked"),
-        (replace(PENDING, votes=(Vote("carl", "carl", True),)), Seat("carl", "Carl", REVIEWER), "has decided"),
-        (replace(PENDING, votes=(Vote("dora", "carl", True),)), Seat("carl", "Carl", REVIEWER), "has decided"),
+        (PENDING, Seat("carl", "Carl", REVIEWER), True),
+        (PENDING, Seat("carl", "Carl", frozenset({"admin"})), False),
+        (PENDING, Seat("asker", "Asker", REVIEWER), False),
+        (replace(PENDING, votes=(Vote("carl", "carl", True),)), Seat("carl", "Carl", REVIEWER), False),
+        (replace(PENDING, votes=(Vote("dora", "carl", True),)), Seat("carl", "Carl", REVIEWER), False),
     ],
 )
-def test_to_whom_it_may_be_handed(facts: Facts, to: Seat, why: str | None) -> None:
+def test_to_whom_it_may_be_handed(facts: Facts, to: Seat, is_allowed: bool) -> None:
     found = reassignment_refusal(facts, to)
-    if why is None:
-        assert found is None
-    else:
-        assert found is not None and (found.code, found.http) == ("cannot_decide", 422) and why in found.message
+    assert ((found.code, found.http) if found else None) == (None if is_allowed else ("cannot_decide", 422))
 
 
 @pytest.mark.parametrize(
@@ -119,10 +116,10 @@ def test_a_claim_is_ended_by_its_holder_or_an_admin(claim: Claimed | None, who: 
 
 
 ASKER = Decider("asker", frozenset({"requester"}))
-WITHDRAWAL_ANN = Decider("ann", frozenset({"reviewer"}), "Ann")
-WITHDRAWAL_BOB = Decider("bob", frozenset({"reviewer"}), "Bob")
+
+
 NOBODY = Decider("nobody", frozenset({"requester"}))
-WITHDRAWAL_ADMIN = Decider("root", frozenset({"admin"}))
+
 DECIDERS = frozenset({"ann"})
 
 
@@ -130,25 +127,26 @@ DECIDERS = frozenset({"ann"})
     ("status", "who", "expected"),
     [
         ("pending", ASKER, None),
-        ("pending", WITHDRAWAL_ADMIN, None),
-        ("pending", WITHDRAWAL_ANN, "role_required"),
+        ("pending", ADMIN, None),
+        ("pending", ANN, "role_required"),
         ("pending", NOBODY, "role_required"),
-        ("approved", WITHDRAWAL_ANN, None),
-        ("approved", WITHDRAWAL_BOB, None),
-        ("approved", WITHDRAWAL_ADMIN, None),
+        ("approved", ANN, None),
+        ("approved", BOB, None),
+        ("approved", ADMIN, None),
         ("approved", ASKER, "role_required"),
         ("approved", NOBODY, "role_required"),
-        ("edited", WITHDRAWAL_BOB, None),
-        ("reserved", WITHDRAWAL_ANN, "already_running"),
+        ("edited", BOB, None),
+        ("reserved", ANN, "already_running"),
         ("reserved", ASKER, "role_required"),
-        ("done", WITHDRAWAL_ADMIN, "already_running"),
-        ("outcome_unknown", WITHDRAWAL_BOB, "already_running"),
+        ("done", ADMIN, "already_running"),
+        ("outcome_unknown", BOB, "already_running"),
         ("rejected", ASKER, "already_decided"),
-        ("rejected", WITHDRAWAL_ADMIN, "already_decided"),
+        ("rejected", ADMIN, "already_decided"),
         ("withdrawn", ASKER, "already_decided"),
-        ("withdrawn", WITHDRAWAL_ANN, "already_decided"),
+        ("withdrawn", ANN, "already_decided"),
         ("expired", ASKER, "approval_expired"),
-        ("cancelled", WITHDRAWAL_ADMIN, "already_decided"),
+        ("cancelled", ADMIN, "already_decided"),
+        ("approved", Decider("ann", frozenset()), None),  # who lost the role still takes back the own decision
     ],
 )
 def test_who_may_take_back_what(status: str, who: Decider, expected: str | None) -> None:
@@ -157,19 +155,9 @@ def test_who_may_take_back_what(status: str, who: Decider, expected: str | None)
     assert (found.code if found else None) == expected
 
 
-def test_one_who_lost_the_role_may_still_take_back_the_own_decision() -> None:
-    lost = Decider("ann", frozenset())
-    assert withdrawal_refusal(replace(PENDING, status="approved"), lost, DECIDERS, "approval") is None
-
-
 @pytest.mark.parametrize("kind", ["checkpoint", "limit"])
 def test_what_has_no_call_that_could_still_be_kept_from_running_is_not_taken_back(kind: str) -> None:
-    found = withdrawal_refusal(replace(PENDING, status="approved"), WITHDRAWAL_ANN, DECIDERS, kind)
+    found = withdrawal_refusal(replace(PENDING, status="approved"), ANN, DECIDERS, kind)
     assert found is not None and (found.code, found.http) == ("already_running", 409)
-    assert withdrawal_refusal(replace(PENDING, status="edited"), WITHDRAWAL_ANN, DECIDERS, kind) is None
+    assert withdrawal_refusal(replace(PENDING, status="edited"), ANN, DECIDERS, kind) is None
     assert withdrawal_refusal(PENDING, ASKER, frozenset(), kind) is None
-
-
-def test_past_its_deadline_a_request_is_gone() -> None:
-    found = withdrawal_refusal(replace(PENDING, expires_at=NOW), ASKER, frozenset(), "approval")
-    assert found is not None and (found.code, found.http) == ("approval_expired", 410)

@@ -80,16 +80,17 @@ def test_a_broken_table_is_refused_with_a_code(content: bytes, code: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("content", "what"),
+    ("content", "limit", "most"),
     [
-        (",".join(f"c{n}" for n in range(201)).encode() + b"\n" + b",".join([b"1"] * 201) + b"\n", "200 columns"),
-        (b"a\n" + b"1\n" * 1_000_001, "1000000 rows"),
+        (",".join(f"c{n}" for n in range(201)).encode() + b"\n" + b",".join([b"1"] * 201) + b"\n", "columns", 200),
+        (b"a\n" + b"1\n" * 1_000_001, "rows", 1_000_000),
     ],
 )
-def test_a_table_over_the_limits_is_refused_as_it_comes(content: bytes, what: str) -> None:
-    with pytest.raises(CallerError, match=f"a table has {what} at most") as refused:
+def test_a_table_over_the_limits_is_refused_as_it_comes(content: bytes, limit: str, most: int) -> None:
+    with pytest.raises(CallerError) as refused:
         check_content("text/csv", content)
     assert (refused.value.code, refused.value.http) == ("table_too_large", 422)
+    assert refused.value.details == {"limit": limit, "most": most}
 
 
 @pytest.mark.parametrize(
@@ -127,13 +128,13 @@ def test_an_upload_is_slow_by_its_average_once_it_has_had_time(
 def test_a_file_that_is_too_large_is_refused_with_the_limit() -> None:
     refused = too_large(20 * 2**20, "PERDURE_UPLOAD_BYTES")
     assert (refused.code, refused.http, refused.details["limit_bytes"]) == ("too_large", 413, 20 * 2**20)
-    assert refused.message == "a file may have 20 MB at most; the operator can raise PERDURE_UPLOAD_BYTES"
 
 
 @pytest.mark.parametrize("before", [0, 1, 2**20 - 1, 2**20, 2**20 + 1])
 def test_a_byte_that_is_not_utf8_is_found_wherever_chunks_end(before: int) -> None:
-    with pytest.raises(UnfitContent, match=f"at byte {before}$"):
+    with pytest.raises(UnfitContent) as unfit:
         check_stream(BytesIO(b"a" * before + b"\xe2\x82"), "text/plain", 200, 10)
+    assert (unfit.value.code, unfit.value.details) == ("file_not_utf8", {"byte": before})
     check_stream(BytesIO(b"a" * before + "€".encode()), "text/plain", 200, 10)
 
 
@@ -160,28 +161,28 @@ def test_what_can_be_true_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "place"),
     [
-        ({"least": 4}, "columns.1.least: is more than most"),
-        ({"least": None}, "columns.1: has one end of a range"),
-        ({"kind": "nominal"}, "columns.1.least: only numbers have a range"),
-        ({"nulls": 4}, "columns.1.nulls: is more than there are rows"),
-        ({"distinct": 4}, "columns.1.distinct: is more than there are rows"),
-        ({"name": "side"}, "columns.1.name: is given twice"),
+        ({"least": 4}, "columns.1.least"),
+        ({"least": None}, "columns.1"),
+        ({"kind": "nominal"}, "columns.1.least"),
+        ({"nulls": 4}, "columns.1.nulls"),
+        ({"distinct": 4}, "columns.1.distinct"),
+        ({"name": "side"}, "columns.1.name"),
     ],
 )
 def test_counts_and_ranges_that_contradict_each_other_are_told_with_their_place(
-    changed: dict[str, Any], told: str
+    changed: dict[str, Any], place: str
 ) -> None:
     columns = [NAMES, {**COLUMN, **changed}]
-    assert contradiction({**TABLE, "columns": columns}).startswith(told)
-    assert handed_in_fault({**RESULT, "columns": columns}).startswith(told)
+    assert contradiction({**TABLE, "columns": columns}).startswith(f"{place}: ")
+    assert handed_in_fault({**RESULT, "columns": columns}).startswith(f"{place}: ")
     beside = {**TABLE, "others": [{**TABLE, "name": "u", "columns": columns}]}
-    assert contradiction(beside).startswith(f"others.0.{told}")
+    assert contradiction(beside).startswith(f"others.0.{place}: ")
 
 
 def test_two_tables_of_one_name_and_a_result_without_its_parts_are_refused() -> None:
-    assert "given twice" in contradiction({**TABLE, "others": [TABLE]})
+    assert contradiction({**TABLE, "others": [TABLE]})
     for name in ("rows", "columns"):
         assert handed_in_fault({key: value for key, value in RESULT.items() if key != name}).startswith(f"{name}: ")
     assert handed_in_fault({**RESULT, "error": "no"}).startswith("error: ")

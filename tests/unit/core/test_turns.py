@@ -113,18 +113,11 @@ def test_a_free_conversation_takes_every_way_alike(load: Load, cap: Caps) -> Non
     assert len({admit(free, cap, on_busy) for on_busy in OnBusy}) == 1
 
 
-@pytest.mark.parametrize(
-    ("waiting", "wait_seconds", "advice"),
-    [(5, 60, "have some decided on"), (4, 5, "wait for one"), (0, 5, "wait for one")],
-)
-def test_whoever_has_too_many_is_told_the_limit_its_variable_and_how_many_wait(
-    waiting: int, wait_seconds: int, advice: str
-) -> None:
-    told = too_many(Load(False, 0, 5, waiting), CAPS)
-    assert (told.code, told.http, told.details["retry_after_seconds"]) == ("too_many_turns", 429, wait_seconds)
-    assert "the limit is 5 a user (PERDURE_LIVE_TURNS_PER_USER)" in told.message
-    assert f"turns that wait for approval count too, and {waiting} of yours do" in told.message
-    assert advice in told.message
+@pytest.mark.parametrize(("waiting", "wait_seconds"), [(5, 60), (4, 5), (0, 5)])
+def test_whoever_has_too_many_is_told_when_to_come_again(waiting: int, wait_seconds: int) -> None:
+    refused = too_many(Load(False, 0, 5, waiting), CAPS)
+    assert (refused.code, refused.http) == ("too_many_turns", 429)
+    assert refused.details["retry_after_seconds"] == wait_seconds
 
 
 @pytest.mark.parametrize(
