@@ -116,10 +116,7 @@ def test_a_claim_is_ended_by_its_holder_or_an_admin(claim: Claimed | None, who: 
 
 
 ASKER = Decider("asker", frozenset({"requester"}))
-
-
 NOBODY = Decider("nobody", frozenset({"requester"}))
-
 DECIDERS = frozenset({"ann"})
 
 

@@ -272,15 +272,15 @@ def test_another_tenants_rows_do_not_verify_as_ours() -> None:
     assert check.counts.total() == ROWS
 
 
-AUDIT_HEADS_RING, FOREIGN = Keyring.of("k" * 32), Keyring.of("f" * 32)
-HEAD = signed_head(AUDIT_HEADS_RING, "local", 7, "ab" * 32, "2026-01-01T00:00:00Z")
+FOREIGN = Keyring.of("f" * 32)
+HEAD = signed_head(RING, "local", 7, "ab" * 32, "2026-01-01T00:00:00Z")
 
 
 def test_a_head_is_one_line_and_comes_back_as_it_was() -> None:
     assert HEAD.line().count("\n") == 1 and HEAD.line().endswith("\n")
     assert read_head(HEAD.line()) == HEAD
     assert set(json.loads(HEAD.line())) == {"tenant", "seq", "hash", "at", "key", "hmac"}
-    assert HEAD.is_signed_by(AUDIT_HEADS_RING) and not HEAD.is_signed_by(FOREIGN)
+    assert HEAD.is_signed_by(RING) and not HEAD.is_signed_by(FOREIGN)
 
 
 @pytest.mark.parametrize(
@@ -293,18 +293,18 @@ def test_what_is_no_head_is_left_out(line: str) -> None:
 @pytest.mark.parametrize("edit", [{"seq": 8}, {"hash": "cd" * 32}, {"at": "2027-01-01T00:00:00Z"}, {"hmac": "0" * 64}])
 def test_a_head_that_was_edited_is_forged(edit: dict[str, object]) -> None:
     edited = HEAD.model_copy(update=edit)
-    assert marks_of([edited], AUDIT_HEADS_RING, "local") == ({}, [Fault(edited.seq, FaultKind.HEAD_FORGED)])
+    assert marks_of([edited], RING, "local") == ({}, [Fault(edited.seq, FaultKind.HEAD_FORGED)])
 
 
 def test_heads_of_others_say_nothing_of_us_and_one_by_an_unknown_key_is_told() -> None:
-    assert marks_of([HEAD], AUDIT_HEADS_RING, "other") == ({}, [])
+    assert marks_of([HEAD], RING, "other") == ({}, [])
     foreign = signed_head(FOREIGN, "local", 7, "ab" * 32, "t")
-    assert marks_of([foreign], AUDIT_HEADS_RING, "local") == ({}, [Fault(7, FaultKind.KEY_UNKNOWN)])
+    assert marks_of([foreign], RING, "local") == ({}, [Fault(7, FaultKind.KEY_UNKNOWN)])
 
 
 def test_two_heads_of_one_place_with_different_hashes_are_both_kept() -> None:
-    second = signed_head(AUDIT_HEADS_RING, "local", 7, "cd" * 32, "t")
-    marks, forged = marks_of([HEAD, second, HEAD], AUDIT_HEADS_RING, "local")
+    second = signed_head(RING, "local", 7, "cd" * 32, "t")
+    marks, forged = marks_of([HEAD, second, HEAD], RING, "local")
     assert marks == {7: frozenset({"ab" * 32, "cd" * 32})} and not forged
 
 

@@ -4,7 +4,6 @@ from datetime import timedelta
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as some
 from hypothesis import strategies as st
 
 from perdure.core.delivery import (
@@ -27,30 +26,29 @@ GOOD = sign(SECRET, str(NOW), "d-1", BODY)
 
 
 @pytest.mark.parametrize(
-    ("timestamp", "delivery", "signature", "body", "now", "said"),
+    ("timestamp", "delivery", "signature", "body", "now", "is_taken"),
     [
-        (str(NOW), "d-1", GOOD, BODY, NOW, ""),
-        (str(NOW), "d-1", GOOD, BODY, NOW + VALID_SECONDS, ""),
-        (str(NOW), "d-1", GOOD, BODY, NOW - VALID_SECONDS, ""),
-        (str(NOW), "d-1", GOOD, BODY, NOW + VALID_SECONDS + 1, "too old"),
-        (str(NOW), "d-1", GOOD, BODY, NOW - VALID_SECONDS - 1, "too old"),
-        (str(NOW + 1), "d-1", GOOD, BODY, NOW, "signature"),
-        (str(NOW), "d-2", GOOD, BODY, NOW, "signature"),
-        (str(NOW), "d-1", GOOD, BODY + b" ", NOW, "signature"),
-        (str(NOW), "d-1", GOOD[3:], BODY, NOW, "signature"),
-        (str(NOW), "d-1", "", BODY, NOW, "signature"),
-        (str(NOW), "d-1", "é", BODY, NOW, "signature"),
-        (str(NOW), "", sign(SECRET, str(NOW), "", BODY), BODY, NOW, "lacks"),
-        ("soon", "d-1", sign(SECRET, "soon", "d-1", BODY), BODY, NOW, "lacks"),
-        ("-1", "d-1", sign(SECRET, "-1", "d-1", BODY), BODY, NOW, "lacks"),
-        ("", "d-1", GOOD, BODY, NOW, "lacks"),
+        (str(NOW), "d-1", GOOD, BODY, NOW, True),
+        (str(NOW), "d-1", GOOD, BODY, NOW + VALID_SECONDS, True),
+        (str(NOW), "d-1", GOOD, BODY, NOW - VALID_SECONDS, True),
+        (str(NOW), "d-1", GOOD, BODY, NOW + VALID_SECONDS + 1, False),
+        (str(NOW), "d-1", GOOD, BODY, NOW - VALID_SECONDS - 1, False),
+        (str(NOW + 1), "d-1", GOOD, BODY, NOW, False),
+        (str(NOW), "d-2", GOOD, BODY, NOW, False),
+        (str(NOW), "d-1", GOOD, BODY + b" ", NOW, False),
+        (str(NOW), "d-1", GOOD[3:], BODY, NOW, False),
+        (str(NOW), "d-1", "", BODY, NOW, False),
+        (str(NOW), "d-1", "é", BODY, NOW, False),
+        (str(NOW), "", sign(SECRET, str(NOW), "", BODY), BODY, NOW, False),
+        ("soon", "d-1", sign(SECRET, "soon", "d-1", BODY), BODY, NOW, False),
+        ("-1", "d-1", sign(SECRET, "-1", "d-1", BODY), BODY, NOW, False),
+        ("", "d-1", GOOD, BODY, NOW, False),
     ],
 )
 def test_a_notice_is_taken_only_as_it_was_signed_and_only_then(
-    timestamp: str, delivery: str, signature: str, body: bytes, now: int, said: str
+    timestamp: str, delivery: str, signature: str, body: bytes, now: int, is_taken: bool
 ) -> None:
-    found = refusal(SECRET, timestamp, delivery, signature, body, now)
-    assert (not found) if not said else said in found
+    assert (not refusal(SECRET, timestamp, delivery, signature, body, now)) is is_taken
 
 
 @given(st.binary(max_size=60), st.text("0123456789abcdef-", min_size=1, max_size=40), st.binary(min_size=1, max_size=9))
@@ -86,53 +84,40 @@ def test_arguments_go_out_and_decisions_come_in_for_low_risk_alone(
     assert chat_may_decide(risk) is decides
 
 
-COUNT = some.integers(0, 10_000)
-
-
 @pytest.mark.parametrize(
-    ("workers", "backlog", "oldest_seconds", "says"),
+    ("workers", "backlog", "oldest_seconds", "is_at_fault"),
     [
-        (1, 0, 0.0, ""),
-        (1, 500, LATE_SECONDS, ""),
-        (1, 0, 900.0, ""),
-        (3, 1, 61.0, "waited 61 s"),
-        (0, 0, 0.0, "no worker"),
-        (0, 9, 900.0, "no worker"),
+        (1, 0, 0.0, False),
+        (1, 500, LATE_SECONDS, False),
+        (1, 0, 900.0, False),
+        (3, 1, 61.0, True),
+        (0, 0, 0.0, True),
+        (0, 9, 900.0, True),
     ],
 )
-def test_a_queue_is_at_fault_unserved_or_late(workers: int, backlog: int, oldest_seconds: float, says: str) -> None:
-    fault = queue_fault(workers, backlog, oldest_seconds)
-    assert says in fault and bool(fault) is bool(says)
+def test_a_queue_is_at_fault_unserved_or_late(
+    workers: int, backlog: int, oldest_seconds: float, is_at_fault: bool
+) -> None:
+    assert bool(queue_fault(workers, backlog, oldest_seconds)) is is_at_fault
 
 
 @pytest.mark.parametrize(
-    ("sessions", "overdue", "says"),
-    [(1, 0, ""), (4, 0, ""), (0, 0, "no relay"), (1, 2, "2 wake-ups"), (0, 2, "no relay")],
+    ("sessions", "overdue", "is_at_fault"),
+    [(1, 0, False), (4, 0, False), (0, 0, True), (1, 2, True), (0, 2, True)],
 )
-def test_a_relay_is_at_fault_that_is_away_or_delivers_nothing(sessions: int, overdue: int, says: str) -> None:
-    fault = relay_fault(sessions, overdue)
-    assert says in fault and bool(fault) is bool(says)
+def test_a_relay_is_at_fault_that_is_away_or_delivers_nothing(sessions: int, overdue: int, is_at_fault: bool) -> None:
+    assert bool(relay_fault(sessions, overdue)) is is_at_fault
 
 
 @pytest.mark.parametrize(
-    ("free", "least", "says"),
+    ("free", "least", "is_at_fault"),
     [
-        (200_000_000, 128 << 20, ""),
-        (128 << 20, 128 << 20, ""),
-        ((128 << 20) - 1, 128 << 20, "134 MB are free"),
-        (0, 128 << 20, "nearly full: 0 MB are free, 134 MB are needed"),
-        (0, 0, ""),
+        (200_000_000, 128 << 20, False),
+        (128 << 20, 128 << 20, False),
+        ((128 << 20) - 1, 128 << 20, True),
+        (0, 128 << 20, True),
+        (0, 0, False),
     ],
 )
-def test_a_disk_is_at_fault_with_less_room_than_there_must_be(free: int, least: int, says: str) -> None:
-    fault = disk_fault(free, least)
-    assert says in fault and bool(fault) is bool(says)
-
-
-@given(COUNT, COUNT, COUNT, some.floats(0, 1e6))
-def test_more_of_what_is_wrong_never_mends_a_fault(workers: int, backlog: int, more: int, oldest: float) -> None:
-    if queue_fault(workers, backlog, oldest):
-        assert queue_fault(workers, backlog + more, oldest + more)
-        assert queue_fault(0, backlog, oldest)
-    if relay_fault(workers, backlog):
-        assert relay_fault(workers, backlog + more)
+def test_a_disk_is_at_fault_with_less_room_than_there_must_be(free: int, least: int, is_at_fault: bool) -> None:
+    assert bool(disk_fault(free, least)) is is_at_fault

@@ -84,10 +84,3 @@ def test_what_calls_side_by_side_add_is_all_kept_with_the_last_newest(before: li
     for entity_id in added:
         now = joined(start, now, remember(start, entity_id))
     assert now == [*before, *added]
-
-
-@given(ids)
-def test_where_nobody_else_has_added_anything_what_is_said_stands(before: list[str]) -> None:
-    start: list[JsonValue] = [*before]
-    said = remember(start, "e0")
-    assert joined(start, start, said) == said

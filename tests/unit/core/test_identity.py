@@ -131,11 +131,6 @@ def test_no_wait_is_negative_or_longer_than_its_pace_and_time_only_shortens_it(
     assert wait_left(counted, now + wait + 1_000_000) == 0
 
 
-@given(st.sampled_from(PACES), st.integers(0, 200))
-def test_one_more_wrong_guess_never_makes_the_wait_shorter(pace: Pace, failures: int) -> None:
-    assert wait_after(pace, failures) <= wait_after(pace, failures + 1)
-
-
 @pytest.mark.parametrize(
     ("claims", "name"),
     [

@@ -27,6 +27,7 @@ from perdure.core.calls.ledger import (
     may_send_again,
     reservation_deadline,
 )
+from tests.scale import sized
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 OPEN, STOPPED, ENDED = Gate(False, False), Gate(False, True), Gate(True, False)
@@ -178,7 +179,7 @@ BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 TIMEOUT_SECONDS = 5.0
 KEY_TTL_SECONDS = 13.0
 STEP_SECONDS = 4
-MOST_ATTEMPTS = 4
+MOST_ATTEMPTS = sized(4, 3)
 MOST_SECONDS = 32
 STATE_AFTER = {
     Settle.DONE: CallState.DONE,
@@ -301,6 +302,7 @@ def broken_promise(world: World) -> str:
     return ""
 
 
+@pytest.mark.sized
 @pytest.mark.parametrize("effect", [EffectClass.KEYED, EffectClass.OPAQUE])
 def test_no_order_of_events_breaks_the_promise_of_a_class(effect: EffectClass) -> None:
     row = Reservation(CallState.PLANNED, None, effect, key_ttl_seconds=KEY_TTL_SECONDS, timeout_seconds=TIMEOUT_SECONDS)

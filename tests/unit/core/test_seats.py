@@ -203,18 +203,17 @@ def test_nobody_decides_by_what_the_requester_could_hold(
 
 
 @pytest.mark.parametrize(
-    ("panel", "to", "why"),
+    ("panel", "to", "is_allowed"),
     [
-        (OPEN, ANN, None),
-        (OPEN, CARL, "has not the role"),
-        (Panel("ann", "reviewer"), ANN, "has asked"),
-        (Panel("ann", "reviewer", True), ANN, None),
-        (Panel("asker", "reviewer", reviewers=("Bob",)), ANN, None),
+        (OPEN, ANN, True),
+        (OPEN, CARL, False),
+        (Panel("ann", "reviewer"), ANN, False),
+        (Panel("ann", "reviewer", True), ANN, True),
+        (Panel("asker", "reviewer", reviewers=("Bob",)), ANN, True),
     ],
 )
-def test_to_whom_a_request_can_be_given(panel: Panel, to: Seat, why: str | None) -> None:
-    told = why_not(panel, to)
-    assert told is None if why is None else why in (told or "")
+def test_to_whom_a_request_can_be_given(panel: Panel, to: Seat, is_allowed: bool) -> None:
+    assert (why_not(panel, to) is None) is is_allowed
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from perdure.core.events.stream import (
     unknown_calls,
 )
 from tests.live_model import LiveModel
+from tests.scale import sized
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 KEY: CallKey = ("turn", "m1")
@@ -526,5 +527,5 @@ class StreamMachine(RuleBasedStateMachine):
             assert client.seq == len(self.log), "a reader got stuck"
 
 
-StreamMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
-test_any_reader_sees_one_clean_text = StreamMachine.TestCase
+StreamMachine.TestCase.settings = settings(max_examples=sized(200, 40), stateful_step_count=40, deadline=None)
+test_any_reader_sees_one_clean_text = pytest.mark.sized(StreamMachine.TestCase)

@@ -100,19 +100,6 @@ def test_no_turn_starts_beside_another_and_no_cap_is_passed(load: Load, cap: Cap
         assert load.busy and on_busy is OnBusy.REJECT
 
 
-@given(loads, caps, st.sampled_from(OnBusy))
-def test_less_load_never_refuses_what_more_load_admits(load: Load, cap: Caps, on_busy: OnBusy) -> None:
-    before = admit(load, cap, on_busy)
-    if before in (Admission.QUEUE, Admission.JOIN) and load.queued:
-        assert admit(replace(load, queued=load.queued - 1), cap, on_busy) is before
-
-
-@given(loads, caps)
-def test_a_free_conversation_takes_every_way_alike(load: Load, cap: Caps) -> None:
-    free = replace(load, busy=False, stopping=False, gives_way=0)
-    assert len({admit(free, cap, on_busy) for on_busy in OnBusy}) == 1
-
-
 @pytest.mark.parametrize(("waiting", "wait_seconds"), [(5, 60), (4, 5), (0, 5)])
 def test_whoever_has_too_many_is_told_when_to_come_again(waiting: int, wait_seconds: int) -> None:
     refused = too_many(Load(False, 0, 5, waiting), CAPS)
