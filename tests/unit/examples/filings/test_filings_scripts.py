@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from perdure.contracts.values import canonical_json
 from perdure.core.agents.prompts import as_changed
@@ -74,17 +75,19 @@ async def test_registering_a_well_creates_an_entity_without_a_skill(text: str) -
 
 
 @pytest.mark.parametrize(
-    ("agent_id", "text", "tool", "said"),
+    ("agent_id", "text", "tool"),
     [
-        ("flaring_monitor", "Report flaring for Mitchell Ranch", "flaring_volume_calc", "125.66"),
-        ("flaring_monitor", "Estimate emissions for Twin Windmills", "emissions_estimate", "Twin Windmills"),
-        ("compliance_monitor", "Check compliance of Twin Windmills", "flaring_volume_calc", "Twin Windmills"),
-        ("compliance_monitor", "Check compliance of Dry Fork", "flaring_volume_calc", "Dry Fork"),
+        ("flaring_monitor", "Report flaring for Mitchell Ranch", "flaring_volume_calc"),
+        ("flaring_monitor", "Estimate emissions for Twin Windmills", "emissions_estimate"),
+        ("compliance_monitor", "Check compliance of Twin Windmills", "flaring_volume_calc"),
+        ("compliance_monitor", "Check compliance of Dry Fork", "flaring_volume_calc"),
     ],
 )
-async def test_a_monitor_reads_and_tells_without_a_skill(agent_id: str, text: str, tool: str, said: str) -> None:
+async def test_a_monitor_reads_and_tells_without_a_skill(
+    agent_id: str, text: str, tool: str, snapshot: SnapshotAssertion
+) -> None:
     turn = await play(agent_id, text)
-    assert [name for name, _ in turn.calls] == [tool] and turn.loaded == [] and said in turn.answer
+    assert [name for name, _ in turn.calls] == [tool] and turn.loaded == [] and turn.answer == snapshot
 
 
 @pytest.mark.parametrize(
