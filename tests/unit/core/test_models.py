@@ -6,11 +6,10 @@ import pytest
 from pydantic import JsonValue
 
 from perdure.contracts.agents import AgentStage, Reasoning
-from perdure.contracts.calls import OutputForm
 from perdure.contracts.errors import Problem
 from perdure.core.agents.models import LEAST_CAP_TOKENS, Thinking, decided, is_ambiguous, with_stage, with_thinking
 from perdure.core.calls.arguments import read_object
-from perdure.core.calls.retries import TRIES, is_hopeless
+from perdure.core.calls.retries import is_hopeless
 
 CLAUDE, OPENAI = "anthropic/claude-sonnet-4-5", "openai/o3-mini"
 SAID: list[dict[str, JsonValue]] = [{"role": "system", "content": "base"}, {"role": "user", "content": "hello"}]
@@ -99,10 +98,6 @@ def test_an_object_is_read_where_it_fits_after_one_repair_at_most(text: str) -> 
 def test_what_does_not_fit_is_no_object(text: str) -> None:
     read = read_object(text, SCHEMA)
     assert read.fault is not None and read.args == {}
-
-
-def test_there_are_six_tries_in_turn() -> None:
-    assert TRIES == (OutputForm.JSON_SCHEMA, OutputForm.FUNCTION) * 3
 
 
 @pytest.mark.parametrize(

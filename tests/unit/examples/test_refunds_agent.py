@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.providers.provider import Complete, ProviderRequest, TextDelta
-from perdure.activities.providers.scripted import Script, ScriptedProvider, read_script
+from perdure.activities.providers.scripted import Script
 from perdure.apps import SHIPPED, App, Engine, load_app, publish
 from perdure.local.programs import read_companions
+from tests.unit.examples.scripted_answers import scripted_answer
 
 NOTE = (
     "The call to refund was rejected by rita: paid by voucher\n"
@@ -23,19 +23,7 @@ def app() -> App:
 
 async def answer(app: App, *messages: dict[str, Any]) -> tuple[str, list[tuple[str, Any]]]:
     """What the scripted model says to `messages`, and the calls it asks for."""
-    agent = app.agents[0]
-    script = read_script(agent.script).model_copy(update={"tokens_per_second": 0.0})
-    schemas: tuple[dict[str, Any], ...] = tuple(
-        {"type": "function", "function": {"name": name}} for name in agent.tools
-    )
-    request = ProviderRequest(model="scripted", messages=messages, tools=schemas)
-    text, calls = "", []
-    async for chunk in ScriptedProvider(script).stream(request):
-        if isinstance(chunk, TextDelta):
-            text += chunk.text
-        elif isinstance(chunk, Complete):
-            calls = [(call.name, json.loads(call.raw_arguments)) for call in chunk.tool_calls]
-    return text, calls
+    return await scripted_answer(app.agents[0].script, messages, app.agents[0].tools)
 
 
 def user(text: str) -> dict[str, Any]:

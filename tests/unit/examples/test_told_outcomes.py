@@ -7,11 +7,10 @@ import pytest
 import yaml
 from syrupy.assertion import SnapshotAssertion
 
-from perdure.activities.providers.provider import ProviderRequest, TextDelta
-from perdure.activities.providers.scripted import ScriptedProvider, read_script
 from perdure.apps import SHIPPED
 from perdure.contracts.values import canonical_json
 from perdure.core.agents.prompts import as_changed, unremembered
+from tests.unit.examples.scripted_answers import scripted_answer
 
 TEMPLATE = SHIPPED.parent / "apps" / "template"
 WELL = {"status": "created", "entity": {"id": "e1", "kind": "well", "name": "W"}}
@@ -34,16 +33,15 @@ NAMES = [tool for _, tool, _, _ in RAN]
 async def said(script: str, tool: str, output: dict[str, Any]) -> str:
     """What the agent's script says to the result of a call."""
     path = (TEMPLATE.parent if script.startswith("template/") else SHIPPED) / f"{script}.yaml"
-    read = read_script({**yaml.safe_load(path.read_text()), "tokens_per_second": 0})
+    read = yaml.safe_load(path.read_text())
     call = {"id": "c1", "type": "function", "function": {"name": tool, "arguments": "{}"}}
-    messages: tuple[dict[str, Any], ...] = (
+    messages = (
         {"role": "user", "content": "do it"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": canonical_json(output)},
     )
-    chunks = ScriptedProvider(read).stream(ProviderRequest("scripted", messages, ()))
-    text = "".join([chunk.text async for chunk in chunks if isinstance(chunk, TextDelta)])
-    assert text.strip() != read.fallback.strip()
+    text, _ = await scripted_answer(read, messages)
+    assert text.strip() != read["fallback"].strip()
     return text
 
 
