@@ -49,7 +49,9 @@ def test_each_of_the_most_common_passwords_is_refused() -> None:
     assert taken == []
 
 
-@pytest.mark.parametrize("password", ["4@8({[<36!1|0$57+%2" * 10, "a4@" * 66, "1|!" * 66, "x" * 200])
+@pytest.mark.parametrize(
+    "password", [pytest.param("4@8({[<36!1|0$57+%2" * 10, marks=pytest.mark.soak), "a4@" * 66, "1|!" * 66, "x" * 200]
+)
 def test_no_password_takes_long(password: str) -> None:
     weakness("warm up the lists", MARIA)
     began = time.process_time()
