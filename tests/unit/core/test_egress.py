@@ -1,13 +1,26 @@
-"""Where the program may send something: named hosts, over TLS, and never into the network's own workings."""
+"""Which addresses may be called, and which hosts a setting or an app names."""
 
-from ipaddress import IPv4Address, IPv6Address
+from collections.abc import Collection
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.contracts.errors import CallerError
-from perdure.core.egress import allowed_target, is_reachable, target_of
+from perdure.core.egress import (
+    Named,
+    Reach,
+    allowed_target,
+    canonical_host,
+    is_reachable,
+    named_by_url,
+    named_host,
+    proxied_refusal_of,
+    reach_of,
+    refusal_of,
+    target_of,
+)
 
 HOSTS = ("hooks.example.org", "*.corp.test", "localhost:9000")
 PUBLIC = target_of("https://hooks.example.org/x")
@@ -67,24 +80,15 @@ def test_any_other_address_is_refused(url: str) -> None:
     ("address", "public", "private"),
     [
         ("93.184.216.34", True, True),
-        ("2606:2800:220:1::1", True, True),
         ("10.0.0.7", False, True),
-        ("192.168.1.1", False, True),
-        ("172.16.0.1", False, True),
-        ("fd00::7", False, True),
         ("::ffff:10.0.0.7", False, True),
         ("127.0.0.1", False, False),
         ("::1", False, False),
         ("::ffff:127.0.0.1", False, False),
         ("169.254.169.254", False, False),
-        ("::ffff:169.254.169.254", False, False),
         ("fe80::1%eth0", False, False),
         ("0.0.0.0", False, False),
-        ("::", False, False),
         ("224.0.0.1", False, False),
-        ("ff02::1", False, False),
-        ("255.255.255.255", False, False),
-        ("240.0.0.1", False, False),
         ("no address", False, False),
     ],
 )
@@ -108,3 +112,246 @@ def test_whatever_is_allowed_is_one_of_the_named_hosts(text: str) -> None:
 def test_without_a_private_network_only_what_is_global_is_gone_to(address: IPv4Address | IPv6Address) -> None:
     if is_reachable(PUBLIC, str(address), private=False):
         assert address.is_global or "ffff:" in str(address)
+
+
+METADATA = "169.254.169.254"
+
+
+def embedded(ip: IPv4Address) -> dict[str, str]:
+    """The IPv6 addresses that carry `ip`, by the name of the form."""
+    number = int(ip)
+    return {
+        "mapped": f"::ffff:{ip}",
+        "compatible": str(IPv6Address(number)),
+        "6to4": str(IPv6Address((0x2002 << 112) | (number << 80))),
+        "nat64": str(IPv6Address((0x64FF9B << 96) | number)),
+        "local nat64": str(IPv6Address((0x64FF9B0001 << 80) | ((number >> 16) << 64) | ((number & 0xFFFF) << 40))),
+        "teredo client": str(IPv6Address((0x20010000 << 96) | (0x5DB8D822 << 64) | (number ^ 0xFFFFFFFF))),
+        "isatap": str(IPv6Address((0x26062800 << 96) | (0x5EFE << 32) | number)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("address", "reach"),
+    [
+        ("93.184.216.34", Reach.PUBLIC),
+        ("2606:2800:220:1::1", Reach.PUBLIC),
+        ("64:ff9b::5db8:d822", Reach.PUBLIC),
+        ("::ffff:93.184.216.34", Reach.PUBLIC),
+        ("10.0.0.7", Reach.PRIVATE),
+        ("172.31.255.255", Reach.PRIVATE),
+        ("192.168.1.1", Reach.PRIVATE),
+        ("100.64.0.1", Reach.PRIVATE),
+        ("198.18.0.1", Reach.PRIVATE),
+        ("fd00::7", Reach.PRIVATE),
+        ("fec0::7", Reach.PRIVATE),
+        ("64:ff9b:1::1", Reach.UNUSABLE),
+        ("64:ff9b::a00:7", Reach.PRIVATE),
+        ("2002:a00:7::", Reach.PRIVATE),
+        ("127.0.0.1", Reach.LOOPBACK),
+        ("127.9.9.9", Reach.LOOPBACK),
+        ("::1", Reach.LOOPBACK),
+        ("::ffff:127.0.0.1", Reach.LOOPBACK),
+        ("::127.0.0.1", Reach.LOOPBACK),
+        ("64:ff9b::7f00:1", Reach.LOOPBACK),
+        (METADATA, Reach.LINK_LOCAL),
+        ("169.254.0.1", Reach.LINK_LOCAL),
+        ("fe80::1", Reach.LINK_LOCAL),
+        ("fe80::1%eth0", Reach.LINK_LOCAL),
+        ("febf::1", Reach.LINK_LOCAL),
+        ("fd00:ec2::254", Reach.LINK_LOCAL),
+        ("100.100.100.200", Reach.LINK_LOCAL),
+        ("192.0.0.192", Reach.LINK_LOCAL),
+        ("fd20:ce::254", Reach.LINK_LOCAL),
+        ("168.63.129.16", Reach.LINK_LOCAL),
+        ("::ffff:169.254.169.254", Reach.LINK_LOCAL),
+        ("64:ff9b::a9fe:a9fe", Reach.LINK_LOCAL),
+        ("0.0.0.0", Reach.UNUSABLE),
+        ("0.1.2.3", Reach.UNUSABLE),
+        ("::", Reach.UNUSABLE),
+        ("224.0.0.1", Reach.UNUSABLE),
+        ("224.0.1.1", Reach.UNUSABLE),
+        ("ff02::1", Reach.UNUSABLE),
+        ("ff0e::1", Reach.UNUSABLE),
+        ("240.0.0.1", Reach.UNUSABLE),
+        ("255.255.255.255", Reach.UNUSABLE),
+        ("::ffff:0.0.0.0", Reach.UNUSABLE),
+        ("localhost", Reach.UNUSABLE),
+        ("", Reach.UNUSABLE),
+    ],
+)
+def test_an_address_belongs_to_somebody(address: str, reach: Reach) -> None:
+    assert reach_of(address) is reach
+
+
+@given(st.ip_addresses(v=4))
+def test_an_ipv4_address_is_not_hidden_by_an_ipv6_address_that_carries_it(ip: IPv4Address) -> None:
+    plain = reach_of(str(ip))
+    for form, address in embedded(ip).items():
+        if plain is Reach.PUBLIC:
+            assert reach_of(address) in (Reach.PUBLIC, Reach.PRIVATE), form
+        else:
+            assert reach_of(address) is not Reach.PUBLIC, (form, address)
+            assert refusal_of("host.test", 443, [address], ()), (form, address)
+
+
+@pytest.mark.parametrize(
+    ("host", "canonical"),
+    [
+        ("Example.ORG", "example.org"),
+        ("example.org.", "example.org"),
+        ("[::1]", "::1"),
+        ("[::FFFF:10.0.0.7]", "10.0.0.7"),
+        ("0:0:0:0:0:0:0:1", "::1"),
+        ("10.0.0.7", "10.0.0.7"),
+        ("xn--exmple-cua.org", "xn--exmple-cua.org"),
+        ("my_service", "my_service"),
+    ],
+)
+def test_a_host_has_one_spelling(host: str, canonical: str) -> None:
+    assert canonical_host(host) == canonical
+
+
+NUMBERS = ["2130706433", "0x7f.1", "0x7f000001", "127.1", "0177.0.0.1", "127.0.0.01", "10.0.0.0x7", "256.1.1.1"]
+NO_HOSTS = ["", ".", "a..b", "exämple.org", "①27.0.0.1", "a b", "a%00b", "-a.org", "a/b", "user@host", "x" * 254]
+
+
+@pytest.mark.parametrize("host", [*NUMBERS, *NO_HOSTS])
+def test_any_other_spelling_is_refused(host: str) -> None:
+    with pytest.raises(CallerError, match="egress_host_invalid"):
+        canonical_host(host)
+
+
+OPERATOR = ("intranet", "db.corp.test:5000", "*.corp.test", "10.0.0.0/8", "127.0.0.1:9000", METADATA, "meta.test")
+APP = ("intranet", "db.corp.test:5000", "*.corp.test", "127.0.0.1:9000", "open.test")
+ROWS: list[tuple[str, int, str, bool, bool]] = [
+    # host, port, address that it stands for, allowed by the operator's entries, by the app's
+    ("example.org", 443, "93.184.216.34", True, True),
+    ("intranet", 80, "192.168.1.1", True, True),
+    ("intranet", 80, "127.0.0.1", True, False),
+    ("intranet", 80, METADATA, True, False),
+    ("intranet", 80, "0.0.0.0", False, False),
+    ("intranet.evil.test", 80, "192.168.1.1", False, False),
+    ("db.corp.test", 5000, "192.168.1.1", True, True),
+    ("db.corp.test", 5000, "127.0.0.1", True, True),
+    ("a.corp.test", 80, "192.168.1.1", True, True),
+    ("a.corp.test", 80, "127.0.0.1", False, False),
+    ("a.corp.test", 80, METADATA, False, False),
+    ("corp.test", 80, "192.168.1.1", False, False),
+    ("evilcorp.test", 80, "192.168.1.1", False, False),
+    ("evil.test", 80, "10.0.0.7", True, False),
+    ("10.0.0.7", 80, "10.0.0.7", True, False),
+    ("127.0.0.1", 9000, "127.0.0.1", True, True),
+    ("localhost", 9000, "::1", True, True),
+    ("app.localhost", 9000, "127.0.0.1", True, True),
+    ("127.0.0.1", 9001, "127.0.0.1", False, False),
+    ("evil.test", 9000, "127.0.0.1", False, False),
+    (METADATA, 80, METADATA, True, False),
+    ("evil.test", 80, METADATA, False, False),
+    ("meta.test", 80, METADATA, True, False),
+    ("open.test", 80, "192.168.1.1", False, True),
+    ("open.test", 80, "127.0.0.1", False, False),
+]
+
+
+@pytest.mark.parametrize(("host", "port", "address", "operator", "app"), ROWS)
+def test_what_is_not_public_is_named_or_refused(host: str, port: int, address: str, operator: bool, app: bool) -> None:
+    by_operator = [named_host(each, by_operator=True) for each in OPERATOR]
+    by_app = [named_host(each, by_operator=False) for each in APP]
+    assert (refusal_of(host, port, [address], by_operator) is None) is operator
+    assert (refusal_of(host, port, [address], by_app) is None) is app
+    if address != "93.184.216.34":
+        assert refusal_of(host, port, [address], ()) is not None
+
+
+def test_one_forbidden_address_of_several_is_enough() -> None:
+    assert refusal_of("example.org", 443, ["93.184.216.34", "10.0.0.7"], ())
+    assert refusal_of("example.org", 443, [], ())
+
+
+def test_a_refusal_names_the_host_and_its_port_and_no_address_behind_a_name() -> None:
+    told = refusal_of("intranet", 8080, ["10.0.0.7"], ()) or ""
+    assert "intranet:8080" in told and "10.0.0.7" not in told
+    assert "[fd00::7]:80" in (refusal_of("fd00::7", 80, ["fd00::7"], ()) or "")
+
+
+@pytest.mark.parametrize(
+    "entry", ["10.0.0.0/8", "localhost", "127.0.0.1", "[::1]", METADATA, "*.com", "*.localhost", "0.0.0.0:80"]
+)
+def test_an_app_cannot_name_a_network_this_whole_machine_or_its_cloud(entry: str) -> None:
+    with pytest.raises(CallerError, match="egress_host_invalid"):
+        named_host(entry, by_operator=False)
+
+
+@pytest.mark.parametrize(
+    "entry", ["", "*.", "*.127.0.0.1", "10.0.0.1/8", "host:0", "host:x", "host:70000", "http://a/"]
+)
+def test_what_is_no_entry_is_refused(entry: str) -> None:
+    with pytest.raises(CallerError, match="egress_host_invalid"):
+        named_host(entry, by_operator=True)
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("http://127.0.0.1:8099/x", Named("127.0.0.1", 8099)),
+        ("https://Intranet./", Named("intranet", 443)),
+        ("http://[::1]:80", Named("::1", 80)),
+        (" http://a.test ", Named("a.test", 80)),
+        ("sk-123", None),
+        ("postgresql://db/x", None),
+        ("http://", None),
+        ("http://2130706433/", None),
+        ("http://a:b/", None),
+    ],
+)
+def test_a_written_url_names_its_host_and_port(url: str, named: Named | None) -> None:
+    assert named_by_url(url, by_operator=False) == named
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("example.org", True),
+        ("93.184.216.34", True),
+        ("10.0.0.7", False),
+        ("localhost", False),
+        ("a.localhost", False),
+        ("intranet", False),
+        ("db.internal", False),
+        ("printer.local", False),
+        ("::1", False),
+        ("64:ff9b::7f00:1", False),
+    ],
+)
+def test_a_proxy_is_given_only_names_that_are_of_use_outside(host: str, allowed: bool) -> None:
+    assert (proxied_refusal_of(host, 443) is None) is allowed
+
+
+ENTRIES = st.lists(
+    st.sampled_from([*APP, "a.test", "*.b.test:99", "[fd00::1]:80", "10.1.2.3"]).map(
+        lambda text: named_host(text, by_operator=False)
+    )
+)
+
+
+@given(st.sampled_from([row[0] for row in ROWS]), st.ip_addresses(), ENTRIES)
+def test_no_entry_of_an_app_allows_the_clouds_metadata(
+    host: str, ip: IPv4Address | IPv6Address, entries: Collection[Named]
+) -> None:
+    for address in (str(ip), METADATA, "fe80::1", "0.0.0.0"):
+        if reach_of(address) in (Reach.LINK_LOCAL, Reach.UNUSABLE):
+            assert refusal_of(host, 80, [address], entries)
+
+
+@given(st.ip_addresses(v=4), st.integers(min_value=0, max_value=32))
+def test_a_network_of_the_operator_allows_what_is_private_in_it_and_nothing_else(ip: IPv4Address, length: int) -> None:
+    network = IPv4Network((int(ip), length), strict=False)
+    named = [named_host(str(network), by_operator=True)]
+    for address in ("10.0.0.7", "192.168.1.1", "127.0.0.1", METADATA, "0.0.0.0", "172.16.0.1", str(ip)):
+        if refusal_of("evil.test", 80, [address], named) is None:
+            inside = ip_address(address) in network
+            assert reach_of(address) is Reach.PUBLIC or (
+                inside and reach_of(address) in (Reach.PRIVATE, Reach.LOOPBACK)
+            )
+            assert reach_of(address) is not Reach.LOOPBACK or network.is_loopback

@@ -1,15 +1,15 @@
-"""The numbers of every retry class."""
+"""Retries: which, when, and what a lost attempt cost."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perdure.contracts.activities import RetryClass
-from perdure.core.calls.retries import ATTEMPTS, NO_CAP, NUMBERS, next_delay
-
-
-def test_every_retry_class_has_numbers() -> None:
-    assert set(NUMBERS) == set(RetryClass)
+from perdure.contracts.turns import Usage
+from perdure.core.budgets import USUAL_ANSWER_TOKENS, Hold
+from perdure.core.calls.retries import ATTEMPTS, NO_CAP, NUMBERS, assumed, next_delay, retry_after_seconds
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,66 @@ def test_the_first_retry_comes_within_a_second() -> None:
 )
 def test_a_wait_that_was_asked_for_is_the_next_delay_up_to_a_minute(asked: float | None, delay: float | None) -> None:
     assert next_delay(asked) == (None if delay is None else timedelta(seconds=delay))
+
+
+USUAL = Usage(input_tokens=100, output_tokens=USUAL_ANSWER_TOKENS, cost_microusd=100 + 3 * USUAL_ANSWER_TOKENS)
+
+
+def price(usage: Usage) -> int:
+    """A micro-dollar a token in, three out."""
+    return usage.input_tokens + 3 * usage.output_tokens
+
+
+@pytest.mark.parametrize(
+    ("reserved", "usage"),
+    [
+        (None, USUAL),
+        (Hold(0, 0), USUAL),  # counted in a budget without a limit
+        (Hold(500, 70), Usage(input_tokens=100, output_tokens=400, cost_microusd=70)),
+        (Hold(500, 0), Usage(input_tokens=100, output_tokens=400)),
+        (Hold(60, 9), Usage(input_tokens=60, cost_microusd=9)),
+    ],
+)
+def test_a_lost_attempt_counts_with_what_it_may_have_cost(reserved: Hold | None, usage: Usage) -> None:
+    assert assumed(100, price, reserved) == usage
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(0, 10**6))
+def test_of_a_days_budget_it_takes_what_it_had_reserved_and_no_more(asked: int, tokens: int, cost: int) -> None:
+    usage = assumed(asked, price, Hold(tokens, cost))
+    assert (usage.tokens, usage.cost_microusd) == (tokens, cost)
+    assert usage.input_tokens >= 0 and usage.output_tokens >= 0
+
+
+def test_the_difference_of_two_usages_is_added_to_the_smaller_one_again() -> None:
+    more = USUAL.less(Usage(input_tokens=130, cost_microusd=1))
+    assert (more.input_tokens, more.tokens) == (-30, USUAL_ANSWER_TOKENS - 30)
+    assert more.cost_microusd == USUAL.cost_microusd - 1
+
+
+NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "7"}, 7.0),
+        ({"retry-after": " 0.5 "}, 0.5),
+        ({"RETRY-AFTER": "0"}, 0.0),
+        ({"Retry-After": "Sat, 21 Nov 2026 12:00:30 GMT"}, 30.0),
+        ({"Retry-After": "Sat, 21 Nov 2026 12:00:30 -0000"}, 30.0),
+        ({"Retry-After": "Sat, 21 Nov 2026 13:00:30 +0100"}, 30.0),
+        ({"Retry-After": "Sat, 21 Nov 2026 11:00:00 GMT"}, 0.0),
+        ({"retry-after-ms": "250", "retry-after": "1"}, 0.25),
+        ({"retry-after-ms": "soon", "retry-after": "1"}, 1.0),
+        ({"Retry-After": "-3"}, None),
+        ({"Retry-After": "nan"}, None),
+        ({"Retry-After": "inf"}, None),
+        ({"Retry-After": "in a while"}, None),
+        ({"Retry-After": "Sat, 99 Nov 2026 12:00:30 GMT"}, None),
+        ({"Retry-After": ""}, None),
+        ({}, None),
+    ],
+)
+def test_a_wait_is_read_in_each_of_its_forms(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after_seconds(headers, NOW) == seconds

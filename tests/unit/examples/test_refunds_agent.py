@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.providers.provider import Complete, ProviderRequest, TextDelta
-from perdure.activities.providers.scripted import Script, ScriptedProvider, read_script
+from perdure.activities.providers.scripted import Script
 from perdure.apps import SHIPPED, App, Engine, load_app, publish
-from perdure.core.agents.prompts import as_changed
 from perdure.local.programs import read_companions
+from tests.unit.examples.scripted_answers import scripted_answer
 
 NOTE = (
     "The call to refund was rejected by rita: paid by voucher\n"
@@ -24,19 +23,7 @@ def app() -> App:
 
 async def answer(app: App, *messages: dict[str, Any]) -> tuple[str, list[tuple[str, Any]]]:
     """What the scripted model says to `messages`, and the calls it asks for."""
-    agent = app.agents[0]
-    script = read_script(agent.script).model_copy(update={"tokens_per_second": 0.0})
-    schemas: tuple[dict[str, Any], ...] = tuple(
-        {"type": "function", "function": {"name": name}} for name in agent.tools
-    )
-    request = ProviderRequest(model="scripted", messages=messages, tools=schemas)
-    text, calls = "", []
-    async for chunk in ScriptedProvider(script).stream(request):
-        if isinstance(chunk, TextDelta):
-            text += chunk.text
-        elif isinstance(chunk, Complete):
-            calls = [(call.name, json.loads(call.raw_arguments)) for call in chunk.tool_calls]
-    return text, calls
+    return await scripted_answer(app.agents[0].script, messages, app.agents[0].tools)
 
 
 def user(text: str) -> dict[str, Any]:
@@ -97,63 +84,11 @@ async def test_echo_and_help_are_answered_in_words(app: App) -> None:
     assert "Refund order 1042" in (await answer(app, user("Hello")))[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "tool", "output", "said"),
-    [
-        (
-            "Refund order 1",
-            "refund",
-            {"status": "refunded", "message": "Order 1 was refunded."},
-            "Order 1 was refunded.",
-        ),
-        (
-            "Refund order 1",
-            "refund",
-            as_changed({}, {"status": "refunded", "message": "Order 1 was refunded."}),
-            "A reviewer changed the call before it ran. Order 1 was refunded.",
-        ),
-        (
-            "Refund order 1",
-            "refund",
-            {"status": "error", "message": "there is no order 1"},
-            "The refund was not made: there is no order 1.",
-        ),
-        (
-            "Refund order 1",
-            "refund",
-            {"status": "denied", "message": "the tool has changed since the call was made"},
-            "The refund was not made: the tool has changed since the call was made.",
-        ),
-        (
-            "Send a goodwill note for order 1",
-            "send_note",
-            {"status": "happened", "settled_by": "rita", "comment": "in the ledger"},
-            "The note was sent: rita checked it (in the ledger).",
-        ),
-        (
-            "Send a goodwill note for order 1",
-            "send_note",
-            {"status": "did_not_happen", "settled_by": "rita", "comment": "not there"},
-            "The note was not sent: rita checked it (not there). Ask again if it is still wanted.",
-        ),
-        (
-            "What is the status of order 1",
-            "order_status",
-            {"status": "ok", "message": "Order 1 was never refunded."},
-            "Order 1 was never refunded.",
-        ),
-        (
-            "What is the status of order 1",
-            "order_status",
-            {"status": "error", "message": "no such order"},
-            "I could not look that up: no such order.",
-        ),
-    ],
-)
-async def test_the_answer_comes_from_the_tools_result(
-    app: App, text: str, tool: str, output: dict[str, Any], said: str
-) -> None:
-    assert await answer(app, user(text), *results(tool, output)) == (said, [])
+@pytest.mark.parametrize(("status", "message"), [("ok", "Order 1 was never refunded."), ("error", "no such order")])
+async def test_the_status_of_an_order_comes_from_the_tools_result(app: App, status: str, message: str) -> None:
+    output = {"status": status, "message": message}
+    said, calls = await answer(app, user("What is the status of order 1"), *results("order_status", output))
+    assert message.strip(".") in said and calls == []
 
 
 async def test_after_two_refunds_the_orders_themselves_say_how_it_stands(app: App) -> None:
@@ -168,12 +103,8 @@ async def test_after_two_refunds_the_orders_themselves_say_how_it_stands(app: Ap
     assert await answer(app, asked, *round_of_two, *looked) == ("Order 12: once. Order 13: gone.", [])
 
 
-async def test_a_rejection_is_acknowledged_with_its_reason(app: App) -> None:
-    text, calls = await answer(app, user("Refund order 1"), {"role": "system", "content": NOTE})
-    assert (text, calls) == ("Nothing was done. The call to refund was rejected by rita: paid by voucher.", [])
-
-
-async def test_two_rejections_are_both_acknowledged(app: App) -> None:
-    both = {"role": "system", "content": f"{NOTE}\n{NOTE.replace('paid by voucher', 'too late')}"}
-    text, calls = await answer(app, user("Refund orders 1 and 2"), both)
-    assert "paid by voucher" in text and "too late" in text and calls == []
+@pytest.mark.parametrize("reasons", [["paid by voucher"], ["paid by voucher", "too late"]])
+async def test_rejections_are_acknowledged_with_their_reasons(app: App, reasons: list[str]) -> None:
+    notes = "\n".join(NOTE.replace("paid by voucher", reason) for reason in reasons)
+    text, calls = await answer(app, user("Refund orders 1 and 2"), {"role": "system", "content": notes})
+    assert calls == [] and "rita" in text and all(reason in text for reason in reasons)

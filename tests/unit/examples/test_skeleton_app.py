@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.providers.provider import ProviderRequest, TextDelta
-from perdure.activities.providers.scripted import Script, ScriptedProvider, read_script
+from perdure.activities.providers.scripted import Script
 from perdure.apps import SHIPPED, App, Engine, load_app, publish
 from perdure.contracts.memory import FactScope
+from tests.unit.examples.scripted_answers import scripted_answer
 
 
 @pytest.fixture(scope="module")
@@ -17,9 +17,7 @@ def app() -> App:
 
 async def answer(app: App, text: str, *before: dict[str, Any]) -> str:
     """What the stub says."""
-    script = read_script(app.agents[0].script).model_copy(update={"tokens_per_second": 0.0})
-    request = ProviderRequest(model="scripted", messages=(*before, {"role": "user", "content": text}), tools=())
-    return "".join([c.text async for c in ScriptedProvider(script).stream(request) if isinstance(c, TextDelta)])
+    return (await scripted_answer(app.agents[0].script, (*before, {"role": "user", "content": text})))[0]
 
 
 def test_the_folder_has_no_mistake_and_publishes_one_strict_agent_without_tools(app: App) -> None:
@@ -33,16 +31,15 @@ def test_the_folder_has_no_mistake_and_publishes_one_strict_agent_without_tools(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("what is this", "You said: what is this"),
+        ("what is this", "what is this"),
         ("/echo one two three", "one two three"),
-        ("Hello there", "Hello. Say anything, and this is what you get."),
-        ("My name is Ann", "Noted."),
-        ("memory_write", "You said: memory_write"),
+        ("memory_write", "memory_write"),
         ("say nothing", ""),
-        ("two\nlines", "You said: two\nlines"),
+        ("two\nlines", "two\nlines"),
     ],
 )
 async def test_the_same_text_gets_the_same_answer(app: App, text: str, said: str) -> None:
     note = {"role": "system", "content": "=== Remembered (this person) ===\n- name: Ann"}
-    assert {(await answer(app, text)).strip() for _ in range(3)} == {said}
-    assert (await answer(app, text, note)).strip() == said, "what is remembered stands before what is said"
+    (answered,) = {(await answer(app, text)).strip() for _ in range(3)}
+    assert answered.endswith(said) and bool(answered) is bool(said)
+    assert (await answer(app, text, note)).strip() == answered, "what is remembered stands before what is said"

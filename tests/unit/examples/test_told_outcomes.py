@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import yaml
+from syrupy.assertion import SnapshotAssertion
 
-from perdure.activities.providers.provider import ProviderRequest, TextDelta
-from perdure.activities.providers.scripted import ScriptedProvider, read_script
 from perdure.apps import SHIPPED
 from perdure.contracts.values import canonical_json
 from perdure.core.agents.prompts import as_changed, unremembered
+from tests.unit.examples.scripted_answers import scripted_answer
 
 TEMPLATE = SHIPPED.parent / "apps" / "template"
 WELL = {"status": "created", "entity": {"id": "e1", "kind": "well", "name": "W"}}
@@ -19,13 +19,13 @@ RAN: list[tuple[str, str, dict[str, Any], str]] = [
         "care/scripts/care_navigator",
         "book_session",
         {"status": "booked", "number": 4, "provider": "p2", "slot": "Friday"},
-        "It is booked: p2, Friday, number 4.",
+        "p2, Friday, number 4",
     ),
     ("ops/scripts/ops", "cluster_k8s_deployment_restart", {"status": "restarted", "message": "Done so."}, "Done so."),
     ("refunds/scripts/refunds", "refund", {"status": "refunded", "message": "It is paid."}, "It is paid."),
     ("refunds/scripts/refunds", "send_note", {"status": "sent", "message": "It is out."}, "It is out."),
-    ("filings/scripts/rule_37", "create_entity", WELL, "W is registered as a well: e1."),
-    ("template/scripts/desk", "open_ticket", {"status": "open", "number": 7, "title": "T"}, "Ticket 7 is open: T."),
+    ("filings/scripts/rule_37", "create_entity", WELL, "e1"),
+    ("template/scripts/desk", "open_ticket", {"status": "open", "number": 7, "title": "T"}, "7"),
 ]
 NAMES = [tool for _, tool, _, _ in RAN]
 
@@ -33,16 +33,15 @@ NAMES = [tool for _, tool, _, _ in RAN]
 async def said(script: str, tool: str, output: dict[str, Any]) -> str:
     """What the agent's script says to the result of a call."""
     path = (TEMPLATE.parent if script.startswith("template/") else SHIPPED) / f"{script}.yaml"
-    read = read_script({**yaml.safe_load(path.read_text()), "tokens_per_second": 0})
+    read = yaml.safe_load(path.read_text())
     call = {"id": "c1", "type": "function", "function": {"name": tool, "arguments": "{}"}}
-    messages: tuple[dict[str, Any], ...] = (
+    messages = (
         {"role": "user", "content": "do it"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": canonical_json(output)},
     )
-    chunks = ScriptedProvider(read).stream(ProviderRequest("scripted", messages, ()))
-    text = "".join([chunk.text async for chunk in chunks if isinstance(chunk, TextDelta)])
-    assert text.strip() != read.fallback.strip()
+    text, _ = await scripted_answer(read, messages)
+    assert text.strip() != read["fallback"].strip()
     return text
 
 
@@ -50,25 +49,31 @@ async def said(script: str, tool: str, output: dict[str, Any]) -> str:
 async def test_a_call_that_ran_is_told_as_run_and_one_that_a_reviewer_changed_as_changed(
     script: str, tool: str, output: dict[str, Any], told: str
 ) -> None:
-    assert await said(script, tool, output) == told
+    ran = await said(script, tool, output)
+    assert told in ran
     edited = await said(script, tool, as_changed({"any": "thing"}, output))
-    assert edited.startswith("A reviewer changed") and edited.endswith(told)
-    assert await said(script, tool, unremembered("memory_full", "Too much.", output)) == told
+    assert edited.endswith(ran) and edited != ran
+    assert await said(script, tool, unremembered("memory_full", "Too much.", output)) == ran
 
 
-@pytest.mark.parametrize(("script", "tool"), [(script, tool) for script, tool, _, _ in RAN], ids=NAMES)
-async def test_a_call_that_did_not_run_is_told_so_with_the_reason(script: str, tool: str) -> None:
+@pytest.mark.parametrize(("script", "tool", "ran", "told"), RAN, ids=NAMES)
+async def test_a_call_that_did_not_run_is_told_with_the_reason(
+    script: str, tool: str, ran: dict[str, Any], told: str
+) -> None:
     denied = {"status": "denied", "message": "the approval is rejected", "reason": "not today"}
     for output in (denied, {"status": "error", "message": "no such thing"}):
         text = await said(script, tool, output)
-        assert ("not " in text or "No " in text) and output["message"] in text
+        assert output["message"] in text and text != output["message"] and told not in text
+        assert text != await said(script, tool, {**ran, "message": output["message"]}), "not told as one that ran"
 
 
 @pytest.mark.parametrize(
     ("script", "tool"), [(s, t) for s, t, _, _ in RAN if t not in ("create_entity", "open_ticket")]
 )
-async def test_what_a_person_settled_is_told_by_that_persons_word(script: str, tool: str) -> None:
+async def test_what_a_person_settled_is_told_by_that_persons_word(
+    script: str, tool: str, snapshot: SnapshotAssertion
+) -> None:
     """A `local` call is never unknown, and the ticket desk of the template is keyed."""
-    for status, told in (("happened", False), ("did_not_happen", True)):
-        text = await said(script, tool, {"status": status, "settled_by": "rita", "comment": "I looked"})
-        assert (" not " in text) == told and "rita checked it (I looked)" in text
+    settled = {"settled_by": "rita", "comment": "I looked"}
+    told = [await said(script, tool, {"status": status, **settled}) for status in ("happened", "did_not_happen")]
+    assert told == snapshot, "that it happened, that it did not"

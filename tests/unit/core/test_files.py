@@ -1,0 +1,188 @@
+"""Files: uploaded, and tables of a client."""
+
+import unicodedata
+from io import BytesIO
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.contracts.errors import CallerError
+from perdure.core.memory.file_content import UnfitContent, check_stream
+from perdure.core.memory.files import (
+    MOST_NAME_CHARACTERS,
+    check_content,
+    contradiction,
+    handed_in_fault,
+    is_too_slow,
+    media_type_of,
+    safe_name,
+    too_large,
+)
+
+
+@pytest.mark.parametrize(
+    ("given_name", "kept"),
+    [
+        ("sales.csv", "sales.csv"),
+        (" my sales.csv ", "my sales.csv"),
+        (".hidden.csv", "hidden.csv"),
+        ("a\u202egnp.csv", "agnp.csv"),
+        ("a\x00b\n.csv", "ab.csv"),
+        ("con:aux?.csv", "con_aux_.csv"),
+        ("e\u0301te\u0301.csv", "\u00e9t\u00e9.csv"),
+        ("x" * 300 + ".csv", "x" * 116 + ".csv"),
+    ],
+)
+def test_a_name_keeps_what_is_harmless_in_it(given_name: str, kept: str) -> None:
+    assert safe_name(given_name) == kept
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "..\\boot.ini", "/abs.csv", "..", ".", "", " ", "\u200b", "..."])
+def test_a_path_or_nothing_is_no_name(name: str) -> None:
+    with pytest.raises(CallerError) as refused:
+        safe_name(name)
+    assert (refused.value.code, refused.value.http) == ("name_not_safe", 422)
+
+
+@given(st.text(max_size=300))
+def test_no_kept_name_is_a_path_or_hides_anything(name: str) -> None:
+    try:
+        kept = safe_name(name)
+    except CallerError:
+        return
+    assert 0 < len(kept) <= MOST_NAME_CHARACTERS and not kept.startswith(".")
+    assert not set(kept) & set('/\\<>:"|?*\x00')
+    assert all(unicodedata.category(each) not in ("Cc", "Cf", "Cs") for each in kept)
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"", "file_empty"),
+        (b" \n", "file_empty"),
+        (b"a,b\n1,\x002\n", "file_has_nul"),
+        (b"a,b\n1,\xff\n", "file_not_utf8"),
+        (b'a,b\n1,"open\n', "table_broken"),
+        (b'a,b\n1,"x"y\n', "table_broken"),
+        (b"a,b\n1,2,3\n", "table_broken"),
+        (b"a,a\n1,2\n", "table_broken"),
+        (b"a,\n1,2\n", "table_broken"),
+        (b"a,b\n", "table_broken"),
+        (b"a,b\n" + b"x" * 200_000 + b",1\n", "table_broken"),
+    ],
+)
+def test_a_broken_table_is_refused_with_a_code(content: bytes, code: str) -> None:
+    with pytest.raises(CallerError) as refused:
+        check_content("text/csv", content)
+    assert (refused.value.code, refused.value.http) == (code, 422)
+
+
+@pytest.mark.parametrize(
+    ("content", "limit", "most"),
+    [
+        (",".join(f"c{n}" for n in range(201)).encode() + b"\n" + b",".join([b"1"] * 201) + b"\n", "columns", 200),
+        (b"a\n" + b"1\n" * 1_000_001, "rows", 1_000_000),
+    ],
+)
+def test_a_table_over_the_limits_is_refused_as_it_comes(content: bytes, limit: str, most: int) -> None:
+    with pytest.raises(CallerError) as refused:
+        check_content("text/csv", content)
+    assert (refused.value.code, refused.value.http) == ("table_too_large", 422)
+    assert refused.value.details == {"limit": limit, "most": most}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b'a,b\n1,"x, ""y""\nz"\n', b"\xef\xbb\xbfa,b\r\n1,2\r\n", b'../../etc/passwd,"<script>alert(1)</script>"\n1,2\n'],
+)
+def test_a_whole_table_is_taken_whatever_its_columns_are_called(content: bytes) -> None:
+    check_content("text/csv", content)
+
+
+@pytest.mark.parametrize("header", ["", "application/zip", "text/html", "multipart/form-data; boundary=x"])
+def test_another_type_is_refused(header: str) -> None:
+    with pytest.raises(CallerError) as refused:
+        media_type_of(header)
+    assert refused.value.http == 415
+
+
+@pytest.mark.parametrize(
+    ("received_bytes", "seconds", "expected"),
+    [
+        (0, 0.0, False),
+        (0, 29.0, False),
+        (1, 31.0, True),
+        (16_384 * 31, 31.0, False),
+        (16_384 * 100 - 1, 100.0, True),
+        (20_971_520, 1_000.0, False),
+    ],
+)
+def test_an_upload_is_slow_by_its_average_once_it_has_had_time(
+    received_bytes: int, seconds: float, expected: bool
+) -> None:
+    assert is_too_slow(received_bytes, seconds) is expected
+
+
+def test_a_file_that_is_too_large_is_refused_with_the_limit() -> None:
+    refused = too_large(20 * 2**20, "PERDURE_UPLOAD_BYTES")
+    assert (refused.code, refused.http, refused.details["limit_bytes"]) == ("too_large", 413, 20 * 2**20)
+
+
+@pytest.mark.parametrize("before", [0, 1, 2**20 - 1, 2**20, 2**20 + 1])
+def test_a_byte_that_is_not_utf8_is_found_wherever_chunks_end(before: int) -> None:
+    with pytest.raises(UnfitContent) as unfit:
+        check_stream(BytesIO(b"a" * before + b"\xe2\x82"), "text/plain", 200, 10)
+    assert (unfit.value.code, unfit.value.details) == ("file_not_utf8", {"byte": before})
+    check_stream(BytesIO(b"a" * before + "€".encode()), "text/plain", 200, 10)
+
+
+@given(st.binary(max_size=300))
+def test_what_is_taken_is_text_without_a_nul(content: bytes) -> None:
+    try:
+        check_stream(BytesIO(content), "text/plain", 200, 10)
+    except UnfitContent as unfit:
+        assert unfit.code in ("file_empty", "file_has_nul", "file_not_utf8")
+        return
+    assert content.strip() and "\x00" not in content.decode()
+
+
+COLUMN: dict[str, Any] = {"name": "n", "kind": "quantitative", "distinct": 2, "nulls": 1, "least": -1, "most": 3.5}
+NAMES: dict[str, Any] = {"name": "side", "kind": "nominal", "distinct": 3, "nulls": 0}
+TABLE: dict[str, Any] = {"name": "t", "rows": 3, "columns": [NAMES, COLUMN]}
+RESULT: dict[str, Any] = {"ok": True, "rows": 3, "columns": [NAMES, COLUMN]}
+
+
+def test_what_can_be_true_is_taken() -> None:
+    assert contradiction(TABLE) == "" == contradiction({**TABLE, "others": [{**TABLE, "name": "u"}]})
+    for payload in (RESULT, {"ok": False}, {"ok": False, "error": "no"}, {"text": "another kind of answer"}):
+        assert handed_in_fault(payload) == ""
+
+
+@pytest.mark.parametrize(
+    ("changed", "place"),
+    [
+        ({"least": 4}, "columns.1.least"),
+        ({"least": None}, "columns.1"),
+        ({"kind": "nominal"}, "columns.1.least"),
+        ({"nulls": 4}, "columns.1.nulls"),
+        ({"distinct": 4}, "columns.1.distinct"),
+        ({"name": "side"}, "columns.1.name"),
+    ],
+)
+def test_counts_and_ranges_that_contradict_each_other_are_told_with_their_place(
+    changed: dict[str, Any], place: str
+) -> None:
+    columns = [NAMES, {**COLUMN, **changed}]
+    assert contradiction({**TABLE, "columns": columns}).startswith(f"{place}: ")
+    assert handed_in_fault({**RESULT, "columns": columns}).startswith(f"{place}: ")
+    beside = {**TABLE, "others": [{**TABLE, "name": "u", "columns": columns}]}
+    assert contradiction(beside).startswith(f"others.0.{place}: ")
+
+
+def test_two_tables_of_one_name_and_a_result_without_its_parts_are_refused() -> None:
+    assert contradiction({**TABLE, "others": [TABLE]})
+    for name in ("rows", "columns"):
+        assert handed_in_fault({key: value for key, value in RESULT.items() if key != name}).startswith(f"{name}: ")
+    assert handed_in_fault({**RESULT, "error": "no"}).startswith("error: ")

@@ -1,0 +1,435 @@
+"""The prompt of a turn: its parts, their order and what the window keeps."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import JsonValue
+from syrupy.assertion import SnapshotAssertion
+
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.messages import Role, WindowPolicy
+from perdure.contracts.skills import SkillText
+from perdure.core.agents.prompts import (
+    CHANGED,
+    GENERAL_PERSONA,
+    PLATFORM_DEFAULT_PERSONA,
+    Persona,
+    RecalledEpisode,
+    Said,
+    Told,
+    User,
+    Windowed,
+    activation,
+    as_changed,
+    base_message,
+    halved,
+    inside,
+    keep,
+    manifest,
+    memory_message,
+    persona_of,
+    prefix,
+    prompt_facts,
+    skill_list,
+    skill_message,
+    template_messages,
+    tier,
+    unremembered,
+    wire,
+    with_cache_breakpoint,
+)
+from perdure.core.agents.toolsets import loaded_skills
+from perdure.core.text import estimated_tokens
+from tests.repo.test_domain_words import ANYWHERE
+from tests.scale import sized
+from tests.unit.core.skilled import agent, agents, injections, skill, texts
+
+ANN = User("Ann", "clerk")
+HOST = {"persona": "Be a host.", "persona_key": "host"}
+
+
+def said_first(definition: AgentDefinition, user: User, override: str | None = None) -> str:
+    """The prefix, of the persona that the agent has."""
+    return prefix(definition, persona_of(definition), user, override)
+
+
+@pytest.mark.parametrize(
+    ("definition", "expected"),
+    [
+        (agent(skill("a", **HOST), root_skill="a", persona="Own.", persona_key="own"), Persona("own", "agent", "Own.")),
+        (agent(skill("a", **HOST), root_skill="a", persona="Own."), Persona("agent", "agent", "Own.")),
+        (agent(skill("a", **HOST), root_skill="a"), Persona("host", "root_skill", "Be a host.")),
+        (
+            agent(skill("a", dependencies=("b",)), skill("b", **HOST), root_skill="a"),
+            Persona("platform_default", "platform_default", PLATFORM_DEFAULT_PERSONA),
+        ),
+        (agent(skill("b", **HOST)), Persona("platform_default", "platform_default", PLATFORM_DEFAULT_PERSONA)),
+        (agent(tools=("t",)), Persona("platform_default", "platform_default", PLATFORM_DEFAULT_PERSONA)),
+        (agent(), Persona("platform_default", "platform_default", GENERAL_PERSONA)),
+    ],
+)
+def test_the_agents_own_persona_comes_before_that_of_its_root_skill_and_no_other_skill_has_a_say(
+    definition: AgentDefinition, expected: Persona
+) -> None:
+    assert persona_of(definition) == expected
+
+
+def test_a_general_agent_knows_no_field_and_is_told_to_refuse_the_work_of_any(snapshot: SnapshotAssertion) -> None:
+    said = said_first(agent(), User())
+    assert not ANYWHERE.search(said) and said == snapshot
+    assert template_messages(agent(), loaded_skills(agent(), ["a"]), ANN) == []
+
+
+def test_the_prefix_is_persona_user_block_and_manifest_or_the_callers_own_prompt() -> None:
+    skilled = agent(
+        skill("a", triggers=("brew", "kettle"), domain_tags=("drinks",)), skill("b"), root_skill="b", persona="Be kind."
+    )
+    assert said_first(skilled, ANN).splitlines() == [
+        "Be kind.",
+        "",
+        "=== User ===",
+        "Name: Ann",
+        "Role: clerk",
+        "",
+        "=== Skills ===",
+        "To use one, write SKILL_SELECT:<id> in your answer.",
+        "- a: A. Does a. Triggers: brew, kettle. Tags: drinks.",
+        "- b: B. Does b.",
+    ]
+    assert said_first(skilled, ANN, "My own.") == "My own."
+    assert manifest([]) == ""
+
+
+def test_an_activated_skill_is_one_message_with_its_sections_in_order() -> None:
+    artifacts = (SkillText(name="one.md", text="First.\n"), SkillText(name="two.md", text="Second."))
+    given_skill = skill("a", body="## Steps\n1. Do.\n", artifacts=artifacts)
+    assert activation(given_skill, "Mary: a person").split("\n\n") == [
+        "=== Skill Activated: A ===\n## Description\nDoes a.",
+        "## Steps\n1. Do.",
+        "## Artifact: one.md\nFirst.",
+        "## Artifact: two.md\nSecond.",
+        "## Entity Context\nMary: a person",
+    ]
+    assert activation(skill("b")) == skill_message("B", "Does b.", "Body of b.")
+    assert (tier(given_skill), tier(skill("b"))) == (3, 2)
+
+
+def test_templates_of_loaded_skills_are_filled_and_come_in_the_agents_order() -> None:
+    template = SkillText(name="t.md", text="{{user_name}} ({{ user_role }}) at {{agent_title}} with {{skill_name}}.")
+    skilled = agent(skill("a", templates=(template,)), skill("b"), skill("c", templates=(template,)), root_skill="c")
+    assert template_messages(skilled, loaded_skills(skilled, ["a"]), ANN) == [
+        "Ann (clerk) at The agent with A.",
+        "Ann (clerk) at The agent with C.",
+    ]
+    assert template_messages(skilled, loaded_skills(skilled, []), User()) == ["user () at The agent with C."]
+
+
+@pytest.mark.parametrize("model", ["openai/gpt-4o", "anthropic/claude", "scripted"])
+@given(definition=agents, user=st.builds(User, texts, texts), first=injections, second=injections, memory=texts)
+def test_loading_and_unloading_skills_leaves_the_prefix_byte_for_byte(
+    model: str, definition: AgentDefinition, user: User, first: list[str], second: list[str], memory: str
+) -> None:
+    prefixes = set()
+    for injected in (first, second, [], first + second):
+        loaded = loaded_skills(definition, injected)
+        templates = template_messages(definition, loaded, user)
+        said = [Said(Role.SYSTEM, activation(each)) for each in loaded] + [Said(Role.USER, "hello")]
+        sent = with_cache_breakpoint(wire(said_first(definition, user), memory, said, templates), model)
+        prefixes.add(json.dumps(sent[0]).encode())
+        # What the skills bring follows: each template is a system message of its own, none is there twice.
+        shown = [text for text in templates if text]
+        head = 1 + bool(memory)
+        assert [message["content"] for message in sent[head : head + len(shown)]] == shown
+        assert [message["role"] for message in sent[: head + len(shown)]] == ["system"] * (head + len(shown))
+        assert len(sent) == head + len(shown) + len(said)
+    assert len(prefixes) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "marked"),
+    [
+        ("anthropic/claude-sonnet", True),
+        ("bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0", True),
+        ("vertex_ai/claude-sonnet-4-5", True),
+        ("bedrock/amazon.nova-pro-v1:0", False),
+        ("vertex_ai/gemini-2.5-pro", False),
+        ("openai/gpt-4o", False),
+        ("gpt-4o", False),
+        ("openrouter/anthropic/claude", False),
+        ("anthropics/claude", False),
+        ("scripted", False),
+    ],
+)
+def test_only_anthropics_own_path_gets_a_cache_breakpoint_and_only_at_the_end_of_the_prefix(
+    model: str, marked: bool
+) -> None:
+    messages = wire("base", "memory", [Said(Role.USER, "hello")], ["template"])
+    sent = with_cache_breakpoint(messages, model)
+    assert len(re.findall("cache_control", json.dumps(sent))) == marked
+    assert sent[1:] == messages[1:]
+    marked_base = [{"type": "text", "text": "base", "cache_control": {"type": "ephemeral"}}]
+    assert sent[0] == {"role": "system", "content": marked_base if marked else "base"}
+    assert messages[0]["content"] == "base"
+
+
+@pytest.mark.parametrize("messages", [[], [{"role": "user", "content": "x"}], [{"role": "system", "content": ""}]])
+def test_without_a_prefix_there_is_no_breakpoint(messages: list[dict[str, object]]) -> None:
+    assert with_cache_breakpoint(messages, "anthropic/claude") == messages  # type: ignore[arg-type]
+
+
+def test_the_facts_of_an_assembly_are_those_of_its_span() -> None:
+    skilled = agent(skill("a", **HOST), root_skill="a")
+    persona, base = persona_of(skilled), said_first(skilled, ANN)
+    facts = prompt_facts(persona, base, ["x" * 8], overridden=False)
+    assert (facts.persona_key, facts.persona_source, facts.context_template_count) == ("host", "root_skill", 1)
+    assert facts.user_identity_injected and facts.token_estimate == estimated_tokens(base) + 2
+    own = prompt_facts(persona, said_first(skilled, ANN, "Mine."), [], overridden=True)
+    assert (own.persona_key, own.persona_source, own.user_identity_injected) == ("", "caller", False)
+    assert own.token_estimate == 2
+
+
+def test_fields_are_told_one_by_one_in_one_order() -> None:
+    told = memory_message({"zeta": 1, "alpha": ["x", 2], "beta": {"k": "v"}})
+    assert told.splitlines() == [
+        "=== Memory Context ===",
+        "[Working Memory -- Scratchpad]",
+        "- alpha: x, 2",
+        "- beta: {'k': 'v'}",
+        "- zeta: 1",
+    ]
+
+
+def test_entities_and_episodes_have_parts_of_their_own() -> None:
+    episodes = [
+        RecalledEpisode("Asked: a\nAnswered: b", 0.8149, "cosine"),
+        RecalledEpisode("Asked: c", 0.25, "full_text"),
+    ]
+    told = memory_message({"note": "n", "recent_entity_context": ["e1", "e2"]}, episodes)
+    assert told.splitlines() == [
+        "=== Memory Context ===",
+        "[Working Memory -- Scratchpad]",
+        "- note: n",
+        "[Working Memory -- Extracted Entities]",
+        "- recent_entity_context: e1, e2",
+        "[Episodic Memory -- Relevant Past Conversations]",
+        "- (similarity 0.81) Asked: a",
+        "  Answered: b",
+        "- (full_text rank 0.25) Asked: c",
+    ]
+
+
+def test_a_part_without_content_is_not_named_and_nothing_is_said_of_nothing() -> None:
+    assert memory_message({}) == ""
+    assert "Scratchpad" not in memory_message({"extracted_entities": ["e1"]})
+    assert "Working" not in memory_message({}, [RecalledEpisode("Asked: a", 0.5, "cosine")])
+
+
+@pytest.mark.parametrize(
+    ("persona", "name", "role", "override", "expected"),
+    [
+        ("Be kind.", "Ann", "clerk", None, "Be kind.\n\n=== User ===\nName: Ann\nRole: clerk"),
+        ("Be kind.", "Ann", "", None, "Be kind.\n\n=== User ===\nName: Ann"),
+        ("Be kind.", "", "", None, "Be kind.\n\n=== User ===\nName: user"),
+        ("", "Ann", "", None, f"{PLATFORM_DEFAULT_PERSONA}\n\n=== User ===\nName: Ann"),
+        ("Be kind.", "Ann", "clerk", "My own prompt.", "My own prompt."),
+        ("Be kind.", "Ann", "", "", "Be kind.\n\n=== User ===\nName: Ann"),
+    ],
+)
+def test_the_base_message_is_persona_and_user_or_the_callers_own(
+    persona: str, name: str, role: str, override: str | None, expected: str
+) -> None:
+    assert base_message(persona, name, role, override) == expected
+
+
+def test_skills_are_listed_by_id_and_injected_with_their_sections() -> None:
+    assert skill_list([]) == ""
+    assert skill_list([("a", "First."), ("b", "Second.")]).splitlines()[-2:] == ["- a: First.", "- b: Second."]
+    assert skill_message("A", "First.", "Do it.").startswith("=== Skill Activated: A ===\n## Description\nFirst.")
+
+
+texts = st.text(max_size=20)
+plain = st.builds(Said, st.sampled_from([Role.USER, Role.SYSTEM, Role.ASSISTANT]), texts)
+call = st.fixed_dictionaries({"key": texts, "tool": texts, "arguments": texts, "call_id": texts})
+asking = st.builds(Said, st.just(Role.ASSISTANT), texts, st.lists(call, min_size=1, max_size=3))
+answering = st.builds(Said, st.just(Role.TOOL), texts, st.just(()), texts)
+
+
+@given(texts, texts, st.lists(plain | asking | answering, max_size=6))
+def test_the_wire_form_has_the_base_first_and_every_message_in_its_place(
+    base: str, memory: str, said: list[Said]
+) -> None:
+    sent = wire(base, memory, said)
+    assert sent[0] == {"role": "system", "content": base}
+    head = 2 if memory else 1
+    assert [message["content"] for message in sent[1:head]] == ([memory] if memory else [])
+    assert len(sent) == head + len(said)
+    for message, one in zip(said, sent[head:], strict=True):
+        assert (one["role"], one["content"]) == (message.role.value, message.content)
+        assert ("tool_call_id" in one) == (message.role is Role.TOOL)
+        calls = one.get("tool_calls", [])
+        assert isinstance(calls, list)
+        # Ids on the wire are our own keys: providers repeat theirs.
+        assert [each["id"] for each in calls if isinstance(each, dict)] == [each["key"] for each in message.calls]
+
+
+@given(texts, st.lists(plain, max_size=4), st.lists(plain, max_size=4))
+def test_a_longer_conversation_leaves_the_prefix_as_it_was(base: str, said: list[Said], more: list[Said]) -> None:
+    before = wire(base, "memory", said)
+    assert wire(base, "memory", [*said, *more])[: len(before)] == before
+
+
+VALUES: st.SearchStrategy[JsonValue] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(), lambda of: st.lists(of) | st.dictionaries(st.text(), of)
+)
+
+
+@pytest.mark.sized
+@settings(max_examples=sized(100, 20))
+@given(VALUES, st.dictionaries(st.text(), VALUES))
+def test_the_tools_own_result_is_what_it_was(result: JsonValue, arguments: dict[str, JsonValue]) -> None:
+    assert inside(result) == Told(result)
+    assert inside(as_changed(arguments, result)) == Told(result, edited=True)
+    assert inside(unremembered("memory_full", "too much", result)) == Told(result)
+    both = as_changed(arguments, unremembered("memory_full", "too much", result))
+    assert inside(json.loads(json.dumps(both))) == Told(result, edited=True)
+
+
+def test_what_only_looks_like_a_note_of_ours_is_the_tools_own() -> None:
+    owns: list[JsonValue] = [
+        {"note": "changed", "arguments": {}, "result": 1},
+        {"note": CHANGED, "arguments": {}, "result": 1, "more": 2},
+        {"status": "error", "code": "x", "message": "no", "result": None},
+    ]
+    for own in owns:
+        assert inside(own) == Told(own)
+
+
+ALL = WindowPolicy()
+
+
+def said(line: str) -> list[Windowed]:
+    """A conversation in shorthand: S system, U user, A assistant, `A(x)` with a call, `x!` its answer; `:9` tokens."""
+    messages = []
+    for index, word in enumerate(line.split()):
+        what, _, tokens = word.partition(":")
+        weight = int(tokens or 1)
+        if what.endswith("!"):
+            messages.append(Windowed(index, Role.TOOL, weight, answers=what[:-1]))
+            continue
+        role = {"S": Role.SYSTEM, "U": Role.USER, "A": Role.ASSISTANT}[what[0]]
+        calls = tuple(what[2:-1].split(",")) if "(" in what else ()
+        messages.append(Windowed(index, role, weight, call_ids=calls))
+    return messages
+
+
+@pytest.mark.parametrize(
+    ("line", "policy", "kept"),
+    [
+        ("", ALL, []),
+        ("U A U", ALL, [0, 1, 2]),
+        # Orphans of both kinds go, whatever the policy (S2-23).
+        ("U A(x) U", ALL, [0, 2]),
+        ("U A(x,y) x! U", ALL, [0, 3]),
+        ("U x! A U", ALL, [0, 2, 3]),
+        ("U A(x) x! A U", ALL, [0, 1, 2, 3, 4]),
+        ("U A(x)", ALL, [0]),
+        # An answer that came late stands behind its call.
+        ("U A(x) U x!", ALL, [0, 1, 3, 2]),
+        # The last N, and the first user message.
+        ("U A U A U", WindowPolicy(max_messages=2), [0, 3, 4]),
+        ("U A U A U", WindowPolicy(max_messages=2, keep_first_user=False), [3, 4]),
+        ("U A U A U", WindowPolicy(max_messages=0), [0, 4]),
+        # System messages stay and take no room.
+        ("S U A S U A U", WindowPolicy(max_messages=1), [0, 1, 3, 6]),
+        # A round stands or falls whole.
+        ("U A(x) x! U", WindowPolicy(max_messages=2), [0, 3]),
+        ("U A(x) x! U", WindowPolicy(max_messages=3), [0, 1, 2, 3]),
+        # The newest round survives even where it is larger than the window (S2-22).
+        ("U A(x,y) x! y!", WindowPolicy(max_messages=1), [0, 1, 2, 3]),
+        ("U A(x) x!:900", WindowPolicy(max_tokens=10), [0, 1, 2]),
+        ("U A(x) x!:900 S", WindowPolicy(max_tokens=10), [0, 1, 2, 3]),
+        ("U A:50 U:900", WindowPolicy(max_tokens=10), [0, 2]),
+        # Nothing older is taken once something did not fit: no holes.
+        ("U A:1 U:50 A:1 U:1", WindowPolicy(max_tokens=5), [0, 3, 4]),
+        ("U A:3 U:3 A:3 U:3", WindowPolicy(max_tokens=6), [0, 3, 4]),
+    ],
+)
+def test_a_window_keeps_exactly_these_messages(line: str, policy: WindowPolicy, kept: list[int]) -> None:
+    assert keep(said(line), policy) == kept
+
+
+policies = st.builds(
+    WindowPolicy,
+    max_messages=st.none() | st.integers(0, 6),
+    max_tokens=st.none() | st.integers(0, 40),
+    keep_first_user=st.booleans(),
+)
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[Windowed]:
+    """Rounds in order, with answers that are missing, early, doubled or nobody's."""
+    messages: list[Windowed] = []
+    made = 0
+    for _ in range(draw(st.integers(0, 8))):
+        role = draw(st.sampled_from([Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.ASSISTANT, Role.TOOL]))
+        tokens = draw(st.integers(0, 20))
+        if role is Role.TOOL:
+            messages.append(Windowed(len(messages), role, tokens, answers=f"c{draw(st.integers(0, made + 1))}"))
+            continue
+        calls = tuple(f"c{made + n}" for n in range(draw(st.integers(0, 2)))) if role is Role.ASSISTANT else ()
+        made += len(calls)
+        messages.append(Windowed(len(messages), role, tokens, call_ids=calls))
+        for call_id in calls:
+            if draw(st.integers(0, 3)):
+                messages.append(Windowed(len(messages), Role.TOOL, draw(st.integers(0, 20)), answers=call_id))
+    return messages
+
+
+def whole(messages: list[Windowed]) -> bool:
+    """Every call is answered right behind its message, and every answer has its call."""
+    waiting: set[str] = set()
+    asked: set[str] = set()
+    for message in messages:
+        if message.role is Role.TOOL:
+            if message.answers not in asked:
+                return False
+            waiting.discard(message.answers)
+            continue
+        if waiting:
+            return False
+        asked, waiting = set(message.call_ids), set(message.call_ids)
+    return not waiting
+
+
+@given(conversations(), policies)
+def test_what_is_sent_has_no_orphans_keeps_its_order_and_its_newest(
+    messages: list[Windowed], policy: WindowPolicy
+) -> None:
+    kept = keep(messages, policy)
+    assert len(kept) == len(set(kept))
+    assert whole([messages[index] for index in kept])
+    repaired = keep(messages, ALL)
+    assert kept == [index for index in repaired if index in kept]
+    assert kept[-1:] == repaired[-1:], "the newest message that can be sent survives"
+    heads = [index for index in kept if messages[index].role is not Role.TOOL]
+    assert heads == sorted(heads)
+
+
+@given(conversations(), st.integers(0, 6))
+def test_only_the_newest_round_may_be_larger_than_the_window(messages: list[Windowed], most: int) -> None:
+    kept = keep(messages, WindowPolicy(max_messages=most, keep_first_user=False))
+    others = [messages[index] for index in kept if messages[index].role is not Role.SYSTEM]
+    starts = [place for place, message in enumerate(others) if message.role is not Role.TOOL]
+    assert len(others) <= most or not starts or len(starts) == 1
+
+
+def test_half_of_what_would_be_sent_is_half_of_its_tokens() -> None:
+    said = [Windowed(index, Role.USER if index % 2 == 0 else Role.ASSISTANT, 100) for index in range(8)]
+    half = halved(said, WindowPolicy())
+    assert half.max_tokens == 400
+    assert keep(said, half) == [0, 4, 5, 6, 7], "the first user's message stays, and the newest that fit"
+    assert keep(said, halved(said, half)) == [0, 6, 7]

@@ -1,0 +1,308 @@
+"""Spans of a turn, what a trace may carry, and its alarms."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from perdure.core.events.traces import (
+    COUNTS,
+    DENIED,
+    LOST,
+    MOST_CHARACTERS,
+    NAMING,
+    Happened,
+    Span,
+    TurnRecord,
+    Ways,
+    alarms_of,
+    filtered,
+    is_denied,
+    spans_of,
+)
+from perdure.graph.registry import TOPOLOGIES
+from perdure.worker.telemetry import ways_of
+from tests.topologies.specs.decision_hub import ANSWER, BEGIN, FAILURE
+
+BEGAN = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def at(seconds: float, kind: str, call_id: str | None = None, **data: JsonValue) -> Happened:
+    return Happened(kind, BEGAN + timedelta(seconds=seconds), call_id, data)
+
+
+def record(*happened: Happened, **changed: object) -> TurnRecord:
+    given: dict[str, object] = {
+        "tenant_id": "local",
+        "conversation_id": "c",
+        "turn_id": "t",
+        "user_id": "u",
+        "agent_id": "desk",
+        "agent_version": "v",
+        "topology": "skill_pipeline",
+        "status": "completed",
+        "began": BEGAN,
+        "ended": BEGAN + timedelta(seconds=10),
+        "happened": happened,
+    }
+    return TurnRecord(**{**given, **changed})  # type: ignore[arg-type]
+
+
+def by_name(spans: tuple[Span, ...]) -> dict[str, Span]:
+    return {span.name: span for span in spans}
+
+
+ASSEMBLY: dict[str, JsonValue] = {
+    "agent.resolve_definition": {"persona": "clerk"},
+    "prompt.assemble": {"persona_key": "clerk", "token_estimate": 12},
+    "tools.assemble": {"total_tools_visible": 3},
+}
+TURN = (
+    at(0, "node_start", node="initial_llm_call"),
+    at(1, "generation.start", "m1", model="scripted", attempt=1),
+    at(2, "token.usage", "m1", input_tokens=5, output_tokens=2, cached_tokens=1),
+    at(2, "generation.complete", "m1", attempt=1, partial=False, assembly=ASSEMBLY),
+    at(3, "node_end", node="initial_llm_call"),
+    at(3, "node_start", node="tool_node"),
+    at(4, "tool.executing", "t1.0", tool="look", attempt=1),
+    at(5, "tool.result", "t1.0", tool="look"),
+    at(5, "hitl.rule_fire", rule_id="house:a"),
+    at(6, "node_end", node="tool_node"),
+)
+
+
+def test_a_turn_is_an_agents_invocation_with_chats_and_tools_inside_their_nodes() -> None:
+    spans = by_name(spans_of(record(*TURN)))
+    root, chat, tool = spans["invoke_agent desk"], spans["chat scripted"], spans["execute_tool look"]
+    assert root.parent_id == "" and root.attributes["gen_ai.operation.name"] == "invoke_agent"
+    assert chat.parent_id == spans["node initial_llm_call"].id and tool.parent_id == spans["node tool_node"].id
+    assert spans["node tool_node"].parent_id == root.id
+    assert chat.attributes["gen_ai.usage.input_tokens"] == 5 and chat.attributes["gen_ai.request.model"] == "scripted"
+    assert {spans[name].parent_id for name in ASSEMBLY} == {chat.id}
+    assert spans["prompt.assemble"].attributes["token_estimate"] == 12
+    assert [event.name for event in chat.events] == ["model_call_attempted", "model_call_completed"]
+    assert chat.events[1].attributes == {"status": "success", "duration_ms": 1000, "error_type": None}
+    assert [event.name for event in spans["node tool_node"].events] == ["hitl.rule_fire"]
+    assert (tool.began, tool.ended) == (BEGAN + timedelta(seconds=4), BEGAN + timedelta(seconds=5))
+    for span in spans.values():
+        assert span.attributes["perdure.trace_id"] == "t" and span.attributes["user.id"] == "u"
+        assert span.attributes["gen_ai.conversation.id"] == "c" and not span.error
+
+
+def test_attempts_are_spans_of_their_own_and_a_lost_one_says_so() -> None:
+    spans = spans_of(
+        record(
+            at(1, "generation.start", "m1", model="own", attempt=1),
+            at(2, "transient_error", "m1", code="model_unavailable"),
+            at(3, "generation.start", "m1", model="own", attempt=2),
+            at(4, "generation.start", "m1", model="other", attempt=3),
+            at(5, "generation.complete", "m1", attempt=3, partial=True),
+            failures={"m1": "model_timeout"},
+            status="failed",
+            problem_code="model_timeout",
+        )
+    )
+    assert [(span.name, span.error) for span in spans] == [
+        ("invoke_agent desk", "model_timeout"),
+        ("chat own", "model_unavailable"),
+        ("chat own", LOST),
+        ("chat other", "model_timeout"),
+    ]
+    assert len({span.id for span in spans}) == 4
+
+
+def test_a_node_without_a_span_is_left_out_and_what_is_in_it_hangs_above() -> None:
+    spans = by_name(spans_of(record(*TURN), frozenset({"initial_llm_call"})))
+    assert "node initial_llm_call" not in spans
+    assert spans["chat scripted"].parent_id == spans["invoke_agent desk"].id
+
+
+def test_a_trace_id_that_came_with_the_request_is_kept_where_it_can_be() -> None:
+    given_id = "0af7651916cd43dd8448eb211c80319c"
+    assert record(given_trace_id=given_id).trace_id == given_id
+    own = record().trace_id
+    for unfit in ("trace-7", "0" * 32, given_id.upper(), ""):
+        assert record(given_trace_id=unfit).trace_id == own
+    assert spans_of(record(given_trace_id="trace-7"))[0].attributes["perdure.trace_id"] == "trace-7"
+
+
+KINDS = ("node_start", "node_end", "generation.start", "generation.complete", "tool.executing", "tool.error", "budget")
+ANY = st.lists(
+    st.builds(
+        at,
+        st.integers(0, 9),
+        st.sampled_from(KINDS),
+        st.sampled_from((None, "m1", "t1.0")),
+        node=st.sampled_from("abc"),
+        tool=st.just("look"),
+        model=st.just("m"),
+    )
+)
+
+
+@given(ANY)
+def test_whatever_a_log_says_its_spans_are_the_same_each_time_and_follow_their_parents(log: list[Happened]) -> None:
+    spans = spans_of(record(*log))
+    assert spans == spans_of(record(*log))
+    known: set[str] = {""}
+    for span in spans:
+        assert span.parent_id in known and span.id not in known
+        known.add(span.id)
+    assert len({span.trace_id for span in spans}) == 1
+
+
+CANARY = "canary-4711"
+STYLES = (
+    lambda words: "_".join(words),
+    lambda words: "-".join(words),
+    lambda words: ".".join(words),
+    lambda words: words[0] + "".join(word.title() for word in words[1:]),
+    lambda words: "_".join(words).upper(),
+    lambda words: "_".join(words) + "s",
+    lambda words: " ".join(words),
+)
+BESIDE = st.lists(st.sampled_from(("user", "raw", "final", "model", "last", "my", "data")), max_size=2)
+
+
+@st.composite
+def denied_names(draw: st.DrawFn) -> str:
+    """A denied word among others, in any way of writing."""
+    words = [*draw(BESIDE), draw(st.sampled_from(sorted(DENIED))), *draw(BESIDE)]
+    return str(draw(st.sampled_from(STYLES))(words))
+
+
+@st.composite
+def hidden(draw: st.DrawFn) -> Any:
+    """A structure in which the canary stands under a denied name, at some depth."""
+    name, value = draw(denied_names()), draw(st.sampled_from((CANARY, [CANARY], {"deep": {"er": CANARY}})))
+    entry = {draw(st.sampled_from(NAMING)): name, "value": value}
+    inner: Any = draw(st.sampled_from(({name: value}, entry, {"parts": [entry]}, {"parts": [[name, value]]})))
+    for _ in range(draw(st.integers(0, 12))):
+        wrap = draw(st.integers(0, 3))
+        if wrap == 0:
+            inner = {"node": inner, "code": "x"}
+        elif wrap == 1:
+            inner = {"parts": [1, inner]}
+        elif wrap == 2:
+            inner = {"told": json.dumps(inner)}
+        else:
+            inner = {"told": "  " + json.dumps([inner])}
+    return inner
+
+
+@given(hidden())
+def test_nothing_under_a_denied_name_leaves_at_any_depth(attributes: dict[str, JsonValue]) -> None:
+    kept, removed = filtered(attributes)
+    assert CANARY not in json.dumps(kept)
+    assert removed, "and it is told"
+    assert CANARY not in json.dumps(removed), "by the word alone"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("prompt", "prompts", "systemPrompt", "output", "final_output", "outputs", "input_preview", "query_preview"),
+        *("raw_input", "rawinput", "memory_read_result", "embeddings", "api_key", "apiKey", "API-KEY", "PASSWORD"),
+        *("memory_read_authorized", "authorization", "gen_ai.input.messages", "gen_ai.output.messages", "tool.result"),
+        *(
+            "cookies",
+            "queries",
+            "bodies",
+            "args",
+            "private_key",
+            "access-keys",
+            "state",
+            "command",
+            "facts",
+            "episodes",
+            "reasoning",
+            "kwargs",
+            "last_question",
+            "gen_ai.system_instructions",
+        ),
+    ],
+)
+def test_names_that_are_denied(name: str) -> None:
+    assert is_denied(name)
+    assert filtered({name: CANARY})[0] == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("gen_ai.conversation.id", "gen_ai.request.model", "gen_ai.tool.name", "perdure.trace_id", "user.id", "node"),
+        *("persona_key", "persona_source", "context_template_count", "user_identity_injected", "skills_loaded"),
+        *("core_capability_count", "skill_exposed_tool_count", "total_tools_visible", "error_type", "duration_ms"),
+    ],
+)
+def test_names_that_a_trace_lives_by(name: str) -> None:
+    assert filtered({name: "x"}) == ({name: "x"}, ())
+
+
+@pytest.mark.parametrize("name", sorted(COUNTS))
+def test_counts_pass_as_numbers_and_as_nothing_else(name: str) -> None:
+    assert filtered({name: 7})[0] == {name: 7}
+    kept, removed = filtered({name: CANARY})
+    assert kept == {} and len(removed) == 1
+
+
+def test_values_are_short_and_what_only_looks_like_json_is_left_out() -> None:
+    kept, removed = filtered({"code": "x" * 1_000, "told": '{"prompt": "can', "deep": _deep(40)})
+    assert kept["code"] == "x" * MOST_CHARACTERS and kept["told"] == ""
+    assert set(removed) == {"json", "depth"} and CANARY not in json.dumps(kept)
+
+
+@pytest.mark.parametrize(
+    "value", [CANARY.encode(), {CANARY}, (CANARY,), object()], ids=["bytes", "set", "tuple", "object"]
+)
+def test_what_is_no_json_does_not_leave(value: Any) -> None:
+    kept, removed = filtered({"node": value, "deep": {"er": [value]}})
+    assert kept == {"node": None, "deep": {"er": [None]}} and len(removed) == 2
+
+
+def test_the_name_of_a_field_alone_is_no_content() -> None:
+    assert filtered({"context": {"field": "final_output"}}) == ({"context": {"field": "final_output"}}, ())
+
+
+def _deep(levels: int) -> JsonValue:
+    value: JsonValue = CANARY
+    for _ in range(levels):
+        value = {"in": value}
+    return value
+
+
+HUB = ways_of(next(one for one in TOPOLOGIES if one.name == "decision_hub"))
+PIPELINE = ways_of(next(one for one in TOPOLOGIES if one.name == "skill_pipeline"))
+FORKED = Ways(
+    edges=frozenset({("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")}),
+    entries=frozenset({"a"}),
+    terminal=frozenset({"d"}),
+    parallel=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("ways", "nodes", "expected"),
+    [
+        (HUB, f"{BEGIN} {ANSWER} format_response_node", []),
+        (HUB, f"{BEGIN} {FAILURE}", []),
+        (HUB, f"{BEGIN} format_response_node", []),
+        (HUB, "router_node model_call_node", ["unexpected_routing"]),
+        (HUB, f"{BEGIN} {FAILURE} format_response_node", ["unexpected_routing", "multiple_terminal_nodes"]),
+        (PIPELINE, "system_prompt_node memory_node resume_guard initial_llm_call output_format", []),
+        (PIPELINE, "system_prompt_node memory_node resume_guard output_format resume_guard output_format", []),
+        (FORKED, "a c b d", []),
+        (FORKED, "a d", ["unexpected_routing"]),
+        (FORKED, "a b sub/x c d", []),
+    ],
+)
+def test_the_table_of_ways(ways: Ways, nodes: str, expected: list[str]) -> None:
+    assert [alarm.type.value for alarm in alarms_of(nodes.split(), ways, "t")] == expected
+
+
+def test_the_deciding_node_has_no_span_and_every_other_has() -> None:
+    assert HUB.unspanned == {"decision_logic_node"} and PIPELINE.unspanned == frozenset()
