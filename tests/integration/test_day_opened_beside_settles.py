@@ -12,6 +12,7 @@ from perdure.store import budgets
 from tests.desk import Desk, until
 from tests.doubles.spoken import Line
 from tests.integration.test_day_budgets import ask, begun, limit_tenant, limited_agent, row, until_asked, used_by
+from tests.scale import sized
 
 _WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = $1"
 
@@ -94,8 +95,9 @@ async def test_who_takes_a_dead_call_over_opens_a_row_before_it_locks_the_one_th
     assert (await row(desk, TENANT))[::2] == (await used_by(desk), 0)
 
 
+@pytest.mark.sized
 async def test_many_who_settle_and_open_at_once_lose_nothing(desk: Desk) -> None:
-    for number in range(5):
+    for number in range(sized(5, 2)):
         await forget(desk)
         calls = [await begun(desk, "desk", Line("yes", seconds=0.02 * (place % 5))) for place in range(24)]
         limiting = asyncio.create_task(limited_soon(desk, 0.01 * number))

@@ -18,6 +18,7 @@ from perdure.store.database import new_id
 from perdure.store.events.live import LIVE_ENTRIES, LIVE_SECONDS, Appended, LiveTokens, stream_and_epoch
 from perdure.store.valkey import Valkey
 from tests.live_model import LiveModel
+from tests.scale import sized
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +160,8 @@ async def test_a_lost_valkey_is_an_answer_and_is_logged_once(address: TurnAddres
     await nowhere.close()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.sized
+@pytest.mark.parametrize("seed", range(sized(12, 3)))
 async def test_the_model_and_the_real_fence_agree(seed: int, live: LiveTokens, valkey: Valkey) -> None:
     draw = random.Random(seed)
     model = LiveModel()
