@@ -52,12 +52,6 @@ async def test_pieces_come_back_in_order_with_their_place(live: LiveTokens, addr
     assert [entry.text for entry in rest.entries] == ["!"]
 
 
-async def test_a_piece_sent_twice_is_shown_once(live: LiveTokens, address: TurnAddress) -> None:
-    for _ in range(2):
-        assert await live.append(address, "m1", epoch=1, sequence=0, text="once") is Appended.ACCEPTED
-    assert len((await all_tokens(live, address)).entries) == 1
-
-
 async def test_reasoning_lies_between_pieces_of_the_text_and_counts_for_itself(
     live: LiveTokens, address: TurnAddress
 ) -> None:

@@ -83,22 +83,17 @@ def spans(tracer: MoodyTracer, address: TurnAddress) -> list[tuple[str, str]]:
     return [(each.name, each.error) for each in tracer.spans if each.attributes["perdure.trace_id"] == address.turn_id]
 
 
-async def test_a_run_that_lives_or_has_only_just_begun_is_left_alone(desk: Desk, reconciler: Reconciler) -> None:
-    alive, young = await begun(desk), (await desk.start(Line("hi")))[0]
-    await desk.write("DELETE FROM outbox WHERE turn_id = $1", young.turn_id)
-    await aged(desk, alive)
-    await reconciler.once()
-    assert await status(desk, alive) == ("accepted", None)
-    assert await status(desk, young) == ("accepted", None)
-
-
-async def test_a_turn_whose_start_is_still_to_be_delivered_has_not_lost_its_run(
-    desk: Desk, reconciler: Reconciler
+async def test_a_run_that_lives_is_young_is_to_be_delivered_or_cannot_be_asked_about_is_left_alone(
+    desk: Desk, relay: Database, reconciler: Reconciler, temporal: Client
 ) -> None:
-    address, _ = await desk.start(Line("hi"))
-    await aged(desk, address)
-    assert await reconciler.once() == 0
-    assert await status(desk, address) == ("accepted", None)
+    alive, young, undelivered = await begun(desk), (await desk.start(Line("hi")))[0], (await desk.start(Line("hi")))[0]
+    await desk.write("DELETE FROM outbox WHERE turn_id = $1", young.turn_id)
+    await aged(desk, alive, undelivered)
+    elsewhere = await Client.connect(temporal.service_client.config.target_host, namespace="misspelt")
+    for looking in (reconciler, Reconciler(relay, elsewhere, Doorbell(elsewhere, relay))):
+        await looking.once()
+        for address in (alive, young, undelivered):
+            assert await status(desk, address) == ("accepted", None)
 
 
 async def test_a_queued_turn_that_nobody_admitted_is_started_and_not_taken_for_lost(
@@ -129,16 +124,6 @@ async def test_many_lost_turns_of_many_conversations_are_finished_in_one_pass(
     await aged(desk, *turns)
     assert await reconciler.once() == len(turns)
     assert {(await status(desk, address))[1] for address in turns} == {"run_vanished"}
-
-
-async def test_a_namespace_that_temporal_does_not_know_costs_no_turn(
-    desk: Desk, relay: Database, temporal: Client
-) -> None:
-    address = await begun(desk)
-    await aged(desk, address)
-    elsewhere = await Client.connect(temporal.service_client.config.target_host, namespace="misspelt")
-    assert await Reconciler(relay, elsewhere, Doorbell(elsewhere, relay)).once() == 0
-    assert await status(desk, address) == ("accepted", None)
 
 
 @pytest.mark.parametrize(("few", "listed_at"), [(4, 0), (3, -1)], ids=["those that wait", "those that ended"])
