@@ -189,7 +189,7 @@ async def test_a_server_that_is_down_at_publishing_leaves_its_cards_as_they_were
     broken = replace(yard.app, servers={**yard.app.servers, "cluster": down})
     found = await discovered(broken, before, lambda name: None, yard.home)
     assert [card.version for card in found.cards["cluster"]] == [card.version for card in before[1].cards]
-    assert any("cluster" in warning and "35" in warning for warning in found.warnings)
+    assert any("35" in warning for warning in found.warnings)
     met: list[tuple[str, str, str]] = []
 
     async def told(app: str, server: str, fault: str) -> None:
