@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, BrowserContext, Page, Request, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, Locator, Page, Request, async_playwright, expect
 
 from perdure.activities.providers.registry import Models
 from perdure.activities.toolbox.registry import Toolbox
@@ -100,6 +100,17 @@ class Site:
 def _is_fault(said: Any) -> bool:
     # Answers that are errors are part of the tests, and the browser says so each time.
     return said.type == "error" and "Failed to load resource" not in said.text
+
+
+def alarm(page: Page) -> Locator:
+    """What the page tells at once: its alerts that say something."""
+    return page.get_by_role("alert").filter(has_text=re.compile(r"\S"))
+
+
+async def decided(page: Page, status: str, by: str) -> None:
+    """Wait until the page shows what was decided and by whom."""
+    await expect(page.locator("#badge")).to_have_text(status)
+    await expect(page.locator("#state")).to_contain_text(by)
 
 
 async def sign_in(page: Page, token: str, path: str = "/review") -> None:

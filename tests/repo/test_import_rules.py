@@ -64,10 +64,10 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("importer", "imported"),
     [
         ("core/text.py", "perdure.embedding.choice"),
-        ("worker/outbox.py", "perdure.api.errors"),
-        ("sdk/outcomes.py", "perdure.store.paging"),
-        ("pages/render.py", "perdure.store.paging"),
-        ("activities/tools.py", "perdure.graph.compile"),
+        pytest.param("worker/outbox.py", "perdure.api.errors", marks=pytest.mark.soak),
+        pytest.param("sdk/outcomes.py", "perdure.store.paging", marks=pytest.mark.soak),
+        pytest.param("pages/render.py", "perdure.store.paging", marks=pytest.mark.soak),
+        pytest.param("activities/tools.py", "perdure.graph.compile", marks=pytest.mark.soak),
     ],
 )
 def test_a_planted_import_against_the_layers_is_found(copy: Path, importer: str, imported: str) -> None:

@@ -16,10 +16,8 @@ from tests.doubles.spoken import Line
 from tests.replay.recording import run_of
 from tests.replay.replaying import Replaying
 from tests.replay.stopping import CONFIRM, silent, until_called
-from tests.served import PAUSED, Served
+from tests.served import DONE, PAUSED, PAY, Served
 
-PAY = ("pay", {"amount": 5})
-DONE = Line("well")
 STOP = Bell(kind="stop")
 CANCELS = "EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED"
 AWAY = UpstreamUnavailable("store_unavailable", "Postgres is not available.")
@@ -130,7 +128,7 @@ async def test_a_forged_stop_changes_nothing(served: Served, place: Place) -> No
 
 
 @everywhere
-@pytest.mark.parametrize("forged_first", [0, 1, 5])
+@pytest.mark.parametrize("forged_first", [5, *(pytest.param(few, marks=pytest.mark.soak) for few in (0, 1))])
 async def test_a_stop_ends_the_turn_also_right_after_forged_ones(
     served: Served, place: Place, forged_first: int
 ) -> None:

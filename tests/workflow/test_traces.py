@@ -149,7 +149,12 @@ async def test_the_deciding_node_has_no_span_and_a_failure_has_its_type(served: 
     assert spans[f"invoke_agent {KEEPER}"].status.message == "backend_unavailable"
 
 
-@pytest.mark.parametrize("turn", TURNS)
+SAMPLE = ("a tool", "a failure")
+
+
+@pytest.mark.parametrize(
+    "turn", [pytest.param(each, marks=() if each in SAMPLE else pytest.mark.soak) for each in TURNS]
+)
 async def test_a_turn_is_the_same_whatever_the_tracer_does(served: Served, traced: Traced, turn: str) -> None:
     courses = {}
     for mood in ("on", "off", "raising", "none"):
