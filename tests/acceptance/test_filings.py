@@ -54,7 +54,6 @@ async def decide(turns: Turns, shown: dict[str, Any], decision: str, **given: An
 
 
 async def completed(turns: Turns, turn: dict[str, Any]) -> dict[str, Any]:
-    """The turn at its end."""
     assert await turns.until([turn["turn_id"]], "completed") == [], await turns.read(turn["turn_id"])
     return await turns.read(turn["turn_id"])
 

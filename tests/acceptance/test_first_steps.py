@@ -32,7 +32,6 @@ def blocks(readme: Path) -> list[list[str]]:
 
 
 def told(line: str) -> str:
-    """What a shell prints for it."""
     done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -56,7 +55,6 @@ def test_the_quick_starts_rest_lines_start_a_turn_and_follow_it(stack: RunningSt
 
 
 def fenced(readme: Path, language: str) -> list[str]:
-    """The text of each block in this language."""
     return re.findall(rf"^```{language}\n(.*?)^```", readme.read_text(), re.MULTILINE | re.DOTALL)
 
 

@@ -26,7 +26,6 @@ def folder(stack: RunningStack) -> Path:
 
 
 def restarted(stack: RunningStack) -> list[str]:
-    """What was restarted, in order."""
     return [effect["args"]["name"] for effect in State(folder(stack) / "cluster.json").effects(RESTART)]
 
 
@@ -43,7 +42,6 @@ def waiting(perdure: Command, count: int) -> list[dict[str, Any]]:
 
 
 def ended(chat: subprocess.Popen[str]) -> Ended:
-    """How a chat ended."""
     out, err = chat.communicate(timeout=90)
     return Ended(chat.returncode, out, err)
 

@@ -28,7 +28,6 @@ def perdure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
 
 @pytest.fixture(scope="module")
 def rita(perdure: Command) -> Person:
-    """A second reviewer."""
     return Person(perdure, perdure("users", "add", "rita", "--role", "reviewer", "--json").json["token"])
 
 
@@ -50,7 +49,6 @@ class PausedTurn:
         self.id: str = perdure.pending(prompt)["id"]
 
     def ended(self) -> Turn:
-        """Waits until the turn has ended."""
         run = self._perdure.run_file()
         deadline = time.monotonic() + 60
         with Client(run["api"], run["tokens"]["requester"]) as client:
@@ -61,7 +59,6 @@ class PausedTurn:
 
 
 def shown(perdure: Command, approval_id: str) -> Any:
-    """The approval as it is now."""
     return perdure("approvals", "show", approval_id, "--json").json
 
 

@@ -27,7 +27,6 @@ DISK_MIB = 420
 
 
 def until(condition: Callable[[], Any], seconds: float, what: str) -> float:
-    """Wait for it; the seconds it took."""
     began = time.monotonic()
     while not condition():
         assert time.monotonic() - began < seconds, what
@@ -134,7 +133,6 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Take all the room that is left."""
     file = folder / "filler"
     with file.open("wb", buffering=0) as stream:
         try:

@@ -23,7 +23,6 @@ def line(value: JsonValue) -> bytes:
 
 
 def chunk(model: str, delta: JsonValue, finish_reason: JsonValue = None) -> dict[str, JsonValue]:
-    """One chat.completion.chunk."""
     return {
         "id": "chatcmpl-double",
         "object": "chat.completion.chunk",
@@ -128,7 +127,6 @@ ERROR_TYPES = {401: "invalid_request_error", 402: "billing_error", 403: "permiss
 
 
 def error_body(step: Step) -> dict[str, JsonValue]:
-    """The body of an error status."""
     kind = ERROR_TYPES.get(step.status, "server_error" if step.status >= 500 else "invalid_request_error")
     if step.code == "insufficient_quota":
         kind = step.code

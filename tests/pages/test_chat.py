@@ -35,7 +35,6 @@ async def say(page: Page, text: str, way: str = "") -> None:
 
 
 async def stored(site: Site, page: Page) -> list[str]:
-    """What the agent said in this conversation, as it is stored."""
     rows = await site.desk.rows(
         "SELECT content FROM messages WHERE conversation_id = $1 AND role = 'assistant' AND content <> '' ORDER BY seq",
         page.url.rpartition("/")[2].partition("#")[0],

@@ -14,12 +14,10 @@ from tests.pages.conftest import NARROW, Site, Window, alarm, decided
 
 
 async def status_of(site: Site, approval: str) -> str:
-    """What became of an approval."""
     return str(await site.desk.value("SELECT status FROM approvals WHERE id = $1", approval))
 
 
 async def decision_of(site: Site, approval: str) -> dict[str, object]:
-    """What was decided on it."""
     return dict(await site.desk.value("SELECT decision FROM approvals WHERE id = $1", approval) or {})
 
 

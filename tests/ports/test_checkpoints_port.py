@@ -11,7 +11,6 @@ V = VerdictState
 
 
 def checkpoint(call_id: str = "c1.0", tool: str = "look") -> GatedCall:
-    """A look at what a call came to."""
     return GatedCall(call_id=call_id, tool=tool, rule="test", kind=RequestKind.CHECKPOINT, checkpoint="before_sending")
 
 

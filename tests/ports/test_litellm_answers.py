@@ -139,8 +139,6 @@ async def test_chunks_that_have_all_arrived_let_the_other_calls_run_between_them
     from perdure.activities.providers.litellm_provider import _Checked
 
     class Arrived:
-        """A stream that never has to wait."""
-
         def __aiter__(self) -> "Arrived":
             return self
 

@@ -51,7 +51,6 @@ def provider(litellm_provider: LiteLLMProvider) -> LiteLLMProvider:
 
 
 async def fail(provider: LiteLLMProvider, model: str, api_base: str = "", seconds: float = 20.0) -> PerdureError:
-    """The error that one request ends in."""
     where = {"api_base": api_base} if api_base else {}
     request = ProviderRequest(
         model, ({"role": "user", "content": "hello"},), (), {**where, "api_key": "k"}, seconds, "turn-1.m1"

@@ -14,7 +14,6 @@ ASK = ModelAsk(messages=(), tools=OFFERED)
 
 
 def gate(context: TurnContext) -> list[str]:
-    """The calls that the loaded requests gate."""
     return [request.call_id for request in context.pending]
 
 

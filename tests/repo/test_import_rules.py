@@ -21,7 +21,6 @@ DATA = frozenset({"examples"})
 
 
 def layers() -> list[str]:
-    """The packages of the `layers` contract, from the top."""
     read = configparser.ConfigParser()
     read.read_string(text_of(".importlinter"))
     return re.findall(r"\w+", read["importlinter:contract:layers"]["layers"])
@@ -184,7 +183,6 @@ def test_a_planted_import_against_a_rule_is_found(rule: Callable[[str], bool], l
 
 
 def old_roots() -> list[str]:
-    """The names that ruff bans."""
     read = tomllib.loads(text_of("pyproject.toml"))
     return [*read["tool"]["ruff"]["lint"]["flake8-tidy-imports"]["banned-api"]]
 

@@ -52,7 +52,6 @@ def uv(*arguments: str | Path, cache: Path) -> None:
 
 
 def held(wheel: Path) -> dict[str, bytes]:
-    """The files of a wheel."""
     with zipfile.ZipFile(wheel) as opened:
         return {name: opened.read(name) for name in opened.namelist() if not name.endswith("/")}
 

@@ -13,8 +13,6 @@ _NOTHING = object()
 
 @dataclass(frozen=True, slots=True)
 class Hostile:
-    """One block that does its worst."""
-
     attack: str
     name: str
     code: str

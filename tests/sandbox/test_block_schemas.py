@@ -35,7 +35,6 @@ OUTPUTS: dict[str, JsonValue] = {
 
 
 async def flaws(sandbox: MontySandbox, code: str, inputs: Any = INPUTS, outputs: Any = OUTPUTS) -> list[str]:
-    """What is said of a block."""
     return [str(flaw) for flaw in await sandbox.check(code, inputs, outputs)]
 
 

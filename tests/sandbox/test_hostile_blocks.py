@@ -26,7 +26,6 @@ _numbers = count(1)
 
 @pytest.fixture(scope="module")
 async def sandbox(machine: Host) -> AsyncIterator[MontySandbox]:
-    """One whose workers are watched."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool, "Worker", WatchedWorker)
         opened = await open_sandbox(SandboxConfig(ceiling=LIMITS, at_once=2))

@@ -33,7 +33,6 @@ def demoted(request: pytest.FixtureRequest) -> bool:
 
 
 def jailed_run(program: Path, demoted: bool = False) -> subprocess.CompletedProcess[bytes]:
-    """What a program does in the jail."""
     jail = Jail(program, Limits(), demoted=demoted)
     try:
         return subprocess.run([jail.launcher], capture_output=True, timeout=20)
@@ -99,7 +98,6 @@ def test_a_call_by_another_table_of_numbers_ends_the_process(tmp_path: Path, how
 
 @pytest.fixture
 def jail() -> Iterator[Jail]:
-    """One for the interpreter."""
     made = Jail(_interpreter(), Limits())
     yield made
     made.close()

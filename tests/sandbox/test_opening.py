@@ -31,7 +31,6 @@ asyncio.run(main())
 
 @pytest.fixture
 def without_bubblewrap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A machine that has everything else."""
     for name in ("env", "prlimit", "setpriv", "ldd"):
         found = next(Path(folder, name) for folder in os.get_exec_path() if Path(folder, name).exists())
         (tmp_path / name).symlink_to(found)

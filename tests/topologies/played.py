@@ -89,8 +89,6 @@ def turn(*script: Says, **given: object) -> FakeTurn:
 
 @dataclass(slots=True)
 class Played:
-    """A turn and where it stands."""
-
     turn: FakeTurn
     state: dict[str, JsonValue] = field(default_factory=dict)
     runs: list[FakeRun] = field(default_factory=list)
@@ -98,20 +96,16 @@ class Played:
 
     @property
     def run(self) -> FakeRun:
-        """The latest run."""
         return self.runs[-1]
 
     @property
     def messages(self) -> list[MessageRef]:
-        """The turn's messages as the state has them."""
         return messages_of(self.state)
 
     def outcome(self) -> Outcome:
-        """What the engine makes of the state."""
         return self.compiled.topology.outcome(self.state)
 
     def traces(self) -> list[str]:
-        """The node trace of each run."""
         return [" ".join(run.trace()) for run in self.runs]
 
     def asked_for(self) -> list[str]:
@@ -121,7 +115,6 @@ class Played:
 
 
 async def begin(made: FakeTurn, of: str = "skill_pipeline") -> Played:
-    """Play a fresh run."""
     played = Played(made, compiled=held(of))
     await again_from_the_store(played)
     return played

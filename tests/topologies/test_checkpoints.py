@@ -17,7 +17,6 @@ SHOUT = ("shout", {"text": "a"})
 
 
 def rule(rule_id: str, on: str, do: str = "require_hitl", **given: object) -> Rule:
-    """A rule of a skill."""
     return Rule.model_validate({"id": rule_id, "on": on, "do": do, "app": "desk", "skill_id": "plan", **given})
 
 

@@ -61,17 +61,14 @@ TOOLS = {
 
 
 def says(**value: object) -> Says:
-    """An object, as a model writes it."""
     return Says(json.dumps(value))
 
 
 def kind(name: str = "visualization", *, excludes: bool = False) -> Says:
-    """A classification."""
     return says(kind=name, excludes=excludes)
 
 
 def plan(xml: str = "<plan/>", *, asks: bool = False, shows: str = "sales by region", work: str = "") -> Says:
-    """A plan, or a question."""
     return says(
         early_exit=asks,
         question="Which?" if asks else "",
@@ -88,12 +85,10 @@ FAULTY = Says("this is no object")
 
 
 def turn(*script: Says, **given: Any) -> FakeTurn:
-    """A turn whose model says these."""
     return FakeTurn(CARDS, TOOLS, list(script), stage_tools={name: name for name in NAMES}, **given)
 
 
 async def play(*script: Says, **given: Any) -> Played:
-    """A fresh run."""
     return await begin(turn(*script, **given), "clarify_solve")
 
 
@@ -105,13 +100,11 @@ async def answered(played: Played, kind: PauseKind, payload: Mapping[str, Any], 
 
 
 def processing(played: Played) -> dict[str, Any]:
-    """What the nodes left."""
     found: Any = played.state["processing"]
     return dict(found)
 
 
 def last(played: Played) -> str:
-    """The turn's last word."""
     return played.messages[-1].text
 
 

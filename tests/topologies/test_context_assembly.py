@@ -52,12 +52,10 @@ def context(**given: Callable[[Args], JsonValue]) -> FakeContext:
 
 
 def broken(args: Args) -> JsonValue:
-    """A tool that gives nothing."""
     raise Broken("out of order")
 
 
 async def play(made: FakeContext, *script: Says, **given: Any) -> Played:
-    """A fresh turn."""
     tools: dict[str, Callable[[Args], JsonValue]] = {
         "look": lambda args: {"seen": True},
         "book": lambda args: {"booked": True},
@@ -69,7 +67,6 @@ async def play(made: FakeContext, *script: Says, **given: Any) -> Played:
 
 
 def stages(played: Played) -> list[Args]:
-    """The stage events of the latest run."""
     return [data for kind, data in played.run.events if kind == "stage"]
 
 

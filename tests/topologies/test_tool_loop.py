@@ -44,7 +44,6 @@ WRITES = {"rooms": True}
 
 
 def load(toolset: JsonValue, writes: JsonValue = False) -> Call:
-    """A call that loads a toolset."""
     return LOAD_TOOLSET, {"toolset": toolset, "include_write_tools": writes}
 
 
@@ -55,12 +54,10 @@ def turn(*script: Says, **given: object) -> FakeTurn:
 
 
 async def play(made: FakeTurn) -> Played:
-    """A fresh run."""
     return await begin(made, "tool_loop")
 
 
 def pending(played: Played) -> list[list[tuple[str, bool]]]:
-    """What each tools.pending of all runs lists."""
     found = []
     for run in played.runs:
         for kind, data in run.events:

@@ -51,7 +51,6 @@ class Engine:
     """Where the apps' servers keep what is theirs."""
 
     async def conversation(self, agent_id: str) -> str:
-        """A new conversation of the requester."""
         requester = self.people["requester"]
         conversation_id = new_id()
         async with self.deps.db.transaction(requester.tenant_id) as tx:
@@ -94,7 +93,6 @@ class Engine:
         return started
 
     async def turn(self, turn_id: str) -> asyncpg.Record:
-        """The turn's row."""
         async with self.deps.db.transaction("local") as tx:
             row = await tx.fetchrow("SELECT * FROM turns WHERE id = $1", turn_id)
         assert row is not None
@@ -111,7 +109,6 @@ class Engine:
         raise AssertionError(f"turn {turn_id} is {row['status']}, wanted {sorted(wanted)}")
 
     async def rows(self, sql: str, *args: object) -> list[asyncpg.Record]:
-        """Rows of the tenant."""
         async with self.deps.db.transaction("local") as tx:
             found: list[asyncpg.Record] = await tx.fetch(sql, *args)
         return found
@@ -127,14 +124,12 @@ class Engine:
             await self.deps.doorbell.deliver_soon(note)
 
     async def stop(self, turn_id: str) -> None:
-        """Ask for a stop and ring."""
         async with self.deps.db.transaction("local") as tx:
             _, _, note = await request_stop(tx, turn_id, self.people["requester"].user_id)
         if note is not None:
             await self.deps.doorbell.deliver_soon(note)
 
     async def nodes(self, turn_id: str) -> list[str]:
-        """The node trace."""
         rows = await self.rows(
             "SELECT data->>'node' AS node FROM events WHERE turn_id = $1 AND kind = 'node_end' ORDER BY seq", turn_id
         )

@@ -12,6 +12,7 @@ from perdure.contracts.ids import approval_id
 from perdure.contracts.turns import Bell, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decision
 from tests.doubles.spoken import Line
+from tests.scale import sized
 from tests.served import DONE, PAUSED, PAY, Served
 
 pytestmark = pytest.mark.filterwarnings(
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:.*run_signal:pytest.PytestUnraisableExceptionWarning"
 )
 
+BELLS = sized(1_000, 200)
 FORGED: list[Any] = [
     {"kind": "approved", "request_id": "x", "state": "approved"},
     {"kind": "request", "request_id": "01234567-0000-7000-8000-000000000000", "verdict": "approve"},
@@ -43,11 +45,12 @@ async def ring_all(served: Served, address: TurnAddress, bells: list[Any]) -> in
     return sum(await asyncio.gather(*map(one, bells)))
 
 
-async def test_a_thousand_bells_to_a_paused_turn_run_nothing_and_lose_nothing(served: Served) -> None:
+@pytest.mark.sized
+async def test_any_number_of_bells_to_a_paused_turn_run_nothing_and_lose_nothing(served: Served) -> None:
     address = await served.paused(Line("asking", [PAY]), DONE)
     real = Bell(kind="request", request_id=approval_id(address.turn_id, "t1.0"))
-    taken = await ring_all(served, address, [real if n % 2 else FORGED[n // 2 % len(FORGED)] for n in range(1_000)])
-    assert taken == 1_000
+    taken = await ring_all(served, address, [real if n % 2 else FORGED[n // 2 % len(FORGED)] for n in range(BELLS)])
+    assert taken == BELLS
     assert await served.states(address) == {"t1.0": "planned"}
     assert (await served.row(address))["status"] == PAUSED.value
     await served.decide(address)

@@ -31,13 +31,11 @@ async def at_checkpoint(served: Served, *lines: Line) -> TurnAddress:
 
 
 async def seen(served: Served, address: TurnAddress, call_id: str = "c1.0") -> dict[str, Any]:
-    """The checkpoint as a reviewer sees it."""
     async with served.desk.db.transaction("local") as tx:
         return await views.get_approval(tx, approval_id(address.turn_id, call_id), None)
 
 
 async def fires(served: Served, address: TurnAddress) -> list[tuple[str, str]]:
-    """The rules that fired, and at which call."""
     rows = await served.desk.rows(
         "SELECT call_id, data->>'rule_id' AS rule FROM events WHERE turn_id = $1 AND kind = 'hitl.rule_fire' "
         "ORDER BY seq",
@@ -235,7 +233,6 @@ async def test_a_tenant_may_have_a_rule_end_the_turn_instead_of_asking(served: S
 
 
 async def checked(served: Served) -> PublishedAgent:
-    """The agent as published."""
     version = await served.desk.version("checked")
     async with served.desk.db.transaction("local") as tx:
         return await served.desk.deps.shelf.at(tx, "checked", version)

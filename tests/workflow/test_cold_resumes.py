@@ -3,7 +3,6 @@
 The workers here cache no run, so that a run which is terminated under way is not left in one with its graph half done.
 """
 
-
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType

@@ -22,13 +22,11 @@ ANXIOUS = "I am anxious and cannot sleep"
 
 
 async def stages(engine: Engine, turn_id: str, stage: str = "context_assembly") -> list[dict[str, Any]]:
-    """The stage events of a turn."""
     rows = await engine.rows("SELECT data FROM events WHERE turn_id = $1 AND kind = 'stage' ORDER BY seq", turn_id)
     return [row["data"] for row in rows if row["data"].get("stage") == stage]
 
 
 async def turn(engine: Engine, text: str, conversation_id: str) -> str:
-    """A completed turn; its id."""
     started = await engine.begin(text, agent_id="care_navigator", conversation_id=conversation_id)
     row = await engine.until(started.turn_id)
     assert (row["status"], row["problem"]) == ("completed", None)
@@ -36,12 +34,10 @@ async def turn(engine: Engine, text: str, conversation_id: str) -> str:
 
 
 def skipped(events: list[dict[str, Any]]) -> dict[str, str]:
-    """Why each tool was skipped."""
     return {each["tool"]: each["why"] for event in events for each in event["skipped"]}
 
 
 def ran(events: list[dict[str, Any]]) -> list[list[str]]:
-    """The tools that ran, by phase."""
     return [event["ran"] for event in events]
 
 

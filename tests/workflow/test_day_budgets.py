@@ -25,7 +25,6 @@ FIRST = 8
 
 
 async def limit_tenant(desk: Desk, limits: DayLimits) -> None:
-    """What an operator does."""
     async with desk.db.transaction("local") as tx:
         await set_day_limits(tx, limits, desk.people["admin"].user_id)
 

@@ -22,7 +22,6 @@ from tests.served import ALL_KINDS, Served, serve
 
 
 def remembers(agent: PublishedAgent) -> PublishedAgent:
-    """The agent, which now also remembers."""
     definition = agent.definition.model_copy(update={"memory": MemoryPolicy(episodic=True, hits=2)})
     return agent.model_copy(update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))})
 

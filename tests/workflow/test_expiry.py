@@ -94,7 +94,7 @@ async def test_a_deadline_that_passes_while_no_worker_runs_is_kept_when_one_does
         address = await served.paused(*LINES, agent_id="hasty")
     await asyncio.sleep((EXPIRES + MARGIN).total_seconds() + 0.5)
     assert (await served.row(address))["status"] == PAUSED.value
-    with refused("expired"):
+    with refused("approval_expired"):
         await served.decide(address)
     async with AsyncExitStack() as stack:
         await serve(stack, served.desk, ALL_KINDS)

@@ -20,7 +20,6 @@ DOWN = UpstreamUnavailable("model_unavailable", "The model's provider is away.",
 
 @pytest.fixture(scope="module")
 async def with_other(served: Served) -> str:
-    """An agent with two models."""
     agent = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "desk")
     changed: dict[str, Any] = {"id": "two_models", "model": OWN, "fallback_model": OTHER}
     definition = agent.definition.model_copy(update=changed)

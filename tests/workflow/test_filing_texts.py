@@ -58,8 +58,6 @@ def routing(player: tuple[str, Routing]) -> Routing:
 
 @dataclass(frozen=True, slots=True)
 class Filings:
-    """Turns of the agent."""
-
     engine: Engine
     model: str
     double: PlayingDouble

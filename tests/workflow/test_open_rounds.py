@@ -45,7 +45,6 @@ async def made(served: Served, address: TurnAddress) -> Counter[str]:
 
 
 async def state_of(served: Served, address: TurnAddress, call_id: str, *states: str) -> None:
-    """Until a call is in one of these states."""
     for _ in range(1_500):
         if (await served.states(address))[call_id] in states:
             return

@@ -14,7 +14,6 @@ LOOK = Line("let me look", [("look", {"what": "a"})])
 
 
 async def raise_to(served: Served, address: TurnAddress, by: str = "reviewer", **given: int) -> None:
-    """What a reviewer does, and the bell."""
     person = served.desk.people[by]
     async with served.desk.db.transaction("local") as tx:
         decider = Decider(person.user_id, person.roles)

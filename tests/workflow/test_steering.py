@@ -51,7 +51,6 @@ async def speaking(served: Served, seconds: float = 60.0) -> TurnAddress:
 
 
 def last_asked(served: Served, address: TurnAddress) -> list[str]:
-    """The roles of the last request of the turn."""
     return [str(each["role"]) for each in served.sent_to_model(address)[-1]]
 
 

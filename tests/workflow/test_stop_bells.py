@@ -36,17 +36,14 @@ async def in_a_call(served: Served, _: float = 0) -> TurnAddress:
 
 
 async def the_call_ends(served: Served, _: TurnAddress) -> None:
-    """What it waits for happens."""
     served.desk.world.go_on.set()
 
 
 async def waiting(served: Served, _: float = 0) -> TurnAddress:
-    """It waits for an approval."""
     return await served.paused(Line("", [PAY]), DONE)
 
 
 async def approved(served: Served, address: TurnAddress) -> None:
-    """The approval is given."""
     await served.decide(address)
 
 
@@ -164,7 +161,6 @@ class Unreadable:
     tried: int = 0
 
     async def stop_asked(self, tx: Connection, ask: StopAsk) -> bool:
-        """In place of the true one."""
         self.tried += 1
         if self.error is not None:
             raise self.error

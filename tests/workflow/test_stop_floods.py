@@ -20,7 +20,6 @@ FLOOD = 1_000
 
 
 async def flood(served: Served, address: TurnAddress) -> None:
-    """Ring them all, many at once."""
     gate = asyncio.Semaphore(64)
 
     async def one() -> None:

@@ -29,8 +29,6 @@ LOOP = ["entry", "memory_prepare", "model", "gate", "model", "gate", "final"]
 
 @dataclass(slots=True)
 class Ops:
-    """The agent, and what is done to its cluster."""
-
     engine: Engine
     conversation_id: str = ""
 
@@ -40,13 +38,11 @@ class Ops:
         return State(self.engine.home / "mcp" / "ops-cluster" / "cluster.json")
 
     def fail(self, fault: Fault) -> None:
-        """Arm a failure of the cluster."""
         folder = self.engine.home / "mcp" / "ops-cluster"
         folder.mkdir(parents=True, exist_ok=True)
         Faults(folder / "faults.json").arm(fault)
 
     async def begin(self, text: str) -> str:
-        """Start a turn; its id."""
         started = await self.engine.begin(text, agent_id="ops", conversation_id=self.conversation_id)
         return started.turn_id
 
@@ -73,7 +69,6 @@ class Ops:
 
 @pytest.fixture
 async def ops(engine: Engine) -> Ops:
-    """The agent with a conversation of its own."""
     return Ops(engine, await engine.conversation("ops"))
 
 
@@ -131,7 +126,6 @@ async def test_two_changes_have_two_approvals_and_each_is_made_once(ops: Ops) ->
 
 
 async def assert_small(ops: Ops, turn_id: str) -> None:
-    """The turn with all of its tools is small in Temporal."""
     run_id: str | None = (await ops.engine.client.get_workflow_handle(turn_workflow_id(turn_id)).describe()).run_id
     while run_id:
         handle = ops.engine.client.get_workflow_handle(turn_workflow_id(turn_id), run_id=run_id)

@@ -50,7 +50,6 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture(scope="module")
 async def traced(desk: Desk, collector: Collector) -> Traced:
-    """As the workers of the overridden `desk` have them."""
     traces = desk.deps.traces
     assert traces is not None
     tracer = traces._tracer
@@ -83,8 +82,6 @@ def in_good_mood(traced: Traced) -> Iterator[None]:
 
 
 async def spans_for(traced: Traced, address: TurnAddress) -> list[Any]:
-    """The spans of a turn, once the collector has them."""
-
     def found() -> list[Any]:
         return [
             span for span in traced.collector.spans() if attributes_of(span).get("perdure.trace_id") == address.turn_id

@@ -87,7 +87,6 @@ class Doors:
         )
 
     async def open_requests(self, *given: Any) -> Any:
-        """As ever, unless closed."""
         self.tried[given[1].address.turn_id] += 1
         if self.closed is not None:
             raise self.closed
@@ -98,7 +97,6 @@ class Doors:
         return opened
 
     async def read_verdicts(self, *given: Any) -> Any:
-        """As ever, unless they cannot be read."""
         self.looked[given[1].address.turn_id] += 1
         if self.unreadable:
             raise AWAY

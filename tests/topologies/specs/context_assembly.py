@@ -16,8 +16,6 @@ def stage(name: str) -> Patch:
 
 
 def topology() -> Topology:
-    """The topology under test."""
-
     def settle(state: State) -> Patch:
         if state["status"] == AWAITING_HITL:
             return {}

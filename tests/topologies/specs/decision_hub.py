@@ -16,7 +16,6 @@ def respond(state: State) -> Patch:
 
 
 def topology() -> Topology:
-    """The topology under test."""
     found: Patch = {"memory_read_status": "not_found", "memory_read_result": None}
     nodes = stand_ins(
         IDS,

@@ -35,7 +35,6 @@ def settle(state: State) -> Patch:
 
 
 def topology() -> Topology:
-    """The topology under test."""
     nodes = stand_ins(
         IDS,
         system_prompt_node=begin,
