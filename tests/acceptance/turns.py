@@ -77,8 +77,7 @@ class Turns:
             shown = await self.reviewer.get(f"/v1/approvals/{approval_id}")
             sent = datetime.now(UTC)
             answer = await self.reviewer.post(
-                f"/v1/approvals/{approval_id}/decision",
-                json={"decision": "approve", "digest": shown.json()["digest"]},
+                f"/v1/approvals/{approval_id}/decision", json={"decision": "approve", "digest": shown.json()["digest"]}
             )
             answer.raise_for_status()
         return sent

@@ -152,11 +152,7 @@ def whole_answer(step: Step, body: dict[str, JsonValue]) -> dict[str, JsonValue]
         "created": 1_700_000_000,
         "model": body.get("model"),
         "choices": [
-            {
-                "index": 0,
-                "message": message,
-                "finish_reason": step.finish_reason or ("tool_calls" if calls else "stop"),
-            }
+            {"index": 0, "message": message, "finish_reason": step.finish_reason or ("tool_calls" if calls else "stop")}
         ],
         "usage": counted_usage(step, body),
     }

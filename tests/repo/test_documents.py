@@ -56,10 +56,7 @@ CONFIGURATION = (
     "ignore",
 )
 """Endings of other files that name modules."""
-USERS_OWN = {
-    ("CHANGELOG.md", "policy.py"),
-    ("docs/adr/0032-one-import-root.md", "policy.py"),
-}
+USERS_OWN = {("CHANGELOG.md", "policy.py"), ("docs/adr/0032-one-import-root.md", "policy.py")}
 """Files of somebody else that a text names: the user's own that hid ours."""
 FRONT_PAGE_WORDS = 900
 NOT_HERE = (".perdure/", ".venv/", "openai/", "anthropic/", "my-app/")

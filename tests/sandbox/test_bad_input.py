@@ -24,14 +24,8 @@ BAD: dict[str, Mistake] = {
         {"skills/water/SKILL.md": WATER.replace("persona: plumber", "dependencies: [tea]")},
         f"{TEA}:8: ",
     ),
-    "an unknown field of a rule": (
-        {TEA: SKILL.replace("    do:", "    doo: 1\n    do:")},
-        f"{TEA}:18: ",
-    ),
-    "an unknown condition of a rule": (
-        {TEA: SKILL.replace("tool: steep", "tols: steep")},
-        f"{TEA}:16: ",
-    ),
+    "an unknown field of a rule": ({TEA: SKILL.replace("    do:", "    doo: 1\n    do:")}, f"{TEA}:18: "),
+    "an unknown condition of a rule": ({TEA: SKILL.replace("tool: steep", "tols: steep")}, f"{TEA}:16: "),
     "a block that does not type-check": (
         {"skills/tea/blocks/steep.py": STEEP.replace("else 3", "else leaf / 2")},
         "skills/tea/blocks/steep.py:6: ",

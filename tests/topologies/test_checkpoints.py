@@ -98,7 +98,7 @@ async def test_an_edited_checkpoint_makes_the_call_again_once_as_a_call_of_its_o
     assert played.traces()[-1].endswith(f"resume_guard tool_node initial_llm_call {FINISH}")
     assert made.ran == [("t1.0", {"text": "a"}), ("t1.1", {"what": "x"}), ("c1.0", {"text": "b"})]
     assert told(played) == [
-        *("user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1", "assistantc1.0", "toolc1.0", "assistant"),
+        *("user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1", "assistantc1.0", "toolc1.0", "assistant")
     ]
     assert fires(played) == ["desk/plan:seen"], "what a reviewer made is not put before a reviewer again"
 
@@ -290,10 +290,7 @@ async def test_a_forced_checkpoint_without_a_proper_name_fails_closed(name: Json
     assert isinstance(played.state["error"], dict) and played.state["error"]["code"] == "bad_checkpoint"
 
 
-SKILLS = (
-    PlanSkill(id="plan", dependencies=("sums",), tools=("shout",), artifacts=2),
-    PlanSkill(id="sums"),
-)
+SKILLS = (PlanSkill(id="plan", dependencies=("sums",), tools=("shout",), artifacts=2), PlanSkill(id="sums"))
 
 
 async def test_a_skill_brings_its_dependencies_first_its_tier_and_its_tools() -> None:

@@ -275,11 +275,7 @@ async def test_a_gate_opens_every_approval_strips_the_round_and_dispatches_nothi
 
 @pytest.mark.parametrize(
     ("reviewers", "strategy", "reviewer"),
-    [
-        ((), "role_based", None),
-        (("ann",), "named_individual", "ann"),
-        (("ann", "bob"), "named_individual", None),
-    ],
+    [((), "role_based", None), (("ann",), "named_individual", "ann"), (("ann", "bob"), "named_individual", None)],
 )
 async def test_a_pause_says_who_decides_as_long_as_it_lasts(
     reviewers: tuple[str, ...], strategy: str, reviewer: str | None
@@ -310,10 +306,7 @@ DECIDED = [
     ("calls", "verdicts", "dispatched", "replayed"), [row[1:] for row in DECIDED], ids=[row[0] for row in DECIDED]
 )
 async def test_a_decided_round_runs_whole_or_is_acknowledged(
-    calls: tuple[Call, ...],
-    verdicts: dict[str, V],
-    dispatched: list[str],
-    replayed: bool,
+    calls: tuple[Call, ...], verdicts: dict[str, V], dispatched: list[str], replayed: bool
 ) -> None:
     made = turn(Says("asking", calls), Says("well"))
     played = await begin(made)

@@ -99,7 +99,7 @@ async def test_what_was_done_before_the_gate_is_still_told_to_the_model_and_kept
     await served.until(address, TurnStatus.COMPLETED)
     assert await told(served, address) == ["user", "assistant", "tool", "assistant", "tool"]
     assert [text for role, text in await served.transcript(address) if role == "assistant"] == [
-        *("pay first", "then", "well"),
+        *("pay first", "then", "well")
     ]
     assert [served.effects(address, "/pay"), served.effects(address, "/post", "t2.0")] == [1, 1]
 

@@ -73,10 +73,7 @@ async def test_a_bell_before_the_deadline_does_not_put_it_off(served: Served) ->
     await assert_expired(served, address)
     waits = (await served.runs(address))[1::2]
     assert abs(goes_off_at(waits[-1]) - expires_at - MARGIN) < timedelta(seconds=0.1)
-    assert [woken_by(run) for run in waits] == [
-        ["WORKFLOW_EXECUTION_SIGNALED"],
-        ["TIMER_FIRED"],
-    ]
+    assert [woken_by(run) for run in waits] == [["WORKFLOW_EXECUTION_SIGNALED"], ["TIMER_FIRED"]]
 
 
 async def test_a_decision_before_the_deadline_stands_after_it(served: Served) -> None:

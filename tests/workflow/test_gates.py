@@ -164,5 +164,5 @@ async def test_two_gates_in_one_turn_are_two_pauses(served: Served) -> None:
     await served.until(address, TurnStatus.COMPLETED)
     assert [served.effects(address, "/pay"), served.effects(address, "/post", "t2.0")] == [1, 1]
     assert [role for role, _ in await served.transcript(address)] == [
-        *("assistant", "tool", "assistant", "tool", "assistant"),
+        *("assistant", "tool", "assistant", "tool", "assistant")
     ]

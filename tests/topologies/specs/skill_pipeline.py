@@ -168,12 +168,7 @@ ROWS = (
                 "awaiting_hitl",
                 {"approval_node": [CHECKPOINT]},
             ),
-            Leg(
-                f"resume_guard initial_llm_call {FINISH}",
-                "completed",
-                {"resume_guard": [REJECTED]},
-                entry="approval",
-            ),
+            Leg(f"resume_guard initial_llm_call {FINISH}", "completed", {"resume_guard": [REJECTED]}, entry="approval"),
         ),
     ),
     Row(
