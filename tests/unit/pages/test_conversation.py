@@ -1,7 +1,6 @@
 """The page of a conversation in front of an API that says what it is told to."""
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -11,18 +10,13 @@ from syrupy.assertion import SnapshotAssertion
 
 from perdure.client import ToldTurn
 from perdure.pages.chat import CHARACTERS, Shown, allotted
-from tests.unit.pages.conftest import Browse, Said, SpokenApi, problem, words_of
+from tests.unit.pages.conftest import Browse, SpokenApi, ok, problem, words_of
 
 CONVERSATION, TURN, APPROVAL, QUESTION = (f"0192{digit}000-0000-7000-8000-000000000000" for digit in "1234")
 PATH = f"/chat/{CONVERSATION}"
 TURNS = f"/v1/conversations/{CONVERSATION}/turns"
 HOSTILE = "<script>window.hit = 1</script>\u202egnp"
 LIVE = {"HX-Request": "true"}
-
-
-def ok(body: Mapping[str, Any]) -> Said:
-    """Answered."""
-    return 200, body
 
 
 @pytest.fixture
@@ -305,12 +299,6 @@ async def test_without_a_published_agent_the_first_page_says_how_to_publish_one(
     api.answers["/v1/conversations"] = ok({"items": []})
     api.answers["/v1/agents"] = ok({"items": []})
     assert words_of((await browse("/chat")).text) == snapshot
-
-
-async def test_a_person_begins_where_the_own_work_is(api: SpokenApi, browse: Browse) -> None:
-    for role, leads_to in (("reviewer", "/review"), ("admin", "/review"), ("requester", "/chat")):
-        api.answers["/v1/auth/me"] = ok({"name": "rita", "roles": [role], "form_token": "f-1"})
-        assert (await browse("/")).headers["location"] == leads_to
 
 
 async def test_a_links_code_is_posted_and_never_asked_for_by_a_name(api: SpokenApi, browse: Browse) -> None:

@@ -1,12 +1,11 @@
 """The page of a turn in front of an API that says what it is told to."""
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from tests.unit.pages.conftest import Browse, Said, SpokenApi
+from tests.unit.pages.conftest import Browse, SpokenApi, ok
 
 TURN, CONVERSATION, APPROVAL = (f"0192-{letter}" for letter in "tca")
 PATH = f"/turns/{TURN}"
@@ -16,11 +15,6 @@ HOSTILE = "<script>window.hit = 1</script>\u202egnp"
 def edge(source: str, target: str, label: str = "") -> dict[str, Any]:
     """An edge of a manifest."""
     return {"source": source, "target": target, "form": "goto", "label": label}
-
-
-def ok(body: Mapping[str, Any]) -> Said:
-    """Answered."""
-    return 200, body
 
 
 @pytest.fixture
