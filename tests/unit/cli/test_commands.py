@@ -45,21 +45,6 @@ def test_one_message_streams_its_answer_and_names_the_approve_command(perdure: P
     assert stack.asked[1].body == {"message": "hi"}
 
 
-@pytest.mark.parametrize("message", ["", " \n\t"])
-def test_an_empty_message_is_a_usage_error_before_anything_is_made(
-    perdure: Perdure, stack: ApiDouble, message: str
-) -> None:
-    ended = perdure("chat", "refunds", "-m", message)
-    assert (ended.code, stack.asked) == (2, [])
-
-
-def test_an_unknown_agent_is_answered_with_where_the_known_ones_are(perdure: Perdure, stack: ApiDouble) -> None:
-    error = {"code": "agent_not_found", "message": "there is no such agent", "details": {"agent": "nope"}}
-    stack.will(said({"error": error}, 404))
-    ended = perdure("chat", "nope", "-m", "hi")
-    assert ended.code == 4 and "agents list" in ended.err
-
-
 def test_a_chat_goes_on_where_it_was(perdure: Perdure, stack: ApiDouble) -> None:
     stack.will(STARTED, streamed(event("workflow_complete", status="failed")), said({**TURN, "status": "failed"}))
     assert perdure("chat", "refunds", "--conversation", "c-9", "-m", "hi").code == 1
@@ -101,20 +86,6 @@ def test_a_message_into_a_turn_is_followed_to_the_turn_that_hears_it(perdure: Pe
 
 def _end() -> str:
     raise EOFError
-
-
-def test_turns_are_listed_shown_watched_and_stopped(perdure: Perdure, stack: ApiDouble) -> None:
-    waiting = {**TURN, "status": "awaiting_approval", "waiting_for": {"kind": "approval", "ids": ["a-1"]}}
-    page = {"items": [TURN, waiting], "next": "more"}
-    stack.will(said(page), said(waiting), STREAM, PENDING, said(TURN), said({"turn_id": "t-1"}, 202))
-    listed = perdure("turns", "list", "--status", "running")
-    assert "t-1" in listed.out and "a-1" in listed.out and "--cursor more" in listed.out
-    assert stack.asked[0].query["status"] == ["running"]
-    shown = perdure("turns", "show", "t-1")
-    assert "a → b" in shown.out and "approvals approve a-1" in shown.out and "All \\u001bdone." in shown.out
-    assert "Hello" in perdure("turns", "watch", "t-1").out
-    assert perdure("turns", "stop", "t-1").code == 0
-    assert (stack.asked[-1].method, stack.asked[-1].path) == ("POST", "/v1/turns/t-1/stop")
 
 
 def test_topologies_come_as_manifest_and_as_drawing(perdure: Perdure, stack: ApiDouble) -> None:
@@ -192,19 +163,3 @@ def test_status_of_a_tenant_says_whose_the_rest_is(perdure: Perdure, stack: ApiD
     ended = perdure("status")
     assert ended.code == 1 and "workers" in ended.out and "unavailable" in ended.out and "queued" in ended.out
     assert "PERDURE_TOKEN" in ended.out
-
-
-def test_status_tells_of_queues_and_of_a_dead_server_and_is_not_well(perdure: Perdure, stack: ApiDouble) -> None:
-    queue = {"name": "q-turns", "kinds": ["turns"], "workers": 2, "backlog": 7}
-    dead = {"app": "tools", "name": "dead", "fault": "cannot be \x1breached", "at": "2026-01-01T00:00:00Z"}
-    whole = {
-        "at": "2026-01-01T00:00:00Z", "well": False, "parts": [{"name": "relay", "fault": "none is there"}],
-        "queues": [queue], "mcp_servers": [dead], "turns": [{"status": "awaiting_approval", "count": 3}],
-    }  # fmt: skip
-    stack.will(said({}), said(whole), said({}), said(whole))
-    ended, as_json = perdure("status"), perdure("status", "--json")
-    assert (ended.code, as_json.code) == (1, 1)
-    assert "q-turns" in ended.out and "none is there" in ended.out
-    assert "tools/dead" in ended.out and "\x1b" not in ended.out
-    assert as_json.json["queues"][0]["backlog"] == 7 and not as_json.json["well"]
-    assert stack.asked[1].headers["authorization"] == "Bearer t-reviewer"

@@ -158,8 +158,3 @@ def test_a_command_of_an_installed_package_names_its_data_folder(
     home, program, *_ = command("status").split()
     assert home == f"PERDURE_HOME={tmp_path / 'here' / '.perdure'}"
     assert Path(program).is_absolute()
-
-
-def test_an_unknown_local_user_is_a_usage_error(perdure: Perdure, stack: ApiDouble) -> None:
-    ended = perdure("turns", "list", "--as", "mallory")
-    assert (ended.code, stack.asked) == (2, []) and "requester" in ended.err
