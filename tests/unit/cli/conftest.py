@@ -12,7 +12,7 @@ import pytest
 
 from perdure.__main__ import run
 from perdure.local.config import ROOT
-from tests.unit.apps.api_double import ApiDouble, Asked
+from tests.unit.apps.api_double import ApiDouble, Asked, Reply, said
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,11 @@ def request(asked: Asked) -> str:
     sent = json.dumps(asked.body) if asked.body is not None else urlencode(asked.query, doseq=True)
     who = asked.headers.get("authorization", "nobody").removeprefix("Bearer t-")
     return re.sub(r"(\w)\1{63}", r"\1…", f"{who} {asked.method} {asked.path} {sent}".rstrip())
+
+
+def refusal(status: int, code: str, details: dict[str, Any] | None = None, **headers: str) -> Reply:
+    """A refusal of the API."""
+    return said({"error": {"code": code, "message": "no", "details": details or {}}}, status, **headers)
 
 
 Perdure = Callable[..., Ended]

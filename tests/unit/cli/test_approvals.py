@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.apps.api_double import ApiDouble, Reply, said
 from tests.unit.cli.approval import APPROVAL, OPEN
-from tests.unit.cli.conftest import Perdure
+from tests.unit.cli.conftest import Perdure, refusal
 
 
 def test_a_decision_shows_the_exact_arguments_and_sends_the_digest_of_what_was_shown(
@@ -56,19 +56,6 @@ def test_a_rejection_without_a_reason_is_not_even_asked_about(perdure: Perdure, 
     assert stack.asked == []
 
 
-@pytest.mark.parametrize(("status", "code"), [("rejected", 5), ("done", 5), ("expired", 6)])
-def test_what_is_decided_already_is_not_decided_again(
-    perdure: Perdure, stack: ApiDouble, status: str, code: int
-) -> None:
-    before = {"type": "reject", "by": "rita"}
-    decided = {"decided_by": "rita", "decided_at": "2026-03-01T12:00:00Z", "decision": before}
-    stack.will(said({**APPROVAL, "status": status, **(decided if code == 5 else {})}))
-    ended = perdure("approvals", "approve", "a-1")
-    assert (ended.code, len(stack.asked)) == (code, 1)
-    named = {5: ("rita", "2026-03-01 12:00:00 UTC", status), 6: (_NOT_YET,)}[code]
-    assert all(each in ended.err for each in named)
-
-
 @pytest.mark.parametrize("words", [("show", "a-1"), ("list",)])
 def test_long_arguments_are_cut_with_a_count_and_a_flag_shows_all(
     perdure: Perdure, stack: ApiDouble, words: tuple[str, ...]
@@ -98,9 +85,7 @@ def test_a_rejection_at_a_terminal_offers_the_reasons_of_the_policy(
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("typer.confirm", lambda _question: True)
     monkeypatch.setattr("typer.prompt", lambda _question, **_: typed)
-    stack.will(
-        said({**APPROVAL, "reject_reasons": ["dou\x1bble", "not now"]}), said({**APPROVAL, "status": "rejected"})
-    )
+    stack.will(said({**APPROVAL, "reject_reasons": ["dou\x1bble", "not now"]}), said(APPROVAL))
     ended = perdure("approvals", "reject", "a-1")
     assert "dou\\u001bble" in ended.out and "not now" in ended.out
     assert ended.code == (1 if sent is None else 0)
@@ -140,46 +125,32 @@ def test_of_an_edited_call_the_digest_in_force_and_the_one_asked_for_are_told_ap
     assert 0 < out.index("e" * 16 + "…") < out.index("d" * 16 + "…")
 
 
-_PAST, _THEN = "2020-01-01T00:00:00Z", "2020-01-01T00:00:09Z"
-_GONE = {"reviewer": "una", "at": _PAST, "fell_back_at": _THEN}
-_VOTE = {"decision": "approve", "for": None, "at": "2026-11-21T10:05:00Z"}
-_LOST = {**OPEN["votes"][0], "counts": False}
+_PAST, _NOT_YET = "2020-01-01T00:00:00Z", "2999-01-01 00:00:00 UTC"
+_GONE = {"reviewer": "una", "at": _PAST, "fell_back_at": "2020-01-01T00:00:09Z"}
+_FELL = {**OPEN, "votes": [], "assignee": "una"}
+_VOTE = {"by": "ann", "decision": "approve", "for": None, "at": "2026-11-21T10:05:00Z"}
 _OLD = {**APPROVAL, "outdated": "changed", "allowed_decisions": ["reject"]}
 _SAYS = {**APPROVAL, "description": "in general", "says": "this call"}
-_NOT_YET = "2999-01-01 00:00:00 UTC"
+_WAITS = {**APPROVAL, "status": "approved"}
+_SHOWN: list[tuple[dict[str, Any], list[str], list[str]]] = [
+    (_SAYS, ["this call"], ["in general"]),
+    ({**_SAYS, "says": ""}, ["in general"], []),
+    ({**_FELL, "fallback": _GONE}, ["2020-01-01 00:00:09 UTC"], ["2020 ago"]),
+    ({**_FELL, "fallback": {**_GONE, "fell_back_at": None}}, ["2020-01-01 00:00:00"], []),
+    ({**_FELL, "assignee": "rita", "fallback": {"reviewer": "una", "at": _PAST}}, ["2020-01-01 00:00:00"], []),
+    ({**_FELL, "assignee": None, "fallback": _GONE}, [], ["2020-01-01"]),
+    ({**OPEN, "votes": [{**OPEN["votes"][0], "counts": False}]}, [r"\b0\b\D{1,6}\b2\b", "tom"], []),
+    ({**OPEN, "votes": [_VOTE, {**_VOTE, "by": "bob", "counts": False}]}, [r"\b1\b\D{1,6}\b2\b", "bob"], []),
+    ({**OPEN, "claimed_until": _PAST, "assignee": None}, [], [r"rita \("]),
+    (_OLD, ["changed", "approvals reject a-1"], ["approvals approve a-1"]),
+    ({**_OLD, "status": "approved"}, ["changed"], ["approvals reject a-1"]),
+    ({**_WAITS, "ready_at": "2999-01-01T00:00:00Z"}, [_NOT_YET, "withdraw a-1"], []),
+    ({**_WAITS, "ready_at": _PAST}, [], ["withdraw a-1"]),
+    (APPROVAL, ["turn:t", "approvals reject a-1"], ["\u202e", "\x1b"]),
+]
 
 
-@pytest.mark.parametrize(
-    ("approval", "shown", "hidden"),
-    [
-        (_SAYS, ["this call"], ["in general"]),
-        ({**_SAYS, "says": ""}, ["in general"], []),
-        (
-            {**OPEN, "votes": [], "assignee": "una", "fallback": _GONE},
-            ["2020-01-01 00:00:09 UTC"],
-            [_PAST[:4] + " ago"],
-        ),
-        (
-            {**OPEN, "votes": [], "assignee": "una", "fallback": {**_GONE, "fell_back_at": None}},
-            ["2020-01-01 00:00:00"],
-            [],
-        ),
-        ({**OPEN, "votes": [], "fallback": {"reviewer": "una", "at": _PAST}}, ["2020-01-01 00:00:00"], []),
-        ({**OPEN, "votes": [], "assignee": None, "fallback": _GONE}, [], ["2020-01-01"]),
-        ({**OPEN, "votes": [_LOST]}, [r"\b0\b\D{1,6}\b2\b", "tom"], []),
-        (
-            {**OPEN, "votes": [{**_VOTE, "by": "ann"}, {**_VOTE, "by": "bob", "counts": False}]},
-            [r"\b1\b\D{1,6}\b2\b", "bob"],
-            [],
-        ),
-        ({**OPEN, "claimed_until": _PAST, "assignee": None}, [], [r"rita \("]),
-        (_OLD, ["changed", "approvals reject a-1"], ["approvals approve a-1"]),
-        ({**_OLD, "status": "approved"}, ["changed"], ["approvals reject a-1"]),
-        ({**APPROVAL, "status": "approved", "ready_at": "2999-01-01T00:00:00Z"}, [_NOT_YET, "withdraw a-1"], []),
-        ({**APPROVAL, "status": "approved", "ready_at": _PAST}, [], ["withdraw a-1"]),
-        (APPROVAL, ["turn:t", "approvals reject a-1"], ["\u202e", "\x1b"]),
-    ],
-)
+@pytest.mark.parametrize(("approval", "shown", "hidden"), _SHOWN)
 def test_an_approval_is_shown_with_what_is_true_of_it_now(
     perdure: Perdure, stack: ApiDouble, approval: dict[str, Any], shown: list[str], hidden: list[str]
 ) -> None:
@@ -190,49 +161,51 @@ def test_an_approval_is_shown_with_what_is_true_of_it_now(
     assert [each for each in hidden if re.search(each, ended.out)] == []
 
 
-def refused(status: int, code: str, details: dict[str, Any] | None = None) -> Reply:
-    """A refusal of the API."""
-    return said({"error": {"code": code, "message": "no", "details": details or {}, "request_id": "r"}}, status)
-
-
+_REJECTED = {"decided_by": "rita", "decided_at": "2026-03-01T12:00:00Z", "decision": {"type": "reject", "by": "rita"}}
+_BY_RITA = ("rita", "2026-03-01 12:00:00 UTC")
 _WITHDRAWN = {"status": "withdrawn", "withdrawal": {"by": "ann", "at": "2026-11-21T10:00:00+00:00"}}
 _BY_ANN = ("ann", "2026-11-21 10:00:00 UTC")
 
 
 @pytest.mark.parametrize(
-    ("now", "code", "named"),
+    ("verb", "now", "code", "named"),
     [
-        (_WITHDRAWN, 5, _BY_ANN),
-        ({**_WITHDRAWN, "decided_by": "una", "decision": {"type": "approve", "by": "una"}}, 5, _BY_ANN),
-        ({"status": "expired"}, 6, ("2999-01-01 00:00:00 UTC",)),
-        ({"status": "done"}, 5, ("done",)),
+        ("approve", {**_REJECTED, "status": "rejected"}, 5, (*_BY_RITA, "rejected")),
+        ("approve", {**_REJECTED, "status": "done"}, 5, (*_BY_RITA, "done")),
+        ("approve", {"status": "expired"}, 6, (_NOT_YET,)),
+        ("withdraw", _WITHDRAWN, 5, _BY_ANN),
+        ("withdraw", {**_WITHDRAWN, "decided_by": "una", "decision": {"type": "approve", "by": "una"}}, 5, _BY_ANN),
+        ("withdraw", {"status": "expired"}, 6, (_NOT_YET,)),
+        ("withdraw", {"status": "done"}, 5, ("done",)),
     ],
 )
-def test_a_settled_approval_is_not_withdrawn_and_its_end_is_named(
-    perdure: Perdure, stack: ApiDouble, now: dict[str, Any], code: int, named: tuple[str, ...]
+def test_a_settled_approval_is_neither_decided_nor_withdrawn_and_its_end_is_named(
+    perdure: Perdure, stack: ApiDouble, verb: str, now: dict[str, Any], code: int, named: tuple[str, ...]
 ) -> None:
     stack.will(said({**APPROVAL, **now}))
-    ended = perdure("approvals", "withdraw", "a-1")
+    ended = perdure("approvals", verb, "a-1")
     assert (ended.code, len(stack.asked)) == (code, 1)
     assert all(each in ended.err for each in named) and "una" not in ended.err
 
 
-def test_what_was_withdrawn_meanwhile_is_not_said_to_be_decided_by_nobody(perdure: Perdure, stack: ApiDouble) -> None:
-    stack.will(said(APPROVAL), refused(409, "already_decided", {"status": "withdrawn", "decision": {}}))
-    ended = perdure("approvals", "withdraw", "a-1")
-    assert ended.code == 5 and "already_decided" in ended.err and len(ended.err.splitlines()) == 1
+_CLAIMED = {
+    "code": "claimed", "message": "rita looks at it until 2026-11-21 10:15:00 UTC",
+    "details": {"claimed_by": "rita", "claimed_until": "2026-11-21T10:15:00Z"},
+}  # fmt: skip
 
 
-def test_a_decision_on_what_somebody_else_claimed_says_until_when_once(perdure: Perdure, stack: ApiDouble) -> None:
-    details = {"claimed_by": "rita", "claimed_until": "2026-11-21T10:15:00Z"}
-    message = "rita is looking at it until 2026-11-21 10:15:00 UTC"
-    stack.will(said(APPROVAL), said({"error": {"code": "claimed", "message": message, "details": details}}, 409))
-    ended = perdure("approvals", "approve", "a-1")
-    assert ended.code == 1 and ended.err.count("10:15:00") == 1
-
-
-def test_too_many_decisions_are_answered_with_the_seconds_to_wait(perdure: Perdure, stack: ApiDouble) -> None:
-    body = {"error": {"code": "too_many_decisions", "message": "slow down", "details": {}}}
-    stack.will(said(APPROVAL), said(body, 429, Retry_After="17"))
-    ended = perdure("approvals", "approve", "a-1")
-    assert ended.code == 1 and "17 s" in ended.err
+@pytest.mark.parametrize(
+    ("verb", "reply", "code", "named"),
+    [
+        ("withdraw", refusal(409, "already_decided", {"status": "withdrawn", "decision": {}}), 5, "already_decided"),
+        ("approve", said({"error": _CLAIMED}, 409), 1, "10:15:00"),
+        ("approve", refusal(429, "too_many_decisions", Retry_After="17"), 1, "17 s"),
+    ],
+)
+def test_what_happened_meanwhile_is_told_once(
+    perdure: Perdure, stack: ApiDouble, verb: str, reply: Reply, code: int, named: str
+) -> None:
+    stack.will(said(APPROVAL), reply)
+    ended = perdure("approvals", verb, "a-1")
+    assert (ended.code, ended.err.count(named)) == (code, 1)
+    assert verb != "withdraw" or len(ended.err.splitlines()) == 1, "nothing is said of a decision that nobody took"

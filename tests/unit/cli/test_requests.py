@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.apps.api_double import ApiDouble, Reply, said
 from tests.unit.cli.approval import APPROVAL
-from tests.unit.cli.conftest import Perdure, request
+from tests.unit.cli.conftest import Perdure, refusal, request
 from tests.unit.cli.test_outputs import (
     AGEING,
     AT,
@@ -199,11 +199,6 @@ def test_a_wrong_command_line_is_a_usage_error_and_asks_nothing(
     ended = perdure(*shlex.split(line))
     assert (ended.code, ended.out, stack.asked) == (2, "", [])
     assert all(each in ended.err for each in named) and "Traceback" not in ended.err
-
-
-def refusal(status: int, code: str, details: dict[str, Any] | None = None) -> Reply:
-    """A refusal of the API."""
-    return said({"error": {"code": code, "message": "no", "details": details or {}, "request_id": "r"}}, status)
 
 
 @pytest.mark.parametrize(
