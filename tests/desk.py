@@ -287,6 +287,12 @@ async def withdraw_agent(owner_url: str, agent_id: str) -> None:
         await owner.close()
 
 
+def own_queues(base: Routing | None = None) -> Routing:
+    """The queues of this routing under names that nobody else has."""
+    own, base = new_id()[-8:], base or Routing()
+    return Routing(**{kind.value: f"{base.queue(kind)}-{own}" for kind in Kind})
+
+
 @pytest.fixture(scope="session")
 async def temporal(parts: DataParts) -> Client:
     """A client of the real server."""
@@ -304,15 +310,13 @@ async def desk(
     assert parts.redis_url is not None
     await publish_desk(urls.owner)
     world, model = World(), SpokenModel()
-    own = new_id()[-8:]
-    routing = Routing(**{kind.value: f"{Routing().queue(kind)}-{own}" for kind in Kind})
     async with AsyncExitStack() as stack:
         valkey = Valkey.connect(parts.redis_url)
         stack.push_async_callback(valkey.close)
         http = await stack.enter_async_context(world.client())
         toolbox = Toolbox(desk_agents()[1], lambda name: None, http)
         deps = Deps(db, LiveTokens(valkey), toolbox, SpokenModels(model), Doorbell(temporal, db))
-        yield Desk(deps, world, model, people, routing, urls.owner)
+        yield Desk(deps, world, model, people, own_queues(), urls.owner)
 
 
 async def gathered(*work: Awaitable[T]) -> list[T | BaseException]:

@@ -1,9 +1,9 @@
 """The desk at work: workers inside the test process serve its queues, so that whole turns run on the real server."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import asyncpg
@@ -12,17 +12,21 @@ from temporalio.client import Client, WorkflowHandle, WorkflowHistory
 from temporalio.worker import Worker
 
 from perdure.contracts.activities import RING
+from perdure.contracts.errors import CallerError
 from perdure.contracts.ids import approval_id, effect_key, turn_workflow_id
-from perdure.contracts.turns import ENDED, Bell, Kind, Limits, TurnAddress, TurnStatus
+from perdure.contracts.turns import ENDED, Bell, Kind, Limits, Routing, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.turns import Caps, OnBusy
 from perdure.store.calls.effects import settle_by_person
 from perdure.store.turns.start import request_stop
 from perdure.worker.queues import workers_for
-from tests.desk import Desk
+from tests.desk import Desk, own_queues
 from tests.doubles.spoken import Line
 
 PAUSED = TurnStatus.AWAITING_APPROVAL
+PAY: tuple[str, dict[str, Any]] = ("pay", {"amount": 5})
+POST: tuple[str, dict[str, Any]] = ("post", {"text": "hello"})
+DONE = Line("well")
 MANY = Caps(turns_a_user=100_000)
 
 
@@ -198,6 +202,19 @@ async def serve(stack: AsyncExitStack, desk: Desk, kinds: tuple[Kind, ...]) -> d
             await stack.enter_async_context(worker)
             workers[worker.task_queue] = worker
     return workers
+
+
+def apart(desk: Desk, temporal: Client, base: Routing | None = None) -> Served:
+    """The desk on other queues of its own, which nobody serves yet."""
+    return Served(replace(desk, routing=own_queues(base)), temporal)
+
+
+@contextmanager
+def refused(code: str) -> Iterator[None]:
+    """What is done here is refused with this code."""
+    with pytest.raises(CallerError) as raised:
+        yield
+    assert raised.value.code == code
 
 
 ALL_KINDS = (Kind.APPROVALS, Kind.MEMORY, Kind.TOOLS, Kind.LLM, Kind.TURNS)

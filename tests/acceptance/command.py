@@ -25,28 +25,22 @@ _MOST_SECONDS = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended."""
-
     code: int
     out: str
     err: str
 
     @property
     def json(self) -> Any:
-        """Its output, read."""
         return json.loads(self.out)
 
 
 class Command:
-    """The command line of one data folder."""
-
     def __init__(self, home: Path) -> None:
         self._home = home
         self.environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
         self.environ |= {"PERDURE_HOME": str(home), "PYTHONUNBUFFERED": "1"}
 
     def __call__(self, *words: str, **environ: str) -> Ended:
-        """Runs it to its end, in this process."""
         out, err = io.StringIO(), io.StringIO()
         with (
             patch.dict(os.environ, {**self.environ, **environ}, clear=True),
@@ -58,13 +52,11 @@ class Command:
         return Ended(code, out.getvalue(), err.getvalue())
 
     def process(self, *words: str, **environ: str) -> Ended:
-        """Runs it to its end, as a process."""
         process = self.start(*words, **environ)
         out, err = process.communicate(timeout=_MOST_SECONDS)
         return Ended(process.returncode, out, err)
 
     def start(self, *words: str, **environ: str) -> subprocess.Popen[str]:
-        """Starts it as a process."""
         return subprocess.Popen(
             [sys.executable, "-m", "perdure", *words],
             cwd=ROOT,
@@ -76,7 +68,6 @@ class Command:
         )
 
     def run_file(self) -> dict[str, Any]:
-        """run.json as it is now."""
         found: dict[str, Any] = json.loads((self._home / "run.json").read_text())
         return found
 

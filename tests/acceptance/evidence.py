@@ -17,8 +17,6 @@ SPOKEN_TURN = ("user", "assistant")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a turn is for."""
-
     message: str
     answer: str
     kind: str = ""

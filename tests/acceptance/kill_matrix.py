@@ -189,7 +189,6 @@ class Matrix:
 async def run(
     stack: RunningStack, double: ProviderDouble, count: int, say: Callable[[str], None] = lambda _: None
 ) -> list[Outcome]:
-    """All points, one after another."""
     bearer = {"Authorization": f"Bearer {stack.companion_token('payments')}"}
     address = stack.read()["companions"]["payments"]
     async with (

@@ -9,8 +9,6 @@ TABLE_HEAD = """\
 
 @dataclass(slots=True)
 class Outcome:
-    """What one point came to."""
-
     point: str
     turns: int
     requests: int = 0
@@ -26,12 +24,10 @@ class Outcome:
     """What did not hold, each with its turn before the colon."""
 
     def quantile(self, share: float) -> float:
-        """The `share` quantile of the times."""
         ordered = sorted(self.seconds)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
 
     def row(self) -> str:
-        """One line of the table."""
         held = self.turns - len({fault.split(":")[0] for fault in self.faults})
         cells = [self.point, self.turns, held, f"{self.requests} in {self.attempts}"]
         times = [self.back_seconds, self.quantile(0.5), self.quantile(0.95), max(self.seconds, default=float("nan"))]

@@ -24,15 +24,12 @@ class Person:
     token: str = field(repr=False)
 
     def __call__(self, *words: str, **environ: str) -> Ended:
-        """Runs a command as this person."""
         return self.perdure(*words, PERDURE_TOKEN=self.token, **environ)
 
     def process(self, *words: str) -> Ended:
-        """Runs it as a process of its own."""
         return self.perdure.process(*words, PERDURE_TOKEN=self.token)
 
     def start(self, *words: str) -> "subprocess.Popen[str]":
-        """Starts it as a process."""
         return self.perdure.start(*words, PERDURE_TOKEN=self.token)
 
 
@@ -66,7 +63,6 @@ class Terminal:
         return self._plain()
 
     def type(self, text: str) -> None:
-        """What a person types."""
         os.write(self._leader, text.encode())
 
     def left(self) -> int:

@@ -27,21 +27,17 @@ class RunningStack:
     process: subprocess.Popen[bytes]
 
     def read(self) -> dict[str, Any]:
-        """run.json as it is now."""
         found: dict[str, Any] = json.loads((self.home / "run.json").read_text())
         return found
 
     @property
     def api(self) -> str:
-        """The API's address."""
         return str(self.read()["api"])
 
     def token(self, name: str) -> str:
-        """A local user's token."""
         return str(self.read()["tokens"][name])
 
     def companion_token(self, name: str) -> str:
-        """The credential of a companion."""
         return (self.home / "companions" / name / "token").read_text().strip()
 
     def kill(self, *roles: str) -> dict[str, int]:
@@ -76,7 +72,6 @@ class RunningStack:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -12,7 +12,6 @@ AGENT = "chart_builder"
 
 
 def table(folder: Path) -> HomeTable:
-    """A small table."""
     path = folder / "sales.csv"
     path.write_text("region,sales\nNorth,30\nSouth,10\nNorth,5\n")
     return HomeTable.read(path)

@@ -28,7 +28,6 @@ HEALTHY_SECONDS = 30.0
 
 
 def quantile(ordered: list[float], share: float) -> float:
-    """The `share` quantile of sorted values."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 

@@ -32,7 +32,6 @@ def blocks(readme: Path) -> list[list[str]]:
 
 
 def told(line: str) -> str:
-    """What a shell prints for it."""
     done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -56,7 +55,6 @@ def test_the_quick_starts_rest_lines_start_a_turn_and_follow_it(stack: RunningSt
 
 
 def fenced(readme: Path, language: str) -> list[str]:
-    """The text of each block in this language."""
     return re.findall(rf"^```{language}\n(.*?)^```", readme.read_text(), re.MULTILINE | re.DOTALL)
 
 
@@ -144,7 +142,7 @@ def test_a_new_apps_readme_works_line_by_line_in_fresh_shells(tmp_path: Path) ->
         assert [*run["companions"]] == ["desk-service"] and run["left_out"] == []
         assert agents_of(run) == {"desk"}, "the app that was asked for, and no example"
         with terminal(f"{export}; exec {chat}", app, chat_log, environ) as asking:
-            (approval_id,) = APPROVAL.findall(until(chat_log, "To decide, type:", 60))
+            (approval_id,) = APPROVAL.findall(until(chat_log, "approvals approve", 60))
             assert approval_id in typed(listing)
             typed(approve.replace(" ID", f" {approval_id}"))
             assert asking.wait(60) == 0

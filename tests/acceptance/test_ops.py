@@ -26,7 +26,6 @@ def folder(stack: RunningStack) -> Path:
 
 
 def restarted(stack: RunningStack) -> list[str]:
-    """What was restarted, in order."""
     return [effect["args"]["name"] for effect in State(folder(stack) / "cluster.json").effects(RESTART)]
 
 
@@ -43,7 +42,6 @@ def waiting(perdure: Command, count: int) -> list[dict[str, Any]]:
 
 
 def ended(chat: subprocess.Popen[str]) -> Ended:
-    """How a chat ended."""
     out, err = chat.communicate(timeout=90)
     return Ended(chat.returncode, out, err)
 
@@ -61,7 +59,7 @@ def test_a_change_waits_for_its_approval_and_is_made_once(perdure: Command, stac
     assert restarted(stack) == before
     assert perdure("approvals", "approve", approval["id"]).code == 0
     done = ended(chat)
-    assert done.code == 0 and "restarted" in done.out.lower()
+    assert done.code == 0, done.err
     assert restarted(stack) == [*before, "web"]
 
 

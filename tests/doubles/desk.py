@@ -24,8 +24,6 @@ KEYED = ("/pay", "/book", "/brief_key")
 
 @dataclass(slots=True)
 class World:
-    """What really happened."""
-
     effects: list[tuple[str, str]] = field(default_factory=list)
     """(path, idempotency key, or turn and call) of everything done, in order."""
     requests: Counter[str] = field(default_factory=Counter)
@@ -40,7 +38,6 @@ class World:
         return sum(1 for done, _ in self.effects if done == path)
 
     def client(self) -> httpx.AsyncClient:
-        """A client whose every request comes here."""
         return httpx.AsyncClient(transport=httpx.MockTransport(self._handle))
 
     async def _handle(self, request: httpx.Request) -> httpx.Response:
@@ -76,7 +73,6 @@ class World:
 
 
 def desk_agents() -> tuple[list[tuple[str, PublishedAgent]], list[tuple[str, Tool]]]:
-    """The desk's agents as they are published, and their tools by agent."""
     app = load_app(DESK)
     assert not app.problems, app.problems
     core = [tool.card for tool in CORE_BY_NAME.values()]

@@ -57,7 +57,6 @@ class FakeContext:
 
     @property
     def plan(self) -> PlannedAssembly:
-        """What the graph is told."""
         names = {config.name for config in self.registry}
         return PlannedAssembly(
             tools=tuple(
@@ -79,7 +78,6 @@ class FakeContext:
 
     @property
     def memory(self) -> ContextMemory:
-        """What a turn loads."""
         newest = {bundle.tool: bundle for bundle in self.bundles}
         return ContextMemory(
             slice_hash=slice_hash(self.said, self.acknowledgements),
@@ -89,11 +87,9 @@ class FakeContext:
 
     @property
     def ran(self) -> list[str]:
-        """The tools that ran, in order."""
         return [tool for tool, _ in self.given]
 
     def verdict(self, ask: ModelAsk) -> ModelReply:
-        """The answer to a question."""
         self.asked.append(ask.stage)
         said = self.verdicts[ask.stage]
         usage = Usage(input_tokens=3, output_tokens=1)
@@ -102,7 +98,6 @@ class FakeContext:
         return ModelReply(value=said, usage=usage)
 
     def assemble(self, ask: AssembleAsk) -> Assembled:
-        """One tool."""
         config = next(each for each in self.registry if each.name == ask.tool)
         sources = [self.outputs[source.turn_id, source.tool] for source in ask.sources]
         heard: Args = {"said": [*self.said]} if config.hears else {}

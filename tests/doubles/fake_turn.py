@@ -41,8 +41,6 @@ class Ambiguous(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Says:
-    """One answer of the fake model."""
-
     text: str = ""
     calls: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
     usage: Usage = USAGE
@@ -68,8 +66,6 @@ class Row:
 
 @dataclass(slots=True)
 class Record:
-    """An approval in the fake book."""
-
     call_id: str
     kind: RequestKind = RequestKind.APPROVAL
     tool: str = ""
@@ -92,8 +88,6 @@ under `state`."""
 
 @dataclass(slots=True)
 class FakeTurn:
-    """What outlives a run."""
-
     cards: Mapping[str, PlanCard]
     tools: Mapping[str, Behaviour]
     script: list[Says]
@@ -143,7 +137,6 @@ class FakeTurn:
     """Spoils what a read of verdicts answers."""
 
     def message(self, role: Role, text: str, call_id: str = "", calls: tuple[CallRef, ...] = ()) -> MessageRef:
-        """A new stored message."""
         number = len(self.made) + 1
         ref = MessageRef(id=f"message-{number}", role=role, text=preview(text), call_id=call_id, calls=calls)
         self.made.append(ref)

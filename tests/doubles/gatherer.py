@@ -15,7 +15,6 @@ ASSEMBLY = ContextAssembly(
 
 
 def gatherer() -> PublishedAgent:
-    """The agent."""
     agent = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "desk")
     definition = agent.definition.model_copy(update={"topology": "context_assembly", "assembly": ASSEMBLY})
     return agent.model_copy(update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))})

@@ -16,8 +16,6 @@ HUGE_BYTES = 1_200_000_000
 
 @dataclass
 class Target:
-    """Where it listens, and what it has heard."""
-
     port: int
     heads: list[str] = field(default_factory=list)
 
@@ -84,8 +82,6 @@ def threaded(talk: Talk) -> Iterator[Target]:
 
 
 def says(status: int = 200, body: bytes = b"{}", *headers: str) -> Talk:
-    """A whole answer."""
-
     async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         lines = [f"HTTP/1.1 {status} Said", f"content-length: {len(body)}", *headers]
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
@@ -143,7 +139,6 @@ async def silence(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None
 
 @cache
 def bomb(window: int = zlib.MAX_WBITS | 16, mebibytes: int = 100) -> bytes:
-    """Zeros, packed a thousandfold."""
     packer = zlib.compressobj(9, zlib.DEFLATED, window)
     zeros = bytes(MEBI)
     return b"".join([*(packer.compress(zeros) for _ in range(mebibytes)), packer.flush()])

@@ -8,8 +8,6 @@ import uvicorn
 
 
 class Listening:
-    """One, from start to stop."""
-
     def __init__(self, app: Any, port: int = 0, **config: Any) -> None:
         """`app` may be a whole configuration."""
         # With the protocol named, as uvicorn does it: asyncio then sets TCP_NODELAY; without, every answer takes 40 ms.
@@ -22,14 +20,12 @@ class Listening:
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Serve."""
         self._running = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         while not self._server.started:
             assert not self._running.done(), "the application did not start"
             await asyncio.sleep(0.02)
 
     async def stop(self) -> None:
-        """End."""
         assert self._running is not None
         self._server.should_exit = True
         await self._running

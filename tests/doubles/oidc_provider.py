@@ -23,8 +23,6 @@ CLIENT_ID, CLIENT_SECRET = "perdure-here", "a secret of the client"
 
 @dataclass(slots=True)
 class OidcProvider:
-    """One, with one client."""
-
     issuer: str = ""
     person: dict[str, Any] = field(default_factory=dict)
     """The claims of whoever sits at the browser; empty: nobody is let in."""
@@ -38,7 +36,6 @@ class OidcProvider:
     _listening: Listening | None = None
 
     async def start(self) -> "OidcProvider":
-        """Serve."""
         app = Starlette(
             routes=[
                 Route("/.well-known/openid-configuration", self._discovery),
@@ -53,7 +50,6 @@ class OidcProvider:
         return self
 
     async def stop(self) -> None:
-        """End."""
         assert self._listening is not None
         await self._listening.stop()
 

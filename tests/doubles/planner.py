@@ -15,7 +15,6 @@ CLIENT_TABLE: dict[str, Any] = {
 
 
 def planner() -> PublishedAgent:
-    """The agent."""
     agent = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "desk")
     own = {"id": PLANNER, "topology": "clarify_solve", "tools": (), "skills": (), "memory": None}
     definition = agent.definition.model_copy(update=own)

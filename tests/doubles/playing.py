@@ -30,7 +30,6 @@ class PlayingDouble(ProviderDouble):
         return self.api_base.removesuffix("/v1")
 
     def forget(self) -> None:
-        """Forget what was seen."""
         self.state.log.clear()
 
     async def _step(self, seen: Seen) -> Step:

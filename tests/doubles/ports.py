@@ -56,12 +56,10 @@ class FakeRun:
     loaded: TurnContext | None = None
 
     def as_ports(self) -> Ports:
-        """This run as the nodes see it."""
         return self._counted(self.steps)
 
     @property
     def step(self) -> int:
-        """The last one."""
         return self.steps.last
 
     def _counted(self, steps: Steps) -> Ports:
@@ -73,15 +71,12 @@ class FakeRun:
         )
 
     def emit(self, kind: str, data: Args | None = None, call_id: str | None = None) -> None:
-        """Keep the event."""
         self.events.append((kind, data or {}))
 
     def now(self) -> datetime:
-        """Always the same moment."""
         return NOW
 
     def trace(self) -> list[str]:
-        """The nodes in the order in which they ended."""
         return [str(data["node"]) for kind, data in self.events if kind == "node_end"]
 
     def open(self) -> None:
@@ -96,8 +91,6 @@ class FakeRun:
 
 @dataclass(frozen=True, slots=True)
 class FakeModel:
-    """The next line of the script."""
-
     run: FakeRun
     steps: Steps
 
@@ -361,7 +354,6 @@ class FakePeople:
         return RequestRef(request_id=approval_id(TURN_ID, call_id), kind=question.kind, call_id=call_id, tool="")
 
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
-        """One for each request, from the records of this moment."""
         self.run.turn.rung = False
         if self.run.problem is not None:
             return Verdicts(problem=self.run.problem)

@@ -37,8 +37,6 @@ STEPS = TypeAdapter(list[Step])
 
 @dataclass(slots=True)
 class Seen:
-    """A request as it arrived, and what became of it."""
-
     number: int
     idempotency_key: str
     model: str
@@ -94,7 +92,6 @@ class Script:
 
 
 def latest_user_text(body: dict[str, Any]) -> str:
-    """The text of the last user message."""
     for message in reversed(body.get("messages") or []):
         if message.get("role") == "user":
             content = message.get("content")
@@ -137,8 +134,6 @@ def _ended(seen: Seen, outcome: str, response: Response) -> Response:
 
 
 class ProviderDouble:
-    """The double, in a thread of this process."""
-
     def __init__(self, steps: Iterable[Step] = ()) -> None:
         self.state = Script()
         self.state.replace(steps)
@@ -155,7 +150,6 @@ class ProviderDouble:
 
     @property
     def api_base(self) -> str:
-        """What a client takes as its base address."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     def script(self, *steps: Step) -> None:
@@ -255,7 +249,6 @@ class ProviderDouble:
 
 
 def main() -> None:
-    """Serve until killed."""
     parser = argparse.ArgumentParser(description="A provider double on 127.0.0.1.")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--script", type=Path, help="YAML or JSON: a list of steps")

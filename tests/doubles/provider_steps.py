@@ -56,8 +56,6 @@ class Fault(StrEnum):
 
 
 class Call(BaseModel):
-    """A tool call of an answer."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str

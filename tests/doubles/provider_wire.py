@@ -23,7 +23,6 @@ def line(value: JsonValue) -> bytes:
 
 
 def chunk(model: str, delta: JsonValue, finish_reason: JsonValue = None) -> dict[str, JsonValue]:
-    """One chat.completion.chunk."""
     return {
         "id": "chatcmpl-double",
         "object": "chat.completion.chunk",
@@ -128,7 +127,6 @@ ERROR_TYPES = {401: "invalid_request_error", 402: "billing_error", 403: "permiss
 
 
 def error_body(step: Step) -> dict[str, JsonValue]:
-    """The body of an error status."""
     kind = ERROR_TYPES.get(step.status, "server_error" if step.status >= 500 else "invalid_request_error")
     if step.code == "insufficient_quota":
         kind = step.code
@@ -154,11 +152,7 @@ def whole_answer(step: Step, body: dict[str, JsonValue]) -> dict[str, JsonValue]
         "created": 1_700_000_000,
         "model": body.get("model"),
         "choices": [
-            {
-                "index": 0,
-                "message": message,
-                "finish_reason": step.finish_reason or ("tool_calls" if calls else "stop"),
-            }
+            {"index": 0, "message": message, "finish_reason": step.finish_reason or ("tool_calls" if calls else "stop")}
         ],
         "usage": counted_usage(step, body),
     }

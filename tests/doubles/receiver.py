@@ -15,8 +15,6 @@ from tests.doubles.listening import Listening
 
 @dataclass(slots=True)
 class Receiver:
-    """One."""
-
     url: str = ""
     secret: str = ""
     answers: list[int] = field(default_factory=list)
@@ -28,7 +26,6 @@ class Receiver:
     _listening: Listening | None = None
 
     async def start(self) -> "Receiver":
-        """Serve."""
         app = Starlette(routes=[Route("/{path:path}", self._take, methods=["POST", "GET"])])
         self._listening = Listening(app, lifespan="off")
         self.url = f"{self._listening.url}/hook"
@@ -36,7 +33,6 @@ class Receiver:
         return self
 
     async def stop(self) -> None:
-        """End."""
         assert self._listening is not None
         await self._listening.stop()
 

@@ -29,8 +29,6 @@ HOLDS_MICROUSD = 20
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What the model says in one call."""
-
     text: str = ""
     calls: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
     seconds: float = 0.0
@@ -45,7 +43,6 @@ class Line:
 
 
 def script(*lines: Line) -> str:
-    """A user message."""
     return json.dumps([asdict(line) for line in lines])
 
 
@@ -77,11 +74,9 @@ class SpokenModel:
         return Bound(HOLDS_TOKENS, HOLDS_MICROUSD if self.priced else None)
 
     def cost_microusd(self, model: str, usage: Usage) -> int:
-        """A micro-dollar a token."""
         return usage.tokens if self.priced else 0
 
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
-        """The line of this call."""
         key = request.idempotency_key
         self.requests[key] += 1
         self.seen.append(request)
@@ -114,12 +109,9 @@ class SpokenModel:
 
 
 class SpokenModels(Models):
-    """The providers of a process, all of them this one."""
-
     def __init__(self, model: SpokenModel) -> None:
         super().__init__(lambda name: None)
         self.model = model
 
     async def provider(self, agent: PublishedAgent, model: str = "") -> SpokenModel:
-        """The spoken model."""
         return self.model

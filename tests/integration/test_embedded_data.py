@@ -248,9 +248,7 @@ async def test_a_normal_user_has_all_parts_and_one_clear_line_where_root_has_tak
         nobody = pwd.getpwnam("nobody")
         os.chown(home / "pg", nobody.pw_uid, nobody.pw_gid)
         said = await as_a_normal_user(home)
-        assert said.startswith(
-            f"cannot use {home}/pg/PG_VERSION of the data folder {home}: Permission denied; give all of"
-        )
+        assert f"{home}/pg/PG_VERSION" in said
         assert said.count("\n") == 1
 
 
@@ -302,6 +300,7 @@ async def test_a_data_folder_that_no_other_user_can_reach_is_run_in_a_user_names
 
 
 @needs_root
+@pytest.mark.soak
 def test_a_normal_user_runs_all_three_parts(passable: Path) -> None:
     interpreter = shutil.which("python3", path="/usr/bin")
     version = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -18,6 +18,7 @@ from perdure.store.turns.finish import finish
 from perdure.store.turns.start import Started, request_stop
 from tests.desk import Desk, gathered
 from tests.doubles.spoken import Line, script
+from tests.scale import sized
 
 MANY = Caps(queue_depth=20, turns_a_user=100_000)
 ENDS = (TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.LIMITED, TurnStatus.STOPPED)
@@ -173,6 +174,7 @@ async def test_messages_that_wait_count_as_the_queue_does_and_a_turn_that_stops_
     assert finished.admitted_turn_id not in (None, late.turn_id, queued.turn_id), "what joined first is the oldest"
 
 
+@pytest.mark.sized
 async def test_a_message_and_the_end_of_its_turn_at_once_never_lose_it_nor_hear_it_twice(desk: Desk) -> None:
     """Steers against model calls against the end, in any order that the locks allow."""
     chance = random.Random(6)
@@ -181,7 +183,7 @@ async def test_a_message_and_the_end_of_its_turn_at_once_never_lose_it_nor_hear_
         await asyncio.sleep(chance.random() / 50)
         return await work
 
-    for round_number in range(12):
+    for round_number in range(sized(12, 3)):
         address, _ = await desk.start(Line("one"), Line("two"), caps=MANY)
         sent = [late(steer(desk, address, f"{round_number}.{each}")) for each in range(3)]
         answers = await gathered(*sent, late(ask(desk, address, 1)), late(end(desk, address)))

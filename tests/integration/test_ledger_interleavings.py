@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import asyncpg
+import pytest
 from pydantic import JsonValue
 from temporalio.exceptions import ApplicationError
 
@@ -25,10 +26,11 @@ from perdure.store.turns.reconcile import ring_decided, start_stranded
 from perdure.store.turns.start import request_stop
 from tests.desk import Desk, gathered
 from tests.doubles.spoken import Line
+from tests.scale import sized
 
 Operation = Callable[[], Coroutine[Any, Any, None]]
 CONVERSATIONS = 6
-OPERATIONS = 900
+OPERATIONS = sized(900, 400)
 AT_ONCE = 30
 ROUND: list[tuple[str, dict[str, JsonValue]]] = [
     ("pay", {"amount": 1}),
@@ -158,6 +160,7 @@ class Storm:
         return self.chance.choices(list(weighted), list(weighted.values()), k=OPERATIONS)
 
 
+@pytest.mark.sized
 async def test_whatever_happens_at_once_nothing_deadlocks_and_the_journal_has_no_gaps(desk: Desk) -> None:
     conversations = [await desk.conversation() for _ in range(CONVERSATIONS)]
     storm = Storm(desk, conversations, seed=2026)

@@ -149,22 +149,15 @@ async def test_a_new_run_of_the_turn_takes_a_call_over(desk: Desk) -> None:
     assert await desk.value("SELECT epoch FROM model_calls WHERE turn_id = $1", call.address.turn_id) == 4
 
 
-@pytest.mark.parametrize("how", ["stop", "finish"])
-async def test_nothing_is_claimed_after_a_stop_or_a_finish(desk: Desk, how: str) -> None:
-    call = await begun(desk, Line("hello"))
-    await end(desk, call.address, how)
+@pytest.mark.parametrize(("how", "code"), [("stop", "stopped"), ("finish", "turn_ended")])
+async def test_an_ended_turn_claims_nothing_and_still_hears_a_settled_reply(desk: Desk, how: str, code: str) -> None:
+    call, settled = await begun(desk, Line("hello")), await begun(desk, Line("hello"))
+    reply = await ask(desk, settled)
+    for each in (call, settled):
+        await end(desk, each.address, how)
     refused = await ask(desk, call)
-    assert refused.problem is not None
-    assert refused.problem.code == {"stop": "stopped", "finish": "turn_ended"}[how]
-    assert requests(desk, call) == 0
-
-
-@pytest.mark.parametrize("how", ["stop", "finish"])
-async def test_a_settled_reply_is_given_to_an_ended_turn_too(desk: Desk, how: str) -> None:
-    call = await begun(desk, Line("hello"))
-    reply = await ask(desk, call)
-    await end(desk, call.address, how)
-    assert await ask(desk, call, 2) == reply
+    assert refused.problem is not None and refused.problem.code == code and requests(desk, call) == 0
+    assert await ask(desk, settled, 2) == reply
 
 
 async def end(desk: Desk, address: TurnAddress, how: str) -> None:
@@ -227,21 +220,15 @@ async def test_events_that_wait_are_written_once_however_often_the_call_is_claim
     assert await nodes(desk, call.address) == ["n1", "n2"]
 
 
-async def test_loading_again_writes_the_waiting_events_once(desk: Desk) -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_loading_again_writes_the_waiting_events_once_also_for_a_stopped_turn(desk: Desk, stopped: bool) -> None:
     address, _ = await desk.start(Line("hello"))
+    if stopped:
+        await end(desk, address, "stop")
     given = LoadAsk(address=address, agent_id="desk", agent_version=await desk.version(), events=PENDING)
     first = await desk.activity(MemoryActivities(desk.deps).load, given)
     assert first == await desk.activity(MemoryActivities(desk.deps).load, given, attempt=2)
-    assert await nodes(desk, address) == ["n1", "n2"]
-
-
-async def test_a_load_that_finds_a_stopped_turn_writes_the_waiting_events_all_the_same(desk: Desk) -> None:
-    address, _ = await desk.start(Line("hello"))
-    async with desk.db.transaction("local") as tx:
-        await request_stop(tx, address.turn_id, desk.people["requester"].user_id)
-    given = LoadAsk(address=address, agent_id="desk", agent_version=await desk.version(), events=PENDING)
-    loaded = await desk.activity(MemoryActivities(desk.deps).load, given)
-    assert loaded.problem is not None and loaded.problem.code == "stopped"
+    assert (first.problem.code if first.problem else None) == ("stopped" if stopped else None)
     assert await nodes(desk, address) == ["n1", "n2"]
 
 

@@ -125,7 +125,6 @@ async def test_a_tool_that_runs_out_of_time_while_postgres_answers_has_failed(
     address = await desk.plan(("jot", {}))
     outcome = await desk.run_tool(address)
     assert outcome.state is CallState.FAILED
-    assert outcome.message is not None and "took too long" in outcome.message.text
 
 
 async def test_an_error_that_the_tool_raised_is_not_counted_as_a_lost_settle(

@@ -179,11 +179,15 @@ async def test_garbage_without_end_fails_the_turn_with_a_code_and_none_of_the_ga
     assert "<<<<<" not in history and "sk-of-the-test" not in history
 
 
-@pytest.mark.parametrize(("status", "code"), [(401, "model_auth"), (402, "model_billing"), (404, "model_not_found")])
-async def test_what_no_wait_mends_is_asked_once(talk: Clerk, status: int, code: str) -> None:
-    _, row = await talk.ended(Step(status=status, times=None))
-    assert (row["status"], row["problem"]["code"], row["attempts"]) == ("failed", code, 1)
+async def test_what_no_wait_mends_is_asked_once_and_the_conversation_goes_on(talk: Clerk) -> None:
+    address, row = await talk.ended(Step(status=401, times=None))
+    assert (row["status"], row["problem"]["code"], row["attempts"]) == ("failed", "model_auth", 1)
     assert "told to say" not in row["problem"]["message"], "the provider's own words may quote the payload"
+    talk.double.script(Step(text="I am back."))
+    again = await talk.served.begin(ASKED, agent_id=CLERK, conversation_id=address.conversation_id)
+    assert (await talk.served.until(again, TurnStatus.COMPLETED))["answer"] == "I am back."
+    told: Any = talk.double.requests[-1].body["messages"]
+    assert [message["role"] for message in told] == ["system", "user", "user"]
 
 
 async def test_a_shipped_agents_second_model_answers_where_its_first_one_is_not_there(talk: Clerk) -> None:
@@ -202,16 +206,6 @@ async def test_a_shipped_agents_second_model_answers_where_its_first_one_is_not_
     assert (row["answer"], row["input_tokens"], row["cost_microusd"]) == ("Here it is.", 100, 18)
     (told,) = await talk.data(address, TRANSIENT_ERROR)
     assert (told["code"], told["fallback_model"]) == ("model_not_found", second)
-
-
-async def test_the_conversation_goes_on_after_a_turn_that_failed(talk: Clerk) -> None:
-    address, _ = await talk.ended(Step(status=401))
-    talk.double.script(Step(text="I am back."))
-    again = await talk.served.begin(ASKED, agent_id=CLERK, conversation_id=address.conversation_id)
-    row = await talk.served.until(again, TurnStatus.COMPLETED)
-    assert row["answer"] == "I am back."
-    told: Any = talk.double.requests[0].body["messages"]
-    assert [message["role"] for message in told] == ["system", "user", "user"]
 
 
 async def test_a_stop_ends_the_request_at_the_provider_and_keeps_what_was_said(talk: Clerk) -> None:

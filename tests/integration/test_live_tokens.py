@@ -18,6 +18,7 @@ from perdure.store.database import new_id
 from perdure.store.events.live import LIVE_ENTRIES, LIVE_SECONDS, Appended, LiveTokens, stream_and_epoch
 from perdure.store.valkey import Valkey
 from tests.live_model import LiveModel
+from tests.scale import sized
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +50,6 @@ async def test_pieces_come_back_in_order_with_their_place(live: LiveTokens, addr
     assert [(entry.start, entry.text) for entry in batch.entries] == [(0, "Hé"), (2, "llo 😀"), (7, "!")]
     rest = await live.tokens("local", address.conversation_id, str(batch.epoch), batch.entries[1].id)
     assert [entry.text for entry in rest.entries] == ["!"]
-
-
-async def test_a_piece_sent_twice_is_shown_once(live: LiveTokens, address: TurnAddress) -> None:
-    for _ in range(2):
-        assert await live.append(address, "m1", epoch=1, sequence=0, text="once") is Appended.ACCEPTED
-    assert len((await all_tokens(live, address)).entries) == 1
 
 
 async def test_reasoning_lies_between_pieces_of_the_text_and_counts_for_itself(
@@ -159,7 +154,8 @@ async def test_a_lost_valkey_is_an_answer_and_is_logged_once(address: TurnAddres
     await nowhere.close()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.sized
+@pytest.mark.parametrize("seed", range(sized(12, 3)))
 async def test_the_model_and_the_real_fence_agree(seed: int, live: LiveTokens, valkey: Valkey) -> None:
     draw = random.Random(seed)
     model = LiveModel()

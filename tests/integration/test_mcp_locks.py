@@ -61,5 +61,5 @@ async def test_a_tool_that_differs_from_its_lock_is_refused_at_the_call(
     lock = app.locks["cluster"]
     tools = tuple(tool.model_copy(update=change) if tool.name == PODS_THERE else tool for tool in lock.tools)
     reviewed = replace(app, locks={"cluster": lock.model_copy(update={"tools": tools})})
-    with pytest.raises(ToolRefused, match="the tool has changed"):
+    with pytest.raises(ToolRefused):
         await called(servers, reviewed, tmp_path)

@@ -216,7 +216,6 @@ async def test_a_turn_that_temporal_will_not_start_fails_after_a_few_tries_and_s
     assert await deliver_due(relay, doorbell) == 1
     row = (await desk.rows("SELECT status, problem FROM turns WHERE id = $1", address.turn_id))[0]
     assert (row["status"], row["problem"]["code"]) == ("failed", "start_refused")
-    assert "invalid_argument" in row["problem"]["message"] and "length" in row["problem"]["message"]
     assert len(row["problem"]["message"]) <= 300
     assert (await desk.kinds(address.turn_id))[-2:] == ["workflow.error", "done"]
     assert not await desk.rows("SELECT id FROM outbox WHERE turn_id = $1", address.turn_id)
@@ -225,7 +224,14 @@ async def test_a_turn_that_temporal_will_not_start_fails_after_a_few_tries_and_s
     await handle.terminate()
 
 
-@pytest.mark.parametrize("status", [s for s in RPCStatusCode if s not in FOR_GOOD and s is not RPCStatusCode.OK])
+@pytest.mark.parametrize(
+    "status",
+    [
+        pytest.param(status, marks=() if status is RPCStatusCode.UNAVAILABLE else pytest.mark.soak)
+        for status in RPCStatusCode
+        if status not in FOR_GOOD and status is not RPCStatusCode.OK
+    ],
+)
 async def test_a_start_that_may_succeed_later_is_tried_for_ever(
     desk: Desk, relay: Database, temporal: Client, status: RPCStatusCode
 ) -> None:

@@ -120,7 +120,6 @@ async def test_two_uploads_at_once_do_not_pass_a_quota_that_one_would_reach(
     assert sorted(answer.status_code for answer in answers) == [201] * 3 + [429] * 5
     error = next(refused(answer, "user") for answer in answers if answer.status_code == 429)
     assert error["details"]["limit_bytes"] == 35 * KIB and error["details"]["variable"] == "PERDURE_BYTES_PER_USER"
-    assert "delete files" in error["message"]
     assert 30 * KIB <= (await kept(ann))["user"] < 35 * KIB
 
 
@@ -135,8 +134,7 @@ async def test_conversation_and_tenant_have_quotas_of_their_own(
     async with desk.db.transaction("local") as tx:
         whole = (await budgets.bytes_used(tx, None))[0].tenant
     limit(tenant_bytes=whole + KIB)
-    error = refused(await upload(ann, other), "tenant")
-    assert "ask an administrator" in error["message"]
+    refused(await upload(ann, other), "tenant")
     async with api.client("admin") as admin:
         assert {"user", "tenant"} == set(await kept(admin))
     assert set(await kept(ann)) == {"user"}, "the tenant's is its administrators' to see"
@@ -185,7 +183,7 @@ async def test_a_conversation_has_so_many_files(ann: httpx.AsyncClient, limit: A
     limit(conversation_files=2)
     assert [(await upload(ann, talk, 1)).status_code for _ in range(2)] == [201, 201]
     error = refused(await upload(ann, talk, 1), "conversation")
-    assert error["details"]["limit_files"] == 2 and "PERDURE_FILES_PER_CONVERSATION" in error["message"]
+    assert error["details"]["limit_files"] == 2 and error["details"]["variable"] == "PERDURE_FILES_PER_CONVERSATION"
     listed = (await ann.get(f"/v1/conversations/{talk}/files", params={"limit": 1})).json()
     rest = await ann.get(f"/v1/conversations/{talk}/files", params={"limit": 1, "cursor": listed["next"]})
     assert rest.json()["items"][0]["id"] != listed["items"][0]["id"] and rest.json()["next"] is None
@@ -255,8 +253,9 @@ async def test_words_of_danger_are_answered_whatever_is_kept(desk: Desk) -> None
             new = start.NewTurn("local", conversation_id, person.user_id, message)
             return await start.start_turn(tx, new, await agents.current_agent(tx, "care_navigator"), full)
 
-    with pytest.raises(CallerError, match="the quota is 1 byte:"):
+    with pytest.raises(CallerError) as full_up:
         await say("hello")
+    assert full_up.value.code == "quota_reached"
     assert (await say("I want to die")).status is TurnStatus.COMPLETED
 
 

@@ -83,22 +83,17 @@ def spans(tracer: MoodyTracer, address: TurnAddress) -> list[tuple[str, str]]:
     return [(each.name, each.error) for each in tracer.spans if each.attributes["perdure.trace_id"] == address.turn_id]
 
 
-async def test_a_run_that_lives_or_has_only_just_begun_is_left_alone(desk: Desk, reconciler: Reconciler) -> None:
-    alive, young = await begun(desk), (await desk.start(Line("hi")))[0]
-    await desk.write("DELETE FROM outbox WHERE turn_id = $1", young.turn_id)
-    await aged(desk, alive)
-    await reconciler.once()
-    assert await status(desk, alive) == ("accepted", None)
-    assert await status(desk, young) == ("accepted", None)
-
-
-async def test_a_turn_whose_start_is_still_to_be_delivered_has_not_lost_its_run(
-    desk: Desk, reconciler: Reconciler
+async def test_a_run_that_lives_is_young_is_to_be_delivered_or_cannot_be_asked_about_is_left_alone(
+    desk: Desk, relay: Database, reconciler: Reconciler, temporal: Client
 ) -> None:
-    address, _ = await desk.start(Line("hi"))
-    await aged(desk, address)
-    assert await reconciler.once() == 0
-    assert await status(desk, address) == ("accepted", None)
+    alive, young, undelivered = await begun(desk), (await desk.start(Line("hi")))[0], (await desk.start(Line("hi")))[0]
+    await desk.write("DELETE FROM outbox WHERE turn_id = $1", young.turn_id)
+    await aged(desk, alive, undelivered)
+    elsewhere = await Client.connect(temporal.service_client.config.target_host, namespace="misspelt")
+    for looking in (reconciler, Reconciler(relay, elsewhere, Doorbell(elsewhere, relay))):
+        await looking.once()
+        for address in (alive, young, undelivered):
+            assert await status(desk, address) == ("accepted", None)
 
 
 async def test_a_queued_turn_that_nobody_admitted_is_started_and_not_taken_for_lost(
@@ -124,37 +119,34 @@ async def test_a_queued_turn_that_nobody_admitted_is_started_and_not_taken_for_l
 async def test_many_lost_turns_of_many_conversations_are_finished_in_one_pass(
     desk: Desk, reconciler: Reconciler, temporal: Client
 ) -> None:
-    turns = [(await desk.start(Line(str(n))))[0] for n in range(30)]
+    turns = [(await desk.start(Line(str(n))))[0] for n in range(12)]
     await desk.write("DELETE FROM outbox WHERE turn_id = ANY($1)", [address.turn_id for address in turns])
     await aged(desk, *turns)
     assert await reconciler.once() == len(turns)
     assert {(await status(desk, address))[1] for address in turns} == {"run_vanished"}
 
 
-async def test_a_namespace_that_temporal_does_not_know_costs_no_turn(
-    desk: Desk, relay: Database, temporal: Client
-) -> None:
-    address = await begun(desk)
-    await aged(desk, address)
-    elsewhere = await Client.connect(temporal.service_client.config.target_host, namespace="misspelt")
-    assert await Reconciler(relay, elsewhere, Doorbell(elsewhere, relay)).once() == 0
-    assert await status(desk, address) == ("accepted", None)
-
-
+@pytest.mark.parametrize(("few", "listed_at"), [(4, 0), (3, -1)], ids=["those that wait", "those that ended"])
 async def test_of_many_paused_turns_only_those_without_a_waiting_run_are_asked_about(
-    desk: Desk, reconciler: Reconciler, temporal: Client, monkeypatch: pytest.MonkeyPatch
+    desk: Desk,
+    reconciler: Reconciler,
+    temporal: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    few: int,
+    listed_at: int,
 ) -> None:
     """Asked one by one, thousands of paused turns take all of the server's time."""
     paused = [(await desk.start(Line("hi")))[0] for _ in range(5)]
     ids = [turn_workflow_id(address.turn_id) for address in paused]
-    for workflow_id in ids:  # nobody serves the queue: a run that only waits
+    stranger = f"turn:of somebody else's making, {few}"
+    for workflow_id in (*ids, stranger):  # nobody serves the queue: a run that only waits
         await temporal.start_workflow("TurnWait", {}, id=workflow_id, task_queue=desk.routing.turns)
-    await desk.write("DELETE FROM outbox WHERE turn_id = ANY($1)", [address.turn_id for address in paused])
-    await desk.write(
-        "UPDATE turns SET status = 'awaiting_approval' WHERE id = ANY($1)", [address.turn_id for address in paused]
-    )
+    turn_ids = [address.turn_id for address in paused]
+    await desk.write("DELETE FROM outbox WHERE turn_id = ANY($1)", turn_ids)
+    await desk.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = ANY($1)", turn_ids)
     await aged(desk, *paused)
-    await temporal.get_workflow_handle(ids[0]).terminate("by hand")
+    for workflow_id in (stranger, ids[0]):
+        await temporal.get_workflow_handle(workflow_id).terminate("by hand")
     query, began = "WorkflowType = 'TurnWait' AND ExecutionStatus = 'Running'", time.monotonic()
     while {run.id async for run in temporal.list_workflows(query)}.intersection(ids) != set(ids[1:]):
         assert time.monotonic() - began < 30, "Temporal's list lags"
@@ -166,49 +158,15 @@ async def test_of_many_paused_turns_only_those_without_a_waiting_run_are_asked_a
         asked.append(handle.id)
         return await describe(handle)
 
-    monkeypatch.setattr("perdure.worker.reconcile.FEW", 4)
-    monkeypatch.setattr("perdure.worker.reconcile.LISTED_AT", 0)
+    monkeypatch.setattr("perdure.worker.reconcile.FEW", few)
+    monkeypatch.setattr("perdure.worker.reconcile.LISTED_AT", listed_at)
     monkeypatch.setattr(WorkflowHandle, "describe", counted)
-    await reconciler.once()
+    while (await status(desk, paused[0]))[0] != "failed":
+        assert time.monotonic() - began < 60, "Temporal's list lags, or is not read"
+        await reconciler.once()
+        await asyncio.sleep(0.1)
     assert await status(desk, paused[0]) == ("failed", "run_terminated")
     assert [await status(desk, address) for address in paused[1:]] == [("awaiting_approval", None)] * 4
     assert set(asked).intersection(ids) == {ids[0]}
     for workflow_id in ids[1:]:
-        await temporal.get_workflow_handle(workflow_id).terminate()
-
-
-async def test_a_paused_turn_terminated_by_hand_among_many_is_found_in_a_pass_that_asks_about_no_other(
-    desk: Desk, reconciler: Reconciler, temporal: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paused = [(await desk.start(Line("hi")))[0] for _ in range(5)]
-    ids = [turn_workflow_id(address.turn_id) for address in paused]
-    for workflow_id in ids:
-        await temporal.start_workflow("TurnWait", {}, id=workflow_id, task_queue=desk.routing.turns)
-    turn_ids = [address.turn_id for address in paused]
-    await desk.write("DELETE FROM outbox WHERE turn_id = ANY($1)", turn_ids)
-    await desk.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = ANY($1)", turn_ids)
-    await aged(desk, *paused)
-    stranger = "turn:of somebody else's making"
-    await temporal.start_workflow("TurnWait", {}, id=stranger, task_queue=desk.routing.turns)
-    for workflow_id in (stranger, ids[4]):
-        await temporal.get_workflow_handle(workflow_id).terminate("by hand")
-    asked: list[str] = []
-    describe = WorkflowHandle.describe
-
-    async def counted(handle: WorkflowHandle[object, object]) -> WorkflowExecutionDescription:
-        asked.append(handle.id)
-        return await describe(handle)
-
-    monkeypatch.setattr("perdure.worker.reconcile.FEW", 3)
-    monkeypatch.setattr("perdure.worker.reconcile.LISTED_AT", -1)
-    monkeypatch.setattr(WorkflowHandle, "describe", counted)
-    began = time.monotonic()
-    while (await status(desk, paused[4]))[0] != "failed":
-        assert time.monotonic() - began < 60, "Temporal's list lags, or is not read"
-        await asyncio.sleep(0.1)
-        await reconciler.once()
-    assert await status(desk, paused[4]) == ("failed", "run_terminated")
-    assert [await status(desk, address) for address in paused[:4]] == [("awaiting_approval", None)] * 4
-    assert set(asked).intersection(ids) == {ids[4]}
-    for workflow_id in ids[:4]:
         await temporal.get_workflow_handle(workflow_id).terminate()

@@ -20,6 +20,7 @@ from perdure.store.turns.start import Started, request_stop
 from perdure.store.turns.views import get_turn
 from tests.desk import Desk, gathered
 from tests.doubles.spoken import Line
+from tests.scale import sized
 
 MANY = Caps(queue_depth=20, turns_a_user=100_000)
 
@@ -164,6 +165,7 @@ async def test_whoever_has_all_the_turns_one_may_have_can_still_replace_one(desk
         assert started.status is TurnStatus.QUEUED
 
 
+@pytest.mark.sized
 async def test_replacements_steers_stops_and_ends_at_once_leave_one_turn_after_the_other(desk: Desk) -> None:
     """Whatever comes first: no deadlock, one active turn, every message in the transcript of one turn or replaced."""
     chance = random.Random(66)
@@ -176,7 +178,7 @@ async def test_replacements_steers_stops_and_ends_at_once_leave_one_turn_after_t
         async with desk.db.transaction("local") as tx:
             await request_stop(tx, address.turn_id, desk.people["requester"].user_id)
 
-    for _ in range(12):
+    for _ in range(sized(12, 3)):
         old, _ = await desk.start(Line("one"), caps=MANY)
         ways = [OnBusy.REPLACE, OnBusy.STEER, OnBusy.REPLACE, OnBusy.QUEUE, OnBusy.REPLACE]
         answers = await gathered(
@@ -197,10 +199,11 @@ async def test_replacements_steers_stops_and_ends_at_once_leave_one_turn_after_t
         assert messages == 1 + len(ways)
 
 
+@pytest.mark.sized
 async def test_a_decision_and_a_replacement_at_once_never_run_the_call_and_leave_the_approval_waiting(
     desk: Desk,
 ) -> None:
-    for _ in range(6):
+    for _ in range(sized(6, 2)):
         old = await desk.plan(("post", {"text": "z"}))
         (request,) = await desk.open(old, "t1.0")
         answers = await gathered(

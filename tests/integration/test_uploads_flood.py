@@ -80,9 +80,9 @@ async def watched(served: Served, person: Person) -> AsyncIterator[Seen]:
         assert not failed, failed
 
 
-@pytest.fixture
-async def served(parts: DataParts, urls: Urls, tmp_path: Path) -> AsyncIterator[Served]:
-    async with served_with(parts, urls, PERDURE_HOME=str(tmp_path)) as running:
+@pytest.fixture(scope="module")
+async def served(parts: DataParts, urls: Urls, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    async with served_with(parts, urls, PERDURE_HOME=str(tmp_path_factory.mktemp("home"))) as running:
         yield running
 
 
@@ -177,7 +177,6 @@ async def test_a_file_that_is_too_large_is_refused_with_the_limit_whether_it_say
             error = sent.json()["error"]
             assert (sent.status_code, error["code"]) == (413, "too_large")
             assert error["details"] == {"limit_bytes": 20 * MIB, "variable": "PERDURE_UPLOAD_BYTES"}
-            assert "20 MB at most" in error["message"]
         assert (await client.get(path)).json()["items"] == []
 
 

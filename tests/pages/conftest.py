@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, BrowserContext, Page, Request, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, Locator, Page, Request, async_playwright, expect
 
 from perdure.activities.providers.registry import Models
 from perdure.activities.toolbox.registry import Toolbox
@@ -37,8 +37,6 @@ WIDE = {"width": 1280, "height": 900}
 
 @dataclass(slots=True)
 class Window:
-    """One browser window of one person, and all that it asked for."""
-
     context: BrowserContext
     page: Page
     asked: list[Request] = field(default_factory=list)
@@ -56,8 +54,6 @@ class Window:
 
 @dataclass(slots=True)
 class Site:
-    """The pages at work."""
-
     url: str
     browser: Browser
     desk: Desk
@@ -67,7 +63,6 @@ class Site:
     """The windows of the test."""
 
     async def window(self, **given: Any) -> Window:
-        """A window of nobody yet."""
         options = {"viewport": WIDE, "base_url": self.url, **given}
         context = await self.browser.new_context(**options)
         self.open.append(context)
@@ -102,8 +97,18 @@ def _is_fault(said: Any) -> bool:
     return said.type == "error" and "Failed to load resource" not in said.text
 
 
+def alarm(page: Page) -> Locator:
+    """What the page tells at once: its alerts that say something."""
+    return page.get_by_role("alert").filter(has_text=re.compile(r"\S"))
+
+
+async def decided(page: Page, status: str, by: str) -> None:
+    """Wait until the page shows what was decided and by whom."""
+    await expect(page.locator("#badge")).to_have_text(status)
+    await expect(page.locator("#state")).to_contain_text(by)
+
+
 async def sign_in(page: Page, token: str, path: str = "/review") -> None:
-    """Sign in by the form, with a token."""
     await page.goto(f"/sign-in?next={path}")
     await page.get_by_text("With a token").click()
     await page.get_by_label("Token", exact=True).fill(token)
@@ -113,7 +118,6 @@ async def sign_in(page: Page, token: str, path: str = "/review") -> None:
 
 @pytest.fixture(scope="package")
 async def browser() -> AsyncIterator[Browser]:
-    """One Chromium without a window."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert program is not None, "the tests of the pages need Chromium: apt-get install chromium fonts-dejavu-core"
     async with async_playwright() as playwright:
@@ -160,7 +164,6 @@ async def page_settings(
 async def opened(
     page_settings: Settings, browser: Browser, desk: Desk, people: dict[str, Person]
 ) -> AsyncIterator[Site]:
-    """The module's pages."""
     async with pages_at(page_settings) as (url, app):
         yield Site(url, browser, desk, app, people)
 
@@ -190,6 +193,5 @@ def routed(app: Any, desk: Desk) -> None:
 
 @pytest.fixture
 async def talking(site: Site, workers: None, desk: Desk) -> Site:
-    """The site whose turns are worked on."""
     routed(site.app, desk)
     return site

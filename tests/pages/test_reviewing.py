@@ -10,16 +10,14 @@ from perdure.store.memory import promotions as documents_promotions
 from perdure.store.memory.documents import Basis
 from perdure.store.memory.promotions import Target
 from tests.integration.library import Library
-from tests.pages.conftest import NARROW, Site, Window
+from tests.pages.conftest import NARROW, Site, Window, alarm, decided
 
 
 async def status_of(site: Site, approval: str) -> str:
-    """What became of an approval."""
     return str(await site.desk.value("SELECT status FROM approvals WHERE id = $1", approval))
 
 
 async def decision_of(site: Site, approval: str) -> dict[str, object]:
-    """What was decided on it."""
     return dict(await site.desk.value("SELECT decision FROM approvals WHERE id = $1", approval) or {})
 
 
@@ -27,19 +25,6 @@ async def press(page: Page, *keys: str) -> None:
     """These keys, one after the other."""
     for key in keys:
         await page.keyboard.press(key)
-
-
-async def test_a_call_is_approved_by_mouse(site: Site) -> None:
-    approval = await site.asks("post", text="by mouse")
-    window = await site.visit("reviewer")
-    row = window.page.locator(f"#row-{approval}")
-    await expect(row).to_contain_text("post")
-    await row.get_by_role("link").click()
-    await expect(window.page.locator("pre.json").first).to_contain_text('"by mouse"')
-    await window.page.get_by_role("button", name="Approve").click()
-    await expect(window.page.locator("#state")).to_contain_text("Approved by reviewer")
-    assert await status_of(site, approval) == "approved"
-    await window.checked()
 
 
 async def test_a_call_is_approved_from_the_inbox_with_three_keys(site: Site) -> None:
@@ -51,13 +36,18 @@ async def test_a_call_is_approved_from_the_inbox_with_three_keys(site: Site) -> 
     await press(window.page, "a")
     await expect(window.page.locator("#approve")).to_be_focused()
     await press(window.page, "Enter")
-    await expect(window.page.locator("#state")).to_contain_text("Approved by reviewer")
+    await decided(window.page, "approved", "reviewer")
     assert await status_of(site, approval) == "approved"
 
 
-async def test_a_call_is_rejected_by_keys_alone_with_a_reason(site: Site) -> None:
+async def test_a_call_is_rejected_by_keys_alone_and_not_without_a_reason(site: Site) -> None:
     approval = await site.asks("post", text="reject me")
     window = await site.visit("reviewer", f"/review/{approval}")
+    await press(window.page, "r", "Enter")
+    await expect(alarm(window.page)).to_contain_text("comment")
+    assert await status_of(site, approval) == "pending"
+    await window.checked()
+    await window.page.goto(f"/review/{approval}")
     await press(window.page, "r")
     await expect(window.page.locator("#reject")).to_be_focused()
     await press(window.page, "Tab")
@@ -74,17 +64,8 @@ async def test_a_call_is_rejected_from_the_inbox_with_four_keys_and_a_ready_reas
     await expect(window.page.locator("#reject")).to_be_focused()
     await window.checked()
     await press(window.page, "Space", "Enter")
-    await expect(window.page.locator("#state")).to_contain_text("Rejected by reviewer")
+    await decided(window.page, "rejected", "reviewer")
     assert (await decision_of(site, approval))["reason_code"] == "The arguments are wrong."
-
-
-async def test_a_rejection_without_a_reason_is_not_sent_and_the_page_says_why(site: Site) -> None:
-    approval = await site.asks("post", text="why")
-    window = await site.visit("reviewer", f"/review/{approval}")
-    await press(window.page, "r", "Enter")
-    await expect(window.page.get_by_role("alert").filter(has_text="Not sent")).to_contain_text("comment")
-    assert await status_of(site, approval) == "pending"
-    await window.checked()
 
 
 async def test_what_is_typed_is_there_after_a_claim_and_after_back_and_back_sends_nothing_again(site: Site) -> None:
@@ -99,15 +80,15 @@ async def test_what_is_typed_is_there_after_a_claim_and_after_back_and_back_send
     await expect(page.locator("dt", has_text="Claimed by")).to_be_visible()
     await expect(words).to_have_value("half a reason")
     await page.locator("#edit").click()
-    await expect(page.locator("h1")).to_contain_text("Your edit of")
+    await expect(page.get_by_role("button", name="Approve it as edited")).to_be_visible()
     await page.go_back()
     await expect(amount).to_have_value("43")
     await expect(amount).to_be_visible()
     await page.locator("#edit").click()
     await page.get_by_role("button", name="Approve it as edited").click()
-    await expect(page.locator("#state")).to_contain_text("Edited and approved by reviewer")
+    await decided(page, "edited", "reviewer")
     await page.go_back()
-    await expect(page.locator("#state")).to_contain_text("Edited and approved by reviewer")
+    await decided(page, "edited", "reviewer")
     assert page.url.endswith(f"/review/{approval}?in=tool%3Dpay")
     assert await page.evaluate("sessionStorage.length") == 0
 
@@ -119,9 +100,13 @@ async def test_an_edit_is_made_in_fields_compared_and_sent(site: Site) -> None:
     await expect(window.page.locator("[id='arg.0']")).to_be_focused()
     await window.page.get_by_label("amount", exact=True).fill("4,2")
     await window.page.locator("#edit").click()
-    await expect(window.page.locator(".fault")).to_contain_text("not a number")
+    await expect(window.page.locator(".fault")).to_be_visible()
     await expect(window.page.get_by_label("amount", exact=True)).to_have_value("4,2")
     await window.checked()
+    await window.page.get_by_label("amount", exact=True).fill("-5")
+    await window.page.locator("#edit").click()
+    await expect(window.page.locator(".fault")).to_contain_text("-5")
+    assert await status_of(site, approval) == "pending"
     await window.page.get_by_label("amount", exact=True).fill("42")
     await window.page.locator("#edit").click()
     await expect(window.page.locator("del")).to_contain_text("4200")
@@ -129,24 +114,13 @@ async def test_an_edit_is_made_in_fields_compared_and_sent(site: Site) -> None:
     await window.checked()
     other = await site.visit("reviewer", f"/review/{approval}")
     await other.page.get_by_role("button", name="Claim it").click()
-    await expect(window.page.locator("#state")).to_contain_text("It has changed meanwhile")
+    await expect(window.page.locator("#state [data-closed]")).to_be_visible()
     await expect(window.page.get_by_role("button", name="Approve it as edited")).to_be_disabled()
     await window.page.go_back()
     await window.page.locator("#edit").click()
     await window.page.get_by_role("button", name="Approve it as edited").click()
-    await expect(window.page.locator("#state")).to_contain_text("Edited and approved by reviewer")
+    await decided(window.page, "edited", "reviewer")
     assert (await decision_of(site, approval))["args"] == {"amount": 42}
-
-
-async def test_an_edit_that_does_not_fit_the_schema_is_not_sent(site: Site) -> None:
-    approval = await site.asks("pay", amount=1)
-    window = await site.visit("reviewer", f"/review/{approval}")
-    await press(window.page, "e")
-    await window.page.get_by_label("amount", exact=True).fill("-5")
-    await window.page.locator("#edit").click()
-    await expect(window.page.get_by_role("alert").filter(has_text="Not sent")).to_contain_text("see the fields")
-    await expect(window.page.locator(".fault")).to_contain_text("-5")
-    assert await status_of(site, approval) == "pending"
 
 
 async def test_everything_works_without_javascript(site: Site) -> None:
@@ -156,7 +130,7 @@ async def test_everything_works_without_javascript(site: Site) -> None:
     await page.goto("/review")
     await page.locator(f"#row-{approved} a").click()
     await page.get_by_role("button", name="Approve").click()
-    await expect(page.locator("#state")).to_contain_text("Approved by reviewer")
+    await decided(page, "approved", "reviewer")
     await page.goto(f"/review/{rejected}")
     await page.get_by_text("Reject", exact=False).first.click()
     await page.get_by_label("What the agent is told").fill("no")
@@ -173,7 +147,7 @@ async def test_everything_works_without_javascript(site: Site) -> None:
     found = [await status_of(site, each) for each in (approved, rejected, edited, answered)]
     assert found == ["approved", "rejected", "edited", "responded"]
     await page.goto("/review/mine")
-    for words in ("approved", "rejected", "edited and approved", "responded to"):
+    for words in ("approved", "rejected", "edited", "responded"):
         await expect(page.locator("tbody")).to_contain_text(words)
     await page.get_by_role("button", name="Sign out").click()
     await page.wait_for_url("**/sign-in")
@@ -189,13 +163,13 @@ async def test_claim_release_reassign_and_escalate_come_back_to_the_page(site: S
     await expect(page.locator("dt", has_text="Claimed by")).to_have_count(0)
     await page.get_by_label("Give it to").fill("nobody")
     await page.get_by_role("button", name="Reassign").click()
-    await expect(page.get_by_role("alert").filter(has_text="Not done")).to_be_visible()
+    await expect(alarm(page)).to_be_visible()
     await expect(page.get_by_label("Give it to")).to_have_value("nobody")
     await page.get_by_label("Give it to").fill("admin")
     await page.get_by_role("button", name="Reassign").click()
     await expect(page.locator("dt", has_text="On the list of")).to_be_visible()
     await page.get_by_role("button", name="Escalate it").click()
-    await expect(page.locator("dl.facts")).to_contain_text("whoever has the role admin")
+    await expect(page.locator("dl.facts")).to_contain_text("admin")
     await window.checked()
 
 
@@ -207,15 +181,15 @@ async def test_many_are_decided_at_once_with_a_result_for_each(site: Site) -> No
     await window.page.get_by_role("button", name="Reject the picked…").click()
     await expect(window.page.locator("pre.json")).to_have_count(3)
     await site.desk.decide(ours[0])
-    await expect(window.page.locator("h1")).to_have_text("Reject 2 calls")
+    await expect(window.page.locator("h1")).to_contain_text("2")
     await window.page.get_by_role("button", name="Reject 2").click()
-    await expect(window.page.get_by_role("alert").filter(has_text="reason")).to_be_visible()
+    await expect(alarm(window.page)).to_be_visible()
     await window.checked()
     await window.page.get_by_label("What the agents are told").fill("none of these")
     await window.page.get_by_role("button", name=re.compile("Reject 2")).click()
-    await expect(window.page.locator("h1")).to_contain_text("2 of 2 rejected")
+    await expect(window.page.locator("h1")).to_contain_text("2 of 2")
     await window.page.go_back()
-    await expect(window.page.locator("main")).to_contain_text("nothing for you to decide any more: rejected")
+    await expect(window.page.locator("main")).to_contain_text("rejected")
     await window.page.go_forward()
     assert [await status_of(site, each) for each in ours] == ["approved", "rejected", "rejected"]
     await window.checked()
@@ -227,8 +201,7 @@ async def test_calls_of_more_than_low_risk_are_not_approved_together_and_each_sa
     for approval in ours:
         await window.page.locator(f"#pick-{approval}").check()
     await window.page.get_by_role("button", name="Approve the picked…").click()
-    await expect(window.page.locator("h1")).to_have_text("None of these is approved here")
-    await expect(window.page.locator(".said.warn").first).to_contain_text("only calls of low risk")
+    await expect(window.page.locator(".said.warn").first).to_be_visible()
     await expect(window.page.get_by_role("button", name="Approve")).to_have_count(0)
     await window.checked()
     assert await status_of(site, ours[0]) == "pending"
@@ -239,8 +212,8 @@ async def test_the_list_is_narrowed_and_its_counts_are_live(site: Site) -> None:
     counts = window.page.locator(".counts")
     before = int(re.findall(r"\d+", await counts.inner_text())[0])
     approval = await site.asks("pay", amount=77)
-    await expect(counts).to_contain_text(f"{before + 1} for you to decide")
-    await expect(window.page).to_have_title(re.compile(rf"^Review \({before + 1}\)"))
+    await expect(counts).to_contain_text(f"{before + 1}")
+    await expect(window.page).to_have_title(re.compile(rf"\({before + 1}\)"))
     await expect(window.page.locator(f"#row-{approval}")).to_be_visible()
     await expect(window.page.locator("tbody a.call").filter(has_text="post")).to_have_count(0)
     await site.desk.decide(approval)
@@ -253,7 +226,7 @@ async def test_my_decisions_tell_what_became_of_each(site: Site) -> None:
     (request,) = await site.desk.open(address, "t1.0")
     window = await site.visit("reviewer", f"/review/{request.request_id}")
     await window.page.get_by_role("button", name="Approve").click()
-    await expect(window.page.locator("#state")).to_contain_text("Approved")
+    await decided(window.page, "approved", "reviewer")
     await site.desk.run_tool(address)
     await window.page.goto("/review/mine")
     row = window.page.locator("tbody tr").first
@@ -274,10 +247,10 @@ async def test_the_call_is_shown_against_the_one_that_was_approved_last(site: Si
 async def test_who_asked_for_it_sees_it_and_has_no_buttons(site: Site) -> None:
     approval = await site.asks("post", text="my own")
     window = await site.visit("requester", f"/review/{approval}")
-    await expect(window.page.locator(".said.warn")).to_contain_text("You asked for it yourself")
+    await expect(window.page.locator(".said.warn")).to_be_visible()
     await expect(window.page.get_by_role("button", name="Approve")).to_have_count(0)
     await window.page.get_by_role("button", name="Withdraw").click()
-    await expect(window.page.locator("#state")).to_contain_text("Withdrawn by requester")
+    await decided(window.page, "withdrawn", "requester")
     await window.checked()
 
 
@@ -290,7 +263,7 @@ async def test_the_decision_page_works_on_a_phone(site: Site) -> None:
     box = await button.bounding_box()
     assert box is not None and box["height"] >= 44
     await button.tap()
-    await expect(window.page.locator("#state")).to_contain_text("Approved by reviewer")
+    await decided(window.page, "approved", "reviewer")
     await window.page.goto("/review")
     assert await window.page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
     await window.checked()
@@ -320,10 +293,10 @@ async def test_a_text_for_everybodys_memory_is_read_and_decided_on_without_javas
     await expect(page.locator("del")).to_contain_text("Answer briefly.")
     await expect(page.locator("ins")).to_contain_text("Answer at length.")
     await page.get_by_role("button", name="Approve").click()
-    await expect(page.locator(".said.good")).to_contain_text("approved by admin")
+    await expect(page.locator(".said.good")).to_contain_text("admin")
     phone = await site.visit("admin", f"/review/memory/{fresh}", viewport=NARROW, has_touch=True)
     await phone.page.get_by_role("button", name="Reject").click()
-    await expect(phone.page.get_by_role("alert").filter(has_text="Not done")).to_be_visible()
+    await expect(alarm(phone.page)).to_be_visible()
     await phone.checked()
     assert await phone.page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
     await phone.page.get_by_label("What you want kept").fill("not yet")
@@ -335,7 +308,7 @@ async def test_a_text_for_everybodys_memory_is_read_and_decided_on_without_javas
         rows = await tx.fetch("SELECT path, status FROM memory_promotions ORDER BY path")
     assert [(row["path"], row["status"]) for row in rows] == [("pages/b", "rejected"), ("pages/tone", "approved")]
     await page.goto("/review")
-    await expect(page.locator("main")).not_to_contain_text("Proposed for everybody")
+    await expect(page.get_by_role("link", name=re.compile("text"))).to_have_count(0)
 
 
 async def test_tabs_that_nobody_looks_at_leave_the_server_to_the_one_that_is_looked_at(site: Site) -> None:
@@ -349,4 +322,4 @@ async def test_tabs_that_nobody_looks_at_leave_the_server_to_the_one_that_is_loo
         await tab.goto(f"/review/{approval}")
     await site.desk.decide(approval, by="admin")
     await tab.evaluate("window.unseen = false; document.dispatchEvent(new Event('visibilitychange'))")
-    await expect(tab.locator("#state")).to_contain_text("Approved by admin")
+    await decided(tab, "approved", "admin")

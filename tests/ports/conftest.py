@@ -44,7 +44,6 @@ async def real(desk: Desk, served: Served, temporal: Client) -> AsyncIterator[Re
 
 @pytest.fixture(params=["double", "real"])
 def new_turn(request: pytest.FixtureRequest) -> NewTurn:
-    """Makes a turn on either side."""
     if request.param == "double":
         return double_turn
     side: RealSide = request.getfixturevalue("real")

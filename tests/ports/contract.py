@@ -68,8 +68,6 @@ class Run(Protocol):
 
 
 class Turn(Protocol):
-    """One turn, seen from outside its runs."""
-
     async def run(self, *, step: int = 0, gone: bool = False) -> Run:
         """A new run over it, at this step; `gone`: of an agent version that nobody has any more."""
         ...

@@ -62,40 +62,30 @@ def _cards() -> dict[str, PlanCard]:
 
 @dataclass(frozen=True, slots=True)
 class DoubleRun:
-    """A run of the double."""
-
     fake: FakeRun
 
     async def complete(self, ask: ModelAsk) -> ModelReply:
-        """The model port."""
         return await self.fake.as_ports().model.complete(ask)
 
     async def run_tools(self, asks: Sequence[ToolAsk], waiting: Sequence[RequestRef] = ()) -> Sequence[ToolOutcome]:
-        """The tools port."""
         return await self.fake.as_ports().tools.run(asks, waiting)
 
     async def make_calls(self, asks: Sequence[PlannedAsk]) -> Sequence[ToolOutcome]:
-        """The tools port: calls of the graph's own."""
         return await self.fake.as_ports().tools.make(asks)
 
     async def question(self, question: Question) -> RequestRef:
-        """The people port, in place of `ask`."""
         return self.fake.as_ports().people.question(question)
 
     async def load(self) -> TurnContext:
-        """The memory port."""
         return await self.fake.as_ports().memory.load()
 
     async def facts(self, ask: FactsAsk) -> FactsAnswer:
-        """The memory port, while a run goes on."""
         return await self.fake.as_ports().memory.facts(ask)
 
     async def ask(self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall] = ()) -> Sequence[RequestRef]:
-        """The people port, first half."""
         return self.fake.as_ports().people.ask(gated, unknown, {})
 
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
-        """The people port, second half."""
         return await self.fake.as_ports().people.verdicts(requests)
 
     async def pause(self) -> None:
@@ -103,32 +93,25 @@ class DoubleRun:
         self.fake.open()
 
     async def ring(self) -> None:
-        """As the doorbell does."""
         self.fake.turn.rung = True
 
     async def ring_stop(self) -> None:
-        """As the mailbox does."""
         self.fake.stopped = True
 
 
 @dataclass(frozen=True, slots=True)
 class DoubleTurn:
-    """A turn of the double."""
-
     fake: FakeTurn
 
     async def run(self, *, step: int = 0, gone: bool = False) -> DoubleRun:
-        """A run in memory."""
         return DoubleRun(FakeRun(self.fake, Steps(step), problem=GONE if gone else None))
 
     async def decide(
         self, call_id: str, state: VerdictState, comment: str = "", args: Mapping[str, JsonValue] | None = None
     ) -> None:
-        """In the book."""
         self.fake.decide(call_id, state, comment, dict(args) if args is not None else None)
 
     async def answer(self, call_id: str, answer: Args) -> None:
-        """In the book."""
         self.fake.decide(call_id, VerdictState.ANSWERED, args=answer)
 
     async def forge(self, call_id: str) -> None:
@@ -145,11 +128,9 @@ class DoubleTurn:
         self.fake.reading = broken
 
     async def settle(self, call_id: str, *, happened: bool) -> None:
-        """In the ledger."""
         self.fake.settle(call_id, happened)
 
     async def stop(self) -> None:
-        """The flag."""
         self.fake.stopped = True
 
     async def remember(self, fields: Args) -> None:
@@ -158,7 +139,6 @@ class DoubleTurn:
         self.fake.working = {name: value for name, value in kept.items() if value is not None}
 
     async def dispatched(self, call_id: str) -> int:
-        """What ran."""
         return sum(1 for ran, _ in self.fake.ran if ran == call_id)
 
 

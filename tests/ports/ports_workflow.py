@@ -15,8 +15,6 @@ with workflow.unsafe.imports_passed_through():
 
 
 class Asked(Frozen):
-    """What a node asks people for."""
-
     gated: tuple[GatedCall, ...]
     unknown: tuple[GatedCall, ...]
 
@@ -46,7 +44,6 @@ class PortsRun:
 
     @workflow.signal(name=RING)
     def ring(self, bell: Bell) -> None:
-        """The turn's doorbell."""
         self._mailbox.put([bell.model_dump(mode="json")])
 
     @workflow.update
@@ -56,47 +53,38 @@ class PortsRun:
 
     @workflow.signal
     def end(self) -> None:
-        """It is over."""
         self._over = True
 
     @workflow.update
     async def complete(self, ask: ModelAsk) -> ModelReply:
-        """The model port."""
         return await self._ports.model.complete(ask)
 
     @workflow.update
     async def run_tools(self, given: Round) -> list[ToolOutcome]:
-        """The tools port."""
         return [*await self._ports.tools.run(given.asks, given.waiting)]
 
     @workflow.update
     async def make_calls(self, asks: list[PlannedAsk]) -> list[ToolOutcome]:
-        """The tools port: calls of the graph's own."""
         return [*await self._ports.tools.make(asks)]
 
     @workflow.update
     async def question(self, question: Question) -> RequestRef:
-        """The people port, in place of `ask`."""
         return self._ports.people.question(question)
 
     @workflow.update
     async def load(self) -> TurnContext:
-        """The memory port."""
         return await self._ports.memory.load()
 
     @workflow.update
     async def facts(self, ask: FactsAsk) -> FactsAnswer:
-        """The memory port, while a run goes on."""
         return await self._ports.memory.facts(ask)
 
     @workflow.update
     async def ask(self, asked: Asked) -> list[RequestRef]:
-        """The people port, first half."""
         return [*self._ports.people.ask(asked.gated, asked.unknown, {})]
 
     @workflow.update
     async def verdicts(self, requests: list[RequestRef]) -> Verdicts:
-        """The people port, second half."""
         return await self._ports.people.verdicts(requests)
 
     @workflow.update

@@ -51,44 +51,34 @@ class RealRun:
     turn: "RealTurn"
 
     async def complete(self, ask: ModelAsk) -> ModelReply:
-        """The model port; the model's script is the user's message, which it must see."""
         given = ask.model_copy(update={"messages": (self.user_message, *ask.messages)})
         return await self.handle.execute_update(PortsRun.complete, given)
 
     async def run_tools(self, asks: Sequence[ToolAsk], waiting: Sequence[RequestRef] = ()) -> Sequence[ToolOutcome]:
-        """The tools port."""
         return await self.handle.execute_update(PortsRun.run_tools, Round(asks=tuple(asks), waiting=tuple(waiting)))
 
     async def make_calls(self, asks: Sequence[PlannedAsk]) -> Sequence[ToolOutcome]:
-        """The tools port: calls of the graph's own."""
         return await self.handle.execute_update(PortsRun.make_calls, list(asks))
 
     async def question(self, question: Question) -> RequestRef:
-        """The people port, in place of `ask`."""
         return await self.handle.execute_update(PortsRun.question, question)
 
     async def load(self) -> TurnContext:
-        """The memory port."""
         return await self.handle.execute_update(PortsRun.load)
 
     async def facts(self, ask: FactsAsk) -> FactsAnswer:
-        """The memory port, while a run goes on."""
         return await self.handle.execute_update(PortsRun.facts, ask)
 
     async def ask(self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall] = ()) -> Sequence[RequestRef]:
-        """The people port, first half."""
         return await self.handle.execute_update(PortsRun.ask, Asked(gated=tuple(gated), unknown=tuple(unknown)))
 
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
-        """The people port, second half."""
         return await self.handle.execute_update(PortsRun.verdicts, list(requests))
 
     async def pause(self) -> None:
-        """Open what was asked for."""
         await self.handle.execute_update(PortsRun.pause)
 
     async def ring(self) -> None:
-        """Ring as a decision does."""
         await self.handle.signal(PortsRun.ring, Bell(kind="request"))
 
     async def ring_stop(self) -> None:
@@ -103,8 +93,6 @@ class RealRun:
 
 @dataclass(frozen=True, slots=True)
 class RealTurn:
-    """A turn in Postgres."""
-
     side: "RealSide"
     address: TurnAddress
 
@@ -179,7 +167,6 @@ class RealTurn:
             await settle_by_person(tx, key, Decider(person.user_id, person.roles, person.name), said, "I looked")
 
     async def stop(self) -> None:
-        """The flag in Postgres."""
         async with self.side.desk.db.transaction(self.address.tenant_id) as tx:
             await request_stop(tx, self.address.turn_id, self.side.desk.people["requester"].user_id)
 
@@ -189,7 +176,6 @@ class RealTurn:
             await working_memory.merge(tx, self.address.tenant_id, self.address.conversation_id, fields)
 
     async def dispatched(self, call_id: str) -> int:
-        """What the target counted."""
         requests = self.side.desk.world.requests
         return requests[effect_key(self.address.turn_id, call_id)] + requests[f"{self.address.turn_id}/{call_id}"]
 

@@ -11,7 +11,6 @@ V = VerdictState
 
 
 def checkpoint(call_id: str = "c1.0", tool: str = "look") -> GatedCall:
-    """A look at what a call came to."""
     return GatedCall(call_id=call_id, tool=tool, rule="test", kind=RequestKind.CHECKPOINT, checkpoint="before_sending")
 
 
@@ -61,7 +60,7 @@ async def test_an_edited_checkpoint_names_the_round_that_makes_its_call_again_an
         assert (verdict.round.role, [call.call_id for call in verdict.round.calls]) == (Role.ASSISTANT, ["c1.0"])
         (again,) = await run.run_tools([ToolAsk(call_id="c1.0", tool="look")])
         assert again.state is CallState.DONE and again.message is not None
-        assert "A reviewer changed the arguments" in again.message.text
+        assert '"b"' in again.message.text
     assert [await turn.dispatched(call_id) for call_id in ("t1.0", "c1.0")] == [1, 1]
 
 

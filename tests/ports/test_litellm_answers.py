@@ -33,19 +33,23 @@ async def test_a_refusal_for_content_is_an_answer_that_costs_nothing(listener: L
     assert listener.complete.finish_reason == "content_filter" and listener.complete.usage == Usage()
 
 
-async def test_a_refusal_in_the_stream_is_the_text_of_the_answer(listener: Listener) -> None:
-    await listener.ask(Step(refusal="I will not say."))
-    assert listener.text == "I will not say." and listener.complete.finish_reason == "stop"
-
-
 async def test_a_content_filter_leaves_no_calls_behind(listener: Listener) -> None:
     await listener.ask(Step(calls=(Call(name="pay"),), finish_reason="content_filter"))
     assert listener.text == REFUSAL_TEXT and listener.complete.tool_calls == ()
 
 
-async def test_text_cut_at_the_output_limit_is_an_answer_that_says_so(listener: Listener) -> None:
-    await listener.ask(Step(text="And then", finish_reason="length"))
-    assert listener.text == "And then" and listener.complete.finish_reason == "length"
+@pytest.mark.parametrize(
+    ("step", "text", "reason"),
+    [
+        (Step(refusal="I will not say."), "I will not say.", "stop"),
+        (Step(text="And then", finish_reason="length"), "And then", "length"),
+    ],
+)
+async def test_a_refusal_in_the_stream_and_a_text_cut_at_the_limit_are_answers(
+    listener: Listener, step: Step, text: str, reason: str
+) -> None:
+    await listener.ask(step)
+    assert (listener.text, listener.complete.finish_reason) == (text, reason)
 
 
 async def test_calls_that_end_with_stop_are_calls(listener: Listener) -> None:
@@ -135,8 +139,6 @@ async def test_chunks_that_have_all_arrived_let_the_other_calls_run_between_them
     from perdure.activities.providers.litellm_provider import _Checked
 
     class Arrived:
-        """A stream that never has to wait."""
-
         def __aiter__(self) -> "Arrived":
             return self
 

@@ -10,16 +10,7 @@ import pytest
 from perdure.activities.providers.litellm_provider import LiteLLMProvider
 from perdure.activities.providers.provider import ProviderRequest
 from perdure.contracts.errors import PerdureError, UpstreamRejected, UpstreamUnavailable
-from tests.doubles.hostile_target import (
-    MEBI,
-    Talk,
-    bomb,
-    endless_head,
-    endless_hints,
-    floods,
-    says,
-    threaded,
-)
+from tests.doubles.hostile_target import MEBI, Talk, bomb, endless_head, endless_hints, floods, says, threaded
 from tests.doubles.resolver import Names
 
 pytestmark = [
@@ -32,6 +23,10 @@ VENDORS = (
     "mistral/mistral-small-latest",
     "gemini/gemini-2.5-flash",
 )
+two_vendors = pytest.mark.parametrize(
+    "model", [*VENDORS[:2], *(pytest.param(each, marks=pytest.mark.soak) for each in VENDORS[2:])]
+)
+"""In `make soak` all of them."""
 SSE, JSON = "content-type: text/event-stream", "content-type: application/json"
 
 
@@ -47,7 +42,6 @@ def provider(litellm_provider: LiteLLMProvider) -> LiteLLMProvider:
 
 
 async def fail(provider: LiteLLMProvider, model: str, api_base: str = "", seconds: float = 20.0) -> PerdureError:
-    """The error that one request ends in."""
     where = {"api_base": api_base} if api_base else {}
     request = ProviderRequest(
         model, ({"role": "user", "content": "hello"},), (), {**where, "api_key": "k"}, seconds, "turn-1.m1"
@@ -70,7 +64,7 @@ HOSTILE: dict[str, Talk] = {
 }
 
 
-@pytest.mark.parametrize("model", VENDORS)
+@two_vendors
 @pytest.mark.parametrize("kind", HOSTILE)
 async def test_a_success_that_is_too_large_is_no_answer(provider: LiteLLMProvider, model: str, kind: str) -> None:
     process = psutil.Process()
@@ -85,7 +79,7 @@ async def test_a_success_that_is_too_large_is_no_answer(provider: LiteLLMProvide
     assert len(made.heads) == 1 and grown < 150
 
 
-@pytest.mark.parametrize("model", VENDORS)
+@two_vendors
 @pytest.mark.parametrize("status", [400, 500])
 async def test_a_huge_body_of_an_error_leaves_its_status(provider: LiteLLMProvider, model: str, status: int) -> None:
     with threaded(floods(status, b'{"error": "' + b"x" * MEBI, JSON)) as made:
@@ -93,7 +87,7 @@ async def test_a_huge_body_of_an_error_leaves_its_status(provider: LiteLLMProvid
     assert error.code == ("model_bad_request" if status == 400 else "model_unavailable")
 
 
-@pytest.mark.parametrize("model", VENDORS)
+@two_vendors
 @pytest.mark.parametrize("talk", [endless_head(), endless_hints], ids=["head", "hints"])
 async def test_a_head_without_end_is_a_provider_that_is_down(provider: LiteLLMProvider, model: str, talk: Talk) -> None:
     began = time.monotonic()
@@ -108,7 +102,7 @@ async def test_a_redirect_to_another_host_is_not_followed(provider: LiteLLMProvi
         with threaded(says(307, b"", f"location: {other.url}/v1/chat/completions")) as made:
             error = await fail(provider, model, made.url)
     assert (type(error), error.code) == (UpstreamRejected, "egress_refused")
-    assert "redirects to another host" in error.message and other.heads == []
+    assert other.heads == []
 
 
 HOSTS = {
@@ -134,7 +128,6 @@ async def test_a_public_name_with_a_private_address_is_refused(
 async def test_an_agents_file_cannot_name_the_clouds_metadata(provider: LiteLLMProvider, model: str) -> None:
     error = await fail(provider, model, "http://169.254.169.254/v1")
     assert (error.code, error.retryable) == ("egress_refused", False)
-    assert "only the operator" in error.message
 
 
 @pytest.mark.parametrize("model", VENDORS)

@@ -46,7 +46,6 @@ async def test_what_anthropic_writes_to_its_cache_and_reads_from_it_is_counted_a
 
 
 async def sent(provider: Provider, model: str, reasoning: Reasoning | None, **params: Any) -> dict[str, JsonValue]:
-    """The body of the one request that is made."""
     with PlayingDouble(Script(fallback="Yes.")) as double:
         base = double.root if model == CLAUDE else double.api_base
         where = {"api_base": base, "api_key": "k", **params}

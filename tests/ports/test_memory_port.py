@@ -14,7 +14,6 @@ ASK = ModelAsk(messages=(), tools=OFFERED)
 
 
 def gate(context: TurnContext) -> list[str]:
-    """The calls that the loaded requests gate."""
     return [request.call_id for request in context.pending]
 
 
@@ -74,6 +73,7 @@ async def test_a_run_that_starts_over_finds_the_gate_and_the_round_whole(new_tur
     turn = await new_turn(line(("look", {}), ("pay", {}), ("post", {})), Line("well"))
     run = await planned(turn)
     requests = await run.ask([*gated("look", "pay", "post")[1:]])
+    assert gate(await (await turn.run()).load()) == [], "what was asked for and not opened is no gate"
     await run.pause()
     context = await (await turn.run()).load()
     assert [request.request_id for request in context.pending] == [request.request_id for request in requests]
@@ -100,24 +100,6 @@ async def test_a_run_that_starts_over_at_a_gate_counts_its_steps_on_from_there(n
     await cold.load()
     reply = await cold.complete(ASK)
     assert reply.message is not None and [call.call_id for call in reply.message.calls] == ["t3.0"]
-
-
-async def test_without_a_gate_a_run_that_starts_over_hears_the_first_reply_again(new_turn: NewTurn) -> None:
-    turn = await new_turn(line(("look", {})))
-    run = await planned(turn)
-    await run.run_tools(asks("look"))
-    cold = await turn.run()
-    assert gate(await cold.load()) == []
-    reply = await cold.complete(ASK)
-    assert reply.message is not None and [call.call_id for call in reply.message.calls] == ["t1.0"]
-
-
-async def test_what_was_asked_for_and_not_opened_is_no_gate(new_turn: NewTurn) -> None:
-    turn = await new_turn(line(("pay", {})))
-    run = await planned(turn)
-    await run.ask(gated("pay"))
-    context = await (await turn.run()).load()
-    assert (gate(context), context.pending_round) == ([], None)
 
 
 async def test_a_round_that_is_settled_is_no_gate_any_more(new_turn: NewTurn) -> None:

@@ -9,7 +9,6 @@ ASK = ModelAsk(messages=(), tools=OFFERED)
 
 
 def calls(reply: ModelReply) -> list[tuple[str, str, bool]]:
-    """The calls that a reply asks for."""
     assert reply.message is not None
     return [(call.call_id, call.tool, call.settled) for call in reply.message.calls]
 

@@ -90,12 +90,6 @@ async def test_a_long_reason_comes_by_its_start_and_says_so(new_turn: NewTurn) -
     assert (verdict.comment, verdict.is_cut) == (preview("not in policy, " * 100), True)
 
 
-async def test_an_open_request_has_nobodys_verdict(new_turn: NewTurn) -> None:
-    run, (request,) = await paused(await new_turn(line(("pay", {}))), "pay")
-    (verdict,) = (await run.verdicts([request])).verdicts
-    assert (verdict.state, verdict.comment, verdict.decided_by) == (V.PENDING, "", "")
-
-
 async def test_verdicts_come_in_the_order_of_the_requests_one_for_each(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("pay", {}), ("post", {}), ("pay", {})))
     run, requests = await paused(turn, "pay", "post", "pay")
@@ -110,7 +104,8 @@ async def test_verdicts_come_in_the_order_of_the_requests_one_for_each(new_turn:
 async def test_each_read_is_fresh(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("pay", {})))
     run, requests = await paused(turn, "pay")
-    assert await states(run, requests) == [V.PENDING]
+    (verdict,) = (await run.verdicts(requests)).verdicts
+    assert (verdict.state, verdict.comment, verdict.decided_by) == (V.PENDING, "", "")
     await decided(turn, "t1.0", V.APPROVED)
     assert await states(run, requests) == [V.APPROVED]
 

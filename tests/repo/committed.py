@@ -60,13 +60,16 @@ def texts(*endings: str, within: tuple[str, ...] = ()) -> Iterator[tuple[str, st
             yield path, text_of(path)
 
 
-def imported(text: str) -> Iterator[str]:
+@cache
+def imported(text: str) -> tuple[str, ...]:
     """The dotted names that a module imports, at its top, in a function or for types alone: `from a import b` is `a.b`.
 
     A relative import is `.` and its name.
     """
+    names: list[str] = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
+            names += (each.name for each in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield from (f"{'.' * node.level}{node.module or ''}.{each.name}" for each in node.names)
+            names += (f"{'.' * node.level}{node.module or ''}.{each.name}" for each in node.names)
+    return tuple(names)

@@ -22,7 +22,6 @@ BESIDE = {"postgres", "redis", "temporal", "temporal-ui", "temporal-ui-door", "p
 
 
 def services(text: str) -> dict[str, dict[str, Any]]:
-    """The services by name, anchors resolved."""
     found: dict[str, dict[str, Any]] = yaml.safe_load(text)["services"]
     return found
 

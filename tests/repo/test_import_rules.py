@@ -21,7 +21,6 @@ DATA = frozenset({"examples"})
 
 
 def layers() -> list[str]:
-    """The packages of the `layers` contract, from the top."""
     read = configparser.ConfigParser()
     read.read_string(text_of(".importlinter"))
     return re.findall(r"\w+", read["importlinter:contract:layers"]["layers"])
@@ -64,10 +63,10 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("importer", "imported"),
     [
         ("core/text.py", "perdure.embedding.choice"),
-        ("worker/outbox.py", "perdure.api.errors"),
-        ("sdk/outcomes.py", "perdure.store.paging"),
-        ("pages/render.py", "perdure.store.paging"),
-        ("activities/tools.py", "perdure.graph.compile"),
+        pytest.param("worker/outbox.py", "perdure.api.errors", marks=pytest.mark.soak),
+        pytest.param("sdk/outcomes.py", "perdure.store.paging", marks=pytest.mark.soak),
+        pytest.param("pages/render.py", "perdure.store.paging", marks=pytest.mark.soak),
+        pytest.param("activities/tools.py", "perdure.graph.compile", marks=pytest.mark.soak),
     ],
 )
 def test_a_planted_import_against_the_layers_is_found(copy: Path, importer: str, imported: str) -> None:
@@ -184,7 +183,6 @@ def test_a_planted_import_against_a_rule_is_found(rule: Callable[[str], bool], l
 
 
 def old_roots() -> list[str]:
-    """The names that ruff bans."""
     read = tomllib.loads(text_of("pyproject.toml"))
     return [*read["tool"]["ruff"]["lint"]["flake8-tidy-imports"]["banned-api"]]
 

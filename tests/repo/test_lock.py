@@ -67,5 +67,5 @@ def test_an_entry_without_a_hash_an_address_and_a_stray_line_are_found() -> None
     hashed = "a==1 \\\n    --hash=sha256:" + "0" * 64 + "\n"
     assert entries(hashed + "b==2\n    # via a\n") == {"a==1": 1, "b==2": 0}
     assert len(addresses("--index-url x\na @ file\nb==1 # from https://example.org/simple\n")) == 3
-    with pytest.raises(ValueError, match="line 1"):
+    with pytest.raises(ValueError):
         entries("a>=1\n")

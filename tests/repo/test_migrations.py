@@ -35,7 +35,6 @@ def line_of_descent(found: dict[str, str | None]) -> list[str]:
 
 
 def sources() -> dict[str, str]:
-    """The migration files."""
     return {path: text_of(path) for path in files() if path.startswith(FOLDER) and path.endswith(".py")}
 
 

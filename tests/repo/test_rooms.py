@@ -37,7 +37,6 @@ def knots(layer: str, sources: Mapping[str, str]) -> list[str]:
 
 
 def sources() -> dict[str, str]:
-    """The files of the packages by path."""
     return {path: text_of(path) for path in files() if path.startswith("perdure/") and path.endswith(".py")}
 
 

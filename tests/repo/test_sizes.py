@@ -41,7 +41,6 @@ def crowded(paths: list[str]) -> list[str]:
 
 
 def long_functions(path: str, text: str) -> list[str]:
-    """The functions that are too long, with their lengths."""
     found = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
     lengths = [(each.name, (each.end_lineno or each.lineno) - each.lineno + 1) for each in found]
     return [f"{path}: {name} has {lines} lines" for name, lines in lengths if lines > MOST_FUNCTION_LINES]

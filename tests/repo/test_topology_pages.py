@@ -14,7 +14,6 @@ PAGES = {name: f"docs/{name}.md" for name in names() if f"docs/{name}.md" in fil
 
 
 def edge_table(topology: Topology) -> str:
-    """The edges of a topology as its page tells them."""
     rows = ["| from | to | kind | condition |", "|---|---|---|---|"]
     for line in lines_of(topology):
         told = [line.kind or line.form, line.condition or line.label]

@@ -52,7 +52,6 @@ def uv(*arguments: str | Path, cache: Path) -> None:
 
 
 def held(wheel: Path) -> dict[str, bytes]:
-    """The files of a wheel."""
     with zipfile.ZipFile(wheel) as opened:
         return {name: opened.read(name) for name in opened.namelist() if not name.endswith("/")}
 
@@ -154,6 +153,7 @@ def test_the_wheel_holds_all_files_below_perdure_and_nothing_else(wheel: Path) -
     assert b"perdure = perdure.__main__:main" in found[f"{ABOUT}/entry_points.txt"]
 
 
+@pytest.mark.soak
 def test_the_sdist_makes_the_same_wheel(place: Path, checkout: Path, wheel: Path) -> None:
     uv("build", "--sdist", "-o", place / "source", checkout, cache=place / "cache")
     with tarfile.open(place / "source" / f"perdure-{VERSION}.tar.gz") as packed:
@@ -167,6 +167,7 @@ def test_building_leaves_nothing_in_the_checkout(checkout: Path, wheel: Path) ->
     assert {path.name for path in checkout.iterdir()} == {path.partition("/")[0] for path in (*files(), *LINKS)}
 
 
+@pytest.mark.soak
 def test_an_install_from_git_has_the_same_files_and_a_clone_has_the_links(place: Path, wheel: Path) -> None:
     source = copied(place / "repository", wanted=lambda path: path.startswith("perdure/") or "/" not in path)
     (source / ".gitignore").unlink()
@@ -245,11 +246,13 @@ def test_a_new_app_of_an_installed_perdure_names_the_environments_own_command(wh
 # --- A checkout without links, and an image
 
 
+@pytest.mark.soak
 def test_without_links_the_same_wheel_is_built(place: Path, plain: Path, wheel: Path) -> None:
     uv("build", "--wheel", "-o", place / "linkless", plain, cache=place / "cache")
     assert held(place / "linkless" / wheel.name) == held(wheel)
 
 
+@pytest.mark.soak
 def test_without_links_a_worker_starts_and_the_checks_find_the_same_files(plain: Path) -> None:
     bin_ = Path(sys.executable).parent
     assert "--queues" in said([sys.executable, "worker.py", "--help"], plain)

@@ -23,7 +23,6 @@ class Host:
 
     @property
     def given(self) -> dict[str, JsonValue]:
-        """What a hostile block is told of it."""
         port = self.listener.getsockname()[1]
         return {"name": NAME, "file": str(self.file), "folder": str(self.file.parent), "port": port}
 

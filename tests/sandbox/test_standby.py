@@ -27,7 +27,7 @@ async def test_blocks_wait_for_one_opening_and_its_close_ends_it() -> None:
     assert [each["event"] for each in logs] == ["sandbox.jailed"]
     assert await sandbox.check(ONE, {"type": "object"}, {"type": "integer"}) == ()
     await sandbox.close()
-    with pytest.raises(SandboxUnavailable, match="closed"):
+    with pytest.raises(SandboxUnavailable):
         await sandbox.run("t", ONE, {})
 
 

@@ -43,7 +43,6 @@ async def sandbox() -> AsyncIterator[MontySandbox]:
 
 
 def interpreters() -> list[psutil.Process]:
-    """Those that this process has now."""
     found = []
     for each in psutil.Process().children():
         with suppress(psutil.Error):  # it ended meanwhile

@@ -55,12 +55,9 @@ shapes: st.SearchStrategy[Shape] = st.recursive(
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """A node that leaves its id."""
-
     id: str
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """One entry of the trail."""
         return {"trail": [self.id]}
 
 
@@ -83,8 +80,6 @@ class Decisions:
 
 @dataclass(slots=True)
 class Drawing:
-    """A topology being rendered."""
-
     decisions: Decisions
     prefix: str = "n"
     ids: list[str] = field(default_factory=list)
@@ -166,7 +161,6 @@ class Drawing:
         return wanted
 
     def topology(self, shape: Shape, name: str = "drawn") -> Topology:
-        """The whole topology of a shape."""
         entry = self.render(shape, END)
         limit = ["rounds" if one in self.keepers else "" for one in self.ids]
         return Topology(

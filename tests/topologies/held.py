@@ -38,8 +38,6 @@ USED: set[tuple[str, str, str]] = set()
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port in the hands of one node."""
-
     name: str
     port: Any
     topology: str
@@ -55,15 +53,12 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A node, and what it declares."""
-
     run: Node
     topology: str
     node: str
     declared: frozenset[str]
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """As the node does it."""
         seen: dict[str, Any] = {
             name: Port(name, getattr(ports, name), self.topology, self.node, self.declared)
             for name in ("model", "tools", "memory", "people")

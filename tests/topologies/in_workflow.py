@@ -23,7 +23,6 @@ class RunsEveryRow:
 
     @workflow.run
     async def run(self) -> None:
-        """All rows, one after the other."""
         for name, row in ROWS:
             await run_exactly(name, row)
 

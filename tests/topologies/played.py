@@ -2,12 +2,14 @@
 cold from the store."""
 
 import json
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+import pytest
 from pydantic import JsonValue
 
 from perdure.contracts.agents import PlanCard
-from perdure.contracts.approvals import PauseKind
+from perdure.contracts.approvals import PauseKind, VerdictState
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.messages import MessageRef
 from perdure.graph.compile import CompiledTopology, compile_topology
@@ -23,6 +25,12 @@ from tests.doubles.ports import FakeRun
 from tests.topologies.held import held
 from tests.topologies.ways import assert_is_a_path
 
+V = VerdictState
+Call = tuple[str, Mapping[str, JsonValue]]
+LOOK: Call = ("look", {"what": "x"})
+PAY: Call = ("pay", {"amount": 5})
+POST: Call = ("post", {})
+BREAKS: Call = ("post", {"breaks": True})
 FAILED = "consecutive_failed_resolves"
 CARDS = {
     card.name: card
@@ -81,8 +89,6 @@ def turn(*script: Says, **given: object) -> FakeTurn:
 
 @dataclass(slots=True)
 class Played:
-    """A turn and where it stands."""
-
     turn: FakeTurn
     state: dict[str, JsonValue] = field(default_factory=dict)
     runs: list[FakeRun] = field(default_factory=list)
@@ -90,20 +96,16 @@ class Played:
 
     @property
     def run(self) -> FakeRun:
-        """The latest run."""
         return self.runs[-1]
 
     @property
     def messages(self) -> list[MessageRef]:
-        """The turn's messages as the state has them."""
         return messages_of(self.state)
 
     def outcome(self) -> Outcome:
-        """What the engine makes of the state."""
         return self.compiled.topology.outcome(self.state)
 
     def traces(self) -> list[str]:
-        """The node trace of each run."""
         return [" ".join(run.trace()) for run in self.runs]
 
     def asked_for(self) -> list[str]:
@@ -113,7 +115,6 @@ class Played:
 
 
 async def begin(made: FakeTurn, of: str = "skill_pipeline") -> Played:
-    """Play a fresh run."""
     played = Played(made, compiled=held(of))
     await again_from_the_store(played)
     return played
@@ -141,3 +142,20 @@ async def _leg(played: Played, entry: str, step: int) -> None:
         run.open()
         if run.goes_on:
             await _leg(played, PauseKind.APPROVAL.value, run.step)
+
+
+def roles(played: Played) -> list[str]:
+    """The roles of the turn's messages, with the calls that they make or answer."""
+    return [
+        f"{message.role.value}{','.join(call.call_id for call in message.calls)}{message.call_id}"
+        for message in played.messages
+    ]
+
+
+def ran(made: FakeTurn) -> list[str]:
+    """The calls that were dispatched, in order."""
+    return [call_id for call_id, _ in made.ran]
+
+
+Way = Callable[[Played], Awaitable[None]]
+each_way = pytest.mark.parametrize("way", [resume, again_from_the_store], ids=["warm", "cold"])

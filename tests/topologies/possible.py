@@ -20,7 +20,6 @@ class Decided:
 
     @classmethod
     def of(cls, decisions: Decisions) -> "Decided":
-        """A reader of `decisions`."""
         return cls(
             {node: deque(labels) for node, labels in decisions.labels.items()},
             {head: deque(wanted) for head, wanted in decisions.wanted.items()},
@@ -29,8 +28,6 @@ class Decided:
 
 @dataclass(slots=True)
 class Walk:
-    """One run being read."""
-
     topology: Topology
     decided: Decided
     may_start: Counter[str] = field(default_factory=Counter)

@@ -37,7 +37,6 @@ class Row:
 async def run_leg(
     compiled: CompiledTopology, state: Mapping[str, JsonValue], leg: Leg
 ) -> tuple[dict[str, JsonValue], ScriptedPorts]:
-    """The final state of a leg, and its ports."""
     ports = scripted_ports(leg.script)
     after = await compiled.run(state, leg.entry, ports)
     events = ports.recorded.events

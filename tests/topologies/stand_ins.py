@@ -32,11 +32,9 @@ class RecordedEvents:
     events: list[tuple[str, dict[str, JsonValue]]] = field(default_factory=list)
 
     def emit(self, kind: str, data: dict[str, JsonValue] | None = None, call_id: str | None = None) -> None:
-        """Keep the event."""
         self.events.append((kind, data or {}))
 
     def trace(self) -> list[str]:
-        """The nodes in the order in which they started."""
         return [str(data["node"]) for kind, data in self.events if kind == "node_start"]
 
 
@@ -73,7 +71,6 @@ class ScriptedPorts(Ports):
 
     @property
     def recorded(self) -> RecordedEvents:
-        """The events of this run."""
         return cast(RecordedEvents, self.events)
 
 
@@ -82,7 +79,6 @@ async def at_once(node: str) -> None:
 
 
 def scripted_ports(rows: Rows | None = None, pace: Callable[[str], Awaitable[None]] = at_once) -> ScriptedPorts:
-    """Fresh ports for one run."""
     none: Any = NoPort()
 
     def apart(branches: int) -> list[Ports]:
@@ -93,7 +89,6 @@ def scripted_ports(rows: Rows | None = None, pace: Callable[[str], Awaitable[Non
 
 
 def nothing(state: State) -> Patch:
-    """The behaviour of most stand-ins."""
     return {}
 
 
@@ -116,13 +111,11 @@ class StandIn:
 
 
 def stand_ins(ids: Sequence[str], **behaviours: Behaviour) -> dict[str, Node]:
-    """A stand-in for every id."""
     assert set(behaviours) <= set(ids)
     return {node: StandIn(node, behaviours.get(node, nothing)) for node in ids}
 
 
 def count(state: State, name: str) -> int:
-    """A whole number of the state."""
     value = state[name]
     assert isinstance(value, int)
     return value

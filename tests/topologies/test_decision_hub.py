@@ -1,7 +1,6 @@
 """`decision_hub` with its real nodes on fake ports: exact traces, whatever the model and the memory say (S3)."""
 
 import json
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -12,8 +11,6 @@ from perdure.contracts.errors import Problem
 from perdure.contracts.memory import FactScope
 from perdure.contracts.messages import PREVIEW_CHARACTERS, Role
 from perdure.contracts.turns import Limits, Usage
-from perdure.graph.compile import topology
-from perdure.graph.manifest import lines_of
 from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import FakeTurn, Says
 from tests.topologies.played import Played, begin
@@ -86,13 +83,6 @@ async def test_a_success_without_a_word_is_an_invalid_output(text: str) -> None:
     run = await played(Says(text))
     assert run.traces() == [f"{BEGIN} {FAILURE}"]
     assert run.state["error_type"] == "invalid_output"
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-async def test_no_text_of_a_model_changes_the_way(text: str) -> None:
-    run = await played(Says(text), facts=BOTH)
-    assert run.traces() == [f"{BEGIN} {READ} {ANSWER} {WRITE} format_response_node"]
-    assert run.state["final_output"] == text
 
 
 async def test_a_call_that_the_model_asks_for_is_no_call() -> None:
@@ -206,17 +196,6 @@ async def test_a_stop_and_a_spent_budget_keep_their_own_ends() -> None:
     assert isinstance(error, dict) and error["code"] == "token_budget_spent"
 
 
-async def test_every_executed_trace_is_a_path_of_the_manifest() -> None:
-    ways = {(line.source, line.target) for line in lines_of(topology("decision_hub").topology)}
-    for run in (
-        await played(Says("fine"), facts=BOTH, said=STATED),
-        await played(Says("")),
-        await played(metadata={"input_type": "video"}),
-    ):
-        (trace,) = (run.run.trace(),)
-        assert {("START", trace[0]), (trace[-1], "END"), *pairwise(trace)} <= ways
-
-
 async def test_the_same_input_gives_the_same_state_and_events_every_time() -> None:
     runs = [await played(Says("fine"), facts=BOTH, said=STATED) for _ in range(3)]
     assert len({json.dumps(run.state, sort_keys=True) for run in runs}) == 1
@@ -224,7 +203,7 @@ async def test_the_same_input_gives_the_same_state_and_events_every_time() -> No
 
 
 @settings(deadline=None)
-@given(text=st.text(min_size=1), said=st.text(min_size=1), dead=st.booleans())
+@given(text=st.sampled_from(HOSTILE) | st.text(min_size=1), said=st.text(min_size=1), dead=st.booleans())
 async def test_no_text_at_all_changes_the_way(text: str, said: str, dead: bool) -> None:
     run = await played(Says(text[:PREVIEW_CHARACTERS]), facts=BOTH, said=said, facts_are_dead=dead)
     if not said.strip():
@@ -233,4 +212,5 @@ async def test_no_text_at_all_changes_the_way(text: str, said: str, dead: bool) 
         assert run.traces() == [f"{BEGIN} {READ} {FAILURE}"]
     else:
         assert run.traces() == [f"{BEGIN} {READ} {ANSWER} {WRITE} format_response_node"]
+        assert run.state["final_output"] == text[:PREVIEW_CHARACTERS]
     assert alarms(run) == []

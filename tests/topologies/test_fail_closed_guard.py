@@ -7,16 +7,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perdure.contracts.activities import Verdicts
-from perdure.contracts.approvals import VerdictState
 from perdure.contracts.calls import CallState
 from perdure.contracts.errors import Problem
 from perdure.contracts.messages import Role
 from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import Says
-from tests.topologies.played import Played, again_from_the_store, begin, resume, turn
+from tests.topologies.played import PAY, Played, V, Way, again_from_the_store, begin, each_way, resume, turn
 
-V = VerdictState
-PAY = ("pay", {"amount": 5})
 Reading = Callable[[Verdicts], Awaitable[Verdicts]]
 
 
@@ -45,7 +42,7 @@ async def wrong_digest(read: Verdicts) -> Verdicts:
     return Verdicts(verdicts=tuple(one.model_copy(update={"state": V.UNREADABLE}) for one in read.verdicts))
 
 
-CLOSED: list[tuple[str, VerdictState, Reading | None]] = [
+CLOSED: list[tuple[str, V, Reading | None]] = [
     ("pending", V.PENDING, None),
     ("service error", V.APPROVED, service_error),
     ("error beside approvals", V.APPROVED, error_beside_verdicts),
@@ -65,11 +62,9 @@ READABLE = [
     ("withdrawn", V.WITHDRAWN, 0),
     ("unavailable", V.UNAVAILABLE, 0),
 ]
-WAYS = [("warm", resume), ("cold", again_from_the_store)]
-Way = Callable[[Played], Awaitable[None]]
 
 
-async def paused(state: VerdictState, reading: Reading | None = None) -> Played:
+async def paused(state: V, reading: Reading | None = None) -> Played:
     """A turn that waits for two approvals, both of which are decided like this."""
     made = turn(Says("asking", (PAY, PAY)), Says("well"))
     played = await begin(made)
@@ -79,10 +74,10 @@ async def paused(state: VerdictState, reading: Reading | None = None) -> Played:
     return played
 
 
-@pytest.mark.parametrize("way", [way for _, way in WAYS], ids=[name for name, _ in WAYS])
+@each_way
 @pytest.mark.parametrize(("state", "reading"), [row[1:] for row in CLOSED], ids=[row[0] for row in CLOSED])
 async def test_a_gate_that_is_open_or_unreadable_pauses_again_with_nothing_dispatched(
-    way: Way, state: VerdictState, reading: Reading | None
+    way: Way, state: V, reading: Reading | None
 ) -> None:
     played = await paused(state, reading)
     await way(played)
@@ -90,17 +85,16 @@ async def test_a_gate_that_is_open_or_unreadable_pauses_again_with_nothing_dispa
     assert played.turn.ran == []
     assert len(played.turn.asks) == 1, "no model call either"
     assert played.run.trace()[-2:] == ["resume_guard", "output_format"]
+    assert played.run.asked is None or way is again_from_the_store, "nothing is opened twice"
     assert played.state["pending_tool_calls"] == []
     waits_for = played.state["pending_requests"]
     assert isinstance(waits_for, list) and len(waits_for) == 2
     assert all(message.role is Role.USER for message in played.messages), "the round stays stripped"
 
 
-@pytest.mark.parametrize("way", [way for _, way in WAYS], ids=[name for name, _ in WAYS])
+@each_way
 @pytest.mark.parametrize(("state", "dispatched"), [row[1:] for row in READABLE], ids=[row[0] for row in READABLE])
-async def test_a_readable_verdict_is_taken_the_same_way_warm_and_cold(
-    way: Way, state: VerdictState, dispatched: int
-) -> None:
+async def test_a_readable_verdict_is_taken_the_same_way_warm_and_cold(way: Way, state: V, dispatched: int) -> None:
     played = await paused(state)
     await way(played)
     assert played.outcome() is Outcome.COMPLETED
@@ -115,7 +109,7 @@ async def test_a_readable_verdict_is_taken_the_same_way_warm_and_cold(
     )
 
 
-@pytest.mark.parametrize("way", [way for _, way in WAYS], ids=[name for name, _ in WAYS])
+@each_way
 async def test_an_unreadable_verdict_that_becomes_readable_lets_the_call_run_once(way: Way) -> None:
     played = await paused(V.APPROVED, service_error)
     for _ in range(2):
@@ -127,7 +121,7 @@ async def test_an_unreadable_verdict_that_becomes_readable_lets_the_call_run_onc
     assert [call_id for call_id, _ in played.turn.ran] == ["t1.0", "t1.1"]
 
 
-@pytest.mark.parametrize("way", [way for _, way in WAYS], ids=[name for name, _ in WAYS])
+@each_way
 async def test_a_stop_while_verdicts_are_read_ends_the_turn_as_stopped(way: Way) -> None:
     async def stopped(read: Verdicts) -> Verdicts:
         return Verdicts(problem=Problem(code="stopped", message="stopped"))
@@ -136,15 +130,6 @@ async def test_a_stop_while_verdicts_are_read_ends_the_turn_as_stopped(way: Way)
     await way(played)
     assert played.outcome() is Outcome.STOPPED
     assert played.turn.ran == []
-
-
-async def test_warm_and_cold_end_with_the_same_messages_and_the_same_step() -> None:
-    ended = []
-    for _, way in WAYS:
-        played = await paused(V.APPROVED)
-        await way(played)
-        ended.append(([message.model_dump() for message in played.messages], played.run.step))
-    assert ended[0] == ended[1]
 
 
 decisions = st.sampled_from([V.PENDING, V.APPROVED, V.EDITED, V.REJECTED, V.RESPONDED, V.EXPIRED, V.WITHDRAWN])

@@ -1,12 +1,11 @@
 """A round whose gated calls are decided one by one: each starts as it is decided, and nothing of it is asked twice."""
 
-from collections.abc import Awaitable, Callable, Mapping
 from itertools import permutations
 
 import pytest
 from pydantic import JsonValue
 
-from perdure.contracts.approvals import RequestKind, VerdictState
+from perdure.contracts.approvals import RequestKind
 from perdure.contracts.calls import CallState
 from perdure.contracts.messages import Role
 from perdure.contracts.skills import Rule
@@ -15,25 +14,26 @@ from perdure.graph.nodes.fields import outcomes_of
 from perdure.graph.nodes.pause import MOST_KEPT_CHARACTERS
 from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import Args, FakeTurn, Says
-from tests.topologies.played import CARDS, TOOLS, Played, again_from_the_store, begin, resume, turn, ungated_first
-
-V = VerdictState
-Call = tuple[str, Mapping[str, JsonValue]]
-Way = Callable[[Played], Awaitable[None]]
-PAY: Call = ("pay", {"amount": 5})
-LOOK: Call = ("look", {"what": "x"})
-POST: Call = ("post", {})
-BREAKS: Call = ("post", {"breaks": True})
-WAYS = [("warm", resume), ("cold", again_from_the_store)]
-each_way = pytest.mark.parametrize("way", [way for _, way in WAYS], ids=[name for name, _ in WAYS])
-
-
-def roles(played: Played) -> list[str]:
-    """The roles of the turn's messages, with the calls that they make or answer."""
-    return [
-        f"{message.role.value}{','.join(call.call_id for call in message.calls)}{message.call_id}"
-        for message in played.messages
-    ]
+from tests.topologies.played import (
+    BREAKS,
+    CARDS,
+    LOOK,
+    PAY,
+    POST,
+    TOOLS,
+    Call,
+    Played,
+    V,
+    Way,
+    again_from_the_store,
+    begin,
+    each_way,
+    ran,
+    resume,
+    roles,
+    turn,
+    ungated_first,
+)
 
 
 def waits_for(played: Played) -> list[str]:
@@ -42,11 +42,6 @@ def waits_for(played: Played) -> list[str]:
     assert isinstance(found, list)
     requests = [each for each in found if isinstance(each, dict)]
     return [("|" if each["kind"] == RequestKind.EFFECT else "") + str(each["call_id"]) for each in requests]
-
-
-def ran(made: FakeTurn) -> list[str]:
-    """The calls that were dispatched, in order."""
-    return [call_id for call_id, _ in made.ran]
 
 
 @pytest.mark.parametrize("order", [*permutations(("t1.0", "t1.1", "t1.2"))], ids="-".join)
@@ -86,7 +81,7 @@ ONE_BY_ONE = [
     ("decisions", "dispatched", "states"), [row[1:] for row in ONE_BY_ONE], ids=[row[0] for row in ONE_BY_ONE]
 )
 async def test_two_calls_decided_apart_each_come_to_what_was_decided_of_them(
-    way: Way, decisions: list[tuple[str, VerdictState]], dispatched: list[list[str]], states: str
+    way: Way, decisions: list[tuple[str, V]], dispatched: list[list[str]], states: str
 ) -> None:
     made = turn(Says("asking", (PAY, PAY)), Says("well"))
     played = await begin(made)

@@ -34,27 +34,15 @@ async def test_every_drawn_topology_is_accepted_and_runs_to_its_end_in_a_possibl
     decisions = Decisions()
     topology = Drawing(decisions).topology(shape)
     assert validate(topology) == ()
+    drawn = {(line.source, line.target) for line in lines_of(topology)}
+    assert compile_topology(topology).wired_edges() == tuple(sorted(drawn)), "the manifest has exactly these"
     status, events = await run(topology, choices)
     assert status == "completed"
     walk = Walk(topology, Decided.of(decisions))
     for kind, node in events:
         walk.read(kind, node)
     walk.finish()
-
-
-@patient
-@given(shapes, choices)
-async def test_a_second_run_of_a_drawn_topology_gives_the_same_events(shape: Shape, choices: list[int]) -> None:
-    topology = Drawing(Decisions()).topology(shape)
-    assert await run(topology, choices) == await run(topology, choices)
-
-
-@patient
-@given(shapes)
-def test_the_manifest_of_a_drawn_topology_has_exactly_its_wired_edges(shape: Shape) -> None:
-    topology = Drawing(Decisions()).topology(shape)
-    drawn = {(line.source, line.target) for line in lines_of(topology)}
-    assert compile_topology(topology).wired_edges() == tuple(sorted(drawn))
+    assert await run(topology, choices) == (status, events), "a second run gives the same"
 
 
 @settings(patient)

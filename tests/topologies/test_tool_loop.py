@@ -1,7 +1,5 @@
 """The nodes of `tool_loop` on the fake ports: what is offered, what runs first, what waits, how it ends (S2)."""
 
-from collections.abc import Awaitable, Callable, Mapping
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -9,7 +7,6 @@ from pydantic import JsonValue
 
 from perdure.contracts.activities import Verdicts
 from perdure.contracts.agents import PlanCard
-from perdure.contracts.approvals import VerdictState
 from perdure.contracts.calls import CallState, EffectClass
 from perdure.contracts.errors import Problem
 from perdure.contracts.messages import Role
@@ -18,11 +15,7 @@ from perdure.contracts.turns import Limits, OnSpent
 from perdure.core.agents.toolsets import LOAD_TOOLSET
 from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import Args, FakeTurn, Says
-from tests.topologies.played import Played, again_from_the_store, begin, resume
-
-V = VerdictState
-Call = tuple[str, Mapping[str, JsonValue]]
-Way = Callable[[Played], Awaitable[None]]
+from tests.topologies.played import Call, Played, V, Way, again_from_the_store, begin, each_way, ran, resume, roles
 
 
 def card(name: str, effect: EffectClass, toolset: str = "", **given: str) -> PlanCard:
@@ -51,7 +44,6 @@ WRITES = {"rooms": True}
 
 
 def load(toolset: JsonValue, writes: JsonValue = False) -> Call:
-    """A call that loads a toolset."""
     return LOAD_TOOLSET, {"toolset": toolset, "include_write_tools": writes}
 
 
@@ -62,25 +54,10 @@ def turn(*script: Says, **given: object) -> FakeTurn:
 
 
 async def play(made: FakeTurn) -> Played:
-    """A fresh run."""
     return await begin(made, "tool_loop")
 
 
-def ran(made: FakeTurn) -> list[str]:
-    """The calls that were dispatched, in order."""
-    return [call_id for call_id, _ in made.ran]
-
-
-def roles(played: Played) -> list[str]:
-    """The roles of the turn's messages, with the calls that they make or answer."""
-    return [
-        f"{message.role.value}{','.join(call.call_id for call in message.calls)}{message.call_id}"
-        for message in played.messages
-    ]
-
-
 def pending(played: Played) -> list[list[tuple[str, bool]]]:
-    """What each tools.pending of all runs lists."""
     found = []
     for run in played.runs:
         for kind, data in run.events:
@@ -112,28 +89,20 @@ async def test_what_is_offered_follows_what_is_loaded() -> None:
     assert pending(played) == [[("list_rooms", False)]], "nor is it announced as one (S2-35)"
 
 
-async def test_a_later_turn_of_the_conversation_begins_with_what_was_loaded() -> None:
-    made = turn(Says("", (load("doors", True),)), Says("well"))
-    await play(made)
-    later = turn(Says("again"), toolsets=made.toolsets)
-    await play(later)
-    assert "open_door" in later.asks[0].tools
-
-
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    "arguments",
     [
-        ({"toolset": "cellar", "include_write_tools": True}, "there is no toolset 'cellar'"),
-        ({"include_write_tools": True}, "there is no toolset None"),
-        ({"toolset": ["rooms"], "include_write_tools": True}, "there is no toolset 'list'"),
-        ({"toolset": "doors"}, "must be true or false"),
-        ({"toolset": "doors", "include_write_tools": "yes"}, "must be true or false"),
+        {"toolset": "cellar", "include_write_tools": True},
+        {"include_write_tools": True},
+        {"toolset": ["rooms"], "include_write_tools": True},
+        {"toolset": "doors"},
+        {"toolset": "doors", "include_write_tools": "yes"},
     ],
 )
-async def test_a_loading_that_means_nothing_is_explained_and_changes_nothing(arguments: Args, told: str) -> None:
+async def test_a_loading_that_means_nothing_is_explained_and_changes_nothing(arguments: Args) -> None:
     made = turn(Says("", ((LOAD_TOOLSET, arguments),)), Says("well"))
     played = await play(made)
-    assert told in next(message.text for message in made.made if message.call_id == "t1.0")
+    assert roles(played) == ["user", "assistantt1.0", "toolt1.0", "assistant"]
     assert made.asks[0].tools == made.asks[1].tools
     assert played.outcome() is Outcome.COMPLETED
 
@@ -171,10 +140,7 @@ async def test_calls_that_need_nobody_run_while_the_others_wait_each_for_its_own
     assert not any("memory_prepare" in trace for trace in played.traces()[1:]), "never on the way back (S2-06)"
 
 
-WAYS = [("warm", resume), ("cold", again_from_the_store)]
-
-
-@pytest.mark.parametrize("way", [way for _, way in WAYS], ids=[name for name, _ in WAYS])
+@each_way
 async def test_a_refused_call_gets_its_denial_and_the_model_goes_on(way: Way) -> None:
     made = turn(Says("", (LOCK,)), Says("as you wish"), toolsets=WRITES)
     played = await play(made)
@@ -194,7 +160,7 @@ async def test_a_later_changing_call_pauses_again() -> None:
     assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, ["t2.0"])
 
 
-@pytest.mark.parametrize("way", [way for _, way in WAYS], ids=[name for name, _ in WAYS])
+@each_way
 async def test_what_cannot_be_read_is_not_passed(way: Way) -> None:
     made = turn(Says("", (LOCK,)), Says("well"), toolsets=WRITES)
     played = await play(made)
@@ -224,13 +190,13 @@ async def test_memory_tools_that_write_are_offered_once_memory_is_loaded_and_are
     assert played.outcome() is Outcome.COMPLETED
 
 
-async def test_a_model_that_never_stops_meets_the_limit_and_the_error_names_it() -> None:
+async def test_a_model_that_never_stops_meets_the_limit() -> None:
     made = turn(*[Says("", (LIST,))] * 5, limits=Limits(max_iterations=3))
     played = await play(made)
     assert played.outcome() is Outcome.LIMITED
     assert played.traces() == ["entry memory_prepare model gate model gate model gate final"]
     error = played.state["error"]
-    assert isinstance(error, dict) and "limits.max_iterations" in str(error["message"])
+    assert isinstance(error, dict) and error["code"] == "iteration_limit"
 
 
 async def test_a_limit_that_may_be_raised_is_asked_for_and_the_turn_goes_on() -> None:
@@ -280,7 +246,7 @@ async def test_whatever_is_asked_and_decided_each_call_runs_once_at_most_and_onl
     says = [Says("", [loading if tool == LOAD_TOOLSET else (tool, {}) for tool in tools]) for tools in script]
     made = turn(*says, Says("well"), toolsets=WRITES)
     played = await play(made)
-    decided: dict[str, VerdictState] = {}
+    decided: dict[str, V] = {}
     for _ in range(40):
         if played.outcome() is not Outcome.AWAITING:
             break

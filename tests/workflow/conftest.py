@@ -2,14 +2,16 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 from temporalio.client import Client
+from temporalio.worker import Worker
 
 from perdure.activities.dependencies import Deps
 from perdure.activities.providers.registry import Models
@@ -27,10 +29,11 @@ from perdure.store.database import Database, new_id
 from perdure.store.events.live import LiveTokens
 from perdure.store.turns.start import NewTurn, Started, request_stop, start_turn
 from perdure.store.valkey import Valkey
-from perdure.temporal.client import DATA_CONVERTER
 from perdure.temporal.workflow_client import Doorbell
+from perdure.worker import queues
 from perdure.worker.queues import freeze_heap, tools_of, workers_for
 from tests.conftest import Person
+from tests.desk import own_queues
 from tests.near import new_client
 from tests.served import Served
 from tests.walked import RAN, assert_paths
@@ -48,7 +51,6 @@ class Engine:
     """Where the apps' servers keep what is theirs."""
 
     async def conversation(self, agent_id: str) -> str:
-        """A new conversation of the requester."""
         requester = self.people["requester"]
         conversation_id = new_id()
         async with self.deps.db.transaction(requester.tenant_id) as tx:
@@ -91,7 +93,6 @@ class Engine:
         return started
 
     async def turn(self, turn_id: str) -> asyncpg.Record:
-        """The turn's row."""
         async with self.deps.db.transaction("local") as tx:
             row = await tx.fetchrow("SELECT * FROM turns WHERE id = $1", turn_id)
         assert row is not None
@@ -108,7 +109,6 @@ class Engine:
         raise AssertionError(f"turn {turn_id} is {row['status']}, wanted {sorted(wanted)}")
 
     async def rows(self, sql: str, *args: object) -> list[asyncpg.Record]:
-        """Rows of the tenant."""
         async with self.deps.db.transaction("local") as tx:
             found: list[asyncpg.Record] = await tx.fetch(sql, *args)
         return found
@@ -124,14 +124,12 @@ class Engine:
             await self.deps.doorbell.deliver_soon(note)
 
     async def stop(self, turn_id: str) -> None:
-        """Ask for a stop and ring."""
         async with self.deps.db.transaction("local") as tx:
             _, _, note = await request_stop(tx, turn_id, self.people["requester"].user_id)
         if note is not None:
             await self.deps.doorbell.deliver_soon(note)
 
     async def nodes(self, turn_id: str) -> list[str]:
-        """The node trace."""
         rows = await self.rows(
             "SELECT data->>'node' AS node FROM events WHERE turn_id = $1 AND kind = 'node_end' ORDER BY seq", turn_id
         )
@@ -150,20 +148,23 @@ async def served(served: Served) -> AsyncIterator[Served]:
     assert_paths(await served.desk.rows(RAN, served.desk.routing.turns))
 
 
+@pytest.fixture(scope="module")
+def without_cache() -> Iterator[None]:
+    """The module's workers replay a run from its first event at every task."""
+
+    def worker(*given: Any, **named: Any) -> Worker:
+        return Worker(*given, **{**named, "max_cached_workflows": 0})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queues, "Worker", worker)
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
 def frozen() -> None:
     """What a worker does before it serves: a full round of the collector over all of the suite holds a task up for
     two seconds (measured), which the SDK takes for a deadlock."""
     freeze_heap()
-
-
-@pytest.fixture(scope="session")
-async def temporal(parts: DataParts) -> Client:
-    """A client of the real server."""
-    assert parts.temporal is not None
-    return await Client.connect(
-        parts.temporal.address, namespace=parts.temporal.namespace, data_converter=DATA_CONVERTER
-    )
 
 
 @pytest.fixture(scope="module", params=["spread", pytest.param("compact", marks=pytest.mark.soak)])
@@ -173,8 +174,7 @@ def routing(request: pytest.FixtureRequest) -> Routing:
     The stacks of the acceptance tests run the compact one.
     """
     base = Routing.spread() if request.param == "spread" else Routing.compact()
-    own = new_id()[-8:]
-    return Routing(**{kind.value: f"{base.queue(kind)}-{own}" for kind in Kind})
+    return own_queues(base)
 
 
 @pytest.fixture(scope="module")
@@ -203,8 +203,8 @@ async def engine(
         sandbox = StandbySandbox(SandboxConfig(at_once=1))  # opened by the first block that runs
         stack.push_async_callback(sandbox.close)
         deps = Deps(db, LiveTokens(valkey), toolbox, Models(secret), Doorbell(temporal, db), sandbox=sandbox)
-        queues = {routing.queue(kind): kind for kind in (Kind.APPROVALS, Kind.MEMORY, Kind.TOOLS, Kind.LLM, Kind.TURNS)}
-        for queue, kind in queues.items():
+        kinds = {routing.queue(kind): kind for kind in (Kind.APPROVALS, Kind.MEMORY, Kind.TOOLS, Kind.LLM, Kind.TURNS)}
+        for queue, kind in kinds.items():
             for worker in workers_for(deps, kind, queue):
                 await stack.enter_async_context(worker)
         engine = Engine(deps, temporal, routing, people, home)

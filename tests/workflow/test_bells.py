@@ -12,7 +12,8 @@ from perdure.contracts.ids import approval_id
 from perdure.contracts.turns import Bell, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decision
 from tests.doubles.spoken import Line
-from tests.served import PAUSED, Served
+from tests.scale import sized
+from tests.served import DONE, PAUSED, PAY, Served
 
 pytestmark = pytest.mark.filterwarnings(
     # A signal that meets a continue-as-new makes the server give the task again, signal included; the instance of the
@@ -20,8 +21,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:.*run_signal:pytest.PytestUnraisableExceptionWarning"
 )
 
-PAY = ("pay", {"amount": 5})
-DONE = Line("well")
+BELLS = sized(1_000, 200)
 FORGED: list[Any] = [
     {"kind": "approved", "request_id": "x", "state": "approved"},
     {"kind": "request", "request_id": "01234567-0000-7000-8000-000000000000", "verdict": "approve"},
@@ -45,11 +45,12 @@ async def ring_all(served: Served, address: TurnAddress, bells: list[Any]) -> in
     return sum(await asyncio.gather(*map(one, bells)))
 
 
-async def test_a_thousand_bells_to_a_paused_turn_run_nothing_and_lose_nothing(served: Served) -> None:
+@pytest.mark.sized
+async def test_any_number_of_bells_to_a_paused_turn_run_nothing_and_lose_nothing(served: Served) -> None:
     address = await served.paused(Line("asking", [PAY]), DONE)
     real = Bell(kind="request", request_id=approval_id(address.turn_id, "t1.0"))
-    taken = await ring_all(served, address, [real if n % 2 else FORGED[n // 2 % len(FORGED)] for n in range(1_000)])
-    assert taken == 1_000
+    taken = await ring_all(served, address, [real if n % 2 else FORGED[n // 2 % len(FORGED)] for n in range(BELLS)])
+    assert taken == BELLS
     assert await served.states(address) == {"t1.0": "planned"}
     assert (await served.row(address))["status"] == PAUSED.value
     await served.decide(address)
@@ -77,10 +78,9 @@ async def test_bells_before_during_and_after_the_decision_make_one_effect(served
 GARBAGE: list[list[Any]] = [[], [None], ["stop"], [7], [["stop"]], [{"request_id": "x"}], [{"kind": 5}], [{}, {}, {}]]
 
 
-@pytest.mark.parametrize("garbage", GARBAGE, ids=[str(each) for each in GARBAGE])
-async def test_a_bell_that_cannot_be_read_leaves_the_run_as_it_was(served: Served, garbage: list[Any]) -> None:
+async def test_bells_that_cannot_be_read_leave_the_run_as_it_was(served: Served) -> None:
     address = await served.paused(Line("asking", [PAY]), DONE)
-    for _ in range(3):
+    for garbage in GARBAGE:
         await served.handle(address).signal(RING, args=garbage)
     await served.decide(address, decision=Decision.REJECT, comment="no")
     row = await served.until(address, TurnStatus.COMPLETED)

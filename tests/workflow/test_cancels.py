@@ -1,6 +1,7 @@
 """A cancel from Temporal's side, by hand or by a batch job: the turn ends as after a stop, with its records closed."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import pytest
@@ -8,13 +9,12 @@ from temporalio.client import Client
 
 from perdure.contracts.turns import Kind, Routing, TurnAddress, TurnStatus
 from perdure.core.turns import OnBusy
-from perdure.store.database import new_id
+from perdure.store.turns.start import request_stop
 from tests.desk import Desk, until
 from tests.doubles.spoken import Line
-from tests.served import ALL_KINDS, Served, serve
-
-PAY = ("pay", {"amount": 5})
-DONE = Line("well")
+from tests.replay.recording import run_of
+from tests.replay.stopping import CONFIRM, silent
+from tests.served import ALL_KINDS, DONE, PAY, Served, apart, serve
 
 
 async def cancelled(served: Served, address: TurnAddress) -> None:
@@ -24,6 +24,16 @@ async def cancelled(served: Served, address: TurnAddress) -> None:
     assert (row["status"], row["problem"]) == ("stopped", None)
     assert await served.handle(address).result() == "stopped"
     assert (await served.desk.kinds(address.turn_id))[-2:] == ["stopped", "done"]
+    assert await ends(served, address) == [("turn.cancelled", False)]
+    assert CONFIRM not in [name for history in await served.runs(address) for name in run_of(history).called]
+
+
+async def ends(served: Served, address: TurnAddress) -> list[tuple[str, bool]]:
+    """What the audit says of the turn's end, with whether it names somebody."""
+    rows = await served.desk.rows(
+        "SELECT kind, actor FROM audit WHERE turn_id = $1 AND kind LIKE 'turn.%' ORDER BY id", address.turn_id
+    )
+    return [(row["kind"], row["actor"] is not None) for row in rows]
 
 
 async def test_a_paused_turn_that_is_cancelled_ends_stopped_and_admits_the_next(served: Served) -> None:
@@ -51,13 +61,35 @@ async def test_a_turn_cancelled_while_calls_are_under_way_leaves_their_outcome_t
     served.desk.world.go_on.set()
 
 
-@pytest.mark.parametrize("late", [Kind.TURNS, Kind.MEMORY, Kind.APPROVALS])
-async def test_a_cancel_ends_the_turn_stopped_whatever_it_waits_for(desk: Desk, temporal: Client, late: Kind) -> None:
-    """The work that the cancel meets waits for a worker, so that it surely meets it; of turns it is the first task."""
-    own = new_id()[-8:]
-    routing = Routing(**{kind.value: f"{Routing.spread().queue(kind)}-{own}" for kind in Kind})
-    at = Desk(desk.deps, desk.world, desk.model, desk.people, routing, desk.owner_url)
-    served = Served(at, temporal)
+async def test_a_turn_that_was_asked_to_stop_and_is_cancelled_too_was_stopped_by_whoever_asked(served: Served) -> None:
+    address = await silent(served)
+    async with served.desk.db.transaction("local") as tx:
+        _, _, note = await request_stop(tx, address.turn_id, served.desk.people["requester"].user_id)
+    assert note is not None
+    await asyncio.gather(served.desk.deps.doorbell.deliver_soon(note), served.handle(address).cancel())
+    await served.until(address, TurnStatus.STOPPED)
+    assert await ends(served, address) == [("turn.stop_requested", True)]
+
+
+async def stopped(served: Served, address: TurnAddress) -> None:
+    """Ask for a stop; the turn ends as stopped."""
+    await served.stop(address)
+    row = await served.until(address, TurnStatus.STOPPED, TurnStatus.FAILED)
+    assert (row["status"], row["problem"]) == ("stopped", None)
+    assert await served.handle(address).result() == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("end", "late"),
+    [(cancelled, each) for each in (Kind.TURNS, Kind.MEMORY, Kind.APPROVALS)]
+    + [(stopped, each) for each in (Kind.MEMORY, Kind.APPROVALS)],
+)
+async def test_a_cancel_and_a_stop_end_the_turn_whatever_it_waits_for(
+    desk: Desk, temporal: Client, end: Callable[[Served, TurnAddress], Awaitable[None]], late: Kind
+) -> None:
+    """The work that the end meets waits for a worker, so that it surely meets it; of turns it is the first task."""
+    served = apart(desk, temporal, Routing.spread())
+    at = served.desk
     async with AsyncExitStack() as stack:
         await serve(stack, at, tuple(kind for kind in ALL_KINDS if kind is not late))
         address = await served.begin(Line("asking", [PAY]), DONE)
@@ -67,7 +99,7 @@ async def test_a_cancel_ends_the_turn_stopped_whatever_it_waits_for(desk: Desk, 
             if pending and pending[0].activity_type.name.startswith(late.value):
                 break
             await asyncio.sleep(0.02)
-        ending = asyncio.create_task(cancelled(served, address))
+        ending = asyncio.ensure_future(end(served, address))
         await asyncio.sleep(0.3)
         await serve(stack, at, (late,))
         await ending

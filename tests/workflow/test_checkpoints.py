@@ -3,40 +3,26 @@
 The workers here cache no run, as those of test_cold_resumes.py.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from temporalio.client import Client
 
 from perdure.contracts.agents import PublishedAgent
-from perdure.contracts.errors import CallerError
 from perdure.contracts.ids import approval_id
 from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decision
 from perdure.store import agents
 from perdure.store.approvals import views
-from perdure.worker import queues as serving
-from tests.desk import Desk, until
+from tests.desk import until
 from tests.doubles.spoken import Line
-from tests.served import ALL_KINDS, PAUSED, Served, serve
-from tests.workflow.test_cold_resumes import start_cold, without_cache
+from tests.served import DONE, PAUSED, Served, refused
+from tests.workflow.test_cold_resumes import start_cold
+
+pytestmark = pytest.mark.usefixtures("without_cache")
 
 BOOK = ("book", {"what": "a chair"})
 SELECT = Line("SKILL_SELECT:parcels")
-DONE = Line("well")
 CHECKED: dict[str, Any] = {"agent_id": "checked"}
-
-
-@pytest.fixture(scope="module")
-async def served(desk: Desk, temporal: Client) -> AsyncIterator[Served]:
-    """The desk with workers for every queue of the module; none of them caches."""
-    async with AsyncExitStack() as stack:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(serving, "Worker", without_cache)
-            workers = await serve(stack, desk, ALL_KINDS)
-        yield Served(desk, temporal, workers)
 
 
 async def at_checkpoint(served: Served, *lines: Line) -> TurnAddress:
@@ -45,13 +31,11 @@ async def at_checkpoint(served: Served, *lines: Line) -> TurnAddress:
 
 
 async def seen(served: Served, address: TurnAddress, call_id: str = "c1.0") -> dict[str, Any]:
-    """The checkpoint as a reviewer sees it."""
     async with served.desk.db.transaction("local") as tx:
         return await views.get_approval(tx, approval_id(address.turn_id, call_id), None)
 
 
 async def fires(served: Served, address: TurnAddress) -> list[tuple[str, str]]:
-    """The rules that fired, and at which call."""
     rows = await served.desk.rows(
         "SELECT call_id, data->>'rule_id' AS rule FROM events WHERE turn_id = $1 AND kind = 'hitl.rule_fire' "
         "ORDER BY seq",
@@ -67,7 +51,6 @@ async def test_a_reviewer_sees_what_came_of_the_call_and_why_a_person_is_asked(s
     assert shown["result"] == {"done": "/book", "number": 0}
     assert shown["args"] == {"what": "a chair"}
     assert (shown["rule"], shown["call_id"]) == ("desk/parcels:booked", "t1.0")
-    assert shown["reason"] == "A person looks at a booking before it is sent."
     messages = shown["snapshot"]["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
     assert shown["snapshot"]["tokens_used"] == 10 and "metadata" in shown["snapshot"]
@@ -80,7 +63,7 @@ async def test_a_reviewer_sees_what_came_of_the_call_and_why_a_person_is_asked(s
 WAYS = ["warm", "cold"]
 
 
-async def restarted(served: Served, address: TurnAddress, way: str) -> None:
+async def restarted(served: Served, address: TurnAddress, way: str = "cold") -> None:
     """Nothing, or the turn started again over its records, once before and once after the decision."""
     if way == "cold":
         await start_cold(served, address)
@@ -103,23 +86,20 @@ async def test_an_approved_checkpoint_goes_on_and_the_call_has_run_once(served: 
     assert [role for role, _ in await served.transcript(address)] == ["assistant", "tool", "assistant"]
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_rejected_checkpoint_is_acknowledged_with_the_reason(served: Served, way: str) -> None:
+async def test_a_rejected_checkpoint_is_acknowledged_with_the_reason(served: Served) -> None:
     address = await at_checkpoint(served)
-    await restarted(served, address, way)
+    await restarted(served, address)
     why = "the wrong chair, " * 100 + "you see"
     await served.decide(address, "c1.0", Decision.REJECT, comment=why)
     await served.until(address, TurnStatus.COMPLETED)
     note = served.sent_to_model(address)[-1][-1]
-    assert note["role"] == "system"
-    assert note["content"].startswith(f"The result of book was rejected by reviewer: {why}\n")
+    assert note["role"] == "system" and why in note["content"]
     assert served.effects(address, "/book") == 1
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_an_edited_checkpoint_runs_the_edited_call_once_beside_the_first(served: Served, way: str) -> None:
+async def test_an_edited_checkpoint_runs_the_edited_call_once_beside_the_first(served: Served) -> None:
     address = await at_checkpoint(served)
-    await restarted(served, address, way)
+    await restarted(served, address)
     await served.decide(address, "c1.0", Decision.EDIT, args={"what": "a table"})
     await served.until(address, TurnStatus.COMPLETED)
     assert await served.states(address) == {"c1.0": "done", "t1.0": "done"}
@@ -128,7 +108,6 @@ async def test_an_edited_checkpoint_runs_the_edited_call_once_beside_the_first(s
     assert [message["role"] for message in sent[-4:]] == ["assistant", "tool", "assistant", "tool"]
     assert sent[-2]["tool_calls"][0]["id"] == sent[-1]["tool_call_id"] != sent[-3]["tool_call_id"]
     assert '"arguments":{"what":"a table"}' in sent[-1]["content"]
-    assert "A reviewer changed the arguments" in sent[-1]["content"]
     row = await served.desk.approval_row(address, "c1.0")
     assert (row["status"], row["args"], row["decision"]["args"]) == ("done", {"what": "a chair"}, {"what": "a table"})
     assert len(await fires(served, address)) == 1
@@ -169,7 +148,7 @@ async def test_a_checkpoint_that_was_passed_holds_up_no_turn_that_is_started_aga
 
 async def test_arguments_that_do_not_fit_the_tool_are_refused_and_the_checkpoint_stays_open(served: Served) -> None:
     address = await at_checkpoint(served)
-    with pytest.raises(CallerError, match="args_invalid"):
+    with refused("args_invalid"):
         await served.decide(address, "c1.0", Decision.EDIT, args={"what": 7})
     assert (await served.row(address))["status"] == PAUSED.value
     await served.stop(address)
@@ -189,10 +168,9 @@ async def test_a_result_that_was_changed_behind_the_reviewers_back_does_not_pass
     await served.stop(address)
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_checkpoint_in_the_synthesis_goes_on_there_with_the_skill_marked(served: Served, way: str) -> None:
+async def test_a_checkpoint_in_the_synthesis_goes_on_there_with_the_skill_marked(served: Served) -> None:
     address = await at_checkpoint(served, SELECT, Line("", [BOOK]), DONE)
-    await restarted(served, address, way)
+    await restarted(served, address)
     await served.decide(address, "c2.0")
     await served.until(address, TurnStatus.COMPLETED)
     nodes = await served.nodes(address)
@@ -209,7 +187,7 @@ async def test_a_checkpoint_in_the_synthesis_goes_on_there_with_the_skill_marked
 async def test_a_rule_gates_a_call_that_its_effect_class_would_let_run(served: Served) -> None:
     address = await served.paused(Line("", [("jot", {"text": "a"})]), DONE, **CHECKED)
     row = await served.desk.approval_row(address)
-    assert (row["rule"], row["reason"]) == ("desk/parcels:jotted", "A person reads a note before it is kept.")
+    assert row["rule"] == "desk/parcels:jotted"
     await served.decide(address, decision=Decision.REJECT, comment="no notes")
     await served.until(address, TurnStatus.COMPLETED)
     assert await served.states(address) == {"t1.0": "planned"}
@@ -218,7 +196,7 @@ async def test_a_rule_gates_a_call_that_its_effect_class_would_let_run(served: S
 async def test_a_rule_that_aborts_ends_the_turn_before_the_call_is_sent(served: Served) -> None:
     address, row = await served.ended(Line("", [("shout", {"text": "a"})]), **CHECKED)
     assert row["status"] == "failed"
-    assert (row["problem"]["code"], row["problem"]["message"]) == ("rule_abort", "Nobody shouts here.")
+    assert row["problem"]["code"] == "rule_abort"
     assert served.effects(address, "/shout") == 0
     assert await fires(served, address) == [("t1.0", "desk/parcels:shouted")]
 
@@ -235,7 +213,7 @@ async def test_an_approved_checkpoint_of_a_stopped_turn_is_no_longer_asked_about
     address = await at_checkpoint(served)
     await served.stop(address)
     await served.until(address, TurnStatus.STOPPED)
-    with pytest.raises(CallerError, match="already_decided"):
+    with refused("already_decided"):
         await served.decide(address, "c1.0")
 
 
@@ -248,14 +226,13 @@ async def test_a_tenant_may_have_a_rule_end_the_turn_instead_of_asking(served: S
             await agents.set_action(tx, rules, "desk/parcels:booked", do, person.user_id)
         if do == "abort":
             _, row = await served.ended(Line("", [BOOK]), DONE, **CHECKED)
-            assert row["problem"]["message"] == "A person looks at a booking before it is sent."
+            assert row["problem"]["code"] == "rule_abort"
             await served.decide(waiting, "c1.0")
             await served.until(waiting, TurnStatus.COMPLETED)
     await served.stop(await at_checkpoint(served))
 
 
 async def checked(served: Served) -> PublishedAgent:
-    """The agent as published."""
     version = await served.desk.version("checked")
     async with served.desk.db.transaction("local") as tx:
         return await served.desk.deps.shelf.at(tx, "checked", version)
@@ -272,28 +249,25 @@ async def forced(served: Served, *lines: Line) -> TurnAddress:
     return address
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_request_may_force_a_checkpoint_on_the_answer(served: Served, way: str) -> None:
+async def test_a_request_may_force_a_checkpoint_on_the_answer(served: Served) -> None:
     address = await forced(served, Line("my answer"))
     shown = await seen(served, address, "c1")
     assert (shown["kind"], shown["checkpoint"], shown["tool"]) == ("checkpoint", "before_answer", "")
     assert (shown["result"], shown["call_id"]) == ("my answer", None)
     assert shown["allowed_decisions"] == ["approve", "reject", "respond"]
-    with pytest.raises(CallerError, match="nothing_to_edit"):
+    with refused("nothing_to_edit"):
         await served.decide(address, "c1", Decision.EDIT, args={})
-    await restarted(served, address, way)
+    await restarted(served, address)
     await served.decide(address, "c1")
     row = await served.until(address, TurnStatus.COMPLETED)
     assert row["answer"] == "my answer"
     assert len(served.sent_to_model(address)) == 1, "no skill, no synthesis"
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_forced_checkpoint_that_is_rejected_is_acknowledged(served: Served, way: str) -> None:
+async def test_a_forced_checkpoint_that_is_rejected_is_acknowledged(served: Served) -> None:
     address = await forced(served, SELECT, Line("I was told no"))
-    await restarted(served, address, way)
+    await restarted(served, address)
     await served.decide(address, "c1", Decision.REJECT, comment="not yet")
     row = await served.until(address, TurnStatus.COMPLETED)
     assert row["answer"] == "I was told no"
-    note = served.sent_to_model(address)[-1][-1]
-    assert note["content"].startswith("The answer was rejected by reviewer: not yet\n")
+    assert "not yet" in served.sent_to_model(address)[-1][-1]["content"]

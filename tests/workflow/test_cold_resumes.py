@@ -3,47 +3,24 @@
 The workers here cache no run, so that a run which is terminated under way is not left in one with its graph half done.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from typing import Any
-
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
-from temporalio.client import Client
 from temporalio.common import WorkflowIDReusePolicy
-from temporalio.worker import Worker
 
 from perdure.contracts.activities import TURN_RUN
 from perdure.contracts.ids import approval_id, turn_workflow_id
 from perdure.contracts.turns import Limits, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decision
 from perdure.store.delivery.outbox import workflow_input
-from perdure.worker import queues as serving
-from tests.desk import Desk, until
+from tests.desk import until
 from tests.doubles.spoken import Line
-from tests.served import ALL_KINDS, PAUSED, Served, serve
+from tests.served import DONE, PAUSED, PAY, POST, Served
 
-PAY = ("pay", {"amount": 5})
-POST = ("post", {"text": "hello"})
+pytestmark = pytest.mark.usefixtures("without_cache")
+
 LOOK = ("look", {"what": "a"})
-DONE = Line("well")
-
-
-def without_cache(*given: Any, **named: Any) -> Worker:
-    """A worker that replays a run from its first event at every task."""
-    return Worker(*given, **{**named, "max_cached_workflows": 0})
-
-
-@pytest.fixture(scope="module")
-async def served(desk: Desk, temporal: Client) -> AsyncIterator[Served]:
-    """The desk with workers for every queue of the module; none of them caches."""
-    async with AsyncExitStack() as stack:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(serving, "Worker", without_cache)
-            workers = await serve(stack, desk, ALL_KINDS)
-        yield Served(desk, temporal, workers)
 
 
 async def start_cold(served: Served, address: TurnAddress) -> None:
@@ -122,7 +99,7 @@ async def test_what_was_done_before_the_gate_is_still_told_to_the_model_and_kept
     await served.until(address, TurnStatus.COMPLETED)
     assert await told(served, address) == ["user", "assistant", "tool", "assistant", "tool"]
     assert [text for role, text in await served.transcript(address) if role == "assistant"] == [
-        *("pay first", "then", "well"),
+        *("pay first", "then", "well")
     ]
     assert [served.effects(address, "/pay"), served.effects(address, "/post", "t2.0")] == [1, 1]
 

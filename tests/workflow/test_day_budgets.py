@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import replace
 
 import pytest
 from temporalio.client import Client
@@ -12,11 +11,10 @@ from perdure.contracts.turns import ENDED, Kind, Routing, TurnAddress, TurnStatu
 from perdure.core.budgets import TENANT
 from perdure.local import DataParts
 from perdure.store.budgets import set_day_limits
-from perdure.store.database import new_id
 from tests.conftest import Urls
 from tests.desk import Desk
 from tests.doubles.spoken import HOLDS_TOKENS, Line
-from tests.served import ALL_KINDS, Served, serve
+from tests.served import ALL_KINDS, Served, apart, serve
 from tests.worker_process import worker_process
 
 TURNS = 200
@@ -27,7 +25,6 @@ FIRST = 8
 
 
 async def limit_tenant(desk: Desk, limits: DayLimits) -> None:
-    """What an operator does."""
     async with desk.db.transaction("local") as tx:
         await set_day_limits(tx, limits, desk.people["admin"].user_id)
 
@@ -51,9 +48,8 @@ async def until_busy(desk: Desk) -> None:
 async def test_two_hundred_turns_on_one_days_budget_whose_worker_is_killed_overspend_by_less_than_one_call(
     desk: Desk, temporal: Client, urls: Urls, parts: DataParts
 ) -> None:
-    own = new_id()[-8:]
-    at = replace(desk, routing=Routing(**{kind.value: f"{Routing.compact().queue(kind)}-{own}" for kind in Kind}))
-    served = Served(at, temporal)
+    served = apart(desk, temporal, Routing.compact())
+    at = served.desk
     await limit_tenant(at, DayLimits(max_tokens=LIMIT))
     async with AsyncExitStack() as stack:
         await serve(stack, at, tuple(kind for kind in ALL_KINDS if kind is not Kind.LLM))

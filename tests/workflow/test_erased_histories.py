@@ -40,17 +40,6 @@ async def refused(served: Served, by: str) -> TurnAddress:
     return address
 
 
-async def runs(client: Client, address: TurnAddress) -> list[WorkflowHistory]:
-    """The histories of all runs of a turn, the last one first."""
-    found: list[WorkflowHistory] = []
-    run_id: str | None = None
-    while run_id != "":
-        handle = client.get_workflow_handle(turn_workflow_id(address.turn_id), run_id=run_id)
-        found.append(await handle.fetch_history())
-        run_id = found[-1].events[0].workflow_execution_started_event_attributes.continued_execution_run_id
-    return found
-
-
 async def gone(client: Client, address: TurnAddress, run_id: str) -> bool:
     """Whether Temporal has nothing of this run any more."""
     try:
@@ -66,7 +55,7 @@ async def test_the_runs_of_a_turn_go_with_the_person_who_said_something_in_it_an
     user_id = await reviewer(served, "zaphod")
     await reviewer(served, "trillian")
     theirs, others = await refused(served, "zaphod"), await refused(served, "trillian")
-    before = await runs(served.client, theirs)
+    before = await served.runs(theirs)
     assert len(before) == 3, "the run, the wait, the run again"
     assert any(SAID in history.to_json() or _carries(history) for history in before), "there was something to take away"
     admin = served.desk.people["admin"].user_id
@@ -78,7 +67,7 @@ async def test_the_runs_of_a_turn_go_with_the_person_who_said_something_in_it_an
     while not all([await gone(served.client, theirs, run_id) for run_id in ids]):
         assert time.monotonic() - began < 30, "the server deletes a little later than it says so"
         await asyncio.sleep(0.1)
-    assert len(await runs(served.client, others)) == 3
+    assert len(await served.runs(others)) == 3
     last = await served.desk.rows("SELECT data FROM audit_trail WHERE kind = 'user.erased' AND subject = $1", user_id)
     assert last[0]["data"]["histories"] == {"runs": 3, "turns_left": 0}
     assert await forget_histories(served.client, [theirs.turn_id]) == (0, 0), "asked for again"

@@ -5,19 +5,15 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHistory
 
-from perdure.contracts.errors import CallerError
-from perdure.contracts.turns import Bell, Kind, Routing, TurnAddress, TurnStatus
+from perdure.contracts.turns import Bell, TurnAddress, TurnStatus
 from perdure.core.approvals.gates import MARGIN
-from perdure.store.database import new_id
 from tests.desk import Desk
 from tests.doubles.spoken import Line
-from tests.served import ALL_KINDS, PAUSED, Served, serve
+from tests.served import ALL_KINDS, PAUSED, PAY, Served, apart, refused, serve
 
-PAY = ("pay", {"amount": 5})
 LINES = (Line("asking", [PAY]), Line("well"))
 EXPIRES = timedelta(seconds=3)
 """What the agent `hasty` says."""
@@ -54,7 +50,8 @@ async def assert_expired(served: Served, address: TurnAddress) -> None:
     assert row["ended_at"] > await deadline(served, address)
     assert (await served.desk.approval_row(address))["status"] == "expired"
     assert served.effects(address, "/pay") == 0
-    assert "not decided in time" in served.sent_to_model(address)[-1][-1]["content"]
+    assert (await served.desk.kinds(address.turn_id)).count("tool.denied") == 1
+    assert [message["role"] for message in served.sent_to_model(address)[-1]] == ["user", "system"]
 
 
 async def test_the_turns_own_timer_ends_a_wait_that_nobody_rings(served: Served) -> None:
@@ -76,10 +73,7 @@ async def test_a_bell_before_the_deadline_does_not_put_it_off(served: Served) ->
     await assert_expired(served, address)
     waits = (await served.runs(address))[1::2]
     assert abs(goes_off_at(waits[-1]) - expires_at - MARGIN) < timedelta(seconds=0.1)
-    assert [woken_by(run) for run in waits] == [
-        ["WORKFLOW_EXECUTION_SIGNALED"],
-        ["TIMER_FIRED"],
-    ]
+    assert [woken_by(run) for run in waits] == [["WORKFLOW_EXECUTION_SIGNALED"], ["TIMER_FIRED"]]
 
 
 async def test_a_decision_before_the_deadline_stands_after_it(served: Served) -> None:
@@ -91,17 +85,14 @@ async def test_a_decision_before_the_deadline_stands_after_it(served: Served) ->
 
 
 async def test_a_deadline_that_passes_while_no_worker_runs_is_kept_when_one_does(desk: Desk, temporal: Client) -> None:
-    own = new_id()[-8:]
-    routing = Routing(**{kind.value: f"{Routing().queue(kind)}-{own}" for kind in Kind})
-    at = Desk(desk.deps, desk.world, desk.model, desk.people, routing, desk.owner_url)
-    served = Served(at, temporal)
+    served = apart(desk, temporal)
     async with AsyncExitStack() as stack:
-        await serve(stack, at, ALL_KINDS)
+        await serve(stack, served.desk, ALL_KINDS)
         address = await served.paused(*LINES, agent_id="hasty")
     await asyncio.sleep((EXPIRES + MARGIN).total_seconds() + 0.5)
     assert (await served.row(address))["status"] == PAUSED.value
-    with pytest.raises(CallerError, match="expired"):
+    with refused("approval_expired"):
         await served.decide(address)
     async with AsyncExitStack() as stack:
-        await serve(stack, at, ALL_KINDS)
+        await serve(stack, served.desk, ALL_KINDS)
         await assert_expired(served, address)

@@ -20,7 +20,6 @@ DOWN = UpstreamUnavailable("model_unavailable", "The model's provider is away.",
 
 @pytest.fixture(scope="module")
 async def with_other(served: Served) -> str:
-    """An agent with two models."""
     agent = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "desk")
     changed: dict[str, Any] = {"id": "two_models", "model": OWN, "fallback_model": OTHER}
     definition = agent.definition.model_copy(update=changed)
@@ -60,16 +59,12 @@ async def test_the_other_model_answers_where_the_own_one_is_down(served: Served,
     assert [each["model"] for each in begun] == [OWN] * PROVIDER_ERRORS + [OTHER]
 
 
-async def test_a_model_that_is_not_there_is_given_up_at_once(served: Served, with_other: str) -> None:
-    served.desk.model.broken[OWN] = UpstreamRejected("model_not_found", "The provider does not know this model.")
-    address, row = await served.ended(Line("here I am"), agent_id=with_other)
-    assert row["status"] == "completed"
-    assert asked(served.desk, address) == [OWN, OTHER]
-
-
-async def test_the_next_call_asks_the_own_model_first_again(served: Served, with_other: str) -> None:
+async def test_a_model_that_is_not_there_is_given_up_at_once_and_asked_first_again_by_the_next_call(
+    served: Served, with_other: str
+) -> None:
     served.desk.model.broken[OWN] = UpstreamRejected("model_not_found", "The provider does not know this model.")
     address, _ = await served.ended(Line("from the other"), agent_id=with_other)
+    assert asked(served.desk, address) == [OWN, OTHER]
     served.desk.model.broken.clear()
     again, row = await served.ended(Line("back"), agent_id=with_other, conversation_id=address.conversation_id)
     assert row["answer"] == "back" and asked(served.desk, again) == [OWN]
@@ -98,10 +93,3 @@ async def test_the_other_model_is_asked_once(served: Served, with_other: str) ->
     address, row = await served.ended(Line("never said"), agent_id=with_other)
     assert (row["status"], row["problem"]["code"]) == ("failed", "model_unavailable")
     assert asked(served.desk, address) == [OWN, OTHER]
-
-
-async def test_an_agent_without_another_model_fails_as_before(served: Served) -> None:
-    served.desk.model.broken["scripted"] = DOWN
-    address, row = await served.ended(Line("never said"))
-    assert (row["status"], row["problem"]["code"]) == ("failed", "model_unavailable")
-    assert len(asked(served.desk, address)) == PROVIDER_ERRORS

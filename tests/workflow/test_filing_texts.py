@@ -12,14 +12,13 @@ import pytest
 
 from perdure.activities.providers.scripted import read_script
 from perdure.contracts.ids import approval_id
-from perdure.contracts.turns import Kind, Routing, TurnStatus
+from perdure.contracts.turns import Routing, TurnStatus
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decision
 from perdure.store import agents
 from perdure.store.approvals import views
-from perdure.store.database import new_id
 from tests.conftest import Urls
-from tests.desk import publish_desk
+from tests.desk import own_queues, publish_desk
 from tests.doubles.playing import PlayingDouble
 from tests.doubles.wire import Request, requests_of
 from tests.workflow.conftest import Engine
@@ -37,13 +36,14 @@ FILING = f"Prepare the Rule 37 filing for {WELL}"
 CORE = ["context_assemble", "create_entity", "entity_resolve"]
 BLOCKS = ["good_cause_narrative", "offset_well_analysis", "rule37_filing_assembly", "spacing_assessment"]
 PLAYERS = [
-    ("scripted", Routing.compact()),
-    ("openai/gpt-4o-mini", Routing.spread()),
-    ("anthropic/claude-sonnet-4-5", Routing.compact()),
+    pytest.param(("scripted", Routing.compact()), marks=pytest.mark.soak, id="scripted"),
+    pytest.param(("openai/gpt-4o-mini", Routing.spread()), id="openai"),
+    pytest.param(("anthropic/claude-sonnet-4-5", Routing.compact()), id="anthropic"),
 ]
+"""The scripted one runs in tests/acceptance/test_filings.py too."""
 
 
-@pytest.fixture(scope="module", params=PLAYERS, ids=[model for model, _ in PLAYERS])
+@pytest.fixture(scope="module", params=PLAYERS)
 def player(request: pytest.FixtureRequest) -> tuple[str, Routing]:
     """Who plays the model, on which routing."""
     found: tuple[str, Routing] = request.param
@@ -53,14 +53,11 @@ def player(request: pytest.FixtureRequest) -> tuple[str, Routing]:
 @pytest.fixture(scope="module")
 def routing(player: tuple[str, Routing]) -> Routing:
     """On queues of this module's own."""
-    own = new_id()[-8:]
-    return Routing(**{kind.value: f"{player[1].queue(kind)}-{own}" for kind in Kind})
+    return own_queues(player[1])
 
 
 @dataclass(frozen=True, slots=True)
 class Filings:
-    """Turns of the agent."""
-
     engine: Engine
     model: str
     double: PlayingDouble
@@ -120,7 +117,7 @@ async def test_a_well_is_registered_once_a_person_has_said_so(filings: Filings) 
     assert (shown["tool"], shown["kind"]) == ("create_entity", "approval")
     await filings.engine.decide(shown["id"], Decision.APPROVE)
     answer = await filings.answer(turn_id, 1)
-    assert WELL in answer and "is registered" in answer
+    assert WELL in answer
     for request in filings.sent(turn_id):
         assert sorted(request.seen.tools) == CORE, "no skill is loaded"
 
@@ -143,10 +140,10 @@ async def test_the_spacing_is_assessed_by_the_block_of_the_skill(filings: Filing
 @pytest.mark.parametrize(
     ("decision", "given", "told", "calls"),
     [
-        (Decision.APPROVE, {}, "It is a draft; nothing was filed", 1),
-        (Decision.REJECT, {"comment": "the plat is missing"}, "rejected by reviewer: the plat is missing", 1),
-        (Decision.EDIT, {"args": {"well_name": "Dry Fork 2"}}, "A reviewer changed what the package is made of", 2),
-        (Decision.RESPOND, {"comment": "keep it until Monday"}, "was answered by reviewer: keep it until Monday", 1),
+        (Decision.APPROVE, {}, WELL, 1),
+        (Decision.REJECT, {"comment": "the plat is missing"}, "the plat is missing", 1),
+        (Decision.EDIT, {"args": {"well_name": "Dry Fork 2"}}, "Dry Fork 2", 2),
+        (Decision.RESPOND, {"comment": "keep it until Monday"}, "keep it until Monday", 1),
     ],
     ids=["approve", "reject", "edit", "respond"],
 )
@@ -165,5 +162,5 @@ async def test_a_filing_waits_with_its_package_and_each_decision_ends_it(
     if sent:
         assert (len(asked), len(sent)) == (2, 3), "the model is asked once more"
         assert sum(len(message.get("tool_calls", [])) for message in sent[-1].messages) == calls
-        said = [note for note in sent[-1].notes if note.startswith("The result of rule37_filing_assembly was ")]
-        assert [given["comment"] in note for note in said] == [True] * ("comment" in given)
+        said = [note for note in sent[-1].notes if given.get("comment", "no comment") in note]
+        assert len(said) == ("comment" in given)

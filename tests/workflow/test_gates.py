@@ -11,36 +11,19 @@ from perdure.contracts.ids import approval_id, effect_key
 from perdure.contracts.turns import Bell, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decision
 from tests.doubles.spoken import Line
-from tests.served import PAUSED, Served
+from tests.served import DONE, PAUSED, PAY, POST, Served
 
 A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
-PAY = ("pay", {"amount": 5})
-POST = ("post", {"text": "hello"})
 Call = tuple[str, Mapping[str, JsonValue]]
 TOO_MUCH, IN_MAY = ("too much, " * 300 + "see", "ask again in May, " * 200 + "please")
 """Told whole, however long; in a workflow they ride by their starts."""
-DONE = Line("well")
-
-
-async def test_an_approval_that_nobody_decides_on_expires_and_counts_as_denied(served: Served) -> None:
-    address = await served.begin(Line("asking", [PAY, POST]), DONE, agent_id="hasty")
-    await served.until(address, PAUSED)
-    row = await served.until(address, TurnStatus.COMPLETED)
-    assert row["answer"] == "well"
-    assert served.effects(address, "/pay") == 0
-    approvals = await served.desk.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
-    assert [each["status"] for each in approvals] == ["expired", "expired"]
-    assert (await served.desk.kinds(address.turn_id)).count("tool.denied") == 2
-    note = served.sent_to_model(address)[1][-1]
-    assert note["role"] == "system" and note["content"].count("not decided in time") == 2
-    assert len(served.sent_to_model(address)) == 2
 
 
 ONE = [
     (A, {}, "done", 1, "tool", '"done":"/pay"'),
-    (E, {"args": {"amount": 1}}, "done", 1, "tool", "A reviewer changed the arguments"),
-    (R, {"comment": TOO_MUCH}, "planned", 0, "system", f"was rejected by reviewer: {TOO_MUCH}\n"),
-    (S, {"comment": IN_MAY}, "planned", 0, "system", f"was answered instead of run by reviewer: {IN_MAY}\n"),
+    (E, {"args": {"amount": 1}}, "done", 1, "tool", '"amount":1'),
+    (R, {"comment": TOO_MUCH}, "planned", 0, "system", TOO_MUCH),
+    (S, {"comment": IN_MAY}, "planned", 0, "system", IN_MAY),
 ]
 
 
@@ -63,15 +46,13 @@ async def test_a_decision_reaches_the_target_and_the_model(
 
 
 TWO = [
-    ({"t1.0": A, "t1.1": A}, {"t1.0": "done", "t1.1": "done"}),
     ({"t1.0": A, "t1.1": R}, {"t1.0": "done", "t1.1": "denied"}),
-    ({"t1.0": R, "t1.1": A}, {"t1.0": "denied", "t1.1": "done"}),
     ({"t1.0": R, "t1.1": R}, {"t1.0": "planned", "t1.1": "planned"}),
     ({"t1.1": A, "t1.0": S}, {"t1.0": "denied", "t1.1": "done"}),
 ]
 
 
-@pytest.mark.parametrize(("decisions", "states"), TWO, ids=["both", "first", "second", "none", "second-then-answer"])
+@pytest.mark.parametrize(("decisions", "states"), TWO, ids=["first", "none", "second-then-answer"])
 async def test_a_round_of_two_comes_to_what_was_decided_of_each(
     served: Served, decisions: dict[str, Decision], states: dict[str, str]
 ) -> None:
@@ -183,5 +164,5 @@ async def test_two_gates_in_one_turn_are_two_pauses(served: Served) -> None:
     await served.until(address, TurnStatus.COMPLETED)
     assert [served.effects(address, "/pay"), served.effects(address, "/post", "t2.0")] == [1, 1]
     assert [role for role, _ in await served.transcript(address)] == [
-        *("assistant", "tool", "assistant", "tool", "assistant"),
+        *("assistant", "tool", "assistant", "tool", "assistant")
     ]

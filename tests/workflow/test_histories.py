@@ -14,20 +14,17 @@ from pydantic import JsonValue
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHistory
 
-from perdure.contracts.turns import Kind, Routing, TurnStatus
+from perdure.contracts.turns import TurnStatus
 from perdure.local import DataParts
-from perdure.store.database import new_id
 from perdure.temporal.client import runtime
 from perdure.temporal.workflow_client import Doorbell
-from tests.desk import Desk, until
+from tests.desk import Desk, own_queues, until
 from tests.doubles.spoken import Line
 from tests.replay.recording import run_of
-from tests.served import ALL_KINDS, Served, serve
+from tests.served import ALL_KINDS, DONE, PAY, Served, serve
 
 KIB = 1_024
 LOOKS: list[tuple[str, dict[str, JsonValue]]] = [("look", {"what": "a"}), ("look", {"what": "b"})]
-PAY: tuple[str, dict[str, JsonValue]] = ("pay", {})
-DONE = Line("well")
 MODEL, TOOL = "model.complete", "tools.run"
 
 
@@ -89,7 +86,7 @@ async def test_a_call_that_cannot_run_costs_no_activity_and_is_answered_all_the_
     assert run_of(history).called == ("memory.load", MODEL, *tools, MODEL, "turns.finish")
     assert (row["status"], row["answer"]) == ("completed", "well")
     answers = [message for message in served.sent_to_model(address)[-1] if message["role"] == "tool"]
-    assert len(answers) == 2 and "there is no tool" in answers[0]["content"]
+    assert len(answers) == 2 and "nobodys" in answers[0]["content"]
     assert [role for role, _ in await served.transcript(address)] == ["assistant", "tool", "tool", "assistant"]
     assert "tool_node" in await served.nodes(address), "its events are written by what comes next"
     assert (await served.desk.kinds(address.turn_id)).count("tools.pending") == 1
@@ -171,10 +168,7 @@ async def measured(desk: Desk, parts: DataParts, temporal: Client) -> AsyncItera
         data_converter=temporal.data_converter,
         runtime=runtime(("127.0.0.1", port)),
     )
-    own = new_id()[-8:]
-    routing = Routing(**{kind.value: f"{Routing().queue(kind)}-{own}" for kind in Kind})
-    deps = replace(desk.deps, doorbell=Doorbell(client, desk.db))
-    at = Desk(deps, desk.world, desk.model, desk.people, routing, desk.owner_url)
+    at = replace(desk, deps=replace(desk.deps, doorbell=Doorbell(client, desk.db)), routing=own_queues())
     async with AsyncExitStack() as stack:
         workers = await serve(stack, at, ALL_KINDS)
         yield Measured(Served(at, client, workers), f"http://127.0.0.1:{port}/metrics")

@@ -13,11 +13,8 @@ from perdure.contracts.approvals import Verdict, VerdictState
 from perdure.contracts.turns import Bell, TurnAddress, TurnStatus
 from perdure.store.approvals.verdicts import read_verdicts
 from tests.doubles.spoken import Line
-from tests.served import Served
+from tests.served import DONE, PAY, POST, Served
 
-PAY = ("pay", {"amount": 5})
-POST = ("post", {"text": "hello"})
-DONE = Line("well")
 FAR = timedelta(hours=3)
 
 

@@ -11,9 +11,9 @@ from perdure.core.turns import OnBusy
 from tests.desk import until
 from tests.doubles.spoken import Line
 from tests.replay.recording import run_of
-from tests.served import PAUSED, Served
+from tests.scale import sized
+from tests.served import PAUSED, PAY, Served
 
-PAY = ("pay", {"amount": 5})
 WAITS = ("shout", {"mode": "wait"})
 NEVER = Line("never said")
 
@@ -51,7 +51,6 @@ async def speaking(served: Served, seconds: float = 60.0) -> TurnAddress:
 
 
 def last_asked(served: Served, address: TurnAddress) -> list[str]:
-    """The roles of the last request of the turn."""
     return [str(each["role"]) for each in served.sent_to_model(address)[-1]]
 
 
@@ -122,8 +121,9 @@ async def test_a_turn_gives_way_wherever_it_is_and_the_other_runs(served: Served
     assert await served.handle(address).result() == "replaced"
 
 
+@pytest.mark.sized
 async def test_an_approval_and_a_replacement_at_once_pay_once_or_never(served: Served) -> None:
-    for _ in range(4):
+    for _ in range(sized(8, 2)):
         address = await served.paused(Line("", [PAY]), Line("paid"))
 
         async def decided(address: TurnAddress = address) -> Any:

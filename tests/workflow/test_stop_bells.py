@@ -16,10 +16,8 @@ from tests.doubles.spoken import Line
 from tests.replay.recording import run_of
 from tests.replay.replaying import Replaying
 from tests.replay.stopping import CONFIRM, silent, until_called
-from tests.served import PAUSED, Served
+from tests.served import DONE, PAUSED, PAY, Served
 
-PAY = ("pay", {"amount": 5})
-DONE = Line("well")
 STOP = Bell(kind="stop")
 CANCELS = "EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED"
 AWAY = UpstreamUnavailable("store_unavailable", "Postgres is not available.")
@@ -38,17 +36,14 @@ async def in_a_call(served: Served, _: float = 0) -> TurnAddress:
 
 
 async def the_call_ends(served: Served, _: TurnAddress) -> None:
-    """What it waits for happens."""
     served.desk.world.go_on.set()
 
 
 async def waiting(served: Served, _: float = 0) -> TurnAddress:
-    """It waits for an approval."""
     return await served.paused(Line("", [PAY]), DONE)
 
 
 async def approved(served: Served, address: TurnAddress) -> None:
-    """The approval is given."""
     await served.decide(address)
 
 
@@ -130,7 +125,7 @@ async def test_a_forged_stop_changes_nothing(served: Served, place: Place) -> No
 
 
 @everywhere
-@pytest.mark.parametrize("forged_first", [0, 1, 5])
+@pytest.mark.parametrize("forged_first", [5, *(pytest.param(few, marks=pytest.mark.soak) for few in (0, 1))])
 async def test_a_stop_ends_the_turn_also_right_after_forged_ones(
     served: Served, place: Place, forged_first: int
 ) -> None:
@@ -166,7 +161,6 @@ class Unreadable:
     tried: int = 0
 
     async def stop_asked(self, tx: Connection, ask: StopAsk) -> bool:
-        """In place of the true one."""
         self.tried += 1
         if self.error is not None:
             raise self.error

@@ -5,25 +5,21 @@ import asyncio
 import pytest
 
 from perdure.contracts.turns import Bell, TurnAddress, TurnStatus
-from perdure.store.turns.start import request_stop
 from tests.doubles.spoken import Line
 from tests.replay.recording import run_of
 from tests.replay.stopping import CONFIRM, silent
-from tests.served import Served
+from tests.served import DONE, PAY, Served
 
 pytestmark = pytest.mark.filterwarnings(
     # As in test_bells.py: a signal that meets a continue-as-new makes the server give the task again.
     "ignore:.*run_signal:pytest.PytestUnraisableExceptionWarning"
 )
 
-PAY = ("pay", {"amount": 5})
-DONE = Line("well")
 STOP = Bell(kind="stop")
 FLOOD = 1_000
 
 
 async def flood(served: Served, address: TurnAddress) -> None:
-    """Ring them all, many at once."""
     gate = asyncio.Semaphore(64)
 
     async def one() -> None:
@@ -63,31 +59,3 @@ async def test_a_paused_turn_under_a_flood_of_forged_stops_keeps_its_approval_an
     assert served.effects(address, "/pay") == 1
     longest = max(len(history.events) for history in await served.runs(address))
     assert longest <= FLOOD + 100
-
-
-async def ends(served: Served, address: TurnAddress) -> list[tuple[str, bool]]:
-    """What the audit says of the turn's end, with whether it names somebody."""
-    rows = await served.desk.rows(
-        "SELECT kind, actor FROM audit WHERE turn_id = $1 AND kind LIKE 'turn.%' ORDER BY id", address.turn_id
-    )
-    return [(row["kind"], row["actor"] is not None) for row in rows]
-
-
-@pytest.mark.parametrize("paused", [False, True], ids=["under way", "paused"])
-async def test_a_cancel_at_temporal_is_a_stop_of_its_own_and_the_audit_says_so(served: Served, paused: bool) -> None:
-    address = await (served.paused(Line("", [PAY]), DONE) if paused else silent(served))
-    await served.handle(address).cancel()
-    await served.until(address, TurnStatus.STOPPED)
-    assert await served.handle(address).result() == "stopped"
-    assert await ends(served, address) == [("turn.cancelled", False)]
-    assert CONFIRM not in [name for history in await served.runs(address) for name in run_of(history).called]
-
-
-async def test_a_turn_that_was_asked_to_stop_and_is_cancelled_too_was_stopped_by_whoever_asked(served: Served) -> None:
-    address = await silent(served)
-    async with served.desk.db.transaction("local") as tx:
-        _, _, note = await request_stop(tx, address.turn_id, served.desk.people["requester"].user_id)
-    assert note is not None
-    await asyncio.gather(served.desk.deps.doorbell.deliver_soon(note), served.handle(address).cancel())
-    await served.until(address, TurnStatus.STOPPED)
-    assert await ends(served, address) == [("turn.stop_requested", True)]

@@ -13,9 +13,9 @@ from perdure.contracts.turns import Routing, TurnStatus
 from perdure.core.approvals.decisions import Decision
 from perdure.examples.ops.cluster.faults import Fault, Kind
 from perdure.local import DataParts
-from perdure.store.database import new_id
 from perdure.worker.queues import workers_for
 from tests.conftest import Urls
+from tests.desk import own_queues
 from tests.worker_process import worker_process
 from tests.workflow.conftest import Engine
 from tests.workflow.test_tool_loop import PAUSED, Ops
@@ -26,8 +26,7 @@ OTHERS = (Work.APPROVALS, Work.MEMORY, Work.LLM, Work.TURNS)
 @pytest.fixture
 def spread(engine: Engine) -> Engine:
     """Turns on queues that nobody serves yet."""
-    own = new_id()[-8:]
-    return replace(engine, routing=Routing(**{kind.value: f"{Routing.spread().queue(kind)}-{own}" for kind in Work}))
+    return replace(engine, routing=own_queues(Routing.spread()))
 
 
 async def test_a_worker_killed_after_the_effect_and_before_its_record_changes_the_cluster_once(

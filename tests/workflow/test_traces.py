@@ -50,7 +50,6 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture(scope="module")
 async def traced(desk: Desk, collector: Collector) -> Traced:
-    """As the workers of the overridden `desk` have them."""
     traces = desk.deps.traces
     assert traces is not None
     tracer = traces._tracer
@@ -83,8 +82,6 @@ def in_good_mood(traced: Traced) -> Iterator[None]:
 
 
 async def spans_for(traced: Traced, address: TurnAddress) -> list[Any]:
-    """The spans of a turn, once the collector has them."""
-
     def found() -> list[Any]:
         return [
             span for span in traced.collector.spans() if attributes_of(span).get("perdure.trace_id") == address.turn_id
@@ -149,7 +146,12 @@ async def test_the_deciding_node_has_no_span_and_a_failure_has_its_type(served: 
     assert spans[f"invoke_agent {KEEPER}"].status.message == "backend_unavailable"
 
 
-@pytest.mark.parametrize("turn", TURNS)
+SAMPLE = ("a tool", "a failure")
+
+
+@pytest.mark.parametrize(
+    "turn", [pytest.param(each, marks=() if each in SAMPLE else pytest.mark.soak) for each in TURNS]
+)
 async def test_a_turn_is_the_same_whatever_the_tracer_does(served: Served, traced: Traced, turn: str) -> None:
     courses = {}
     for mood in ("on", "off", "raising", "none"):

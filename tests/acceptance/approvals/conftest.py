@@ -55,7 +55,6 @@ def busy_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStac
 
 @pytest.fixture(scope="package")
 async def busy(busy_stack: RunningStack) -> AsyncIterator[Busy]:
-    """The stack with clients of all its parts."""
     told = busy_stack.read()
     db = await Database.connect(told["postgres"], most=8, wait_seconds=60)
     temporal = await Client.connect(told["temporal"], data_converter=DATA_CONVERTER)

@@ -14,16 +14,12 @@ from tests.integration.test_api_process import Served
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody with a token."""
-
     name: str
     client: httpx.AsyncClient
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an API said to a decision."""
-
     approval_id: str
     by: str
     status: int
@@ -32,7 +28,6 @@ class Answer:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 

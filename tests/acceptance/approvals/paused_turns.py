@@ -37,8 +37,6 @@ SELECT attname FROM pg_attribute WHERE attrelid = $1::regclass AND attnum > 0 AN
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """A turn that waits for its one approval."""
-
     turn_id: str
     conversation_id: str
     approval_id: str
@@ -49,8 +47,6 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """The turn that ran."""
-
     turn_id: str
     rows: dict[str, str]
     """By table, as JSON."""

@@ -40,7 +40,6 @@ class Deciding:
         self._taken = asyncio.Condition()
 
     async def run(self) -> None:
-        """Decide on all."""
         await asyncio.gather(*(self._worker() for _ in range(AT_ONCE)))
 
     async def _worker(self) -> None:

@@ -36,7 +36,6 @@ class Largest:
         self.bytes: Counter[str] = Counter()
 
     async def watch(self) -> None:
-        """Look until cancelled."""
         while True:
             pids = self._busy.stack.read()["pids"]
             for role in WORKERS:
@@ -67,7 +66,6 @@ async def where(busy: Busy, turns: Sequence[Paused]) -> dict[tuple[str, str], tu
 
 
 async def run_ids(busy: Busy, turns: Sequence[Paused]) -> list[str]:
-    """The run in which each of them is."""
     found = []
     for start in range(0, len(turns), AT_ONCE):
         handles = [
@@ -78,7 +76,6 @@ async def run_ids(busy: Busy, turns: Sequence[Paused]) -> list[str]:
 
 
 async def approve(reviewer: Person, turns: Sequence[Paused]) -> list[Answer]:
-    """All of them, a few requests at a time."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(turn: Paused) -> Answer:
@@ -89,7 +86,6 @@ async def approve(reviewer: Person, turns: Sequence[Paused]) -> list[Answer]:
 
 
 async def done(busy: Busy, turns: Sequence[Paused], seconds: float) -> bool:
-    """Whether all of them complete in time."""
     deadline = time.monotonic() + seconds
     while (await where(busy, turns)).keys() != {("completed", "done")}:
         if time.monotonic() > deadline:

@@ -13,7 +13,6 @@ from tests.acceptance.running import ROOT, RunningStack, running
 
 @pytest.fixture(scope="package")
 def gathering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
-    """The stack."""
     home = tmp_path_factory.mktemp("gathering") / "home"
     with running(home, "--app", str(ROOT / "tests" / "apps" / "gather")) as stack:
         yield stack
@@ -21,15 +20,12 @@ def gathering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack
 
 @pytest.fixture
 def client(gathering: RunningStack) -> Iterator[httpx.Client]:
-    """The requester's."""
     headers = {"Authorization": f"Bearer {gathering.token('requester')}"}
     with httpx.Client(base_url=gathering.api, timeout=60, headers=headers) as made:
         yield made
 
 
 class Talk:
-    """One conversation over REST."""
-
     def __init__(self, http: httpx.Client, agent: str = "gather") -> None:
         self.http = http
         made = http.post("/v1/conversations", json={"agent": agent})
@@ -37,13 +33,11 @@ class Talk:
         self.path = f"/v1/conversations/{made.json()['id']}/turns"
 
     def begin(self, message: str) -> str:
-        """Start a turn; its id."""
         started = self.http.post(self.path, json={"message": message})
         started.raise_for_status()
         return str(started.json()["turn_id"])
 
     def read(self, turn_id: str) -> dict[str, Any]:
-        """The turn as its requester sees it."""
         found: dict[str, Any] = self.http.get(f"/v1/turns/{turn_id}").json()
         return found
 
@@ -60,6 +54,5 @@ class Talk:
 
 
 def node_milliseconds(events: list[tuple[str, dict[str, Any]]], node: str) -> float:
-    """From the node's start to its end."""
     at = {kind: datetime.fromisoformat(data["at"]) for kind, data in events if data.get("node") == node}
     return (at["node_end"] - at["node_start"]).total_seconds() * 1e3

@@ -23,12 +23,9 @@ MOST_MILLISECONDS = 0.5 if FULL else 2.0
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """A node that calls nobody."""
-
     patch: Patch
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """Its patch."""
         return self.patch
 
 

@@ -17,14 +17,11 @@ SMALL_BUFFER_BYTES = 4_096
 
 @dataclass(slots=True)
 class Bare:
-    """One connection with a stream on it."""
-
     sock: socket.socket
     taken: int = 0
     """Bytes read of the stream."""
 
     async def one_byte_a_second(self) -> None:
-        """For ever."""
         loop = asyncio.get_running_loop()
         while await loop.sock_recv(self.sock, 1):
             self.taken += 1

@@ -40,7 +40,6 @@ def speaking_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[R
 
 @pytest.fixture
 async def speakers(speaking_stack: tuple[RunningStack, OwnValkey]) -> AsyncIterator[Speaking]:
-    """The stack with a client."""
     stack, valkey = speaking_stack
     async with AsyncClient(stack.api, stack.token("requester"), patience_seconds=120) as client:
         yield Speaking(stack, valkey, client)

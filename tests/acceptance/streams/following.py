@@ -10,8 +10,6 @@ from perdure.client import AsyncClient, Event
 
 @dataclass(slots=True)
 class Followed:
-    """What one reader got of one turn."""
-
     turn_id: str
     texts: dict[str, str] = field(default_factory=dict)
     """By call, as a client puts it together: `reset` takes a text back."""
@@ -27,7 +25,6 @@ class Followed:
     """By call, how many characters its `generation.complete` names."""
 
     def take(self, event: Event) -> None:
-        """One event."""
         if event.kind == "token":
             self.first_token_at = self.first_token_at or time.time()
             text = str(event.data["text"])
@@ -45,7 +42,6 @@ class Followed:
 
     @property
     def text(self) -> str:
-        """The text of its last call."""
         return next(reversed(self.texts.values()), "")
 
     def faults(self, answer: str) -> Iterator[str]:

@@ -38,8 +38,6 @@ STEP = {
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """Seconds of one turn."""
-
     spoken: float
     """From the provider's first word on the wire to the client's first token."""
     asked: float
@@ -48,7 +46,6 @@ class Added:
 
 @contextmanager
 def provider(folder: Path) -> Iterator[str]:
-    """The double as a process; its address."""
     port, script = free_port(), folder / "steps.yaml"
     script.write_text(yaml.safe_dump([STEP]))
     process = subprocess.Popen(
@@ -73,7 +70,6 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningSta
 
 @pytest.fixture
 async def client(heard: tuple[RunningStack, str]) -> AsyncIterator[AsyncClient]:
-    """The client that users have."""
     stack, _ = heard
     async with AsyncClient(stack.api, stack.token("requester")) as opened:
         yield opened

@@ -40,7 +40,6 @@ class First:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Self:
-        """Of these turns."""
         return cls(quantile(sorted(seconds), 0.5), quantile(sorted(seconds), 0.95))
 
 

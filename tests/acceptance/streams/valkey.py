@@ -23,11 +23,9 @@ class OwnValkey:
 
     @property
     def url(self) -> str:
-        """What `REDIS_URL` is set to."""
         return f"redis://127.0.0.1:{self._port}/0"
 
     def start(self) -> None:
-        """Up, with nothing in it."""
         settings = ["--port", str(self._port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         self._process = subprocess.Popen(
             [str(valkey_server()), *settings, "--dir", str(self._folder)],
@@ -43,7 +41,6 @@ class OwnValkey:
         return redis.Redis.from_url(self.url, retry=often, retry_on_error=[redis.ConnectionError])
 
     def wipe(self) -> None:
-        """All that it knows is gone."""
         with self.client() as client:
             client.flushall()
 

@@ -8,7 +8,6 @@ from tests.topologies.stand_ins import stand_ins
 
 
 def begin(state: State) -> Patch:
-    """Where a turn with this message begins."""
     given = state["input"]
     assert isinstance(given, dict)
     start = {"#nveil#": "shortcut", "upload": "upload"}.get(str(given.get("message")), "request")
@@ -16,7 +15,6 @@ def begin(state: State) -> Patch:
 
 
 def topology() -> Topology:
-    """The topology under test."""
     nodes = stand_ins(
         spec.IDS,
         initialize_processing_state=begin,
@@ -29,7 +27,6 @@ def topology() -> Topology:
 
 
 def found(**steps: str) -> Patch:
-    """What a node leaves in `processing`."""
     return {"processing": dict(steps)}
 
 

@@ -16,8 +16,6 @@ def stage(name: str) -> Patch:
 
 
 def topology() -> Topology:
-    """The topology under test."""
-
     def settle(state: State) -> Patch:
         if state["status"] == AWAITING_HITL:
             return {}
@@ -39,13 +37,7 @@ ROWS = (
     Row("a calm turn reaches the navigator", (Leg(f"{GATHER} navigator finalize", "completed"),)),
     Row(
         "a hijacked turn takes the safety path",
-        (
-            Leg(
-                "preflight safety_intervention finalize",
-                "completed",
-                {"preflight": [{"safety_hijacked": True}]},
-            ),
-        ),
+        (Leg("preflight safety_intervention finalize", "completed", {"preflight": [{"safety_hijacked": True}]}),),
     ),
     Row(
         "a failed assembly never reaches the navigator",

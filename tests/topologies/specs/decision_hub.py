@@ -16,7 +16,6 @@ def respond(state: State) -> Patch:
 
 
 def topology() -> Topology:
-    """The topology under test."""
     found: Patch = {"memory_read_status": "not_found", "memory_read_result": None}
     nodes = stand_ins(
         IDS,
@@ -60,11 +59,7 @@ COMMANDS: Patch = {"final_output": 'memory_read preprocess {"command": "format"}
 
 ROWS = (
     Row("the success path", (Leg(f"{BEGIN} {ANSWER} format_response_node", "completed"),)),
-    Row(
-        "the failure path",
-        (Leg(f"{BEGIN} {FAILURE}", "failed", {"model_call_node": [FAILED]}),),
-        error="timeout",
-    ),
+    Row("the failure path", (Leg(f"{BEGIN} {FAILURE}", "failed", {"model_call_node": [FAILED]}),), error="timeout"),
     Row(
         "all four memory nodes hang off the decision",
         (Leg(f"{BEGIN} {READ} {ANSWER} {WRITE} format_response_node", "completed"),),

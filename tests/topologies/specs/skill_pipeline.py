@@ -35,7 +35,6 @@ def settle(state: State) -> Patch:
 
 
 def topology() -> Topology:
-    """The topology under test."""
     nodes = stand_ins(
         IDS,
         system_prompt_node=begin,
@@ -169,12 +168,7 @@ ROWS = (
                 "awaiting_hitl",
                 {"approval_node": [CHECKPOINT]},
             ),
-            Leg(
-                f"resume_guard initial_llm_call {FINISH}",
-                "completed",
-                {"resume_guard": [REJECTED]},
-                entry="approval",
-            ),
+            Leg(f"resume_guard initial_llm_call {FINISH}", "completed", {"resume_guard": [REJECTED]}, entry="approval"),
         ),
     ),
     Row(

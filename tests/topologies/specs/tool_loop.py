@@ -27,7 +27,6 @@ def settle(state: State) -> Patch:
 
 
 def topology() -> Topology:
-    """The topology under test."""
     nodes = stand_ins(
         IDS,
         entry=lambda state: {"awaiting_approval": False, "memory_context_loaded": False, "status": "running"},

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 from perdure.__main__ import run
 from perdure.local.config import ROOT
-from tests.unit.apps.api_double import ApiDouble
+from tests.unit.apps.api_double import ApiDouble, Asked, Reply, said
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,18 @@ class Ended:
     def json(self) -> Any:
         """Its output, read."""
         return json.loads(self.out)
+
+
+def request(asked: Asked) -> str:
+    """Who asked for what: the local user, method, path, query and body. A digest is cut to its first character."""
+    sent = json.dumps(asked.body) if asked.body is not None else urlencode(asked.query, doseq=True)
+    who = asked.headers.get("authorization", "nobody").removeprefix("Bearer t-")
+    return re.sub(r"(\w)\1{63}", r"\1…", f"{who} {asked.method} {asked.path} {sent}".rstrip())
+
+
+def refusal(status: int, code: str, details: dict[str, Any] | None = None, **headers: str) -> Reply:
+    """A refusal of the API."""
+    return said({"error": {"code": code, "message": "no", "details": details or {}}}, status, **headers)
 
 
 Perdure = Callable[..., Ended]

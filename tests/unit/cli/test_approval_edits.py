@@ -4,6 +4,7 @@ import json
 import resource
 import stat
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +13,35 @@ from syrupy.assertion import SnapshotAssertion
 
 from perdure.cli.approvals.decide import without_comments
 from perdure.core.calls.arguments import InvalidArgumentText, parsed, same
-from tests.unit.apps.api_double import ApiDouble, said
+from tests.unit.apps.api_double import ApiDouble, Reply, said
 from tests.unit.cli.approval import APPROVAL
-from tests.unit.cli.conftest import Perdure
+from tests.unit.cli.conftest import Ended, Perdure
 
 EDITED = said({**APPROVAL, "status": "edited"})
 
 
-def editor(folder: Path, *scripts: str) -> str:
-    """An editor that does with the file at `path` what the next of `scripts` says, each time it is opened."""
-    path = folder / "editor.py"
-    count = folder / "opened"
-    count.mkdir()
-    path.write_text(
-        f"import sys, json, os, pathlib\npath = pathlib.Path(sys.argv[1])\nopened = pathlib.Path({str(count)!r})\n"
-        "turn = len(list(opened.iterdir()))\n"
-        "(opened / str(turn)).write_bytes(path.read_bytes())\n"
-        f"exec({list(scripts)!r}[turn])\n"
-    )
-    return f"{sys.executable} {path}"
+Edit = Callable[..., Ended]
+
+
+@pytest.fixture
+def edit(perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edit:
+    """Edits the approval with an editor that does with the file at `path` what the next script says, each time it is
+    opened; the API answers `replies` to what is sent."""
+
+    def run(*scripts: str, replies: Sequence[Reply] = ()) -> Ended:
+        program, count = tmp_path / "editor.py", tmp_path / "opened"
+        count.mkdir()
+        program.write_text(
+            f"import sys, json, os, pathlib\npath = pathlib.Path(sys.argv[1])\nopened = pathlib.Path({str(count)!r})\n"
+            "turn = len(list(opened.iterdir()))\n"
+            "(opened / str(turn)).write_bytes(path.read_bytes())\n"
+            f"exec({list(scripts)!r}[turn])\n"
+        )
+        monkeypatch.setenv("EDITOR", f"{sys.executable} {program}")
+        stack.will(said(APPROVAL), *replies)
+        return perdure("approvals", "edit", "a-1")
+
+    return run
 
 
 def seen(folder: Path) -> list[str]:
@@ -51,15 +62,13 @@ def replaced(old: str, new: str) -> str:
 
 
 def test_an_edit_opens_the_editor_shows_the_difference_and_sends_the_new_arguments(
-    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    edit: Edit, stack: ApiDouble, tmp_path: Path
 ) -> None:
     script = (
         f"open({str(tmp_path / 'mode')!r}, 'w').write(oct(os.stat(path).st_mode))\n"
         "args = json.loads(path.read_text()); args['order'] = '7'; path.write_text(json.dumps(args))"
     )
-    monkeypatch.setenv("EDITOR", editor(tmp_path, script))
-    stack.will(said(APPROVAL), EDITED)
-    ended = perdure("approvals", "edit", "a-1")
+    ended = edit(script, replies=[EDITED])
     assert ended.code == 0
     assert '-  "order": "1042",' in ended.out and '+  "order": "7",' in ended.out
     assert stack.asked[1].body["args"] == {**APPROVAL["args"], "order": "7"}
@@ -79,37 +88,27 @@ def test_an_edit_opens_the_editor_shows_the_difference_and_sends_the_new_argumen
         replaced('"1042"', "1042"),
     ],
 )
-def test_an_edit_that_changed_nothing_or_broke_it_sends_nothing(
-    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
-) -> None:
-    monkeypatch.setenv("EDITOR", editor(tmp_path, script))
-    stack.will(said(APPROVAL))
-    ended = perdure("approvals", "edit", "a-1")
+def test_an_edit_that_changed_nothing_or_broke_it_sends_nothing(edit: Edit, stack: ApiDouble, script: str) -> None:
+    ended = edit(script)
     assert (ended.code, len(stack.asked)) == (2, 1)
 
 
-def test_where_no_temporary_folder_is_there_nothing_is_sent(
-    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EDITOR", editor(tmp_path, "pass"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
-    stack.will(said(APPROVAL))
-    ended = perdure("approvals", "edit", "a-1")
-    assert (ended.code, len(stack.asked), seen(tmp_path)) == (1, 1, [])
-
-
+@pytest.mark.parametrize("has_folder", [True, False])
 def test_where_a_temporary_file_cannot_be_written_nothing_is_sent(
-    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_folder: bool
 ) -> None:
-    monkeypatch.setenv("EDITOR", editor(tmp_path, "pass"))
+    monkeypatch.setenv("EDITOR", f"touch {tmp_path / 'opened'}")
     stack.will(said(APPROVAL))
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # a write fails then, as on a full disk
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if has_folder:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, most[1]))  # a write fails then, as on a full disk
+    else:
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
     try:
         ended = perdure("approvals", "edit", "a-1")
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert (ended.code, len(stack.asked), seen(tmp_path)) == (1, 1, [])
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+    assert (ended.code, len(stack.asked), (tmp_path / "opened").exists()) == (1, 1, False)
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
@@ -139,11 +138,9 @@ def test_an_editor_that_does_not_start_sends_nothing(
 
 @pytest.mark.usefixtures("terminal")
 def test_the_editor_shows_the_schema_above_the_arguments_and_no_unseen_character(
-    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+    edit: Edit, stack: ApiDouble, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
-    monkeypatch.setenv("EDITOR", editor(tmp_path, replaced('"1042"', '"7"')))
-    stack.will(said(APPROVAL), EDITED)
-    assert perdure("approvals", "edit", "a-1").code == 0
+    assert edit(replaced('"1042"', '"7"'), replies=[EDITED]).code == 0
     opened = seen(tmp_path)[0]
     assert opened == snapshot
     assert not set(opened) & {"\u202e", "\x1b"}
@@ -152,12 +149,10 @@ def test_the_editor_shows_the_schema_above_the_arguments_and_no_unseen_character
 
 @pytest.mark.usefixtures("terminal")
 def test_arguments_that_do_not_fit_are_opened_again_as_they_were_with_the_fault_above(
-    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+    edit: Edit, stack: ApiDouble, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
     scripts = (replaced('"1042"', "7"), replaced("7", '"7",,'), replaced(",,", ""))
-    monkeypatch.setenv("EDITOR", editor(tmp_path, *scripts))
-    stack.will(said(APPROVAL), EDITED)
-    ended = perdure("approvals", "edit", "a-1")
+    ended = edit(*scripts, replies=[EDITED])
     first, second, third = seen(tmp_path)
     assert second == snapshot
     assert '"order": 7' in second and second.endswith(first.partition("{")[2].replace('"1042"', "7"))
@@ -166,39 +161,29 @@ def test_arguments_that_do_not_fit_are_opened_again_as_they_were_with_the_fault_
 
 
 @pytest.mark.usefixtures("terminal")
-def test_who_leaves_it_as_it_was_after_a_fault_sends_nothing(
-    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EDITOR", editor(tmp_path, "path.write_text('{')", "pass"))
-    stack.will(said(APPROVAL))
-    ended = perdure("approvals", "edit", "a-1")
+def test_who_leaves_it_as_it_was_after_a_fault_sends_nothing(edit: Edit, stack: ApiDouble, tmp_path: Path) -> None:
+    ended = edit("path.write_text('{')", "pass")
     assert (ended.code, len(stack.asked), len(seen(tmp_path))) == (2, 1, 2)
 
 
 @pytest.mark.usefixtures("terminal")
-def test_what_the_api_does_not_take_is_opened_again_too(
-    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EDITOR", editor(tmp_path, replaced('"1042"', '"7"'), replaced('"7"', '"8"')))
+def test_what_the_api_does_not_take_is_opened_again_too(edit: Edit, stack: ApiDouble, tmp_path: Path) -> None:
     error: dict[str, Any] = {"code": "args_invalid", "message": "order 7 is not one of yours", "details": {}}
-    stack.will(said(APPROVAL), said({"error": error}, 422), EDITED)
-    assert perdure("approvals", "edit", "a-1").code == 0
+    assert (
+        edit(replaced('"1042"', '"7"'), replaced('"7"', '"8"'), replies=[said({"error": error}, 422), EDITED]).code == 0
+    )
     assert error["message"] in seen(tmp_path)[1]
     assert [asked.body["args"]["order"] for asked in stack.asked[1:]] == ["7", "8"]
 
 
 @pytest.mark.usefixtures("terminal")
-def test_what_somebody_else_decided_meanwhile_is_not_opened_again(
-    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EDITOR", editor(tmp_path, replaced('"1042"', '"7"')))
+def test_what_somebody_else_decided_meanwhile_is_not_opened_again(edit: Edit, tmp_path: Path) -> None:
     error = {
         "code": "already_decided",
         "message": "too late",
         "details": {"decision": {"type": "reject", "by": "rita"}},
     }
-    stack.will(said(APPROVAL), said({"error": error}, 409))
-    ended = perdure("approvals", "edit", "a-1")
+    ended = edit(replaced('"1042"', '"7"'), replies=[said({"error": error}, 409)])
     assert (ended.code, len(seen(tmp_path))) == (5, 1)
 
 

@@ -1,14 +1,13 @@
 """The reviewer tool: it shows the exact call, and decides on exactly what it has shown."""
 
-import json
 import re
 from typing import Any
 
 import pytest
 
-from tests.unit.apps.api_double import ApiDouble, said
+from tests.unit.apps.api_double import ApiDouble, Reply, said
 from tests.unit.cli.approval import APPROVAL, OPEN
-from tests.unit.cli.conftest import Perdure
+from tests.unit.cli.conftest import Perdure, refusal
 
 
 def test_a_decision_shows_the_exact_arguments_and_sends_the_digest_of_what_was_shown(
@@ -52,75 +51,9 @@ def test_a_checkpoint_on_an_answer_shows_the_answer_and_no_arguments(perdure: Pe
     assert "{" not in ended.out
 
 
-def test_a_digest_seen_before_is_sent_instead(perdure: Perdure, stack: ApiDouble) -> None:
-    stack.will(said(APPROVAL), said({**APPROVAL, "status": "approved"}))
-    perdure("approvals", "approve", "a-1", "--digest", "seen", "--json")
-    assert stack.asked[1].body["digest"] == "seen"
-
-
-@pytest.mark.parametrize(
-    ("words", "body"),
-    [
-        (("reject", "a-1", "--comment", "no"), {"decision": "reject", "comment": "no"}),
-        (("reject", "a-1", "--reason", "policy"), {"decision": "reject", "reason_code": "policy"}),
-        (("respond", "a-1", "ask later"), {"decision": "respond", "comment": "ask later"}),
-        (("edit", "a-1", "--args", '{"order": "7"}'), {"decision": "edit", "args": {"order": "7"}}),
-    ],
-)
-def test_every_decision_says_what_it_must(
-    perdure: Perdure, stack: ApiDouble, words: tuple[str, ...], body: dict[str, Any]
-) -> None:
-    stack.will(said(APPROVAL), said({**APPROVAL, "status": "decided"}))
-    assert perdure("approvals", *words).code == 0
-    assert stack.asked[1].body == {**body, "digest": "d" * 64}
-
-
 def test_a_rejection_without_a_reason_is_not_even_asked_about(perdure: Perdure, stack: ApiDouble) -> None:
     assert perdure("approvals", "reject", "a-1", "--comment", " ").code == 2
     assert stack.asked == []
-
-
-@pytest.mark.parametrize(("answer", "sent"), [(True, 2), (False, 1)])
-def test_a_person_at_a_terminal_is_asked_once_more(
-    perdure: Perdure, stack: ApiDouble, monkeypatch: pytest.MonkeyPatch, answer: bool, sent: int
-) -> None:
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-    monkeypatch.setattr("typer.confirm", lambda _question: answer)
-    stack.will(said(APPROVAL), said({**APPROVAL, "status": "approved"}))
-    ended = perdure("approvals", "approve", "a-1")
-    assert (ended.code, len(stack.asked)) == (0 if answer else 1, sent)
-
-
-@pytest.mark.parametrize(("status", "code"), [("rejected", 5), ("done", 5), ("expired", 6)])
-def test_what_is_decided_already_is_not_decided_again(
-    perdure: Perdure, stack: ApiDouble, status: str, code: int
-) -> None:
-    before = {"type": "reject", "by": "rita"}
-    decided = {"decided_by": "rita", "decided_at": "2026-03-01T12:00:00Z", "decision": before}
-    stack.will(said({**APPROVAL, "status": status, **(decided if code == 5 else {})}))
-    ended = perdure("approvals", "approve", "a-1")
-    assert (ended.code, len(stack.asked)) == (code, 1)
-    named = {5: ("rita", "2026-03-01 12:00:00 UTC", status), 6: (_NOT_YET,)}[code]
-    assert all(each in ended.err for each in named)
-
-
-def test_lists_and_single_ones_come_as_json(perdure: Perdure, stack: ApiDouble) -> None:
-    stack.will(said({"items": [APPROVAL], "next": None}), said(APPROVAL), said({"items": [APPROVAL], "next": None}))
-    listed = perdure("approvals", "list", "--json", "--status", "all")
-    assert listed.json["items"][0]["args"] == APPROVAL["args"]
-    assert perdure("approvals", "show", "a-1", "--json").json["id"] == "a-1"
-    assert "status" not in stack.asked[0].query
-    table = perdure("approvals", "list").out
-    assert "a-1" in table and json.dumps(APPROVAL["args"]["order"]) in table
-    assert stack.asked[2].query["status"] == ["pending"]
-
-
-def test_a_status_that_there_is_not_is_a_usage_error_that_names_those_there_are(
-    perdure: Perdure, stack: ApiDouble
-) -> None:
-    ended = perdure("approvals", "list", "--status", "bogus")
-    assert (ended.code, stack.asked) == (2, [])
-    assert all(status in ended.err for status in ("pending", "approved", "withdrawn", "all"))
 
 
 @pytest.mark.parametrize("words", [("show", "a-1"), ("list",)])
@@ -152,43 +85,12 @@ def test_a_rejection_at_a_terminal_offers_the_reasons_of_the_policy(
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("typer.confirm", lambda _question: True)
     monkeypatch.setattr("typer.prompt", lambda _question, **_: typed)
-    stack.will(
-        said({**APPROVAL, "reject_reasons": ["dou\x1bble", "not now"]}), said({**APPROVAL, "status": "rejected"})
-    )
+    stack.will(said({**APPROVAL, "reject_reasons": ["dou\x1bble", "not now"]}), said(APPROVAL))
     ended = perdure("approvals", "reject", "a-1")
     assert "dou\\u001bble" in ended.out and "not now" in ended.out
     assert ended.code == (1 if sent is None else 0)
     bodies = [asked.body for asked in stack.asked[1:]]
     assert bodies == ([] if sent is None else [{"decision": "reject", "digest": "d" * 64, **sent}])
-
-
-def test_lists_are_narrowed_by_whose_they_are(perdure: Perdure, stack: ApiDouble) -> None:
-    stack.will(said({"items": [OPEN], "next": None}))
-    words = ("--mine", "--assignee", "rita", "--role", "reviewer", "--expiring", "60")
-    listed = perdure("approvals", "list", *words).out
-    assert stack.asked[0].query == {
-        "status": ["pending"], "mine": ["true"], "assignee": ["rita"], "role": ["reviewer"], "expiring": ["60"],
-        "limit": ["50"],
-    }  # fmt: skip
-    assert "rita" in listed and "1/2" in listed
-
-
-def test_ageing_is_a_table_of_who_keeps_whom_waiting(perdure: Perdure, stack: ApiDouble) -> None:
-    row = {
-        "role": "reviewer",
-        "assignee": "rita",
-        "agent": "refunds",
-        "waiting": 7,
-        "oldest_at": "2020-01-01T00:00:00Z",
-        "next_expiry_at": "2999-01-01T00:00:00Z",
-        "fallback": {"reviewer": "una", "at": None},
-        "buckets": {"1h": 1, "1d": 2, "3d": 4, "older": 0},
-    }
-    stack.will(said({"items": [row]}), said({"items": []}), said({"items": [row]}))
-    cells = perdure("approvals", "ageing").out.splitlines()[1].split()
-    assert cells[:8] == ["reviewer", "rita", "refunds", "7", "1", "2", "4", "0"] and cells[-1] == "una"
-    assert len(perdure("approvals", "ageing").out.splitlines()) == 1
-    assert perdure("approvals", "ageing", "--json").json["items"] == [row]
 
 
 def test_arguments_that_a_reviewer_changed_are_shown_with_what_was_asked_for(
@@ -201,14 +103,6 @@ def test_arguments_that_a_reviewer_changed_are_shown_with_what_was_asked_for(
     for _ in range(2):
         out = perdure("approvals", "show", "a-1").out
         assert '    "order": "7"\n' in out and '  -  "order": "1042"\n' in out and '  +  "order": "7"\n' in out
-
-
-@pytest.mark.parametrize("text", ["", " \n"])
-def test_an_empty_response_is_refused_by_its_name_before_anything_is_asked(
-    perdure: Perdure, stack: ApiDouble, text: str
-) -> None:
-    ended = perdure("approvals", "respond", "a-1", text)
-    assert ended.code == 2 and "TEXT" in ended.err and stack.asked == []
 
 
 def test_a_preview_is_asked_for_and_shown_as_what_changes(perdure: Perdure, stack: ApiDouble) -> None:
@@ -231,46 +125,32 @@ def test_of_an_edited_call_the_digest_in_force_and_the_one_asked_for_are_told_ap
     assert 0 < out.index("e" * 16 + "…") < out.index("d" * 16 + "…")
 
 
-_PAST, _THEN = "2020-01-01T00:00:00Z", "2020-01-01T00:00:09Z"
-_GONE = {"reviewer": "una", "at": _PAST, "fell_back_at": _THEN}
-_VOTE = {"decision": "approve", "for": None, "at": "2026-11-21T10:05:00Z"}
-_LOST = {**OPEN["votes"][0], "counts": False}
+_PAST, _NOT_YET = "2020-01-01T00:00:00Z", "2999-01-01 00:00:00 UTC"
+_GONE = {"reviewer": "una", "at": _PAST, "fell_back_at": "2020-01-01T00:00:09Z"}
+_FELL = {**OPEN, "votes": [], "assignee": "una"}
+_VOTE = {"by": "ann", "decision": "approve", "for": None, "at": "2026-11-21T10:05:00Z"}
 _OLD = {**APPROVAL, "outdated": "changed", "allowed_decisions": ["reject"]}
 _SAYS = {**APPROVAL, "description": "in general", "says": "this call"}
-_NOT_YET = "2999-01-01 00:00:00 UTC"
+_WAITS = {**APPROVAL, "status": "approved"}
+_SHOWN: list[tuple[dict[str, Any], list[str], list[str]]] = [
+    (_SAYS, ["this call"], ["in general"]),
+    ({**_SAYS, "says": ""}, ["in general"], []),
+    ({**_FELL, "fallback": _GONE}, ["2020-01-01 00:00:09 UTC"], ["2020 ago"]),
+    ({**_FELL, "fallback": {**_GONE, "fell_back_at": None}}, ["2020-01-01 00:00:00"], []),
+    ({**_FELL, "assignee": "rita", "fallback": {"reviewer": "una", "at": _PAST}}, ["2020-01-01 00:00:00"], []),
+    ({**_FELL, "assignee": None, "fallback": _GONE}, [], ["2020-01-01"]),
+    ({**OPEN, "votes": [{**OPEN["votes"][0], "counts": False}]}, [r"\b0\b\D{1,6}\b2\b", "tom"], []),
+    ({**OPEN, "votes": [_VOTE, {**_VOTE, "by": "bob", "counts": False}]}, [r"\b1\b\D{1,6}\b2\b", "bob"], []),
+    ({**OPEN, "claimed_until": _PAST, "assignee": None}, [], [r"rita \("]),
+    (_OLD, ["changed", "approvals reject a-1"], ["approvals approve a-1"]),
+    ({**_OLD, "status": "approved"}, ["changed"], ["approvals reject a-1"]),
+    ({**_WAITS, "ready_at": "2999-01-01T00:00:00Z"}, [_NOT_YET, "withdraw a-1"], []),
+    ({**_WAITS, "ready_at": _PAST}, [], ["withdraw a-1"]),
+    (APPROVAL, ["turn:t", "approvals reject a-1"], ["\u202e", "\x1b"]),
+]
 
 
-@pytest.mark.parametrize(
-    ("approval", "shown", "hidden"),
-    [
-        (_SAYS, ["this call"], ["in general"]),
-        ({**_SAYS, "says": ""}, ["in general"], []),
-        (
-            {**OPEN, "votes": [], "assignee": "una", "fallback": _GONE},
-            ["2020-01-01 00:00:09 UTC"],
-            [_PAST[:4] + " ago"],
-        ),
-        (
-            {**OPEN, "votes": [], "assignee": "una", "fallback": {**_GONE, "fell_back_at": None}},
-            ["2020-01-01 00:00:00"],
-            [],
-        ),
-        ({**OPEN, "votes": [], "fallback": {"reviewer": "una", "at": _PAST}}, ["2020-01-01 00:00:00"], []),
-        ({**OPEN, "votes": [], "assignee": None, "fallback": _GONE}, [], ["2020-01-01"]),
-        ({**OPEN, "votes": [_LOST]}, [r"\b0\b\D{1,6}\b2\b", "tom"], []),
-        (
-            {**OPEN, "votes": [{**_VOTE, "by": "ann"}, {**_VOTE, "by": "bob", "counts": False}]},
-            [r"\b1\b\D{1,6}\b2\b", "bob"],
-            [],
-        ),
-        ({**OPEN, "claimed_until": _PAST, "assignee": None}, [], [r"rita \("]),
-        (_OLD, ["changed", "approvals reject a-1"], ["approvals approve a-1"]),
-        ({**_OLD, "status": "approved"}, ["changed"], ["approvals reject a-1"]),
-        ({**APPROVAL, "status": "approved", "ready_at": "2999-01-01T00:00:00Z"}, [_NOT_YET, "withdraw a-1"], []),
-        ({**APPROVAL, "status": "approved", "ready_at": _PAST}, [], ["withdraw a-1"]),
-        (APPROVAL, ["turn:t", "approvals reject a-1"], ["\u202e", "\x1b"]),
-    ],
-)
+@pytest.mark.parametrize(("approval", "shown", "hidden"), _SHOWN)
 def test_an_approval_is_shown_with_what_is_true_of_it_now(
     perdure: Perdure, stack: ApiDouble, approval: dict[str, Any], shown: list[str], hidden: list[str]
 ) -> None:
@@ -279,3 +159,53 @@ def test_an_approval_is_shown_with_what_is_true_of_it_now(
     assert ended.code == 0
     assert [each for each in shown if not re.search(each, ended.out)] == []
     assert [each for each in hidden if re.search(each, ended.out)] == []
+
+
+_REJECTED = {"decided_by": "rita", "decided_at": "2026-03-01T12:00:00Z", "decision": {"type": "reject", "by": "rita"}}
+_BY_RITA = ("rita", "2026-03-01 12:00:00 UTC")
+_WITHDRAWN = {"status": "withdrawn", "withdrawal": {"by": "ann", "at": "2026-11-21T10:00:00+00:00"}}
+_BY_ANN = ("ann", "2026-11-21 10:00:00 UTC")
+
+
+@pytest.mark.parametrize(
+    ("verb", "now", "code", "named"),
+    [
+        ("approve", {**_REJECTED, "status": "rejected"}, 5, (*_BY_RITA, "rejected")),
+        ("approve", {**_REJECTED, "status": "done"}, 5, (*_BY_RITA, "done")),
+        ("approve", {"status": "expired"}, 6, (_NOT_YET,)),
+        ("withdraw", _WITHDRAWN, 5, _BY_ANN),
+        ("withdraw", {**_WITHDRAWN, "decided_by": "una", "decision": {"type": "approve", "by": "una"}}, 5, _BY_ANN),
+        ("withdraw", {"status": "expired"}, 6, (_NOT_YET,)),
+        ("withdraw", {"status": "done"}, 5, ("done",)),
+    ],
+)
+def test_a_settled_approval_is_neither_decided_nor_withdrawn_and_its_end_is_named(
+    perdure: Perdure, stack: ApiDouble, verb: str, now: dict[str, Any], code: int, named: tuple[str, ...]
+) -> None:
+    stack.will(said({**APPROVAL, **now}))
+    ended = perdure("approvals", verb, "a-1")
+    assert (ended.code, len(stack.asked)) == (code, 1)
+    assert all(each in ended.err for each in named) and "una" not in ended.err
+
+
+_CLAIMED = {
+    "code": "claimed", "message": "rita looks at it until 2026-11-21 10:15:00 UTC",
+    "details": {"claimed_by": "rita", "claimed_until": "2026-11-21T10:15:00Z"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("verb", "reply", "code", "named"),
+    [
+        ("withdraw", refusal(409, "already_decided", {"status": "withdrawn", "decision": {}}), 5, "already_decided"),
+        ("approve", said({"error": _CLAIMED}, 409), 1, "10:15:00"),
+        ("approve", refusal(429, "too_many_decisions", Retry_After="17"), 1, "17 s"),
+    ],
+)
+def test_what_happened_meanwhile_is_told_once(
+    perdure: Perdure, stack: ApiDouble, verb: str, reply: Reply, code: int, named: str
+) -> None:
+    stack.will(said(APPROVAL), reply)
+    ended = perdure("approvals", verb, "a-1")
+    assert (ended.code, ended.err.count(named)) == (code, 1)
+    assert verb != "withdraw" or len(ended.err.splitlines()) == 1, "nothing is said of a decision that nobody took"

@@ -64,24 +64,3 @@ def test_what_waits_no_longer_or_is_not_there_is_not_sent(perdure: Perdure, stac
     assert [each["error"]["code"] for each in ended.json["items"]] == [
         "approval_expired", "approval_not_found", "already_decided",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("reject", "a-1"), ("edit", "a-1"), ("approve",), ("approve", *(f"a-{number}" for number in range(101)))],
-)
-def test_what_no_batch_can_be_is_a_usage_error_and_asks_nothing(
-    perdure: Perdure, stack: ApiDouble, words: tuple[str, ...]
-) -> None:
-    assert perdure("approvals", "batch", *words).code == 2
-    assert stack.asked == []
-
-
-def test_a_person_at_a_terminal_may_still_say_no(
-    perdure: Perdure, stack: ApiDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-    monkeypatch.setattr("typer.confirm", lambda question: "1" not in question)
-    stack.will(said(FIRST))
-    assert perdure("approvals", "batch", "approve", "a-1").code == 1
-    assert len(stack.asked) == 1

@@ -67,19 +67,15 @@ def test_the_address_may_be_given_without_any_local_stack(
     assert perdure("turns", "list").code == 0
 
 
-@pytest.mark.parametrize("words", [("turns", "list"), ("status",), ("chat", "general", "-m", "hi")])
-def test_where_nothing_runs_the_folder_and_the_next_step_are_named(
-    perdure: Perdure, home: Path, words: tuple[str, ...]
+@pytest.mark.parametrize("run_file", [None, "", "{", "[]", "null"])
+def test_where_nothing_runs_or_the_run_file_is_broken_the_folder_is_named(
+    perdure: Perdure, home: Path, run_file: str | None
 ) -> None:
-    ended = perdure(*words)
-    assert ended.code == 1 and str(home) in ended.err
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "null"])
-def test_a_broken_run_file_is_as_good_as_none(perdure: Perdure, home: Path, content: str) -> None:
-    (home / "run.json").write_text(content)
-    ended = perdure("turns", "list")
-    assert ended.code == 1 and str(home) in ended.err
+    if run_file is not None:
+        (home / "run.json").write_text(run_file)
+    for line in ("turns list", "status", "chat general -m hi"):
+        ended = perdure(*line.split())
+        assert ended.code == 1 and str(home) in ended.err, line
 
 
 def test_what_a_killed_supervisor_left_behind_is_not_asked(perdure: Perdure, home: Path) -> None:
@@ -158,8 +154,3 @@ def test_a_command_of_an_installed_package_names_its_data_folder(
     home, program, *_ = command("status").split()
     assert home == f"PERDURE_HOME={tmp_path / 'here' / '.perdure'}"
     assert Path(program).is_absolute()
-
-
-def test_an_unknown_local_user_is_a_usage_error(perdure: Perdure, stack: ApiDouble) -> None:
-    ended = perdure("turns", "list", "--as", "mallory")
-    assert (ended.code, stack.asked) == (2, []) and "requester" in ended.err

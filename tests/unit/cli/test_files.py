@@ -46,24 +46,7 @@ def test_a_file_is_uploaded_listed_and_fetched(perdure: Perdure, stack: ApiDoubl
     assert perdure("files", "get", "f-2", str(kept)).code == 0 and kept.read_bytes() == b"\x89PNG"
 
 
-@pytest.mark.parametrize("name", ["nowhere.csv", "picture.gif"])
-def test_what_is_no_file_to_upload_is_a_usage_error(
-    perdure: Perdure, stack: ApiDouble, tmp_path: Path, name: str
-) -> None:
-    path = str(tmp_path / name)
-    for words in (("files", "upload", "c-1", path), ("chat", "charts", "--file", path, "-m", "hi")):
-        ended = perdure(*words)
-        assert (ended.code, stack.asked) == (2, []) and name in ended.err
-
-
 def test_a_place_that_cannot_be_written_is_told(perdure: Perdure, stack: ApiDouble, tmp_path: Path) -> None:
     stack.will(Reply(200, b"x"))
     ended = perdure("files", "get", "f-2", str(tmp_path / "no" / "such" / "folder"))
     assert ended.code == 1 and "Traceback" not in ended.err
-
-
-def test_usage_is_asked_for_a_conversation_and_a_file_can_be_deleted(perdure: Perdure, stack: ApiDouble) -> None:
-    stack.will(said({"items": [], "next": None}), Reply(204, b""))
-    assert perdure("files", "usage", "c-1").code == perdure("files", "delete", "f-1").code == 0
-    assert stack.asked[0].query == {"conversation": ["c-1"]}
-    assert (stack.asked[1].method, stack.asked[1].path) == ("DELETE", "/v1/files/f-1")

@@ -23,10 +23,3 @@ def test_each_local_user_has_a_name_of_the_machine(
     assert dict(address.params) == {"code": "local.abc", "next": "/chat"}
     (asked,) = stack.asked
     assert (asked.method, asked.path, asked.headers["authorization"]) == ("POST", "/v1/auth/codes", f"Bearer t-{role}")
-
-
-def test_a_deployment_that_gives_no_codes_says_so(perdure: Perdure, stack: ApiDouble) -> None:
-    stack.will(said({"error": {"code": "codes_are_local", "message": "only the stack of one machine"}}, 403))
-    ended = perdure("link", "--json")
-    assert ended.code == 1 and "codes_are_local" in ended.err
-    assert perdure("link", "nobody").code == 2

@@ -2,53 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.unit.apps.api_double import ApiDouble, said
 from tests.unit.cli.conftest import Perdure
+from tests.unit.cli.test_outputs import VERSION
 
-VERSION: dict[str, Any] = {
-    "id": "v-1",
-    "template": "voice",
-    "stage": "draft",
-    "author": "requester",
-    "digest": "d" * 64,
-    "characters": 10,
-    "changed_at": "2026-11-21T10:00:00Z",
-    "text": "Be \x1b[8mkind.",
-}
 MISSING = said({"error": {"code": "prompt_template_not_found", "message": "no", "details": {}}}, 404)
-
-
-def test_the_list_names_stage_and_author_and_asks_for_what_was_asked(perdure: Perdure, stack: ApiDouble) -> None:
-    stack.will(said({"items": [VERSION], "next": "c"}))
-    ended = perdure("prompts", "list", "--template", "voice", "--stage", "draft")
-    assert ended.code == 0 and "v-1" in ended.out and "requester" in ended.out and "--cursor c" in ended.out
-    assert stack.asked[0].query == {"template": ["voice"], "stage": ["draft"], "limit": ["50"]}
-
-
-@pytest.mark.parametrize(
-    ("words", "path"), [((), "/v1/prompt-templates/voice"), (("--rendered",), "/v1/prompt-templates/voice/render")]
-)
-def test_a_text_is_shown_without_what_a_terminal_would_obey(
-    perdure: Perdure, stack: ApiDouble, words: tuple[str, ...], path: str
-) -> None:
-    stack.will(said(VERSION))
-    ended = perdure("prompts", "show", "voice", *words)
-    assert ended.code == 0 and "kind." in ended.out and "\x1b" not in ended.out
-    assert stack.asked[0].path == path
-
-
-@pytest.mark.parametrize(("stage", "to"), [("draft", "pre_production"), ("pre_production", "active")])
-def test_promoting_shows_the_text_and_sends_the_digest_of_what_was_shown(
-    perdure: Perdure, stack: ApiDouble, stage: str, to: str
-) -> None:
-    stack.will(said({**VERSION, "stage": stage}), said({**VERSION, "stage": to}))
-    ended = perdure("prompts", "promote", "v-1")
-    assert ended.code == 0 and "kind." in ended.out and to in ended.out
-    assert stack.asked[1].body == {"to": to, "digest": "d" * 64}
 
 
 @pytest.mark.parametrize("stage", ["active", "archived"])
@@ -85,15 +46,3 @@ def test_a_template_that_is_not_there_yet_begins_empty_and_an_empty_text_is_not_
     stack.will(MISSING)
     ended = perdure("prompts", "edit", "voice")
     assert (ended.code, len(stack.asked)) == (2, 1)
-
-
-def test_a_file_that_is_not_there_is_a_usage_error(perdure: Perdure, stack: ApiDouble) -> None:
-    assert perdure("prompts", "edit", "voice", "--file", "/nowhere/at/all").code == 2
-    assert stack.asked == []
-
-
-def test_archiving_needs_no_text(perdure: Perdure, stack: ApiDouble) -> None:
-    stack.will(said({**VERSION, "stage": "archived"}))
-    ended = perdure("prompts", "archive", "v-1")
-    assert ended.code == 0 and "archived" in ended.out
-    assert (stack.asked[0].method, stack.asked[0].path) == ("POST", "/v1/prompt-versions/v-1/archive")

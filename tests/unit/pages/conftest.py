@@ -1,9 +1,10 @@
 """The pages in front of an API that a test writes, called without a socket."""
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from html.parser import HTMLParser
+from html import unescape
 from typing import Any
 
 import httpx
@@ -48,39 +49,22 @@ class SpokenApi:
         return app
 
 
+def ok(body: Mapping[str, Any]) -> Said:
+    """Answered."""
+    return 200, body
+
+
 def problem(code: str, message: str) -> dict[str, Any]:
     """An error in the API's one form."""
     return {"error": {"code": code, "message": message, "details": {}, "request_id": "r-1"}}
 
 
-class _Words(HTMLParser):
-    """The text of a page below its head. A time is told as TIME: how long ago it was differs from run to run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-        self._apart: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in ("head", "script", "svg", "time"):
-            self._apart.append(tag)
-        if tag == "time":
-            self.lines.append("TIME")
-
-    def handle_endtag(self, tag: str) -> None:
-        if self._apart and self._apart[-1] == tag:
-            self._apart.pop()
-
-    def handle_data(self, data: str) -> None:
-        if not self._apart and (words := " ".join(data.split())):
-            self.lines.append(words)
-
-
 def words_of(page: str) -> list[str]:
-    """What a user reads on a page, piece by piece."""
-    reader = _Words()
-    reader.feed(page)
-    return reader.lines
+    """What a user reads on a page below its navigation, piece by piece. A time is told as TIME: it is another in each
+    run."""
+    drawn = re.sub(r"(?s)<(script|svg)\b.*?</\1>", "", page[max(page.find("<main"), 0) :])
+    pieces = re.split(r"<[^>]*>", re.sub(r"(?s)<time\b.*?</time>", "<i>TIME<i>", drawn))
+    return [words for piece in pieces if (words := " ".join(unescape(piece).split()))]
 
 
 @pytest.fixture

@@ -44,10 +44,11 @@ async def test_a_vote_that_does_not_decide_alone_is_confirmed_with_what_is_missi
     voted = {**CALL, "quorum": 2, "reviewer_role": "reviewer", "allowed_decisions": [], "votes": [vote("rita")]}
     asked.answers[f"/v1/approvals/{ID}"] = (200, voted)
     page = (await browse(f"/review/{ID}")).text
+    assert '<p class="said good">' in page and '<p class="said warn">' not in page
     assert words_of(page) == snapshot
     asked.answers[f"/v1/approvals/{ID}"] = (200, {**voted, "votes": [vote("rita", counts=False), vote("ann")]})
     page = (await browse(f"/review/{ID}")).text
-    assert words_of(page) == snapshot
+    assert '<p class="said good">' not in page and '<p class="said warn">' in page
 
 
 async def test_who_may_not_decide_is_told_so_with_what_was_typed_and_nothing_of_other_calls(
@@ -60,6 +61,8 @@ async def test_who_may_not_decide_is_told_so_with_what_was_typed_and_nothing_of_
     asked.answers[f"/v1/approvals/{ID}"] = (200, {**CALL, "allowed_decisions": []})
     others = (await browse(f"/review/{ID}/draft", "POST", data=typed)).text
     assert "half an hour &lt;b&gt;of typing" in others
+    tells_of_earlier_calls = ['<p class="quiet">' in each for each in (mine.text, others)]
+    assert tells_of_earlier_calls == [True, False]
     assert [words_of(mine.text), words_of(others)] == snapshot
 
 

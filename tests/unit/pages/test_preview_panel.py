@@ -3,55 +3,56 @@
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
-from tests.unit.pages.conftest import Browse, SpokenApi
+from tests.unit.pages.conftest import Browse, SpokenApi, ok, words_of
 
 ID = "0192aaaa-0000-7000-8000-000000000001"
 HOSTILE = "<script>window.hit = 1</script>\u202egnp"
 AT = "2026-01-01T10:00:00+00:00"
 SEEN = {"before": {"left": 100, "to": HOSTILE}, "after": {"left": 70, "to": HOSTILE}, "fault": None, "at": AT}
-OFFERED = "Look at what it would change"
+CURRENT = SEEN | {"is_current": True}
+FAILED = {"fault": HOSTILE, "at": AT, "is_current": True}
+PANEL, BUTTON = 'id="preview"', f'action="/review/{ID}/preview"'
+CASES: list[tuple[str, str, dict[str, Any] | None, list[str], list[str]]] = [
+    ("there is none", "pending", None, [], [PANEL, BUTTON]),
+    ("it is offered", "pending", {}, [PANEL, BUTTON], ['datetime="2026']),
+    ("as it is now", "pending", CURRENT, [PANEL, BUTTON, "<del>", "100", "70", "1 Jan 2026"], []),
+    ("the arguments have changed", "pending", SEEN | {"is_current": False}, [PANEL, BUTTON, "<del>"], []),
+    ("it failed", "pending", FAILED, [PANEL, BUTTON, "&lt;script&gt;window"], ["<del>"]),
+    ("decided", "done", CURRENT, [PANEL, "70"], [BUTTON]),
+    ("decided without", "done", {}, [], [PANEL, BUTTON]),
+    ("nothing changes", "pending", CURRENT | {"after": SEEN["before"]}, [PANEL, BUTTON, "100"], ["<del>"]),
+]
 
 
-@pytest.mark.parametrize(
-    ("status", "preview", "says", "says_not"),
-    [
-        ("pending", None, [], ["What it would change"]),
-        ("pending", {}, [OFFERED], ["Read from the target"]),
-        (
-            "pending",
-            SEEN | {"is_current": True},
-            ["100", "70", "1 Jan 2026", "Look again"],
-            ["changed since.</strong>"],
-        ),
-        ("pending", SEEN | {"is_current": False}, ["The arguments have been changed since"], []),
-        ("pending", {"fault": HOSTILE, "at": AT, "is_current": True}, ["decided without one", "Look again"], ["<del>"]),
-        ("done", SEEN | {"is_current": True}, ["70"], ["Look again"]),
-        ("done", {}, [], ["What it would change"]),
-        (
-            "pending",
-            SEEN | {"after": SEEN["before"], "is_current": True},
-            ["Nothing that the tool looked at"],
-            ["<del>"],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "status", "preview", "shown", "hidden"), CASES, ids=[case[0] for case in CASES])
 async def test_a_preview_is_offered_shown_or_said_to_have_failed(
-    api: SpokenApi, browse: Browse, status: str, preview: dict[str, Any] | None, says: list[str], says_not: list[str]
+    api: SpokenApi,
+    browse: Browse,
+    snapshot: SnapshotAssertion,
+    name: str,
+    status: str,
+    preview: dict[str, Any] | None,
+    shown: list[str],
+    hidden: list[str],
 ) -> None:
     allowed = ["approve", "reject"] if status == "pending" else []
     approval = {"id": ID, "status": status, "tool": "pay", "preview": preview, "allowed_decisions": allowed}
-    api.answers |= {f"/v1/approvals/{ID}": (200, approval), "/v1/approvals": (200, {"items": []})}
+    api.answers |= {f"/v1/approvals/{ID}": ok(approval), "/v1/approvals": ok({"items": []})}
     page = (await browse(f"/review/{ID}")).text
-    assert all(words in page for words in says), [words for words in says if words not in page]
-    assert not any(words in page for words in says_not)
+    assert [each for each in shown if each not in page] == [each for each in hidden if each in page] == []
     assert "<script>window" not in page and "\u202e" not in page
     assert ('value="approve"' in page) is (status == "pending"), "a preview, or none, stands in nobody's way"
+    panel = page.partition('<section aria-labelledby="preview"')[2].partition("</section>")[0]
+    assert ("<strong>" in panel) is (name == "the arguments have changed")
+    if name in ("the arguments have changed", "it failed", "nothing changes"):
+        assert words_of(panel.partition(">")[2]) == snapshot
 
 
 async def test_the_button_asks_the_api_and_comes_back(api: SpokenApi, browse: Browse) -> None:
     approval = {"id": ID, "status": "pending", "tool": "pay", "preview": {}}
-    api.answers[f"/v1/approvals/{ID}/preview"] = 200, approval
+    api.answers[f"/v1/approvals/{ID}/preview"] = ok(approval)
     answer = await browse(f"/review/{ID}/preview", "POST", data={"csrf": "f-1"})
     assert (answer.status_code, answer.headers["location"]) == (303, f"/review/{ID}")
     assert [request.url.path for request in api.asked if request.method == "POST"] == [f"/v1/approvals/{ID}/preview"]

@@ -3,10 +3,14 @@
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
-from tests.unit.pages.conftest import Browse, SpokenApi, problem
+from tests.unit.pages.conftest import Browse, SpokenApi, ok, problem, words_of
 
 ID = "01920000-0000-7000-8000-00000000000a"
+PAGE = f"/review/memory/{ID}"
+MOVED = '<p class="said warn">'
+"""That the shared document has changed since."""
 ONE: dict[str, Any] = {
     "id": ID, "store": "workspace_runbooks", "path": "deploys/a.md", "title": "Deploys <i>on", "type": "runbook",
     "risk": "low", "status": "pending", "sha256": "a" * 64, "base_sha256": None, "content": "first\n<b>second",
@@ -19,27 +23,29 @@ DOCUMENT = {"id": "d-1", "store": "workspace_runbooks", "path": "deploys/a.md", 
 def admin(api: SpokenApi) -> SpokenApi:
     """An API whose caller decides on proposals, with one that waits."""
     api.answers |= {
-        "/v1/auth/me": (200, {"name": "rita", "roles": ["admin"], "form_token": "f-1"}),
-        "/v1/approvals": (200, {"items": []}),
-        "/v1/memory/promotions": (200, {"items": [{**ONE, "content": None}]}),
-        f"/v1/memory/promotions/{ID}": (200, ONE),
-        f"/v1/memory/promotions/{ID}/decision": (200, {**ONE, "status": "approved"}),
-        "/v1/memory/documents": (200, {"items": []}),
+        "/v1/auth/me": ok({"name": "rita", "roles": ["admin"], "form_token": "f-1"}),
+        "/v1/approvals": ok({"items": []}),
+        "/v1/memory/promotions": ok({"items": [{**ONE, "content": None}]}),
+        f"/v1/memory/promotions/{ID}": ok(ONE),
+        f"/v1/memory/promotions/{ID}/decision": ok({**ONE, "status": "approved"}),
+        "/v1/memory/documents": ok({"items": []}),
     }
     return api
 
 
 async def test_an_administrator_is_led_from_the_inbox_to_the_text_and_approves_just_that(
-    admin: SpokenApi, browse: Browse
+    admin: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
 ) -> None:
-    assert '<a href="/review/memory">1 text</a>' in (await browse("/review")).text
-    assert f'href="/review/memory/{ID}"' in (await browse("/review/memory")).text
-    shown = (await browse(f"/review/memory/{ID}")).text
-    assert "&lt;b&gt;second" in shown and "seen &lt;u&gt;twice" in shown and "Deploys &lt;i&gt;on" in shown
-    assert "a new document" in shown and "by an agent" in shown and "changed since" not in shown
+    assert '<a href="/review/memory">' in (await browse("/review")).text
+    listed, shown = (await browse("/review/memory")).text, (await browse(PAGE)).text
+    assert f'href="{PAGE}"' in listed
+    for page in (listed, shown):
+        assert "Deploys &lt;i&gt;on" in page and "seen &lt;u&gt;twice" in page and "<u>" not in page
+    assert "&lt;b&gt;second" in shown and "<b>second" not in shown and MOVED not in shown
+    assert [words_of(listed), words_of(shown)] == snapshot
     sent = {"csrf": "f-1", "key": "k", "sha256": "a" * 64, "decision": "approve", "comment": ""}
-    answer = await browse(f"/review/memory/{ID}/decision", "POST", data=sent)
-    assert (answer.status_code, answer.headers["location"]) == (303, f"/review/memory/{ID}")
+    answer = await browse(f"{PAGE}/decision", "POST", data=sent)
+    assert (answer.status_code, answer.headers["location"]) == (303, PAGE)
     assert admin.bodies[-1] == {"decision": "approve", "sha256": "a" * 64, "comment": ""}
     assert admin.asked[-1].headers["idempotency-key"] == "k"
 
@@ -48,33 +54,29 @@ async def test_what_would_change_is_compared_and_it_is_told_where_that_has_chang
     admin: SpokenApi, browse: Browse
 ) -> None:
     admin.answers |= {
-        f"/v1/memory/promotions/{ID}": (200, {**ONE, "base_sha256": "b" * 64}),
-        "/v1/memory/documents": (200, {"items": [{**DOCUMENT, "path": "deploys/a.md.old"}, DOCUMENT]}),
-        "/v1/memory/documents/d-1": (200, {**DOCUMENT, "content": "first\nold"}),
+        f"/v1/memory/promotions/{ID}": ok({**ONE, "base_sha256": "b" * 64}),
+        "/v1/memory/documents": ok({"items": [{**DOCUMENT, "path": "deploys/a.md.old"}, DOCUMENT]}),
+        "/v1/memory/documents/d-1": ok({**DOCUMENT, "content": "first\nold"}),
     }
-    shown = (await browse(f"/review/memory/{ID}")).text
-    assert "<del>- old" in shown and "<ins>+ &lt;b&gt;second" in shown and "changed since" not in shown
-    admin.answers["/v1/memory/documents/d-1"] = (200, {**DOCUMENT, "sha256": "c" * 64, "content": "other"})
-    shown = (await browse(f"/review/memory/{ID}")).text
-    assert "has changed since this was proposed" in shown
+    shown = (await browse(PAGE)).text
+    assert "<del>- old" in shown and "<ins>+ &lt;b&gt;second" in shown and MOVED not in shown
+    admin.answers["/v1/memory/documents/d-1"] = ok({**DOCUMENT, "sha256": "c" * 64, "content": "other"})
+    assert MOVED in (await browse(PAGE)).text
 
 
 async def test_a_refusal_comes_back_with_what_was_typed(admin: SpokenApi, browse: Browse) -> None:
-    admin.answers[f"/v1/memory/promotions/{ID}/decision"] = (422, problem("comment_required", "say why"))
+    admin.answers[f"/v1/memory/promotions/{ID}/decision"] = (422, problem("comment_required", "<u>why"))
     sent = {"csrf": "f-1", "decision": "reject", "sha256": "a" * 64, "comment": " <i>kept"}
-    answer = await browse(f"/review/memory/{ID}/decision", "POST", data=sent)
-    assert answer.status_code == 422 and "Not done: say why" in answer.text and " &lt;i&gt;kept" in answer.text
-    assert (await browse(f"/review/memory/{ID}/decision", "POST", data={"csrf": "f-1"})).status_code == 422
+    answer = await browse(f"{PAGE}/decision", "POST", data=sent)
+    assert answer.status_code == 422 and "&lt;u&gt;why</p>" in answer.text and " &lt;i&gt;kept" in answer.text
+    assert (await browse(f"{PAGE}/decision", "POST", data={"csrf": "f-1"})).status_code == 422
     admin.bodies.clear()
-    stale = await browse(f"/review/memory/{ID}/decision", "POST", data={**sent, "csrf": "another"})
+    stale = await browse(f"{PAGE}/decision", "POST", data={**sent, "csrf": "another"})
     assert stale.status_code == 403 and not admin.bodies
 
 
 async def test_who_may_not_decide_has_no_buttons_and_is_not_led_there(admin: SpokenApi, browse: Browse) -> None:
-    admin.answers["/v1/auth/me"] = (200, {"name": "rita", "roles": ["reviewer"], "form_token": "f-1"})
-    assert "/review/memory" not in (await browse("/review")).text
-    shown = (await browse(f"/review/memory/{ID}")).text
-    assert "An administrator decides" in shown and 'value="approve"' not in shown
-    admin.answers["/v1/auth/me"] = (200, {"name": "ann", "roles": ["admin"], "form_token": "f-1"})
-    assert "/review/memory" not in (await browse("/review")).text, "nothing of it is hers to decide"
-    assert "You proposed it" in (await browse(f"/review/memory/{ID}")).text
+    for name, role in (("rita", "reviewer"), ("ann", "admin")):  # Ann proposed it herself
+        admin.answers["/v1/auth/me"] = ok({"name": name, "roles": [role], "form_token": "f-1"})
+        assert "/review/memory" not in (await browse("/review")).text
+        assert 'name="decision"' not in (await browse(PAGE)).text

@@ -1,5 +1,6 @@
 """Text from outside as the pages draw it, and times."""
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -42,9 +43,9 @@ def test_a_brief_text_is_one_line(text: str, most: int) -> None:
 
 def test_times_are_told_in_full_and_from_here() -> None:
     at = datetime(2026, 3, 1, 9, 5, tzinfo=UTC)
-    assert "1 Mar 2026, 09:05 UTC" in moment(at)
+    assert 'datetime="2026-03-01T09:05:00+00:00" title="1 Mar 2026, 09:05 UTC" data-told=""' in moment(at)
     now = datetime.now(UTC)
-    assert "in 2 h" in until(now + timedelta(hours=2, minutes=30))
-    assert ">over<" in until(now - timedelta(seconds=1))
-    assert "3 min ago" in since(now - timedelta(minutes=3, seconds=5))
+    left, gone = until(now + timedelta(hours=2, minutes=30)), since(now - timedelta(minutes=3, seconds=5))
+    assert 'data-told="until"' in left and "2 h" in left and 'data-told="since"' in gone and "3 min" in gone
+    assert re.fullmatch(r"\D+", until(now - timedelta(seconds=1)).partition(">")[2]), "nothing is left to count"
     assert since(None) == moment(None) == until(None) == ""

@@ -1,10 +1,10 @@
-"""The fields of a form, made from whatever schema a tool has."""
+"""What the page of an approval makes of its arguments: the fields of a form, and differences line by line."""
 
 from typing import Any
 
 import pytest
 
-from perdure.pages.approvals.page import Shape, fields_of, read_fields
+from perdure.pages.approvals.page import Line, Shape, differences, fields_of, read_fields
 from perdure.pages.request import Form
 
 
@@ -37,3 +37,17 @@ def test_an_invalid_number_has_a_fault_at_its_field_and_nothing_ticks_itself() -
     assert list(faults) == ["a"]
     (field,) = fields_of({}, schema, typed, faults)
     assert (field.value, field.given, field.fault) == ("abc", False, faults["a"])
+
+
+def test_a_line_that_is_not_the_last_any_more_is_no_difference_and_few_lines_are_shown_whole() -> None:
+    shown = [(line.sign, line.text) for line in differences({"order": "2002"}, {"order": "2002", "cents": 5})]
+    assert shown == [(" ", "{"), (" ", '  "order": "2002"'), ("+", '  "cents": 5'), (" ", "}")]
+
+
+@pytest.mark.parametrize("count", [1, 5, 200, 5_000])
+def test_what_is_the_same_has_no_lines_and_what_is_not_is_among_them(count: int) -> None:
+    before = {f"n{number}": number for number in range(count)}
+    assert differences(before, {**before}) == []
+    lines = differences(before, {**before, "n0": "\u2028"})
+    assert Line("-", '  "n0": 0') in lines and Line("+", '  "n0": "\u2028"') in lines
+    assert len(lines) <= 2 * count + 6

@@ -1,0 +1,332 @@
+"""What the commands send with their options, and how they end where they are refused: one line per case."""
+
+import json
+import shlex
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.unit.apps.api_double import ApiDouble, Reply, said
+from tests.unit.cli.approval import APPROVAL
+from tests.unit.cli.conftest import Perdure, refusal, request
+from tests.unit.cli.test_outputs import (
+    AGEING,
+    AT,
+    BROKEN,
+    BUDGETS,
+    CLAIMED,
+    EFFECT,
+    LENT,
+    MEMORY,
+    PROPOSED,
+    RULE,
+    STATUS,
+    TOOLS,
+    TURN,
+    USER,
+    VERSION,
+    items,
+)
+
+NONE = items()
+SETTLED = {"key": "pdk_1", "outcome": "happened", "settled_by": "reviewer"}
+DECIDES = [said(APPROVAL), said(APPROVAL)]
+DECIDED = [said(APPROVAL | {"status": "approved"})] * 2
+LIMITED = [said(BUDGETS | {"tenant": {"max_tokens": 5_000, "max_cost_usd": 12.5}}), said(BUDGETS)]
+CASES: list[tuple[str, list[Reply], str]] = [
+    ("turns list --status running", [NONE], "requester GET /v1/turns status=running&limit=20"),
+    ("turns list --as reviewer", [NONE], "reviewer GET /v1/turns limit=20"),
+    ("approvals list --status all", [NONE], "reviewer GET /v1/approvals limit=50"),
+    ("approvals list --mine --assignee rita --role reviewer --expiring 60", [NONE],
+     "reviewer GET /v1/approvals status=pending&assignee=rita&role=reviewer&mine=true&expiring=60&limit=50"),
+    ("approvals claim a-1 --seconds 60", [said(APPROVAL)], 'reviewer POST /v1/approvals/a-1/claim {"seconds": 60}'),
+    ("approvals reassign a-1 tom --comment away", [said(APPROVAL)],
+     'reviewer POST /v1/approvals/a-1/reassign {"to": "tom", "comment": "away"}'),
+    ("approvals approve a-1 --comment fine", DECIDES,
+     'reviewer POST /v1/approvals/a-1/decision {"decision": "approve", "digest": "d…", "comment": "fine"}'),
+    ("approvals approve a-1 --digest seen --json", DECIDES,
+     'reviewer POST /v1/approvals/a-1/decision {"decision": "approve", "digest": "seen"}'),
+    ("approvals reject a-1 --comment no", DECIDES,
+     'reviewer POST /v1/approvals/a-1/decision {"decision": "reject", "digest": "d…", "comment": "no"}'),
+    ("approvals withdraw a-1 --comment no", DECIDES, 'requester POST /v1/approvals/a-1/withdraw {"comment": "no"}'),
+    ("approvals withdraw a-1 --as admin", DECIDES, "admin POST /v1/approvals/a-1/withdraw {}"),
+    ("approvals withdraw a-1", DECIDED, "reviewer POST /v1/approvals/a-1/withdraw {}"),
+    ("delegations list --all", [NONE], "admin GET /v1/delegations all=true"),
+    *(
+        (f"delegations add tom --until {until}", [said(LENT, 201)],
+         f'reviewer POST /v1/delegations {{"to": "tom", "until": "{sent}"}}')
+        for until, sent in (
+            ("2027-01-31", "2027-02-01T00:00:00+00:00"),  # to the end of the day
+            ("2027-01-31T12:00Z", "2027-01-31T12:00:00+00:00"),
+            ("2027-01-31T12:00", "2027-01-31T12:00:00+00:00"),
+            ("2027-01-31T12:00+02:00", "2027-01-31T12:00:00+02:00"),
+        )
+    ),
+    *(
+        (f"budgets set {words}", LIMITED, f'admin PUT /v1/budgets {{"max_tokens": {tokens}, "max_cost_usd": {usd}}}')
+        for words, tokens, usd in (
+            ("--tokens 9000", "9000", "12.5"),
+            ("--usd 3", "5000", "3.0"),
+            ("--no-tokens", "null", "12.5"),
+            ("--no-usd", "5000", "null"),
+            ("--tokens 9000 --no-usd", "9000", "null"),
+            ("--no-tokens --no-usd", "null", "null"),
+        )
+    ),
+    ("budgets set --usd 3", [said(BUDGETS | {"tenant": None}), said(BUDGETS)],
+     'admin PUT /v1/budgets {"max_tokens": null, "max_cost_usd": 3.0}'),
+    ("memory set c-1 n=1 gone=null 'note=two words' 'list=[\"a\"]' a=b=c --ttl-seconds 60", [said(MEMORY)],
+     'requester PUT /v1/memory/working/c-1 {"fields": {"n": 1, "gone": null, "note": "two words", "list": ["a"], '
+     '"a": "b=c"}, "ttl_seconds": 60}'),
+    ("prompts list --template voice --stage draft", [NONE],
+     "reviewer GET /v1/prompt-templates template=voice&stage=draft&limit=50"),
+    ("prompts show voice --rendered", [said(VERSION)], "requester GET /v1/prompt-templates/voice/render"),
+    ("prompts promote v-1", [said(VERSION | {"stage": "pre_production"}), said(VERSION | {"stage": "active"})],
+     'reviewer POST /v1/prompt-versions/v-1/promote {"to": "active", "digest": "d…"}'),
+    ("rules waive memory_patch --undo", [items(*TOOLS)],
+     'admin PUT /v1/rules/tools {"tool": "memory_patch", "approval": true}'),
+    ("users role bob requester reviewer", [said(USER)],
+     'admin POST /v1/users/bob/roles {"roles": ["requester", "reviewer"]}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "replies", "asked"), CASES)
+def test_a_command_sends(perdure: Perdure, stack: ApiDouble, line: str, replies: list[Reply], asked: str) -> None:
+    stack.will(*replies)
+    assert perdure(*shlex.split(line)).code == 0
+    assert request(stack.asked[-1]) == asked
+    assert len(stack.asked) == len(replies)
+    assert "idempotency-key" in stack.asked[-1].headers or not asked.startswith("reviewer POST /v1/approvals")
+
+
+@pytest.mark.parametrize(
+    ("line", "replies", "told"),
+    [
+        ("approvals list", [items(APPROVAL)], {"next": None}),
+        ("approvals show a-1", [said(APPROVAL)], {"id": "a-1", "args": APPROVAL["args"], "schema": APPROVAL["schema"]}),
+        ("approvals claim a-1", [said(CLAIMED)], {"id": "a-1", "claimed_by": "rita"}),
+        ("approvals ageing", [items(AGEING)], {"items": [AGEING]}),
+        ("approvals ageing", [NONE], {"items": []}),
+        ("budgets set --tokens 5000", LIMITED, {"day": "2026-11-21"}),
+        ("delegations list", [NONE], {"items": []}),
+        ("delegations remove d-1", [Reply(204)], {"id": "d-1", "removed": True}),
+        ("rules set desk/parcels:booked abort", [items(RULE, RULE | {"id": "other"})], {"items": [RULE]}),
+        ("rules tools", [items(*TOOLS)], {"items": TOOLS}),
+    ],
+)
+def test_as_json_a_command_tells_what_the_api_told(
+    perdure: Perdure, stack: ApiDouble, line: str, replies: list[Reply], told: dict[str, Any]
+) -> None:
+    stack.will(*replies)
+    ended = perdure(*line.split(), "--json")
+    assert (ended.code, {name: ended.json[name] for name in told}) == (0, told)
+
+
+@pytest.mark.parametrize(
+    ("line", "replies", "told"),
+    [
+        ("audit verify", [said(BROKEN)], {"ok": False, "faults_by_kind": BROKEN["faults_by_kind"]}),
+        ("status", [said({}), said(STATUS)], {"well": False}),
+    ],
+)
+def test_what_is_not_well_ends_in_1(
+    perdure: Perdure, stack: ApiDouble, line: str, replies: list[Reply], told: dict[str, Any]
+) -> None:
+    stack.will(*replies, *replies)
+    assert perdure(*line.split()).code == 1
+    as_json = perdure(*line.split(), "--json")
+    assert (as_json.code, {name: as_json.json[name] for name in told}) == (1, told)
+
+
+def test_days_of_a_delegation_count_from_now(perdure: Perdure, stack: ApiDouble) -> None:
+    stack.will(said(LENT, 201))
+    assert perdure("delegations", "add", "tom", "--days", "3").code == 0
+    sent = datetime.fromisoformat(stack.asked[0].body["until"])
+    assert abs(sent - datetime.now(UTC) - timedelta(days=3)) < timedelta(minutes=1)
+
+
+AMOUNTS = [
+    *(f"--usd={amount}" for amount in ("nan", "inf", "-inf", "1e400", "-1", "0", "2e9", "much")),
+    *(f"--tokens={amount}" for amount in ("0", "-1", "1e3", str(2**53 + 1))),
+]
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("nonsense", []),
+        ("turns show", []),
+        ("turns list --limit no", ["--limit"]),
+        ("turns list --as mallory", ["requester"]),
+        ("turns raise t-1", []),
+        ("users add", []),
+        ("link nobody", []),
+        ("chat refunds -m ''", []),
+        ("chat refunds -m ' \n\t'", []),
+        ("chat refunds --on-busy never -m hi", ["--on-busy"]),
+        ("chat charts --file nowhere.csv -m hi", ["nowhere.csv"]),
+        ("chat charts --file picture.gif -m hi", ["picture.gif"]),
+        ("files upload c-1 nowhere.csv", ["nowhere.csv"]),
+        ("files upload c-1 picture.gif", ["picture.gif"]),
+        ("approvals list --status bogus", ["pending", "approved", "withdrawn", "all"]),
+        ("approvals respond a-1 ''", ["TEXT"]),
+        ("approvals respond a-1 ' \n'", ["TEXT"]),
+        ("approvals batch reject a-1", []),
+        ("approvals batch edit a-1", []),
+        ("approvals batch approve", []),
+        ("approvals batch approve " + " ".join(f"a-{number}" for number in range(101)), []),
+        ("effects settle pdk_1 maybe --comment x", []),
+        ("delegations add tom", []),
+        ("delegations add tom --until tomorrow", []),
+        ("delegations add tom --until 2027-13-01", []),
+        ("delegations add tom --until 9999-12-31", []),
+        ("delegations add tom --days 0", []),
+        ("delegations add tom --days 1 --until 2027-01-31", []),
+        ("memory set c-1 n", []),
+        ("memory promotions reject p-1", []),
+        ("prompts edit voice --file /nowhere/at/all", []),
+        ("audit verify --heads /nowhere/at/all", ["/nowhere/at/all"]),
+        ("budgets set", []),
+        ("budgets set --tokens 5 --no-tokens", []),
+        ("budgets set --usd 5 --no-usd", []),
+        *((f"budgets set {amount}", [amount.partition("=")[0]]) for amount in AMOUNTS),
+    ],
+)
+def test_a_wrong_command_line_is_a_usage_error_and_asks_nothing(
+    perdure: Perdure, stack: ApiDouble, line: str, named: list[str]
+) -> None:
+    ended = perdure(*shlex.split(line))
+    assert (ended.code, ended.out, stack.asked) == (2, "", [])
+    assert all(each in ended.err for each in named) and "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "code", "exit_code"),
+    [
+        ("turns show t", 404, "turn_not_found", 4),
+        ("turns show t", 401, "token_invalid", 1),
+        ("turns show t", 500, "internal", 1),
+        ("memory clear c-1", 404, "conversation_not_found", 4),
+        ("rules set nobody abort", 404, "rule_not_found", 4),
+        ("audit export --as requester", 403, "role_required", 1),
+        ("link", 403, "codes_are_local", 1),
+        ("approvals preview a-1", 422, "invalid_input", 2),
+        ("approvals claim a-1", 404, "approval_not_found", 4),
+        ("approvals claim a-1", 409, "claimed", 1),
+        ("approvals release a-1", 403, "own_request", 1),
+        ("approvals reassign a-1 tom", 422, "cannot_decide", 2),
+        ("approvals escalate a-1", 409, "already_escalated", 5),
+        ("approvals escalate a-1", 410, "approval_expired", 6),
+        ("approvals release a-1", 409, "already_decided", 5),
+        ("approvals approve a-1", 409, "digest_differs", 1),
+        ("approvals withdraw a-1", 409, "already_running", 5),
+        ("effects settle pdk_1 happened --comment x", 409, "already_settled", 5),
+        ("effects settle pdk_1 happened --comment x", 409, "too_early", 1),
+    ],
+)
+def test_a_refusal_has_its_exit_code(
+    perdure: Perdure, stack: ApiDouble, line: str, status: int, code: str, exit_code: int
+) -> None:
+    first = {"approve": [said(APPROVAL)], "withdraw": [said(APPROVAL)], "settle": [said(EFFECT)]}
+    stack.will(*first.get(line.split()[-1 if line == "link" else 1], []), refusal(status, code))
+    ended = perdure(*line.split())
+    assert (ended.code, code in ended.err) == (exit_code, True)
+    if line.startswith("turns"):
+        stack.will(refusal(status, code))
+        ended = perdure(*line.split(), "--json")
+        assert (ended.code, ended.out, json.loads(ended.err)["error"]["code"]) == (exit_code, "", code)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "details", "named"),
+    [
+        (409, "already_decided", {"decision": {"type": "reject", "by": "rita", "comment": "no"}}, ["reject", "rita"]),
+        (
+            422,
+            "invalid_input",
+            {"fields": [{"field": "body.title", "problem": "too long"}]},
+            ["body.title", "too long"],
+        ),
+        (429, "quota_reached", {"scope": "user", "retry_after_seconds": None}, ["files usage"]),
+        (409, "too_early", {"deadline": "2026-11-21T10:00:00Z"}, ["2026-11-21T10:00:00Z"]),
+    ],
+)
+def test_a_refusal_names_its_details(
+    perdure: Perdure, stack: ApiDouble, status: int, code: str, details: dict[str, Any], named: list[str]
+) -> None:
+    stack.will(refusal(status, code, details))
+    ended = perdure("turns", "show", "t")
+    assert all(each in ended.err for each in named) and "None" not in ended.err and ended.out == ""
+
+
+EVIL = "\x1b[2J\u202e"
+
+
+@pytest.mark.parametrize(
+    ("line", "replies"),
+    [
+        ("turns show t", [said({"error": {"code": "x", "message": EVIL, "details": {}}}, 404)]),
+        ("turns show t-1", [said(TURN | {"answer": EVIL})]),
+        ("approvals show a-1", [said(APPROVAL)]),
+        ("approvals preview a-1", [said(APPROVAL | {"preview": {"at": AT, "fault": EVIL}})]),
+        ("approvals approve a-1", DECIDES),
+        ("effects list", [items(EFFECT | {"args": {"text": EVIL}})]),
+        ("effects show pdk_1", [said(EFFECT | {"args": {"text": EVIL}, "approval": {"id": "a", "decided_by": EVIL}})]),
+        ("memory show c-1", [said(MEMORY | {"fields": {"note": EVIL}})]),
+        ("memory promotions approve p-1", [said(PROPOSED | {"content": EVIL})] * 2),
+        ("prompts show voice", [said(VERSION | {"text": EVIL})]),
+        ("prompts promote v-1", [said(VERSION | {"text": EVIL})] * 2),
+        ("status", [said({}), said(STATUS | {"parts": [{"name": "relay", "fault": EVIL}]})]),
+    ],
+)
+def test_what_comes_from_outside_cannot_command_the_terminal(
+    perdure: Perdure, stack: ApiDouble, line: str, replies: list[Reply]
+) -> None:
+    stack.will(*replies)
+    ended = perdure(*line.split())
+    shown = ended.out + ended.err
+    assert "\\u001b[" in shown and "\\u202e" in shown and not set(shown) & {"\x1b", "\u202e"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "words", "is_sent"), [(True, (), True), (False, (), False), (False, ("--yes",), True)]
+)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "approvals approve a-1",
+        "approvals withdraw a-1",
+        "approvals batch approve a-1",
+        "effects settle pdk_1 happened --comment seen",
+    ],
+)
+def test_a_person_at_a_terminal_is_asked_before_it_is_sent(
+    perdure: Perdure,
+    stack: ApiDouble,
+    monkeypatch: pytest.MonkeyPatch,
+    line: str,
+    answer: bool,
+    words: tuple[str, ...],
+    is_sent: bool,
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("typer.confirm", lambda _question: answer)
+    first, last = (EFFECT, SETTLED) if line.startswith("effects") else (APPROVAL, APPROVAL | {"status": "approved"})
+    stack.will(said(first), items(last) if "batch" in line else said(last))
+    assert perdure(*line.split(), *words).code == (0 if is_sent else 1)
+    assert len(stack.asked) == 1 + is_sent
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(f"approvals {verb}" for verb in ("approve", "edit", "reject", "respond", "batch", "withdraw")),
+        "effects settle",
+        "prompts promote",
+        "prompts archive",
+        "users erase",
+    ],
+)
+def test_every_command_that_asks_has_an_option_not_to(perdure: Perdure, line: str) -> None:
+    assert "--yes" in perdure(*line.split(), "--help").out
