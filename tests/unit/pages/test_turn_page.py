@@ -86,7 +86,7 @@ async def test_what_users_and_models_wrote_is_inert(told: dict[str, Any], browse
 
 async def test_an_open_turn_is_looked_at_again_until_it_has_ended(told: dict[str, Any], browse: Browse) -> None:
     page = (await browse(PATH)).text
-    again = re.search(rf'hx-get="({PATH}\?mark=\w+)"', page)
+    again = re.search(rf'hx-get="({PATH}\?mark=\w+)" hx-trigger="every 2s" hx-swap="outerMorph"', page)
     assert again is not None and '<noscript><meta http-equiv="refresh"' in page
     live = {"HX-Request": "true"}
     assert (await browse(again[1], headers=live)).status_code == 204
