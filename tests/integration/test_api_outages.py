@@ -116,7 +116,7 @@ async def test_a_turn_accepted_without_temporal_is_durable_and_left_to_the_relay
             began = time.monotonic()
             status = (await reviewer.get("/v1/status")).json()
             assert time.monotonic() - began < 8
-        assert {"name": "temporal", "fault": "unavailable"} in status["parts"] and status["queues"] == []
+        assert "temporal" in [each["name"] for each in status["parts"] if each["fault"]] and status["queues"] == []
         assert not status["well"] and [each["status"] for each in status["turns"]] == ["accepted"]
         await behind.temporal.mend()
         await until_ready(client)

@@ -4,7 +4,6 @@ import asyncio
 import re
 
 import httpx
-import pytest
 
 from tests.integration.conftest import Api
 
@@ -104,14 +103,6 @@ async def test_a_message_joins_the_open_turn_or_takes_its_place_and_a_key_sends_
         assert old["left_over"] == left[1] and other.json()["left_over"] is None
         await client.get(f"/v1/turns/{left[1]}/events")
         assert (await client.get(f"/v1/turns/{left[1]}")).json()["answer"] == "by the way"
-
-
-@pytest.mark.parametrize("way", ["queue", "steer", "replace"])
-async def test_every_way_starts_at_once_in_a_conversation_that_is_free(api: Api, way: str) -> None:
-    async with api.client() as client:
-        answer = await started(client, await conversation(client), "/echo hi", on_busy=way)
-        assert (answer.status_code, answer.json()["status"]) == (202, "accepted")
-        assert answer.json().keys().isdisjoint({"joined", "replaces"}) and answer.json()["message_id"]
 
 
 async def test_a_queued_turn_can_be_stopped_and_the_running_one_keeps_the_conversation(api: Api) -> None:

@@ -39,15 +39,11 @@ async def test_an_address_that_the_operator_does_not_allow_is_422(url: str, api:
         assert (await admin.post("/v1/webhooks", json={"url": url})).status_code == 422
 
 
-async def test_without_the_operators_word_there_are_none_and_only_administrators_have_them(api: Api) -> None:
+async def test_without_the_operators_word_there_are_none(api: Api) -> None:
     api.app.state.services = api.services
     async with api.client("admin") as admin:
         answer = await admin.post("/v1/webhooks", json={"url": "https://hooks.example.org/x"})
         assert (answer.status_code, code(answer)) == (422, "address_refused")
-    async with api.client("reviewer") as reviewer:
-        assert (await reviewer.get("/v1/webhooks")).status_code == 403
-        assert (await reviewer.post("/v1/webhooks", json={"url": "https://x.test"})).status_code == 403
-        assert (await reviewer.delete("/v1/webhooks/01a1fdeb-b782-7ebe-9496-5deb828d9713")).status_code == 403
 
 
 async def chat_token(api: Api, name: str) -> dict[str, str]:
