@@ -7,7 +7,7 @@ import httpx
 
 from perdure.store.events.live import WOKEN_BY_EVENTS, channel
 from tests.integration.conftest import Api
-from tests.integration.test_api_turns import code, conversation
+from tests.integration.test_api_turns import code, conversation, pages
 
 
 @dataclass(frozen=True)
@@ -134,10 +134,8 @@ async def test_the_queue_is_filtered_and_paged_and_a_requester_sees_only_the_own
         asked = [await paused(api) for _ in range(3)]
         foreign = await paused(api, by="admin")
         ids = [each.approval["id"] for each in asked]
-        page = (await reviewer.get("/v1/approvals", params={"status": "pending", "limit": 2})).json()
-        rest = (await reviewer.get("/v1/approvals", params={"status": "pending", "cursor": page["next"]})).json()
-        listed = [item["id"] for item in page["items"] + rest["items"]]
-        assert len(page["items"]) == 2 and len(listed) == len(set(listed))
+        listed = [item["id"] for item in await pages(reviewer, "/v1/approvals", 2, status="pending")]
+        assert len(listed) == len(set(listed))
         assert {*ids, foreign.approval["id"]} <= set(listed)
         own = [item["id"] for item in (await requester.get("/v1/approvals")).json()["items"]]
         assert foreign.approval["id"] not in own and set(ids) <= set(own)
@@ -173,15 +171,8 @@ async def test_settling_an_effect_that_is_not_there_or_not_open_is_refused(api: 
 async def test_effects_are_paged_without_losing_calls_of_one_round(api: Api) -> None:
     asked = await paused(api, "Refund orders 1042 and 1043")
     async with api.client("reviewer") as client:
-        seen: list[str] = []
-        cursor = None
-        while True:
-            given = {"limit": 1} | ({"cursor": cursor} if cursor else {})
-            page = (await client.get("/v1/effects", params=given)).json()
-            seen += [item["key"] for item in page["items"] if item["turn_id"] == asked.turn_id]
-            cursor = page["next"]
-            if cursor is None:
-                break
+        listed = await pages(client, "/v1/effects", 1)
+        seen = [item["key"] for item in listed if item["turn_id"] == asked.turn_id]
         assert len(seen) == len(set(seen)) == 2
         await client.post(f"/v1/turns/{asked.turn_id}/stop")
 

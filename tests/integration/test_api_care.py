@@ -73,14 +73,6 @@ async def test_the_second_turn_of_a_conversation_shows_what_it_skipped(api: Api)
     }
 
 
-async def test_a_message_of_danger_is_answered_by_the_fixed_text(api: Api) -> None:
-    async with api.client() as client:
-        found = await turn(client, await talk(client), "I want to die")
-        told = await stages(client, found)
-    assert (found["status"], found["nodes"]) == ("completed", ["preflight", "safety_intervention", "finalize"])
-    assert told[0] | {"stage": "preflight", "safety_hijacked": True, "safety_category": "self_harm"} == told[0]
-
-
 async def test_an_input_that_is_no_text_is_refused(api: Api) -> None:
     async with api.client() as client:
         body = {"message": "a sound of it", "metadata": {"input_type": "audio"}}

@@ -12,7 +12,7 @@ from perdure.client.memory import Promotion
 from perdure.contracts.values import sha256_hex
 from perdure.store.database import new_id
 from tests.integration.conftest import Api
-from tests.integration.test_api_turns import code, conversation
+from tests.integration.test_api_turns import code, conversation, pages
 
 DOCUMENTS, PROMOTIONS = "/v1/memory/documents", "/v1/memory/promotions"
 
@@ -228,12 +228,5 @@ async def test_what_is_no_id_is_404_on_every_route(clients: Clients) -> None:
 async def test_pages_go_on_where_the_last_one_ended(clients: Clients) -> None:
     for number in range(5):
         await made(clients.reviewer, f"pages/{number}", f"page {number}")
-    seen, cursor = [], None
-    while True:
-        params: dict[str, str | int] = {"prefix": "pages/", "limit": 2, **({"cursor": cursor} if cursor else {})}
-        page = (await clients.reviewer.get(DOCUMENTS, params=params)).json()
-        seen += [each["path"] for each in page["items"]]
-        cursor = page["next"]
-        if cursor is None:
-            break
+    seen = [each["path"] for each in await pages(clients.reviewer, DOCUMENTS, 2, prefix="pages/")]
     assert seen == [f"pages/{number}" for number in (4, 3, 2, 1, 0)]

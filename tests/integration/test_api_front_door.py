@@ -1,7 +1,6 @@
 """The outermost layer: foreign hosts, forged addresses, the headers of every answer, HEAD, ambiguous requests."""
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
@@ -15,6 +14,7 @@ from perdure.local import DataParts
 from perdure.store.database import new_id
 from tests.conftest import Person, Urls
 from tests.integration.conftest import Api, serving
+from tests.integration.test_api_access import filled, routes
 from tests.integration.test_api_turns import code, conversation
 
 EVIL = "rebound.evil.example:8080"
@@ -45,16 +45,6 @@ async def proxied(parts: DataParts, urls: Urls, people: dict[str, Person]) -> As
         RATE_LIMIT_PER_MINUTE="5",
     ) as running:
         yield running
-
-
-async def operations(api: Api) -> list[tuple[str, str]]:
-    async with api.client(None) as client:
-        paths = (await client.get("/openapi.json")).json()["paths"]
-    return [(method.upper(), path) for path, methods in paths.items() for method in methods]
-
-
-def filled(path: str) -> str:
-    return re.sub(r"\{\w+\}", "01a1fdeb-b782-7ebe-9496-5deb828d9713", path)
 
 
 async def raw(api: Api, sent: bytes, seconds: float = 10.0) -> bytes:
@@ -147,7 +137,7 @@ def unsafe(answer: httpx.Response) -> list[str]:
 async def test_every_answer_of_the_api_is_nosniff_unstored_and_in_nobodys_frame(api: Api) -> None:
     seen: Counter[int] = Counter()
     async with api.client() as client:
-        for method, path in await operations(api):
+        for method, path in await routes(api):
             if "/stream" in path or path.endswith("/events"):
                 continue
             answer = await client.request(method, filled(path), json={})
@@ -198,7 +188,7 @@ async def test_pages_keep_their_policy_and_files_are_inert_and_unstored(api: Api
 async def test_head_is_get_without_its_body(api: Api) -> None:
     async with api.client("admin") as client:
         talk = await conversation(client)
-        gets = [path for method, path in await operations(api) if method == "GET" and "{" not in path]
+        gets = [path for method, path in await routes(api) if method == "GET" and "{" not in path]
         gets = [path for path in gets if "stream" not in path and "export" not in path and "oidc" not in path]
         assert len(gets) > 20
         for path in (*gets, f"/v1/conversations/{talk}", *PAGES):

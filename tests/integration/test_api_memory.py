@@ -6,7 +6,7 @@ from perdure.api.routes.memory import MOST_HITS
 from perdure.store.database import new_id
 from perdure.store.memory import working_memory
 from tests.integration.conftest import Api
-from tests.integration.test_api_turns import code, conversation
+from tests.integration.test_api_turns import code, conversation, pages
 
 
 def working(conversation_id: str) -> str:
@@ -79,7 +79,5 @@ async def test_search_knows_its_agents_and_clamps_its_limit(api: Api) -> None:
         assert len(answer.json()["items"]) == MOST_HITS
         unknown = await client.post("/v1/memory/episodic/search", json={"agent": "nobody", "query": "x"})
         assert (unknown.status_code, code(unknown)) == (404, "agent_not_found")
-        page = await client.get("/v1/memory/episodic", params={"conversation_id": conversation_id, "limit": 20})
-        params = {"conversation_id": conversation_id, "cursor": page.json()["next"]}
-        rest = await client.get("/v1/memory/episodic", params=params)
-        assert (len(page.json()["items"]), len(rest.json()["items"])) == (20, 2)
+        listed = await pages(client, "/v1/memory/episodic", 20, conversation_id=conversation_id)
+        assert len({each["id"] for each in listed}) == len(listed) == MOST_HITS + 2

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
@@ -35,6 +36,31 @@ def through(url: str, link: Link) -> str:
 async def link_to(address: str) -> Link:
     host, _, port = address.rpartition(":")
     return await Link(host, int(port)).open()
+
+
+@dataclass(frozen=True, slots=True)
+class Two:
+    """Two API processes, as far as callers can tell, over one Valkey behind a link."""
+
+    one: Api
+    other: Api
+    valkey: Link
+
+
+@asynccontextmanager
+async def two_processes(parts: DataParts, urls: Urls, people: dict[str, Person], **settings: str) -> AsyncIterator[Two]:
+    assert parts.redis_url is not None and parts.temporal is not None
+    valkey = await link_to(urlsplit(parts.redis_url).netloc.rpartition("@")[2])
+    given = {
+        "database_url": urls.app,
+        "redis_url": through(parts.redis_url, valkey),
+        "temporal": parts.temporal.address,
+        "namespace": parts.temporal.namespace,
+        **settings,
+    }
+    async with serving(people, **given) as one, serving(people, **given) as other:
+        yield Two(one, other, valkey)
+    await valkey.cut()
 
 
 @pytest.fixture(scope="module")

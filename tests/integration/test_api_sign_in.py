@@ -1,7 +1,6 @@
 """People sign in, stay signed in, and are out at once when they should be."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
@@ -10,6 +9,7 @@ import pytest
 
 from perdure.api.credentials import Audience, TokenRefused
 from perdure.contracts.values import sha256_hex
+from perdure.store.database import new_id
 from perdure.store.identity import registration, users
 from tests.conftest import Urls
 from tests.integration.bad_tokens import bad_tokens, opened
@@ -34,15 +34,20 @@ async def fresh(api: Api, urls: Urls) -> str:
         await owner.close()
 
 
-@pytest.fixture
-async def ann(api: Api) -> AsyncIterator[str]:
-    """The name of a reviewer with a password."""
-    name = f"ann-{sha256_hex(str(datetime.now(UTC)))[:8]}"
+async def invited(api: Api, *roles: str) -> str:
+    """The name of somebody new with a password."""
+    name = f"ann-{new_id()[-8:]}"
     async with api.client("admin") as admin, api.client(None) as client:
-        invited = await admin.post("/v1/team/invitations", json={"name": name, "roles": ["requester", "reviewer"]})
-        given = {"name": name, "password": PASSWORD, "invitation": invited.json()["invitation"]}
+        made = await admin.post("/v1/team/invitations", json={"name": name, "roles": roles})
+        given = {"name": name, "password": PASSWORD, "invitation": made.json()["invitation"]}
         assert (await client.post("/v1/auth/register", json=given)).status_code == 201
-    yield name
+    return name
+
+
+@pytest.fixture
+async def ann(api: Api) -> str:
+    """The name of a reviewer with a password."""
+    return await invited(api, "requester", "reviewer")
 
 
 async def signed_in(client: httpx.AsyncClient, name: str) -> httpx.Response:
@@ -231,7 +236,7 @@ async def test_a_browser_carries_its_session_in_a_cookie(api: Api, ann: str) -> 
 
 
 async def test_who_was_invited_sets_a_password_by_the_form_and_is_signed_in(api: Api) -> None:
-    name = f"cleo-{sha256_hex(str(datetime.now(UTC)))[:8]}"
+    name = f"cleo-{new_id()[-8:]}"
     async with api.client("admin") as admin, api.client(None) as client:
         invitation = (await admin.post("/v1/team/invitations", json={"name": name})).json()["invitation"]
         given = {"name": name, "password": "short", "invitation": invitation, "next": "/chat"}

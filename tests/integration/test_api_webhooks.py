@@ -93,22 +93,6 @@ async def test_a_chats_token_is_good_for_nothing_else(api: Api) -> None:
         assert (entered.status_code, code(entered)) == (403, "chat_token")
 
 
-async def test_the_token_and_the_sessions_of_one_person_count_once_in_a_quorum(api: Api) -> None:
-    asked = await paused(api)
-    async with api.services.db.transaction("local") as tx:
-        await tx.execute("UPDATE approvals SET quorum = 2 WHERE id = $1", asked.approval["id"])
-    async with api.client("reviewer") as by_token, api.client(None) as by_session:
-        first = await by_token.post(f"{asked.path}/decision", json=asked.body())
-        assert (first.status_code, first.json()["status"]) == (200, "pending")
-        await by_session.post("/v1/auth/login", json={"token": api.people["reviewer"].token})
-        ours = {"X-Perdure-Request": "1"}
-        second = await by_session.post(f"{asked.path}/decision", json=asked.body(), headers=ours)
-        assert (second.status_code, code(second)) == (409, "already_voted")
-    async with api.client("admin") as other:
-        third = await other.post(f"{asked.path}/decision", json=asked.body())
-        assert (third.status_code, third.json()["status"]) == (200, "approved")
-
-
 async def test_an_event_stream_is_read_by_the_session_cookie(api: Api) -> None:
     asked = await paused(api)
     async with api.client(None) as browser:

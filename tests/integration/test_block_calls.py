@@ -93,19 +93,6 @@ async def test_a_fault_or_a_forbidden_result_is_an_error_that_the_model_reads(
     assert await answer(workbench, after) == RESULT
 
 
-async def test_a_block_sees_nothing_of_the_machine(
-    workbench: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("hidden words")
-    monkeypatch.setenv("PERDURE_SECRET_X", "hidden words")
-    names = ["PERDURE_SECRET_X", "PATH", str(secret), "/etc/passwd", "/proc/self/environ", "DATABASE_URL"]
-    address, outcome = await called(workbench, "pry", {"names": names})
-    said = await answer(workbench, address)
-    assert "hidden" not in json.dumps(said) and "root:" not in json.dumps(said)
-    assert outcome.state is CallState.DONE and {*said["result"]["seen"]} <= {"nothing", "None"}
-
-
 async def test_each_tenants_block_runs_for_that_tenant_and_reads_the_shared_table(
     workbench: Desk, noted: NotedSandbox, urls: Urls
 ) -> None:
