@@ -128,9 +128,9 @@ def test_a_new_apps_readme_works_line_by_line_in_fresh_shells(tmp_path: Path) ->
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def until(log: Path, words: str, seconds: float) -> str:
+    def until(log: Path, pattern: str, seconds: float) -> str:
         deadline = time.monotonic() + seconds
-        while words not in (said := log.read_text()):
+        while not re.search(pattern, said := log.read_text()):
             assert time.monotonic() < deadline, said
             time.sleep(0.1)
         return said
@@ -142,7 +142,7 @@ def test_a_new_apps_readme_works_line_by_line_in_fresh_shells(tmp_path: Path) ->
         assert [*run["companions"]] == ["desk-service"] and run["left_out"] == []
         assert agents_of(run) == {"desk"}, "the app that was asked for, and no example"
         with terminal(f"{export}; exec {chat}", app, chat_log, environ) as asking:
-            (approval_id,) = APPROVAL.findall(until(chat_log, "approvals approve", 60))
+            (approval_id,) = APPROVAL.findall(until(chat_log, rf"{APPROVAL.pattern}\n", 60))
             assert approval_id in typed(listing)
             typed(approve.replace(" ID", f" {approval_id}"))
             assert asking.wait(60) == 0

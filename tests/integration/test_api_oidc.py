@@ -19,7 +19,6 @@ from tests.integration.test_api_approvals import paused
 from tests.integration.test_api_turns import code
 
 START, CALLBACK = "/v1/auth/oidc/start", "/v1/auth/oidc/callback"
-PASSWORD = "correct horse battery"
 
 
 @pytest.fixture(scope="module")

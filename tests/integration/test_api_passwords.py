@@ -3,9 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from random import randrange
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -15,37 +13,17 @@ from perdure.core.identity import ACCOUNT, ADDRESS, DEVICE, PLACE
 from perdure.local import DataParts
 from perdure.store.database import new_id
 from tests.conftest import Person, Urls
-from tests.doubles.link import Link
-from tests.integration.conftest import Api, serving
-from tests.integration.test_api_outages import link_to, through
+from tests.integration.test_api_outages import Two, two_processes
+from tests.integration.test_api_sign_in import PASSWORD, invited
 from tests.integration.test_api_turns import code
 
-PASSWORD = "correct horse battery"
 WRONG = "a wrong one, surely"
-
-
-@dataclass(frozen=True, slots=True)
-class Two:
-    """Two API processes, as far as callers can tell, over one Valkey behind a link."""
-
-    one: Api
-    other: Api
-    valkey: Link
 
 
 @pytest.fixture(scope="module")
 async def two(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncIterator[Two]:
-    assert parts.redis_url is not None and parts.temporal is not None
-    valkey = await link_to(urlsplit(parts.redis_url).netloc.rpartition("@")[2])
-    given = {
-        "database_url": urls.app,
-        "redis_url": through(parts.redis_url, valkey),
-        "temporal": parts.temporal.address,
-        "namespace": parts.temporal.namespace,
-    }
-    async with serving(people, **given) as one, serving(people, **given) as other:
-        yield Two(one, other, valkey)
-    await valkey.cut()
+    async with two_processes(parts, urls, people) as running:
+        yield running
 
 
 class Account:
@@ -73,12 +51,7 @@ class Account:
 
 @pytest.fixture
 async def ann(two: Two) -> Account:
-    name = f"ann-{new_id()[-8:]}"
-    async with two.one.client("admin") as admin, two.one.client(None) as client:
-        made = await admin.post("/v1/team/invitations", json={"name": name, "roles": ["reviewer"]})
-        given = {"name": name, "password": PASSWORD, "invitation": made.json()["invitation"]}
-        assert (await client.post("/v1/auth/register", json=given)).status_code == 201
-    return Account(two, name)
+    return Account(two, await invited(two.one, "reviewer"))
 
 
 def delayed(answer: httpx.Response) -> int:

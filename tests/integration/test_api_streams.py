@@ -135,28 +135,6 @@ async def test_a_reader_that_goes_away_stops_nothing_and_leaves_nothing_open(api
         assert (await client.get(f"/v1/turns/{turn['turn_id']}")).json()["answer"] == WORDS
 
 
-async def test_a_conversations_stream_follows_turn_after_turn(api: Api) -> None:
-    async with api.client() as client:
-        conversation_id = await conversation(client)
-        path = f"/v1/conversations/{conversation_id}"
-        async with reading(client, f"{path}/stream") as stream:
-            for number in (1, 2):
-                await started(client, conversation_id, f"/echo turn {number}")
-                sent = await stream.until("done", times=number)
-            assert "workflow_complete" not in [event.kind for event in sent]
-        seqs = [int(str(event.data["seq"])) for event in sent if event.kind != "token"]
-        assert seqs == sorted(seqs) and len({event.data["turn_id"] for event in sent}) == 2
-
-
-async def test_a_late_reader_gets_the_whole_of_it_from_the_records(api: Api) -> None:
-    async with api.client() as client:
-        turn = (await started(client, await conversation(client), f"/echo {WORDS}")).json()
-        await client.get(turn["events"])
-        await api.services.valkey.client.flushall()
-        async with reading(client, turn["events"]) as stream:
-            assert text_of(await stream.whole()) == WORDS
-
-
 @pytest.mark.parametrize("how", ["revoked", "other_roles", "signed_out"])
 async def test_a_reader_that_would_not_be_let_in_again_is_sent_away(api: Api, how: str) -> None:
     name, services = f"leaver-{how.replace('_', '-')}", api.services
@@ -182,14 +160,6 @@ async def test_a_reader_that_would_not_be_let_in_again_is_sent_away(api: Api, ho
                 await users.set_roles(tx, name, ("requester", "reviewer"), api.people["admin"].user_id)
         async with asyncio.timeout(20):
             assert {frame async for frame in stream} <= {b": ping\n\n"}
-
-
-async def test_a_reviewer_may_follow_and_a_stranger_may_not(api: Api) -> None:
-    async with api.client("admin") as admin, api.client("reviewer") as reviewer, api.client() as other:
-        turn = (await started(admin, await conversation(admin), "/echo hello")).json()
-        assert (await reviewer.get(turn["events"])).status_code == 200
-        hidden = await other.get(turn["events"])
-        assert (hidden.status_code, code(hidden)) == (404, "turn_not_found")
 
 
 async def test_one_stream_more_than_somebody_may_hold_open_is_refused_until_one_is_closed(api: Api) -> None:

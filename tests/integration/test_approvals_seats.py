@@ -1,22 +1,27 @@
-"""A seat is used once and by nobody but those it was lent to: handing on makes no second one of it."""
+"""Several must approve the very same call: votes, seats, edits in between, roles that are lost, races of them all."""
 
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from perdure.contracts.approvals import RequestRef
+from perdure.activities.tools import ToolActivities
+from perdure.contracts.approvals import RequestRef, VerdictState
+from perdure.contracts.calls import CallState
 from perdure.contracts.errors import CallerError
 from perdure.core.approvals.decisions import Decision
-from perdure.core.identity import OWN, Credential, How
+from perdure.core.identity import OWN, UNKNOWN, Credential, How
 from perdure.store.approvals import assignments, views
-from perdure.store.approvals.decisions import Raise, raise_limits
-from perdure.store.approvals.review import fall_back
-from perdure.store.database import Database
-from tests.desk import Desk
+from perdure.store.approvals.decisions import DecisionAsk, Raise, decide, raise_limits
+from tests.desk import Desk, gathered
 from tests.integration.council import Council, convened
+from tests.scale import sized
 
+V = VerdictState
 TOMORROW = datetime.now(UTC) + timedelta(days=1)
 
 
@@ -35,39 +40,37 @@ async def hands_on(council: Council, request: RequestRef, by: str, to: str) -> s
     return "done"
 
 
-async def decides(council: Council, request: RequestRef, by: str, decision: Decision = Decision.APPROVE) -> str:
+async def decides(council: Council, request: RequestRef, by: str, decision: str = "approve", **given: Any) -> str:
+    """The status after that person's decision on what the record shows now, or the refusal's code."""
+    who = replace(council.who(by), credential=given.pop("credential", OWN))
+    most = given.pop("per_minute", None)
+    async with council.desk.db.transaction("local") as tx:
+        shown = await views.get_approval(tx, request.request_id, None)
     try:
-        return (await council.desk.decide(request.request_id, decision, by=by, comment="so"))[0].status
+        async with council.desk.db.transaction("local") as tx:
+            ask = DecisionAsk.model_validate({"decision": decision, "digest": shown["digest"], **given})
+            decided, note = await decide(tx, request.request_id, who, who.name, ask, most)
     except CallerError as refused:
         return refused.code
+    assert (note is None) is (decided.status == "pending")
+    return decided.status
 
 
-class StandsIn:
+@asynccontextmanager
+async def stands_in(council: Council, to: str, *owners: str) -> AsyncIterator[None]:
     """While it lasts `to` sits in the owners' seats, too."""
-
-    def __init__(self, council: Council, to: str, *owners: str) -> None:
-        self._council = council
-        self._to = to
-        self._owners = owners
-        self._made: list[tuple[str, str]] = []
-
-    async def __aenter__(self) -> None:
-        for owner in self._owners:
-            user_id = self._council.desk.people[owner].user_id
-            async with self._council.desk.db.transaction("local") as tx:
-                made = await assignments.add_delegation(tx, user_id, owner, self._to, TOMORROW, OWN)
-            self._made.append((user_id, str(made["id"])))
-
-    async def __aexit__(self, *_: object) -> None:
-        for user_id, made in self._made:
-            async with self._council.desk.db.transaction("local") as tx:
-                await assignments.remove_delegation(tx, user_id, made)
-
-
-async def shown_votes(council: Council, request: RequestRef) -> list[tuple[Any, Any]]:
-    async with council.desk.db.transaction("local") as tx:
-        votes: Any = (await views.get_approval(tx, request.request_id, None))["votes"]
-    return [(vote["by"], vote["counts"]) for vote in votes]
+    made = []
+    for owner in owners:
+        user_id = council.desk.people[owner].user_id
+        async with council.desk.db.transaction("local") as tx:
+            lent = await assignments.add_delegation(tx, user_id, owner, to, TOMORROW, OWN)
+        made.append((user_id, str(lent["id"])))
+    try:
+        yield
+    finally:
+        for user_id, delegation_id in made:
+            async with council.desk.db.transaction("local") as tx:
+                await assignments.remove_delegation(tx, user_id, delegation_id)
 
 
 async def test_an_assigned_person_votes_or_hands_it_on_and_not_both(council: Council) -> None:
@@ -79,31 +82,8 @@ async def test_an_assigned_person_votes_or_hands_it_on_and_not_both(council: Cou
     assert await decides(council, request, "ann") == "approved", "one of the two who are named, and the assigned one"
 
 
-async def test_a_fallback_reviewer_votes_or_hands_it_on_and_not_both(council: Council, relay: Database) -> None:
-    policy = {"reviewers": ["ann", "bob"], "quorum": 2, "fallback_reviewer": "carl", "fallback_after_seconds": 60}
-    await council.republish({"plain": policy})
-    try:
-        _, request = await council.asked("plain")
-        await council.set(request, "fallback_at = clock_timestamp()")
-        async with relay.transaction("local") as tx:
-            await fall_back(tx)
-        assert await decides(council, request, "carl") == "pending"
-        assert await hands_on(council, request, "carl", "reviewer") == "already_voted"
-    finally:
-        await council.republish({})
-
-
-async def test_however_often_it_is_assigned_one_who_is_not_named_counts(council: Council) -> None:
-    _, request = await council.asked("named")
-    for name in ("carl", "reviewer"):
-        assert await hands_on(council, request, "admin", name) == "done"
-        assert await decides(council, request, name) == "pending"
-    assert await shown_votes(council, request) == [("carl", True), ("reviewer", False)]
-    assert await decides(council, request, "bob") == "approved"
-
-
 async def test_a_stand_in_gives_no_place_away(council: Council) -> None:
-    async with StandsIn(council, "carl", "bob"):
+    async with stands_in(council, "carl", "bob"):
         _, request = await council.asked("named")
         assert await hands_on(council, request, "carl", "reviewer") == "only_stands_in"
         with pytest.raises(CallerError) as refused:
@@ -115,28 +95,10 @@ async def test_a_stand_in_gives_no_place_away(council: Council) -> None:
     assert await decides(council, request, "ann") == "approved"
 
 
-async def test_whoever_hands_on_the_own_place_leaves_those_that_are_lent_where_they_are(council: Council) -> None:
-    async with StandsIn(council, "bob", "ann"):
-        _, request = await council.asked("named")
-        assert await hands_on(council, request, "bob", "carl") == "done"
-    assert (await council.row(request))["reviewers"] == ["ann", "carl"]
-    assert await council.audited(request) == ["opened", "reassigned"]
-
-
-async def test_one_person_with_both_seats_is_still_one_of_two(council: Council) -> None:
-    async with StandsIn(council, "carl", "ann", "bob"):
-        _, request = await council.asked("named")
-        assert await hands_on(council, request, "carl", "reviewer") == "only_stands_in"
-        assert await decides(council, request, "carl") == "pending"
-        assert await decides(council, request, "carl") == "already_voted"
-        assert await decides(council, request, "reviewer") == "not_a_reviewer"
-    assert (await council.row(request))["status"] == "pending"
-
-
 async def test_a_raised_limit_says_in_whose_place_it_was_raised(council: Council) -> None:
     address, request = await council.asked("named")
     await council.set(request, "kind = 'limit', quorum = 1")
-    async with StandsIn(council, "carl", "ann"), council.desk.db.transaction("local") as tx:
+    async with stands_in(council, "carl", "ann"), council.desk.db.transaction("local") as tx:
         await raise_limits(tx, address.turn_id, council.who("carl"), "carl", Raise(max_tokens=2**50))
     vote = (await council.desk.rows("SELECT record FROM approval_votes WHERE approval_id = $1", request.request_id))[0]
     assert (vote["record"]["by"], vote["record"]["for"]) == ("carl", "ann")
@@ -150,9 +112,8 @@ async def test_a_seat_that_the_requester_lent_in_another_name_is_no_seat(council
     async with council.desk.db.transaction("local") as tx:
         made = await assignments.add_delegation(tx, ann, "ann", "carl", TOMORROW, lent)
     assert await decides(council, request, "carl") == "own_request"
-    async with council.desk.db.transaction("local") as tx:
-        await assignments.add_delegation(tx, ann, "ann", "carl", TOMORROW, OWN)
-    assert await decides(council, request, "carl") == "pending", "she lent it herself, too"
+    async with stands_in(council, "carl", "ann"):
+        assert await decides(council, request, "carl") == "pending", "she lent it herself, too"
     async with council.desk.db.transaction("local") as tx:
         await assignments.remove_delegation(tx, ann, str(made["id"]))
 
@@ -161,16 +122,199 @@ async def test_a_limit_is_not_raised_by_a_credential_of_the_requesters_making(co
     address, request = await council.asked("plain")
     await council.set(request, "kind = 'limit', quorum = 1")
     minted = Credential(How.TOKEN, (council.desk.people["requester"].user_id,))
-    with pytest.raises(CallerError, match="own_request"):
+    with pytest.raises(CallerError) as refused:
         async with council.desk.db.transaction("local") as tx:
             who = replace(council.who("carl"), credential=minted)
             await raise_limits(tx, address.turn_id, who, "carl", Raise(max_tokens=2**50))
+    assert refused.value.code == "own_request"
 
 
-@pytest.mark.parametrize("said", ["\u200b\u2060", " \u00a0\u3000", "\u3164", "\u2800\u00ad"])
-async def test_a_reason_that_nobody_can_see_is_none(council: Council, said: str) -> None:
-    _, request = await council.asked("plain")
-    for decision, code in ((Decision.REJECT, "reason_required"), (Decision.RESPOND, "comment_required")):
+async def run(council: Council, address: Any, agent_id: str) -> Any:
+    """The call, run as the agent's."""
+    call = await council.desk.tool_call(address, "t1.0", agent_id=agent_id)
+    return await council.desk.activity(ToolActivities(council.desk.deps).run, call)
+
+
+async def test_two_credentials_that_one_person_created_are_one_vote(council: Council) -> None:
+    _, request = await council.asked("pair")
+    admin = council.desk.people["admin"].user_id
+    minted, through = Credential(How.TOKEN, (admin,)), Credential(How.TOKEN, (council.who("dora").user_id, admin))
+    assert await decides(council, request, "ann", credential=minted) == "pending"
+    assert await decides(council, request, "bob", credential=minted) == "already_voted"
+    assert await decides(council, request, "bob", credential=through) == "already_voted"
+    assert await decides(council, request, "admin") == "already_voted", "the creator's own"
+    assert await decides(council, request, "bob", credential=Credential(How.TOKEN, (UNKNOWN,))) == "already_voted"
+    async with council.desk.db.transaction("local") as tx:
+        bob = replace(council.who("bob"), credential=minted)
+        shown: Any = await views.get_approval(tx, request.request_id, None, bob)
+    assert shown["allowed_decisions"] == []
+    (vote,) = shown["votes"]
+    assert vote["signed_in"] == {"how": "token", "created_by": "admin"}
+    assert await decides(council, request, "bob") == "approved", "a person of its own"
+
+
+async def test_the_creator_of_a_credential_that_has_voted_votes_no_second_time(council: Council) -> None:
+    _, request = await council.asked("pair")
+    admin = council.desk.people["admin"].user_id
+    assert await decides(council, request, "admin") == "pending"
+    assert await decides(council, request, "ann", credential=Credential(How.TOKEN, (admin,))) == "already_voted"
+    assert await decides(council, request, "carl") == "approved"
+
+
+async def test_the_first_of_two_leaves_it_pending_and_the_second_lets_it_run(council: Council) -> None:
+    address, request = await council.asked("pair")
+    await council.desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    assert await decides(council, request, "ann", comment="fine") == "pending"
+    assert (await council.verdict(address, request)).state is V.PENDING
+    assert (await council.row(request))["decision"] is None
+    assert await council.desk.value("SELECT count(*) FROM outbox WHERE turn_id = $1", address.turn_id) == 0
+    assert await decides(council, request, "ann") == "already_voted"
+    assert await decides(council, request, "bob") == "approved"
+    assert await decides(council, request, "carl") == "already_decided"
+    assert (await run(council, address, "pair")).state is CallState.DONE
+    assert (await council.audited(request))[:3] == ["opened", "voted", "decided"]
+    async with council.desk.db.transaction("local") as tx:
+        shown = await views.get_approval(tx, request.request_id, None)
+    votes = shown["votes"]
+    assert isinstance(votes, list)
+    assert [(vote["by"], vote["for"], vote["comment"]) for vote in votes] == [("ann", None, "fine"), ("bob", None, "")]
+
+
+async def test_a_call_that_only_one_of_two_has_approved_does_not_run(council: Council) -> None:
+    address, request = await council.asked("pair")
+    assert await decides(council, request, "ann") == "pending"
+    assert (await run(council, address, "pair")).state is CallState.DENIED
+
+
+@pytest.mark.parametrize(("decision", "status"), [("reject", "rejected"), ("respond", "responded")])
+async def test_one_who_does_not_agree_decides_at_once(council: Council, decision: str, status: str) -> None:
+    address, request = await council.asked("pair")
+    assert await decides(council, request, "ann") == "pending"
+    assert await decides(council, request, "bob", decision, comment="no") == status
+    assert (await council.verdict(address, request)).state is V(status)
+
+
+async def test_an_edit_voids_what_was_approved_before_and_is_approved_anew(council: Council) -> None:
+    address, request = await council.asked("pair", amount=100)
+    before = (await council.row(request))["digest"]
+    assert await decides(council, request, "ann") == "pending"
+    assert await decides(council, request, "bob", "edit", args={"amount": 5}) == "pending"
+    async with council.desk.db.transaction("local") as tx:
+        shown = await views.get_approval(tx, request.request_id, None)
+    assert (shown["args"], shown["digest"] != before) == ({"amount": 5}, True)
+    assert isinstance(shown["votes"], list) and [vote["by"] for vote in shown["votes"]] == ["bob"]
+    assert await decides(council, request, "carl", digest=before) == "digest_differs"
+    assert await decides(council, request, "bob") == "already_voted"
+    assert await decides(council, request, "ann") == "edited", "her first vote was for another call"
+    row = await council.row(request)
+    assert (row["args"], row["decision"]["args"], row["decision"]["args_before"]) == (
+        {"amount": 100},
+        {"amount": 5},
+        {"amount": 100},
+    )
+    assert (row["decision"]["edited_by"], row["decision"]["by"]) == ("bob", "ann")
+    outcome = await run(council, address, "pair")
+    assert outcome.state is CallState.DONE and outcome.message is not None
+    assert '"amount":5' in outcome.message.text.replace(" ", "")
+
+
+async def test_an_edit_back_to_what_it_was_does_not_bring_void_votes_back(council: Council) -> None:
+    _, request = await council.asked("pair", amount=100)
+    assert await decides(council, request, "ann") == "pending"
+    assert await decides(council, request, "bob", "edit", args={"amount": 5}) == "pending"
+    assert await decides(council, request, "carl", "edit", args={"amount": 100}) == "pending"
+    assert await decides(council, request, "ann") == "edited"
+
+
+@pytest.mark.sized
+async def test_of_many_who_approve_at_once_exactly_as_many_count_as_are_needed(council: Council) -> None:
+    asked = [(await council.asked("pair"))[1] for _ in range(sized(12, 3))]
+    people = ["ann", "bob", "carl", "reviewer"]
+    work = [(request, name) for request in asked for name in people for _ in range(2)]
+    answers = await gathered(*(decides(council, request, name) for request, name in work))
+    for request in asked:
+        mine = Counter(str(answer) for (each, _), answer in zip(work, answers, strict=True) if each is request)
+        assert (mine["pending"], mine["approved"]) == (1, 1), mine
+        assert set(mine) <= {"pending", "approved", "already_voted", "already_decided"}
+        voters = await council.desk.rows(
+            "SELECT user_id, seat_id FROM approval_votes WHERE approval_id = $1 AND voided_at IS NULL",
+            request.request_id,
+        )
+        assert len({row["user_id"] for row in voters}) == len({row["seat_id"] for row in voters}) == 2
+        assert (await council.audited(request))[-1] == "decided"
+
+
+async def test_a_stand_in_is_the_second_seat_and_its_owner_is_not_asked_again(council: Council) -> None:
+    _, request = await council.asked("named")
+    async with stands_in(council, "carl", "ann"):
+        assert await decides(council, request, "carl") == "pending"
+        assert await decides(council, request, "ann") == "already_voted"
+        assert await decides(council, request, "bob") == "approved"
+    vote = (await council.desk.rows("SELECT record FROM approval_votes WHERE approval_id = $1", request.request_id))[0]
+    assert (vote["record"]["by"], vote["record"]["for"]) == ("carl", "ann")
+    _, other = await council.asked("named")
+    assert await decides(council, other, "carl") == "not_a_reviewer"
+    _, pair = await council.asked("pair")
+    async with stands_in(council, "bob", "carl"):
+        assert [await decides(council, pair, "bob") for _ in range(2)] == ["pending", "already_voted"]
+        assert await decides(council, pair, "carl") == "approved", "bob sat in his own seat, carl's is free"
+
+
+async def test_a_delegation_hands_the_role_to_nobody(council: Council) -> None:
+    for by, to, refusal in (("ann", "dora", "cannot_decide"), ("dora", "ann", "nothing_to_delegate")):
         with pytest.raises(CallerError) as refused:
-            await council.desk.decide(request.request_id, decision, by="ann", comment=said)
-        assert refused.value.code == code
+            async with council.desk.db.transaction("local") as tx:
+                await assignments.add_delegation(tx, council.desk.people[by].user_id, by, to, TOMORROW, OWN)
+        assert (refused.value.code, refused.value.http) == (refusal, 422)
+    _, request = await council.asked("named")
+    async with stands_in(council, "carl", "ann"):
+        await council.roles("carl", "requester")
+        assert await decides(council, request, "carl") == "role_required", "whatever it was when the place was lent"
+        await council.roles("carl", "reviewer")
+        assert await decides(council, request, "carl") == "pending"
+        await council.roles("carl", "requester")
+        assert await decides(council, request, "bob") == "pending", (
+            "who sat for ann has lost the role: it counts no more"
+        )
+        await council.roles("carl", "reviewer")
+
+
+async def test_nobody_decides_on_the_request_of_the_person_in_whose_seat_they_sit(council: Council) -> None:
+    _, request = await council.asked("pair", by="ann")
+    async with stands_in(council, "carl", "ann"):
+        assert await decides(council, request, "ann") == "own_request"
+        assert await decides(council, request, "carl") == "pending", "in the own seat, not in hers"
+    async with stands_in(council, "ann", "bob"):
+        assert await decides(council, request, "ann") == "own_request", "in no seat"
+
+
+async def test_a_reviewer_who_has_lost_the_role_decides_nothing_and_counts_no_more(council: Council) -> None:
+    _, request = await council.asked("pair")
+    assert await decides(council, request, "ann") == "pending"
+    await council.roles("ann", "requester")
+    await council.roles("carl")
+    try:
+        assert await decides(council, request, "carl") == "role_required", "though the token said otherwise"
+        assert await decides(council, request, "bob") == "pending", "ann's vote counts no more"
+        await council.roles("ann", "reviewer")
+        assert await decides(council, request, "reviewer") == "approved"
+    finally:
+        await council.roles("ann", "reviewer")
+        await council.roles("carl", "reviewer")
+
+
+async def test_a_limit_of_decisions_a_minute_holds_for_each_person_also_at_once(council: Council) -> None:
+    asked = [(await council.asked("plain"))[1] for _ in range(8)]
+    await council.desk.write("UPDATE approval_votes SET at = at - interval '2 minutes'")
+    answers = await gathered(*(decides(council, request, "ann", per_minute=5) for request in asked))
+    assert Counter(map(str, answers)) == {"approved": 5, "too_many_decisions": 3}
+    left = next(request for request, answer in zip(asked, answers, strict=True) if answer != "approved")
+    with pytest.raises(CallerError) as refused:
+        async with council.desk.db.transaction("local") as tx:
+            shown = await views.get_approval(tx, left.request_id, None)
+            ask = DecisionAsk(decision=Decision.APPROVE, digest=str(shown["digest"]))
+            await decide(tx, left.request_id, council.who("ann"), "ann", ask, 5)
+    wait = refused.value.details["retry_after_seconds"]
+    assert refused.value.http == 429 and isinstance(wait, int) and 50 <= wait <= 60
+    assert await decides(council, left, "ann", "reject", per_minute=5) == "reason_required", "the form comes first"
+    assert await decides(council, left, "bob", per_minute=5) == "approved", "others have a limit of their own"

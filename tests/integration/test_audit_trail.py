@@ -1,15 +1,20 @@
-"""What the trail answers (S0-82, S2-76): of one refund, from the export alone."""
+"""What the trail answers (S0-82, S2-76): of one refund, from the export alone; and what ran undecided."""
 
 import json
+from typing import Any
 
+import pytest
 from pydantic import JsonValue
 
+from perdure.contracts.approvals import RequestRef
 from perdure.contracts.ids import effect_key
-from perdure.contracts.turns import FinishAsk, TurnStatus
+from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
 from perdure.contracts.values import digest_of
-from perdure.core.approvals.decisions import Decision
+from perdure.core.approvals.decisions import Decider, Decision
+from perdure.core.audit import FaultKind
 from perdure.store import audit
 from perdure.store.approvals import views
+from perdure.store.approvals.assignments import withdraw
 from perdure.store.audit import verify_chain
 from perdure.store.turns.finish import finish
 from tests.conftest import KEYRING
@@ -17,6 +22,7 @@ from tests.desk import Desk
 
 REFUND = {"amount": 70}
 EDITED = {"amount": 60}
+GIVE = "UPDATE approvals SET status = 'approved' WHERE id = $1"
 
 
 async def exported(desk: Desk, turn_id: str) -> list[dict[str, object]]:
@@ -124,9 +130,68 @@ async def test_a_history_that_goes_on_and_on_is_shown_by_its_latest(desk: Desk) 
     assert [entry["data"]["number"] for entry in history] == [*range(views.MOST_OF_HISTORY)]
 
 
-async def test_an_export_goes_on_behind_a_place_and_ends_after_as_many_rows_as_asked_for(desk: Desk) -> None:
-    whole = [row["seq"] async for row in audit.exported_rows(desk.db, "local", 0, None, None)]
-    assert whole == list(range(1, len(whole) + 1)) and len(whole) > 5
-    behind = [row["seq"] async for row in audit.exported_rows(desk.db, "local", 2, None, 3)]
-    assert behind == [3, 4, 5]
-    assert [row async for row in audit.exported_rows(desk.db, "local", len(whole), None, None)] == []
+async def asked(desk: Desk) -> tuple[TurnAddress, RequestRef]:
+    """A turn that waits for an approval."""
+    address = await desk.plan(("pay", {"amount": 7}))
+    (request,) = await desk.open(address, "t1.0")
+    return address, request
+
+
+async def doubted(desk: Desk) -> set[str | None]:
+    """The approvals without which a call has run, each told once and at its first row."""
+    faults = (await verify_chain(desk.db, "local", KEYRING)).faults
+    assert {fault.kind for fault in faults} <= {FaultKind.RAN_UNDECIDED}
+    for fault in faults:
+        first = await desk.rows(
+            "SELECT a.id, c.seq FROM audit a JOIN audit_chain c ON c.audit_id = a.id WHERE a.subject = $1 "
+            "ORDER BY a.id LIMIT 1",
+            fault.subject,
+        )
+        assert (fault.audit_id, fault.seq) == tuple(first[0])
+    subjects = [fault.subject for fault in faults]
+    assert len(subjects) == len(set(subjects))
+    return set(subjects)
+
+
+async def test_calls_that_were_given_rejected_or_are_still_asked_for_are_no_fault(desk: Desk) -> None:
+    for decision in (Decision.APPROVE, Decision.EDIT, Decision.REJECT):
+        address, request = await asked(desk)
+        given: dict[str, Any] = {"args": {"amount": 3}} if decision is Decision.EDIT else {}
+        await desk.decide(request.request_id, decision, comment="because", **given)
+        await desk.run_tool(address)
+    await asked(desk)
+    assert await doubted(desk) == set()
+
+
+@pytest.mark.parametrize("before", ["nothing", "rejected", "withdrawn"])
+async def test_a_call_that_ran_by_a_status_that_was_written_behind_the_programs_back_is_found(
+    desk: Desk, before: str
+) -> None:
+    known = await doubted(desk)
+    address, request = await asked(desk)
+    if before == "rejected":
+        await desk.decide(request.request_id, Decision.REJECT, comment="no")
+    if before == "withdrawn":
+        await desk.decide(request.request_id)
+        person = desk.people["reviewer"]
+        async with desk.db.transaction("local") as tx:
+            decider = Decider(person.user_id, person.roles, person.name)
+            await withdraw(tx, request.request_id, decider, "not now")
+    await desk.write(GIVE, request.request_id)
+    await desk.write("UPDATE approvals SET withdrawal = NULL WHERE id = $1", request.request_id)
+    assert await doubted(desk) == known, "it has not run"
+    await desk.run_tool(address)
+    assert await doubted(desk) == known | {request.request_id}
+    # What ran is on record twice: removing the one leaves the other.
+    await desk.write("UPDATE tool_calls SET first_sent_at = NULL WHERE turn_id = $1", address.turn_id)
+    assert await doubted(desk) == known | {request.request_id}
+
+
+async def test_a_call_that_has_begun_and_not_ended_is_found_too(desk: Desk) -> None:
+    known = await doubted(desk)
+    address, request = await asked(desk)
+    await desk.write(GIVE, request.request_id)
+    await desk.write(
+        "UPDATE tool_calls SET state = 'reserved', first_sent_at = now() WHERE turn_id = $1", address.turn_id
+    )
+    assert await doubted(desk) == known | {request.request_id}

@@ -1,5 +1,5 @@
 """Schemathesis' authentication checks on the served API: no operation answers without its declared authentication or
-with a made-up one, and no requester is given another requester's object."""
+with a made-up one, and no requester is given another's object. test_access_matrix.py holds it in `make test`."""
 
 import asyncio
 import json
@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Api
-from tests.scale import FULL
 
 SEED = "20261123"
-PHASES = "examples,coverage,fuzzing,stateful" if FULL else "examples,coverage"
+PHASES = "examples,coverage,fuzzing,stateful"
 STREAMS = r"/(events|stream)$"
 """Left out: their answers do not end."""
 KILLED_BY_ITS_OWN_CALLS = r"^/v1/auth/(logout|password|codes|refresh)|^/v1/users/|^/v1/team/"
@@ -25,7 +24,7 @@ async def _token(api: Api, name: str, *roles: str) -> str:
         return str((await admin.post(f"/v1/users/{name}/tokens", json={})).json()["token"])
 
 
-@pytest.mark.sized
+@pytest.mark.soak
 async def test_schemathesis_finds_no_operation_that_ignores_who_asks(api: Api, tmp_path: Path) -> None:
     callers = {"everything": ("requester", "reviewer", "admin"), "peer": ("requester",)}
     people = [

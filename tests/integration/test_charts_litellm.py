@@ -142,31 +142,6 @@ async def test_a_plan_that_does_not_fit_twice_and_then_does_ends_in_a_picture(be
     assert "sales.csv" in json.dumps(first["messages"]) and "North" not in json.dumps(first["messages"])
 
 
-async def test_a_specification_that_does_not_fit_twice_and_then_does_ends_in_a_picture(bench: Bench) -> None:
-    address, row = await bench.ended(
-        CLASSIFIED, plan(""), said(xml="<chart><show/></chart>"), said(xml='<chart><show column="nope"/></chart>'),
-        SPECIFIED, *REST, words="a chart " * 200,
-    )  # fmt: skip
-    assert row["status"] == "completed" and row["output"]["pictures"]
-    told = [json.dumps(seen.body["messages"]) for seen in bench.requests(address)[:3]]
-    assert all("sales.csv" in each for each in told[:2]), "a long request does not push the table out (S4-52)"
-    assert "there is no column" in json.dumps(bench.requests(address)[4].body["messages"])
-
-
-async def test_a_model_asks_back_and_the_reply_leads_to_a_picture(bench: Bench) -> None:
-    asks = said(
-        early_exit=True, question="By what?", options=["region", "day"], transformation="", xml="", visualization="",
-        suggestions=[],
-    )  # fmt: skip
-    address, row = await bench.ended(CLASSIFIED, asks, plan(f"<plan>{GROUP}</plan>"), SPECIFIED, *REST)
-    assert row["status"] == "awaiting_answer"
-    row = await bench.answered(address, "clarification", text="by region")
-    assert row["status"] == "completed" and row["output"]["pictures"], row["problem"]
-    assert await bench.labels(address) == ["classify", "plan", "plan", "specify", "marks", "feedback"]
-    told = json.dumps(bench.requests(address)[2].body["messages"])
-    assert "By what?" in told and "by region" in told, "S4-19"
-
-
 async def test_a_table_that_stays_at_home_is_planned_and_specified_by_a_model_that_sees_no_row(bench: Bench) -> None:
     bench.double.script(CLASSIFIED, plan(f"<plan>{GROUP}</plan>"), SPECIFIED, REST[0])
     desk, kept = bench.served.desk, HomeTable("sales", read_csv(CSV))
@@ -225,8 +200,9 @@ async def test_the_first_model_that_answers_is_the_servers_and_without_one_nothi
         names = ("openai/gpt-4o", "openai/gpt-4o-mini", "openai/o3")
         assert await first_that_answers(names, provider, {}) == "openai/gpt-4o-mini"
         bench.double.script(Step(status=401, code="invalid_api_key", times=None))
-        with pytest.raises(SystemExit, match=r"nothing is started.*openai/gpt-4o: model_auth.*openai/o3: model_auth"):
+        with pytest.raises(SystemExit) as ended:
             await first_that_answers(names, provider, {})
+        assert all(name in str(ended.value) for name in names) and "model_auth" in str(ended.value)
     finally:
         await provider.aclose()
 
@@ -240,9 +216,3 @@ def test_the_servers_model_plays_every_script_and_no_agents_own_model() -> None:
     )
     own = replace(app, agents=tuple(agent.model_copy(update={"model": "openai/o3"}) for agent in app.agents))
     assert played_by(own, "openai/gpt-4o", {}) == own
-
-
-async def test_a_key_that_is_refused_ends_the_ladder_at_once(bench: Bench) -> None:
-    address, row = await bench.ended(Step(status=401, code="invalid_api_key", times=None))
-    assert len(bench.requests(address)) == 2, "once for the object, once for the words"
-    assert row["status"] == "completed" and row["answer"]

@@ -17,6 +17,7 @@ from perdure.contracts.approvals import GatedCall, RequestKind, VerdictState
 from perdure.core.turns import Caps
 from tests.desk import Desk
 from tests.doubles.desk import desk_agents
+from tests.scale import sized
 
 BOOK = ("desk", "book")
 MANY = Caps(turns_a_user=100_000)
@@ -53,7 +54,8 @@ def answering(desk: Desk) -> Iterator[Answering]:
     yield made
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.sized
+@settings(deadline=None, max_examples=sized(30, 4), suppress_health_check=[HealthCheck.too_slow])
 @given(JSON)
 @example(-0.0)
 @example(1e16)
