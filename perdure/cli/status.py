@@ -36,7 +36,8 @@ class Health:
     name: str
     well: bool
     what: str
-    """`answers`, `silent`, `runs`, `hangs`, `not ready`, `starting or stopping`, `left behind`, `nearly full: …`."""
+    """`answers`, `silent`, `runs`, `hangs`, `not ready`, `starting or stopping`, `nearly full: …`, or
+    `still running without a supervisor`."""
     pid: int | None
     address: str
     """The address without credentials."""

@@ -107,7 +107,7 @@ def test_what_outlived_a_killed_supervisor_is_named_with_what_ends_it(perdure: P
         told = perdure("status", "--json")
         assert (told.code, told.json["well"]) == (1, False)
         parts = [(part["name"], part["state"], part["pid"]) for part in told.json["parts"]]
-        assert parts == [("worker-llm", "left behind", left)]
+        assert parts == [("worker-llm", "still running without a supervisor", left)]
     finally:
         os.kill(left, signal.SIGKILL)
 
