@@ -66,18 +66,18 @@ BASE_ADDRESSES = (
     "VLLM_API_BASE",
     "XAI_API_BASE",
 )
-"""The variables by which LiteLLM and vendors' libraries are sent to another address."""
+"""Variables by which LiteLLM and provider libraries take another base address."""
 
 
 class RoutingName(StrEnum):
-    """How the kinds of work are spread over task queues (design section 2)."""
+    """The assignment of kinds of work to task queues."""
 
     COMPACT = "compact"
     SPREAD = "spread"
 
 
 class LogLevel(StrEnum):
-    """How much is logged."""
+    """The lowest level that is logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -86,14 +86,14 @@ class LogLevel(StrEnum):
 
 
 def log_from(level: LogLevel) -> None:
-    """Write no log line below `level`, whoever of this process has a logger already."""
+    """Drops log lines below `level`, for loggers that already exist too."""
     import structlog  # here: the command line needs none
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level.value))
 
 
 class Algorithm(StrEnum):
-    """How access tokens are signed."""
+    """Signature algorithms of access tokens."""
 
     HS256 = "HS256"
     HS384 = "HS384"
@@ -101,7 +101,7 @@ class Algorithm(StrEnum):
 
 
 class Settings(BaseSettings):
-    """What a process is told from outside; one field for each line of `.env.example`."""
+    """The settings of a process; one field for each line of `.env.example`."""
 
     # Populating by field name as well would read HOME and PORT, which mean something else.
     model_config = SettingsConfigDict(env_file=_BASE / ".env", env_ignore_empty=True, extra="ignore", frozen=True)
@@ -297,16 +297,16 @@ class Settings(BaseSettings):
         return None if value is None else _BASE / value
 
     def keyring(self) -> Keyring:
-        """The keys of the audit.
+        """Returns the keys of the audit chain.
 
-        Raises: SystemExit with what to do, where there is none.
+        Raises: SystemExit with instructions, if there is none.
         """
         return self._keys(Keyring.of, self.audit_key, "PERDURE_AUDIT_KEY", AUDIT_KEY_FILE)
 
     def access_keys(self) -> AccessKeys:
-        """The keys of access tokens.
+        """Returns the keys of access tokens.
 
-        Raises: SystemExit with what to do, where there is none.
+        Raises: SystemExit with instructions, if there is none.
         """
         return self._keys(AccessKeys.of, self.jwt_secret, "JWT_SECRET", ACCESS_KEY_FILE)
 
@@ -359,9 +359,9 @@ class Settings(BaseSettings):
             raise SystemExit(f"PERDURE_OPERATOR_TOKEN: {error.message}") from None
 
     def newcomers(self) -> tuple[str, ...]:
-        """The roles of whoever comes from the provider for the first time.
+        """Returns the roles of new users from the identity provider.
 
-        Raises: SystemExit where one is no role.
+        Raises: SystemExit if one is not a role.
         """
         roles = tuple(role.strip() for role in self.oidc_newcomers.split(",") if role.strip() not in ("", "none"))
         if not set(roles) <= {"requester", "reviewer", "admin"}:
@@ -371,11 +371,11 @@ class Settings(BaseSettings):
         return roles
 
     def address_of_people(self) -> str:
-        """The address that links begin with."""
+        """Returns the base address of links."""
         return self.public_url or f"http://{self.host}:{self.port}"
 
     def quotas(self) -> Quotas:
-        """What may be kept."""
+        """Returns the storage quotas."""
         return Quotas(
             conversation_bytes=self.bytes_per_conversation,
             user_bytes=self.bytes_per_user,
@@ -384,15 +384,15 @@ class Settings(BaseSettings):
         )
 
     def heads_file(self) -> Path:
-        """Where chain heads are kept."""
+        """Returns the file with the heads of the audit chains."""
         return self.audit_heads or self.home / "audit-heads.jsonl"
 
     def route(self) -> Routing:
-        """The queues that a new turn uses."""
+        """Returns the queues that a new turn uses."""
         return Routing.spread() if self.routing is RoutingName.SPREAD else Routing.compact()
 
     def memory(self) -> MemoryLimits:
-        """What the operator decides about document memory."""
+        """Returns the operator's settings of document memory."""
         return MemoryLimits(
             enabled=self.memory_enabled,
             context_documents=self.memory_context_documents,
@@ -403,7 +403,7 @@ class Settings(BaseSettings):
         )
 
     def outbound(self) -> Outbound:
-        """What the operator decides about requests of tools and to MCP servers.
+        """Returns the operator's settings for requests of tools and to MCP servers.
 
         Raises: SystemExit for an entry that names no host.
         """
@@ -414,9 +414,10 @@ class Settings(BaseSettings):
         return Outbound(proxy=self.egress_proxy, answer_bytes=self.answer_bytes).naming(*named)
 
     def outbound_to_providers(self) -> Outbound:
-        """What the operator decides about requests to providers of models, embeddings and sign-in. An address that the
-        operator has written in a setting, or in a variable of a provider's library such as OPENAI_BASE_URL, counts as
-        named for them; a tool, whose address a model may have chosen, does not reach it.
+        """Returns the operator's settings for requests to providers of models, embeddings and sign-in.
+
+        Addresses in the operator's settings, or in variables of a provider's library such as OPENAI_BASE_URL, are
+        allowed for them. A tool, whose address a model may have chosen, does not reach them.
 
         Raises: SystemExit for an entry that names no host.
         """
@@ -424,7 +425,7 @@ class Settings(BaseSettings):
         return self.outbound().naming(*(named_by_url(url, by_operator=True) for url in written))
 
     def sandbox(self) -> "SandboxConfig":
-        """What the operator decides about the sandbox of code blocks."""
+        """Returns the operator's settings of the sandbox."""
         from perdure.activities.sandbox import Limits, SandboxConfig  # here: the API reads settings and runs no block
 
         ceiling = Limits(wall_seconds=self.sandbox_seconds, memory_bytes=self.sandbox_memory_mib * 1_048_576)
@@ -432,7 +433,7 @@ class Settings(BaseSettings):
 
 
 def needed(value: SecretStr | None, name: str) -> str:
-    """A connection string that this process cannot do without.
+    """Returns a connection string that this process requires.
 
     Raises: SystemExit 2, with the variable's name.
     """
@@ -442,16 +443,19 @@ def needed(value: SecretStr | None, name: str) -> str:
 
 
 def secret(name: str) -> str | None:
-    """The credential `name`, from `PERDURE_SECRET_<NAME>`; only the workers that use credentials call this."""
+    """Returns the secret `name` from `PERDURE_SECRET_<NAME>`. Only the workers that use secrets call this."""
     return os.environ.get(f"PERDURE_SECRET_{name.upper()}")
 
 
 def variable(name: str) -> str | None:
-    """The variable `name`, in which an app's `app.yaml` says that the address of a service of its own is found."""
+    """Returns the variable `name`, which an app's `app.yaml` names as the address of its own service."""
     return os.environ.get(name)
 
 
 def _base_addresses() -> list[str]:
-    """The addresses in the variables by which providers' libraries are sent elsewhere. A platform sets other variables
-    of such names, for its metadata service for example, which nobody has named for Perdure."""
+    """Returns the addresses in the variables by which provider libraries are redirected.
+
+    Platforms set other variables with similar names, for example for a metadata service. Those are not included,
+    because the operator did not set them for Perdure.
+    """
     return [value for name in BASE_ADDRESSES if (value := os.environ.get(name))]

@@ -18,7 +18,7 @@ MOST_ANSWER_BYTES: Final = 256 * 1024 * 1024
 
 
 class ToolCard(Frozen):
-    """Everything that the engine knows of a tool. Made from the decorated function and published with its agent."""
+    """The engine's knowledge of a tool. Made from the decorated function and published with its agent."""
 
     name: str = Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_-]{0,63}$")
     description: str
@@ -52,14 +52,14 @@ class ToolCard(Frozen):
 
 
 class DayLimits(Frozen):
-    """What all turns of an agent may use in one day of a tenant (UTC). None is no limit."""
+    """The limits of all turns of an agent in one day of a tenant (UTC). None is unlimited."""
 
     max_tokens: int | None = Field(default=None, gt=0)
     max_cost_microusd: int | None = Field(default=None, gt=0)
 
 
 class MemoryPolicy(Frozen):
-    """What an agent remembers beyond its working memory."""
+    """An agent's memory beyond its working memory."""
 
     episodic: bool = False
     """Keep a summary of each completed turn, and put the nearest ones of the same user before a new turn."""
@@ -72,7 +72,7 @@ class MemoryPolicy(Frozen):
 
 
 class Reasoning(Frozen):
-    """How long a model may reason before it answers. Without both fields: `high` if the model can reason."""
+    """The limit of a model's reasoning before it answers. Without both fields: `high` if the model can reason."""
 
     budget_tokens: int | None = Field(default=None, ge=1024, le=200_000)
     """Tokens of reasoning. Takes precedence over `effort`."""
@@ -176,7 +176,7 @@ class PublishedAgent(Frozen):
 
 
 class PlanCard(Tolerant):
-    """What the graph needs to know of a tool."""
+    """A tool's card, reduced to the fields that the graph needs."""
 
     name: str
     effect: EffectClass

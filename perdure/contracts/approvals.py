@@ -13,7 +13,7 @@ from perdure.contracts.values import Frozen, Tolerant, digest_of
 
 
 class PauseKind(StrEnum):
-    """What a turn can wait for. A topology names an entry node for each kind that it uses."""
+    """The reasons for which a turn can wait. A topology names an entry node for each kind that it uses."""
 
     APPROVAL = "approval"
     """A gated call, a checkpoint, or an effect whose outcome a reviewer must state."""
@@ -22,7 +22,7 @@ class PauseKind(StrEnum):
 
 
 class RequestKind(StrEnum):
-    """What one request asks for."""
+    """The kinds of requests."""
 
     APPROVAL = "approval"
     EFFECT = "effect"
@@ -73,7 +73,7 @@ class GatedCall(Tolerant):
 
 
 class Question(Tolerant):
-    """What a turn asks its requester: a question, or work on the requester's machine."""
+    """A question of a turn to its requester, or work on the requester's machine."""
 
     call_id: str
     """Empty: the step after which the question is asked names it."""
@@ -136,7 +136,7 @@ EXPIRES_SECONDS = 604_800
 
 
 class OnTimeout(StrEnum):
-    """What happens to a request that has no decision at its deadline."""
+    """The options for a request that has no decision at its deadline."""
 
     DENY = "deny"
     ESCALATE = "escalate"
@@ -163,7 +163,7 @@ _RELIED_ON = {
 
 
 class ApprovalPolicy(Frozen):
-    """Who decides, how many reviewers are needed, by when, and what happens without a decision."""
+    """An agent's rules for approvals: reviewers, quorum, deadline, and what happens without a decision."""
 
     expires_seconds: int = Field(default=EXPIRES_SECONDS, gt=0, le=315_360_000)
     """If an agent does not set this, the deployment's default is used."""

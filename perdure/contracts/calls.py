@@ -14,7 +14,7 @@ from perdure.contracts.values import Tolerant
 
 
 class EffectClass(StrEnum):
-    """What a tool guarantees about its effect."""
+    """A tool's guarantee about its effect."""
 
     READ = "read"
     """Changes nothing; retried freely."""
@@ -27,7 +27,7 @@ class EffectClass(StrEnum):
 
 
 class OutputForm(StrEnum):
-    """How a model is made to answer with an object."""
+    """The ways to make a model answer with an object."""
 
     JSON_SCHEMA = "json_schema"
     FUNCTION = "function_calling"

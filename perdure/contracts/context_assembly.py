@@ -92,7 +92,7 @@ class ContextAssembly(Frozen):
 
 
 class PlannedTool(Tolerant):
-    """What the graph needs to know of a tool of the pipeline."""
+    """A tool of the pipeline, reduced to the fields that the graph needs."""
 
     name: str
     dependencies: tuple[str, ...] = ()
@@ -135,7 +135,7 @@ class Bundle(Tolerant):
 
 
 class ContextMemory(Tolerant):
-    """What earlier turns of the conversation left for this turn's assembly."""
+    """The outputs and state that earlier turns of the conversation left for this turn's assembly."""
 
     slice_hash: str
     """Hash of what the user has said now."""

@@ -71,7 +71,7 @@ MOST_ALARMS: Final = 32
 
 
 class AlarmType(StrEnum):
-    """What is monitored."""
+    """The monitored invariants."""
 
     MODEL_ACCESS_UNAUTHORIZED = "model_access_unauthorized"
     MEMORY_READ_UNAUTHORIZED = "memory_read_unauthorized"
@@ -88,7 +88,7 @@ class AlarmType(StrEnum):
 
 
 class Severity(StrEnum):
-    """How severe an alarm is."""
+    """The severity of an alarm."""
 
     WARN = "warn"
     ERROR = "error"

@@ -126,8 +126,8 @@ class McpToolListing(Frozen):
 
 
 class McpLock(Frozen):
-    """What a server listed when the app's author locked it. Its tools are published from this, without a request to the
-    server."""
+    """The tools that a server listed when the app's author locked it. They are published from this, without a request
+    to the server."""
 
     tools: tuple[McpToolListing, ...]
     """In the server's order."""
@@ -139,7 +139,7 @@ class McpLock(Frozen):
 
 
 class McpServerListing(Frozen):
-    """What a server answered to a request for its tools."""
+    """A server's answer to a request for its tools."""
 
     lock: McpLock | None
     """In the form of a lock; None if the server did not answer."""

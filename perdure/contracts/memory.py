@@ -19,7 +19,7 @@ MOST_FACT_CHARACTERS = 200
 
 
 class FactScope(StrEnum):
-    """Whose facts."""
+    """The owner of facts."""
 
     CONVERSATION = "conversation"
     USER = "user"
@@ -91,18 +91,18 @@ MEMORY_SAFETY_FLAGGED = "memory.safety.flagged"
 
 
 class Scope(StrEnum):
-    """Who can see a document."""
+    """The visibility of a document."""
 
     CONVERSATION = "conversation"
     """The owner of the conversation, only there."""
     USER = "user"
     """One person, in every conversation."""
     WORKSPACE = "workspace"
-    """Everybody of the tenant; only administrators write it."""
+    """All users of the tenant; only administrators write it."""
 
 
 class Trust(StrEnum):
-    """Who has confirmed a version."""
+    """The confirmation of a version."""
 
     ADMIN_APPROVED = "admin_approved"
     SYSTEM_SEEDED = "system_seeded"
@@ -112,7 +112,7 @@ class Trust(StrEnum):
 
 
 class Use(StrEnum):
-    """What a turn did with a version."""
+    """A turn's use of a version."""
 
     INJECTED = "injected"
     READ = "read"
@@ -140,7 +140,7 @@ class DocumentRef(Tolerant):
 
 
 class Recalled(Tolerant):
-    """What memory adds to one turn: one system message, made for that turn, and the documents in it."""
+    """The part of memory that one turn receives: one system message, made for that turn, and the documents in it."""
 
     text: str = ""
     """Empty if nothing matches."""
@@ -148,7 +148,7 @@ class Recalled(Tolerant):
 
 
 class MemoryLimits(Frozen):
-    """How much of memory a turn sees, and what a write must contain."""
+    """The limits of the memory that a turn sees, and the requirements of a write."""
 
     enabled: bool = True
     """False: no turn sees documents or episodes, and no tool of an agent reaches documents."""

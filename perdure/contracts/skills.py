@@ -28,7 +28,7 @@ class RuleTrigger(StrEnum):
 
 
 class RuleAction(StrEnum):
-    """What a rule requires."""
+    """The action that a rule requires."""
 
     REQUIRE_HITL = "require_hitl"
     """A reviewer decides."""
@@ -128,7 +128,7 @@ class Skill(Frozen):
 
 
 class PlanSkill(Tolerant):
-    """What the graph needs to know of a skill that contains more than text."""
+    """A skill that contains more than text, reduced to the fields that the graph needs."""
 
     id: str
     dependencies: tuple[str, ...] = Field(default=(), exclude_if=is_empty)

@@ -77,7 +77,7 @@ class Routing(Tolerant):
 
 
 class OnSpent(StrEnum):
-    """What happens to a turn that has used up its tokens or its budget."""
+    """The options for a turn that has used up its tokens or its budget."""
 
     END = "end"
     """The turn ends as limited."""
@@ -86,7 +86,7 @@ class OnSpent(StrEnum):
 
 
 class Limits(Tolerant):
-    """What a turn may use. A limit is reached at equality."""
+    """The limits of a turn. A limit is reached at equality."""
 
     max_tokens: int = Field(default=100_000, ge=0)
     max_cost_microusd: int = Field(default=5_000_000, ge=0)
@@ -96,7 +96,7 @@ class Limits(Tolerant):
 
 
 class Usage(Tolerant):
-    """What a call or a turn used."""
+    """The usage of a call or a turn."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -132,7 +132,7 @@ class Bell(Tolerant):
 
 
 class Carried(Tolerant):
-    """What a run passes to the wait and back."""
+    """The values that a run passes to the wait and back."""
 
     state: dict[str, JsonValue]
     requests: tuple[RequestRef, ...]
@@ -171,13 +171,13 @@ class StopAsk(Tolerant):
 
 
 class StopRead(Tolerant):
-    """What the record says; the signal alone does not count."""
+    """The content of the turn's record; the signal alone does not count."""
 
     asked: bool
 
 
 class FinishAsk(Tolerant):
-    """How a turn ended, for `turns.finish`."""
+    """The end of a turn, for `turns.finish`."""
 
     address: TurnAddress
     status: TurnStatus
