@@ -306,7 +306,7 @@ async def test_an_id_in_a_body_or_a_query_is_no_other(world: World) -> None:
             found = []
             for given in (world.groups["main"][name], new_id()):
                 where = path + given if path.endswith("=") else path
-                sent = {"json": {**body, name: given}} if method == "POST" else {}
+                sent: dict[str, Any] = {"json": {**body, name: given}} if method == "POST" else {}
                 async with world.client(caller) as client:
                     answer = await client.request(method, where, **sent)
                 found.append((answer.status_code, UUID.sub("ID", answer.text)))

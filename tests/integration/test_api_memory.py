@@ -77,6 +77,9 @@ async def test_search_knows_its_agents_and_clamps_its_limit(api: Api) -> None:
         search = {"agent": "refunds", "query": "pelican", "limit": 10_000}
         answer = await client.post("/v1/memory/episodic/search", json=search)
         assert len(answer.json()["items"]) == MOST_HITS
+        for limit in (0, True, None):
+            wrong = await client.post("/v1/memory/episodic/search", json={**search, "limit": limit})
+            assert [each["field"] for each in wrong.json()["error"]["details"]["fields"]] == ["body.limit"]
         unknown = await client.post("/v1/memory/episodic/search", json={"agent": "nobody", "query": "x"})
         assert (unknown.status_code, code(unknown)) == (404, "agent_not_found")
         listed = await pages(client, "/v1/memory/episodic", 20, conversation_id=conversation_id)

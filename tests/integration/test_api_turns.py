@@ -118,6 +118,14 @@ async def test_a_message_joins_the_open_turn_or_takes_its_place_and_a_key_sends_
         assert (await client.get(f"/v1/turns/{left[1]}")).json()["answer"] == "by the way"
 
 
+async def test_every_way_starts_at_once_in_a_conversation_that_is_free(api: Api) -> None:
+    async with api.client() as client:
+        for way in ("queue", "steer", "replace"):
+            answer = await started(client, await conversation(client), "/echo hi", on_busy=way)
+            assert (answer.status_code, answer.json()["status"]) == (202, "accepted")
+            assert answer.json().keys().isdisjoint({"joined", "replaces"}) and answer.json()["message_id"]
+
+
 async def test_a_queued_turn_can_be_stopped_and_the_running_one_keeps_the_conversation(api: Api) -> None:
     async with api.client() as client:
         conversation_id = await conversation(client)

@@ -13,7 +13,6 @@ from perdure.activities.tools import ToolActivities
 from perdure.contracts.approvals import RequestRef, VerdictState
 from perdure.contracts.calls import CallState
 from perdure.contracts.errors import CallerError
-from perdure.core.approvals.decisions import Decision
 from perdure.core.identity import OWN, UNKNOWN, Credential, How
 from perdure.store.approvals import assignments, views
 from perdure.store.approvals.decisions import DecisionAsk, Raise, decide, raise_limits
@@ -309,12 +308,5 @@ async def test_a_limit_of_decisions_a_minute_holds_for_each_person_also_at_once(
     answers = await gathered(*(decides(council, request, "ann", per_minute=5) for request in asked))
     assert Counter(map(str, answers)) == {"approved": 5, "too_many_decisions": 3}
     left = next(request for request, answer in zip(asked, answers, strict=True) if answer != "approved")
-    with pytest.raises(CallerError) as refused:
-        async with council.desk.db.transaction("local") as tx:
-            shown = await views.get_approval(tx, left.request_id, None)
-            ask = DecisionAsk(decision=Decision.APPROVE, digest=str(shown["digest"]))
-            await decide(tx, left.request_id, council.who("ann"), "ann", ask, 5)
-    wait = refused.value.details["retry_after_seconds"]
-    assert refused.value.http == 429 and isinstance(wait, int) and 50 <= wait <= 60
     assert await decides(council, left, "ann", "reject", per_minute=5) == "reason_required", "the form comes first"
     assert await decides(council, left, "bob", per_minute=5) == "approved", "others have a limit of their own"

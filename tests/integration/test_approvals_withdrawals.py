@@ -267,3 +267,10 @@ async def test_what_is_outdated_says_so_until_it_has_run_or_is_published_again_a
     async with changed(council, "tool"):
         assert (await shown(council, held))[0]
         assert (await shown(council, done))[0] is None
+
+
+async def test_a_new_request_is_opened_under_the_policy_of_now(council: Council) -> None:
+    address = await council.desk.plan(("pay", {"amount": 7}), agent_id="plain")
+    async with changed(council, "policy"):
+        (request,) = await council.desk.open(address, "t1.0", agent_id="plain")
+        assert (await council.row(request))["quorum"] == 2

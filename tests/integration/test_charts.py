@@ -153,11 +153,6 @@ async def test_what_a_picture_leaves_out_is_said_with_it(api: Api) -> None:
         named = [re.findall(r"\d+|'\w+'", each) for each in turn["output"]["warnings"]]
         assert named == [["3", "6", "'sales'"], ["1", "'region'"], ["2", "'sales'"]]
         assert turn["output"]["warnings"][0] in turn["answer"], "and the person reads it"
-        turn = await say(client, path, "#bypass_feedback Plot sales by code")
-        drawn = (await client.get(turn["output"]["pictures"]["specification"])).json()
-        assert [row["code"] for row in drawn["data"]["values"]] == ["007", "1", "2", "3"]
-        pie = '#bypass_feedback #chart# <chart concept="pie"><show column="code"/><show column="sales"/></chart>'
-        assert "'sales'" in str((await say(client, path, pie))["output"]["warnings"])
 
 
 async def test_names_that_are_paths_or_markup_are_inert(api: Api) -> None:
