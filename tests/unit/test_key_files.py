@@ -59,9 +59,9 @@ def test_the_environment_comes_before_the_file(tmp_path: Path, variable: str, fi
 def test_a_process_without_a_key_ends_and_says_what_to_set(
     tmp_path: Path, variable: str, file: str, read: Read
 ) -> None:
-    with pytest.raises(SystemExit, match=f"{variable} is not set"):
+    with pytest.raises(SystemExit, match=variable):
         read(settings(tmp_path))
-    with pytest.raises(SystemExit, match="32 characters at least"):
+    with pytest.raises(SystemExit, match="32"):
         read(settings(tmp_path, **{variable: "weak"}))
 
 
@@ -70,7 +70,7 @@ def test_a_key_file_that_cannot_be_read_is_named_in_one_line(
     tmp_path: Path, variable: str, file: str, read: Read
 ) -> None:
     (tmp_path / file).mkdir()
-    with pytest.raises(SystemExit, match=f"{file} cannot be read .*set {variable}"):
+    with pytest.raises(SystemExit, match=f"{file}.*{variable}"):
         read(settings(tmp_path))
 
 
@@ -78,7 +78,7 @@ def test_a_key_file_that_cannot_be_read_is_named_in_one_line(
 def test_tokens_that_cannot_be_read_are_not_made_anew_over_them(tmp_path: Path, text: str) -> None:
     path = tmp_path / "tokens.json"
     path.write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(SystemExit, match=r"tokens\.json cannot be read"):
+    with pytest.raises(SystemExit, match=r"tokens\.json"):
         _kept_tokens(path)
     path.unlink()
     made = _kept_tokens(path)

@@ -51,7 +51,7 @@ def test_hosts_proxy_and_size_are_the_operators() -> None:
 
 @pytest.mark.parametrize("entry", ["http://intranet/", "10.0.0.1/8", "0x7f.1", "a b"])
 def test_an_entry_that_names_no_host_stops_the_start(entry: str) -> None:
-    with pytest.raises(SystemExit, match=r"PERDURE_EGRESS_HOSTS.*is no host"):
+    with pytest.raises(SystemExit, match="PERDURE_EGRESS_HOSTS"):
         outbound(PERDURE_EGRESS_HOSTS=entry)
 
 
