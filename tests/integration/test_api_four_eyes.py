@@ -8,7 +8,7 @@ import pytest
 from perdure.contracts.values import sha256_hex
 from perdure.store.database import new_id
 from tests.integration.conftest import Api
-from tests.integration.test_api_approvals import Paused, paused
+from tests.integration.test_api_approvals import Paused, ended, paused
 from tests.integration.test_api_turns import code
 
 PASSWORD = "correct horse battery"
@@ -64,13 +64,15 @@ class Team:
         """The answer: its status, and the code of its error or the approval's new status."""
         async with self.client(token) as client:
             answer = await client.post(f"{asked.path}/decision", json=asked.body(decision, comment="so"))
+            if answer.status_code == 200:
+                await ended(client, asked.turn_id)
         said = answer.json()
         return answer.status_code, said["error"]["code"] if "error" in said else said["status"]
 
     async def history(self, asked: Paused) -> list[dict[str, Any]]:
         async with self.client(self.token_of("reviewer")) as client:
             shown: list[dict[str, Any]] = (await client.get(asked.path)).json()["history"]
-        return shown
+        return [each for each in shown if each["what"] == "approval.decided"]
 
 
 @pytest.fixture
