@@ -113,14 +113,15 @@ def _python(source: str, name: str) -> Iterator[Text]:
     for node in ast.walk(tree):
         for field in ("body", "orelse", "finalbody"):
             block = getattr(node, field, None)
-            for each in block if isinstance(block, list) else ():
+            statements = block if isinstance(block, list) else []
+            for place, each in enumerate(statements):
                 if (
                     isinstance(each, ast.Expr)
                     and isinstance(each.value, ast.Constant)
                     and isinstance(each.value.value, str)
                 ):
                     docs.add(id(each.value))
-                    first = each is block[0] and isinstance(node, _DOCUMENTED)
+                    first = place == 0 and isinstance(node, _DOCUMENTED)
                     yield Text(name, each.value.lineno, "docstring" if first else "attribute", each.value.value)
     inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):

@@ -8,7 +8,8 @@ from perdure.activities.sandbox import Limits, SandboxConfig, SandboxUnavailable
 from perdure.activities.toolbox.engine_tools import CORE_BY_NAME
 from perdure.apps import publish
 from perdure.apps.registry import block_digests, one_app, several_apps
-from tests.unit.apps.skill_app import STEEP, STEEP_CARD, told, write_app
+from tests.unit.apps.problems import told
+from tests.unit.apps.skill_app import STEEP, STEEP_CARD, write_app
 
 BLOCK = "skills/tea/blocks/steep.py"
 WRONG = STEEP.replace("else 3", "else leaf / 2")
