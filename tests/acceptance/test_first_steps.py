@@ -142,7 +142,7 @@ def test_a_new_apps_readme_works_line_by_line_in_fresh_shells(tmp_path: Path) ->
         assert [*run["companions"]] == ["desk-service"] and run["left_out"] == []
         assert agents_of(run) == {"desk"}, "the app that was asked for, and no example"
         with terminal(f"{export}; exec {chat}", app, chat_log, environ) as asking:
-            (approval_id,) = APPROVAL.findall(until(chat_log, rf"{APPROVAL.pattern}\n", 60))
+            (approval_id,) = APPROVAL.findall(until(chat_log, rf"{APPROVAL.pattern}\s", 60))
             assert approval_id in typed(listing)
             typed(approve.replace(" ID", f" {approval_id}"))
             assert asking.wait(60) == 0

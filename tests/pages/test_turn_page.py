@@ -45,7 +45,7 @@ async def test_a_turn_is_followed_from_its_approval_to_its_end(site: Site) -> No
     await expect(page.locator("h1")).to_contain_text("awaiting approval")
     await expect(page.locator("#waits + ul a")).to_have_attribute("href", f"/review/{approval}")
     await expect(page.locator(".story")).to_contain_text("<script>window.hit = 1</script>")
-    await expect(page.get_by_role("img", name="The graph of skill_pipeline")).to_be_visible()
+    await expect(page.get_by_role("img", name="skill_pipeline")).to_be_visible()
     assert await page.locator(".graph .gone").count() == 0
     assert await weight_of(window) < MOST_BYTES
     await window.checked()

@@ -15,7 +15,7 @@ from tests.protocol.machine import POLICIES, Protocol
 from tests.protocol.mutants import MUTANTS, Mutant
 from tests.scale import sized
 
-EXAMPLES = sized(800, 40)
+EXAMPLES = sized(800, 80)
 STEPS = 40
 EXAMPLES_FOR_A_MUTANT = 150
 """Each of them is found before."""

@@ -87,7 +87,7 @@ def _webhook(row: asyncpg.Record) -> Webhook:
         with_args=row["with_args"],
         made_by=row["maker"],
         made_at=row["made_at"],
-        waiting=row["pending"],
+        waiting=row["waiting"],
         given_up=row["given_up"],
         problem=row["problem"],
     )

@@ -214,7 +214,7 @@ async def test_one_address_holds_so_many_connections_and_others_after_them() -> 
         head, _, body = said.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 429") and b"Retry-After: 15" in head and b"nosniff" in head
         error = json.loads(body)["error"]
-        assert error["code"] == "too_many_connections" and "5 connections" in error["message"]
+        assert error["code"] == "too_many_connections"
         assert counted("too_many_connections") == before + 1
         wires[0].writer.close()
         await wires[0].writer.wait_closed()

@@ -253,7 +253,7 @@ def test_every_rule_of_the_validator_has_a_row() -> None:
     sources = "".join(
         Path(str(module.__file__)).read_text() for module in (perdure.graph.validate, perdure.graph.validate)
     )
-    rules = set(re.findall(r'Fault\("(\w+)"', sources))
+    rules = set(re.findall(r'Fault\(\s*"(\w+)"', sources))
     assert len(rules) > 40
     assert {rule for rule, _, _ in FAULTS} == rules
 
