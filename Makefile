@@ -79,7 +79,7 @@ check: $(STAMP) ## format, lint, types, import rules, prose, unit tests: two min
 
 .PHONY: unit
 unit:
-	@$(RUN)/pytest -n 2 tests/unit tests/topologies
+	@$(RUN)/pytest -n 4 tests/unit tests/topologies
 
 search: $(STAMP) ## look for new counterexamples: 1,000 random cases a property, where `make test` takes always the same
 	@$(RUN)/pytest --hypothesis-profile=search -n 2 --dist worksteal tests/unit tests/topologies
