@@ -85,7 +85,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class ByStack(xdist.scheduler.LoadFileScheduling):  # type: ignore[misc]
-    """Test files as they come, three at a time; files of one of these folders stay in one process."""
+    """Test files in the order of collection. Those that match one pattern of `TOGETHER` stay in one process."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]

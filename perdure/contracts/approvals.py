@@ -100,8 +100,7 @@ class VerdictState(StrEnum):
     SETTLED = "settled"
     """A reviewer stated the effect's outcome."""
     UNAVAILABLE = "unavailable"
-    """Never opened, because nobody could be asked and the checkpoint lets the turn continue. No record has this state.
-    """
+    """Never opened: no reviewer could be asked, and its checkpoint lets the turn continue. No record has this state."""
     UNREADABLE = "unreadable"
     """No record, wrong digest or unknown status. The turn stays paused."""
 

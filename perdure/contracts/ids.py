@@ -68,7 +68,7 @@ def reviewed_call(checkpoint: str) -> str | None:
 
 
 def approval_id(turn_id: str, call_id: str) -> str:
-    """Returns the id (a UUID) of a call's approval. One call has one approval, whoever opens it and however often."""
+    """Returns the id (a UUID) of a call's approval. A call has one approval, however often it is opened."""
     return _uuid_of(f"approval/{turn_id}/{call_id}")
 
 

@@ -108,7 +108,7 @@ class Trust(StrEnum):
     SYSTEM_SEEDED = "system_seeded"
     USER_AUTHORED = "user_authored"
     AGENT_DRAFT = "agent_draft"
-    """Nobody has checked it. The model sees it in a separate section and is told not to follow instructions in it."""
+    """Not checked by a reviewer. The model sees it in its own section, and must not follow its instructions."""
 
 
 class Use(StrEnum):

@@ -21,13 +21,13 @@ from perdure.apps import app_folders, find_apps
 from perdure.contracts.turns import Kind, Routing
 from perdure.local import DataParts
 from perdure.settings import Settings
-from perdure.store.database import Database, new_id
+from perdure.store.database import Database
 from perdure.store.valkey import Valkey
 from perdure.temporal.workflow_client import Doorbell
 from perdure.worker.queues import tools_of, workers_for
 from perdure.worker.reconcile import Reconciler
 from tests.conftest import KEYRING, Person, Urls
-from tests.desk import Desk
+from tests.desk import Desk, own_queues
 from tests.doubles.listening import Listening
 from tests.integration.clerk import Clerk, clerk_at_work
 from tests.near import new_client
@@ -77,9 +77,7 @@ async def serving(
         listening = Listening(config)
         await listening.start()
     await _forget_guesses(app.state.services.valkey)
-    own = new_id()[-8:]
-    routing = Routing(**{kind.value: f"api-{kind.value}-{own}" for kind in Kind})
-    services: Services = replace(app.state.services, routing=routing)
+    services: Services = replace(app.state.services, routing=own_queues(Routing.spread()))
     app.state.services = services
     try:
         yield Api(listening.url, services, people, app)

@@ -23,15 +23,12 @@ from tests.doubles.planner import CLIENT_TABLE, PLANNER, planner
 from tests.doubles.spoken import Line
 from tests.replay import stopping
 from tests.replay.stopping import CONFIRM
-from tests.served import Served
+from tests.served import DONE, PAY, POST, Served
 
-PAY: tuple[str, Mapping[str, JsonValue]] = ("pay", {"amount": 5})
 LOOKS = [("look", {"what": "a"}), ("look", {"what": "b"})]
-POST: tuple[str, Mapping[str, JsonValue]] = ("post", {"text": "hello"})
 BOOK: tuple[str, Mapping[str, JsonValue]] = ("book", {"what": "a chair"})
 LOADING = Line("", [("load_toolset", {"toolset": "counter", "include_write_tools": True})])
 SELECT = Line("SKILL_SELECT:parcels")
-DONE = Line("well")
 
 LOAD, MODEL, TOOL, FINISH = "memory.load", "model.complete", "tools.run", "turns.finish"
 FACTS, ASSEMBLE = "memory.facts", "tools.assemble"

@@ -7,10 +7,9 @@ from tests.desk import until
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.spoken import Line
 from tests.replay.recording import run_of
-from tests.served import Served
+from tests.served import DONE, PAY, Served
 
-ASKING = Line("asking", [("pay", {"amount": 5})])
-DONE = Line("well")
+ASKING = Line("asking", [PAY])
 CONFIRM = "turns.read"
 
 

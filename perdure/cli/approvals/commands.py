@@ -135,8 +135,8 @@ Mine = Annotated[bool, typer.Option("--mine", help="Only requests that you can d
 AgentId = Annotated[str | None, typer.Option(metavar="ID", help="Only requests of this agent.")]
 _ARGUMENTS_SHOWN = 120
 _COLUMNS = (
-    *("approval", "status", "tool", "risk", "agent", "requested by", "assignee", "votes", "expires in", "arguments"),
-)
+    "approval", "status", "tool", "risk", "agent", "requested by", "assignee", "votes", "expires in", "arguments",
+)  # fmt: skip
 _STATUSES = (*ApprovalStatus, "all")
 _BUCKETS = ("1h", "1d", "3d", "older")
 
@@ -281,8 +281,8 @@ def list_delegations(
         say_json(page)
         return
     rows = [(each.id, each.by, each.to, moment(each.until), left(each.until)) for each in page.items]
-    nobody = "No active delegations." if everybodys else "You have no active delegations."
-    table(("delegation", "on behalf of", "to", "until", "for"), rows, nobody)
+    empty = "No active delegations." if everybodys else "You have no active delegations."
+    table(("delegation", "on behalf of", "to", "until", "for"), rows, empty)
     if page.next:
         say("More delegations exist: use the cursor from --json with GET /v1/delegations?all=true&cursor=…")
 

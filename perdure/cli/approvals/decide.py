@@ -262,9 +262,7 @@ class ArgumentEdit:
         written = without_comments(edited_text(self._heading(fault) + text, name, "--args JSON"))
         if written.strip() == text.strip():
             again = "The text still has the same error. " if fault else ""
-            raise EditFailed(
-                f"{again}The arguments are unchanged, so nothing was sent; to run the call as it is, use `approve`"
-            )
+            raise EditFailed(f"{again}{_UNCHANGED}")
         self._text = written
         return self.read(written)
 
@@ -278,9 +276,7 @@ class ArgumentEdit:
         if checked.fault is not None:
             raise InvalidArgumentText(checked.fault)
         if same(args, self.before):
-            raise EditFailed(
-                "The arguments are unchanged, so nothing was sent; to run the call as it is, use `approve`"
-            )
+            raise EditFailed(_UNCHANGED)
         return args
 
     def _heading(self, fault: str) -> str:

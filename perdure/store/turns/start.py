@@ -98,7 +98,7 @@ _TRIES = 5
 
 
 async def start_turn(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps) -> Started:
-    """Inserts the turn with its message, pinned versions and wake signal; with `steer`, returns the open turn, joined.
+    """Inserts the turn with its message, pinned versions and wake signal. `steer` joins the open turn instead.
 
     A message with safety keywords is never queued or rejected because the conversation is busy or a limit is reached.
     If its turn cannot start at once, it is answered at once.
