@@ -44,8 +44,7 @@ demo: setup ## watch one turn pause, lose its workers to kill -9, and finish wit
 
 test: setup jail chromium ## everything that is promised, on real parts, with the checks: what CI runs
 	@$(MAKE) --no-print-directory -j2 static collected
-	@$(RUN)/pytest --cache-clear -n $(AT_ONCE) --no-loadscope-reorder || { code=$$?; \
-		if test $$code -eq 1 && $(RUN)/python -m tests.again; then exit 0; else exit $$code; fi; }
+	@$(RUN)/pytest -rfER -n $(AT_ONCE) --no-loadscope-reorder
 
 soak: setup jail chromium ## repetitions, large data, long kills, measured times; writes docs/figures/soak.md
 	@$(RUN)/python -m tests.soak

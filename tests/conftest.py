@@ -69,6 +69,8 @@ TOGETHER = (
     "tests/pages/",
 )
 """Patterns of test files. The files that match one run in one process because they share a stack or a browser."""
+RERUNS = frozenset((Path(__file__).parent / "reruns.txt").read_text().split())
+"""The tests marked `timed`. tests/repo/test_reruns.py holds that the list only shrinks."""
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -78,9 +80,9 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of a time bound are tried again: what else runs on the machine can break them, never make them pass."""
+    """A marked test that is on the list is run again after a failure: a busy machine can break it, never mend it."""
     for item in items:
-        if item.get_closest_marker("timed"):
+        if item.get_closest_marker("timed") and item.nodeid.split("[", 1)[0] in RERUNS:
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=1))
 
 

@@ -32,6 +32,7 @@ Operation = Callable[[], Coroutine[Any, Any, None]]
 CONVERSATIONS = 6
 OPERATIONS = sized(900, 400)
 AT_ONCE = 30
+MOST_BATCHES = 5
 ROUND: list[tuple[str, dict[str, JsonValue]]] = [
     ("pay", {"amount": 1}),
     ("post", {"mode": "break"}),
@@ -151,6 +152,26 @@ class Storm:
         """Whether the round is in the ledger."""
         return bool(await self.desk.value("SELECT true FROM tool_calls WHERE turn_id = $1 LIMIT 1", address.turn_id))
 
+    async def ended(self) -> int:
+        """How many turns have ended."""
+        query = "SELECT count(*) FROM turns WHERE conversation_id = ANY($1) AND ended_at IS NOT NULL"
+        return int(await self.desk.value(query, self.conversations))
+
+    async def rage(self) -> list[Any]:
+        """Runs the operations, many at once, until enough turns have ended; how many do depends on the machine."""
+        gate = asyncio.Semaphore(AT_ONCE)
+
+        async def one(operation: Operation) -> None:
+            async with gate:
+                await operation()
+
+        answers: list[Any] = []
+        for _ in range(MOST_BATCHES):
+            answers += await gathered(*(one(operation) for operation in self.operations()))
+            if await self.ended() > CONVERSATIONS:
+                break
+        return answers
+
     def operations(self) -> list[Operation]:
         """What happens, in a random order, often or seldom."""
         often: dict[Operation, float] = {self.model: 8, self.open: 8, self.decide: 10, self.run: 24}
@@ -166,13 +187,7 @@ async def test_whatever_happens_at_once_nothing_deadlocks_and_the_journal_has_no
     storm = Storm(desk, conversations, seed=2026)
     for _ in range(2 * CONVERSATIONS):
         await gathered(storm.start())
-    gate = asyncio.Semaphore(AT_ONCE)
-
-    async def one(operation: Operation) -> None:
-        async with gate:
-            await operation()
-
-    answers = await gathered(*(one(operation) for operation in storm.operations()))
+    answers = await storm.rage()
     odd = [each for each in answers if isinstance(each, BaseException) and not isinstance(each, EXPECTED)]
     assert not odd, odd[:3]
     codes = {each.type for each in answers if isinstance(each, ApplicationError)}

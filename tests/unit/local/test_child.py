@@ -139,6 +139,7 @@ async def test_a_slow_child_that_makes_progress_is_named_and_not_torn_down(
 ) -> None:
     """More processor time than its patience: here a start is looked at every half second."""
     monkeypatch.setattr("perdure.local.child._LOOK_AT_START_SECONDS", 0.5)
+    monkeypatch.setattr("perdure.local.processes._MOST_STARTS", 40)
     monkeypatch.setattr("perdure.local.processes._FIRST_WORD_SECONDS", 0.5)
     out = io.StringIO()
     limit = Patience(start_seconds=2)
