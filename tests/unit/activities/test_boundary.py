@@ -121,10 +121,7 @@ def test_what_nobody_foresaw_is_for_an_engineer() -> None:
 
 def test_nothing_of_the_vendors_text_passes() -> None:
     secret = "sk-canary-8842"
-    for ours in (
-        provider_error(httpx.ConnectError(secret)),
-        store_error(asyncpg.UniqueViolationError(secret)),
-    ):
+    for ours in (provider_error(httpx.ConnectError(secret)), store_error(asyncpg.UniqueViolationError(secret))):
         assert secret not in f"{ours} {ours.details} {to_temporal(ours)!r} {to_temporal(ours).details}"
 
 
@@ -176,8 +173,7 @@ def test_only_what_is_unavailable_is_retried(error: PerdureError, non_retryable:
 
 
 @pytest.mark.parametrize(
-    ("asked", "delay"),
-    [(None, None), (0.0, None), (0.25, 0.25), (59.0, 59.0), (61.0, 60.0), (1e300, 60.0)],
+    ("asked", "delay"), [(None, None), (0.0, None), (0.25, 0.25), (59.0, 59.0), (61.0, 60.0), (1e300, 60.0)]
 )
 def test_the_wait_asked_for_is_the_next_delay_up_to_a_minute(asked: float | None, delay: float | None) -> None:
     failure = to_temporal(UpstreamUnavailable("c", "m", retry_after_seconds=asked))

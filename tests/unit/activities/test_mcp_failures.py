@@ -54,11 +54,7 @@ CUT_OFF = MCPError(code=CLOSED, message="Connection closed")
     ],
 )
 def test_each_row_of_the_table(
-    answer: object,
-    note: dict[str, Any],
-    read: type[Exception],
-    keyed: type[Exception],
-    opaque: type[Exception],
+    answer: object, note: dict[str, Any], read: type[Exception], keyed: type[Exception], opaque: type[Exception]
 ) -> None:
     for effect, wanted in (("read", read), ("keyed", keyed), ("opaque", opaque)):
         assert type(failure(effect, answer, **note)) is wanted, effect

@@ -54,12 +54,12 @@ def test_a_budget_is_spent_at_equality(tokens: int, cost: int, code: str | None)
 
 
 @pytest.mark.parametrize(("used", "left"), [(0, 100), (60, 40), (100, 0), (250, 0)])
-def test_an_answer_may_use_what_is_left_and_a_usual_answers_length_more(used: int, left: int) -> None:
+def test_an_answer_may_use_what_is_left_and_a_usual_answer_more(used: int, left: int) -> None:
     assert most_of_answer(LIMITS, tokens_used=used) == left + USUAL_ANSWER_TOKENS
 
 
 @pytest.mark.parametrize(
-    ("most", "left_microusd", "dollars_a_million", "bound"),
+    ("most", "left", "dollars", "bound"),
     [
         (150_000, 10_000, 10, 1_000 + USUAL_ANSWER_TOKENS),
         (150_000, -5, 10, USUAL_ANSWER_TOKENS),
@@ -69,10 +69,10 @@ def test_an_answer_may_use_what_is_left_and_a_usual_answers_length_more(used: in
         (None, 10_000, 10, None),
     ],
 )
-def test_an_answer_may_use_no_more_money_than_is_left_and_a_usual_answers_more(
-    most: int | None, left_microusd: int | None, dollars_a_million: int, bound: int | None
+def test_an_answer_may_use_the_money_that_is_left_and_a_usual_answer_more(
+    most: int | None, left: int | None, dollars: int, bound: int | None
 ) -> None:
-    assert affordable(most, left_microusd, dollars_a_million * 1_000_000) == bound
+    assert affordable(most, left, dollars * 1_000_000) == bound
 
 
 amounts = st.integers(0, 10_000)
@@ -88,13 +88,11 @@ def test_a_request_lowers_a_limit_and_never_raises_one(base: Limits, asked: Limi
     assert tightened(result, asked) == result
 
 
-DAY = date(2026, 2, 28)
 A_DAY = DayLimits(max_tokens=100, max_cost_microusd=1_000)
 
 
-def use(tokens: int = 0, held: int = 0, cost: int = 0, held_cost: int = 0, agent_id: str = "a") -> DayUse:
-    """A budget's row."""
-    return DayUse(agent_id, DAY, tokens, cost, held, held_cost)
+def use(tokens: int = 0, held: int = 0, cost: int = 0, held_cost: int = 0) -> DayUse:
+    return DayUse("a", date(2026, 2, 28), tokens, cost, held, held_cost)
 
 
 @pytest.mark.parametrize(
@@ -122,27 +120,18 @@ def test_a_call_waits_for_others_where_only_their_reservations_stand_before_it()
     assert only_reserved({"a": A_DAY}, [use(tokens=99, held=50)])
     assert not only_reserved({"a": A_DAY}, [use(tokens=100, held=50)])
     assert not only_reserved({"a": A_DAY}, [use(cost=1_000)])
+    assert resets_at(date(2026, 12, 31)) == datetime(2027, 1, 1, tzinfo=UTC), "a day ends at midnight UTC"
 
 
-def test_a_day_ends_at_midnight_utc() -> None:
-    assert resets_at(date(2026, 12, 31)) == datetime(2027, 1, 1, tzinfo=UTC)
-
-
-def test_a_call_counts_in_its_agents_budget_and_in_its_tenants() -> None:
-    free, limited = AgentDefinition(id="free", title="", topology="t"), DayLimits(max_tokens=5)
-    agent = free.model_copy(update={"id": "a", "day_limits": A_DAY})
+def test_a_call_counts_in_its_agents_budget_as_published_and_in_its_tenants() -> None:
+    free, limited = AgentDefinition(id="a", title="", topology="t"), DayLimits(max_tokens=5)
+    agent = free.model_copy(update={"day_limits": A_DAY})
     assert caps_of(free, None) == {}
     assert caps_of(agent, None) == {"a": A_DAY}
     assert list(caps_of(agent, limited)) == ["a", TENANT], "in the order of their locks"
     assert caps_of(free, DayLimits()) == {TENANT: DayLimits()}, "a tenant that had a limit once is counted on"
-
-
-def test_the_published_version_of_an_agent_limits_the_turns_that_pinned_another() -> None:
-    free = AgentDefinition(id="a", title="", topology="t")
-    pinned = free.model_copy(update={"day_limits": A_DAY})
-    lower = DayLimits(max_tokens=5)
-    assert caps_of(free, None, lower) == {"a": lower} == caps_of(pinned, None, lower)
-    assert caps_of(pinned, lower, DayLimits()) == {TENANT: lower}, "it has none any more"
+    assert caps_of(free, None, limited) == {"a": limited} == caps_of(agent, None, limited), "not as it was pinned"
+    assert caps_of(agent, limited, DayLimits()) == {TENANT: limited}, "it has none any more"
 
 
 @pytest.mark.parametrize(
@@ -160,16 +149,10 @@ def test_what_nobody_can_bound_is_not_begun_under_a_limit(limits: DayLimits, mos
     assert refused.value.code == code
 
 
-@pytest.mark.parametrize(
-    ("limits", "most", "hold"),
-    [
-        (DayLimits(max_tokens=9), Bound(5, None), Hold(5, 0)),
-        (DayLimits(), Bound(None, None), Hold(0, 0)),
-        (A_DAY, Bound(5, 7), Hold(5, 7)),
-    ],
-)
-def test_a_call_holds_the_most_that_it_can_use(limits: DayLimits, most: Bound, hold: Hold) -> None:
-    assert hold_of({"a": limits}, most, "m") == hold
+def test_a_call_holds_the_most_that_it_can_use() -> None:
+    assert hold_of({"a": DayLimits(max_tokens=9)}, Bound(5, None), "m") == Hold(5, 0)
+    assert hold_of({"a": DayLimits()}, Bound(None, None), "m") == Hold(0, 0)
+    assert hold_of({"a": A_DAY}, Bound(5, 7), "m") == Hold(5, 7)
 
 
 @given(
@@ -216,20 +199,17 @@ sizes = st.integers(0, 400)
 uses = st.builds(Used, sizes, sizes, sizes)
 
 
-@pytest.mark.parametrize("scope", [Scope.USER, Scope.CONVERSATION])
-def test_a_quota_that_is_reached_has_its_limit_in_the_refusal(scope: Scope) -> None:
-    quotas = Quotas(conversation_bytes=2**28, user_bytes=2**30)
-    refused = quota_reached(Used(2**28, 2**30, 2**31), quotas, scope)
-    assert (refused.code, refused.http) == ("quota_reached", 429)
-    assert refused.details["retry_after_seconds"] is None and refused.details["limit_bytes"] == quotas.of(scope)
-
-
-def test_files_of_a_conversation_are_counted_too() -> None:
-    check_files(9, Quotas(conversation_files=10))
+def test_a_quota_that_is_reached_has_its_limit_in_the_refusal() -> None:
+    quotas = Quotas(conversation_bytes=2**28, user_bytes=2**30, conversation_files=10)
+    for scope in (Scope.USER, Scope.CONVERSATION):
+        refused = quota_reached(Used(2**28, 2**30, 2**31), quotas, scope)
+        assert (refused.code, refused.http) == ("quota_reached", 429)
+        assert refused.details["retry_after_seconds"] is None and refused.details["limit_bytes"] == quotas.of(scope)
+    check_files(9, quotas)
     check_files(10**6, Quotas())
-    with pytest.raises(CallerError) as refused:
-        check_files(10, Quotas(conversation_files=10))
-    assert (refused.value.code, refused.value.http) == ("quota_reached", 429)
+    with pytest.raises(CallerError) as too_many:
+        check_files(10, quotas)
+    assert (too_many.value.code, too_many.value.http) == ("quota_reached", 429)
 
 
 @given(st.booleans(), st.integers(0, 3), st.sampled_from(OnBusy), uses, sizes)

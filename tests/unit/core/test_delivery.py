@@ -102,8 +102,7 @@ def test_a_queue_is_at_fault_unserved_or_late(
 
 
 @pytest.mark.parametrize(
-    ("sessions", "overdue", "is_at_fault"),
-    [(1, 0, False), (4, 0, False), (0, 0, True), (1, 2, True), (0, 2, True)],
+    ("sessions", "overdue", "is_at_fault"), [(1, 0, False), (4, 0, False), (0, 0, True), (1, 2, True), (0, 2, True)]
 )
 def test_a_relay_is_at_fault_that_is_away_or_delivers_nothing(sessions: int, overdue: int, is_at_fault: bool) -> None:
     assert bool(relay_fault(sessions, overdue)) is is_at_fault

@@ -158,8 +158,7 @@ def test_whatever_a_provider_says_the_name_is_one_of_ours(claims: dict[str, obje
 
 
 @pytest.mark.parametrize(
-    ("claims", "name"),
-    [({"name": " Ann  Lee "}, "Ann Lee"), ({"name": "a\u202eb"}, ""), ({"name": 7}, ""), ({}, "")],
+    ("claims", "name"), [({"name": " Ann  Lee "}, "Ann Lee"), ({"name": "a\u202eb"}, ""), ({"name": 7}, ""), ({}, "")]
 )
 def test_the_full_name_is_shown_where_it_can_be(claims: dict[str, object], name: str) -> None:
     assert display_name_from(claims) == name

@@ -245,10 +245,7 @@ def claimed(world: World) -> World:
         epoch = row.held.epoch + 1 if row.held else 1
         owner = Owner(world.now + timedelta(seconds=TIMEOUT_SECONDS), may_have_happened(row))
         held = replace(
-            row,
-            state=CallState.RESERVED,
-            held=Held(epoch, by, False),
-            first_sent_at=row.first_sent_at or world.now,
+            row, state=CallState.RESERVED, held=Held(epoch, by, False), first_sent_at=row.first_sent_at or world.now
         )
         deadline = reservation_deadline(world.now) + timedelta(seconds=TIMEOUT_SECONDS)
         return replace(world, row=held, deadline=deadline, owner=owner)

@@ -97,10 +97,7 @@ def test_the_bound_of_an_input_is_never_below_its_estimate(text: str) -> None:
 def test_tools_and_the_schema_of_an_answer_are_asked_too() -> None:
     plain, fits = request("m"), {"type": "object", "properties": {"a" * 400: {"type": "string"}}}
     tool: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": fits}}
-    for more in (
-        replace(plain, tools=(tool,)),
-        replace(plain, output=OutputAsk(name="f", fits=fits)),
-    ):
+    for more in (replace(plain, tools=(tool,)), replace(plain, output=OutputAsk(name="f", fits=fits))):
         assert tokens_of_request(more) >= tokens_of_request(plain) + 100
         assert most_input_tokens(more) >= most_input_tokens(plain) + 400
     by_function = replace(plain, output=OutputAsk(name="f", fits=fits, form=OutputForm.FUNCTION))
