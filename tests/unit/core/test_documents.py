@@ -1,6 +1,8 @@
 """Documents of a memory: written, and scanned for what is unsafe."""
 
 import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -44,7 +46,7 @@ def code(error: CallerError | None) -> str | None:
 
 
 @pytest.mark.parametrize(
-    ("writer", "place", "document_type", "expected"),
+    ("writer", "place", "kind", "expected"),
     [
         (PERSON, MINE, "runbook", None),
         (PERSON, NOTES, "conversation_note", None),
@@ -52,8 +54,8 @@ def code(error: CallerError | None) -> str | None:
         (PERSON, THEIRS, "runbook", "store_not_yours"),
         (ADMIN, SHARED, "runbook", None),
         (ADMIN, THEIRS, "user_preference", "store_not_yours"),
-        (ADMIN, Place("workspace_runbooks", Scope.WORKSPACE, None, archived=True), "runbook", "store_archived"),
-        (PERSON, Place("user_memory", Scope.USER, ME, archived=True), "runbook", "store_archived"),
+        (ADMIN, replace(SHARED, archived=True), "runbook", "store_archived"),
+        (PERSON, replace(MINE, archived=True), "runbook", "store_archived"),
         (PERSON, MINE, "poem", "document_type_unknown"),
         (AGENT, MINE, "user_preference", None),
         (AGENT, MINE, "runbook", "type_not_allowed"),
@@ -65,22 +67,15 @@ def code(error: CallerError | None) -> str | None:
         (Writer(None, frozenset({"admin"})), SHARED, "runbook", "memory_unauthenticated"),
     ],
 )
-def test_a_write_is_allowed_or_refused_by_this_table(
-    writer: Writer, place: Place, document_type: str, expected: str | None
-) -> None:
-    assert code(write_refusal(writer, place, document_type)) == expected
+def test_a_write_is_allowed_or_refused_by_this_table(writer: Writer, place: Place, kind: str, expected: Any) -> None:
+    assert code(write_refusal(writer, place, kind)) == expected
 
 
-@given(
-    st.builds(
-        Writer,
-        st.sampled_from([None, ME]),
-        st.sets(st.sampled_from(["admin", "reviewer"])).map(frozenset),
-        st.booleans(),
-    ),
-    st.builds(Place, st.just("s"), st.sampled_from(Scope), st.sampled_from([ME, OTHER]), st.booleans()),
-    st.sampled_from(DOCUMENT_TYPES),
-)
+ROLES = st.sets(st.sampled_from(["admin", "reviewer"])).map(frozenset)
+PLACES = st.builds(Place, st.just("s"), st.sampled_from(Scope), st.sampled_from([ME, OTHER]), st.booleans())
+
+
+@given(st.builds(Writer, st.sampled_from([None, ME]), ROLES, st.booleans()), PLACES, st.sampled_from(DOCUMENT_TYPES))
 def test_nobody_writes_for_another_person_and_no_agent_for_everybody(writer: Writer, place: Place, kind: str) -> None:
     if write_refusal(writer, place, kind) is None:
         assert writer.user_id == ME and not place.archived
@@ -115,14 +110,12 @@ def test_a_change_of_another_version_is_a_conflict_that_names_the_one_there_is()
     assert refused.details == {"sha256": "b"} and stale("b", "b") is None
 
 
-@pytest.mark.parametrize("path", ["a", "a/b.md", "9/x_y-z.0"])
-def test_a_path_is_words_between_slashes(path: str) -> None:
-    assert path_refusal(path) is None
+NO_PATHS = ["", "/a", "a/", "a//b", "A", "../a", "a/../b", "a/..", "a b", "a" * 201, "a\n", "é"]
 
 
-@pytest.mark.parametrize("path", ["", "/a", "a/", "a//b", "A", "../a", "a/../b", "a/..", "a b", "a" * 201, "a\n", "é"])
-def test_what_is_no_path_is_refused(path: str) -> None:
-    assert code(path_refusal(path)) == "path_invalid"
+def test_a_path_is_words_between_slashes() -> None:
+    assert [code(path_refusal(path)) for path in ("a", "a/b.md", "9/x_y-z.0")] == [None] * 3
+    assert {code(path_refusal(path)) for path in NO_PATHS} == {"path_invalid"}
 
 
 def test_names_are_what_looks_like_one() -> None:
@@ -132,36 +125,30 @@ def test_names_are_what_looks_like_one() -> None:
     assert len(names_in(" ".join(f"name-{n}" for n in range(99)))) == 32
 
 
+REJECT, APPROVED = PromotionDecision.REJECT, PromotionState.APPROVED
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
         ({}, None),
         ({"roles": ["reviewer"]}, "role_required"),
-        ({"roles": ["reviewer"], "decider": ME, "state": PromotionState.APPROVED}, "role_required"),
-        ({"decider": ME, "state": PromotionState.APPROVED}, "own_promotion"),
-        ({"credential": Credential(How.TOKEN, (OTHER, ME)), "state": PromotionState.APPROVED}, "own_promotion"),
+        ({"roles": ["reviewer"], "decider": ME, "state": APPROVED}, "role_required"),
+        ({"decider": ME, "state": APPROVED}, "own_promotion"),
+        ({"credential": Credential(How.TOKEN, (OTHER, ME)), "state": APPROVED}, "own_promotion"),
         ({"credential": Credential(How.TOKEN, (UNKNOWN,))}, "own_promotion"),
         ({"credential": Credential(How.TOKEN, (OTHER,))}, None),
         ({"state": PromotionState.REJECTED, "seen_sha256": "x"}, "promotion_decided"),
         ({"state": PromotionState.WITHDRAWN}, "promotion_decided"),
-        ({"seen_sha256": "x", "decision": PromotionDecision.REJECT}, "memory_conflict"),
-        ({"decision": PromotionDecision.REJECT, "comment": " "}, "comment_required"),
-        ({"decision": PromotionDecision.REJECT, "comment": "wrong"}, None),
+        ({"seen_sha256": "x", "decision": REJECT}, "memory_conflict"),
+        ({"decision": REJECT, "comment": " "}, "comment_required"),
+        ({"decision": REJECT, "comment": "wrong"}, None),
     ],
 )
-def test_a_promotion_is_decided_on_in_the_contracts_order(change: dict[str, object], expected: str | None) -> None:
-    given = {
-        "decider": OTHER,
-        "roles": ["admin"],
-        "proposer": ME,
-        "state": PromotionState.PENDING,
-        "seen_sha256": "s",
-        "sha256": "s",
-        "decision": PromotionDecision.APPROVE,
-        "comment": "",
-        "credential": OWN,
-    }
-    assert code(decision_refusal(**{**given, **change})) == expected  # type: ignore[arg-type]
+def test_a_promotion_is_decided_on_in_the_contracts_order(change: dict[str, Any], expected: str | None) -> None:
+    given: dict[str, Any] = {"decider": OTHER, "roles": ["admin"], "proposer": ME, "state": PromotionState.PENDING}
+    given |= {"seen_sha256": "s", "sha256": "s", "decision": PromotionDecision.APPROVE, "comment": ""}
+    assert code(decision_refusal(**{**given, "credential": OWN, **change})) == expected
 
 
 A16, A20, A40 = "A1B2C3D4E5F6G7H8", "a1B2c3D4e5F6g7H8i9J0", "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0"
@@ -227,34 +214,25 @@ def test_a_secret_is_blocked_in_every_scope_and_not_repeated(rule: str, text: st
     assert found.line == 2 and text not in str(found)
 
 
-def test_a_secret_with_invisible_characters_in_it_is_found() -> None:
-    assert rules("gh" + "\u200bp_" + A20 + "\u2060" + A16) == ["secret.token"]
-
-
 @pytest.mark.parametrize("text", SPOKEN)
 def test_a_text_that_speaks_to_a_model_is_blocked_outside_of_conversations(text: str) -> None:
     assert rules(text) == rules(text, Scope.USER) == ["injection"]
     assert rules(text, Scope.CONVERSATION) == []
 
 
-@pytest.mark.parametrize("text", HARMLESS)
-def test_what_is_harmless_is_not_found(text: str) -> None:
-    assert rules(text) == []
+def test_what_is_harmless_is_not_found_and_what_is_hidden_is() -> None:
+    assert [rules(text) for text in HARMLESS] == [[]] * len(HARMLESS)
+    assert rules("gh" + "\u200bp_" + A20 + "\u2060" + A16) == ["secret.token"]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "2026-11-21T10:00:00Z something",
-        "[2026-11-21 10:00:00,123] x",
-        "Nov 21 10:00:00 host x[1]: y",
-        "E1121 10:00:00.1 1 x.go:1] y",
-        "ERROR it broke",
-        '{"level":"info","msg":"x"}',
-        "10.0.0.1 - - [x] GET /",
-        "  at com.example.Main.run(Main.java:1)",
-    ],
-)
+LOGS = [
+    *("2026-11-21T10:00:00Z something", "[2026-11-21 10:00:00,123] x", "Nov 21 10:00:00 host x[1]: y"),
+    *("E1121 10:00:00.1 1 x.go:1] y", "ERROR it broke", '{"level":"info","msg":"x"}', "10.0.0.1 - - [x] GET /"),
+    "  at com.example.Main.run(Main.java:1)",
+]
+
+
+@pytest.mark.parametrize("line", LOGS)
 def test_thirty_lines_of_a_log_pass_and_one_more_does_not(line: str) -> None:
     assert rules("\n".join([line] * MOST_LOG_LINES)) == []
     assert rules("\n".join([line] * (MOST_LOG_LINES + 1))) == ["raw_logs"]
