@@ -37,18 +37,13 @@ FIRST, SECOND, OTHER_RUN = Attempt("run", 1), Attempt("run", 2), Attempt("later 
 @pytest.mark.parametrize(
     ("gate", "held", "attempt", "expected"),
     [
-        (OPEN, None, FIRST, Claim.ACT),
-        (STOPPED, None, FIRST, Claim.STOPPED),
-        (ENDED, None, FIRST, Claim.ENDED),
-        (Gate(True, True), None, FIRST, Claim.ENDED),
+        *((OPEN, None, FIRST, Claim.ACT), (STOPPED, None, FIRST, Claim.STOPPED)),
+        *((ENDED, None, FIRST, Claim.ENDED), (Gate(True, True), None, FIRST, Claim.ENDED)),
         (OPEN, Held(1, FIRST, False), SECOND, Claim.ACT),
-        (OPEN, Held(2, SECOND, False), FIRST, Claim.STALE),
         (OPEN, Held(2, SECOND, False), OTHER_RUN, Claim.ACT),
-        (STOPPED, Held(2, SECOND, False), FIRST, Claim.STALE),
-        (OPEN, Held(1, FIRST, True), SECOND, Claim.REPLAY),
+        *((gate, Held(2, SECOND, False), FIRST, Claim.STALE) for gate in (OPEN, STOPPED)),
+        *((gate, Held(1, FIRST, True), SECOND, Claim.REPLAY) for gate in (OPEN, STOPPED, ENDED)),
         (OPEN, Held(2, SECOND, True), FIRST, Claim.REPLAY),
-        (STOPPED, Held(1, FIRST, True), SECOND, Claim.REPLAY),
-        (ENDED, Held(1, FIRST, True), SECOND, Claim.REPLAY),
     ],
 )
 def test_a_claim_is_decided_by_gate_holder_and_attempt(
@@ -134,10 +129,7 @@ def test_a_result_is_replayed_if_and_only_if_it_is_settled(gate: Gate, held: Hel
 D, F, REL, RET, UNK = Settle.DONE, Settle.FAILED, Settle.RELEASE, Settle.RETRY, Settle.OUTCOME_UNKNOWN
 FIRST_SEND = {
     # (effect, acted): recorded while tries are left, and after the last
-    (EffectClass.READ, Acted.NOT_SENT): (REL, F),
-    (EffectClass.LOCAL, Acted.NOT_SENT): (REL, F),
-    (EffectClass.KEYED, Acted.NOT_SENT): (REL, F),
-    (EffectClass.OPAQUE, Acted.NOT_SENT): (REL, F),
+    **{(effect, Acted.NOT_SENT): (REL, F) for effect in EffectClass},
     **{(effect, Acted.NOT_OWNED): (REL, REL) for effect in EffectClass},
     (EffectClass.READ, Acted.AMBIGUOUS): (RET, F),
     (EffectClass.LOCAL, Acted.AMBIGUOUS): (F, F),
@@ -146,13 +138,8 @@ FIRST_SEND = {
     **{(effect, Acted.RETURNED): (D, D) for effect in EffectClass},
     **{(effect, Acted.REFUSED): (F, F) for effect in EffectClass},
 }
-RESENT = {
-    Acted.RETURNED: (D, D),
-    Acted.REFUSED: (UNK, UNK),
-    Acted.NOT_SENT: (RET, UNK),
-    Acted.NOT_OWNED: (RET, RET),
-    Acted.AMBIGUOUS: (RET, UNK),
-}
+RESENT = {Acted.RETURNED: (D, D), Acted.REFUSED: (UNK, UNK), Acted.NOT_SENT: (RET, UNK)}
+RESENT |= {Acted.NOT_OWNED: (RET, RET), Acted.AMBIGUOUS: (RET, UNK)}
 """The same for a keyed call that a lost attempt may have sent."""
 
 
@@ -169,25 +156,16 @@ def test_a_resent_call_is_never_called_undone(acted: Acted, last: bool) -> None:
 def test_a_read_that_used_its_time_is_not_tried_again() -> None:
     assert after_act(EffectClass.READ, Acted.AMBIGUOUS, last_attempt=False, timed_out=True) is Settle.FAILED
     assert after_act(EffectClass.KEYED, Acted.AMBIGUOUS, last_attempt=False, timed_out=True) is Settle.RETRY
-
-
-def test_a_reservation_may_send_within_the_grace() -> None:
     assert reservation_deadline(NOW) == NOW + ZOMBIE_GRACE
 
 
-BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 TIMEOUT_SECONDS = 5.0
 KEY_TTL_SECONDS = 13.0
 STEP_SECONDS = 4
 MOST_ATTEMPTS = sized(4, 3)
 MOST_SECONDS = sized(32, 20)
-STATE_AFTER = {
-    Settle.DONE: CallState.DONE,
-    Settle.FAILED: CallState.FAILED,
-    Settle.OUTCOME_UNKNOWN: CallState.OUTCOME_UNKNOWN,
-    Settle.RELEASE: CallState.PLANNED,
-    Settle.RETRY: CallState.RESERVED,
-}
+STATE_AFTER = {Settle.DONE: CallState.DONE, Settle.FAILED: CallState.FAILED, Settle.RELEASE: CallState.PLANNED}
+STATE_AFTER |= {Settle.OUTCOME_UNKNOWN: CallState.OUTCOME_UNKNOWN, Settle.RETRY: CallState.RESERVED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +182,8 @@ class World:
     """The ledger's row, the attempts, and what the target has really done."""
 
     row: Reservation
-    now: datetime = BEGIN
-    deadline: datetime = BEGIN
+    now: datetime = NOW
+    deadline: datetime = NOW
     attempts: int = 0
     stopped: bool = False
     void: bool = False
@@ -216,7 +194,7 @@ class World:
 
 def next_worlds(world: World) -> Iterator[tuple[str, World]]:
     """Everything that can happen next."""
-    if world.now < BEGIN + timedelta(seconds=MOST_SECONDS):
+    if world.now < NOW + timedelta(seconds=MOST_SECONDS):
         yield f"{STEP_SECONDS} s pass", replace(world, now=world.now + timedelta(seconds=STEP_SECONDS))
     if not world.stopped:
         yield "the turn is stopped", replace(world, stopped=True)
@@ -244,9 +222,8 @@ def claimed(world: World) -> World:
     if verdict is Claim.ACT:
         epoch = row.held.epoch + 1 if row.held else 1
         owner = Owner(world.now + timedelta(seconds=TIMEOUT_SECONDS), may_have_happened(row))
-        held = replace(
-            row, state=CallState.RESERVED, held=Held(epoch, by, False), first_sent_at=row.first_sent_at or world.now
-        )
+        sent_at, holder = row.first_sent_at or world.now, Held(epoch, by, False)
+        held = replace(row, state=CallState.RESERVED, held=holder, first_sent_at=sent_at)
         deadline = reservation_deadline(world.now) + timedelta(seconds=TIMEOUT_SECONDS)
         return replace(world, row=held, deadline=deadline, owner=owner)
     state = {Claim.UNKNOWN: CallState.OUTCOME_UNKNOWN, Claim.DENIED: CallState.DENIED}.get(verdict, row.state)
@@ -266,12 +243,8 @@ def sent(world: World, acted: Acted) -> World:
     world = replace(world, owner=replace(world.owner, acted=acted))
     if acted not in (Acted.RETURNED, Acted.AMBIGUOUS):
         return world
-    known = world.key_known_since
-    if (
-        world.row.effect is EffectClass.KEYED
-        and known is not None
-        and world.now - known < timedelta(seconds=KEY_TTL_SECONDS)
-    ):
+    known = world.key_known_since if world.row.effect is EffectClass.KEYED else None
+    if known is not None and world.now - known < timedelta(seconds=KEY_TTL_SECONDS):
         return world
     return replace(world, effects=world.effects + 1, key_known_since=world.now)
 
