@@ -18,14 +18,8 @@ from temporalio.converter import DataConverter
 
 from perdure.activities.guard import to_temporal
 from perdure.activities.providers.errors import PROVIDER, STORE, UNEXPECTED, provider_error, store_error
-from perdure.contracts.errors import (
-    CallerError,
-    InvariantBroken,
-    LimitReached,
-    PerdureError,
-    UpstreamRejected,
-    UpstreamUnavailable,
-)
+from perdure.contracts import errors
+from perdure.contracts.errors import InvariantBroken, LimitReached, PerdureError, UpstreamRejected, UpstreamUnavailable
 from perdure.workflows.activity_calls import problem_of
 
 Door = Callable[[Exception], PerdureError]
@@ -125,7 +119,9 @@ async def test_an_error_comes_back_from_temporal_as_the_problem_that_it_was() ->
     assert isinstance(back, temporal.ApplicationError) and back.type == "model_rate_limited" and not back.non_retryable
 
 
-@pytest.mark.parametrize("kind", [UpstreamUnavailable, UpstreamRejected, LimitReached, InvariantBroken, CallerError])
+@pytest.mark.parametrize(
+    "kind", [UpstreamUnavailable, UpstreamRejected, LimitReached, InvariantBroken, errors.CallerError]
+)
 def test_only_what_is_unavailable_is_retried(kind: type[PerdureError]) -> None:
     failure = to_temporal(kind("c", "m"))
     assert failure.non_retryable is (kind is not UpstreamUnavailable)
@@ -190,9 +186,7 @@ def breaks(kind: type[Exception]) -> None:
         (store_error, asyncpg.UndefinedTableError, "store_refused"),
     ],
 )
-def test_what_an_engineer_must_see_is_logged_by_class_and_place_without_its_text(
-    door: Door, kind: Any, code: str
-) -> None:
+def test_what_an_engineer_must_see_is_logged_by_class_and_place_without_text(door: Door, kind: Any, code: str) -> None:
     with pytest.raises(kind) as raised:
         breaks(kind)
     with capture_logs() as logged:

@@ -6,14 +6,8 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.model_answer import (
-    MOST_THOUGHT_CHARACTERS,
-    Heard,
-    events_of,
-    plan_calls,
-    reply_of,
-    structured_reply,
-)
+from perdure.activities import model_answer
+from perdure.activities.model_answer import MOST_THOUGHT_CHARACTERS, Heard, events_of, plan_calls, reply_of
 from perdure.activities.providers.provider import Complete, DraftCall
 from perdure.activities.tool_execution import settled_answer
 from perdure.contracts.agents import AgentDefinition, PublishedAgent, ToolCard
@@ -84,7 +78,7 @@ def test_of_long_reasoning_the_beginning_is_kept_and_all_is_counted() -> None:
 def test_an_object_that_was_asked_for_is_no_text_of_the_turn(failed: Problem | None) -> None:
     wanted = OutputAsk(name="plan", fits={"type": "object"})
     heard = Heard(text=['{"steps": []}'], first_token_seconds=0.5)
-    usage, complete = events_of(asking(output=wanted), 1, heard, structured_reply(wanted, heard, failed))
+    usage, complete = events_of(asking(output=wanted), 1, heard, model_answer.structured_reply(wanted, heard, failed))
     assert usage.kind == "token.usage", "nobody has seen a first token"
     assert (complete.kind, complete.data["characters"], complete.data["message_id"]) == ("generation.complete", 0, None)
     assert segments_of([Told(complete.kind, complete.call_id, complete.data)]) == []
@@ -107,7 +101,7 @@ YES, NO = '{"hijacked": true}', '{"hijacked": false}'
 def test_an_answer_by_a_function_is_the_one_answer_of_that_function(calls: list[tuple[str, str]], value: Any) -> None:
     wanted = OutputAsk(name="verdict", fits={"type": "object"}, form=OutputForm.FUNCTION)
     heard = Heard(text=["Let me see."], complete=Complete(drafts_of(calls), Usage(), "tool_calls", "m"))
-    reply = structured_reply(wanted, heard, None)
+    reply = model_answer.structured_reply(wanted, heard, None)
     assert (reply.value, bool(reply.fault)) == (value, value is None)
 
 

@@ -8,15 +8,8 @@ from hypothesis import strategies as st
 from mcp.client.session import ClientSession
 from mcp_types import ListToolsResult, PaginatedRequestParams, Tool
 
-from perdure.activities.toolbox.mcp.listing import (
-    MOST_SCHEMA_CHARACTERS,
-    MOST_SCHEMA_DEPTH,
-    MOST_TOOLS,
-    card_name,
-    listed_tools,
-    offer_of,
-    untitled,
-)
+from perdure.activities.toolbox.mcp import listing
+from perdure.activities.toolbox.mcp.listing import MOST_SCHEMA_CHARACTERS, MOST_TOOLS, listed_tools, offer_of, untitled
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.mcp import McpServer, McpToolListing
 
@@ -29,7 +22,7 @@ def server(**fields: Any) -> McpServer:
     return McpServer.model_validate({"name": "s", "command": ["x"], **fields})
 
 
-def listing(**fields: Any) -> McpToolListing:
+def listed(**fields: Any) -> McpToolListing:
     return McpToolListing.model_validate({"name": "look", "description": "Look.", "parameters": SCHEMA, **fields})
 
 
@@ -39,7 +32,7 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 def card(*, of: McpServer | None = None, **fields: Any) -> ToolCard:
-    (found,) = offer_of(of or server(), [listing(**fields)]).cards
+    (found,) = offer_of(of or server(), [listed(**fields)]).cards
     return found
 
 
@@ -50,7 +43,7 @@ def test_a_card_says_what_the_server_says_without_titles() -> None:
     assert found.parameters == {"type": "object", "properties": {"name": plain, "title": plain}, "required": ["name"]}
     assert card(description="", title="A title").description == "A title"
     assert card(description="a\x00b" + "x" * 9_000).description.startswith("a\ufffdb")
-    assert card(parameters={"type": "object", "not": nested(MOST_SCHEMA_DEPTH - 2)}).name == "s_look", (
+    assert card(parameters={"type": "object", "not": nested(listing.MOST_SCHEMA_DEPTH - 2)}).name == "s_look", (
         "as deep as may be"
     )
 
@@ -78,14 +71,14 @@ def test_every_change_is_another_version_and_none_is_the_same(change: dict[str, 
 
 @given(st.text(min_size=1, max_size=200))
 def test_any_name_becomes_a_name_that_models_may_be_told(name: str) -> None:
-    made = card_name(server(), name)
+    made = listing.card_name(server(), name)
     assert ToolCard.model_fields["name"].metadata and len(made) <= 64 and made.startswith("s_")
-    offer = offer_of(server(), [listing(name=name)])
+    offer = offer_of(server(), [listed(name=name)])
     assert [*offer.tools] == [made] and offer.tools[made].tool == name
 
 
 def test_two_names_that_become_one_leave_the_second_out_and_say_so() -> None:
-    offer = offer_of(server(), [listing(name="a.b"), listing(name="a/b")])
+    offer = offer_of(server(), [listed(name="a.b"), listed(name="a/b")])
     assert [each.tool for each in offer.tools.values()] == ["a.b"]
     (line,) = offer.left_out
     assert all(name in line for name in ("a/b", "a.b", "s_a_b"))
@@ -106,12 +99,12 @@ UNFIT: list[dict[str, Any]] = [
     ],
 )
 def test_a_tool_whose_arguments_cannot_be_checked_is_left_out(parameters: dict[str, Any]) -> None:
-    offer = offer_of(server(), [listing(parameters=parameters), listing(name="other")])
+    offer = offer_of(server(), [listed(parameters=parameters), listed(name="other")])
     assert [*offer.tools] == ["s_other"] and len(offer.left_out) == 1 and "look" in offer.left_out[0]
 
 
 def test_a_server_of_a_thousand_tools_offers_the_first() -> None:
-    offer = offer_of(server(), [listing(name=f"t{number}") for number in range(1_000)])
+    offer = offer_of(server(), [listed(name=f"t{number}") for number in range(1_000)])
     assert len(offer.tools) == MOST_TOOLS and str(MOST_TOOLS) in "".join(offer.left_out)
 
 

@@ -9,15 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perdure.contracts.values import digest_of
-from perdure.core.calls.arguments import (
-    MOST,
-    MOST_CHARACTERS,
-    MOST_DEPTH,
-    MOST_REPAIR_CHARACTERS,
-    check_arguments,
-    extracted,
-    parse_arguments,
-)
+from perdure.core.calls import arguments
+from perdure.core.calls.arguments import MOST_DEPTH, MOST_REPAIR_CHARACTERS, check_arguments, extracted, parse_arguments
 from perdure.core.json_schema import schema_fault
 from perdure.graph.topologies.skill_pipeline.nodes import SKILL_PATTERN
 
@@ -55,7 +48,7 @@ UNSTORABLE = [
     *('{"x": 1, "x": 2}', '{"x": {"y": 1, "y": 1}}', '{"x": "a\\u0000b"}', '{"x": "\\ud800"}', '{"\\udfff": 1}'),
     '{"x": ' + "[" * MOST_DEPTH + "]" * MOST_DEPTH + "}",
 ]
-TOO_LONG = [json.dumps({"x": "a" * MOST_CHARACTERS}), "{'x': '" + "a" * MOST_REPAIR_CHARACTERS + "'}"]
+TOO_LONG = [json.dumps({"x": "a" * arguments.MOST_CHARACTERS}), "{'x': '" + "a" * MOST_REPAIR_CHARACTERS + "'}"]
 UNFIT = ["{}", '{"order": "12", "note": 1}', '{"order": 12}', '{"order": "twelve"}', "{'order': '12', 'cents': 'all'}"]
 
 
@@ -156,4 +149,4 @@ def test_marks_are_found_in_order_each_once(pattern: str, text: str, found: tupl
 @given(st.lists(st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True), max_size=60))
 def test_however_many_marks_there_are_a_history_stays_small(marks: list[str]) -> None:
     found = extracted(SKILL_PATTERN, " ".join(f"SKILL_SELECT:{mark}" for mark in marks))
-    assert found == tuple(dict.fromkeys(marks))[:MOST]
+    assert found == tuple(dict.fromkeys(marks))[: arguments.MOST]

@@ -10,32 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.contracts.errors import CallerError
-from perdure.core.audit import (
-    DECIDED,
-    GENESIS,
-    GIVEN,
-    KEPT_KINDS,
-    OUTCOMES,
-    ChainCheck,
-    Entry,
-    Erasures,
-    Fault,
-    FaultKind,
-    Head,
-    Keyring,
-    Link,
-    Report,
-    Run,
-    framed,
-    head_text,
-    link_hash,
-    marks_of,
-    name_text,
-    read_head,
-    row_text,
-    signed_head,
-    undecided,
-)
+from perdure.core import audit
+from perdure.core.audit import Entry, Erasures, Fault, Head, Keyring, Link, Run, framed, marks_of, name_text, row_text
 
 OLD, NEW, OTHER = "old-" * 8, "new-" * 8, "foreign-" * 4
 ROW = ("local", "approval.decided", "subject", "actor", "turn", "digest")
@@ -77,10 +53,10 @@ def test_fields_cannot_be_shifted_into_each_other() -> None:
     texts = [framed("ab", "c"), framed("a", "bc"), framed("abc"), framed("abc", None), framed("abc", ""), framed("1:a")]
     assert len(set(texts)) == len(texts)
     assert row_text("a", "b", "c", None, None, "d") != row_text("a", "b", "c", "", "", "d")
-    assert head_text("a", 1, "h", "t") != row_text("a", "1", "h", "t", None, "")
+    assert audit.head_text("a", 1, "h", "t") != row_text("a", "1", "h", "t", None, "")
 
 
-K = FaultKind
+K = audit.FaultKind
 RING = Keyring.of("k" * 32)
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 ROWS = 12
@@ -93,7 +69,7 @@ def chain(rows: int = ROWS) -> list[Link]:
         at, digest = BEGAN + timedelta(seconds=seq, microseconds=seq), f"digest-{seq}"
         signature = RING.sign(row_text("local", "kind", f"s{seq}", "actor", None, digest))
         row = Entry(at, "kind", f"s{seq}", "actor", None, digest, signature)
-        links.append(Link(seq, seq * 10, GENESIS, "", row, digest))
+        links.append(Link(seq, seq * 10, audit.GENESIS, "", row, digest))
     return chained(links)
 
 
@@ -101,23 +77,23 @@ def chained(links: list[Link]) -> list[Link]:
     """The chain computed anew over these rows, as anybody can who writes to the tables."""
     done: list[Link] = []
     for seq, link in enumerate(links, 1):
-        prev = done[-1].hash if done else GENESIS
+        prev = done[-1].hash if done else audit.GENESIS
         assert link.entry is not None
-        done.append(replace(link, seq=seq, prev=prev, hash=link_hash(seq, prev, link.entry)))
+        done.append(replace(link, seq=seq, prev=prev, hash=audit.link_hash(seq, prev, link.entry)))
     return done
 
 
 def checked(
     links: list[Link], head: Head | None = None, marks: dict[int, str] | None = None, *, unsigned_through: int = 0
-) -> Report:
+) -> audit.Report:
     """What the verification says."""
     said = {seq: frozenset({each}) for seq, each in (marks or {}).items()}
-    check = ChainCheck("local", RING, said, unsigned_through)
+    check = audit.ChainCheck("local", RING, said, unsigned_through)
     check.feed(links)
-    return check.report(head or (Head(links[-1].seq, links[-1].hash) if links else Head(0, GENESIS)))
+    return check.report(head or (Head(links[-1].seq, links[-1].hash) if links else Head(0, audit.GENESIS)))
 
 
-def kinds(report: Report) -> set[tuple[int, FaultKind]]:
+def kinds(report: audit.Report) -> set[tuple[int, audit.FaultKind]]:
     return {(fault.seq, fault.kind) for fault in report.faults}
 
 
@@ -188,7 +164,7 @@ def swapped(links: list[Link]) -> list[Link]:
         (fourth(found_digest=None, erased=True), set()),  # erased with its person
     ],
 )
-def test_what_is_gone_or_moved_is_found(touch: Touch, expected: set[tuple[int, FaultKind]]) -> None:
+def test_what_is_gone_or_moved_is_found(touch: Touch, expected: set[tuple[int, audit.FaultKind]]) -> None:
     report = checked(touch(chain()))
     assert kinds(report) == expected
     assert (report.ok, report.erased) == ((True, 1) if not expected else (False, 0))
@@ -221,7 +197,7 @@ def test_rows_older_than_signing_are_taken_as_far_as_a_seal_reaches() -> None:
 
 
 def test_faults_are_counted_beyond_those_that_are_told() -> None:
-    check = ChainCheck("local", RING, {}, most_faults=5)
+    check = audit.ChainCheck("local", RING, {}, most_faults=5)
     check.feed(replace(link, found_digest="0") for link in chain())
     report = check.report(Head(ROWS, chain()[-1].hash))
     assert (report.faults_found, len(report.faults), report.ok) == (ROWS, 5, False)
@@ -235,23 +211,23 @@ def test_faults_are_counted_beyond_those_that_are_told() -> None:
 
 
 def test_another_tenants_rows_do_not_verify_as_ours() -> None:
-    check = ChainCheck("other", RING, {})
+    check = audit.ChainCheck("other", RING, {})
     check.feed(chain())
     assert {fault.kind for fault in check.faults} == {K.SIGNATURE_WRONG}
     assert check.counts.total() == ROWS
 
 
 FOREIGN = Keyring.of("f" * 32)
-HEAD = signed_head(RING, "local", 7, "ab" * 32, "2026-01-01T00:00:00Z")
+HEAD = audit.signed_head(RING, "local", 7, "ab" * 32, "2026-01-01T00:00:00Z")
 
 
 def test_a_head_is_one_line_and_comes_back_as_it_was() -> None:
     assert HEAD.line().count("\n") == 1 and HEAD.line().endswith("\n")
-    assert read_head(HEAD.line()) == HEAD
+    assert audit.read_head(HEAD.line()) == HEAD
     assert set(json.loads(HEAD.line())) == {"tenant", "seq", "hash", "at", "key", "hmac"}
     assert HEAD.is_signed_by(RING) and not HEAD.is_signed_by(FOREIGN)
     for line in ("", "{", "[]", HEAD.line()[:-9], '{"tenant": "local"}', HEAD.line().replace(":7", ":0")):
-        assert read_head(line) is None
+        assert audit.read_head(line) is None
 
 
 @pytest.mark.parametrize("edit", [{"seq": 8}, {"hash": "cd" * 32}, {"at": "2027-01-01T00:00:00Z"}, {"hmac": "0" * 64}])
@@ -262,16 +238,16 @@ def test_a_head_that_was_edited_is_forged(edit: dict[str, object]) -> None:
 
 def test_heads_of_others_say_nothing_of_us_one_by_an_unknown_key_is_told_and_two_of_a_place_are_kept() -> None:
     assert marks_of([HEAD], RING, "other") == ({}, [])
-    foreign = signed_head(FOREIGN, "local", 7, "ab" * 32, "t")
+    foreign = audit.signed_head(FOREIGN, "local", 7, "ab" * 32, "t")
     assert marks_of([foreign], RING, "local") == ({}, [Fault(7, K.KEY_UNKNOWN)])
-    second = signed_head(RING, "local", 7, "cd" * 32, "t")
+    second = audit.signed_head(RING, "local", 7, "cd" * 32, "t")
     assert marks_of([HEAD, second, HEAD], RING, "local") == ({7: frozenset({"ab" * 32, "cd" * 32})}, [])
 
 
 BEGUN = 7
 
 
-def entry(kind: str = DECIDED, subject: str = "s", actor: str | None = None, turn: str | None = None) -> Entry:
+def entry(kind: str = audit.DECIDED, subject: str = "s", actor: str | None = None, turn: str | None = None) -> Entry:
     return Entry(BEGAN, kind, subject, actor, turn, "digest", "signature")
 
 
@@ -289,12 +265,10 @@ def erasures() -> Erasures:
         *((entry(actor="ann"), 1, True), (entry(subject="ann"), 1, True), (entry(turn="t2"), 1, True)),
         *((entry(), 20, True), (entry(), 21, False), (entry(turn="t3"), 1, False)),
         (entry(actor="bob", subject="bob"), 1, False),
-        *((entry(kind, "ann", "ann", "t1"), 20, False) for kind in KEPT_KINDS),
+        *((entry(kind, "ann", "ann", "t1"), 20, False) for kind in audit.KEPT_KINDS),
     ],
 )
-def test_an_erasure_accounts_for_what_it_named_alone(
-    erasures: Erasures, row: Entry, audit_id: int, accounted: bool
-) -> None:
+def test_an_erasure_accounts_for_what_it_named(erasures: Erasures, row: Entry, audit_id: int, accounted: bool) -> None:
     assert erasures.account_for(audit_id, row, BEGUN) is accounted
 
 
@@ -317,8 +291,8 @@ def test_an_erased_name_is_found_by_every_key_and_is_another_in_another_tenant()
 @pytest.mark.parametrize(
     ("outcome", "said", "allowed"),
     [
-        (DECIDED, None, True),  # erased with its person: that somebody decided is still known
-        *((DECIDED, said, said in ("approve", "edit")) for said in ("approve", "edit", "reject", "respond", "")),
+        (audit.DECIDED, None, True),  # erased with its person: that somebody decided is still known
+        *((audit.DECIDED, said, said in ("approve", "edit")) for said in ("approve", "edit", "reject", "respond", "")),
         *((f"approval.{outcome}", None, False) for outcome in ("withdrawn", "voided", "expired", "cancelled")),
         *(("approval.withdrawn", "approve", False), (None, None, False)),
     ],
@@ -328,11 +302,13 @@ def test_a_call_that_ran_was_allowed_by_exactly_these(outcome: str | None, said:
 
 
 SEQS = st.integers(1, 99) | st.none()
-SAID = st.sampled_from([*GIVEN, "reject", "respond", None])
-RUNS = st.builds(Run, st.uuids().map(str), st.sampled_from([*OUTCOMES, None]), SAID, SEQS, SEQS)
+SAID = st.sampled_from([*audit.GIVEN, "reject", "respond", None])
+RUNS = st.builds(Run, st.uuids().map(str), st.sampled_from([*audit.OUTCOMES, None]), SAID, SEQS, SEQS)
 
 
 @given(st.lists(RUNS))
 def test_each_that_was_not_allowed_is_one_fault_at_its_approvals_first_row(runs: list[Run]) -> None:
     denied = [run for run in runs if not run.was_allowed]
-    assert undecided(runs) == [Fault(run.seq or 0, K.RAN_UNDECIDED, run.audit_id, run.approval_id) for run in denied]
+    assert audit.undecided(runs) == [
+        Fault(run.seq or 0, K.RAN_UNDECIDED, run.audit_id, run.approval_id) for run in denied
+    ]

@@ -10,19 +10,12 @@ from hypothesis import strategies as st
 from perdure.activities.providers import errors as vendors
 from perdure.contracts.errors import Problem
 from perdure.core.calls.ledger import REFUSED
-from perdure.graph.topologies.decision_hub.backend import (
-    OURS,
-    TIMEOUTS,
-    UNAVAILABLE,
-    UNUSABLE,
-    AnswerStatus,
-    ErrorType,
-    classified,
-    fallback_text,
-)
+from perdure.graph.topologies.decision_hub import backend
+from perdure.graph.topologies.decision_hub.backend import TIMEOUTS, AnswerStatus, ErrorType, classified, fallback_text
 from perdure.graph.topologies.decision_hub.spec import IN_ORDER, OPTIONAL, Command, Standing, next_command
 
 C = Command
+Commands = frozenset[Command]
 NONE: frozenset[Command] = frozenset()
 CASES = [
     # name, done, allowed, next
@@ -39,7 +32,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("done", "allowed", "expected"), [row[1:] for row in CASES], ids=[row[0] for row in CASES])
-def test_the_table_of_commands(done: frozenset[Command], allowed: frozenset[Command], expected: Command) -> None:
+def test_the_table_of_commands(done: Commands, allowed: Commands, expected: Command) -> None:
     assert next_command(Standing(False, frozenset(done), frozenset(allowed))) is expected
 
 
@@ -47,9 +40,7 @@ COMMANDS = st.frozensets(st.sampled_from(Command))
 
 
 @given(COMMANDS, COMMANDS)
-def test_every_start_ends_with_no_command_given_twice_and_a_failure_at_once(
-    done: frozenset[Command], allowed: frozenset[Command]
-) -> None:
+def test_every_start_ends_with_no_command_twice_and_a_failure_at_once(done: Commands, allowed: Commands) -> None:
     assert next_command(Standing(True, done, allowed)) is Command.FORMAT
     given_so_far: list[Command] = []
     while (command := next_command(Standing(False, done, allowed))) is not Command.FORMAT:
@@ -80,7 +71,7 @@ def test_the_table_of_answers() -> None:
 
 def test_every_error_that_a_model_call_may_come_to_has_one_row() -> None:
     told = codes_of_model_calls()
-    rows = [TIMEOUTS, UNUSABLE, UNAVAILABLE, OURS]
+    rows = [TIMEOUTS, backend.UNUSABLE, backend.UNAVAILABLE, backend.OURS]
     assert {code: sum(code in row for row in rows) for code in told} == dict.fromkeys(told, 1)
 
 

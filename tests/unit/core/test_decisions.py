@@ -9,25 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.contracts.errors import CallerError
-from perdure.core.approvals.decisions import (
-    BREAK_SECONDS,
-    MOST_SECONDS,
-    Asked,
-    Claimed,
-    Decider,
-    Decision,
-    Facts,
-    Seat,
-    Vote,
-    alone,
-    approvable_together,
-    claim_span,
-    closed,
-    refusal,
-    seat_of,
-)
+from perdure.core.approvals import decisions
+from perdure.core.approvals.decisions import MOST_SECONDS, Claimed, Decider, Decision, Facts, Vote, approvable_together
 
-LOW = Asked("approval", "desk", "note", "v1", "low")
+LOW = decisions.Asked("approval", "desk", "note", "v1", "low")
 
 
 OTHERS = [replace(LOW, tool="label"), replace(LOW, risk="medium"), replace(LOW, kind="checkpoint")]
@@ -40,7 +25,7 @@ def test_calls_of_low_risk_and_of_one_tool_of_one_agent_are_approved_together() 
     assert not approvable_together([replace(LOW, risk="high")])
     assert not approvable_together([replace(LOW, kind="limit", tool="")])
     told = [("approval", "low", False), ("approval", "high", True), ("checkpoint", "low", True), ("limit", "low", True)]
-    assert [bool(alone(kind, risk)) for kind, risk, _ in told] == [says for _, _, says in told]
+    assert [bool(decisions.alone(kind, risk)) for kind, risk, _ in told] == [says for _, _, says in told]
 
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -67,15 +52,15 @@ def ann(since: int, until: int) -> Claimed:
     ],
 )
 def test_claims_in_a_row_are_one_lease(before: Claimed | None, user: str, seconds: int, expected: Any) -> None:
-    assert claim_span(before, user, NOW, seconds) == tuple(map(at, expected))
+    assert decisions.claim_span(before, user, NOW, seconds) == tuple(map(at, expected))
 
 
 @pytest.mark.parametrize("until", [0, -1, -299])
 def test_a_lease_that_is_used_up_is_not_renewed_before_others_had_their_turn(until: int) -> None:
     with pytest.raises(CallerError) as refused:
-        claim_span(ann(until - MOST_SECONDS, until), "ann", NOW, 60)
+        decisions.claim_span(ann(until - MOST_SECONDS, until), "ann", NOW, 60)
     assert (refused.value.code, refused.value.http) == ("claimed_too_long", 409)
-    assert refused.value.details == {"again_at": at(until + BREAK_SECONDS)}
+    assert refused.value.details == {"again_at": at(until + decisions.BREAK_SECONDS)}
 
 
 @given(st.lists(st.tuples(st.integers(0, 900), st.integers(1, MOST_SECONDS)), min_size=1, max_size=30))
@@ -84,13 +69,13 @@ def test_however_often_it_is_renewed_it_is_free_within_an_hour(tries: list[tuple
     for wait, seconds in tries:
         now += timedelta(seconds=wait)
         try:
-            since, until = claim_span(claim, "ann", now, seconds)
+            since, until = decisions.claim_span(claim, "ann", now, seconds)
         except CallerError:
             assert claim is not None and not claim.stands(now)
             continue
         assert now < until <= since + timedelta(seconds=MOST_SECONDS)
         if claim is not None and since != claim.since:
-            assert now - claim.until >= timedelta(seconds=BREAK_SECONDS), "a break in between"
+            assert now - claim.until >= timedelta(seconds=decisions.BREAK_SECONDS), "a break in between"
         claim = Claimed("ann", "Ann", until, since)
 
 
@@ -102,12 +87,12 @@ FINE: dict[str, Any] = {"reasoned": False, "args_given": False, "text": False}
 
 def code(facts: Facts, decider: Decider, decision: Decision, parts: Any, digest: str = "digest") -> str | None:
     """The refusal's code."""
-    found = refusal(facts, decider, decision, digest, **{**FINE, **parts})
+    found = decisions.refusal(facts, decider, decision, digest, **{**FINE, **parts})
     return found.code if found else None
 
 
 def judged(facts: Facts, decider: Decider) -> tuple[str, int] | None:
-    found = refusal(facts, decider, Decision.APPROVE, "digest", **FINE)
+    found = decisions.refusal(facts, decider, Decision.APPROVE, "digest", **FINE)
     return (found.code, found.http) if found else None
 
 
@@ -119,9 +104,7 @@ A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
     [
         (A, {}, None),
         (A, {"args_given": True}, "args_unexpected"),
-        (E, {"args_given": True}, None),
-        (E, {}, "args_required"),
-        (R, {"reasoned": True}, None),
+        *((E, {"args_given": True}, None), (E, {}, "args_required"), (R, {"reasoned": True}, None)),
         (R, {}, "reason_required"),
         (R, {"reasoned": True, "args_given": True}, "args_unexpected"),
         (S, {"text": True}, None),
@@ -162,12 +145,12 @@ FIRST: dict[str, object] = {"type": "approve", "by": "ann", "at": "2026-02-28T23
     ids=["decided", "erased with its person", "taken back"],
 )
 def test_a_second_decider_is_told_who_decided_what_and_when(status: str, before: dict[str, object]) -> None:
-    found = closed(replace(WAITING, status=status, decided_before=before))
+    found = decisions.closed(replace(WAITING, status=status, decided_before=before))
     assert found is not None and found.code == "already_decided"
     assert found.details == {"status": status, "decision": before}
 
 
-ANN = Seat("ann", "Ann", frozenset({"reviewer"}))
+ANN = decisions.Seat("ann", "Ann", frozenset({"reviewer"}))
 STAND_IN = Decider("reviewer-1", frozenset({"reviewer"}), "One", (ANN,))
 OWN, ANNS = Vote("somebody", "reviewer-1", True), Vote("somebody", "ann", True)
 
@@ -196,9 +179,9 @@ def test_votes_claims_seats_and_named_reviewers_are_judged(facts: Facts, decider
 
 
 def test_a_decision_is_taken_in_the_own_seat_and_where_that_is_taken_in_the_next() -> None:
-    assert seat_of(WAITING, STAND_IN).user_id == "reviewer-1"
-    assert seat_of(replace(WAITING, votes=(OWN,)), STAND_IN).user_id == "ann"
-    assert seat_of(replace(WAITING, reviewers=("Ann",)), STAND_IN).user_id == "ann"
+    assert decisions.seat_of(WAITING, STAND_IN).user_id == "reviewer-1"
+    assert decisions.seat_of(replace(WAITING, votes=(OWN,)), STAND_IN).user_id == "ann"
+    assert decisions.seat_of(replace(WAITING, reviewers=("Ann",)), STAND_IN).user_id == "ann"
 
 
 ORDER = ["role_required", "own_request", "approval_expired", "already_decided"]

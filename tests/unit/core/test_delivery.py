@@ -6,19 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.core.delivery import (
-    LATE_SECONDS,
-    MOST_ATTEMPTS,
-    VALID_SECONDS,
-    chat_may_decide,
-    disk_fault,
-    queue_fault,
-    refusal,
-    relay_fault,
-    says_args,
-    sign,
-    wait_after,
-)
+from perdure.core import delivery
+from perdure.core.delivery import MOST_ATTEMPTS, VALID_SECONDS, disk_fault, queue_fault, refusal, relay_fault, sign
 
 SECRET, NOW = "s" * 64, 1_800_000_000
 BODY = b'{"event": "approval.opened"}'
@@ -26,7 +15,7 @@ GOOD = sign(SECRET, str(NOW), "d-1", BODY)
 
 
 @pytest.mark.parametrize(
-    ("timestamp", "delivery", "signature", "body", "now", "is_taken"),
+    ("timestamp", "number", "signature", "body", "now", "is_taken"),
     [
         (str(NOW), "d-1", GOOD, BODY, NOW, True),
         (str(NOW), "d-1", GOOD, BODY, NOW + VALID_SECONDS, True),
@@ -46,21 +35,21 @@ GOOD = sign(SECRET, str(NOW), "d-1", BODY)
     ],
 )
 def test_a_notice_is_taken_only_as_it_was_signed_and_only_then(
-    timestamp: str, delivery: str, signature: str, body: bytes, now: int, is_taken: bool
+    timestamp: str, number: str, signature: str, body: bytes, now: int, is_taken: bool
 ) -> None:
-    assert (not refusal(SECRET, timestamp, delivery, signature, body, now)) is is_taken
+    assert (not refusal(SECRET, timestamp, number, signature, body, now)) is is_taken
 
 
 @given(st.binary(max_size=60), st.text("0123456789abcdef-", min_size=1, max_size=40), st.binary(min_size=1, max_size=9))
-def test_no_other_secret_and_no_other_body_fits(body: bytes, delivery: str, more: bytes) -> None:
-    signature = sign(SECRET, str(NOW), delivery, body)
-    assert refusal(SECRET, str(NOW), delivery, signature, body, NOW) == ""
-    assert refusal(SECRET + "x", str(NOW), delivery, signature, body, NOW)
-    assert refusal(SECRET, str(NOW), delivery, signature, body + more, NOW)
+def test_no_other_secret_and_no_other_body_fits(body: bytes, number: str, more: bytes) -> None:
+    signature = sign(SECRET, str(NOW), number, body)
+    assert refusal(SECRET, str(NOW), number, signature, body, NOW) == ""
+    assert refusal(SECRET + "x", str(NOW), number, signature, body, NOW)
+    assert refusal(SECRET, str(NOW), number, signature, body + more, NOW)
 
 
 def test_the_waits_double_up_to_an_hour_and_end() -> None:
-    waits = [wait_after(attempts) for attempts in range(1, MOST_ATTEMPTS + 2)]
+    waits = [delivery.wait_after(attempts) for attempts in range(1, MOST_ATTEMPTS + 2)]
     assert waits[:4] == [timedelta(seconds=seconds) for seconds in (5, 10, 20, 40)]
     assert waits[MOST_ATTEMPTS - 2] == timedelta(hours=1)
     assert waits[MOST_ATTEMPTS - 1 :] == [None, None]
@@ -69,13 +58,13 @@ def test_the_waits_double_up_to_an_hour_and_end() -> None:
 
 def test_arguments_go_out_and_decisions_come_in_for_low_risk_alone() -> None:
     risks = ("low", "medium", "high", "")
-    assert [risk for risk in risks if says_args(risk, with_args=True)] == ["low"]
-    assert [risk for risk in risks if chat_may_decide(risk)] == ["low"]
-    assert not says_args("low", with_args=False)
+    assert [risk for risk in risks if delivery.says_args(risk, with_args=True)] == ["low"]
+    assert [risk for risk in risks if delivery.chat_may_decide(risk)] == ["low"]
+    assert not delivery.says_args("low", with_args=False)
 
 
 def test_a_queue_is_at_fault_unserved_or_late() -> None:
-    served = [(1, 0, 0.0), (1, 500, LATE_SECONDS), (1, 0, 900.0)]
+    served = [(1, 0, 0.0), (1, 500, delivery.LATE_SECONDS), (1, 0, 900.0)]
     assert not any(queue_fault(*each) for each in served)
     assert all(queue_fault(*each) for each in [(3, 1, 61.0), (0, 0, 0.0), (0, 9, 900.0)])
 

@@ -9,17 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.contracts.errors import CallerError
+from perdure.core.memory import files
 from perdure.core.memory.file_content import UnfitContent, check_stream
-from perdure.core.memory.files import (
-    MOST_NAME_CHARACTERS,
-    check_content,
-    contradiction,
-    handed_in_fault,
-    is_too_slow,
-    media_type_of,
-    safe_name,
-    too_large,
-)
+from perdure.core.memory.files import check_content, contradiction, handed_in_fault, is_too_slow, safe_name, too_large
 
 NO_NAMES = ["../../etc/passwd", "..\\boot.ini", "/abs.csv", "..", ".", "", " ", "\u200b", "..."]
 
@@ -48,7 +40,7 @@ def test_no_kept_name_is_a_path_or_hides_anything(name: str) -> None:
         kept = safe_name(name)
     except CallerError:
         return
-    assert 0 < len(kept) <= MOST_NAME_CHARACTERS and not kept.startswith(".")
+    assert 0 < len(kept) <= files.MOST_NAME_CHARACTERS and not kept.startswith(".")
     assert not set(kept) & set('/\\<>:"|?*\x00')
     assert all(unicodedata.category(each) not in ("Cc", "Cf", "Cs") for each in kept)
 
@@ -86,7 +78,7 @@ def test_a_whole_table_is_taken_whatever_its_columns_are_called(content: bytes) 
 def test_another_type_and_a_file_that_is_too_large_are_refused() -> None:
     for header in ("", "application/zip", "text/html", "multipart/form-data; boundary=x"):
         with pytest.raises(CallerError) as refused:
-            media_type_of(header)
+            files.media_type_of(header)
         assert refused.value.http == 415
     large = too_large(20 * 2**20, "PERDURE_UPLOAD_BYTES")
     assert (large.code, large.http, large.details["limit_bytes"]) == ("too_large", 413, 20 * 2**20)

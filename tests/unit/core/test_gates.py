@@ -16,30 +16,8 @@ from perdure.contracts.messages import CallRef
 from perdure.contracts.skills import Rule, RuleAction, RuleTrigger
 from perdure.contracts.turns import Limits
 from perdure.core.agents.rule_matching import before_round
-from perdure.core.approvals.gates import (
-    ALLOWING,
-    LONGEST,
-    MARGIN,
-    OPEN_STATES,
-    RULE_MUTATING,
-    RULE_UNKNOWN,
-    WAIVABLE,
-    asks_by_itself,
-    deadlines_of,
-    effect_request,
-    gate_round,
-    next_look,
-    open_requests,
-    pause_kind,
-    round_is_decided,
-    round_is_refused,
-    rule_for,
-    startable,
-    told_of,
-    tool_needs_approval,
-    waived_of,
-    waiver_fault,
-)
+from perdure.core.approvals import gates
+from perdure.core.approvals.gates import ALLOWING, MARGIN, OPEN_STATES, RULE_MUTATING, WAIVABLE, deadlines_of, startable
 from perdure.core.approvals.validity import why_void
 
 CARDS = (
@@ -58,26 +36,22 @@ def calls_to(*tools: str) -> list[CallRef]:
 
 def test_a_round_is_gated_call_by_call_in_its_order_and_an_unknown_one_always() -> None:
     calls = calls_to("look", "nobody", "pay", "jot", "peek")
-    gated = [(call.call_id, call.rule) for call in gate_round(PLAN, calls)]
-    assert gated == [("t1.1", RULE_UNKNOWN), ("t1.2", RULE_MUTATING), ("t1.4", RULE_MUTATING)]
-    assert rule_for(PLAN, calls[0]) is None and rule_for(PLAN, calls[1]) == RULE_UNKNOWN
+    gated = [(call.call_id, call.rule) for call in gates.gate_round(PLAN, calls)]
+    assert gated == [("t1.1", gates.RULE_UNKNOWN), ("t1.2", RULE_MUTATING), ("t1.4", RULE_MUTATING)]
+    assert gates.rule_for(PLAN, calls[0]) is None and gates.rule_for(PLAN, calls[1]) == gates.RULE_UNKNOWN
 
 
 @pytest.mark.parametrize(
-    ("effect", "author_says", "gated"),
+    ("effect", "said", "gated"),
     [
-        (EffectClass.READ, None, False),
-        (EffectClass.LOCAL, None, True),
-        (EffectClass.KEYED, None, True),
-        (EffectClass.OPAQUE, None, True),
-        (EffectClass.READ, True, True),
-        (EffectClass.OPAQUE, False, False),
+        *((EffectClass.READ, None, False), (EffectClass.LOCAL, None, True), (EffectClass.KEYED, None, True)),
+        *((EffectClass.OPAQUE, None, True), (EffectClass.READ, True, True), (EffectClass.OPAQUE, False, False)),
     ],
 )
-def test_whatever_may_change_something_needs_approval_unless_its_author_wrote_otherwise(
-    effect: EffectClass, author_says: bool | None, gated: bool
+def test_whatever_may_change_something_needs_approval_unless_its_said_not(
+    effect: EffectClass, said: Any, gated: bool
 ) -> None:
-    assert tool_needs_approval(effect, author_says) is gated
+    assert gates.tool_needs_approval(effect, said) is gated
 
 
 V = VerdictState
@@ -91,12 +65,12 @@ def verdicts(*states: VerdictState) -> list[Verdict]:
 def test_a_round_goes_on_only_with_a_readable_verdict_for_each_request(states: list[VerdictState], more: int) -> None:
     is_open = {V.PENDING, V.UNREADABLE} & set(states)
     whole = bool(states) and more == 0 and not is_open
-    assert round_is_decided(verdicts(*states), len(states) + more) == whole
+    assert gates.round_is_decided(verdicts(*states), len(states) + more) == whole
 
 
 @given(st.lists(st.sampled_from(VerdictState), min_size=1, max_size=6))
 def test_a_round_is_refused_when_nothing_of_it_may_run(states: list[VerdictState]) -> None:
-    assert round_is_refused(verdicts(*states)) == (not {V.APPROVED, V.EDITED, V.SETTLED} & set(states))
+    assert gates.round_is_refused(verdicts(*states)) == (not {V.APPROVED, V.EDITED, V.SETTLED} & set(states))
 
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -110,18 +84,18 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
         ([timedelta(days=7), timedelta(hours=1)], 3, timedelta(hours=1) + MARGIN),
         ([timedelta(seconds=-5)], 0, timedelta(seconds=1)),
         ([timedelta(seconds=-5)], 3, timedelta(seconds=8)),
-        ([timedelta(days=-5)], 10_000, LONGEST),
+        ([timedelta(days=-5)], 10_000, gates.LONGEST),
     ],
 )
-def test_the_wait_is_to_the_first_deadline_and_grows_beyond_it(
-    deadlines: list[timedelta], looks: int, expected: timedelta | None
+def test_the_wait_is_to_the_first_deadline_and_then_grows(
+    deadlines: list[timedelta], looks: int, expected: Any
 ) -> None:
-    assert next_look(NOW, [NOW + each for each in deadlines], looks) == expected
+    assert gates.next_look(NOW, [NOW + each for each in deadlines], looks) == expected
 
 
 @given(st.lists(st.timedeltas(timedelta(days=-30), timedelta(days=30)), min_size=1), st.integers(0, 10**6))
 def test_a_wait_is_never_zero_and_never_spins(offsets: list[timedelta], looks: int) -> None:
-    assert (next_look(NOW, [NOW + each for each in offsets], looks) or timedelta(0)) > timedelta(0)
+    assert (gates.next_look(NOW, [NOW + each for each in offsets], looks) or timedelta(0)) > timedelta(0)
 
 
 def test_a_request_is_worth_a_look_when_its_record_last_said_so_else_at_its_expiry() -> None:
@@ -142,7 +116,7 @@ OF_KINDS += [([], P.APPROVAL), ([K.CLARIFICATION], P.CLARIFICATION), ([K.CLIENT_
 @pytest.mark.parametrize(("kinds", "expected"), OF_KINDS)
 def test_a_pause_is_of_the_kind_of_what_it_waits_for(kinds: list[RequestKind], expected: PauseKind) -> None:
     waited = [RequestRef(request_id=kind.value, kind=kind, call_id="q1", tool="") for kind in kinds]
-    assert pause_kind(waited) is expected
+    assert gates.pause_kind(waited) is expected
 
 
 A, B, LOOK = "t1.0", "t1.1", "t1.2"
@@ -158,6 +132,7 @@ def verdict(call_id: str, state: VerdictState) -> Verdict:
     return Verdict(request_id=f"r-{call_id}", call_id=call_id, state=state)
 
 
+Calls = tuple[str, ...]
 LOOKS = [
     # name, verdicts of A and B, begun before, ungated first, what starts
     ("nobody has decided", (V.PENDING, V.PENDING), (), False, ()),
@@ -178,26 +153,24 @@ LOOKS = [
 
 
 @pytest.mark.parametrize(
-    ("states", "begun", "ungated_first", "starts"), [row[1:] for row in LOOKS], ids=[row[0] for row in LOOKS]
+    ("states", "begun", "free_first", "starts"), [row[1:] for row in LOOKS], ids=[row[0] for row in LOOKS]
 )
-def test_a_look_says_which_calls_start(
-    states: tuple[VerdictState | None, ...], begun: tuple[str, ...], ungated_first: bool, starts: tuple[str, ...]
-) -> None:
+def test_a_look_says_which_calls_start(states: tuple[Any, Any], begun: Calls, free_first: bool, starts: Calls) -> None:
     asked = [(call, state) for call, state in zip((A, B), states, strict=True) if state is not None]
     requests = [request(call) for call, _ in asked]
     verdicts = [verdict(call, state) for call, state in asked]
-    assert startable(ROUND, requests, verdicts, begun=begun, ungated_first=ungated_first) == starts
+    assert startable(ROUND, requests, verdicts, begun=begun, ungated_first=free_first) == starts
 
 
 def test_an_answer_that_is_not_one_verdict_for_each_request_frees_nothing() -> None:
     requests, allowed = [request(A), request(B)], verdict(A, V.APPROVED)
     for read in ([allowed], [], [allowed] * 2, [allowed, verdict("x", V.APPROVED)]):
-        assert open_requests(requests, read) == tuple(requests)
+        assert gates.open_requests(requests, read) == tuple(requests)
         assert startable(ROUND, requests, read) == ()
 
 
 def test_a_call_whose_outcome_is_unknown_starts_again_once_a_person_has_said_it() -> None:
-    effect = effect_request("0197f000-0000-7000-8000-000000000001", A, "post")
+    effect = gates.effect_request("0197f000-0000-7000-8000-000000000001", A, "post")
     assert effect.kind is RequestKind.EFFECT
     said = Verdict(request_id=effect.request_id, call_id=A, state=V.SETTLED)
     unsaid = said.model_copy(update={"state": V.PENDING})
@@ -211,8 +184,8 @@ rounds = st.lists(st.sampled_from(["gated", "free"]), min_size=1, max_size=6)
 
 
 @given(rounds, st.booleans(), st.data())
-def test_looks_in_any_order_start_every_call_once_and_none_before_its_own_verdict(
-    kinds: list[str], ungated_first: bool, data: st.DataObject
+def test_looks_in_any_order_start_each_call_once_and_after_its_verdict(
+    kinds: list[str], free_first: bool, data: st.DataObject
 ) -> None:
     calls = [f"t1.{index}" for index in range(len(kinds))]
     states = {call: V.PENDING for call, kind in zip(calls, kinds, strict=True) if kind == "gated"}
@@ -220,19 +193,19 @@ def test_looks_in_any_order_start_every_call_once_and_none_before_its_own_verdic
     for _ in range(len(states) + 1):
         requests = [request(call) for call in calls if call in states and call not in begun]
         read = [verdict(each.call_id, states[each.call_id]) for each in requests]
-        new = startable(calls, requests, read, begun=begun, ungated_first=ungated_first)
+        new = startable(calls, requests, read, begun=begun, ungated_first=free_first)
         assert list(new) == [call for call in calls if call in new], "in the round's order"
         assert not set(new) & set(begun)
         for call in new:
             assert states.get(call) not in OPEN_STATES
         begun += new
-        if begun and not ungated_first:
+        if begun and not free_first:
             assert any(states.get(call) in ALLOWING for call in begun), "a verdict has freed the round"
         still = [call for call, state in states.items() if state in OPEN_STATES]
         if still:
             decided = data.draw(st.sampled_from(still))
             states[decided] = data.draw(st.sampled_from([*ALLOWING, V.REJECTED, V.EXPIRED, V.WITHDRAWN]))
-    if ungated_first or any(state in ALLOWING for state in states.values()):
+    if free_first or any(state in ALLOWING for state in states.values()):
         assert sorted(begun) == calls, "all of it has started once all is decided"
     elif states:
         assert begun == [], "refused whole, it leaves no trace"
@@ -256,8 +229,8 @@ def plan(*cards: ToolCard, waived: tuple[str, ...] = (), rules: tuple[Rule, ...]
 
 def test_what_may_be_waived_is_what_of_memory_needs_an_approval() -> None:
     assert {*WAIVABLE} == {name for name, tool in MEMORY_BY_NAME.items() if tool.card.needs_approval}
-    assert waived_of([tool.card for tool in MEMORY_BY_NAME.values()], [*MEMORY_BY_NAME]) == WAIVABLE
-    assert not asks_by_itself(card("memory_remember", gated=False), ())
+    assert gates.waived_of([tool.card for tool in MEMORY_BY_NAME.values()], [*MEMORY_BY_NAME]) == WAIVABLE
+    assert not gates.asks_by_itself(card("memory_remember", gated=False), ())
 
 
 CALL = CallRef(call_id="c", tool=PATCH, digest="")
@@ -274,7 +247,7 @@ def test_a_rule_stops_a_call_whose_own_approval_is_waived(rule: Rule, action: st
 def test_a_call_that_is_let_pass_is_told_as_a_rule_is() -> None:
     ruled = before_round(plan(card(PATCH), waived=(PATCH,)), [CALL], {})
     assert (ruled.gated, [each.call_id for each in ruled.waived]) == ((), ["c"])
-    told = told_of(PATCH)
+    told = gates.told_of(PATCH)
     assert (told["rule_id"], told["action"], told["tool"]) == ("tenant:approval_waived", "allow", PATCH)
 
 
@@ -286,33 +259,24 @@ NAMES = st.sampled_from([*WAIVABLE, "memory_remember", "pay", "refund"]) | st.te
 @example(PATCH, EffectClass.LOCAL, [PROPOSE])
 @example(PATCH, EffectClass.OPAQUE, [PATCH])  # a server's tool of that name
 @example("pay", EffectClass.LOCAL, ["pay"])
-def test_a_waiver_frees_its_own_tool_of_the_engine_and_no_other(
-    name: str, effect: EffectClass, waivers: list[str]
-) -> None:
+def test_a_waiver_frees_its_tool_of_the_engine_and_no_other(name: str, effect: EffectClass, waivers: list[str]) -> None:
     of = card("x", effect).model_copy(update={"name": name})
-    free = not asks_by_itself(of, waivers)
+    free = not gates.asks_by_itself(of, waivers)
     assert free is (name in WAIVABLE and effect is EffectClass.LOCAL and name in waivers)
     assert (why_void(of, of, "v", None, waivers) is None) is free, "the tool's worker finds the same"
-    assert waived_of([of], waivers) == ((name,) if free else ())
+    assert gates.waived_of([of], waivers) == ((name,) if free else ())
     ruled = before_round(plan(of, waived=tuple(waivers)), [CallRef(call_id="c", tool=name, digest="")], {})
     assert (ruled.gated == ()) is free
-    assert (waiver_fault(name) is None) is (name in WAIVABLE)
+    assert (gates.waiver_fault(name) is None) is (name in WAIVABLE)
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"quorum": 0},
-        {"quorum": 21},
-        {"reviewers": ["ann"], "quorum": 2},
+        *({"quorum": 0}, {"quorum": 21}, {"reviewers": ["ann"], "quorum": 2}),
         {"reviewers": ["ann", "bob"], "quorum_high_risk": 3},
-        {"reviewers": ["ann", "ann"]},
-        {"hold_seconds": -1},
-        {"fallback_after_seconds": 0},
-        {"on_timeout": "shrug"},
-        {"reject_reasons": [""]},
-        {"reject_reasons": ["x" * 101]},
-        {"escalation": "admin"},
+        *({"reviewers": ["ann", "ann"]}, {"hold_seconds": -1}, {"fallback_after_seconds": 0}, {"on_timeout": "shrug"}),
+        *({"reject_reasons": [""]}, {"reject_reasons": ["x" * 101]}, {"escalation": "admin"}),
     ],
 )
 def test_a_policy_that_cannot_be_met_or_read_is_refused(wrong: dict[str, Any]) -> None:

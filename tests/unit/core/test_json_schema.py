@@ -61,7 +61,7 @@ def test_a_pattern_that_backtracks_for_ever_is_a_fault_within_its_time(schema: S
         ({**of(n={"type": "integer"}), "unevaluatedProperties": False}, {"n": "one"}, False),
     ],
 )
-def test_an_answer_is_held_against_its_makers_schema_where_that_can_be_used(
+def test_an_answer_is_held_against_its_schema_where_that_can_be_used(
     schema: Schema, answer: Schema, fits: bool
 ) -> None:
     began = time.monotonic()
@@ -96,14 +96,8 @@ def test_what_fits_is_what_fits_for_jsonschema(schema: Schema, args: Schema) -> 
 @pytest.mark.parametrize(
     ("pattern", "text"),
     [
-        ("^[a-z0-9_]+$", "x\n"),
-        ("^(?:a|x$)", "x\n"),
-        (r"^x\$$", "x$\n"),
-        (r"^[$\]]$", "$\n"),
-        ("^[]$]$", "$\n"),
-        ("^[[:alpha:]$]$", "$\n"),
-        (r"^\(?mx$", "mx\n"),
-        (r"^x\\$", "x\\\n"),
+        *(("^[a-z0-9_]+$", "x\n"), ("^(?:a|x$)", "x\n"), (r"^x\$$", "x$\n"), (r"^[$\]]$", "$\n"), ("^[]$]$", "$\n")),
+        *(("^[[:alpha:]$]$", "$\n"), (r"^\(?mx$", "mx\n"), (r"^x\\$", "x\\\n")),
     ],
 )
 def test_the_end_is_the_very_end_as_it_is_for_the_tool_itself(pattern: str, text: str) -> None:

@@ -10,23 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.contracts.calls import CallState, EffectClass
-from perdure.core.calls.ledger import (
-    SETTLED,
-    ZOMBIE_GRACE,
-    Acted,
-    Attempt,
-    Claim,
-    Gate,
-    Held,
-    Reservation,
-    Settle,
-    after_act,
-    claim,
-    claim_tool,
-    may_have_happened,
-    may_send_again,
-    reservation_deadline,
-)
+from perdure.core.calls import ledger
+from perdure.core.calls.ledger import Acted, Attempt, Claim, Gate, Held, Reservation, Settle, after_act, claim_tool
 from tests.scale import sized
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -46,10 +31,10 @@ FIRST, SECOND, OTHER_RUN = Attempt("run", 1), Attempt("run", 2), Attempt("later 
         (OPEN, Held(2, SECOND, True), FIRST, Claim.REPLAY),
     ],
 )
-def test_a_claim_is_decided_by_gate_holder_and_attempt(
+def test_a_claim_is_decided_by_gate_and_attempt(
     gate: Gate, held: Held | None, attempt: Attempt, expected: Claim
 ) -> None:
-    assert claim(gate, held, attempt) is expected
+    assert ledger.claim(gate, held, attempt) is expected
 
 
 PLANNED = Reservation(CallState.PLANNED, None, EffectClass.KEYED)
@@ -63,8 +48,7 @@ YOUNG, OLD = NOW + timedelta(seconds=59), NOW + timedelta(seconds=60)
         (PLANNED, OPEN, True, NOW, Claim.ACT),
         (PLANNED, OPEN, False, NOW, Claim.DENIED),
         (PLANNED, STOPPED, False, NOW, Claim.STOPPED),
-        (PLANNED, ENDED, True, NOW, Claim.ENDED),
-        (SENT, OPEN, True, YOUNG, Claim.ACT),
+        *((PLANNED, ENDED, True, NOW, Claim.ENDED), (SENT, OPEN, True, YOUNG, Claim.ACT)),
         (SENT, OPEN, True, OLD, Claim.UNKNOWN),
         (replace(SENT, key_ttl_seconds=None), OPEN, True, YOUNG, Claim.UNKNOWN),
         # A lost attempt may have sent it: it is not denied, and a stop does not make it undone.
@@ -83,7 +67,7 @@ YOUNG, OLD = NOW + timedelta(seconds=59), NOW + timedelta(seconds=60)
         (replace(SENT, state=CallState.DENIED), OPEN, True, OLD, Claim.REPLAY),
     ],
 )
-def test_a_tool_call_is_claimed_by_state_class_and_key_age(
+def test_a_tool_call_is_claimed_by_state_class_and_age(
     row: Reservation, gate: Gate, allowed: bool, now: datetime, expected: Claim
 ) -> None:
     assert claim_tool(gate, row, SECOND, allowed=allowed, now=now) is expected
@@ -107,21 +91,21 @@ def test_whatever_the_ledger_holds_nothing_unsafe_is_ever_allowed(
     gate: Gate, row: Reservation, attempt: Attempt, allowed: bool, now: datetime
 ) -> None:
     verdict = claim_tool(gate, row, attempt, allowed=allowed, now=now)
-    assert (verdict is Claim.REPLAY) == (row.state in SETTLED)
+    assert (verdict is Claim.REPLAY) == (row.state in ledger.SETTLED)
     if verdict is Claim.ACT:
         assert allowed
         assert not gate.ended and not gate.stopped
         assert row.state in (CallState.PLANNED, CallState.RESERVED)
         # An opaque call that may have been sent is never sent again.
         assert row.effect is not EffectClass.OPAQUE or row.state is CallState.PLANNED
-        assert row.state is CallState.PLANNED or may_send_again(row, now)
-    if may_have_happened(row):
+        assert row.state is CallState.PLANNED or ledger.may_send_again(row, now)
+    if ledger.may_have_happened(row):
         assert verdict in (Claim.ACT, Claim.UNKNOWN, Claim.STALE), "it may have happened: never denied, never dropped"
 
 
 @given(gates, st.none() | st.builds(Held, st.integers(1, 4), attempts, st.booleans()), attempts)
 def test_a_result_is_replayed_if_and_only_if_it_is_settled(gate: Gate, held: Held | None, attempt: Attempt) -> None:
-    verdict = claim(gate, held, attempt)
+    verdict = ledger.claim(gate, held, attempt)
     assert (verdict is Claim.REPLAY) == (held is not None and held.settled)
     assert verdict is not Claim.ACT or not (gate.ended or gate.stopped)
 
@@ -156,7 +140,7 @@ def test_a_resent_call_is_never_called_undone(acted: Acted, last: bool) -> None:
 def test_a_read_that_used_its_time_is_not_tried_again() -> None:
     assert after_act(EffectClass.READ, Acted.AMBIGUOUS, last_attempt=False, timed_out=True) is Settle.FAILED
     assert after_act(EffectClass.KEYED, Acted.AMBIGUOUS, last_attempt=False, timed_out=True) is Settle.RETRY
-    assert reservation_deadline(NOW) == NOW + ZOMBIE_GRACE
+    assert ledger.reservation_deadline(NOW) == NOW + ledger.ZOMBIE_GRACE
 
 
 TIMEOUT_SECONDS = 5.0
@@ -221,10 +205,10 @@ def claimed(world: World) -> World:
     world = replace(world, attempts=number)
     if verdict is Claim.ACT:
         epoch = row.held.epoch + 1 if row.held else 1
-        owner = Owner(world.now + timedelta(seconds=TIMEOUT_SECONDS), may_have_happened(row))
+        owner = Owner(world.now + timedelta(seconds=TIMEOUT_SECONDS), ledger.may_have_happened(row))
         sent_at, holder = row.first_sent_at or world.now, Held(epoch, by, False)
         held = replace(row, state=CallState.RESERVED, held=holder, first_sent_at=sent_at)
-        deadline = reservation_deadline(world.now) + timedelta(seconds=TIMEOUT_SECONDS)
+        deadline = ledger.reservation_deadline(world.now) + timedelta(seconds=TIMEOUT_SECONDS)
         return replace(world, row=held, deadline=deadline, owner=owner)
     state = {Claim.UNKNOWN: CallState.OUTCOME_UNKNOWN, Claim.DENIED: CallState.DENIED}.get(verdict, row.state)
     return replace(world, row=replace(row, state=state))

@@ -5,16 +5,8 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.providers.provider import (
-    ANSWER_LIMIT_CHARACTERS,
-    FINISH_REASONS,
-    Complete,
-    Draft,
-    DraftCall,
-    TextDelta,
-    believable,
-    microusd,
-)
+from perdure.activities.providers import provider
+from perdure.activities.providers.provider import FINISH_REASONS, Complete, Draft, DraftCall, believable, microusd
 from perdure.contracts.errors import LimitReached, UpstreamRejected, UpstreamUnavailable
 from perdure.contracts.turns import Usage
 
@@ -67,8 +59,8 @@ def test_calls_without_an_index_follow_each_other_and_an_id_repeated_with_every_
 
 def test_text_and_arguments_count_towards_one_limit() -> None:
     draft = Draft()
-    half = "x" * (ANSWER_LIMIT_CHARACTERS // 2)
-    assert list(draft.take(piece(content=half))) == [TextDelta(half)]
+    half = "x" * (provider.ANSWER_LIMIT_CHARACTERS // 2)
+    assert list(draft.take(piece(content=half))) == [provider.TextDelta(half)]
     list(draft.take(piece(tool_calls=[call(0, name="", arguments=half)])))
     with pytest.raises(UpstreamRejected) as raised:
         list(draft.take(piece(reasoning_content="y")))

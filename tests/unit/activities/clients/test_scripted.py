@@ -244,9 +244,7 @@ async def test_usage_and_price_are_the_same_every_time_and_nothing_unless_the_sc
 @pytest.mark.parametrize(
     ("words", "script", "least", "most"), [(20, {"tokens_per_second": 100}, 0.2, 10), (5_000, None, 0, 20)]
 )
-async def test_the_pace_is_what_the_script_says_and_zero_never_waits(
-    words: int, script: Any, least: float, most: float
-) -> None:
+async def test_the_pace_is_the_scripts_and_zero_never_waits(words: int, script: Any, least: float, most: float) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
     await hear(user("/echo " + "word " * words), script=script)
