@@ -105,15 +105,13 @@ def test_a_call_counts_in_its_agents_budget_as_published_and_in_its_tenants() ->
     assert caps_of(agent, limited, DayLimits()) == {TENANT: limited}, "it has none any more"
 
 
-@pytest.mark.parametrize(
-    ("limits", "most", "code"),
-    [
-        (DayLimits(max_tokens=9), Bound(None, None), "output_unbounded"),
-        (DayLimits(max_cost_microusd=9), Bound(None, None), "output_unbounded"),
-        (DayLimits(max_cost_microusd=9), Bound(5, None), "price_unknown"),
-        (A_DAY, Bound(5, None), "price_unknown"),
-    ],
-)
+UNKNOWN = Bound(None, None)
+MONEY = DayLimits(max_cost_microusd=9)
+UNBOUNDED = [(DayLimits(max_tokens=9), UNKNOWN, "output_unbounded"), (MONEY, UNKNOWN, "output_unbounded")]
+UNBOUNDED += [(MONEY, Bound(5, None), "price_unknown"), (A_DAY, Bound(5, None), "price_unknown")]
+
+
+@pytest.mark.parametrize(("limits", "most", "code"), UNBOUNDED)
 def test_what_nobody_can_bound_is_not_begun_under_a_limit(limits: DayLimits, most: Bound, code: str) -> None:
     with pytest.raises(UpstreamRejected) as refused:
         hold_of({"a": limits}, most, "vendor/new")

@@ -54,14 +54,11 @@ def test_a_write_is_allowed_or_refused_by_this_table(writer: Writer, place: Plac
 
 
 ROLES = st.sets(st.sampled_from(["admin", "reviewer"])).map(frozenset)
+WRITERS = st.builds(Writer, st.sampled_from([None, ME]), ROLES, st.booleans())
 PLACES = st.builds(Place, st.just("s"), st.sampled_from(Scope), st.sampled_from([ME, OTHER]), st.booleans())
 
 
-@given(
-    st.builds(Writer, st.sampled_from([None, ME]), ROLES, st.booleans()),
-    PLACES,
-    st.sampled_from(documents.DOCUMENT_TYPES),
-)
+@given(WRITERS, PLACES, st.sampled_from(documents.DOCUMENT_TYPES))
 def test_nobody_writes_for_another_person_and_no_agent_for_everybody(writer: Writer, place: Place, kind: str) -> None:
     if documents.write_refusal(writer, place, kind) is None:
         assert writer.user_id == ME and not place.archived
@@ -69,13 +66,10 @@ def test_nobody_writes_for_another_person_and_no_agent_for_everybody(writer: Wri
         assert place.scope is not Scope.WORKSPACE or writer.is_admin
 
 
-def test_what_is_written_is_worth_what_its_writer_is() -> None:
+def test_what_is_written_is_worth_what_its_writer_is_and_an_agent_must_say_what_it_rests_on() -> None:
     assert trust_of(PERSON, Scope.USER) is trust_of(ADMIN, Scope.CONVERSATION) is Trust.USER_AUTHORED
     assert trust_of(ADMIN, Scope.WORKSPACE) is Trust.ADMIN_APPROVED
     assert {trust_of(ADMINS_AGENT, scope) for scope in Scope} == {Trust.AGENT_DRAFT}
-
-
-def test_only_an_agent_must_say_what_its_write_rests_on() -> None:
     assert code(evidence_refusal(AGENT, " ", required=True)) == "evidence_missing"
     assert evidence_refusal(AGENT, " ", required=False) is None
     assert evidence_refusal(AGENT, "the user said so", required=True) is None
@@ -204,10 +198,10 @@ LOGS = [
 ]
 
 
-@pytest.mark.parametrize("line", LOGS)
-def test_thirty_lines_of_a_log_pass_and_one_more_does_not(line: str) -> None:
-    assert rules("\n".join([line] * documents.MOST_LOG_LINES)) == []
-    assert rules("\n".join([line] * (documents.MOST_LOG_LINES + 1))) == ["raw_logs"]
+def test_thirty_lines_of_a_log_pass_and_one_more_does_not() -> None:
+    for line in LOGS:
+        assert rules("\n".join([line] * documents.MOST_LOG_LINES)) == [], line
+        assert rules("\n".join([line] * (documents.MOST_LOG_LINES + 1))) == ["raw_logs"], line
 
 
 def test_sizes_are_of_bytes_and_what_is_too_large_is_not_read() -> None:
@@ -229,9 +223,8 @@ def test_a_run_that_looks_random_only_warns() -> None:
     "piece",
     [
         "eyJ-", "eyJaaaaaaaaaaaa", "postgres://a:", "postgres://" + "a" * 90, "aws_secret_access_key = ", "ignore all ",
-        "you are now ", "ignore a b c ", "authorization: bearer ", "-----BEGIN A A A ", "sk-", "SG.",
-        "client-key-data: ",
-        "at a.b.c.", "a" * 1_000, "<  ", "2026-11-21T10:00:00\n", "`", "\ufdfa", "e\u0301", "\u200b", "[", "A1",
+        "you are now ", "ignore a b c ", "authorization: bearer ", "-----BEGIN A A A ", "sk-", "SG.", "at a.b.c.", "[",
+        "client-key-data: ", "a" * 1_000, "<  ", "2026-11-21T10:00:00\n", "`", "\ufdfa", "e\u0301", "\u200b", "A1",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("end", ["", "!"])
