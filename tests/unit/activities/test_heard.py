@@ -25,7 +25,6 @@ DEFINITION = AgentDefinition(id="a", title="A", topology="tool_loop")
 
 
 def card(name: str, effect: EffectClass = EffectClass.READ) -> ToolCard:
-    """A card in a toolset."""
     fits = {"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]}
     made = {"name": name, "description": name, "parameters": fits, "effect": effect, "toolset": "rooms"}
     return ToolCard.model_validate({**made, "needs_approval": effect is not EffectClass.READ, "version": name})

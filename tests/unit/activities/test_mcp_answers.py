@@ -27,7 +27,6 @@ def text(said: str) -> TextContent:
 
 
 def answer(*content: Any, structured: dict[str, Any] | None = None) -> CallToolResult:
-    """An answer with these blocks."""
     return CallToolResult.model_validate({"content": [*content], "structured_content": structured})
 
 
@@ -124,12 +123,9 @@ AWAY, NO, LOST = ToolUnavailable, ToolRefused, ServerLost
         (CUT_OFF, {}, LOST, LOST, LOST),
         (said(CLOSED), {}, NO, LOST, LOST),
         (said(INTERNAL), {"lost": True}, LOST, LOST, LOST),
-        (said(NO_METHOD), {}, NO, NO, NO),
-        (said(BAD), {}, NO, NO, NO),
-        (said(BAD), {"status": 404}, AWAY, AWAY, AWAY),
-        (said(INTERNAL), {}, NO, LOST, LOST),
-        (said(OWN), {}, NO, LOST, LOST),
-        (ValueError("no result"), {}, NO, LOST, LOST),
+        *((said(NO_METHOD), {}, NO, NO, NO), (said(BAD), {}, NO, NO, NO)),
+        *((said(BAD), {"status": 404}, AWAY, AWAY, AWAY), (said(INTERNAL), {}, NO, LOST, LOST)),
+        *((said(OWN), {}, NO, LOST, LOST), (ValueError("no result"), {}, NO, LOST, LOST)),
         (said(CLOSED), {"too_large": True}, NO, LOST, LOST),
         (said(INTERNAL), {"status": 401}, NO, NO, NO),
         (said(INTERNAL), {"status": 500}, AWAY, LOST, LOST),

@@ -27,7 +27,6 @@ def listed(**fields: Any) -> McpToolListing:
 
 
 def nested(depth: int) -> dict[str, Any]:
-    """A schema so deep."""
     return {"not": nested(depth - 1)} if depth else {}
 
 
@@ -77,16 +76,7 @@ def test_any_name_becomes_a_name_that_models_may_be_told(name: str) -> None:
     assert [*offer.tools] == [made] and offer.tools[made].tool == name
 
 
-def test_two_names_that_become_one_leave_the_second_out_and_say_so() -> None:
-    offer = offer_of(server(), [listed(name="a.b"), listed(name="a/b")])
-    assert [each.tool for each in offer.tools.values()] == ["a.b"]
-    (line,) = offer.left_out
-    assert all(name in line for name in ("a/b", "a.b", "s_a_b"))
-
-
-UNFIT: list[dict[str, Any]] = [
-    *({"type": "nothing"}, {"description": "\x00"}, {"maximum": float("inf")}, {"maximum": 10**5_000}),
-]
+UNFIT: list[Any] = [{"type": "nothing"}, {"description": "\x00"}, {"maximum": float("inf")}, {"maximum": 10**5_000}]
 
 
 @pytest.mark.parametrize(
@@ -103,9 +93,13 @@ def test_a_tool_whose_arguments_cannot_be_checked_is_left_out(parameters: dict[s
     assert [*offer.tools] == ["s_other"] and len(offer.left_out) == 1 and "look" in offer.left_out[0]
 
 
-def test_a_server_of_a_thousand_tools_offers_the_first() -> None:
+def test_of_a_thousand_tools_the_first_are_offered_and_of_two_names_that_become_one_the_first_is() -> None:
     offer = offer_of(server(), [listed(name=f"t{number}") for number in range(1_000)])
     assert len(offer.tools) == MOST_TOOLS and str(MOST_TOOLS) in "".join(offer.left_out)
+    offer = offer_of(server(), [listed(name="a.b"), listed(name="a/b")])
+    assert [each.tool for each in offer.tools.values()] == ["a.b"]
+    (line,) = offer.left_out
+    assert all(name in line for name in ("a/b", "a.b", "s_a_b"))
 
 
 def test_settings_of_a_tool_come_before_the_servers_and_the_argument_for_the_key_is_not_shown() -> None:

@@ -26,7 +26,6 @@ class Wire:
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def append(self, address: TurnAddress, call_id: str, **piece: Any) -> Appended:
-        """Note a piece."""
         assert self.under_way == 0, "one at a time, or they could overtake each other"
         self.under_way += 1
         self.pieces.append(piece)

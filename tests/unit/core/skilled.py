@@ -24,7 +24,6 @@ def block(name: str, **fields: Any) -> CodeBlock:
 
 
 def agent(*skills: Skill, **fields: Any) -> AgentDefinition:
-    """An agent with these skills."""
     plain = {"id": "agent", "title": "The agent", "topology": "t"}
     return AgentDefinition.model_validate({**plain, "skills": skills, **fields})
 

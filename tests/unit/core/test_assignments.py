@@ -34,9 +34,7 @@ UNFIT = replace(STAND_IN, roles=frozenset())
         (PENDING, Decider("asker", frozenset({"admin"}), "Asker"), "own_request"),
         # Whose seat somebody has got beside takes nothing away from an admin.
         (PENDING, Decider("root", frozenset({"admin"}), "Root", (Seat("asker", "Asker", REVIEWER),)), None),
-        (NAMED, CARL, "not_a_reviewer"),
-        (NAMED, ADMIN, None),
-        (replace(NAMED, assignee="carl"), CARL, None),
+        *((NAMED, CARL, "not_a_reviewer"), (NAMED, ADMIN, None), (replace(NAMED, assignee="carl"), CARL, None)),
         (replace(PENDING, status="approved"), ANN, "already_decided"),
         (replace(PENDING, expires_at=NOW), ANN, "approval_expired"),
         (replace(PENDING, claim=Claimed("bob", "Bob", LATER, NOW)), ANN, "claimed"),

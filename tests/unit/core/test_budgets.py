@@ -73,8 +73,7 @@ def use(tokens: int = 0, held: int = 0, cost: int = 0, held_cost: int = 0) -> Da
     [
         *((use(), None), (use(tokens=99), None), (use(tokens=49, held=50), None)),
         (use(tokens=50, held=50), "day_token_budget_spent"),
-        (use(held=100), "day_token_budget_spent"),
-        (use(tokens=100), "day_token_budget_spent"),
+        *((use(held=100), "day_token_budget_spent"), (use(tokens=100), "day_token_budget_spent")),
         (use(cost=500, held_cost=499), None),
         (use(cost=500, held_cost=500), "day_cost_budget_spent"),
         (use(tokens=100, cost=1_000), "day_token_budget_spent"),

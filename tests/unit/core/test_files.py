@@ -67,12 +67,9 @@ def test_a_table_that_is_broken_or_too_large_is_refused_with_a_code(content: byt
     assert details.items() <= refused.value.details.items()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b'a,b\n1,"x, ""y""\nz"\n', b"\xef\xbb\xbfa,b\r\n1,2\r\n", b'../../etc/passwd,"<script>alert(1)</script>"\n1,2\n'],
-)
-def test_a_whole_table_is_taken_whatever_its_columns_are_called(content: bytes) -> None:
-    check_content("text/csv", content)
+def test_a_whole_table_is_taken_whatever_its_columns_are_called() -> None:
+    for whole in (b'a,b\n1,"x, ""y""\nz"\n', b"\xef\xbb\xbfa,b\r\n1,2\r\n", b'../../etc/passwd,"<script>"\n1,2\n'):
+        check_content("text/csv", whole)
 
 
 def test_another_type_and_a_file_that_is_too_large_are_refused() -> None:
@@ -114,12 +111,6 @@ TABLE: dict[str, Any] = {"name": "t", "rows": 3, "columns": [NAMES, COLUMN]}
 RESULT: dict[str, Any] = {"ok": True, "rows": 3, "columns": [NAMES, COLUMN]}
 
 
-def test_what_can_be_true_is_taken() -> None:
-    assert contradiction(TABLE) == "" == contradiction({**TABLE, "others": [{**TABLE, "name": "u"}]})
-    for payload in (RESULT, {"ok": False}, {"ok": False, "error": "no"}, {"text": "another kind of answer"}):
-        assert handed_in_fault(payload) == ""
-
-
 @pytest.mark.parametrize(
     ("changed", "place"),
     [
@@ -136,7 +127,10 @@ def test_counts_and_ranges_that_contradict_each_other_are_told_with_their_place(
     assert contradiction(beside).startswith(f"others.0.{place}: ")
 
 
-def test_two_tables_of_one_name_and_a_result_without_its_parts_are_refused() -> None:
+def test_what_can_be_true_is_taken_but_not_two_tables_of_one_name_nor_a_result_without_its_parts() -> None:
+    assert contradiction(TABLE) == "" == contradiction({**TABLE, "others": [{**TABLE, "name": "u"}]})
+    for payload in (RESULT, {"ok": False}, {"ok": False, "error": "no"}, {"text": "another kind of answer"}):
+        assert handed_in_fault(payload) == ""
     assert contradiction({**TABLE, "others": [TABLE]})
     for name in ("rows", "columns"):
         assert handed_in_fault({key: value for key, value in RESULT.items() if key != name}).startswith(f"{name}: ")

@@ -30,7 +30,6 @@ PLAN = TurnPlan(agent_id="a", agent_version="v", persona_key="agent", limits=Lim
 
 
 def calls_to(*tools: str) -> list[CallRef]:
-    """One call to each."""
     return [CallRef(call_id=f"t1.{index}", tool=tool, digest="") for index, tool in enumerate(tools)]
 
 

@@ -103,10 +103,8 @@ def test_no_wait_is_longer_than_its_pace_and_time_only_shortens_it(counted: list
         ({"preferred_username": "42"}, None),
         ({"preferred_username": "", "email": "bob@corp.test"}, "bob"),
         ({"preferred_username": ["ann"], "sub": "carl"}, "carl"),
-        ({"preferred_username": "李"}, None),
-        ({"preferred_username": "erased-1"}, None),
-        ({"sub": "a" * 200}, "a" * 63),
-        ({}, None),
+        *(({"preferred_username": "李"}, None), ({"preferred_username": "erased-1"}, None)),
+        *(({"sub": "a" * 200}, "a" * 63), ({}, None)),
     ],
 )
 def test_a_name_is_taken_from_the_first_claim_that_gives_one(claims: dict[str, object], name: str | None) -> None:
@@ -120,8 +118,8 @@ def test_whatever_a_provider_says_the_name_is_one_of_ours(claims: dict[str, obje
 
 
 def test_the_full_name_is_shown_where_it_can_be() -> None:
-    assert identity.display_name_from({"name": " Ann  Lee "}) == "Ann Lee"
-    assert not any(map(identity.display_name_from, ({"name": "a\u202eb"}, {"name": 7}, {})))
+    shown = [identity.display_name_from({"name": name}) for name in (" Ann  Lee ", "a\u202eb", 7)]
+    assert [*shown, identity.display_name_from({})] == ["Ann Lee", "", "", ""]
 
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

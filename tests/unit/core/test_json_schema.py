@@ -69,17 +69,20 @@ def test_an_answer_is_held_against_its_schema_where_that_can_be_used(
     assert time.monotonic() - began < PATTERN_SECONDS + 4
 
 
-def test_distinct_items_are_told_in_linear_time() -> None:
+def test_distinct_items_are_told_in_linear_time_and_a_large_value_is_gone_through() -> None:
     items: list[JsonValue] = [{"n": number} for number in range(20_000)]
     schema = of(s={"type": "array", "uniqueItems": True})
     began = time.process_time()
     assert schema_fault({"s": items}, schema) is None
     assert schema_fault({"s": [*items, {"n": 7}]}, schema) is not None
     assert time.process_time() - began < 2
+    rows: list[JsonValue] = [{"n": number, "s": "x"} for number in range(10_000)]
+    row: JsonValue = {**of(n={"type": "integer", "minimum": 0}, s={"enum": ["x", "y"]}), "required": ["n", "s"]}
+    assert schema_fault({"rows": rows}, of(rows={"type": "array", "items": row})) is None
 
 
 STARTS, ONLY_A = of(s={"pattern": "^[0-9]{2}-x$"}), {**of(a={}), "additionalProperties": False}
-CASES: list[tuple[Schema, Schema]] = [
+CASES: list[Any] = [
     *((STARTS, {"s": "12-x"}), (STARTS, {"s": "1-x"}), (of(s={"pattern": "^[0-9]"}), {"s": 12})),
     *((ONLY_A, {"a": 1, "b": 2}), (ONLY_A, {"a": 1, "b": 2, "c": 3})),
     ({**of(a={}), "additionalProperties": {"type": "string"}}, {"a": 1, "b": 2}),
@@ -132,12 +135,6 @@ def test_a_schema_that_nobody_can_get_through_is_a_fault_and_no_error(schema: Sc
     assert schema_fault({"s": "x"}, schema) is not None
     assert time.process_time() - began < 10  # unbounded the first three would take for a day
     assert parse_arguments('{"s": "x"}', schema).fault, "nor is it one of the turn whose model made the call"
-
-
-def test_a_large_value_that_fits_is_gone_through() -> None:
-    rows: list[JsonValue] = [{"n": number, "s": "x"} for number in range(10_000)]
-    row: JsonValue = {**of(n={"type": "integer", "minimum": 0}, s={"enum": ["x", "y"]}), "required": ["n", "s"]}
-    assert schema_fault({"rows": rows}, of(rows={"type": "array", "items": row})) is None
 
 
 @pytest.mark.parametrize(

@@ -45,15 +45,13 @@ YOUNG, OLD = NOW + timedelta(seconds=59), NOW + timedelta(seconds=60)
 @pytest.mark.parametrize(
     ("row", "gate", "allowed", "now", "expected"),
     [
-        (PLANNED, OPEN, True, NOW, Claim.ACT),
-        (PLANNED, OPEN, False, NOW, Claim.DENIED),
+        *((PLANNED, OPEN, True, NOW, Claim.ACT), (PLANNED, OPEN, False, NOW, Claim.DENIED)),
         (PLANNED, STOPPED, False, NOW, Claim.STOPPED),
         *((PLANNED, ENDED, True, NOW, Claim.ENDED), (SENT, OPEN, True, YOUNG, Claim.ACT)),
         (SENT, OPEN, True, OLD, Claim.UNKNOWN),
         (replace(SENT, key_ttl_seconds=None), OPEN, True, YOUNG, Claim.UNKNOWN),
         # A lost attempt may have sent it: it is not denied, and a stop does not make it undone.
-        (SENT, OPEN, False, YOUNG, Claim.UNKNOWN),
-        (SENT, STOPPED, True, YOUNG, Claim.UNKNOWN),
+        *((SENT, OPEN, False, YOUNG, Claim.UNKNOWN), (SENT, STOPPED, True, YOUNG, Claim.UNKNOWN)),
         (SENT, ENDED, True, YOUNG, Claim.UNKNOWN),
         (replace(SENT, effect=EffectClass.OPAQUE), OPEN, True, YOUNG, Claim.UNKNOWN),
         (replace(SENT, effect=EffectClass.LOCAL), OPEN, True, OLD, Claim.ACT),
@@ -75,14 +73,10 @@ def test_a_tool_call_is_claimed_by_state_class_and_age(
 
 attempts = st.builds(Attempt, st.sampled_from(["a", "b"]), st.integers(1, 3))
 gates = st.builds(Gate, st.booleans(), st.booleans())
-rows = st.builds(
-    Reservation,
-    st.sampled_from(CallState),
-    st.none() | st.builds(Held, st.integers(1, 4), attempts, st.just(False)),
-    st.sampled_from(EffectClass),
-    st.none() | st.just(NOW),
-    st.none() | st.sampled_from([0.5, 60.0, 3600.0]),
-)
+helds = st.builds(Held, st.integers(1, 4), attempts, st.just(False))
+sent_ats, ttls = st.none() | st.just(NOW), st.none() | st.sampled_from([0.5, 60.0, 3600.0])
+states, effects = st.sampled_from(CallState), st.sampled_from(EffectClass)
+rows = st.builds(Reservation, states, st.none() | helds, effects, sent_ats, ttls)
 moments = st.sampled_from([NOW, NOW + timedelta(seconds=1), NOW + timedelta(hours=2)])
 
 
@@ -127,13 +121,10 @@ RESENT |= {Acted.NOT_OWNED: (RET, RET), Acted.AMBIGUOUS: (RET, UNK)}
 """The same for a keyed call that a lost attempt may have sent."""
 
 
-@pytest.mark.parametrize(("effect", "acted", "last"), [*product(EffectClass, Acted, [False, True])])
-def test_what_is_recorded_after_a_first_send_follows_the_class(effect: EffectClass, acted: Acted, last: bool) -> None:
-    assert after_act(effect, acted, last_attempt=last) is FIRST_SEND[effect, acted][last]
-
-
 @pytest.mark.parametrize(("acted", "last"), [*product(Acted, [False, True])])
-def test_a_resent_call_is_never_called_undone(acted: Acted, last: bool) -> None:
+def test_what_is_recorded_follows_the_class_and_a_resent_call_is_never_undone(acted: Acted, last: bool) -> None:
+    for effect in EffectClass:
+        assert after_act(effect, acted, last_attempt=last) is FIRST_SEND[effect, acted][last]
     assert after_act(EffectClass.KEYED, acted, last_attempt=last, sent_before=True) is RESENT[acted][last]
 
 
@@ -275,6 +266,5 @@ def test_no_order_of_events_breaks_the_promise_of_a_class(effect: EffectClass) -
 
 
 def way_to(world: World, came_by: dict[World, tuple[str, World | None]]) -> list[str]:
-    """The steps that lead to a world."""
     step, before = came_by[world]
     return [*way_to(before, came_by), step] if before is not None else []

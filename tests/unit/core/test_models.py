@@ -61,7 +61,7 @@ def test_the_agents_own_parameters_stand_and_within_a_round_only_models_without_
     assert with_thinking(OPENAI, params, SAID, Reasoning(budget_tokens=20_000), can_think=True) == params
     assert with_thinking(CLAUDE, {}, CALLED, AUTO, can_think=True) == {}
     assert with_thinking(OPENAI, {}, CALLED, AUTO, can_think=True) == {"reasoning_effort": "high"}
-    later = [*CALLED, {"role": "assistant", "content": "done"}, {"role": "user", "content": "and now?"}]
+    later: list[Any] = [*CALLED, {"role": "assistant", "content": "done"}, {"role": "user", "content": "and now?"}]
     assert with_thinking(CLAUDE, {}, later, AUTO, can_think=True) == {"reasoning_effort": "high"}
 
 

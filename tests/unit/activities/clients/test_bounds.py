@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 def request(model: str, text: str = "hello", **params: Any) -> ProviderRequest:
-    """A request with one message."""
     return ProviderRequest(model=model, messages=({"role": "user", "content": text},), params=params)
 
 
@@ -40,7 +39,6 @@ def litellm() -> "LiteLLMProvider":
 
 
 def bytes_of(asked: ProviderRequest) -> int:
-    """The bytes of the request's JSON."""
     return len(json.dumps(list(asked.messages), ensure_ascii=False).encode())
 
 

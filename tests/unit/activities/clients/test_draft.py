@@ -43,7 +43,6 @@ def test_a_wrong_type_is_unreadable_and_what_says_nothing_changes_nothing(chunk:
 
 
 def taken(*deltas: Chunk) -> tuple[DraftCall, ...]:
-    """The calls that these pieces are."""
     draft = Draft()
     for delta in deltas:
         list(draft.take(piece(tool_calls=[delta])))

@@ -169,12 +169,6 @@ async def test_the_newest_result_chooses_the_rule_and_never_repeats_the_call(res
     assert said == text and last.tool_calls == ()
 
 
-async def test_every_result_of_a_round_can_be_named() -> None:
-    two = [{"ok": True, "room": room, "guests": [{"name": f"guest of {room}"}]} for room in (1, 2)]
-    said, _ = await hear(user("Book 1 and 2"), asked("c1", "c2"), answered("c1", two[0]), answered("c2", two[1]))
-    assert said == "Rooms 1 and 2, first guest guest of 2."
-
-
 async def test_a_note_after_a_stripped_round_is_answered_and_the_call_is_not_made_again() -> None:
     said, last = await hear(PERSONA, BOOK_7, note("Your call was rejected: too dear"))
     assert said == "I did not do it. The note says: Your call was rejected: too dear" and last.tool_calls == ()
@@ -194,7 +188,10 @@ async def test_a_note_and_a_round_from_before_the_user_spoke_are_history() -> No
         assert [made["room"] for made in await arguments(BOOK_7, *history, user("Book 8"))] == [8]
 
 
-async def test_ids_that_come_again_mean_the_latest_call() -> None:
+async def test_every_result_of_a_round_can_be_named_and_ids_that_come_again_mean_the_latest_call() -> None:
+    two = [{"ok": True, "room": room, "guests": [{"name": f"guest of {room}"}]} for room in (1, 2)]
+    said, _ = await hear(user("Book 1 and 2"), asked("c1", "c2"), answered("c1", two[0]), answered("c2", two[1]))
+    assert said == "Rooms 1 and 2, first guest guest of 2."
     other, full = asked("c1", tool="something_else"), answered("c1", "full")
     assert (await hear(user("x"), other, full, asked("c1"), full))[0] == "Full."
     assert (await hear(user("x"), asked("c1"), full, other, full))[0] == FALLBACK
@@ -241,11 +238,9 @@ async def test_usage_and_price_are_the_same_every_time_and_nothing_unless_the_sc
     assert (await hear(BOOK_7))[1].usage.cost_microusd == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "script", "least", "most"), [(20, {"tokens_per_second": 100}, 0.2, 10), (5_000, None, 0, 20)]
-)
-async def test_the_pace_is_the_scripts_and_zero_never_waits(words: int, script: Any, least: float, most: float) -> None:
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    await hear(user("/echo " + "word " * words), script=script)
-    assert least <= loop.time() - began < most  # at the default pace the second would take 100 s
+async def test_the_pace_is_the_scripts_and_zero_never_waits() -> None:
+    # At the default pace the second would take 100 s.
+    for words, script, least, most in ((20, {"tokens_per_second": 100}, 0.2, 10), (5_000, None, 0, 20)):
+        began = asyncio.get_running_loop().time()
+        await hear(user("/echo " + "word " * words), script=script)
+        assert least <= asyncio.get_running_loop().time() - began < most
