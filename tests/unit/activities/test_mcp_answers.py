@@ -30,11 +30,14 @@ def answer(*content: Any, structured: dict[str, Any] | None = None) -> CallToolR
     return CallToolResult.model_validate({"content": [*content], "structured_content": structured})
 
 
-def test_structured_content_is_the_result_and_a_lone_text_else() -> None:
+def test_structured_content_is_the_result_a_lone_text_else_and_an_error_is_told_in_a_paragraph() -> None:
     assert output_of(answer(text('{"a": 1}'), structured={"a": 1})) == {"a": 1}
     assert output_of(answer(text("three pods"))) == "three pods"
     assert output_of(answer()) == {"content": []}
     assert output_of(answer(text("a"), text("b"))) == {"content": ["a", "b"]}
+    assert error_of(answer(text("  no such pod \n"))) == "no such pod"
+    assert error_of(answer())
+    assert len(error_of(answer(text("e" * 100_000)))) < MOST_ERROR_CHARACTERS + 50
 
 
 IMAGE = {"type": "image", "data": DATA, "mime_type": "image/png"}
@@ -88,12 +91,6 @@ def test_what_is_too_deep_or_cannot_be_stored_is_made_storable() -> None:
 def test_any_answer_becomes_a_result_that_json_can_carry(texts: list[str], structured: dict[str, Any] | None) -> None:
     output = result_of(output_of(answer(*map(text, texts), structured=structured))).output
     assert json.loads(canonical_json(output)) == output
-
-
-def test_an_error_is_told_in_the_tools_words_and_no_longer_than_a_paragraph() -> None:
-    assert error_of(answer(text("  no such pod \n"))) == "no such pod"
-    assert error_of(answer())
-    assert len(error_of(answer(text("e" * 100_000)))) < MOST_ERROR_CHARACTERS + 50
 
 
 CLOSED, NO_METHOD, BAD, INTERNAL, OWN = -32000, -32601, -32600, -32603, -32050

@@ -24,10 +24,13 @@ ANYTHING: dict[str, Any] = {"type": "object", "properties": {"x": {}}}
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-def test_good_arguments_are_taken_as_they_are_with_their_digest() -> None:
+def test_good_arguments_are_taken_as_they_are_and_no_text_only_where_the_tool_has_none() -> None:
     parsed = parse_arguments(' {"order": "12", "cents": 500} ', ORDER)
     assert parsed.fault is None and not parsed.repaired
     assert (parsed.args, parsed.digest) == ({"order": "12", "cents": 500}, digest_of({"cents": 500, "order": "12"}))
+    assert parse_arguments("", NOTHING) == check_arguments({}, NOTHING)
+    assert parse_arguments("", NOTHING).fault is None
+    assert parse_arguments("", {**ORDER, "required": []}).fault is not None
 
 
 SLIPS = ["{'order': '12'}", '{"order": "12",}', '```json\n{"order": "12"}\n```', '{order: "12"}']
@@ -70,12 +73,6 @@ AROUND = ['{"order": "12"}}', 'Here you are: {"order": "12"} as asked']
 @pytest.mark.parametrize("text", [*AROUND, "{'order': '12', 'note': {'text': 'it is {x}'}}"])
 def test_what_stands_around_one_whole_object_does_not_matter(text: str) -> None:
     assert parse_arguments(text, {**ORDER, "additionalProperties": True}).args["order"] == "12"
-
-
-def test_no_text_means_no_arguments_only_where_the_tool_has_none() -> None:
-    assert parse_arguments("", NOTHING) == check_arguments({}, NOTHING)
-    assert parse_arguments("", NOTHING).fault is None
-    assert parse_arguments("", {**ORDER, "required": []}).fault is not None
 
 
 def test_a_fault_is_short_whatever_the_arguments_are() -> None:

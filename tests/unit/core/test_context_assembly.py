@@ -31,13 +31,10 @@ def test_one_call_cannot_alter_the_defaults_of_another() -> None:
     assert arguments({"a": 1}, ("a",), {"a": None}, {}) == {"a": None}, "nothing is a value as well"
 
 
-def test_later_outputs_are_over_earlier_ones_and_completeness_is_injected_nowhere() -> None:
-    assert context_assembly.aggregated([{"a": 1, "completeness": 1}, {"a": 2, "b": 3}]) == {"a": 2, "b": 3}
-
-
-def test_completeness_is_from_none_to_all() -> None:
+def test_later_outputs_are_over_earlier_ones_and_completeness_is_from_none_to_all() -> None:
     said = [{}, {"completeness": 0}, {"completeness": 1}, {"completeness": 0.4}]
     assert [completeness_of(output) for output in said] == [0.0, 0.0, 1.0, 0.4]
+    assert context_assembly.aggregated([{"a": 1, "completeness": 1}, {"a": 2, "b": 3}]) == {"a": 2, "b": 3}
 
 
 @pytest.mark.parametrize("said", [float("nan"), float("inf"), -0.01, -1, 1.0001, 2, "0.5", None, True, [0.5], 10**400])

@@ -60,13 +60,10 @@ def test_arguments_go_out_and_decisions_come_in_for_low_risk_alone() -> None:
     assert not delivery.says_args("low", with_args=False)
 
 
-def test_a_queue_is_at_fault_unserved_or_late() -> None:
+def test_a_queue_unserved_or_late_a_relay_away_or_idle_and_a_full_disk_are_at_fault() -> None:
     served = [(1, 0, 0.0), (1, 500, delivery.LATE_SECONDS), (1, 0, 900.0)]
     assert not any(queue_fault(*each) for each in served)
     assert all(queue_fault(*each) for each in [(3, 1, 61.0), (0, 0, 0.0), (0, 9, 900.0)])
-
-
-def test_a_relay_is_at_fault_that_is_away_or_delivers_nothing_and_a_disk_without_room() -> None:
     assert not any(relay_fault(*each) for each in [(1, 0), (4, 0)])
     assert all(relay_fault(*each) for each in [(0, 0), (1, 2), (0, 2)])
     least = 128 << 20

@@ -74,18 +74,15 @@ def test_what_is_written_is_worth_what_its_writer_is_and_an_agent_must_say_what_
     assert evidence_refusal(PERSON, "", required=True) is None
 
 
-def test_edits_are_made_in_turn_and_each_must_fit_exactly_once() -> None:
+def test_edits_are_made_in_turn_each_must_fit_exactly_once_and_be_of_the_version_there_is() -> None:
     assert patched("one two", [Edit("one", "1"), Edit("1 two", "12")]) == "12"
     for text, edit, found in (("aa", Edit("a", "b"), 2), ("aa", Edit("x", "b"), 0), ("aa", Edit("", "b"), 0)):
         with pytest.raises(CallerError) as refused:
             patched(text, [edit])
         assert (refused.value.code, refused.value.details) == ("patch_mismatch", {"edit": 0, "found": found})
-
-
-def test_a_change_of_another_version_is_a_conflict_that_names_the_one_there_is() -> None:
-    refused = documents.stale("a", "b")
-    assert refused is not None and (refused.code, refused.http) == ("memory_conflict", 409)
-    assert refused.details == {"sha256": "b"} and documents.stale("b", "b") is None
+    old = documents.stale("a", "b")
+    assert old is not None and (old.code, old.http) == ("memory_conflict", 409)
+    assert old.details == {"sha256": "b"} and documents.stale("b", "b") is None
 
 
 NO_PATHS = ["", "/a", "a/", "a//b", "A", "../a", "a/../b", "a/..", "a b", "a" * 201, "a\n", "é"]

@@ -72,16 +72,13 @@ def test_a_whole_table_is_taken_whatever_its_columns_are_called() -> None:
         check_content("text/csv", whole)
 
 
-def test_another_type_and_a_file_that_is_too_large_are_refused() -> None:
+def test_another_type_and_a_large_file_are_refused_and_an_upload_is_slow_by_its_average() -> None:
     for header in ("", "application/zip", "text/html", "multipart/form-data; boundary=x"):
         with pytest.raises(CallerError) as refused:
             files.media_type_of(header)
         assert refused.value.http == 415
     large = too_large(20 * 2**20, "PERDURE_UPLOAD_BYTES")
     assert (large.code, large.http, large.details["limit_bytes"]) == ("too_large", 413, 20 * 2**20)
-
-
-def test_an_upload_is_slow_by_its_average_once_it_has_had_time() -> None:
     fast = [(0, 0.0), (0, 29.0), (16_384 * 31, 31.0), (20_971_520, 1_000.0)]
     assert not any(is_too_slow(*each) for each in fast)
     assert is_too_slow(1, 31.0) and is_too_slow(16_384 * 100 - 1, 100.0)

@@ -20,12 +20,8 @@ from perdure.core.approvals import gates
 from perdure.core.approvals.gates import ALLOWING, MARGIN, OPEN_STATES, RULE_MUTATING, WAIVABLE, deadlines_of, startable
 from perdure.core.approvals.validity import why_void
 
-CARDS = (
-    PlanCard(name="look", effect=EffectClass.READ, needs_approval=False),
-    PlanCard(name="pay", effect=EffectClass.KEYED, needs_approval=True),
-    PlanCard(name="peek", effect=EffectClass.READ, needs_approval=True),
-    PlanCard(name="jot", effect=EffectClass.LOCAL, needs_approval=False),
-)
+EFFECTS = {"look": ("read", False), "pay": ("keyed", True), "peek": ("read", True), "jot": ("local", False)}
+CARDS = tuple(PlanCard(name=name, effect=EffectClass(of), needs_approval=asks) for name, (of, asks) in EFFECTS.items())
 PLAN = TurnPlan(agent_id="a", agent_version="v", persona_key="agent", limits=Limits(), cards=CARDS)
 
 
