@@ -104,7 +104,7 @@ def test_an_answer_by_a_function_is_the_one_answer_of_that_function(calls: list[
     assert (reply.value, bool(reply.fault)) == (value, value is None)
 
 
-def test_a_call_that_is_settled_as_it_is_planned_has_its_end_in_the_log() -> None:
+def test_a_call_that_is_settled_as_it_is_planned_has_its_end_in_the_log_and_unreadable_arguments_load_nothing() -> None:
     load, what = (LOAD_TOOLSET, '{"toolset": "rooms", "include_write_tools": true}'), '{"what": "a"}'
     again = (LOAD_TOOLSET, '{"toolset": "rooms"}')
     events = told(asking(), load, again, ("lock", what), ("look", "{}"), ("look", what))[-4:]
@@ -114,9 +114,6 @@ def test_a_call_that_is_settled_as_it_is_planned_has_its_end_in_the_log() -> Non
     assert '"new_tools":["lock"]' in said[0] and not any("new_tools" in each for each in said[1:])
     assert "rooms" in said[2], "what is loaded holds from the next step on"
     assert "what" in said[3]
-
-
-def test_arguments_that_cannot_be_read_load_nothing() -> None:
     plans = plan_calls(asking(), AGENT, [DraftCall("p", LOAD_TOOLSET, '{"toolset": "rooms", "include_wr')])
     (made,) = plans.calls
     assert (plans.loaded, made.ref.settled, made.ref.args) == (None, True, {})

@@ -93,7 +93,7 @@ def test_a_call_waits_for_others_where_only_their_reservations_stand_before_it()
     assert budgets.resets_at(date(2026, 12, 31)) == datetime(2027, 1, 1, tzinfo=UTC), "a day ends at midnight UTC"
 
 
-def test_a_call_counts_in_its_agents_budget_as_published_and_in_its_tenants() -> None:
+def test_a_call_holds_the_most_that_it_can_use_in_its_agents_budget_as_published_and_in_its_tenants() -> None:
     free, limited = AgentDefinition(id="a", title="", topology="t"), DayLimits(max_tokens=5)
     agent = free.model_copy(update={"day_limits": A_DAY})
     assert caps_of(free, None) == {}
@@ -102,6 +102,9 @@ def test_a_call_counts_in_its_agents_budget_as_published_and_in_its_tenants() ->
     assert caps_of(free, DayLimits()) == {TENANT: DayLimits()}, "a tenant that had a limit once is counted on"
     assert caps_of(free, None, limited) == {"a": limited} == caps_of(agent, None, limited), "not as it was pinned"
     assert caps_of(agent, limited, DayLimits()) == {TENANT: limited}, "it has none any more"
+    assert hold_of({"a": DayLimits(max_tokens=9)}, Bound(5, None), "m") == Hold(5, 0)
+    assert hold_of({"a": DayLimits()}, Bound(None, None), "m") == Hold(0, 0)
+    assert hold_of({"a": A_DAY}, Bound(5, 7), "m") == Hold(5, 7)
 
 
 UNKNOWN = Bound(None, None)
@@ -115,12 +118,6 @@ def test_what_nobody_can_bound_is_not_begun_under_a_limit(limits: DayLimits, mos
     with pytest.raises(UpstreamRejected) as refused:
         hold_of({"a": limits}, most, "vendor/new")
     assert refused.value.code == code
-
-
-def test_a_call_holds_the_most_that_it_can_use() -> None:
-    assert hold_of({"a": DayLimits(max_tokens=9)}, Bound(5, None), "m") == Hold(5, 0)
-    assert hold_of({"a": DayLimits()}, Bound(None, None), "m") == Hold(0, 0)
-    assert hold_of({"a": A_DAY}, Bound(5, 7), "m") == Hold(5, 7)
 
 
 @given(

@@ -36,18 +36,15 @@ def test_whatever_the_text_its_facts_are_few_short_and_valid(text: str) -> None:
         assert len(fact.content) <= 60 and fact.content in text and len(fact.content) < len(text)
 
 
-def test_a_long_hostile_text_takes_no_time() -> None:
-    began = time.process_time()
-    derived_facts("i like " * 20_000 + "my name is " * 20_000 + "a" * 100_000)
-    assert time.process_time() - began < 2
-
-
-def test_only_one_match_is_decisive_and_a_note_says_whose_facts_they_are() -> None:
+def test_one_match_is_decisive_a_note_says_whose_facts_they_are_and_a_hostile_text_takes_no_time() -> None:
     assert resolve([]) is Resolution.NOT_FOUND
     assert resolve([("1", "Ann")]) is Resolution.DECISIVE
     assert resolve([("1", "Ann"), ("2", "Anna")]) is Resolution.AMBIGUOUS
     note = told("this person", derived_facts("my name is Ann"))
     assert "this person" in note and "name: Ann" in note
+    began = time.process_time()
+    derived_facts("i like " * 20_000 + "my name is " * 20_000 + "a" * 100_000)
+    assert time.process_time() - began < 2
 
 
 @given(st.lists(st.sampled_from([f"e{n}" for n in range(15)]), max_size=40))
