@@ -39,7 +39,8 @@ def test_a_signature_holds_for_no_other_row_and_what_is_none_verifies_nothing() 
     ring, signature = Keyring.of(NEW), Keyring.of(NEW).sign(row_text(*ROW))
     assert ring.verifies(row_text(*ROW), signature)
     for place in range(len(ROW)):
-        assert not ring.verifies(row_text(*ROW[:place], ROW[place] + "x", *ROW[place + 1 :]), signature)
+        other = row_text(*(each + "x" * (n == place) for n, each in enumerate(ROW)))
+        assert not ring.verifies(other, signature)
     for none in ("", ":", "no", "x" * 100, "é:é", "0" * 8 + ":" + "0" * 64):
         assert not ring.verifies("x", none)
         assert not ring.verifies("x", f"{ring.keys[0].id}:{none}")
