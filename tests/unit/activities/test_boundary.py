@@ -4,6 +4,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import asyncpg
 import httpx
@@ -17,14 +18,8 @@ from temporalio.converter import DataConverter
 
 from perdure.activities.guard import to_temporal
 from perdure.activities.providers.errors import PROVIDER, STORE, UNEXPECTED, provider_error, store_error
-from perdure.contracts.errors import (
-    CallerError,
-    InvariantBroken,
-    LimitReached,
-    PerdureError,
-    UpstreamRejected,
-    UpstreamUnavailable,
-)
+from perdure.contracts import errors
+from perdure.contracts.errors import InvariantBroken, LimitReached, PerdureError, UpstreamRejected, UpstreamUnavailable
 from perdure.workflows.activity_calls import problem_of
 
 Door = Callable[[Exception], PerdureError]
@@ -38,97 +33,68 @@ def raised_classes(module: object) -> Iterator[type[Exception]]:
             yield member
 
 
-@pytest.mark.parametrize(
-    ("door", "kind"),
-    [
-        *((provider_error, kind) for kind in raised_classes(httpx)),
-        *((store_error, kind) for kind in raised_classes(asyncpg.exceptions)),
-    ],
-    ids=lambda value: getattr(value, "__name__", None),
-)
+DOORS = [(provider_error, kind) for kind in raised_classes(httpx)]
+DOORS += [(store_error, kind) for kind in raised_classes(asyncpg.exceptions)]
+
+
+@pytest.mark.parametrize(("door", "kind"), DOORS, ids=lambda value: getattr(value, "__name__", None))
 def test_every_exception_class_of_a_vendor_means_something(door: Door, kind: type[Exception]) -> None:
     error = door(kind.__new__(kind))  # bare, so also without the attributes that its constructor sets
     assert error.code != UNEXPECTED.code
     assert error.message.endswith(".") and type(error) is not PerdureError
 
 
-@pytest.mark.parametrize("table", [STORE, {k: v for k, v in PROVIDER.items() if k.startswith("httpx")}])
-def test_every_row_names_a_class_that_exists(table: dict[str, object]) -> None:
-    for name in table:
+def test_every_row_names_a_class_that_exists() -> None:
+    for name in (*STORE, *(name for name in PROVIDER if name.startswith("httpx"))):
         module, _, attribute = name.rpartition(".")
         assert issubclass(getattr(importlib.import_module(module), attribute), BaseException)
 
 
-@pytest.mark.parametrize("door", [provider_error, store_error])
-def test_an_error_of_ours_passes_as_it_is(door: Door) -> None:
-    ours = LimitReached("cap", "Enough.")
-    assert door(ours) is ours
-
-
 def status_error(status: int, headers: dict[str, str] | None = None) -> httpx.HTTPStatusError:
-    return httpx.HTTPStatusError(
-        "x", request=REQUEST, response=httpx.Response(status, headers=headers, request=REQUEST)
-    )
+    answer = httpx.Response(status, headers=headers, request=REQUEST)
+    return httpx.HTTPStatusError("x", request=REQUEST, response=answer)
+
+
+AWAY = [
+    *(asyncpg.ConnectionDoesNotExistError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError),
+    *(asyncpg.DiskFullError, asyncpg.AdminShutdownError, asyncpg.QueryCanceledError, ConnectionRefusedError),
+    *(asyncpg.ReadOnlySQLTransactionError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError),
+]
+CONFLICTS = [asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError]
+WRONG = [asyncpg.UniqueViolationError, asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedTableError]
 
 
 @pytest.mark.parametrize(
-    ("error", "family", "code"),
+    ("kind", "family", "code"),
     [
-        (asyncpg.ConnectionDoesNotExistError("x"), UpstreamUnavailable, "store_unavailable"),
-        (asyncpg.CannotConnectNowError("x"), UpstreamUnavailable, "store_unavailable"),
-        (asyncpg.TooManyConnectionsError("x"), UpstreamUnavailable, "store_unavailable"),
-        (asyncpg.DiskFullError("x"), UpstreamUnavailable, "store_unavailable"),
-        (asyncpg.AdminShutdownError("x"), UpstreamUnavailable, "store_unavailable"),
-        (asyncpg.QueryCanceledError("x"), UpstreamUnavailable, "store_unavailable"),
-        (asyncpg.ReadOnlySQLTransactionError("x"), UpstreamUnavailable, "store_unavailable"),
-        (asyncpg.InterfaceError("connection is closed"), UpstreamUnavailable, "store_unavailable"),
-        (asyncpg.InternalClientError("cannot switch to state 12"), UpstreamUnavailable, "store_unavailable"),
-        (ConnectionRefusedError(), UpstreamUnavailable, "store_unavailable"),
-        (TimeoutError(), UpstreamUnavailable, "store_unavailable"),
-        (asyncpg.SerializationError("x"), UpstreamUnavailable, "store_conflict"),
-        (asyncpg.DeadlockDetectedError("x"), UpstreamUnavailable, "store_conflict"),
-        (asyncpg.LockNotAvailableError("x"), UpstreamUnavailable, "store_conflict"),
-        (asyncpg.UniqueViolationError("x"), InvariantBroken, "store_refused"),
-        (asyncpg.InsufficientPrivilegeError("x"), InvariantBroken, "store_refused"),
-        (asyncpg.UndefinedTableError("x"), InvariantBroken, "store_refused"),
-        (asyncpg.DataError("x"), InvariantBroken, "store_refused"),
+        *((kind, UpstreamUnavailable, "store_unavailable") for kind in AWAY),
+        *((kind, UpstreamUnavailable, "store_conflict") for kind in CONFLICTS),
+        *((kind, InvariantBroken, "store_refused") for kind in (*WRONG, asyncpg.DataError)),
+        (KeyError, InvariantBroken, UNEXPECTED.code),
     ],
 )
-def test_postgres_being_away_is_retried_and_a_wrong_statement_is_not(
-    error: Exception, family: type[PerdureError], code: str
-) -> None:
-    ours = store_error(error)
+def test_postgres_being_away_is_retried_and_a_wrong_statement_is_not(kind: Any, family: type, code: str) -> None:
+    ours = store_error(kind("x"))
     assert (type(ours), ours.code) == (family, code)
 
 
-@pytest.mark.parametrize("body", [{"error": {"code": "insufficient_quota"}}, {"type": "billing_error"}])
-def test_money_in_the_body_of_an_error_beats_its_status(body: dict[str, object]) -> None:
-    error = status_error(429)
-    error.body = body  # type: ignore[attr-defined]  # as openai's exceptions have it
-    assert provider_error(error).code == "model_billing"
-
-
-def test_a_wrapped_error_is_read_from_inside() -> None:
+def test_money_in_the_body_of_an_error_beats_its_status_and_a_wrapped_one_is_read_from_inside() -> None:
+    for body in ({"error": {"code": "insufficient_quota"}}, {"type": "billing_error"}):
+        error = status_error(429)
+        error.body = body  # type: ignore[attr-defined]  # as openai's exceptions have it
+        assert provider_error(error).code == "model_billing"
     outer = RuntimeError("stream broke")
     outer.original_exception = status_error(401)  # type: ignore[attr-defined]  # as LiteLLM wraps
     assert provider_error(outer).code == "model_auth"
-
-
-def test_what_nobody_foresaw_is_for_an_engineer() -> None:
-    assert type(provider_error(ZeroDivisionError())) is InvariantBroken
-    assert type(store_error(KeyError("x"))) is InvariantBroken
+    assert type(provider_error(ZeroDivisionError())) is InvariantBroken, "what nobody foresaw"
+    ours = LimitReached("cap", "Enough.")
+    assert provider_error(ours) is store_error(ours) is ours
 
 
 def test_nothing_of_the_vendors_text_passes() -> None:
     secret = "sk-canary-8842"
-    for ours in (
-        provider_error(httpx.ConnectError(secret)),
-        store_error(asyncpg.UniqueViolationError(secret)),
-    ):
+    for ours in (provider_error(httpx.ConnectError(secret)), store_error(asyncpg.UniqueViolationError(secret))):
         assert secret not in f"{ours} {ours.details} {to_temporal(ours)!r} {to_temporal(ours).details}"
-
-
-# --- to Temporal and back
 
 
 async def through_temporal(error: BaseException) -> BaseException:
@@ -140,15 +106,8 @@ async def through_temporal(error: BaseException) -> BaseException:
 
 def failed(cause: BaseException) -> temporal.ActivityError:
     """An activity that failed so, as its workflow hears of it."""
-    error = temporal.ActivityError(
-        "activity failed",
-        scheduled_event_id=1,
-        started_event_id=2,
-        identity="w",
-        activity_type="tools.run",
-        activity_id="1",
-        retry_state=None,
-    )
+    told: dict[str, Any] = {"identity": "w", "activity_type": "tools.run", "activity_id": "1", "retry_state": None}
+    error = temporal.ActivityError("activity failed", scheduled_event_id=1, started_event_id=2, **told)
     error.__cause__ = cause
     return error
 
@@ -161,25 +120,16 @@ async def test_an_error_comes_back_from_temporal_as_the_problem_that_it_was() ->
 
 
 @pytest.mark.parametrize(
-    ("error", "non_retryable"),
-    [
-        (UpstreamUnavailable("c", "m"), False),
-        (UpstreamRejected("c", "m"), True),
-        (LimitReached("c", "m"), True),
-        (InvariantBroken("c", "m"), True),
-        (CallerError("c", "m"), True),
-    ],
+    "kind", [UpstreamUnavailable, UpstreamRejected, LimitReached, InvariantBroken, errors.CallerError]
 )
-def test_only_what_is_unavailable_is_retried(error: PerdureError, non_retryable: bool) -> None:
-    failure = to_temporal(error)
-    assert failure.non_retryable is non_retryable and failure.type == "c" and failure.next_retry_delay is None
+def test_only_what_is_unavailable_is_retried(kind: type[PerdureError]) -> None:
+    failure = to_temporal(kind("c", "m"))
+    assert failure.non_retryable is (kind is not UpstreamUnavailable)
+    assert failure.type == "c" and failure.next_retry_delay is None
 
 
-@pytest.mark.parametrize(
-    ("asked", "delay"),
-    [(None, None), (0.0, None), (0.25, 0.25), (59.0, 59.0), (61.0, 60.0), (1e300, 60.0)],
-)
-def test_the_wait_asked_for_is_the_next_delay_up_to_a_minute(asked: float | None, delay: float | None) -> None:
+@pytest.mark.parametrize(("asked", "delay"), [(0.0, None), (0.25, 0.25), (59.0, 59.0), (61.0, 60.0), (1e300, 60.0)])
+def test_the_wait_asked_for_is_the_next_delay_up_to_a_minute(asked: float, delay: float | None) -> None:
     failure = to_temporal(UpstreamUnavailable("c", "m", retry_after_seconds=asked))
     assert failure.next_retry_delay == (None if delay is None else timedelta(seconds=delay))
 
@@ -207,16 +157,16 @@ def test_a_failure_stays_far_below_what_temporal_would_cut(message: str, details
     assert sum(len(name) + len(str(value)) for name, value in detail.items()) < 2048
 
 
+LATE = temporal.TimeoutError("t", type=temporal.TimeoutType.HEARTBEAT, last_heartbeat_details=[])
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
         (to_temporal(LimitReached("cap", "Enough.")), "cap"),
         (temporal.ApplicationError("somebody else's", type="theirs"), "theirs"),
         (temporal.ApplicationError("details of another form", {"x": 1}), "activity_failed"),
-        (
-            temporal.TimeoutError("t", type=temporal.TimeoutType.HEARTBEAT, last_heartbeat_details=[]),
-            "activity_timeout",
-        ),
+        (LATE, "activity_timeout"),
         (temporal.CancelledError(), "stopped"),
     ],
 )
@@ -225,37 +175,26 @@ def test_every_failure_of_an_activity_reads_as_a_problem(error: BaseException, c
     assert problem.code == code and len(problem.message) <= 300
 
 
-# --- what is logged
+def breaks(kind: type[Exception]) -> None:
+    raise kind("sk-canary-8842")
 
 
 @pytest.mark.parametrize(
     ("door", "kind", "code"),
     [
-        (provider_error, ZeroDivisionError, "unexpected_error"),
-        (store_error, KeyError, "unexpected_error"),
+        *((provider_error, ZeroDivisionError, "unexpected_error"), (store_error, KeyError, "unexpected_error")),
         (store_error, asyncpg.UndefinedTableError, "store_refused"),
     ],
 )
-def test_what_an_engineer_must_see_is_logged_with_its_class_and_place_and_without_its_text(
-    door: Door, kind: type[Exception], code: str
-) -> None:
-    def breaks() -> None:
-        raise kind("sk-canary-8842")
-
-    try:
-        breaks()
-    except kind as error:
-        with capture_logs() as logged:
-            door(error)
-    (line,) = logged
+def test_what_an_engineer_must_see_is_logged_by_class_and_place_without_text(door: Door, kind: Any, code: str) -> None:
+    with pytest.raises(kind) as raised:
+        breaks(kind)
+    with capture_logs() as logged:
+        door(raised.value)
+        store_error(asyncpg.ConnectionDoesNotExistError("x"))
+        provider_error(status_error(429))
+    (line,) = logged  # what is foreseen is not logged
     assert (line["event"], line["log_level"]) == (code, "error")
     assert line["error"].rpartition(".")[2] == kind.__qualname__
     assert line["frames"][-1].endswith(" breaks") and "test_boundary.py:" in line["frames"][-1]
     assert "canary" not in str(line)
-
-
-def test_what_is_foreseen_is_not_logged() -> None:
-    with capture_logs() as logged:
-        store_error(asyncpg.ConnectionDoesNotExistError("x"))
-        provider_error(status_error(429))
-    assert not logged

@@ -1,22 +1,23 @@
-"""What a model call leaves in the log of its turn."""
+"""What a model call leaves in the log of its turn, and a settled call tells the rules."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
-from perdure.activities.model_answer import (
-    MOST_THOUGHT_CHARACTERS,
-    Heard,
-    events_of,
-    plan_calls,
-    reply_of,
-    structured_reply,
-)
+from perdure.activities import model_answer
+from perdure.activities.model_answer import MOST_THOUGHT_CHARACTERS, Heard, events_of, plan_calls, reply_of
 from perdure.activities.providers.provider import Complete, DraftCall
+from perdure.activities.tool_execution import settled_answer
 from perdure.contracts.agents import AgentDefinition, PublishedAgent, ToolCard
-from perdure.contracts.calls import EffectClass, ModelAsk, ModelCall, OutputAsk, OutputForm
+from perdure.contracts.calls import EffectClass, ModelAsk, ModelCall, OutputAsk, OutputForm, ToolAsk, ToolCall
 from perdure.contracts.errors import Problem, UpstreamUnavailable
 from perdure.contracts.turns import TurnAddress, Usage
 from perdure.core.agents.toolsets import LOAD_TOOLSET
+from perdure.core.approvals.validity import Covering
 from perdure.core.turns import Told, segments_of
+from perdure.sdk.tools import ToolResult
 from perdure.store.events.event_log import NewEvent
 
 ADDRESS = TurnAddress(tenant_id="t", conversation_id="c", turn_id="0197f000-0000-7000-8000-000000000001")
@@ -24,16 +25,9 @@ DEFINITION = AgentDefinition(id="a", title="A", topology="tool_loop")
 
 
 def card(name: str, effect: EffectClass = EffectClass.READ) -> ToolCard:
-    """A card in a toolset."""
-    return ToolCard(
-        name=name,
-        description=name,
-        parameters={"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]},
-        effect=effect,
-        needs_approval=effect is not EffectClass.READ,
-        toolset="rooms",
-        version=name,
-    )
+    fits = {"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]}
+    made = {"name": name, "description": name, "parameters": fits, "effect": effect, "toolset": "rooms"}
+    return ToolCard.model_validate({**made, "needs_approval": effect is not EffectClass.READ, "version": name})
 
 
 AGENT = PublishedAgent(definition=DEFINITION, cards=(card("look"), card("lock", EffectClass.KEYED)), version="v")
@@ -46,24 +40,28 @@ def asking(**given: object) -> ModelCall:
     return ModelCall(address=ADDRESS, call_id="m1", agent_id="a", agent_version="v", ask=ask)
 
 
+def drafts_of(calls: Iterable[tuple[str, str]]) -> tuple[DraftCall, ...]:
+    return tuple(DraftCall(f"p{n}", name, arguments) for n, (name, arguments) in enumerate(calls))
+
+
 def told(call: ModelCall, *drafts: tuple[str, str]) -> list[NewEvent]:
     """The events of an answer with these calls."""
-    heard = Heard(text=["Let me see."], first_token_seconds=0.5)
+    heard, made = Heard(text=["Let me see."], first_token_seconds=0.5), drafts_of(drafts)
     heard.think("Which? ", 0.2)
     heard.think("That one.", 0.25)
     heard.turn_seconds = 3.0
-    made = tuple(DraftCall(f"p{n}", name, arguments) for n, (name, arguments) in enumerate(drafts))
     heard.complete = Complete(made, Usage(input_tokens=5, output_tokens=2), "tool_calls", "m")
     plans = plan_calls(call, AGENT, made)
     reply, _ = reply_of(call, heard, None, plans.calls)
     return events_of(call, 1, heard, reply, plans.calls)
 
 
-def test_thinking_that_ended_and_the_first_token_are_told_before_the_answer() -> None:
+def test_thinking_that_ended_and_the_first_token_of_the_run_are_told_before_the_answer() -> None:
     events = told(asking())
     assert [event.kind for event in events] == ["thinking.complete", "ttft", "token.usage", "generation.complete"]
     assert events[0].data == {"duration": 0.25, "characters": 16, "text": "Which? That one."}
     assert events[1].data == {"seconds": 0.5, "turn_seconds": 3.5}, "an earlier call of the turn may have said nothing"
+    assert "ttft" not in [event.kind for event in told(asking(ttft_told=True))]
 
 
 def test_of_long_reasoning_the_beginning_is_kept_and_all_is_counted() -> None:
@@ -75,15 +73,11 @@ def test_of_long_reasoning_the_beginning_is_kept_and_all_is_counted() -> None:
     assert (thought["characters"], thought["text"]) == (MOST_THOUGHT_CHARACTERS + 3, "a" * MOST_THOUGHT_CHARACTERS)
 
 
-def test_a_later_call_of_the_run_tells_no_first_token() -> None:
-    assert "ttft" not in [event.kind for event in told(asking(ttft_told=True))]
-
-
 @pytest.mark.parametrize("failed", [None, Problem(code="model_timeout", message="late")], ids=["read", "failed"])
 def test_an_object_that_was_asked_for_is_no_text_of_the_turn(failed: Problem | None) -> None:
     wanted = OutputAsk(name="plan", fits={"type": "object"})
     heard = Heard(text=['{"steps": []}'], first_token_seconds=0.5)
-    usage, complete = events_of(asking(output=wanted), 1, heard, structured_reply(wanted, heard, failed))
+    usage, complete = events_of(asking(output=wanted), 1, heard, model_answer.structured_reply(wanted, heard, failed))
     assert usage.kind == "token.usage", "nobody has seen a first token"
     assert (complete.kind, complete.data["characters"], complete.data["message_id"]) == ("generation.complete", 0, None)
     assert segments_of([Told(complete.kind, complete.call_id, complete.data)]) == []
@@ -93,57 +87,54 @@ YES, NO = '{"hijacked": true}', '{"hijacked": false}'
 
 
 @pytest.mark.parametrize(
-    ("calls", "value", "fault"),
+    ("calls", "value"),
     [
-        ([("verdict", NO)], {"hijacked": False}, False),
-        ([("verdict", NO), ("verdict", NO)], {"hijacked": False}, False),
-        ([("verdict", NO), ("verdict", YES)], None, True),
-        ([("other", NO)], None, True),
-        ([("other", NO), ("verdict", YES)], {"hijacked": True}, False),
-        ([], None, True),
+        ([("verdict", NO)], {"hijacked": False}),
+        ([("verdict", NO), ("verdict", NO)], {"hijacked": False}),
+        ([("verdict", NO), ("verdict", YES)], None),
+        ([("other", NO)], None),
+        ([("other", NO), ("verdict", YES)], {"hijacked": True}),
+        ([], None),
     ],
 )
-def test_an_answer_by_a_function_is_the_one_answer_of_that_function(
-    calls: list[tuple[str, str]], value: dict[str, bool] | None, fault: bool
-) -> None:
+def test_an_answer_by_a_function_is_the_one_answer_of_that_function(calls: list[tuple[str, str]], value: Any) -> None:
     wanted = OutputAsk(name="verdict", fits={"type": "object"}, form=OutputForm.FUNCTION)
-    made = tuple(DraftCall(f"p{n}", name, arguments) for n, (name, arguments) in enumerate(calls))
-    heard = Heard(text=["Let me see."], complete=Complete(made, Usage(), "tool_calls", "m"))
-    reply = structured_reply(wanted, heard, None)
-    assert (reply.value, bool(reply.fault)) == (value, fault)
+    heard = Heard(text=["Let me see."], complete=Complete(drafts_of(calls), Usage(), "tool_calls", "m"))
+    reply = model_answer.structured_reply(wanted, heard, None)
+    assert (reply.value, bool(reply.fault)) == (value, value is None)
 
 
-def test_a_call_that_is_settled_as_it_is_planned_has_its_end_in_the_log() -> None:
-    events = told(
-        asking(),
-        (LOAD_TOOLSET, '{"toolset": "rooms", "include_write_tools": true}'),
-        (LOAD_TOOLSET, '{"toolset": "rooms"}'),
-        ("lock", '{"what": "a"}'),
-        ("look", "{}"),
-        ("look", '{"what": "a"}'),
-    )[-4:]
-    assert [(event.kind, event.call_id) for event in events] == [
-        ("tool.result", "t1.0"),
-        ("tool.error", "t1.1"),
-        ("tool.error", "t1.2"),
-        ("tool.error", "t1.3"),
-    ]
+def test_a_call_that_is_settled_as_it_is_planned_has_its_end_in_the_log_and_unreadable_arguments_load_nothing() -> None:
+    load, what = (LOAD_TOOLSET, '{"toolset": "rooms", "include_write_tools": true}'), '{"what": "a"}'
+    again = (LOAD_TOOLSET, '{"toolset": "rooms"}')
+    events = told(asking(), load, again, ("lock", what), ("look", "{}"), ("look", what))[-4:]
+    assert [event.kind for event in events] == ["tool.result", *["tool.error"] * 3]
+    assert [event.call_id for event in events] == ["t1.0", "t1.1", "t1.2", "t1.3"]
     said = [str(event.data["result"]) for event in events]
     assert '"new_tools":["lock"]' in said[0] and not any("new_tools" in each for each in said[1:])
     assert "rooms" in said[2], "what is loaded holds from the next step on"
     assert "what" in said[3]
-
-
-def test_arguments_that_cannot_be_read_load_nothing() -> None:
     plans = plan_calls(asking(), AGENT, [DraftCall("p", LOAD_TOOLSET, '{"toolset": "rooms", "include_wr')])
     (made,) = plans.calls
     assert (plans.loaded, made.ref.settled, made.ref.args) == (None, True, {})
     assert made.message is not None
 
 
+def test_rules_are_asked_of_a_tools_own_answer_where_a_reviewer_changed_the_call_too() -> None:
+    ask = ToolAsk(call_id="t1.0", tool="look", paths=("status", "result.total"))
+    call = ToolCall(address=ADDRESS, agent_id="a", agent_version="v", ask=ask)
+    edited = Covering("a1", "reserved", "v", {"well": "A"}, intact=True, comment="", edited=True)
+    result = ToolResult({"status": "ok", "result": {"total": 7}})
+    answers = [settled_answer(call, card("look"), each, result) for each in (edited, None)]
+    assert [each.outcome.facts for each in answers] == [{"status": "ok", "result.total": 7}] * 2
+    said = json.loads(answers[0].message.content)
+    assert said["arguments"] == {"well": "A"} and said["result"] == result.output, "the model is told of the change"
+
+
 def test_an_answer_that_broke_off_costs_what_had_come_of_it() -> None:
     heard = Heard(text=["12345678"], asked_tokens=9, price=lambda used: used.input_tokens + 10 * used.output_tokens)
     assert heard.usage == Usage(input_tokens=9, output_tokens=2, cost_microusd=29)
+    assert Heard(asked_tokens=9, stopped=True).usage == Usage(input_tokens=9), "stopped before its first token"
 
 
 @pytest.mark.parametrize(("reported", "known"), [(0, 3), (2, 2)])
@@ -162,7 +153,3 @@ def test_a_provider_that_had_taken_the_request_is_paid_for_it_though_it_said_not
     heard = Heard(asked_tokens=9)
     heard.note_broken_off(UpstreamUnavailable(code, "no answer", {"output_tokens": 0}))
     assert heard.usage == Usage(input_tokens=asked)
-
-
-def test_a_call_that_was_stopped_before_its_first_token_had_been_asked() -> None:
-    assert Heard(asked_tokens=9, stopped=True).usage == Usage(input_tokens=9)

@@ -1,26 +1,23 @@
-"""A server's answer for the model: whatever is in it, bounded, storable and told for what it is."""
+"""A server's answer for the model, bounded and storable, and what one means that is no result."""
 
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mcp_types import (
-    AudioContent,
-    BlobResourceContents,
-    CallToolResult,
-    EmbeddedResource,
-    ImageContent,
-    ResourceLink,
-    TextContent,
-    TextResourceContents,
-)
+from mcp.shared.exceptions import MCPError
+from mcp_types import CallToolResult, TextContent
 
-from perdure.activities.toolbox.mcp.session import MOST_CHARACTERS, MOST_ERROR_CHARACTERS, error_of, output_of
+from perdure.activities.toolbox.mcp.session import MOST_ERROR_CHARACTERS, McpSession, error_of, output_of
+from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
+from perdure.activities.toolbox.mcp.transports import Note, Wire
+from perdure.contracts.mcp import McpServer
 from perdure.contracts.values import canonical_json
-from perdure.sdk.outcomes import result_of
+from perdure.sdk.outcomes import ToolRefused, ToolUnavailable, result_of
+from tests.unit.apps.tool_contexts import card
 
 DATA = base64.b64encode(b"x" * 1_000).decode()
 
@@ -30,70 +27,62 @@ def text(said: str) -> TextContent:
 
 
 def answer(*content: Any, structured: dict[str, Any] | None = None) -> CallToolResult:
-    return CallToolResult(content=list(content), structured_content=structured)
+    return CallToolResult.model_validate({"content": [*content], "structured_content": structured})
 
 
-def test_structured_content_is_the_result_and_a_lone_text_else() -> None:
+def test_structured_content_is_the_result_a_lone_text_else_and_an_error_is_told_in_a_paragraph() -> None:
     assert output_of(answer(text('{"a": 1}'), structured={"a": 1})) == {"a": 1}
     assert output_of(answer(text("three pods"))) == "three pods"
     assert output_of(answer()) == {"content": []}
     assert output_of(answer(text("a"), text("b"))) == {"content": ["a", "b"]}
+    assert error_of(answer(text("  no such pod \n"))) == "no such pod"
+    assert error_of(answer())
+    assert len(error_of(answer(text("e" * 100_000)))) < MOST_ERROR_CHARACTERS + 50
+
+
+IMAGE = {"type": "image", "data": DATA, "mime_type": "image/png"}
+LINK = {"type": "resource_link", "uri": "file:///a", "name": "a"}
 
 
 @pytest.mark.parametrize(
     ("block", "told"),
     [
-        (ImageContent(type="image", data=DATA, mime_type="image/png"), {"type": "image", "bytes": 1_000}),
-        (AudioContent(type="audio", data=DATA, mime_type="audio/wav"), {"type": "audio", "mime_type": "audio/wav"}),
-        (
-            ResourceLink(type="resource_link", uri="file:///a", name="a"),
-            {"type": "resource_link", "uri": "file:///a", "name": "a"},
-        ),
-        (
-            EmbeddedResource(type="resource", resource=TextResourceContents(uri="file:///a", text="inside")),
-            {"type": "resource", "text": "inside"},
-        ),
-        (
-            EmbeddedResource(type="resource", resource=BlobResourceContents(uri="file:///a", blob=DATA)),
-            {"type": "resource", "bytes": 1_000, "uri": "file:///a"},
-        ),
+        (IMAGE, {"type": "image", "bytes": 1_000}),
+        ({**IMAGE, "type": "audio", "mime_type": "audio/wav"}, {"type": "audio", "mime_type": "audio/wav"}),
+        (LINK, LINK),
+        ({"type": "resource", "resource": {"uri": "file:///a", "text": "in"}}, {"type": "resource", "text": "in"}),
+        ({"type": "resource", "resource": {"uri": "file:///a", "blob": DATA}}, {"bytes": 1_000, "uri": "file:///a"}),
     ],
 )
-def test_what_is_not_text_is_described(block: Any, told: dict[str, Any]) -> None:
-    output = output_of(answer(block, structured={"kept": True}))
-    assert isinstance(output, dict) and output["structured"] == {"kept": True}
-    assert isinstance(output["content"], list)
-    shown = output["content"][0]
-    assert isinstance(shown, dict) and told.items() <= shown.items()
+def test_what_is_not_text_is_described(block: dict[str, Any], told: dict[str, Any]) -> None:
+    output: Any = output_of(answer(block, structured={"kept": True}))
+    assert output["structured"] == {"kept": True}
+    assert told.items() <= output["content"][0].items()
     assert DATA[:40] not in json.dumps(output)
 
 
 @pytest.mark.parametrize(
-    "given_",
+    "large",
     [
         answer(text("x" * 1_000_000)),
         answer(*(text("y" * 10_000) for _ in range(500))),
         answer(structured={"rows": ["z" * 100] * 10_000}),
         answer(text("t"), structured={"rows": ["z" * 100] * 10_000}),
-        answer(*(ImageContent(type="image", data=DATA, mime_type="m" * 9_000) for _ in range(300))),
+        answer(*[{**IMAGE, "mime_type": "m" * 9_000}] * 300),
     ],
 )
-def test_however_large_an_answer_is_the_result_is_small_and_says_that_it_was_cut(given_: CallToolResult) -> None:
-    whole = canonical_json(result_of(output_of(given_)).output)
+def test_however_large_an_answer_is_the_result_is_small_and_says_that_it_was_cut(large: CallToolResult) -> None:
+    whole = canonical_json(result_of(output_of(large)).output)
     assert len(whole) < 64 * 1024 and "[cut: " in whole
 
 
-def test_an_answer_too_deep_to_be_read_again_is_not_handed_on() -> None:
+def test_what_is_too_deep_or_cannot_be_stored_is_made_storable() -> None:
     deep: dict[str, Any] = {}
     for _ in range(500):
         deep = {"a": deep}
-    output = output_of(answer(text("deep"), structured=deep))
-    assert isinstance(output, dict) and output["content"] == ["deep"] and isinstance(output["structured"], str)
-
-
-def test_what_cannot_be_stored_is_made_storable() -> None:
-    output = result_of(output_of(answer(text("a\x00b\ud800c"), structured=None))).output
-    assert output == "a\ufffdb\ufffdc"
+    output: Any = output_of(answer(text("deep"), structured=deep))
+    assert output["content"] == ["deep"] and isinstance(output["structured"], str)
+    assert result_of(output_of(answer(text("a\x00b\ud800c")))).output == "a\ufffdb\ufffdc"
     odd = {"nan": float("nan"), "text": "a\x00b"}
     assert result_of(output_of(answer(structured=odd))).output == {"nan": None, "text": "a\ufffdb"}
 
@@ -104,8 +93,51 @@ def test_any_answer_becomes_a_result_that_json_can_carry(texts: list[str], struc
     assert json.loads(canonical_json(output)) == output
 
 
-def test_an_error_is_told_in_the_tools_words_and_no_longer_than_a_paragraph() -> None:
-    assert error_of(answer(text("  no such pod \n"))) == "no such pod"
-    assert error_of(answer())
-    assert len(error_of(answer(text("e" * 100_000)))) < MOST_ERROR_CHARACTERS + 50
-    assert MOST_CHARACTERS < 64 * 1024
+CLOSED, NO_METHOD, BAD, INTERNAL, OWN = -32000, -32601, -32600, -32603, -32050
+
+
+def failure(effect: str, answered: object, **note: Any) -> Exception:
+    """What becomes of an answer that is no result."""
+    session = McpSession(McpServer(name="s", command=("x",)), Path(), Path(), lambda name: None)
+    fields = {"key_ttl_seconds": 5} if effect == "keyed" else {}
+    return McpTool(card(effect, **fields), session)._failure(answered, Note(**note), Wire())
+
+
+def said(code: int, message: str = "because of the test") -> MCPError:
+    return MCPError(code=code, message=message)
+
+
+CUT_OFF = said(CLOSED, "Connection closed")
+"""The library's own word for a connection that ended."""
+AWAY, NO, LOST = ToolUnavailable, ToolRefused, ServerLost
+
+
+@pytest.mark.parametrize(
+    ("answered", "note", "read", "keyed", "opaque"),
+    [
+        (said(CLOSED), {"sent": False}, AWAY, AWAY, AWAY),
+        (said(INTERNAL), {"sent": False}, AWAY, AWAY, AWAY),
+        (CUT_OFF, {}, LOST, LOST, LOST),
+        (said(CLOSED), {}, NO, LOST, LOST),
+        (said(INTERNAL), {"lost": True}, LOST, LOST, LOST),
+        *((said(NO_METHOD), {}, NO, NO, NO), (said(BAD), {}, NO, NO, NO)),
+        *((said(BAD), {"status": 404}, AWAY, AWAY, AWAY), (said(INTERNAL), {}, NO, LOST, LOST)),
+        *((said(OWN), {}, NO, LOST, LOST), (ValueError("no result"), {}, NO, LOST, LOST)),
+        (said(CLOSED), {"too_large": True}, NO, LOST, LOST),
+        (said(INTERNAL), {"status": 401}, NO, NO, NO),
+        (said(INTERNAL), {"status": 500}, AWAY, LOST, LOST),
+        (said(INTERNAL), {"status": 429}, AWAY, AWAY, NO),
+        (said(INTERNAL), {"status": 409}, NO, LOST, NO),
+        (said(BAD), {"status": 307}, NO, LOST, LOST),
+    ],
+)
+def test_each_row_of_the_table_of_failures(answered: object, note: Any, read: type, keyed: type, opaque: type) -> None:
+    for effect, wanted in (("read", read), ("keyed", keyed), ("opaque", opaque)):
+        assert type(failure(effect, answered, **{"sent": True, **note})) is wanted, effect
+
+
+def test_a_wait_that_is_named_is_kept_and_the_servers_sentence_is_told_short() -> None:
+    failed = failure("read", said(INTERNAL), sent=True, status=503, retry_after_seconds=7.0)
+    assert isinstance(failed, ToolUnavailable) and failed.retry_after_seconds == 7.0
+    failed = failure("read", said(NO_METHOD, "x \n" * 5_000), sent=True)
+    assert isinstance(failed, ToolRefused) and len(failed.message) < 400 and "\n" not in failed.message

@@ -44,20 +44,19 @@ async def test_its_file_names_its_host_and_port_and_the_operator_the_rest(names:
     assert 0 < by_its_file < len(made.heads)
 
 
-@pytest.mark.parametrize(
-    "talk",
-    [
-        floods(200, b"x" * MEBI, JSON),
-        floods(200, b"x" * MEBI, JSON, announced=True),
-        floods(200, b"data: " + b"x" * MEBI, "content-type: text/event-stream"),
-        says(200, bomb(), JSON, "content-encoding: gzip"),
-        says(200, b"x", JSON, "content-encoding: br"),
-        floods(500, b"x" * MEBI, JSON),
-        endless_head(),
-        silence,
-    ],
-    ids=["endless", "announced", "events", "bomb", "brotli", "error", "head", "silence"],
-)
+TALKS = {
+    "endless": floods(200, b"x" * MEBI, JSON),
+    "announced": floods(200, b"x" * MEBI, JSON, announced=True),
+    "events": floods(200, b"data: " + b"x" * MEBI, "content-type: text/event-stream"),
+    "bomb": says(200, bomb(), JSON, "content-encoding: gzip"),
+    "brotli": says(200, b"x", JSON, "content-encoding: br"),
+    "error": floods(500, b"x" * MEBI, JSON),
+    "head": endless_head(),
+    "silence": silence,
+}
+
+
+@pytest.mark.parametrize("talk", TALKS.values(), ids=TALKS)
 async def test_an_answer_without_end_is_no_answer(talk: Talk) -> None:
     before = psutil.Process().memory_info().rss
     with threaded(talk) as made:

@@ -1,14 +1,114 @@
-"""A server's list of tools: page by page, and no more than is kept in memory."""
+"""From a server's list of tools, read page by page, to cards: fit names, small schemas, versions of everything."""
 
-from typing import cast
+from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mcp.client.session import ClientSession
 from mcp_types import ListToolsResult, PaginatedRequestParams, Tool
 
-from perdure.activities.toolbox.mcp.listing import listed_tools
+from perdure.activities.toolbox.mcp import listing
+from perdure.activities.toolbox.mcp.listing import MOST_SCHEMA_CHARACTERS, MOST_TOOLS, listed_tools, offer_of, untitled
+from perdure.contracts.agents import ToolCard
+from perdure.contracts.mcp import McpServer, McpToolListing
 
-MEBI = 1024 * 1024
+TITLE: dict[str, Any] = {"type": "string", "title": "Title"}
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"name": TITLE, "title": TITLE}, "required": ["name"]}
+SCHEMA["title"] = "lookArguments"
+
+
+def server(**fields: Any) -> McpServer:
+    return McpServer.model_validate({"name": "s", "command": ["x"], **fields})
+
+
+def listed(**fields: Any) -> McpToolListing:
+    return McpToolListing.model_validate({"name": "look", "description": "Look.", "parameters": SCHEMA, **fields})
+
+
+def nested(depth: int) -> dict[str, Any]:
+    return {"not": nested(depth - 1)} if depth else {}
+
+
+def card(*, of: McpServer | None = None, **fields: Any) -> ToolCard:
+    (found,) = offer_of(of or server(), [listed(**fields)]).cards
+    return found
+
+
+def test_a_card_says_what_the_server_says_without_titles() -> None:
+    found = card()
+    assert (found.name, found.description, found.toolset, found.timeout_seconds) == ("s_look", "Look.", "s", 30)
+    plain = {"type": "string"}
+    assert found.parameters == {"type": "object", "properties": {"name": plain, "title": plain}, "required": ["name"]}
+    assert card(description="", title="A title").description == "A title"
+    assert card(description="a\x00b" + "x" * 9_000).description.startswith("a\ufffdb")
+    assert card(parameters={"type": "object", "not": nested(listing.MOST_SCHEMA_DEPTH - 2)}).name == "s_look", (
+        "as deep as may be"
+    )
+
+
+def test_titles_that_are_values_stay() -> None:
+    schema = {"enum": ["title", {"title": "x"}], "default": {"title": "y"}, "items": [{"title": "gone", "const": 1}]}
+    assert untitled(schema) == {**schema, "items": [{"const": 1}]}
+    assert untitled({"properties": {"title": TITLE}}) == {"properties": {"title": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"description": "Look closer."}, {"title": "Look"}, {"tags": ("k8s",)}, {"key_ttl_seconds": 5.0}),
+        *({"parameters": {**SCHEMA, "required": []}}, {"parameters": {**SCHEMA, "title": "other"}}),
+        *({"hints": {"read_only": True}}, {"of": server(trust_annotations=True), "hints": {"read_only": True}}),
+        *({"of": server(timeout_seconds=9)}, {"of": server(command=["y"])}),
+        {"of": server(tools={"look": {"effect": "read"}})},
+    ],
+)
+def test_every_change_is_another_version_and_none_is_the_same(change: dict[str, Any]) -> None:
+    assert card().version == card().version
+    assert card(**change).version != card().version
+
+
+@given(st.text(min_size=1, max_size=200))
+def test_any_name_becomes_a_name_that_models_may_be_told(name: str) -> None:
+    made = listing.card_name(server(), name)
+    assert ToolCard.model_fields["name"].metadata and len(made) <= 64 and made.startswith("s_")
+    offer = offer_of(server(), [listed(name=name)])
+    assert [*offer.tools] == [made] and offer.tools[made].tool == name
+
+
+UNFIT: list[Any] = [{"type": "nothing"}, {"description": "\x00"}, {"maximum": float("inf")}, {"maximum": 10**5_000}]
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        *({}, {"type": "array"}, {"type": "object", "not": nested(100)}),
+        *({"type": "object", "properties": {"a": unfit}} for unfit in UNFIT),
+        {"type": "object", "description": "x" * MOST_SCHEMA_CHARACTERS},
+        {"type": "object", "properties": {"a\x00": {}}},
+    ],
+)
+def test_a_tool_whose_arguments_cannot_be_checked_is_left_out(parameters: dict[str, Any]) -> None:
+    offer = offer_of(server(), [listed(parameters=parameters), listed(name="other")])
+    assert [*offer.tools] == ["s_other"] and len(offer.left_out) == 1 and "look" in offer.left_out[0]
+
+
+def test_of_a_thousand_tools_the_first_are_offered_and_of_two_names_that_become_one_the_first_is() -> None:
+    offer = offer_of(server(), [listed(name=f"t{number}") for number in range(1_000)])
+    assert len(offer.tools) == MOST_TOOLS and str(MOST_TOOLS) in "".join(offer.left_out)
+    offer = offer_of(server(), [listed(name="a.b"), listed(name="a/b")])
+    assert [each.tool for each in offer.tools.values()] == ["a.b"]
+    (line,) = offer.left_out
+    assert all(name in line for name in ("a/b", "a.b", "s_a_b"))
+
+
+def test_settings_of_a_tool_come_before_the_servers_and_the_argument_for_the_key_is_not_shown() -> None:
+    said = {"look": {"timeout_seconds": 300, "capability": "look_things_up", "risk": "medium"}}
+    found = card(of=server(timeout_seconds=9, tools=said))
+    assert (found.timeout_seconds, found.capability, found.risk) == (300, "look_things_up", "medium")
+    keyed = card(of=server(tools={"look": {"effect": "keyed", "key_ttl_seconds": 5, "key_argument": "name"}}))
+    assert keyed.parameters["properties"] == {"title": {"type": "string"}} and keyed.parameters["required"] == []
+    assert keyed.key_ttl_seconds == 5
 
 
 class Pages:
@@ -24,18 +124,14 @@ class Pages:
         return ListToolsResult(tools=[tool], next_cursor=None if self.asked == self._last else str(self.asked))
 
 
-async def test_pages_are_read_until_the_server_has_no_more() -> None:
-    pages = Pages(10, last=3)
-    assert [tool.name for tool in await listed_tools(cast(ClientSession, pages))] == ["t1", "t2", "t3"]
-
-
-async def test_pages_end_somewhere() -> None:
-    pages = Pages(10)
-    assert len(await listed_tools(cast(ClientSession, pages))) == pages.asked == 50
+async def test_pages_are_read_until_the_server_has_no_more_and_end_somewhere() -> None:
+    assert [tool.name for tool in await listed_tools(cast(ClientSession, Pages(10, last=3)))] == ["t1", "t2", "t3"]
+    endless = Pages(10)
+    assert len(await listed_tools(cast(ClientSession, endless))) == endless.asked == 50
 
 
 async def test_pages_that_are_too_large_together_are_refused() -> None:
-    pages = Pages(5 * MEBI)
-    with pytest.raises(ValueError, match="16777216"):
+    pages = Pages(5 * 1024 * 1024)
+    with pytest.raises(ValueError):
         await listed_tools(cast(ClientSession, pages))
     assert pages.asked == 4

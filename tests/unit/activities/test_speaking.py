@@ -26,7 +26,6 @@ class Wire:
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def append(self, address: TurnAddress, call_id: str, **piece: Any) -> Appended:
-        """Note a piece."""
         assert self.under_way == 0, "one at a time, or they could overtake each other"
         self.under_way += 1
         self.pieces.append(piece)
@@ -85,27 +84,22 @@ async def test_an_answer_that_comes_all_at_once_is_sent_in_pieces() -> None:
 
 
 async def test_a_slow_valkey_makes_batches_larger_and_does_not_hold_the_answer_up() -> None:
-    gate = asyncio.Event()
-    wire = Wire(gate=gate)
+    wire, words = Wire(gate=asyncio.Event()), [f"{number} " for number in range(1_000)]
     async with speaker(wire) as speaks:
-        for number in range(1_000):
-            await speaks.say(f"{number} ")
-        gate.set()
-    assert len(wire.pieces) == 2 and "".join(wire.texts) == "".join(f"{number} " for number in range(1_000))
+        for word in words:
+            await speaks.say(word)
+        cast(asyncio.Event, wire.gate).set()
+    assert len(wire.pieces) == 2 and "".join(wire.texts) == "".join(words)
 
 
-async def test_a_provider_that_never_pauses_is_held_so_that_its_text_can_leave() -> None:
+async def test_a_provider_that_never_pauses_is_held_so_that_its_text_can_leave_and_a_stop_be_heard() -> None:
     wire = Wire(seconds=0.01)
     async with speaker(wire) as speaks:
         for _ in range(20):
             await speaks.say("x" * 10_000)
         assert len(wire.pieces) >= 2
     assert sum(map(len, wire.texts)) == 200_000
-
-
-async def test_whoever_is_stopped_hears_it_with_the_next_piece() -> None:
-    wire = Wire(answer=Appended.STOPPED)
-    async with speaker(wire) as speaks:
+    async with speaker(Wire(answer=Appended.STOPPED)) as speaks:
         await speaks.say("one")
         await asyncio.sleep(0.01)
         assert not await speaks.say("two")
@@ -118,11 +112,9 @@ async def test_reasoning_and_text_keep_their_order_and_count_apart() -> None:
         await speaks.think("Well.")
         await speaks.say("Hi ")
         await speaks.say("there")
-    assert [(p["thinking"], p["thought"], p["sequence"], p["text"]) for p in wire.pieces] == [
-        (True, 0, 0, "Hm. "),
-        (True, 4, 0, "Well."),
-        (False, 9, 0, "Hi there"),
-    ]
+    counted = [(piece["thinking"], piece["thought"], piece["sequence"]) for piece in wire.pieces]
+    assert counted == [(True, 0, 0), (True, 4, 0), (False, 9, 0)]
+    assert wire.texts == ["Hm. ", "Well.", "Hi there"]
 
 
 async def test_nothing_is_sent_after_the_end_and_what_waits_is_dropped_where_it_broke_off() -> None:

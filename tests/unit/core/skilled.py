@@ -13,13 +13,8 @@ texts = st.text(alphabet="xyz {}\n", max_size=12)
 
 def skill(skill_id: str, **fields: Any) -> Skill:
     """A skill that says little."""
-    plain = {
-        "id": skill_id,
-        "name": skill_id.upper(),
-        "description": f"Does {skill_id}.",
-        "body": f"Body of {skill_id}.",
-    }
-    return Skill.model_validate({**plain, **fields})
+    plain = {"id": skill_id, "name": skill_id.upper(), "description": f"Does {skill_id}."}
+    return Skill.model_validate({**plain, "body": f"Body of {skill_id}.", **fields})
 
 
 def block(name: str, **fields: Any) -> CodeBlock:
@@ -29,7 +24,6 @@ def block(name: str, **fields: Any) -> CodeBlock:
 
 
 def agent(*skills: Skill, **fields: Any) -> AgentDefinition:
-    """An agent with these skills."""
     plain = {"id": "agent", "title": "The agent", "topology": "t"}
     return AgentDefinition.model_validate({**plain, "skills": skills, **fields})
 

@@ -5,13 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from perdure.core.approvals.assignments import (
-    handover_refusal,
-    reassignment_refusal,
-    release_refusal,
-    reviewers_after,
-    withdrawal_refusal,
-)
+from perdure.core.approvals import assignments
+from perdure.core.approvals.assignments import reassignment_refusal, reviewers_after, withdrawal_refusal
 from perdure.core.approvals.decisions import Claimed, Decider, Facts, Seat, Vote
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -19,32 +14,27 @@ LATER = NOW + timedelta(hours=1)
 PENDING = Facts("pending", "digest", NOW + timedelta(days=7), NOW, "asker", "reviewer", False, {})
 NAMED = replace(PENDING, reviewers=("Ann", "Bob"))
 REVIEWER = frozenset({"reviewer"})
+ANNS_SEAT = Seat("ann", "Ann", REVIEWER)
 ANN, BOB, CARL = (Decider(name.lower(), REVIEWER, name) for name in ("Ann", "Bob", "Carl"))
 ADMIN = Decider("root", frozenset({"admin"}), "Root")
-STAND_IN = Decider("dora", REVIEWER, "Dora", (Seat("ann", "Ann", REVIEWER),))
+STAND_IN = Decider("dora", REVIEWER, "Dora", (ANNS_SEAT,))
 UNFIT = replace(STAND_IN, roles=frozenset())
 
 
 @pytest.mark.parametrize(
     ("facts", "who", "expected"),
     [
-        (PENDING, ANN, None),
-        (PENDING, ADMIN, None),
-        (PENDING, STAND_IN, None),
-        (PENDING, UNFIT, "role_required"),
-        (NAMED, UNFIT, "role_required"),
-        (NAMED, STAND_IN, "only_stands_in"),
-        (NAMED, replace(BOB, in_place_of=(Seat("ann", "Ann", REVIEWER),)), None),
-        (NAMED, replace(CARL, in_place_of=(Seat("ann", "Ann", REVIEWER),)), "only_stands_in"),
-        (NAMED, replace(ADMIN, in_place_of=(Seat("ann", "Ann", REVIEWER),)), None),
+        *((PENDING, ANN, None), (PENDING, ADMIN, None), (PENDING, STAND_IN, None), (PENDING, UNFIT, "role_required")),
+        *((NAMED, UNFIT, "role_required"), (NAMED, STAND_IN, "only_stands_in")),
+        (NAMED, replace(BOB, in_place_of=(ANNS_SEAT,)), None),
+        (NAMED, replace(CARL, in_place_of=(ANNS_SEAT,)), "only_stands_in"),
+        (NAMED, replace(ADMIN, in_place_of=(ANNS_SEAT,)), None),
         (PENDING, Decider("nobody", frozenset(), "Nobody"), "role_required"),
         (PENDING, Decider("asker", REVIEWER, "Asker"), "own_request"),
         (PENDING, Decider("asker", frozenset({"admin"}), "Asker"), "own_request"),
         # Whose seat somebody has got beside takes nothing away from an admin.
         (PENDING, Decider("root", frozenset({"admin"}), "Root", (Seat("asker", "Asker", REVIEWER),)), None),
-        (NAMED, CARL, "not_a_reviewer"),
-        (NAMED, ADMIN, None),
-        (replace(NAMED, assignee="carl"), CARL, None),
+        *((NAMED, CARL, "not_a_reviewer"), (NAMED, ADMIN, None), (replace(NAMED, assignee="carl"), CARL, None)),
         (replace(PENDING, status="approved"), ANN, "already_decided"),
         (replace(PENDING, expires_at=NOW), ANN, "approval_expired"),
         (replace(PENDING, claim=Claimed("bob", "Bob", LATER, NOW)), ANN, "claimed"),
@@ -60,18 +50,21 @@ UNFIT = replace(STAND_IN, roles=frozenset())
     ],
 )
 def test_who_may_hand_a_request_on(facts: Facts, who: Decider, expected: str | None) -> None:
-    found = handover_refusal(facts, who)
+    found = assignments.handover_refusal(facts, who)
     assert (found.code if found else None) == expected
+
+
+CARLS_SEAT = Seat("carl", "Carl", REVIEWER)
 
 
 @pytest.mark.parametrize(
     ("facts", "to", "is_allowed"),
     [
-        (PENDING, Seat("carl", "Carl", REVIEWER), True),
-        (PENDING, Seat("carl", "Carl", frozenset({"admin"})), False),
+        (PENDING, CARLS_SEAT, True),
+        (PENDING, replace(CARLS_SEAT, roles=frozenset({"admin"})), False),
         (PENDING, Seat("asker", "Asker", REVIEWER), False),
-        (replace(PENDING, votes=(Vote("carl", "carl", True),)), Seat("carl", "Carl", REVIEWER), False),
-        (replace(PENDING, votes=(Vote("dora", "carl", True),)), Seat("carl", "Carl", REVIEWER), False),
+        (replace(PENDING, votes=(Vote("carl", "carl", True),)), CARLS_SEAT, False),
+        (replace(PENDING, votes=(Vote("dora", "carl", True),)), CARLS_SEAT, False),
     ],
 )
 def test_to_whom_it_may_be_handed(facts: Facts, to: Seat, is_allowed: bool) -> None:
@@ -82,36 +75,29 @@ def test_to_whom_it_may_be_handed(facts: Facts, to: Seat, is_allowed: bool) -> N
 @pytest.mark.parametrize(
     ("who", "to", "expected"),
     [
-        (ANN, "Carl", ("Carl", "Bob")),
-        (BOB, "Carl", ("Ann", "Carl")),
-        (ANN, "Bob", ("Ann", "Bob")),
-        (ADMIN, "Carl", ("Ann", "Bob")),
-        (STAND_IN, "Carl", ("Ann", "Bob")),
-        (replace(BOB, in_place_of=(Seat("ann", "Ann", REVIEWER),)), "Carl", ("Ann", "Carl")),
+        *((ANN, "Carl", ("Carl", "Bob")), (BOB, "Carl", ("Ann", "Carl")), (ANN, "Bob", ("Ann", "Bob"))),
+        *((ADMIN, "Carl", ("Ann", "Bob")), (STAND_IN, "Carl", ("Ann", "Bob"))),
+        (replace(BOB, in_place_of=(ANNS_SEAT,)), "Carl", ("Ann", "Carl")),
     ],
 )
-def test_a_named_reviewer_gives_the_place_to_whoever_gets_the_request(
-    who: Decider, to: str, expected: tuple[str, ...]
-) -> None:
+def test_a_named_reviewer_gives_the_place_to_whoever_gets_it(who: Decider, to: str, expected: tuple[str, ...]) -> None:
     assert reviewers_after(NAMED, who, Seat(to.lower(), to, REVIEWER)) == expected
     assert reviewers_after(PENDING, who, Seat(to.lower(), to, REVIEWER)) == ()
+
+
+ANNS = Claimed("ann", "Ann", LATER, NOW)
 
 
 @pytest.mark.parametrize(
     ("claim", "who", "expected"),
     [
-        (Claimed("ann", "Ann", LATER, NOW), ANN, None),
-        (Claimed("ann", "Ann", LATER, NOW), ADMIN, None),
-        (Claimed("ann", "Ann", LATER, NOW), BOB, "claimed"),
-        (Claimed("ann", "Ann", LATER, NOW), Decider("asker", frozenset(), "Asker"), "role_required"),
-        (Claimed("ann", "Ann", LATER, NOW), Decider("ann", frozenset(), "Ann"), None),
-        (Claimed("ann", "Ann", NOW, NOW), ANN, "not_claimed"),
-        (None, ANN, "not_claimed"),
-        (None, ADMIN, "not_claimed"),
+        *((ANNS, ANN, None), (ANNS, ADMIN, None), (ANNS, Decider("ann", frozenset(), "Ann"), None)),
+        *((ANNS, BOB, "claimed"), (ANNS, Decider("asker", frozenset(), "Asker"), "role_required")),
+        *((None, ANN, "not_claimed"), (None, ADMIN, "not_claimed"), (replace(ANNS, until=NOW), ANN, "not_claimed")),
     ],
 )
 def test_a_claim_is_ended_by_its_holder_or_an_admin(claim: Claimed | None, who: Decider, expected: str | None) -> None:
-    found = release_refusal(replace(PENDING, claim=claim), who)
+    found = assignments.release_refusal(replace(PENDING, claim=claim), who)
     assert (found.code if found else None) == expected
 
 
@@ -123,26 +109,15 @@ DECIDERS = frozenset({"ann"})
 @pytest.mark.parametrize(
     ("status", "who", "expected"),
     [
-        ("pending", ASKER, None),
-        ("pending", ADMIN, None),
-        ("pending", ANN, "role_required"),
-        ("pending", NOBODY, "role_required"),
-        ("approved", ANN, None),
-        ("approved", BOB, None),
-        ("approved", ADMIN, None),
-        ("approved", ASKER, "role_required"),
-        ("approved", NOBODY, "role_required"),
-        ("edited", BOB, None),
-        ("reserved", ANN, "already_running"),
-        ("reserved", ASKER, "role_required"),
-        ("done", ADMIN, "already_running"),
-        ("outcome_unknown", BOB, "already_running"),
-        ("rejected", ASKER, "already_decided"),
-        ("rejected", ADMIN, "already_decided"),
-        ("withdrawn", ASKER, "already_decided"),
-        ("withdrawn", ANN, "already_decided"),
-        ("expired", ASKER, "approval_expired"),
-        ("cancelled", ADMIN, "already_decided"),
+        *(("pending", ASKER, None), ("pending", ADMIN, None)),
+        *(("pending", ANN, "role_required"), ("pending", NOBODY, "role_required")),
+        *(("approved", ANN, None), ("approved", BOB, None), ("approved", ADMIN, None), ("edited", BOB, None)),
+        *(("approved", ASKER, "role_required"), ("approved", NOBODY, "role_required")),
+        *(("reserved", ANN, "already_running"), ("reserved", ASKER, "role_required")),
+        *(("done", ADMIN, "already_running"), ("outcome_unknown", BOB, "already_running")),
+        *(("rejected", ASKER, "already_decided"), ("rejected", ADMIN, "already_decided")),
+        *(("withdrawn", ASKER, "already_decided"), ("withdrawn", ANN, "already_decided")),
+        *(("expired", ASKER, "approval_expired"), ("cancelled", ADMIN, "already_decided")),
         ("approved", Decider("ann", frozenset()), None),  # who lost the role still takes back the own decision
     ],
 )

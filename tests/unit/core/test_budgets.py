@@ -1,6 +1,7 @@
 """Budgets of a turn and of a day, and quotas."""
 
 from datetime import UTC, date, datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,28 +10,8 @@ from hypothesis import strategies as st
 from perdure.contracts.agents import AgentDefinition, DayLimits
 from perdure.contracts.errors import CallerError, UpstreamRejected
 from perdure.contracts.turns import Limits
-from perdure.core.budgets import (
-    TENANT,
-    USUAL_ANSWER_TOKENS,
-    Bound,
-    DayUse,
-    Hold,
-    Quotas,
-    Scope,
-    Used,
-    affordable,
-    caps_of,
-    check_files,
-    exceeded,
-    hold_of,
-    met,
-    most_of_answer,
-    only_reserved,
-    quota_reached,
-    resets_at,
-    spent,
-    tightened,
-)
+from perdure.core import budgets
+from perdure.core.budgets import TENANT, USUAL_ANSWER_TOKENS, Bound, DayUse, Hold, Quotas, Scope, Used, caps_of, hold_of
 from perdure.core.turns import Admission, Caps, Load, OnBusy, admit
 
 LIMITS = Limits(max_tokens=100, max_cost_microusd=1_000)
@@ -39,40 +20,32 @@ LIMITS = Limits(max_tokens=100, max_cost_microusd=1_000)
 @pytest.mark.parametrize(
     ("tokens", "cost", "code"),
     [
-        (0, 0, None),
-        (99, 999, None),
-        (100, 0, "token_budget_spent"),
-        (101, 0, "token_budget_spent"),
-        (0, 1_000, "cost_budget_spent"),
-        (0, 1_001, "cost_budget_spent"),
-        (100, 1_000, "token_budget_spent"),
+        *((0, 0, None), (99, 999, None), (100, 0, "token_budget_spent"), (101, 0, "token_budget_spent")),
+        *((0, 1_000, "cost_budget_spent"), (0, 1_001, "cost_budget_spent"), (100, 1_000, "token_budget_spent")),
     ],
 )
 def test_a_budget_is_spent_at_equality(tokens: int, cost: int, code: str | None) -> None:
-    problem = spent(LIMITS, tokens_used=tokens, cost_microusd=cost)
+    problem = budgets.spent(LIMITS, tokens_used=tokens, cost_microusd=cost)
     assert (problem.code if problem else None) == code
 
 
 @pytest.mark.parametrize(("used", "left"), [(0, 100), (60, 40), (100, 0), (250, 0)])
-def test_an_answer_may_use_what_is_left_and_a_usual_answers_length_more(used: int, left: int) -> None:
-    assert most_of_answer(LIMITS, tokens_used=used) == left + USUAL_ANSWER_TOKENS
+def test_an_answer_may_use_what_is_left_and_a_usual_answer_more(used: int, left: int) -> None:
+    assert budgets.most_of_answer(LIMITS, tokens_used=used) == left + USUAL_ANSWER_TOKENS
 
 
 @pytest.mark.parametrize(
-    ("most", "left_microusd", "dollars_a_million", "bound"),
+    ("most", "left", "dollars", "bound"),
     [
         (150_000, 10_000, 10, 1_000 + USUAL_ANSWER_TOKENS),
-        (150_000, -5, 10, USUAL_ANSWER_TOKENS),
-        (5_000, 10_000_000, 10, 5_000),
-        (150_000, 10_000, 0, 150_000),
-        (150_000, None, 10, 150_000),
-        (None, 10_000, 10, None),
+        *((150_000, -5, 10, USUAL_ANSWER_TOKENS), (5_000, 10_000_000, 10, 5_000), (150_000, 10_000, 0, 150_000)),
+        *((150_000, None, 10, 150_000), (None, 10_000, 10, None)),
     ],
 )
-def test_an_answer_may_use_no_more_money_than_is_left_and_a_usual_answers_more(
-    most: int | None, left_microusd: int | None, dollars_a_million: int, bound: int | None
+def test_an_answer_may_use_what_money_is_left_and_a_usual_one_more(
+    most: Any, left: Any, dollars: int, bound: Any
 ) -> None:
-    assert affordable(most, left_microusd, dollars_a_million * 1_000_000) == bound
+    assert budgets.affordable(most, left, dollars * 1_000_000) == bound
 
 
 amounts = st.integers(0, 10_000)
@@ -81,31 +54,26 @@ limits = st.builds(Limits, max_tokens=amounts, max_cost_microusd=amounts, max_it
 
 @given(limits, st.none() | limits)
 def test_a_request_lowers_a_limit_and_never_raises_one(base: Limits, asked: Limits | None) -> None:
-    result = tightened(base, asked)
+    result = budgets.tightened(base, asked)
     for name in Limits.model_fields:
         wanted = getattr(base, name) if asked is None else min(getattr(base, name), getattr(asked, name))
         assert getattr(result, name) == wanted
-    assert tightened(result, asked) == result
+    assert budgets.tightened(result, asked) == result
 
 
-DAY = date(2026, 2, 28)
 A_DAY = DayLimits(max_tokens=100, max_cost_microusd=1_000)
 
 
-def use(tokens: int = 0, held: int = 0, cost: int = 0, held_cost: int = 0, agent_id: str = "a") -> DayUse:
-    """A budget's row."""
-    return DayUse(agent_id, DAY, tokens, cost, held, held_cost)
+def use(tokens: int = 0, held: int = 0, cost: int = 0, held_cost: int = 0) -> DayUse:
+    return DayUse("a", date(2026, 2, 28), tokens, cost, held, held_cost)
 
 
 @pytest.mark.parametrize(
     ("row", "code"),
     [
-        (use(), None),
-        (use(tokens=99), None),
-        (use(tokens=49, held=50), None),
+        *((use(), None), (use(tokens=99), None), (use(tokens=49, held=50), None)),
         (use(tokens=50, held=50), "day_token_budget_spent"),
-        (use(held=100), "day_token_budget_spent"),
-        (use(tokens=100), "day_token_budget_spent"),
+        *((use(held=100), "day_token_budget_spent"), (use(tokens=100), "day_token_budget_spent")),
         (use(cost=500, held_cost=499), None),
         (use(cost=500, held_cost=500), "day_cost_budget_spent"),
         (use(tokens=100, cost=1_000), "day_token_budget_spent"),
@@ -113,77 +81,55 @@ def use(tokens: int = 0, held: int = 0, cost: int = 0, held_cost: int = 0, agent
     ],
 )
 def test_a_days_budget_is_met_where_used_and_held_reach_it(row: DayUse, code: str | None) -> None:
-    problem = met({"a": A_DAY}, [row])
+    problem = budgets.met({"a": A_DAY}, [row])
     assert (problem.code if problem else None) == code
-    assert met({"a": DayLimits()}, [row]) is None, "a limit of nothing meets nothing"
+    assert budgets.met({"a": DayLimits()}, [row]) is None, "a limit of nothing meets nothing"
 
 
 def test_a_call_waits_for_others_where_only_their_reservations_stand_before_it() -> None:
-    assert only_reserved({"a": A_DAY}, [use(tokens=99, held=50)])
-    assert not only_reserved({"a": A_DAY}, [use(tokens=100, held=50)])
-    assert not only_reserved({"a": A_DAY}, [use(cost=1_000)])
+    assert budgets.only_reserved({"a": A_DAY}, [use(tokens=99, held=50)])
+    assert not budgets.only_reserved({"a": A_DAY}, [use(tokens=100, held=50)])
+    assert not budgets.only_reserved({"a": A_DAY}, [use(cost=1_000)])
+    assert budgets.resets_at(date(2026, 12, 31)) == datetime(2027, 1, 1, tzinfo=UTC), "a day ends at midnight UTC"
 
 
-def test_a_day_ends_at_midnight_utc() -> None:
-    assert resets_at(date(2026, 12, 31)) == datetime(2027, 1, 1, tzinfo=UTC)
-
-
-def test_a_call_counts_in_its_agents_budget_and_in_its_tenants() -> None:
-    free, limited = AgentDefinition(id="free", title="", topology="t"), DayLimits(max_tokens=5)
-    agent = free.model_copy(update={"id": "a", "day_limits": A_DAY})
+def test_a_call_holds_the_most_that_it_can_use_in_its_agents_budget_as_published_and_in_its_tenants() -> None:
+    free, limited = AgentDefinition(id="a", title="", topology="t"), DayLimits(max_tokens=5)
+    agent = free.model_copy(update={"day_limits": A_DAY})
     assert caps_of(free, None) == {}
     assert caps_of(agent, None) == {"a": A_DAY}
     assert list(caps_of(agent, limited)) == ["a", TENANT], "in the order of their locks"
     assert caps_of(free, DayLimits()) == {TENANT: DayLimits()}, "a tenant that had a limit once is counted on"
+    assert caps_of(free, None, limited) == {"a": limited} == caps_of(agent, None, limited), "not as it was pinned"
+    assert caps_of(agent, limited, DayLimits()) == {TENANT: limited}, "it has none any more"
+    assert hold_of({"a": DayLimits(max_tokens=9)}, Bound(5, None), "m") == Hold(5, 0)
+    assert hold_of({"a": DayLimits()}, Bound(None, None), "m") == Hold(0, 0)
+    assert hold_of({"a": A_DAY}, Bound(5, 7), "m") == Hold(5, 7)
 
 
-def test_the_published_version_of_an_agent_limits_the_turns_that_pinned_another() -> None:
-    free = AgentDefinition(id="a", title="", topology="t")
-    pinned = free.model_copy(update={"day_limits": A_DAY})
-    lower = DayLimits(max_tokens=5)
-    assert caps_of(free, None, lower) == {"a": lower} == caps_of(pinned, None, lower)
-    assert caps_of(pinned, lower, DayLimits()) == {TENANT: lower}, "it has none any more"
+UNKNOWN = Bound(None, None)
+MONEY = DayLimits(max_cost_microusd=9)
+UNBOUNDED = [(DayLimits(max_tokens=9), UNKNOWN, "output_unbounded"), (MONEY, UNKNOWN, "output_unbounded")]
+UNBOUNDED += [(MONEY, Bound(5, None), "price_unknown"), (A_DAY, Bound(5, None), "price_unknown")]
 
 
-@pytest.mark.parametrize(
-    ("limits", "most", "code"),
-    [
-        (DayLimits(max_tokens=9), Bound(None, None), "output_unbounded"),
-        (DayLimits(max_cost_microusd=9), Bound(None, None), "output_unbounded"),
-        (DayLimits(max_cost_microusd=9), Bound(5, None), "price_unknown"),
-        (A_DAY, Bound(5, None), "price_unknown"),
-    ],
-)
+@pytest.mark.parametrize(("limits", "most", "code"), UNBOUNDED)
 def test_what_nobody_can_bound_is_not_begun_under_a_limit(limits: DayLimits, most: Bound, code: str) -> None:
     with pytest.raises(UpstreamRejected) as refused:
         hold_of({"a": limits}, most, "vendor/new")
     assert refused.value.code == code
 
 
-@pytest.mark.parametrize(
-    ("limits", "most", "hold"),
-    [
-        (DayLimits(max_tokens=9), Bound(5, None), Hold(5, 0)),
-        (DayLimits(), Bound(None, None), Hold(0, 0)),
-        (A_DAY, Bound(5, 7), Hold(5, 7)),
-    ],
-)
-def test_a_call_holds_the_most_that_it_can_use(limits: DayLimits, most: Bound, hold: Hold) -> None:
-    assert hold_of({"a": limits}, most, "m") == hold
-
-
 @given(
     st.integers(1, 300),
     st.lists(st.tuples(st.sampled_from(["claim", "settle", "release"]), st.integers(0, 80), st.integers(0, 9))),
 )
-def test_no_order_of_calls_overspends_by_more_than_one_hold_or_goes_below_zero(
-    limit: int, steps: list[tuple[str, int, int]]
-) -> None:
+def test_no_order_of_calls_overspends_by_more_than_a_hold_or_is_below_zero(limit: int, steps: list[Any]) -> None:
     caps = {"a": DayLimits(max_tokens=limit)}
     used, running, largest = 0, list[int](), 0
     for what, amount, place in steps:
         held = sum(running)
-        if what == "claim" and met(caps, [use(tokens=used, held=held)]) is None:
+        if what == "claim" and budgets.met(caps, [use(tokens=used, held=held)]) is None:
             running.append(amount)
             largest = max(largest, amount)
         elif what != "claim" and running:
@@ -198,42 +144,36 @@ QUOTAS = Quotas(conversation_bytes=100, user_bytes=200, tenant_bytes=300)
 @pytest.mark.parametrize(
     ("used", "more", "expected"),
     [
-        (Used(), 100, None),
-        (Used(), 101, Scope.CONVERSATION),
-        (Used(100, 200, 300), 0, None),
-        (Used(0, 200, 200), 1, Scope.USER),
-        (Used(0, 0, 300), 1, Scope.TENANT),
+        *((Used(), 100, None), (Used(), 101, Scope.CONVERSATION), (Used(100, 200, 300), 0, None)),
+        *((Used(0, 200, 200), 1, Scope.USER), (Used(0, 0, 300), 1, Scope.TENANT)),
         (Used(101, 201, 301), 0, Scope.CONVERSATION),  # the narrowest says what to do
         (Used(0, 201, 301), 0, Scope.USER),
     ],
 )
 def test_a_quota_is_exceeded_by_its_first_byte_too_many(used: Used, more: int, expected: Scope | None) -> None:
-    assert exceeded(used, QUOTAS, more) is expected
-    assert exceeded(used, Quotas(), more) is None
+    assert budgets.exceeded(used, QUOTAS, more) is expected
+    assert budgets.exceeded(used, Quotas(), more) is None
 
 
 sizes = st.integers(0, 400)
 uses = st.builds(Used, sizes, sizes, sizes)
 
 
-@pytest.mark.parametrize("scope", [Scope.USER, Scope.CONVERSATION])
-def test_a_quota_that_is_reached_has_its_limit_in_the_refusal(scope: Scope) -> None:
-    quotas = Quotas(conversation_bytes=2**28, user_bytes=2**30)
-    refused = quota_reached(Used(2**28, 2**30, 2**31), quotas, scope)
-    assert (refused.code, refused.http) == ("quota_reached", 429)
-    assert refused.details["retry_after_seconds"] is None and refused.details["limit_bytes"] == quotas.of(scope)
-
-
-def test_files_of_a_conversation_are_counted_too() -> None:
-    check_files(9, Quotas(conversation_files=10))
-    check_files(10**6, Quotas())
-    with pytest.raises(CallerError) as refused:
-        check_files(10, Quotas(conversation_files=10))
-    assert (refused.value.code, refused.value.http) == ("quota_reached", 429)
+def test_a_quota_that_is_reached_has_its_limit_in_the_refusal() -> None:
+    quotas = Quotas(conversation_bytes=2**28, user_bytes=2**30, conversation_files=10)
+    for scope in (Scope.USER, Scope.CONVERSATION):
+        refused = budgets.quota_reached(Used(2**28, 2**30, 2**31), quotas, scope)
+        assert (refused.code, refused.http) == ("quota_reached", 429)
+        assert refused.details["retry_after_seconds"] is None and refused.details["limit_bytes"] == quotas.of(scope)
+    budgets.check_files(9, quotas)
+    budgets.check_files(10**6, Quotas())
+    with pytest.raises(CallerError) as too_many:
+        budgets.check_files(10, quotas)
+    assert (too_many.value.code, too_many.value.http) == ("quota_reached", 429)
 
 
 @given(st.booleans(), st.integers(0, 3), st.sampled_from(OnBusy), uses, sizes)
 def test_nothing_is_admitted_over_a_quota(busy: bool, queued: int, on_busy: OnBusy, used: Used, more: int) -> None:
     load = Load(busy, queued, 1, used=used, message_bytes=more)
     admission = admit(load, Caps(quotas=QUOTAS), on_busy)
-    assert (admission is Admission.QUOTA) == (exceeded(used, QUOTAS, more) is not None)
+    assert (admission is Admission.QUOTA) == (budgets.exceeded(used, QUOTAS, more) is not None)

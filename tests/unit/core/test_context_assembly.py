@@ -4,79 +4,37 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perdure.contracts.context_assembly import Bundle
-from perdure.core.calls.context_assembly import (
-    MOST_CHARACTERS,
-    Fault,
-    Gate,
-    Now,
-    aggregated,
-    arguments,
-    completeness_of,
-    context_message,
-    gate,
-    goes_again,
-    guidance,
-    is_retried,
-    left_out,
-    phases,
-    slice_hash,
-    upstream_of,
-    wait_seconds,
-)
+from perdure.core.calls import context_assembly
+from perdure.core.calls.context_assembly import Fault, Gate, arguments, completeness_of, is_retried, phases, slice_hash
 
+Values = dict[str, Any]
 VALUES = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 3), max_size=4)
-
-
-@pytest.mark.parametrize(
-    ("defaults", "inject", "outputs", "caller", "given_to_it"),
-    [
-        ({"a": 1}, (), {}, {}, {"a": 1}),
-        ({"a": 1}, ("a",), {"a": 2}, {}, {"a": 2}),
-        ({"a": 1}, ("a",), {"a": 2}, {"a": 3}, {"a": 3}),
-        ({}, ("a", "b"), {"a": 2}, {}, {"a": 2}),
-        ({}, (), {"a": 2}, {}, {}),
-        ({"a": 1}, ("a",), {"a": None}, {}, {"a": None}),
-    ],
-)
-def test_the_order_of_arguments(
-    defaults: dict[str, Any], inject: tuple[str, ...], outputs: dict[str, Any], caller: dict[str, Any], given_to_it: Any
-) -> None:
-    assert arguments(defaults, inject, outputs, caller) == given_to_it
 
 
 @given(VALUES, st.lists(st.sampled_from("abcd")), VALUES, VALUES)
 def test_each_key_comes_from_the_uppermost_that_has_it(
-    defaults: dict[str, Any], inject: list[str], outputs: dict[str, Any], caller: dict[str, Any]
+    defaults: Values, inject: list[str], outputs: Values, caller: Values
 ) -> None:
-    found = arguments(defaults, inject, outputs, caller)
     injected = {key: value for key, value in outputs.items() if key in inject}
-    assert set(found) == {*defaults, *injected, *caller}
-    for key, value in found.items():
-        assert value == next(each[key] for each in (caller, injected, defaults) if key in each)
+    assert arguments(defaults, inject, outputs, caller) == {**defaults, **injected, **caller}
 
 
 def test_one_call_cannot_alter_the_defaults_of_another() -> None:
     defaults: dict[str, Any] = {"filter": {"ids": [1]}}
-    first = arguments(defaults, (), {}, {})
-    nested: Any = first["filter"]
+    nested: Any = arguments(defaults, (), {}, {})["filter"]
     nested["ids"].append(2)
     assert arguments(defaults, (), {}, {}) == {"filter": {"ids": [1]}}
+    assert arguments({"a": 1}, ("a",), {"a": None}, {}) == {"a": None}, "nothing is a value as well"
 
 
-def test_later_outputs_are_over_earlier_ones_and_completeness_is_injected_nowhere() -> None:
-    assert aggregated([{"a": 1, "completeness": 1}, {"a": 2, "b": 3}]) == {"a": 2, "b": 3}
-
-
-@pytest.mark.parametrize(
-    ("output", "completeness"),
-    [({}, 0.0), ({"completeness": 0}, 0.0), ({"completeness": 1}, 1.0), ({"completeness": 0.4}, 0.4)],
-)
-def test_completeness_is_from_none_to_all(output: dict[str, Any], completeness: float) -> None:
-    assert completeness_of(output) == completeness
+def test_later_outputs_are_over_earlier_ones_and_completeness_is_from_none_to_all() -> None:
+    said = [{}, {"completeness": 0}, {"completeness": 1}, {"completeness": 0.4}]
+    assert [completeness_of(output) for output in said] == [0.0, 0.0, 1.0, 0.4]
+    assert context_assembly.aggregated([{"a": 1, "completeness": 1}, {"a": 2, "b": 3}]) == {"a": 2, "b": 3}
 
 
 @pytest.mark.parametrize("said", [float("nan"), float("inf"), -0.01, -1, 1.0001, 2, "0.5", None, True, [0.5], 10**400])
@@ -86,79 +44,56 @@ def test_a_completeness_that_is_none_is_refused(said: Any) -> None:
     assert len(str(refused.value)) < 140
 
 
-@pytest.mark.parametrize("output", [None, [], "text", 3, {"a": "x" * MOST_CHARACTERS}])
+@pytest.mark.parametrize("output", [None, [], "text", 3, {"a": "x" * context_assembly.MOST_CHARACTERS}])
 def test_what_is_no_output_is_refused(output: Any) -> None:
     with pytest.raises(ValueError):
         completeness_of(output)
 
 
 def test_the_prompt_has_the_sections_and_says_what_is_missing() -> None:
-    assert context_message({}) == ""
-    assert '## a\n{"k":1}' in context_message({"a": {"k": 1}})
-    assert guidance([], {"Tone": ""}) == ""
-    told = guidance(["b", "c"], {"Tone": "warm"})
+    assert context_assembly.context_message({}) == ""
+    assert '## a\n{"k":1}' in context_assembly.context_message({"a": {"k": 1}})
+    assert context_assembly.guidance([], {"Tone": ""}) == ""
+    told = context_assembly.guidance(["b", "c"], {"Tone": "warm"})
     assert "Tone: warm" in told and "Degraded sections: b, c." in told
 
 
-@pytest.mark.parametrize(
-    ("fault", "status", "retried"),
-    [
-        (Fault.TIMEOUT, 0, True),
-        (Fault.CONNECT, 0, True),
-        (Fault.READ_TIMEOUT, 0, True),
-        (Fault.STATUS, 500, True),
-        (Fault.STATUS, 503, True),
-        (Fault.STATUS, 599, True),
-        (Fault.STATUS, 499, False),
-        (Fault.STATUS, 429, False),
-        (Fault.STATUS, 404, False),
-        (Fault.STATUS, 301, False),
-        (Fault.REFUSED, 0, False),
-        (Fault.UNCLASSIFIED, 0, False),
-    ],
-)
-def test_the_table_of_faults(fault: Fault, status: int, retried: bool) -> None:
-    assert is_retried(fault, status) is retried
+def test_the_table_of_faults() -> None:
+    assert all(is_retried(fault, 0) for fault in (Fault.TIMEOUT, Fault.CONNECT, Fault.READ_TIMEOUT))
+    assert not any(is_retried(fault, 0) for fault in (Fault.REFUSED, Fault.UNCLASSIFIED))
+    statuses = (500, 503, 599, 499, 429, 404, 301)
+    assert [status for status in statuses if is_retried(Fault.STATUS, status)] == [500, 503, 599]
+    assert [context_assembly.wait_seconds(0.5, failed) for failed in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, 4.0], (
+        "each twice the one before"
+    )
 
 
 @given(st.integers(0, 10))
 def test_attempts_are_one_more_than_retries(max_retries: int) -> None:
     attempts = 1
-    while goes_again(Fault.TIMEOUT, 0, failed=attempts, max_retries=max_retries):
+    while context_assembly.goes_again(Fault.TIMEOUT, 0, failed=attempts, max_retries=max_retries):
         attempts += 1
     assert attempts == max_retries + 1
-    assert not goes_again(Fault.REFUSED, 0, failed=1, max_retries=max_retries)
+    assert not context_assembly.goes_again(Fault.REFUSED, 0, failed=1, max_retries=max_retries)
 
 
-def test_each_wait_is_twice_the_one_before() -> None:
-    assert [wait_seconds(0.5, failed) for failed in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, 4.0]
-
-
-SAMPLE = {
-    "client_signal": (),
-    "provider_genome": (),
-    "patient_context": (),
-    "therapeutic_fit": ("client_signal", "provider_genome"),
-}
+FIRST = ("client_signal", "provider_genome", "patient_context")
+SAMPLE = {**dict.fromkeys(FIRST, ()), "therapeutic_fit": ("client_signal", "provider_genome")}
+Needs = dict[str, tuple[str, ...]]
 NAMES = [f"t{number}" for number in range(8)]
 
 
 @pytest.mark.parametrize(
     ("dependencies", "grouped"),
     [
-        ({}, ()),
-        ({"a": ()}, (("a",),)),
-        (SAMPLE, (("client_signal", "provider_genome", "patient_context"), ("therapeutic_fit",))),
-        (
-            {**SAMPLE, "narrative": ()},
-            (("client_signal", "provider_genome", "patient_context", "narrative"), ("therapeutic_fit",)),
-        ),
+        *(({}, ()), ({"a": ()}, (("a",),)), (SAMPLE, (FIRST, ("therapeutic_fit",)))),
+        ({**SAMPLE, "narrative": ()}, ((*FIRST, "narrative"), ("therapeutic_fit",))),
         ({"c": ("b",), "b": ("a",), "a": ()}, (("a",), ("b",), ("c",))),
         ({"b": ("a",)}, (("b",),)),
         ({"b": ("a", "a")}, (("b",),)),
     ],
 )
-def test_the_table_of_groups(dependencies: dict[str, tuple[str, ...]], grouped: tuple[tuple[str, ...], ...]) -> None:
+def test_the_table_of_groups(dependencies: Needs, grouped: tuple[tuple[str, ...], ...]) -> None:
     assert phases(dependencies) == grouped
 
 
@@ -171,16 +106,14 @@ def test_the_table_of_groups(dependencies: dict[str, tuple[str, ...]], grouped: 
         ({"a": ("b",), "b": ("c",), "c": ("b",)}, "b -> c -> b"),
     ],
 )
-def test_a_cycle_is_named(dependencies: dict[str, tuple[str, ...]], cycle: str) -> None:
+def test_a_cycle_is_named(dependencies: Needs, cycle: str) -> None:
     with pytest.raises(ValueError) as refused:
         phases(dependencies)
     assert str(refused.value).endswith(f" {cycle}")
 
 
 @given(st.dictionaries(st.sampled_from(NAMES), st.lists(st.sampled_from(NAMES), max_size=3).map(tuple)))
-def test_a_group_needs_only_what_is_before_it_and_begins_as_early_as_it_can(
-    dependencies: dict[str, tuple[str, ...]],
-) -> None:
+def test_a_group_needs_what_is_before_it_and_begins_as_early_as_it_can(dependencies: Needs) -> None:
     try:
         grouped = phases(dependencies)
     except ValueError as error:
@@ -195,73 +128,50 @@ def test_a_group_needs_only_what_is_before_it_and_begins_as_early_as_it_can(
 
 
 def test_a_list_that_leaves_out_a_dependency_is_told() -> None:
-    assert left_out(["therapeutic_fit", "client_signal"], SAMPLE) == (("therapeutic_fit", "provider_genome"),)
-    assert left_out(SAMPLE, SAMPLE) == ()
+    assert context_assembly.left_out(["therapeutic_fit", "client_signal"], SAMPLE) == (
+        ("therapeutic_fit", "provider_genome"),
+    )
+    assert context_assembly.left_out(SAMPLE, SAMPLE) == ()
 
 
-NOW = Now("slice", "fed")
+NOW = context_assembly.Now("slice", "fed")
 
 
 def kept(completeness: float, slice_hash: str = "earlier", upstream: str = "fed") -> Bundle:
     """An earlier output."""
-    return Bundle(
-        tool="t", turn_id="1", completeness=completeness, slice_hash=slice_hash, upstream=upstream, digest="d"
-    )
+    before = {"completeness": completeness, "slice_hash": slice_hash, "upstream": upstream}
+    return Bundle.model_validate({"tool": "t", "turn_id": "1", "digest": "d", **before})
 
 
-@pytest.mark.parametrize(
-    ("before", "threshold", "becomes"),
-    [
-        (None, 0.4, Gate.RUN),
-        (kept(0.9, upstream="other"), 0.4, Gate.RUN),  # the condition that the sample code lacks
-        (kept(0.9, "slice", upstream="other"), 0.4, Gate.RUN),
-        (kept(0.0, "slice"), 0.4, Gate.SAME_SLICE),
-        (kept(1.0, "slice"), 0.4, Gate.SAME_SLICE),
-        (kept(0.4), 0.4, Gate.COMPLETE),
-        (kept(0.39), 0.4, Gate.RUN),
-        (kept(0.39), 0.3, Gate.COMPLETE),
-        (kept(0.9), 1.0, Gate.RUN),
-        (kept(0.0), 0.0, Gate.COMPLETE),
-    ],
-)
-def test_the_table_of_gates(before: Bundle | None, threshold: float, becomes: Gate) -> None:
-    assert gate(before, NOW, threshold) is becomes
+SCORES = st.floats(0, 1)
 
 
-@given(st.floats(0, 1), st.floats(0, 1), st.booleans(), st.booleans())
+@given(SCORES, SCORES, st.booleans(), st.booleans())
+@example(0.4, 0.4, False, True)
+@example(0.9, 0.4, True, False)  # the condition that the sample code lacks
 def test_only_what_is_fed_the_same_is_used_again(score: float, threshold: float, same: bool, fed: bool) -> None:
     before = kept(score, "slice" if same else "earlier", "fed" if fed else "other")
-    assert (gate(before, NOW, threshold) is not Gate.RUN) == (fed and (same or score >= threshold))
+    again = Gate.SAME_SLICE if same else Gate.COMPLETE if score >= threshold else Gate.RUN
+    assert context_assembly.gate(before, NOW, threshold) is (again if fed else Gate.RUN)
+    assert context_assembly.gate(None, NOW, threshold) is Gate.RUN
 
 
 def test_what_feeds_a_tool_is_all_of_it() -> None:
-    fed = upstream_of("basis", "slice", {"a": "1", "b": "2"})
-    assert fed == upstream_of("basis", "slice", {"b": "2", "a": "1"})
-    others = [
-        upstream_of("new basis", "slice", {"a": "1", "b": "2"}),
-        upstream_of("basis", "new slice", {"a": "1", "b": "2"}),
-        upstream_of("basis", None, {"a": "1", "b": "2"}),
-        upstream_of("basis", "slice", {"a": "1", "b": "3"}),
-        upstream_of("basis", "slice", {"a": "1"}),
-    ]
-    assert len({fed, *others}) == 6
+    before = {"a": "1", "b": "2"}
+    fed = context_assembly.upstream_of("basis", "slice", before)
+    assert fed == context_assembly.upstream_of("basis", "slice", {"b": "2", "a": "1"})
+    others = [("new basis", "slice", before), ("basis", "new slice", before), ("basis", None, before)]
+    others += [("basis", "slice", {"a": "1", "b": "3"}), ("basis", "slice", {"a": "1"})]
+    assert len({fed, *(context_assembly.upstream_of(*each) for each in others)}) == 6
 
 
-@pytest.mark.parametrize(
-    ("said", "same"),
-    [
-        (["I cannot sleep", "Thanks!"], True),
-        (["i  cannot SLEEP ", "thank you."], True),
-        (["I cannot sleep", "", "  "], True),
-        (["I cannot sleep", "thanks, but no"], False),
-        (["Thanks!", "I can sleep"], False),
-        ([], False),
-        (["I cannot sleep", "I cannot sleep"], False),
-    ],
-)
-def test_an_acknowledgement_changes_no_slice(said: list[str], same: bool) -> None:
-    acknowledgements = ("thanks", "thank you")
-    assert (slice_hash(said, acknowledgements) == slice_hash(["I cannot sleep"], acknowledgements)) is same
+def test_an_acknowledgement_changes_no_slice() -> None:
+    def of(*said: str) -> str:
+        return slice_hash(said, ("thanks", "thank you"))
+
+    said = "I cannot sleep"
+    assert of(said) == of(said, "Thanks!") == of("i  cannot SLEEP ", "thank you.") == of(said, "", "  ")
+    assert of(said) not in (of(said, "thanks, but no"), of("Thanks!", "I can sleep"), of(), of(said, said))
 
 
 @given(st.lists(st.text(max_size=20), max_size=5), st.text(min_size=1, max_size=20))

@@ -1,6 +1,5 @@
 """Which addresses may be called, and which hosts a setting or an app names."""
 
-from collections.abc import Collection
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
 
 import pytest
@@ -8,23 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.contracts.errors import CallerError
-from perdure.core.egress import (
-    Named,
-    Reach,
-    allowed_target,
-    canonical_host,
-    is_reachable,
-    named_by_url,
-    named_host,
-    proxied_refusal_of,
-    reach_of,
-    refusal_of,
-    target_of,
-)
+from perdure.core import egress
+from perdure.core.egress import Named, Reach, allowed_target, is_reachable, named_host, reach_of, refusal_of, target_of
 
 HOSTS = ("hooks.example.org", "*.corp.test", "localhost:9000")
 PUBLIC = target_of("https://hooks.example.org/x")
 LOCAL = target_of("http://localhost:9000/")
+METADATA = "169.254.169.254"
 
 
 @pytest.mark.parametrize(
@@ -42,60 +31,38 @@ def test_a_host_that_the_operator_names_is_allowed(url: str, host: str, port: in
     assert (target.host, target.port) == (host, port)
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "hooks.example.org",
-        "//hooks.example.org",
-        "https://",
-        "https:///x",
-        "http://hooks.example.org/",
-        "ftp://hooks.example.org/",
-        "file:///etc/passwd",
-        "https://other.example.org/",
-        "https://corp.test/",
-        "https://evilcorp.test/",
-        "https://hooks.example.org.evil.test/",
-        "https://hooks.example.org@evil.test/",
-        "https://user:password@hooks.example.org/",
-        "https://evil.test\\@hooks.example.org/",
-        "https://hooks.example.org/#x",
-        "https://hooks.example.org/ x",
-        "https://hooks.example.org:0x50/",
-        "https://hooks.example.org:99999/",
-        "https://[::1/",
-        "http://localhost:9001/",
-        "http://127.0.0.1:9000/",
-        "https://169.254.169.254/latest/meta-data",
-        "https://hooks.exämple.org/",
-    ],
-)
+REFUSED = f"""
+    hooks.example.org //hooks.example.org https:// https:///x http://hooks.example.org/ ftp://hooks.example.org/
+    file:///etc/passwd https://other.example.org/ https://corp.test/ https://evilcorp.test/
+    https://hooks.example.org.evil.test/ https://hooks.example.org@evil.test/
+    https://user:password@hooks.example.org/ https://evil.test\\@hooks.example.org/ https://hooks.example.org/#x
+    https://hooks.example.org:0x50/ https://hooks.example.org:99999/ https://[::1/ http://localhost:9001/
+    http://127.0.0.1:9000/ https://{METADATA}/latest/meta-data https://hooks.exämple.org/
+""".split()
+
+
+@pytest.mark.parametrize("url", ["", "https://hooks.example.org/ x", *REFUSED])
 def test_any_other_address_is_refused(url: str) -> None:
     with pytest.raises(CallerError, match="address_refused"):
         allowed_target(url, HOSTS)
+
+
+LOOPED = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
+UNFIT = (METADATA, "fe80::1%eth0", "0.0.0.0", "224.0.0.1", "no address")
 
 
 @pytest.mark.parametrize(
     ("address", "public", "private"),
     [
         ("93.184.216.34", True, True),
-        ("10.0.0.7", False, True),
-        ("::ffff:10.0.0.7", False, True),
-        ("127.0.0.1", False, False),
-        ("::1", False, False),
-        ("::ffff:127.0.0.1", False, False),
-        ("169.254.169.254", False, False),
-        ("fe80::1%eth0", False, False),
-        ("0.0.0.0", False, False),
-        ("224.0.0.1", False, False),
-        ("no address", False, False),
+        *((address, False, True) for address in ("10.0.0.7", "::ffff:10.0.0.7")),
+        *((address, False, False) for address in (*LOOPED, *UNFIT)),
     ],
 )
 def test_what_a_name_stands_for_decides_too(address: str, public: bool, private: bool) -> None:
     assert is_reachable(PUBLIC, address, private=False) is public
     assert is_reachable(PUBLIC, address, private=True) is private
-    assert is_reachable(LOCAL, address, private=True) is (address in ("127.0.0.1", "::1", "::ffff:127.0.0.1"))
+    assert is_reachable(LOCAL, address, private=True) is (address in LOOPED)
 
 
 @given(st.text(max_size=60))
@@ -106,15 +73,6 @@ def test_whatever_is_allowed_is_one_of_the_named_hosts(text: str) -> None:
         except CallerError:
             continue
         assert target.host in ("hooks.example.org", "localhost") or target.host.endswith(".corp.test")
-
-
-@given(st.ip_addresses())
-def test_without_a_private_network_only_what_is_global_is_gone_to(address: IPv4Address | IPv6Address) -> None:
-    if is_reachable(PUBLIC, str(address), private=False):
-        assert address.is_global or "ffff:" in str(address)
-
-
-METADATA = "169.254.169.254"
 
 
 def embedded(ip: IPv4Address) -> dict[str, str]:
@@ -131,85 +89,43 @@ def embedded(ip: IPv4Address) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize(
-    ("address", "reach"),
-    [
-        ("93.184.216.34", Reach.PUBLIC),
-        ("2606:2800:220:1::1", Reach.PUBLIC),
-        ("64:ff9b::5db8:d822", Reach.PUBLIC),
-        ("::ffff:93.184.216.34", Reach.PUBLIC),
-        ("10.0.0.7", Reach.PRIVATE),
-        ("172.31.255.255", Reach.PRIVATE),
-        ("192.168.1.1", Reach.PRIVATE),
-        ("100.64.0.1", Reach.PRIVATE),
-        ("198.18.0.1", Reach.PRIVATE),
-        ("fd00::7", Reach.PRIVATE),
-        ("fec0::7", Reach.PRIVATE),
-        ("64:ff9b:1::1", Reach.UNUSABLE),
-        ("64:ff9b::a00:7", Reach.PRIVATE),
-        ("2002:a00:7::", Reach.PRIVATE),
-        ("127.0.0.1", Reach.LOOPBACK),
-        ("127.9.9.9", Reach.LOOPBACK),
-        ("::1", Reach.LOOPBACK),
-        ("::ffff:127.0.0.1", Reach.LOOPBACK),
-        ("::127.0.0.1", Reach.LOOPBACK),
-        ("64:ff9b::7f00:1", Reach.LOOPBACK),
-        (METADATA, Reach.LINK_LOCAL),
-        ("169.254.0.1", Reach.LINK_LOCAL),
-        ("fe80::1", Reach.LINK_LOCAL),
-        ("fe80::1%eth0", Reach.LINK_LOCAL),
-        ("febf::1", Reach.LINK_LOCAL),
-        ("fd00:ec2::254", Reach.LINK_LOCAL),
-        ("100.100.100.200", Reach.LINK_LOCAL),
-        ("192.0.0.192", Reach.LINK_LOCAL),
-        ("fd20:ce::254", Reach.LINK_LOCAL),
-        ("168.63.129.16", Reach.LINK_LOCAL),
-        ("::ffff:169.254.169.254", Reach.LINK_LOCAL),
-        ("64:ff9b::a9fe:a9fe", Reach.LINK_LOCAL),
-        ("0.0.0.0", Reach.UNUSABLE),
-        ("0.1.2.3", Reach.UNUSABLE),
-        ("::", Reach.UNUSABLE),
-        ("224.0.0.1", Reach.UNUSABLE),
-        ("224.0.1.1", Reach.UNUSABLE),
-        ("ff02::1", Reach.UNUSABLE),
-        ("ff0e::1", Reach.UNUSABLE),
-        ("240.0.0.1", Reach.UNUSABLE),
-        ("255.255.255.255", Reach.UNUSABLE),
-        ("::ffff:0.0.0.0", Reach.UNUSABLE),
-        ("localhost", Reach.UNUSABLE),
-        ("", Reach.UNUSABLE),
-    ],
-)
-def test_an_address_belongs_to_somebody(address: str, reach: Reach) -> None:
+REACHES = {
+    Reach.PUBLIC: "93.184.216.34 2606:2800:220:1::1 64:ff9b::5db8:d822 ::ffff:93.184.216.34",
+    Reach.PRIVATE: "10.0.0.7 172.31.255.255 192.168.1.1 100.64.0.1 198.18.0.1 fd00::7 fec0::7 64:ff9b::a00:7"
+    " 2002:a00:7::",
+    Reach.LOOPBACK: "127.0.0.1 127.9.9.9 ::1 ::ffff:127.0.0.1 ::127.0.0.1 64:ff9b::7f00:1",
+    Reach.LINK_LOCAL: "169.254.169.254 169.254.0.1 fe80::1 fe80::1%eth0 febf::1 fd00:ec2::254 100.100.100.200"
+    " 192.0.0.192 fd20:ce::254 168.63.129.16 ::ffff:169.254.169.254 64:ff9b::a9fe:a9fe",
+    Reach.UNUSABLE: "64:ff9b:1::1 0.0.0.0 0.1.2.3 :: 224.0.0.1 224.0.1.1 ff02::1 ff0e::1 240.0.0.1 255.255.255.255"
+    " ::ffff:0.0.0.0 localhost",
+}
+
+
+@pytest.mark.parametrize(("reach", "address"), [(r, address) for r in REACHES for address in REACHES[r].split()])
+def test_an_address_belongs_to_somebody(reach: Reach, address: str) -> None:
     assert reach_of(address) is reach
+    assert reach_of("") is Reach.UNUSABLE
 
 
 @given(st.ip_addresses(v=4))
 def test_an_ipv4_address_is_not_hidden_by_an_ipv6_address_that_carries_it(ip: IPv4Address) -> None:
     plain = reach_of(str(ip))
-    for form, address in embedded(ip).items():
+    for form, address in {"plain": str(ip), **embedded(ip)}.items():
         if plain is Reach.PUBLIC:
             assert reach_of(address) in (Reach.PUBLIC, Reach.PRIVATE), form
         else:
             assert reach_of(address) is not Reach.PUBLIC, (form, address)
             assert refusal_of("host.test", 443, [address], ()), (form, address)
+            assert not is_reachable(PUBLIC, address, private=False), (form, address)
 
 
-@pytest.mark.parametrize(
-    ("host", "canonical"),
-    [
-        ("Example.ORG", "example.org"),
-        ("example.org.", "example.org"),
-        ("[::1]", "::1"),
-        ("[::FFFF:10.0.0.7]", "10.0.0.7"),
-        ("0:0:0:0:0:0:0:1", "::1"),
-        ("10.0.0.7", "10.0.0.7"),
-        ("xn--exmple-cua.org", "xn--exmple-cua.org"),
-        ("my_service", "my_service"),
-    ],
-)
-def test_a_host_has_one_spelling(host: str, canonical: str) -> None:
-    assert canonical_host(host) == canonical
+SPELLINGS = {"Example.ORG": "example.org", "example.org.": "example.org", "[::1]": "::1", "0:0:0:0:0:0:0:1": "::1"}
+SPELLINGS |= {"[::FFFF:10.0.0.7]": "10.0.0.7"}
+SPELLINGS |= {same: same for same in ("10.0.0.7", "xn--exmple-cua.org", "my_service")}
+
+
+def test_a_host_has_one_spelling() -> None:
+    assert {host: egress.canonical_host(host) for host in SPELLINGS} == SPELLINGS
 
 
 NUMBERS = ["2130706433", "0x7f.1", "0x7f000001", "127.1", "0177.0.0.1", "127.0.0.01", "10.0.0.0x7", "256.1.1.1"]
@@ -219,7 +135,7 @@ NO_HOSTS = ["", ".", "a..b", "exämple.org", "①27.0.0.1", "a b", "a%00b", "-a.
 @pytest.mark.parametrize("host", [*NUMBERS, *NO_HOSTS])
 def test_any_other_spelling_is_refused(host: str) -> None:
     with pytest.raises(CallerError, match="egress_host_invalid"):
-        canonical_host(host)
+        egress.canonical_host(host)
 
 
 OPERATOR = ("intranet", "db.corp.test:5000", "*.corp.test", "10.0.0.0/8", "127.0.0.1:9000", METADATA, "meta.test")
@@ -227,30 +143,20 @@ APP = ("intranet", "db.corp.test:5000", "*.corp.test", "127.0.0.1:9000", "open.t
 ROWS: list[tuple[str, int, str, bool, bool]] = [
     # host, port, address that it stands for, allowed by the operator's entries, by the app's
     ("example.org", 443, "93.184.216.34", True, True),
-    ("intranet", 80, "192.168.1.1", True, True),
-    ("intranet", 80, "127.0.0.1", True, False),
-    ("intranet", 80, METADATA, True, False),
-    ("intranet", 80, "0.0.0.0", False, False),
+    *(("intranet", 80, "192.168.1.1", True, True), ("intranet", 80, "127.0.0.1", True, False)),
+    *(("intranet", 80, METADATA, True, False), ("intranet", 80, "0.0.0.0", False, False)),
     ("intranet.evil.test", 80, "192.168.1.1", False, False),
     ("db.corp.test", 5000, "192.168.1.1", True, True),
-    ("db.corp.test", 5000, "127.0.0.1", True, True),
-    ("a.corp.test", 80, "192.168.1.1", True, True),
-    ("a.corp.test", 80, "127.0.0.1", False, False),
-    ("a.corp.test", 80, METADATA, False, False),
+    *(("db.corp.test", 5000, "127.0.0.1", True, True), ("a.corp.test", 80, "192.168.1.1", True, True)),
+    *(("a.corp.test", 80, "127.0.0.1", False, False), ("a.corp.test", 80, METADATA, False, False)),
     ("corp.test", 80, "192.168.1.1", False, False),
     ("evilcorp.test", 80, "192.168.1.1", False, False),
-    ("evil.test", 80, "10.0.0.7", True, False),
-    ("10.0.0.7", 80, "10.0.0.7", True, False),
-    ("127.0.0.1", 9000, "127.0.0.1", True, True),
-    ("localhost", 9000, "::1", True, True),
-    ("app.localhost", 9000, "127.0.0.1", True, True),
-    ("127.0.0.1", 9001, "127.0.0.1", False, False),
-    ("evil.test", 9000, "127.0.0.1", False, False),
-    (METADATA, 80, METADATA, True, False),
-    ("evil.test", 80, METADATA, False, False),
-    ("meta.test", 80, METADATA, True, False),
-    ("open.test", 80, "192.168.1.1", False, True),
-    ("open.test", 80, "127.0.0.1", False, False),
+    *(("evil.test", 80, "10.0.0.7", True, False), ("10.0.0.7", 80, "10.0.0.7", True, False)),
+    *(("127.0.0.1", 9000, "127.0.0.1", True, True), ("localhost", 9000, "::1", True, True)),
+    *(("app.localhost", 9000, "127.0.0.1", True, True), ("127.0.0.1", 9001, "127.0.0.1", False, False)),
+    *(("evil.test", 9000, "127.0.0.1", False, False), (METADATA, 80, METADATA, True, False)),
+    *(("evil.test", 80, METADATA, False, False), ("meta.test", 80, METADATA, True, False)),
+    *(("open.test", 80, "192.168.1.1", False, True), ("open.test", 80, "127.0.0.1", False, False)),
 ]
 
 
@@ -264,31 +170,21 @@ def test_what_is_not_public_is_named_or_refused(host: str, port: int, address: s
         assert refusal_of(host, port, [address], ()) is not None
 
 
-def test_one_forbidden_address_of_several_is_enough() -> None:
+def test_one_forbidden_address_of_several_is_enough_and_is_not_told() -> None:
     assert refusal_of("example.org", 443, ["93.184.216.34", "10.0.0.7"], ())
     assert refusal_of("example.org", 443, [], ())
+    assert "10.0.0.7" not in (refusal_of("intranet", 8080, ["10.0.0.7"], ()) or "10.0.0.7")
 
 
-def test_a_refusal_names_the_host_and_its_port_and_no_address_behind_a_name() -> None:
-    told = refusal_of("intranet", 8080, ["10.0.0.7"], ()) or ""
-    assert "intranet:8080" in told and "10.0.0.7" not in told
-    assert "[fd00::7]:80" in (refusal_of("fd00::7", 80, ["fd00::7"], ()) or "")
+NOT_FOR_AN_APP = ["10.0.0.0/8", "localhost", "127.0.0.1", "[::1]", METADATA, "*.com", "*.localhost", "0.0.0.0:80"]
+NO_ENTRIES = ["", "*.", "*.127.0.0.1", "10.0.0.1/8", "host:0", "host:x", "host:70000", "http://a/"]
 
 
-@pytest.mark.parametrize(
-    "entry", ["10.0.0.0/8", "localhost", "127.0.0.1", "[::1]", METADATA, "*.com", "*.localhost", "0.0.0.0:80"]
-)
-def test_an_app_cannot_name_a_network_this_whole_machine_or_its_cloud(entry: str) -> None:
-    with pytest.raises(CallerError, match="egress_host_invalid"):
-        named_host(entry, by_operator=False)
-
-
-@pytest.mark.parametrize(
-    "entry", ["", "*.", "*.127.0.0.1", "10.0.0.1/8", "host:0", "host:x", "host:70000", "http://a/"]
-)
-def test_what_is_no_entry_is_refused(entry: str) -> None:
-    with pytest.raises(CallerError, match="egress_host_invalid"):
-        named_host(entry, by_operator=True)
+@pytest.mark.parametrize("entry", [*NOT_FOR_AN_APP, *NO_ENTRIES])
+def test_an_app_names_no_network_whole_machine_or_cloud_and_nobody_what_is_no_entry(entry: str) -> None:
+    for by_operator in (False, True) if entry in NO_ENTRIES else (False,):
+        with pytest.raises(CallerError, match="egress_host_invalid"):
+            named_host(entry, by_operator=by_operator)
 
 
 @pytest.mark.parametrize(
@@ -296,36 +192,20 @@ def test_what_is_no_entry_is_refused(entry: str) -> None:
     [
         ("http://127.0.0.1:8099/x", Named("127.0.0.1", 8099)),
         ("https://Intranet./", Named("intranet", 443)),
-        ("http://[::1]:80", Named("::1", 80)),
-        (" http://a.test ", Named("a.test", 80)),
-        ("sk-123", None),
-        ("postgresql://db/x", None),
-        ("http://", None),
-        ("http://2130706433/", None),
-        ("http://a:b/", None),
+        *(("http://[::1]:80", Named("::1", 80)), (" http://a.test ", Named("a.test", 80)), ("sk-123", None)),
+        *(("postgresql://db/x", None), ("http://", None), ("http://2130706433/", None), ("http://a:b/", None)),
     ],
 )
 def test_a_written_url_names_its_host_and_port(url: str, named: Named | None) -> None:
-    assert named_by_url(url, by_operator=False) == named
+    assert egress.named_by_url(url, by_operator=False) == named
 
 
-@pytest.mark.parametrize(
-    ("host", "allowed"),
-    [
-        ("example.org", True),
-        ("93.184.216.34", True),
-        ("10.0.0.7", False),
-        ("localhost", False),
-        ("a.localhost", False),
-        ("intranet", False),
-        ("db.internal", False),
-        ("printer.local", False),
-        ("::1", False),
-        ("64:ff9b::7f00:1", False),
-    ],
-)
-def test_a_proxy_is_given_only_names_that_are_of_use_outside(host: str, allowed: bool) -> None:
-    assert (proxied_refusal_of(host, 443) is None) is allowed
+INSIDE = ("10.0.0.7", "localhost", "a.localhost", "intranet", "db.internal", "printer.local", "::1", "64:ff9b::7f00:1")
+
+
+def test_a_proxy_is_given_only_names_that_are_of_use_outside() -> None:
+    assert all(egress.proxied_refusal_of(host, 443) is None for host in ("example.org", "93.184.216.34"))
+    assert [host for host in INSIDE if egress.proxied_refusal_of(host, 443) is None] == []
 
 
 ENTRIES = st.lists(
@@ -336,9 +216,7 @@ ENTRIES = st.lists(
 
 
 @given(st.sampled_from([row[0] for row in ROWS]), st.ip_addresses(), ENTRIES)
-def test_no_entry_of_an_app_allows_the_clouds_metadata(
-    host: str, ip: IPv4Address | IPv6Address, entries: Collection[Named]
-) -> None:
+def test_no_entry_of_an_app_allows_metadata(host: str, ip: IPv4Address | IPv6Address, entries: list[Named]) -> None:
     for address in (str(ip), METADATA, "fe80::1", "0.0.0.0"):
         if reach_of(address) in (Reach.LINK_LOCAL, Reach.UNUSABLE):
             assert refusal_of(host, 80, [address], entries)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -16,118 +16,46 @@ from perdure.contracts.messages import CallRef
 from perdure.contracts.skills import Rule, RuleAction, RuleTrigger
 from perdure.contracts.turns import Limits
 from perdure.core.agents.rule_matching import before_round
-from perdure.core.approvals.gates import (
-    ALLOWING,
-    LONGEST,
-    MARGIN,
-    OPEN_STATES,
-    RULE_MUTATING,
-    RULE_UNKNOWN,
-    WAIVABLE,
-    asks_by_itself,
-    deadlines_of,
-    effect_request,
-    gate_round,
-    next_look,
-    open_requests,
-    pause_kind,
-    round_is_decided,
-    round_is_refused,
-    rule_for,
-    startable,
-    told_of,
-    tool_needs_approval,
-    waived_of,
-    waiver_fault,
-)
+from perdure.core.approvals import gates
+from perdure.core.approvals.gates import ALLOWING, MARGIN, OPEN_STATES, RULE_MUTATING, WAIVABLE, deadlines_of, startable
 from perdure.core.approvals.validity import why_void
 
-CARDS = (
-    PlanCard(name="look", effect=EffectClass.READ, needs_approval=False),
-    PlanCard(name="pay", effect=EffectClass.KEYED, needs_approval=True),
-    PlanCard(name="peek", effect=EffectClass.READ, needs_approval=True),
-    PlanCard(name="jot", effect=EffectClass.LOCAL, needs_approval=False),
-)
+EFFECTS = {"look": ("read", False), "pay": ("keyed", True), "peek": ("read", True), "jot": ("local", False)}
+CARDS = tuple(PlanCard(name=name, effect=EffectClass(of), needs_approval=asks) for name, (of, asks) in EFFECTS.items())
 PLAN = TurnPlan(agent_id="a", agent_version="v", persona_key="agent", limits=Limits(), cards=CARDS)
 
 
 def calls_to(*tools: str) -> list[CallRef]:
-    """One call to each."""
     return [CallRef(call_id=f"t1.{index}", tool=tool, digest="") for index, tool in enumerate(tools)]
 
 
-@pytest.mark.parametrize(
-    ("tool", "rule"),
-    [("look", None), ("jot", None), ("pay", RULE_MUTATING), ("peek", RULE_MUTATING), ("nobody", RULE_UNKNOWN)],
-)
-def test_a_call_is_gated_by_its_card_and_an_unknown_one_always(tool: str, rule: str | None) -> None:
-    assert rule_for(PLAN, calls_to(tool)[0]) == rule
+def test_a_round_is_gated_call_by_call_in_its_order_and_an_unknown_one_always() -> None:
+    calls = calls_to("look", "nobody", "pay", "jot", "peek")
+    gated = [(call.call_id, call.rule) for call in gates.gate_round(PLAN, calls)]
+    assert gated == [("t1.1", gates.RULE_UNKNOWN), ("t1.2", RULE_MUTATING), ("t1.4", RULE_MUTATING)]
+    assert gates.rule_for(PLAN, calls[0]) is None and gates.rule_for(PLAN, calls[1]) == gates.RULE_UNKNOWN
 
 
-@pytest.mark.parametrize(
-    ("effect", "author_says", "gated"),
-    [
-        (EffectClass.READ, None, False),
-        (EffectClass.LOCAL, None, True),
-        (EffectClass.KEYED, None, True),
-        (EffectClass.OPAQUE, None, True),
-        (EffectClass.READ, True, True),
-        (EffectClass.OPAQUE, False, False),
-    ],
-)
-def test_whatever_may_change_something_needs_approval_unless_its_author_wrote_otherwise(
-    effect: EffectClass, author_says: bool | None, gated: bool
-) -> None:
-    assert tool_needs_approval(effect, author_says) is gated
-
-
-@given(st.lists(st.sampled_from(["look", "pay", "peek", "jot", "nobody"]), max_size=8))
-def test_a_round_is_gated_call_by_call_in_its_order(tools: list[str]) -> None:
-    calls = calls_to(*tools)
-    gated = gate_round(PLAN, calls)
-    assert [call.call_id for call in gated] == [
-        call.call_id for call in calls if call.tool in ("pay", "peek", "nobody")
-    ]
-    assert all(call.rule for call in gated)
-
-
-def verdicts(*states: VerdictState) -> list[Verdict]:
-    """One verdict of each state."""
-    return [Verdict(request_id=f"r{n}", call_id=f"t1.{n}", state=state) for n, state in enumerate(states)]
+def test_what_may_change_something_needs_approval_unless_its_author_says_not() -> None:
+    gated = [effect for effect in EffectClass if gates.tool_needs_approval(effect, None)]
+    assert gated == [effect for effect in EffectClass if effect is not EffectClass.READ]
+    assert gates.tool_needs_approval(EffectClass.READ, True)
+    assert not gates.tool_needs_approval(EffectClass.OPAQUE, False)
 
 
 V = VerdictState
 
 
-@pytest.mark.parametrize(
-    ("states", "asked", "decided"),
-    [
-        ((), 0, False),
-        ((), 1, False),
-        ((V.APPROVED,), 1, True),
-        ((V.APPROVED,), 2, False),
-        ((V.APPROVED, V.REJECTED), 1, False),
-        ((V.APPROVED, V.PENDING), 2, False),
-        ((V.APPROVED, V.UNREADABLE), 2, False),
-        ((V.EXPIRED, V.REJECTED, V.RESPONDED, V.WITHDRAWN, V.CANCELLED, V.EDITED, V.SETTLED), 7, True),
-    ],
-)
-def test_a_round_goes_on_only_with_a_readable_verdict_for_each_request(
-    states: tuple[VerdictState, ...], asked: int, decided: bool
-) -> None:
-    assert round_is_decided(verdicts(*states), asked) is decided
+def verdicts(*states: VerdictState) -> list[Verdict]:
+    return [Verdict(request_id=f"r{n}", call_id=f"t1.{n}", state=state) for n, state in enumerate(states)]
 
 
-@given(st.lists(st.sampled_from(VerdictState), max_size=6))
-def test_one_pending_or_unreadable_verdict_holds_the_whole_round(states: list[VerdictState]) -> None:
-    open_ones = {VerdictState.PENDING, VerdictState.UNREADABLE} & set(states)
-    assert round_is_decided(verdicts(*states), len(states)) == (bool(states) and not open_ones)
-
-
-@given(st.lists(st.sampled_from(VerdictState), min_size=1, max_size=6))
-def test_a_round_is_refused_when_nothing_of_it_may_run(states: list[VerdictState]) -> None:
-    may_run = {VerdictState.APPROVED, VerdictState.EDITED, VerdictState.SETTLED} & set(states)
-    assert round_is_refused(verdicts(*states)) == (not may_run)
+@given(st.lists(st.sampled_from(VerdictState), max_size=7), st.sampled_from([0, 0, 1, -1]))
+def test_a_round_goes_on_only_with_a_readable_verdict_for_each_request(states: list[VerdictState], more: int) -> None:
+    whole = bool(states) and more == 0 and not {V.PENDING, V.UNREADABLE} & set(states)
+    assert gates.round_is_decided(verdicts(*states), len(states) + more) == whole
+    may_run = {V.APPROVED, V.EDITED, V.SETTLED} & set(states)
+    assert not states or gates.round_is_refused(verdicts(*states)) == (not may_run)
 
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -141,20 +69,16 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
         ([timedelta(days=7), timedelta(hours=1)], 3, timedelta(hours=1) + MARGIN),
         ([timedelta(seconds=-5)], 0, timedelta(seconds=1)),
         ([timedelta(seconds=-5)], 3, timedelta(seconds=8)),
-        ([timedelta(days=-5)], 10_000, LONGEST),
+        ([timedelta(days=-5)], 10_000, gates.LONGEST),
     ],
 )
-def test_the_wait_is_to_the_first_deadline_and_grows_beyond_it(
-    deadlines: list[timedelta], looks: int, expected: timedelta | None
-) -> None:
-    assert next_look(NOW, [NOW + each for each in deadlines], looks) == expected
+def test_the_wait_is_to_the_first_deadline_and_then_grows(deadlines: list[Any], looks: int, expected: Any) -> None:
+    assert gates.next_look(NOW, [NOW + each for each in deadlines], looks) == expected
 
 
 @given(st.lists(st.timedeltas(timedelta(days=-30), timedelta(days=30)), min_size=1), st.integers(0, 10**6))
 def test_a_wait_is_never_zero_and_never_spins(offsets: list[timedelta], looks: int) -> None:
-    wait = next_look(NOW, [NOW + each for each in offsets], looks)
-    assert wait is not None
-    assert wait > timedelta(0)
+    assert (gates.next_look(NOW, [NOW + each for each in offsets], looks) or timedelta(0)) > timedelta(0)
 
 
 def test_a_request_is_worth_a_look_when_its_record_last_said_so_else_at_its_expiry() -> None:
@@ -167,20 +91,15 @@ def test_a_request_is_worth_a_look_when_its_record_last_said_so_else_at_its_expi
     assert deadlines_of([effect]) == []
 
 
-@pytest.mark.parametrize(
-    ("kinds", "expected"),
-    [
-        ([], PauseKind.APPROVAL),
-        ([RequestKind.APPROVAL, RequestKind.EFFECT], PauseKind.APPROVAL),
-        ([RequestKind.CHECKPOINT], PauseKind.APPROVAL),
-        ([RequestKind.LIMIT], PauseKind.APPROVAL),
-        ([RequestKind.CLARIFICATION], PauseKind.CLARIFICATION),
-        ([RequestKind.CLIENT_RUN], PauseKind.CLIENT_RUN),
-    ],
-)
-def test_a_pause_is_of_the_kind_of_what_it_waits_for(kinds: list[RequestKind], expected: PauseKind) -> None:
-    waited = [RequestRef(request_id=kind.value, kind=kind, call_id="q1", tool="") for kind in kinds]
-    assert pause_kind(waited) is expected
+K, P = RequestKind, PauseKind
+OF_KINDS = [([K.APPROVAL, K.EFFECT], P.APPROVAL), ([K.CHECKPOINT], P.APPROVAL), ([K.LIMIT], P.APPROVAL)]
+OF_KINDS += [([], P.APPROVAL), ([K.CLARIFICATION], P.CLARIFICATION), ([K.CLIENT_RUN], P.CLIENT_RUN)]
+
+
+def test_a_pause_is_of_the_kind_of_what_it_waits_for() -> None:
+    for kinds, expected in OF_KINDS:
+        waited = [RequestRef(request_id=kind.value, kind=kind, call_id="q1", tool="") for kind in kinds]
+        assert gates.pause_kind(waited) is expected
 
 
 A, B, LOOK = "t1.0", "t1.1", "t1.2"
@@ -189,15 +108,14 @@ ROUND = (A, B, LOOK)
 
 
 def request(call_id: str) -> RequestRef:
-    """The approval of a call."""
     return RequestRef(request_id=f"r-{call_id}", call_id=call_id, tool="pay")
 
 
 def verdict(call_id: str, state: VerdictState) -> Verdict:
-    """What its record says."""
     return Verdict(request_id=f"r-{call_id}", call_id=call_id, state=state)
 
 
+Calls = tuple[str, ...]
 LOOKS = [
     # name, verdicts of A and B, begun before, ungated first, what starts
     ("nobody has decided", (V.PENDING, V.PENDING), (), False, ()),
@@ -218,49 +136,39 @@ LOOKS = [
 
 
 @pytest.mark.parametrize(
-    ("states", "begun", "ungated_first", "starts"), [row[1:] for row in LOOKS], ids=[row[0] for row in LOOKS]
+    ("states", "begun", "free_first", "starts"), [row[1:] for row in LOOKS], ids=[row[0] for row in LOOKS]
 )
-def test_a_look_says_which_calls_start(
-    states: tuple[VerdictState | None, ...], begun: tuple[str, ...], ungated_first: bool, starts: tuple[str, ...]
-) -> None:
+def test_a_look_says_which_calls_start(states: tuple[Any, Any], begun: Calls, free_first: bool, starts: Calls) -> None:
     asked = [(call, state) for call, state in zip((A, B), states, strict=True) if state is not None]
     requests = [request(call) for call, _ in asked]
     verdicts = [verdict(call, state) for call, state in asked]
-    assert startable(ROUND, requests, verdicts, begun=begun, ungated_first=ungated_first) == starts
+    assert startable(ROUND, requests, verdicts, begun=begun, ungated_first=free_first) == starts
 
 
 def test_an_answer_that_is_not_one_verdict_for_each_request_frees_nothing() -> None:
-    requests = [request(A), request(B)]
-    for read in (
-        [verdict(A, V.APPROVED)],
-        [],
-        [verdict(A, V.APPROVED)] * 2,
-        [verdict(A, V.APPROVED), verdict("x", V.APPROVED)],
-    ):
-        assert open_requests(requests, read) == tuple(requests)
+    requests, allowed = [request(A), request(B)], verdict(A, V.APPROVED)
+    for read in ([allowed], [], [allowed] * 2, [allowed, verdict("x", V.APPROVED)]):
+        assert gates.open_requests(requests, read) == tuple(requests)
         assert startable(ROUND, requests, read) == ()
 
 
 def test_a_call_whose_outcome_is_unknown_starts_again_once_a_person_has_said_it() -> None:
-    effect = effect_request("0197f000-0000-7000-8000-000000000001", A, "post")
+    effect = gates.effect_request("0197f000-0000-7000-8000-000000000001", A, "post")
     assert effect.kind is RequestKind.EFFECT
     said = Verdict(request_id=effect.request_id, call_id=A, state=V.SETTLED)
-    assert startable((A,), [effect], [said.model_copy(update={"state": V.PENDING})], begun=(LOOK,)) == ()
+    unsaid = said.model_copy(update={"state": V.PENDING})
+    assert startable((A,), [effect], [unsaid], begun=(LOOK,)) == ()
     assert startable((A,), [effect], [said]) == (A,)
-
-
-def test_a_call_with_an_open_request_waits_whatever_else_was_decided_about_it() -> None:
-    effect = effect_request("0197f000-0000-7000-8000-000000000001", A, "post")
-    unsettled = Verdict(request_id=effect.request_id, call_id=A, state=V.PENDING)
-    assert startable((A, LOOK), [request(A), effect], [verdict(A, V.APPROVED), unsettled]) == (LOOK,)
+    of_both = startable((A, LOOK), [request(A), effect], [verdict(A, V.APPROVED), unsaid])
+    assert of_both == (LOOK,), "an open request holds it, whatever else was decided about it"
 
 
 rounds = st.lists(st.sampled_from(["gated", "free"]), min_size=1, max_size=6)
 
 
 @given(rounds, st.booleans(), st.data())
-def test_looks_in_any_order_start_every_call_once_and_none_before_its_own_verdict(
-    kinds: list[str], ungated_first: bool, data: st.DataObject
+def test_looks_in_any_order_start_each_call_once_and_after_its_verdict(
+    kinds: list[str], free_first: bool, data: st.DataObject
 ) -> None:
     calls = [f"t1.{index}" for index in range(len(kinds))]
     states = {call: V.PENDING for call, kind in zip(calls, kinds, strict=True) if kind == "gated"}
@@ -268,19 +176,19 @@ def test_looks_in_any_order_start_every_call_once_and_none_before_its_own_verdic
     for _ in range(len(states) + 1):
         requests = [request(call) for call in calls if call in states and call not in begun]
         read = [verdict(each.call_id, states[each.call_id]) for each in requests]
-        new = startable(calls, requests, read, begun=begun, ungated_first=ungated_first)
+        new = startable(calls, requests, read, begun=begun, ungated_first=free_first)
         assert list(new) == [call for call in calls if call in new], "in the round's order"
         assert not set(new) & set(begun)
         for call in new:
             assert states.get(call) not in OPEN_STATES
         begun += new
-        if begun and not ungated_first:
+        if begun and not free_first:
             assert any(states.get(call) in ALLOWING for call in begun), "a verdict has freed the round"
         still = [call for call, state in states.items() if state in OPEN_STATES]
         if still:
             decided = data.draw(st.sampled_from(still))
             states[decided] = data.draw(st.sampled_from([*ALLOWING, V.REJECTED, V.EXPIRED, V.WITHDRAWN]))
-    if ungated_first or any(state in ALLOWING for state in states.values()):
+    if free_first or any(state in ALLOWING for state in states.values()):
         assert sorted(begun) == calls, "all of it has started once all is decided"
     elif states:
         assert begun == [], "refused whole, it leaves no trace"
@@ -293,93 +201,65 @@ ODD = LOOK_RULE.model_copy(update={"id": "app:odd", "do": "allow"})
 
 
 def card(name: str, effect: str = "local", *, gated: bool = True) -> ToolCard:
-    """A tool's card."""
-    return ToolCard(
-        name=name, description="", parameters={}, effect=EffectClass(effect), needs_approval=gated, version="v"
-    )
+    made = {"name": name, "description": "", "parameters": {}, "effect": effect, "version": "v"}
+    return ToolCard.model_validate({**made, "needs_approval": gated})
 
 
 def plan(*cards: ToolCard, waived: tuple[str, ...] = (), rules: tuple[Rule, ...] = ()) -> TurnPlan:
-    """A turn's plan."""
     planned = tuple(PlanCard(name=each.name, effect=each.effect, needs_approval=each.needs_approval) for each in cards)
-    return TurnPlan(
-        agent_id="a", agent_version="v", persona_key="agent", limits=Limits(), cards=planned, rules=rules, waived=waived
-    )
+    return PLAN.model_copy(update={"cards": planned, "rules": rules, "waived": waived})
 
 
 def test_what_may_be_waived_is_what_of_memory_needs_an_approval() -> None:
     assert {*WAIVABLE} == {name for name, tool in MEMORY_BY_NAME.items() if tool.card.needs_approval}
-    assert waived_of([tool.card for tool in MEMORY_BY_NAME.values()], [*MEMORY_BY_NAME]) == WAIVABLE
+    assert gates.waived_of([tool.card for tool in MEMORY_BY_NAME.values()], [*MEMORY_BY_NAME]) == WAIVABLE
+    assert not gates.asks_by_itself(card("memory_remember", gated=False), ())
 
 
-@pytest.mark.parametrize(
-    ("of", "waivers", "asks"),
-    [
-        (card(PATCH), (), True),
-        (card(PATCH), (PATCH,), False),
-        (card(PATCH), (PROPOSE,), True),
-        (card(PROPOSE), (PATCH, PROPOSE), False),
-        (card(PATCH, "opaque"), (PATCH,), True),  # a server's tool of that name
-        (card(PATCH, "keyed"), (PATCH,), True),
-        (card("pay", "local"), ("pay",), True),
-        (card("pay", "opaque"), ("pay", PATCH), True),
-        (card("memory_remember", gated=False), ("memory_remember",), False),
-    ],
-)
-def test_a_waiver_takes_away_the_approval_of_its_own_tool_and_no_others(
-    of: ToolCard, waivers: tuple[str, ...], asks: bool
-) -> None:
-    assert asks_by_itself(of, waivers) is asks
-    assert (waived_of([of], waivers) == ()) is (asks or not of.needs_approval)
-    assert (why_void(of, of, "v", None, waivers) is not None) is asks, "the tool's worker finds the same"
+CALL = CallRef(call_id="c", tool=PATCH, digest="")
 
 
 @pytest.mark.parametrize(("rule", "action"), [(LOOK_RULE, "asked"), (STOP, "ended"), (ODD, "asked")])
 def test_a_rule_stops_a_call_whose_own_approval_is_waived(rule: Rule, action: str) -> None:
-    ruled = before_round(
-        plan(card(PATCH), waived=WAIVABLE, rules=(rule,)), [CallRef(call_id="c", tool=PATCH, digest="")], {}
-    )
+    ruled = before_round(plan(card(PATCH), waived=WAIVABLE, rules=(rule,)), [CALL], {})
     assert ([each.rule for each in ruled.gated] == [rule.id]) is (action == "asked")
     assert (ruled.abort is not None) is (action == "ended")
     assert ruled.waived == (), "nothing says that it was let pass"
 
 
 def test_a_call_that_is_let_pass_is_told_as_a_rule_is() -> None:
-    ruled = before_round(plan(card(PATCH), waived=(PATCH,)), [CallRef(call_id="c", tool=PATCH, digest="")], {})
+    ruled = before_round(plan(card(PATCH), waived=(PATCH,)), [CALL], {})
     assert (ruled.gated, [each.call_id for each in ruled.waived]) == ((), ["c"])
-    told = told_of(PATCH)
+    told = gates.told_of(PATCH)
     assert (told["rule_id"], told["action"], told["tool"]) == ("tenant:approval_waived", "allow", PATCH)
 
 
-@given(
-    name=st.sampled_from([*WAIVABLE, "memory_remember", "pay", "refund"]) | st.text(max_size=20),
-    effect=st.sampled_from([each.value for each in EffectClass]),
-    waivers=st.lists(st.sampled_from([*WAIVABLE, "memory_remember", "pay", "refund"]) | st.text(max_size=20)),
-)
-def test_no_list_of_waivers_frees_anything_but_the_engines_own(name: str, effect: str, waivers: list[str]) -> None:
+NAMES = st.sampled_from([*WAIVABLE, "memory_remember", "pay", "refund"]) | st.text(max_size=20)
+
+
+@given(name=NAMES, effect=st.sampled_from(EffectClass), waivers=st.lists(NAMES))
+@example(PATCH, EffectClass.LOCAL, [PATCH])
+@example(PATCH, EffectClass.LOCAL, [PROPOSE])
+@example(PATCH, EffectClass.OPAQUE, [PATCH])  # a server's tool of that name
+@example("pay", EffectClass.LOCAL, ["pay"])
+def test_a_waiver_frees_its_tool_of_the_engine_and_no_other(name: str, effect: EffectClass, waivers: list[str]) -> None:
     of = card("x", effect).model_copy(update={"name": name})
-    free = not asks_by_itself(of, waivers)
-    assert free is (name in WAIVABLE and effect == "local" and name in waivers)
-    assert waived_of([of], waivers) == ((name,) if free else ())
+    free = not gates.asks_by_itself(of, waivers)
+    assert free is (name in WAIVABLE and effect is EffectClass.LOCAL and name in waivers)
+    assert (why_void(of, of, "v", None, waivers) is None) is free, "the tool's worker finds the same"
+    assert gates.waived_of([of], waivers) == ((name,) if free else ())
     ruled = before_round(plan(of, waived=tuple(waivers)), [CallRef(call_id="c", tool=name, digest="")], {})
     assert (ruled.gated == ()) is free
-    assert (waiver_fault(name) is None) is (name in WAIVABLE)
+    assert (gates.waiver_fault(name) is None) is (name in WAIVABLE)
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"quorum": 0},
-        {"quorum": 21},
-        {"reviewers": ["ann"], "quorum": 2},
+        *({"quorum": 0}, {"quorum": 21}, {"reviewers": ["ann"], "quorum": 2}),
         {"reviewers": ["ann", "bob"], "quorum_high_risk": 3},
-        {"reviewers": ["ann", "ann"]},
-        {"hold_seconds": -1},
-        {"fallback_after_seconds": 0},
-        {"on_timeout": "shrug"},
-        {"reject_reasons": [""]},
-        {"reject_reasons": ["x" * 101]},
-        {"escalation": "admin"},
+        *({"reviewers": ["ann", "ann"]}, {"hold_seconds": -1}, {"fallback_after_seconds": 0}, {"on_timeout": "shrug"}),
+        *({"reject_reasons": [""]}, {"reject_reasons": ["x" * 101]}, {"escalation": "admin"}),
     ],
 )
 def test_a_policy_that_cannot_be_met_or_read_is_refused(wrong: dict[str, Any]) -> None:
@@ -387,28 +267,18 @@ def test_a_policy_that_cannot_be_met_or_read_is_refused(wrong: dict[str, Any]) -
         ApprovalPolicy.model_validate(wrong)
 
 
-def test_what_is_not_said_is_not_in_an_agents_record_so_that_versions_stay() -> None:
+def test_what_is_not_said_is_not_in_an_agents_record_and_quorum_and_hold_depend_on_the_risk() -> None:
     agent = AgentDefinition.model_validate({"id": "desk", "title": "Desk", "topology": "skill_pipeline"})
     recorded = {"expires_seconds": 604_800, "reviewer_role": "reviewer", "allow_self_approval": False}
     assert agent.model_dump(mode="json")["approvals"] == recorded
-
-
-def test_a_quorum_and_a_hold_depend_on_the_risk() -> None:
     said = ApprovalPolicy(reviewers=("ann", "bob"), quorum=2, quorum_high_risk=1, hold_seconds=30)
     assert (said.quorum_for("high"), said.quorum_for("low")) == (1, 2)
     assert (said.hold_for("high"), said.hold_for("medium")) == (30, 0)
 
 
 BESIDE = {"expires_seconds": 5, "fallback_reviewer": "x", "fallback_after_seconds": 5, "reject_reasons": ["no"]}
-RELIED_ON = {
-    "reviewer_role": "admin",
-    "allow_self_approval": True,
-    "reviewers": ["ann", "bob", "carl"],
-    "quorum": 2,
-    "quorum_high_risk": 1,
-    "hold_seconds": 5,
-    "escalation_role": "reviewer",
-}
+RELIED_ON = {"reviewer_role": "admin", "allow_self_approval": True, "reviewers": ["ann", "bob", "carl"], "quorum": 2}
+RELIED_ON |= {"quorum_high_risk": 1, "hold_seconds": 5, "escalation_role": "reviewer"}
 
 
 @given(st.sets(st.sampled_from(sorted(RELIED_ON))), st.sets(st.sampled_from(sorted(BESIDE))))

@@ -10,23 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.contracts.calls import CallState, EffectClass
-from perdure.core.calls.ledger import (
-    SETTLED,
-    ZOMBIE_GRACE,
-    Acted,
-    Attempt,
-    Claim,
-    Gate,
-    Held,
-    Reservation,
-    Settle,
-    after_act,
-    claim,
-    claim_tool,
-    may_have_happened,
-    may_send_again,
-    reservation_deadline,
-)
+from perdure.core.calls import ledger
+from perdure.core.calls.ledger import Acted, Attempt, Claim, Gate, Held, Reservation, Settle, after_act, claim_tool
 from tests.scale import sized
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -37,24 +22,19 @@ FIRST, SECOND, OTHER_RUN = Attempt("run", 1), Attempt("run", 2), Attempt("later 
 @pytest.mark.parametrize(
     ("gate", "held", "attempt", "expected"),
     [
-        (OPEN, None, FIRST, Claim.ACT),
-        (STOPPED, None, FIRST, Claim.STOPPED),
-        (ENDED, None, FIRST, Claim.ENDED),
-        (Gate(True, True), None, FIRST, Claim.ENDED),
+        *((OPEN, None, FIRST, Claim.ACT), (STOPPED, None, FIRST, Claim.STOPPED)),
+        *((ENDED, None, FIRST, Claim.ENDED), (Gate(True, True), None, FIRST, Claim.ENDED)),
         (OPEN, Held(1, FIRST, False), SECOND, Claim.ACT),
-        (OPEN, Held(2, SECOND, False), FIRST, Claim.STALE),
         (OPEN, Held(2, SECOND, False), OTHER_RUN, Claim.ACT),
-        (STOPPED, Held(2, SECOND, False), FIRST, Claim.STALE),
-        (OPEN, Held(1, FIRST, True), SECOND, Claim.REPLAY),
+        *((gate, Held(2, SECOND, False), FIRST, Claim.STALE) for gate in (OPEN, STOPPED)),
+        *((gate, Held(1, FIRST, True), SECOND, Claim.REPLAY) for gate in (OPEN, STOPPED, ENDED)),
         (OPEN, Held(2, SECOND, True), FIRST, Claim.REPLAY),
-        (STOPPED, Held(1, FIRST, True), SECOND, Claim.REPLAY),
-        (ENDED, Held(1, FIRST, True), SECOND, Claim.REPLAY),
     ],
 )
-def test_a_claim_is_decided_by_gate_holder_and_attempt(
+def test_a_claim_is_decided_by_gate_and_attempt(
     gate: Gate, held: Held | None, attempt: Attempt, expected: Claim
 ) -> None:
-    assert claim(gate, held, attempt) is expected
+    assert ledger.claim(gate, held, attempt) is expected
 
 
 PLANNED = Reservation(CallState.PLANNED, None, EffectClass.KEYED)
@@ -65,16 +45,13 @@ YOUNG, OLD = NOW + timedelta(seconds=59), NOW + timedelta(seconds=60)
 @pytest.mark.parametrize(
     ("row", "gate", "allowed", "now", "expected"),
     [
-        (PLANNED, OPEN, True, NOW, Claim.ACT),
-        (PLANNED, OPEN, False, NOW, Claim.DENIED),
+        *((PLANNED, OPEN, True, NOW, Claim.ACT), (PLANNED, OPEN, False, NOW, Claim.DENIED)),
         (PLANNED, STOPPED, False, NOW, Claim.STOPPED),
-        (PLANNED, ENDED, True, NOW, Claim.ENDED),
-        (SENT, OPEN, True, YOUNG, Claim.ACT),
+        *((PLANNED, ENDED, True, NOW, Claim.ENDED), (SENT, OPEN, True, YOUNG, Claim.ACT)),
         (SENT, OPEN, True, OLD, Claim.UNKNOWN),
         (replace(SENT, key_ttl_seconds=None), OPEN, True, YOUNG, Claim.UNKNOWN),
         # A lost attempt may have sent it: it is not denied, and a stop does not make it undone.
-        (SENT, OPEN, False, YOUNG, Claim.UNKNOWN),
-        (SENT, STOPPED, True, YOUNG, Claim.UNKNOWN),
+        *((SENT, OPEN, False, YOUNG, Claim.UNKNOWN), (SENT, STOPPED, True, YOUNG, Claim.UNKNOWN)),
         (SENT, ENDED, True, YOUNG, Claim.UNKNOWN),
         (replace(SENT, effect=EffectClass.OPAQUE), OPEN, True, YOUNG, Claim.UNKNOWN),
         (replace(SENT, effect=EffectClass.LOCAL), OPEN, True, OLD, Claim.ACT),
@@ -88,7 +65,7 @@ YOUNG, OLD = NOW + timedelta(seconds=59), NOW + timedelta(seconds=60)
         (replace(SENT, state=CallState.DENIED), OPEN, True, OLD, Claim.REPLAY),
     ],
 )
-def test_a_tool_call_is_claimed_by_state_class_and_key_age(
+def test_a_tool_call_is_claimed_by_state_class_and_age(
     row: Reservation, gate: Gate, allowed: bool, now: datetime, expected: Claim
 ) -> None:
     assert claim_tool(gate, row, SECOND, allowed=allowed, now=now) is expected
@@ -96,14 +73,10 @@ def test_a_tool_call_is_claimed_by_state_class_and_key_age(
 
 attempts = st.builds(Attempt, st.sampled_from(["a", "b"]), st.integers(1, 3))
 gates = st.builds(Gate, st.booleans(), st.booleans())
-rows = st.builds(
-    Reservation,
-    st.sampled_from(CallState),
-    st.none() | st.builds(Held, st.integers(1, 4), attempts, st.just(False)),
-    st.sampled_from(EffectClass),
-    st.none() | st.just(NOW),
-    st.none() | st.sampled_from([0.5, 60.0, 3600.0]),
-)
+helds = st.builds(Held, st.integers(1, 4), attempts, st.just(False))
+sent_ats, ttls = st.none() | st.just(NOW), st.none() | st.sampled_from([0.5, 60.0, 3600.0])
+states, effects = st.sampled_from(CallState), st.sampled_from(EffectClass)
+rows = st.builds(Reservation, states, st.none() | helds, effects, sent_ats, ttls)
 moments = st.sampled_from([NOW, NOW + timedelta(seconds=1), NOW + timedelta(hours=2)])
 
 
@@ -112,21 +85,21 @@ def test_whatever_the_ledger_holds_nothing_unsafe_is_ever_allowed(
     gate: Gate, row: Reservation, attempt: Attempt, allowed: bool, now: datetime
 ) -> None:
     verdict = claim_tool(gate, row, attempt, allowed=allowed, now=now)
-    assert (verdict is Claim.REPLAY) == (row.state in SETTLED)
+    assert (verdict is Claim.REPLAY) == (row.state in ledger.SETTLED)
     if verdict is Claim.ACT:
         assert allowed
         assert not gate.ended and not gate.stopped
         assert row.state in (CallState.PLANNED, CallState.RESERVED)
         # An opaque call that may have been sent is never sent again.
         assert row.effect is not EffectClass.OPAQUE or row.state is CallState.PLANNED
-        assert row.state is CallState.PLANNED or may_send_again(row, now)
-    if may_have_happened(row):
+        assert row.state is CallState.PLANNED or ledger.may_send_again(row, now)
+    if ledger.may_have_happened(row):
         assert verdict in (Claim.ACT, Claim.UNKNOWN, Claim.STALE), "it may have happened: never denied, never dropped"
 
 
 @given(gates, st.none() | st.builds(Held, st.integers(1, 4), attempts, st.booleans()), attempts)
 def test_a_result_is_replayed_if_and_only_if_it_is_settled(gate: Gate, held: Held | None, attempt: Attempt) -> None:
-    verdict = claim(gate, held, attempt)
+    verdict = ledger.claim(gate, held, attempt)
     assert (verdict is Claim.REPLAY) == (held is not None and held.settled)
     assert verdict is not Claim.ACT or not (gate.ended or gate.stopped)
 
@@ -134,10 +107,7 @@ def test_a_result_is_replayed_if_and_only_if_it_is_settled(gate: Gate, held: Hel
 D, F, REL, RET, UNK = Settle.DONE, Settle.FAILED, Settle.RELEASE, Settle.RETRY, Settle.OUTCOME_UNKNOWN
 FIRST_SEND = {
     # (effect, acted): recorded while tries are left, and after the last
-    (EffectClass.READ, Acted.NOT_SENT): (REL, F),
-    (EffectClass.LOCAL, Acted.NOT_SENT): (REL, F),
-    (EffectClass.KEYED, Acted.NOT_SENT): (REL, F),
-    (EffectClass.OPAQUE, Acted.NOT_SENT): (REL, F),
+    **{(effect, Acted.NOT_SENT): (REL, F) for effect in EffectClass},
     **{(effect, Acted.NOT_OWNED): (REL, REL) for effect in EffectClass},
     (EffectClass.READ, Acted.AMBIGUOUS): (RET, F),
     (EffectClass.LOCAL, Acted.AMBIGUOUS): (F, F),
@@ -146,48 +116,31 @@ FIRST_SEND = {
     **{(effect, Acted.RETURNED): (D, D) for effect in EffectClass},
     **{(effect, Acted.REFUSED): (F, F) for effect in EffectClass},
 }
-RESENT = {
-    Acted.RETURNED: (D, D),
-    Acted.REFUSED: (UNK, UNK),
-    Acted.NOT_SENT: (RET, UNK),
-    Acted.NOT_OWNED: (RET, RET),
-    Acted.AMBIGUOUS: (RET, UNK),
-}
+RESENT = {Acted.RETURNED: (D, D), Acted.REFUSED: (UNK, UNK), Acted.NOT_SENT: (RET, UNK)}
+RESENT |= {Acted.NOT_OWNED: (RET, RET), Acted.AMBIGUOUS: (RET, UNK)}
 """The same for a keyed call that a lost attempt may have sent."""
 
 
-@pytest.mark.parametrize(("effect", "acted", "last"), [*product(EffectClass, Acted, [False, True])])
-def test_what_is_recorded_after_a_first_send_follows_the_class(effect: EffectClass, acted: Acted, last: bool) -> None:
-    assert after_act(effect, acted, last_attempt=last) is FIRST_SEND[effect, acted][last]
-
-
 @pytest.mark.parametrize(("acted", "last"), [*product(Acted, [False, True])])
-def test_a_resent_call_is_never_called_undone(acted: Acted, last: bool) -> None:
+def test_what_is_recorded_follows_the_class_and_a_resent_call_is_never_undone(acted: Acted, last: bool) -> None:
+    for effect in EffectClass:
+        assert after_act(effect, acted, last_attempt=last) is FIRST_SEND[effect, acted][last]
     assert after_act(EffectClass.KEYED, acted, last_attempt=last, sent_before=True) is RESENT[acted][last]
 
 
 def test_a_read_that_used_its_time_is_not_tried_again() -> None:
     assert after_act(EffectClass.READ, Acted.AMBIGUOUS, last_attempt=False, timed_out=True) is Settle.FAILED
     assert after_act(EffectClass.KEYED, Acted.AMBIGUOUS, last_attempt=False, timed_out=True) is Settle.RETRY
+    assert ledger.reservation_deadline(NOW) == NOW + ledger.ZOMBIE_GRACE
 
 
-def test_a_reservation_may_send_within_the_grace() -> None:
-    assert reservation_deadline(NOW) == NOW + ZOMBIE_GRACE
-
-
-BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 TIMEOUT_SECONDS = 5.0
 KEY_TTL_SECONDS = 13.0
 STEP_SECONDS = 4
 MOST_ATTEMPTS = sized(4, 3)
 MOST_SECONDS = sized(32, 20)
-STATE_AFTER = {
-    Settle.DONE: CallState.DONE,
-    Settle.FAILED: CallState.FAILED,
-    Settle.OUTCOME_UNKNOWN: CallState.OUTCOME_UNKNOWN,
-    Settle.RELEASE: CallState.PLANNED,
-    Settle.RETRY: CallState.RESERVED,
-}
+STATE_AFTER = {Settle.DONE: CallState.DONE, Settle.FAILED: CallState.FAILED, Settle.RELEASE: CallState.PLANNED}
+STATE_AFTER |= {Settle.OUTCOME_UNKNOWN: CallState.OUTCOME_UNKNOWN, Settle.RETRY: CallState.RESERVED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +157,8 @@ class World:
     """The ledger's row, the attempts, and what the target has really done."""
 
     row: Reservation
-    now: datetime = BEGIN
-    deadline: datetime = BEGIN
+    now: datetime = NOW
+    deadline: datetime = NOW
     attempts: int = 0
     stopped: bool = False
     void: bool = False
@@ -216,7 +169,7 @@ class World:
 
 def next_worlds(world: World) -> Iterator[tuple[str, World]]:
     """Everything that can happen next."""
-    if world.now < BEGIN + timedelta(seconds=MOST_SECONDS):
+    if world.now < NOW + timedelta(seconds=MOST_SECONDS):
         yield f"{STEP_SECONDS} s pass", replace(world, now=world.now + timedelta(seconds=STEP_SECONDS))
     if not world.stopped:
         yield "the turn is stopped", replace(world, stopped=True)
@@ -243,14 +196,10 @@ def claimed(world: World) -> World:
     world = replace(world, attempts=number)
     if verdict is Claim.ACT:
         epoch = row.held.epoch + 1 if row.held else 1
-        owner = Owner(world.now + timedelta(seconds=TIMEOUT_SECONDS), may_have_happened(row))
-        held = replace(
-            row,
-            state=CallState.RESERVED,
-            held=Held(epoch, by, False),
-            first_sent_at=row.first_sent_at or world.now,
-        )
-        deadline = reservation_deadline(world.now) + timedelta(seconds=TIMEOUT_SECONDS)
+        owner = Owner(world.now + timedelta(seconds=TIMEOUT_SECONDS), ledger.may_have_happened(row))
+        sent_at, holder = row.first_sent_at or world.now, Held(epoch, by, False)
+        held = replace(row, state=CallState.RESERVED, held=holder, first_sent_at=sent_at)
+        deadline = ledger.reservation_deadline(world.now) + timedelta(seconds=TIMEOUT_SECONDS)
         return replace(world, row=held, deadline=deadline, owner=owner)
     state = {Claim.UNKNOWN: CallState.OUTCOME_UNKNOWN, Claim.DENIED: CallState.DENIED}.get(verdict, row.state)
     return replace(world, row=replace(row, state=state))
@@ -269,12 +218,8 @@ def sent(world: World, acted: Acted) -> World:
     world = replace(world, owner=replace(world.owner, acted=acted))
     if acted not in (Acted.RETURNED, Acted.AMBIGUOUS):
         return world
-    known = world.key_known_since
-    if (
-        world.row.effect is EffectClass.KEYED
-        and known is not None
-        and world.now - known < timedelta(seconds=KEY_TTL_SECONDS)
-    ):
+    known = world.key_known_since if world.row.effect is EffectClass.KEYED else None
+    if known is not None and world.now - known < timedelta(seconds=KEY_TTL_SECONDS):
         return world
     return replace(world, effects=world.effects + 1, key_known_since=world.now)
 
@@ -321,6 +266,5 @@ def test_no_order_of_events_breaks_the_promise_of_a_class(effect: EffectClass) -
 
 
 def way_to(world: World, came_by: dict[World, tuple[str, World | None]]) -> list[str]:
-    """The steps that lead to a world."""
     step, before = came_by[world]
     return [*way_to(before, came_by), step] if before is not None else []

@@ -11,22 +11,17 @@ from perdure.core.agents.models import LEAST_CAP_TOKENS, Thinking, decided, is_a
 from perdure.core.calls.arguments import read_object
 from perdure.core.calls.retries import is_hopeless
 
-CLAUDE, OPENAI = "anthropic/claude-sonnet-4-5", "openai/o3-mini"
+CLAUDE, OPENAI, GEMINI = "anthropic/claude-sonnet-4-5", "openai/o3-mini", "gemini/gemini-2.5-pro"
 SAID: list[dict[str, JsonValue]] = [{"role": "system", "content": "base"}, {"role": "user", "content": "hello"}]
-CALLED: list[dict[str, JsonValue]] = [
-    *SAID,
-    {"role": "assistant", "content": "", "tool_calls": [{"id": "k"}]},
-    {"role": "tool", "tool_call_id": "k", "content": "{}"},
-]
+CALLED: list[dict[str, JsonValue]] = [*SAID, {"role": "assistant", "content": "", "tool_calls": [{"id": "k"}]}]
+CALLED += [{"role": "tool", "tool_call_id": "k", "content": "{}"}]
 AUTO = Reasoning()
 
 
 @pytest.mark.parametrize(
     ("asked", "can_think", "counts"),
     [
-        (None, True, Thinking()),
-        (AUTO, True, Thinking(effort="high")),
-        (AUTO, False, Thinking()),
+        *((None, True, Thinking()), (AUTO, True, Thinking(effort="high")), (AUTO, False, Thinking())),
         (Reasoning(effort="low"), True, Thinking(effort="low")),
         (Reasoning(effort="low"), False, Thinking(effort="low")),
         (Reasoning(effort="none"), True, Thinking()),
@@ -34,8 +29,8 @@ AUTO = Reasoning()
         (Reasoning(budget_tokens=2_000, effort="low"), True, Thinking(budget_tokens=2_000)),
     ],
 )
-def test_a_budget_comes_before_an_effort_and_both_before_what_the_model_can(
-    asked: Reasoning | None, can_think: bool, counts: Thinking
+def test_a_budget_comes_before_an_effort_and_both_before_the_model(
+    asked: Any, can_think: bool, counts: Thinking
 ) -> None:
     assert decided(asked, can_think=can_think) == counts
     assert is_ambiguous(asked) == (asked == Reasoning(budget_tokens=2_000, effort="low"))
@@ -47,11 +42,7 @@ def test_a_budget_comes_before_an_effort_and_both_before_what_the_model_can(
         (CLAUDE, Reasoning(budget_tokens=4_000), ({"type": "enabled", "budget_tokens": 4_000}, None, LEAST_CAP_TOKENS)),
         (CLAUDE, Reasoning(budget_tokens=9_000), ({"type": "enabled", "budget_tokens": 9_000}, None, 18_000)),
         (CLAUDE, Reasoning(effort="low"), (None, "low", None)),
-        (
-            "gemini/gemini-2.5-pro",
-            Reasoning(budget_tokens=1_024),
-            ({"type": "enabled", "budget_tokens": 1_024}, None, LEAST_CAP_TOKENS),
-        ),
+        (GEMINI, Reasoning(budget_tokens=1_024), ({"type": "enabled", "budget_tokens": 1_024}, None, LEAST_CAP_TOKENS)),
         (OPENAI, Reasoning(budget_tokens=2_048), (None, "low", LEAST_CAP_TOKENS)),
         (OPENAI, Reasoning(budget_tokens=8_192), (None, "medium", LEAST_CAP_TOKENS)),
         (OPENAI, Reasoning(budget_tokens=20_000), (None, "high", 40_000)),
@@ -65,47 +56,31 @@ def test_each_vendor_is_told_in_its_own_terms(model: str, asked: Reasoning | Non
     assert found["temperature"] == 0.2
 
 
-def test_the_agents_own_parameters_stand() -> None:
+def test_the_agents_own_parameters_stand_and_within_a_round_only_models_without_signatures_think() -> None:
     params: dict[str, JsonValue] = {"max_tokens": 500, "reasoning_effort": "minimal"}
     assert with_thinking(OPENAI, params, SAID, Reasoning(budget_tokens=20_000), can_think=True) == params
-
-
-def test_within_a_round_of_calls_only_models_that_need_no_signature_think() -> None:
     assert with_thinking(CLAUDE, {}, CALLED, AUTO, can_think=True) == {}
     assert with_thinking(OPENAI, {}, CALLED, AUTO, can_think=True) == {"reasoning_effort": "high"}
-    later: list[dict[str, JsonValue]] = [
-        *CALLED,
-        {"role": "assistant", "content": "done"},
-        {"role": "user", "content": "and now?"},
-    ]
+    later: list[Any] = [*CALLED, {"role": "assistant", "content": "done"}, {"role": "user", "content": "and now?"}]
     assert with_thinking(CLAUDE, {}, later, AUTO, can_think=True) == {"reasoning_effort": "high"}
 
 
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {"kind": {"type": "string", "enum": ["a", "b"]}},
-    "required": ["kind"],
-    "additionalProperties": False,
-}
+KIND = {"type": "string", "enum": ["a", "b"]}
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"kind": KIND}, "required": ["kind"]}
+SCHEMA["additionalProperties"] = False
 
 
-@pytest.mark.parametrize("text", ['{"kind": "a"}', '```json\n{"kind": "a"}\n```', '{"kind": "a",}', "{'kind': 'a'}"])
-def test_an_object_is_read_where_it_fits_after_one_repair_at_most(text: str) -> None:
-    assert read_object(text, SCHEMA).args == {"kind": "a"}
+def test_an_object_is_read_where_it_fits_after_one_repair_at_most() -> None:
+    for text in ('{"kind": "a"}', '```json\n{"kind": "a"}\n```', '{"kind": "a",}', "{'kind': 'a'}"):
+        assert read_object(text, SCHEMA).args == {"kind": "a"}
+    for text in ("", "a", "[]", '{"kind": "c"}', '{"kind": "a", "more": 1}', '{"kind": "a"', "{}"):
+        read = read_object(text, SCHEMA)
+        assert read.fault is not None and read.args == {}
 
 
-@pytest.mark.parametrize("text", ["", "a", "[]", '{"kind": "c"}', '{"kind": "a", "more": 1}', '{"kind": "a"', "{}"])
-def test_what_does_not_fit_is_no_object(text: str) -> None:
-    read = read_object(text, SCHEMA)
-    assert read.fault is not None and read.args == {}
-
-
-@pytest.mark.parametrize(
-    ("code", "hopeless"),
-    [("model_auth", True), ("model_not_found", True), ("stopped", True), ("model_timeout", False), ("other", False)],
-)
-def test_only_what_another_try_would_meet_again_is_hopeless(code: str, hopeless: bool) -> None:
-    assert is_hopeless(Problem(code=code, message="no")) is hopeless
+def test_only_what_another_try_would_meet_again_is_hopeless() -> None:
+    codes = ("model_auth", "model_not_found", "stopped", "model_timeout", "other")
+    assert [code for code in codes if is_hopeless(Problem(code=code, message="no"))] == [*codes[:3]]
 
 
 STAGES = {
@@ -116,15 +91,9 @@ STAGES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("stage", "params"),
-    [
-        ("", {"temperature": 1, "max_tokens": 9}),
-        ("unknown", {"temperature": 1, "max_tokens": 9}),
-        ("base", {"temperature": 0, "seed": 1, "max_tokens": 9}),
-        ("own", {"temperature": 0, "top_p": 0.5, "max_tokens": 9}),
-        ("round", {"temperature": 1, "max_tokens": 9, "a": 1, "b": 3}),
-    ],
-)
-def test_parameters_are_laid_over_each_other_and_null_takes_one_away(stage: str, params: dict[str, Any]) -> None:
-    assert with_stage({"temperature": 1, "max_tokens": 9}, STAGES, stage) == params
+def test_parameters_are_laid_over_each_other_and_null_takes_one_away() -> None:
+    plain: dict[str, Any] = {"temperature": 1, "max_tokens": 9}
+    assert with_stage(plain, STAGES, "") == with_stage(plain, STAGES, "unknown") == plain
+    assert with_stage(plain, STAGES, "base") == {"temperature": 0, "seed": 1, "max_tokens": 9}
+    assert with_stage(plain, STAGES, "own") == {"temperature": 0, "top_p": 0.5, "max_tokens": 9}
+    assert with_stage(plain, STAGES, "round") == {**plain, "a": 1, "b": 3}

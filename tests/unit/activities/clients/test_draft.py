@@ -5,16 +5,8 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.providers.provider import (
-    ANSWER_LIMIT_CHARACTERS,
-    FINISH_REASONS,
-    Complete,
-    Draft,
-    DraftCall,
-    TextDelta,
-    believable,
-    microusd,
-)
+from perdure.activities.providers import provider
+from perdure.activities.providers.provider import FINISH_REASONS, Complete, Draft, DraftCall, believable, microusd
 from perdure.contracts.errors import LimitReached, UpstreamRejected, UpstreamUnavailable
 from perdure.contracts.turns import Usage
 
@@ -36,48 +28,38 @@ def closed(draft: Draft, reason: str = "tool_calls") -> Complete:
 @pytest.mark.parametrize(
     "chunk",
     [
-        piece(content=42),
-        piece(reasoning_content=["x"]),
-        piece(tool_calls="yes"),
+        *(piece(content=42), piece(reasoning_content=["x"]), piece(tool_calls="yes")),
         piece(tool_calls=[Chunk(index=0, id="x", function=None)]),
-        piece(tool_calls=[call(0, id_=7, name="a")]),
-        piece(tool_calls=[call(0, name="a", arguments={"x": 1})]),
+        *(piece(tool_calls=[call(0, id_=7, name="a")]), piece(tool_calls=[call(0, name="a", arguments={"x": 1})])),
     ],
 )
-def test_a_wrong_type_is_unreadable(chunk: Chunk) -> None:
+def test_a_wrong_type_is_unreadable_and_what_says_nothing_changes_nothing(chunk: Chunk) -> None:
+    draft = Draft()
+    for empty in (Chunk(), Chunk(choices=None), Chunk(choices=[]), Chunk(choices=[Chunk(delta=None)])):
+        assert list(draft.take(empty)) == []
     with pytest.raises(UpstreamUnavailable) as raised:
-        list(Draft().take(chunk))
+        list(draft.take(chunk))
     assert raised.value.code == "model_unreadable"
 
 
-@pytest.mark.parametrize("chunk", [Chunk(), Chunk(choices=None), Chunk(choices=[]), Chunk(choices=[Chunk(delta=None)])])
-def test_a_chunk_that_says_nothing_changes_nothing(chunk: Chunk) -> None:
-    assert list(Draft().take(chunk)) == []
-
-
-def test_calls_without_an_index_follow_each_other() -> None:
+def taken(*deltas: Chunk) -> tuple[DraftCall, ...]:
     draft = Draft()
-    for delta in (
-        call(None, "a", "first", '{"x"'),
-        call(None, arguments=": 1}"),
-        call(None, "b", "second", "{}"),
-        call(None),
-    ):
+    for delta in deltas:
         list(draft.take(piece(tool_calls=[delta])))
-    assert closed(draft).tool_calls == (DraftCall("a", "first", '{"x": 1}'), DraftCall("b", "second", "{}"))
+    return closed(draft).tool_calls
 
 
-def test_an_id_repeated_with_every_piece_is_one_call() -> None:
-    draft = Draft()
-    for part in ("{", "}"):
-        list(draft.take(piece(tool_calls=[call(0, "a", "only", part)])))
-    assert closed(draft).tool_calls == (DraftCall("a", "only", "{}"),)
+def test_calls_without_an_index_follow_each_other_and_an_id_repeated_with_every_piece_is_one() -> None:
+    first, second = call(None, "a", "first", '{"x"'), call(None, "b", "second", "{}")
+    said = taken(first, call(None, arguments=": 1}"), second, call(None))
+    assert said == (DraftCall("a", "first", '{"x": 1}'), DraftCall("b", "second", "{}"))
+    assert taken(call(0, "a", "only", "{"), call(0, "a", "only", "}")) == (DraftCall("a", "only", "{}"),)
 
 
 def test_text_and_arguments_count_towards_one_limit() -> None:
     draft = Draft()
-    half = "x" * (ANSWER_LIMIT_CHARACTERS // 2)
-    assert list(draft.take(piece(content=half))) == [TextDelta(half)]
+    half = "x" * (provider.ANSWER_LIMIT_CHARACTERS // 2)
+    assert list(draft.take(piece(content=half))) == [provider.TextDelta(half)]
     list(draft.take(piece(tool_calls=[call(0, name="", arguments=half)])))
     with pytest.raises(UpstreamRejected) as raised:
         list(draft.take(piece(reasoning_content="y")))
@@ -101,46 +83,44 @@ def test_every_known_ending_of_a_text_is_an_answer(reason: str) -> None:
     assert closed(draft, reason).finish_reason == FINISH_REASONS[reason]
 
 
+def reported(read: Any, written: Any, **details: Any) -> Chunk:
+    return Chunk(prompt_tokens=read, completion_tokens=written, **details)
+
+
+ESTIMATE = Usage(input_tokens=10, output_tokens=3)
+
+
 @pytest.mark.parametrize(
-    ("reported", "usage"),
+    ("usage", "believed"),
     [
-        (None, Usage(input_tokens=10, output_tokens=3)),
-        (Chunk(prompt_tokens=7, completion_tokens=2), Usage(input_tokens=7, output_tokens=2)),
-        (Chunk(prompt_tokens=-1, completion_tokens=True), Usage(input_tokens=10, output_tokens=3)),
-        (Chunk(prompt_tokens=0, completion_tokens=0), Usage(input_tokens=10, output_tokens=3)),
-        (Chunk(prompt_tokens=10**10, completion_tokens=1.5), Usage(input_tokens=10, output_tokens=3)),
+        *(
+            (None, ESTIMATE),
+            (reported(-1, True), ESTIMATE),
+            (reported(0, 0), ESTIMATE),
+            (reported(10**10, 1.5), ESTIMATE),
+        ),
+        (reported(7, 2), Usage(input_tokens=7, output_tokens=2)),
         (
-            Chunk(prompt_tokens=7, completion_tokens=2, prompt_tokens_details=Chunk(cached_tokens=99)),
+            reported(7, 2, prompt_tokens_details=Chunk(cached_tokens=99)),
             Usage(input_tokens=7, output_tokens=2, cached_tokens=7),
         ),
         (
-            Chunk(prompt_tokens=7, completion_tokens=9, completion_tokens_details=Chunk(reasoning_tokens=6)),
+            reported(7, 9, completion_tokens_details=Chunk(reasoning_tokens=6)),
             Usage(input_tokens=7, output_tokens=9, thinking_tokens=6),
         ),
         (
-            Chunk(prompt_tokens=7, completion_tokens=2, completion_tokens_details=Chunk(reasoning_tokens=99)),
+            reported(7, 2, completion_tokens_details=Chunk(reasoning_tokens=99)),
             Usage(input_tokens=7, output_tokens=2, thinking_tokens=2),
         ),
     ],
 )
-def test_only_numbers_that_can_be_true_are_believed(reported: Any, usage: Usage) -> None:
-    assert believable(reported, input_estimate=10, output_estimate=3) == usage
+def test_only_numbers_that_can_be_true_are_believed(usage: Any, believed: Usage) -> None:
+    assert believable(usage, input_estimate=10, output_estimate=3) == believed
 
 
-@pytest.mark.parametrize(
-    ("dollars", "whole"),
-    [
-        (0.0, 0),
-        (1.0, 1_000_000),
-        (0.0000135, 14),
-        (0.1 + 0.2, 300_000),
-        (-1.0, 0),
-        (float("nan"), 0),
-        (float("inf"), 0),
-    ],
-)
-def test_cost_is_rounded_up_to_whole_microdollars(dollars: float, whole: int) -> None:
-    assert microusd(dollars) == whole
+def test_cost_is_rounded_up_to_whole_microdollars() -> None:
+    assert [microusd(dollars) for dollars in (1.0, 0.0000135, 0.1 + 0.2)] == [1_000_000, 14, 300_000]
+    assert [microusd(dollars) for dollars in (0.0, -1.0, float("nan"), float("inf"))] == [0] * 4
 
 
 @pytest.mark.parametrize("name", ["content", "reasoning_content"])
@@ -150,10 +130,7 @@ def test_an_answer_that_goes_on_beyond_its_bound_is_broken_off(name: str) -> Non
     with pytest.raises(LimitReached) as raised:
         list(draft.take(piece(**{name: "x"})))
     assert raised.value.code == "answer_over_budget" and draft.estimated_tokens() == 101
-
-
-def test_arguments_count_as_what_is_said() -> None:
     draft = Draft(most_tokens=100)
-    with pytest.raises(LimitReached):
+    with pytest.raises(LimitReached):  # arguments count as what is said
         for _ in range(200):
             list(draft.take(piece(tool_calls=[call(0, "a", "pay", "1234")])))

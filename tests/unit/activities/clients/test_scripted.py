@@ -1,4 +1,4 @@
-"""The scripted model: which rule answers, what it says and calls, at what pace and price."""
+"""The scripted model: which scripts are refused, which rule answers, what it says and calls, at what pace and price."""
 
 import asyncio
 import json
@@ -9,10 +9,51 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+import perdure.activities.providers.scripted as module
 from perdure.activities.providers.provider import Complete, ProviderRequest, TextDelta
-from perdure.activities.providers.scripted import ScriptedProvider, read_script, split_words
-from perdure.contracts.errors import InvariantBroken
-from perdure.contracts.turns import Usage
+from perdure.activities.providers.scripted import Rule, Script, ScriptedProvider, read_script, split_words
+from perdure.contracts.errors import CallerError, InvariantBroken
+
+
+def rule(**fields: Any) -> dict[str, Any]:
+    return {"rules": [{"name": "book", "when": "^Book (?P<room>.+)", "say": "ok", **fields}]}
+
+
+@pytest.mark.parametrize(
+    ("script", "names"),
+    [
+        *((rule(when="("), "book"), (rule(say="{rom}"), "book {rom} room"), (rule(say="{room"), "book {room")),
+        *((rule(say="{}"), "book {}"), (rule(say="{room:date}"), "book {room:date}")),
+        *((rule(say="{room.floor}"), "book {room}"), (rule(say="{result.x}"), "book {result} message")),
+        *((rule(say="{note}"), "book {note} message"), (rule(say=""), "book say call"), (rule(say=3), "book say")),
+        (rule(call={"tool": "t", "args": {"a": [{"b": "{nope}"}]}}), "book {nope}"),
+        *((rule(when=None), "book when note after"), (rule(note="(?P<room>x)"), "book room")),
+        *((rule(when="(?P<result>x)"), "book result"), (rule(wen="x"), "book wen")),
+        *((rule(call={"args": {}}), "book call.0.tool"), (rule(after={"tool": 3}), "book after.tool")),
+        *(({"rules": [{"when": "x", "say": "y"}]}, "1 name"), ({"rules": ["x"]}, "1"), ({"ruels": []}, "ruels")),
+        ({"rules": [{"name": "a", "when": "x", "say": "y"}] * 2}, "'a'"),
+        *(({"tokens_per_second": pace}, "tokens_per_second") for pace in (-1, "fast")),
+        ({"price_per_million": {"input": 1}}, "price_per_million.output"),
+        # Every fault is told at once.
+        ({"rules": [{"name": "a", "say": "x"}, {"name": "b", "when": "["}], "fallback": ""}, "'a' 'b' fallback"),
+    ],
+)
+def test_a_wrong_script_is_refused_with_the_names_of_its_rule_and_field(script: dict[str, Any], names: str) -> None:
+    with pytest.raises(CallerError) as raised:
+        read_script(script)
+    assert raised.value.code == "bad_script" and all(name in raised.value.message for name in names.split())
+
+
+def test_no_script_is_one_without_rules_short_forms_mean_the_long_ones_and_the_modules_example_is_one() -> None:
+    assert read_script(None) == read_script({}) == Script()
+    assert Script().tokens_per_second == 50
+    short = yaml.safe_load("{name: r, after: book, offers: pay, call: {tool: pay}}")
+    long = yaml.safe_load("{name: r, after: {tool: book}, offers: [pay], call: [{tool: pay, args: {}}]}")
+    assert read_script({"rules": [short]}) == read_script({"rules": [long]})
+    assert isinstance(read_script({"rules": [short]}).rules[0], Rule)
+    example = "\n".join(line for line in (module.__doc__ or "").splitlines() if line.startswith("    "))
+    assert len(read_script(yaml.safe_load(example)).rules) == 4
+
 
 BOOKING = yaml.safe_load(
     r"""
@@ -68,17 +109,14 @@ def note(text: str) -> Message:
     return {"role": "system", "content": text}
 
 
-def asked(*ids: str) -> Message:
-    calls = [{"id": id_, "type": "function", "function": {"name": "book", "arguments": "{}"}} for id_ in ids]
+def asked(*ids: str, tool: str = "book") -> Message:
+    calls = [{"id": id_, "type": "function", "function": {"name": tool, "arguments": "{}"}} for id_ in ids]
     return {"role": "assistant", "content": "", "tool_calls": calls}
 
 
 def answered(id_: str, content: Any) -> Message:
-    return {
-        "role": "tool",
-        "tool_call_id": id_,
-        "content": content if isinstance(content, str) else json.dumps(content),
-    }
+    told = content if isinstance(content, str) else json.dumps(content)
+    return {"role": "tool", "tool_call_id": id_, "content": told}
 
 
 async def hear(*messages: Message, tools: tuple[Any, ...] = (BOOK,), script: Any = None) -> tuple[str, Complete]:
@@ -89,124 +127,96 @@ async def hear(*messages: Message, tools: tuple[Any, ...] = (BOOK,), script: Any
     return "".join(chunk.text for chunk in chunks if isinstance(chunk, TextDelta)), last
 
 
+async def arguments(*messages: Message) -> list[Any]:
+    """Those of the calls that it makes."""
+    return [json.loads(call.raw_arguments) for call in (await hear(*messages))[1].tool_calls]
+
+
 PERSONA = note("You are a clerk. Anything rejected stays rejected.")
+BOOK_7, FALLBACK = user("Book 7"), "I can book a {room}."
+ROOM_9 = {"ok": True, "room": 9, "where": {"floor": 2}}
 
 
 async def test_groups_become_typed_arguments_and_an_absent_group_is_left_out() -> None:
-    _, last = await hear(PERSONA, user("Book 0042"))
-    (call,) = last.tool_calls
-    assert json.loads(call.raw_arguments) == {
-        "room": 42,
-        "label": "room 0042",
-        "who": {"names": ["Book 0042", 3, None]},
-    }
-    _, last = await hear(user("Book 7 for 12.50"))
-    assert json.loads(last.tool_calls[0].raw_arguments)["price"] == 12.5
+    who = {"names": ["Book 0042", 3, None]}
+    assert await arguments(PERSONA, user("Book 0042")) == [{"room": 42, "label": "room 0042", "who": who}]
+    (made,) = await arguments(user("Book 7 for 12.50"))
+    assert made["price"] == 12.5
+    parts = [{"type": "text", "text": "Book "}, {"type": "image_url", "image_url": {}}, {"type": "text", "text": "7"}]
+    assert len(await arguments({"role": "user", "content": parts})) == 1, "parts are read as one text"
 
 
-async def test_a_rule_may_say_and_call_several_things() -> None:
+async def test_a_rule_may_say_and_call_several_things_and_calls_no_tool_that_is_not_offered() -> None:
     text, last = await hear(user("Book 1 and 2"))
     assert text == "Booking two." and last.finish_reason == "tool_calls"
     assert [call.raw_arguments for call in last.tool_calls] == ['{"room":1}', '{"room":2}']
-
-
-async def test_a_tool_that_is_not_offered_is_not_called() -> None:
-    text, last = await hear(user("Book 7"), tools=())
+    text, last = await hear(BOOK_7, tools=())
     assert text == "I have no way to book." and last.tool_calls == ()
 
 
 @pytest.mark.parametrize(
     ("result", "text"),
     [
-        ({"ok": True, "room": 7, "where": {"floor": 2}}, 'Room 7 is yours; {really}, {"floor": 2}.'),
-        ({"ok": True, "room": 7, "where": {"floor": 3}}, "I can book a {room}."),
+        (ROOM_9, 'Room 9 is yours; {really}, {"floor": 2}.'),
+        ({**ROOM_9, "where": {"floor": 3}}, FALLBACK),
         ({"status": "error", "message": "no key"}, "That failed: no key"),
-        ("the house is full today", "Full."),
-        ("[" * 100_000, "I can book a {room}."),
-        ({"ok": None}, "I can book a {room}."),
+        *(("the house is full today", "Full."), ("[" * 100_000, FALLBACK), ({"ok": None}, FALLBACK)),
+        ({"ok": "perhaps"}, FALLBACK),
     ],
 )
-async def test_the_newest_result_chooses_the_rule(result: Any, text: str) -> None:
-    said, last = await hear(user("Book 7"), asked("c1"), answered("c1", result))
+async def test_the_newest_result_chooses_the_rule_and_never_repeats_the_call(result: Any, text: str) -> None:
+    said, last = await hear(BOOK_7, asked("c1"), answered("c1", result))
     assert said == text and last.tool_calls == ()
 
 
-async def test_every_result_of_a_round_can_be_named() -> None:
-    two = [{"ok": True, "room": room, "guests": [{"name": f"guest of {room}"}]} for room in (1, 2)]
-    said, _ = await hear(user("Book 1 and 2"), asked("c1", "c2"), answered("c1", two[0]), answered("c2", two[1]))
-    assert said == "Rooms 1 and 2, first guest guest of 2."
-
-
-async def test_a_result_that_no_rule_expects_never_repeats_the_call() -> None:
-    said, last = await hear(user("Book 7"), asked("c1"), answered("c1", {"ok": "perhaps"}))
-    assert said == "I can book a {room}." and last.tool_calls == ()
-
-
 async def test_a_note_after_a_stripped_round_is_answered_and_the_call_is_not_made_again() -> None:
-    said, last = await hear(PERSONA, user("Book 7"), note("Your call was rejected: too dear"))
+    said, last = await hear(PERSONA, BOOK_7, note("Your call was rejected: too dear"))
     assert said == "I did not do it. The note says: Your call was rejected: too dear" and last.tool_calls == ()
-    said, last = await hear(PERSONA, user("Book 7"), note("The request expired."))
-    assert said == "I can book a {room}." and last.tool_calls == ()
-
-
-async def test_a_note_from_before_the_user_spoke_is_history() -> None:
-    _, last = await hear(user("Book 7"), note("rejected"), {"role": "assistant", "content": "Well."}, user("Book 8"))
-    assert json.loads(last.tool_calls[0].raw_arguments)["room"] == 8
+    said, last = await hear(PERSONA, BOOK_7, note("The request expired."))
+    assert said == FALLBACK and last.tool_calls == ()
 
 
 async def test_a_note_beside_a_result_can_be_answered_by_either_rule() -> None:
-    result = answered("c1", {"ok": True, "room": 9, "where": {"floor": 2}})
-    said, _ = await hear(user("Book 7"), asked("c1"), result, note("The call was changed by Ada."))
-    assert said == "Ada changed my call."
-    said, _ = await hear(user("Book 7"), asked("c1"), result, note("Something else."))
-    assert said.startswith("Room 9 is yours")
+    round_ = (BOOK_7, asked("c1"), answered("c1", ROOM_9))
+    assert (await hear(*round_, note("The call was changed by Ada.")))[0] == "Ada changed my call."
+    assert (await hear(*round_, note("Something else.")))[0].startswith("Room 9 is yours")
 
 
-async def test_the_newest_user_message_counts_after_a_finished_round() -> None:
-    done = [user("Book 7"), asked("c1"), answered("c1", {"ok": True}), {"role": "assistant", "content": "Done."}]
-    _, last = await hear(*done, user("Book 8"))
-    assert json.loads(last.tool_calls[0].raw_arguments)["room"] == 8
+async def test_a_note_and_a_round_from_before_the_user_spoke_are_history() -> None:
+    done, before = {"role": "assistant", "content": "Well."}, (asked("c1"), answered("c1", {"ok": True}))
+    for history in ((note("rejected"), done), (*before, done)):
+        assert [made["room"] for made in await arguments(BOOK_7, *history, user("Book 8"))] == [8]
 
 
-async def test_ids_that_come_again_mean_the_latest_call() -> None:
-    other = asked("c1")
-    other["tool_calls"][0]["function"]["name"] = "something_else"
-    full = answered("c1", "full")
+async def test_every_result_of_a_round_can_be_named_and_ids_that_come_again_mean_the_latest_call() -> None:
+    two = [{"ok": True, "room": room, "guests": [{"name": f"guest of {room}"}]} for room in (1, 2)]
+    said, _ = await hear(user("Book 1 and 2"), asked("c1", "c2"), answered("c1", two[0]), answered("c2", two[1]))
+    assert said == "Rooms 1 and 2, first guest guest of 2."
+    other, full = asked("c1", tool="something_else"), answered("c1", "full")
     assert (await hear(user("x"), other, full, asked("c1"), full))[0] == "Full."
-    assert (await hear(user("x"), asked("c1"), full, other, full))[0] == "I can book a {room}."
-
-
-async def test_parts_of_a_user_message_are_read_as_one_text() -> None:
-    parts = [{"type": "text", "text": "Book "}, {"type": "image_url", "image_url": {}}, {"type": "text", "text": "7"}]
-    _, last = await hear({"role": "user", "content": parts})
-    assert len(last.tool_calls) == 1
+    assert (await hear(user("x"), asked("c1"), full, other, full))[0] == FALLBACK
 
 
 @pytest.mark.parametrize(
     ("say", "args", "name"),
     [
-        ("{result.nothing}", {}, "nothing"),
-        ("", {"n": "{result.name:int}"}, "r"),
-        ("", {"n": "{result.huge:float}"}, "r"),
-        ("{results.5}", {}, "5"),
+        *(("{result.nothing}", {}, "nothing"), ("{results.5}", {}, "5")),
+        *(("", {"n": "{result.name:int}"}, "r"), ("", {"n": "{result.huge:float}"}, "r")),
     ],
 )
 async def test_a_template_that_cannot_be_filled_is_an_error_with_the_rules_name(say: str, args: Any, name: str) -> None:
     script = {"rules": [{"name": "r", "after": "book", "say": say, "call": [{"tool": "book", "args": args}]}]}
-    result = answered("c1", {"name": "Ada", "huge": "1e999"})
     with pytest.raises(InvariantBroken) as raised:
-        await hear(user("x"), asked("c1"), result, script=script)
+        await hear(user("x"), asked("c1"), answered("c1", {"name": "Ada", "huge": "1e999"}), script=script)
     assert raised.value.code == "bad_script"
     assert "'r'" in raised.value.message and name in raised.value.message
 
 
 @pytest.mark.parametrize("text", ["one", "one two three", "  spaced   out \n\n lines\t", "naïve 日本 word"])
 async def test_echo_answers_with_the_rest_a_token_a_word(text: str) -> None:
-    provider = ScriptedProvider(read_script(BOOKING))
-    request = ProviderRequest("scripted", (PERSONA, user("/echo " + text), asked("c"), answered("c", "full")))
-    *tokens, last = [chunk async for chunk in provider.stream(request)]
-    assert "".join(token.text for token in tokens if isinstance(token, TextDelta)) == text
-    assert isinstance(last, Complete) and last.usage.output_tokens == len(tokens) == len(text.split())
+    said, last = await hear(PERSONA, user("/echo " + text), asked("c"), answered("c", "full"))
+    assert said == text and last.usage.output_tokens == len(text.split())
+    assert (await hear(user("/echoes of it")))[0] == FALLBACK, "only the prefix with its space"
 
 
 @given(st.text())
@@ -216,11 +226,7 @@ def test_words_joined_are_the_text_and_as_many_as_it_has(text: str) -> None:
     assert len(words) == len(text.split())
 
 
-async def test_only_the_prefix_with_its_space_echoes() -> None:
-    assert (await hear(user("/echoes of it")))[0] == "I can book a {room}."
-
-
-async def test_usage_and_price_are_the_same_every_time() -> None:
+async def test_usage_and_price_are_the_same_every_time_and_nothing_unless_the_script_says_so() -> None:
     script = {**BOOKING, "price_per_million": {"input": 2.5, "output": 10.0}}
     first, second = [await hear(PERSONA, user("Book 1 and 2"), script=script) for _ in range(2)]
     assert first == second
@@ -229,22 +235,12 @@ async def test_usage_and_price_are_the_same_every_time() -> None:
     assert usage.output_tokens == 2 + 4 + 4
     assert usage.input_tokens == -(-len(json.dumps([PERSONA, user("Book 1 and 2"), BOOK])) // 4)
     assert usage.cost_microusd == -(-(usage.input_tokens * 5 + usage.output_tokens * 20) // 2)
+    assert (await hear(BOOK_7))[1].usage.cost_microusd == 0
 
 
-async def test_it_costs_nothing_unless_the_script_says_so() -> None:
-    _, last = await hear(user("Book 7"))
-    assert last.usage == Usage(input_tokens=last.usage.input_tokens, output_tokens=last.usage.output_tokens)
-
-
-async def test_the_pace_is_what_the_script_says() -> None:
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    await hear(user("/echo " + "word " * 20), script={"tokens_per_second": 100})
-    assert 0.2 <= loop.time() - began < 10
-
-
-async def test_a_pace_of_zero_never_waits() -> None:
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    await hear(user("/echo " + "word " * 5000))
-    assert loop.time() - began < 20, "at the default pace it would be 100 s"
+async def test_the_pace_is_the_scripts_and_zero_never_waits() -> None:
+    # At the default pace the second would take 100 s.
+    for words, script, least, most in ((20, {"tokens_per_second": 100}, 0.2, 10), (5_000, None, 0, 20)):
+        began = asyncio.get_running_loop().time()
+        await hear(user("/echo " + "word " * words), script=script)
+        assert least <= asyncio.get_running_loop().time() - began < most
