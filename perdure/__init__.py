@@ -1,6 +1,6 @@
-"""What users of Perdure import: the tool decorator and what a tool is given; the client of the API.
+"""The public names of Perdure: the tool decorator, the types that a tool receives, and the client of the API.
 
-Each name is imported at its first use: every process of ours imports this package, and few need HTTP or schemas.
+Each name is imported at its first use: every process of Perdure imports this package, and few need HTTP or schemas.
 """
 
 from importlib import import_module

@@ -448,7 +448,7 @@ def secret(name: str) -> str | None:
 
 
 def variable(name: str) -> str | None:
-    """Returns the variable `name`, which an app's `app.yaml` names as the address of its own service."""
+    """Returns the variable `name`, which an app's `app.yaml` names as the address of the app's service."""
     return os.environ.get(name)
 
 

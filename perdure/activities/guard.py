@@ -85,9 +85,9 @@ def this_attempt() -> tuple[str, int]:
 
 
 # --- Errors of activities: a vendor's exception becomes one of Perdure's, which becomes Temporal's.
-# perdure/activities/providers/errors.py does the first step. `to_temporal` is the last step of an activity.
-# perdure/workflows/activity_calls.py turns its error back into data. perdure/activities/tool_execution.py handles the
-# exceptions of tools. perdure/store/ handles those of Valkey: losing Valkey fails no activity.
+# The first step is in perdure/activities/providers/errors.py. `to_temporal` is the last step of an activity. The
+# workflow turns its error back into data (perdure/workflows/activity_calls.py). The exceptions of tools are handled in
+# perdure/activities/tool_execution.py, those of Valkey in perdure/store/. Losing Valkey fails no activity.
 #
 # A vendor's text is never included: it may quote the payload, and Temporal stores failures unencrypted and cuts them at
 # 4 KiB. Only code, message, delay, class name and status are kept.

@@ -199,7 +199,7 @@ class MemoryActivities:
             if isinstance(context, Wanted):  # outside the transaction: a search must not hold the turn's lock
                 context = await self._load(ask, await self._search(ask, context))
         if isinstance(context, Wanted):
-            raise AssertionError("a search is asked for once")
+            raise AssertionError("a search is requested once")
         return context
 
     async def _search(self, ask: LoadAsk, wanted: Wanted) -> Found:

@@ -1,6 +1,6 @@
 """Prepares the first start of a version: roles, schema, apps, and in local mode the three users with their tokens.
 
-`python -m perdure.apps.bootstrap` can be repeated; it changes only what is missing. Its last line of output is JSON
+`python -m perdure.apps.bootstrap` can be repeated; it adds only missing parts. Its last line of output is JSON
 with the local tokens, the agents that are left out with the reasons, and the setup code. The tokens are stored in a
 file of mode 0600 in the data folder; Postgres contains only their hashes. The setup code registers the first user and
 is printed until one has registered. `python -m perdure.apps.bootstrap --admin NAME` creates the first administrator of
@@ -234,7 +234,7 @@ def _withdrawn(before: Sequence[tuple[str, PublishedAgent]], found: Catalogue) -
     """Returns a line for each app that was published before and is no longer requested."""
     asked = {app.name for app in found.apps}
     return [
-        f"the app {app} is not published any more ({', '.join(agents)}): its conversations stay, and take no message"
+        f"the app {app} is no longer published ({', '.join(agents)}): its conversations stay, and accept no messages"
         for app, agents in _by_app(before).items()
         if app not in asked
     ]
@@ -349,7 +349,7 @@ def _no_app(kept: Mapping[str, Sequence[str]]) -> str:
         return "No agent is published: set PERDURE_APP to your app folders, here and for the workers.\n"
     apps = "; ".join(f"{app} ({', '.join(agents)})" for app, agents in kept.items())
     return (
-        "No app was asked for (PERDURE_APP, PERDURE_EXAMPLES): nothing was published, and nothing was withdrawn.\n"
+        "No app is selected (PERDURE_APP, PERDURE_EXAMPLES): nothing was published, and nothing was withdrawn.\n"
         f"These apps stay published, with their agents: {apps}.\n"
         "To withdraw them, run `python -m perdure.apps.bootstrap --withdraw`, or publish another app.\n"
     )
@@ -363,7 +363,7 @@ def main() -> None:
     parser.add_argument(
         "--withdraw",
         action="store_true",
-        help="withdraw the published agents that are not asked for, also if no app is asked for",
+        help="withdraw the published agents that are not selected, even if no app is selected",
     )
     asked = parser.parse_args()
     settings = Settings()

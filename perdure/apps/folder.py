@@ -342,8 +342,8 @@ def _names(value: Mapping[str, Any], field: str, file: YamlFile, problems: list[
     return names
 
 
-# --- Data tables of an app: `data/<table>.json`, an object with `_about`, which says what it is and whether it is
-# fictional.
+# --- Data tables of an app: `data/<table>.json`, an object with `_about`: a description of the table that states
+# whether it is fictional.
 
 MOST_TABLE_BYTES = 1_048_576
 """Maximum size, because a sandboxed call receives the whole table."""

@@ -80,7 +80,7 @@ def _read_server(path: Path) -> tuple[McpServer | None, list[AppProblem]]:
     return (None if problems else server), problems
 
 
-# --- Locks: the tools of an MCP server when the app's author reviewed it, in `mcp/<server>.lock.json` beside its YAML.
+# --- Locks: the tools of an MCP server when the app's author reviewed it, in `mcp/<server>.lock.json` next to its YAML.
 # If a lock exists, the server's tools are published from it and the server is not contacted. When one of its tools is
 # called, the server's list must match the lock, or the call is rejected: the lock pins what was reviewed. `perdure mcp
 # lock` writes it. Tools keep the server's order, which decides between two with the same resulting name; everything

@@ -41,7 +41,7 @@ def publish(
 
 
 def played_by(app: App, model: str, params: Mapping[str, JsonValue]) -> App:
-    """Returns the app with this model instead of every script. An agent with a model of its own keeps it."""
+    """Returns the app with this model instead of every script. An agent with its own model keeps it."""
     agents = tuple(
         agent.model_copy(update={"model": model, "model_params": {**params, **agent.model_params}, "script": None})
         if agent.model == SCRIPTED

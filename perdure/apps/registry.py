@@ -191,7 +191,7 @@ def _digest(block: CodeBlock) -> str:
 
 
 # --- Tools of an app's MCP servers at publishing. A server with a lock is neither contacted nor started: its tools are
-# those of the lock, and a call is rejected if the server lists anything else by then
+# those of the lock. A call is rejected if the server lists anything else by then
 # (perdure/activities/toolbox/mcp/tools.py). A server without a lock that is unavailable does not stop publishing: its
 # agents keep the cards of their last version. An agent that was never published, or that names a tool that its server
 # no longer has, is left out until the next start.

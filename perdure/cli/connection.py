@@ -76,7 +76,7 @@ def read_run(home: Path) -> dict[str, Any] | None:
 def connect(role: Role, as_name: str | None = None) -> Client:
     """Returns a client with the token of `role`, or of the local user `as_name` if the caller names one.
 
-    Raises typer.Exit, after a line that states what is missing.
+    Raises typer.Exit, after a line that names the missing value.
     """
     here = Surroundings.here()
     url = _address(here)
@@ -84,10 +84,10 @@ def connect(role: Role, as_name: str | None = None) -> Client:
 
 
 def connect_to_register(*, vouched: bool) -> Client:
-    """Returns a client for a user who has no token yet. If `vouched` is set, it uses the local admin's token if there
+    """Returns a client for a user without a token. If `vouched` is set, it uses the local admin's token if there
     is one, so that the first user can register.
 
-    Raises typer.Exit, after a line that states what is missing.
+    Raises typer.Exit, after a line that names the missing value.
     """
     here = Surroundings.here()
     url = _address(here)

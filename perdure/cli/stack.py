@@ -37,8 +37,8 @@ def up(
 ) -> None:
     """Start Postgres, Valkey, Temporal, the workers and the API here; Ctrl-C stops them, the data stays.
 
-    Agents are those of the apps that are asked for: with --app or --examples, or in PERDURE_APP and PERDURE_EXAMPLES.
-    If no app is asked for, nothing is published and nothing is withdrawn.
+    Agents are those of the selected apps: with --app or --examples, or in PERDURE_APP and PERDURE_EXAMPLES.
+    If no app is selected, nothing is published and nothing is withdrawn.
     """
     try:
         config = StackConfig.from_env(app or (), routing, examples)

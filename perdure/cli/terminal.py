@@ -91,7 +91,7 @@ def moment(at: datetime | None) -> str:
 
 
 def time_told(at: Any) -> str:
-    """Returns a time that is given as ISO text in the format of `moment`."""
+    """Returns an ISO time in the format of `moment`."""
     try:
         return moment(datetime.fromisoformat(str(at)))
     except ValueError:
@@ -132,7 +132,7 @@ def cell(value: object, most: int | None = _CELL_CHARACTERS) -> str:
 # --- Messages and exit codes for API errors
 
 DONE, OTHER, USAGE, NOT_FOUND, DECIDED, EXPIRED = 0, 1, 2, 4, 5, 6
-HOW_TO_START = "for example with `make up`, or with `perdure up --app DIR` for an app of your own"
+HOW_TO_START = "for example with `make up`, or with `perdure up --app DIR` for your own app"
 _DECIDED_CODES = frozenset(
     {"already_decided", "already_settled", "already_voted", "already_escalated", "already_running"}
 )
@@ -166,7 +166,7 @@ def explained(error: ApiError, *, as_json: bool) -> int:
 
 def _hint(error: ApiError) -> str:
     if error.code == UNREACHABLE:
-        return f"Is it running? Start it as before, {HOW_TO_START}; `perdure status` shows what runs."
+        return f"Is it running? Start it as before, {HOW_TO_START}; `perdure status` shows the running parts."
     if error.status == 401:
         return "The token is missing or invalid; set PERDURE_TOKEN, or use --as requester, reviewer or admin."
     if error.code == "quota_reached":
@@ -205,7 +205,7 @@ def at_terminal() -> bool:
 
 
 def confirm(question: str, *, yes: bool, as_json: bool) -> None:
-    """Asks for confirmation, unless `--yes` or `--json` is given or there is no terminal.
+    """Asks for confirmation, unless `--yes` or `--json` is set or there is no terminal.
 
     Raises typer.Exit if the answer is no.
     """
@@ -227,7 +227,7 @@ def chosen(question: str, offered: Sequence[str]) -> tuple[int | None, str]:
 
 
 class EditFailed(Exception):
-    """There is no editor, it failed, or nothing was changed; the message states which."""
+    """Raised if there is no editor, it failed, or nothing was changed; the message states which."""
 
 
 class NoTemporaryFile(EditFailed):

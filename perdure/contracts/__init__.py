@@ -1,1 +1,1 @@
-"""Values that cross a boundary, and the names both sides agree on. Imports nothing of ours."""
+"""Values that cross a boundary, and the names both sides agree on. Imports no other package of Perdure."""

@@ -50,7 +50,8 @@ SEARCH_STATUS = "PerdureStatus"
 
 
 def search_values(turn: TurnInput, status: str) -> dict[str, str]:
-    """What an operator filters turns by in the Temporal Web UI; set where a run begins, which costs no event."""
+    """Returns the attributes by which an operator filters turns in the Temporal Web UI. They are set at the start of a
+    run, which costs no event."""
     return {
         SEARCH_TENANT: turn.address.tenant_id,
         SEARCH_AGENT: turn.agent_id,
@@ -134,7 +135,7 @@ class PreviewAsk(Tolerant):
 
 
 class PreviewKept(Tolerant):
-    """Whether a new preview was stored. A call that was decided meanwhile keeps the preview that its reviewer saw."""
+    """Reports whether a new preview was stored. A call that was decided meanwhile keeps its reviewer's preview."""
 
     kept: bool
 
@@ -190,7 +191,7 @@ Out = TypeVar("Out")
 
 
 class RetryClass(StrEnum):
-    """How an activity is retried. The numbers are in perdure/core/calls/retries.py."""
+    """Classes of retries of activities. The numbers are in perdure/core/calls/retries.py."""
 
     UNTIL_BACK = "until_back"
     """Until Postgres is available again: opening requests, reading verdicts and stops, finishing."""

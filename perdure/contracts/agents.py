@@ -168,7 +168,7 @@ class PublishedAgent(Frozen):
     rules: tuple[Rule, ...] = Field(default=(), exclude_if=is_empty)
     """The rules of its app. Those of its skills are in the skills."""
     tables: dict[str, str] = Field(default={}, exclude_if=is_empty)
-    """Digests of the tables that its code blocks need, by name. The tables are stored beside the agents."""
+    """Digests of the tables that its code blocks need, by name. The tables are stored with the agents."""
 
     def card(self, name: str) -> ToolCard | None:
         """Returns the card of the tool `name`, or None if the agent has no such tool."""
@@ -193,7 +193,7 @@ class TurnPlan(Tolerant):
     agent_id: str
     agent_version: str
     persona_key: str
-    """`agent` if the definition has a text of its own; otherwise the persona's key or `platform_default`."""
+    """`agent` if the definition has its own text; otherwise the persona's key or `platform_default`."""
     limits: Limits
     cards: tuple[PlanCard, ...]
     skill_ids: tuple[str, ...] = ()
@@ -201,7 +201,7 @@ class TurnPlan(Tolerant):
     model: str = Field(default="", exclude_if=is_empty)
     """The agent's model; a call can fall back to the other one."""
     reviewers: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
-    """The only users who may decide on its gated calls, if the agent names them."""
+    """The named reviewers: the only users that can decide on its gated calls. Empty if the agent names none."""
     root_skill: str = Field(default="", exclude_if=is_empty)
     persona_source: str = Field(default="", exclude_if=is_empty)
     """`root_skill` if the persona is that skill's; otherwise see the key."""

@@ -34,7 +34,7 @@ class RequestKind(StrEnum):
     CLARIFICATION = "clarification"
     """Answer a question of the turn."""
     CLIENT_RUN = "client_run"
-    """Do work on the client's machine, where the data is, and return the result."""
+    """Do work on the client's machine, close to its data, and return the result."""
 
 
 ANSWERED_BY_CLIENT = frozenset({RequestKind.CLARIFICATION, RequestKind.CLIENT_RUN})
@@ -57,7 +57,7 @@ class GatedCall(Tolerant):
     """One call of a round, or one checkpoint, that needs an approval."""
 
     call_id: str
-    """A checkpoint has an id of its own. Empty for a checkpoint without a call; the step at which it is opened names
+    """A checkpoint has its own id. Empty for a checkpoint without a call; the step at which it is opened names
     it."""
     tool: str
     rule: str
@@ -170,14 +170,14 @@ class ApprovalPolicy(Frozen):
     allow_self_approval: bool = False
     # Left out at their defaults, because agents are recorded and versioned without them.
     reviewers: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
-    """The only users who may decide, if they have the role. Empty: everybody with the role."""
+    """The named reviewers, who also need the role. Empty: all users with the role."""
     quorum: int = Field(default=1, ge=1, le=20, exclude_if=_is_one)
     """How many reviewers must approve the same call. One rejection or response decides at once."""
     quorum_high_risk: int | None = Field(default=None, ge=1, le=20, exclude_if=is_empty)
     """The same for tools of high risk; None for `quorum`."""
     on_timeout: OnTimeout = Field(default=OnTimeout.DENY, exclude_if=lambda value: value is OnTimeout.DENY)
     escalation_role: str = Field(default="admin", exclude_if=lambda value: value == "admin")
-    """Who decides after an escalation. The named reviewers no longer count then."""
+    """The role of the reviewers after an escalation. The named reviewers no longer count then."""
     fallback_reviewer: str = Field(default="", exclude_if=is_empty)
     """The user who is assigned the request if it stays undecided."""
     fallback_after_seconds: int = Field(default=86_400, gt=0, le=315_360_000, exclude_if=lambda value: value == 86_400)

@@ -59,8 +59,8 @@ class ModelAsk(Tolerant):
     """The stage of the agent whose instructions, window and parameters apply to this call. Such a call belongs to the
     graph: messages that the user sends meanwhile wait for another call, as they do if an object is requested."""
     deaf: bool = Field(default=False, exclude_if=is_empty)
-    """Whether messages that the user sends meanwhile wait until the turn ends and start a turn of their own, although
-    the answer of this call is the user's."""
+    """Whether messages that the user sends meanwhile wait until the turn ends and start their own turn, although the
+    answer of this call is the user's."""
     output: OutputAsk | None = Field(default=None, exclude_if=is_empty)
     """None: text and calls. Otherwise nothing is streamed and no message is stored."""
     timeout_seconds: float | None = Field(default=None, gt=0, exclude_if=lambda seconds: seconds is None)
@@ -69,7 +69,7 @@ class ModelAsk(Tolerant):
     """Whether an answer of this run has begun before, so that the first token of this call is not the first of the run.
     """
     patience_seconds: float | None = Field(default=None, exclude_if=is_empty)
-    """Time limit of all attempts together, in seconds. None is no limit."""
+    """Time limit of all attempts together, in seconds; None for no limit."""
     sections: tuple[Source, ...] = Field(default=(), exclude_if=is_empty)
     """Outputs of the turn's context assembly to put before the conversation."""
     guidance: str = Field(default="", exclude_if=is_empty)

@@ -125,7 +125,7 @@ class Bundle(Tolerant):
     turn_id: str
     completeness: float
     slice_hash: str
-    """Hash of what the user had said when the output was made."""
+    """Hash of the user's messages at the time of the output."""
     upstream: str
     """Digest of all inputs."""
     digest: str

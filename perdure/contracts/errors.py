@@ -18,7 +18,7 @@ class Problem(Tolerant):
 
 @dataclass(eq=False)
 class PerdureError(Exception):
-    """Base of Perdure's errors. `code` is stable; `message` says what happened and what to do."""
+    """Base of Perdure's errors. `code` is stable; `message` states the problem and what to do."""
 
     code: str
     message: str

@@ -1,4 +1,4 @@
-"""How things are named. Every derived id is a pure function, so that a retry and a replay name the same thing.
+"""Names and ids. Every derived id is a pure function, so that a retry and a replay name the same thing.
 
 A turn's engine counts steps; a model call is `m<step>`, the calls that it asks for are `t<step>.<index>`. The
 provider's own ids are data. An effect is unique by (turn, call id).

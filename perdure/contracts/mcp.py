@@ -14,7 +14,7 @@ SERVER_NAME_PATTERN = r"^[a-z][a-z0-9_]{0,23}$"
 SECRET_PATTERN = re.compile(r"\{secret:([a-z][a-z0-9_]{0,63})\}")
 """Where a credential's value goes, in a URL, a header or a variable of a server."""
 IDEMPOTENCY_KEY = "perdure/idempotency-key"
-"""In a call's `_meta`: the key. In a tool's `_meta`, {"ttl_seconds": n}: it honours such keys for n seconds."""
+"""In a call's `_meta`: the key. In a tool's `_meta`, {"ttl_seconds": n}: it honors such keys for n seconds."""
 
 
 class McpToolSettings(Frozen):
@@ -52,12 +52,12 @@ class McpServer(Frozen):
     name: str = Field(pattern=SERVER_NAME_PATTERN)
     """Its tools are called `<name>_<tool>`."""
     command: tuple[str, ...] = ()
-    """Command that starts the server in the app's folder; it speaks over standard input and output. `python` is the
+    """Command that starts the server in the app's folder. The transport is standard input and output. `python` is the
     current interpreter."""
     env: dict[str, str] = {}
     """Environment variables in addition to PATH, HOME and similar ones. A value may contain {secret:name}."""
     url: str = ""
-    """Address of a server that speaks streamable HTTP; may contain {secret:name}."""
+    """Address of a server with the streamable HTTP transport; may contain {secret:name}."""
     headers: dict[str, str] = {}
     """Sent with each request. A value may contain {secret:name}."""
     trust_annotations: bool = False

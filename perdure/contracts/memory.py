@@ -26,7 +26,7 @@ class FactScope(StrEnum):
 
 
 class FactStatus(StrEnum):
-    """How an operation ended. A read: `success`, `not_found`, `unavailable`. A write: `success`, `failed`. Both:
+    """The status of an operation. A read: `success`, `not_found`, `unavailable`. A write: `success`, `failed`. Both:
     `unauthorized`."""
 
     SUCCESS = "success"

@@ -71,7 +71,7 @@ NOBODY = Joined((), ())
 
 
 class WindowPolicy(Tolerant):
-    """How much history a model call receives. Applies to a copy, never to what is stored."""
+    """Limits on the history that a model call receives. Applies to a copy, never to what is stored."""
 
     max_messages: int | None = None
     max_tokens: int | None = None

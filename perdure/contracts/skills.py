@@ -1,8 +1,8 @@
-"""A skill as data: what the model is told of it, its code blocks and its rules. Published with its agent and pinned by
+"""A skill as data: its text for the model, its code blocks and its rules. Published with its agent and pinned by
 turns, so a turn keeps the skills that it began with.
 
-A field that is empty is left out of what is stored: an agent without skills of this kind keeps the version and the
-recorded turns that it had before there were any.
+An empty field is left out of the stored value. An agent without skills of this kind therefore keeps the version and
+the recorded turns that it had before the field existed.
 """
 
 from enum import StrEnum

@@ -72,7 +72,7 @@ class Routing(Tolerant):
 
     @property
     def waits(self) -> str:
-        """The queue of paused turns. Workers that cache no workflows serve it beside the turns queue."""
+        """The queue of paused turns. Workers that cache no workflows serve it in addition to the turns queue."""
         return waits_queue(self.turns)
 
 
@@ -141,9 +141,9 @@ class Carried(Tolerant):
     looks: int = 0
     """How many reads in a row found nothing new."""
     stop: bool = False
-    """Whether the turn must stop: its record says so, or its workflow was cancelled."""
+    """Whether the turn must stop, by its record or because its workflow was cancelled."""
     stop_rung: bool = Field(default=False, exclude_if=lambda stop_rung: not stop_rung)
-    """Whether a signal says so. The run reads the record before it acts."""
+    """Whether a signal requests the stop. The run reads the record before it acts."""
     step: int = 0
     events: tuple[PendingEvent, ...] = ()
     """Events that the next activity's claim writes."""

@@ -1,7 +1,8 @@
-"""The one base of every value that crosses a process boundary.
+"""Base class of every value that crosses a process boundary.
 
-Their validators are built at first use (`defer_build`): a process has use for a part of them, and building all takes a
-quarter of a second of CPU at its start. A request's body is an `perdure.api.requests.Body`: FastAPI wants those built.
+Their validators are built at first use (`defer_build`): a process needs only some of them, and building all takes a
+quarter of a second of CPU at its start. The body of a request is a `perdure.api.requests.Body`, which is built at once,
+as FastAPI requires.
 """
 
 import hashlib

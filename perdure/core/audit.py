@@ -230,7 +230,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether no fault was found."""
+        """True if no fault was found."""
         return not self.faults_found
 
 
@@ -412,7 +412,7 @@ KEPT_KINDS = (BEGUN, DONE)
 
 @dataclass(frozen=True, slots=True)
 class Erasures:
-    """What a tenant's erasures removed. It stores an id for each erased turn, so that no row is read twice."""
+    """Texts that a tenant's erasures removed. Stores an id for each erased turn, so that no row is read twice."""
 
     _persons: dict[int, str] = field(default_factory=dict)
     _turns: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -466,7 +466,7 @@ class Run:
 
     @property
     def was_allowed(self) -> bool:
-        """Whether a reviewer allowed it, as far as can still be determined."""
+        """True if a reviewer allowed it, as far as can still be determined."""
         return self.outcome == DECIDED and (self.said is None or self.said in GIVEN)
 
 

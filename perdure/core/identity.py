@@ -1,4 +1,4 @@
-"""How a caller is signed in, and who else may hold the credential: its creator can use it too.
+"""Credentials of callers, and their holders: the creator of a credential can use it too.
 
 Invariants:
 - A credential that another user created cannot decide on that user's requests, under any role or delegation.
@@ -55,7 +55,7 @@ class Credential:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether a creator is not recorded."""
+        """True if a creator is not recorded."""
         return UNKNOWN in self.created_by
 
     def handed_on(self, user_id: str) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ class Credential:
         return (user_id, *(each for each in self.created_by if each != user_id))
 
     def people(self, user_id: str) -> frozenset[str]:
-        """Returns all users who may act as this user with this credential."""
+        """Returns all users that can act as this user with this credential."""
         return frozenset((user_id, *self.created_by))
 
     def acts_for(self, requester: str, *, is_admin: bool) -> bool:
@@ -255,7 +255,7 @@ class SetupCode:
 
     @property
     def is_good(self) -> bool:
-        """Whether it can still be used."""
+        """True if it can still be used."""
         return not self.is_expired and self.wrong_tries < MOST_TRIES
 
     def fits(self, given: str) -> bool:
@@ -319,9 +319,9 @@ def display_name_from(claims: Mapping[str, object]) -> str:
 
 
 # --- Delays after wrong passwords, so that guessing slows down and the owner can still sign in. A device from which the
-# owner has signed in before is limited only by its own wrong guesses; guesses from elsewhere never delay it. Every
-# other caller is limited by three counts: guesses from its address at this account, those of all unknown devices at
-# this account, and those from its address at all accounts. The longest delay applies.
+# owner has signed in before is limited only by its own wrong guesses; guesses from elsewhere never delay it. Three
+# counts limit every other caller: its address at this account, all unknown devices at this account, and its address at
+# all accounts. The longest delay applies.
 
 _HOUR, _DAY = 3_600, 86_400
 _MOST_DOUBLINGS = 30
@@ -376,8 +376,8 @@ def wait_left(counted: Sequence[tuple[Pace, Tally]], now: float) -> float:
 
 
 # --- Passwords that are too easy to guess: common ones, patterns, and words that an attacker knows about the owner.
-# zxcvbn has 30,000 common passwords, names, words and keyboard patterns, and finds them reversed, with digits appended
-# and with letters replaced (`p4ssw0rd`).
+# zxcvbn has 30,000 common passwords, names, words and keyboard patterns. It also finds them reversed, with digits
+# appended and with letters replaced (`p4ssw0rd`).
 
 MOST_LOOKED_AT = 32
 """In characters: zxcvbn takes 3 ms for 32 and up to 1.7 s for 64 of the worst kind (measured)."""

@@ -38,7 +38,7 @@ LEAST_CHECKS, CHECKS_A_NODE, MOST_CHECKS = 10_000, 20, 200_000
 """Limits of evaluated keywords: a minimum, and more for each part of the value, far above what a sensible schema needs.
 A thousand take about 0.02 s (measured)."""
 _ENTRIES_A_CHECK = 10
-"""A keyword with many entries (`enum`, `required`) counts once more per this many entries."""
+"""A keyword with many entries (`enum`, `required`) has one more count per this many entries."""
 _UNCHECKED = frozenset({"unevaluatedProperties"})
 """Keywords that are not supported here. In arguments they are a fault, which the schema's author can fix."""
 MOST_TOLD = 3

@@ -35,7 +35,7 @@ _SOON_SECONDS, _LATER_SECONDS = 5, 60
 
 
 class OnBusy(StrEnum):
-    """What happens to a message if the conversation has an open turn."""
+    """Treatment of a message if the conversation has an open turn."""
 
     REJECT = "reject"
     QUEUE = "queue"
@@ -71,7 +71,7 @@ class Load:
     waiting_of_user: int = 0
     """Those of them that wait for a person."""
     stopping: bool = False
-    """The active turn is being stopped and receives no more messages."""
+    """The active turn is being stopped and accepts no further messages."""
     gives_way: int = 0
     """Number of the user's open turns that end if the new turn replaces them."""
     used: Used = field(default_factory=Used)
@@ -113,7 +113,7 @@ def admit(load: Load, caps: Caps, on_busy: OnBusy) -> Admission:
 
 
 def too_many(load: Load, caps: Caps) -> CallerError:
-    """Returns the error for a user who has reached the limit of open turns: 429 `too_many_turns`."""
+    """Returns the error if a user has reached the limit of open turns: 429 `too_many_turns`."""
     said = (
         f"You have {load.open_of_user} open turns, {load.waiting_of_user} of them waiting for an approval; the "
         f"limit is {caps.turns_a_user} per user (PERDURE_LIVE_TURNS_PER_USER)"

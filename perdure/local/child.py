@@ -325,7 +325,7 @@ class Child:
 
     @property
     def is_away(self) -> bool:
-        """Whether it was ready and is restarting now, or has just restarted."""
+        """True if it was ready and is restarting now, or has just restarted."""
         returns = self._was_ready.is_set() and not self.ready
         return returns or time.monotonic() - self._back_at < _SETTLING_SECONDS
 

@@ -90,8 +90,8 @@ class Flood:
 class Outage:
     """Suppresses and counts what children write about a part that has died and is restarting, for some seconds.
 
-    Only lines of other children are suppressed. Lines of a child that is itself down contain the reason, and it may
-    have written them before it was known to be down: its last suppressed line is shown then.
+    Only lines of other children are suppressed. Lines of a child that is itself down contain the reason. It may
+    have written them before it was known to be down; its last suppressed line is then shown.
     """
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ class Console:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether progress can overwrite itself."""
+        """True if progress can overwrite itself."""
         return self._tty
 
     def say(self, text: str = "") -> None:

@@ -284,7 +284,7 @@ _NEXT_WORD_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long the supervisor waits."""
+    """The time limits of the supervisor."""
 
     start_seconds: float = 180.0
     """Seconds that a starting part may make no progress."""

@@ -144,7 +144,7 @@ class Supervisor:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the stop has begun."""
+        """True if the stop has begun."""
         return self._stopping
 
     async def watch(self) -> None:

@@ -79,13 +79,13 @@ def no_app(command: str, kept: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     examples, own = f"{command} up --examples", f"{command} init my-app && {command} up --app my-app"
     if not kept:
         return (
-            "No agent is published: no app was asked for. Stop this stack and start it with one:",
+            "No agent is published, because no app is selected. Stop this stack and start it with one:",
             f"  {examples:<{len(own)}}   the examples that ship",
-            f"  {own}   an app of your own",
+            f"  {own}   your own app",
         )
     named = f"{command} up --app DIR"
     return (
-        "No app was asked for: nothing was published, and nothing was withdrawn. These stay published:",
+        "No app is selected: nothing was published, and nothing was withdrawn. These stay published:",
         *(f"  {app} ({', '.join(agents)})" for app, agents in kept.items()),
         "Their apps are not loaded: calls of their tools wait until they are. Stop this stack and start it with them:",
         f"  {examples:<{len(named)}}   the examples that ship",

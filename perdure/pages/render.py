@@ -88,7 +88,7 @@ def entries(path: str, roles: Collection[str] = ()) -> list[Entry]:
 
 # --- Exact display of JSON values
 #
-# Every character of a value is shown or written out, and none of it is markup. A line end inside a text is shown as a
+# Every character of a value is shown or written out, and markup is inert. A line end inside a text is shown as a
 # line end after a mark. A backslash followed by an n is shown as in JSON, with two backslashes, so that the two cannot
 # be confused.
 
@@ -140,7 +140,7 @@ _ISOLATED = Markup("<bdi>{}</bdi>")
 def seen(value: object) -> Markup:
     """Returns untrusted text for display: without markup, hidden characters or a changed direction.
 
-    Right-to-left text is isolated, so that it does not reorder the text beside it.
+    Right-to-left text is isolated, so that it does not reorder the text next to it.
     """
     text = str(value)
     if text.isascii() and text.isprintable():
@@ -210,7 +210,7 @@ def until(at: datetime | None) -> Markup:
     if at is None:
         return Markup("")
     rest = format_time_left(at, datetime.now(UTC))
-    return _time(at, f"in {rest}" if rest else "over", "until")
+    return _time(at, f"in {rest}" if rest else "now", "until")
 
 
 def told(at: datetime) -> str:
@@ -233,7 +233,7 @@ def _time(at: datetime, shown: str, kept_true: str = "") -> Markup:
 
 
 def time_of(text: object) -> Markup:
-    """Returns a time that is given as ISO text. Other text is displayed unchanged."""
+    """Returns the markup of a time in ISO format. Other text is displayed unchanged."""
     try:
         return moment(datetime.fromisoformat(str(text)))
     except ValueError:

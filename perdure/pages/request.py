@@ -236,8 +236,7 @@ def title(status: int) -> str:
 _CARRIED = ("cookie", "authorization", "origin", "sec-fetch-site", "host", "user-agent")
 """Headers of the browser's request that identify the user and the origin for the API."""
 _OUR_OWN = "x-perdure-request"
-"""Header that tells the API that one of these pages made the request. It is set once the form's token has been checked.
-"""
+"""Header that marks a request to the API as made by one of these pages. It is set once the form's token was checked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -342,7 +342,7 @@ async def bytes_used(tx: Connection, user_id: str | None, conversation_id: str |
 async def check_room(
     tx: Connection, quotas: Quotas, user_id: str | None, conversation_id: str | None = None, more: int = 0
 ) -> None:
-    """Checks that the stored bytes plus `more` bytes are within the quotas. For a workspace `user_id` is None.
+    """Checks that the stored bytes plus `more` bytes are within the quotas. For a workspace, `user_id` must be None.
 
     Raises: CallerError 429 `quota_reached`.
     """

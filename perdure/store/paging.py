@@ -77,7 +77,7 @@ class Narrowing:
         """The parameters, $1 first."""
 
     def by(self, condition: str, *values: object) -> None:
-        """Adds `condition`, in which `{0}` and so on stand for `values`. Adds nothing if the first value is None."""
+        """Adds `condition`, in which `{0}` and so on stand for `values`. Without a first value it adds nothing."""
         if values and values[0] is None:
             return
         self._conditions.append(condition.format(*(self.parameter(value) for value in values)))

@@ -113,7 +113,7 @@ async def _tell_missing(db: Database, apps: Sequence[App]) -> None:
         return
     missing = sorted(set(published) - {agent.id for app in apps for agent in app.agents})
     if missing:
-        why = "PERDURE_APP and PERDURE_EXAMPLES must be what they were when the agents were published"
+        why = "PERDURE_APP and PERDURE_EXAMPLES must have the values with which the agents were published"
         _log.warning("agents_not_here", agents=missing, why=why)
 
 

@@ -29,7 +29,7 @@ async def begun(site: Site, agent: str, name: str = "requester", **given: Any) -
 async def say(page: Page, text: str, way: str = "") -> None:
     """Say this, in one of the ways where a turn is open."""
     if way:
-        await page.get_by_label("What you say now").select_option(way)
+        await page.get_by_label("When to send").select_option(way)
     await page.get_by_label("Message").fill(text)
     await page.get_by_role("button", name="Send", exact=True).click()
 
@@ -92,7 +92,7 @@ async def test_who_asked_waits_and_a_reviewer_decides_beside_the_words(talking: 
     other = await talking.visit("reviewer", page.url.removeprefix(talking.url).partition("#")[0])
     await expect(other.page.get_by_label("Message")).to_have_count(0)
     await other.page.locator(".ask summary").click()
-    await other.page.get_by_label("What the agent is told").fill("not this one")
+    await other.page.get_by_label("Comment for the agent").fill("not this one")
     await other.checked()
     await other.page.get_by_role("button", name="Reject").click()
     await other.page.wait_for_url("**/chat/**")
@@ -133,10 +133,10 @@ async def test_without_javascript_a_file_a_question_and_a_picture_work_by_forms(
     kind = "application/vnd.ms-excel"  # what browsers on some machines say
     broken: FilePayload = {"name": "sales.csv", "mimeType": kind, "buffer": b"a,b\n1\n"}
     sheet: FilePayload = {**broken, "buffer": SALES}
-    await page.get_by_label("A file for it to work with").set_input_files(broken)
+    await page.get_by_label("File for the agent").set_input_files(broken)
     await page.get_by_role("button", name="Upload").click()
     await expect(alarm(page)).to_contain_text("2")
-    await page.get_by_label("A file for it to work with").set_input_files(sheet)
+    await page.get_by_label("File for the agent").set_input_files(sheet)
     await page.get_by_role("button", name="Upload").click()
     await expect(page.locator("#files")).to_contain_text("sales.csv")
     await say(page, "Plot something")
@@ -165,7 +165,7 @@ async def again_until(page: Page, place: str, text: str) -> None:
 async def test_a_chosen_file_goes_before_the_words_and_what_is_not_taken_is_told(talking: Site) -> None:
     window = await begun(talking, "chart_builder")
     page = window.page
-    field = page.get_by_label("A file for it to work with")
+    field = page.get_by_label("File for the agent")
     sheet: FilePayload = {"name": "sales.csv", "mimeType": "text/csv", "buffer": SALES}
     await field.set_input_files({**sheet, "buffer": b"a\n" + b"1\n" * 11_000_000})
     await say(page, "Plot sales by region")
@@ -192,18 +192,18 @@ async def test_an_answer_typed_before_a_new_sign_in_is_kept_and_sent_afterwards(
     window = await begun(talking, "chart_builder")
     page = window.page
     sheet: FilePayload = {"name": "sales.csv", "mimeType": "text/csv", "buffer": SALES}
-    await page.get_by_label("A file for it to work with").set_input_files(sheet)
+    await page.get_by_label("File for the agent").set_input_files(sheet)
     await say(page, "Plot something")
     await expect(page.get_by_label("Your answer")).to_be_focused()
-    await expect(page.get_by_placeholder("Something else, for after this question")).to_be_visible()
+    await expect(page.get_by_placeholder("Write a message for after this question")).to_be_visible()
     await page.get_by_label("Your answer").fill("sales by region")
     second = await window.context.new_page()
     await window.context.clear_cookies()
     await sign_in(second, talking.people["requester"].token, "/chat")
     await page.get_by_role("button", name="Answer").click()
-    await page.get_by_role("button", name="Go on with what I typed").click()
+    await page.get_by_role("button", name="Continue with my input").click()
     await expect(page.locator("main")).to_contain_text("sales by region")
-    await page.get_by_role("button", name="Send it").click()
+    await page.get_by_role("button", name="Send").click()
     await expect(page.locator(".picture img")).to_be_visible(timeout=30_000)
     await expect(page.locator(".mine").last).to_have_text("sales by region")
     await expect(page.locator("[data-open]")).to_have_count(0, timeout=30_000)

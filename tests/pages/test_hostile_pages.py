@@ -88,7 +88,7 @@ async def test_long_arguments_must_be_opened_before_there_is_a_button(site: Site
     window = await site.visit("reviewer", f"/review/{approval}", java_script_enabled=False)
     await expect(window.page.get_by_role("button", name="Approve")).to_have_count(0)
     await expect(window.page.locator("pre.json")).not_to_contain_text("THE END")
-    await window.page.get_by_role("link", name="Open all of it").click()
+    await window.page.get_by_role("link", name="Show all arguments").click()
     await expect(window.page.locator("pre.json")).to_contain_text("THE END")
     await window.page.get_by_role("button", name="Approve").click()
     assert await status_of(site, approval) == "approved"
@@ -98,7 +98,7 @@ async def test_long_arguments_are_not_decided_on_among_others(site: Site) -> Non
     approval = await site.asks("post", text="long " * 5_000)
     window = await site.visit("reviewer")
     await window.page.locator(f"#pick-{approval}").check()
-    await window.page.get_by_role("button", name="Reject the picked…").click()
+    await window.page.get_by_role("button", name="Reject selected…").click()
     await window.page.wait_for_url(lambda url: not url.endswith("/review"))
     await expect(window.page.get_by_role("button", name="Reject")).to_have_count(0)
     await site.desk.decide(approval)
@@ -118,8 +118,8 @@ async def test_a_page_left_open_is_told_at_once_when_somebody_else_decides(site:
     approval = await site.asks("post", text="race")
     window = await site.visit("reviewer", f"/review/{approval}")
     page = window.page
-    await page.get_by_text("Respond without running it").click()
-    await page.get_by_label("What the agent gets", exact=False).fill("half a sent")
+    await page.get_by_text("Respond without running the call").click()
+    await page.get_by_label("Answer for the agent", exact=False).fill("half a sent")
     asked = (await site.visit("requester", f"/review/{approval}")).page
     await expect(asked.get_by_role("button", name="Withdraw")).to_be_enabled()
     await site.desk.decide(approval, by="admin")
@@ -130,7 +130,7 @@ async def test_a_page_left_open_is_told_at_once_when_somebody_else_decides(site:
         for button in buttons:
             await expect(button).to_be_disabled()
     await expect(page.locator("#badge")).to_have_text("approved")
-    await expect(page.get_by_label("What the agent gets", exact=False)).to_have_value("half a sent")
+    await expect(page.get_by_label("Answer for the agent", exact=False)).to_have_value("half a sent")
     await window.checked()
 
 
@@ -200,14 +200,14 @@ async def test_a_session_that_ends_in_the_middle_of_an_edit_loses_nothing(site: 
     await page.get_by_label("text", exact=True).fill("what I typed <b>\u202e")
     await window.context.clear_cookies()
     await page.locator("#edit").click()
-    await expect(page.get_by_role("button", name="Go on with what I typed")).to_be_visible()
+    await expect(page.get_by_role("button", name="Continue with my input")).to_be_visible()
     await window.checked()
     second = await window.context.new_page()
     await sign_in(second, site.people["reviewer"].token)
-    await page.get_by_role("button", name="Go on with what I typed").click()
+    await page.get_by_role("button", name="Continue with my input").click()
     await expect(page.get_by_label("text", exact=True)).to_have_value("what I typed <b>\u202e")
     await page.locator("#edit").click()
-    await page.get_by_role("button", name="Approve it as edited").click()
+    await page.get_by_role("button", name="Approve as edited").click()
     await decided(page, "edited", "reviewer")
     sent = await site.desk.value("SELECT decision->'args' FROM approvals WHERE id = $1", approval)
     assert sent == {"text": "what I typed <b>\u202e"}
@@ -220,9 +220,9 @@ async def test_a_form_of_an_earlier_session_is_kept_and_not_sent(site: Site) -> 
     second = await window.context.new_page()
     await sign_in(second, site.people["reviewer"].token)
     await window.page.get_by_role("button", name="Approve").click()
-    await expect(window.page.get_by_role("button", name="Go on with what I typed")).to_be_visible()
+    await expect(window.page.get_by_role("button", name="Continue with my input")).to_be_visible()
     assert await status_of(site, approval) == "pending"
-    await window.page.get_by_role("button", name="Go on with what I typed").click()
+    await window.page.get_by_role("button", name="Continue with my input").click()
     await window.page.get_by_role("button", name="Approve").click()
     await decided(window.page, "approved", "reviewer")
 

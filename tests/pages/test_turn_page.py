@@ -132,7 +132,7 @@ async def test_a_call_that_a_crash_left_unknown_is_settled_on_a_page_and_its_app
     await decided(page, "approved", "reviewer")
     await site.desk.run_tool(address)
     await expect(page.locator("#badge")).to_have_text("outcome unknown")
-    await page.get_by_role("link", name="settle it").click()
+    await page.get_by_role("link", name="settle the call").click()
     await expect(page.locator("pre.json")).to_contain_text("<b>once")
     await window.checked()
     await page.get_by_label("How you know").fill("I looked at the target")

@@ -6,7 +6,7 @@
 - An error in the middle of an answer contains the estimated number of received `output_tokens` in its details.
 - One call of `stream` sends at most one request; only Temporal retries.
 - Text can be stored: it contains no NUL and no lone surrogates.
-- Closing the generator (`contextlib.aclosing`) or cancelling the task ends the request immediately.
+- Closing the generator (`contextlib.aclosing`) or canceling the task ends the request immediately.
 """
 
 import json

@@ -194,7 +194,7 @@ def _why_not_counted(approval: Approval, vote: Vote) -> str:
     beside = {_seat(each) for each in approval.votes if each.counts} - set(approval.reviewers)
     if approval.reviewers and owner not in approval.reviewers and beside:
         return f"not counted: {owner} is not a named reviewer, and {', '.join(sorted(beside))} already count"
-    # An escalation changes the role, so it can differ from the one that this vote was given with.
+    # An escalation changes the role, so it can differ from the one that this vote was cast with.
     role = "role that the vote was cast with" if approval.escalated_at else f"role {approval.reviewer_role}"
     return f"not counted: {owner} no longer has the {role}"
 

@@ -238,7 +238,7 @@ FREE_BY_TENANT = "the tenant's policy does not require an approval"
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a call is held or ends the turn."""
+    """A reason to hold a call or to end the turn."""
 
     trigger: str
     """A RuleTrigger: before the call or after its result."""

@@ -178,7 +178,7 @@ def form_of(question: Question, intents: Sequence[str]) -> dict[str, JsonValue]:
 
 @dataclass(frozen=True, slots=True)
 class Safety:
-    """Whether the turn takes the safety path, and its category."""
+    """The result of the safety check: whether the turn takes the safety path, and the category."""
 
     hijacked: bool
     category: str

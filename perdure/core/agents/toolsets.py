@@ -227,7 +227,7 @@ _TAG = re.compile(r"\w[\w .:/-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How the engine treats a server's tool."""
+    """The engine's treatment of a server's tool."""
 
     effect: EffectClass
     needs_approval: bool

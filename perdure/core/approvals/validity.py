@@ -34,7 +34,7 @@ class InForce:
 def why_outdated(policy_digest: str, tool_version: str, in_force: InForce | None) -> str | None:
     """Returns what changed after the request was opened, or None if the request is still valid.
 
-    `policy_digest` is empty if it was not recorded. Without a published agent, `in_force` is None.
+    `policy_digest` is empty if it was not recorded. `in_force` must be None if the agent is not published.
     """
     if in_force is None:
         return NOT_PUBLISHED

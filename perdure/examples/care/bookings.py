@@ -1,5 +1,5 @@
-"""A made-up calendar of first sessions, in the place of a system outside. It honours Idempotency-Key: same key, same
-booking; another key for a slot that is taken: 409."""
+"""A fictional calendar of first sessions, in place of an external system. It honors Idempotency-Key: the same key
+returns the same booking. Another key for a slot that is taken gets 409."""
 
 import json
 import os
@@ -81,7 +81,7 @@ class Bookings(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: a log of bookings is nobody's to keep."""
+        """Writes nothing, so that no log of bookings exists."""
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@
       if (at % 2) {
         const mark = document.createElement("span");
         mark.className = "unseen";
-        mark.title = "a character that cannot be seen, written out";
+        mark.title = "an invisible character, written out";
         for (let unit = 0; unit < piece.length; unit++) mark.append(`\\u${piece.charCodeAt(unit).toString(16).padStart(4, "0")}`);
         place.append(mark);
       } else if (place.lastChild?.nodeType === Node.TEXT_NODE) place.lastChild.appendData(piece);
@@ -84,7 +84,7 @@
   function lead(answer) {
     const message = document.getElementById("message");
     if (!message) return;
-    message.placeholder = answer ? "Something else, for after this question" : "Say something";
+    message.placeholder = answer ? "Write a message for after this question" : "Write a message";
     if (!answer || led.has(answer.form.action)) return;
     led.add(answer.form.action);
     if (!message.value && [message, document.body].includes(document.activeElement)) answer.focus();

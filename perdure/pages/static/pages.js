@@ -3,7 +3,7 @@
 
 (() => {
   const SECONDS = 1000, AGAIN_SECONDS = 3, FIRST_WAIT = 500, MOST_WAIT = 15000;
-  const AWAY = "The server does not answer. This page tries again; what you see may be old.";
+  const AWAY = "The server is not responding. This page keeps trying; its content may be outdated.";
   const waiting = new WeakMap();
 
   function span(seconds) {
@@ -17,7 +17,7 @@
     const at = Date.parse(time.dateTime), now = Date.now();
     const left = (at - now) / SECONDS;
     let words = `${span(Math.max(-left, 0))} ago`;
-    if (time.dataset.told === "until") words = left > 0 ? `in ${span(left)}` : "over";
+    if (time.dataset.told === "until") words = left > 0 ? `in ${span(left)}` : "now";
     if (time.textContent !== words) time.textContent = words;
   }
 
@@ -82,15 +82,15 @@
     const {ctx} = event.detail;
     if (ctx.response.status === 401) {
       const words = "Sign in again in another tab";
-      notice("Your session has ended. What you typed here is kept. ", {link: {href: "/sign-in", words}});
+      notice("Your session has ended. Your input is kept. ", {link: {href: "/sign-in", words}});
     } else if (isReading(ctx)) {
-      notice("This page could not be brought up to date, and tries again. What you see may be old.");
+      notice("This page could not be updated and keeps trying. Its content may be outdated.");
       again(event);
     } else if (ctx.response.headers.get("Perdure-Form") === "stale") {
       sendPlainly(ctx.request);
     } else {
       const told = new DOMParser().parseFromString(ctx.text, "text/html").querySelector("[role=alert]");
-      notice(`${told?.textContent ?? "The server could not take it."} Nothing was sent.`, {ofSent: true});
+      notice(`${told?.textContent ?? "The server could not process the request."} Nothing was sent.`, {ofSent: true});
     }
   });
   document.addEventListener("htmx:error", (event) => {
@@ -99,7 +99,7 @@
       notice(AWAY);
       again(event);
     } else if (ctx) {
-      notice("The server does not answer. Send it again in a moment: it counts once.", {ofSent: true});
+      notice("The server is not responding. Send it again in a moment; it counts only once.", {ofSent: true});
     }
   });
   // Follows a stream while the page is visible: a browser has six connections to a server, and hidden tabs would use them

@@ -70,7 +70,7 @@
   function tellKeys(button) {
     const off = localStorage.getItem(OFF);
     button.hidden = false;
-    button.textContent = off ? "Switch the keys on" : "Switch the keys off";
+    button.textContent = off ? "Turn shortcuts on" : "Turn shortcuts off";
   }
 
   document.addEventListener("DOMContentLoaded", () => {

@@ -15,7 +15,7 @@
     event.stopImmediatePropagation();
     thenSay = isMessage && !isTooLong;
     if (thenSay) field.form.requestSubmit();
-    else perdure.notice(`A file may have ${field.dataset.most} at most. Nothing was sent.`, {ofSent: true});
+    else perdure.notice(`The file is too large: the limit is ${field.dataset.most}. Nothing was sent.`, {ofSent: true});
   }, true);
 
   document.addEventListener("htmx:finally:request", ({detail: {ctx}}) => {

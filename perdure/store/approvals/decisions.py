@@ -59,8 +59,8 @@ async def decide(
     """Records `ask` as this user's only decision on this approval. `unfit` is a 422 of the route, which is raised only
     after all checks that precede a 422.
 
-    The returned note wakes the turn; the caller must send it immediately. It is None if other reviewers must decide
-    too. It is also None if a hold begins; the relay wakes the turn at its end. `per_minute` limits the user's decisions
+    The returned note wakes the turn; the caller must send it immediately. There is no note if other reviewers must
+    decide too, or if a hold begins; the relay wakes the turn at its end. `per_minute` limits the user's decisions
     of the last minute.
 
     Raises: CallerError 404, 403, 409 decided (with the decision), 410, 409 voted or claimed, 409 digest, 422, 409
@@ -279,7 +279,7 @@ class Cast:
 
     version: int
     note: Note | None
-    """The note that wakes the turn now. It is None if the request is still pending, or if a hold begins."""
+    """The note that wakes the turn now. None if the request is still pending, or if a hold begins."""
 
 
 async def cast(tx: Connection, review: Review, ballot: Ballot, per_minute: int | None = None) -> Cast:

@@ -275,8 +275,8 @@ _RAN = frozenset({CallState.DONE, CallState.FAILED, CallState.OUTCOME_UNKNOWN})
 async def record_outcome(
     tx: Connection, turn_id: str, row: asyncpg.Record, state: CallState, result: str | None, *, waived: bool = False
 ) -> None:
-    """Appends the outcome of the call to the audit trail, in the transaction that records it. `result` is None if the
-    call returned nothing.
+    """Appends the outcome of the call to the audit trail, in the transaction that records it. Without a result, pass
+    None as `result`.
 
     `row` contains call_id, key, tool, effect and the args that ran, and the turn's user_id. Its approval_id is the
     approval of the call, or None if it needed none. `waived` is true if the tool was exempt.

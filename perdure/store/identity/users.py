@@ -50,7 +50,7 @@ async def set_display_name(tx: Connection, user_id: str, display_name: str, acto
 
 
 async def add_user(tx: Connection, name: str, display_name: str, roles: tuple[str, ...], actor: str | None) -> User:
-    """Adds a user. `actor` is None if the user registers.
+    """Adds a user. At a registration, `actor` must be None.
 
     Raises: CallerError 409 `user_exists`, `name_erased`.
     """

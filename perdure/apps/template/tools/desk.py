@@ -20,7 +20,7 @@ async def find_tickets(context: ToolContext, words: Annotated[str, Field(min_len
 async def open_ticket(context: ToolContext, title: Annotated[str, Field(min_length=1, max_length=200)]) -> JsonValue:
     """Open a ticket. Waits for a person's approval.
 
-    Keyed: `send` adds the call's Idempotency-Key and the service honours it, so a call that is made again after a
+    Keyed: `send` adds the call's Idempotency-Key and the service honors it, so a call that is made again after a
     crash is still one ticket.
     """
     answer = await context.send("POST", context.secret("desk_url") + "/tickets", json={"title": title})

@@ -1,4 +1,4 @@
-"""What changes something outside: the navigator's alone, never a part of the context."""
+"""The tool that changes an external system. Only the navigator has it; it is never part of the context."""
 
 from typing import Annotated
 
@@ -15,7 +15,7 @@ async def book_session(
 ) -> JsonValue:
     """Book a first session with a therapist. Waits for a person's approval.
 
-    Keyed: the calendar honours the call's Idempotency-Key, so a call that is made again after a crash is one booking.
+    Keyed: the calendar honors the call's Idempotency-Key, so a call that is made again after a crash is one booking.
     """
     answer = await context.send(
         "POST",

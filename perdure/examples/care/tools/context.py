@@ -16,7 +16,7 @@ Said = Annotated[list[str], Field(description="The client's newest messages, old
 
 @tool(effect="read")
 async def client_signal(said: Said) -> JsonValue:
-    """What the client's own words point to."""
+    """Returns the themes in the client's own words."""
     themes = _made_up.themes_in(said)
     return {
         "signal_summary": {"themes": [*themes], "messages": len(said)},
@@ -26,7 +26,7 @@ async def client_signal(said: Said) -> JsonValue:
 
 @tool(effect="read")
 async def provider_genome() -> JsonValue:
-    """What the made-up therapists work on, and how."""
+    """Returns the focus and the style of the fictional therapists."""
     providers: list[JsonValue] = [{**each} for each in _made_up.PROVIDERS]
     return {"genome_summary": providers, "completeness": 0.9}
 
@@ -42,7 +42,7 @@ async def patient_context(context: ToolContext) -> JsonValue:
 async def therapeutic_fit(
     signal_summary: dict[str, Any] | None = None, genome_summary: list[dict[str, Any]] | None = None, most: int = 3
 ) -> JsonValue:
-    """Which therapists' work is near to what the client brings."""
+    """Returns the therapists whose work fits the client's themes."""
     themes = set((signal_summary or {}).get("themes", []))
     fits = [
         {"provider": each["id"], "name": each["name"], "shared": sorted(themes.intersection(each["focus"]))}

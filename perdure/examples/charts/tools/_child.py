@@ -1,4 +1,4 @@
-"""A program in a process of its own, which a limit really ends: what cannot be interrupted can be killed."""
+"""A program in a separate process, so that a limit can end it: code that cannot be interrupted can be killed."""
 
 import asyncio
 import contextlib
@@ -9,9 +9,9 @@ from typing import Any
 
 
 async def answer_of(program: Path, *arguments: int, given: str, seconds: float) -> Any:
-    """What the program answers in JSON to `given`; None where it ended without an answer. Nothing is left running.
+    """Returns the program's JSON answer to `given`, or None if it ended without one. No process is left running.
 
-    Raises: TimeoutError where `seconds` pass first.
+    Raises: TimeoutError after `seconds`.
     """
     child = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -1,6 +1,6 @@
-"""From a specification and the columns of a table to facts for the solver, and from its model to a design.
+"""Facts for the solver from a specification and a table's columns, and a design from the solver's model.
 
-Names of columns never reach the solver: they are c0, c1, ... there. Words of a person are cut down to letters.
+Names of columns never reach the solver: there they are c0, c1, ... Text from a user is reduced to letters.
 """
 
 import re
@@ -32,7 +32,7 @@ def specification_of(root: Element) -> dict[str, Any]:
 def specification_faults(
     specification: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, str]]:
-    """What no schema can say: columns that are not there, channels or columns given twice."""
+    """Returns faults that a schema cannot express: missing columns, and channels or columns that appear twice."""
     names = [str(column["name"]) for column in columns]
     faults, seen = [], set[str]()
     for place, show in enumerate(specification["shows"], 1):
@@ -98,7 +98,7 @@ def _of_person(specification: Mapping[str, Any], marks: Sequence[Mapping[str, An
 
 
 def _excluded(one: Mapping[str, Any]) -> str:
-    """One exclusion; empty where it names nothing that the rules know."""
+    """Returns one exclusion; empty if it names nothing that the rules know."""
     selector, value, scope = str(one.get("selector")), str(one.get("value")), str(one.get("scope") or "*")
     if value not in _KNOWN.get(selector, ()) or scope not in ("*", *MARKS, *CHANNELS):
         return ""

@@ -1,4 +1,4 @@
-"""Pictures of a Vega-Lite specification, drawn in a process of its own that a limit ends."""
+"""Pictures of a Vega-Lite specification, rendered in a separate process with a limit."""
 
 import base64
 import json

@@ -1,5 +1,5 @@
-"""Answer sets by clingo in a process of its own, which a limit really ends: grounding cannot be interrupted, a process
-can be killed. No outcome is an exception."""
+"""Answer sets by clingo in a separate process, so that a limit can end it: grounding cannot be interrupted, but a
+process can be killed. No outcome is an exception."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ Outcome = Literal["solved", "unsatisfiable", "timed_out", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """What a program came to."""
+    """The result of a program."""
 
     outcome: Outcome
     atoms: tuple[str, ...] = ()

@@ -1,5 +1,5 @@
-"""The solver's own process: a program comes in on stdin, its best model goes out on stdout. It can be killed at any
-moment, and dies with whoever started it."""
+"""The solver's own process: it reads a program from stdin and writes the best model to stdout. It can be killed at any
+moment, and ends with its parent process."""
 
 import contextlib
 import ctypes

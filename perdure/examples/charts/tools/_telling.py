@@ -1,4 +1,4 @@
-"""What has to be said of a design: rows that it leaves out, names that are missing, a mark that it cannot have."""
+"""Warnings about a design: rows that it leaves out, missing names, a mark that is not possible."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ MOST_NAME = 60
 
 
 def warnings_of(design: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], wished: Sequence[str]) -> list[str]:
-    """In sentences, for whoever looks at the picture."""
+    """Returns the warnings as sentences for the reader of the picture."""
     shown = {str(one["column"]) for one in design["encodings"].values()}
     told = [column for column in columns if column["name"] in shown]
     return [*_mark(str(design["mark"]), told, wished), *_missing(told)]

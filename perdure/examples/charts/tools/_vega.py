@@ -11,18 +11,18 @@ _MARKS: dict[str, dict[str, Any]] = {"line": {"type": "line", "point": True}, "a
 _PLAIN = re.compile(r"[^\W\d][\w ]{0,79}")
 MOST_TITLE = 80
 MOST_LEVEL = 6
-"""Names that stand side by side below an axis; more stand on end."""
+"""Most names that fit side by side below an axis; more are written vertically."""
 LINE_CHARACTERS = 90
 MOST_NOTES = 6
-"""Lines of what has to be said of the picture."""
+"""Most lines of warnings below the picture."""
 MOST_TICKED = 8
 """Moments on an axis that has a tick for each."""
 
 
 def vega_lite(design: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] | None, palette: Sequence[str] = ()) -> Any:
-    """The specification; without `rows` whoever draws it brings them under the name `table`.
+    """Returns the specification. Without `rows`, the renderer supplies them under the name `table`.
 
-    A column whose name could be read as a path is a field of another name, which `usermeta.fields` tells.
+    A column whose name could be read as a path becomes a field with another name; `usermeta.fields` maps the two.
     """
     mark = str(design["mark"])
     fields = _fields(design["encodings"])
@@ -55,7 +55,7 @@ def vega_lite(design: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] | Non
 
 
 def _leaves_out(mark: str, one: Mapping[str, Any]) -> bool:
-    """Whether rows without a value here have no place: else one would be drawn as zero. A line breaks off there."""
+    """Returns whether rows without a value are omitted, since they would be drawn as zero. A line has a gap there."""
     return bool(one.get("missing")) and mark != "line" and one["kind"] in ("quantitative", "temporal")
 
 
@@ -84,7 +84,7 @@ def _channel(name: str, one: Mapping[str, Any], fields: Mapping[str, str]) -> di
     if made["type"] == "temporal":  # else a day is drawn as the one before it wherever clocks are behind UTC
         made["scale"] = {"type": "utc"}
         distinct = int(one.get("distinct") or 0)
-        if name in ("x", "y") and 1 < distinct <= MOST_TICKED:  # else hours stand between a few days
+        if name in ("x", "y") and 1 < distinct <= MOST_TICKED:  # otherwise hours appear between a few days
             made["axis"] = {"tickCount": distinct - 1}
     if made["type"] == "nominal" and name in ("x", "y"):
         made["sort"] = None

@@ -15,7 +15,7 @@ TABLES = ("text/csv", "text/tab-separated-values")
 MOST_TABLES = 4
 """Of a conversation, that a plan can work with: the last upload and the ones before it."""
 MOST_TOLD = 60
-"""Columns of another table that are told."""
+"""Most columns of another table that are returned."""
 Xml = Annotated[str, Field(max_length=40_000)]
 FileId = Annotated[str, Field(max_length=64)]
 
@@ -69,7 +69,7 @@ async def run_plan(
 
 
 async def _profiled(files: Sequence[GivenFile]) -> list[dict[str, JsonValue]]:
-    """The tables, the last upload first; one before it that is no table is left out."""
+    """Returns the tables, the last upload first. An earlier file that is not a table is left out."""
     from perdure.sdk.tables import TableTrouble
     from perdure.sdk.tables.isolation import profiled_apart
 

@@ -5,8 +5,8 @@
     python -m cluster effects                           what was done to the cluster, as JSON
     python -m cluster fault hang --tool k8s_pods_list   make the next such call fail; `fault clear` forgets all
 
-The cluster is kept in CLUSTER_HOME, else in PERDURE_MCP_HOME, else in the present folder. Over HTTP a bearer credential
-is asked for where CLUSTER_TOKEN is set.
+The cluster is kept in CLUSTER_HOME, else in PERDURE_MCP_HOME, else in the current folder. Over HTTP a bearer token
+is required if CLUSTER_TOKEN is set.
 """
 
 import argparse

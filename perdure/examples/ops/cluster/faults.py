@@ -1,7 +1,7 @@
-"""Failures on command: a file beside the cluster's own says which call fails next, and how.
+"""Failures on command: a file next to the cluster's own states which call fails next, and how.
 
-`python -m cluster fault hang --tool k8s_pods_list --seconds 30` arms one. It is a file and no tool, so that no model
-can reach it; every server of the cluster reads it, and each use counts one of its times.
+`python -m cluster fault hang --tool k8s_pods_list --seconds 30` arms one. It is a file, not a tool, so that no model
+can reach it. Every server of the cluster reads it, and each use counts as one of its times.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ _Armed = dict[str, Any]
 
 
 class Kind(StrEnum):
-    """What goes wrong."""
+    """Kinds of failures."""
 
     HANG = "hang"
     """No answer for `seconds`."""
@@ -34,7 +34,7 @@ class Kind(StrEnum):
     WRONG_TYPE = "wrong_type"
     """Structured content that is not what the tool's output schema says."""
     NOISE = "noise"
-    """A line on standard output that is no message, then the true answer (stdio)."""
+    """A line on standard output that is not a message, then the true answer (stdio)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Kubernetes, what changes something: offered only where the agent has loaded the toolset for writing."""
+"""Kubernetes tools that change something; offered only if the agent has loaded the toolset for writing."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,8 +1,7 @@
-"""How a function becomes a tool of the cluster: its toolset as a tag, its hints, and where it finds the cluster.
+"""Functions as tools of the cluster: the toolset as a tag, the hints, and the access to the cluster.
 
-A tool that changes something goes through `made`: one effect in the cluster's file, once for each idempotency key. The
-key rides in the request's `_meta`, which no model writes; each such tool says in its own `_meta` for how long it is
-honoured.
+A tool that changes something calls `made`: one effect in the cluster's file, once for each idempotency key. The key is
+in the request's `_meta`, which no model writes. Each such tool declares in its own `_meta` how long the key is honored.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ from .faults import Faults
 from .state import Cluster, OtherCall, State
 
 KEY = "perdure/idempotency-key"
-"""In a request's `_meta`: the key. In a tool's `_meta`: {"ttl_seconds": how long it is honoured}."""
+"""In a request's `_meta`: the key. In a tool's `_meta`: {"ttl_seconds": seconds for which it is honored}."""
 KEY_TTL_SECONDS = 30 * 86_400
 
 Answer = dict[str, Any]
@@ -37,7 +36,7 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the tools of one server work on."""
+    """The state that the tools of one server share."""
 
     state: State
     faults: Faults
@@ -49,7 +48,7 @@ def reads(toolset: str) -> Callable[[Callable[..., Answer]], Offered]:
 
 
 def writes(toolset: str, *, destructive: bool) -> Callable[[Callable[..., Answer]], Offered]:
-    """A tool that changes something; `destructive` where it may end or undo what runs."""
+    """Declares a tool that changes something; `destructive` if it can end or undo something that runs."""
     return lambda function: Offered(function, toolset, reads=False, destructive=destructive)
 
 
@@ -61,7 +60,7 @@ def seen(context: Context) -> Cluster:
 def made(context: Context, tool: str, args: Mapping[str, Any], change: Callable[[Cluster], Answer]) -> Answer:
     """Do `change` once for the key of this request; its answer.
 
-    Raises: ToolError, which the model is told, where the key came before for another call.
+    Raises: ToolError, which the model receives, if the key was used for another call.
     """
     meta = cast(Mapping[str, Any], context.request_context.meta or {})
     key = meta.get(KEY)
@@ -74,7 +73,7 @@ def made(context: Context, tool: str, args: Mapping[str, Any], change: Callable[
 def one(found: Mapping[str, Any], place: str, what: str) -> Cluster:
     """The thing at `place`.
 
-    Raises: ToolError, which the model is told.
+    Raises: ToolError, which the model receives.
     """
     if place not in found:
         near = ", ".join(sorted(found)[:8])
@@ -84,9 +83,9 @@ def one(found: Mapping[str, Any], place: str, what: str) -> Cluster:
 
 
 def within(found: Mapping[str, Any], namespace: str, cluster: Cluster) -> list[Cluster]:
-    """Those of a namespace.
+    """Returns the objects of a namespace.
 
-    Raises: ToolError where there is no such namespace.
+    Raises: ToolError if the namespace does not exist.
     """
     known = namespaces(cluster)
     if namespace not in known:

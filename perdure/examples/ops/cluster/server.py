@@ -1,4 +1,4 @@
-"""The MCP server over the cluster's file, with the failures that are asked for."""
+"""The MCP server over the cluster's file, with the requested failures."""
 
 import asyncio
 import base64
@@ -79,5 +79,5 @@ def _failed(fault: Fault) -> CallToolResult:
 
 
 def folder_of_environment() -> Path:
-    """Where the cluster is kept: CLUSTER_HOME, else the folder that Perdure gives a server, else the present one."""
+    """Returns the cluster's folder: CLUSTER_HOME, else the folder that Perdure assigns, else the current one."""
     return Path(os.environ.get("CLUSTER_HOME") or os.environ.get("PERDURE_MCP_HOME") or ".")

@@ -1,7 +1,7 @@
 """The cluster's file: any number of servers may use it at once, and none ever sees half a change.
 
-A change holds a lock on a file beside it, is written whole to a new file, and takes the old one's place. What was
-done is kept with it, so that a test or a person can count effects: a call that was sent twice with one key is one.
+A change holds a lock on a file next to it, is written whole to a new file, and replaces the old one. Effects are
+stored with it, so that a test or a user can count them: a call that was sent twice with one key is one effect.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ class OtherCall(Exception):
 
 
 class State:
-    """The cluster in the file at `path`; made up anew where there is none."""
+    """The cluster in the file at `path`, which is created if it does not exist."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -41,9 +41,9 @@ class State:
     def make(
         self, tool: str, args: Mapping[str, Any], key: str | None, change: Callable[[Cluster], Cluster]
     ) -> Cluster:
-        """Do `change` and record it as one effect; its answer. With a key that came before: the answer of then.
+        """Applies `change`, records it as one effect and returns its answer. A repeated key returns the stored answer.
 
-        Raises: OtherCall; whatever `change` raises, and then nothing is changed.
+        Raises: OtherCall, and the errors of `change`; then nothing is changed.
         """
         digest = hashlib.sha256(json.dumps([tool, args], sort_keys=True).encode()).hexdigest()
         with self._changing() as cluster:
@@ -59,7 +59,7 @@ class State:
             return answer
 
     def effects(self, tool: str = "") -> list[Cluster]:
-        """What was done, oldest first; by `tool` only, where one is named."""
+        """Returns the effects, oldest first; only those of `tool`, if it is set."""
         return [effect for effect in self.read()["effects"] if tool in ("", effect["tool"])]
 
     @contextmanager

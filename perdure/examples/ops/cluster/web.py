@@ -1,4 +1,4 @@
-"""The server over streamable HTTP, with a bearer credential where one is set."""
+"""The server over streamable HTTP, with a bearer token if one is set."""
 
 import secrets
 

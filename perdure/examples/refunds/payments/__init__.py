@@ -1,1 +1,1 @@
-"""A made-up payments service: a process of its own with a store of its own that keeps count of what was really done."""
+"""A fictional payments service: a separate process with its own store, which counts the effects that happened."""

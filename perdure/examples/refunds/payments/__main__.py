@@ -1,8 +1,8 @@
 """Run the payments service, from the app's folder: `python -m payments --port N --db FILE`.
 
-As a companion of the embedded stack it is told its port by PAYMENTS_PORT and its folder by PERDURE_COMPANION_HOME.
-The credential is PERDURE_SECRET_PAYMENTS_TOKEN, the variable from which the tools' worker takes it; without it, one is
-made at random and kept in the file `token` beside the database.
+As an app service of the embedded stack it reads its port from PAYMENTS_PORT and its folder from
+PERDURE_COMPANION_HOME. The token is PERDURE_SECRET_PAYMENTS_TOKEN, the variable that the tools worker also reads.
+Without it, a random token is created and stored in the file `token` next to the database.
 """
 
 import argparse

@@ -44,19 +44,19 @@ class Faults:
             self._faults.append(fault)
 
     def clear(self) -> None:
-        """Forget all of them and let go whoever is held."""
+        """Clears all faults and releases the requests that are held."""
         with self._lock:
             self._faults.clear()
             self._lifted.set()
             self._lifted = threading.Event()
 
     def armed(self) -> list[Fault]:
-        """What is still to come."""
+        """Returns the faults that are still armed."""
         with self._lock:
             return [fault.model_copy() for fault in self._faults]
 
     def hold(self, point: Point, kind: str) -> None:
-        """Wait here, if a fault says so; each use counts one of its times."""
+        """Waits here if a fault requests it; each use counts as one of its times."""
         with self._lock:
             fault = next((each for each in self._faults if each.point is point and each.kind in (None, kind)), None)
             if fault is None:

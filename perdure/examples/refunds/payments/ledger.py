@@ -1,7 +1,7 @@
-"""What was really done, in SQLite, safe against kill -9 and power cuts (WAL, synchronous=FULL).
+"""The effects that really happened, in SQLite, safe against kill -9 and power cuts (WAL, synchronous=FULL).
 
-Nothing but the idempotency key keeps a refund from being made twice: two keys, two refunds. The count of effects
-therefore shows what the caller did, not what a rule of the shop let pass.
+Only the idempotency key prevents a second refund: two keys, two refunds. The count of effects therefore shows the
+caller's actions, not the result of a rule of the shop.
 """
 
 import hashlib
@@ -90,7 +90,7 @@ class Ledger:
         return answer, False
 
     def count(self, order: str) -> dict[str, int]:
-        """How many effects of each kind an order has."""
+        """Returns the number of effects of each kind that an order has."""
         rows = self._read("SELECT kind, count(*) AS n FROM effects WHERE order_number = ? GROUP BY kind", order)
         return {"refund": 0, "note": 0} | {row["kind"]: row["n"] for row in rows}
 

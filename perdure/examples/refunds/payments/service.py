@@ -4,7 +4,7 @@
 |---|---|
 | GET /healthz | 200; the only route without a credential |
 | GET /orders/{number} | an order and how often it was refunded |
-| POST /refunds | {order, amount_cents?, reason?}; honours Idempotency-Key: stored answer, or 422 for another body |
+| POST /refunds | {order, amount_cents?, reason?}; honors Idempotency-Key: stored answer, or 422 for another body |
 | POST /notes | {order, text}; knows no keys: every request that arrives lands |
 | GET /ledger · GET /requests | every effect with its key, and counts · every request received, answered or not |
 | GET, POST, DELETE /faults | delays for demos and tests, see faults.py |
@@ -34,7 +34,7 @@ class _Body(BaseModel):
 
 
 class RefundBody(_Body):
-    """What to pay back; the whole order where no amount is given."""
+    """A refund to make; the whole order if there is no amount."""
 
     order: str = Field(max_length=20)
     amount_cents: int | None = Field(default=None, gt=0)
@@ -42,7 +42,7 @@ class RefundBody(_Body):
 
 
 class NoteBody(_Body):
-    """What to write to the customer of an order."""
+    """A note to the customer of an order."""
 
     order: str = Field(max_length=20)
     text: str = Field(min_length=1, max_length=2_000)
@@ -143,7 +143,7 @@ def _make(ledger: Ledger, faults: Faults, effect: Effect, key: str | None, body:
 
 
 def _of_records(ledger: Ledger) -> APIRouter:
-    """What was done, and what was asked."""
+    """Returns the routes of effects and of received requests."""
     routes = APIRouter()
 
     @routes.get("/ledger")

@@ -1,8 +1,8 @@
 """Greenhouse gases of flared and vented gas, in metric tons of carbon dioxide equivalent (CO2e).
 
-Sources: the flare method of 40 CFR 98.233(n): of the gas that the flare burns, each hydrocarbon gives as much carbon
-dioxide as it has carbon atoms, pentanes and heavier counting five; of what it does not burn, methane stays methane and
-the rest is left out. Combustion efficiency 98 % unless given, the rule's default before its revision of 2024. Densities
+Sources: the flare method of 40 CFR 98.233(n). Of the gas that the flare burns, each hydrocarbon gives as much carbon
+dioxide as it has carbon atoms; pentanes and heavier count five. Of the unburned gas, methane stays methane and the
+rest is left out. Combustion efficiency 98 % unless given, the rule's default before its revision of 2024. Densities
 of 98.233(v) at 60 F and 14.7 psia: 0.0526 kg a standard cubic foot for carbon dioxide, 0.0192 for methane. Nitrous
 oxide by 98.233(z): 1.235e-3 MMBtu/scf and 1e-4 kg/MMBtu. Warming potentials of 40 CFR 98 Table A-1: from 2025 methane
 28 and nitrous oxide 265, before that 25 and 298.
@@ -30,7 +30,7 @@ WARMING = {"table_a1_2025": {"ch4": 28, "n2o": 265}, "table_a1_2014": {"ch4": 25
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two names are the same but for case and blanks."""
+    """Returns whether two names are equal, apart from case and blanks."""
     return " ".join(one.lower().split()) == " ".join(other.lower().split())
 
 

@@ -1,8 +1,8 @@
 """Volumes flared and vented on a lease, month by month, held against Statewide Rule 32 and the exceptions on file.
 
 Source: 16 TAC 3.32. Without an exception gas may go to the flare for at most 24 hours without a break and 72 hours in
-a calendar month; an exception has a rate that may not be passed; at 50 mcf a day or less one may be granted without a
-hearing for as long as the gas cannot be sold. All are "more than": a month exactly at a limit is within it.
+a calendar month. An exception has a rate that may not be exceeded. At 50 mcf a day or less one may be granted without
+a hearing for as long as the gas cannot be sold. All are "more than": a month exactly at a limit is within it.
 
 Exceptions that follow each other within a month cover it together, each the days that it names; the rate of the month
 is then theirs by days.
@@ -18,13 +18,13 @@ SMALL_MCF_PER_DAY, EVENT_HOURS, MONTH_HOURS = 50, 24, 72
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two names are the same but for case and blanks."""
+    """Returns whether two names are equal, apart from case and blanks."""
     return " ".join(one.lower().split()) == " ".join(other.lower().split())
 
 
 def covering(reading: Row, exceptions: list[Row]) -> list[Any]:
-    """[the ids of the exceptions that cover days of a month, how many days, the mcf a day that they authorise then].
-    On a day that several cover the highest rate holds: each of them authorises its own."""
+    """[the ids of the exceptions that cover days of a month, how many days, the mcf a day that they authorize then].
+    On a day that several cover the highest rate holds: each of them authorizes its own."""
     ids: list[str] = []
     covered, authorised = 0, 0.0
     for number in range(1, reading["days"] + 1):

@@ -1,10 +1,10 @@
 """A gas sample: heating value in BTU a standard cubic foot, and whether a pipeline is likely to take the gas.
 
 Sources: the components' gross heating values are those of the ideal gas at 60 F and 14.696 psia, GPA 2145-09, to 0.1
-BTU; hexanes and heavier count as n-hexane; no correction for compressibility or water. The pipeline limits are typical
-of transmission tariffs in the United States (2 % carbon dioxide, 0.2 % oxygen, 4 % inert gas in all, a quarter grain of
-hydrogen sulfide in 100 scf, which is 4 ppmv, 7 lb of water in a million scf, 950 to 1,150 BTU); the tariff of the
-pipeline in question decides. A value exactly at a limit is within it.
+BTU. Hexanes and heavier count as n-hexane. Nothing is corrected for compressibility or water. The pipeline limits are
+typical of transmission tariffs in the United States: 2 % carbon dioxide, 0.2 % oxygen, 4 % inert gas in all, 950 to
+1,150 BTU. They allow a quarter grain of hydrogen sulfide in 100 scf, which is 4 ppmv, and 7 lb of water in a million
+scf. The tariff of the pipeline in question decides. A value exactly at a limit is within it.
 
 Units: mole percent, which for gas is percent by volume; BTU/scf; ppmv; lb/MMscf. A composition that adds up to 99 to
 101 is scaled to 100; one further off is refused.
@@ -31,7 +31,7 @@ INERT = ("nitrogen", "carbon_dioxide", "oxygen")
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two names are the same but for case and blanks."""
+    """Returns whether two names are equal, apart from case and blanks."""
     return " ".join(one.lower().split()) == " ".join(other.lower().split())
 
 

@@ -1,11 +1,11 @@
-"""A Rule 32 filing package (Form R-32, an exception to flare), put together from the data, and what it still lacks.
+"""A Rule 32 filing package (Form R-32, an exception to flare), assembled from the data, and its missing items.
 
-Source: 16 TAC 3.32: an exception may be granted administratively for up to 180 days; past 45 days the operator shows
-why the gas cannot be used or sold; more than 180 days at more than 50 mcf a day takes a final order of the Commission,
-at 50 mcf a day or less it may be granted administratively for longer. A value exactly at a limit is within it.
+Source: 16 TAC 3.32. An exception may be granted administratively for up to 180 days. Past 45 days the operator shows
+why the gas cannot be used or sold. More than 180 days at more than 50 mcf a day takes a final order of the Commission.
+At 50 mcf a day or less it may be granted administratively for longer. A value exactly at a limit is within it.
 
-Units: mcf a day, days counted with the first and the last, mole percent. Volumes are those on record; a package never
-carries a figure that a model wrote but for the rate and the days that are asked for. It is a draft; nothing is filed.
+Units: mcf a day, days counted with the first and the last, mole percent. Volumes are the recorded ones. Apart
+from the requested rate and days, a package never contains a figure that a model wrote. It is a draft; nothing is filed.
 """
 
 from datetime import date
@@ -16,7 +16,7 @@ SMALL_MCF_PER_DAY, ADMINISTRATIVE_DAYS, PLAIN_DAYS = 50, 180, 45
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two names are the same but for case and blanks."""
+    """Returns whether two names are equal, apart from case and blanks."""
     return " ".join(one.lower().split()) == " ".join(other.lower().split())
 
 
@@ -26,12 +26,12 @@ def item(name: str, present: bool, note: str) -> Row:
 
 
 def part_of(record: Row | None, fields: list[str]) -> Row | None:
-    """These fields of a record, or None where there is none."""
+    """Returns these fields of a record, or None if there is no record."""
     return None if record is None else {field: record[field] for field in fields}
 
 
 def days_of(asked: Row) -> int | None:
-    """How many days are asked for; None where one of the two is not given."""
+    """Returns the number of requested days, or None if one of the two is missing."""
     if "from_day" not in asked or "to_day" not in asked:
         return None
     days = (date.fromisoformat(asked["to_day"]) - date.fromisoformat(asked["from_day"])).days + 1
@@ -41,7 +41,7 @@ def days_of(asked: Row) -> int | None:
 
 
 def route_of(rate: float | None, days: int | None) -> str | None:
-    """Who can grant it; None where the rate or the days are not given."""
+    """Returns who can grant it, or None if the rate or the days are missing."""
     if days is not None and days <= ADMINISTRATIVE_DAYS:
         return "administrative"
     if rate is None or days is None:

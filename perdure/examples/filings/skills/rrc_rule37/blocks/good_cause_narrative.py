@@ -1,8 +1,8 @@
-"""A good cause narrative put together from the facts given, each sentence with its fact, and nothing else.
+"""A good cause narrative, assembled from the facts alone: each sentence has its fact.
 
 Source: 16 TAC 3.37(a)(1) lets the Commission grant an exception to prevent waste or to prevent the confiscation of
-property. So the narrative has those two grounds first, what supports them after, and says which ground has no fact.
-It adds no claim of its own: every statement is one that was handed in, with its number and its source.
+property. So the narrative has those two grounds first, then the supporting facts, and names a ground without a fact.
+It adds no claim: every statement is one that was passed in, with its number and its source.
 """
 
 from typing import Any

@@ -3,9 +3,9 @@
 Source: the offset wells and operators that an application under 16 TAC 3.37 shows on its plat and may have to notify.
 A well exactly at the radius is within it. The radius is the asker's choice; the rule sets none for this list.
 
-Units: feet and degrees clockwise from north. planar: on the survey grid, north is the grid's. haversine: great circles
-on a sphere of 6,371,008.8 m mean radius (IUGG), 0.3048 m to the foot, north is true. Distances are rounded to 0.01 ft
-and then compared; bearings are initial bearings, rounded to 0.1 degree.
+Units: feet and degrees clockwise from north. `planar`: on the survey grid; north is the
+grid's. `haversine`: great circles on a sphere of 6,371,008.8 m mean radius (IUGG), 0.3048 m to the foot; north is true.
+Distances are rounded to 0.01 ft and then compared; bearings are initial bearings, rounded to 0.1 degree.
 """
 
 import math
@@ -16,7 +16,7 @@ SPHERE_FT = 6371008.8 / 0.3048
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two names are the same but for case and blanks."""
+    """Returns whether two names are equal, apart from case and blanks."""
     return " ".join(one.lower().split()) == " ".join(other.lower().split())
 
 

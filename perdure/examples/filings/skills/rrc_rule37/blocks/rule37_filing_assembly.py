@@ -1,12 +1,13 @@
-"""A Rule 37 filing package (Form W-1 with an exception), put together from the data, and what it still lacks.
+"""A Rule 37 filing package (Form W-1 with an exception), assembled from the data, and its missing items.
 
-Source: 16 TAC 3.37(a)(2): the application has the form, the fee of 16 TAC 3.78, a plat, the certificate of a person
-who knows the facts, and the addresses of the affected persons: of each tract closer to the well than the greater of
-half the between-well distance and the lease-line distance (600 ft statewide), its operator, or where it has none its
-unleased mineral owners. Where the exception is from between-well spacing, those of every adjacent tract too.
+Source: 16 TAC 3.37(a)(2). The application has the form, the fee of 16 TAC 3.78, a plat, the certificate of a person
+who knows the facts, and the addresses of the affected persons. A tract counts if it is closer to the well than the
+greater of half the between-well distance and the lease-line distance (600 ft statewide). Its operator is affected, or
+without an operator its unleased mineral owners. If the exception is from between-well spacing, those of every adjacent
+tract are affected too.
 
-Units: feet on the survey grid, rounded to 0.01 ft. The distances are computed anew from the data, by the same rule as
-spacing_assessment: a package never carries a figure that a model wrote. It is a draft; nothing is filed by it.
+Units: feet on the survey grid, rounded to 0.01 ft. The distances are recomputed from the data, by the same rule as
+spacing_assessment: a package never contains a figure that a model wrote. It is a draft; nothing is filed by it.
 """
 
 import math
@@ -23,7 +24,7 @@ PAPERS = {
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two names are the same but for case and blanks."""
+    """Returns whether two names are equal, apart from case and blanks."""
     return " ".join(one.lower().split()) == " ".join(other.lower().split())
 
 
@@ -37,7 +38,7 @@ def to_segment_ft(x: float, y: float, start: list[float], end: list[float]) -> f
 
 
 def is_inside(x: float, y: float, corners: list[list[float]]) -> bool:
-    """Whether a point lies within a polygon: a ray to the east crosses its sides an odd number of times."""
+    """Returns whether a point is in a polygon: a ray to the east crosses its sides an odd number of times."""
     inside = False
     for place, corner in enumerate(corners):
         before = corners[place - 1]
@@ -54,13 +55,13 @@ def to_line_ft(x: float, y: float, corners: list[list[float]]) -> float:
 
 
 def touches(one: list[list[float]], other: list[list[float]]) -> bool:
-    """Whether two tracts have a line or a corner in common."""
+    """Returns whether two tracts have a line or a corner in common."""
     apart = [to_line_ft(x, y, other) for x, y in one] + [to_line_ft(x, y, one) for x, y in other]
     return min(apart) <= TOUCHING_FT
 
 
 def affected(well: Row, lease: Row, leases: list[Row], operators: list[Row], adjacent: bool) -> list[Row]:
-    """Whom the application must name, tract by tract, nearest first."""
+    """Returns the persons that the application must name, tract by tract, nearest first."""
     by_id = {each["operator_id"]: each for each in operators}
     persons = []
     for tract in leases:
@@ -93,7 +94,7 @@ def item(name: str, present: bool, note: str) -> Row:
 
 
 def part_of(record: Row | None, fields: list[str]) -> Row | None:
-    """These fields of a record, or None where there is none."""
+    """Returns these fields of a record, or None if there is no record."""
     return None if record is None else {field: record[field] for field in fields}
 
 

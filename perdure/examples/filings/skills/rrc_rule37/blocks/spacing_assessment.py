@@ -1,8 +1,9 @@
 """Spacing of a surface location under Statewide Rule 37: feet to the lease line and to the nearest well that counts.
 
-Source: 16 TAC 3.37(a)(1), statewide distances. No well nearer than 467 ft to a property, lease or subdivision line;
-none nearer than 1,200 ft to a well completed in, or drilling to, the same horizon on the same tract. "Nearer than" is
-strict: a location exactly at a distance conforms. Field rules may set other distances; they are handed in.
+Source: 16 TAC 3.37(a)(1), statewide distances. No well may be nearer than 467 ft to a property, lease or subdivision
+line. None may be nearer than 1,200 ft to a well completed in, or drilling to, the same horizon on the same tract.
+"Nearer than" is strict: a location exactly at a distance conforms. Field rules may set other distances, passed as
+arguments.
 
 Units: feet on the survey grid, x east and y north. A distance is planar, rounded to 0.01 ft and then compared. Plugged
 and proposed wells do not count. A horizontal drainhole has rules of its own (16 TAC 3.86) and is not looked at.
@@ -16,7 +17,7 @@ COUNTING = ("producing", "shut_in", "drilling")
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two names are the same but for case and blanks."""
+    """Returns whether two names are equal, apart from case and blanks."""
     return " ".join(one.lower().split()) == " ".join(other.lower().split())
 
 
@@ -30,7 +31,7 @@ def to_segment_ft(x: float, y: float, start: list[float], end: list[float]) -> f
 
 
 def is_inside(x: float, y: float, corners: list[list[float]]) -> bool:
-    """Whether a point lies within a polygon: a ray to the east crosses its sides an odd number of times."""
+    """Returns whether a point is in a polygon: a ray to the east crosses its sides an odd number of times."""
     inside = False
     for place, corner in enumerate(corners):
         before = corners[place - 1]
