@@ -128,12 +128,7 @@ async def test_many_lost_turns_of_many_conversations_are_finished_in_one_pass(
 
 @pytest.mark.parametrize(("few", "listed_at"), [(4, 0), (3, -1)], ids=["those that wait", "those that ended"])
 async def test_of_many_paused_turns_only_those_without_a_waiting_run_are_asked_about(
-    desk: Desk,
-    reconciler: Reconciler,
-    temporal: Client,
-    monkeypatch: pytest.MonkeyPatch,
-    few: int,
-    listed_at: int,
+    desk: Desk, reconciler: Reconciler, temporal: Client, monkeypatch: pytest.MonkeyPatch, few: int, listed_at: int
 ) -> None:
     """Asked one by one, thousands of paused turns take all of the server's time."""
     paused = [(await desk.start(Line("hi")))[0] for _ in range(5)]
