@@ -51,14 +51,10 @@ async def test_a_turn_is_shown_what_is_near_and_the_users_own_and_says_so_once(d
     assert "stop traffic" in found.text and "secret" not in found.text and "gardening" not in found.text
     event = loaded_event(found)
     assert event is not None and event.kind == "memory.context.loaded"
-    documents = event.data["documents"]
-    assert isinstance(documents, list) and documents[0] == {
-        "document_id": found.hits[0].document_id,
-        "version_id": found.hits[0].version_id,
-        "store": "workspace_conventions",
-        "path": "rollback.md",
-        "trust": "admin_approved",
-    }
+    documents, first = event.data["documents"], found.hits[0]
+    told = {"store": "workspace_conventions", "path": "rollback.md", "trust": "admin_approved"}
+    ids = {"document_id": first.document_id, "version_id": first.version_id}
+    assert isinstance(documents, list) and documents[0] == {**ids, **told}
     assert await recalled(desk, address, "How do we roll back the billing-api? A rollback is needed") == found
     rows = await desk.rows(
         "SELECT kind, version_id::text FROM conversation_memory_usage WHERE turn_id = $1", address.turn_id
@@ -114,40 +110,25 @@ async def test_the_budget_and_the_number_of_documents_hold(desk: Desk, library: 
     assert (await recalled(desk, address, "manatee", MemoryLimits(context_tokens=100))) == NOTHING
 
 
-async def test_a_turn_that_nobody_knows_recalls_nothing(desk: Desk, library: Library) -> None:
-    address = await turn(desk)
-    other = address.model_copy(update={"tenant_id": "other"})
-    assert await recalled(desk, other, "rollback") == NOTHING
-
-
-async def test_the_operators_numbers_are_those_of_every_turn_of_the_worker(desk: Desk, library: Library) -> None:
+async def test_the_operators_numbers_are_those_of_every_turn_and_no_fault_is_an_error_of_the_turn(
+    desk: Desk, library: Library
+) -> None:
     address = await turn(desk)
     few = replace(desk.deps, memory=MemoryLimits(context_documents=1))
     assert len((await recall_or_nothing(desk.deps, address, "rollback")).hits) == 2
     assert len((await recall_or_nothing(few, address, "rollback")).hits) == 1
-
-
-async def test_memory_that_is_away_is_no_error_of_the_turn(desk: Desk, library: Library) -> None:
-    address = await turn(desk)
-    assert (await recall_or_nothing(desk.deps, address, "rollback")).hits
-    broken = address.model_copy(update={"turn_id": "not-a-turn"})
-    assert await recall_or_nothing(desk.deps, broken, "rollback") == NOTHING
-
-
-async def test_a_mistake_of_ours_in_the_search_is_no_error_of_the_turn(desk: Desk, library: Library) -> None:
-    address, mistaken = await turn(desk), replace(desk.deps, memory=cast(MemoryLimits, None))
+    for unknown in ({"turn_id": "not-a-turn"}, {"tenant_id": "other"}):
+        nobodys = address.model_copy(update=unknown)
+        assert await recall_or_nothing(desk.deps, nobodys, "rollback") == NOTHING
+    mistaken = replace(desk.deps, memory=cast(MemoryLimits, None))
     with capture_logs() as logged:
         assert await recall_or_nothing(mistaken, address, "rollback") == NOTHING
     assert [(each["event"], each["error"]) for each in logged] == [("document_recall_failed", "AttributeError")]
 
 
-async def test_a_document_without_any_word_of_the_question_comes_by_its_entity(desk: Desk, library: Library) -> None:
-    await library.write("entity", "Nothing of it is said here", entities=["eu/gate-7"])
-    found = await recalled(desk, await turn(desk), "What of eu/gate-7?")
-    assert "entity" in [ref.path for ref in found.hits]
-
-
-async def test_a_question_of_stop_words_alone_has_no_text_score(desk: Desk, library: Library) -> None:
+async def test_a_document_without_any_word_of_the_question_comes_by_its_entity_without_a_text_score(
+    desk: Desk, library: Library
+) -> None:
     await library.write("band", "Nothing of it is said here", entities=["the who"])
     async with desk.db.transaction("local") as tx:
         (found,) = await search(tx, Question("`the who`", desk.people["requester"].user_id), 6)

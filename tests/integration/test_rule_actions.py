@@ -26,11 +26,8 @@ async def test_an_administrator_makes_a_rule_stricter_and_takes_it_back(api: Api
             assert action((await requester.get("/v1/rules")).json()) == (do, own)
     async with db.transaction("local") as tx:
         rows = await tx.fetch("SELECT data FROM audit_trail WHERE kind = 'rule.action_set' ORDER BY id")
-    assert [(row["data"]["before"], row["data"]["do"]) for row in rows] == [
-        ("require_hitl", "abort"),
-        ("abort", "abort"),
-        ("abort", "require_hitl"),
-    ]
+    assert [row["data"]["before"] for row in rows] == ["require_hitl", "abort", "abort"]
+    assert [row["data"]["do"] for row in rows] == ["abort", "abort", "require_hitl"]
 
 
 @pytest.mark.parametrize(
@@ -79,8 +76,6 @@ async def test_an_administrator_waives_the_approval_of_a_memory_tool_and_takes_i
             "SELECT subject, data, actor_name FROM (SELECT t.*, u.name AS actor_name FROM audit_trail t "
             "JOIN users u ON u.id = t.actor) AS told WHERE kind = 'approval.waiver_set' ORDER BY id"
         )
-    assert [(row["subject"], row["actor_name"], row["data"]["before"], row["data"]["approval"]) for row in rows] == [
-        (PATCH, "admin", True, False),
-        (PATCH, "admin", False, False),
-        (PATCH, "admin", False, True),
-    ]
+    assert {(row["subject"], row["actor_name"]) for row in rows} == {(PATCH, "admin")}
+    changes = [(row["data"]["before"], row["data"]["approval"]) for row in rows]
+    assert changes == [(True, False), (False, False), (False, True)]

@@ -6,11 +6,14 @@ from datetime import timedelta
 import pytest
 
 from perdure.activities.memory import MemoryActivities
+from perdure.activities.tools import ToolActivities
 from perdure.contracts.activities import LoadAsk
+from perdure.contracts.calls import ToolOutcome
 from perdure.contracts.errors import CallerError
-from perdure.store.memory import working_memory
+from perdure.contracts.turns import TurnAddress
+from perdure.store.memory import facts, working_memory
 from perdure.store.memory.working_memory import MOST_BYTES, TTL_SECONDS
-from tests.desk import Desk
+from tests.desk import Desk, gathered
 
 LEFT = "SELECT field, round(extract(epoch FROM expires_at - now()))::int AS seconds FROM working_memory"
 
@@ -33,24 +36,16 @@ async def left(desk: Desk, conversation_id: str) -> dict[str, int]:
 
 async def age(desk: Desk, conversation_id: str, by: timedelta) -> None:
     """As if that much time had passed."""
-    await desk.write(
-        "UPDATE working_memory SET expires_at = expires_at - $2::interval WHERE conversation_id = $1",
-        conversation_id,
-        by,
-    )
+    older = "UPDATE working_memory SET expires_at = expires_at - $2::interval WHERE conversation_id = $1"
+    await desk.write(older, conversation_id, by)
 
 
-async def test_a_write_merges_and_null_removes(desk: Desk) -> None:
+async def test_a_write_merges_null_removes_and_a_field_lives_as_long_as_its_write_said(desk: Desk) -> None:
     conversation_id = await desk.conversation()
-    await put(desk, conversation_id, a=1, b={"c": [None, "x"]})
-    await put(desk, conversation_id, b="new", a=None, nobody=None)
-    assert await got(desk, conversation_id) == {"b": "new"}
-
-
-async def test_a_field_lives_as_long_as_its_write_said_and_then_nobody_sees_it(desk: Desk) -> None:
-    conversation_id = await desk.conversation()
-    await put(desk, conversation_id, short=60, kept=1, ttl_seconds=60)
-    await put(desk, conversation_id, kept=2)
+    await put(desk, conversation_id, short=60, kept={"c": [None, "x"]}, gone=1, ttl_seconds=60)
+    await put(desk, conversation_id, kept=2, gone=None, nobody=None)
+    assert await got(desk, conversation_id) == {"short": 60, "kept": 2}
+    await put(desk, conversation_id, short=60, ttl_seconds=60)
     assert await left(desk, conversation_id) == {"short": 60, "kept": TTL_SECONDS}
     await age(desk, conversation_id, timedelta(seconds=61))
     assert await got(desk, conversation_id) == {"kept": 2}
@@ -109,8 +104,7 @@ async def test_writers_of_one_conversation_never_go_over_the_cap_together(desk: 
     writes = (put(desk, conversation_id, TTL_SECONDS, **{f"f{number}": "x" * 9_000}) for number in range(20))
     ended = await asyncio.gather(*writes, return_exceptions=True)
     refused = [each for each in ended if isinstance(each, CallerError)]
-    assert len(refused) == 13 and len([each for each in ended if isinstance(each, int)]) == 7
-    assert len(await got(desk, conversation_id)) == 7
+    assert (len(refused), len(await got(desk, conversation_id))) == (13, 7)
 
 
 async def test_readers_turns_and_writers_of_one_conversation_do_not_stop_each_other(desk: Desk) -> None:
@@ -140,7 +134,7 @@ async def test_another_tenant_sees_none_of_it_and_cannot_write_it(desk: Desk) ->
     assert await got(desk, conversation_id) == {"mine": 1}
 
 
-async def test_a_tool_that_remembers_too_much_is_told_so_and_its_effect_stands(desk: Desk) -> None:
+async def test_a_tool_that_remembers_says_so_and_too_much_is_told_to_it_and_its_effect_stands(desk: Desk) -> None:
     address = await desk.plan(("jot", {"text": "x" * 70_000}))
     outcome = await desk.run_tool(address)
     assert outcome.state == "done", "a model that took it for failed would do it again"
@@ -149,12 +143,50 @@ async def test_a_tool_that_remembers_too_much_is_told_so_and_its_effect_stands(d
     assert await got(desk, address.conversation_id) == {}
     kinds = await desk.kinds(address.turn_id)
     assert "memory.write.blocked" in kinds and "memory.write.created" not in kinds
-
-
-async def test_a_tool_that_remembers_says_so_in_an_event(desk: Desk) -> None:
     address = await desk.plan(("jot", {"text": "small"}))
     await desk.run_tool(address)
-    rows = await desk.rows(
-        "SELECT data, call_id FROM events WHERE turn_id = $1 AND kind = 'memory.write.created'", address.turn_id
-    )
-    assert [(row["data"], row["call_id"]) for row in rows] == [({"scope": "working", "fields": ["jotting"]}, "t1.0")]
+    created = "SELECT data, call_id FROM events WHERE turn_id = $1 AND kind = 'memory.write.created'"
+    (row,) = await desk.rows(created, address.turn_id)
+    assert tuple(row) == ({"scope": "working", "fields": ["jotting"]}, "t1.0")
+
+
+RECENT = "recent_entity_context"
+
+
+async def made(desk: Desk, *names: str) -> list[str]:
+    async with desk.db.transaction("local") as tx:
+        return [(await facts.create_entity(tx, "thing", name, {}, None, None)).id for name in names]
+
+
+async def resolved(desk: Desk, address: TurnAddress, call_id: str, recent: list[str]) -> ToolOutcome:
+    """Run a call in a round that began with these."""
+    call = await desk.tool_call(address, call_id)
+    ask = call.ask.model_copy(update={"state": {RECENT: recent}})
+    return await desk.activity(ToolActivities(desk.deps).run, call.model_copy(update={"ask": ask}))
+
+
+async def remembered(desk: Desk, address: TurnAddress) -> list[str]:
+    found = (await got(desk, address.conversation_id))[RECENT]
+    assert isinstance(found, list)
+    return [str(each) for each in found]
+
+
+async def test_entities_that_are_resolved_side_by_side_are_all_remembered(desk: Desk) -> None:
+    names = [f"Side {number}" for number in range(4)]
+    ids = await made(desk, *names)
+    address = await desk.plan(*(("entity_resolve", {"name": name}) for name in names))
+    ended = await gathered(*(resolved(desk, address, f"t1.{place}", ["before"]) for place in range(4)))
+    assert [each for each in ended if isinstance(each, BaseException)] == []
+    found = await remembered(desk, address)
+    assert sorted(found) == sorted(["before", *ids]) and found[0] == "before"
+
+
+async def test_the_newest_stands_last_and_ten_are_kept(desk: Desk) -> None:
+    one, other = await made(desk, "Left", "Right")
+    address = await desk.plan(*(("entity_resolve", {"name": name}) for name in ("Left", "Right", "Left")))
+    before = [f"e{number}" for number in range(10)]
+    for call_id in ("t1.0", "t1.1"):
+        await resolved(desk, address, call_id, before)
+    assert await remembered(desk, address) == [*before[2:], one, other]
+    await resolved(desk, address, "t1.2", [*before[2:], one, other])
+    assert await remembered(desk, address) == [*before[2:], other, one], "who has seen them all moves one to the end"

@@ -213,22 +213,6 @@ async def test_a_reviewer_sees_what_came_of_the_call_and_it_goes_on_approved_hav
     assert [role for role, _ in await served.transcript(address)] == ["assistant", "tool", "assistant"]
 
 
-async def test_an_edited_checkpoint_runs_the_edited_call_once_beside_the_first(served: Served) -> None:
-    address = await at_checkpoint(served)
-    await start_cold(served, address)
-    await served.decide(address, "c1.0", Decision.EDIT, args={"what": "a table"})
-    await served.until(address, TurnStatus.COMPLETED)
-    assert await served.states(address) == {"c1.0": "done", "t1.0": "done"}
-    assert [served.effects(address, "/book", call_id) for call_id in ("t1.0", "c1.0")] == [1, 1]
-    sent = served.sent_to_model(address)[-1]
-    assert [message["role"] for message in sent[-4:]] == ["assistant", "tool", "assistant", "tool"]
-    assert sent[-2]["tool_calls"][0]["id"] == sent[-1]["tool_call_id"] != sent[-3]["tool_call_id"]
-    assert '"arguments":{"what":"a table"}' in sent[-1]["content"]
-    row = await served.desk.approval_row(address, "c1.0")
-    assert (row["status"], row["args"], row["decision"]["args"]) == ("done", {"what": "a chair"}, {"what": "a table"})
-    assert len(await fires(served, address)) == 1
-
-
 async def test_an_edit_is_made_once_though_the_turn_is_started_again_while_it_runs(served: Served) -> None:
     address = await at_checkpoint(served)
     served.desk.world.go_on.clear()

@@ -1,7 +1,7 @@
 """What a worker's own port says of its work, and the Temporal SDK's port beside it."""
 
-import asyncio
 import socket
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -10,6 +10,7 @@ from perdure.contracts.turns import Kind
 from perdure.telemetry.metrics import ROLES, metrics_addresses, serve_metrics
 from perdure.temporal.client import runtime
 from tests.doubles.spoken import Line
+from tests.eventually import eventually
 from tests.served import Served
 
 
@@ -20,17 +21,11 @@ def free_port() -> int:
 
 
 async def read(port: int) -> str:
-    async with httpx.AsyncClient() as client:
-        return (await client.get(f"http://127.0.0.1:{port}/metrics")).text
-
-
-async def listens(port: int) -> bool:
-    """Whether somebody answers there as Prometheus expects it."""
-    try:
+    """What somebody says there, as Prometheus expects it; nothing where nobody does."""
+    with suppress(httpx.TransportError):
         async with httpx.AsyncClient() as client:
-            return (await client.get(f"http://127.0.0.1:{port}/metrics")).status_code == 200
-    except httpx.TransportError:
-        return False
+            return (await client.get(f"http://127.0.0.1:{port}/metrics")).raise_for_status().text + "\n"
+    return ""
 
 
 def value(text: str, name: str) -> float:
@@ -48,11 +43,13 @@ async def test_a_worker_counts_activities_ends_and_tokens(served: Served) -> Non
     )
     before = await read(port)
     await served.ended(Line("well"))
-    for _ in range(400):  # it is counted when it is over, a moment after what it wrote is there to see
-        after = await read(port)
-        if all(value(after, name) > value(before, name) for name in names):
-            break
-        await asyncio.sleep(0.05)
+
+    async def counted() -> bool:  # when it is over, a moment after what it wrote is there to see
+        text = await read(port)
+        return all(value(text, name) > value(before, name) for name in names)
+
+    await eventually(counted)
+    after = await read(port)
     assert [value(after, name) - value(before, name) for name in names] == [1.0, 1.0, 1.0]
     tokens = 'perdure_tokens_total{kind="output"}'
     assert value(after, tokens) > value(before, tokens)
@@ -62,11 +59,7 @@ async def test_the_sdk_serves_its_own_metrics_where_it_is_told() -> None:
     port = free_port()
     serving = runtime(("127.0.0.1", port))
     assert serving is not None
-    for _ in range(400):
-        if await listens(port):
-            break
-        await asyncio.sleep(0.05)
-    assert await listens(port)
+    assert await eventually(lambda: read(port))
     assert runtime(None) is None
 
 
