@@ -16,7 +16,6 @@ from perdure.activities.model import ModelActivities
 from perdure.contracts.errors import CallerError
 from perdure.contracts.messages import WindowPolicy
 from perdure.contracts.turns import ENDED, FinishAsk, Finished, Limits, TurnAddress, TurnStatus
-from perdure.core.approvals.decisions import Decision
 from perdure.core.turns import Caps, OnBusy
 from perdure.store.database import new_id
 from perdure.store.delivery.outbox import Note, Wake
@@ -354,21 +353,3 @@ async def test_replacements_steers_stops_and_ends_at_once_leave_one_turn_after_t
         assert {each["status"] for each in rows} <= {status.value for status in ENDED}, "nobody is left behind"
         said = "SELECT count(*) FROM messages WHERE conversation_id = $1 AND role = 'user'"
         assert await desk.value(said, old.conversation_id) == 1 + len(ways)
-
-
-@pytest.mark.sized
-async def test_a_decision_and_a_replacement_at_once_never_run_the_call_and_leave_the_approval_waiting(
-    desk: Desk,
-) -> None:
-    for _ in range(sized(6, 2)):
-        old = await desk.plan(("post", {"text": "z"}))
-        (request,) = await desk.open(old, "t1.0")
-        answers = await gathered(
-            desk.decide(request.request_id, Decision.APPROVE), another(desk, old, OnBusy.REPLACE), desk.run_tool(old)
-        )
-        assert isinstance(answers[1], Started)
-        await end(desk, old, TurnStatus.STOPPED)
-        status = await desk.value("SELECT status FROM approvals WHERE id = $1", request.request_id)
-        state = (await desk.call_row(old))["state"]
-        undone = {("cancelled", "planned"), ("cancelled", "denied")}  # denied: asked for before the decision
-        assert (status, state) in {*undone, ("done", "done"), ("outcome_unknown", "outcome_unknown")}

@@ -140,27 +140,6 @@ async def test_a_cold_start_after_a_bell_and_a_decision_goes_straight_on(served:
     assert [role for role, _ in await served.transcript(address)] == ["assistant", "tool", "assistant"]
 
 
-async def test_a_round_with_one_call_done_one_under_way_and_one_open_goes_on_as_it_would_have(served: Served) -> None:
-    served.desk.world.go_on.clear()
-    address = await served.paused(Line("asking", [PAY, ("pay", {"mode": "wait"}), POST]), DONE)
-    requests = len(served.sent_to_model(address))
-    await served.decide(address, "t1.0")
-    await until(lambda: served.effects(address, "/pay", "t1.0") == 1)
-    await served.decide(address, "t1.1")
-    await until(lambda: served.effects(address, "/pay", "t1.1") == 1)
-    await start_cold(served, address, goes_on=True)
-    await served.waits_for(address, approval_id(address.turn_id, "t1.2"))
-    assert (await served.row(address))["waiting"]["ids"] == [approval_id(address.turn_id, "t1.2")]
-    assert await served.states(address) == {"t1.0": "done", "t1.1": "done", "t1.2": "planned"}
-    await served.decide(address, "t1.2")
-    await served.until(address, TurnStatus.COMPLETED)
-    served.desk.world.go_on.set()
-    assert told(served, address) == ["user", "assistant", "tool", "tool", "tool"]
-    effects = [("/pay", "t1.0"), ("/pay", "t1.1"), ("/post", "t1.2")]
-    assert [served.effects(address, path, call_id) for path, call_id in effects] == [1, 1, 1]
-    assert len(served.sent_to_model(address)) == requests + 1
-
-
 BOOK = ("book", {"what": "a chair"})
 CHECKED: dict[str, Any] = {"agent_id": "checked"}
 

@@ -74,10 +74,7 @@ async def test_a_first_turn_runs_two_phases_and_a_second_one_uses_what_is_there_
     assert skipped(more) == {"provider_genome": "complete", "patient_context": "complete"}
 
 
-BY_WORD, BY_VERDICT = ("/echo I think of self—hаrm", []), ("Somebody hits me", ["m1", "m2"])
-
-
-@pytest.mark.parametrize(("text", "calls"), [BY_WORD, BY_VERDICT])
+@pytest.mark.parametrize(("text", "calls"), [("/echo I think of self—hаrm", []), ("Somebody hits me", ["m1", "m2"])])
 async def test_a_message_of_danger_is_answered_by_the_fixed_text_and_no_model(
     engine: Engine, text: str, calls: list[str]
 ) -> None:

@@ -101,35 +101,18 @@ async def test_a_stop_before_the_first_task_ends_the_turn_without_a_model_call(s
 
 
 @pytest.mark.parametrize("way", Breaks)
-async def test_a_finish_that_breaks_inside_the_workflow_task_is_made_again_as_an_ordinary_activity(
-    served: Served, way: Breaks
-) -> None:
-    with broken_inside(way) as broken:
-        address, row = await served.ended(Line("first"))
-        assert await served.handle(address).result() == "completed"
-        assert broken == [address.turn_id]
-    assert (row["status"], row["answer"], row["problem"]) == ("completed", "first", None)
-    kinds = await served.desk.kinds(address.turn_id)
-    assert (kinds.count("done"), kinds[-1]) == (1, "done")
-    run = run_of((await served.runs(address))[-1])
-    assert run.called[-2:] == ("turns.finish", "turns.finish")
-    assert [name for name, _ in run.scheduled].count("turns.finish") == 1, "inside the task, then outside of it"
-    _, row = await served.ended(Line("next"), conversation_id=address.conversation_id)
-    assert row["answer"] == "next"
-
-
-@pytest.mark.parametrize("way", Breaks)
-@pytest.mark.parametrize("brief", [Brief.LOAD, Brief.READ])
-async def test_a_read_that_breaks_inside_the_workflow_task_is_made_again_as_an_ordinary_activity(
+@pytest.mark.parametrize("brief", [Brief.LOAD, Brief.READ, Brief.FINISH])
+async def test_what_breaks_inside_the_workflow_task_is_made_again_as_an_ordinary_activity(
     served: Served, way: Breaks, brief: Brief
 ) -> None:
     with broken_inside(way, brief) as broken:
         address = await served.paused(Line("", [PAY]), DONE)
         await served.decide(address)
         row = await served.until(address, TurnStatus.COMPLETED)
+        assert await served.handle(address).result() == "completed"
         assert broken == [address.turn_id]
-    assert row["answer"] == "well"
-    assert served.effects(address, "/pay") == 1
+    assert (row["answer"], row["problem"], served.effects(address, "/pay")) == ("well", None, 1)
+    assert (await served.desk.kinds(address.turn_id)).count("done") == 1
     runs = [run_of(history) for history in await served.runs(address)]
     assert [name for run in runs for name, _ in run.scheduled].count(brief) == 1
     assert [name for run in runs for name in run.called].count(brief) == 2

@@ -216,23 +216,6 @@ async def test_what_nobody_decides_on_while_another_runs_is_paused_for_afterward
     assert await made(served, address) == {"t1.0": 1, "t1.1": 1}
 
 
-async def test_a_stop_while_one_call_runs_and_one_waits_ends_both_truthfully(served: Served) -> None:
-    served.desk.world.go_on.clear()
-    address = await served.paused(Line("asking", [("post", {"mode": "wait"}), PAY]), DONE)
-    await served.decide(address)
-    await until(lambda: served.effects(address, "/post") == 1)
-    await served.stop(address)
-    row = await served.until(address, TurnStatus.STOPPED)
-    served.desk.world.go_on.set()
-    assert row["problem"] is None
-    assert await served.states(address) == {"t1.0": "outcome_unknown", "t1.1": "planned"}
-    statuses = await served.desk.rows(
-        "SELECT status FROM approvals WHERE turn_id = $1 ORDER BY call_id", address.turn_id
-    )
-    assert [each["status"] for each in statuses] == ["outcome_unknown", "cancelled"]
-    assert len(served.sent_to_model(address)) == 1
-
-
 async def test_a_worker_that_is_killed_while_calls_of_a_round_run_takes_none_of_them_with_it(
     desk: Desk, temporal: Client, urls: Urls, parts: DataParts
 ) -> None:
