@@ -188,6 +188,12 @@ async def waive(ops: Ops, tool: str, *, waived: bool = True) -> None:
         await set_waiver(tx, tool, waived=waived, user_id=ops.engine.people["admin"].user_id)
 
 
+async def let_pass(ops: Ops, turn_id: str) -> list[str]:
+    """The tools that a rule told of in the turn."""
+    sql = "SELECT data->>'tool' AS tool FROM events WHERE turn_id = $1 AND kind = 'hitl.rule_fire' ORDER BY seq"
+    return [row["tool"] for row in await ops.engine.rows(sql, turn_id)]
+
+
 async def test_a_tenant_waives_the_approval_of_either_memory_tool_from_the_next_turn_on(
     tidier: Ops, db: Database
 ) -> None:
@@ -203,10 +209,6 @@ async def test_a_tenant_waives_the_approval_of_either_memory_tool_from_the_next_
     async def states(turn_id: str) -> dict[str, str]:
         return {tool: state for _, tool, state in await tidier.calls(turn_id)}
 
-    async def let_pass(turn_id: str) -> list[str]:
-        sql = "SELECT data->>'tool' AS tool FROM events WHERE turn_id = $1 AND kind = 'hitl.rule_fire' ORDER BY seq"
-        return [row["tool"] for row in await engine.rows(sql, turn_id)]
-
     before = await tidy()
     assert await states(before) == {patch: "planned", propose: "planned"}
     await waive(tidier, patch)
@@ -214,15 +216,15 @@ async def test_a_tenant_waives_the_approval_of_either_memory_tool_from_the_next_
     await tidier.settled(before, "t1.1", "done")
     assert (await states(before))[patch] == "planned", "a turn under way asks as it began"
     await tidier.refuse(before, "t1.0")
-    assert await let_pass(before) == []
+    assert await let_pass(tidier, before) == []
     one = await tidy()
     await tidier.settled(one, "t1.0", "done")
-    assert (await states(one), await let_pass(one)) == ({patch: "done", propose: "planned"}, [patch])
+    assert (await states(one), await let_pass(tidier, one)) == ({patch: "done", propose: "planned"}, [patch])
     await tidier.refuse(one, "t1.1")
     await waive(tidier, propose)
     both = await tidy()
     assert (await engine.turn(both))["answer"] == "Tidied." and set((await states(both)).values()) == {"done"}
-    assert await let_pass(both) == [patch, propose]
+    assert await let_pass(tidier, both) == [patch, propose]
     ran = await engine.rows("SELECT data FROM audit_trail WHERE turn_id = $1 AND kind = 'call.ran' ORDER BY id", both)
     assert {(each["data"]["tool"], each["data"]["rule"]) for each in ran} == {
         (patch, RULE_WAIVED), (propose, RULE_WAIVED)
