@@ -1,15 +1,32 @@
-"""Prompt templates over HTTP: whose draft speaks to whom, who moves a version on, and who comes second."""
+"""Prompt templates over HTTP: whose draft speaks to whom, who moves a version on, and who comes second. The persona
+that a turn takes from one: whose it is, that it stays, and what an outage costs. And what the model is sent: a prefix
+that no skill moves, then what the loaded skills bring (S0-17 to S0-23, S0-41)."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import permutations
+from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 
+from perdure.activities.memory import MemoryActivities
+from perdure.activities.model import ModelActivities
+from perdure.contracts.activities import LoadAsk, TurnContext
 from perdure.contracts.errors import CallerError
+from perdure.contracts.messages import MessageRef, Role
+from perdure.contracts.turns import TurnAddress
+from perdure.contracts.values import canonical_json
 from perdure.core.agents.templates import Stage
 from perdure.store import agents
 from perdure.store.agents import Mover, Seer
 from perdure.store.database import new_id
+from perdure.store.memory import facts
+from tests.conftest import Urls
+from tests.desk import Desk
+from tests.doubles.spoken import Line
 from tests.integration.conftest import Api
 from tests.integration.test_api_turns import code
 
@@ -42,6 +59,21 @@ async def activated(api: Api, template: str, text: str) -> dict[str, str]:
     return version
 
 
+def refusal(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, code(answer)
+
+
+async def listed(client: httpx.AsyncClient, template: str, **given: str) -> list[dict[str, Any]]:
+    """All pages of the template's versions, two at a time."""
+    found: list[dict[str, Any]] = []
+    query: dict[str, str] | None = {"template": template, "limit": "2", **given}
+    while query:
+        page = (await client.get("/v1/prompt-templates", params=query)).json()
+        found += page["items"]
+        query = {**query, "cursor": page["next"]} if page["next"] else None
+    return found
+
+
 async def speaks(client: httpx.AsyncClient, template: str) -> str | None:
     answer = await client.get(f"/v1/prompt-templates/{template}")
     if answer.status_code == 404:
@@ -68,34 +100,31 @@ async def test_a_version_goes_from_draft_to_the_archive_and_speaks_to_those_it_s
         assert await speaks(reviewer, template) == "Second."
         shown = (await reviewer.get(f"/v1/prompt-versions/{first['id']}")).json()
         assert shown["stage"] == "archived"
-        what = [entry["what"] for entry in shown["history"]]
-        assert what == ["prompt.draft_saved", "prompt.promoted", "prompt.promoted", "prompt.archived"]
+        what = [entry["what"].removeprefix("prompt.") for entry in shown["history"]]
+        assert what == ["draft_saved", "promoted", "promoted", "archived"]
+        assert {each["id"] for each in await listed(author, template)} == {first["id"], second["id"]}
         assert shown["history"][-1]["data"]["for"] == second["id"]
         assert (await reviewer.post(f"/v1/prompt-versions/{second['id']}/archive")).status_code == 200
         assert await speaks(reviewer, template) is None
 
 
-async def test_each_user_has_one_draft_and_saving_it_again_overwrites_it(api: Api) -> None:
+async def test_each_user_has_one_draft_however_many_are_saved_at_once(api: Api) -> None:
     template = fresh()
     async with api.client() as author, api.client("admin") as other:
-        first, again = await drafted(author, template, "a"), await drafted(author, template, "b")
-        assert first["id"] == again["id"] and again["text"] == "b"
-        assert (await drafted(other, template, "c"))["id"] != first["id"]
-        saved = await drafted(author, template, "b")
-        assert len((await author.get(f"/v1/prompt-versions/{saved['id']}")).json()["history"]) == 2, "nothing is new"
-        mine = (await author.get("/v1/prompt-templates", params={"template": template})).json()["items"]
+        saved = await asyncio.gather(*(drafted(author, template, f"text {number}") for number in range(10)))
+        again = await drafted(author, template, "b")
+        assert {each["id"] for each in saved} == {again["id"]} and again["text"] == "b"
+        assert (await drafted(other, template, "c"))["id"] != again["id"]
+        before, same, after = [
+            len((await author.get(f"/v1/prompt-versions/{again['id']}")).json()["history"]),
+            await drafted(author, template, "b"),
+            len((await author.get(f"/v1/prompt-versions/{again['id']}")).json()["history"]),
+        ]
+        assert (before, same["text"]) == (after, "b"), "nothing is new"
+        mine, every = await listed(author, template), await listed(other, template)
         assert [item["author"] for item in mine] == ["requester"], "another one's draft is not shown to a requester"
-        every = (await other.get("/v1/prompt-templates", params={"template": template})).json()["items"]
         assert {item["author"] for item in every} == {"requester", "admin"}
         assert all("text" not in item for item in every)
-
-
-async def test_many_who_save_at_once_leave_one_draft(api: Api) -> None:
-    template = fresh()
-    async with api.client() as author:
-        saved = await asyncio.gather(*(drafted(author, template, f"text {number}") for number in range(10)))
-        assert len({each["id"] for each in saved}) == 1
-        assert len((await author.get("/v1/prompt-templates", params={"template": template})).json()["items"]) == 1
 
 
 @pytest.mark.parametrize("to", ["pre_production", "active"])
@@ -110,23 +139,23 @@ async def test_of_many_who_promote_one_does_and_the_others_are_told(api: Api, to
         assert sorted(answer.status_code for answer in answers) == [200] + [409] * 11
         lost = next(answer for answer in answers if answer.status_code == 409)
         assert (code(lost), lost.json()["error"]["details"]["stage"]) == ("prompt_stage_changed", to)
-        found = (await one.get("/v1/prompt-templates", params={"template": template, "stage": "active"})).json()[
-            "items"
-        ]
-        assert len(found) == 1
-        assert found[0]["id"] == version["id"] or to == "pre_production"
+        (found,) = await listed(one, template, stage="active")
+        assert found["id"] == version["id"] or to == "pre_production"
         history = (await one.get(f"/v1/prompt-versions/{version['id']}")).json()["history"]
         assert [entry["what"] for entry in history].count("prompt.promoted") == (1 if to == "pre_production" else 2)
 
 
-async def test_a_draft_that_changed_since_it_was_read_is_not_promoted(api: Api) -> None:
+async def test_a_draft_that_changed_since_it_was_read_is_not_promoted_and_again_is_answered_as_before(api: Api) -> None:
     template = fresh()
     async with api.client() as author, api.client("reviewer") as reviewer:
         read = await drafted(author, template, "Harmless.")
-        await drafted(author, template, "Something else.")
-        answer = await moved(reviewer, read, "pre_production")
-        assert (answer.status_code, code(answer)) == (409, "prompt_text_changed")
+        now = await drafted(author, template, "Something else.")
+        assert refusal(await moved(reviewer, read, "pre_production")) == (409, "prompt_text_changed")
         assert (await reviewer.get(f"/v1/prompt-versions/{read['id']}")).json()["stage"] == "draft"
+        body, key = {"to": "pre_production", "digest": now["digest"]}, {"Idempotency-Key": template}
+        path = f"/v1/prompt-versions/{now['id']}/promote"
+        first, again = [await reviewer.post(path, json=body, headers=key) for _ in range(2)]
+        assert (first.status_code, again.status_code) == (200, 200) and first.json() == again.json()
 
 
 async def test_nobody_activates_the_own_words_alone_whatever_the_role(api: Api) -> None:
@@ -134,11 +163,9 @@ async def test_nobody_activates_the_own_words_alone_whatever_the_role(api: Api) 
     await activated(api, template, "Ours.")
     async with api.client("admin") as author, api.client("reviewer") as other, api.client() as reader:
         version = await drafted(author, template, "Mine alone.")
-        early = await moved(other, version, "active")
-        assert (early.status_code, code(early)) == (409, "prompt_stage_changed"), "not without pre-production"
+        assert refusal(await moved(other, version, "active")) == (409, "prompt_stage_changed"), "not at once"
         assert (await moved(author, version, "pre_production")).status_code == 200
-        refused = await moved(author, version, "active")
-        assert (refused.status_code, code(refused)) == (403, "own_draft")
+        assert refusal(await moved(author, version, "active")) == (403, "own_draft")
         assert await speaks(reader, template) == "Ours.", "what was active has not gone with the attempt"
         assert (await moved(other, version, "active")).status_code == 200
         assert await speaks(reader, template) == "Mine alone."
@@ -149,8 +176,7 @@ async def test_a_second_version_does_not_enter_pre_production_beside_the_first(a
     async with api.client("reviewer") as one, api.client("admin") as two:
         first, second = await drafted(one, template, "One."), await drafted(two, template, "Two.")
         assert (await moved(one, first, "pre_production")).status_code == 200
-        answer = await moved(two, second, "pre_production")
-        assert (answer.status_code, code(answer)) == (409, "prompt_stage_taken")
+        assert refusal(await moved(two, second, "pre_production")) == (409, "prompt_stage_taken")
         assert (await one.post(f"/v1/prompt-versions/{first['id']}/archive")).status_code == 200
         assert (await moved(two, second, "pre_production")).status_code == 200
 
@@ -167,57 +193,25 @@ async def test_a_requester_drafts_and_drops_the_own_draft_but_moves_nothing_on(a
         ):
             body = {"to": "pre_production", "digest": version["digest"]} if path == "promote" else None
             answer = await client.post(f"/v1/prompt-versions/{version['id']}/{path}", json=body)
-            assert (answer.status_code, code(answer)) == expected
+            assert refusal(answer) == expected
         assert (await client.post(f"/v1/prompt-versions/{mine['id']}/archive")).status_code == 200
         again = await client.post(f"/v1/prompt-versions/{mine['id']}/archive")
         assert again.status_code in (403, 409), "it is archived, and no draft any more"
         assert await speaks(client, template) == "Ours."
 
 
-async def test_a_text_is_rendered_for_who_asks_and_only_once(api: Api) -> None:
-    template = fresh()
-    await activated(api, template, "{{agent_title}} serves {{user_name}} ({{user_role}}){{skill_name}}.")
+async def test_a_text_is_rendered_for_who_asks_once_and_an_unknown_variable_refused_with_its_place(api: Api) -> None:
+    rendered, template = fresh(), fresh()
+    await activated(api, rendered, "{{agent_title}} serves {{user_name}} ({{user_role}}){{skill_name}}.")
     async with api.client() as client:
         given = {"agent_title": "{{user_role}}"}
-        shown = (await client.get(f"/v1/prompt-templates/{template}/render", params=given)).json()
-        me = (await client.get("/v1/auth/me")).json()
-    assert shown["text"].startswith("{{user_role}} serves ") and f"({me['roles'][0]})." in shown["text"]
-
-
-async def test_an_unknown_variable_is_refused_with_its_place_and_nothing_is_saved(api: Api) -> None:
-    template = fresh()
-    async with api.client() as client:
+        shown = (await client.get(f"/v1/prompt-templates/{rendered}/render", params=given)).json()["text"]
+        assert shown.startswith("{{user_role}} serves ") and shown.endswith("(requester).")
         text = {"text": "Dear {{user_name}},\n{{user_pasword}}"}
         answer = await client.put(f"/v1/prompt-templates/{template}/draft", json=text)
-        assert (answer.status_code, code(answer)) == (422, "template_variable_unknown")
+        assert refusal(answer) == (422, "template_variable_unknown")
         assert answer.json()["error"]["details"]["unknown"] == [{"line": 2, "name": "user_pasword"}]
         assert await speaks(client, template) is None
-
-
-async def test_promoting_with_a_key_is_answered_again_as_before(api: Api) -> None:
-    template = fresh()
-    async with api.client("reviewer") as client:
-        version = await drafted(client, template, "Once.")
-        body = {"to": "pre_production", "digest": version["digest"]}
-        path, key = f"/v1/prompt-versions/{version['id']}/promote", {"Idempotency-Key": template}
-        first, again = [await client.post(path, json=body, headers=key) for _ in range(2)]
-        assert (first.status_code, again.status_code) == (200, 200) and first.json() == again.json()
-
-
-async def test_the_list_is_paged_without_a_gap(api: Api) -> None:
-    template = fresh()
-    made = {(await activated(api, template, f"Number {number}."))["id"] for number in range(3)}
-    seen: list[str] = []
-    async with api.client("admin") as client:
-        cursor: str | None = None
-        while True:
-            query = {"template": template, "limit": "2", **({"cursor": cursor} if cursor else {})}
-            page = (await client.get("/v1/prompt-templates", params=query)).json()
-            seen += [item["id"] for item in page["items"]]
-            cursor = page["next"]
-            if cursor is None:
-                break
-    assert len(seen) == len(set(seen)) and set(seen) == made
 
 
 async def test_another_tenant_sees_none_of_it_and_has_templates_of_its_own(api: Api) -> None:
@@ -247,15 +241,11 @@ async def test_another_tenant_sees_none_of_it_and_has_templates_of_its_own(api: 
         ("PUT", "/v1/prompt-templates/ok/draft", {"text": " \n"}, 422),
         ("PUT", "/v1/prompt-templates/ok/draft", {"text": "x" * 60_000}, 422),
         ("PUT", "/v1/prompt-templates/ok/draft", {"text": "x", "stage": "active"}, 422),
-        ("PUT", "/v1/prompt-templates/ok/draft", {}, 422),
-        ("GET", "/v1/prompt-templates?stage=sideways", None, 422),
         ("GET", "/v1/prompt-templates?cursor=x", None, 422),
-        ("GET", "/v1/prompt-templates/nothing", None, 404),
         ("GET", "/v1/prompt-templates/x?stage=archived", None, 422),
         ("GET", "/v1/prompt-versions/x", None, 404),
         ("POST", "/v1/prompt-versions/x/promote", {"to": "active", "digest": "d"}, 404),
         ("POST", f"/v1/prompt-versions/{new_id()}/promote", {"to": "archived", "digest": "d"}, 422),
-        ("POST", f"/v1/prompt-versions/{new_id()}/promote", {"to": "active"}, 422),
         ("POST", f"/v1/prompt-versions/{new_id()}/archive", None, 404),
     ],
 )
@@ -264,3 +254,217 @@ async def test_bad_input_is_a_typed_4xx(api: Api, method: str, path: str, body: 
         answer = await client.request(method, path, json=body)
     assert answer.status_code == status, answer.text
     assert answer.json()["error"]["code"]
+
+
+AGENT, TEMPLATE = "voiced", "desk_voice"
+OWN = "You speak with your own voice."
+PERSONA = "SELECT persona FROM turns WHERE id = $1"
+
+
+async def draft(desk: Desk, text: str, by: str = "requester") -> dict[str, object]:
+    async with desk.db.transaction("local") as tx:
+        return await agents.save_prompt_draft(tx, TEMPLATE, text, desk.people[by].user_id)
+
+
+async def active(desk: Desk, text: str) -> str:
+    """The version that speaks from now on, and no draft of anybody."""
+    await desk.write("UPDATE prompt_versions SET stage = 'archived' WHERE template = $1", TEMPLATE)
+    version = await draft(desk, text, "admin")
+    mover = Mover(desk.people["reviewer"].user_id, frozenset({"reviewer"}))
+    for to in (Stage.PRE_PRODUCTION, Stage.ACTIVE):
+        async with desk.db.transaction("local") as tx:
+            await agents.promote_prompt_template(tx, str(version["id"]), to, str(version["digest"]), mover)
+    return str(version["id"])
+
+
+async def loaded(desk: Desk, address: TurnAddress, agent_id: str = AGENT) -> TurnContext:
+    """What memory.load answers."""
+    ask = LoadAsk(address=address, agent_id=agent_id, agent_version=await desk.version(agent_id))
+    context: TurnContext = await desk.activity(MemoryActivities(desk.deps).load, ask)
+    assert context.problem is None
+    return context
+
+
+async def asked(desk: Desk, address: TurnAddress, step: int = 1, agent_id: str = AGENT) -> Any:
+    """The request that the model got."""
+    call = await desk.model_call(address, step, agent_id)
+    await desk.activity(ModelActivities(desk.deps).complete, call)
+    return desk.model.seen[-1]
+
+
+async def began(desk: Desk, by: str = "requester") -> TurnAddress:
+    address, _ = await desk.start(Line("one"), Line("two"), agent_id=AGENT, by=by)
+    return address
+
+
+async def told_of(desk: Desk, address: TurnAddress) -> list[dict[str, object]]:
+    """The stages among its events."""
+    rows = await desk.rows("SELECT data FROM events WHERE turn_id = $1 AND kind = 'stage'", address.turn_id)
+    return [row["data"] for row in rows]
+
+
+async def test_a_turn_speaks_with_the_active_version_and_its_own_users_draft_comes_first(desk: Desk) -> None:
+    version = await active(desk, "You serve {{user_name}} at {{agent_title}}.")
+    await draft(desk, "You try something.")
+    theirs, own = await began(desk, "admin"), await began(desk, "requester")
+    said = {}
+    for address in (theirs, own):
+        await loaded(desk, address)
+        said[address.turn_id] = (await asked(desk, address)).messages[0]["content"]
+    assert said[theirs.turn_id].startswith("You serve ")
+    assert "{{" not in said[theirs.turn_id] and "A desk whose voice is a template" in said[theirs.turn_id]
+    assert said[own.turn_id].startswith("You try something.")
+    assert OWN not in said[theirs.turn_id] + said[own.turn_id]
+    assert (await desk.value(PERSONA, theirs.turn_id))["version_id"] == version
+    (told,) = await told_of(desk, theirs)
+    assert (told["template"], told["version_id"], told["stage"]) == (TEMPLATE, version, "active")
+    assert "You serve" not in str(told), "the text stays out of the events"
+
+
+async def test_a_version_that_is_promoted_meanwhile_does_not_change_a_running_turn(desk: Desk) -> None:
+    await active(desk, "Old voice.")
+    address = await began(desk)
+    await loaded(desk, address)
+    first = (await asked(desk, address)).messages[0]
+    await active(desk, "New voice.")
+    await draft(desk, "Newest voice.")
+    await loaded(desk, address)  # started again, by a worker that knows nothing of the first time
+    second = (await asked(desk, address, step=2)).messages[0]
+    assert first == second and str(first["content"]).startswith("Old voice.")
+    assert len(await told_of(desk, address)) == 1
+
+
+@pytest.mark.parametrize("problem", ["not_found", "empty"])
+async def test_without_a_version_or_words_of_it_the_agents_own_persona_speaks_to_the_end(
+    desk: Desk, problem: str
+) -> None:
+    await active(desk, "{{skill_name}}")
+    if problem == "not_found":
+        await desk.write("UPDATE prompt_versions SET stage = 'archived' WHERE template = $1", TEMPLATE)
+    address = await began(desk)
+    await loaded(desk, address)
+    await active(desk, "Too late.")
+    assert str((await asked(desk, address)).messages[0]["content"]).startswith(OWN)
+    assert (await desk.value(PERSONA, address.turn_id))["problem"] == problem
+
+
+@asynccontextmanager
+async def unreadable(urls: Urls, how: str) -> AsyncIterator[None]:
+    """The templates cannot be read: not allowed, or locked by somebody who does not let go."""
+    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
+    try:
+        if how == "forbidden":
+            await owner.execute("REVOKE SELECT ON prompt_versions FROM perdure_app")
+            yield
+            await owner.execute("GRANT SELECT ON prompt_versions TO perdure_app")
+        else:
+            async with owner.transaction():
+                await owner.execute("LOCK TABLE prompt_versions IN ACCESS EXCLUSIVE MODE")
+                yield
+    finally:
+        await owner.close()
+
+
+@pytest.mark.parametrize("how", ["forbidden", "locked"])
+async def test_an_outage_of_the_templates_costs_the_text_and_no_tool(desk: Desk, urls: Urls, how: str) -> None:
+    await active(desk, "A fine voice.")
+    whole = await began(desk)
+    with_template = await loaded(desk, whole)
+    tools_whole = (await asked(desk, whole)).tools
+    address = await began(desk)
+    async with unreadable(urls, how):
+        without = await loaded(desk, address)
+    assert with_template.plan is not None and without.plan is not None
+    assert without.plan.cards == with_template.plan.cards
+    request = await asked(desk, address)
+    assert request.tools == tools_whole and len(request.tools) == 5
+    assert str(request.messages[0]["content"]).startswith(OWN)
+    (told,) = await told_of(desk, address)
+    assert told["problem"] == "unavailable"
+    await loaded(desk, address)
+    again = await asked(desk, address, step=2)
+    assert str(again.messages[0]["content"]).startswith(OWN), "one turn, one voice"
+
+
+async def test_an_agent_without_a_template_asks_for_none(desk: Desk, urls: Urls) -> None:
+    address, _ = await desk.start(Line("hi"))
+    async with unreadable(urls, "locked"):
+        await loaded(desk, address, "desk")
+    assert await desk.value(PERSONA, address.turn_id) is None
+
+
+SKILLS = ("house", "parcels", "weights")
+ORDERS = [order for size in range(len(SKILLS) + 1) for order in permutations(SKILLS, size)]
+
+
+async def sent(
+    desk: Desk, address: TurnAddress, step: int, *skills: str, refs: tuple[str, ...] = ()
+) -> list[dict[str, Any]]:
+    """The messages of a call in a turn that has injected these skills, told of these entities."""
+    call = await desk.model_call(address, step, "checked")
+    notes = tuple(MessageRef(role=Role.SYSTEM, skill_id=skill, entities=refs) for skill in skills)
+    ask = call.ask.model_copy(
+        update={"messages": (*call.ask.messages, *notes), "prompt": {"name": "Ann", "role": "clerk"}}
+    )
+    reply = await desk.activity(ModelActivities(desk.deps).complete, call.model_copy(update={"ask": ask}))
+    assert reply.problem is None
+    return [dict(message) for message in desk.model.seen[-1].messages]
+
+
+async def test_the_prefix_is_the_same_bytes_whatever_is_loaded_and_unloaded_and_in_whichever_order(desk: Desk) -> None:
+    address, _ = await desk.start(*[Line("yes")] * len(ORDERS), agent_id="checked")
+    seen = [await sent(desk, address, step, *order) for step, order in enumerate(ORDERS, 1)]
+    assert len({canonical_json(messages[0]) for messages in seen}) == 1
+    assert len({canonical_json(messages) for messages in seen}) > 3, "what follows does change"
+    prefix = str(seen[0][0]["content"])
+    assert prefix.startswith("You are the clerk of a parcel desk"), "the root skill's persona (S0-17)"
+    assert "Name: Ann\nRole: clerk" in prefix
+    for skill in SKILLS:
+        assert f"- {skill}: " in prefix, "the manifest names every skill (S0-64)"
+    assert "Triggers: parcel, send. Tags: post." in prefix
+
+
+async def test_templates_follow_the_prefix_and_a_skills_text_stands_where_it_was_injected(desk: Desk) -> None:
+    address, _ = await desk.start(Line("a"), Line("b"), Line("c"), agent_id="checked")
+    plain = await sent(desk, address, 1)
+    assert [message["role"] for message in plain] == ["system", "system", "user"]
+    assert plain[1]["content"] == (
+        "The desk is open from nine to five. You speak for A desk whose skills have rules and checkpoints to Ann."
+    )
+    loaded = await sent(desk, address, 2, "weights", "parcels")
+    assert loaded[:3] == plain, "loading moves nothing before it"
+    weights, parcels = (str(message["content"]) for message in loaded[3:])
+    assert weights.startswith("=== Skill Activated: Weights ===\n## Description\nHow a parcel is weighed.")
+    for section in ("## Steps", "## Requirements", "## Output format", "## Artifact: sizes.md"):
+        assert section in parcels
+    assert "## Entity Context" not in parcels
+    marks = await desk.rows(
+        "SELECT skill_id, tier FROM injection_ledger WHERE turn_id = $1 ORDER BY skill_id", address.turn_id
+    )
+    assert [tuple(mark) for mark in marks] == [("parcels", 3), ("weights", 2)], "one mark each, however often"
+    await desk.write("UPDATE turns SET system_prompt = 'Only count.' WHERE id = $1", address.turn_id)
+    own = await sent(desk, address, 3)
+    assert [message["content"] for message in own[:-1]] == ["Only count."], "the caller's own instead of all of it"
+
+
+async def test_a_skill_is_told_of_the_entities_at_hand(desk: Desk) -> None:
+    address, _ = await desk.start(Line("a"), agent_id="checked")
+    number = new_id()
+    async with desk.db.transaction("local") as tx:
+        made = await facts.create_entity(tx, "parcel", "The blue one", {"number": number, "weight": 3}, None, None)
+    refs = (f"number={number}", f"id={made.id}", "name=nobody", "id=no-id")
+    (*_, told) = await sent(desk, address, 1, "weights", refs=refs)
+    known = f"parcel: The blue one ({made.id})\n- number: {number}\n- weight: 3"
+    assert str(told["content"]).endswith(f"## Entity Context\n{known}\n{known}")
+
+
+async def test_how_a_prompt_was_put_together_is_told_with_the_generation(desk: Desk) -> None:
+    address, _ = await desk.start(Line("a"), agent_id="checked")
+    await sent(desk, address, 1, "parcels")
+    told = await desk.value(
+        "SELECT data->'assembly' FROM events WHERE turn_id = $1 AND kind = 'generation.complete'", address.turn_id
+    )
+    prompt, tools = told["prompt.assemble"], told["tools.assemble"]
+    assert told["agent.resolve_definition"] == {"persona": "clerk"} and prompt["token_estimate"] > 50
+    assert (prompt["persona_source"], prompt["context_template_count"]) == ("root_skill", 1)
+    assert tools["skills_loaded"] == ["house", "parcels", "weights"] and tools["total_tools_visible"] == 8

@@ -27,23 +27,12 @@ DESK = Path(__file__).parents[2] / "perdure" / "apps" / "template"
 
 
 def prepare(urls: Urls, home: Path, *arguments: str, **environ: str) -> tuple[list[str], list[str]]:
-    """What one run leaves out, and what it says to the operator."""
-    done = run(urls, home, *arguments, **environ)
-    return json.loads(done.stdout.splitlines()[-1])["left_out"], done.stderr.splitlines()
-
-
-def run(urls: Urls, home: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """One run by hand, whatever `.env` says of the apps."""
-    asked = {"PERDURE_APP": "", "PERDURE_EXAMPLES": "false", **environ}
-    given = {
-        **os.environ,
-        "DATABASE_OWNER_URL": urls.owner,
-        "DATABASE_URL": urls.app,
-        "PERDURE_HOME": str(home),
-        **asked,
-    }
+    """What one run by hand leaves out, and what it says to the operator, whatever `.env` says of the apps."""
+    where = {"DATABASE_OWNER_URL": urls.owner, "DATABASE_URL": urls.app, "PERDURE_HOME": str(home)}
+    given = {**os.environ, **where, "PERDURE_APP": "", "PERDURE_EXAMPLES": "false", **environ}
     command = [sys.executable, "-m", "perdure.apps.bootstrap", *arguments]
-    return subprocess.run(command, env=given, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=120, check=True)
+    return json.loads(done.stdout.splitlines()[-1])["left_out"], done.stderr.splitlines()
 
 
 async def published(db: Database) -> set[str]:
@@ -56,12 +45,8 @@ async def published(db: Database) -> set[str]:
 async def test_without_an_app_nothing_is_published_and_nothing_withdrawn(
     urls: Urls, db: Database, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
-    assert await published(db) == SIX
-    async with db.transaction(agents.SHARED) as tx:
-        before = await agents.list_agents(tx)
     gone, said = prepare(urls, tmp_path, *arguments)
-    async with db.transaction(agents.SHARED) as tx:
-        assert (gone, await agents.list_agents(tx)) == ([], before)
+    assert (gone, await published(db)) == ([], SIX)
     assert any(all(f"{each} (" in line for each in SIX) for line in said)
     assert any("--withdraw" in line for line in said)
 
@@ -75,7 +60,7 @@ async def test_what_is_not_asked_for_is_withdrawn_if_another_app_is_or_on_reques
     assert {line.split()[2] for line in gone} == SIX
     gone, _ = prepare(urls, tmp_path, "--withdraw")
     assert await published(db) == set()
-    assert [line.split()[2] for line in gone] == ["desk"] and await published(db) == set()
+    assert [line.split()[2] for line in gone] == ["desk"]
     gone, _ = prepare(urls, tmp_path, PERDURE_EXAMPLES="true")
     assert (await published(db), gone) == (SIX, [])
 
@@ -113,22 +98,20 @@ def shown(lines: list[str]) -> list[str]:
     return out
 
 
-async def test_a_worker_serves_also_if_the_agents_cannot_be_read(template: Template) -> None:
+async def test_a_worker_names_the_published_agents_that_it_does_not_have_and_serves_also_if_it_cannot_read_them(
+    template: Template, db: Database
+) -> None:
     """As before the first migration: the database is there, its tables are not."""
-    elsewhere = urlunsplit(urlsplit(template.urls.app)._replace(path="/postgres"))
-    db = await Database.connect(elsewhere, most=2)
+    elsewhere = await Database.connect(urlunsplit(urlsplit(template.urls.app)._replace(path="/postgres")), most=2)
     try:
-        async with db.transaction(agents.SHARED) as tx:
+        async with elsewhere.transaction(agents.SHARED) as tx:
             with pytest.raises(asyncpg.UndefinedTableError):
                 await agents.agent_ids(tx)
         with capture_logs() as logged:
-            await _tell_missing(db, [])
+            await _tell_missing(elsewhere, [])
     finally:
-        await db.close()
+        await elsewhere.close()
     assert [(each["event"], each["log_level"]) for each in logged] == [("agents_not_read", "warning")]
-
-
-async def test_a_worker_names_the_published_agents_that_it_does_not_have(db: Database) -> None:
     with capture_logs() as logged:
         await _tell_missing(db, find_apps([SHIPPED / "refunds", SHIPPED / "filings"]))
     assert logged[0]["event"] == "agents_not_here"

@@ -1,23 +1,72 @@
-"""Nothing is left behind: turns whose run is gone, and queues that nobody admits."""
+"""Nothing is left behind: turns whose run is gone, queues that nobody admits, bells that were lost, decisions that
+nobody heard, stops that came too early; also in a pass over all tenants in which something fails."""
 
 import asyncio
-import time
+from collections import Counter
+from itertools import pairwise
+from unittest.mock import Mock
 
+import asyncpg
 import pytest
+from structlog.testing import capture_logs
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowHandle
+from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.contracts.ids import turn_workflow_id
-from perdure.contracts.turns import TurnAddress
+from perdure.contracts.turns import TurnAddress, TurnStatus
+from perdure.core.approvals.decisions import Decision
 from perdure.core.turns import OnBusy
 from perdure.graph.registry import TOPOLOGIES
-from perdure.store.database import Database
+from perdure.store.database import Connection, Database
+from perdure.store.turns.reconcile import OpenTurn, open_turns
+from perdure.store.turns.start import request_stop
 from perdure.temporal.workflow_client import Doorbell
+from perdure.worker import reconcile
 from perdure.worker.reconcile import Reconciler
 from perdure.worker.telemetry import traces_of
+from tests.conftest import Urls
 from tests.desk import Desk, until
 from tests.doubles.moody_tracer import MoodyTracer
 from tests.doubles.spoken import Line
+from tests.eventually import eventually
 from tests.integration.lost_turns import aged, begun, found, status
+
+
+@pytest.fixture(autouse=True)
+async def alone(desk: Desk) -> None:
+    """No turn of another test is looked at."""
+    await desk.write("UPDATE turns SET status = 'stopped', ended_at = now() WHERE ended_at IS NULL")
+
+
+async def lost(desk: Desk) -> TurnAddress:
+    """A turn of a minute ago that was never delivered."""
+    address, _ = await desk.start(Line("lost"))
+    await undelivered(desk, address)
+    await aged(desk, address)
+    return address
+
+
+async def terminated(desk: Desk, temporal: Client) -> TurnAddress:
+    """A turn of a minute ago whose run has been ended by hand."""
+    address = await begun(desk)
+    await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).terminate()
+    await aged(desk, address)
+    return address
+
+
+async def undelivered(desk: Desk, address: TurnAddress) -> None:
+    """Nothing waits in the outbox for the turn."""
+    await desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+
+
+async def stranded(desk: Desk) -> tuple[TurnAddress, TurnAddress]:
+    """Two turns that wait in the queue of a conversation in which none is active."""
+    first, _ = await desk.start(Line("one"))
+    given = {"conversation_id": first.conversation_id, "on_busy": OnBusy.QUEUE}
+    second, third = [(await desk.start(Line(text), **given))[0] for text in ("two", "three")]  # type: ignore[arg-type]
+    await desk.write("UPDATE turns SET status = 'failed', ended_at = now() WHERE id = $1", first.turn_id)
+    await desk.write("UPDATE conversations SET active_turn_id = NULL WHERE id = $1", first.conversation_id)
+    return second, third
 
 
 async def test_a_turn_terminated_by_hand_fails_within_thirty_seconds_and_the_conversation_goes_on(
@@ -28,18 +77,12 @@ async def test_a_turn_terminated_by_hand_fails_within_thirty_seconds_and_the_con
     stop = asyncio.Event()
     running = asyncio.create_task(reconciler.run(stop))
     await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).terminate("by hand")
-    began = time.monotonic()
-    while (await status(desk, address))[0] != "failed":
-        assert time.monotonic() - began < 30
-        await asyncio.sleep(0.1)
-    while (described := await found(temporal, waiting)) is None:  # rung after the commit that failed the other
-        assert time.monotonic() - began < 30
-        await asyncio.sleep(0.1)
+    described = await eventually(lambda: found(temporal, waiting))  # rung after the commit that failed the other
     stop.set()
     running.cancel()
     assert await status(desk, address) == ("failed", "run_terminated")
     assert await status(desk, waiting) == ("accepted", None)
-    assert described.task_queue == desk.routing.turns
+    assert described is not None and described.task_queue == desk.routing.turns
     kinds = await desk.kinds(address.turn_id)
     assert kinds[-2:] == ["workflow.error", "done"]
 
@@ -48,14 +91,7 @@ async def test_a_turn_terminated_by_hand_fails_within_thirty_seconds_and_the_con
 async def test_a_turn_whose_run_is_gone_is_finished_once(
     desk: Desk, reconciler: Reconciler, temporal: Client, how: str
 ) -> None:
-    if how == "vanish":
-        address, started = await desk.start(Line("hi"))
-        assert started.note is not None
-        await desk.write("DELETE FROM outbox WHERE id = $1", started.note.id)
-    else:
-        address = await begun(desk)
-        await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).terminate()
-    await aged(desk, address)
+    address = await (lost(desk) if how == "vanish" else terminated(desk, temporal))
     passes = await asyncio.gather(*(reconciler.once() for _ in range(3)))
     assert sum(passes) >= 1
     assert await status(desk, address) == ("failed", "run_vanished" if how == "vanish" else "run_terminated")
@@ -63,9 +99,7 @@ async def test_a_turn_whose_run_is_gone_is_finished_once(
 
 
 async def test_a_turn_that_the_reconciler_ends_has_its_trace(desk: Desk, relay: Database, temporal: Client) -> None:
-    address = await begun(desk)
-    await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).terminate()
-    await aged(desk, address)
+    address = await terminated(desk, temporal)
     tracer = MoodyTracer()
     traces = traces_of(tracer, relay, TOPOLOGIES)
     try:
@@ -86,24 +120,20 @@ def spans(tracer: MoodyTracer, address: TurnAddress) -> list[tuple[str, str]]:
 async def test_a_run_that_lives_is_young_is_to_be_delivered_or_cannot_be_asked_about_is_left_alone(
     desk: Desk, relay: Database, reconciler: Reconciler, temporal: Client
 ) -> None:
-    alive, young, undelivered = await begun(desk), (await desk.start(Line("hi")))[0], (await desk.start(Line("hi")))[0]
-    await desk.write("DELETE FROM outbox WHERE turn_id = $1", young.turn_id)
-    await aged(desk, alive, undelivered)
+    alive, young, waits = await begun(desk), (await desk.start(Line("hi")))[0], (await desk.start(Line("hi")))[0]
+    await undelivered(desk, young)
+    await aged(desk, alive, waits)
     elsewhere = await Client.connect(temporal.service_client.config.target_host, namespace="misspelt")
     for looking in (reconciler, Reconciler(relay, elsewhere, Doorbell(elsewhere, relay))):
         await looking.once()
-        for address in (alive, young, undelivered):
+        for address in (alive, young, waits):
             assert await status(desk, address) == ("accepted", None)
 
 
 async def test_a_queued_turn_that_nobody_admitted_is_started_and_not_taken_for_lost(
-    desk: Desk, reconciler: Reconciler, temporal: Client
+    desk: Desk, reconciler: Reconciler
 ) -> None:
-    first, _ = await desk.start(Line("one"))
-    second, _ = await desk.start(Line("two"), conversation_id=first.conversation_id, on_busy=OnBusy.QUEUE)
-    third, _ = await desk.start(Line("three"), conversation_id=first.conversation_id, on_busy=OnBusy.QUEUE)
-    await desk.write("UPDATE turns SET status = 'failed', ended_at = now() WHERE id = $1", first.turn_id)
-    await desk.write("UPDATE conversations SET active_turn_id = NULL WHERE id = $1", first.conversation_id)
+    second, third = await stranded(desk)
     await aged(desk, second, third)
     for _ in range(2):
         await reconciler.once()
@@ -117,40 +147,37 @@ async def test_a_queued_turn_that_nobody_admitted_is_started_and_not_taken_for_l
 
 
 async def test_many_lost_turns_of_many_conversations_are_finished_in_one_pass(
-    desk: Desk, reconciler: Reconciler, temporal: Client
+    desk: Desk, reconciler: Reconciler
 ) -> None:
-    turns = [(await desk.start(Line(str(n))))[0] for n in range(12)]
-    await desk.write("DELETE FROM outbox WHERE turn_id = ANY($1)", [address.turn_id for address in turns])
-    await aged(desk, *turns)
+    turns = [await lost(desk) for _ in range(12)]
     assert await reconciler.once() == len(turns)
     assert {(await status(desk, address))[1] for address in turns} == {"run_vanished"}
 
 
 @pytest.mark.parametrize(("few", "listed_at"), [(4, 0), (3, -1)], ids=["those that wait", "those that ended"])
 async def test_of_many_paused_turns_only_those_without_a_waiting_run_are_asked_about(
-    desk: Desk,
-    reconciler: Reconciler,
-    temporal: Client,
-    monkeypatch: pytest.MonkeyPatch,
-    few: int,
-    listed_at: int,
+    desk: Desk, reconciler: Reconciler, temporal: Client, monkeypatch: pytest.MonkeyPatch, few: int, listed_at: int
 ) -> None:
     """Asked one by one, thousands of paused turns take all of the server's time."""
-    paused = [(await desk.start(Line("hi")))[0] for _ in range(5)]
+    paused = [await lost(desk) for _ in range(5)]
     ids = [turn_workflow_id(address.turn_id) for address in paused]
     stranger = f"turn:of somebody else's making, {few}"
     for workflow_id in (*ids, stranger):  # nobody serves the queue: a run that only waits
         await temporal.start_workflow("TurnWait", {}, id=workflow_id, task_queue=desk.routing.turns)
     turn_ids = [address.turn_id for address in paused]
-    await desk.write("DELETE FROM outbox WHERE turn_id = ANY($1)", turn_ids)
     await desk.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = ANY($1)", turn_ids)
-    await aged(desk, *paused)
     for workflow_id in (stranger, ids[0]):
         await temporal.get_workflow_handle(workflow_id).terminate("by hand")
-    query, began = "WorkflowType = 'TurnWait' AND ExecutionStatus = 'Running'", time.monotonic()
-    while {run.id async for run in temporal.list_workflows(query)}.intersection(ids) != set(ids[1:]):
-        assert time.monotonic() - began < 30, "Temporal's list lags"
-        await asyncio.sleep(0.1)
+    query = "WorkflowType = 'TurnWait' AND ExecutionStatus = 'Running'"
+
+    async def listed() -> bool:
+        return {run.id async for run in temporal.list_workflows(query)}.intersection(ids) == set(ids[1:])
+
+    async def reconciled() -> bool:
+        await reconciler.once()
+        return (await status(desk, paused[0]))[0] == "failed"
+
+    await eventually(listed)  # Temporal's list lags
     asked: list[str] = []
     describe = WorkflowHandle.describe
 
@@ -161,12 +188,230 @@ async def test_of_many_paused_turns_only_those_without_a_waiting_run_are_asked_a
     monkeypatch.setattr("perdure.worker.reconcile.FEW", few)
     monkeypatch.setattr("perdure.worker.reconcile.LISTED_AT", listed_at)
     monkeypatch.setattr(WorkflowHandle, "describe", counted)
-    while (await status(desk, paused[0]))[0] != "failed":
-        assert time.monotonic() - began < 60, "Temporal's list lags, or is not read"
-        await reconciler.once()
-        await asyncio.sleep(0.1)
+    await eventually(reconciled, seconds=60)
     assert await status(desk, paused[0]) == ("failed", "run_terminated")
     assert [await status(desk, address) for address in paused[1:]] == [("awaiting_approval", None)] * 4
     assert set(asked).intersection(ids) == {ids[0]}
     for workflow_id in ids[1:]:
         await temporal.get_workflow_handle(workflow_id).terminate()
+
+
+async def rung(desk: Desk, address: TurnAddress, kind: str = "ring") -> int:
+    """Bells of this kind for the turn in the outbox."""
+    return len(await desk.rows("SELECT FROM outbox WHERE turn_id = $1 AND kind = $2", address.turn_id, kind))
+
+
+async def looked(desk: Desk, reconciler: Reconciler, address: TurnAddress) -> None:
+    """A pass in which no bell waits to be delivered."""
+    await undelivered(desk, address)
+    await reconciler.once()
+
+
+async def test_a_decided_turn_whose_bell_was_lost_is_rung_again(desk: Desk, reconciler: Reconciler) -> None:
+    address = await desk.plan(("pay", {}), ("post", {}))
+    first, second = await desk.open(address, "t1.0", "t1.1")
+    await desk.decide(first.request_id, Decision.REJECT, comment="no")
+    await looked(desk, reconciler, address)
+    assert await rung(desk, address) == 0, "one of the round is still open, and nothing may start"
+    await desk.decide(second.request_id)
+    await looked(desk, reconciler, address)
+    await reconciler.once()
+    assert await rung(desk, address) == 1, "rung once, not at every pass"
+
+
+async def test_a_call_that_may_start_is_rung_for_while_others_of_its_round_still_wait(
+    desk: Desk, reconciler: Reconciler
+) -> None:
+    address = await desk.plan(("pay", {}), ("post", {}))
+    first, _ = await desk.open(address, "t1.0", "t1.1")
+    await desk.decide(first.request_id)
+    await looked(desk, reconciler, address)
+    await reconciler.once()
+    assert await rung(desk, address) == 1
+    await undelivered(desk, address)
+    await desk.run_tool(address)
+    await desk.write(
+        "UPDATE turns SET status = $2, rung_at = now() - interval '1 hour' WHERE id = $1",
+        address.turn_id,
+        TurnStatus.AWAITING_APPROVAL.value,
+    )
+    await reconciler.once()
+    assert await rung(desk, address) == 0, "it has run; the other waits"
+
+
+async def test_a_decided_turn_that_never_goes_on_is_rung_ever_more_seldom_and_told_of_once(
+    desk: Desk, reconciler: Reconciler
+) -> None:
+    address = await desk.plan(("pay", {}))
+    (request,) = await desk.open(address, "t1.0")
+    await desk.decide(request.request_id)
+    rung_at = []
+    with capture_logs() as said:
+        for minute in range(80):
+            await looked(desk, reconciler, address)
+            if await rung(desk, address):
+                rung_at.append(minute)
+            for change in ("turns SET rung_at = rung_at", "approvals SET decided_at = decided_at"):
+                which = "id" if change.startswith("turns") else "turn_id"
+                await desk.write(f"UPDATE {change} - interval '61 seconds' WHERE {which} = $1", address.turn_id)
+    gaps = [after - before for before, after in pairwise(rung_at)]
+    assert rung_at[:2] == [0, 1], "the first ones come soon"
+    assert gaps == sorted(gaps)
+    assert gaps[-3:] == [15, 15, 15], "in the end each quarter of an hour"
+    told = [line for line in said if line["event"] == "decided_turn_still_waits"]
+    assert [(line["where"], line["log_level"]) for line in told] == [(address.turn_id, "error")]
+
+
+async def test_a_turn_rung_in_vain_is_rung_at_once_for_its_next_decision(desk: Desk, reconciler: Reconciler) -> None:
+    address = await desk.plan(("pay", {}))
+    (request,) = await desk.open(address, "t1.0")
+    await desk.decide(request.request_id)
+    await desk.write(
+        "UPDATE approvals SET decided_at = decided_at - interval '1 day' WHERE turn_id = $1", address.turn_id
+    )
+    await desk.write("UPDATE turns SET rung_at = now() - interval '2 minutes' WHERE id = $1", address.turn_id)
+    await looked(desk, reconciler, address)
+    assert await rung(desk, address) == 0, "it has been rung for this one, long after it"
+    await desk.write("UPDATE approvals SET decided_at = now() WHERE turn_id = $1", address.turn_id)
+    await reconciler.once()
+    assert await rung(desk, address) == 1
+
+
+async def test_an_overdue_turn_is_rung(desk: Desk, reconciler: Reconciler) -> None:
+    address = await desk.plan(("pay", {}))
+    (request,) = await desk.open(address, "t1.0")
+    await looked(desk, reconciler, address)
+    assert await rung(desk, address) == 0
+    await desk.write("UPDATE approvals SET expires_at = now() WHERE id = $1", request.request_id)
+    await reconciler.once()
+    assert await rung(desk, address) == 1
+
+
+async def test_a_turn_that_waits_for_a_person_to_settle_an_effect_is_not_rung_until_it_is_settled(
+    desk: Desk, reconciler: Reconciler
+) -> None:
+    address = await desk.approved(("post", {"mode": "break"}))
+    await desk.run_tool(address)
+    await desk.write("UPDATE turns SET status = $2 WHERE id = $1", address.turn_id, TurnStatus.AWAITING_APPROVAL.value)
+    await looked(desk, reconciler, address)
+    assert await rung(desk, address) == 0
+    await desk.write("UPDATE tool_calls SET state = 'done' WHERE turn_id = $1", address.turn_id)
+    await reconciler.once()
+    assert await rung(desk, address) == 1
+
+
+async def test_a_stop_that_came_before_the_workflow_was_there_still_stops_it(
+    desk: Desk, reconciler: Reconciler, temporal: Client
+) -> None:
+    """The bell finds no workflow; then the start is delivered as it was written down, without the stop."""
+    address, started = await desk.start(Line("hi"))
+    async with desk.db.transaction("local") as tx:
+        _, _, note = await request_stop(tx, address.turn_id, desk.people["requester"].user_id)
+    assert note is not None and await desk.deps.doorbell.deliver_soon(note)
+    assert started.note is not None and await desk.deps.doorbell.deliver_soon(started.note)
+    await reconciler.once()
+    assert await rung(desk, address, "stop") == 0, "it has only just been asked to"
+    await desk.write(
+        "UPDATE turns SET stop_requested_at = stop_requested_at - interval '11 seconds' WHERE id = $1", address.turn_id
+    )
+    for _ in range(3):
+        await reconciler.once()
+        assert await rung(desk, address, "stop") == 1, "rung once, not at every pass"
+    await looked(desk, reconciler, address)
+    assert await rung(desk, address, "stop") == 0
+    await desk.write("UPDATE turns SET rung_at = now() - interval '61 seconds' WHERE id = $1", address.turn_id)
+    await reconciler.once()
+    assert await rung(desk, address, "stop") == 1
+    await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).terminate()
+
+
+STEPS = {
+    "ring_stopped": "stops_not_rung",
+    "ring_decided": "decisions_not_rung",
+    "start_stranded": "stranded_turns_not_started",
+    "forget_old": "old_keys_not_forgotten",
+    "fall_back": "requests_not_handed_on",
+    "escalate_all_overdue": "deadlines_not_escalated",
+}
+
+
+@pytest.mark.parametrize("broken", list(STEPS))
+async def test_a_statement_that_fails_holds_up_no_other_and_is_said_once(
+    desk: Desk, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    second, gone = (await stranded(desk))[0], await lost(desk)
+    await old_key(desk)
+
+    async def fails(tx: Connection, *_: str) -> None:
+        await tx.execute("SELECT 1 / 0")
+
+    monkeypatch.setattr(reconcile, broken, fails)
+    with capture_logs() as said:
+        for _ in range(3):
+            await reconciler.once()
+    assert await status(desk, gone) == ("failed", "run_vanished")
+    assert (await status(desk, second))[0] == ("queued" if broken == "start_stranded" else "accepted")
+    assert await desk.value("SELECT count(*) FROM idempotency") == (broken == "forget_old")
+    events = Counter(line["event"] for line in said if line.get("error"))
+    assert events == {STEPS[broken]: 1}
+    monkeypatch.undo()
+    with capture_logs() as said:
+        await reconciler.once()
+    assert [line["event"] for line in said] == [f"{STEPS[broken]}_no_more"]
+
+
+async def old_key(desk: Desk) -> None:
+    """A client's key of the day before yesterday."""
+    await desk.write(
+        "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer, created_at) "
+        "VALUES ('local', $1, 'r', 'k', 'd', 200, '{}', now() - interval '25 hours') ON CONFLICT DO NOTHING",
+        desk.people["requester"].user_id,
+    )
+
+
+async def test_a_tenant_that_cannot_be_read_does_not_stop_those_behind_it(
+    desk: Desk, reconciler: Reconciler, urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
+    await owner.execute("INSERT INTO tenants (tenant_id) VALUES ('aaa') ON CONFLICT DO NOTHING")
+    await owner.close()
+    gone = await lost(desk)
+
+    async def not_theirs(tx: Connection, seconds: float, most_paused: int | None) -> list[OpenTurn]:
+        if await tx.fetchval("SELECT current_setting('perdure.tenant')") == "aaa":
+            await tx.execute("SELECT 1 / 0")
+        return await open_turns(tx, seconds, most_paused)
+
+    monkeypatch.setattr(reconcile, "open_turns", not_theirs)
+    with capture_logs() as said:
+        await reconciler.once()
+    assert await status(desk, gone) == ("failed", "run_vanished")
+    assert ("open_turns_not_listed", "aaa") in {(line["event"], line.get("where")) for line in said}
+
+
+async def test_where_temporal_does_not_list_what_waits_nobody_is_taken_for_lost_and_the_others_are_looked_at(
+    desk: Desk, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused, gone = await lost(desk), await lost(desk)
+    await desk.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = $1", paused.turn_id)
+    exhausted = Mock(side_effect=RPCError("too many lists", RPCStatusCode.RESOURCE_EXHAUSTED, b""))
+    monkeypatch.setattr("perdure.worker.reconcile.FEW", 0)
+    monkeypatch.setattr("perdure.worker.reconcile.LISTED_AT", 0)
+    with monkeypatch.context() as broken:
+        broken.setattr(Client, "list_workflows", exhausted)
+        with capture_logs() as said:
+            await reconciler.once()
+    assert await status(desk, paused) == ("awaiting_approval", None)
+    assert await status(desk, gone) == ("failed", "run_vanished")
+    assert "waiting_runs_not_listed" in {line["event"] for line in said}
+
+
+@pytest.mark.parametrize(("most", "read"), [(0, 0), (2, 2), (None, 3)])
+async def test_of_the_paused_turns_the_oldest_are_read_so_many_as_are_asked_for(
+    desk: Desk, most: int | None, read: int
+) -> None:
+    paused, going = [(await lost(desk)).turn_id for _ in range(3)], await lost(desk)
+    await desk.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = ANY($1)", paused)
+    async with desk.db.transaction("local") as tx:
+        turns = [turn.address.turn_id for turn in await open_turns(tx, 1.0, most)]
+    assert going.turn_id in turns and [each for each in turns if each in paused] == paused[:read]

@@ -26,11 +26,8 @@ async def test_an_administrator_makes_a_rule_stricter_and_takes_it_back(api: Api
             assert action((await requester.get("/v1/rules")).json()) == (do, own)
     async with db.transaction("local") as tx:
         rows = await tx.fetch("SELECT data FROM audit_trail WHERE kind = 'rule.action_set' ORDER BY id")
-    assert [(row["data"]["before"], row["data"]["do"]) for row in rows] == [
-        ("require_hitl", "abort"),
-        ("abort", "abort"),
-        ("abort", "require_hitl"),
-    ]
+    assert [row["data"]["before"] for row in rows] == ["require_hitl", "abort", "abort"]
+    assert [row["data"]["do"] for row in rows] == ["abort", "abort", "require_hitl"]
 
 
 @pytest.mark.parametrize(
@@ -40,14 +37,11 @@ async def test_an_administrator_makes_a_rule_stricter_and_takes_it_back(api: Api
         ("reviewer", "rules", {"rule": RULE_FORCE_CLARIFY, "do": "abort"}, 403, "role_required"),
         ("admin", "rules", {"rule": "platform:nobodys", "do": "abort"}, 404, "rule_not_found"),
         ("admin", "rules", {"rule": RULE_FORCE_CLARIFY, "do": "allow"}, 422, "rule_looser"),
-        ("admin", "rules", {"rule": RULE_FORCE_CLARIFY}, 422, "invalid_input"),
         ("requester", "rules/tools", {"tool": "memory_patch", "approval": False}, 403, "role_required"),
         ("reviewer", "rules/tools", {"tool": "memory_patch", "approval": False}, 403, "role_required"),
         ("admin", "rules/tools", {"tool": "refund", "approval": False}, 422, "approval_not_waivable"),
         ("admin", "rules/tools", {"tool": "memory_remember", "approval": True}, 422, "approval_not_waivable"),
         ("admin", "rules/tools", {"tool": "Memory_Patch", "approval": False}, 422, "approval_not_waivable"),
-        ("admin", "rules/tools", {"tool": "", "approval": False}, 422, "invalid_input"),
-        ("admin", "rules/tools", {"tool": "memory_patch"}, 422, "invalid_input"),
         ("admin", "rules/tools", {"tool": ["memory_patch"], "approval": False}, 422, "invalid_input"),
     ],
 )
@@ -79,8 +73,6 @@ async def test_an_administrator_waives_the_approval_of_a_memory_tool_and_takes_i
             "SELECT subject, data, actor_name FROM (SELECT t.*, u.name AS actor_name FROM audit_trail t "
             "JOIN users u ON u.id = t.actor) AS told WHERE kind = 'approval.waiver_set' ORDER BY id"
         )
-    assert [(row["subject"], row["actor_name"], row["data"]["before"], row["data"]["approval"]) for row in rows] == [
-        (PATCH, "admin", True, False),
-        (PATCH, "admin", False, False),
-        (PATCH, "admin", False, True),
-    ]
+    assert {(row["subject"], row["actor_name"]) for row in rows} == {(PATCH, "admin")}
+    changes = [(row["data"]["before"], row["data"]["approval"]) for row in rows]
+    assert changes == [(True, False), (False, False), (False, True)]

@@ -7,10 +7,10 @@ import ssl
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from cryptography import x509
@@ -27,8 +27,7 @@ from tests.conftest import Urls
 HOST = "127.0.0.1"
 
 
-@dataclass(frozen=True, slots=True)
-class Papers:
+class Papers(NamedTuple):
     """A certificate and its key, on disk."""
 
     certificate: Path
@@ -104,21 +103,19 @@ async def secured(authority: Authority, parts: DataParts) -> AsyncIterator[str]:
     server.close()
 
 
+def tls(authority: Authority, papers: Papers) -> dict[str, str]:
+    """What the environment says of these papers."""
+    paths = {"SERVER_CA_CERT": authority.certificate, "CLIENT_CERT": papers.certificate, "CLIENT_KEY": papers.key}
+    return {f"TEMPORAL_TLS_{name}_PATH": str(path) for name, path in paths.items()}
+
+
 @pytest.mark.parametrize("by", ["variables", "a profile"])
 async def test_a_secured_cluster_is_reached_with_the_certificates_and_the_key_that_the_environment_names(
     secured: str, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     own = authority.papers("client")
-    if by == "variables":
-        environ = {
-            "TEMPORAL_ADDRESS": secured,
-            "TEMPORAL_API_KEY": "a key",
-            "TEMPORAL_TLS": "true",
-            "TEMPORAL_TLS_SERVER_CA_CERT_PATH": str(authority.certificate),
-            "TEMPORAL_TLS_CLIENT_CERT_PATH": str(own.certificate),
-            "TEMPORAL_TLS_CLIENT_KEY_PATH": str(own.key),
-        }
-    else:
+    environ = {"TEMPORAL_ADDRESS": secured, "TEMPORAL_API_KEY": "a key", "TEMPORAL_TLS": "true", **tls(authority, own)}
+    if by == "a profile":
         (tmp_path / "temporal.toml").write_text(
             f'[profile.work]\naddress = "{secured}"\napi_key = "a key"\n[profile.work.tls]\n'
             f'server_ca_cert_path = "{authority.certificate}"\nclient_cert_path = "{own.certificate}"\n'
@@ -143,10 +140,8 @@ async def test_without_a_certificate_of_that_authority_nothing_is_sent(
 ) -> None:
     (tmp_path / "others").mkdir()
     foreign = Authority(tmp_path / "others").papers("client")
-    monkeypatch.setenv("TEMPORAL_ADDRESS", secured)
-    monkeypatch.setenv("TEMPORAL_TLS_SERVER_CA_CERT_PATH", str(authority.certificate))
-    monkeypatch.setenv("TEMPORAL_TLS_CLIENT_CERT_PATH", str(foreign.certificate))
-    monkeypatch.setenv("TEMPORAL_TLS_CLIENT_KEY_PATH", str(foreign.key))
+    for name, value in {"TEMPORAL_ADDRESS": secured, **tls(authority, foreign)}.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(RuntimeError):
         await connect()
 
@@ -155,13 +150,8 @@ async def test_a_worker_whose_namespace_is_not_there_says_so_in_one_line_and_is_
     urls: Urls, parts: DataParts, tmp_path: Path
 ) -> None:
     assert parts.temporal is not None and parts.redis_url is not None
-    given = {
-        "DATABASE_URL": urls.app,
-        "REDIS_URL": parts.redis_url,
-        "TEMPORAL_ADDRESS": parts.temporal.address,
-        "TEMPORAL_NAMESPACE": "misspelt",
-        "PERDURE_READY_FILE": str(tmp_path / "ready"),
-    }
+    given = {"DATABASE_URL": urls.app, "REDIS_URL": parts.redis_url, "TEMPORAL_ADDRESS": parts.temporal.address}
+    given |= {"TEMPORAL_NAMESPACE": "misspelt", "PERDURE_READY_FILE": str(tmp_path / "ready")}
     command = (sys.executable, "worker.py", "--queues", "llm")
     worker = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env={**os.environ, **given}, stderr=PIPE)
     _, said = await worker.communicate()

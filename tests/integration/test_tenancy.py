@@ -12,7 +12,7 @@ from perdure.core.approvals.decisions import Decider, Decision
 from perdure.store.approvals.decisions import DecisionAsk, decide
 from perdure.store.database import Database, new_id
 from perdure.store.turns.start import request_stop
-from tests.conftest import Urls
+from tests.conftest import Person, Urls
 from tests.desk import Desk, gathered
 from tests.doubles.spoken import Line
 from tests.scale import sized
@@ -125,16 +125,12 @@ async def ours(desk: Desk, tables: list[str]) -> dict[str, int]:
 
 async def test_every_table_has_a_tenant_and_forced_row_security(owner: asyncpg.Connection, tables: list[str]) -> None:
     assert len(tables) >= 18
-    for table in tables:
-        row = await owner.fetchrow(
-            "SELECT c.relrowsecurity, c.relforcerowsecurity, EXISTS (SELECT FROM pg_attribute a "
-            "WHERE a.attrelid = c.oid AND a.attname = 'tenant_id' AND a.attnotnull) AS has_tenant "
-            "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-            "WHERE n.nspname = 'perdure' AND relname = $1",
-            table,
-        )
-        assert row is not None
-        assert (row["relrowsecurity"], row["relforcerowsecurity"], row["has_tenant"]) == (True, True, True), table
+    guarded = await owner.fetch(
+        "SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'perdure' "
+        "AND c.relrowsecurity AND c.relforcerowsecurity AND EXISTS (SELECT FROM pg_attribute a "
+        "WHERE a.attrelid = c.oid AND a.attname = 'tenant_id' AND a.attnotnull)"
+    )
+    assert set(tables) - {row["relname"] for row in guarded} == set()
 
 
 async def test_without_a_tenant_every_table_shows_no_rows(desk: Desk, tables: list[str]) -> None:
@@ -149,10 +145,8 @@ async def test_another_tenant_sees_no_row_of_ours_and_changes_none(desk: Desk, t
         for table in tables:
             seen = await tx.fetch(f"SELECT DISTINCT tenant_id FROM {table}")
             assert {row["tenant_id"] for row in seen} <= {OTHER, "*"}, table
-    kept = (
-        *("audit", "audit_bodies", "audit_chain", "audit_heads", "agents", "agent_versions", "app_tables", "tenants"),
-        "user_facts",
-    )
+    audits = {"audit", "audit_bodies", "audit_chain", "audit_heads"}
+    kept = {*audits, "agents", "agent_versions", "app_tables", "tenants", "user_facts"}
     writable = [table for table in tables if table not in kept]
     for table in writable:
         async with desk.db.transaction(OTHER) as tx:
@@ -164,27 +158,17 @@ async def test_another_tenant_sees_no_row_of_ours_and_changes_none(desk: Desk, t
 async def test_nobody_writes_a_row_for_another_tenant(desk: Desk) -> None:
     address, _ = await desk.start(Line("hi"))
     person = desk.people["requester"]
-    statements: list[tuple[str, tuple[object, ...]]] = [
-        (
-            "INSERT INTO conversations (id, tenant_id, user_id, agent_id) VALUES ($1, 'local', $2, 'desk')",
-            (new_id(), person.user_id),
-        ),
-        ("INSERT INTO outbox (tenant_id, kind, turn_id) VALUES ('local', 'ring', $1)", (address.turn_id,)),
-        (
-            "INSERT INTO audit (tenant_id, kind, subject, body_digest, signature) "
-            "VALUES ('local', 'forged', 'x', '', '')",
-            (),
-        ),
-        (
-            "INSERT INTO events (tenant_id, conversation_id, seq, turn_id, kind, data, at) "
-            "VALUES ('local', $1, 99, $2, 'forged', '{}', now())",
-            (address.conversation_id, address.turn_id),
-        ),
-    ]
-    for statement, values in statements:
+    conversation_id, turn_id = address.conversation_id, address.turn_id
+    for row in (
+        f"conversations (id, tenant_id, user_id, agent_id) VALUES ('{new_id()}', 'local', '{person.user_id}', 'desk')",
+        f"outbox (tenant_id, kind, turn_id) VALUES ('local', 'ring', '{turn_id}')",
+        "audit (tenant_id, kind, subject, body_digest, signature) VALUES ('local', 'forged', 'x', '', '')",
+        "events (tenant_id, conversation_id, seq, turn_id, kind, data, at) "
+        f"VALUES ('local', '{conversation_id}', 99, '{turn_id}', 'forged', '{{}}', now())",
+    ):
         with pytest.raises(DENIED):
             async with desk.db.transaction(OTHER) as tx:
-                await tx.execute(statement, *values)
+                await tx.execute(f"INSERT INTO {row}")
     with pytest.raises(DENIED):
         async with desk.db.transaction("local") as tx:
             await tx.execute("UPDATE conversations SET tenant_id = $1", OTHER)
@@ -295,12 +279,25 @@ async def test_transactions_of_two_tenants_over_one_pool_never_mix_even_when_the
         await gathered(task)
 
     try:
-        await asyncio.gather(
-            *((look if n % 3 else cut_short)(chance.choice(["local", OTHER])) for n in range(sized(300, 90)))
-        )
+        works = ((look if n % 3 else cut_short)(chance.choice(["local", OTHER])) for n in range(sized(300, 90)))
+        await asyncio.gather(*works)
         async with shared.pool.acquire() as connection:
             assert await connection.fetchval("SELECT current_setting('perdure.tenant', true)") in ("", None)
         assert len(seen) >= sized(200, 60)
         assert all(tenant == found for tenant, found in seen)
     finally:
         await shared.close()
+
+
+async def test_a_callers_temporary_tables_do_not_make_it_somebody_else(desk: Desk, people: dict[str, Person]) -> None:
+    """The look-up of a token's owner runs with its owner's rights."""
+    async with desk.db.transaction("local") as tx:
+        await tx.execute("CREATE TEMP TABLE users (LIKE users INCLUDING DEFAULTS) ON COMMIT DROP")
+        await tx.execute("CREATE TEMP TABLE api_tokens (LIKE api_tokens INCLUDING DEFAULTS) ON COMMIT DROP")
+        await tx.execute("GRANT SELECT ON pg_temp.users, pg_temp.api_tokens TO PUBLIC")
+        for insert in (
+            "users (id, tenant_id, name, display_name, roles) VALUES ($1, 'local', 'x', 'x', '{admin}')",
+            "api_tokens (token_sha256, tenant_id, user_id) VALUES ('forged', 'local', $1)",
+        ):
+            await tx.execute(f"INSERT INTO pg_temp.{insert}", people["admin"].user_id)
+        assert await tx.fetch("SELECT * FROM principal_of('forged')") == []

@@ -11,41 +11,36 @@ from tests.integration.conftest import Api
 
 async def titled(desk: Desk, status: TurnStatus, title: str = "", after: str = "") -> tuple[str, list[str]]:
     """The title after a turn that ended so, and what its events tell of titles."""
-    conversation_id = await desk.conversation()
-    await desk.write("UPDATE conversations SET title = $2 WHERE id = $1", conversation_id, title)
+    conversation_id, set_title = await desk.conversation(), "UPDATE conversations SET title = $2 WHERE id = $1"
+    await desk.write(set_title, conversation_id, title)
     address, _ = await desk.start(Line("yes"), conversation_id=conversation_id)
-    await desk.write(
-        "UPDATE messages SET content = 'Where is  order 1001\nand who has paid' WHERE turn_id = $1", address.turn_id
-    )
+    said = "Where is  order 1001\nand who has paid"
+    await desk.write("UPDATE messages SET content = $2 WHERE turn_id = $1", address.turn_id, said)
     if after:
-        await desk.write("UPDATE conversations SET title = $2 WHERE id = $1", conversation_id, after)
+        await desk.write(set_title, conversation_id, after)
     async with desk.db.transaction("local") as tx:
         await finish(tx, FinishAsk(address=address, status=status))
-    rows = await desk.rows(
-        "SELECT data FROM events WHERE turn_id = $1 AND kind = 'conversation.title.generated'", address.turn_id
-    )
-    kinds = await desk.kinds(address.turn_id)
-    assert kinds[-1] == "done"
+    told = "SELECT data->>'title' FROM events WHERE turn_id = $1 AND kind = 'conversation.title.generated'"
+    rows = await desk.rows(told, address.turn_id)
+    assert (await desk.kinds(address.turn_id))[-1] == "done"
     now = await desk.value("SELECT title FROM conversations WHERE id = $1", conversation_id)
-    return str(now), [row["data"]["title"] for row in rows]
+    return str(now), [row[0] for row in rows]
 
 
-async def test_the_first_answer_gives_the_conversation_a_title(desk: Desk) -> None:
-    title = "Where is order 1001 and who"
-    assert await titled(desk, TurnStatus.COMPLETED) == (title, [title])
+MADE = "Where is order 1001 and who"
+TITLES: list[tuple[TurnStatus, dict[str, str], tuple[str, list[str]]]] = [
+    (TurnStatus.COMPLETED, {}, (MADE, [MADE])),
+    (TurnStatus.COMPLETED, {"title": "Mine"}, ("Mine", [])),
+    (TurnStatus.COMPLETED, {"after": "Mine"}, ("Mine", [])),
+    *((status, {}, ("", [])) for status in (TurnStatus.FAILED, TurnStatus.STOPPED, TurnStatus.LIMITED)),
+]
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_title_that_the_user_gave_stands(desk: Desk, when: str) -> None:
-    assert await titled(desk, TurnStatus.COMPLETED, **{"title" if when == "before" else "after": "Mine"}) == (
-        "Mine",
-        [],
-    )
-
-
-@pytest.mark.parametrize("status", [TurnStatus.FAILED, TurnStatus.STOPPED, TurnStatus.LIMITED])
-async def test_a_turn_without_an_answer_names_nothing(desk: Desk, status: TurnStatus) -> None:
-    assert await titled(desk, status) == ("", [])
+@pytest.mark.parametrize(("status", "given", "expected"), TITLES)
+async def test_the_first_answer_gives_a_title_unless_the_user_did(
+    desk: Desk, status: TurnStatus, given: dict[str, str], expected: tuple[str, list[str]]
+) -> None:
+    assert await titled(desk, status, **given) == expected
 
 
 async def test_the_story_of_a_turn_is_kept_in_segments_with_its_times(api: Api) -> None:

@@ -1,6 +1,5 @@
 """Turns on the real Temporal server, with workers inside the test process on queues of the module's own."""
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
@@ -19,9 +18,9 @@ from perdure.activities.sandbox import SandboxConfig, StandbySandbox
 from perdure.activities.toolbox.mcp.tools import McpServers
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.apps import app_folders, find_apps
-from perdure.contracts.turns import ENDED, Kind, Limits, Routing, TurnStatus
+from perdure.contracts.turns import ENDED, Kind, Routing, TurnStatus
 from perdure.core.approvals.decisions import Decider, Decision
-from perdure.core.turns import Caps, OnBusy
+from perdure.core.turns import Caps
 from perdure.local import DataParts
 from perdure.store import agents
 from perdure.store.approvals.decisions import DecisionAsk, decide
@@ -34,6 +33,7 @@ from perdure.worker import queues
 from perdure.worker.queues import freeze_heap, tools_of, workers_for
 from tests.conftest import Person
 from tests.desk import own_queues
+from tests.eventually import eventually
 from tests.near import new_client
 from tests.served import Served
 from tests.walked import RAN, assert_paths
@@ -51,41 +51,20 @@ class Engine:
     """Where the apps' servers keep what is theirs."""
 
     async def conversation(self, agent_id: str) -> str:
-        requester = self.people["requester"]
-        conversation_id = new_id()
-        async with self.deps.db.transaction(requester.tenant_id) as tx:
+        row = new_id(), "local", self.people["requester"].user_id, agent_id
+        async with self.deps.db.transaction("local") as tx:
             await tx.execute(
-                "INSERT INTO conversations (id, tenant_id, user_id, agent_id) VALUES ($1, $2, $3, $4)",
-                conversation_id,
-                requester.tenant_id,
-                requester.user_id,
-                agent_id,
+                "INSERT INTO conversations (id, tenant_id, user_id, agent_id) VALUES ($1, $2, $3, $4)", *row
             )
-        return conversation_id
+        return row[0]
 
     async def begin(
-        self,
-        message: str,
-        *,
-        agent_id: str = "refunds",
-        conversation_id: str | None = None,
-        on_busy: OnBusy = OnBusy.REJECT,
-        limits: Limits | None = None,
-        caps: Caps | None = None,
+        self, message: str, *, agent_id: str, conversation_id: str = "", caps: Caps | None = None, **given: Any
     ) -> Started:
         """Start a turn and deliver its wake-up."""
-        requester = self.people["requester"]
-        conversation_id = conversation_id or await self.conversation(agent_id)
-        new = NewTurn(
-            requester.tenant_id,
-            conversation_id,
-            requester.user_id,
-            message,
-            on_busy=on_busy,
-            limits=limits,
-            routing=self.routing,
-        )
-        async with self.deps.db.transaction(requester.tenant_id) as tx:
+        user_id, where = self.people["requester"].user_id, conversation_id or await self.conversation(agent_id)
+        new = NewTurn("local", where, user_id, message, routing=self.routing, **given)
+        async with self.deps.db.transaction("local") as tx:
             agent = await agents.current_agent(tx, agent_id)
             started = await start_turn(tx, new, agent, caps or Caps())
         if started.note is not None:
@@ -93,20 +72,19 @@ class Engine:
         return started
 
     async def turn(self, turn_id: str) -> asyncpg.Record:
-        async with self.deps.db.transaction("local") as tx:
-            row = await tx.fetchrow("SELECT * FROM turns WHERE id = $1", turn_id)
-        assert row is not None
-        return row
+        return (await self.rows("SELECT * FROM turns WHERE id = $1", turn_id))[0]
 
     async def until(self, turn_id: str, *statuses: TurnStatus, seconds: float = 30.0) -> asyncpg.Record:
         """The turn's row once it has one of `statuses` (by default: ended or waiting)."""
         wanted = {status.value for status in statuses or (*ENDED, TurnStatus.AWAITING_APPROVAL)}
-        for _ in range(int(seconds / 0.05)):
+
+        async def there() -> asyncpg.Record | None:
             row = await self.turn(turn_id)
-            if row["status"] in wanted:
-                return row
-            await asyncio.sleep(0.05)
-        raise AssertionError(f"turn {turn_id} is {row['status']}, wanted {sorted(wanted)}")
+            return row if row["status"] in wanted else None
+
+        found = await eventually(there, seconds)
+        assert found is not None
+        return found
 
     async def rows(self, sql: str, *args: object) -> list[asyncpg.Record]:
         async with self.deps.db.transaction("local") as tx:
@@ -130,10 +108,8 @@ class Engine:
             await self.deps.doorbell.deliver_soon(note)
 
     async def nodes(self, turn_id: str) -> list[str]:
-        rows = await self.rows(
-            "SELECT data->>'node' AS node FROM events WHERE turn_id = $1 AND kind = 'node_end' ORDER BY seq", turn_id
-        )
-        return [row["node"] for row in rows]
+        ended = "SELECT data->>'node' FROM events WHERE turn_id = $1 AND kind = 'node_end' ORDER BY seq"
+        return [row[0] for row in await self.rows(ended, turn_id)]
 
     async def kinds(self, turn_id: str) -> list[str]:
         """The kinds of the turn's durable events, in order."""
@@ -173,8 +149,7 @@ def routing(request: pytest.FixtureRequest) -> Routing:
 
     The stacks of the acceptance tests run the compact one.
     """
-    base = Routing.spread() if request.param == "spread" else Routing.compact()
-    return own_queues(base)
+    return own_queues(Routing.spread() if request.param == "spread" else Routing.compact())
 
 
 @pytest.fixture(scope="module")

@@ -1,17 +1,28 @@
-"""Bells: any number, from anybody, at any time. They may cost time, never an effect and never the run."""
+"""Bells: any number, from anybody, at any time. They may cost time, never an effect and never the run; and a stop's
+bell says only "look": the record confirms it before anything is cancelled, wherever the turn is."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError
+from temporalio.worker import UnsandboxedWorkflowRunner
 
 from perdure.contracts.activities import RING
+from perdure.contracts.errors import InvariantBroken, PerdureError, UpstreamUnavailable
 from perdure.contracts.ids import approval_id
-from perdure.contracts.turns import Bell, TurnAddress, TurnStatus
-from perdure.core.approvals.decisions import Decision
+from perdure.contracts.turns import Bell, StopAsk, TurnAddress, TurnStatus
+from perdure.store.database import Connection
+from perdure.store.turns.finish import stop_asked
+from tests.desk import until
 from tests.doubles.spoken import Line
+from tests.eventually import eventually
+from tests.replay.recording import run_of
+from tests.replay.replaying import Replaying
+from tests.replay.stopping import CONFIRM, silent, until_called
 from tests.scale import sized
 from tests.served import DONE, PAUSED, PAY, Served
 
@@ -22,6 +33,8 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 BELLS = sized(1_000, 200)
+GARBAGE: list[list[Any]] = [[], [None], ["stop"], [7], [["stop"]], [{"request_id": "x"}], [{"kind": 5}], [{}, {}, {}]]
+"""What cannot be read."""
 FORGED: list[Any] = [
     {"kind": "approved", "request_id": "x", "state": "approved"},
     {"kind": "request", "request_id": "01234567-0000-7000-8000-000000000000", "verdict": "approve"},
@@ -51,6 +64,8 @@ async def test_any_number_of_bells_to_a_paused_turn_run_nothing_and_lose_nothing
     real = Bell(kind="request", request_id=approval_id(address.turn_id, "t1.0"))
     taken = await ring_all(served, address, [real if n % 2 else FORGED[n // 2 % len(FORGED)] for n in range(BELLS)])
     assert taken == BELLS
+    for garbage in GARBAGE:
+        await served.handle(address).signal(RING, args=garbage)
     assert await served.states(address) == {"t1.0": "planned"}
     assert (await served.row(address))["status"] == PAUSED.value
     await served.decide(address)
@@ -75,18 +90,6 @@ async def test_bells_before_during_and_after_the_decision_make_one_effect(served
     assert (await served.desk.kinds(address.turn_id)).count("done") == 1
 
 
-GARBAGE: list[list[Any]] = [[], [None], ["stop"], [7], [["stop"]], [{"request_id": "x"}], [{"kind": 5}], [{}, {}, {}]]
-
-
-async def test_bells_that_cannot_be_read_leave_the_run_as_it_was(served: Served) -> None:
-    address = await served.paused(Line("asking", [PAY]), DONE)
-    for garbage in GARBAGE:
-        await served.handle(address).signal(RING, args=garbage)
-    await served.decide(address, decision=Decision.REJECT, comment="no")
-    row = await served.until(address, TurnStatus.COMPLETED)
-    assert row["answer"] == "well"
-
-
 async def test_a_bell_for_another_turn_says_nothing_about_this_one(served: Served) -> None:
     decided = await served.paused(Line("asking", [PAY]), DONE)
     waiting = await served.paused(Line("asking", [PAY]), DONE)
@@ -98,3 +101,232 @@ async def test_a_bell_for_another_turn_says_nothing_about_this_one(served: Serve
     assert (await served.row(waiting))["status"] == PAUSED.value
     assert served.effects(waiting, "/pay") == 0
     assert (await served.handle(waiting).describe()).status is WorkflowExecutionStatus.RUNNING
+
+
+STOP = Bell(kind="stop")
+CANCELS = "EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED"
+AWAY = UpstreamUnavailable("store_unavailable", "Postgres is not available.")
+
+
+async def nothing(_: Served, __: TurnAddress) -> None:
+    """It goes on by itself."""
+
+
+async def in_a_call(served: Served, _: float = 0) -> TurnAddress:
+    """A tool's call that ends when the world goes on."""
+    served.desk.world.go_on.clear()
+    address = await served.begin(Line("", [("shout", {"mode": "wait"})]), DONE)
+    await until(lambda: served.effects(address, "/shout") == 1)
+    return address
+
+
+async def the_call_ends(served: Served, _: TurnAddress) -> None:
+    served.desk.world.go_on.set()
+
+
+async def waiting(served: Served, _: float = 0) -> TurnAddress:
+    return await served.paused(Line("", [PAY]), DONE)
+
+
+async def approved(served: Served, address: TurnAddress) -> None:
+    await served.decide(address)
+
+
+async def backing_off(served: Served, speaks_seconds: float) -> TurnAddress:
+    """The model has failed; its next attempt is not due yet."""
+    address = await served.begin(Line("well", fails=1, seconds=speaks_seconds))
+
+    async def failed_once() -> bool:
+        described = await served.handle(address).describe()
+        return any(each.attempt == 2 for each in described.raw_description.pending_activities)
+
+    await eventually(failed_once)
+    return address
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a turn is when it is rung."""
+
+    reached: Callable[[Served, float], Awaitable[TurnAddress]]
+    """Given for how long a model that speaks goes on."""
+    goes_on: Callable[[Served, TurnAddress], Awaitable[None]]
+    answer: str
+
+
+PLACES = {
+    "while the model speaks": Place(silent, nothing, "thinking"),
+    "while a call runs": Place(in_a_call, the_call_ends, "well"),
+    "while it waits": Place(waiting, approved, "well"),
+    "before the next attempt": Place(backing_off, nothing, "well"),
+}
+everywhere = pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
+
+
+@pytest.fixture(autouse=True)
+def world_goes_on(served: Served) -> Iterator[None]:
+    """Whatever a test held up."""
+    yield
+    served.desk.world.go_on.set()
+
+
+async def called(served: Served, address: TurnAddress) -> list[str]:
+    """What all runs of the turn called; each of them is replayed on the way."""
+    replaying, names = Replaying(UnsandboxedWorkflowRunner()), list[str]()
+    for history in await served.runs(address):
+        run = run_of(history)
+        _, failure = await replaying.heard(run)
+        assert failure is None, failure
+        names += run.called
+    return names
+
+
+async def cancels(served: Served, address: TurnAddress) -> int:
+    """How many calls the turn's runs asked to be cancelled."""
+    events = [event for history in await served.runs(address) for event in run_of(history).events]
+    return [event["eventType"] for event in events].count(CANCELS)
+
+
+async def ends_of_the_audit(served: Served, address: TurnAddress) -> list[tuple[str, bool]]:
+    """What the audit says of stops, with whether it names somebody."""
+    stops = "turn_id = $1 AND kind IN ('turn.stop_requested', 'turn.cancelled', 'approval.cancelled')"
+    rows = await served.desk.rows(f"SELECT kind, actor FROM audit WHERE {stops} ORDER BY id", address.turn_id)
+    return [(row["kind"], row["actor"] is not None) for row in rows]
+
+
+@everywhere
+async def test_a_forged_stop_changes_nothing(served: Served, place: Place) -> None:
+    address = await place.reached(served, 3.0)
+    for _ in range(3):
+        await served.ring(address, STOP)
+    await place.goes_on(served, address)
+    row = await served.until(address, TurnStatus.COMPLETED, TurnStatus.STOPPED)
+    assert (row["status"], row["answer"], row["stop_requested_at"]) == ("completed", place.answer, None)
+    assert await served.handle(address).result() == "completed"
+    assert 1 <= (await called(served, address)).count(CONFIRM) <= 3
+    assert await cancels(served, address) == 0
+    assert await ends_of_the_audit(served, address) == []
+    assert "stopped" not in await served.desk.kinds(address.turn_id)
+
+
+@everywhere
+@pytest.mark.parametrize("forged_first", [5, *(pytest.param(few, marks=pytest.mark.soak) for few in (0, 1))])
+async def test_a_stop_ends_the_turn_also_right_after_forged_ones(
+    served: Served, place: Place, forged_first: int
+) -> None:
+    address = await place.reached(served, 60.0)
+    for _ in range(forged_first):
+        await served.ring(address, STOP)
+    await served.stop(address)
+    row = await served.until(address, TurnStatus.COMPLETED, TurnStatus.STOPPED)
+    assert (row["status"], row["problem"]) == ("stopped", None)
+    assert await served.handle(address).result() == "stopped"
+    assert (await served.desk.kinds(address.turn_id))[-2:] == ["stopped", "done"]
+    assert CONFIRM in await called(served, address)
+    paused = place.reached is waiting
+    assert await cancels(served, address) == (0 if paused else 1)
+    said = [("turn.stop_requested", True), ("approval.cancelled", False)][: 2 if paused else 1]
+    assert await ends_of_the_audit(served, address) == said
+
+
+@dataclass(slots=True)
+class Unreadable:
+    """Records that cannot be read, until they can."""
+
+    error: PerdureError | None
+    tried: int = 0
+
+    async def stop_asked(self, tx: Connection, ask: StopAsk) -> bool:
+        self.tried += 1
+        if self.error is not None:
+            raise self.error
+        return await stop_asked(tx, ask)
+
+
+def unreadable(monkeypatch: pytest.MonkeyPatch, error: PerdureError = AWAY) -> Unreadable:
+    """Let the record of every turn be so."""
+    record = Unreadable(error)
+    monkeypatch.setattr("perdure.activities.turns.stop_asked", record.stop_asked)
+    return record
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["forged", "asked"])
+async def test_while_the_record_cannot_be_read_nothing_is_cancelled_and_it_is_tried_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    record = unreadable(monkeypatch)
+    address = await in_a_call(served)
+    await (served.stop(address) if asked else served.ring(address, STOP))
+    await until(lambda: record.tried >= 4)
+    assert (await served.row(address))["status"] == "running"
+    assert await cancels(served, address) == 0
+    record.error = None
+    if not asked:
+        served.desk.world.go_on.set()
+    row = await served.until(address, TurnStatus.STOPPED, TurnStatus.COMPLETED)
+    assert row["status"] == ("stopped" if asked else "completed")
+    assert await served.handle(address).result() == row["status"]
+    assert (await called(served, address)).count(CONFIRM) == 2, "inside the task, then with all its attempts outside"
+
+
+async def test_a_record_that_no_attempt_can_read_confirms_nothing_until_it_is_rung_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = unreadable(monkeypatch, InvariantBroken("unexpected", "Something unforeseen."))
+    address = await in_a_call(served)
+    await served.stop(address)
+    await until(lambda: record.tried == 2)
+    await until_called(served, address, CONFIRM)
+    assert (await served.row(address))["status"] == "running"
+    assert await cancels(served, address) == 0
+    record.error = None
+    await served.ring(address, STOP)  # as the relay does for a stop that stands in the record
+    await served.until(address, TurnStatus.STOPPED)
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["forged", "asked"])
+async def test_a_pause_and_an_end_wait_for_the_look_that_is_under_way(
+    served: Served, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    record = unreadable(monkeypatch)
+    address = await served.begin(Line("", [PAY], seconds=2.0), Line("well", seconds=2.0))
+    await until(lambda: served.desk.model.requests[f"{address.turn_id}.m1"] == 1)
+    await served.ring(address, STOP)
+    await served.until(address, PAUSED)
+    assert (await served.handle(address).describe()).workflow_type == "TurnRun"
+    if asked:
+        await served.stop(address)
+    record.error = None
+    if asked:
+        await served.until(address, TurnStatus.STOPPED)
+        return
+    await served.waits(address)
+    await served.decide(address)
+    await until(lambda: served.desk.model.requests[f"{address.turn_id}.m2"] == 1)
+    record.error = AWAY
+    await served.ring(address, STOP)
+    await until(lambda: record.tried >= 6)
+    record.error = None
+    row = await served.until(address, TurnStatus.COMPLETED, TurnStatus.STOPPED)
+    assert (row["status"], row["answer"]) == ("completed", "well")
+    assert await served.handle(address).result() == "completed"
+    assert CONFIRM in await called(served, address)
+
+
+FLOOD = 1_000
+
+
+@pytest.mark.soak
+async def test_a_flood_of_forged_stops_is_looked_after_once_a_task_at_most_and_hides_no_stop(served: Served) -> None:
+    address = await silent(served)
+    assert await ring_all(served, address, [STOP] * FLOOD) == FLOOD
+    assert (await served.row(address))["status"] == "running"
+    await served.stop(address)
+    await served.until(address, TurnStatus.STOPPED)
+    assert await served.handle(address).result() == "stopped"
+    (history,) = await served.runs(address)
+    types = [event["eventType"] for event in run_of(history).events]
+    tasks, looks = types.count("EVENT_TYPE_WORKFLOW_TASK_COMPLETED"), run_of(history).called.count(CONFIRM)
+    assert types.count("EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED") == FLOOD + 1
+    assert 1 <= looks <= tasks < FLOOD
+    assert len(types) <= FLOOD + 4 * tasks + 20, "the signals, the tasks that took them, one marker a look"

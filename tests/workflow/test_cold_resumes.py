@@ -3,6 +3,8 @@
 The workers here cache no run, so that a run which is terminated under way is not left in one with its graph half done.
 """
 
+from typing import Any
+
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
@@ -13,32 +15,33 @@ from perdure.contracts.activities import TURN_RUN
 from perdure.contracts.ids import approval_id, turn_workflow_id
 from perdure.contracts.turns import Limits, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decision
+from perdure.store import agents
+from perdure.store.approvals import views
 from perdure.store.delivery.outbox import workflow_input
 from tests.desk import until
 from tests.doubles.spoken import Line
-from tests.served import DONE, PAUSED, PAY, POST, Served
+from tests.served import DONE, PAUSED, PAY, POST, Served, refused
 
 pytestmark = pytest.mark.usefixtures("without_cache")
 
 LOOK = ("look", {"what": "a"})
 
 
-async def start_cold(served: Served, address: TurnAddress) -> None:
-    """Terminate the turn's run and start a fresh one: nothing is left but what Postgres has."""
+async def start_cold(served: Served, address: TurnAddress, *, goes_on: bool = False) -> None:
+    """Terminate the turn's run and start a fresh one, which waits again unless it goes on: nothing is left but what
+    Postgres has."""
     await served.handle(address).terminate("the operator starts it again")
     async with served.desk.db.transaction("local") as tx:
         turn = await workflow_input(tx, address.turn_id)
     assert turn is not None
-    await served.client.start_workflow(
-        TURN_RUN,
-        turn,
-        id=turn_workflow_id(address.turn_id),
-        task_queue=turn.routing.turns,
-        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-    )
+    reuse, workflow_id = WorkflowIDReusePolicy.ALLOW_DUPLICATE, turn_workflow_id(address.turn_id)
+    queue = turn.routing.turns
+    await served.client.start_workflow(TURN_RUN, turn, id=workflow_id, task_queue=queue, id_reuse_policy=reuse)
+    if not goes_on:
+        await served.waits(address)
 
 
-async def told(served: Served, address: TurnAddress) -> list[str]:
+def told(served: Served, address: TurnAddress) -> list[str]:
     """The roles of what the model was told last."""
     return [message["role"] for message in served.sent_to_model(address)[-1]]
 
@@ -47,7 +50,6 @@ async def test_a_gate_is_found_in_the_store_and_its_approved_call_runs_once(serv
     address = await served.paused(Line("look first", [LOOK]), Line("asking", [PAY, POST]), DONE)
     requests = len(served.sent_to_model(address))
     await start_cold(served, address)
-    await served.waits(address)
     assert (await served.row(address))["status"] == PAUSED.value
     assert len(served.sent_to_model(address)) == requests, "the guard paused it before any model call"
     await served.decide(address, "t2.0")
@@ -67,7 +69,6 @@ async def test_a_gate_that_was_acknowledged_is_not_taken_for_the_one_that_is_ope
     second = approval_id(address.turn_id, "t2.0")
     await served.waits_for(address, second)
     await start_cold(served, address)
-    await served.waits(address)
     assert (await served.row(address))["waiting"]["ids"] == [second]
     await served.decide(address, "t2.0")
     await served.until(address, TurnStatus.COMPLETED)
@@ -76,50 +77,24 @@ async def test_a_gate_that_was_acknowledged_is_not_taken_for_the_one_that_is_ope
     assert [role for role, _ in await served.transcript(address)] == ["assistant", "tool", "assistant"]
 
 
-async def test_a_refusal_that_was_acknowledged_is_not_asked_about_again(served: Served) -> None:
-    served.desk.world.go_on.clear()
-    waits = Line("wait", [("look", {"mode": "wait"})])
-    address = await served.paused(Line("first", [PAY]), waits, DONE)
-    await served.decide(address, "t1.0", Decision.REJECT, comment="not this")
-    await until(lambda: served.desk.world.running > 0)
-    await start_cold(served, address)
-    served.desk.world.go_on.set()
-    await served.until(address, TurnStatus.COMPLETED)
-    assert len(served.sent_to_model(address)) == 3
-    assert served.effects(address, "/pay") == 0
-
-
 async def test_what_was_done_before_the_gate_is_still_told_to_the_model_and_kept(served: Served) -> None:
     address = await served.paused(Line("pay first", [PAY]), Line("then", [POST]), DONE)
     await served.decide(address, "t1.0")
     await served.waits_for(address, approval_id(address.turn_id, "t2.0"))
     await start_cold(served, address)
-    await served.waits(address)
     await served.decide(address, "t2.0")
     await served.until(address, TurnStatus.COMPLETED)
-    assert await told(served, address) == ["user", "assistant", "tool", "assistant", "tool"]
+    assert told(served, address) == ["user", "assistant", "tool", "assistant", "tool"]
     assert [text for role, text in await served.transcript(address) if role == "assistant"] == [
         *("pay first", "then", "well")
     ]
     assert [served.effects(address, "/pay"), served.effects(address, "/post", "t2.0")] == [1, 1]
 
 
-async def test_a_call_that_was_approved_and_done_does_not_hold_up_a_cold_start(served: Served) -> None:
-    address = await served.paused(Line("first", [PAY]), Line("thinking", seconds=3.0))
-    await served.decide(address, "t1.0")
-    await until(lambda: served.desk.model.requests[f"{address.turn_id}.m2"] == 1)
-    await start_cold(served, address)
-    row = await served.until(address, TurnStatus.COMPLETED)
-    assert row["answer"] == "thinking"
-    assert served.effects(address, "/pay") == 1
-    assert await told(served, address) == ["user", "assistant", "tool"]
-
-
 async def test_a_cold_start_does_not_forget_what_was_used(served: Served) -> None:
     limits = Limits(max_tokens=30)
     address = await served.paused(Line("look", [LOOK]), Line("asking", [PAY]), Line("on", [LOOK]), DONE, limits=limits)
     await start_cold(served, address)
-    await served.waits(address)
     await served.decide(address, "t2.0")
     row = await served.until(address, TurnStatus.LIMITED, TurnStatus.COMPLETED)
     assert (row["status"], row["problem"]["code"]) == ("limited", "token_budget_spent")
@@ -158,29 +133,158 @@ async def test_a_run_that_is_reset_to_its_beginning_pays_for_nothing_again(serve
 async def test_a_cold_start_after_a_bell_and_a_decision_goes_straight_on(served: Served) -> None:
     address = await served.paused(Line("asking", [PAY]), DONE)
     await served.desk.decide(approval_id(address.turn_id, "t1.0"))
-    await start_cold(served, address)
+    await start_cold(served, address, goes_on=True)
     await served.until(address, TurnStatus.COMPLETED)
     assert served.effects(address, "/pay") == 1
     assert len(served.sent_to_model(address)) == 2
     assert [role for role, _ in await served.transcript(address)] == ["assistant", "tool", "assistant"]
 
 
-async def test_a_round_with_one_call_done_one_under_way_and_one_open_goes_on_as_it_would_have(served: Served) -> None:
-    served.desk.world.go_on.clear()
-    address = await served.paused(Line("asking", [PAY, ("pay", {"mode": "wait"}), POST]), DONE)
+BOOK = ("book", {"what": "a chair"})
+CHECKED: dict[str, Any] = {"agent_id": "checked"}
+
+
+async def at_checkpoint(served: Served, *lines: Line) -> TurnAddress:
+    """A turn of the checked desk that waits at a checkpoint."""
+    return await served.paused(*(lines or (Line("", [BOOK]), DONE)), **CHECKED)
+
+
+async def seen(served: Served, address: TurnAddress, call_id: str = "c1.0") -> dict[str, Any]:
+    async with served.desk.db.transaction("local") as tx:
+        return await views.get_approval(tx, approval_id(address.turn_id, call_id), None)
+
+
+async def fires(served: Served, address: TurnAddress) -> list[tuple[str, str]]:
+    rows = await served.desk.rows(
+        "SELECT call_id, data->>'rule_id' AS rule FROM events WHERE turn_id = $1 AND kind = 'hitl.rule_fire' "
+        "ORDER BY seq",
+        address.turn_id,
+    )
+    return [(row["call_id"], row["rule"]) for row in rows]
+
+
+@pytest.mark.parametrize("way", ["warm", "cold"])
+async def test_a_reviewer_sees_what_came_of_the_call_and_it_goes_on_approved_having_run_once(
+    served: Served, way: str
+) -> None:
+    address = await at_checkpoint(served)
+    shown = await seen(served, address)
+    assert (shown["kind"], shown["checkpoint"], shown["tool"]) == ("checkpoint", "before_sending", "book")
+    assert shown["result"] == {"done": "/book", "number": 0}
+    assert shown["args"] == {"what": "a chair"}
+    assert (shown["rule"], shown["call_id"]) == ("desk/parcels:booked", "t1.0")
+    messages = shown["snapshot"]["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
+    assert shown["snapshot"]["tokens_used"] == 10 and "metadata" in shown["snapshot"]
+    row = await served.row(address)
+    assert (row["waiting"]["kind"], row["waiting"]["ids"]) == ("checkpoint", [shown["id"]])
     requests = len(served.sent_to_model(address))
-    await served.decide(address, "t1.0")
-    await until(lambda: served.effects(address, "/pay", "t1.0") == 1)
-    await served.decide(address, "t1.1")
-    await until(lambda: served.effects(address, "/pay", "t1.1") == 1)
-    await start_cold(served, address)
-    await served.waits_for(address, approval_id(address.turn_id, "t1.2"))
-    assert (await served.row(address))["waiting"]["ids"] == [approval_id(address.turn_id, "t1.2")]
-    assert await served.states(address) == {"t1.0": "done", "t1.1": "done", "t1.2": "planned"}
-    await served.decide(address, "t1.2")
-    await served.until(address, TurnStatus.COMPLETED)
-    served.desk.world.go_on.set()
-    assert await told(served, address) == ["user", "assistant", "tool", "tool", "tool"]
-    effects = [("/pay", "t1.0"), ("/pay", "t1.1"), ("/post", "t1.2")]
-    assert [served.effects(address, path, call_id) for path, call_id in effects] == [1, 1, 1]
+    if way == "cold":
+        await start_cold(served, address)
+    await served.decide(address, "c1.0")
+    row = await served.until(address, TurnStatus.COMPLETED)
+    assert row["answer"] == "well"
+    assert served.effects(address, "/book") == 1
     assert len(served.sent_to_model(address)) == requests + 1
+    assert [message["role"] for message in served.sent_to_model(address)[-1][-3:]] == ["user", "assistant", "tool"]
+    assert await fires(served, address) == [("t1.0", "desk/parcels:booked")]
+    assert (await served.desk.approval_row(address, "c1.0"))["status"] == "approved"
+    assert [role for role, _ in await served.transcript(address)] == ["assistant", "tool", "assistant"]
+
+
+async def test_an_edit_is_made_once_though_the_turn_is_started_again_while_it_runs(served: Served) -> None:
+    address = await at_checkpoint(served)
+    served.desk.world.go_on.clear()
+    await served.decide(address, "c1.0", Decision.EDIT, args={"what": "a table", "mode": "wait"})
+    await until(lambda: served.effects(address, "/book", "c1.0") == 1)
+    assert (await served.states(address))["c1.0"] == "reserved"
+    await start_cold(served, address, goes_on=True)
+    served.desk.world.go_on.set()
+    await served.until(address, TurnStatus.COMPLETED)
+    assert served.effects(address, "/book", "c1.0") == 1
+    assert await served.states(address) == {"c1.0": "done", "t1.0": "done"}
+    assert [role for role, _ in await served.transcript(address)].count("assistant") == 3
+
+
+async def test_a_checkpoint_that_was_passed_holds_up_no_turn_that_is_started_again_later(served: Served) -> None:
+    waits = Line("wait", [("look", {"mode": "wait"})])
+    address = await at_checkpoint(served, Line("", [BOOK]), waits, DONE)
+    served.desk.world.go_on.clear()
+    await served.decide(address, "c1.0")
+    await until(lambda: served.desk.world.running > 0)
+    await start_cold(served, address, goes_on=True)
+    served.desk.world.go_on.set()
+    await served.until(address, TurnStatus.COMPLETED)
+    assert served.effects(address, "/book") == 1
+    assert len(served.sent_to_model(address)) == 3, "nothing is paid twice"
+    assert await served.desk.value("SELECT count(*) FROM approvals WHERE turn_id = $1", address.turn_id) == 1
+
+
+async def test_arguments_that_do_not_fit_the_tool_are_refused_and_the_checkpoint_stays_open(served: Served) -> None:
+    address = await at_checkpoint(served)
+    with refused("args_invalid"):
+        await served.decide(address, "c1.0", Decision.EDIT, args={"what": 7})
+    assert (await served.row(address))["status"] == PAUSED.value
+    await served.stop(address)
+    await served.until(address, TurnStatus.STOPPED)
+    assert (await served.desk.approval_row(address, "c1.0"))["status"] == "cancelled"
+    assert await served.states(address) == {"t1.0": "done"}
+    with refused("already_decided"):
+        await served.decide(address, "c1.0")
+
+
+async def test_a_result_that_was_changed_behind_the_reviewers_back_does_not_pass(served: Served) -> None:
+    address = await at_checkpoint(served)
+    run_id = await served.waits(address)
+    change = "UPDATE approvals SET result = $2 WHERE turn_id = $1"
+    await served.desk.write(change, address.turn_id, {"done": "/elsewhere"})
+    await served.decide(address, "c1.0")
+    await served.waits_again(address, run_id)
+    assert (await served.row(address))["status"] == PAUSED.value
+    await served.stop(address)
+
+
+async def test_a_condition_on_a_result_is_read_where_the_result_was_made(served: Served) -> None:
+    address, row = await served.ended(Line("", [("look", {"what": "a"})]), DONE, **CHECKED)
+    assert (row["status"], await fires(served, address)) == ("completed", [])
+    twice = await served.paused(Line("", [("look", {"what": "a", "mode": "busy"})]), DONE, **CHECKED)
+    assert (await seen(served, twice))["result"] == {"done": "/look", "number": 1}
+    await served.stop(twice)
+
+
+async def test_a_tenant_may_have_a_rule_end_the_turn_instead_of_asking(served: Served) -> None:
+    version = await served.desk.version("checked")
+    async with served.desk.db.transaction("local") as tx:
+        definition = (await served.desk.deps.shelf.at(tx, "checked", version)).definition
+    rules = [rule for skill in definition.skills for rule in skill.rules]
+    waiting = await at_checkpoint(served)
+    for do in ("abort", "require_hitl"):
+        async with served.desk.db.transaction("local") as tx:
+            await agents.set_action(tx, rules, "desk/parcels:booked", do, served.desk.people["admin"].user_id)
+        if do == "abort":
+            address, row = await served.ended(Line("", [BOOK]), DONE, **CHECKED)
+            assert (row["status"], row["problem"]["code"]) == ("failed", "rule_abort")
+            assert await fires(served, address) == [("t1.0", "desk/parcels:booked")]
+            await served.decide(waiting, "c1.0")
+            await served.until(waiting, TurnStatus.COMPLETED)
+    await served.stop(await at_checkpoint(served))
+
+
+async def test_a_request_may_force_a_checkpoint_on_the_answer(served: Served) -> None:
+    address, started = await served.desk.start(Line("my answer"), **CHECKED)
+    force = {"hitl_checkpoint_type": "before_answer"}
+    await served.desk.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, force)
+    assert started.note is not None and await served.desk.deps.doorbell.deliver_soon(started.note)
+    await served.until(address, PAUSED)
+    await served.waits(address)
+    shown = await seen(served, address, "c1")
+    assert (shown["kind"], shown["checkpoint"], shown["tool"]) == ("checkpoint", "before_answer", "")
+    assert (shown["result"], shown["call_id"]) == ("my answer", None)
+    assert shown["allowed_decisions"] == ["approve", "reject", "respond"]
+    with refused("nothing_to_edit"):
+        await served.decide(address, "c1", Decision.EDIT, args={})
+    await start_cold(served, address)
+    await served.decide(address, "c1")
+    row = await served.until(address, TurnStatus.COMPLETED)
+    assert row["answer"] == "my answer"
+    assert len(served.sent_to_model(address)) == 1, "no skill, no synthesis"

@@ -18,6 +18,7 @@ FIRST_PHASE = ["client_signal", "provider_genome", "patient_context", "session_n
 AT_ONCE = ["ready", "stage", "stage", "generation.complete", "completed", "done"]
 FIXED = "I am glad that you wrote this."
 """How the text of the navigator's page begins."""
+BOOK = "Book p1 at Monday 11:00"
 ANXIOUS = "I am anxious and cannot sleep"
 
 
@@ -73,13 +74,7 @@ async def test_a_first_turn_runs_two_phases_and_a_second_one_uses_what_is_there_
     assert skipped(more) == {"provider_genome": "complete", "patient_context": "complete"}
 
 
-@pytest.mark.parametrize(
-    ("text", "calls"),
-    [
-        ("/echo I think of self—hаrm", []),
-        ("Somebody hits me", ["m1", "m2"]),  # the model's own verdict
-    ],
-)
+@pytest.mark.parametrize(("text", "calls"), [("/echo I think of self—hаrm", []), ("Somebody hits me", ["m1", "m2"])])
 async def test_a_message_of_danger_is_answered_by_the_fixed_text_and_no_model(
     engine: Engine, text: str, calls: list[str]
 ) -> None:
@@ -89,9 +84,7 @@ async def test_a_message_of_danger_is_answered_by_the_fixed_text_and_no_model(
     assert row["answer"].startswith(FIXED)
     asked = await engine.rows("SELECT call_id, reply FROM model_calls WHERE turn_id = $1 ORDER BY call_id", turn_id)
     assert [call["call_id"] for call in asked] == calls, "two questions at most, and nothing after them"
-    messages = await engine.rows(
-        "SELECT role, content, in_transcript FROM messages WHERE turn_id = $1 ORDER BY seq", turn_id
-    )
+    messages = await engine.rows("SELECT role, in_transcript FROM messages WHERE turn_id = $1 ORDER BY seq", turn_id)
     assert [(m["role"], m["in_transcript"]) for m in messages] == [("user", True), ("assistant", True)]
     kinds = await engine.kinds(turn_id)
     assert kinds[-4:] == ["generation.complete", "conversation.title.generated", "completed", "done"]
@@ -99,7 +92,7 @@ async def test_a_message_of_danger_is_answered_by_the_fixed_text_and_no_model(
 
 async def test_a_message_sent_into_a_turn_is_checked_and_reaches_no_answer(engine: Engine) -> None:
     conversation_id = await engine.conversation("care_navigator")
-    started = await engine.begin("Book p1 at Monday 11:00", agent_id="care_navigator", conversation_id=conversation_id)
+    started = await engine.begin(BOOK, agent_id="care_navigator", conversation_id=conversation_id)
     assert (await engine.until(started.turn_id))["status"] == TurnStatus.AWAITING_APPROVAL.value
     joined = await engine.begin(
         "Somebody hits me", agent_id="care_navigator", conversation_id=conversation_id, on_busy=OnBusy.STEER
@@ -121,7 +114,7 @@ async def test_words_of_danger_while_a_booking_waits_are_answered_at_once_and_it
     async def say(text: str, way: OnBusy = OnBusy.REJECT) -> Started:
         return await engine.begin(text, agent_id="care_navigator", conversation_id=conversation_id, on_busy=way)
 
-    started = await say("Book p1 at Monday 11:00")
+    started = await say(BOOK)
     await engine.until(started.turn_id)
     half = await say("I want to kill", OnBusy.QUEUE)
     assert half.status is TurnStatus.QUEUED
@@ -158,25 +151,3 @@ async def test_words_of_danger_are_refused_by_no_cap(engine: Engine) -> None:
         assert (await engine.turn(said.turn_id))["answer"].startswith(FIXED)
     with refused("too_many_turns"):
         await engine.begin("Hello", agent_id="care_navigator", caps=Caps(turns_a_user=0))
-
-
-async def test_a_phrase_that_ends_in_the_next_message_is_found(engine: Engine) -> None:
-    conversation_id = await engine.conversation("care_navigator")
-    ways = [await engine.nodes(await turn(engine, text, conversation_id)) for text in ("I want to kill", "myself")]
-    assert ["assembly_gate" in way for way in ways] == [True, False]
-
-
-async def test_a_booking_waits_and_the_resumed_turn_is_not_checked_again(engine: Engine) -> None:
-    started = await engine.begin("Book p1 at Monday 10:00", agent_id="care_navigator")
-    row = await engine.until(started.turn_id)
-    assert row["status"] == TurnStatus.AWAITING_APPROVAL.value
-    (approval,) = await engine.rows("SELECT id, tool FROM approvals WHERE turn_id = $1", started.turn_id)
-    assert approval["tool"] == "book_session"
-    refusal = {"comment": "not this week", "reason_code": "not_now"}
-    await engine.decide(str(approval["id"]), Decision.REJECT, **refusal)
-    row = await engine.until(started.turn_id, TurnStatus.COMPLETED)
-    assert "not this week" in row["answer"]
-    nodes = await engine.nodes(started.turn_id)
-    assert (nodes.count("preflight"), nodes[-2:]) == (1, ["navigator", "finalize"])
-    calls = await engine.rows("SELECT call_id FROM model_calls WHERE turn_id = $1", started.turn_id)
-    assert len(calls) == 5, "three questions, the call and the answer"

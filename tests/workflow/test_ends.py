@@ -1,20 +1,36 @@
-"""How turns end on the real server: at a limit, at a stop, after a provider that fails."""
+"""How turns end on the real server: at a limit or a day's budget, at a stop or a cancel, after a provider that fails,
+past the death of a worker."""
 
 import asyncio
+import time
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import pytest
 from pydantic import JsonValue
 from temporalio.client import Client
 
-from perdure.contracts.turns import Limits, Routing, TurnStatus
+from perdure.contracts.agents import DayLimits
+from perdure.contracts.ids import approval_id
+from perdure.contracts.turns import ENDED, Kind, Limits, OnSpent, Routing, TurnAddress, TurnStatus
+from perdure.core.approvals.decisions import Decider, Decision
+from perdure.core.budgets import TENANT
 from perdure.core.calls.retries import PROVIDER_ERRORS
 from perdure.core.turns import OnBusy
+from perdure.local import DataParts
+from perdure.store.approvals.decisions import Raise, raise_limits
+from perdure.store.budgets import set_day_limits
+from perdure.store.turns.start import request_stop
+from tests.conftest import Urls
 from tests.desk import Desk, until
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
-from tests.doubles.spoken import Line
+from tests.doubles.spoken import HOLDS_TOKENS, Line
+from tests.eventually import eventually
 from tests.replay.recording import run_of
-from tests.served import ALL_KINDS, DONE, PAUSED, PAY, Served, apart, serve
+from tests.replay.stopping import CONFIRM, silent
+from tests.served import ALL_KINDS, DONE, PAY, Served, apart, refused, serve
+from tests.worker_process import said, worker_process
+from tests.workflow.test_cold_resumes import start_cold
 
 LOOK: tuple[str, dict[str, JsonValue]] = ("look", {})
 
@@ -40,23 +56,6 @@ async def test_a_limit_ends_the_turn_as_limited_and_the_conversation_stays_usabl
         assert asked <= {other.get("tool_call_id") for other in served.sent_to_model(again)[0]}
 
 
-async def test_an_agents_own_limits_and_window_hold(served: Served) -> None:
-    address, row = await served.ended(
-        *(Line(f"round {n}", [LOOK], tokens=2) for n in range(3)), agent_id="narrow", limits=Limits(max_iterations=99)
-    )
-    assert (row["status"], row["problem"]["code"]) == ("limited", "iteration_limit")
-    roles = [message["role"] for message in served.sent_to_model(address)[-1]]
-    assert roles == ["user", "assistant", "tool"], "two messages of the past, a round whole, and the first user's"
-
-
-async def test_a_provider_that_breaks_off_is_asked_again_and_the_reader_gets_one_text(served: Served) -> None:
-    address, row = await served.ended(Line("one two three", fails=2))
-    assert (row["status"], row["answer"]) == ("completed", "one two three")
-    assert served.desk.model.requests[f"{address.turn_id}.m1"] == 3
-    assert [text for _, text in await served.transcript(address)] == ["one two three"]
-    assert row["attempts"] == 3
-
-
 async def test_a_provider_that_keeps_breaking_off_fails_the_turn_with_its_code(served: Served) -> None:
     address, row = await served.ended(Line("half", fails=99))
     assert (row["status"], row["problem"]["code"]) == ("failed", "model_unavailable")
@@ -64,41 +63,25 @@ async def test_a_provider_that_keeps_breaking_off_fails_the_turn_with_its_code(s
     assert await served.handle(address).result() == "failed", "a failed turn is a run that ended well"
 
 
-async def test_a_stop_while_the_model_is_silent_ends_the_turn_soon(served: Served) -> None:
-    address = await served.begin(Line("thinking", seconds=60))
-    await until(lambda: served.desk.model.requests[f"{address.turn_id}.m1"] == 1)
-    await served.stop(address)
-    row = await served.until(address, TurnStatus.STOPPED)
-    assert row["problem"] is None
-    assert [text for _, text in await served.transcript(address)] == ["thinking"]
-
-
 @pytest.mark.parametrize("what", ["model", "tool"])
 async def test_a_stop_between_two_tries_ends_the_turn_and_nothing_is_tried_again(served: Served, what: str) -> None:
     """The next try would come after a minute."""
-    waiting = (
-        Line("one two", fails=99, again_seconds=60) if what == "model" else Line("", [("look", {"mode": "later"})])
-    )
-    address = await served.begin(waiting, DONE)
+    fails, later = Line("one two", fails=99, again_seconds=60), Line("", [("look", {"mode": "later"})])
+    address = await served.begin(fails if what == "model" else later, DONE)
 
     async def tried_once() -> bool:
         pending = (await served.handle(address).describe()).raw_description.pending_activities
         return bool(pending) and pending[0].attempt > 1
 
-    for _ in range(1_500):
-        if await tried_once():
-            break
-        await asyncio.sleep(0.02)
+    await eventually(tried_once)
     await served.stop(address)
     row = await served.until(address, TurnStatus.STOPPED)
     assert row["problem"] is None
     assert (await served.desk.kinds(address.turn_id))[-2:] == ["stopped", "done"]
     assert served.desk.model.requests[f"{address.turn_id}.m1"] == 1
     assert served.desk.world.requests[f"{address.turn_id}/t1.0"] == (1 if what == "tool" else 0)
-    told = await served.desk.rows(
-        "SELECT data->>'code' AS code FROM events WHERE turn_id = $1 AND kind = 'tool.error'", address.turn_id
-    )
-    assert [each["code"] for each in told] == (["not_run"] if what == "tool" else [])
+    told = "SELECT data->>'code' FROM events WHERE turn_id = $1 AND kind = 'tool.error'"
+    assert await served.desk.value(told, address.turn_id) == ("not_run" if what == "tool" else None)
     said = await served.desk.rows(
         "SELECT m.content, m.partial, m.in_transcript, t.answer FROM turns t JOIN messages m ON m.turn_id = t.id "
         "WHERE t.id = $1 AND m.role = 'assistant' AND m.content <> ''",
@@ -106,28 +89,6 @@ async def test_a_stop_between_two_tries_ends_the_turn_and_nothing_is_tried_again
     )
     kept = {"content": "one two", "partial": True, "in_transcript": True, "answer": "one two"}
     assert [dict(each) for each in said] == ([kept] if what == "model" else [])
-
-
-async def test_a_stop_while_a_call_is_under_way_leaves_its_outcome_to_a_person(served: Served) -> None:
-    served.desk.world.go_on.clear()
-    address = await served.begin(Line("", [("shout", {"mode": "wait"}), LOOK]), DONE)
-    await until(lambda: served.effects(address, "/shout") == 1)
-    await served.stop(address)
-    await served.until(address, TurnStatus.STOPPED)
-    assert (await served.states(address))["t1.0"] == "outcome_unknown"
-    assert len(served.sent_to_model(address)) == 1
-
-
-async def test_a_stop_of_a_paused_turn_cancels_what_it_asked_for_and_admits_the_next(served: Served) -> None:
-    address = await served.paused(Line("", [PAY]), DONE)
-    waiting = await served.begin(Line("my turn"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
-    await served.stop(address)
-    await served.until(address, TurnStatus.STOPPED)
-    assert (await served.until(waiting, TurnStatus.COMPLETED))["answer"] == "my turn"
-    assert await served.desk.value("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id) == "cancelled"
-    sent = served.sent_to_model(waiting)[0]
-    assert [message["role"] for message in sent][-4:] == ["user", "assistant", "tool", "user"]
-    assert "not_run" in str(sent[-2]), "the next turn's model is told what became of it"
 
 
 async def test_a_stop_before_the_first_task_ends_the_turn_without_a_model_call(served: Served) -> None:
@@ -140,35 +101,18 @@ async def test_a_stop_before_the_first_task_ends_the_turn_without_a_model_call(s
 
 
 @pytest.mark.parametrize("way", Breaks)
-async def test_a_finish_that_breaks_inside_the_workflow_task_is_made_again_as_an_ordinary_activity(
-    served: Served, way: Breaks
-) -> None:
-    with broken_inside(way) as broken:
-        address, row = await served.ended(Line("first"))
-        assert await served.handle(address).result() == "completed"
-        assert broken == [address.turn_id]
-    assert (row["status"], row["answer"], row["problem"]) == ("completed", "first", None)
-    kinds = await served.desk.kinds(address.turn_id)
-    assert (kinds.count("done"), kinds[-1]) == (1, "done")
-    run = run_of((await served.runs(address))[-1])
-    assert run.called[-2:] == ("turns.finish", "turns.finish")
-    assert [name for name, _ in run.scheduled].count("turns.finish") == 1, "inside the task, then outside of it"
-    _, row = await served.ended(Line("next"), conversation_id=address.conversation_id)
-    assert row["answer"] == "next"
-
-
-@pytest.mark.parametrize("way", Breaks)
-@pytest.mark.parametrize("brief", [Brief.LOAD, Brief.READ])
-async def test_a_read_that_breaks_inside_the_workflow_task_is_made_again_as_an_ordinary_activity(
+@pytest.mark.parametrize("brief", [Brief.LOAD, Brief.READ, Brief.FINISH])
+async def test_what_breaks_inside_the_workflow_task_is_made_again_as_an_ordinary_activity(
     served: Served, way: Breaks, brief: Brief
 ) -> None:
     with broken_inside(way, brief) as broken:
         address = await served.paused(Line("", [PAY]), DONE)
         await served.decide(address)
         row = await served.until(address, TurnStatus.COMPLETED)
+        assert await served.handle(address).result() == "completed"
         assert broken == [address.turn_id]
-    assert row["answer"] == "well"
-    assert served.effects(address, "/pay") == 1
+    assert (row["answer"], row["problem"], served.effects(address, "/pay")) == ("well", None, 1)
+    assert (await served.desk.kinds(address.turn_id)).count("done") == 1
     runs = [run_of(history) for history in await served.runs(address)]
     assert [name for run in runs for name, _ in run.scheduled].count(brief) == 1
     assert [name for run in runs for name in run.called].count(brief) == 2
@@ -189,16 +133,317 @@ async def test_a_turn_with_a_queue_for_each_kind_loads_and_reads_in_activities_o
     assert Brief.FINISH not in scheduled
 
 
-async def test_a_second_stop_and_a_stop_after_the_end_change_nothing(served: Served) -> None:
-    address = await served.paused(Line("", [PAY]), DONE)
+async def cancelled(served: Served, address: TurnAddress) -> None:
+    """Cancel the turn's workflow; the record is not asked whether somebody wanted it."""
+    await served.handle(address).cancel()
+    await is_stopped(served, address)
+    assert await ends(served, address) == [("turn.cancelled", False)]
+    assert CONFIRM not in [name for history in await served.runs(address) for name in run_of(history).called]
+
+
+async def stopped(served: Served, address: TurnAddress) -> None:
+    """Ask for a stop, more than once, also afterwards."""
     await asyncio.gather(*(served.stop(address) for _ in range(5)))
-    await served.until(address, TurnStatus.STOPPED)
+    await is_stopped(served, address)
     await served.stop(address)
-    assert (await served.desk.kinds(address.turn_id)).count("done") == 1
+    assert await ends(served, address) == [("turn.stop_requested", True)]
 
 
-async def test_a_turn_paused_in_one_conversation_does_not_hold_up_another(served: Served) -> None:
-    paused = await served.paused(Line("", [PAY]), DONE)
-    _, row = await served.ended(Line("quick"))
-    assert row["answer"] == "quick"
-    assert (await served.row(paused))["status"] == PAUSED.value
+async def is_stopped(served: Served, address: TurnAddress) -> None:
+    """The turn ends as stopped, once and without a problem, and so does its last run."""
+    row = await served.until(address, TurnStatus.STOPPED, TurnStatus.FAILED)
+    assert (row["status"], row["problem"]) == ("stopped", None)
+    assert await served.handle(address).result() == "stopped"
+    kinds = await served.desk.kinds(address.turn_id)
+    assert kinds[-2:] == ["stopped", "done"] and kinds.count("done") == 1
+
+
+async def ends(served: Served, address: TurnAddress) -> list[tuple[str, bool]]:
+    """What the audit says of the turn's end, with whether it names somebody."""
+    rows = await served.desk.rows(
+        "SELECT kind, actor FROM audit WHERE turn_id = $1 AND kind LIKE 'turn.%' ORDER BY id", address.turn_id
+    )
+    return [(row["kind"], row["actor"] is not None) for row in rows]
+
+
+End = Callable[[Served, TurnAddress], Awaitable[None]]
+either = pytest.mark.parametrize("end", [cancelled, stopped])
+
+
+@either
+async def test_a_paused_turn_that_is_stopped_cancels_what_it_asked_for_and_admits_the_next(
+    served: Served, end: End
+) -> None:
+    address = await served.paused(Line("asking", [PAY]), DONE)
+    waiting = await served.begin(Line("my turn"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
+    await end(served, address)
+    assert await served.desk.value("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id) == "cancelled"
+    assert (await served.until(waiting, TurnStatus.COMPLETED))["answer"] == "my turn"
+    sent = served.sent_to_model(waiting)[0]
+    assert [message["role"] for message in sent][-4:] == ["user", "assistant", "tool", "user"]
+    assert "not_run" in str(sent[-2]), "the next turn's model is told what became of it"
+
+
+@either
+async def test_a_turn_stopped_while_the_model_speaks_keeps_what_was_said(served: Served, end: End) -> None:
+    address = await served.begin(Line("thinking", seconds=60))
+    await until(lambda: served.desk.model.requests[f"{address.turn_id}.m1"] == 1)
+    await end(served, address)
+    assert [text for _, text in await served.transcript(address)] == ["thinking"]
+
+
+@either
+async def test_a_turn_stopped_while_calls_are_under_way_leaves_their_outcome_to_a_person(
+    served: Served, end: End
+) -> None:
+    served.desk.world.go_on.clear()
+    address = await served.begin(Line("", [("shout", {"mode": "wait"}), ("look", {"mode": "wait"})]), DONE)
+    await until(lambda: served.effects(address, "/shout") == 1)
+    await end(served, address)
+    assert (await served.states(address))["t1.0"] == "outcome_unknown"
+    assert len(served.sent_to_model(address)) == 1
+    served.desk.world.go_on.set()
+
+
+async def test_a_turn_that_was_asked_to_stop_and_is_cancelled_too_was_stopped_by_whoever_asked(served: Served) -> None:
+    address = await silent(served)
+    async with served.desk.db.transaction("local") as tx:
+        _, _, note = await request_stop(tx, address.turn_id, served.desk.people["requester"].user_id)
+    assert note is not None
+    await asyncio.gather(served.desk.deps.doorbell.deliver_soon(note), served.handle(address).cancel())
+    await is_stopped(served, address)
+    assert await ends(served, address) == [("turn.stop_requested", True)]
+
+
+@pytest.mark.parametrize(
+    ("end", "late"),
+    [(cancelled, each) for each in (Kind.TURNS, Kind.MEMORY, Kind.APPROVALS)]
+    + [(stopped, each) for each in (Kind.MEMORY, Kind.APPROVALS)],
+)
+async def test_a_cancel_and_a_stop_end_the_turn_whatever_it_waits_for(
+    desk: Desk, temporal: Client, end: End, late: Kind
+) -> None:
+    """The work that the end meets waits for a worker, so that it surely meets it; of turns it is the first task."""
+    served = apart(desk, temporal, Routing.spread())
+    at = served.desk
+    async with AsyncExitStack() as stack:
+        await serve(stack, at, tuple(kind for kind in ALL_KINDS if kind is not late))
+        address = await served.begin(Line("asking", [PAY]), DONE)
+
+        async def met() -> bool:
+            pending = (await served.handle(address).describe()).raw_description.pending_activities
+            return late is Kind.TURNS or (bool(pending) and pending[0].activity_type.name.startswith(late.value))
+
+        await eventually(met)
+        ending = asyncio.ensure_future(end(served, address))
+        await asyncio.sleep(0.3)
+        await serve(stack, at, (late,))
+        await ending
+        approvals = await at.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
+        assert {row["status"] for row in approvals} <= {"cancelled"}
+
+
+ASKS = Limits(max_tokens=10, on_spent=OnSpent.ASK)
+LOOKS = Line("let me look", [("look", {"what": "a"})])
+
+
+async def raise_to(served: Served, address: TurnAddress, by: str = "reviewer", **given: int) -> None:
+    person = served.desk.people[by]
+    async with served.desk.db.transaction("local") as tx:
+        decider = Decider(person.user_id, person.roles)
+        _, note = await raise_limits(tx, address.turn_id, decider, person.name, Raise(**given))
+    assert note is not None
+    await served.desk.deps.doorbell.deliver_soon(note)
+
+
+async def test_a_raised_limit_lets_the_turn_go_on_with_all_it_had(served: Served) -> None:
+    address = await served.paused(LOOKS, Line("found"), limits=ASKS)
+    row = await served.row(address)
+    assert (row["status"], row["waiting"]["kind"]) == ("awaiting_approval", "limit")
+    assert row["waiting"]["ids"] == [approval_id(address.turn_id, "l1")] and row["waiting"]["expires_at"]
+    assert (await served.nodes(address))[-2:] == ["initial_llm_call", "output_format"]
+    await raise_to(served, address, max_tokens=100)
+    with refused("already_decided"):
+        await raise_to(served, address, max_tokens=200)
+    row = await served.until(address, *ENDED)
+    assert (row["status"], row["answer"]) == ("completed", "found")
+    assert (row["limits"]["max_tokens"], row["attempts"]) == (100, 2), "nothing was asked of the model twice"
+    sent = served.sent_to_model(address)
+    assert [message["role"] for message in sent[-1]] == ["user", "assistant", "tool"]
+    assert (await served.states(address)) == {"t1.0": "done"}
+    budget = "SELECT array_agg(data->>'code' ORDER BY seq) FROM events WHERE turn_id = $1 AND kind = 'budget'"
+    assert await served.desk.value(budget, address.turn_id) == ["limit_spent", "limit_raised"]
+    raised = "SELECT data FROM audit_trail WHERE kind = 'turn.limits_raised' AND turn_id = $1"
+    data = await served.desk.value(raised, address.turn_id)
+    assert (data["limits_before"]["max_tokens"], data["limits"]["max_tokens"]) == (10, 100)
+    assert await served.desk.value("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id) == "approved"
+
+
+async def test_a_limit_may_be_asked_for_again_and_again(served: Served) -> None:
+    address = await served.paused(LOOKS, LOOKS, Line("found"), limits=ASKS)
+    await raise_to(served, address, max_tokens=20)
+    await served.waits_for(address, approval_id(address.turn_id, "l2"))
+    await raise_to(served, address, max_tokens=30)
+    row = await served.until(address, *ENDED)
+    assert (row["status"], row["attempts"]) == ("completed", 3)
+
+
+async def test_a_refused_raise_ends_the_turn_as_limited_with_the_reason(served: Served) -> None:
+    address = await served.paused(LOOKS, Line("never said"), limits=ASKS)
+    await served.decide(address, "l1", Decision.REJECT, comment="dear enough")
+    row = await served.until(address, *ENDED)
+    assert (row["status"], row["problem"]["code"], row["attempts"]) == ("limited", "token_budget_spent", 1)
+    assert "dear enough" in row["problem"]["message"]
+    _, row = await served.ended(Line("goes on"), conversation_id=address.conversation_id)
+    assert row["status"] == "completed"
+
+
+async def test_a_raise_that_nobody_gives_in_time_ends_the_turn_as_limited(served: Served) -> None:
+    address = await served.paused(LOOKS, Line("never said"), limits=ASKS)
+    await served.desk.write("UPDATE approvals SET expires_at = now() WHERE turn_id = $1", address.turn_id)
+    await served.ring(address, {"kind": "request"})
+    row = await served.until(address, *ENDED)
+    assert (row["status"], row["problem"]["code"]) == ("limited", "token_budget_spent")
+
+
+async def test_a_turn_started_again_over_its_records_finds_the_limit_that_it_waits_for(served: Served) -> None:
+    address = await served.paused(LOOKS, Line("found"), limits=ASKS)
+    await start_cold(served, address)
+    await raise_to(served, address, max_tokens=100)
+    row = await served.until(address, *ENDED)
+    assert (row["status"], row["answer"], row["attempts"]) == ("completed", "found", 2)
+
+
+REFUSED: list[tuple[str, dict[str, int], str]] = [
+    ("requester", {"max_tokens": 100}, "role_required"),
+    ("reviewer", {"max_tokens": 9}, "limit_not_raised"),
+    ("reviewer", {"max_tokens": 10}, "still_spent"),
+    ("reviewer", {"max_cost_microusd": 10_000_000}, "still_spent"),
+]
+
+
+async def test_a_raise_that_may_not_be_or_would_not_help_is_refused_and_no_limit_is_approved_like_a_call(
+    served: Served,
+) -> None:
+    address = await served.paused(LOOKS, Line("found"), limits=ASKS)
+    with refused("raise_the_limit"):
+        await served.decide(address, "l1", Decision.APPROVE)
+    for by, given, code in REFUSED:
+        with refused(code):
+            await raise_to(served, address, by, **given)
+    await served.stop(address)
+    assert (await served.until(address, *ENDED))["status"] == TurnStatus.STOPPED.value
+    with refused("already_decided"):
+        await raise_to(served, address, max_tokens=100)
+    other, _ = await served.ended(Line("no limit met"))
+    with refused("not_waiting_for_a_limit"):
+        await raise_to(served, other, max_tokens=5)
+
+
+TURNS = 200
+LIMIT = 1_000
+"""Of the 2,000 tokens that the turns would use."""
+FIRST = 8
+"""Turns whose worker is killed; each then counts with all that it had reserved."""
+
+
+async def limit_tenant(desk: Desk, limits: DayLimits) -> None:
+    async with desk.db.transaction("local") as tx:
+        await set_day_limits(tx, limits, desk.people["admin"].user_id)
+
+
+async def today(desk: Desk) -> tuple[int, int]:
+    """Used and held tokens of the tenant."""
+    rows = await desk.rows("SELECT used_tokens, held_tokens FROM day_usage WHERE agent_id = $1", TENANT)
+    return (rows[0]["used_tokens"], rows[0]["held_tokens"]) if rows else (0, 0)
+
+
+@pytest.mark.soak
+async def test_two_hundred_turns_on_one_days_budget_whose_worker_is_killed_overspend_by_less_than_one_call(
+    desk: Desk, temporal: Client, urls: Urls, parts: DataParts
+) -> None:
+    served = apart(desk, temporal, Routing.compact())
+    at = served.desk
+    await limit_tenant(at, DayLimits(max_tokens=LIMIT))
+
+    async def busy() -> bool:
+        return (await today(at))[1] >= 4 * HOLDS_TOKENS
+
+    async with AsyncExitStack() as stack:
+        await serve(stack, at, tuple(kind for kind in ALL_KINDS if kind is not Kind.LLM))
+        turns = [await served.begin(Line("yes", seconds=2.0)) for _ in range(FIRST)]
+        async with worker_process("model_worker", urls, parts, at.routing.llm) as process:
+            await eventually(busy, seconds=60)
+            process.kill()
+            await process.wait()
+        turns += [await served.begin(Line("yes", seconds=0.5)) for _ in range(TURNS - FIRST)]
+        lost = (await today(at))[1]
+        assert lost >= 4 * HOLDS_TOKENS, "it died with calls under way"
+        async with worker_process("model_worker", urls, parts, at.routing.llm):
+            rows = [await served.until(turn, *ENDED, seconds=150) for turn in turns]
+    ends = {(row["status"], (row["problem"] or {}).get("code")) for row in rows}
+    assert ends == {("completed", None), ("limited", "day_token_budget_spent")}
+    used, held = await today(at)
+    counted = sum(row["input_tokens"] + row["output_tokens"] for row in rows)
+    assert (used, held) == (counted, 0)
+    answered = sum(1 for row in rows if row["status"] == "completed")
+    assert used == 10 * answered + lost, "what was lost counts with all that it had reserved"
+    assert LIMIT * 3 // 4 <= used < LIMIT + HOLDS_TOKENS, "most of it was used, and not refused for reservations"
+    await limit_tenant(at, DayLimits())
+
+
+async def test_a_limited_turn_says_so_once_and_its_conversation_goes_on_the_day_after(
+    served: Served, desk: Desk
+) -> None:
+    await limit_tenant(desk, DayLimits(max_tokens=1))
+    await desk.write("DELETE FROM day_usage")
+    await desk.write("UPDATE model_calls SET started_at = started_at - interval '1 day'")
+    first, row = await served.ended(Line("yes"))
+    assert row["status"] == "completed", "one call may begin where nothing is used"
+    conversation = first.conversation_id
+    address, row = await served.ended(Line("never said"), conversation_id=conversation)
+    assert (row["status"], row["problem"]["code"]) == ("limited", "day_token_budget_spent")
+    kinds = await desk.kinds(address.turn_id)
+    assert kinds.count("budget") == 1 and kinds[-2:] == ["workflow.error", "done"]
+    told = await desk.value("SELECT data FROM events WHERE turn_id = $1 AND kind = 'budget'", address.turn_id)
+    assert told == {"code": "day_token_budget_spent", "message": row["problem"]["message"]}
+    await desk.write("UPDATE day_usage SET day = day - 1")
+    await desk.write("UPDATE model_calls SET started_at = started_at - interval '1 day'")
+    _, row = await served.ended(Line("a new day"), conversation_id=conversation)
+    assert (row["status"], row["answer"]) == ("completed", "a new day")
+    await limit_tenant(desk, DayLimits())
+
+
+async def test_a_budget_that_is_spent_while_a_turn_waits_for_a_person_is_met_after_the_resume(
+    served: Served, desk: Desk
+) -> None:
+    address = await served.paused(Line("may I?", [("pay", {})]), Line("paid"))
+    await limit_tenant(desk, DayLimits(max_tokens=1))
+    await served.decide(address)
+    row = await served.until(address, *ENDED)
+    assert (row["status"], row["problem"]["code"]) == (TurnStatus.LIMITED.value, "day_token_budget_spent")
+    assert served.effects(address, "/pay") == 1, "what was approved has happened, and is in the record"
+    await limit_tenant(desk, DayLimits())
+
+
+RECOVERY_SECONDS = 8.0
+
+
+@pytest.mark.timed
+async def test_a_turn_whose_worker_is_killed_while_it_ends_it_ends_soon_elsewhere(
+    desk: Desk, temporal: Client, urls: Urls, parts: DataParts
+) -> None:
+    served = apart(desk, temporal, Routing.spread())
+    at = served.desk
+    async with AsyncExitStack() as stack:
+        await serve(stack, at, tuple(kind for kind in ALL_KINDS if kind is not Kind.TURNS))
+        async with worker_process("dying_worker", urls, parts, at.routing.turns) as process:
+            address = await served.begin(Line("well"))
+            await said(process, b"ending")
+            process.kill()
+        killed = time.monotonic()
+        await serve(stack, at, (Kind.TURNS,))
+        row = await served.until(address, TurnStatus.COMPLETED)
+        assert time.monotonic() - killed < RECOVERY_SECONDS
+    assert row["answer"] == "well"
+    assert (await at.kinds(address.turn_id)).count("done") == 1

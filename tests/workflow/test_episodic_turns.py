@@ -61,8 +61,8 @@ async def events(served: Served, address: TurnAddress, kind: str) -> list[dict[s
 
 async def test_what_a_turn_answered_is_before_the_model_in_the_next_conversation(remembering: Served) -> None:
     first = await turn(remembering, Line("The zebra lives in enclosure nine."))
-    kept = await remembering.desk.rows("SELECT summary, turn_id FROM episodes WHERE turn_id = $1", first.turn_id)
-    assert len(kept) == 1 and kept[0]["summary"].endswith("The zebra lives in enclosure nine.")
+    (kept,) = await remembering.desk.rows("SELECT summary FROM episodes WHERE turn_id = $1", first.turn_id)
+    assert kept["summary"].endswith("The zebra lives in enclosure nine.")
     assert await events(remembering, first, "memory.write.created") == [{"scope": "episodic"}]
     second = await turn(remembering, Line("the zebra again"))
     (searched,) = await events(remembering, second, "memory.search")
@@ -108,6 +108,13 @@ async def test_a_memory_that_is_away_finds_nothing_and_the_turn_goes_on(
     assert await events(remembering, address, "memory.context.loaded") == []
 
 
+async def test_an_agent_that_does_not_ask_neither_searches_nor_keeps(remembering: Served) -> None:
+    address, _ = await remembering.ended(Line("the zebra"), agent_id="hasty")
+    kinds = await remembering.desk.kinds(address.turn_id)
+    assert not [kind for kind in kinds if kind.startswith("memory.")]
+    assert await remembering.desk.rows("SELECT id FROM episodes WHERE turn_id = $1", address.turn_id) == []
+
+
 async def test_with_a_model_the_hits_are_by_cosine(remembering: Served, embedder: Hashing, urls: Urls) -> None:
     await turn(remembering, Line("the okapi sleeps in the barn"))
     relay = await Database.connect(urls.relay, most=2)
@@ -121,14 +128,5 @@ async def test_with_a_model_the_hits_are_by_cosine(remembering: Served, embedder
         await relay.close()
     (searched,) = await events(remembering, address, "memory.search")
     assert (searched["status"], searched["by"]) == ("ok", "cosine")
-    (loaded,) = await events(remembering, address, "memory.context.loaded")
-    assert loaded == {"fields": [], "episodes": 2}
-    (request,) = remembering.sent_to_model(address)
-    assert "the okapi sleeps in the barn" in str(request)
-
-
-async def test_an_agent_that_does_not_ask_neither_searches_nor_keeps(remembering: Served) -> None:
-    address, _ = await remembering.ended(Line("the zebra"), agent_id="hasty")
-    kinds = await remembering.desk.kinds(address.turn_id)
-    assert not [kind for kind in kinds if kind.startswith("memory.")]
-    assert await remembering.desk.rows("SELECT id FROM episodes WHERE turn_id = $1", address.turn_id) == []
+    assert await events(remembering, address, "memory.context.loaded") == [{"fields": [], "episodes": 2}]
+    assert "the okapi sleeps in the barn" in str(remembering.sent_to_model(address))

@@ -1,32 +1,36 @@
-"""An agent's other model is asked where its own cannot answer, once, under the same call (S0-76)."""
+"""An agent's other model is asked where its own cannot answer, once, under the same call (S0-76); `decision_hub`, which
+asks one model once, with its exact traces, memory on and broken."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from perdure.contracts.errors import PerdureError, UpstreamRejected, UpstreamUnavailable
+from perdure.activities.model import ModelActivities
+from perdure.contracts.errors import UpstreamRejected, UpstreamUnavailable
 from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import digest_of
 from perdure.core.calls.retries import PROVIDER_ERRORS
 from tests.desk import Desk, publish_desk
 from tests.doubles.desk import desk_agents
+from tests.doubles.hub import KEEPER, keeper, without
 from tests.doubles.spoken import Line
 from tests.served import Served
 
-OWN, OTHER = "own", "other"
+OWN, OTHER, TWO = "own", "other", "two_models"
 DOWN = UpstreamUnavailable("model_unavailable", "The model's provider is away.", retry_after_seconds=0.05)
 
 
-@pytest.fixture(scope="module")
-async def with_other(served: Served) -> str:
+@pytest.fixture(scope="module", autouse=True)
+async def published(served: Served) -> None:
     agent = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "desk")
-    changed: dict[str, Any] = {"id": "two_models", "model": OWN, "fallback_model": OTHER}
+    changed: dict[str, Any] = {"id": TWO, "model": OWN, "fallback_model": OTHER}
     definition = agent.definition.model_copy(update=changed)
     version = digest_of(definition.model_dump(mode="json"))
-    ours = agent.model_copy(update={"definition": definition, "version": version})
-    await publish_desk(served.desk.owner_url, [*desk_agents()[0], ("desk", ours)])
-    return definition.id
+    hubs = keeper(), keeper("two", model=OWN, fallback_model=OTHER)
+    ours = *hubs, agent.model_copy(update={"definition": definition, "version": version})
+    await publish_desk(served.desk.owner_url, [*desk_agents()[0], *(("desk", each) for each in ours)])
 
 
 @pytest.fixture(autouse=True)
@@ -41,55 +45,81 @@ def asked(desk: Desk, address: TurnAddress) -> list[str]:
     return [each.model for each in desk.model.seen if each.idempotency_key.startswith(address.turn_id)]
 
 
-async def test_the_other_model_answers_where_the_own_one_is_down(served: Served, with_other: str) -> None:
+async def test_the_other_model_answers_where_the_own_one_is_down(served: Served) -> None:
     served.desk.model.broken[OWN] = DOWN
-    address, row = await served.ended(Line("here I am"), agent_id=with_other)
+    address, row = await served.ended(Line("here I am"), agent_id=TWO)
     assert (row["status"], row["answer"]) == ("completed", "here I am")
     assert asked(served.desk, address) == [OWN] * PROVIDER_ERRORS + [OTHER]
-    call = (await served.desk.rows("SELECT model, errors, call_id FROM model_calls WHERE turn_id = $1", row["id"]))[0]
+    (call,) = await served.desk.rows("SELECT model, errors, call_id FROM model_calls WHERE turn_id = $1", row["id"])
     assert tuple(call) == (OTHER, PROVIDER_ERRORS, "m1"), "one call, one ledger row, paid to the model that answered"
-    told = await served.desk.rows(
-        "SELECT data FROM events WHERE turn_id = $1 AND kind = 'transient_error' ORDER BY seq", row["id"]
-    )
-    assert told[-1]["data"]["fallback_model"] == OTHER and "fallback_model" not in told[0]["data"]
-    begun = await served.desk.rows(
-        "SELECT data->>'model' AS model FROM events WHERE turn_id = $1 AND kind = 'generation.start' ORDER BY seq",
-        row["id"],
-    )
-    assert [each["model"] for each in begun] == [OWN] * PROVIDER_ERRORS + [OTHER]
+    data = "SELECT data FROM events WHERE turn_id = $1 AND kind = $2 ORDER BY seq"
+    told = [each["data"] for each in await served.desk.rows(data, row["id"], "transient_error")]
+    assert told[-1]["fallback_model"] == OTHER and "fallback_model" not in told[0]
+    begun = await served.desk.rows(data, row["id"], "generation.start")
+    assert [each["data"]["model"] for each in begun] == [OWN] * PROVIDER_ERRORS + [OTHER]
 
 
 async def test_a_model_that_is_not_there_is_given_up_at_once_and_asked_first_again_by_the_next_call(
-    served: Served, with_other: str
+    served: Served,
 ) -> None:
     served.desk.model.broken[OWN] = UpstreamRejected("model_not_found", "The provider does not know this model.")
-    address, _ = await served.ended(Line("from the other"), agent_id=with_other)
+    address, _ = await served.ended(Line("from the other"), agent_id=TWO)
     assert asked(served.desk, address) == [OWN, OTHER]
     served.desk.model.broken.clear()
-    again, row = await served.ended(Line("back"), agent_id=with_other, conversation_id=address.conversation_id)
+    again, row = await served.ended(Line("back"), agent_id=TWO, conversation_id=address.conversation_id)
     assert row["answer"] == "back" and asked(served.desk, again) == [OWN]
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        UpstreamRejected("model_bad_request", "The provider refused the request."),
-        UpstreamRejected("model_auth", "The provider refused the key."),
-        UpstreamRejected("output_limit", "The model reached its output limit."),
-    ],
-)
-async def test_a_refused_request_or_key_is_not_taken_elsewhere(
-    served: Served, with_other: str, error: PerdureError
-) -> None:
-    served.desk.model.broken[OWN] = error
-    address, row = await served.ended(Line("never said"), agent_id=with_other)
-    assert (row["status"], row["problem"]["code"]) == ("failed", error.code)
+@pytest.mark.parametrize("code", ["model_bad_request", "model_auth", "output_limit"])
+async def test_a_refused_request_or_key_is_not_taken_elsewhere(served: Served, code: str) -> None:
+    served.desk.model.broken[OWN] = UpstreamRejected(code, "The provider refused it.")
+    address, row = await served.ended(Line("never said"), agent_id=TWO)
+    assert (row["status"], row["problem"]["code"]) == ("failed", code)
     assert asked(served.desk, address) == [OWN]
 
 
-async def test_the_other_model_is_asked_once(served: Served, with_other: str) -> None:
+async def test_the_other_model_is_asked_once(served: Served) -> None:
     gone = UpstreamRejected("model_not_found", "The provider does not know this model.")
     served.desk.model.broken |= {OWN: gone, OTHER: DOWN}
-    address, row = await served.ended(Line("never said"), agent_id=with_other)
+    address, row = await served.ended(Line("never said"), agent_id=TWO)
     assert (row["status"], row["problem"]["code"]) == ("failed", "model_unavailable")
     assert asked(served.desk, address) == [OWN, OTHER]
+
+
+BEGIN = "router_node state_init_node decision_logic_node task_preprocessing_node decision_logic_node"
+READ = "memory_read_node decision_logic_node long_term_memory_read_node decision_logic_node"
+ANSWER = "model_call_node result_handling_node decision_logic_node"
+WRITE = "memory_write_node decision_logic_node long_term_memory_write_node decision_logic_node"
+WHOLE = f"{BEGIN} {READ} {ANSWER} {WRITE} format_response_node"
+
+
+async def trace(served: Served, address: TurnAddress) -> str:
+    return " ".join(await served.nodes(address))
+
+
+async def statuses(served: Served, address: TurnAddress) -> list[str]:
+    status = "SELECT data->>'status' FROM events WHERE turn_id = $1 AND kind = 'memory.search' ORDER BY seq"
+    return [row[0] for row in await served.desk.rows(status, address.turn_id)]
+
+
+async def test_a_turn_takes_its_exact_way_with_memory_alive_and_with_memory_broken(served: Served) -> None:
+    alive, row = await served.ended(Line("fine"), agent_id=KEEPER)
+    assert (row["status"], row["answer"]) == ("completed", "fine")
+    assert await statuses(served, alive) == ["not_found", "success"]
+    async with without(served.desk, "conversation_facts"), without(served.desk, "user_facts"):
+        dead, row = await served.ended(Line("fine"), agent_id=KEEPER)
+    assert (row["status"], row["answer"]) == ("completed", "fine")
+    assert await statuses(served, dead) == ["unavailable", "unavailable"]
+    assert await trace(served, alive) == await trace(served, dead) == WHOLE
+
+
+async def test_the_death_of_a_worker_is_no_answer_so_its_call_is_made_again(desk: Desk) -> None:
+    address, _ = await desk.start(Line("well"), agent_id=KEEPER)
+    call = (await desk.model_call(address, agent_id=KEEPER)).model_copy(update={"strict": True})
+    complete, asked = ModelActivities(desk.deps).complete, call.agent_id
+    desk.model.broken[keeper(asked).definition.model] = asyncio.CancelledError()  # type: ignore[assignment]
+    with pytest.raises(asyncio.CancelledError):
+        await desk.activity(complete, call, attempt=1)
+    desk.model.broken.clear()
+    reply = await desk.activity(complete, call, attempt=2)
+    assert reply.problem is None and reply.message is not None and reply.message.text == "well"

@@ -1,7 +1,7 @@
 """The contract's texts for `rule_37`: registered, assessed, filed past its checkpoint, whoever plays the model.
 
-Scripted in the worker, or by a provider double that says the same through LiteLLM over real HTTP, on either wire; then
-what went over it is looked at too.
+By a provider double that says what the script says through LiteLLM over real HTTP, on either wire; what goes over it is
+looked at too. Scripted in the worker it runs in tests/acceptance/test_filings.py.
 """
 
 from collections.abc import AsyncIterator
@@ -35,25 +35,19 @@ WELL = "Mitchell Ranch 1H"
 FILING = f"Prepare the Rule 37 filing for {WELL}"
 CORE = ["context_assemble", "create_entity", "entity_resolve"]
 BLOCKS = ["good_cause_narrative", "offset_well_analysis", "rule37_filing_assembly", "spacing_assessment"]
-PLAYERS = [
-    pytest.param(("scripted", Routing.compact()), marks=pytest.mark.soak, id="scripted"),
-    pytest.param(("openai/gpt-4o-mini", Routing.spread()), id="openai"),
-    pytest.param(("anthropic/claude-sonnet-4-5", Routing.compact()), id="anthropic"),
-]
-"""The scripted one runs in tests/acceptance/test_filings.py too."""
+PLAYERS = {"openai/gpt-4o-mini": Routing.spread(), "anthropic/claude-sonnet-4-5": Routing.compact()}
 
 
 @pytest.fixture(scope="module", params=PLAYERS)
-def player(request: pytest.FixtureRequest) -> tuple[str, Routing]:
-    """Who plays the model, on which routing."""
-    found: tuple[str, Routing] = request.param
-    return found
+def player(request: pytest.FixtureRequest) -> str:
+    """Who plays the model."""
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def routing(player: tuple[str, Routing]) -> Routing:
+def routing(player: str) -> Routing:
     """On queues of this module's own."""
-    return own_queues(player[1])
+    return own_queues(PLAYERS[player])
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,43 +77,30 @@ class Filings:
         return str(row["answer"])
 
     def sent(self, turn_id: str) -> list[Request]:
-        """What went over the wire for the turn, each request checked; nothing where the model is scripted."""
+        """What went over the wire for the turn, each request checked."""
         found = requests_of(turn_id, self.double.requests)
-        assert bool(found) == (self.model != "scripted")
-        assert len({request.prefix for request in found}) <= 1, "the prefix is the same bytes in every request"
+        assert len({request.prefix for request in found}) == 1, "the prefix is the same bytes in every request"
         for request in found:
             assert request.breakpoints == (["system.0"] if self.model.startswith("anthropic/") else [])
         return found
 
 
 @pytest.fixture(scope="module")
-async def filings(engine: Engine, urls: Urls, player: tuple[str, Routing]) -> AsyncIterator[Filings]:
+async def filings(engine: Engine, urls: Urls, player: str) -> AsyncIterator[Filings]:
     """The agent as shipped, but for its model."""
-    model = player[0]
     async with engine.deps.db.transaction("local") as tx:
         agent = await agents.current_agent(tx, AGENT)
     with PlayingDouble(read_script(agent.definition.script)) as double, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PERDURE_SECRET_MODEL_KEY", "sk-of-the-test")
-        base = double.root if model.startswith("anthropic/") else double.api_base
+        base = double.root if player.startswith("anthropic/") else double.api_base
         params: dict[str, Any] = {"api_base": base, "api_key_secret": "model_key"}
-        definition = agent.definition.model_copy(update={"model": model, "model_params": params})
-        version = digest_of(definition.model_dump(mode="json"))
-        ours = agent.model_copy(update={"definition": definition, "version": version})
+        definition = agent.definition.model_copy(update={"model": player, "model_params": params})
+        more = {"definition": definition, "version": digest_of(definition.model_dump(mode="json"))}
+        ours = agent.model_copy(update=more)
         await publish_desk(urls.owner, [("filings", ours)])
         provider: Any = await engine.deps.models.provider(ours)
-        yield Filings(engine, model, double)
-        if model != "scripted":
-            await provider.aclose()
-
-
-async def test_a_well_is_registered_once_a_person_has_said_so(filings: Filings) -> None:
-    turn_id, shown = await filings.paused(f"Register the well {WELL}, API 42-999-00003")
-    assert (shown["tool"], shown["kind"]) == ("create_entity", "approval")
-    await filings.engine.decide(shown["id"], Decision.APPROVE)
-    answer = await filings.answer(turn_id, 1)
-    assert WELL in answer
-    for request in filings.sent(turn_id):
-        assert sorted(request.seen.tools) == CORE, "no skill is loaded"
+        yield Filings(engine, player, double)
+        await provider.aclose()
 
 
 async def test_the_spacing_is_assessed_by_the_block_of_the_skill(filings: Filings) -> None:
@@ -130,11 +111,10 @@ async def test_the_spacing_is_assessed_by_the_block_of_the_skill(filings: Filing
     assert [call["tool"] for call in calls] == ["spacing_assessment"]
     assert "skill_inject_node" in await filings.engine.nodes(started.turn_id)
     sent = filings.sent(started.turn_id)
-    if sent:
-        assert [sorted(request.seen.tools) for request in sent] == [CORE, CORE + BLOCKS, CORE + BLOCKS]
-        assert [len(request.notes) for request in sent] == [0, 2, 2], "the skill, after what it depends on"
-        assert sent[1].notes[1].startswith("=== Skill Activated: Rule 37 spacing ===")
-        assert all(request.seen.authorized for request in sent)
+    assert [sorted(request.seen.tools) for request in sent] == [CORE, CORE + BLOCKS, CORE + BLOCKS]
+    assert [len(request.notes) for request in sent] == [0, 2, 2], "the skill, after what it depends on"
+    assert sent[1].notes[1].startswith("=== Skill Activated: Rule 37 spacing ===")
+    assert all(request.seen.authorized for request in sent)
 
 
 @pytest.mark.parametrize(
@@ -159,8 +139,7 @@ async def test_a_filing_waits_with_its_package_and_each_decision_ends_it(
     assert told in await filings.answer(turn_id, calls)
     assert shown["id"] in {approval_id(turn_id, call_id) for call_id in ("c2.0", "c1.0", "c3.0")}
     sent = filings.sent(turn_id)
-    if sent:
-        assert (len(asked), len(sent)) == (2, 3), "the model is asked once more"
-        assert sum(len(message.get("tool_calls", [])) for message in sent[-1].messages) == calls
-        said = [note for note in sent[-1].notes if given.get("comment", "no comment") in note]
-        assert len(said) == ("comment" in given)
+    assert (len(asked), len(sent)) == (2, 3), "the model is asked once more"
+    assert sum(len(message.get("tool_calls", [])) for message in sent[-1].messages) == calls
+    said = [note for note in sent[-1].notes if given.get("comment", "no comment") in note]
+    assert len(said) == ("comment" in given)

@@ -1,17 +1,37 @@
-"""Gates on the real server: what people decide, and how the turn goes on from there."""
+"""Gates on the real server: what people decide, when, and how the turn goes on from there, decided or expired."""
 
 import asyncio
+import json
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from pydantic import JsonValue
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WorkflowHistory
 
+from perdure.contracts.activities import Verdicts
+from perdure.contracts.approvals import VerdictState
 from perdure.contracts.ids import approval_id, effect_key
-from perdure.contracts.turns import Bell, TurnAddress, TurnStatus
+from perdure.contracts.turns import Bell, Kind, Routing, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decision
+from perdure.core.approvals.gates import MARGIN
+from perdure.local import DataParts
+from perdure.store.approvals.verdicts import read_verdicts
+from tests.conftest import Urls
+from tests.desk import Desk, until
 from tests.doubles.spoken import Line
-from tests.served import DONE, PAUSED, PAY, POST, Served
+from tests.eventually import eventually
+from tests.served import ALL_KINDS, DONE, PAUSED, PAY, POST, Served, apart, refused, serve
+from tests.worker_process import worker_process
+
+pytestmark = pytest.mark.filterwarnings(
+    # As in test_bells.py: a signal that meets a continue-as-new leaves a handler that was not begun.
+    "ignore:.*run_signal:pytest.PytestUnraisableExceptionWarning"
+)
 
 A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
 Call = tuple[str, Mapping[str, JsonValue]]
@@ -43,41 +63,6 @@ async def test_a_decision_reaches_the_target_and_the_model(
     assert last["role"] == role and told in last["content"]
     roles = [said for said, _ in await served.transcript(address)]
     assert roles == (["assistant", "tool", "assistant"] if effects else ["assistant"])
-
-
-TWO = [
-    ({"t1.0": A, "t1.1": R}, {"t1.0": "done", "t1.1": "denied"}),
-    ({"t1.0": R, "t1.1": R}, {"t1.0": "planned", "t1.1": "planned"}),
-    ({"t1.1": A, "t1.0": S}, {"t1.0": "denied", "t1.1": "done"}),
-]
-
-
-@pytest.mark.parametrize(("decisions", "states"), TWO, ids=["first", "none", "second-then-answer"])
-async def test_a_round_of_two_comes_to_what_was_decided_of_each(
-    served: Served, decisions: dict[str, Decision], states: dict[str, str]
-) -> None:
-    address = await served.paused(Line("asking", [PAY, POST, ("look", {})]), DONE)
-    (first, one), (second, other) = decisions.items()
-    before = await served.waits(address)
-    await served.decide(address, first, one, comment=f"because {first}")
-    await served.waits_again(address, before)
-    assert (await served.row(address))["status"] == PAUSED.value
-    begun = (await served.states(address))[first] == "done"
-    assert begun is (one is A), "an approved call does not wait for its sibling"
-    assert set((await served.states(address)).values()) == ({"planned", "done"} if begun else {"planned"})
-    await served.decide(address, second, other, comment=f"because {second}")
-    await served.until(address, TurnStatus.COMPLETED)
-    look = "done" if "done" in states.values() else "planned"
-    assert await served.states(address) == {**states, "t1.2": look}
-    assert served.effects(address, "/pay", "t1.0") == (states["t1.0"] == "done")
-    assert served.effects(address, "/post", "t1.1") == (states["t1.1"] == "done")
-    if look == "done":
-        sent = served.sent_to_model(address)[-1]
-        assert [message["role"] for message in sent[-4:]] == ["assistant", "tool", "tool", "tool"]
-        assert [call["id"] for call in sent[-4]["tool_calls"]] == [message["tool_call_id"] for message in sent[-3:]]
-        for call_id, state in states.items():
-            index = int(call_id[-1])
-            assert (f"because {call_id}" in sent[-3 + index]["content"]) is (state == "denied")
 
 
 async def test_an_unreadable_verdict_keeps_the_turn_paused_until_it_can_be_read(served: Served) -> None:
@@ -131,8 +116,7 @@ async def test_an_effect_with_an_unknown_outcome_waits_for_a_person_and_the_turn
     waiting = (await served.row(address))["waiting"]["ids"]
     assert waiting == [approval_id(address.turn_id, "t1.1"), effect_key(address.turn_id, "t1.0")]
     await served.decide(address, "t1.1")
-    await until_waiting(served, address, [effect_key(address.turn_id, "t1.0")])
-    before = await served.waits(address)
+    before = await waits_for(served, address, effect_key(address.turn_id, "t1.0"))
     assert await served.states(address) == {"t1.0": "outcome_unknown", "t1.1": "done", "t1.2": "done"}
     await served.ring(address, Bell(kind="request"))
     await served.waits_again(address, before)
@@ -146,23 +130,229 @@ async def test_an_effect_with_an_unknown_outcome_waits_for_a_person_and_the_turn
     assert {row["status"] for row in approvals} == {"done"}
 
 
-async def until_waiting(served: Served, address: TurnAddress, ids: list[str]) -> None:
-    """Until the turn waits for exactly these requests."""
-    for _ in range(1_500):
-        row = await served.row(address)
-        if row["waiting"] and row["waiting"]["ids"] == ids:
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"the turn waits for {row['waiting']}")
+BOOK = ("book", {"what": "a chair"})
+SLOW: tuple[str, dict[str, JsonValue]] = ("pay", {"amount": 5, "mode": "wait"})
 
 
-async def test_two_gates_in_one_turn_are_two_pauses(served: Served) -> None:
-    address = await served.paused(Line("one", [PAY]), Line("two", [POST]), DONE)
-    await served.decide(address, "t1.0")
-    await served.waits_for(address, approval_id(address.turn_id, "t2.0"))
-    await served.decide(address, "t2.0")
+async def made(served: Served, address: TurnAddress) -> Counter[str]:
+    """How often each call was asked for of a tools worker, over all runs of the turn."""
+    found: Counter[str] = Counter()
+    for history in await served.runs(address):
+        for event in history.events:
+            scheduled = event.activity_task_scheduled_event_attributes
+            if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED and (
+                scheduled.activity_type.name == "tools.run"
+            ):
+                found[json.loads(scheduled.input.payloads[0].data)["ask"]["call_id"]] += 1
+    return found
+
+
+async def state_of(served: Served, address: TurnAddress, call_id: str, state: str) -> None:
+    async def there() -> bool:
+        return (await served.states(address))[call_id] == state
+
+    await eventually(there)
+
+
+async def waits_for(served: Served, address: TurnAddress, *ids: str) -> str:
+    """The run id of the wait for exactly these requests."""
+
+    async def there() -> bool:
+        waiting = (await served.row(address))["waiting"]
+        return bool(waiting) and waiting["ids"] == [*ids]
+
+    await eventually(there)
+    return await served.waits(address)
+
+
+async def test_three_calls_run_in_the_order_in_which_they_are_decided(served: Served) -> None:
+    address = await served.paused(Line("asking", [PAY, POST, PAY, BOOK]), DONE)
+    for call_id in ("t1.2", "t1.0", "t1.1"):
+        assert (await served.states(address))[call_id] == "planned"
+        await served.decide(address, call_id)
+        await state_of(served, address, call_id, "done")
+    row = await served.until(address, TurnStatus.COMPLETED)
+    assert (row["answer"], row["waiting"]) == ("well", None)
+    assert await made(served, address) == {"t1.0": 1, "t1.1": 1, "t1.2": 1, "t1.3": 1}
+    sent = served.sent_to_model(address)
+    assert [message["role"] for message in sent[-1][-5:]] == ["assistant", "tool", "tool", "tool", "tool"]
+    assert [call["id"] for call in sent[-1][-5]["tool_calls"]] == [each["tool_call_id"] for each in sent[-1][-4:]]
+    assert len(sent) == 2, "the model is called when all are settled"
+    assert [role for role, _ in await served.transcript(address)] == ["assistant", *["tool"] * 4, "assistant"]
+    told = await served.desk.kinds(address.turn_id)
+    assert [told.count(kind) for kind in ("tool.executing", "tool.result", "tool.awaiting_approval")] == [4, 4, 3]
+
+
+async def test_a_partly_run_round_waits_visibly_for_the_rest_with_nothing_dangling(served: Served) -> None:
+    address = await served.paused(Line("asking", [PAY, POST]), DONE)
+    await served.decide(address)
+    run_id = await waits_for(served, address, approval_id(address.turn_id, "t1.1"))
+    row = await served.row(address)
+    assert row["status"] == PAUSED.value and row["waiting"]["expires_at"] is not None
+    assert await served.states(address) == {"t1.0": "done", "t1.1": "planned"}
+    for _ in range(2):
+        await served.ring(address, Bell(kind="request"))
+        run_id = await served.waits_again(address, run_id)
+    assert await made(served, address) == {"t1.0": 1}, "a look that finds nothing asks for nothing"
+    await served.decide(address, "t1.1", Decision.REJECT, comment="not that")
     await served.until(address, TurnStatus.COMPLETED)
-    assert [served.effects(address, "/pay"), served.effects(address, "/post", "t2.0")] == [1, 1]
-    assert [role for role, _ in await served.transcript(address)] == [
-        *("assistant", "tool", "assistant", "tool", "assistant")
+    assert await made(served, address) == {"t1.0": 1, "t1.1": 1}
+    assert await served.states(address) == {"t1.0": "done", "t1.1": "denied"}
+    assert "not that" in served.sent_to_model(address)[-1][-1]["content"]
+    assert served.effects(address, "/post", "t1.1") == 0
+
+
+async def test_what_nobody_decides_on_while_another_runs_is_paused_for_afterwards(served: Served) -> None:
+    served.desk.world.go_on.clear()
+    address = await served.paused(Line("asking", [SLOW, POST]), DONE)
+    await served.decide(address)
+    await until(lambda: served.effects(address, "/pay") == 1)
+    for _ in range(20):
+        await served.ring(address, Bell(kind="request"))
+    served.desk.world.go_on.set()
+    await waits_for(served, address, approval_id(address.turn_id, "t1.1"))
+    await served.decide(address, "t1.1")
+    await served.until(address, TurnStatus.COMPLETED)
+    assert await made(served, address) == {"t1.0": 1, "t1.1": 1}
+
+
+async def test_a_worker_that_is_killed_while_calls_of_a_round_run_takes_none_of_them_with_it(
+    desk: Desk, temporal: Client, urls: Urls, parts: DataParts
+) -> None:
+    served = apart(desk, temporal, Routing.spread())
+    at = served.desk
+    at.world.go_on.clear()
+    async with AsyncExitStack() as stack:
+        await serve(stack, at, tuple(kind for kind in ALL_KINDS if kind is not Kind.TURNS))
+        async with worker_process("dying_worker", urls, parts, at.routing.turns) as process:
+            address = await served.paused(Line("asking", [SLOW, POST, PAY]), DONE)
+            await served.decide(address)
+            await until(lambda: served.effects(address, "/pay") == 1)
+            await served.decide(address, "t1.1")
+            await until(lambda: served.effects(address, "/post", "t1.1") == 1)
+            process.kill()
+        await served.decide(address, "t1.2")
+        await serve(stack, at, (Kind.TURNS,))
+        await state_of(served, address, "t1.2", "done")
+        assert (await served.states(address))["t1.0"] == "reserved", "the first is still under way"
+        at.world.go_on.set()
+        await served.until(address, TurnStatus.COMPLETED)
+    assert await made(served, address) == {"t1.0": 1, "t1.1": 1, "t1.2": 1}
+    effects = [("/pay", "t1.0"), ("/post", "t1.1"), ("/pay", "t1.2")]
+    assert [served.effects(address, path, call_id) for path, call_id in effects] == [1, 1, 1]
+
+
+async def goes_off_at(served: Served, address: TurnAddress, run_id: str | None = None) -> datetime:
+    """The moment that the timer of a wait is set to."""
+
+    async def timers() -> list[datetime]:
+        events = (await served.history(address, run_id)).events
+        waits = [
+            each.timer_started_event_attributes for each in events if each.HasField("timer_started_event_attributes")
+        ]
+        began = [each for each in events if each.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED]
+        return [began[0].event_time.ToDatetime(UTC) + each.start_to_fire_timeout.ToTimedelta() for each in waits]
+
+    return (await eventually(timers))[0]
+
+
+async def test_a_wait_is_until_the_earliest_look_that_a_pending_record_names(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, hour, minute = datetime.now(UTC), timedelta(hours=1), timedelta(minutes=1)
+    looks = {"t1.0": began + 3 * hour, "t1.1": began + 6 * hour}
+    address = await served.paused(Line("asking", [PAY, POST]), DONE)
+    run_id = await served.waits(address)
+    assert await goes_off_at(served, address, run_id) > began + timedelta(days=1)
+
+    async def named(*given: Any) -> Verdicts:  # as an escalation or a hold does
+        found = (await read_verdicts(*given)).verdicts
+        pending = {VerdictState.PENDING: looks}
+        times = [pending.get(each.state, {}).get(each.call_id, each.look_at) for each in found]
+        changed = [each.model_copy(update={"look_at": time}) for each, time in zip(found, times, strict=True)]
+        return Verdicts(verdicts=tuple(changed))
+
+    monkeypatch.setattr("perdure.activities.approvals.read_verdicts", named)
+    await served.ring(address, Bell(kind="request"))
+    run_id = await served.waits_again(address, run_id)
+    assert abs(await goes_off_at(served, address, run_id) - looks["t1.0"]) < minute
+    await served.decide(address, "t1.0")
+    run_id = await served.waits_again(address, run_id)
+    assert (await served.states(address))["t1.0"] == "done"
+    assert await goes_off_at(served, address, run_id) > looks["t1.1"] - minute, "the other's look is left"
+    await served.decide(address, "t1.1")
+    await served.until(address, TurnStatus.COMPLETED)
+
+
+async def test_a_turn_that_nobody_rings_looks_when_a_hold_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = await served.paused(Line("asking", [PAY]), DONE)
+    ready_at: datetime | None = None
+
+    async def held(*given: Any) -> Verdicts:
+        nonlocal ready_at
+        found = await read_verdicts(*given)
+        ready_at = ready_at or datetime.now(UTC) + timedelta(seconds=2)  # so that the first look surely meets it
+        if datetime.now(UTC) >= ready_at:
+            return found
+        (verdict,) = found.verdicts
+        return Verdicts(verdicts=(verdict.model_copy(update={"state": VerdictState.PENDING, "look_at": ready_at}),))
+
+    monkeypatch.setattr("perdure.activities.approvals.read_verdicts", held)
+    await served.decide(address)
+    await served.until(address, TurnStatus.COMPLETED)
+    assert ready_at is not None and datetime.now(UTC) >= ready_at
+    assert served.effects(address, "/pay") == 1
+    _, _, _, wait, _ = await served.runs(address)
+    assert [event for event in wait.events if event.event_type == EventType.EVENT_TYPE_TIMER_FIRED]
+
+
+LINES = (Line("asking", [PAY]), Line("well"))
+EXPIRES = timedelta(seconds=3)
+"""What the agent `hasty` says."""
+
+
+def woken_by(history: WorkflowHistory) -> list[str]:
+    """What reached a wait: its timer, its signals."""
+    types = (EventType.EVENT_TYPE_TIMER_FIRED, EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED)
+    found = [event.event_type for event in history.events if event.event_type in types]
+    return [EventType.Name(each).removeprefix("EVENT_TYPE_") for each in found]
+
+
+async def assert_expired(served: Served, address: TurnAddress) -> None:
+    """The turn went on without the call, and not before the deadline."""
+    row = await served.until(address, TurnStatus.COMPLETED)
+    assert row["answer"] == "well"
+    approval = await served.desk.approval_row(address)
+    assert approval["status"] == "expired" and row["ended_at"] > approval["expires_at"]
+    assert served.effects(address, "/pay") == 0
+    assert (await served.desk.kinds(address.turn_id)).count("tool.denied") == 1
+    assert [message["role"] for message in served.sent_to_model(address)[-1]] == ["user", "system"]
+
+
+async def test_a_bell_before_the_deadline_does_not_put_it_off(served: Served) -> None:
+    address = await served.paused(*LINES, agent_id="hasty")
+    run_id = await served.waits(address)
+    expires_at = (await served.desk.approval_row(address))["expires_at"]
+    await served.ring(address, Bell(kind="request"))
+    run_id = await served.waits_again(address, run_id)
+    assert (await served.desk.approval_row(address))["expires_at"] == expires_at
+    await assert_expired(served, address)
+    assert abs(await goes_off_at(served, address, run_id) - expires_at - MARGIN) < timedelta(seconds=0.1)
+    assert [woken_by(run) for run in (await served.runs(address))[1::2]] == [
+        ["WORKFLOW_EXECUTION_SIGNALED"],
+        ["TIMER_FIRED"],
     ]
+
+
+async def test_a_deadline_that_passes_while_no_worker_runs_is_kept_when_one_does(desk: Desk, temporal: Client) -> None:
+    served = apart(desk, temporal)
+    async with AsyncExitStack() as stack:
+        await serve(stack, served.desk, ALL_KINDS)
+        address = await served.paused(*LINES, agent_id="hasty")
+    await asyncio.sleep((EXPIRES + MARGIN).total_seconds() + 0.5)
+    assert (await served.row(address))["status"] == PAUSED.value
+    with refused("approval_expired"):
+        await served.decide(address)
+    async with AsyncExitStack() as stack:
+        await serve(stack, served.desk, ALL_KINDS)
+        await assert_expired(served, address)

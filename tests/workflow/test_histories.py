@@ -1,11 +1,12 @@
-"""What a turn costs in Temporal: events and bytes of its histories, and nothing held for a turn that waits."""
+"""What a turn leaves in Temporal: events and bytes of its histories, nothing held for one that waits, nothing once a
+person is erased; and what the ports of a worker say of its work."""
 
-import asyncio
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
-from socket import socket
+from functools import partial
 
 import httpx
 import pytest
@@ -13,13 +14,21 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import JsonValue
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHistory
+from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.contracts.turns import TurnStatus
+from perdure.contracts.ids import turn_workflow_id
+from perdure.contracts.turns import Kind, TurnAddress, TurnStatus
+from perdure.core.approvals.decisions import Decision
 from perdure.local import DataParts
+from perdure.store.database import new_id
+from perdure.store.identity.erasure import erase
+from perdure.telemetry.metrics import ROLES, metrics_addresses, serve_metrics
 from perdure.temporal.client import runtime
-from perdure.temporal.workflow_client import Doorbell
+from perdure.temporal.workflow_client import Doorbell, forget_histories, workflow_gone
+from tests.conftest import Person
 from tests.desk import Desk, own_queues, until
 from tests.doubles.spoken import Line
+from tests.eventually import eventually
 from tests.replay.recording import run_of
 from tests.served import ALL_KINDS, DONE, PAY, Served, serve
 
@@ -44,18 +53,15 @@ def apart(history: WorkflowHistory) -> int:
     """How many workflow tasks came between the ends of a run's tool calls: 0 or 1 where a round has two."""
     scheduled = {event.event_id: event.activity_task_scheduled_event_attributes for event in history.events}
     types = [event.event_type for event in history.events]
-    ends = [
-        place
-        for place, event in enumerate(history.events)
-        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED
-        and scheduled[event.activity_task_completed_event_attributes.scheduled_event_id].activity_type.name == TOOL
-    ]
+    done = [event.activity_task_completed_event_attributes.scheduled_event_id for event in history.events]
+    ends = [place for place, each in enumerate(done) if each and scheduled[each].activity_type.name == TOOL]
     return types[ends[0] : ends[-1]].count(EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED)
 
 
-async def test_the_reference_turn_takes_at_most_twenty_eight_events_and_less_than_sixty_four_kib(
-    served: Served,
-) -> None:
+async def test_a_plain_turn_takes_fourteen_events_at_most_and_the_reference_turn_twenty_eight(served: Served) -> None:
+    _, (history,) = await ended_runs(served, Line("hello"))
+    assert run_of(history).called == ("memory.load", MODEL, "turns.finish")
+    assert len(history.events) <= 14 and size(history) <= 16 * KIB
     answer, (history,) = await ended_runs(served, Line("looking", LOOKS), Line("a and b"))
     assert answer == "a and b"
     assert run_of(history).called == ("memory.load", MODEL, TOOL, TOOL, MODEL, "turns.finish")
@@ -64,46 +70,12 @@ async def test_the_reference_turn_takes_at_most_twenty_eight_events_and_less_tha
     assert size(history) < 64 * KIB
 
 
-async def test_a_plain_turn_is_three_activities(served: Served) -> None:
-    _, (history,) = await ended_runs(served, Line("hello"))
-    assert run_of(history).called == ("memory.load", MODEL, "turns.finish")
-    assert len(history.events) <= 14
-    assert size(history) <= 16 * KIB
-
-
-NOBODYS: tuple[str, dict[str, JsonValue]] = ("nobodys", {})
-
-
-@pytest.mark.parametrize(
-    ("calls", "tools"), [([NOBODYS, LOOKS[0]], (TOOL,)), ([NOBODYS, NOBODYS], ())], ids=["one of two", "all"]
-)
-async def test_a_call_that_cannot_run_costs_no_activity_and_is_answered_all_the_same(
-    served: Served, calls: list[tuple[str, dict[str, JsonValue]]], tools: tuple[str, ...]
+async def test_a_paused_turn_has_at_most_six_events_in_its_current_run_and_resumed_does_not_load_again(
+    served: Served,
 ) -> None:
-    address, row = await served.ended(Line("asking", calls), DONE)
-    await served.handle(address).result()
-    (history,) = await served.runs(address)
-    assert run_of(history).called == ("memory.load", MODEL, *tools, MODEL, "turns.finish")
-    assert (row["status"], row["answer"]) == ("completed", "well")
-    answers = [message for message in served.sent_to_model(address)[-1] if message["role"] == "tool"]
-    assert len(answers) == 2 and "nobodys" in answers[0]["content"]
-    assert [role for role, _ in await served.transcript(address)] == ["assistant", "tool", "tool", "assistant"]
-    assert "tool_node" in await served.nodes(address), "its events are written by what comes next"
-    assert (await served.desk.kinds(address.turn_id)).count("tools.pending") == 1
-
-
-async def test_a_paused_turn_has_at_most_six_events_in_its_current_run(served: Served) -> None:
-    address = await served.paused(Line("asking", [PAY, ("post", {})]), DONE)
-    wait = await served.history(address)
-    assert len(wait.events) <= 6
-    assert size(wait) <= 16 * KIB
-    await served.decide(address, "t1.0")
-    await served.decide(address, "t1.1")
-    await served.until(address, TurnStatus.COMPLETED)
-
-
-async def test_a_resumed_run_does_not_load_again(served: Served) -> None:
     address = await served.paused(Line("asking", [PAY]), DONE)
+    wait = await served.history(address)
+    assert len(wait.events) <= 6 and size(wait) <= 16 * KIB
     await served.decide(address)
     assert await served.handle(address).result() == "completed"
     assert [run_of(history).called for history in await served.runs(address)] == [
@@ -119,12 +91,8 @@ async def test_a_turn_of_twenty_rounds_with_long_answers_stays_small(served: Ser
     answer, (history,) = await ended_runs(served, *rounds, Line("done at last"))
     assert answer == "done at last"
     assert size(history) <= 256 * KIB
-    inputs = [
-        len(payload.data)
-        for event in history.events
-        for payload in event.activity_task_scheduled_event_attributes.input.payloads
-    ]
-    assert max(inputs) <= 16 * KIB
+    given = [event.activity_task_scheduled_event_attributes.input.payloads for event in history.events]
+    assert max(len(payload.data) for payloads in given for payload in payloads) <= 16 * KIB
     assert len(history.events) < 500
 
 
@@ -146,28 +114,15 @@ class Measured:
                     held[sample.labels["task_queue"]] += int(sample.value)
         return +held
 
-    async def cached_until(self, wanted: dict[str, int]) -> Counter[str]:
-        """The same, once it is as wanted: a run is dropped a moment after its task is completed."""
-        for _ in range(100):
-            if await self.cached() == wanted:
-                break
-            await asyncio.sleep(0.05)
-        return await self.cached()
-
 
 @pytest.fixture
 async def measured(desk: Desk, parts: DataParts, temporal: Client) -> AsyncIterator[Measured]:
     """Workers on queues of their own, with a runtime that serves its metrics."""
     assert parts.temporal is not None
-    with socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    client = await Client.connect(
-        parts.temporal.address,
-        namespace=parts.temporal.namespace,
-        data_converter=temporal.data_converter,
-        runtime=runtime(("127.0.0.1", port)),
-    )
+    port = free_port()
+    where, named = parts.temporal.address, parts.temporal.namespace
+    converter, reporting = temporal.data_converter, runtime(("127.0.0.1", port))
+    client = await Client.connect(where, namespace=named, data_converter=converter, runtime=reporting)
     at = replace(desk, deps=replace(desk.deps, doorbell=Doorbell(client, desk.db)), routing=own_queues())
     async with AsyncExitStack() as stack:
         workers = await serve(stack, at, ALL_KINDS)
@@ -180,10 +135,151 @@ async def test_paused_turns_hold_nothing_in_a_workers_cache(measured: Measured) 
     under_way = await served.begin(Line("looking", [("look", {"mode": "wait"})]), DONE)
     await until(lambda: world.running > 0)
     paused = [await served.paused(Line("asking", [PAY]), DONE) for _ in range(8)]
-    only = {served.desk.routing.turns: 1}
-    assert await measured.cached_until(only) == only, "the turn under way, and none of those that wait"
+
+    async def only_that() -> bool:  # a run is dropped a moment after its task is completed
+        return await measured.cached() == {served.desk.routing.turns: 1}
+
+    await eventually(only_that)
     world.go_on.set()
     await served.until(under_way, TurnStatus.COMPLETED)
     for address in paused:
         await served.decide(address)
         await served.until(address, TurnStatus.COMPLETED)
+
+
+SAID = "over the budget of zaphod"
+
+
+async def reviewer(served: Served, name: str) -> str:
+    """A reviewer of this name, who is on record; their id."""
+    user_id = new_id()
+    await served.desk.write(
+        "INSERT INTO users (id, tenant_id, name, roles) VALUES ($1, 'local', $2, '{reviewer}')", user_id, name
+    )
+    served.desk.people[name] = Person("local", user_id, name, frozenset({"reviewer"}), "")
+    return user_id
+
+
+async def refused(served: Served, by: str) -> TurnAddress:
+    """A turn that has ended, in which this person has rejected a call with a reason."""
+    address = await served.paused(Line("asking", [("pay", {"amount": 5})]), Line("well"))
+    await served.decide(address, decision=Decision.REJECT, comment=SAID, by=by)
+    await served.until(address, TurnStatus.COMPLETED)
+    await served.handle(address).result()
+    return address
+
+
+async def gone(client: Client, address: TurnAddress, run_id: str) -> bool:
+    """Whether Temporal has nothing of this run any more."""
+    try:
+        await client.get_workflow_handle(turn_workflow_id(address.turn_id), run_id=run_id).fetch_history()
+    except RPCError as error:
+        return workflow_gone(error)
+    return False
+
+
+async def test_the_runs_of_a_turn_go_with_the_person_who_said_something_in_it_and_those_of_others_stay(
+    served: Served,
+) -> None:
+    user_id = await reviewer(served, "zaphod")
+    await reviewer(served, "trillian")
+    theirs, others = await refused(served, "zaphod"), await refused(served, "trillian")
+    before = await served.runs(theirs)
+    assert len(before) == 3, "the run, the wait, the run again"
+    said = [SAID.encode() in event.SerializeToString() for history in before for event in history.events]
+    assert any(said), "there was something to take away"
+    admin = served.desk.people["admin"].user_id
+    histories = partial(forget_histories, served.client)
+    done = await erase(served.desk.db, "local", "zaphod", admin, None, histories)
+    assert done["histories"] == {"runs": 3, "turns_left": 0}
+    started = [history.events[0].workflow_execution_started_event_attributes for history in before]
+    for each in started:  # the server deletes a little later than it says so
+        await eventually(partial(gone, served.client, theirs, each.original_execution_run_id))
+    assert len(await served.runs(others)) == 3
+    last = await served.desk.value("SELECT data FROM audit_trail WHERE kind = 'user.erased' AND subject = $1", user_id)
+    assert last["histories"] == {"runs": 3, "turns_left": 0}
+    assert await forget_histories(served.client, [theirs.turn_id]) == (0, 0), "asked for again"
+
+
+async def test_where_temporal_is_away_the_person_is_erased_and_it_is_on_record_what_stays(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await reviewer(served, "marvin")
+    await refused(served, "marvin")
+    monkeypatch.setattr(served.client.workflow_service, "get_workflow_execution_history", _unavailable)
+    admin = served.desk.people["admin"].user_id
+    done = await erase(served.desk.db, "local", "marvin", admin, None, partial(forget_histories, served.client))
+    assert done["histories"] == {"runs": 0, "turns_left": 1}
+    assert str(done["name"]).startswith("erased-")
+
+
+async def _unavailable(*_: object, **__: object) -> None:
+    raise RPCError("nobody listens", RPCStatusCode.UNAVAILABLE, b"")
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+async def read(port: int) -> str:
+    """What somebody says there, as Prometheus expects it; nothing where nobody does."""
+    with suppress(httpx.TransportError):
+        async with httpx.AsyncClient() as client:
+            return (await client.get(f"http://127.0.0.1:{port}/metrics")).raise_for_status().text + "\n"
+    return ""
+
+
+def value(text: str, name: str) -> float:
+    """A sample by its whole name; 0 where there is none yet."""
+    return next((float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(name + " ")), 0.0)
+
+
+async def test_a_worker_counts_activities_ends_and_tokens(served: Served) -> None:
+    port = free_port()
+    serve_metrics(("127.0.0.1", port))
+    names = (
+        'perdure_activity_seconds_count{activity="model.complete",outcome="done"}',
+        'perdure_activity_seconds_count{activity="turns.finish",outcome="done"}',
+        'perdure_turns_ended_total{status="completed"}',
+    )
+    before = await read(port)
+    await served.ended(Line("well"))
+
+    async def counted() -> bool:  # when it is over, a moment after what it wrote is there to see
+        text = await read(port)
+        return all(value(text, name) > value(before, name) for name in names)
+
+    await eventually(counted)
+    after = await read(port)
+    assert [value(after, name) - value(before, name) for name in names] == [1.0, 1.0, 1.0]
+    tokens = 'perdure_tokens_total{kind="output"}'
+    assert value(after, tokens) > value(before, tokens)
+
+
+async def test_the_sdk_serves_its_own_metrics_where_it_is_told() -> None:
+    port = free_port()
+    serving = runtime(("127.0.0.1", port))
+    assert serving is not None
+    assert await eventually(lambda: read(port))
+    assert runtime(None) is None
+
+
+@pytest.mark.parametrize("taken_by", ["ours", "the SDK"])
+async def test_a_port_that_is_taken_is_no_reason_not_to_work(taken_by: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = ("127.0.0.1", int(taken.getsockname()[1]))
+        if taken_by == "ours":
+            serve_metrics(address)
+        else:
+            assert runtime(address) is None
+
+
+def test_every_role_has_two_ports_of_its_own() -> None:
+    assert {kind.value for kind in Kind} | {"relay", "api"} == set(ROLES)
+    found = [address for role in ROLES for address in metrics_addresses(9_100, "127.0.0.1", role)]
+    assert len(set(found)) == 2 * len(ROLES) and None not in found
+    assert metrics_addresses(0, "127.0.0.1", "turns") == (None, None)

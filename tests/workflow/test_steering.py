@@ -1,16 +1,15 @@
 """Messages sent into a turn that runs: it hears them where it next asks its model, or gives way, wherever it is."""
 
-import asyncio
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.core.turns import OnBusy
-from tests.desk import until
+from tests.desk import gathered, until
 from tests.doubles.spoken import Line
 from tests.replay.recording import run_of
+from tests.replay.stopping import silent
 from tests.scale import sized
 from tests.served import PAUSED, PAY, Served
 
@@ -43,13 +42,6 @@ async def in_a_call(served: Served, *lines: Line) -> TurnAddress:
     return address
 
 
-async def speaking(served: Served, seconds: float = 60.0) -> TurnAddress:
-    """A turn whose model has begun to answer."""
-    address = await served.begin(Line("half an answer", seconds=seconds))
-    await until(lambda: served.desk.model.requests[f"{address.turn_id}.m1"] == 1)
-    return address
-
-
 def last_asked(served: Served, address: TurnAddress) -> list[str]:
     return [str(each["role"]) for each in served.sent_to_model(address)[-1]]
 
@@ -64,6 +56,8 @@ async def test_a_message_sent_while_a_call_runs_is_heard_with_its_result(served:
     assert last_asked(served, address) == ["user", "assistant", "tool", "user"]
     scheduled = [name for history in await served.runs(address) for name, _ in run_of(history).scheduled]
     assert scheduled.count("model.complete") == 2 and scheduled.count("tools.run") == 1, "no hop of its own"
+    following, _ = await served.ended(Line("next"), conversation_id=address.conversation_id)
+    assert last_asked(served, following) == ["user", "assistant", "tool", "user", "assistant", "user"], "in its place"
 
 
 async def test_a_message_sent_while_the_turn_waits_for_a_person_waits_with_it(served: Served) -> None:
@@ -79,28 +73,19 @@ async def test_a_message_sent_while_the_turn_waits_for_a_person_waits_with_it(se
 
 
 async def test_a_message_that_came_while_the_last_answer_was_spoken_is_a_turn_of_its_own(served: Served) -> None:
-    address = await speaking(served, seconds=3.0)
+    address = await silent(served, 3.0)
     await send(served, address, OnBusy.STEER, Line("and now this"))
-    assert (await served.until(address, TurnStatus.COMPLETED))["answer"] == "half an answer"
+    assert (await served.until(address, TurnStatus.COMPLETED))["answer"] == "thinking"
     done = await served.desk.value("SELECT data FROM events WHERE turn_id = $1 AND kind = 'done'", address.turn_id)
     after = address.model_copy(update={"turn_id": done["left_over"]})
     assert (await served.until(after, TurnStatus.COMPLETED))["answer"] == "and now this"
     assert last_asked(served, after) == ["user", "assistant", "user"]
 
 
-async def test_the_next_turn_of_the_conversation_is_told_what_joined_in_its_place(served: Served) -> None:
-    address = await in_a_call(served, NEVER)
-    await send(served, address, OnBusy.STEER, NEVER, Line("as you say"))
-    served.desk.world.go_on.set()
-    await served.until(address, TurnStatus.COMPLETED)
-    following, _ = await served.ended(Line("next"), conversation_id=address.conversation_id)
-    assert last_asked(served, following) == ["user", "assistant", "tool", "user", "assistant", "user"]
-
-
 @pytest.mark.parametrize("where", ["speaking", "in a call", "paused", "queued before it"])
 async def test_a_turn_gives_way_wherever_it_is_and_the_other_runs(served: Served, where: str) -> None:
     if where == "speaking":
-        address = await speaking(served)
+        address = await silent(served)
     elif where == "in a call":
         address = await in_a_call(served, NEVER)
     else:
@@ -112,9 +97,7 @@ async def test_a_turn_gives_way_wherever_it_is_and_the_other_runs(served: Served
     assert (str(row["replaced_by"]), row["problem"]) == (other.turn_id, None)
     assert (await served.until(other, TurnStatus.COMPLETED))["answer"] == "instead"
     states = await served.desk.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
-    assert {each["status"] for each in states} <= {"cancelled"} and bool(states) == (
-        "paused" in where or "queued" in where
-    )
+    assert {each["status"] for each in states} == ({"cancelled"} if where in ("paused", "queued before it") else set())
     assert served.effects(address, "/pay") == 0
     kinds = await served.desk.kinds(address.turn_id)
     assert kinds[-1] == "done" and "stopped" in kinds
@@ -125,13 +108,7 @@ async def test_a_turn_gives_way_wherever_it_is_and_the_other_runs(served: Served
 async def test_an_approval_and_a_replacement_at_once_pay_once_or_never(served: Served) -> None:
     for _ in range(sized(8, 2)):
         address = await served.paused(Line("", [PAY]), Line("paid"))
-
-        async def decided(address: TurnAddress = address) -> Any:
-            return await served.decide(address)
-
-        answers = await asyncio.gather(
-            decided(), send(served, address, OnBusy.REPLACE, Line("instead")), return_exceptions=True
-        )
+        answers = await gathered(served.decide(address), send(served, address, OnBusy.REPLACE, Line("instead")))
         assert isinstance(answers[1], TurnAddress), answers
         assert (await served.until(answers[1], TurnStatus.COMPLETED))["answer"] == "instead"
         row = await served.until(address, TurnStatus.REPLACED, TurnStatus.COMPLETED)

@@ -1,25 +1,30 @@
 """Turns of the operations agent on the real server, over its real MCP server: the texts of api.md, end to end."""
 
-import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 
 import pytest
 import yaml
 
-from perdure.contracts.ids import approval_id, turn_workflow_id
-from perdure.contracts.turns import TurnStatus
+from perdure.contracts.ids import approval_id
+from perdure.contracts.turns import Kind as Work
+from perdure.contracts.turns import Routing, TurnStatus
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decision
 from perdure.core.approvals.gates import RULE_WAIVED, WAIVABLE
 from perdure.examples.ops.cluster.faults import Fault, Faults, Kind
 from perdure.examples.ops.cluster.state import State
+from perdure.local import DataParts
 from perdure.store import agents
 from perdure.store.agents import set_waiver
 from perdure.store.database import Database, new_id
+from perdure.worker.queues import workers_for
 from tests.conftest import Urls
-from tests.desk import publish_desk
+from tests.desk import own_queues, publish_desk
+from tests.eventually import eventually
 from tests.integration.library import Library
+from tests.worker_process import worker_process
 from tests.workflow.conftest import Engine
 
 PAUSED = TurnStatus.AWAITING_APPROVAL
@@ -60,11 +65,25 @@ class Ops:
 
     async def settled(self, turn_id: str, call_id: str, state: str) -> None:
         """Until a call of the turn has this state."""
-        for _ in range(400):
-            if any(row[0] == call_id and row[2] == state for row in await self.calls(turn_id)):
-                return
-            await asyncio.sleep(0.05)
-        raise AssertionError(f"{call_id} never came to {state}: {await self.calls(turn_id)}")
+
+        async def there() -> bool:
+            return any(row[0] == call_id and row[2] == state for row in await self.calls(turn_id))
+
+        await eventually(there)
+
+    async def paused(self, text: str) -> str:
+        """A turn that waits for a person."""
+        turn_id = await self.begin(text)
+        await self.engine.until(turn_id, PAUSED)
+        return turn_id
+
+    async def approve(self, turn_id: str, call_id: str = "t2.0") -> None:
+        await self.engine.decide(approval_id(turn_id, call_id), Decision.APPROVE)
+
+    async def refuse(self, turn_id: str, call_id: str) -> None:
+        """The last that is decided on; the turn goes on to its end."""
+        await self.engine.decide(approval_id(turn_id, call_id), Decision.REJECT, comment="no")
+        await self.engine.until(turn_id, TurnStatus.COMPLETED)
 
 
 @pytest.fixture
@@ -72,35 +91,17 @@ async def ops(engine: Engine) -> Ops:
     return Ops(engine, await engine.conversation("ops"))
 
 
-async def test_a_question_is_answered_by_a_tool_that_reads_and_nobody_is_asked(ops: Ops) -> None:
-    turn_id = await ops.begin("Show pods in prod")
-    row = await ops.engine.until(turn_id)
-    assert (row["status"], row["problem"]) == ("completed", None)
-    assert "prod" in row["answer"] and "web" in row["answer"]
-    assert await ops.engine.nodes(turn_id) == ["entry", "memory_prepare", "model", "gate", "model", "final"]
-    assert await ops.calls(turn_id) == [("t1.0", "cluster_k8s_pods_list", "done")]
-    kinds = await ops.engine.kinds(turn_id)
-    assert kinds.index("tools.pending") < kinds.index("tool.executing") < kinds.index("tool.result")
-    assert kinds.count("ttft") == 1
-    assert "tool.awaiting_approval" not in kinds
-
-
 async def test_a_change_loads_the_tools_for_it_and_waits_for_its_approval(ops: Ops) -> None:
-    turn_id = await ops.begin("Restart deployment web in prod")
-    assert (await ops.engine.until(turn_id))["status"] == PAUSED.value
+    turn_id = await ops.paused("Restart deployment web in prod")
     assert await ops.engine.nodes(turn_id) == LOOP
     assert await ops.calls(turn_id) == [("t1.0", "load_toolset", "done"), ("t2.0", RESTART, "planned")]
-    told = await ops.engine.rows(
-        "SELECT kind, call_id, data FROM events WHERE turn_id = $1 AND kind LIKE 'tool%' ORDER BY seq", turn_id
-    )
-    assert [(row["kind"], row["call_id"]) for row in told] == [
-        ("tool.result", "t1.0"),
-        ("tools.pending", None),
-        ("tool.awaiting_approval", "t2.0"),
-    ]
+    events = "SELECT kind, call_id, data FROM events WHERE turn_id = $1 AND kind LIKE 'tool%' ORDER BY seq"
+    told = await ops.engine.rows(events, turn_id)
+    assert [row["kind"] for row in told] == ["tool.result", "tools.pending", "tool.awaiting_approval"]
+    assert [row["call_id"] for row in told] == ["t1.0", None, "t2.0"]
     assert told[1]["data"]["calls"] == [{"call_id": "t2.0", "tool": RESTART, "requires_approval": True}]
     assert await ops.restarted(turn_id) == []
-    await ops.engine.decide(approval_id(turn_id, "t2.0"), Decision.APPROVE)
+    await ops.approve(turn_id)
     await ops.engine.until(turn_id, TurnStatus.COMPLETED)
     assert await ops.restarted(turn_id) == ["web"]
     kinds = await ops.engine.kinds(turn_id)
@@ -108,56 +109,11 @@ async def test_a_change_loads_the_tools_for_it_and_waits_for_its_approval(ops: O
     assert kinds.index("tool.approved") < kinds.index("tool.executing")
 
 
-async def test_two_changes_have_two_approvals_and_each_is_made_once(ops: Ops) -> None:
-    turn_id = await ops.begin("Restart web and api in prod")
-    await ops.engine.until(turn_id, PAUSED)
-    assert [row[1] for row in await ops.calls(turn_id)] == ["load_toolset", RESTART, RESTART]
-    approvals = await ops.engine.rows("SELECT id, status FROM approvals WHERE turn_id = $1", turn_id)
-    assert {str(row["id"]) for row in approvals} == {approval_id(turn_id, call) for call in ("t2.0", "t2.1")}
-    await ops.engine.decide(approval_id(turn_id, "t2.1"), Decision.APPROVE)
-    await ops.settled(turn_id, "t2.1", "done")
-    assert await ops.restarted(turn_id) == ["api"]
-    await ops.engine.until(turn_id, PAUSED)
-    await ops.engine.decide(approval_id(turn_id, "t2.0"), Decision.APPROVE)
-    row = await ops.engine.until(turn_id, TurnStatus.COMPLETED)
-    assert await ops.restarted(turn_id) == ["api", "web"]
-    assert row["attempts"] == 3, "three model calls: load, ask, tell"
-    await assert_small(ops, turn_id)
-
-
-async def assert_small(ops: Ops, turn_id: str) -> None:
-    run_id: str | None = (await ops.engine.client.get_workflow_handle(turn_workflow_id(turn_id)).describe()).run_id
-    while run_id:
-        handle = ops.engine.client.get_workflow_handle(turn_workflow_id(turn_id), run_id=run_id)
-        events = (await handle.fetch_history()).events
-        assert sum(event.ByteSize() for event in events) < 256 * 1024
-        calls = (event.activity_task_scheduled_event_attributes for event in events)
-        assert max(call.ByteSize() for call in calls if call.activity_type.name in ("", "model.complete")) < 16 * 1024
-        run_id = events[0].workflow_execution_started_event_attributes.continued_execution_run_id or None
-
-
-async def test_a_refused_change_is_told_to_the_model_as_the_calls_result(ops: Ops) -> None:
-    turn_id = await ops.begin("Restart deployment web in prod")
-    await ops.engine.until(turn_id, PAUSED)
-    await ops.engine.decide(approval_id(turn_id, "t2.0"), Decision.REJECT, comment="not during the sale")
-    await ops.engine.until(turn_id, TurnStatus.COMPLETED)
-    assert await ops.restarted(turn_id) == []
-    assert (await ops.calls(turn_id))[1] == ("t2.0", RESTART, "denied")
-    messages = await ops.engine.rows(
-        "SELECT role, content FROM messages WHERE turn_id = $1 AND in_transcript ORDER BY seq", turn_id
-    )
-    assert [each["role"] for each in messages] == ["user", "assistant", "tool", "assistant", "tool", "assistant"]
-    assert "not during the sale" in messages[4]["content"]
-    assert (await ops.engine.kinds(turn_id)).count("tool.denied") >= 1
-
-
 async def test_a_later_turn_of_the_conversation_has_the_tools_that_were_loaded(ops: Ops) -> None:
-    first = await ops.begin("Restart deployment web in prod")
-    await ops.engine.until(first, PAUSED)
-    await ops.engine.decide(approval_id(first, "t2.0"), Decision.APPROVE)
+    first = await ops.paused("Restart deployment web in prod")
+    await ops.approve(first)
     await ops.engine.until(first, TurnStatus.COMPLETED)
-    second = await ops.begin("Restart deployment api in prod")
-    await ops.engine.until(second, PAUSED)
+    second = await ops.paused("Restart deployment api in prod")
     assert await ops.calls(second) == [("t1.0", RESTART, "planned")], "nothing to load"
     memory = (await ops.engine.turn(second))["memory_text"] or ""
     assert "loaded_toolsets" not in memory, "it is the engine's own, and nothing that a model is told"
@@ -174,10 +130,9 @@ async def test_a_reading_tool_that_fails_is_a_result_and_the_turn_goes_on(ops: O
 
 
 async def test_a_server_that_dies_after_the_effect_is_asked_again_with_the_same_key(ops: Ops) -> None:
-    turn_id = await ops.begin("Restart deployment web in prod")
-    await ops.engine.until(turn_id, PAUSED)
+    turn_id = await ops.paused("Restart deployment web in prod")
     ops.fail(Fault(Kind.DIE, "k8s_deployment_restart", when="after", times=1))
-    await ops.engine.decide(approval_id(turn_id, "t2.0"), Decision.APPROVE)
+    await ops.approve(turn_id)
     await ops.engine.until(turn_id, TurnStatus.COMPLETED)
     assert await ops.restarted(turn_id) == ["web"]
 
@@ -233,6 +188,12 @@ async def waive(ops: Ops, tool: str, *, waived: bool = True) -> None:
         await set_waiver(tx, tool, waived=waived, user_id=ops.engine.people["admin"].user_id)
 
 
+async def let_pass(ops: Ops, turn_id: str) -> list[str]:
+    """The tools that a rule told of in the turn."""
+    sql = "SELECT data->>'tool' AS tool FROM events WHERE turn_id = $1 AND kind = 'hitl.rule_fire' ORDER BY seq"
+    return [row["tool"] for row in await ops.engine.rows(sql, turn_id)]
+
+
 async def test_a_tenant_waives_the_approval_of_either_memory_tool_from_the_next_turn_on(
     tidier: Ops, db: Database
 ) -> None:
@@ -241,51 +202,62 @@ async def test_a_tenant_waives_the_approval_of_either_memory_tool_from_the_next_
 
     async def tidy() -> str:
         made = await library.write(f"prefs-{new_id()[-8:]}", "Answer briefly", by="requester")
-        return await tidier.begin(f"Tidy {made.ref.document_id} of {made.sha256}")
+        turn_id = await tidier.begin(f"Tidy {made.ref.document_id} of {made.sha256}")
+        await engine.until(turn_id)
+        return turn_id
 
     async def states(turn_id: str) -> dict[str, str]:
         return {tool: state for _, tool, state in await tidier.calls(turn_id)}
 
-    async def let_pass(turn_id: str) -> list[str]:
-        sql = "SELECT data->>'tool' AS tool FROM events WHERE turn_id = $1 AND kind = 'hitl.rule_fire' ORDER BY seq"
-        return [row["tool"] for row in await engine.rows(sql, turn_id)]
-
     before = await tidy()
-    await engine.until(before, PAUSED)
     assert await states(before) == {patch: "planned", propose: "planned"}
     await waive(tidier, patch)
-    await engine.decide(approval_id(before, "t1.1"), Decision.APPROVE)
+    await tidier.approve(before, "t1.1")
     await tidier.settled(before, "t1.1", "done")
     assert (await states(before))[patch] == "planned", "a turn under way asks as it began"
-    await engine.decide(approval_id(before, "t1.0"), Decision.REJECT, comment="no")
-    await engine.until(before, TurnStatus.COMPLETED)
-    assert await let_pass(before) == []
-
+    await tidier.refuse(before, "t1.0")
+    assert await let_pass(tidier, before) == []
     one = await tidy()
-    await engine.until(one, PAUSED)
     await tidier.settled(one, "t1.0", "done")
-    assert await states(one) == {patch: "done", propose: "planned"}
-    await engine.decide(approval_id(one, "t1.1"), Decision.REJECT, comment="no")
-    await engine.until(one, TurnStatus.COMPLETED)
-    assert await let_pass(one) == [patch]
-
+    assert (await states(one), await let_pass(tidier, one)) == ({patch: "done", propose: "planned"}, [patch])
+    await tidier.refuse(one, "t1.1")
     await waive(tidier, propose)
     both = await tidy()
-    row = await engine.until(both)
-    assert (row["status"], row["answer"], await states(both)) == (
-        "completed",
-        "Tidied.",
-        {patch: "done", propose: "done"},
-    )
-    assert await let_pass(both) == [patch, propose]
-    assert await engine.rows("SELECT id FROM approvals WHERE turn_id = $1", both) == []
+    assert (await engine.turn(both))["answer"] == "Tidied." and set((await states(both)).values()) == {"done"}
+    assert await let_pass(tidier, both) == [patch, propose]
     ran = await engine.rows("SELECT data FROM audit_trail WHERE turn_id = $1 AND kind = 'call.ran' ORDER BY id", both)
     assert {(each["data"]["tool"], each["data"]["rule"]) for each in ran} == {
         (patch, RULE_WAIVED), (propose, RULE_WAIVED)
     }  # fmt: skip
     await waive(tidier, patch, waived=False)
     again = await tidy()
-    await engine.until(again, PAUSED)
     assert (await states(again))[patch] == "planned"
     await engine.stop(again)
     await engine.until(again, TurnStatus.STOPPED)
+
+
+async def test_a_worker_killed_after_the_effect_and_before_its_record_changes_the_cluster_once(
+    engine: Engine, urls: Urls, parts: DataParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spread = replace(engine, routing=own_queues(Routing.spread()))
+    monkeypatch.setenv("SERVERS_HOME", str(spread.home))
+    ops = Ops(spread, await spread.conversation("ops"))
+    async with AsyncExitStack() as stack:
+        for kind in (Work.APPROVALS, Work.MEMORY, Work.LLM, Work.TURNS):
+            for worker in workers_for(spread.deps, kind, spread.routing.queue(kind)):
+                await stack.enter_async_context(worker)
+        async with worker_process("tools_worker", urls, parts, spread.routing.tools) as process:
+            turn_id = await ops.paused("Restart web and api in prod")
+            ops.fail(Fault(Kind.HANG, "k8s_deployment_restart", when="after", seconds=60))
+            await ops.approve(turn_id)
+            await eventually(lambda: ops.restarted(turn_id))
+            process.kill()
+            await process.wait()
+        assert await ops.restarted(turn_id) == ["web"], "the effect is made"
+        assert ("t2.0", "cluster_k8s_deployment_restart", "reserved") in await ops.calls(turn_id)
+        await ops.approve(turn_id, "t2.1")
+        for worker in workers_for(spread.deps, Work.TOOLS, spread.routing.tools):
+            await stack.enter_async_context(worker)
+        row = await spread.until(turn_id, TurnStatus.COMPLETED, seconds=40)
+    assert sorted(await ops.restarted(turn_id)) == ["api", "web"], "each once, whoever sent it twice"
+    assert row["problem"] is None

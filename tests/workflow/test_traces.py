@@ -83,9 +83,8 @@ def in_good_mood(traced: Traced) -> Iterator[None]:
 
 async def spans_for(traced: Traced, address: TurnAddress) -> list[Any]:
     def found() -> list[Any]:
-        return [
-            span for span in traced.collector.spans() if attributes_of(span).get("perdure.trace_id") == address.turn_id
-        ]
+        spans = traced.collector.spans()
+        return [each for each in spans if attributes_of(each).get("perdure.trace_id") == address.turn_id]
 
     await until(lambda: bool(found()), seconds=20)
     return found()
@@ -95,21 +94,11 @@ async def course(served: Served, turn: str) -> tuple[Any, ...]:
     """What a turn comes to: status, answer, and every event but for ids and times."""
     lines, agent_id = TURNS[turn]
     address, row = await served.ended(*lines, agent_id=agent_id)
-    rows = await served.desk.rows(
-        "SELECT kind, call_id, data->>'node' AS node, data->'data'->>'status' AS status FROM events "
-        "WHERE turn_id = $1 ORDER BY seq",
-        address.turn_id,
-    )
-    calls = await served.desk.rows(
-        "SELECT call_id, epoch, errors FROM model_calls WHERE turn_id = $1 ORDER BY call_id", address.turn_id
-    )
-    return (
-        row["status"],
-        row["answer"],
-        (row["problem"] or {}).get("code"),
-        tuple(tuple(each) for each in rows),
-        tuple(tuple(each) for each in calls),
-    )
+    events = "SELECT kind, call_id, data->>'node', data->'data'->>'status' FROM events WHERE turn_id = $1 ORDER BY seq"
+    asked = "SELECT call_id, epoch, errors FROM model_calls WHERE turn_id = $1 ORDER BY call_id"
+    rows, calls = [await served.desk.rows(sql, address.turn_id) for sql in (events, asked)]
+    told = tuple(tuple(each) for each in (*rows, *calls))
+    return row["status"], row["answer"], (row["problem"] or {}).get("code"), told
 
 
 async def test_a_collector_gets_the_spans_of_a_turn_and_no_word_of_it(served: Served, traced: Traced) -> None:
@@ -134,16 +123,6 @@ async def test_a_collector_gets_the_spans_of_a_turn_and_no_word_of_it(served: Se
     assert events == ["model_call_attempted", "model_call_completed"]
     assert not [body for _, body in traced.collector.bodies if CANARY.encode() in body]
     assert not traced.bell.recent
-
-
-async def test_the_deciding_node_has_no_span_and_a_failure_has_its_type(served: Served, traced: Traced) -> None:
-    address, row = await served.ended(*TURNS["a failure"][0], agent_id=KEEPER)
-    assert row["status"] == "failed"
-    spans = {span.name: span for span in await spans_for(traced, address)}
-    assert "node decision_logic_node" not in spans and "node model_call_node" in spans
-    chat = next(span for name, span in spans.items() if name.startswith("chat "))
-    assert attributes_of(chat)["error.type"] == "model_unavailable"
-    assert spans[f"invoke_agent {KEEPER}"].status.message == "backend_unavailable"
 
 
 SAMPLE = ("a tool", "a failure")
@@ -176,7 +155,7 @@ async def test_no_turn_waits_for_a_tracer_that_hangs_for_thirty_seconds(served: 
     assert not traced.tracer.go_on.is_set()
 
 
-async def test_no_turn_waits_for_a_collector_that_hangs(served: Served, traced: Traced) -> None:
+async def test_no_turn_waits_for_a_collector_that_hangs_or_refuses(served: Served, traced: Traced) -> None:
     quiet = await course(served, "a hub")
     traced.collector.hanging = True
     traced.collector.go_on.clear()
@@ -186,12 +165,9 @@ async def test_no_turn_waits_for_a_collector_that_hangs(served: Served, traced: 
     for _ in range(3):
         assert await course(served, "a hub") == quiet
     assert not traced.collector.go_on.is_set()
-
-
-async def test_a_collector_that_refuses_loses_traces_and_nothing_else(served: Served, traced: Traced) -> None:
-    traced.collector.status = 400
-    quiet = await course(served, "a hub")
+    traced.collector.hanging, traced.collector.status = False, 400
+    traced.collector.go_on.set()
+    assert await course(served, "a hub") == quiet
     traced.collector.status = 200
     address, _ = await served.ended(Line("again"), agent_id=KEEPER)
     assert await spans_for(traced, address)
-    assert await course(served, "a hub") == quiet
