@@ -18,6 +18,7 @@ from perdure.contracts.turns import Bell, StopAsk, TurnAddress, TurnStatus
 from perdure.store.database import Connection
 from perdure.store.turns.finish import stop_asked
 from tests.desk import until
+from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.spoken import Line
 from tests.eventually import eventually
 from tests.replay.recording import run_of
@@ -330,3 +331,12 @@ async def test_a_flood_of_forged_stops_is_looked_after_once_a_task_at_most_and_h
     assert types.count("EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED") == FLOOD + 1
     assert 1 <= looks <= tasks < FLOOD
     assert len(types) <= FLOOD + 4 * tasks + 20, "the signals, the tasks that took them, one marker a look"
+
+
+async def test_a_look_that_hangs_inside_the_task_is_made_again_and_changes_nothing(served: Served) -> None:
+    with broken_inside(Breaks.HANGS, Brief.STOP) as broken:
+        address = await silent(served, 2.0)
+        await served.ring(address, STOP)
+        row = await served.until(address, TurnStatus.COMPLETED, TurnStatus.STOPPED)
+    assert (row["status"], broken) == ("completed", [address.turn_id])
+    assert (await called(served, address)).count(CONFIRM) == 2

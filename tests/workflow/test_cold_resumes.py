@@ -288,3 +288,34 @@ async def test_a_request_may_force_a_checkpoint_on_the_answer(served: Served) ->
     row = await served.until(address, TurnStatus.COMPLETED)
     assert row["answer"] == "my answer"
     assert len(served.sent_to_model(address)) == 1, "no skill, no synthesis"
+
+
+async def test_a_call_that_was_approved_and_done_does_not_hold_up_a_cold_start(served: Served) -> None:
+    address = await served.paused(Line("first", [PAY]), Line("thinking", seconds=3.0))
+    await served.decide(address, "t1.0")
+    await until(lambda: served.desk.model.requests[f"{address.turn_id}.m2"] == 1)
+    await start_cold(served, address, goes_on=True)
+    row = await served.until(address, TurnStatus.COMPLETED)
+    assert row["answer"] == "thinking"
+    assert served.effects(address, "/pay") == 1
+    assert told(served, address) == ["user", "assistant", "tool"]
+
+
+async def test_a_round_with_one_call_done_one_under_way_and_one_open_goes_on_as_it_would_have(served: Served) -> None:
+    served.desk.world.go_on.clear()
+    address = await served.paused(Line("asking", [PAY, ("pay", {"mode": "wait"}), POST]), DONE)
+    requests = len(served.sent_to_model(address))
+    await served.decide(address, "t1.0")
+    await until(lambda: served.effects(address, "/pay", "t1.0") == 1)
+    await served.decide(address, "t1.1")
+    await until(lambda: served.effects(address, "/pay", "t1.1") == 1)
+    await start_cold(served, address, goes_on=True)
+    await served.waits_for(address, approval_id(address.turn_id, "t1.2"))
+    assert await served.states(address) == {"t1.0": "done", "t1.1": "done", "t1.2": "planned"}
+    await served.decide(address, "t1.2")
+    await served.until(address, TurnStatus.COMPLETED)
+    served.desk.world.go_on.set()
+    assert told(served, address) == ["user", "assistant", "tool", "tool", "tool"]
+    effects = [("/pay", "t1.0"), ("/pay", "t1.1"), ("/post", "t1.2")]
+    assert [served.effects(address, path, call_id) for path, call_id in effects] == [1, 1, 1]
+    assert len(served.sent_to_model(address)) == requests + 1

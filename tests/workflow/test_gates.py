@@ -216,6 +216,23 @@ async def test_what_nobody_decides_on_while_another_runs_is_paused_for_afterward
     assert await made(served, address) == {"t1.0": 1, "t1.1": 1}
 
 
+@pytest.mark.soak
+async def test_workers_that_are_replaced_between_the_decisions_change_nothing(desk: Desk, temporal: Client) -> None:
+    served = apart(desk, temporal)
+    at = served.desk
+    async with AsyncExitStack() as stack:
+        await serve(stack, at, ALL_KINDS)
+        address = await served.paused(Line("asking", [PAY, POST, PAY]), DONE)
+    for call_id in ("t1.1", "t1.2", "t1.0"):
+        await served.decide(address, call_id)
+        async with AsyncExitStack() as stack:
+            await serve(stack, at, ALL_KINDS)
+            await state_of(served, address, call_id, "done")
+            await served.until(address, PAUSED, TurnStatus.COMPLETED)
+    assert (await served.row(address))["status"] == TurnStatus.COMPLETED.value
+    assert await made(served, address) == {"t1.0": 1, "t1.1": 1, "t1.2": 1}
+
+
 async def test_a_worker_that_is_killed_while_calls_of_a_round_run_takes_none_of_them_with_it(
     desk: Desk, temporal: Client, urls: Urls, parts: DataParts
 ) -> None:
