@@ -46,8 +46,7 @@ class World:
 
 
 async def _person(admin: httpx.AsyncClient, name: str, *roles: str) -> str:
-    made = await admin.post("/v1/users", json={"name": name, "roles": roles})
-    assert made.status_code == 201, made.text
+    assert (await admin.post("/v1/users", json={"name": name, "roles": roles})).status_code == 201
     return str((await admin.post(f"/v1/users/{name}/tokens", json={})).json()["token"])
 
 

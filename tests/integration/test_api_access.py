@@ -14,7 +14,7 @@ from perdure.core.identity import OperatorTokens
 from perdure.store.status import ServerLooks
 from tests.integration.conftest import Api
 from tests.integration.test_api_approvals import paused
-from tests.integration.test_api_turns import code, conversation
+from tests.integration.test_api_turns import code, conversation, refusal
 
 OPEN = {"/healthz", "/readyz", "/v1/auth/ways"}
 """The only routes without a token, beside the documentation and those by which one gets it; the last one says which
@@ -33,8 +33,7 @@ def filled(path: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "given",
-    ["", "Bearer", "Bearer nothing", "Basic dXNlcjpwYXNz", "bearer\tx", "Bearer " + "x" * 5_000, "Bearer é"],
+    "given", ["", "Bearer", "Bearer nothing", "Basic dXNlcjpwYXNz", "bearer\tx", "Bearer " + "x" * 5_000, "Bearer é"]
 )
 async def test_a_wrong_token_is_401(given: str, api: Api) -> None:
     async with api.client(None) as client:
@@ -47,7 +46,7 @@ async def test_a_wrong_token_is_401(given: str, api: Api) -> None:
 async def test_without_a_token_no_body_is_looked_at(body: bytes, api: Api) -> None:
     async with api.client(None) as client:
         answer = await client.post("/v1/conversations", content=body, headers={"content-type": "application/json"})
-    assert (answer.status_code, code(answer)) == (401, "token_missing")
+    assert refusal(answer) == (401, "token_missing")
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
@@ -71,8 +70,7 @@ async def test_an_administrator_adds_users_gives_roles_and_mints_tokens(api: Api
     async with api.client("admin") as client:
         added = await client.post("/v1/users", json={"name": "ann", "display_name": "Ann", "roles": ["reviewer"]})
         assert (added.status_code, added.json()["roles"]) == (201, ["reviewer"])
-        again = await client.post("/v1/users", json={"name": "ann"})
-        assert (again.status_code, code(again)) == (409, "user_exists")
+        assert refusal(await client.post("/v1/users", json={"name": "ann"})) == (409, "user_exists")
         token = (await client.post("/v1/users/ann/tokens", json={"label": "laptop"})).json()["token"]
         changed = await client.post("/v1/users/ann/roles", json={"roles": ["requester"]})
         assert changed.json()["roles"] == ["requester"]
@@ -193,7 +191,7 @@ async def test_an_operators_token_reads_metrics_without_a_name_and_status_and_no
             if path in ("/metrics", "/v1/status"):
                 assert answer.status_code == 200, path
             elif path not in OPEN | OPEN_PATHS:
-                assert (answer.status_code, code(answer)) == (401, "token_invalid"), (method, path)
+                assert refusal(answer) == (401, "token_invalid"), (method, path)
         metrics = (await client.get("/metrics")).text
         for name in ("perdure_http_request_seconds", "perdure_streams", "perdure_turns_started", "perdure_decisions"):
             assert name in metrics
@@ -201,7 +199,7 @@ async def test_an_operators_token_reads_metrics_without_a_name_and_status_and_no
         assert SOME_ID not in metrics and "requester" not in metrics
         for token in (OPERATOR_TOKEN[:-1], OPERATOR_TOKEN + "o"):
             answer = await client.get("/metrics", headers={"Authorization": f"Bearer {token}"})
-            assert (answer.status_code, code(answer)) == (401, "token_invalid"), token
+            assert refusal(answer) == (401, "token_invalid"), token
     async with api.client(None) as client:
         nobody = await client.get("/metrics", headers={"Authorization": f"Bearer {OPERATOR_TOKEN}"})
         assert nobody.status_code == 401, "it is not set up any more"

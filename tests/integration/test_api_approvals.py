@@ -7,7 +7,7 @@ import httpx
 
 from perdure.store.events.live import WOKEN_BY_EVENTS, channel
 from tests.integration.conftest import Api
-from tests.integration.test_api_turns import code, conversation, pages
+from tests.integration.test_api_turns import code, conversation, pages, refusal
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ async def test_a_rejection_needs_a_reason_reaches_the_turn_and_stands(api: Api) 
     asked = await paused(api)
     async with api.client("reviewer") as client:
         bare = await client.post(f"{asked.path}/decision", json=asked.body("reject"))
-        assert (bare.status_code, code(bare)) == (422, "reason_required")
+        assert refusal(bare) == (422, "reason_required")
         done = await client.post(f"{asked.path}/decision", json=asked.body("reject", comment="wrong order"))
         assert (done.status_code, done.json()["status"], done.json()["decided_by"]) == (200, "rejected", "reviewer")
         turn = await ended(client, asked.turn_id)
@@ -76,15 +76,13 @@ async def test_a_decision_is_refused_in_the_order_of_the_contract(api: Api) -> N
     wrong = asked.body("reject", digest="0" * 64)  # wrong digest and no reason
     async with api.client("reviewer") as reviewer, api.client() as requester:
         nobody = await reviewer.post(f"/v1/approvals/{asked.turn_id}/decision", json=wrong)
-        assert (nobody.status_code, code(nobody)) == (404, "approval_not_found")
-        role = await requester.post(f"{asked.path}/decision", json=wrong)
-        assert (role.status_code, code(role)) == (403, "role_required")
-        digest = await reviewer.post(f"{asked.path}/decision", json=wrong)
-        assert (digest.status_code, code(digest)) == (409, "digest_differs")
+        assert refusal(nobody) == (404, "approval_not_found")
+        assert refusal(await requester.post(f"{asked.path}/decision", json=wrong)) == (403, "role_required")
+        assert refusal(await reviewer.post(f"{asked.path}/decision", json=wrong)) == (409, "digest_differs")
         assert (await reviewer.get(asked.path)).json()["status"] == "pending"
         assert (await reviewer.post(f"{asked.path}/decision", json=asked.body())).status_code == 200
         second = await reviewer.post(f"{asked.path}/decision", json=wrong)
-        assert (second.status_code, code(second)) == (409, "already_decided")
+        assert refusal(second) == (409, "already_decided")
         first = second.json()["error"]["details"]["decision"]
         assert (first["type"], first["by"]) == ("approve", "reviewer")
         await ended(reviewer, asked.turn_id)
@@ -108,7 +106,7 @@ async def test_an_edit_is_checked_against_the_schema_and_both_versions_are_on_re
     asked = await paused(api)
     async with api.client("reviewer") as client:
         bad = await client.post(f"{asked.path}/decision", json=asked.body("edit", args={"order": 7}))
-        assert (bad.status_code, code(bad)) == (422, "args_invalid")
+        assert refusal(bad) == (422, "args_invalid")
         assert [each["field"] for each in bad.json()["error"]["details"]["fields"]] == ["order"]
         done = await client.post(f"{asked.path}/decision", json=asked.body("edit", args={"order": "1043"}))
         assert done.status_code == 200, done.text
@@ -122,7 +120,7 @@ async def test_a_response_answers_the_model_instead_of_running_the_call(api: Api
     asked = await paused(api)
     async with api.client("reviewer") as client:
         empty = await client.post(f"{asked.path}/decision", json=asked.body("respond"))
-        assert (empty.status_code, code(empty)) == (422, "comment_required")
+        assert refusal(empty) == (422, "comment_required")
         body, key = asked.body("respond", comment="ask the shop first"), {"Idempotency-Key": "decide-once"}
         told, again = [await client.post(f"{asked.path}/decision", headers=key, json=body) for _ in range(2)]
         assert (told.status_code, told.json()["status"]) == (200, "responded")
@@ -157,15 +155,12 @@ async def test_the_queue_is_filtered_and_paged_and_a_requester_sees_only_the_own
 async def test_settling_an_effect_that_is_not_there_or_not_open_is_refused(api: Api) -> None:
     body = {"outcome": "happened", "comment": "saw it in the ledger"}
     async with api.client("reviewer") as client:
-        nothing = await client.post("/v1/effects/pdk_none/settle", json=body)
-        assert (nothing.status_code, code(nothing)) == (404, "effect_not_found")
+        assert refusal(await client.post("/v1/effects/pdk_none/settle", json=body)) == (404, "effect_not_found")
         asked = await paused(api)
         key = next(e["key"] for e in (await client.get("/v1/effects")).json()["items"] if e["turn_id"] == asked.turn_id)
-        settled = await client.post(f"/v1/effects/{key}/settle", json=body)
-        assert (settled.status_code, code(settled)) == (409, "already_settled")
+        assert refusal(await client.post(f"/v1/effects/{key}/settle", json=body)) == (409, "already_settled")
         async with api.client() as requester:
-            refused = await requester.post(f"/v1/effects/{key}/settle", json=body)
-            assert (refused.status_code, code(refused)) == (403, "role_required")
+            assert refusal(await requester.post(f"/v1/effects/{key}/settle", json=body)) == (403, "role_required")
         await client.post(f"/v1/turns/{asked.turn_id}/stop")
 
 

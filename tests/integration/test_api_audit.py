@@ -12,7 +12,7 @@ from perdure.store.database import new_id
 from tests.conftest import KEYRING, Urls
 from tests.integration.conftest import Api
 from tests.integration.forger import exported_head, forging, written
-from tests.integration.test_api_turns import code
+from tests.integration.test_api_turns import refusal
 
 
 async def test_the_verification_says_how_far_it_went_and_what_is_wrong(api: Api, urls: Urls) -> None:
@@ -65,8 +65,7 @@ async def test_the_export_is_one_object_a_line_and_goes_on_where_it_was_left(api
         rest = await client.get("/v1/audit/export", params={"after": len(rows) - 10, "limit": 4})
         assert [json.loads(line)["seq"] for line in rest.text.splitlines()] == list(range(len(rows) - 9, len(rows) - 5))
         for turn in ("no-turn", new_id()):
-            answer = await client.get("/v1/audit/export", params={"turn": turn})
-            assert (answer.status_code, code(answer)) == (404, "turn_not_found")
+            assert refusal(await client.get("/v1/audit/export", params={"turn": turn})) == (404, "turn_not_found")
         for bad in ({"after": -1}, {"limit": 0}, {"after": "x"}):
             assert (await client.get("/v1/audit/export", params=bad)).status_code == 422
     assert set(rows[-1]) >= {"at", "kind", "subject", "actor", "turn_id", "data", "salt", "body_digest", "hash", "prev"}

@@ -12,7 +12,7 @@ from perdure.client.memory import Promotion
 from perdure.contracts.values import sha256_hex
 from perdure.store.database import new_id
 from tests.integration.conftest import Api
-from tests.integration.test_api_turns import code, conversation, pages
+from tests.integration.test_api_turns import conversation, pages, refusal
 
 DOCUMENTS, PROMOTIONS = "/v1/memory/documents", "/v1/memory/promotions"
 
@@ -50,8 +50,7 @@ async def test_a_document_is_written_once_a_key_read_changed_and_its_versions_li
     assert first.status_code == again.status_code == 201 and first.json() == again.json()
     made = first.json()
     assert (made["sha256"], made["number"], made["trust"]) == (sha256_hex("Short."), 1, "user_authored")
-    taken = await me.post(DOCUMENTS, json=body("prefs/tone", "Other."))
-    assert (taken.status_code, code(taken)) == (409, "document_exists")
+    assert refusal(await me.post(DOCUMENTS, json=body("prefs/tone", "Other."))) == (409, "document_exists")
     place = f"{DOCUMENTS}/{made['id']}"
     read = (await me.get(place)).json()
     assert (read["content"], read["path"], read["store"]) == ("Short.", "prefs/tone", "user_memory")
@@ -62,7 +61,7 @@ async def test_a_document_is_written_once_a_key_read_changed_and_its_versions_li
         await me.patch(place, json=edits),
         await me.put(place, json={"expected_sha256": made["sha256"], "content": "x"}),
     ):
-        assert (answer.status_code, code(answer)) == (409, "memory_conflict")
+        assert refusal(answer) == (409, "memory_conflict")
         assert answer.json()["error"]["details"] == {"sha256": sha256_hex("Shorter.")}
     whole = await me.put(place, json={"expected_sha256": sha256_hex("Shorter."), "content": "New", "title": "T"})
     assert whole.json()["number"] == 3
@@ -98,17 +97,16 @@ async def test_what_is_a_persons_own_is_404_for_everybody_else(clients: Clients)
                 await other.put(place, json=change),
                 await other.post(PROMOTIONS, json=propose),
             ]
-            assert {(each.status_code, code(each)) for each in answers} == {(404, "document_not_found")}
+            assert {refusal(each) for each in answers} == {(404, "document_not_found")}
         theirs = await other.post(DOCUMENTS, json=body("x", "x", scope="conversation", conversation_id=here))
-        assert (theirs.status_code, code(theirs)) == (404, "conversation_not_found")
+        assert refusal(theirs) == (404, "conversation_not_found")
     for answer in (await clients.nobody.get(DOCUMENTS), await clients.nobody.get(PROMOTIONS)):
         assert answer.status_code == 401
 
 
 async def test_only_an_administrator_writes_deletes_and_redacts_what_is_shared(clients: Clients) -> None:
     shared = body("deploys/ferret.md", "ferret first", scope="workspace", store="workspace_runbooks", type="runbook")
-    refused = await clients.requester.post(DOCUMENTS, json=shared)
-    assert (refused.status_code, code(refused)) == (403, "workspace_read_only")
+    assert refusal(await clients.requester.post(DOCUMENTS, json=shared)) == (403, "workspace_read_only")
     document = (await clients.admin.post(DOCUMENTS, json=shared)).json()
     assert document["trust"] == "admin_approved"
     place = f"{DOCUMENTS}/{document['id']}"
@@ -157,16 +155,15 @@ async def test_a_promotion_is_proposed_seen_and_decided_once_by_another(clients:
     assert seen["id"] in [each["id"] for each in pending] and all("content" not in each for each in pending)
     assert (await clients.reviewer.get(PROMOTIONS)).json()["items"] == []
     decision = {"decision": "approve", "sha256": seen["sha256"]}
-    refused = await clients.requester.post(f"{place}/decision", json=decision)
-    assert (refused.status_code, code(refused)) == (403, "role_required")
+    assert refusal(await clients.requester.post(f"{place}/decision", json=decision)) == (403, "role_required")
     stale = await clients.admin.post(f"{place}/decision", json={**decision, "sha256": "0"})
-    assert (stale.status_code, code(stale)) == (409, "memory_conflict")
+    assert refusal(stale) == (409, "memory_conflict")
     done = await clients.admin.post(f"{place}/decision", json=decision)
     assert done.status_code == 200 and (done.json()["status"], done.json()["decided_by"]) == ("approved", "admin")
     assert [Promotion.model_validate(each).content for each in (*pending, done.json())] == [None] * (len(pending) + 1)
     assert Promotion.model_validate(seen).content == seen["content"], "the client reads what the API says"
     twice = await clients.admin.post(f"{place}/decision", json={"decision": "reject", "sha256": "x", "comment": "no"})
-    assert (twice.status_code, code(twice)) == (409, "promotion_decided")
+    assert refusal(twice) == (409, "promotion_decided")
     (hit,) = (await clients.reviewer.post(f"{DOCUMENTS}/search", json={"query": "heron"})).json()["items"]
     assert (hit["path"], hit["trust"], hit["version_id"]) == ("heron.md", "admin_approved", done.json()["made_version"])
 
@@ -176,8 +173,7 @@ async def test_a_store_is_closed_and_opened_again(clients: Clients) -> None:
     assert (await clients.admin.put(place, json={"archived": True})).json()["archived_at"]
     try:
         shared = body("late.md", "x", scope="workspace", store="workspace_runbooks", type="runbook")
-        refused = await clients.admin.post(DOCUMENTS, json=shared)
-        assert (refused.status_code, code(refused)) == (409, "store_archived")
+        assert refusal(await clients.admin.post(DOCUMENTS, json=shared)) == (409, "store_archived")
     finally:
         assert (await clients.admin.put(place, json={"archived": False})).json()["archived_at"] is None
     assert (await clients.admin.put("/v1/memory/stores/nowhere", json={"archived": True})).status_code == 404
@@ -205,7 +201,7 @@ async def test_a_store_is_closed_and_opened_again(clients: Clients) -> None:
 )
 async def test_bad_input_is_refused(clients: Clients, change: dict[str, Any], status: int, expected: str) -> None:
     answer = await clients.requester.post(DOCUMENTS, json={**body("bad/input", "x"), **change})
-    assert (answer.status_code, code(answer)) == (status, expected)
+    assert refusal(answer) == (status, expected)
 
 
 async def test_what_is_no_id_is_404_on_every_route(clients: Clients) -> None:

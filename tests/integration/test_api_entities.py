@@ -28,8 +28,7 @@ async def test_an_entity_is_found_by_its_name_an_alias_or_a_part_of_it_and_read_
 
 
 @pytest.mark.parametrize(
-    ("path", "status"),
-    [("", 422), ("?name=", 422), ("?name=" + "a" * 201, 422), ("?name=a&limit=0", 422), ("/x", 404)],
+    ("path", "status"), [("", 422), ("?name=", 422), ("?name=" + "a" * 201, 422), ("?name=a&limit=0", 422), ("/x", 404)]
 )
 async def test_a_question_that_makes_no_sense_is_refused(api: Api, path: str, status: int) -> None:
     async with api.client() as client:

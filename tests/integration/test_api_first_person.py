@@ -18,7 +18,7 @@ from perdure.store.database import new_id
 from perdure.store.identity import registration, users
 from tests.conftest import Template, Urls
 from tests.integration.conftest import Api
-from tests.integration.test_api_turns import code
+from tests.integration.test_api_turns import code, refusal
 
 PASSWORD = "correct horse battery"
 WRONG = "AAAA-BBBB-CCCC-DDDD-EEEE-FFFF-GGGG-HHHH"
@@ -170,20 +170,17 @@ async def test_the_local_administrators_token_lets_the_first_person_in_and_no_ot
         async with api.client(None) as client:
             assert (await client.get("/v1/auth/ways")).json()["setup_code"] is True
         for name in ("requester", "reviewer"):
-            answer = await fresh.register(authorization=tokens[name])
-            assert (answer.status_code, code(answer)) == (401, "setup_code_needed"), name
-        answer = await fresh.register(authorization="perdure_admin_guessed")
-        assert (answer.status_code, code(answer)) == (401, "token_invalid")
+            assert refusal(await fresh.register(authorization=tokens[name])) == (401, "setup_code_needed"), name
+        assert refusal(await fresh.register(authorization="perdure_admin_guessed")) == (401, "token_invalid")
         api.app.state.services = replace(api.app.state.services, local=False)
         answer = await fresh.register(authorization=tokens["admin"])
-        assert (answer.status_code, code(answer)) == (403, "invitation_needed"), "only on the embedded stack"
+        assert refusal(answer) == (403, "invitation_needed"), "only on the embedded stack"
         api.app.state.services = replace(api.app.state.services, local=True)
         assert kept.exists()
         first = await fresh.register(authorization=tokens["admin"])
         assert first.json()["user"]["roles"] == ["requester", "reviewer", "admin"]
         assert not kept.exists(), "the supervisor sees by this that the code is used"
-        second = await fresh.register("second", authorization=tokens["admin"])
-        assert (second.status_code, code(second)) == (403, "invitation_needed")
+        assert refusal(await fresh.register("second", authorization=tokens["admin"])) == (403, "invitation_needed")
         async with api.client(None) as client:
             assert (await client.get("/v1/auth/ways")).json()["setup_code"] is False
     finally:

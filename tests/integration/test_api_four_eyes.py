@@ -9,7 +9,7 @@ from perdure.contracts.values import sha256_hex
 from perdure.store.database import new_id
 from tests.integration.conftest import Api
 from tests.integration.test_api_approvals import Paused, ended, paused
-from tests.integration.test_api_turns import code
+from tests.integration.test_api_turns import refusal
 
 PASSWORD = "correct horse battery"
 OWN = (403, "own_request")
@@ -115,8 +115,7 @@ async def test_nor_does_it_choose_who_decides_or_see_it_as_its_own_to_decide(tea
     _, minted = await team.minted(team.token_of("admin"), "reviewer", "admin")
     async with team.client(minted) as client:
         for verb, body in (("claim", {}), ("reassign", {"to": "reviewer"}), ("escalate", {})):
-            refused = await client.post(f"{asked.path}/{verb}", json=body)
-            assert (refused.status_code, code(refused)) == OWN, verb
+            assert refusal(await client.post(f"{asked.path}/{verb}", json=body)) == OWN, verb
         assert (await client.get(asked.path)).json()["allowed_decisions"] == []
         mine = (await client.get("/v1/approvals", params={"mine": True, "limit": 200})).json()["items"]
         assert asked.approval["id"] not in [each["id"] for each in mine]
@@ -170,7 +169,7 @@ async def test_a_password_that_the_requester_reset_decides_nothing_of_theirs_how
         assert await team.decides(asked, by_password["access_token"]) == OWN
     async with team.client(before) as client:
         over = await client.get("/v1/auth/me")
-        assert (over.status_code, code(over)) == (401, "session_over"), "a reset ends the sessions that were open"
+        assert refusal(over) == (401, "session_over"), "a reset ends the sessions that were open"
     _, other = await team.invited(admin, "admin")
     _, session = await team.invited(other, name=name, password="the fourth one here")
     assert await team.decides(asked, session) == (200, "approved"), "reset by another administrator"
@@ -192,7 +191,7 @@ async def test_a_token_of_an_unknown_creator_decides_nothing_that_an_administrat
 async def test_no_token_is_minted_under_the_label_of_the_local_ones(team: Team) -> None:
     async with team.client(team.token_of("admin")) as client:
         refused = await client.post("/v1/users/reviewer/tokens", json={"label": "local"})
-    assert (refused.status_code, code(refused)) == (422, "label_reserved")
+    assert refusal(refused) == (422, "label_reserved")
 
 
 async def test_nor_is_a_promotion_decided_by_its_proposer_in_another_name(team: Team) -> None:
@@ -210,4 +209,4 @@ async def test_nor_is_a_promotion_decided_by_its_proposer_in_another_name(team: 
         promotion = proposed.json()
         body = {"decision": "approve", "sha256": promotion["sha256"], "comment": ""}
         refused = await client.post(f"/v1/memory/promotions/{promotion['id']}/decision", json=body)
-    assert (refused.status_code, code(refused)) == (403, "own_promotion")
+    assert refusal(refused) == (403, "own_promotion")

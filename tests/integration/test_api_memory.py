@@ -6,7 +6,7 @@ from perdure.api.routes.memory import MOST_HITS
 from perdure.store.database import new_id
 from perdure.store.memory import working_memory
 from tests.integration.conftest import Api
-from tests.integration.test_api_turns import code, conversation, pages
+from tests.integration.test_api_turns import conversation, pages, refusal
 
 
 def working(conversation_id: str) -> str:
@@ -23,7 +23,7 @@ async def test_fields_are_put_merged_read_and_removed_and_refused_whole_where_th
         assert merged.json()["fields"] == {"b": {"c": []}, "d": "x", "e": 2} and merged.json()["bytes"] == 16
         assert (await client.delete(path, params={"field": ["d", "e"]})).status_code == 204
         full = await client.put(path, json={"fields": {"big": "x" * 65_536}})
-        assert (full.status_code, code(full)) == (413, "working_memory_full")
+        assert refusal(full) == (413, "working_memory_full")
         details = full.json()["error"]["details"]
         assert details["most_bytes"] == working_memory.MOST_BYTES < details["bytes"]
         assert (await client.get(path)).json()["fields"] == {"b": {"c": []}}
@@ -47,7 +47,7 @@ async def test_memory_is_its_users_own_even_where_a_role_reads_the_turns(api: Ap
                     await client.post("/v1/memory/episodic", json={**episode, "conversation_id": unseen}),
                     await client.get("/v1/memory/episodic", params={"conversation_id": unseen}),
                 ]
-                assert {(each.status_code, code(each)) for each in answers} == {(404, "conversation_not_found")}
+                assert {refusal(each) for each in answers} == {(404, "conversation_not_found")}
             found = await client.post("/v1/memory/episodic/search", json={"agent": "refunds", "query": "mine alone"})
             assert found.json()["items"] == []
 
@@ -81,6 +81,6 @@ async def test_search_knows_its_agents_and_clamps_its_limit(api: Api) -> None:
             wrong = await client.post("/v1/memory/episodic/search", json={**search, "limit": limit})
             assert [each["field"] for each in wrong.json()["error"]["details"]["fields"]] == ["body.limit"]
         unknown = await client.post("/v1/memory/episodic/search", json={"agent": "nobody", "query": "x"})
-        assert (unknown.status_code, code(unknown)) == (404, "agent_not_found")
+        assert refusal(unknown) == (404, "agent_not_found")
         listed = await pages(client, "/v1/memory/episodic", 20, conversation_id=conversation_id)
         assert len({each["id"] for each in listed}) == len(listed) == MOST_HITS + 2

@@ -16,7 +16,7 @@ from tests.doubles.oidc_provider import CLIENT_ID, CLIENT_SECRET, OidcProvider
 from tests.doubles.resolver import Names
 from tests.integration.conftest import Api
 from tests.integration.test_api_approvals import paused
-from tests.integration.test_api_turns import code
+from tests.integration.test_api_turns import refusal
 
 START, CALLBACK = "/v1/auth/oidc/start", "/v1/auth/oidc/callback"
 
@@ -242,5 +242,4 @@ async def test_where_no_provider_is_set_up_there_is_no_way_in(api: Api) -> None:
     api.app.state.services = api.services
     async with api.client(None) as client:
         for path in (START, CALLBACK):
-            answer = await client.get(path)
-            assert (answer.status_code, code(answer)) == (404, "oidc_not_set_up")
+            assert refusal(await client.get(path)) == (404, "oidc_not_set_up")

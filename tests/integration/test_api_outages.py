@@ -14,7 +14,7 @@ from perdure.local import DataParts
 from tests.conftest import Person, Urls
 from tests.doubles.link import Link
 from tests.integration.conftest import Api, serving
-from tests.integration.test_api_turns import code, conversation
+from tests.integration.test_api_turns import conversation, refusal
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ async def until_ready(client: httpx.AsyncClient) -> None:
 
 
 def assert_unavailable(answer: httpx.Response) -> None:
-    assert (answer.status_code, code(answer)) == (503, "unavailable"), answer.text
+    assert refusal(answer) == (503, "unavailable"), answer.text
     assert int(answer.headers["retry-after"]) > 0
 
 
@@ -161,8 +161,7 @@ async def test_without_valkey_the_api_stays_ready_and_turns_are_accepted(behind:
         began = time.monotonic()
         accepted = await client.post(f"/v1/conversations/{conversation_id}/turns", json={"message": "/echo hi"})
         assert accepted.status_code == 202
-        stopped = await client.post(f"/v1/turns/{accepted.json()['turn_id']}/stop")
-        assert stopped.status_code == 202
+        assert (await client.post(f"/v1/turns/{accepted.json()['turn_id']}/stop")).status_code == 202
         assert time.monotonic() - began < 3
         async with client.stream("GET", f"/v1/turns/{accepted.json()['turn_id']}/events") as stream:
             assert "event: ready" in await anext(stream.aiter_text())

@@ -10,7 +10,7 @@ import pytest
 from perdure.store.database import new_id
 from tests.integration.conftest import Api
 from tests.integration.test_api_approvals import Paused, ended, paused
-from tests.integration.test_api_turns import code
+from tests.integration.test_api_turns import refusal
 
 
 @pytest.fixture(scope="module")
@@ -37,17 +37,14 @@ async def test_a_claim_shows_who_has_it_and_keeps_others_out(api: Api, second: h
         assert (claimed.status_code, claimed.json()["claimed_by"]) == (200, "reviewer")
         assert claimed.json()["claimed_until"] > datetime.now(UTC).isoformat()
         other = await second.post(f"{asked.path}/decision", json=asked.body())
-        assert (other.status_code, code(other)) == (409, "claimed")
+        assert refusal(other) == (409, "claimed")
         assert other.json()["error"]["details"]["claimed_by"] == "reviewer"
         assert (await second.get(asked.path)).json()["allowed_decisions"] == []
-        refused = await requester.post(f"{asked.path}/claim", json={})
-        assert (refused.status_code, code(refused)) == (403, "role_required")
+        assert refusal(await requester.post(f"{asked.path}/claim", json={})) == (403, "role_required")
         assert (await admin.post(f"{asked.path}/release", json={})).json()["claimed_by"] is None
-        again = await client.post(f"{asked.path}/release")
-        assert (again.status_code, code(again)) == (409, "not_claimed")
+        assert refusal(await client.post(f"{asked.path}/release")) == (409, "not_claimed")
         assert (await second.post(f"{asked.path}/decision", json=asked.body())).status_code == 200
-        late = await client.post(f"{asked.path}/claim", json={"seconds": 60})
-        assert (late.status_code, code(late)) == (409, "already_decided")
+        assert refusal(await client.post(f"{asked.path}/claim", json={"seconds": 60})) == (409, "already_decided")
         await ended(client, asked.turn_id)
 
 
@@ -55,7 +52,7 @@ async def test_a_request_is_given_to_somebody_and_shows_on_their_list(api: Api, 
     asked = await paused(api)
     async with api.client("reviewer") as client:
         wrong = await client.post(f"{asked.path}/reassign", json={"to": "requester", "comment": "you do it"})
-        assert (wrong.status_code, code(wrong)) == (422, "cannot_decide")
+        assert refusal(wrong) == (422, "cannot_decide")
         given = await client.post(f"{asked.path}/reassign", json={"to": "second"})
         assert (given.status_code, given.json()["assignee"]) == (200, "second")
         listed = (await client.get("/v1/approvals", params={"assignee": "second"})).json()["items"]
@@ -68,16 +65,14 @@ async def test_a_request_is_given_to_somebody_and_shows_on_their_list(api: Api, 
             "approval.escalated",
         ]
         async with api.client("admin") as admin:
-            twice = await admin.post(f"{asked.path}/escalate")
-            assert (twice.status_code, code(twice)) == (409, "already_escalated")
+            assert refusal(await admin.post(f"{asked.path}/escalate")) == (409, "already_escalated")
             await stopped(admin, asked)
 
 
 async def test_a_withdrawn_request_ends_in_an_answer_and_a_repeated_key_in_the_same_one(api: Api) -> None:
     asked = await paused(api)
     async with api.client() as requester, api.client("reviewer") as reviewer:
-        not_theirs = await reviewer.post(f"{asked.path}/withdraw", json={})
-        assert (not_theirs.status_code, code(not_theirs)) == (403, "role_required")
+        assert refusal(await reviewer.post(f"{asked.path}/withdraw", json={})) == (403, "role_required")
         key = {"Idempotency-Key": new_id()}
         done = await requester.post(f"{asked.path}/withdraw", json={"comment": "not needed"}, headers=key)
         assert (done.status_code, done.json()["status"]) == (200, "withdrawn")
@@ -85,8 +80,7 @@ async def test_a_withdrawn_request_ends_in_an_answer_and_a_repeated_key_in_the_s
         assert again.json() == done.json()
         turn = await ended(reviewer, asked.turn_id)
         assert turn["status"] == "completed"
-        gone = await reviewer.post(f"{asked.path}/decision", json=asked.body())
-        assert (gone.status_code, code(gone)) == (409, "already_decided")
+        assert refusal(await reviewer.post(f"{asked.path}/decision", json=asked.body())) == (409, "already_decided")
 
 
 def item(asked: Paused, decision: str = "reject", **given: object) -> dict[str, object]:
@@ -116,7 +110,7 @@ async def test_many_are_rejected_at_once_each_for_itself(api: Api) -> None:
         again = await client.post("/v1/approvals/decisions", json={"items": items}, headers=key)
         assert again.json() == done.json()
         other = await client.post("/v1/approvals/decisions", json={"items": items[:1]}, headers=key)
-        assert (other.status_code, code(other)) == (422, "idempotency_key_reused")
+        assert refusal(other) == (422, "idempotency_key_reused")
         for each in asked[:2]:
             assert (await ended(client, each.turn_id))["status"] == "completed"
         await stopped(client, asked[2], own)
@@ -156,22 +150,20 @@ async def test_somebody_stands_in_until_a_date_or_until_it_is_ended(api: Api, se
         headers = {"Authorization": f"Bearer {token}"}
         async with httpx.AsyncClient(base_url=api.url, headers=headers, timeout=30) as trainee:
             refused = await trainee.post(f"{asked.path}/decision", json=asked.body())
-            assert (refused.status_code, code(refused)) == (404, "approval_not_found")
+            assert refusal(refused) == (404, "approval_not_found")
             assert (await trainee.get(asked.path)).status_code == 404
             refused = await client.post("/v1/delegations", json={"to": "trainee", "until": until})
-            assert (refused.status_code, code(refused)) == (422, "cannot_decide")
+            assert refusal(refused) == (422, "cannot_decide")
             refused = await trainee.post("/v1/delegations", json={"to": "second", "until": until})
-            assert (refused.status_code, code(refused)) == (422, "nothing_to_delegate")
+            assert refusal(refused) == (422, "nothing_to_delegate")
             await admin.post("/v1/users/trainee/roles", json={"roles": ["requester", "reviewer"]})
-            refused = await trainee.post(f"{asked.path}/decision", json=asked.body())
-            assert (refused.status_code, code(refused)) == (403, "not_a_reviewer")
+            assert refusal(await trainee.post(f"{asked.path}/decision", json=asked.body())) == (403, "not_a_reviewer")
             made = await client.post("/v1/delegations", json={"to": "trainee", "until": until})
             assert (made.status_code, made.json()["to"], made.json()["by"]) == (201, "trainee", "reviewer")
             listed = (await client.get("/v1/delegations")).json()["items"]
             assert [each["id"] for each in listed] == [made.json()["id"]]
             assert (await second.get("/v1/delegations")).json()["items"] == []
-            foreign = await second.delete(f"/v1/delegations/{made.json()['id']}")
-            assert (foreign.status_code, code(foreign)) == (404, "delegation_not_found")
+            assert refusal(await second.delete(f"/v1/delegations/{made.json()['id']}")) == (404, "delegation_not_found")
             # Without the role the place is worth nothing, and shows nothing.
             await admin.post("/v1/users/trainee/roles", json={"roles": ["requester"]})
             assert (await trainee.get(asked.path)).status_code == 404
@@ -179,7 +171,7 @@ async def test_somebody_stands_in_until_a_date_or_until_it_is_ended(api: Api, se
                 assert (await trainee.get("/v1/approvals", params={"mine": mine})).json()["items"] == []
             for verb, body in (("decision", asked.body()), ("claim", {}), ("escalate", {})):
                 refused = await trainee.post(f"{asked.path}/{verb}", json=body)
-                assert (refused.status_code, code(refused)) == (404, "approval_not_found"), verb
+                assert refusal(refused) == (404, "approval_not_found"), verb
             await admin.post("/v1/users/trainee/roles", json={"roles": ["requester", "reviewer"]})
             seen = (await trainee.get(asked.path)).json()
             assert (seen["digest"], "approve" in seen["allowed_decisions"]) == (asked.body()["digest"], True)
@@ -201,8 +193,7 @@ async def test_an_admin_sees_whose_place_is_lent_to_whom_and_ends_it(api: Api, s
             (await giver.post("/v1/delegations", json={"to": to, "until": until})).json()
             for giver, to in ((client, "second"), (second, "reviewer"))
         ]
-        refused = await client.get("/v1/delegations", params={"all": True})
-        assert (refused.status_code, code(refused)) == (403, "role_required")
+        assert refusal(await client.get("/v1/delegations", params={"all": True})) == (403, "role_required")
         assert (await admin.get("/v1/delegations")).json()["items"] == []
         page = (await admin.get("/v1/delegations", params={"all": True, "limit": 1})).json()
         assert [(each["by"], each["to"]) for each in page["items"]] == [("second", "reviewer")]
@@ -211,8 +202,7 @@ async def test_an_admin_sees_whose_place_is_lent_to_whom_and_ends_it(api: Api, s
         assert rest["next"] is None
         for each in made:
             assert (await admin.delete(f"/v1/delegations/{each['id']}")).status_code == 204
-            gone = await admin.delete(f"/v1/delegations/{each['id']}")
-            assert (gone.status_code, code(gone)) == (404, "delegation_not_found")
+            assert refusal(await admin.delete(f"/v1/delegations/{each['id']}")) == (404, "delegation_not_found")
         assert (await client.get("/v1/delegations")).json()["items"] == []
 
 
@@ -238,8 +228,7 @@ async def test_a_delegation_that_cannot_be_is_refused(
     api: Api, body: dict[str, object], status: int, expected: str
 ) -> None:
     async with api.client("reviewer") as client:
-        answer = await client.post("/v1/delegations", json=body)
-        assert (answer.status_code, code(answer)) == (status, expected)
+        assert refusal(await client.post("/v1/delegations", json=body)) == (status, expected)
         assert (await client.get("/v1/delegations")).json()["items"] == []
 
 
@@ -279,10 +268,10 @@ async def test_bodies_that_do_not_fit_are_refused_and_change_nothing(api: Api) -
     async with api.client("reviewer") as client:
         for verb, body in BAD:
             answer = await client.post(f"{asked.path}/{verb}", json=body)
-            assert (answer.status_code, code(answer)) == (422, "invalid_input"), (verb, body, answer.text)
+            assert refusal(answer) == (422, "invalid_input"), (verb, body, answer.text)
         for body in BAD_MANY:
             answer = await client.post("/v1/approvals/decisions", json=body)
-            assert (answer.status_code, code(answer)) == (422, "invalid_input"), (body, answer.text)
+            assert refusal(answer) == (422, "invalid_input"), (body, answer.text)
         for verb in ("claim", "release", "withdraw", "escalate"):
             for unknown in (new_id(), "x", "%00"):
                 answer = await client.post(f"/v1/approvals/{unknown}/{verb}", json={})
@@ -307,8 +296,7 @@ async def test_a_verb_on_what_has_expired_is_gone(api: Api) -> None:
             ("reassign", {"to": "a"}),
             ("decision", asked.body()),
         ):
-            answer = await client.post(f"{asked.path}/{verb}", json=body)
-            assert (answer.status_code, code(answer)) == (410, "approval_expired"), verb
+            assert refusal(await client.post(f"{asked.path}/{verb}", json=body)) == (410, "approval_expired"), verb
         assert (await client.get(asked.path)).json()["status"] == "expired"
 
 
@@ -370,7 +358,7 @@ async def test_a_reviewer_who_decides_too_fast_is_told_when_to_go_on(api: Api, s
             who,
         )
     fast = await second.post(f"{asked.path}/decision", json=asked.body())
-    assert (fast.status_code, code(fast)) == (429, "too_many_decisions")
+    assert refusal(fast) == (429, "too_many_decisions")
     assert 1 <= int(fast.headers["Retry-After"]) <= 60
     many = await second.post("/v1/approvals/decisions", json={"items": [item(asked, comment="no")]})
     assert many.json()["items"][0]["error"]["code"] == "too_many_decisions"

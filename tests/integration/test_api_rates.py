@@ -13,7 +13,7 @@ from perdure.local import DataParts
 from perdure.store.database import new_id
 from tests.conftest import Person, Urls
 from tests.integration.test_api_outages import Two, two_processes
-from tests.integration.test_api_turns import code
+from tests.integration.test_api_turns import code, refusal
 
 PER_MINUTE = 40
 pytestmark = pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
@@ -62,14 +62,12 @@ async def test_a_person_is_counted_by_all_processes_together_and_apart_from_othe
         assert await statuses(one, 3) == {200: 3}
 
 
-async def test_whoever_has_no_token_is_counted_by_address_but_probes_are_not(
-    counted: Counted,
-) -> None:
+async def test_whoever_has_no_token_is_counted_by_address_but_probes_are_not(counted: Counted) -> None:
     async with counted.one.client(None) as client:
         found = await statuses(client, 2 * PER_MINUTE)
         assert found[429] >= PER_MINUTE and found[401] <= PER_MINUTE
         late = await client.post("/v1/auth/login", json={"name": "admin", "password": "guessed"})
-        assert (late.status_code, code(late)) == (429, "rate_limited"), "nor guess passwords"
+        assert refusal(late) == (429, "rate_limited"), "nor guess passwords"
         assert (await client.get("/openapi.json")).status_code == 429
         assert await statuses(client, 5, "/healthz") == {200: 5}
         head = {"Authorization": f"Bearer {await counted.token()}"}

@@ -20,7 +20,7 @@ from perdure.store.identity import sign_in, users
 from tests.desk import until
 from tests.integration.conftest import Api
 from tests.integration.scribe import Sent, parsed, text_of
-from tests.integration.test_api_turns import code, conversation, started
+from tests.integration.test_api_turns import conversation, refusal, started
 
 WORDS = " ".join(f"w{number}" for number in range(40))
 
@@ -171,7 +171,7 @@ async def test_one_stream_more_than_somebody_may_hold_open_is_refused_until_one_
             async with reading(client, path):
                 for asked in (path, "/v1/approvals/stream"):
                     refused = await client.get(asked)
-                    assert (refused.status_code, code(refused)) == (429, "too_many_streams")
+                    assert refusal(refused) == (429, "too_many_streams")
                     assert int(refused.headers["retry-after"]) > 0
                 api.app.state.services = replace(api.app.state.services, local=True)
                 async with reading(client, path), reading(other, path):

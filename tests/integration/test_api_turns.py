@@ -25,6 +25,11 @@ def code(answer: httpx.Response) -> str:
     return str(answer.json()["error"]["code"])
 
 
+def refusal(answer: httpx.Response) -> tuple[int, str]:
+    """The status and the error code."""
+    return answer.status_code, code(answer)
+
+
 async def pages(client: httpx.AsyncClient, path: str, limit: int, **params: str) -> list[dict[str, Any]]:
     """All that a list holds, read by pages of at most so many."""
     seen: list[dict[str, Any]] = []
@@ -86,12 +91,11 @@ async def test_a_busy_conversation_names_its_turn_and_what_it_waits_for(api: Api
         path = f"/v1/conversations/{conversation_id}/turns"
         paused = (await client.post(path, params={"wait": 20}, json={"message": PAUSES})).json()
         busy = await started(client, conversation_id, "again")
-        assert (busy.status_code, code(busy)) == (409, "conversation_busy")
+        assert refusal(busy) == (409, "conversation_busy")
         details = busy.json()["error"]["details"]
         assert details["turn_id"] == paused["turn_id"]
         assert details["waiting_for"]["ids"] == paused["waiting_for"]["ids"]
-        deleted = await client.delete(f"/v1/conversations/{conversation_id}")
-        assert (deleted.status_code, code(deleted)) == (409, "conversation_busy")
+        assert refusal(await client.delete(f"/v1/conversations/{conversation_id}")) == (409, "conversation_busy")
         await client.post(f"/v1/turns/{paused['turn_id']}/stop")
 
 
@@ -166,7 +170,7 @@ async def test_the_same_key_and_body_start_one_turn_however_many_ask_at_once(api
         assert {answer.status_code for answer in answers} == {202}
         assert len({answer.json()["turn_id"] for answer in answers}) == 1
         other = await client.post(path, headers=key, json={"message": "/echo other"})
-        assert (other.status_code, code(other)) == (422, "idempotency_key_reused")
+        assert refusal(other) == (422, "idempotency_key_reused")
         listed = (await client.get("/v1/turns", params={"conversation": conversation_id})).json()["items"]
         assert len(listed) == 1
         waited = await client.post(path, headers=key, params={"wait": 20}, json={"message": "/echo hi"})
@@ -184,8 +188,7 @@ async def test_keys_are_scoped_to_principal_and_route_and_a_refused_request_free
         turn = await client.post(f"/v1/conversations/{mine.json()['id']}/turns", headers=key, json={"message": "hi"})
         assert turn.status_code == 202
         unknown = {"Idempotency-Key": "retried"}
-        refused = await client.post("/v1/conversations", headers=unknown, json={"agent": "nobody"})
-        assert refused.status_code == 404
+        assert (await client.post("/v1/conversations", headers=unknown, json={"agent": "nobody"})).status_code == 404
         assert (await client.post("/v1/conversations", headers=unknown, json=body)).status_code == 201
 
 
@@ -237,7 +240,7 @@ async def test_an_outsized_number_of_open_turns_is_answered_429(api: Api) -> Non
         for _ in range(api.services.caps.queue_depth):
             assert (await started(client, conversation_id, "/echo x", on_busy="queue")).status_code == 202
         full = await started(client, conversation_id, "/echo x", on_busy="queue")
-        assert (full.status_code, code(full)) == (429, "queue_full")
+        assert refusal(full) == (429, "queue_full")
         assert int(full.headers["retry-after"]) > 0
         open_turns = (await client.get("/v1/turns", params={"conversation": conversation_id})).json()["items"]
         for turn in open_turns:
