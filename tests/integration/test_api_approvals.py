@@ -17,8 +17,6 @@ from tests.integration.test_api_turns import code, conversation, pages, refusal
 
 @dataclass(frozen=True)
 class Paused:
-    """A turn that waits for one approval."""
-
     turn_id: str
     approval: dict[str, object]
 
@@ -178,7 +176,6 @@ async def test_the_queue_is_filtered_and_paged_and_a_requester_sees_only_the_own
 
 
 async def effect_of(client: httpx.AsyncClient, asked: Paused) -> str:
-    """The key of the turn's only effect."""
     effects = (await client.get("/v1/effects")).json()["items"]
     return next(str(effect["key"]) for effect in effects if effect["turn_id"] == asked.turn_id)
 
@@ -303,7 +300,6 @@ def item(asked: Paused, decision: str = "reject", **given: object) -> dict[str, 
 
 
 async def many(client: httpx.AsyncClient, *items: dict[str, object]) -> list[Any]:
-    """The answers to decisions sent at once."""
     answers: list[Any] = (await client.post("/v1/approvals/decisions", json={"items": items})).json()["items"]
     return answers
 
@@ -351,48 +347,38 @@ def in_days(days: float) -> str:
 
 
 async def test_somebody_stands_in_until_a_date_or_until_it_is_ended(api: Api, second: httpx.AsyncClient) -> None:
-    until = in_days(3)
     asked = await paused(api)
     await behind_its_back(api, "UPDATE approvals SET reviewers = ARRAY['reviewer'] WHERE id = $1", asked.approval["id"])
-    async with api.client("reviewer") as client, api.client("admin") as admin:
+    lend: Any = {"to": "trainee", "until": in_days(3)}
+    async with api.client("reviewer") as client, api.client("admin") as admin, api.client(None) as trainee:
         await admin.post("/v1/users", json={"name": "trainee", "roles": ["requester"]})
         token = (await admin.post("/v1/users/trainee/tokens", json={})).json()["token"]
-        headers = {"Authorization": f"Bearer {token}"}
-        async with httpx.AsyncClient(base_url=api.url, headers=headers, timeout=30) as trainee:
-            refused = await asked.decided(trainee)
-            assert refusal(refused) == (404, "approval_not_found")
-            assert (await trainee.get(asked.path)).status_code == 404
-            refused = await client.post("/v1/delegations", json={"to": "trainee", "until": until})
-            assert refusal(refused) == (422, "cannot_decide")
-            refused = await trainee.post("/v1/delegations", json={"to": "second", "until": until})
-            assert refusal(refused) == (422, "nothing_to_delegate")
-            await admin.post("/v1/users/trainee/roles", json={"roles": ["requester", "reviewer"]})
-            assert refusal(await asked.decided(trainee)) == (403, "not_a_reviewer")
-            made = await client.post("/v1/delegations", json={"to": "trainee", "until": until})
-            assert (made.status_code, made.json()["to"], made.json()["by"]) == (201, "trainee", "reviewer")
-            listed = (await client.get("/v1/delegations")).json()["items"]
-            assert [each["id"] for each in listed] == [made.json()["id"]]
-            assert (await second.get("/v1/delegations")).json()["items"] == []
-            assert refusal(await second.delete(f"/v1/delegations/{made.json()['id']}")) == (404, "delegation_not_found")
-            # Without the role the place is worth nothing, and shows nothing.
-            await admin.post("/v1/users/trainee/roles", json={"roles": ["requester"]})
-            assert (await trainee.get(asked.path)).status_code == 404
-            for mine in (True, False):
-                assert (await trainee.get("/v1/approvals", params={"mine": mine})).json()["items"] == []
-            for verb, body in (("decision", asked.body()), ("claim", {}), ("escalate", {})):
-                refused = await trainee.post(f"{asked.path}/{verb}", json=body)
-                assert refusal(refused) == (404, "approval_not_found"), verb
-            await admin.post("/v1/users/trainee/roles", json={"roles": ["requester", "reviewer"]})
-            seen = (await trainee.get(asked.path)).json()
-            assert (seen["digest"], "approve" in seen["allowed_decisions"]) == (asked.body()["digest"], True)
-            mine = (await trainee.get("/v1/approvals", params={"mine": True})).json()["items"]
-            assert asked.path.rpartition("/")[2] in [each["id"] for each in mine]
-            done = await asked.decided(trainee)
-            assert (done.status_code, done.json()["decided_by"]) == (200, "trainee"), done.text
-            assert (done.json()["decision"]["for"], done.json()["votes"][0]["for"]) == ("reviewer", "reviewer")
-            assert (await client.delete(f"/v1/delegations/{made.json()['id']}")).status_code == 204
-            assert (await client.delete(f"/v1/delegations/{made.json()['id']}")).status_code == 404
-            await admin.post("/v1/users/trainee/roles", json={"roles": ["requester"]})
+        trainee.headers["Authorization"] = f"Bearer {token}"
+        assert refusal(await client.post("/v1/delegations", json=lend)) == (422, "cannot_decide")
+        refused = await trainee.post("/v1/delegations", json={**lend, "to": "second"})
+        assert refusal(refused) == (422, "nothing_to_delegate")
+        await admin.post("/v1/users/trainee/roles", json={"roles": ["requester", "reviewer"]})
+        assert refusal(await asked.decided(trainee)) == (403, "not_a_reviewer")
+        made = await client.post("/v1/delegations", json=lend)
+        assert (made.status_code, made.json()["to"], made.json()["by"]) == (201, "trainee", "reviewer")
+        place = f"/v1/delegations/{made.json()['id']}"
+        assert [each["id"] for each in (await client.get("/v1/delegations")).json()["items"]] == [made.json()["id"]]
+        assert (await second.get("/v1/delegations")).json()["items"] == []
+        assert refusal(await second.delete(place)) == (404, "delegation_not_found")
+        # Without the role the place is worth nothing, and shows nothing.
+        await admin.post("/v1/users/trainee/roles", json={"roles": ["requester"]})
+        assert (await trainee.get(asked.path)).status_code == 404
+        for mine in (True, False):
+            assert (await trainee.get("/v1/approvals", params={"mine": mine})).json()["items"] == []
+        for verb, body in (("decision", asked.body()), ("claim", {}), ("escalate", {})):
+            refused = await trainee.post(f"{asked.path}/{verb}", json=body)
+            assert refusal(refused) == (404, "approval_not_found"), verb
+        await admin.post("/v1/users/trainee/roles", json={"roles": ["requester", "reviewer"]})
+        mine = (await trainee.get("/v1/approvals", params={"mine": True})).json()["items"]
+        assert asked.approval["id"] in [each["id"] for each in mine]
+        done = (await asked.decided(trainee)).json()
+        assert (done["decided_by"], done["decision"]["for"], done["votes"][0]["for"]) == ("trainee", *["reviewer"] * 2)
+        assert [(await client.delete(place)).status_code for _ in range(2)] == [204, 404]
         await ended(client, asked.turn_id)
 
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import httpx
 import pytest
@@ -12,6 +11,7 @@ from perdure.api.rate_limits import ALONE_PER_MINUTE, CALLS_OF_A_PAGE, Inside
 from perdure.local import DataParts
 from perdure.store.database import new_id
 from tests.conftest import Person, Urls
+from tests.integration.test_api_access import having
 from tests.integration.test_api_outages import Two, two_processes
 from tests.integration.test_api_turns import code, refusal
 
@@ -23,15 +23,9 @@ class Counted(Two):
     async def token(self) -> str:
         """Of a new person, who has asked for nothing yet."""
         name = f"p{new_id()[-8:]}"
-        services = self.one.services
-        self.one.app.state.services = replace(services, local=True)  # for the administrator's own token
-        try:
-            async with self.one.client("admin") as admin:
-                await admin.post("/v1/users", json={"name": name})
-                minted = await admin.post(f"/v1/users/{name}/tokens", json={})
-        finally:
-            self.one.app.state.services = services
-        return str(minted.json()["token"])
+        async with having(self.one, local=True), self.one.client("admin") as admin:  # local: not counted itself
+            await admin.post("/v1/users", json={"name": name})
+            return str((await admin.post(f"/v1/users/{name}/tokens", json={})).json()["token"])
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +36,6 @@ async def counted(parts: DataParts, urls: Urls, people: dict[str, Person]) -> As
 
 
 async def statuses(client: httpx.AsyncClient, times: int, path: str = "/v1/auth/me") -> Counter[int]:
-    """What so many requests are answered."""
     answers = await asyncio.gather(*(client.get(path) for _ in range(times)))
     for answer in answers:
         if answer.status_code == 429:
@@ -87,13 +80,8 @@ async def test_what_the_pages_of_this_process_ask_counts_apart(counted: Counted)
 
 
 async def test_local_tokens_of_the_stack_have_no_limit(counted: Counted) -> None:
-    services = counted.one.services
-    counted.one.app.state.services = replace(services, local=True)
-    try:
-        async with counted.one.client() as client:
-            assert await statuses(client, 3 * PER_MINUTE) == {200: 3 * PER_MINUTE}
-    finally:
-        counted.one.app.state.services = services
+    async with having(counted.one, local=True), counted.one.client() as client:
+        assert await statuses(client, 3 * PER_MINUTE) == {200: 3 * PER_MINUTE}
 
 
 async def test_without_valkey_every_process_counts_for_itself_up_to_a_low_number(counted: Counted) -> None:

@@ -23,7 +23,6 @@ V = VerdictState
 
 
 def paid(desk: Desk, address: TurnAddress) -> int:
-    """How often the payment was made."""
     return desk.world.effects.count(("/pay", effect_key(address.turn_id, "t1.0")))
 
 
@@ -37,7 +36,6 @@ async def read(desk: Desk, address: TurnAddress, *requests: RequestRef) -> list[
 
 
 async def gated(desk: Desk, **args: Any) -> tuple[TurnAddress, RequestRef]:
-    """A turn with one open approval."""
     address = await desk.plan(("pay", args))
     (request,) = await desk.open(address, "t1.0")
     return address, request
@@ -79,9 +77,7 @@ async def test_without_an_approval_nothing_runs(desk: Desk, decision: Decision |
         "DELETE FROM approvals",
     ],
 )
-async def test_a_record_that_was_changed_behind_the_reviewer_is_unreadable_and_runs_nothing(
-    desk: Desk, statement: str
-) -> None:
+async def test_a_record_changed_behind_the_reviewer_is_unreadable_and_runs_nothing(desk: Desk, statement: str) -> None:
     address, request = await gated(desk, amount=1)
     await desk.decide(request.request_id)
     await desk.write(f"{statement} WHERE id = $1", request.request_id)

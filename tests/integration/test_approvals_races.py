@@ -27,7 +27,6 @@ APPROVALS = TURNS * 10
 
 
 async def opened(desk: Desk, turns: int, calls: int) -> dict[str, TurnAddress]:
-    """Open approvals, by id, each with its turn."""
 
     async def one() -> dict[str, TurnAddress]:
         address = await desk.plan(*(("pay", {"amount": n + 1}) for n in range(calls)), by="requester")
@@ -56,9 +55,7 @@ async def crowd(desk: Desk) -> list[str]:
 
 
 @pytest.mark.sized
-async def test_of_sixteen_racing_deciders_exactly_one_decides_each_of_many_approvals(
-    desk: Desk, crowd: list[str]
-) -> None:
+async def test_of_sixteen_racing_deciders_one_decides_each_of_many_approvals(desk: Desk, crowd: list[str]) -> None:
     approvals = await opened(desk, TURNS, 10)
     assert len(approvals) == APPROVALS
     chance = random.Random(7)
@@ -131,7 +128,6 @@ async def test_a_decision_and_the_expiry_never_both_count(desk: Desk) -> None:
 
 
 async def read(desk: Desk, address: TurnAddress, approvals: dict[str, TurnAddress]) -> list[VerdictState]:
-    """The verdicts of a turn."""
     rows = await desk.rows("SELECT id, call_id FROM approvals WHERE turn_id = $1 ORDER BY call_id", address.turn_id)
     requests = tuple(RequestRef(request_id=str(row["id"]), call_id=row["call_id"], tool="pay") for row in rows)
     answer = await desk.activity(ApprovalActivities(desk.deps).read, VerdictsAsk(address=address, requests=requests))

@@ -60,7 +60,6 @@ async def does(council: Council, verb: Any, request: RequestRef, by: str, *given
 
 
 async def seen(council: Council, request: RequestRef, who: Decider | None = None) -> Any:
-    """The request as the API shows it."""
     async with council.desk.db.transaction("local") as tx:
         return await views.get_approval(tx, request.request_id, None, who)
 
@@ -120,9 +119,7 @@ async def raises(council: Council, address: TurnAddress, credential: Credential)
         await raise_limits(tx, address.turn_id, who, "carl", Raise(max_tokens=2**50))
 
 
-async def test_a_limit_is_raised_in_anothers_place_but_not_by_what_its_requester_made(
-    council: Council,
-) -> None:
+async def test_a_limit_is_raised_in_anothers_place_not_by_what_its_requester_made(council: Council) -> None:
     address, request = await council.asked("named")
     await council.set(request, "kind = 'limit', quorum = 1")
     async with stands_in(council, "carl", "ann"):
@@ -240,13 +237,10 @@ async def test_of_many_who_claim_at_once_one_does(council: Council) -> None:
 
 
 async def passed(council: Council, request: RequestRef) -> None:
-    """The deadline passes."""
     await council.set(request, "expires_at = clock_timestamp() - interval '1 second'")
 
 
-async def test_at_the_first_deadline_it_goes_up_and_at_the_second_it_is_denied(
-    council: Council, reconciler: Reconciler
-) -> None:
+async def test_at_one_deadline_it_goes_up_and_at_the_next_is_denied(council: Council, reconciler: Reconciler) -> None:
     address, request = await council.asked("climbing")
     await passed(council, request)
     await council.desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
@@ -267,7 +261,6 @@ async def test_at_the_first_deadline_it_goes_up_and_at_the_second_it_is_denied(
 
 
 async def waited(council: Council, request: RequestRef) -> None:
-    """It has waited as long as the policy lets it."""
     await council.set(request, "fallback_at = clock_timestamp()")
 
 
@@ -294,7 +287,7 @@ async def test_where_the_fallback_reviewer_may_not_decide_it_goes_up(council: Co
 
 
 @pytest.mark.sized
-async def test_reconcilers_and_deciders_at_once_never_wait_crosswise_and_each_row_is_handed_on_once(
+async def test_reconcilers_and_deciders_at_once_hand_each_row_on_once_at_most(
     council: Council, relay: Database
 ) -> None:
     asked = [(await council.asked("watched"))[1] for _ in range(sized(20, 6))]
@@ -394,9 +387,7 @@ async def test_of_taking_back_and_running_at_once_exactly_one_happens(council: C
     assert fell == {"withdrawn", "done"}, "the race fell both ways"
 
 
-async def test_an_approved_call_waits_for_the_end_of_its_hold_and_rings_then(
-    council: Council, reconciler: Reconciler
-) -> None:
+async def test_an_approved_call_waits_for_its_hold_and_rings_then(council: Council, reconciler: Reconciler) -> None:
     address, request = await council.asked("held")
     _, note = await council.desk.decide(request.request_id)
     assert note is None, "nothing to ring for now"
@@ -420,9 +411,7 @@ async def test_an_approved_call_waits_for_the_end_of_its_hold_and_rings_then(
     assert (await run(council, address, "held")).state is CallState.DONE
 
 
-async def test_a_bell_for_the_end_of_a_hold_does_not_keep_a_stop_from_being_rung_again(
-    council: Council, reconciler: Reconciler
-) -> None:
+async def test_a_bell_for_a_hold_keeps_no_stop_from_being_rung_again(council: Council, reconciler: Reconciler) -> None:
     address, request = await council.asked("held")
     await council.desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     await council.desk.decide(request.request_id)
@@ -482,9 +471,7 @@ async def test_what_a_policy_says_about_deadlines_voids_nothing(council: Council
 
 
 @pytest.mark.parametrize("what", ["policy", "tool"])
-async def test_an_outdated_request_says_so_is_not_approved_or_edited_and_can_be_rejected(
-    council: Council, what: str
-) -> None:
+async def test_an_outdated_request_says_so_and_can_only_be_rejected(council: Council, what: str) -> None:
     address, request = await council.asked("plain")
     assert await shown(council, request) == (None, ["approve", "edit", "reject", "respond"])
     async with changed(council, what):
