@@ -49,7 +49,6 @@ class Clerk:
     streams: Streams
 
     async def begin(self, *steps: Step) -> TurnAddress:
-        """A turn whose provider does these steps, one request after another."""
         self.double.script(*steps)
         return await self.served.begin(ASKED, agent_id=CLERK)
 
@@ -67,7 +66,6 @@ class Clerk:
         return await read_until(frames, lambda sent: False, seconds=40)
 
     async def said(self, address: TurnAddress) -> list[asyncpg.Record]:
-        """Everything that the model said and that is stored, whether it stays or not."""
         return await self.served.desk.rows(
             "SELECT content, partial FROM messages WHERE turn_id = $1 AND role = 'assistant' ORDER BY seq",
             address.turn_id,
@@ -83,7 +81,6 @@ class Clerk:
         raise AssertionError("the model never spoke")
 
     async def data(self, address: TurnAddress, kind: str) -> list[dict[str, Any]]:
-        """The data of the turn's durable events of a kind."""
         rows = await self.served.desk.rows(
             "SELECT data FROM events WHERE turn_id = $1 AND kind = $2 ORDER BY seq", address.turn_id, kind
         )

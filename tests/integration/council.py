@@ -34,8 +34,6 @@ _ROOM = Caps(turns_a_user=10_000)
 
 @dataclass(frozen=True, slots=True)
 class Council:
-    """The desk under many policies."""
-
     desk: Desk
 
     async def asked(self, policy: str, *, by: str = "requester", **args: Any) -> tuple[TurnAddress, RequestRef]:
@@ -45,17 +43,14 @@ class Council:
         return address, request
 
     async def verdict(self, address: TurnAddress, request: RequestRef) -> Verdict:
-        """As a resumed run reads it."""
         ask = VerdictsAsk(address=address, requests=(request,))
         answer = await self.desk.activity(ApprovalActivities(self.desk.deps).read, ask)
         return answer.verdicts[0]
 
     async def row(self, request: RequestRef) -> dict[str, Any]:
-        """The approval as it is stored."""
         return dict((await self.desk.rows("SELECT * FROM approvals WHERE id = $1", request.request_id))[0])
 
     async def audited(self, request: RequestRef) -> list[str]:
-        """What the audit says has become of it."""
         rows = await self.desk.rows("SELECT kind FROM audit WHERE subject = $1 ORDER BY id", request.request_id)
         return [row["kind"].removeprefix("approval.") for row in rows]
 
@@ -64,7 +59,6 @@ class Council:
         await self.desk.write(f"UPDATE approvals SET {what} WHERE id = $1", request.request_id)
 
     def who(self, name: str) -> Decider:
-        """That person."""
         person = self.desk.people[name]
         return Decider(person.user_id, person.roles, person.name)
 

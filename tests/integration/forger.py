@@ -33,7 +33,6 @@ async def forging(owner_url: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 async def new_tenant(owner_url: str, name: str) -> str:
-    """A tenant of its own, with an empty chain."""
     connection = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
     try:
         await connection.execute("INSERT INTO tenants (tenant_id) VALUES ($1)", name)
@@ -43,7 +42,6 @@ async def new_tenant(owner_url: str, name: str) -> str:
 
 
 async def written(db: Database, tenant_id: str, rows: int, *, at_once: int = 500) -> None:
-    """That many rows more in the tenant's chain."""
     for start in range(0, rows, at_once):
         async with db.transaction(tenant_id) as tx:
             for number in range(start, min(start + at_once, rows)):
@@ -52,7 +50,6 @@ async def written(db: Database, tenant_id: str, rows: int, *, at_once: int = 500
 
 
 async def exported_head(db: Database, tenant_id: str) -> ExportedHead:
-    """The head as the relay would export it now."""
     async with db.transaction(tenant_id) as tx:
         head = await head_of(tx)
     return signed_head(KEYRING, tenant_id, head.seq, head.hash, AT)

@@ -20,8 +20,6 @@ OTHER = "other"
 
 @dataclass(slots=True)
 class Library:
-    """Documents of one database."""
-
     db: Database
     people: dict[str, Person]
 
@@ -49,7 +47,6 @@ class Library:
             return await documents.create_document(tx, self.writer(by, agent=agent), draft, Basis("the person said so"))
 
     async def read(self, document_id: str, by: str = "requester", tenant: str = "local") -> Document:
-        """A document as this person sees it."""
         async with self.db.transaction(tenant) as tx:
             return await documents_reading.get_document(tx, document_id, self.people[by].user_id)
 

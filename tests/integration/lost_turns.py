@@ -17,7 +17,6 @@ async def begun(desk: Desk, *, conversation_id: str | None = None) -> TurnAddres
 
 
 async def aged(desk: Desk, *turns: TurnAddress) -> None:
-    """The turns began a minute ago."""
     await desk.write(
         "UPDATE turns SET created_at = created_at - interval '1 minute' WHERE id = ANY($1)",
         [address.turn_id for address in turns],
@@ -25,13 +24,11 @@ async def aged(desk: Desk, *turns: TurnAddress) -> None:
 
 
 async def status(desk: Desk, address: TurnAddress) -> tuple[str, str | None]:
-    """The turn's status and its problem's code."""
     row = (await desk.rows("SELECT status, problem FROM turns WHERE id = $1", address.turn_id))[0]
     return row["status"], (row["problem"] or {}).get("code")
 
 
 async def found(temporal: Client, address: TurnAddress) -> WorkflowExecutionDescription | None:
-    """The turn's workflow, once there is one."""
     try:
         return await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).describe()
     except RPCError as error:

@@ -22,8 +22,6 @@ Body = Callable[[Mapping[str, str]], Json]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One operation."""
-
     allowed: frozenset[str]
     body: Body | None = None
     """The JSON body that passes, from the ids of the objects."""
@@ -41,7 +39,6 @@ class Row:
 
 
 def body(**given: object) -> Body:
-    """Returns the same body for every object."""
     return lambda _ids: dict(given)
 
 
@@ -54,6 +51,7 @@ def _items(ids: Mapping[str, str]) -> Json:
     return {"items": [item]}
 
 
+_STORE = {"store": "workspace_runbooks"}
 _DONE = frozenset({200, 201, 202, 204, 409})
 
 TABLE: dict[str, Row] = {
@@ -141,10 +139,7 @@ TABLE: dict[str, Row] = {
     "PUT /v1/memory/stores/{slug}": Row(ADMINS, body(archived=False), named=True),
     "GET /v1/memory/documents": Row(ANYONE),
     "POST /v1/memory/documents": Row(
-        ADMINS,
-        body(
-            scope="workspace", store="workspace_runbooks", path="notes/new.md", type="runbook", title="T", content="C"
-        ),
+        ADMINS, body(scope="workspace", path="notes/new.md", type="runbook", title="T", content="C", **_STORE)
     ),
     "POST /v1/memory/documents/search": Row(ANYONE, body(query="refund")),
     "GET /v1/memory/documents/{document_id}": Row(MINE),
@@ -164,12 +159,7 @@ TABLE: dict[str, Row] = {
     ),
     "POST /v1/memory/promotions": Row(
         MINE,
-        lambda ids: {
-            "document_id": ids["document_id"],
-            "store": "workspace_runbooks",
-            "path": "notes/own.md",
-            "risk": "low",
-        },
+        lambda ids: {"document_id": ids["document_id"], "path": "notes/own.md", "risk": "low", **_STORE},
         passes=_DONE,
     ),
     "GET /v1/memory/promotions": Row(ANYONE),

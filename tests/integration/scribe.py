@@ -31,9 +31,7 @@ class Scribe:
         async with db.transaction(person.tenant_id) as tx:
             await tx.execute(
                 "INSERT INTO conversations (id, tenant_id, user_id, agent_id) VALUES ($1, $2, $3, 'refunds')",
-                conversation_id,
-                person.tenant_id,
-                person.user_id,
+                *(conversation_id, person.tenant_id, person.user_id),
             )
         return await cls.turn_in(db, live, person, conversation_id)
 
@@ -46,10 +44,7 @@ class Scribe:
                 "INSERT INTO turns (id, tenant_id, conversation_id, user_id, agent_id, agent_version, topology, "
                 "status, routing, limits, message_id, through_seq) "
                 "VALUES ($1, $2, $3, $4, 'refunds', 'v', 'skill_pipeline', 'running', '{}', '{}', $1, 0)",
-                turn_id,
-                person.tenant_id,
-                conversation_id,
-                person.user_id,
+                *(turn_id, person.tenant_id, conversation_id, person.user_id),
             )
         address = TurnAddress(tenant_id=person.tenant_id, conversation_id=conversation_id, turn_id=turn_id)
         scribe = cls(db, live, address)
@@ -57,17 +52,14 @@ class Scribe:
         return scribe
 
     async def event(self, kind: str, call_id: str | None = None, **data: JsonValue) -> None:
-        """Commit one event and wake the readers."""
         await self.events(NewEvent(kind, data, call_id))
 
     async def events(self, *events: NewEvent) -> None:
-        """Commit events and wake the readers."""
         async with self.db.transaction(self.address.tenant_id) as tx:
             await write(tx, self.address, events)
         await self.live.wake(self.address.conversation_id)
 
     async def claim(self, call_id: str, epoch: int = 1) -> None:
-        """Begin an attempt of a model call."""
         await self.event("generation.start", call_id, attempt=epoch)
 
     async def speak(self, call_id: str, *pieces: str, epoch: int = 1) -> Appended:
@@ -84,21 +76,17 @@ class Scribe:
         self._said[call_id, epoch] = self._said.get((call_id, epoch), 0) + len(piece)
 
     async def settle(self, call_id: str, text: str, epoch: int = 1) -> None:
-        """Record an attempt's whole text."""
         message = NewMessage(new_id(), Role.ASSISTANT, text)
-        done = NewEvent(
-            "generation.complete", {"attempt": epoch, "characters": len(text), "message_id": message.id}, call_id
-        )
+        data: dict[str, JsonValue] = {"attempt": epoch, "characters": len(text), "message_id": message.id}
+        done = NewEvent("generation.complete", data, call_id)
         async with self.db.transaction(self.address.tenant_id) as tx:
             await write(tx, self.address, [done], [message])
         await self.live.wake(self.address.conversation_id)
 
     async def finish(self) -> None:
-        """End the turn."""
         async with self.db.transaction(self.address.tenant_id) as tx:
-            await tx.execute(
-                "UPDATE turns SET status = 'completed', ended_at = now() WHERE id = $1", self.address.turn_id
-            )
+            ended = "UPDATE turns SET status = 'completed', ended_at = now() WHERE id = $1"
+            await tx.execute(ended, self.address.turn_id)
             await write(tx, self.address, [NewEvent("done", {"status": "completed"})])
         await self.live.wake(self.address.conversation_id)
 
@@ -113,7 +101,6 @@ class Sent:
 
 
 def parsed(chunk: bytes) -> list[Sent]:
-    """The events in a piece of a stream."""
     sent = []
     for block in chunk.decode().split("\n\n"):
         lines = dict(line.split(": ", 1) for line in block.split("\n") if line and not line.startswith(":"))
@@ -136,7 +123,6 @@ async def read_until(
 
 
 def text_of(sent: list[Sent], call_id: str = "m1") -> str:
-    """The text of a call as a client puts it together."""
     text = ""
     for event in sent:
         if event.data.get("call_id") == call_id:

@@ -46,8 +46,7 @@ class World:
 
 
 async def _person(admin: httpx.AsyncClient, name: str, *roles: str) -> str:
-    made = await admin.post("/v1/users", json={"name": name, "roles": roles})
-    assert made.status_code == 201, made.text
+    assert (await admin.post("/v1/users", json={"name": name, "roles": roles})).status_code == 201
     return str((await admin.post(f"/v1/users/{name}/tokens", json={})).json()["token"])
 
 
@@ -88,26 +87,13 @@ async def _turn(client: httpx.AsyncClient, message: str, agent: str = "refunds")
 
 
 async def _document(client: httpx.AsyncClient, path: str, **given: str) -> dict[str, str]:
-    body = {
-        "scope": "user",
-        "path": path,
-        "type": "runbook",
-        "title": "T",
-        "content": "Old.",
-        "evidence_summary": "read",
-        "source_refs": ["a"],
-        **given,
-    }
-    made = await client.post("/v1/memory/documents", json=body)
-    assert made.status_code == 201, made.text
-    found = made.json()
+    body = {"scope": "user", "path": path, "type": "runbook", "title": "T", "content": "Old.", **given}
+    found = (await client.post("/v1/memory/documents", json=body)).json()
     return {"document_id": found["id"], "version_id": found["version_id"], "document_sha256": found["sha256"]}
 
 
 async def _delegation(client: httpx.AsyncClient, until: str) -> dict[str, str]:
-    made = await client.post("/v1/delegations", json={"to": "second", "until": until})
-    assert made.status_code == 201, made.text
-    return {"delegation_id": made.json()["id"]}
+    return {"delegation_id": (await client.post("/v1/delegations", json={"to": "second", "until": until})).json()["id"]}
 
 
 async def _draft(client: httpx.AsyncClient, template: str) -> dict[str, str]:
@@ -135,14 +121,9 @@ async def _groups(api: Api, people: Mapping[str, httpx.AsyncClient]) -> dict[str
     hook = await admin.post("/v1/webhooks", json={"url": "https://hooks.example.org/main"})
     main["webhook_id"] = hook.json()["id"]
     await admin.put("/v1/memory/stores/workspace_runbooks", json={"archived": False})
-    shared = await _document(admin, "notes/shared.md", scope="workspace", store="workspace_runbooks")
-    redacted = await _document(admin, "notes/redacted.md", scope="workspace", store="workspace_runbooks")
-    target = {
-        "document_id": main["document_id"],
-        "store": "workspace_runbooks",
-        "path": "notes/promoted.md",
-        "risk": "low",
-    }
+    store = {"store": "workspace_runbooks"}
+    shared, redacted = [await _document(admin, f"notes/{n}.md", scope="workspace", **store) for n in ("one", "two")]
+    target = {"document_id": main["document_id"], **store, "path": "notes/promoted.md", "risk": "low"}
     main["promotion_id"] = (await owner.post("/v1/memory/promotions", json=target)).json()["id"]
     return {
         "main": main,
@@ -171,16 +152,11 @@ async def _groups(api: Api, people: Mapping[str, httpx.AsyncClient]) -> dict[str
 
 @pytest.fixture(scope="module")
 async def world(api: Api, urls: Urls) -> AsyncIterator[World]:
-    """One set of objects for all operations."""
     api.app.state.services = replace(api.app.state.services, webhook_hosts=("hooks.example.org",))
     async with AsyncExitStack() as stack:
         local = await stack.enter_async_context(api.client("admin"))
-        named = {OWNER: "requester", PEER: "requester", REVIEWER: "reviewer", ADMIN: "admin"}
-        tokens = {
-            name: await _person(local, name, role) for name, role in named.items() if name not in ("reviewer", "admin")
-        }
-        for name, kind in ((REVIEWER, "reviewer"), (ADMIN, "admin")):
-            tokens[name] = await _person(local, f"the-{name}", kind)
+        tokens = {name: await _person(local, name, "requester") for name in (OWNER, PEER)}
+        tokens |= {role: await _person(local, f"the-{role}", role) for role in (REVIEWER, ADMIN)}
         await _person(local, "second", "reviewer")
         await _person(local, "member", "requester")
         tokens[STRANGER] = await _stranger(urls)
@@ -188,30 +164,25 @@ async def world(api: Api, urls: Urls) -> AsyncIterator[World]:
         yield World(api, tokens, await _groups(api, people))
 
 
-async def _send(world: World, caller: str, method: str, path: str, **sent: Any) -> tuple[int, str]:
-    """The status, and the body of a refusal; of a stream only its head is read."""
-    async with world.client(caller) as client, client.stream(method, path, **sent) as answer:
-        return answer.status_code, (await answer.aread()).decode() if answer.status_code >= 400 else ""
-
-
 async def _answer(world: World, operation: str, caller: str, ids: Mapping[str, str], host: str = "") -> tuple[int, str]:
+    """The status, and the body of a refusal; of a stream only its head is read."""
     row = TABLE[operation]
     method, path = operation.split(" ", 1)
     for name, value in ids.items():
         path = path.replace(f"{{{name}}}", value)
     assert "{" not in path, f"{operation}: no object for {path}"
-    sent: dict[str, Any] = {"params": {name: ids.get(value, value) for name, value in row.query.items()}}
-    sent["headers"] = {"Host": host} if host else {}
+    query = {name: ids.get(value, value) for name, value in row.query.items()}
+    sent: dict[str, Any] = {"params": query, "headers": {"Host": host} if host else {}}
     if row.raw is not None:
         sent["content"] = row.raw
         sent["headers"]["content-type"] = "text/csv"
     elif row.body:
         sent["json"] = row.body(ids)
-    return await _send(world, caller, method, path, **sent)
+    async with world.client(caller) as client, client.stream(method, path, **sent) as answer:
+        return answer.status_code, (await answer.aread()).decode() if answer.status_code >= 400 else ""
 
 
 async def _ask(world: World, operation: str, caller: str = "", host: str = "") -> tuple[int, str]:
-    """The status and the error code."""
     status, text = await _answer(world, operation, caller, world.ids(TABLE[operation], caller), host)
     return status, str(json.loads(text)["error"]["code"]) if text else ""
 

@@ -30,7 +30,6 @@ async def opened(desk: Desk, address: TurnAddress | None = None) -> tuple[TurnAd
 
 
 async def say(desk: Desk, address: TurnAddress, request: RequestRef, text: object = "the red one", **given: str) -> str:
-    """Answer as the turn's user; the refusal's code."""
     person = desk.people[given.get("by", "requester")]
     try:
         async with desk.db.transaction(person.tenant_id) as tx:
@@ -43,7 +42,6 @@ async def say(desk: Desk, address: TurnAddress, request: RequestRef, text: objec
 
 
 async def read(desk: Desk, address: TurnAddress, request: RequestRef) -> Verdict:
-    """What the records say now."""
     ask = VerdictsAsk(address=address, requests=(request,))
     answer = await desk.activity(ApprovalActivities(desk.deps).read, ask)
     (verdict,) = answer.verdicts

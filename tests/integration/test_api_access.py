@@ -14,7 +14,7 @@ from perdure.core.identity import OperatorTokens
 from perdure.store.status import ServerLooks
 from tests.integration.conftest import Api
 from tests.integration.test_api_approvals import paused
-from tests.integration.test_api_turns import code, conversation
+from tests.integration.test_api_turns import code, conversation, refusal
 
 OPEN = {"/healthz", "/readyz", "/v1/auth/ways"}
 """The only routes without a token, beside the documentation and those by which one gets it; the last one says which
@@ -32,23 +32,19 @@ def filled(path: str) -> str:
     return "/".join(SOME_ID if part.startswith("{") else part for part in path.split("/"))
 
 
-@pytest.mark.parametrize(
-    "given",
-    ["", "Bearer", "Bearer nothing", "Basic dXNlcjpwYXNz", "bearer\tx", "Bearer " + "x" * 5_000, "Bearer é"],
-)
-async def test_a_wrong_token_is_401(given: str, api: Api) -> None:
+async def test_a_wrong_token_is_401(api: Api) -> None:
     async with api.client(None) as client:
-        answer = await client.get("/v1/turns", headers=[(b"Authorization", given.encode("latin-1"))])
-        assert answer.status_code == 401
-        assert code(answer) in ("token_missing", "token_invalid")
-
-
-@pytest.mark.parametrize("body", [b"{", b"[" * 100_000, b'{"agent": 1, "agent": 2}', b" " * 50_000_000])
-async def test_without_a_token_no_body_is_looked_at(body: bytes, api: Api) -> None:
-    async with api.client(None) as client:
-        answer = await client.post("/v1/conversations", content=body, headers={"content-type": "application/json"})
-    assert (answer.status_code, code(answer)) == (401, "token_missing")
-    assert answer.headers["www-authenticate"] == "Bearer"
+        for given in (
+            "",
+            "Bearer",
+            "Bearer nothing",
+            "Basic dXNlcjpwYXNz",
+            "bearer\tx",
+            "Bearer " + "x" * 5_000,
+            "Bearer é",
+        ):
+            answer = await client.get("/v1/turns", headers=[(b"Authorization", given.encode("latin-1"))])
+            assert refusal(answer) in ((401, "token_missing"), (401, "token_invalid"))
 
 
 async def test_a_revoked_token_and_a_disabled_user_are_out_at_once(api: Api) -> None:
@@ -57,22 +53,19 @@ async def test_a_revoked_token_and_a_disabled_user_are_out_at_once(api: Api) -> 
         tokens = [(await admin.post("/v1/users/leaver/tokens", json={})).json()["token"] for _ in range(2)]
     async with api.client(None) as client:
         heads = [{"Authorization": f"Bearer {token}"} for token in tokens]
-        assert [(await client.get("/v1/auth/me", headers=head)).status_code for head in heads] == [200, 200]
-        async with api.services.db.transaction("local") as tx:
-            hashed = sha256_hex(tokens[0])
-            await tx.execute("UPDATE api_tokens SET revoked_at = now() WHERE token_sha256 = $1", hashed)
-        assert [(await client.get("/v1/auth/me", headers=head)).status_code for head in heads] == [401, 200]
-        async with api.services.db.transaction("local") as tx:
-            await tx.execute("UPDATE users SET disabled_at = now() WHERE name = 'leaver'")
-        assert [(await client.get("/v1/auth/me", headers=head)).status_code for head in heads] == [401, 401]
+        revoked = f"UPDATE api_tokens SET revoked_at = now() WHERE token_sha256 = '{sha256_hex(tokens[0])}'"
+        disabled = "UPDATE users SET disabled_at = now() WHERE name = 'leaver'"
+        for what, expected in (("SELECT", [200, 200]), (revoked, [401, 200]), (disabled, [401, 401])):
+            async with api.services.db.transaction("local") as tx:
+                await tx.execute(what)
+            assert [(await client.get("/v1/auth/me", headers=head)).status_code for head in heads] == expected
 
 
 async def test_an_administrator_adds_users_gives_roles_and_mints_tokens(api: Api) -> None:
     async with api.client("admin") as client:
         added = await client.post("/v1/users", json={"name": "ann", "display_name": "Ann", "roles": ["reviewer"]})
         assert (added.status_code, added.json()["roles"]) == (201, ["reviewer"])
-        again = await client.post("/v1/users", json={"name": "ann"})
-        assert (again.status_code, code(again)) == (409, "user_exists")
+        assert refusal(await client.post("/v1/users", json={"name": "ann"})) == (409, "user_exists")
         token = (await client.post("/v1/users/ann/tokens", json={"label": "laptop"})).json()["token"]
         changed = await client.post("/v1/users/ann/roles", json={"roles": ["requester"]})
         assert changed.json()["roles"] == ["requester"]
@@ -107,7 +100,6 @@ OPERATOR_TOKEN = "o" * 40
 
 @asynccontextmanager
 async def having(api: Api, **given: object) -> AsyncIterator[None]:
-    """The API with other settings."""
     services = api.services
     api.app.state.services = replace(services, **given)  # type: ignore[arg-type]
     try:
@@ -119,11 +111,8 @@ async def having(api: Api, **given: object) -> AsyncIterator[None]:
 @asynccontextmanager
 async def operator(api: Api) -> AsyncIterator[httpx.AsyncClient]:
     """A client with an operator's token, which this API knows meanwhile."""
-    head = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
-    async with (
-        having(api, operators=OperatorTokens.of(OPERATOR_TOKEN)),
-        httpx.AsyncClient(base_url=api.url, headers=head, timeout=30) as client,
-    ):
+    async with having(api, operators=OperatorTokens.of(OPERATOR_TOKEN)), api.client(None) as client:
+        client.headers["Authorization"] = f"Bearer {OPERATOR_TOKEN}"
         yield client
 
 
@@ -169,11 +158,8 @@ async def test_a_local_reviewer_is_the_operator_of_the_own_machine(api: Api) -> 
     asked = await paused(api)
     ui = "http://temporal.test"
     for local in (False, True):
-        async with (
-            having(api, local=local, temporal_ui=ui),
-            api.client("reviewer") as client,
-            api.client() as requester,
-        ):
+        others = api.client("reviewer"), api.client()
+        async with having(api, local=local, temporal_ui=ui), others[0] as client, others[1] as requester:
             assert (await client.get("/v1/status")).json()["is_operator"] is local
             assert (await client.get("/metrics")).status_code == (200 if local else 403)
             for path in (f"/v1/turns/{asked.turn_id}", asked.path, "/v1/status"):
@@ -181,7 +167,6 @@ async def test_a_local_reviewer_is_the_operator_of_the_own_machine(api: Api) -> 
                 assert (ui in str(shown)) is local, (path, shown["links"])
             assert (await requester.get("/metrics")).status_code == 403
             assert ui not in (await requester.get(f"/v1/turns/{asked.turn_id}")).text
-            await requester.post(f"/v1/turns/{asked.turn_id}/stop") if local else None
 
 
 async def test_an_operators_token_reads_metrics_without_a_name_and_status_and_nothing_else(api: Api) -> None:
@@ -193,7 +178,7 @@ async def test_an_operators_token_reads_metrics_without_a_name_and_status_and_no
             if path in ("/metrics", "/v1/status"):
                 assert answer.status_code == 200, path
             elif path not in OPEN | OPEN_PATHS:
-                assert (answer.status_code, code(answer)) == (401, "token_invalid"), (method, path)
+                assert refusal(answer) == (401, "token_invalid"), (method, path)
         metrics = (await client.get("/metrics")).text
         for name in ("perdure_http_request_seconds", "perdure_streams", "perdure_turns_started", "perdure_decisions"):
             assert name in metrics
@@ -201,7 +186,4 @@ async def test_an_operators_token_reads_metrics_without_a_name_and_status_and_no
         assert SOME_ID not in metrics and "requester" not in metrics
         for token in (OPERATOR_TOKEN[:-1], OPERATOR_TOKEN + "o"):
             answer = await client.get("/metrics", headers={"Authorization": f"Bearer {token}"})
-            assert (answer.status_code, code(answer)) == (401, "token_invalid"), token
-    async with api.client(None) as client:
-        nobody = await client.get("/metrics", headers={"Authorization": f"Bearer {OPERATOR_TOKEN}"})
-        assert nobody.status_code == 401, "it is not set up any more"
+            assert refusal(answer) == (401, "token_invalid"), token

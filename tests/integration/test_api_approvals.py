@@ -1,19 +1,22 @@
-"""Approvals and effects over HTTP: what a reviewer sees, and every way a decision is refused."""
+"""Approvals and effects over HTTP: what a reviewer sees, decides and is refused; claims, handovers, standing in."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import httpx
+import pytest
 
+from perdure.store.database import new_id
 from perdure.store.events.live import WOKEN_BY_EVENTS, channel
 from tests.integration.conftest import Api
-from tests.integration.test_api_turns import code, conversation, pages
+from tests.integration.test_api_turns import code, conversation, pages, refusal
 
 
 @dataclass(frozen=True)
 class Paused:
-    """A turn that waits for one approval."""
-
     turn_id: str
     approval: dict[str, object]
 
@@ -23,6 +26,9 @@ class Paused:
 
     def body(self, decision: str = "approve", **given: object) -> dict[str, object]:
         return {"decision": decision, "digest": self.approval["digest"], **given}
+
+    async def decided(self, client: httpx.AsyncClient, decision: str = "approve", **given: object) -> httpx.Response:
+        return await client.post(f"{self.path}/decision", json=self.body(decision, **given))
 
 
 async def paused(api: Api, message: str = "Refund order 1042", by: str = "requester") -> Paused:
@@ -37,6 +43,27 @@ async def paused(api: Api, message: str = "Refund order 1042", by: str = "reques
 async def ended(client: httpx.AsyncClient, turn_id: str) -> dict[str, object]:
     await client.get(f"/v1/turns/{turn_id}/events")
     return dict((await client.get(f"/v1/turns/{turn_id}")).json())
+
+
+async def stopped(client: httpx.AsyncClient, *asked: Paused) -> None:
+    for each in asked:
+        await client.post(f"/v1/turns/{each.turn_id}/stop")
+
+
+async def behind_its_back(api: Api, statement: str, *given: object) -> None:
+    async with api.services.db.transaction("local") as tx:
+        await tx.execute(statement, *given)
+
+
+@pytest.fixture(scope="module")
+async def second(api: Api) -> AsyncIterator[httpx.AsyncClient]:
+    """Another reviewer than the local one, with a token from the API."""
+    async with api.client("admin") as admin:
+        assert (await admin.post("/v1/users", json={"name": "second", "roles": ["reviewer"]})).status_code == 201
+        token = (await admin.post("/v1/users/second/tokens", json={"label": "t"})).json()["token"]
+    headers = {"Authorization": f"Bearer {token}"}
+    async with httpx.AsyncClient(base_url=api.url, headers=headers, timeout=30) as client:
+        yield client
 
 
 async def test_an_approval_shows_the_exact_call_and_all_that_a_reviewer_needs(api: Api) -> None:
@@ -60,9 +87,8 @@ async def test_an_approval_shows_the_exact_call_and_all_that_a_reviewer_needs(ap
 async def test_a_rejection_needs_a_reason_reaches_the_turn_and_stands(api: Api) -> None:
     asked = await paused(api)
     async with api.client("reviewer") as client:
-        bare = await client.post(f"{asked.path}/decision", json=asked.body("reject"))
-        assert (bare.status_code, code(bare)) == (422, "reason_required")
-        done = await client.post(f"{asked.path}/decision", json=asked.body("reject", comment="wrong order"))
+        assert refusal(await asked.decided(client, "reject")) == (422, "reason_required")
+        done = await asked.decided(client, "reject", comment="wrong order")
         assert (done.status_code, done.json()["status"], done.json()["decided_by"]) == (200, "rejected", "reviewer")
         turn = await ended(client, asked.turn_id)
         assert turn["status"] == "completed" and "wrong order" in str(turn["answer"])
@@ -71,21 +97,19 @@ async def test_a_rejection_needs_a_reason_reaches_the_turn_and_stands(api: Api) 
         assert shown["allowed_decisions"] == []
 
 
-async def test_a_decision_is_refused_in_the_order_of_the_contract(api: Api) -> None:
+async def test_a_decision_on_what_one_has_not_seen_or_comes_late_for_is_refused(api: Api) -> None:
     asked = await paused(api)
-    wrong = asked.body("reject", digest="0" * 64)  # wrong digest and no reason
+    wrong = {"decision": "reject", "digest": "0" * 64}  # and no reason
     async with api.client("reviewer") as reviewer, api.client() as requester:
-        nobody = await reviewer.post(f"/v1/approvals/{asked.turn_id}/decision", json=wrong)
-        assert (nobody.status_code, code(nobody)) == (404, "approval_not_found")
-        role = await requester.post(f"{asked.path}/decision", json=wrong)
-        assert (role.status_code, code(role)) == (403, "role_required")
-        digest = await reviewer.post(f"{asked.path}/decision", json=wrong)
-        assert (digest.status_code, code(digest)) == (409, "digest_differs")
+        unknown = await reviewer.post(f"/v1/approvals/{asked.turn_id}/decision", json=wrong)
+        assert refusal(unknown) == (404, "approval_not_found")
+        assert refusal(await asked.decided(requester, **wrong)) == (403, "role_required")
+        assert refusal(await asked.decided(reviewer, **wrong)) == (409, "digest_differs")
         assert (await reviewer.get(asked.path)).json()["status"] == "pending"
-        assert (await reviewer.post(f"{asked.path}/decision", json=asked.body())).status_code == 200
-        second = await reviewer.post(f"{asked.path}/decision", json=wrong)
-        assert (second.status_code, code(second)) == (409, "already_decided")
-        first = second.json()["error"]["details"]["decision"]
+        assert (await asked.decided(reviewer)).status_code == 200
+        late = await asked.decided(reviewer, **wrong)
+        assert refusal(late) == (409, "already_decided")
+        first = late.json()["error"]["details"]["decision"]
         assert (first["type"], first["by"]) == ("approve", "reviewer")
         await ended(reviewer, asked.turn_id)
 
@@ -93,36 +117,34 @@ async def test_a_decision_is_refused_in_the_order_of_the_contract(api: Api) -> N
 async def test_a_decision_after_a_stop_is_told_what_became_of_the_call(api: Api) -> None:
     asked = await paused(api)
     async with api.client("admin") as client:
-        await client.post(f"/v1/turns/{asked.turn_id}/stop")
-        at_once = await client.post(f"{asked.path}/decision", json=asked.body())
+        await stopped(client, asked)
+        at_once = await asked.decided(client)
         await ended(client, asked.turn_id)
-        after = await client.post(f"{asked.path}/decision", json=asked.body())
-    assert at_once.status_code == after.status_code == 409
+        after = await asked.decided(client)
+    assert at_once.status_code == 409
     if code(at_once) == "turn_stopped":
         assert at_once.json()["error"]["details"].keys() == {"turn_id", "stopped_at"}
-    assert code(after) == "already_decided"
+    assert refusal(after) == (409, "already_decided")
     assert after.json()["error"]["details"] == {"status": "cancelled", "decision": {}}
 
 
 async def test_an_edit_is_checked_against_the_schema_and_both_versions_are_on_record(api: Api) -> None:
     asked = await paused(api)
     async with api.client("reviewer") as client:
-        bad = await client.post(f"{asked.path}/decision", json=asked.body("edit", args={"order": 7}))
-        assert (bad.status_code, code(bad)) == (422, "args_invalid")
+        bad = await asked.decided(client, "edit", args={"order": 7})
+        assert refusal(bad) == (422, "args_invalid")
         assert [each["field"] for each in bad.json()["error"]["details"]["fields"]] == ["order"]
-        done = await client.post(f"{asked.path}/decision", json=asked.body("edit", args={"order": "1043"}))
-        assert done.status_code == 200, done.text
-        assert done.json()["decision"]["args"] == {"order": "1043"}
-        assert done.json()["args"] == {"order": "1042"}, "what was asked for stays on record"
-        assert done.json()["decision"]["digest"] != asked.approval["digest"]
+        done = (await asked.decided(client, "edit", args={"order": "1043"})).json()
+        assert done["decision"]["args"] == {"order": "1043"}
+        assert done["args"] == {"order": "1042"}, "what was asked for stays on record"
+        assert done["decision"]["digest"] != asked.approval["digest"]
         await ended(client, asked.turn_id)
 
 
 async def test_a_response_answers_the_model_instead_of_running_the_call(api: Api) -> None:
     asked = await paused(api)
     async with api.client("reviewer") as client:
-        empty = await client.post(f"{asked.path}/decision", json=asked.body("respond"))
-        assert (empty.status_code, code(empty)) == (422, "comment_required")
+        assert refusal(await asked.decided(client, "respond")) == (422, "comment_required")
         body, key = asked.body("respond", comment="ask the shop first"), {"Idempotency-Key": "decide-once"}
         told, again = [await client.post(f"{asked.path}/decision", headers=key, json=body) for _ in range(2)]
         assert (told.status_code, told.json()["status"]) == (200, "responded")
@@ -150,23 +172,24 @@ async def test_the_queue_is_filtered_and_paged_and_a_requester_sees_only_the_own
             mine = [item["id"] for item in (await admin.get("/v1/approvals", params={"mine": True})).json()["items"]]
         assert foreign.approval["id"] not in mine and set(ids) <= set(mine)
         assert (await requester.get("/v1/approvals", params={"mine": True})).json()["items"] == []
-        for each in (*asked, foreign):
-            await reviewer.post(f"/v1/turns/{each.turn_id}/stop")
+        await stopped(reviewer, *asked, foreign)
+
+
+async def effect_of(client: httpx.AsyncClient, asked: Paused) -> str:
+    effects = (await client.get("/v1/effects")).json()["items"]
+    return next(str(effect["key"]) for effect in effects if effect["turn_id"] == asked.turn_id)
 
 
 async def test_settling_an_effect_that_is_not_there_or_not_open_is_refused(api: Api) -> None:
     body = {"outcome": "happened", "comment": "saw it in the ledger"}
     async with api.client("reviewer") as client:
-        nothing = await client.post("/v1/effects/pdk_none/settle", json=body)
-        assert (nothing.status_code, code(nothing)) == (404, "effect_not_found")
+        assert refusal(await client.post("/v1/effects/pdk_none/settle", json=body)) == (404, "effect_not_found")
         asked = await paused(api)
-        key = next(e["key"] for e in (await client.get("/v1/effects")).json()["items"] if e["turn_id"] == asked.turn_id)
-        settled = await client.post(f"/v1/effects/{key}/settle", json=body)
-        assert (settled.status_code, code(settled)) == (409, "already_settled")
+        key = await effect_of(client, asked)
+        assert refusal(await client.post(f"/v1/effects/{key}/settle", json=body)) == (409, "already_settled")
         async with api.client() as requester:
-            refused = await requester.post(f"/v1/effects/{key}/settle", json=body)
-            assert (refused.status_code, code(refused)) == (403, "role_required")
-        await client.post(f"/v1/turns/{asked.turn_id}/stop")
+            assert refusal(await requester.post(f"/v1/effects/{key}/settle", json=body)) == (403, "role_required")
+        await stopped(client, asked)
 
 
 async def test_effects_are_paged_without_losing_calls_of_one_round(api: Api) -> None:
@@ -175,7 +198,7 @@ async def test_effects_are_paged_without_losing_calls_of_one_round(api: Api) -> 
         listed = await pages(client, "/v1/effects", 1)
         seen = [item["key"] for item in listed if item["turn_id"] == asked.turn_id]
         assert len(seen) == len(set(seen)) == 2
-        await client.post(f"/v1/turns/{asked.turn_id}/stop")
+        await stopped(client, asked)
 
 
 async def test_settling_an_effect_wakes_the_readers_of_its_conversation(api: Api) -> None:
@@ -183,7 +206,7 @@ async def test_settling_an_effect_wakes_the_readers_of_its_conversation(api: Api
     asked = await paused(api)
     services, conversation_id = api.services, str(asked.approval["conversation_id"])
     async with api.client("reviewer") as client:
-        await client.post(f"/v1/turns/{asked.turn_id}/stop")
+        await stopped(client, asked)
         assert (await ended(client, asked.turn_id))["status"] == "stopped"
         async with services.db.transaction("local") as tx:
             lost = "UPDATE tool_calls SET state = 'outcome_unknown' WHERE turn_id = $1 RETURNING key"
@@ -210,7 +233,7 @@ async def test_a_preview_is_made_by_a_worker_kept_with_its_time_and_stands_in_no
         assert "payments_url" in shown["preview"]["fault"]
         assert shown["preview"]["is_current"] and shown["preview"]["at"] > shown["requested_at"]
         assert (shown["version"], shown["status"], len(shown["history"])) == (1, "pending", 1)
-        decided = await reviewer.post(f"{asked.path}/decision", json=asked.body("reject", comment="no"))
+        decided = await asked.decided(reviewer, "reject", comment="no")
         assert decided.status_code == 200 and decided.json()["preview"] == shown["preview"]
         assert code(await reviewer.post(f"{asked.path}/preview")) == "already_decided"
         note = await paused(api, "Send a goodwill note for order 1042")
@@ -223,6 +246,268 @@ async def test_a_preview_is_made_by_a_worker_kept_with_its_time_and_stands_in_no
         assert (waits["name"], waits["approval_id"], waits["started_at"]) == ("send_note", note.approval["id"], None)
     async with api.client() as requester:
         assert (await requester.get(f"/v1/turns/{note.turn_id}/calls")).status_code == 200
-        await requester.post(f"/v1/turns/{note.turn_id}/stop")
+        await stopped(requester, note)
         for each in (asked, note):
             await ended(requester, each.turn_id)
+
+
+async def test_a_claim_shows_who_has_it_and_keeps_others_out(api: Api, second: httpx.AsyncClient) -> None:
+    asked = await paused(api)
+    async with api.client("reviewer") as client, api.client("admin") as admin:
+        claimed = await client.post(f"{asked.path}/claim")
+        assert (claimed.status_code, claimed.json()["claimed_by"]) == (200, "reviewer")
+        assert claimed.json()["claimed_until"] > datetime.now(UTC).isoformat()
+        other = await asked.decided(second)
+        assert refusal(other) == (409, "claimed")
+        assert other.json()["error"]["details"]["claimed_by"] == "reviewer"
+        assert (await second.get(asked.path)).json()["allowed_decisions"] == []
+        assert (await admin.post(f"{asked.path}/release", json={})).json()["claimed_by"] is None
+        assert refusal(await client.post(f"{asked.path}/release")) == (409, "not_claimed")
+        assert (await asked.decided(second)).status_code == 200
+        assert refusal(await client.post(f"{asked.path}/claim", json={"seconds": 60})) == (409, "already_decided")
+        await ended(client, asked.turn_id)
+
+
+async def test_a_request_is_given_to_somebody_and_shows_on_their_list(api: Api, second: httpx.AsyncClient) -> None:
+    asked = await paused(api)
+    async with api.client("reviewer") as client, api.client("admin") as admin:
+        wrong = await client.post(f"{asked.path}/reassign", json={"to": "requester", "comment": "you do it"})
+        assert refusal(wrong) == (422, "cannot_decide")
+        given = await client.post(f"{asked.path}/reassign", json={"to": "second"})
+        assert (given.status_code, given.json()["assignee"]) == (200, "second")
+        listed = (await client.get("/v1/approvals", params={"assignee": "second"})).json()["items"]
+        assert [item["id"] for item in listed] == [asked.approval["id"]]
+        up = (await second.post(f"{asked.path}/escalate", json={"comment": "above me"})).json()
+        assert (up["reviewer_role"], up["assignee"]) == ("admin", None)
+        assert [each["what"].split(".")[1] for each in up["history"]] == ["opened", "reassigned", "escalated"]
+        assert refusal(await admin.post(f"{asked.path}/escalate")) == (409, "already_escalated")
+        await stopped(admin, asked)
+
+
+async def test_a_withdrawn_request_ends_in_an_answer_and_a_repeated_key_in_the_same_one(api: Api) -> None:
+    asked = await paused(api)
+    async with api.client() as requester, api.client("reviewer") as reviewer:
+        key, body = {"Idempotency-Key": new_id()}, {"comment": "not needed"}
+        done, again = [await requester.post(f"{asked.path}/withdraw", json=body, headers=key) for _ in range(2)]
+        assert (done.status_code, done.json()["status"]) == (200, "withdrawn")
+        assert again.json() == done.json()
+        assert (await ended(reviewer, asked.turn_id))["status"] == "completed"
+        assert refusal(await asked.decided(reviewer)) == (409, "already_decided")
+
+
+def item(asked: Paused, decision: str = "reject", **given: object) -> dict[str, object]:
+    return {"id": asked.approval["id"], **asked.body(decision, **given)}
+
+
+async def many(client: httpx.AsyncClient, *items: dict[str, object]) -> list[Any]:
+    answers: list[Any] = (await client.post("/v1/approvals/decisions", json={"items": items})).json()["items"]
+    return answers
+
+
+async def test_many_are_rejected_at_once_each_for_itself(api: Api) -> None:
+    asked = [await paused(api) for _ in range(3)]
+    own = await paused(api, by="admin")
+    items = [item(each, comment="not today") for each in (*asked[:2], own)] + [item(asked[2])]
+    items += [{"id": id_, "digest": "x", "decision": "reject", "comment": "c"} for id_ in (new_id(), "nothing")]
+    key = {"Idempotency-Key": new_id()}
+    async with api.client("admin") as client:
+        path = "/v1/approvals/decisions"
+        done, again = [await client.post(path, json={"items": items}, headers=key) for _ in range(2)]
+        answers = done.json()["items"]
+        assert [each.get("status") or each["error"]["code"] for each in answers] == [
+            *["rejected"] * 2, "own_request", "reason_required", *["approval_not_found"] * 2,
+        ]  # fmt: skip
+        assert [each["id"] for each in answers] == [each["id"] for each in items]
+        assert again.json() == done.json()
+        other = await client.post(path, json={"items": items[:1]}, headers=key)
+        assert refusal(other) == (422, "idempotency_key_reused")
+        for each in asked[:2]:
+            assert (await ended(client, each.turn_id))["status"] == "completed"
+        await stopped(client, asked[2], own)
+
+
+async def test_only_calls_of_low_risk_and_of_one_tool_are_approved_together(api: Api) -> None:
+    low, high = [await paused(api) for _ in range(2)], await paused(api)
+    await behind_its_back(
+        api, "UPDATE approvals SET risk = 'low' WHERE id = ANY($1)", [each.approval["id"] for each in low]
+    )
+    async with api.client("reviewer") as client:
+        refused = await many(client, *(item(each, "approve") for each in (*low, high)))
+        assert [(each["error"]["status"], each["error"]["code"]) for each in refused] == [(422, "not_in_bulk")] * 3
+        assert (await many(client, item(high, "edit")))[0]["error"]["code"] == "not_in_bulk"
+        together = [item(each, "approve") for each in low] + [item(high, reason_code="too_much")]
+        assert [each["status"] for each in await many(client, *together)] == ["approved", "approved", "rejected"]
+        for each in (*low, high):
+            assert (await ended(client, each.turn_id))["status"] == "completed"
+        assert (await client.get(low[0].path)).json()["decision"]["channel"] == "bulk"
+
+
+def in_days(days: float) -> str:
+    return (datetime.now(UTC) + timedelta(days=days)).isoformat()
+
+
+async def test_somebody_stands_in_until_a_date_or_until_it_is_ended(api: Api, second: httpx.AsyncClient) -> None:
+    asked = await paused(api)
+    await behind_its_back(api, "UPDATE approvals SET reviewers = ARRAY['reviewer'] WHERE id = $1", asked.approval["id"])
+    lend: Any = {"to": "trainee", "until": in_days(3)}
+    async with api.client("reviewer") as client, api.client("admin") as admin, api.client(None) as trainee:
+        await admin.post("/v1/users", json={"name": "trainee", "roles": ["requester"]})
+        token = (await admin.post("/v1/users/trainee/tokens", json={})).json()["token"]
+        trainee.headers["Authorization"] = f"Bearer {token}"
+        assert refusal(await client.post("/v1/delegations", json=lend)) == (422, "cannot_decide")
+        refused = await trainee.post("/v1/delegations", json={**lend, "to": "second"})
+        assert refusal(refused) == (422, "nothing_to_delegate")
+        await admin.post("/v1/users/trainee/roles", json={"roles": ["requester", "reviewer"]})
+        assert refusal(await asked.decided(trainee)) == (403, "not_a_reviewer")
+        made = await client.post("/v1/delegations", json=lend)
+        assert (made.status_code, made.json()["to"], made.json()["by"]) == (201, "trainee", "reviewer")
+        place = f"/v1/delegations/{made.json()['id']}"
+        assert [each["id"] for each in (await client.get("/v1/delegations")).json()["items"]] == [made.json()["id"]]
+        assert (await second.get("/v1/delegations")).json()["items"] == []
+        assert refusal(await second.delete(place)) == (404, "delegation_not_found")
+        # Without the role the place is worth nothing, and shows nothing.
+        await admin.post("/v1/users/trainee/roles", json={"roles": ["requester"]})
+        assert (await trainee.get(asked.path)).status_code == 404
+        for mine in (True, False):
+            assert (await trainee.get("/v1/approvals", params={"mine": mine})).json()["items"] == []
+        for verb, body in (("decision", asked.body()), ("claim", {}), ("escalate", {})):
+            refused = await trainee.post(f"{asked.path}/{verb}", json=body)
+            assert refusal(refused) == (404, "approval_not_found"), verb
+        await admin.post("/v1/users/trainee/roles", json={"roles": ["requester", "reviewer"]})
+        mine = (await trainee.get("/v1/approvals", params={"mine": True})).json()["items"]
+        assert asked.approval["id"] in [each["id"] for each in mine]
+        done = (await asked.decided(trainee)).json()
+        assert (done["decided_by"], done["decision"]["for"], done["votes"][0]["for"]) == ("trainee", *["reviewer"] * 2)
+        assert [(await client.delete(place)).status_code for _ in range(2)] == [204, 404]
+        await ended(client, asked.turn_id)
+
+
+async def test_an_admin_sees_whose_place_is_lent_to_whom_and_ends_it(api: Api, second: httpx.AsyncClient) -> None:
+    until = in_days(3)
+    async with api.client("reviewer") as client, api.client("admin") as admin:
+        made = [
+            (await giver.post("/v1/delegations", json={"to": to, "until": until})).json()
+            for giver, to in ((client, "second"), (second, "reviewer"))
+        ]
+        assert refusal(await client.get("/v1/delegations", params={"all": True})) == (403, "role_required")
+        assert (await admin.get("/v1/delegations")).json()["items"] == []
+        page = (await admin.get("/v1/delegations", params={"all": True, "limit": 1})).json()
+        assert [(each["by"], each["to"]) for each in page["items"]] == [("second", "reviewer")]
+        rest = (await admin.get("/v1/delegations", params={"all": True, "cursor": page["next"]})).json()
+        assert [(each["by"], each["to"]) for each in rest["items"]] == [("reviewer", "second")]
+        assert rest["next"] is None
+        for each in made:
+            assert (await admin.delete(f"/v1/delegations/{each['id']}")).status_code == 204
+            assert refusal(await admin.delete(f"/v1/delegations/{each['id']}")) == (404, "delegation_not_found")
+        assert (await client.get("/v1/delegations")).json()["items"] == []
+
+
+async def test_a_delegation_that_cannot_be_is_refused(api: Api) -> None:
+    refused: list[tuple[dict[str, object], int, str]] = [
+        ({"to": "nobody", "until": in_days(1)}, 404, "user_not_found"),
+        ({"to": "reviewer", "until": in_days(1)}, 422, "to_yourself"),
+        *(({"to": "admin", "until": in_days(days)}, 422, "until_invalid") for days in (-1, 90.1)),
+        *(({"to": "admin", "until": at}, 422, "invalid_input") for at in ("2030-01-01T00:00:00", "tomorrow")),
+        ({"to": "", "until": in_days(1)}, 422, "invalid_input"),
+        ({"to": "admin"}, 422, "invalid_input"),
+        ({"to": "admin", "until": in_days(1), "from": "second"}, 422, "invalid_input"),
+    ]
+    async with api.client("reviewer") as client:
+        for body, *expected in refused:
+            assert refusal(await client.post("/v1/delegations", json=body)) == tuple(expected), body
+        assert (await client.get("/v1/delegations")).json()["items"] == []
+
+
+BAD: dict[str, list[Any]] = {
+    "claim": [*({"seconds": wrong} for wrong in (0, 3601, "60", 1.5, True)), {"minutes": 1}, []],
+    "release": [{"why": "x"}],
+    "withdraw": [{"comment": 7}, {"comment": "x" * 4_001}],
+    "escalate": [{"to": "admin"}],
+    "reassign": [{}, None, *({"to": wrong} for wrong in ("", None, "x" * 64))],
+}
+ONE = {"id": "x", "digest": "d", "decision": "reject"}
+BAD_MANY: list[Any] = [
+    {}, *({"items": wrong} for wrong in ([], {}, [{}], [ONE] * 2, [{**ONE, "id": str(n)} for n in range(101)])),
+    *({"items": [{**ONE, **wrong}]} for wrong in ({"decision": "shrug"}, {"args": {}}, {"digest": "d" * 129})),
+]  # fmt: skip
+
+
+async def test_bodies_that_do_not_fit_are_refused_and_change_nothing(api: Api) -> None:
+    asked = await paused(api)
+    sent = [(f"{asked.path}/{verb}", body) for verb, bodies in BAD.items() for body in bodies]
+    sent += [("/v1/approvals/decisions", body) for body in BAD_MANY]
+    async with api.client("reviewer") as client:
+        for path, body in sent:
+            assert refusal(await client.post(path, json=body)) == (422, "invalid_input"), (path, body)
+        for verb in ("claim", "release", "withdraw", "escalate"):
+            for unknown in (new_id(), "x", "%00"):
+                answer = await client.post(f"/v1/approvals/{unknown}/{verb}", json={})
+                assert answer.status_code in (404, 400), (verb, unknown, answer.text)
+        assert (await client.post(f"/v1/approvals/{new_id()}/reassign", json={"to": "admin"})).status_code == 404
+        assert (await client.get("/v1/effects/nothing")).status_code == 404
+        shown = (await client.get(asked.path)).json()
+        assert (shown["status"], shown["version"], len(shown["history"])) == ("pending", 1, 1)
+        await stopped(client, asked)
+
+
+async def test_a_verb_on_what_has_expired_is_gone(api: Api) -> None:
+    asked = await paused(api)
+    await behind_its_back(api, "UPDATE approvals SET expires_at = now() WHERE id = $1", asked.approval["id"])
+    bodies = {"reassign": {"to": "a"}, "decision": asked.body()}
+    async with api.client("admin") as client:
+        for verb in ("claim", "release", "escalate", "withdraw", *bodies):
+            answer = await client.post(f"{asked.path}/{verb}", json=bodies.get(verb, {}))
+            assert refusal(answer) == (410, "approval_expired"), verb
+        assert (await client.get(asked.path)).json()["status"] == "expired"
+
+
+async def test_what_waits_is_counted_by_age_and_says_who_is_next(api: Api) -> None:
+    asked = [await paused(api) for _ in range(3)]
+    for each, age in zip(asked, ("0 hours", "2 hours", "5 days"), strict=True):
+        set_back = f"requested_at = now() - interval '{age}', agent_id = 'ages', fallback_at = now()"
+        statement = f"UPDATE approvals SET {set_back}, fallback_reviewer = 'second' WHERE id = $1"
+        await behind_its_back(api, statement, each.approval["id"])
+    async with api.client("reviewer") as client, api.client() as requester:
+        groups = (await client.get("/v1/approvals/ageing")).json()["items"]
+        (mine,) = [group for group in groups if group["agent"] == "ages"]
+        assert (mine["waiting"], mine["role"], mine["assignee"]) == (3, "reviewer", None)
+        assert mine["buckets"] == {"1h": 1, "1d": 1, "3d": 0, "older": 1}
+        assert mine["fallback"]["reviewer"] == "second"
+        assert mine["oldest_at"] < mine["next_expiry_at"]
+        own = (await requester.get("/v1/approvals/ageing")).json()["items"]
+        assert [group["waiting"] for group in own if group["agent"] == "ages"] == [3]
+        await stopped(client, *asked)
+
+
+async def test_an_effect_is_shown_with_all_that_is_known_of_it(api: Api) -> None:
+    asked = await paused(api)
+    async with api.client("reviewer") as client, api.client() as requester:
+        await asked.decided(client, comment="fine")
+        assert (await ended(client, asked.turn_id))["status"] == "completed"
+        key = await effect_of(client, asked)
+        shown = (await requester.get(f"/v1/effects/{key}")).json()
+        assert (shown["tool"], shown["attempts"], shown["may_be_settled_as"]) == ("refund", 1, [])
+        assert (shown["approval"]["id"], shown["approval"]["decided_by"]) == (asked.approval["id"], "reviewer")
+        kinds = [event["kind"] for event in shown["events"]]
+        assert kinds[0] == "tool.awaiting_approval" and "tool.executing" in kinds
+    foreign = await paused(api, by="admin")
+    async with api.client() as requester, api.client("admin") as admin:
+        assert (await requester.get(f"/v1/effects/{await effect_of(admin, foreign)}")).status_code == 404
+        await stopped(admin, foreign)
+
+
+async def test_a_reviewer_who_decides_too_fast_is_told_when_to_go_on(api: Api, second: httpx.AsyncClient) -> None:
+    asked = await paused(api)
+    votes = (
+        "INSERT INTO approval_votes (tenant_id, approval_id, user_id, seat_id, role, decision, digest, record, "
+        "voided_at) SELECT 'local', $1, id, id, 'reviewer', 'approve', 'd', '{}', now() "
+        "FROM users, generate_series(1, 60) WHERE name = 'second'"
+    )
+    await behind_its_back(api, votes, asked.approval["id"])
+    fast = await asked.decided(second)
+    assert refusal(fast) == (429, "too_many_decisions")
+    assert 1 <= int(fast.headers["Retry-After"]) <= 60
+    assert (await many(second, item(asked, comment="no")))[0]["error"]["code"] == "too_many_decisions"
+    async with api.client("reviewer") as client:
+        assert (await client.get(asked.path)).json()["status"] == "pending"
+        await stopped(client, asked)

@@ -3,12 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
 
 import httpx
 import pytest
 
-from tests.integration.bad_changes import CHANGES
 from tests.integration.bad_requests import JSON, TABLE, Bad
 from tests.integration.conftest import Api
 from tests.integration.test_api_turns import conversation
@@ -23,8 +21,6 @@ UNREAD = ("image_url", "input_audio")
 
 @dataclass(frozen=True)
 class Place:
-    """A conversation with an ended turn."""
-
     conversation: str
     turn: str
 
@@ -66,22 +62,21 @@ def fault(answer: httpx.Response, bad: Bad) -> str | None:
 
 
 @pytest.mark.sized
-async def test_every_bad_request_is_a_typed_4xx_and_stores_nothing(
-    api: Api, place: Place, clients: dict[str, httpx.AsyncClient]
-) -> None:
+async def test_each_is_a_typed_4xx_and_unstored(api: Api, place: Place, clients: dict[str, httpx.AsyncClient]) -> None:
     before = await stored(api)
     faults = []
-    for number, bad in enumerate([*TABLE, *CHANGES]):
+    for number, bad in enumerate(TABLE):
         path = bad.path.replace("{conversation}", place.conversation).replace("{turn}", place.turn)
-        headers = {**JSON, **bad.headers} if bad.body is not None else bad.headers
-        faults.append(fault(await clients[bad.by].request(bad.method, path, content=bad.body, headers=headers), bad))
-        if "Idempotency-Key" not in headers and bad.body is not None and (FULL or number % 8 == 0):
-            keyed = {**headers, "Idempotency-Key": "bad"}
-            faults.append(fault(await clients[bad.by].request(bad.method, path, content=bad.body, headers=keyed), bad))
+        sent = [{**JSON, **bad.headers} if bad.body is not None else bad.headers]
+        if "Idempotency-Key" not in sent[0] and bad.body is not None and (FULL or number % 8 == 0):
+            sent.append({**sent[0], "Idempotency-Key": "bad"})
+        for headers in sent:
+            answer = await clients[bad.by].request(bad.method, path, content=bad.body, headers=headers)
+            faults.append(fault(answer, bad))
     found = [each for each in faults if each]
     assert not found, "\n".join(found)
     assert await stored(api) == before
-    assert len(TABLE) > 500 and len(CHANGES) > 300
+    assert len(TABLE) > 1_100
 
 
 async def test_a_limit_beyond_all_reason_is_clamped_like_any_other(api: Api) -> None:
@@ -92,21 +87,27 @@ async def test_a_limit_beyond_all_reason_is_clamped_like_any_other(api: Api) -> 
                 assert answer.status_code == 200, (path, limit[:9], answer.text)
 
 
-@pytest.mark.parametrize("message", ["", " \n\t", *([{"type": kind, kind: {"data": "AAAA"}}] for kind in UNREAD)])
-async def test_a_blank_or_unread_message_is_refused_by_its_field(api: Api, place: Place, message: Any) -> None:
+@pytest.mark.parametrize("kind", UNREAD)
+async def test_an_unread_kind_of_message_is_refused_by_its_field(api: Api, place: Place, kind: str) -> None:
+    body = {"message": [{"type": kind, kind: {"data": "AAAA"}}]}
     async with api.client() as client:
-        answer = await client.post(f"/v1/conversations/{place.conversation}/turns", json={"message": message})
+        answer = await client.post(f"/v1/conversations/{place.conversation}/turns", json=body)
     assert answer.status_code == 422
     assert answer.json()["error"]["details"]["fields"][0]["field"] == "body.message"
 
 
-async def raw(api: Api, head: bytes, *chunks: bytes) -> bytes:
-    """What the server says to bytes that no client library would send."""
+async def opened(api: Api, head: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     host, port = api.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    token = api.people["requester"].token.encode()
+    writer.write(head.replace(b"{token}", api.people["requester"].token.encode()))
+    await writer.drain()
+    return reader, writer
+
+
+async def raw(api: Api, head: bytes, *chunks: bytes) -> bytes:
+    """What the server says to bytes that no client library would send."""
+    reader, writer = await opened(api, head)
     try:
-        writer.write(head.replace(b"{token}", token))
         for chunk in chunks:
             writer.write(chunk)
             await writer.drain()
@@ -129,14 +130,8 @@ async def test_a_chunked_body_is_measured_while_it_is_read(api: Api) -> None:
     chunk = b"4000\r\n" + b" " * 0x4000 + b"\r\n"
     answer = await raw(api, HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *[chunk] * 40, b"0\r\n\r\n")
     assert b" 413 " in answer.split(b"\r\n")[0]
-    assert b'"code": "body_too_large"' in answer or b'"code":"body_too_large"' in answer
+    assert b'"code":"body_too_large"' in answer.replace(b" ", b"")
     assert await stored(api) == before
-
-
-async def test_fifty_megabytes_are_refused_without_being_read(api: Api) -> None:
-    async with api.client() as client:
-        answer = await client.post("/v1/conversations", content=b" " * 50_000_000, headers=JSON)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
 
 
 @pytest.mark.parametrize(
@@ -158,12 +153,8 @@ async def test_broken_http_is_400_and_the_server_goes_on(head: bytes, api: Api) 
 
 async def test_a_client_that_leaves_in_the_middle_of_its_body_changes_nothing(api: Api) -> None:
     before = await stored(api)
-    host, port = api.url.removeprefix("http://").split(":")
     for _ in range(20):
-        _, writer = await asyncio.open_connection(host, int(port))
-        head = HEAD.replace(b"{token}", api.people["requester"].token.encode())
-        writer.write(head + b'Content-Length: 400\r\n\r\n{"agent": "refunds"')
-        await writer.drain()
+        _, writer = await opened(api, HEAD + b'Content-Length: 400\r\n\r\n{"agent": "refunds"')
         writer.close()
     await asyncio.sleep(0.2)
     assert await stored(api) == before
@@ -172,9 +163,6 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_changes_nothing(ap
 async def test_unusual_but_good_text_is_stored_as_it_is(api: Api) -> None:
     text = "é \U0001f600 \u202e bidi \ufffd \r\n tab\t 𝔘𝔫𝔦 " + "\\u0000 is only text here"
     async with api.client() as client:
-        answer = await client.post(
-            "/v1/conversations", json={"agent": "refunds", "title": text, "metadata": {text: text}}
-        )
-        assert answer.status_code == 201
-        shown = (await client.get(f"/v1/conversations/{answer.json()['id']}")).json()
+        made = await conversation(client, title=text, metadata={text: text})
+        shown = (await client.get(f"/v1/conversations/{made}")).json()
         assert (shown["title"], shown["metadata"]) == (text, {text: text})

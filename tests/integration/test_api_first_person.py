@@ -4,6 +4,7 @@ import asyncio
 import re
 import stat
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from perdure.core.identity import MOST_TRIES
 from perdure.settings import Settings
 from perdure.store.database import new_id
 from perdure.store.identity import registration, users
-from tests.conftest import Template, Urls
+from tests.conftest import Urls
 from tests.integration.conftest import Api
-from tests.integration.test_api_turns import code
+from tests.integration.test_api_access import having
+from tests.integration.test_api_turns import code, refusal
 
 PASSWORD = "correct horse battery"
 WRONG = "AAAA-BBBB-CCCC-DDDD-EEEE-FFFF-GGGG-HHHH"
@@ -26,8 +28,6 @@ FORM = re.compile(r"([A-Z2-7]{4}-){7}[A-Z2-7]{4}")
 
 
 class Fresh:
-    """A tenant without people."""
-
     def __init__(self, api: Api, owner: asyncpg.Connection, name: str) -> None:
         self.api, self.owner, self.name = api, owner, name
 
@@ -49,8 +49,7 @@ class Fresh:
             return await client.post("/v1/auth/register", json=body, headers=headers)
 
     async def refused(self, name: str = "first", **given: str) -> tuple[int, str]:
-        answer = await self.register(name, **given)
-        return answer.status_code, code(answer)
+        return refusal(await self.register(name, **given))
 
 
 @pytest.fixture
@@ -83,10 +82,8 @@ async def test_of_many_at_once_with_the_same_code_one_is_the_first(fresh: Fresh)
     given = await fresh.prepared()
     answers = await asyncio.gather(*(fresh.register(f"first-{i}", setup_code=given) for i in range(8)))
     assert sorted(answer.status_code for answer in answers) == [201, *[403] * 7]
-    assert {code(answer) for answer in answers if answer.status_code == 403} <= {
-        "invitation_needed",
-        "setup_code_invalid",
-    }
+    codes = {code(answer) for answer in answers if answer.status_code == 403}
+    assert codes <= {"invitation_needed", "setup_code_invalid"}
 
 
 async def test_ten_wrong_tries_void_the_code(fresh: Fresh) -> None:
@@ -124,11 +121,7 @@ async def test_a_registration_that_fails_leaves_the_code_good(fresh: Fresh) -> N
 
 async def test_where_newcomers_may_register_the_first_administrator_still_needs_the_code(fresh: Fresh) -> None:
     given = await fresh.prepared()
-    api = fresh.api
-    api.app.state.services = replace(
-        api.services, signing_in=replace(api.services.signing_in, open_registration=True), local=False
-    )
-    try:
+    async with open_to_all(fresh.api, local=False):
         newcomer = await fresh.register("newcomer")
         assert (newcomer.status_code, newcomer.json()["user"]["roles"]) == (201, ["requester"])
         assert await fresh.refused("x", setup_code=WRONG) == (403, "setup_code_invalid")
@@ -136,28 +129,24 @@ async def test_where_newcomers_may_register_the_first_administrator_still_needs_
         assert first.json()["user"]["roles"] == ["requester", "reviewer", "admin"]
         assert await fresh.refused("second", setup_code=given) == (403, "setup_code_invalid")
         assert (await fresh.register("third")).json()["user"]["roles"] == ["requester"]
-    finally:
-        api.app.state.services = api.services
+
+
+def open_to_all(api: Api, **given: object) -> AbstractAsyncContextManager[None]:
+    return having(api, signing_in=replace(api.services.signing_in, open_registration=True), **given)
 
 
 async def test_a_tenant_that_is_not_there_is_answered_as_one_that_is_closed(fresh: Fresh) -> None:
-    await fresh.prepared()
     await fresh.register(setup_code=await fresh.prepared())
     closed = [await fresh.register("eve", **more) for more in ({}, {"setup_code": WRONG})]
     fresh.name = "not-there"
     absent = [await fresh.register("eve", **more) for more in ({}, {"setup_code": WRONG})]
-    told = {(answer.status_code, code(answer), answer.json()["error"]["message"]) for answer in (*closed, *absent)}
+    told = {(*refusal(answer), answer.json()["error"]["message"]) for answer in (*closed, *absent)}
     assert len(told) == 1 and next(iter(told))[:2] == (403, "invitation_needed")
-    services = fresh.api.services
-    open_to_all = replace(services.signing_in, open_registration=True)
-    fresh.api.app.state.services = replace(services, signing_in=open_to_all)
-    try:
+    async with open_to_all(fresh.api):
         assert await fresh.refused("eve") == (403, "invitation_needed")
-    finally:
-        fresh.api.app.state.services = services
 
 
-async def test_the_local_administrators_token_lets_the_first_person_in_and_no_other_token_does(
+async def test_the_local_administrators_token_and_no_other_lets_the_first_person_in(
     fresh: Fresh, tmp_path: Path
 ) -> None:
     """Of the tenant `local`, whose own users are not people."""
@@ -165,41 +154,25 @@ async def test_the_local_administrators_token_lets_the_first_person_in_and_no_ot
     kept = tmp_path / "setup.code"
     kept.write_text(await fresh.prepared(local=True))
     tokens = {name: person.token for name, person in api.people.items()}
-    api.app.state.services = replace(api.services, local=True, setup_code_file=kept)
-    try:
-        async with api.client(None) as client:
-            assert (await client.get("/v1/auth/ways")).json()["setup_code"] is True
+    async with having(api, local=False):
+        assert await fresh.refused(authorization=tokens["admin"]) == (403, "invitation_needed"), "not embedded"
+    async with having(api, local=True, setup_code_file=kept), api.client(None) as client:
+        assert (await client.get("/v1/auth/ways")).json()["setup_code"] is True
         for name in ("requester", "reviewer"):
-            answer = await fresh.register(authorization=tokens[name])
-            assert (answer.status_code, code(answer)) == (401, "setup_code_needed"), name
-        answer = await fresh.register(authorization="perdure_admin_guessed")
-        assert (answer.status_code, code(answer)) == (401, "token_invalid")
-        api.app.state.services = replace(api.app.state.services, local=False)
-        answer = await fresh.register(authorization=tokens["admin"])
-        assert (answer.status_code, code(answer)) == (403, "invitation_needed"), "only on the embedded stack"
-        api.app.state.services = replace(api.app.state.services, local=True)
+            assert await fresh.refused(authorization=tokens[name]) == (401, "setup_code_needed"), name
+        assert await fresh.refused(authorization="perdure_admin_guessed") == (401, "token_invalid")
         assert kept.exists()
         first = await fresh.register(authorization=tokens["admin"])
         assert first.json()["user"]["roles"] == ["requester", "reviewer", "admin"]
         assert not kept.exists(), "the supervisor sees by this that the code is used"
-        second = await fresh.register("second", authorization=tokens["admin"])
-        assert (second.status_code, code(second)) == (403, "invitation_needed")
-        async with api.client(None) as client:
-            assert (await client.get("/v1/auth/ways")).json()["setup_code"] is False
-    finally:
-        api.app.state.services = api.services
+        assert await fresh.refused("second", authorization=tokens["admin"]) == (403, "invitation_needed")
+        client.cookies.clear()
+        assert (await client.get("/v1/auth/ways")).json()["setup_code"] is False
 
 
-async def test_prepare_prints_a_good_code_again_and_only_while_nobody_has_registered(
-    fresh: Fresh, template: Template, urls: Urls, tmp_path: Path
-) -> None:
-    given = {
-        "DATABASE_OWNER_URL": urls.owner,
-        "DATABASE_URL": urls.app,
-        "DATABASE_RELAY_URL": urls.relay,
-        "PERDURE_HOME": str(tmp_path),
-        "PERDURE_TENANT": fresh.name,
-    }
+async def test_prepare_prints_a_code_until_one_registers(fresh: Fresh, urls: Urls, tmp_path: Path) -> None:
+    given = {"DATABASE_OWNER_URL": urls.owner, "DATABASE_URL": urls.app, "DATABASE_RELAY_URL": urls.relay}
+    given |= {"PERDURE_HOME": str(tmp_path), "PERDURE_TENANT": fresh.name}
     local = Settings(_env_file=None, PERDURE_LOCAL="1", **given)  # type: ignore[arg-type]
     elsewhere = Settings(_env_file=None, **given)  # type: ignore[arg-type]
     kept = tmp_path / "setup.code"
@@ -219,9 +192,7 @@ async def test_prepare_prints_a_good_code_again_and_only_while_nobody_has_regist
     assert not kept.exists()
 
 
-async def test_prepare_makes_no_code_for_a_tenant_whose_administrator_it_makes(
-    fresh: Fresh, urls: Urls, tmp_path: Path
-) -> None:
+async def test_prepare_makes_no_code_beside_an_administrator(fresh: Fresh, urls: Urls, tmp_path: Path) -> None:
     given = {"DATABASE_OWNER_URL": urls.owner, "PERDURE_HOME": str(tmp_path), "PERDURE_TENANT": fresh.name}
     settings = Settings(_env_file=None, **given)  # type: ignore[arg-type]
     code_before = (await prepare(settings)).setup_code
@@ -233,20 +204,16 @@ async def test_prepare_makes_no_code_for_a_tenant_whose_administrator_it_makes(
 
 async def test_the_form_registers_the_first_person(fresh: Fresh) -> None:
     given = await fresh.prepared()
-    api = fresh.api
-    api.app.state.services = replace(api.services, signing_in=replace(api.services.signing_in, tenant=fresh.name))
-    try:
-        async with api.client(None) as client:
-            assert (await client.get("/v1/auth/ways")).json()["setup_code"] is True
-            asked = {"name": "first", "password": PASSWORD, "setup_code": WRONG}
-            back = httpx.URL((await client.post("/sign-in", data=asked)).headers["location"])
-            assert dict(back.params) == {"failed": "setup_code_invalid", "next": "/review", "name": "first"}
-            entered = await client.post("/sign-in", data={**asked, "setup_code": given})
-            assert (entered.status_code, entered.headers["location"]) == (303, "/review")
-            assert (await client.get("/v1/auth/me")).json()["roles"] == ["admin", "requester", "reviewer"]
-            assert (await client.get("/v1/auth/ways")).json()["setup_code"] is False
-    finally:
-        api.app.state.services = api.services
+    signing_in = replace(fresh.api.services.signing_in, tenant=fresh.name)
+    async with having(fresh.api, signing_in=signing_in), fresh.api.client(None) as client:
+        assert (await client.get("/v1/auth/ways")).json()["setup_code"] is True
+        asked = {"name": "first", "password": PASSWORD, "setup_code": WRONG}
+        back = httpx.URL((await client.post("/sign-in", data=asked)).headers["location"])
+        assert dict(back.params) == {"failed": "setup_code_invalid", "next": "/review", "name": "first"}
+        entered = await client.post("/sign-in", data={**asked, "setup_code": given})
+        assert (entered.status_code, entered.headers["location"]) == (303, "/review")
+        assert (await client.get("/v1/auth/me")).json()["roles"] == ["admin", "requester", "reviewer"]
+        assert (await client.get("/v1/auth/ways")).json()["setup_code"] is False
 
 
 async def test_the_code_is_good_until_there_is_an_administrator_whoever_came_before(fresh: Fresh) -> None:

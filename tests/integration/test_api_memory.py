@@ -1,12 +1,183 @@
-"""/v1/memory over HTTP: one's own conversations only, typed refusals, and what is kept can be found."""
+"""/v1/memory and /v1/entities over HTTP: versions and conflicts of documents, promotions, working memory, summaries.
+
+Whose they are, and who may do what, is in test_access_matrix.py; what is no id or no value in bad_requests.py.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
 
 import httpx
+import pytest
 
 from perdure.api.routes.memory import MOST_HITS
+from perdure.client.memory import Promotion
+from perdure.contracts.values import sha256_hex
 from perdure.store.database import new_id
-from perdure.store.memory import working_memory
+from perdure.store.memory import facts, working_memory
 from tests.integration.conftest import Api
-from tests.integration.test_api_turns import code, conversation, pages
+from tests.integration.test_api_turns import code, conversation, pages, refusal
+
+DOCUMENTS, PROMOTIONS = "/v1/memory/documents", "/v1/memory/promotions"
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    requester: httpx.AsyncClient
+    reviewer: httpx.AsyncClient
+    admin: httpx.AsyncClient
+
+
+@pytest.fixture
+async def clients(api: Api) -> AsyncIterator[Clients]:
+    async with AsyncExitStack() as stack:
+        names = ("requester", "reviewer", "admin")
+        yield Clients(*[await stack.enter_async_context(api.client(name)) for name in names])
+
+
+def body(path: str, content: str, **more: Any) -> dict[str, Any]:
+    return {"scope": "user", "path": path, "type": "user_preference", "title": path, "content": content, **more}
+
+
+async def made(client: httpx.AsyncClient, path: str, content: str, **more: Any) -> dict[str, Any]:
+    answer = await client.post(DOCUMENTS, json=body(path, content, **more))
+    assert answer.status_code == 201, answer.text
+    return dict(answer.json())
+
+
+async def test_a_document_is_written_once_a_key_read_changed_and_its_versions_listed(clients: Clients) -> None:
+    me, key = clients.requester, {"Idempotency-Key": new_id()}
+    first, again = [await me.post(DOCUMENTS, json=body("prefs/tone", "Short."), headers=key) for _ in range(2)]
+    assert first.status_code == again.status_code == 201 and first.json() == again.json()
+    made = first.json()
+    assert (made["sha256"], made["number"], made["trust"]) == (sha256_hex("Short."), 1, "user_authored")
+    assert refusal(await me.post(DOCUMENTS, json=body("prefs/tone", "Other."))) == (409, "document_exists")
+    place = f"{DOCUMENTS}/{made['id']}"
+    read = (await me.get(place)).json()
+    assert (read["content"], read["path"], read["store"]) == ("Short.", "prefs/tone", "user_memory")
+    edits = {"expected_sha256": made["sha256"], "edits": [{"find": "Short", "replace": "Shorter"}]}
+    patched = await me.patch(place, json=edits)
+    assert patched.status_code == 200 and patched.json()["sha256"] == sha256_hex("Shorter.")
+    for answer in (
+        await me.patch(place, json=edits),
+        await me.put(place, json={"expected_sha256": made["sha256"], "content": "x"}),
+    ):
+        assert refusal(answer) == (409, "memory_conflict")
+        assert answer.json()["error"]["details"] == {"sha256": sha256_hex("Shorter.")}
+    whole = await me.put(place, json={"expected_sha256": sha256_hex("Shorter."), "content": "New", "title": "T"})
+    assert whole.json()["number"] == 3
+    versions = (await me.get(f"{place}/versions")).json()["items"]
+    assert [each["number"] for each in versions] == [3, 2, 1]
+    assert (await me.get(f"{place}/versions/{made['version_id']}")).json()["content"] == "Short."
+    assert (await me.get(f"{place}/versions/{new_id()}")).status_code == 404
+    listed = (await me.get(DOCUMENTS, params={"prefix": "prefs/"})).json()["items"]
+    assert [(each["id"], each["title"]) for each in listed] == [(made["id"], "T")] and "content" not in listed[0]
+
+
+async def test_what_is_a_persons_own_is_found_by_nobody_else(clients: Clients) -> None:
+    here = await conversation(clients.requester)
+    await made(clients.requester, "mine/a", "the axolotl sleeps")
+    await made(clients.requester, "mine/b", "the axolotl wakes", scope="conversation", conversation_id=here)
+    search = {"query": "axolotl", "conversation_id": here}
+    found = (await clients.requester.post(f"{DOCUMENTS}/search", json=search)).json()["items"]
+    assert {each["path"] for each in found} == {"mine/a", "mine/b"} and all(0 < each["score"] <= 1 for each in found)
+    for other in (clients.reviewer, clients.admin):
+        assert (await other.post(f"{DOCUMENTS}/search", json=search)).json()["items"] == []
+        for params in ({"prefix": "mine/"}, {"conversation_id": here}):
+            assert "mine/" not in (await other.get(DOCUMENTS, params=params)).text
+        theirs = await other.post(DOCUMENTS, json=body("x", "x", scope="conversation", conversation_id=here))
+        assert refusal(theirs) == (404, "conversation_not_found")
+
+
+async def test_only_an_administrator_writes_deletes_and_redacts_what_is_shared(clients: Clients) -> None:
+    shared = body("deploys/ferret.md", "ferret first", scope="workspace", store="workspace_runbooks", type="runbook")
+    assert refusal(await clients.requester.post(DOCUMENTS, json=shared)) == (403, "workspace_read_only")
+    document = (await clients.admin.post(DOCUMENTS, json=shared)).json()
+    assert document["trust"] == "admin_approved"
+    place = f"{DOCUMENTS}/{document['id']}"
+    assert (await clients.requester.get(place)).json()["content"] == "ferret first"
+    redact = f"{place}/versions/{document['version_id']}/redact"
+    assert (await clients.admin.post(redact, json={"reason": " "})).status_code == 422
+    done = await clients.admin.post(redact, json={"reason": "a name in it"})
+    assert done.status_code == 200 and "ferret" not in done.text
+    assert (await clients.requester.get(place)).json()["content"] is None
+    assert (await clients.requester.post(f"{DOCUMENTS}/search", json={"query": "ferret"})).json()["items"] == []
+    assert (await clients.admin.delete(place)).status_code == 204
+    assert (await clients.requester.get(place)).status_code == 404
+
+
+async def test_an_administrator_redacts_what_is_anothers_own_without_reading_it(clients: Clients) -> None:
+    own = await made(clients.requester, "mine/redacted", "a word that should not be here")
+    place = f"{DOCUMENTS}/{own['id']}"
+    assert (await clients.admin.get(place)).status_code == 404
+    done = await clients.admin.post(f"{place}/versions/{own['version_id']}/redact", json={"reason": "asked to"})
+    assert done.status_code == 200 and "should not" not in done.text
+    versions = (await clients.requester.get(f"{place}/versions")).json()["items"]
+    assert versions[0]["redaction_reason"] == "asked to" and versions[0]["redacted_at"]
+
+
+async def test_a_promotion_is_proposed_seen_and_decided_once_by_another(clients: Clients) -> None:
+    own = await made(clients.requester, "mine/heron", "heron builds take ten minutes")
+    proposal = {"document_id": own["id"], "store": "workspace_conventions", "path": "heron.md", "risk": "medium"}
+    answer = await clients.requester.post(PROMOTIONS, json=proposal)
+    assert answer.status_code == 201 and answer.json()["status"] == "pending"
+    place = f"{PROMOTIONS}/{answer.json()['id']}"
+    assert (await clients.reviewer.get(place)).status_code == 404
+    seen = (await clients.admin.get(place)).json()
+    assert seen["content"] == "heron builds take ten minutes" and seen["proposed_by"] == "requester"
+    pending = (await clients.admin.get(PROMOTIONS, params={"status": "pending"})).json()["items"]
+    assert seen["id"] in [each["id"] for each in pending] and all("content" not in each for each in pending)
+    assert (await clients.reviewer.get(PROMOTIONS)).json()["items"] == []
+    decision = {"decision": "approve", "sha256": seen["sha256"]}
+    assert refusal(await clients.requester.post(f"{place}/decision", json=decision)) == (403, "role_required")
+    stale = await clients.admin.post(f"{place}/decision", json={**decision, "sha256": "0"})
+    assert refusal(stale) == (409, "memory_conflict")
+    done = await clients.admin.post(f"{place}/decision", json=decision)
+    assert done.status_code == 200 and (done.json()["status"], done.json()["decided_by"]) == ("approved", "admin")
+    assert [Promotion.model_validate(each).content for each in (*pending, done.json())] == [None] * (len(pending) + 1)
+    assert Promotion.model_validate(seen).content == seen["content"], "the client reads what the API says"
+    twice = await clients.admin.post(f"{place}/decision", json={"decision": "reject", "sha256": "x", "comment": "no"})
+    assert refusal(twice) == (409, "promotion_decided")
+    (hit,) = (await clients.reviewer.post(f"{DOCUMENTS}/search", json={"query": "heron"})).json()["items"]
+    assert (hit["path"], hit["trust"], hit["version_id"]) == ("heron.md", "admin_approved", done.json()["made_version"])
+
+
+async def test_a_store_is_closed_and_opened_again(clients: Clients) -> None:
+    place = "/v1/memory/stores/workspace_runbooks"
+    assert (await clients.admin.put(place, json={"archived": True})).json()["archived_at"]
+    try:
+        shared = body("late.md", "x", scope="workspace", store="workspace_runbooks", type="runbook")
+        assert refusal(await clients.admin.post(DOCUMENTS, json=shared)) == (409, "store_archived")
+    finally:
+        assert (await clients.admin.put(place, json={"archived": False})).json()["archived_at"] is None
+    assert (await clients.admin.put("/v1/memory/stores/nowhere", json={"archived": True})).status_code == 404
+    slugs = [store["slug"] for store in (await clients.requester.get("/v1/memory/stores")).json()["items"]]
+    assert sorted(slugs) == ["conversation_memory", "user_memory", "workspace_conventions", "workspace_runbooks"]
+
+
+UNFIT: list[tuple[str, list[dict[str, Any]]]] = [
+    ("422 invalid_input", [{"scope": "everybody"}, {"type": "poem"}, {"content": " "}, {"content": "x" * 100_001}]),
+    ("422 invalid_input", [{"user_id": "someone"}, {"entities": ["x"] * 33}]),
+    ("422 path_invalid", [{"path": "../etc"}]),
+    ("422 memory_unsafe", [{"content": "é" * 60_000}, {"content": "-----BEGIN " + "PRIVATE KEY-----"}]),
+    ("404 store_not_found", [{"scope": "workspace"}, {"store": "workspace_runbooks"}]),
+    ("404 conversation_not_found", [{"scope": "conversation", "conversation_id": each} for each in (None, "nonsense")]),
+]
+
+
+async def test_bad_input_is_refused(clients: Clients) -> None:
+    for expected, changes in UNFIT:
+        for change in changes:
+            answer = await clients.requester.post(DOCUMENTS, json={**body("bad/input", "x"), **change})
+            assert f"{answer.status_code} {code(answer)}" == expected, change
+
+
+async def test_pages_go_on_where_the_last_one_ended(clients: Clients) -> None:
+    for number in range(5):
+        await made(clients.reviewer, f"pages/{number}", f"page {number}")
+    seen = [each["path"] for each in await pages(clients.reviewer, DOCUMENTS, 2, prefix="pages/")]
+    assert seen == [f"pages/{number}" for number in (4, 3, 2, 1, 0)]
 
 
 def working(conversation_id: str) -> str:
@@ -23,33 +194,12 @@ async def test_fields_are_put_merged_read_and_removed_and_refused_whole_where_th
         assert merged.json()["fields"] == {"b": {"c": []}, "d": "x", "e": 2} and merged.json()["bytes"] == 16
         assert (await client.delete(path, params={"field": ["d", "e"]})).status_code == 204
         full = await client.put(path, json={"fields": {"big": "x" * 65_536}})
-        assert (full.status_code, code(full)) == (413, "working_memory_full")
+        assert refusal(full) == (413, "working_memory_full")
         details = full.json()["error"]["details"]
         assert details["most_bytes"] == working_memory.MOST_BYTES < details["bytes"]
         assert (await client.get(path)).json()["fields"] == {"b": {"c": []}}
         assert (await client.delete(path)).status_code == 204
         assert (await client.get(path)).json()["fields"] == {}
-
-
-async def test_memory_is_its_users_own_even_where_a_role_reads_the_turns(api: Api) -> None:
-    async with api.client() as owner:
-        conversation_id = await conversation(owner)
-        await owner.put(working(conversation_id), json={"fields": {"mine": 1}})
-        episode = {"conversation_id": conversation_id, "summary": "mine alone"}
-        assert (await owner.post("/v1/memory/episodic", json=episode)).status_code == 201
-    for name in ("reviewer", "admin"):
-        async with api.client(name) as client:
-            for unseen in (conversation_id, "nonsense", new_id()):
-                answers: list[httpx.Response] = [
-                    await client.get(working(unseen)),
-                    await client.put(working(unseen), json={"fields": {}}),
-                    await client.delete(working(unseen)),
-                    await client.post("/v1/memory/episodic", json={**episode, "conversation_id": unseen}),
-                    await client.get("/v1/memory/episodic", params={"conversation_id": unseen}),
-                ]
-                assert {(each.status_code, code(each)) for each in answers} == {(404, "conversation_not_found")}
-            found = await client.post("/v1/memory/episodic/search", json={"agent": "refunds", "query": "mine alone"})
-            assert found.json()["items"] == []
 
 
 async def test_a_summary_is_kept_once_a_key_and_found_and_listed(api: Api) -> None:
@@ -66,6 +216,8 @@ async def test_a_summary_is_kept_once_a_key_and_found_and_listed(api: Api) -> No
         listed = await client.get("/v1/memory/episodic", params={"conversation_id": conversation_id})
         (entry,) = listed.json()["items"]
         assert entry["summary"] == body["summary"] and "similarity" not in entry
+    async with api.client("admin") as other:
+        assert (await other.post("/v1/memory/episodic/search", json=search)).json()["items"] == []
 
 
 async def test_search_knows_its_agents_and_clamps_its_limit(api: Api) -> None:
@@ -81,6 +233,34 @@ async def test_search_knows_its_agents_and_clamps_its_limit(api: Api) -> None:
             wrong = await client.post("/v1/memory/episodic/search", json={**search, "limit": limit})
             assert [each["field"] for each in wrong.json()["error"]["details"]["fields"]] == ["body.limit"]
         unknown = await client.post("/v1/memory/episodic/search", json={"agent": "nobody", "query": "x"})
-        assert (unknown.status_code, code(unknown)) == (404, "agent_not_found")
+        assert refusal(unknown) == (404, "agent_not_found")
         listed = await pages(client, "/v1/memory/episodic", 20, conversation_id=conversation_id)
         assert len({each["id"] for each in listed}) == len(listed) == MOST_HITS + 2
+
+
+async def registered(api: Api, name: str, **attributes: object) -> str:
+    """Register an entity as `create_entity` does."""
+    async with api.services.db.transaction("local") as tx:
+        return (await facts.create_entity(tx, "well", name, {**attributes}, None, None)).id  # type: ignore[dict-item]
+
+
+async def test_an_entity_is_found_by_its_name_an_alias_or_a_part_of_it_and_read_by_its_id(api: Api) -> None:
+    mark = new_id()
+    one = await registered(api, f"Alder {mark} 1", aliases=[f"Old {mark}"], county="Reeves")
+    two = await registered(api, f"Alder {mark} 2")
+    whole = {"id": one, "kind": "well", "name": f"Alder {mark} 1"}
+    async with api.client() as client:
+        for name, ids in ((f"ALDER  {mark} 1", {one}), (f"old {mark}", {one}), (mark, {one, two}), (new_id(), set())):
+            found = (await client.get("/v1/entities", params={"name": name})).json()
+            assert {each["id"] for each in found["items"]} == ids and found["next"] is None, name
+        assert len((await client.get("/v1/entities", params={"name": mark, "limit": 1})).json()["items"]) == 1
+        read = (await client.get(f"/v1/entities/{one}")).json()
+    assert read == {**whole, "attributes": {"aliases": [f"Old {mark}"], "county": "Reeves"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("", 422), ("?name=", 422), ("?name=" + "a" * 201, 422), ("?name=a&limit=0", 422), ("/x", 404)]
+)
+async def test_a_question_that_makes_no_sense_is_refused(api: Api, path: str, status: int) -> None:
+    async with api.client() as client:
+        assert (await client.get(f"/v1/entities{path}")).status_code == status

@@ -16,7 +16,7 @@ from tests.doubles.oidc_provider import CLIENT_ID, CLIENT_SECRET, OidcProvider
 from tests.doubles.resolver import Names
 from tests.integration.conftest import Api
 from tests.integration.test_api_approvals import paused
-from tests.integration.test_api_turns import code
+from tests.integration.test_api_turns import refusal
 
 START, CALLBACK = "/v1/auth/oidc/start", "/v1/auth/oidc/callback"
 
@@ -30,7 +30,6 @@ async def running() -> AsyncIterator[OidcProvider]:
 
 @pytest.fixture
 def provider(running: OidcProvider, api: Api) -> OidcProvider:
-    """The provider as it should be, and the API that trusts it."""
     running.person = {"sub": "s-1", "preferred_username": "Olga.N", "name": "Olga N"}
     running.bent, running.signs_with = {}, None
     running.redirect_uris = {f"{api.url}{CALLBACK}"}
@@ -39,7 +38,6 @@ def provider(running: OidcProvider, api: Api) -> OidcProvider:
 
 
 def trust(api: Api, provider: OidcProvider, **changed: Any) -> None:
-    """Set the API up with this provider."""
     config = replace(OidcConfig(provider.issuer, CLIENT_ID, CLIENT_SECRET, ("requester",)), **changed)
     api.app.state.services = replace(api.services, oidc=Provider(config))
 
@@ -93,9 +91,7 @@ async def test_an_account_that_is_there_is_not_taken_over_but_linked_by_its_owne
         assert failed(await come(client, link="1")) == "identity_taken"
 
 
-async def test_an_identity_that_was_linked_by_a_minted_token_is_its_creators_too(
-    api: Api, provider: OidcProvider
-) -> None:
+async def test_an_identity_linked_by_a_minted_token_is_its_creators_too(api: Api, provider: OidcProvider) -> None:
     provider.person = {"sub": "s-puppet", "preferred_username": "somebody"}
     asked = await paused(api, by="admin")
     async with api.client("admin") as admin, api.client(None) as puppet:
@@ -117,14 +113,12 @@ async def test_an_identity_that_was_linked_by_a_minted_token_is_its_creators_too
     assert shown["signed_in"] == {"how": "oidc"}
 
 
-async def test_where_nobody_new_gets_in_only_who_is_known_does(api: Api, provider: OidcProvider) -> None:
+async def test_neither_newcomers_nor_whose_account_is_closed_get_in(api: Api, provider: OidcProvider) -> None:
     trust(api, provider, newcomers=())
     provider.person = {"sub": "s-3", "preferred_username": "new"}
     async with api.client(None) as client:
         assert failed(await come(client)) == "newcomers_refused"
-
-
-async def test_whose_account_is_closed_stays_out(api: Api, provider: OidcProvider) -> None:
+    trust(api, provider)
     provider.person = {"sub": "s-4", "preferred_username": "shut"}
     async with api.client(None) as client, api.client("admin") as admin:
         await come(client)
@@ -132,28 +126,18 @@ async def test_whose_account_is_closed_stays_out(api: Api, provider: OidcProvide
         assert failed(await come(client)) == "account_closed"
 
 
-@pytest.mark.parametrize(
-    "bent",
-    [
+async def test_what_the_provider_says_must_be_for_this_sign_in(api: Api, provider: OidcProvider) -> None:
+    wrong: list[dict[str, Any]] = [
         {"iss": "https://other.test"},
-        {"aud": "somebody-else"},
-        {"aud": [CLIENT_ID, "somebody-else"]},
+        *({"aud": aud} for aud in ("somebody-else", [CLIENT_ID, "somebody-else"])),
         {"aud": [CLIENT_ID, "somebody-else"], "azp": "somebody-else"},
-        {"nonce": "another"},
-        {"nonce": None},
-        {"exp": 1},
-        {"exp": None},
-        {"iat": None},
-        {"sub": None},
-    ],
-)
-async def test_what_the_provider_says_must_be_for_this_sign_in(
-    bent: dict[str, Any], api: Api, provider: OidcProvider
-) -> None:
-    provider.bent = bent
+        *({"nonce": "another"}, {"exp": 1}),
+        *({name: None} for name in ("nonce", "exp", "iat", "sub")),
+    ]
     async with api.client(None) as client:
-        assert failed(await come(client)) == "oidc_refused"
-        assert "perdure_session" not in client.cookies
+        for provider.bent in wrong:
+            assert failed(await come(client)) == "oidc_refused", provider.bent
+            assert "perdure_session" not in client.cookies
 
 
 async def test_what_another_key_signed_is_refused_and_a_changed_key_is_found(api: Api, provider: OidcProvider) -> None:
@@ -184,12 +168,13 @@ async def test_a_provider_that_says_no_or_nothing_lets_nobody_in(api: Api, provi
     provider.person = {}
     async with api.client(None) as client:
         assert failed(await come(client)) == "oidc_refused"
-        trust(api, provider, issuer="http://127.0.0.1:9")
-        assert failed(await client.get(START)) == "oidc_unavailable"
-        trust(api, provider, issuer=f"{provider.issuer}/")
-        assert failed(await client.get(START)) == "oidc_unavailable", "it is not that issuer"
-        trust(api, provider, issuer="http://provider.test")
-        assert failed(await client.get(START)) == "address_refused", "not without TLS"
+        for issuer, said in (
+            ("http://127.0.0.1:9", "oidc_unavailable"),
+            (f"{provider.issuer}/", "oidc_unavailable"),  # it is not that issuer
+            ("http://provider.test", "address_refused"),  # not without TLS
+        ):
+            trust(api, provider, issuer=issuer)
+            assert failed(await client.get(START)) == said
         trust(api, provider, client_secret="wrong")
         provider.person = {"sub": "s-1"}
         assert failed(await come(client)) == "oidc_refused"
@@ -202,34 +187,33 @@ HOSTILE: dict[str, Talk] = {
 }
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-async def test_a_provider_whose_answer_does_not_end_lets_nobody_in(api: Api, provider: OidcProvider, kind: str) -> None:
-    with threaded(HOSTILE[kind]) as made:
+async def unavailable(api: Api, provider: OidcProvider, talk: Talk) -> int:
+    """How often a provider that answers like this is asked."""
+    with threaded(talk) as made:
         trust(api, provider, issuer=made.url)
         async with api.client() as client:
             answer = await client.get(START)
     assert answer.status_code in (303, 503)
     assert "oidc_unavailable" in answer.text + answer.headers.get("location", "")
-    assert len(made.heads) == 1
+    return len(made.heads)
 
 
-async def test_a_trickled_answer_of_the_provider_ends(
-    api: Api, provider: OidcProvider, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("kind", HOSTILE)
+async def test_a_provider_whose_answer_does_not_end_lets_nobody_in(api: Api, provider: OidcProvider, kind: str) -> None:
+    assert await unavailable(api, provider, HOSTILE[kind]) == 1
+
+
+async def test_a_trickled_answer_of_it_ends(api: Api, provider: OidcProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perdure.api.oidc._TIMEOUT_SECONDS", 0.4)
     began = time.monotonic()
-    with threaded(floods(200, b" ", gap=0.05)) as made:
-        trust(api, provider, issuer=made.url)
-        async with api.client() as client:
-            answer = await client.get(START)
-    assert "oidc_unavailable" in answer.text + answer.headers.get("location", "") and time.monotonic() - began < 5
+    await unavailable(api, provider, floods(200, b" ", gap=0.05))
+    assert time.monotonic() - began < 5
 
 
-async def test_only_the_issuers_own_host_is_named_by_its_address(
+async def test_only_the_issuers_host_is_let_through(
     api: Api, provider: OidcProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = Names(monkeypatch)
-    names("keys.public.test", ["127.0.0.1"])
+    Names(monkeypatch)("keys.public.test", ["127.0.0.1"])
     config = OidcConfig(provider.issuer, CLIENT_ID, CLIENT_SECRET, ("requester",))
     async with Provider(config)._session(f"{api.url}{CALLBACK}") as client:
         assert (await client.request("GET", f"{provider.issuer}/keys", withhold_token=True)).status_code == 200
@@ -242,5 +226,4 @@ async def test_where_no_provider_is_set_up_there_is_no_way_in(api: Api) -> None:
     api.app.state.services = api.services
     async with api.client(None) as client:
         for path in (START, CALLBACK):
-            answer = await client.get(path)
-            assert (answer.status_code, code(answer)) == (404, "oidc_not_set_up")
+            assert refusal(await client.get(path)) == (404, "oidc_not_set_up")

@@ -14,13 +14,11 @@ from perdure.local import DataParts
 from tests.conftest import Person, Urls
 from tests.doubles.link import Link
 from tests.integration.conftest import Api, serving
-from tests.integration.test_api_turns import code, conversation
+from tests.integration.test_api_turns import conversation, refusal
 
 
 @dataclass(frozen=True)
 class Behind:
-    """An API whose parts are reached through links."""
-
     api: Api
     postgres: Link
     valkey: Link
@@ -34,7 +32,8 @@ def through(url: str, link: Link) -> str:
 
 
 async def link_to(address: str) -> Link:
-    host, _, port = address.rpartition(":")
+    """To an address, or to that of a URL."""
+    host, _, port = address.rpartition("@")[2].partition("/")[0].rpartition(":")
     return await Link(host, int(port)).open()
 
 
@@ -50,14 +49,9 @@ class Two:
 @asynccontextmanager
 async def two_processes(parts: DataParts, urls: Urls, people: dict[str, Person], **settings: str) -> AsyncIterator[Two]:
     assert parts.redis_url is not None and parts.temporal is not None
-    valkey = await link_to(urlsplit(parts.redis_url).netloc.rpartition("@")[2])
-    given = {
-        "database_url": urls.app,
-        "redis_url": through(parts.redis_url, valkey),
-        "temporal": parts.temporal.address,
-        "namespace": parts.temporal.namespace,
-        **settings,
-    }
+    valkey, where = await link_to(parts.redis_url), parts.temporal
+    given = {"database_url": urls.app, "redis_url": through(parts.redis_url, valkey), **settings}
+    given |= {"temporal": where.address, "namespace": where.namespace}
     async with serving(people, **given) as one, serving(people, **given) as other:
         yield Two(one, other, valkey)
     await valkey.cut()
@@ -66,8 +60,7 @@ async def two_processes(parts: DataParts, urls: Urls, people: dict[str, Person],
 @pytest.fixture(scope="module")
 async def behind(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncIterator[Behind]:
     assert parts.redis_url is not None and parts.temporal is not None
-    postgres = await link_to(urlsplit(urls.app).netloc.rpartition("@")[2])
-    valkey = await link_to(urlsplit(parts.redis_url).netloc.rpartition("@")[2])
+    postgres, valkey = await link_to(urls.app), await link_to(parts.redis_url)
     temporal = await link_to(parts.temporal.address)
     async with serving(
         people,
@@ -90,7 +83,7 @@ async def until_ready(client: httpx.AsyncClient) -> None:
 
 
 def assert_unavailable(answer: httpx.Response) -> None:
-    assert (answer.status_code, code(answer)) == (503, "unavailable"), answer.text
+    assert refusal(answer) == (503, "unavailable"), answer.text
     assert int(answer.headers["retry-after"]) > 0
 
 
@@ -100,14 +93,12 @@ async def test_without_postgres_everything_is_503_with_a_time_to_come_back(behin
         conversation_id = await conversation(client)
         await behind.postgres.cut()
         began = time.monotonic()
-        assert_unavailable(await client.get("/v1/turns"))
         assert_unavailable(await client.post("/v1/conversations", json={"agent": "refunds"}))
         path = f"/v1/conversations/{conversation_id}"
         assert_unavailable(await client.post(f"{path}/turns", json={"message": "hello"}))
         assert_unavailable(await client.get(f"{path}/stream"))
         assert time.monotonic() - began < 5
-        ready = await client.get("/readyz")
-        assert (ready.status_code, ready.json()) == (503, {"ready": False})
+        assert (await client.get("/readyz")).status_code == 503
         assert (await client.get("/healthz")).status_code == 200
         await behind.postgres.mend()
         assert (await client.get(path)).status_code == 200
@@ -136,8 +127,7 @@ async def test_a_turn_accepted_without_temporal_is_durable_and_left_to_the_relay
         accepted = await client.post(f"/v1/conversations/{conversation_id}/turns", json={"message": "/echo later"})
         assert accepted.status_code == 202
         assert time.monotonic() - began < 5
-        ready = await client.get("/readyz")
-        assert (ready.status_code, ready.json()) == (503, {"ready": False})
+        assert (await client.get("/readyz")).status_code == 503
         async with behind.api.client("reviewer") as reviewer:
             began = time.monotonic()
             status = (await reviewer.get("/v1/status")).json()
@@ -155,14 +145,12 @@ async def test_a_turn_accepted_without_temporal_is_durable_and_left_to_the_relay
 async def test_without_valkey_the_api_stays_ready_and_turns_are_accepted(behind: Behind) -> None:
     async with behind.api.client() as client:
         await behind.valkey.cut()
-        ready = await client.get("/readyz")
-        assert (ready.status_code, ready.json()) == (200, {"ready": True})
+        assert (await client.get("/readyz")).status_code == 200
         conversation_id = await conversation(client)
         began = time.monotonic()
         accepted = await client.post(f"/v1/conversations/{conversation_id}/turns", json={"message": "/echo hi"})
         assert accepted.status_code == 202
-        stopped = await client.post(f"/v1/turns/{accepted.json()['turn_id']}/stop")
-        assert stopped.status_code == 202
+        assert (await client.post(f"/v1/turns/{accepted.json()['turn_id']}/stop")).status_code == 202
         assert time.monotonic() - began < 3
         async with client.stream("GET", f"/v1/turns/{accepted.json()['turn_id']}/events") as stream:
             assert "event: ready" in await anext(stream.aiter_text())

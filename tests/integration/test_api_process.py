@@ -172,36 +172,19 @@ async def test_readers_do_not_hold_up_a_drain_and_come_back_with_nothing_missing
             assert durable == list(range(1, len(durable) + 1)), "no event twice, none missing, no reset needed"
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("PERDURE_HOST", "0.0.0.0"),
-        ("PERDURE_HOST", "::"),
-        ("PERDURE_ALLOWED_HOSTS", "https://a.example"),
-        ("PERDURE_PROXIES", "proxy.example"),
-    ],
-)
-def test_a_door_that_would_stand_open_is_not_opened(name: str, value: str) -> None:
-    settings = Settings(_env_file=None, **{name: value})  # type: ignore[arg-type]
-    with pytest.raises(SystemExit) as refused:
-        server_config(create_app(settings), settings)
-    assert name in str(refused.value) and value in str(refused.value)
+def test_a_door_that_would_stand_open_is_not_opened() -> None:
+    hosts = [("PERDURE_HOST", "0.0.0.0"), ("PERDURE_HOST", "::")]
+    for name, value in (*hosts, ("PERDURE_ALLOWED_HOSTS", "https://a.example"), ("PERDURE_PROXIES", "proxy.example")):
+        settings = Settings(_env_file=None, **{name: value})  # type: ignore[arg-type]
+        with pytest.raises(SystemExit) as refused:
+            server_config(create_app(settings), settings)
+        assert name in str(refused.value) and value in str(refused.value)
 
 
-async def test_the_process_bounds_heads_and_connections_and_has_a_port_for_its_metrics(
-    parts: DataParts, urls: Urls
-) -> None:
-    assert parts.redis_url is not None and parts.temporal is not None
-    port, first = port_of_nobody(), first_metrics_port()
-    environ = {
-        **environment(parts, urls, port),
-        "PERDURE_CONNECTIONS_PER_ADDRESS": "20",
-        "PERDURE_METRICS_PORT": str(first),
-        "FORWARDED_ALLOW_IPS": "*",
-    }
-    running = Served(environ, f"http://127.0.0.1:{port}")
-    await running.start()
-    try:
+async def test_the_process_bounds_heads_and_connections_and_serves_its_metrics(parts: DataParts, urls: Urls) -> None:
+    first = first_metrics_port()
+    given = {"PERDURE_CONNECTIONS_PER_ADDRESS": "20", "PERDURE_METRICS_PORT": str(first), "FORWARDED_ALLOW_IPS": "*"}
+    async with served_with(parts, urls, **given) as running:
         async with httpx.AsyncClient() as client:
             metrics = await client.get(f"http://127.0.0.1:{first + 12}/metrics")
             assert metrics.status_code == 200 and "perdure_front_door_total" in metrics.text
@@ -209,7 +192,7 @@ async def test_the_process_bounds_heads_and_connections_and_has_a_port_for_its_m
             assert (await client.get(f"{running.url}/metrics")).status_code == 401
             assert (await client.get(f"{running.url}/healthz", headers={"Host": "evil.example"})).status_code == 200
             assert (await client.get(f"{running.url}/sign-in", headers={"Host": "evil.example"})).status_code == 421
-        wires = [await asyncio.open_connection("127.0.0.1", port) for _ in range(25)]
+        wires = [await asyncio.open_connection("127.0.0.1", httpx.URL(running.url).port) for _ in range(25)]
         began = time.monotonic()
         heads = await asyncio.gather(*(reader.read() for reader, _ in wires))
         took = time.monotonic() - began
@@ -217,5 +200,3 @@ async def test_the_process_bounds_heads_and_connections_and_has_a_port_for_its_m
             writer.close()
         assert sum(b"too_many_connections" in head for head in heads) >= 5
         assert 8 < took < 14, "a connection that sends nothing is closed after ten seconds"
-    finally:
-        await running.end(signal.SIGTERM)

@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import httpx
 import pytest
@@ -12,8 +11,9 @@ from perdure.api.rate_limits import ALONE_PER_MINUTE, CALLS_OF_A_PAGE, Inside
 from perdure.local import DataParts
 from perdure.store.database import new_id
 from tests.conftest import Person, Urls
+from tests.integration.test_api_access import having
 from tests.integration.test_api_outages import Two, two_processes
-from tests.integration.test_api_turns import code
+from tests.integration.test_api_turns import code, refusal
 
 PER_MINUTE = 40
 
@@ -22,15 +22,9 @@ class Counted(Two):
     async def token(self) -> str:
         """Of a new person, who has asked for nothing yet."""
         name = f"p{new_id()[-8:]}"
-        services = self.one.services
-        self.one.app.state.services = replace(services, local=True)  # for the administrator's own token
-        try:
-            async with self.one.client("admin") as admin:
-                await admin.post("/v1/users", json={"name": name})
-                minted = await admin.post(f"/v1/users/{name}/tokens", json={})
-        finally:
-            self.one.app.state.services = services
-        return str(minted.json()["token"])
+        async with having(self.one, local=True), self.one.client("admin") as admin:  # local: not counted itself
+            await admin.post("/v1/users", json={"name": name})
+            return str((await admin.post(f"/v1/users/{name}/tokens", json={})).json()["token"])
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +35,6 @@ async def counted(parts: DataParts, urls: Urls, people: dict[str, Person]) -> As
 
 
 async def statuses(client: httpx.AsyncClient, times: int, path: str = "/v1/auth/me") -> Counter[int]:
-    """What so many requests are answered."""
     answers = await asyncio.gather(*(client.get(path) for _ in range(times)))
     for answer in answers:
         if answer.status_code == 429:
@@ -63,14 +56,12 @@ async def test_a_person_is_counted_by_all_processes_together_and_apart_from_othe
 
 
 @pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
-async def test_whoever_has_no_token_is_counted_by_address_but_probes_are_not(
-    counted: Counted,
-) -> None:
+async def test_whoever_has_no_token_is_counted_by_address_but_probes_are_not(counted: Counted) -> None:
     async with counted.one.client(None) as client:
         found = await statuses(client, 2 * PER_MINUTE)
         assert found[429] >= PER_MINUTE and found[401] <= PER_MINUTE
         late = await client.post("/v1/auth/login", json={"name": "admin", "password": "guessed"})
-        assert (late.status_code, code(late)) == (429, "rate_limited"), "nor guess passwords"
+        assert refusal(late) == (429, "rate_limited"), "nor guess passwords"
         assert (await client.get("/openapi.json")).status_code == 429
         assert await statuses(client, 5, "/healthz") == {200: 5}
         head = {"Authorization": f"Bearer {await counted.token()}"}
@@ -92,13 +83,8 @@ async def test_what_the_pages_of_this_process_ask_counts_apart(counted: Counted)
 
 @pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
 async def test_local_tokens_of_the_stack_have_no_limit(counted: Counted) -> None:
-    services = counted.one.services
-    counted.one.app.state.services = replace(services, local=True)
-    try:
-        async with counted.one.client() as client:
-            assert await statuses(client, 3 * PER_MINUTE) == {200: 3 * PER_MINUTE}
-    finally:
-        counted.one.app.state.services = services
+    async with having(counted.one, local=True), counted.one.client() as client:
+        assert await statuses(client, 3 * PER_MINUTE) == {200: 3 * PER_MINUTE}
 
 
 @pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away

@@ -25,6 +25,15 @@ def code(answer: httpx.Response) -> str:
     return str(answer.json()["error"]["code"])
 
 
+def refusal(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, code(answer)
+
+
+async def paused_turn(client: httpx.AsyncClient, conversation_id: str) -> dict[str, Any]:
+    path = f"/v1/conversations/{conversation_id}/turns"
+    return dict((await client.post(path, params={"wait": 20}, json={"message": PAUSES})).json())
+
+
 async def pages(client: httpx.AsyncClient, path: str, limit: int, **params: str) -> list[dict[str, Any]]:
     """All that a list holds, read by pages of at most so many."""
     seen: list[dict[str, Any]] = []
@@ -83,15 +92,13 @@ async def test_execute_runs_the_whole_pipeline_and_answers_with_the_final_state(
 async def test_a_busy_conversation_names_its_turn_and_what_it_waits_for(api: Api) -> None:
     async with api.client() as client:
         conversation_id = await conversation(client)
-        path = f"/v1/conversations/{conversation_id}/turns"
-        paused = (await client.post(path, params={"wait": 20}, json={"message": PAUSES})).json()
+        paused = await paused_turn(client, conversation_id)
         busy = await started(client, conversation_id, "again")
-        assert (busy.status_code, code(busy)) == (409, "conversation_busy")
+        assert refusal(busy) == (409, "conversation_busy")
         details = busy.json()["error"]["details"]
         assert details["turn_id"] == paused["turn_id"]
         assert details["waiting_for"]["ids"] == paused["waiting_for"]["ids"]
-        deleted = await client.delete(f"/v1/conversations/{conversation_id}")
-        assert (deleted.status_code, code(deleted)) == (409, "conversation_busy")
+        assert refusal(await client.delete(f"/v1/conversations/{conversation_id}")) == (409, "conversation_busy")
         await client.post(f"/v1/turns/{paused['turn_id']}/stop")
 
 
@@ -99,7 +106,7 @@ async def test_a_message_joins_the_open_turn_or_takes_its_place_and_a_key_sends_
     async with api.client() as client:
         conversation_id = await conversation(client)
         path = f"/v1/conversations/{conversation_id}/turns"
-        paused = (await client.post(path, params={"wait": 20}, json={"message": PAUSES})).json()
+        paused = await paused_turn(client, conversation_id)
         body = {"message": "/echo by the way", "on_busy": "steer"}
         joined = [await client.post(path, headers={"Idempotency-Key": "one"}, json=body) for _ in range(2)]
         assert [(each.status_code, each.json()["joined"]) for each in joined] == [(202, True)] * 2
@@ -118,19 +125,10 @@ async def test_a_message_joins_the_open_turn_or_takes_its_place_and_a_key_sends_
         assert (await client.get(f"/v1/turns/{left[1]}")).json()["answer"] == "by the way"
 
 
-async def test_every_way_starts_at_once_in_a_conversation_that_is_free(api: Api) -> None:
-    async with api.client() as client:
-        for way in ("queue", "steer", "replace"):
-            answer = await started(client, await conversation(client), "/echo hi", on_busy=way)
-            assert (answer.status_code, answer.json()["status"]) == (202, "accepted")
-            assert answer.json().keys().isdisjoint({"joined", "replaces"}) and answer.json()["message_id"]
-
-
 async def test_a_queued_turn_can_be_stopped_and_the_running_one_keeps_the_conversation(api: Api) -> None:
     async with api.client() as client:
         conversation_id = await conversation(client)
-        path = f"/v1/conversations/{conversation_id}/turns"
-        paused = (await client.post(path, params={"wait": 20}, json={"message": PAUSES})).json()
+        paused = await paused_turn(client, conversation_id)
         first = (await started(client, conversation_id, "/echo first", on_busy="queue")).json()
         second = (await started(client, conversation_id, "/echo second", on_busy="queue")).json()
         assert (first["status"], second["status"]) == ("queued", "queued")
@@ -158,45 +156,37 @@ async def test_a_stop_is_idempotent_and_ends_the_turn(api: Api) -> None:
 
 async def test_the_same_key_and_body_start_one_turn_however_many_ask_at_once(api: Api) -> None:
     async with api.client() as client:
-        conversation_id = await conversation(client)
+        conversation_id, key = await conversation(client), {"Idempotency-Key": "once"}
         path = f"/v1/conversations/{conversation_id}/turns"
-        key = {"Idempotency-Key": "once"}
         asked = [client.post(path, headers=key, json={"message": "/echo hi"}) for _ in range(12)]
         answers = await asyncio.gather(*asked)
         assert {answer.status_code for answer in answers} == {202}
         assert len({answer.json()["turn_id"] for answer in answers}) == 1
         other = await client.post(path, headers=key, json={"message": "/echo other"})
-        assert (other.status_code, code(other)) == (422, "idempotency_key_reused")
+        assert refusal(other) == (422, "idempotency_key_reused")
         listed = (await client.get("/v1/turns", params={"conversation": conversation_id})).json()["items"]
         assert len(listed) == 1
         waited = await client.post(path, headers=key, params={"wait": 20}, json={"message": "/echo hi"})
         assert (waited.status_code, waited.json()["answer"]) == (200, "hi")
 
 
-async def test_keys_are_scoped_to_principal_and_route_and_a_refused_request_frees_its_key(api: Api) -> None:
+async def test_keys_are_of_a_principal_a_route_and_a_day_and_a_refused_request_frees_its_own(api: Api) -> None:
     key = {"Idempotency-Key": "shared"}
     body = {"agent": "refunds"}
     async with api.client() as client, api.client("reviewer") as other:
-        mine = await client.post("/v1/conversations", headers=key, json=body)
-        again = await client.post("/v1/conversations", headers=key, json=body)
+        mine, again = [await client.post("/v1/conversations", headers=key, json=body) for _ in range(2)]
         assert again.json() == mine.json() and again.status_code == 201
         assert (await other.post("/v1/conversations", headers=key, json=body)).json()["id"] != mine.json()["id"]
         turn = await client.post(f"/v1/conversations/{mine.json()['id']}/turns", headers=key, json={"message": "hi"})
         assert turn.status_code == 202
-        unknown = {"Idempotency-Key": "retried"}
-        refused = await client.post("/v1/conversations", headers=unknown, json={"agent": "nobody"})
-        assert refused.status_code == 404
-        assert (await client.post("/v1/conversations", headers=unknown, json=body)).status_code == 201
-
-
-async def test_a_key_is_forgotten_after_a_day(api: Api) -> None:
-    async with api.client() as client:
-        key = {"Idempotency-Key": "yesterday"}
-        first = await client.post("/v1/conversations", headers=key, json={"agent": "refunds"})
+        retried = {"Idempotency-Key": "retried"}
+        for agent, status in (("nobody", 404), ("refunds", 201)):
+            answer = await client.post("/v1/conversations", headers=retried, json={"agent": agent})
+            assert answer.status_code == status
         async with api.services.db.transaction("local") as tx:
-            await tx.execute("UPDATE idempotency SET created_at = now() - interval '25 hours' WHERE key = 'yesterday'")
-        later = await client.post("/v1/conversations", headers=key, json={"agent": "refunds", "title": "new"})
-        assert later.status_code == 201 and later.json()["id"] != first.json()["id"]
+            await tx.execute("UPDATE idempotency SET created_at = now() - interval '25 hours' WHERE key = 'retried'")
+        later = await client.post("/v1/conversations", headers=retried, json={"agent": "refunds", "title": "new"})
+        assert later.status_code == 201 and later.json()["id"] != answer.json()["id"], "forgotten after a day"
 
 
 async def test_conversations_are_listed_by_pages_filtered_changed_and_hidden(api: Api) -> None:
@@ -218,10 +208,8 @@ async def test_turns_are_listed_newest_first_by_pages_and_filters(api: Api) -> N
     async with api.client() as client:
         conversation_id = await conversation(client)
         path = f"/v1/conversations/{conversation_id}/turns"
-        made = [
-            (await client.post(path, params={"wait": 20}, json={"message": f"/echo {n}"})).json()["turn_id"]
-            for n in range(3)
-        ]
+        sent = [await client.post(path, params={"wait": 20}, json={"message": f"/echo {n}"}) for n in range(3)]
+        made = [each.json()["turn_id"] for each in sent]
         listed = await pages(client, "/v1/turns", 2, conversation=conversation_id)
         assert [turn["turn_id"] for turn in listed] == made[::-1]
         none = await client.get("/v1/turns", params={"conversation": conversation_id, "status": "failed"})
@@ -229,18 +217,15 @@ async def test_turns_are_listed_newest_first_by_pages_and_filters(api: Api) -> N
         assert (await client.get("/v1/turns", params={"agent": "nobody"})).json()["items"] == []
 
 
-async def test_an_outsized_number_of_open_turns_is_answered_429(api: Api) -> None:
+async def test_one_message_more_than_the_queue_takes_is_answered_429(api: Api) -> None:
     async with api.client("admin") as client:
         conversation_id = await conversation(client)
-        path = f"/v1/conversations/{conversation_id}/turns"
-        paused = (await client.post(path, params={"wait": 20}, json={"message": PAUSES})).json()
-        for _ in range(api.services.caps.queue_depth):
-            assert (await started(client, conversation_id, "/echo x", on_busy="queue")).status_code == 202
-        full = await started(client, conversation_id, "/echo x", on_busy="queue")
-        assert (full.status_code, code(full)) == (429, "queue_full")
-        assert int(full.headers["retry-after"]) > 0
-        open_turns = (await client.get("/v1/turns", params={"conversation": conversation_id})).json()["items"]
-        for turn in open_turns:
-            if turn["turn_id"] != paused["turn_id"]:
-                await client.post(f"/v1/turns/{turn['turn_id']}/stop")
-        await client.post(f"/v1/turns/{paused['turn_id']}/stop")
+        await paused_turn(client, conversation_id)
+        sent = [
+            await started(client, conversation_id, "/echo x", on_busy="queue")
+            for _ in range(api.services.caps.queue_depth + 1)
+        ]
+        assert [each.status_code for each in sent] == [202] * api.services.caps.queue_depth + [429]
+        assert code(sent[-1]) == "queue_full" and int(sent[-1].headers["retry-after"]) > 0
+        for turn in (await client.get("/v1/turns", params={"conversation": conversation_id})).json()["items"]:
+            await client.post(f"/v1/turns/{turn['turn_id']}/stop")  # newest first, so that none of them begins

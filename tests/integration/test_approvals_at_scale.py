@@ -104,9 +104,7 @@ async def test_a_list_and_the_ageing_view_stay_quick_with_ten_thousand_that_wait
     assert max(spent.values()) < 1_000, spent
 
 
-async def test_all_that_are_due_at_once_are_handed_on_in_small_transactions(
-    crowded: Desk, relay: Database, reconciler: Reconciler
-) -> None:
+async def test_all_that_are_due_go_on_in_small_steps(crowded: Desk, relay: Database, reconciler: Reconciler) -> None:
     await crowded.write("UPDATE approvals SET fallback_at = now() WHERE agent_id = 'desk' AND call_id = 't1.0'")
     async with relay.transaction("local") as tx:
         began = time.perf_counter()

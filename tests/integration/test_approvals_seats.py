@@ -1,5 +1,10 @@
-"""Several must approve the very same call: votes, seats, edits in between, roles that are lost, races of them all."""
+"""Many decide on one call: votes, seats, claims, fallbacks, withdrawals, and races of them all.
 
+Who may do what, and what it comes to, is in tests/protocol; here is what a reader, a turn or a model sees of it.
+"""
+
+import asyncio
+import random
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,20 +13,35 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from temporalio.exceptions import ApplicationError
 
 from perdure.activities.tools import ToolActivities
 from perdure.contracts.approvals import RequestRef, VerdictState
-from perdure.contracts.calls import CallState
+from perdure.contracts.calls import CallState, ToolCall, ToolOutcome
 from perdure.contracts.errors import CallerError
+from perdure.contracts.ids import effect_key
+from perdure.contracts.turns import TurnAddress
+from perdure.contracts.values import digest_of
+from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.identity import OWN, UNKNOWN, Credential, How
 from perdure.store.approvals import assignments, views
+from perdure.store.approvals.assignments import withdraw
 from perdure.store.approvals.decisions import DecisionAsk, Raise, decide, raise_limits
+from perdure.store.approvals.review import escalate_all_overdue, fall_back
+from perdure.store.approvals.views import Filters
+from perdure.store.database import Database
+from perdure.store.turns import views as turn_views
+from perdure.store.turns.start import request_stop
+from perdure.worker.reconcile import Reconciler
 from tests.desk import Desk, gathered
+from tests.doubles.desk import desk_agents
 from tests.integration.council import Council, convened
+from tests.integration.test_cold_load import BLOCKED
 from tests.scale import sized
 
 V = VerdictState
 TOMORROW = datetime.now(UTC) + timedelta(days=1)
+BELLS = "SELECT count(*) FROM outbox WHERE turn_id = $1"
 
 
 @pytest.fixture(scope="module")
@@ -29,25 +49,29 @@ async def council(desk: Desk) -> Council:
     return await convened(desk)
 
 
-async def hands_on(council: Council, request: RequestRef, by: str, to: str) -> str:
-    """`done`, or the refusal's code."""
+async def does(council: Council, verb: Any, request: RequestRef, by: str, *given: object) -> str:
+    """What came of it: `done`, or the refusal's code."""
     try:
         async with council.desk.db.transaction("local") as tx:
-            await assignments.reassign(tx, request.request_id, council.who(by), to, "yours")
+            await verb(tx, request.request_id, council.who(by), *given)
     except CallerError as refused:
         return refused.code
     return "done"
+
+
+async def seen(council: Council, request: RequestRef, who: Decider | None = None) -> Any:
+    async with council.desk.db.transaction("local") as tx:
+        return await views.get_approval(tx, request.request_id, None, who)
 
 
 async def decides(council: Council, request: RequestRef, by: str, decision: str = "approve", **given: Any) -> str:
     """The status after that person's decision on what the record shows now, or the refusal's code."""
     who = replace(council.who(by), credential=given.pop("credential", OWN))
     most = given.pop("per_minute", None)
-    async with council.desk.db.transaction("local") as tx:
-        shown = await views.get_approval(tx, request.request_id, None)
+    shown_digest = (await seen(council, request))["digest"]
     try:
         async with council.desk.db.transaction("local") as tx:
-            ask = DecisionAsk.model_validate({"decision": decision, "digest": shown["digest"], **given})
+            ask = DecisionAsk.model_validate({"decision": decision, "digest": shown_digest, **given})
             decided, note = await decide(tx, request.request_id, who, who.name, ask, most)
     except CallerError as refused:
         return refused.code
@@ -72,36 +96,39 @@ async def stands_in(council: Council, to: str, *owners: str) -> AsyncIterator[No
                 await assignments.remove_delegation(tx, user_id, delegation_id)
 
 
-async def test_an_assigned_person_votes_or_hands_it_on_and_not_both(council: Council) -> None:
-    _, request = await council.asked("named")
-    assert await hands_on(council, request, "admin", "carl") == "done"
-    assert await decides(council, request, "carl") == "pending"
-    assert await hands_on(council, request, "carl", "reviewer") == "already_voted"
-    assert await decides(council, request, "reviewer") == "not_a_reviewer"
-    assert await decides(council, request, "ann") == "approved", "one of the two who are named, and the assigned one"
+async def planned(council: Council, address: TurnAddress, agent_id: str = "plain") -> ToolCall:
+    """The call, of the agent as it is published now."""
+    return await council.desk.tool_call(address, "t1.0", agent_id=agent_id)
 
 
-async def test_a_stand_in_gives_no_place_away(council: Council) -> None:
-    async with stands_in(council, "carl", "bob"):
-        _, request = await council.asked("named")
-        assert await hands_on(council, request, "carl", "reviewer") == "only_stands_in"
-        with pytest.raises(CallerError) as refused:
-            async with council.desk.db.transaction("local") as tx:
-                await assignments.escalate(tx, request.request_id, council.who("carl"), "above him")
-        assert (refused.value.code, refused.value.http) == ("only_stands_in", 403)
-        assert refused.value.details == {"in_place_of": ["bob"]}
-    assert await decides(council, request, "bob") == "pending"
-    assert await decides(council, request, "ann") == "approved"
+async def ran(council: Council, call: ToolCall, attempt: int = 1) -> ToolOutcome:
+    return await council.desk.activity(ToolActivities(council.desk.deps).run, call, attempt=attempt)
 
 
-async def test_a_raised_limit_says_in_whose_place_it_was_raised(council: Council) -> None:
+async def run(council: Council, address: TurnAddress, agent_id: str = "plain") -> ToolOutcome:
+    return await ran(council, await planned(council, address, agent_id))
+
+
+def paid(council: Council, address: TurnAddress) -> int:
+    return council.desk.world.effects.count(("/pay", effect_key(address.turn_id, "t1.0")))
+
+
+async def raises(council: Council, address: TurnAddress, credential: Credential) -> None:
+    who = replace(council.who("carl"), credential=credential)
+    async with council.desk.db.transaction("local") as tx:
+        await raise_limits(tx, address.turn_id, who, "carl", Raise(max_tokens=2**50))
+
+
+async def test_a_limit_is_raised_in_anothers_place_not_by_what_its_requester_made(council: Council) -> None:
     address, request = await council.asked("named")
     await council.set(request, "kind = 'limit', quorum = 1")
-    async with stands_in(council, "carl", "ann"), council.desk.db.transaction("local") as tx:
-        await raise_limits(tx, address.turn_id, council.who("carl"), "carl", Raise(max_tokens=2**50))
-    vote = (await council.desk.rows("SELECT record FROM approval_votes WHERE approval_id = $1", request.request_id))[0]
-    assert (vote["record"]["by"], vote["record"]["for"]) == ("carl", "ann")
-    assert vote["record"]["limits"]["max_tokens"] == 2**50
+    async with stands_in(council, "carl", "ann"):
+        with pytest.raises(CallerError) as refused:
+            await raises(council, address, Credential(How.TOKEN, (council.desk.people["requester"].user_id,)))
+        assert refused.value.code == "own_request"
+        await raises(council, address, OWN)
+    vote = await council.desk.value("SELECT record FROM approval_votes WHERE approval_id = $1", request.request_id)
+    assert (vote["by"], vote["for"], vote["limits"]["max_tokens"]) == ("carl", "ann", 2**50)
 
 
 async def test_a_seat_that_the_requester_lent_in_another_name_is_no_seat(council: Council) -> None:
@@ -117,23 +144,6 @@ async def test_a_seat_that_the_requester_lent_in_another_name_is_no_seat(council
         await assignments.remove_delegation(tx, ann, str(made["id"]))
 
 
-async def test_a_limit_is_not_raised_by_a_credential_of_the_requesters_making(council: Council) -> None:
-    address, request = await council.asked("plain")
-    await council.set(request, "kind = 'limit', quorum = 1")
-    minted = Credential(How.TOKEN, (council.desk.people["requester"].user_id,))
-    with pytest.raises(CallerError) as refused:
-        async with council.desk.db.transaction("local") as tx:
-            who = replace(council.who("carl"), credential=minted)
-            await raise_limits(tx, address.turn_id, who, "carl", Raise(max_tokens=2**50))
-    assert refused.value.code == "own_request"
-
-
-async def run(council: Council, address: Any, agent_id: str) -> Any:
-    """The call, run as the agent's."""
-    call = await council.desk.tool_call(address, "t1.0", agent_id=agent_id)
-    return await council.desk.activity(ToolActivities(council.desk.deps).run, call)
-
-
 async def test_two_credentials_that_one_person_created_are_one_vote(council: Council) -> None:
     _, request = await council.asked("pair")
     admin = council.desk.people["admin"].user_id
@@ -143,54 +153,25 @@ async def test_two_credentials_that_one_person_created_are_one_vote(council: Cou
     assert await decides(council, request, "bob", credential=through) == "already_voted"
     assert await decides(council, request, "admin") == "already_voted", "the creator's own"
     assert await decides(council, request, "bob", credential=Credential(How.TOKEN, (UNKNOWN,))) == "already_voted"
-    async with council.desk.db.transaction("local") as tx:
-        bob = replace(council.who("bob"), credential=minted)
-        shown: Any = await views.get_approval(tx, request.request_id, None, bob)
-    assert shown["allowed_decisions"] == []
-    (vote,) = shown["votes"]
-    assert vote["signed_in"] == {"how": "token", "created_by": "admin"}
+    told = await seen(council, request, replace(council.who("bob"), credential=minted))
+    assert told["allowed_decisions"] == []
+    assert [vote["signed_in"] for vote in told["votes"]] == [{"how": "token", "created_by": "admin"}]
     assert await decides(council, request, "bob") == "approved", "a person of its own"
+    _, other = await council.asked("pair")
+    assert await decides(council, other, "admin") == "pending"
+    assert await decides(council, other, "ann", credential=minted) == "already_voted", "of a creator who has voted"
 
 
-async def test_the_creator_of_a_credential_that_has_voted_votes_no_second_time(council: Council) -> None:
-    _, request = await council.asked("pair")
-    admin = council.desk.people["admin"].user_id
-    assert await decides(council, request, "admin") == "pending"
-    assert await decides(council, request, "ann", credential=Credential(How.TOKEN, (admin,))) == "already_voted"
-    assert await decides(council, request, "carl") == "approved"
-
-
-async def test_the_first_of_two_leaves_it_pending_and_the_second_lets_it_run(council: Council) -> None:
+async def test_the_first_of_two_leaves_it_pending_and_rings_nobody(council: Council) -> None:
     address, request = await council.asked("pair")
     await council.desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     assert await decides(council, request, "ann", comment="fine") == "pending"
     assert (await council.verdict(address, request)).state is V.PENDING
     assert (await council.row(request))["decision"] is None
-    assert await council.desk.value("SELECT count(*) FROM outbox WHERE turn_id = $1", address.turn_id) == 0
-    assert await decides(council, request, "ann") == "already_voted"
+    assert await council.desk.value(BELLS, address.turn_id) == 0
     assert await decides(council, request, "bob") == "approved"
-    assert await decides(council, request, "carl") == "already_decided"
-    assert (await run(council, address, "pair")).state is CallState.DONE
-    assert (await council.audited(request))[:3] == ["opened", "voted", "decided"]
-    async with council.desk.db.transaction("local") as tx:
-        shown = await views.get_approval(tx, request.request_id, None)
-    votes = shown["votes"]
-    assert isinstance(votes, list)
+    votes = (await seen(council, request))["votes"]
     assert [(vote["by"], vote["for"], vote["comment"]) for vote in votes] == [("ann", None, "fine"), ("bob", None, "")]
-
-
-async def test_a_call_that_only_one_of_two_has_approved_does_not_run(council: Council) -> None:
-    address, request = await council.asked("pair")
-    assert await decides(council, request, "ann") == "pending"
-    assert (await run(council, address, "pair")).state is CallState.DENIED
-
-
-@pytest.mark.parametrize(("decision", "status"), [("reject", "rejected"), ("respond", "responded")])
-async def test_one_who_does_not_agree_decides_at_once(council: Council, decision: str, status: str) -> None:
-    address, request = await council.asked("pair")
-    assert await decides(council, request, "ann") == "pending"
-    assert await decides(council, request, "bob", decision, comment="no") == status
-    assert (await council.verdict(address, request)).state is V(status)
 
 
 async def test_an_edit_voids_what_was_approved_before_and_is_approved_anew(council: Council) -> None:
@@ -198,20 +179,15 @@ async def test_an_edit_voids_what_was_approved_before_and_is_approved_anew(counc
     before = (await council.row(request))["digest"]
     assert await decides(council, request, "ann") == "pending"
     assert await decides(council, request, "bob", "edit", args={"amount": 5}) == "pending"
-    async with council.desk.db.transaction("local") as tx:
-        shown = await views.get_approval(tx, request.request_id, None)
-    assert (shown["args"], shown["digest"] != before) == ({"amount": 5}, True)
-    assert isinstance(shown["votes"], list) and [vote["by"] for vote in shown["votes"]] == ["bob"]
+    told = await seen(council, request)
+    assert (told["args"], told["digest"] != before) == ({"amount": 5}, True)
+    assert [vote["by"] for vote in told["votes"]] == ["bob"]
     assert await decides(council, request, "carl", digest=before) == "digest_differs"
-    assert await decides(council, request, "bob") == "already_voted"
     assert await decides(council, request, "ann") == "edited", "her first vote was for another call"
     row = await council.row(request)
-    assert (row["args"], row["decision"]["args"], row["decision"]["args_before"]) == (
-        {"amount": 100},
-        {"amount": 5},
-        {"amount": 100},
-    )
-    assert (row["decision"]["edited_by"], row["decision"]["by"]) == ("bob", "ann")
+    decision = row["decision"]
+    assert (row["args"], decision["args"], decision["args_before"]) == ({"amount": 100}, {"amount": 5}, {"amount": 100})
+    assert (decision["edited_by"], decision["by"]) == ("bob", "ann")
     outcome = await run(council, address, "pair")
     assert outcome.state is CallState.DONE and outcome.message is not None
     assert '"amount":5' in outcome.message.text.replace(" ", "")
@@ -243,65 +219,6 @@ async def test_of_many_who_approve_at_once_exactly_as_many_count_as_are_needed(c
         assert (await council.audited(request))[-1] == "decided"
 
 
-async def test_a_stand_in_is_the_second_seat_and_its_owner_is_not_asked_again(council: Council) -> None:
-    _, request = await council.asked("named")
-    async with stands_in(council, "carl", "ann"):
-        assert await decides(council, request, "carl") == "pending"
-        assert await decides(council, request, "ann") == "already_voted"
-        assert await decides(council, request, "bob") == "approved"
-    vote = (await council.desk.rows("SELECT record FROM approval_votes WHERE approval_id = $1", request.request_id))[0]
-    assert (vote["record"]["by"], vote["record"]["for"]) == ("carl", "ann")
-    _, other = await council.asked("named")
-    assert await decides(council, other, "carl") == "not_a_reviewer"
-    _, pair = await council.asked("pair")
-    async with stands_in(council, "bob", "carl"):
-        assert [await decides(council, pair, "bob") for _ in range(2)] == ["pending", "already_voted"]
-        assert await decides(council, pair, "carl") == "approved", "bob sat in his own seat, carl's is free"
-
-
-async def test_a_delegation_hands_the_role_to_nobody(council: Council) -> None:
-    for by, to, refusal in (("ann", "dora", "cannot_decide"), ("dora", "ann", "nothing_to_delegate")):
-        with pytest.raises(CallerError) as refused:
-            async with council.desk.db.transaction("local") as tx:
-                await assignments.add_delegation(tx, council.desk.people[by].user_id, by, to, TOMORROW, OWN)
-        assert (refused.value.code, refused.value.http) == (refusal, 422)
-    _, request = await council.asked("named")
-    async with stands_in(council, "carl", "ann"):
-        await council.roles("carl", "requester")
-        assert await decides(council, request, "carl") == "role_required", "whatever it was when the place was lent"
-        await council.roles("carl", "reviewer")
-        assert await decides(council, request, "carl") == "pending"
-        await council.roles("carl", "requester")
-        assert await decides(council, request, "bob") == "pending", (
-            "who sat for ann has lost the role: it counts no more"
-        )
-        await council.roles("carl", "reviewer")
-
-
-async def test_nobody_decides_on_the_request_of_the_person_in_whose_seat_they_sit(council: Council) -> None:
-    _, request = await council.asked("pair", by="ann")
-    async with stands_in(council, "carl", "ann"):
-        assert await decides(council, request, "ann") == "own_request"
-        assert await decides(council, request, "carl") == "pending", "in the own seat, not in hers"
-    async with stands_in(council, "ann", "bob"):
-        assert await decides(council, request, "ann") == "own_request", "in no seat"
-
-
-async def test_a_reviewer_who_has_lost_the_role_decides_nothing_and_counts_no_more(council: Council) -> None:
-    _, request = await council.asked("pair")
-    assert await decides(council, request, "ann") == "pending"
-    await council.roles("ann", "requester")
-    await council.roles("carl")
-    try:
-        assert await decides(council, request, "carl") == "role_required", "though the token said otherwise"
-        assert await decides(council, request, "bob") == "pending", "ann's vote counts no more"
-        await council.roles("ann", "reviewer")
-        assert await decides(council, request, "reviewer") == "approved"
-    finally:
-        await council.roles("ann", "reviewer")
-        await council.roles("carl", "reviewer")
-
-
 async def test_a_limit_of_decisions_a_minute_holds_for_each_person_also_at_once(council: Council) -> None:
     asked = [(await council.asked("plain"))[1] for _ in range(8)]
     await council.desk.write("UPDATE approval_votes SET at = at - interval '2 minutes'")
@@ -310,3 +227,277 @@ async def test_a_limit_of_decisions_a_minute_holds_for_each_person_also_at_once(
     left = next(request for request, answer in zip(asked, answers, strict=True) if answer != "approved")
     assert await decides(council, left, "ann", "reject", per_minute=5) == "reason_required", "the form comes first"
     assert await decides(council, left, "bob", per_minute=5) == "approved", "others have a limit of their own"
+
+
+async def test_of_many_who_claim_at_once_one_does(council: Council) -> None:
+    _, request = await council.asked("plain")
+    people = ["ann", "bob", "carl", "reviewer"]
+    answers = await gathered(*(does(council, assignments.claim, request, name, 900) for name in people))
+    assert sorted(map(str, answers)) == ["claimed"] * 3 + ["done"]
+
+
+async def passed(council: Council, request: RequestRef) -> None:
+    await council.set(request, "expires_at = clock_timestamp() - interval '1 second'")
+
+
+async def test_at_one_deadline_it_goes_up_and_at_the_next_is_denied(council: Council, reconciler: Reconciler) -> None:
+    address, request = await council.asked("climbing")
+    await passed(council, request)
+    await council.desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    await reconciler.once()
+    row = await council.row(request)
+    assert (row["status"], row["reviewer_role"], row["escalated_at"] is not None) == ("pending", "admin", True)
+    assert await council.desk.value(BELLS, address.turn_id) == 0, "a paused turn is not woken for it"
+    async with council.desk.db.transaction("local") as tx:
+        waiting: Any = (await turn_views.get_turn(tx, address.turn_id, None))["waiting_for"]
+    assert datetime.fromisoformat(waiting["expires_at"]) == row["expires_at"], "the new one"
+    read = await council.verdict(address, request)
+    assert (read.state, read.look_at) == (V.PENDING, row["expires_at"])
+    await passed(council, request)
+    await reconciler.once()
+    assert await council.desk.value(BELLS, address.turn_id) == 1
+    assert (await council.verdict(address, request)).state is V.EXPIRED
+    assert await council.audited(request) == ["opened", "escalated", "expired"]
+
+
+async def waited(council: Council, request: RequestRef) -> None:
+    await council.set(request, "fallback_at = clock_timestamp()")
+
+
+async def test_what_nobody_decides_on_falls_to_the_fallback_reviewer(council: Council, reconciler: Reconciler) -> None:
+    _, request = await council.asked("watched")
+    await waited(council, request)
+    for _ in range(2):
+        await reconciler.once()
+    row = await council.row(request)
+    assert str(row["assignee"]) == council.desk.people["carl"].user_id and row["fell_back_at"] is not None
+    assert await council.audited(request) == ["opened", "fell_back"]
+
+
+async def test_where_the_fallback_reviewer_may_not_decide_it_goes_up(council: Council, reconciler: Reconciler) -> None:
+    _, without_role = await council.asked("orphaned")
+    _, own = await council.asked("watched", by="carl")
+    for request in (without_role, own):
+        await waited(council, request)
+    await reconciler.once()
+    for request in (without_role, own):
+        row = await council.row(request)
+        assert (row["assignee"], row["reviewer_role"]) == (None, "admin")
+        assert await council.audited(request) == ["opened", "escalated"]
+
+
+@pytest.mark.sized
+async def test_reconcilers_and_deciders_at_once_hand_each_row_on_once_at_most(
+    council: Council, relay: Database
+) -> None:
+    asked = [(await council.asked("watched"))[1] for _ in range(sized(20, 6))]
+    climbing = [(await council.asked("climbing"))[1] for _ in range(sized(10, 4))]
+    for request in asked:
+        await waited(council, request)
+    for request in climbing:
+        await passed(council, request)
+
+    async def passes(step: Any) -> int:
+        async with relay.transaction("local") as tx:
+            done: int = await step(tx)
+            return done
+
+    answers = await gathered(
+        *(passes(step) for step in (fall_back, escalate_all_overdue) for _ in range(4)),
+        *(decides(council, request, "ann") for request in asked[::2]),
+        *(decides(council, request, "admin") for request in climbing[::2]),
+    )
+    assert not [answer for answer in answers if isinstance(answer, BaseException)]
+    await passes(fall_back)
+    await passes(escalate_all_overdue)
+    for request in (*asked, *climbing):
+        kinds = await council.audited(request)
+        assert kinds.count("fell_back") + kinds.count("escalated") <= 1
+        status = (await council.row(request))["status"]
+        assert status == "approved" or len(kinds) == 2, "handed on exactly once"
+
+
+async def test_a_role_that_is_lost_while_an_act_waits_for_the_turn_counts_no_more(council: Council) -> None:
+    address, request = await council.asked("plain")
+    try:
+        async with council.desk.db.transaction("local", address.turn_id):
+            waiting = asyncio.create_task(does(council, assignments.claim, request, "ann", 900))
+            for _ in range(1_000):
+                if await council.desk.value(BLOCKED):
+                    break
+                await asyncio.sleep(0.01)
+            await council.roles("ann", "requester")
+        assert await waiting == "role_required"
+    finally:
+        await council.roles("ann", "reviewer")
+
+
+async def test_who_asked_takes_the_request_back_and_the_turn_goes_on_without_it(council: Council) -> None:
+    address, request = await council.asked("plain")
+    await council.desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    assert await does(council, withdraw, request, "requester", "changed my mind") == "done"
+    read = await council.verdict(address, request)
+    assert (read.state, read.comment, read.decided_by) == (V.WITHDRAWN, "changed my mind", "requester")
+    assert await council.desk.value(BELLS, address.turn_id) == 1
+    assert (await council.desk.kinds(address.turn_id))[-1] == "tool.denied"
+
+
+async def test_an_approval_is_taken_back_as_long_as_its_call_is_not_reserved(council: Council) -> None:
+    address, request = await council.asked("plain")
+    await council.desk.decide(request.request_id, comment="fine")
+    assert await does(council, withdraw, request, "ann", "wrong account") == "done"
+    outcome = await run(council, address)
+    assert outcome.state is CallState.DENIED and outcome.message is not None
+    assert "wrong account" in outcome.message.text and "fine" not in outcome.message.text
+    assert paid(council, address) == 0
+
+
+async def test_nothing_of_a_stopped_turn_is_taken_back(council: Council) -> None:
+    address, request = await council.asked("plain")
+    async with council.desk.db.transaction("local") as tx:
+        await request_stop(tx, address.turn_id, council.desk.people["requester"].user_id)
+    assert await does(council, withdraw, request, "requester", "not now") == "turn_stopped"
+
+
+@pytest.mark.sized
+async def test_of_taking_back_and_running_at_once_exactly_one_happens(council: Council) -> None:
+    asked = [await council.asked("plain") for _ in range(sized(40, 10))]
+    for _, request in asked:
+        await council.desk.decide(request.request_id)
+    chance = random.Random(3)
+
+    async def later(work: Any, head_start: bool) -> Any:
+        await asyncio.sleep(chance.uniform(0, 0.02) + (3 if head_start else 0))
+        return await work
+
+    # One in ten has a head start on either side: a busy machine may let all the others fall one way.
+    answers = await gathered(
+        *(later(does(council, withdraw, request, "ann", "no"), n % 10 == 0) for n, (_, request) in enumerate(asked)),
+        *(later(run(council, address), n % 10 == 5) for n, (address, _) in enumerate(asked)),
+    )
+    fell = set()
+    for (address, request), said, outcome in zip(asked, answers[: len(asked)], answers[len(asked) :], strict=True):
+        assert isinstance(outcome, ToolOutcome)
+        status = (await council.row(request))["status"]
+        assert (said, outcome.state, status, paid(council, address)) in {
+            ("done", CallState.DENIED, "withdrawn", 0),
+            ("already_running", CallState.DONE, "done", 1),
+        }
+        fell.add(status)
+    assert fell == {"withdrawn", "done"}, "the race fell both ways"
+
+
+async def test_an_approved_call_waits_for_its_hold_and_rings_then(council: Council, reconciler: Reconciler) -> None:
+    address, request = await council.asked("held")
+    _, note = await council.desk.decide(request.request_id)
+    assert note is None, "nothing to ring for now"
+    row = await council.row(request)
+    read = await council.verdict(address, request)
+    assert (read.state, read.look_at) == (V.PENDING, row["ready_at"])
+    assert timedelta(minutes=59) < row["ready_at"] - datetime.now(UTC) < timedelta(minutes=61)
+    due = await council.desk.rows("SELECT due_at FROM outbox WHERE turn_id = $1 AND kind = 'ring'", address.turn_id)
+    assert [bell["due_at"] for bell in due] == [row["ready_at"]]
+    with pytest.raises(ApplicationError) as early:
+        await run(council, address, "held")
+    assert early.value.type == "on_hold" and not early.value.non_retryable
+    assert (await council.desk.call_row(address))["state"] == "planned" and paid(council, address) == 0
+    await council.desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    await reconciler.once()
+    assert await council.desk.value(BELLS, address.turn_id) == 0, "it is not time yet"
+    await council.set(request, "ready_at = clock_timestamp(), decided_at = decided_at - interval '1 hour'")
+    assert (await council.verdict(address, request)).state is V.APPROVED
+    await reconciler.once()
+    assert await council.desk.value(BELLS, address.turn_id) == 1
+    assert (await run(council, address, "held")).state is CallState.DONE
+
+
+async def test_a_bell_for_a_hold_keeps_no_stop_from_being_rung_again(council: Council, reconciler: Reconciler) -> None:
+    address, request = await council.asked("held")
+    await council.desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    await council.desk.decide(request.request_id)
+    await council.desk.write(
+        "UPDATE turns SET stop_requested_at = now() - interval '20 seconds' WHERE id = $1", address.turn_id
+    )
+    await reconciler.once()
+    kinds = await council.desk.rows("SELECT kind FROM outbox WHERE turn_id = $1 ORDER BY kind", address.turn_id)
+    assert [row["kind"] for row in kinds] == ["ring", "stop"]
+
+
+@asynccontextmanager
+async def changed(council: Council, what: str) -> AsyncIterator[None]:
+    """The policy or the tool is published otherwise for a while."""
+    desk = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "desk")
+    newer = next(card for card in desk.cards if card.name == "pay").model_copy(update={"version": digest_of("newer")})
+    await (council.republish({"plain": {"quorum": 2}}) if what == "policy" else council.republish({}, newer))
+    try:
+        yield
+    finally:
+        await council.republish({})
+
+
+async def shown(council: Council, request: RequestRef) -> tuple[Any, Any]:
+    """What the API tells bob of it: why it is outdated, what he may decide; the same alone and in the list."""
+    one = await seen(council, request, council.who("bob"))
+    async with council.desk.db.transaction("local") as tx:
+        many, _ = await views.list_approvals(tx, Filters(agent="plain"), 200, None, council.who("bob"))
+    same = next(each for each in many if each["id"] == request.request_id)
+    assert [same[name] for name in ("outdated", "allowed_decisions")] == [one["outdated"], one["allowed_decisions"]]
+    return one["outdated"], one["allowed_decisions"]
+
+
+@pytest.mark.parametrize("what", ["policy", "tool"])
+async def test_an_approval_is_void_once_the_policy_or_the_tool_has_changed(council: Council, what: str) -> None:
+    address, request = await council.asked("plain")
+    await council.desk.decide(request.request_id, Decision.EDIT, args={"amount": 3}, comment="fine by me, go ahead")
+    call = await planned(council, address)
+    async with changed(council, what):
+        outcome = await ran(council, call)
+    assert outcome.state is CallState.DENIED and outcome.message is not None
+    assert "go ahead" not in outcome.message.text, "whoever approved it has not said why it does not run"
+    row = await council.row(request)
+    assert (row["status"], row["closed_at"] is not None, paid(council, address)) == ("cancelled", True, 0)
+    assert "voided" in await council.audited(request)
+
+
+async def test_what_a_policy_says_about_deadlines_voids_nothing(council: Council) -> None:
+    address, request = await council.asked("plain")
+    await council.desk.decide(request.request_id)
+    call = await planned(council, address)
+    await council.republish({"plain": {"expires_seconds": 5, "fallback_reviewer": "ann"}})
+    try:
+        assert (await ran(council, call)).state is CallState.DONE
+    finally:
+        await council.republish({})
+
+
+@pytest.mark.parametrize("what", ["policy", "tool"])
+async def test_an_outdated_request_says_so_and_can_only_be_rejected(council: Council, what: str) -> None:
+    address, request = await council.asked("plain")
+    assert await shown(council, request) == (None, ["approve", "edit", "reject", "respond"])
+    async with changed(council, what):
+        why, allowed = await shown(council, request)
+        assert why and allowed == ["reject", "respond"]
+        for decision, given in ((Decision.APPROVE, {}), (Decision.EDIT, {"args": {"amount": 3}})):
+            with pytest.raises(CallerError) as refused:
+                await council.desk.decide(request.request_id, decision, by="bob", **given)
+            assert (refused.value.http, refused.value.code) == (409, "approval_outdated")
+            assert refused.value.details == {"outdated": why}
+        assert (await council.row(request))["status"] == "pending"
+        await council.desk.decide(request.request_id, Decision.REJECT, by="bob", comment="asked by another policy")
+        assert await shown(council, request) == (None, [])
+        assert (await council.verdict(address, request)).state is V.REJECTED
+    assert (await run(council, address)).state is CallState.DENIED
+    assert paid(council, address) == 0
+
+
+async def test_what_is_outdated_says_so_until_it_has_run_or_is_published_again_as_it_was(council: Council) -> None:
+    _, held = await council.asked("plain")
+    await council.desk.decide(held.request_id, by="bob")
+    address, done = await council.asked("plain")
+    async with changed(council, "policy"):
+        assert (await shown(council, done))[0]
+    await council.desk.decide(done.request_id, by="bob")
+    assert (await run(council, address)).state is CallState.DONE
+    async with changed(council, "tool"):
+        assert (await shown(council, held))[0]
+        assert (await shown(council, done))[0] is None

@@ -11,14 +11,8 @@ from temporalio.exceptions import ApplicationError
 from perdure import ToolContext, tool
 from perdure.activities.context_assembly import AssemblyActivities
 from perdure.activities.toolbox.registry import Toolbox
-from perdure.contracts.context_assembly import (
-    AssembleAsk,
-    AssembleCall,
-    Assembled,
-    ContextAssembly,
-    PipelineToolConfig,
-    Source,
-)
+from perdure.contracts import context_assembly as assembly_of
+from perdure.contracts.context_assembly import AssembleAsk, AssembleCall, Assembled, PipelineToolConfig, Source
 from perdure.contracts.turns import TurnAddress
 from perdure.sdk.outcomes import ToolRefused, ToolUnavailable
 from perdure.sdk.tools import Tool
@@ -65,19 +59,15 @@ REGISTRY = (
 
 @dataclass(slots=True)
 class Bench:
-    """An agent with an assembly, at the desk."""
-
     desk: Desk
     activities: AssemblyActivities
     version: str
 
     async def turn(self) -> TurnAddress:
-        """A turn that has begun."""
         address, _ = await self.desk.start(Line("hello"))
         return address
 
     async def run(self, address: TurnAddress, name: str = "probe", *sources: Source) -> Assembled:
-        """One attempt."""
         ask = AssembleAsk(tool=name, timeout_seconds=1, slice_hash="s", upstream="u", sources=sources)
         call = AssembleCall(address=address, agent_id="desk", agent_version=self.version, ask=ask)
         return await self.desk.activity(self.activities.assemble, call)
@@ -90,7 +80,7 @@ async def bench(desk: Desk) -> AsyncIterator[Bench]:
     agents, tools = desk_agents()
     app, agent = next(each for each in agents if each[1].definition.id == "desk")
     own: list[Tool] = [probe, other]
-    assembly = ContextAssembly(
+    assembly = assembly_of.ContextAssembly(
         pipeline="p", registry=REGISTRY, intents=("a",), default_intent="a", intervention="Talk to somebody."
     )
     published = agent.model_copy(
@@ -126,7 +116,6 @@ async def test_a_settled_tool_answers_again_without_running(bench: Bench) -> Non
 
 
 def status(code: int) -> httpx.HTTPStatusError:
-    """An answer of the target's."""
     request = httpx.Request("GET", "http://target")
     return httpx.HTTPStatusError("s", request=request, response=httpx.Response(code, request=request))
 
@@ -134,11 +123,8 @@ def status(code: int) -> httpx.HTTPStatusError:
 @pytest.mark.parametrize(
     "fault",
     [TimeoutError(), httpx.ConnectError("c"), httpx.ReadTimeout("r"), status(503), ToolUnavailable("away")],
-    ids=["time-out", "connect", "read", "503", "unavailable"],
 )
-async def test_what_a_later_attempt_may_mend_is_tried_with_growing_waits_and_then_given_up(
-    bench: Bench, fault: Exception
-) -> None:
+async def test_what_may_mend_is_tried_with_growing_waits_and_then_given_up(bench: Bench, fault: Exception) -> None:
     SAYS.script = [fault]
     address, waits = await bench.turn(), []
     for _ in range(2):
@@ -154,19 +140,7 @@ async def test_what_a_later_attempt_may_mend_is_tried_with_growing_waits_and_the
 
 @pytest.mark.parametrize(
     "said",
-    [
-        status(404),
-        status(429),
-        ToolUnavailable("slow down", status=429),
-        ToolRefused("no such thing"),
-        RuntimeError("secret of the target"),
-        {"completeness": float("nan")},
-        {"completeness": -0.1},
-        {"completeness": 1.1},
-        "no object",
-        {"text": "x" * 40_000},
-    ],
-    ids=["404", "429", "429 told", "refused", "unclassified", "nan", "negative", "above", "text", "long"],
+    [status(404), ToolRefused("no such thing"), RuntimeError("secret of the target"), {"completeness": 1.1}, "text"],
 )
 async def test_what_no_attempt_mends_fails_at_once(bench: Bench, said: Any) -> None:
     SAYS.script = [said]
@@ -179,16 +153,14 @@ async def test_what_no_attempt_mends_fails_at_once(bench: Bench, said: Any) -> N
         assert await bundles.kept(tx, address) == ()
 
 
-async def test_a_tool_that_recovers_counts_its_attempts(bench: Bench) -> None:
+async def test_a_tool_that_recovers_counts_its_attempts_and_a_stopped_turn_runs_none(bench: Bench) -> None:
     SAYS.script = [TimeoutError(), {"completeness": 0.3}]
     address = await bench.turn()
     with pytest.raises(ApplicationError):
         await bench.run(address)
     done = await bench.run(address)
     assert (done.attempts, done.problem) == (2, None)
-
-
-async def test_a_stopped_turn_runs_no_tool(bench: Bench) -> None:
+    SAYS.given.clear()
     address = await bench.turn()
     await bench.desk.write("UPDATE turns SET stop_requested_at = now() WHERE id = $1", address.turn_id)
     stopped = await bench.run(address)

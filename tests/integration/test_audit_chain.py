@@ -1,23 +1,28 @@
-"""The chain as the database makes it: at commit, in the order of commits, without a deadlock, and for ever."""
+"""The chain as the database makes it: at commit, in the order of commits, without a deadlock, and for ever; and the
+export of its heads: signed lines outside Postgres, only where a chain has grown, and what is cut is told."""
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import asyncpg
 import pytest
 
 from perdure.contracts.errors import InvariantBroken
+from perdure.core.audit import ExportedHead, FaultKind
 from perdure.store import audit
 from perdure.store.audit import verify_chain
 from perdure.store.database import Connection, Database
+from perdure.worker import audit_heads as heads_module
+from perdure.worker.audit_heads import HeadExport
 from tests.conftest import KEYRING, Urls
-from tests.desk import Desk, gathered
+from tests.desk import Desk, gathered, until
 from tests.doubles.spoken import Line
-from tests.integration.forger import new_tenant, written
+from tests.integration.forger import TABLES, chained_anew, forging, new_tenant, written
 
 RACERS, ROUNDS = 16, 12
-TABLES = ("audit", "audit_bodies", "audit_chain", "audit_heads")
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +37,7 @@ async def note(tx: Connection, subject: str) -> int:
     return await audit.record(tx, "thing.done", subject, {"said": 'ü\u2028"\\/\t'}, actor=None, turn_id=None)
 
 
-async def test_a_row_is_in_the_chain_when_its_transaction_has_committed_and_not_before(
-    db: Database, urls: Urls
-) -> None:
+async def test_a_row_is_in_the_chain_once_its_transaction_has_committed(db: Database, urls: Urls) -> None:
     tenant = await new_tenant(urls.owner, "at-commit")
     async with db.transaction(tenant) as tx:
         first = await note(tx, "one")
@@ -53,7 +56,7 @@ async def test_a_row_is_in_the_chain_when_its_transaction_has_committed_and_not_
     assert (await verify_chain(db, tenant, KEYRING)).ok
 
 
-async def race(db: Database, turns: list[str], *, at_once: bool) -> list[BaseException | None]:
+async def race(db: Database, turns: list[str]) -> list[BaseException | None]:
     """Transactions that lock a turn's row before or after they audit something, all at the same time."""
     chance = random.Random(7)
 
@@ -61,8 +64,6 @@ async def race(db: Database, turns: list[str], *, at_once: bool) -> list[BaseExc
         for _ in range(ROUNDS):
             turn, first = chance.choice(turns), chance.random() < 0.5
             async with db.transaction("local") as tx:
-                if at_once:
-                    await tx.execute("SET CONSTRAINTS ALL IMMEDIATE")
                 for step in ("audit", "lock") if first else ("lock", "audit"):
                     if step == "audit":
                         await note(tx, f"racer {number}")
@@ -73,23 +74,13 @@ async def race(db: Database, turns: list[str], *, at_once: bool) -> list[BaseExc
     return await gathered(*map(one, range(RACERS)))
 
 
-async def test_sixteen_racing_transactions_that_lock_in_other_orders_never_wait_for_each_other_crosswise(
-    desk: Desk,
-) -> None:
+async def test_racing_transactions_that_lock_in_other_orders_never_wait_crosswise(desk: Desk) -> None:
     turns = [(await desk.start(Line("hi")))[0].turn_id for _ in range(2)]
     before = await desk.value("SELECT coalesce(max(seq), 0) FROM audit_chain")
-    assert await race(desk.db, turns, at_once=False) == [None] * RACERS
+    assert await race(desk.db, turns) == [None] * RACERS
     after = await desk.rows("SELECT seq FROM audit_chain WHERE seq > $1 ORDER BY seq", before)
     assert [row["seq"] for row in after] == list(range(before + 1, before + 1 + RACERS * ROUNDS))
     assert (await verify_chain(desk.db, "local", KEYRING)).ok
-
-
-@pytest.mark.soak
-async def test_the_same_race_deadlocks_where_rows_are_linked_at_once(desk: Desk) -> None:
-    turns = [(await desk.start(Line("hi")))[0].turn_id for _ in range(2)]
-    ended = await race(desk.db, turns, at_once=True)
-    assert any(isinstance(each, asyncpg.DeadlockDetectedError) for each in ended)
-    assert (await verify_chain(desk.db, "local", KEYRING)).ok, "what was rolled back leaves no gap"
 
 
 async def test_tenants_have_chains_of_their_own(db: Database, urls: Urls) -> None:
@@ -102,13 +93,11 @@ async def test_tenants_have_chains_of_their_own(db: Database, urls: Urls) -> Non
 
 async def test_nothing_is_audited_without_a_key(urls: Urls) -> None:
     keyless = await Database.connect(urls.app, most=1)
-    try:
-        with pytest.raises(InvariantBroken) as refused:
-            async with keyless.transaction("local") as tx:
-                await note(tx, "x")
-        assert refused.value.code == "audit_key_missing"
-    finally:
-        await keyless.close()
+    with pytest.raises(InvariantBroken) as refused:
+        async with keyless.transaction("local") as tx:
+            await note(tx, "x")
+    await keyless.close()
+    assert refused.value.code == "audit_key_missing"
 
 
 CHANGES = [
@@ -130,7 +119,7 @@ APP_ONLY = [
 ]
 
 
-async def test_the_programs_roles_may_not_change_the_record_and_the_owner_is_refused_by_triggers(
+async def test_neither_program_nor_owner_changes_the_record(
     desk: Desk, relay: Database, owner: asyncpg.Connection
 ) -> None:
     await written(desk.db, "local", 1)
@@ -153,3 +142,83 @@ async def test_only_the_relay_sees_the_heads_of_all_tenants(db: Database, relay:
     seen = await relay.pool.fetch("SELECT tenant_id FROM audit_heads")
     assert tenant in {row["tenant_id"] for row in seen}
     assert await relay.pool.fetchval("SELECT count(*) FROM audit_chain") == 0
+
+
+def lines(path: Path, tenant: str) -> list[dict[str, object]]:
+    return [each for each in map(json.loads, path.read_text().splitlines()) if each["tenant"] == tenant]
+
+
+async def test_a_line_is_written_for_each_grown_chain(
+    db: Database, relay: Database, urls: Urls, tmp_path: Path
+) -> None:
+    one, two = await new_tenant(urls.owner, "one"), await new_tenant(urls.owner, "two")
+    path = tmp_path / "outside" / "heads.jsonl"
+    export = HeadExport(relay, path, KEYRING)
+    await written(db, one, 3)
+    assert {head.tenant for head in await export.once()} >= {one}
+    assert await export.once() == []
+    await written(db, two, 2)
+    await written(db, one, 1)
+    assert [(head.tenant, head.seq) for head in await export.once()] == [(one, 4), (two, 2)]
+    assert [line["seq"] for line in lines(path, one)] == [3, 4]
+    for head in audit.exported_heads(path, one):
+        assert head.is_signed_by(KEYRING)
+    fresh = HeadExport(relay, path, KEYRING)
+    assert await fresh.once() == [], "as after a restart"
+    report = await verify_chain(db, one, KEYRING, audit.exported_heads(path, one))
+    assert (report.ok, report.heads_checked) == (True, 2)
+
+
+async def test_a_head_that_went_back_is_not_exported(db: Database, relay: Database, urls: Urls, tmp_path: Path) -> None:
+    tenant, path = await new_tenant(urls.owner, "cut-back"), tmp_path / "heads.jsonl"
+    await written(db, tenant, 10)
+    export = HeadExport(relay, path, KEYRING)
+    await export.once()
+    async with forging(urls.owner) as forger:
+        await forger.execute("DELETE FROM audit_chain WHERE seq > 6 AND tenant_id = $1", tenant)
+        await forger.execute(
+            "DELETE FROM audit a WHERE tenant_id = $1 AND NOT EXISTS (SELECT FROM audit_chain WHERE audit_id = a.id)",
+            tenant,
+        )
+        await chained_anew(forger, tenant)
+    assert await export.once() == []
+    assert [line["seq"] for line in lines(path, tenant)] == [10]
+    report = await verify_chain(db, tenant, KEYRING, audit.exported_heads(path, tenant))
+    assert [(fault.seq, fault.kind) for fault in report.faults] == [(10, FaultKind.TAIL_CUT)]
+
+
+async def test_a_line_that_a_power_cut_left_unfinished_spoils_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "heads.jsonl"
+    first = ExportedHead(tenant="a", seq=1, hash="0" * 64, at="t", key="k", hmac="h")
+    second, third = first.model_copy(update={"seq": 2}), first.model_copy(update={"seq": 3})
+    audit.append_heads(path, [first])
+    whole, line = path.read_bytes(), second.line().encode()
+    for cut in range(1, len(line) + 1, 7):
+        path.write_bytes(whole + line[:cut])
+        read = [first, second] if cut >= len(line) - 1 else [first]
+        assert audit.exported_heads(path, "a") == read
+        audit.append_heads(path, [third])
+        assert audit.exported_heads(path, "a") == [*read, third]
+    assert audit.newest_heads(path) == {"a": third}
+    assert audit.exported_heads(tmp_path / "none", "a") == []
+    with pytest.raises(OSError):
+        audit.append_heads(tmp_path, [])
+
+
+async def test_it_exports_at_its_start_and_at_its_end_and_waits_out_a_disk_that_fails(
+    db: Database, relay: Database, urls: Urls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant, stop = await new_tenant(urls.owner, "kept"), asyncio.Event()
+    monkeypatch.setattr(heads_module, "OUTAGE_SECONDS", 0.02)
+    folder = tmp_path / "folder"
+    folder.write_text("in the way")
+    path = folder / "heads.jsonl"
+    await written(db, tenant, 1)
+    running = asyncio.create_task(HeadExport(relay, path, KEYRING).run(stop))
+    await asyncio.sleep(0.1)
+    folder.unlink()
+    await until(path.exists)
+    await written(db, tenant, 1)
+    stop.set()
+    await running
+    assert [line["seq"] for line in lines(path, tenant)] == [1, 2]

@@ -25,29 +25,22 @@ EDITED = {"amount": 60}
 GIVE = "UPDATE approvals SET status = 'approved' WHERE id = $1"
 
 
-async def exported(desk: Desk, turn_id: str) -> list[dict[str, object]]:
+async def exported(desk: Desk, turn_id: str) -> list[dict[str, Any]]:
     """The turn's rows, as whoever has nothing but the export reads them."""
     rows = [row async for row in audit.exported_rows(desk.db, "local", 0, turn_id, None)]
-    loaded: list[dict[str, object]] = json.loads(json.dumps(rows, default=str))
-    return loaded
+    return list(json.loads(json.dumps(rows, default=str)))
 
 
-async def test_the_export_answers_who_asked_what_was_planned_which_rule_who_decided_when_and_what_ran(
-    desk: Desk,
-) -> None:
+async def test_the_export_answers_who_asked_what_which_rule_who_decided_when_and_what_ran(desk: Desk) -> None:
     address = await desk.plan(("pay", REFUND))
     (request,) = await desk.open(address, "t1.0")
     await desk.decide(request.request_id, Decision.EDIT, args=EDITED, comment="seventy was too much")
     await desk.run_tool(address)
     rows = await exported(desk, address.turn_id)
-    by_kind = {str(row["kind"]): row for row in rows}
-    opened, decided, ran = (
-        by_kind[f"{kind}"]["data"] for kind in ("approval.opened", "approval.decided", "call.settled")
-    )
-    assert isinstance(opened, dict) and isinstance(decided, dict) and isinstance(ran, dict)
-    people = desk.people
+    by_kind = {row["kind"]: row for row in rows}
+    opened, decided, ran = (by_kind[kind]["data"] for kind in ("approval.opened", "approval.decided", "call.settled"))
     assert by_kind["approval.opened"]["actor"] == "requester", "who asked"
-    assert by_kind["approval.opened"]["actor_id"] == people["requester"].user_id
+    assert by_kind["approval.opened"]["actor_id"] == desk.people["requester"].user_id
     assert (opened["tool"], opened["args"]) == ("pay", REFUND), "what was planned"
     assert opened["args_digest"] == digest_of(REFUND)
     assert opened["rule"] == "test", "which rule fired"
@@ -58,7 +51,7 @@ async def test_the_export_answers_who_asked_what_was_planned_which_rule_who_deci
     assert ran["args_digest"] == digest_of(EDITED)
     assert "/pay" in str(ran["result"]), "and its result"
     assert {row["subject"] for row in rows} == {request.request_id}
-    assert [row["seq"] for row in rows] == sorted(row["seq"] for row in rows)  # type: ignore[type-var]
+    assert [row["seq"] for row in rows] == sorted(row["seq"] for row in rows)
 
 
 async def test_a_call_that_failed_and_one_that_nobody_was_asked_about(desk: Desk) -> None:
@@ -73,34 +66,28 @@ async def test_a_call_that_failed_and_one_that_nobody_was_asked_about(desk: Desk
         ("call.ran", effect_key(address.turn_id, "t1.1"), "requester"),
     ]
     failed, free = (row["data"] for row in rows)
-    assert isinstance(failed, dict) and (failed["call_id"], failed["state"]) == ("t1.0", "failed")
-    assert isinstance(free, dict) and (free["tool"], free["args"], free["state"]) == (
-        "book",
-        {"what": "a table"},
-        "done",
-    )
+    assert (failed["call_id"], failed["state"]) == ("t1.0", "failed")
+    assert (free["tool"], free["args"], free["state"]) == ("book", {"what": "a table"}, "done")
     assert "/book" in free["result"]
     assert (await verify_chain(desk.db, "local", KEYRING)).ok, "nobody had to allow it"
 
 
-async def test_a_free_call_that_is_under_way_as_its_turn_ends_is_on_record(desk: Desk) -> None:
-    address = await desk.plan(("book", {"mode": "break"}))
+async def stopped(desk: Desk, address: TurnAddress, kind: str) -> str:
+    """What is on record of a call that was under way as its turn was stopped."""
     await desk.write("UPDATE tool_calls SET state = 'reserved', epoch = 1 WHERE turn_id = $1", address.turn_id)
     async with desk.db.transaction("local") as tx:
         await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))
-    (row,) = [row for row in await exported(desk, address.turn_id) if row["kind"] == "call.ran"]
-    assert isinstance(row["data"], dict) and row["data"]["state"] == "outcome_unknown"
+    (row,) = [row for row in await exported(desk, address.turn_id) if row["kind"] == kind]
+    return str(row["data"]["state"])
 
 
-async def test_an_approved_call_of_our_own_rows_that_is_under_way_as_its_turn_ends_has_failed(desk: Desk) -> None:
-    address = await desk.approved(("jot", {"text": "never"}))
-    await desk.write("UPDATE tool_calls SET state = 'reserved', epoch = 1 WHERE turn_id = $1", address.turn_id)
-    await desk.write("UPDATE approvals SET status = 'reserved' WHERE turn_id = $1", address.turn_id)
-    async with desk.db.transaction("local") as tx:
-        await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))
-    assert (await desk.approval_row(address))["status"] == "failed"
-    (row,) = [row for row in await exported(desk, address.turn_id) if row["kind"] == "call.settled"]
-    assert isinstance(row["data"], dict) and row["data"]["state"] == "failed"
+async def test_a_call_that_is_under_way_as_its_turn_ends_is_on_record(desk: Desk) -> None:
+    free = await desk.plan(("book", {"mode": "break"}))
+    assert await stopped(desk, free, "call.ran") == "outcome_unknown"
+    of_our_own_rows = await desk.approved(("jot", {"text": "never"}))
+    await desk.write("UPDATE approvals SET status = 'reserved' WHERE turn_id = $1", of_our_own_rows.turn_id)
+    assert await stopped(desk, of_our_own_rows, "call.settled") == "failed"
+    assert (await desk.approval_row(of_our_own_rows))["status"] == "failed"
 
 
 async def test_an_approvals_rows_are_its_own_and_those_of_the_call_that_it_covers(desk: Desk) -> None:
@@ -131,7 +118,6 @@ async def test_a_history_that_goes_on_and_on_is_shown_by_its_latest(desk: Desk) 
 
 
 async def asked(desk: Desk) -> tuple[TurnAddress, RequestRef]:
-    """A turn that waits for an approval."""
     address = await desk.plan(("pay", {"amount": 7}))
     (request,) = await desk.open(address, "t1.0")
     return address, request
@@ -142,11 +128,8 @@ async def doubted(desk: Desk) -> set[str | None]:
     faults = (await verify_chain(desk.db, "local", KEYRING)).faults
     assert {fault.kind for fault in faults} <= {FaultKind.RAN_UNDECIDED}
     for fault in faults:
-        first = await desk.rows(
-            "SELECT a.id, c.seq FROM audit a JOIN audit_chain c ON c.audit_id = a.id WHERE a.subject = $1 "
-            "ORDER BY a.id LIMIT 1",
-            fault.subject,
-        )
+        rows = "SELECT a.id, c.seq FROM audit a JOIN audit_chain c ON c.audit_id = a.id WHERE a.subject = $1 ORDER BY 1"
+        first = await desk.rows(rows, fault.subject)
         assert (fault.audit_id, fault.seq) == tuple(first[0])
     subjects = [fault.subject for fault in faults]
     assert len(subjects) == len(set(subjects))
@@ -164,9 +147,7 @@ async def test_calls_that_were_given_rejected_or_are_still_asked_for_are_no_faul
 
 
 @pytest.mark.parametrize("before", ["nothing", "rejected", "withdrawn"])
-async def test_a_call_that_ran_by_a_status_that_was_written_behind_the_programs_back_is_found(
-    desk: Desk, before: str
-) -> None:
+async def test_a_call_that_ran_by_a_status_written_behind_the_programs_back_is_found(desk: Desk, before: str) -> None:
     known = await doubted(desk)
     address, request = await asked(desk)
     if before == "rejected":
@@ -191,7 +172,6 @@ async def test_a_call_that_has_begun_and_not_ended_is_found_too(desk: Desk) -> N
     known = await doubted(desk)
     address, request = await asked(desk)
     await desk.write(GIVE, request.request_id)
-    await desk.write(
-        "UPDATE tool_calls SET state = 'reserved', first_sent_at = now() WHERE turn_id = $1", address.turn_id
-    )
+    begun = "UPDATE tool_calls SET state = 'reserved', first_sent_at = now() WHERE turn_id = $1"
+    await desk.write(begun, address.turn_id)
     assert await doubted(desk) == known | {request.request_id}

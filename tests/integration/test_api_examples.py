@@ -1,5 +1,5 @@
-"""The agent `care_navigator` over REST, with its calendar as a process of its own: what a client sees of a check, of
-skipped tools, and of a booking that a person approves (S1)."""
+"""The agents `care_navigator`, with its calendar as a process of its own, and `skeleton` over REST: skipped tools, a
+booking that a person approves (S1), exact nodes, facts from turn to turn."""
 
 import json
 import os
@@ -23,7 +23,6 @@ BUNDLES = {"client_signal", "provider_genome", "patient_context", "therapeutic_f
 
 @pytest.fixture(scope="module", autouse=True)
 def calendar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the calendar."""
     port, home = free_port(), tmp_path_factory.mktemp("calendar")
     environ = {**os.environ, "BOOKINGS_PORT": str(port), "PERDURE_COMPANION_HOME": str(home)}
     address = f"http://127.0.0.1:{port}"
@@ -45,7 +44,6 @@ async def talk(client: httpx.AsyncClient) -> str:
 
 
 async def turn(client: httpx.AsyncClient, path: str, message: str) -> dict[str, Any]:
-    """A turn that has ended or waits."""
     answer = await client.post(path, params={"wait": 30}, json={"message": message})
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
@@ -71,13 +69,6 @@ async def test_the_second_turn_of_a_conversation_shows_what_it_skipped(api: Api)
     assert {(skipped["tool"], skipped["why"]) for each in told for skipped in each["skipped"]} == {
         (name, "same_slice") for name in BUNDLES
     }
-
-
-async def test_an_input_that_is_no_text_is_refused(api: Api) -> None:
-    async with api.client() as client:
-        body = {"message": "a sound of it", "metadata": {"input_type": "audio"}}
-        refused = await client.post(await talk(client), json=body)
-    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "bad_input_type")
 
 
 async def test_an_approved_booking_is_made_exactly_once(api: Api, calendar: str) -> None:
@@ -110,8 +101,7 @@ async def test_a_booking_that_a_reviewer_changed_is_told_as_made(api: Api, calen
         (approval_id,) = found["waiting_for"]["ids"]
         digest = (await reviewer.get(f"/v1/approvals/{approval_id}")).json()["digest"]
         decision = {"decision": "edit", "digest": digest, "args": {"provider": "p2", "slot": "Tuesday 11:00"}}
-        decided = await reviewer.post(f"/v1/approvals/{approval_id}/decision", json=decision)
-        assert decided.status_code == 200, decided.text
+        assert (await reviewer.post(f"/v1/approvals/{approval_id}/decision", json=decision)).status_code == 200
         await stages(client, found)  # to the turn's end
         answer = (await client.get(f"/v1/turns/{found['turn_id']}")).json()["answer"]
     assert "Tuesday 11:00" in answer and "Tuesday 9:00" not in answer
@@ -135,3 +125,48 @@ async def test_words_of_danger_while_a_booking_waits_are_answered_in_the_request
         assert (busy.status_code, busy.json()["error"]["details"]["turn_id"]) == (409, waiting["turn_id"])
         assert (await client.get(f"/v1/turns/{waiting['turn_id']}")).json()["waiting_for"] == waiting["waiting_for"]
         await client.post(f"/v1/turns/{waiting['turn_id']}/stop")
+
+
+BEGIN = "router_node state_init_node decision_logic_node task_preprocessing_node decision_logic_node"
+READ = "memory_read_node decision_logic_node long_term_memory_read_node decision_logic_node"
+ANSWER = "model_call_node result_handling_node decision_logic_node"
+WRITE = "memory_write_node decision_logic_node long_term_memory_write_node decision_logic_node"
+WHOLE = f"{BEGIN} {READ} {ANSWER} {WRITE} format_response_node".split()
+
+
+async def executed(client: httpx.AsyncClient, message: str) -> dict[str, Any]:
+    return dict((await client.post("/v1/execute", json={"agent": "skeleton", "message": message})).json())
+
+
+async def test_any_text_takes_the_same_way_and_a_success_without_a_word_fails_with_its_type(api: Api) -> None:
+    async with api.client() as client:
+        for text in ("/echo one two", 'memory_read {"command": "format"}'):
+            turn = await executed(client, text)
+            assert (turn["status"], turn["topology"], turn["nodes"]) == ("completed", "decision_hub", WHOLE)
+            assert text.removeprefix("/echo ") in turn["answer"]
+        turn = await executed(client, "say nothing")
+    assert (turn["status"], turn["error"]["code"]) == ("failed", "invalid_output")
+
+
+async def test_a_given_trace_id_reaches_the_response_and_audio_is_stood_in_for(api: Api) -> None:
+    given = {"trace_id": "trace-7", "input_type": "audio"}
+    async with api.client() as client:
+        body = {"agent": "skeleton", "message": "a sound", "metadata": given}
+        turn = (await client.post("/v1/execute", json=body)).json()
+        events = (await client.get(turn["events"])).text
+        bad = [{"input_type": each} for each in ("video", "", 3, ["text"], None)]
+        bad += [{"trace_id": each} for each in ("two words", "x" * 129, 7)]
+        refused = [await client.post("/v1/execute", json={**body, "metadata": each}) for each in bad]
+    assert (turn["status"], turn["nodes"]) == ("completed", WHOLE)
+    assert '"trace_id":"trace-7"' in events.replace(" ", "") and "event: stage" in events
+    assert [each.status_code for each in refused] == [422] * len(bad)
+    assert [each.json()["error"]["code"] for each in refused] == ["bad_input_type"] * 5 + ["bad_trace_id"] * 3
+
+
+async def test_what_a_person_states_is_known_in_another_conversation(api: Api) -> None:
+    async with api.client("admin") as client:
+        first, second = [await executed(client, text) for text in ("My name is Ann", "who am I?")]
+        events = (await client.get(second["events"])).text.replace(" ", "")
+    assert first["conversation_id"] != second["conversation_id"]
+    assert '"scope":"user","status":"success"' in events or '"status":"success","scope":"user"' in events
+    assert '"facts":1' in events

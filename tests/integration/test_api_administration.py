@@ -1,0 +1,208 @@
+"""What administrators and reviewers see and set over HTTP: the audit, budgets and raised limits, webhooks, chats."""
+
+import json
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+from perdure.core.audit import signed_head
+from perdure.store import audit
+from perdure.store.audit import head_of
+from perdure.store.database import new_id
+from tests.conftest import KEYRING, Urls
+from tests.integration.conftest import Api
+from tests.integration.forger import exported_head, forging, written
+from tests.integration.test_api_access import having
+from tests.integration.test_api_approvals import ended, item, paused
+from tests.integration.test_api_turns import conversation, refusal
+
+
+async def test_the_verification_says_how_far_it_went_and_what_is_wrong(api: Api, urls: Urls) -> None:
+    await written(api.services.db, "local", 700)
+    async with api.client("reviewer") as client:
+        report = (await client.get("/v1/audit/verify")).json()
+        async with api.services.db.transaction("local") as tx:
+            head = await head_of(tx)
+        assert report["ok"] and report["faults"] == [] and report["rows"] == head.seq >= 700
+        assert report["head"] == {"seq": head.seq, "hash": head.hash}
+        ahead = signed_head(KEYRING, "local", head.seq + 5, "0" * 64, "t")
+        answer = await client.post("/v1/audit/verify", json={"heads": [ahead.model_dump()]})
+        assert answer.status_code == 200
+        assert answer.json()["faults"] == [{"seq": head.seq + 5, "kind": "tail_cut", "audit_id": None, "subject": None}]
+        async with forging(urls.owner) as forger:
+            await forger.execute("UPDATE audit SET kind = 'x' WHERE kind = 'thing.done'")
+        report = (await client.post("/v1/audit/verify", json={"heads": [ahead.model_dump()]})).json()
+        assert (report["ok"], len(report["faults"])) == (False, 100)
+        assert report["faults"][0]["kind"] == "tail_cut", "many faults of the rows do not hide it"
+        assert (report["faults_by_kind"]["tail_cut"], report["faults_by_kind"]["row_changed"]) == (1, 700)
+        assert report["faults_found"] >= 1_400
+        async with forging(urls.owner) as forger:
+            await forger.execute("UPDATE audit SET kind = 'thing.done' WHERE kind = 'x'")
+        for body in ({}, {"heads": [{}]}, {"heads": [{"tenant": "local", "seq": -1}]}, {"heads": [], "more": 1}):
+            assert (await client.post("/v1/audit/verify", json=body)).status_code == 422
+
+
+async def test_the_deployments_own_file_is_looked_at(api: Api) -> None:
+    file: Path = api.services.audit_heads
+    audit.append_heads(file, [await exported_head(api.services.db, "local")])
+    async with api.client("admin") as client:
+        report = (await client.get("/v1/audit/verify")).json()
+    assert (report["ok"], report["heads_checked"]) == (True, 1)
+
+
+async def test_the_export_is_one_object_a_line_and_goes_on_where_it_was_left(api: Api) -> None:
+    await written(api.services.db, "local", 500)
+    async with api.client("admin") as client:
+        answer = await client.get("/v1/audit/export")
+        assert answer.headers["content-type"].startswith("application/jsonl")
+        rows = [json.loads(line) for line in answer.text.splitlines()]
+        assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1)) and len(rows) >= 500
+        rest = await client.get("/v1/audit/export", params={"after": len(rows) - 10, "limit": 4})
+        assert [json.loads(line)["seq"] for line in rest.text.splitlines()] == list(range(len(rows) - 9, len(rows) - 5))
+        for turn in ("no-turn", new_id()):
+            assert refusal(await client.get("/v1/audit/export", params={"turn": turn})) == (404, "turn_not_found")
+        for bad in ({"after": -1}, {"limit": 0}, {"after": "x"}):
+            assert (await client.get("/v1/audit/export", params=bad)).status_code == 422
+    assert set(rows[-1]) >= {"at", "kind", "subject", "actor", "turn_id", "data", "salt", "body_digest", "hash", "prev"}
+
+
+async def test_an_administrator_erases_a_user(api: Api) -> None:
+    async with api.client("admin") as admin:
+        added = (await admin.post("/v1/users", json={"name": "trillian", "display_name": "T"})).json()
+        token = (await admin.post("/v1/users/trillian/tokens", json={})).json()["token"]
+        theirs = {"Authorization": f"Bearer {token}"}
+        assert (await admin.get("/v1/auth/me", headers=theirs)).status_code == 200
+        done = await admin.delete("/v1/users/trillian/data")
+        assert done.status_code == 200 and done.json()["user_id"] == added["id"]
+        assert (await admin.get("/v1/auth/me", headers=theirs)).status_code == 401
+        assert (await admin.delete("/v1/users/trillian/data")).status_code == 404
+        assert (await admin.delete("/v1/users/admin/data")).status_code == 409
+        assert (await admin.get("/v1/audit/verify")).json()["ok"]
+        exported = (await admin.get("/v1/audit/export")).text
+        assert "trillian" not in exported and done.json()["name"] not in ("", "trillian")
+
+
+async def test_an_administrator_sets_and_sees_the_days_budget(api: Api) -> None:
+    async with api.client("admin") as admin:
+        before = (await admin.get("/v1/budgets")).json()
+        assert before["tenant"] is None and before["resets_at"].startswith(before["day"][:4])
+        given = {"max_tokens": 5_000_000, "max_cost_usd": 12.5}
+        put = await admin.put("/v1/budgets", json=given)
+        seen = (await admin.get("/v1/budgets")).json()
+        await admin.put("/v1/budgets", json={"max_tokens": None, "max_cost_usd": None})
+    assert put.status_code == 200 and put.json() == seen
+    assert {name: seen["tenant"][name] for name in given} == given
+    assert (seen["tenant"]["reserved_tokens"], seen["tenant"]["assumed_tokens"]) == (0, 0)
+
+
+async def spent(api: Api) -> dict[str, Any]:
+    body = {"message": "What is the status of order 1001?", "limits": {"max_tokens": 5, "on_spent": "ask"}}
+    async with api.client() as client:
+        path = f"/v1/conversations/{await conversation(client)}/turns?wait=20"
+        return dict((await client.post(path, json=body)).json())
+
+
+async def test_a_reviewer_raises_the_limit_of_a_turn_that_waits_for_it(api: Api) -> None:
+    turn = await spent(api)
+    assert (turn["status"], turn["waiting_for"]["kind"]) == ("awaiting_approval", "limit")
+    route = f"/v1/turns/{turn['turn_id']}/limits"
+    async with api.client("reviewer") as reviewer:
+        shown = (await reviewer.get(f"/v1/approvals/{turn['waiting_for']['ids'][0]}")).json()
+        assert shown["kind"] == "limit" and shown["allowed_decisions"] == ["reject"]
+        assert shown["args"]["max_tokens"] == 5 and shown["args"]["tokens_used"] >= 5
+        approve = {"decision": "approve", "digest": shown["digest"]}
+        refused = await reviewer.post(f"/v1/approvals/{shown['id']}/decision", json=approve)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (422, "raise_the_limit")
+        assert (await reviewer.post(route, json={"max_tokens": 4})).status_code == 422
+        key = {"Idempotency-Key": "raise-it"}
+        raised = await reviewer.post(route, json={"max_tokens": 5_000}, headers=key)
+        again = await reviewer.post(route, json={"max_tokens": 5_000}, headers=key)
+        assert raised.status_code == 200 and again.json() == raised.json()
+        assert raised.json()["limits"]["max_tokens"] == 5_000
+        done = await ended(reviewer, turn["turn_id"])
+        history = (await reviewer.get(f"/v1/approvals/{shown['id']}")).json()["history"]
+    assert done["status"] == "completed" and done["answer"]
+    assert [entry["what"] for entry in history] == ["approval.opened", "turn.limits_raised"]
+
+
+async def test_no_limit_is_raised_of_what_does_not_wait(api: Api) -> None:
+    turn = await spent(api)
+    async with api.client("reviewer") as reviewer:
+        await reviewer.post(f"/v1/turns/{turn['turn_id']}/stop")
+        await ended(reviewer, turn["turn_id"])
+        late = await reviewer.post(f"/v1/turns/{turn['turn_id']}/limits", json={"max_tokens": 5_000})
+    assert refusal(late) == (409, "already_decided")
+
+
+def allowed(api: Api) -> AbstractAsyncContextManager[None]:
+    """The operator lets webhooks go to one host."""
+    return having(api, webhook_hosts=("hooks.example.org",))
+
+
+async def test_an_administrator_makes_sees_and_ends_webhooks(api: Api) -> None:
+    async with allowed(api), api.client("admin") as admin:
+        made = await admin.post("/v1/webhooks", json={"url": "https://hooks.example.org/x", "with_args": True})
+        assert (made.status_code, len(made.json()["secret"])) == (201, 64)
+        (shown,) = (await admin.get("/v1/webhooks")).json()["items"]
+        assert (shown["url"], shown["made_by"], shown["waiting"]) == ("https://hooks.example.org/x", "admin", 0)
+        assert "secret" not in shown, "it is shown once"
+        path = f"/v1/webhooks/{shown['id']}"
+        assert (await admin.delete(path)).json() == {"ended": True}
+        assert (await admin.delete(path)).status_code == 404
+        assert (await admin.get("/v1/webhooks")).json()["items"] == []
+    async with api.services.db.transaction("local") as tx:
+        kept = str([dict(row) for row in await tx.fetch("SELECT * FROM webhooks")])
+    assert made.json()["secret"] not in kept
+
+
+async def test_an_address_that_the_operator_does_not_allow_is_422(api: Api) -> None:
+    async with api.client("admin") as admin:
+        answer = await admin.post("/v1/webhooks", json={"url": "https://hooks.example.org/x"})
+        assert refusal(answer) == (422, "address_refused"), "there are none without the operator's word"
+        other = ("http://hooks.example.org/", "https://169.254.169.254/", "https://other.test/", "x", "", "https://a b")
+        async with allowed(api):
+            for url in other:
+                assert (await admin.post("/v1/webhooks", json={"url": url})).status_code == 422, url
+
+
+async def chat_token(api: Api, name: str) -> dict[str, str]:
+    async with api.client("admin") as admin:
+        minted = await admin.post(f"/v1/users/{name}/tokens", json={"label": "chat"})
+    return {"Authorization": f"Bearer {minted.json()['token']}"}
+
+
+async def test_a_chat_decides_on_low_risk_alone_and_as_the_person(api: Api) -> None:
+    head = await chat_token(api, "reviewer")
+    async with api.client(None) as chat:
+        asked = await paused(api)
+        refused = await chat.post(f"{asked.path}/decision", json=asked.body(), headers=head)
+        assert refusal(refused) == (403, "not_from_chat")
+        async with api.services.db.transaction("local") as tx:
+            await tx.execute("UPDATE approvals SET risk = 'low' WHERE id = $1", asked.approval["id"])
+        own = await chat.post(f"{asked.path}/decision", json=asked.body(), headers=await chat_token(api, "requester"))
+        assert own.status_code == 403, "nobody decides on the own request there either"
+        done = await chat.post(f"{asked.path}/decision", json=asked.body(), headers=head)
+        assert (done.status_code, done.json()["decided_by"]) == (200, "reviewer")
+        assert done.json()["decision"]["channel"] == "chat"
+        async with api.client("reviewer") as reviewer:
+            assert refusal(await reviewer.post(f"{asked.path}/decision", json=asked.body())) == (409, "already_decided")
+
+
+async def test_a_chats_token_is_good_for_nothing_else(api: Api) -> None:
+    head = await chat_token(api, "admin")
+    asked = await paused(api)
+    async with api.client(None) as chat:
+        assert (await chat.get(asked.path, headers=head)).status_code == 200
+        for method, path, body in (
+            ("GET", "/v1/approvals", None),
+            ("POST", "/v1/approvals/decisions", {"items": [item(asked, "approve")]}),
+            ("POST", f"{asked.path}/claim", {}),
+            ("POST", f"{asked.path}/reassign", {"to": "admin"}),
+            ("GET", "/v1/turns", None),
+            ("POST", "/v1/conversations", {"agent": "refunds"}),
+            ("POST", "/v1/users", {"name": "eve", "roles": ["admin"]}),
+            ("POST", "/v1/auth/password", {"password": "taken over"}),
+        ):
+            assert refusal(await chat.request(method, path, json=body, headers=head)) == (403, "chat_token"), path
+        token = head["Authorization"].removeprefix("Bearer ")
+        assert refusal(await chat.post("/v1/auth/login", json={"token": token})) == (403, "chat_token")
