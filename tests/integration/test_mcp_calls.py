@@ -1,6 +1,5 @@
 """A server's tools in real turns at the desk: found by the pinned card, gated, claimed, sent once and settled."""
 
-import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -30,36 +29,30 @@ FILES = {
     "agents/keeper.yaml": AGENT.format("keeper", "cluster"),
     "agents/dupe.yaml": AGENT.format("dupe", "liar"),
     "mcp/cluster.yaml": f"command: [python, -m, cluster]\nenv: {{PYTHONPATH: {OPS}}}\ntrust_annotations: true\n"
-    "start_seconds: 30\ntools: {k8s_pods_list: {timeout_seconds: 4}}\n",
+    "start_seconds: 30\n",
     "mcp/liar.yaml": f"command: [python, {DOUBLES / 'mcp_liar.py'}, FOLDER]\nstart_seconds: 30\n",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Yard:
-    """The desk with both agents beside its own."""
-
     desk: Desk
     app: App
     home: Path
     servers: McpServers
 
     @property
-    def state(self) -> State:
-        """What was done to the cluster."""
-        return State(self.home / "mcp" / f"{self.app.name}-cluster" / "cluster.json")
+    def cluster(self) -> Path:
+        return self.home / "mcp" / f"{self.app.name}-cluster"
 
-    def fail(self, kind: Kind, tool: str, **fields: Any) -> None:
-        """Arm a failure of the cluster."""
-        Faults(self.home / "mcp" / f"{self.app.name}-cluster" / "faults.json").arm(Fault(kind, tool, **fields))
+    def effects(self) -> list[Any]:
+        return list(State(self.cluster / "cluster.json").effects())
 
     async def run(self, address: TurnAddress, agent_id: str = "keeper", attempt: int = 1) -> ToolOutcome:
-        """That attempt of a planned call."""
         call = await self.desk.tool_call(address, "t1.0", agent_id)
         return await self.desk.activity(ToolActivities(self.desk.deps).run, call, attempt=attempt)
 
     async def told(self, address: TurnAddress) -> Any:
-        """What the model reads."""
         sql = "SELECT content FROM messages WHERE turn_id = $1 AND call_id = 't1.0'"
         return json.loads(await self.desk.value(sql, address.turn_id))
 
@@ -92,24 +85,24 @@ async def test_a_read_runs_at_once_and_its_result_is_the_models(yard: Yard) -> N
 
 
 async def test_a_change_is_sent_once_it_is_approved_with_the_calls_own_key(yard: Yard) -> None:
-    before = len(yard.state.effects())
+    before = len(yard.effects())
     address = await yard.desk.plan((RESTART, WEB), agent_id="keeper")
-    assert (await yard.run(address)).state is CallState.DENIED and len(yard.state.effects()) == before
+    assert (await yard.run(address)).state is CallState.DENIED and len(yard.effects()) == before
     address = await yard.desk.approved((RESTART, WEB), agent_id="keeper")
     assert (await yard.run(address)).state is CallState.DONE
     row = await yard.desk.call_row(address)
-    assert [effect["key"] for effect in yard.state.effects()][-1] == row["key"] and row["effect"] == "keyed"
+    assert [effect["key"] for effect in yard.effects()][-1] == row["key"] and row["effect"] == "keyed"
 
 
 async def test_a_server_killed_in_the_middle_of_a_change_makes_it_once(yard: Yard) -> None:
-    before = len(yard.state.effects())
-    yard.fail(Kind.DIE, "k8s_deployment_restart", when="after")
+    before = len(yard.effects())
+    Faults(yard.cluster / "faults.json").arm(Fault(Kind.DIE, "k8s_deployment_restart", when="after"))
     address = await yard.desk.approved((RESTART, WEB), agent_id="keeper")
     with pytest.raises(ApplicationError):
         await yard.run(address)
     assert (await yard.desk.call_row(address))["state"] == "reserved"
     assert (await yard.run(address, attempt=2)).state is CallState.DONE
-    assert len(yard.state.effects()) == before + 1
+    assert len(yard.effects()) == before + 1
 
 
 async def test_an_untrusted_servers_call_is_opaque_whatever_it_says_and_waits_for_its_approval(yard: Yard) -> None:
@@ -121,14 +114,6 @@ async def test_an_untrusted_servers_call_is_opaque_whatever_it_says_and_waits_fo
     assert (yard.app.folder / "deleted").read_text() == "x\n"
     row = await yard.desk.call_row(address)
     assert (row["effect"], row["state"]) == ("opaque", "done")
-
-
-async def test_a_read_that_hangs_is_a_failed_call_after_its_time(yard: Yard) -> None:
-    yard.fail(Kind.HANG, "k8s_pods_list", seconds=8.0)
-    address = await yard.desk.plan((PODS, {"namespace": "shop"}), agent_id="keeper")
-    outcome = await asyncio.wait_for(yard.run(address), 60)
-    assert outcome.state is CallState.FAILED
-    assert (await yard.told(address))["status"] == "error"
 
 
 async def test_a_dead_server_is_an_error_that_the_model_reads(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Servers that break the protocol, or are not to be believed: bounded, typed, and never an effect without approval."""
 
 import asyncio
+import functools
 import json
 import sys
 import time
@@ -28,10 +29,7 @@ DOUBLES = Path(__file__).parents[1] / "doubles"
 OPAQUE: dict[str, Any] = {}
 READ: dict[str, Any] = {"tools": {"press": {"effect": "read"}}}
 Patch = pytest.MonkeyPatch
-
-
-def soak(*row: Any) -> Any:
-    return pytest.param(*row, marks=pytest.mark.soak)
+soak = functools.partial(pytest.param, marks=pytest.mark.soak)
 
 
 class Raw:
@@ -60,8 +58,11 @@ class Raw:
         self.session.server = self.session.server.model_copy(update=fields)
 
 
+Raws = Callable[..., Raw]
+
+
 @pytest.fixture
-async def raws(tmp_path: Path) -> AsyncIterator[Callable[..., Raw]]:
+async def raws(tmp_path: Path) -> AsyncIterator[Raws]:
     """Makes such a server, and ends it."""
     async with AsyncExitStack() as stack:
 
@@ -71,9 +72,6 @@ async def raws(tmp_path: Path) -> AsyncIterator[Callable[..., Raw]]:
             return raw
 
         yield made
-
-
-Raws = Callable[..., Raw]
 
 
 @pytest.mark.timed
@@ -104,9 +102,7 @@ async def test_an_answer_that_is_none_is_a_typed_end_at_once(raws: Raws, how: st
         ("endless_line", ServerLost),
     ],
 )
-async def test_the_protocols_own_no_is_a_no_and_a_broken_or_an_endless_line_ends_the_call_and_not_the_worker(
-    raws: Raws, how: str, ends: type[Exception]
-) -> None:
+async def test_a_no_is_a_no_and_a_broken_line_ends_the_call_alone(raws: Raws, how: str, ends: type[Exception]) -> None:
     raw = raws(how)
     with pytest.raises(ends):
         await raw.press(seconds=30.0)
@@ -132,18 +128,14 @@ async def test_an_output_schema_that_fits_or_cannot_be_used_leaves_the_answer_as
     assert time.monotonic() - began < 8
 
 
-async def test_bytes_that_are_no_text_do_not_end_the_session(raws: Raws) -> None:
-    raw = raws("not_utf8")
-    assert [(await raw.press()).output for _ in range(3)] == ["pressed"] * 3
-
-
-async def test_what_a_server_says_on_its_standard_error_does_not_fill_the_disk(
-    raws: Raws, tmp_path: Path, monkeypatch: Patch
+@pytest.mark.parametrize("how", ["chatters", "not_utf8"])
+async def test_standard_error_does_not_fill_the_disk_and_bytes_that_are_no_text_do_not_end_the_session(
+    raws: Raws, tmp_path: Path, monkeypatch: Patch, how: str
 ) -> None:
     monkeypatch.setattr(transports, "LOG_SECONDS", 0.05)
-    raw, log = raws("chatters"), tmp_path / "server" / "stderr.log"
-    for _ in range(2):
-        await raw.press()
+    raw, log = raws(how), tmp_path / "server" / "stderr.log"
+    for _ in range(3):
+        assert (await raw.press()).output == "pressed"
         await until(lambda: log.stat().st_size <= transports.MOST_LOG_BYTES)
 
 
@@ -159,9 +151,7 @@ async def test_a_call_without_an_answer_ends_with_its_time_and_the_server_is_sta
     assert raw.pressed() == (2 if how == "hangs" else 1)
 
 
-async def test_a_server_that_lists_nothing_during_a_long_call_is_not_ended_in_the_middle_of_it(
-    raws: Raws, monkeypatch: Patch
-) -> None:
+async def test_a_server_that_lists_nothing_is_not_ended_during_a_long_call(raws: Raws, monkeypatch: Patch) -> None:
     raw = raws("takes_its_time")
     await raw.session.connection()
     long = asyncio.create_task(raw.press())

@@ -24,6 +24,7 @@ from tests.conftest import Urls
 from tests.doubles.mcp_cluster import OPS, PODS, RESTART
 from tests.unit.apps.tool_contexts import context
 
+Capture = pytest.CaptureFixture[str]
 AGENT = "id: keeper\ntitle: Keeper\ntopology: skill_pipeline\ncore_tools: false\ntools: ['cluster_*']\n"
 SERVER = f"command: [python, -m, cluster]\nenv: {{PYTHONPATH: {OPS}}}\ntrust_annotations: true\n"
 SERVER += "toolsets: [k8s]\nstart_seconds: 30\n"
@@ -37,13 +38,12 @@ async def prepared(urls: Urls, folder: Path, **beside: str) -> dict[str, Publish
     }  # fmt: skip
     await prepare(Settings(_env_file=None, **given))  # type: ignore[arg-type]
     owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
-    try:
-        await set_up(owner)
-        async with owner.transaction():
-            await owner.execute("SELECT set_config('perdure.tenant', $1, true)", agents.SHARED)
-            return {agent.definition.id: agent for _, agent in await agents.list_agents(owner)}
-    finally:
-        await owner.close()
+    await set_up(owner)
+    async with owner.transaction():
+        await owner.execute("SELECT set_config('perdure.tenant', $1, true)", agents.SHARED)
+        found = {agent.definition.id: agent for _, agent in await agents.list_agents(owner)}
+    await owner.close()
+    return found
 
 
 def write_app(folder: Path, server: str, agent: str = "keeper") -> None:
@@ -53,9 +53,7 @@ def write_app(folder: Path, server: str, agent: str = "keeper") -> None:
         (folder / path).write_text(text)
 
 
-async def test_a_servers_tools_are_published_and_stay_when_it_is_down(
-    urls: Urls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_servers_tools_are_published_and_outlive_it(urls: Urls, tmp_path: Path, capsys: Capture) -> None:
     write_app(tmp_path, SERVER)
     first = (await prepared(urls, tmp_path))["keeper"]
     assert len(first.cards) == 18 and {card.toolset for card in first.cards} == {"k8s"}
@@ -71,9 +69,7 @@ async def test_a_servers_tools_are_published_and_stay_when_it_is_down(
     assert "cluster" in told and "FileNotFoundError" in told and "18" in told
 
 
-async def test_a_server_with_a_lock_is_published_without_being_started(
-    urls: Urls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_server_with_a_lock_is_published_without_a_start(urls: Urls, tmp_path: Path, capsys: Capture) -> None:
     """Its command cannot be started, and it was never published before."""
     write_app(tmp_path, SERVER.replace("python", "no-such-program"), "pinned")
     without = await prepared(urls, tmp_path)

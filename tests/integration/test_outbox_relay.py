@@ -10,7 +10,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.contracts.ids import turn_workflow_id
-from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.contracts.turns import FinishAsk, TurnStatus
 from perdure.core.turns import OnBusy
 from perdure.store.database import Database, new_id
 from perdure.store.delivery import outbox
@@ -24,10 +24,11 @@ from tests.conftest import Urls
 from tests.desk import Desk, until
 from tests.doubles.spoken import Line
 
+STATUS = "SELECT status FROM turns WHERE id = $1"
+
 
 @pytest.fixture(autouse=True)
 async def nothing_due(relay: Database) -> None:
-    """Each test has the outbox for itself."""
     await relay.pool.execute("DELETE FROM outbox")
 
 
@@ -54,13 +55,8 @@ async def due(relay: Database, doorbell: Doorbell) -> int:
 
 
 async def put(desk: Desk, kind: Wake, *turn_ids: str) -> list[Note]:
-    """Wake-ups of these turns."""
     async with desk.db.transaction("local") as tx:
         return [await outbox.put(tx, "local", kind, turn_id) for turn_id in turn_ids]
-
-
-async def status_of(desk: Desk, address: TurnAddress) -> str:
-    return str(await desk.value("SELECT status FROM turns WHERE id = $1", address.turn_id))
 
 
 async def left(relay: Database) -> int:
@@ -90,9 +86,7 @@ async def test_a_turn_whose_starter_died_is_started_by_the_relay(desk: Desk, rel
     await handle.terminate()
 
 
-async def test_a_start_delivered_twice_starts_once_and_never_again_after_the_end(
-    desk: Desk, relay: Database, temporal: Client
-) -> None:
+async def test_a_start_delivered_twice_starts_once_and_no_more(desk: Desk, relay: Database, temporal: Client) -> None:
     address, started = await desk.start(Line("hi"))
     assert started.note is not None
     for _ in range(3):
@@ -104,11 +98,13 @@ async def test_a_start_delivered_twice_starts_once_and_never_again_after_the_end
     assert (await handle.describe()).run_id == first_run, "a terminated turn is for the reconciler, not for a new run"
 
 
-async def test_a_start_of_a_turn_that_has_ended_or_waits_starts_nothing(
-    desk: Desk, relay: Database, temporal: Client
-) -> None:
+async def test_what_wakes_a_turn_that_is_not_there_does_nothing(desk: Desk, relay: Database, temporal: Client) -> None:
     address, started = await desk.start(Line("hi"))
     assert started.note is not None
+    for kind in (Wake.RING, Wake.STOP):
+        (note,) = await put(desk, kind, address.turn_id)
+        assert await desk.deps.doorbell.deliver_soon(note)
+    assert await left(relay) == 1, "the start alone"
     async with desk.db.transaction("local") as tx:
         await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))
     await desk.deps.doorbell.deliver(replace(started.note, begins=None))  # as the relay has it
@@ -117,18 +113,8 @@ async def test_a_start_of_a_turn_that_has_ended_or_waits_starts_nothing(
         await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).describe()
 
 
-@pytest.mark.parametrize("kind", [Wake.RING, Wake.STOP])
-async def test_ringing_a_turn_that_is_not_there_is_success(desk: Desk, relay: Database, kind: Wake) -> None:
-    address, _ = await desk.start(Line("hi"))
-    (note,) = await put(desk, kind, address.turn_id)
-    assert await desk.deps.doorbell.deliver_soon(note)
-    assert not await desk.rows("SELECT id FROM outbox WHERE id = $1", note.id)
-
-
 @pytest.mark.parametrize("kind", list(Wake))
-async def test_a_wake_up_stays_where_temporal_does_not_know_the_namespace(
-    desk: Desk, relay: Database, temporal: Client, kind: Wake
-) -> None:
+async def test_a_wake_up_stays_without_its_namespace(desk: Desk, relay: Database, temporal: Client, kind: Wake) -> None:
     address, _ = await desk.start(Line("hi"))
     if kind is not Wake.START:
         await put(desk, kind, address.turn_id)
@@ -170,9 +156,7 @@ async def test_two_relays_side_by_side_deliver_each_wake_up_once(desk: Desk, rel
     assert heard.rung == Counter((Wake.RING, note.turn_id) for note in notes)
 
 
-async def test_what_could_not_be_delivered_stays_and_is_due_again(
-    desk: Desk, relay: Database, temporal: Client
-) -> None:
+async def test_what_could_not_be_delivered_is_due_again(desk: Desk, relay: Database, temporal: Client) -> None:
     await put(desk, Wake.RING, new_id(), new_id(), new_id())
     heard = Heard(temporal, relay, fails=2)
     assert await due(relay, heard) == 1, "one that fails does not hold up the others"
@@ -182,9 +166,7 @@ async def test_what_could_not_be_delivered_stays_and_is_due_again(
     assert await left(relay) == 0
 
 
-async def test_a_turn_that_temporal_will_not_start_fails_after_a_few_tries_and_says_why(
-    desk: Desk, relay: Database, temporal: Client
-) -> None:
+async def test_a_turn_that_temporal_refuses_fails_after_tries(desk: Desk, relay: Database, temporal: Client) -> None:
     address, _ = await desk.start(Line("hi"))
     no_queue = "UPDATE turns SET routing = routing || jsonb_build_object('turns', repeat('q', 1001)) WHERE id = $1"
     await desk.write(no_queue, address.turn_id)  # a name that Temporal does not take
@@ -192,7 +174,7 @@ async def test_a_turn_that_temporal_will_not_start_fails_after_a_few_tries_and_s
     doorbell = Doorbell(temporal, relay)
     for _ in range(STARTS - 1):
         assert await due(relay, doorbell) == 0
-        assert await status_of(desk, address) == "accepted"
+        assert await desk.value(STATUS, address.turn_id) == "accepted"
     assert await due(relay, doorbell) == 1
     (row,) = await desk.rows("SELECT status, problem FROM turns WHERE id = $1", address.turn_id)
     assert (row["status"], row["problem"]["code"]) == ("failed", "start_refused")
@@ -205,31 +187,27 @@ async def test_a_turn_that_temporal_will_not_start_fails_after_a_few_tries_and_s
 
 
 @pytest.mark.parametrize(
-    "status",
+    ("kind", "status"),
     [
-        pytest.param(status, marks=() if status is RPCStatusCode.UNAVAILABLE else pytest.mark.soak)
-        for status in {*RPCStatusCode} - {*FOR_GOOD, RPCStatusCode.OK}
+        (Wake.START, RPCStatusCode.UNAVAILABLE),
+        (Wake.RING, RPCStatusCode.INVALID_ARGUMENT),  # a bell that is refused ends nothing
+        *(
+            pytest.param(Wake.START, status, marks=pytest.mark.soak)
+            for status in {*RPCStatusCode} - {*FOR_GOOD, RPCStatusCode.OK, RPCStatusCode.UNAVAILABLE}
+        ),
     ],
 )
-async def test_a_start_that_may_succeed_later_is_tried_for_ever(
-    desk: Desk, relay: Database, temporal: Client, status: RPCStatusCode
+async def test_a_start_that_may_succeed_later_and_any_bell_is_tried_for_ever(
+    desk: Desk, relay: Database, temporal: Client, kind: Wake, status: RPCStatusCode
 ) -> None:
     address, _ = await desk.start(Line("hi"))
+    await relay.pool.execute("UPDATE outbox SET kind = $1", kind.value)
     heard = Heard(temporal, relay, fails=3 * STARTS, status=status)
     for _ in range(3 * STARTS):
         assert await due(relay, heard) == 0
-    assert await status_of(desk, address) == "accepted"
+    assert await desk.value(STATUS, address.turn_id) == "accepted"
     assert await due(relay, heard) == 1
-    assert heard.rung == Counter({(Wake.START, address.turn_id): 1})
-
-
-async def test_a_bell_that_is_refused_ends_nothing(desk: Desk, relay: Database, temporal: Client) -> None:
-    address, _ = await desk.start(Line("hi"))
-    await relay.pool.execute("UPDATE outbox SET kind = 'ring'")
-    heard = Heard(temporal, relay, fails=2 * STARTS, status=RPCStatusCode.INVALID_ARGUMENT)
-    for _ in range(2 * STARTS):
-        await due(relay, heard)
-    assert await status_of(desk, address) == "accepted"
+    assert heard.rung == Counter({(kind, address.turn_id): 1})
 
 
 async def test_a_transaction_that_is_rolled_back_leaves_no_wake_up(desk: Desk, relay: Database) -> None:
