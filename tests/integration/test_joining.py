@@ -13,7 +13,6 @@ from perdure.contracts.errors import CallerError
 from perdure.contracts.ids import model_call_id
 from perdure.contracts.turns import FinishAsk, Finished, Limits, TurnAddress, TurnStatus
 from perdure.core.turns import Caps, OnBusy
-from perdure.store.delivery.outbox import Note
 from perdure.store.turns.finish import finish
 from perdure.store.turns.start import Started, request_stop
 from tests.desk import Desk, gathered
@@ -38,27 +37,26 @@ async def ask(desk: Desk, address: TurnAddress, step: int, *, attempt: int = 1, 
     return await desk.activity(ModelActivities(desk.deps).complete, call, attempt=attempt)
 
 
-async def end(
-    desk: Desk, address: TurnAddress, status: TurnStatus = TurnStatus.COMPLETED
-) -> tuple[Finished, Note | None]:
-    """Finish the turn."""
+async def end(desk: Desk, address: TurnAddress, status: TurnStatus = TurnStatus.COMPLETED) -> tuple[Finished, Any]:
     async with desk.db.transaction("local") as tx:
         return await finish(tx, FinishAsk(address=address, status=status))
 
 
 async def users(desk: Desk, conversation_id: str) -> list[tuple[str, str, str | None]]:
     """The user messages of the transcript, in its order: id, turn, and the model call that took it."""
-    rows = await desk.rows(
-        "SELECT id, turn_id, joins FROM messages WHERE conversation_id = $1 AND role = 'user' AND in_transcript "
-        "ORDER BY seq",
-        conversation_id,
-    )
-    return [(str(row["id"]), str(row["turn_id"]), row["joins"]) for row in rows]
+    sql = "SELECT id::text, turn_id::text, joins FROM messages WHERE conversation_id = $1 AND role = 'user' "
+    rows = await desk.rows(sql + "AND in_transcript ORDER BY seq", conversation_id)
+    return [(row["id"], row["turn_id"], row["joins"]) for row in rows]
 
 
-def said(desk: Desk, call: int = -1) -> list[str]:
-    """What a request to the model says in the user's name."""
-    return [str(each["content"]) for each in desk.model.seen[call].messages if each["role"] == "user"]
+def ids(reply: ModelReply) -> list[str]:
+    """The messages that the call heard."""
+    return [ref.id for ref in reply.joined]
+
+
+def said(desk: Desk) -> list[str]:
+    """What the last request to the model says in the user's name."""
+    return [str(each["content"]) for each in desk.model.seen[-1].messages if each["role"] == "user"]
 
 
 async def test_a_message_that_joins_is_heard_by_the_next_model_call_behind_what_was_said(desk: Desk) -> None:
@@ -68,17 +66,14 @@ async def test_a_message_that_joins_is_heard_by_the_next_model_call_behind_what_
     assert (started.turn_id, started.joined, started.note) == (address.turn_id, True, None)
     assert await users(desk, address.conversation_id) == before, "not said yet"
     reply = await ask(desk, address, 2)
-    assert [ref.id for ref in reply.joined] == [started.message_id]
+    assert ids(reply) == [started.message_id]
     assert reply.message is not None and reply.message.text == "heard"
     assert said(desk)[-1] == script(Line("heard"), Line("heard"), Line("heard"))
     assert (await users(desk, address.conversation_id))[-1] == (started.message_id, address.turn_id, "m2")
-    rows = await desk.rows(
-        "SELECT role FROM messages WHERE turn_id = $1 AND in_transcript ORDER BY seq", address.turn_id
-    )
-    assert [row["role"] for row in rows] == ["user", "assistant", "user", "assistant"]
-    told = await desk.rows(
-        "SELECT data, call_id FROM events WHERE turn_id = $1 AND kind = 'message.joined' ORDER BY seq", address.turn_id
-    )
+    roles = "SELECT array_agg(role ORDER BY seq) FROM messages WHERE turn_id = $1 AND in_transcript"
+    assert await desk.value(roles, address.turn_id) == ["user", "assistant", "user", "assistant"]
+    joined = "SELECT data, call_id FROM events WHERE turn_id = $1 AND kind = 'message.joined' ORDER BY seq"
+    told = await desk.rows(joined, address.turn_id)
     assert [(row["call_id"], row["data"]["heard"]) for row in told] == [(None, False), ("m2", True)]
 
 
@@ -86,51 +81,38 @@ async def test_a_later_attempt_hears_the_same_and_what_came_meanwhile_and_a_repl
     address, _ = await desk.start(Line("x", fails=1), caps=MANY)
     line = Line("once more", fails=1)
     await desk.start(line, conversation_id=address.conversation_id, on_busy=OnBusy.STEER, caps=MANY)
-    failed = await gathered(ask(desk, address, 1))
-    assert isinstance(failed[0], Exception)
+    assert isinstance((await gathered(ask(desk, address, 1)))[0], Exception)
     second = await steer(desk, address, "both")
     reply = await ask(desk, address, 1, attempt=2)
     assert len(reply.joined) == 2 and reply.joined[1].id == second.message_id
     assert len(said(desk)) == 3 and reply.message is not None and reply.message.text == "both"
     assert {joins for _, _, joins in await users(desk, address.conversation_id)} == {None, "m1"}
-    again = await ask(desk, address, 1, attempt=3)
-    assert again.joined == reply.joined
+    assert (await ask(desk, address, 1, attempt=3)).joined == reply.joined
 
 
-async def test_messages_are_heard_in_the_order_in_which_they_were_sent_each_once(desk: Desk) -> None:
-    address, _ = await desk.start(Line("one"), caps=MANY)
+@pytest.mark.parametrize("deaf", [{"stage": "own"}, {"deaf": True}], ids=str)
+async def test_messages_are_heard_in_their_order_once_by_a_call_that_listens(desk: Desk, deaf: dict[str, Any]) -> None:
+    address, _ = await desk.start(*[Line("one")] * 4, caps=MANY)
     first = [(await steer(desk, address, str(number))).message_id for number in range(3)]
-    assert [ref.id for ref in (await ask(desk, address, 1)).joined] == first
+    assert ids(await ask(desk, address, 1, **deaf)) == [], "a call of the graph's own leaves it to the next"
+    assert ids(await ask(desk, address, 2)) == first
     second = [(await steer(desk, address, str(number))).message_id for number in range(2)]
-    assert [ref.id for ref in (await ask(desk, address, 2)).joined] == second
-    assert (await ask(desk, address, 3)).joined == ()
+    assert ids(await ask(desk, address, 3)) == second
+    assert ids(await ask(desk, address, 4)) == []
     assert [each[0] for each in await users(desk, address.conversation_id)][1:] == [*first, *second]
 
 
-@pytest.mark.parametrize("own", [{"stage": "own"}, {"deaf": True}], ids=str)
-async def test_a_call_of_the_graphs_own_or_a_deaf_one_leaves_it_to_the_next(desk: Desk, own: dict[str, Any]) -> None:
-    address, _ = await desk.start(Line("one"), Line("two"), caps=MANY)
-    started = await steer(desk, address)
-    assert (await ask(desk, address, 1, **own)).joined == ()
-    assert [ref.id for ref in (await ask(desk, address, 2)).joined] == [started.message_id]
-
-
 @pytest.mark.parametrize("status", ENDS)
-async def test_what_no_call_has_heard_becomes_one_queued_turn_however_the_turn_ends(
-    desk: Desk, status: TurnStatus
-) -> None:
+async def test_what_no_call_has_heard_becomes_one_queued_turn_at_whatever_end(desk: Desk, status: TurnStatus) -> None:
     address, _ = await desk.start(Line("one"), caps=MANY)
-    reply = await ask(desk, address, 1)
-    assert reply.joined == ()
+    assert ids(await ask(desk, address, 1)) == []
     late = [(await steer(desk, address, text)).message_id for text in ("first", "second")]
-    behind, _ = await desk.start(
-        Line("behind"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE, caps=MANY
-    )
+    where = address.conversation_id
+    behind, _ = await desk.start(Line("behind"), conversation_id=where, on_busy=OnBusy.QUEUE, caps=MANY)
     finished, note = await end(desk, address, status)
     left = finished.admitted_turn_id
     assert left is not None and left not in (address.turn_id, behind.turn_id) and note is not None
-    row = (await desk.rows("SELECT * FROM turns WHERE id = $1", left))[0]
-    old = (await desk.rows("SELECT * FROM turns WHERE id = $1", address.turn_id))[0]
+    old, row = [(await desk.rows("SELECT * FROM turns WHERE id = $1", each))[0] for each in (address.turn_id, left)]
     assert (row["status"], str(row["message_id"])) == ("accepted", late[0])
     for kept in ("user_id", "agent_id", "agent_version", "topology", "routing", "limits", "metadata"):
         assert row[kept] == old[kept]
@@ -138,19 +120,16 @@ async def test_what_no_call_has_heard_becomes_one_queued_turn_however_the_turn_e
     assert done["left_over"] == left
     assert await desk.kinds(left) == ["queued", "ready"]
     continued = address.model_copy(update={"turn_id": left})
-    heard = await ask(desk, continued, 1)
-    assert [ref.id for ref in heard.joined] == [late[1]]
+    assert ids(await ask(desk, continued, 1)) == [late[1]]
     assert said(desk)[-2:] == [script(*[Line(text)] * 3) for text in ("first", "second")]
-    assert [each[0] for each in await users(desk, address.conversation_id)][-2:] == late
-    finished, _ = await end(desk, continued)
-    assert finished.admitted_turn_id == behind.turn_id
+    assert [each[0] for each in await users(desk, where)][-2:] == late
+    assert (await end(desk, continued))[0].admitted_turn_id == behind.turn_id
 
 
 async def test_a_left_over_turn_has_no_limit_that_was_raised_for_the_one_before(desk: Desk) -> None:
     address, _ = await desk.start(Line("one"), limits=Limits(max_tokens=500), caps=MANY)
     await steer(desk, address)
-    agents = await desk.value("SELECT limits FROM turns WHERE id = $1", address.turn_id)
-    raised = agents | {"max_tokens": 10_000_000}
+    raised = await desk.value("SELECT limits FROM turns WHERE id = $1", address.turn_id) | {"max_tokens": 10_000_000}
     await desk.write("UPDATE turns SET limits = $2 WHERE id = $1", address.turn_id, raised)
     finished, _ = await end(desk, address)
     limits = await desk.value("SELECT limits FROM turns WHERE id = $1", finished.admitted_turn_id)
@@ -189,15 +168,13 @@ async def test_a_message_and_the_end_of_its_turn_at_once_never_lose_it_nor_hear_
         answers = await gathered(*sent, late(ask(desk, address, 1)), late(end(desk, address)))
         assert not [each for each in answers if isinstance(each, BaseException)], answers
         conversation_id, turn_id = address.conversation_id, address.turn_id
+        active = "SELECT active_turn_id::text FROM conversations WHERE id = $1"
         while turn_id:  # all turns of the conversation, one after the other
             current = address.model_copy(update={"turn_id": turn_id})
             await ask(desk, current, 2)
-            turn_id = (await end(desk, current))[0].admitted_turn_id or ""
-            turn_id = turn_id or str(
-                await desk.value("SELECT active_turn_id FROM conversations WHERE id = $1", conversation_id) or ""
-            )
-        ids = [each.message_id for each in answers if isinstance(each, Started)]
+            turn_id = (await end(desk, current))[0].admitted_turn_id or await desk.value(active, conversation_id)
+        steered = [each.message_id for each in answers if isinstance(each, Started)]
         transcript = [each[0] for each in await users(desk, conversation_id)]
-        assert len(ids) == 3 and sorted(transcript[1:]) == sorted(ids), "each is in the transcript once"
+        assert len(steered) == 3 and sorted(transcript[1:]) == sorted(steered), "each is in the transcript once"
         waiting = "SELECT count(*) FROM messages WHERE conversation_id = $1 AND joins = ''"
         assert await desk.value(waiting, conversation_id) == 0

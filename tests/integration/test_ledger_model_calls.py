@@ -1,14 +1,18 @@
 """`model.complete` on the real ledger: whoever asks, however often, a settled call is paid once."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
 from temporalio.exceptions import ApplicationError
 
+from perdure.activities.approvals import ApprovalActivities
 from perdure.activities.memory import MemoryActivities
 from perdure.activities.model import ModelActivities
-from perdure.contracts.activities import LoadAsk
+from perdure.activities.tools import ToolActivities
+from perdure.contracts.activities import LoadAsk, VerdictsAsk
 from perdure.contracts.calls import ModelCall, ModelReply
 from perdure.contracts.events import PendingEvent
 from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
@@ -21,24 +25,34 @@ from tests.desk import Desk, gathered, until
 from tests.doubles.fake_turn import NOW
 from tests.doubles.spoken import Line
 
+PAID = "SELECT ARRAY[input_tokens, output_tokens, cost_microusd] FROM turns WHERE id = $1"
+
 
 async def ask(desk: Desk, call: ModelCall, attempt: int = 1, run_id: str = "run-1") -> ModelReply:
-    """One attempt of a model call."""
     return await desk.activity(ModelActivities(desk.deps).complete, call, attempt=attempt, run_id=run_id)
 
 
 def requests(desk: Desk, call: ModelCall) -> int:
-    """How often the provider was asked."""
     return desk.model.requests[f"{call.address.turn_id}.{call.call_id}"]
 
 
-async def until_asked(desk: Desk, call: ModelCall, times: int) -> None:
-    """Wait until the provider has been asked so often."""
+@asynccontextmanager
+async def under_way(desk: Desk, call: ModelCall, attempt: int, times: int) -> AsyncIterator[None]:
+    """The provider is asked by that attempt, whose worker dies at the end; it has been asked so often."""
+    dying = asyncio.create_task(ask(desk, call, attempt))
     await until(lambda: requests(desk, call) == times)
+    yield
+    dying.cancel()
+    await gathered(dying)
+
+
+async def code_of(desk: Desk, call: ModelCall, attempt: int = 1) -> str | None:
+    """What is the matter with that attempt."""
+    reply = await ask(desk, call, attempt)
+    return reply.problem.code if reply.problem else None
 
 
 async def begun(desk: Desk, *lines: Line) -> ModelCall:
-    """The first model call of a new turn."""
     address, _ = await desk.start(*lines)
     return await desk.model_call(address)
 
@@ -51,15 +65,9 @@ async def test_a_settled_call_answers_every_later_attempt_and_is_never_paid_agai
     again = await gathered(*(ask(desk, call, attempt, run) for attempt in range(1, 5) for run in ("run-1", "run-2")))
     assert again == [first] * 8
     assert requests(desk, call) == 1
-    turn = (await desk.rows("SELECT * FROM turns WHERE id = $1", call.address.turn_id))[0]
-    assert (turn["input_tokens"], turn["output_tokens"], turn["cost_microusd"]) == (29, 1, 10)
-    assert await desk.kinds(call.address.turn_id) == [
-        "ready",
-        "generation.start",
-        "ttft",
-        "token.usage",
-        "generation.complete",
-    ]
+    assert await desk.value(PAID, call.address.turn_id) == [29, 1, 10]
+    kinds = ["ready", "generation.start", "ttft", "token.usage", "generation.complete"]
+    assert await desk.kinds(call.address.turn_id) == kinds
     async with desk.db.transaction("local") as tx:
         shown = await views.get_turn(tx, call.address.turn_id, None)
     assert 9 <= cast(float, shown["ttft_seconds"]) < 60, "from the turn's beginning, as its reader waited"
@@ -67,12 +75,9 @@ async def test_a_settled_call_answers_every_later_attempt_and_is_never_paid_agai
 
 async def test_many_attempts_at_once_settle_once_and_the_others_step_aside(desk: Desk) -> None:
     call = await begun(desk, Line("hello", [("look", {}), ("pay", {})], seconds=0.05))
-    answers = await gathered(*(ask(desk, call, attempt) for attempt in range(1, 9)))
-    settled = [answer for answer in answers if isinstance(answer, ModelReply) and answer.problem is None]
-    lost = [answer for answer in answers if isinstance(answer, ModelReply) and answer.problem is not None]
-    assert len(settled) + len(lost) == 8, answers
-    assert len({answer.message.id for answer in settled if answer.message}) == 1
-    assert {answer.problem.code for answer in lost if answer.problem} <= {"stale_attempt"}
+    answers = await asyncio.gather(*(ask(desk, call, attempt) for attempt in range(1, 9)))
+    assert len({answer.message.id for answer in answers if answer.problem is None and answer.message}) == 1
+    assert {answer.problem.code for answer in answers if answer.problem} <= {"stale_attempt"}
     assert requests(desk, call) <= 8
     said = await desk.rows("SELECT id FROM messages WHERE turn_id = $1 AND role = 'assistant'", call.address.turn_id)
     assert len(said) == 1
@@ -84,68 +89,52 @@ async def test_many_attempts_at_once_settle_once_and_the_others_step_aside(desk:
 
 async def test_an_attempt_that_lost_its_epoch_may_not_settle(desk: Desk) -> None:
     call = await begun(desk, Line("slow", waits="each"))
+    turn_id = call.address.turn_id
     with desk.model.held("each") as gate:
         zombie = asyncio.create_task(ask(desk, call, 1))
-        await until_asked(desk, call, 1)
+        await until(lambda: requests(desk, call) == 1)
         owner = asyncio.create_task(ask(desk, call, 2))
-        await until_asked(desk, call, 2)
-        assumed = await desk.value("SELECT output_tokens FROM turns WHERE id = $1", call.address.turn_id)
+        await until(lambda: requests(desk, call) == 2)
+        assumed = (await desk.value(PAID, turn_id))[1]
         assert assumed == USUAL_ANSWER_TOKENS, "what it may have said counts until it comes back"
         gate.release()
         lost = await zombie
         assert lost.problem is not None and lost.problem.code == "stale_attempt"
-        assert await desk.value("SELECT count(*) FROM messages WHERE turn_id = $1", call.address.turn_id) == 1
-        paid = "SELECT ARRAY[input_tokens, output_tokens, cost_microusd] FROM turns WHERE id = $1"
-        assert await desk.value(paid, call.address.turn_id) == [9, 1, 10], "it was paid, though nobody hears it"
+        assert await desk.value("SELECT count(*) FROM messages WHERE turn_id = $1", turn_id) == 1
+        assert await desk.value(PAID, turn_id) == [9, 1, 10], "it was paid, though nobody hears it"
     reply = await owner
     assert reply.problem is None and reply.turn_used is not None and reply.turn_used.tokens == 20
-    assert await desk.value(paid, call.address.turn_id) == [18, 2, 20]
-    late = await ask(desk, call, 1)
-    assert late.problem is None, "settled: answers again"
+    assert await desk.value(PAID, turn_id) == [18, 2, 20]
+    assert await code_of(desk, call) is None, "settled: answers again"
 
 
-async def test_an_older_attempt_may_not_even_begin(desk: Desk) -> None:
-    call = await begun(desk, Line("slow", seconds=30))
-    running = asyncio.create_task(ask(desk, call, 2))
-    await until_asked(desk, call, 1)
-    late = await ask(desk, call, 1)
-    assert late.problem is not None and late.problem.code == "stale_attempt" and requests(desk, call) == 1
-    running.cancel()
-    await gathered(running)
-
-
-async def test_a_worker_that_has_to_leave_says_what_its_call_used(desk: Desk) -> None:
+async def test_an_older_attempt_may_not_begin_and_a_worker_that_leaves_says_what_its_call_used(desk: Desk) -> None:
     call = await begun(desk, Line("half an answer", seconds=30))
-    leaving = asyncio.create_task(ask(desk, call, 1))
-    await until_asked(desk, call, 1)
-    await until(lambda: desk.model.said[f"{call.address.turn_id}.m1"] > 0)
-    leaving.cancel()
-    await gathered(leaving)
-    (turn,) = await desk.rows("SELECT input_tokens, output_tokens FROM turns WHERE id = $1", call.address.turn_id)
-    assert turn["input_tokens"] > 0 and turn["output_tokens"] == 4, "about four characters a token"
+    async with under_way(desk, call, 2, 1):
+        assert await code_of(desk, call, 1) == "stale_attempt" and requests(desk, call) == 1
+        await until(lambda: desk.model.said[f"{call.address.turn_id}.m1"] > 0)
+    paid = await desk.value(PAID, call.address.turn_id)
+    assert paid[0] > 0 and paid[1] == 4, "about four characters a token"
 
 
 async def test_a_call_begins_only_within_what_the_turn_has_by_then(desk: Desk) -> None:
     call = await begun(desk, Line("never said"))
     used = "UPDATE turns SET input_tokens = $2 WHERE id = $1"
     await desk.write(used, call.address.turn_id, 100_000)
-    refused = await ask(desk, call)
-    assert refused.problem is not None and refused.problem.code == "token_budget_spent"
+    assert await code_of(desk, call) == "token_budget_spent"
     assert requests(desk, call) == 0
     await desk.write(used, call.address.turn_id, 99_999)
-    assert (await ask(desk, call)).problem is None
+    assert await code_of(desk, call) is None
 
 
 async def test_a_new_run_of_the_turn_takes_a_call_over(desk: Desk) -> None:
     call = await begun(desk, Line("hello"))
-    await desk.write("UPDATE turns SET attempts = 0 WHERE id = $1", call.address.turn_id)
-    async with desk.db.transaction("local") as tx:
-        await tx.execute(
-            "INSERT INTO model_calls (tenant_id, turn_id, call_id, epoch, run_id, attempt, model) "
-            "VALUES ('local', $1, 'm1', 3, 'run-0', 9, 'spoken')",
-            call.address.turn_id,
-        )
-    assert (await ask(desk, call, 1, "run-1")).problem is None
+    await desk.write(
+        "INSERT INTO model_calls (tenant_id, turn_id, call_id, epoch, run_id, attempt, model) "
+        "VALUES ('local', $1, 'm1', 3, 'run-0', 9, 'spoken')",
+        call.address.turn_id,
+    )
+    assert await code_of(desk, call) is None
     assert await desk.value("SELECT epoch FROM model_calls WHERE turn_id = $1", call.address.turn_id) == 4
 
 
@@ -155,13 +144,11 @@ async def test_an_ended_turn_claims_nothing_and_still_hears_a_settled_reply(desk
     reply = await ask(desk, settled)
     for each in (call, settled):
         await end(desk, each.address, how)
-    refused = await ask(desk, call)
-    assert refused.problem is not None and refused.problem.code == code and requests(desk, call) == 0
+    assert await code_of(desk, call) == code and requests(desk, call) == 0
     assert await ask(desk, settled, 2) == reply
 
 
 async def end(desk: Desk, address: TurnAddress, how: str) -> None:
-    """Stop or finish a turn."""
     async with desk.db.transaction("local") as tx:
         if how == "stop":
             await request_stop(tx, address.turn_id, desk.people["requester"].user_id)
@@ -169,42 +156,33 @@ async def end(desk: Desk, address: TurnAddress, how: str) -> None:
             await finish(tx, FinishAsk(address=address, status=TurnStatus.COMPLETED))
 
 
-async def test_provider_errors_are_tried_again_with_the_wait_that_was_asked_for(desk: Desk) -> None:
-    call = await begun(desk, Line("hello", fails=2))
-    for attempt in (1, 2):
+@pytest.mark.parametrize(
+    ("fails", "attempts", "code"), [(2, 3, None), (99, PROVIDER_ERRORS, "model_unavailable")], ids=["few", "too many"]
+)
+async def test_provider_errors_are_tried_again_after_their_wait_and_end_the_call_as_data_when_they_are_too_many(
+    desk: Desk, fails: int, attempts: int, code: str | None
+) -> None:
+    call = await begun(desk, Line("half an", fails=fails))
+    for attempt in range(1, attempts):
         with pytest.raises(ApplicationError) as raised:
             await ask(desk, call, attempt)
-        assert raised.value.type == "model_unavailable"
-        assert not raised.value.non_retryable
+        assert (raised.value.type, raised.value.non_retryable) == ("model_unavailable", False)
         assert raised.value.next_retry_delay is not None
-    reply = await ask(desk, call, 3)
-    assert reply.message is not None and reply.message.text == "hello"
-    assert requests(desk, call) == 3
-    assert (await desk.kinds(call.address.turn_id)).count("transient_error") == 2
-
-
-async def test_provider_errors_end_the_call_as_data_when_they_are_too_many(desk: Desk) -> None:
-    call = await begun(desk, Line("half an", fails=99))
-    for attempt in range(1, PROVIDER_ERRORS):
-        with pytest.raises(ApplicationError):
-            await ask(desk, call, attempt)
-    reply = await ask(desk, call, PROVIDER_ERRORS)
-    assert reply.problem is not None and reply.problem.code == "model_unavailable"
-    assert reply.partial and reply.message is not None and reply.message.text == "half an"
-    assert requests(desk, call) == PROVIDER_ERRORS
-    assert await ask(desk, call, PROVIDER_ERRORS + 1) == reply
-    assert requests(desk, call) == PROVIDER_ERRORS
+    reply = await ask(desk, call, attempts)
+    assert (reply.problem.code if reply.problem else None, reply.partial) == (code, code is not None)
+    assert reply.message is not None and reply.message.text == "half an"
+    assert await ask(desk, call, attempts + 1) == reply
+    assert requests(desk, call) == attempts
+    assert (await desk.kinds(call.address.turn_id)).count("transient_error") == attempts - 1
 
 
 async def test_the_death_of_workers_spends_none_of_the_providers_errors(desk: Desk) -> None:
     call = await begun(desk, Line("hello", seconds=30))
     for attempt in range(1, 7):
-        dying = asyncio.create_task(ask(desk, call, attempt))
-        await until_asked(desk, call, attempt)
-        dying.cancel()
-        await gathered(dying)
-    assert await desk.value("SELECT errors FROM model_calls WHERE turn_id = $1", call.address.turn_id) == 0
-    assert await desk.value("SELECT epoch FROM model_calls WHERE turn_id = $1", call.address.turn_id) == 6
+        async with under_way(desk, call, attempt, attempt):
+            pass
+    (row,) = await desk.rows("SELECT errors, epoch FROM model_calls WHERE turn_id = $1", call.address.turn_id)
+    assert tuple(row) == (0, 6)
 
 
 PENDING = tuple(PendingEvent(kind="node_start", at=NOW, number=n, data={"node": f"n{n}"}) for n in (1, 2))
@@ -233,12 +211,8 @@ async def test_loading_again_writes_the_waiting_events_once_also_for_a_stopped_t
 
 
 async def nodes(desk: Desk, address: TurnAddress) -> list[str]:
-    """The nodes whose start is in the log."""
-    rows = await desk.rows(
-        "SELECT data->>'node' AS node FROM events WHERE turn_id = $1 AND kind = 'node_start' ORDER BY seq",
-        address.turn_id,
-    )
-    return [row["node"] for row in rows]
+    sql = "SELECT data->>'node' AS node FROM events WHERE turn_id = $1 AND kind = 'node_start' ORDER BY seq"
+    return [row["node"] for row in await desk.rows(sql, address.turn_id)]
 
 
 async def test_the_input_of_a_call_stays_small_however_long_the_conversation_is(desk: Desk) -> None:
@@ -255,3 +229,35 @@ async def test_the_input_of_a_call_stays_small_however_long_the_conversation_is(
     sent = desk.model.seen[-1].messages
     assert [message["role"] for message in sent] == ["system", "user", "assistant", "user", "assistant", "user"]
     assert len(str(sent[2]["content"])) > 9_000, "bodies come from Postgres, whole"
+
+
+async def test_waiting_events_are_written_whatever_becomes_of_the_tool_call_that_carries_them(desk: Desk) -> None:
+    for tool, args in (("nobody", {}), ("look", {}), ("pay", {}), ("shout", {"mode": "break"})):
+        address = await desk.plan((tool, args))
+        call = (await desk.tool_call(address, "t1.0")).model_copy(update={"events": PENDING})
+        for attempt in (1, 2):
+            await desk.activity(ToolActivities(desk.deps).run, call, attempt=attempt)
+        assert await nodes(desk, address) == ["n1", "n2"], tool
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+async def test_waiting_events_are_written_while_the_turn_is_open_never_behind_done(desk: Desk, has_ended: bool) -> None:
+    """The attempts that bring them come late: what they ask for is settled."""
+    for late in ("model", "tool", "verdicts"):
+        address = await desk.plan(("look", {}))
+        await desk.run_tool(address)
+        if has_ended:
+            await end(desk, address, "finish")
+        before = await desk.kinds(address.turn_id)
+        if late == "model":
+            model_call = (await desk.model_call(address)).model_copy(update={"events": PENDING})
+            assert (await ask(desk, model_call, 2)).message is not None
+        elif late == "tool":
+            call = (await desk.tool_call(address, "t1.0")).model_copy(update={"events": PENDING})
+            assert (await desk.activity(ToolActivities(desk.deps).run, call, attempt=2)).message is not None
+        else:
+            verdicts = VerdictsAsk(address=address, requests=(), events=PENDING)
+            await desk.activity(ApprovalActivities(desk.deps).read, verdicts)
+        after = await desk.kinds(address.turn_id)
+        assert after == (before if has_ended else [*before, "node_start", "node_start"]), late
+        assert (after[-1] == "done") is has_ended

@@ -1,21 +1,18 @@
-"""Whole turns whose model is reached through LiteLLM over real HTTP: provider double, workers, server and stores."""
+"""Whole turns whose model is reached through LiteLLM over real HTTP, also of one that means no good."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from perdure.contracts.events import RATE_LIMIT, TRANSIENT_ERROR
 from perdure.contracts.ids import effect_key
-from perdure.contracts.turns import TurnStatus
-from perdure.contracts.values import digest_of
+from perdure.contracts.turns import Limits, TurnStatus
+from perdure.core.budgets import USUAL_ANSWER_TOKENS
 from perdure.core.calls.retries import PROVIDER_ERRORS
-from tests.desk import publish_desk, until
-from tests.doubles.desk import desk_agents
+from perdure.core.text import CHARACTERS_A_TOKEN
 from tests.doubles.provider_steps import CONTEXT_OVERFLOW, Call, Fault, Step
-from tests.integration.clerk import ASKED, CLERK, Clerk, clerk
+from tests.integration.clerk import ASKED, CLERK, Clerk
 from tests.integration.scribe import text_of
 
 # Warnings inside LiteLLM must not become errors there: it would take them for a broken stream.
@@ -25,57 +22,27 @@ pytestmark = [
 ]
 
 
-SHIPPED = Path(__file__).parents[2] / "perdure" / "examples" / "filings" / "agents" / "rule_37.yaml"
-
-
-async def test_a_text_reaches_the_reader_as_it_comes_and_is_the_turns_answer(talk: Clerk) -> None:
-    address = await talk.begin(Step(text="Here is what I have found out.", token_seconds=0.2))
+async def test_text_and_reasoning_reach_the_reader_as_they_come_and_the_text_is_the_answer(talk: Clerk) -> None:
+    thinking, text = "The user wants me to look into something.", "Here is what I have found out."
+    address = await talk.begin(Step(thinking=thinking, text=text, token_seconds=0.2))
     sent = await talk.seen_by_reader(address)
     kinds = [event.kind for event in sent]
-    pieces = [event for event in sent if event.kind == "token"]
-    assert len(pieces) >= 3, "in pieces, and not as one"
-    assert kinds.index("generation.start") < kinds.index("token") < kinds.index("generation.complete")
-    row = await talk.served.until(address, TurnStatus.COMPLETED)
-    assert row["answer"] == text_of(sent) == "Here is what I have found out."
-    assert "reset" not in kinds
-    assert len(talk.double.requests) == row["attempts"] == 1
-
-
-async def test_reasoning_reaches_the_reader_live_and_is_no_part_of_the_answer(talk: Clerk) -> None:
-    thinking = "The user wants me to look into something."
-    address = await talk.begin(Step(thinking=thinking, text="Here it is.", token_seconds=0.2))
-    sent = await talk.seen_by_reader(address)
     thoughts = [event for event in sent if event.kind == "thinking"]
-    assert len(thoughts) >= 3 and "".join(str(event.data["text"]) for event in thoughts) == thinking
+    assert kinds.count("token") >= 3 and len(thoughts) >= 3, "in pieces, and not as one"
+    assert "".join(str(event.data["text"]) for event in thoughts) == thinking
     assert all(event.id and event.data["call_id"] == "m1" for event in thoughts)
-    kinds = [event.kind for event in sent]
-    assert kinds.index("thinking") < kinds.index("token") < kinds.index("thinking.complete") < kinds.index("ttft")
+    order = ("generation.start", "thinking", "token", "thinking.complete", "ttft", "generation.complete")
+    places = [kinds.index(kind) for kind in order]
+    assert places == sorted(places) and "reset" not in kinds
     row = await talk.served.until(address, TurnStatus.COMPLETED)
-    assert row["answer"] == text_of(sent) == "Here it is."
+    assert row["answer"] == text_of(sent) == text
+    assert len(talk.double.requests) == row["attempts"] == 1
     thought = "SELECT (reply -> 'usage' ->> 'thinking_tokens')::int FROM model_calls WHERE turn_id = $1"
     assert await talk.served.desk.value(thought, address.turn_id) > 0
 
 
-async def test_the_provider_gets_the_users_words_the_tools_the_key_and_the_credential(talk: Clerk) -> None:
-    address, _ = await talk.ended(Step(text="yes"))
-    (seen,) = talk.double.requests
-    assert "please look into it" in seen.user_text
-    assert {"look", "pay", "entity_resolve"} <= set(seen.tools)
-    assert seen.idempotency_key == f"{address.turn_id}.m1"
-    assert seen.authorized
-    assert seen.body["temperature"] == 0.2 and "api_key_secret" not in json.dumps(seen.body)
-
-
-async def test_the_usage_is_the_providers_and_its_price_the_tables(talk: Clerk) -> None:
-    usage = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 60}}
-    address, row = await talk.ended(Step(text="yes", usage=usage))
-    # 40 at 0.15, 60 cached at 0.075 and 5 at 0.60 dollars a million are 13.5 micro-dollars.
-    assert (row["input_tokens"], row["output_tokens"], row["cached_tokens"], row["cost_microusd"]) == (100, 5, 60, 14)
-    assert await talk.data(address, "token.usage") == [{"input_tokens": 100, "output_tokens": 5, "cached_tokens": 60}]
-
-
 async def test_a_round_of_tools_is_told_to_the_provider_with_the_ids_that_it_gave(talk: Clerk) -> None:
-    usage = {"prompt_tokens": 10, "completion_tokens": 2}
+    usage = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 60}}
     calls = (Call(name="look", arguments={"what": "x"}, id="call_a"), Call(name="book", arguments={}, id="call_b"))
     address, row = await talk.ended(
         Step(text="Let me see.", calls=calls, usage=usage), Step(text="It is booked.", usage=usage)
@@ -83,39 +50,34 @@ async def test_a_round_of_tools_is_told_to_the_provider_with_the_ids_that_it_gav
     assert (row["status"], row["answer"]) == ("completed", "It is booked.")
     assert await talk.served.states(address) == {"t1.0": "done", "t1.1": "done"}
     assert talk.served.effects(address, "/book", "t1.1") == 1
-    _, second = talk.double.requests
+    first, second = talk.double.requests
+    assert [seen.idempotency_key for seen in (first, second)] == [f"{address.turn_id}.m1", f"{address.turn_id}.m2"]
+    assert "please look into it" in first.user_text and {"look", "pay", "entity_resolve"} <= set(first.tools)
+    assert first.authorized and first.body["temperature"] == 0.2 and "api_key_secret" not in json.dumps(first.body)
     told: Any = second.body["messages"]
     asked, *answers = told[-3:]
     assert [call["function"]["name"] for call in asked["tool_calls"]] == ["look", "book"]
     assert [call["id"] for call in asked["tool_calls"]] == [answer["tool_call_id"] for answer in answers]
     assert [json.loads(answer["content"])["done"] for answer in answers] == ["/look", "/book"]
-    assert (row["input_tokens"], row["output_tokens"]) == (20, 4)
-    assert [seen.idempotency_key for seen in talk.double.requests] == [
-        f"{address.turn_id}.{id_}" for id_ in ("m1", "m2")
-    ]
+    # Each 40 at 0.15, 60 cached at 0.075 and 5 at 0.60 dollars a million: 13.5 micro-dollars.
+    assert (row["input_tokens"], row["output_tokens"], row["cached_tokens"], row["cost_microusd"]) == (200, 10, 120, 28)
+    counted = {"input_tokens": 100, "output_tokens": 5, "cached_tokens": 60}
+    assert await talk.data(address, "token.usage") == [counted] * 2
 
 
-async def test_a_gated_call_waits_for_its_approval_and_runs_with_the_arguments_of_the_wire(talk: Clerk) -> None:
-    address = await talk.begin(Step(calls=(Call(name="pay", arguments={"amount": 7}),)), Step(text="paid"))
+async def test_a_gated_call_waits_for_its_approval_unless_its_arguments_do_not_fit(talk: Clerk) -> None:
+    wrong, right = (Step(calls=(Call(name="pay", arguments={"amount": amount}),)) for amount in ("a lot", 7))
+    address = await talk.begin(wrong, right, Step(text="paid"))
     await talk.served.until(address, TurnStatus.AWAITING_APPROVAL)
-    assert len(talk.double.requests) == 1
-    frozen = await talk.served.desk.value("SELECT args FROM approvals WHERE turn_id = $1", address.turn_id)
-    assert frozen["amount"] == 7
-    await talk.served.decide(address)
+    told: Any = talk.double.requests[-1].body["messages"]
+    assert len(talk.double.requests) == 2 and told[-1]["role"] == "tool" and "amount" in told[-1]["content"]
+    (frozen,) = await talk.served.desk.rows("SELECT args FROM approvals WHERE turn_id = $1", address.turn_id)
+    assert frozen["args"]["amount"] == 7, "a person is asked for what can run alone"
+    await talk.served.decide(address, "t2.0")
     row = await talk.served.until(address, TurnStatus.COMPLETED)
-    assert (row["answer"], row["attempts"]) == ("paid", 2)
-    assert talk.served.effects(address, "/pay") == 1
-    assert talk.served.desk.world.requests[effect_key(address.turn_id, "t1.0")] == 1
-
-
-async def test_arguments_that_do_not_fit_are_told_to_the_model_and_never_to_a_person(talk: Clerk) -> None:
-    wrong = Step(calls=(Call(name="pay", arguments={"amount": "a lot"}),))
-    address, row = await talk.ended(wrong, Step(text="I cannot do that."))
-    assert (row["status"], row["answer"]) == ("completed", "I cannot do that.")
-    assert await talk.served.states(address) == {"t1.0": "failed"}
-    told: Any = talk.double.requests[1].body["messages"]
-    assert "amount" in told[-1]["content"] and told[-1]["role"] == "tool"
-    assert not await talk.served.desk.rows("SELECT id FROM approvals WHERE turn_id = $1", address.turn_id)
+    assert (row["answer"], row["attempts"]) == ("paid", 3)
+    assert await talk.served.states(address) == {"t1.0": "failed", "t2.0": "done"}
+    assert talk.served.desk.world.requests[effect_key(address.turn_id, "t2.0")] == 1
 
 
 async def test_a_rate_limit_is_waited_for_as_long_as_it_says_and_is_in_the_events(talk: Clerk) -> None:
@@ -124,10 +86,8 @@ async def test_a_rate_limit_is_waited_for_as_long_as_it_says_and_is_in_the_event
     first, second = talk.double.requests
     assert second.received_at - first.received_at >= 2
     assert first.idempotency_key == second.idempotency_key
-    assert await talk.data(address, RATE_LIMIT) == [
-        {"code": "model_rate_limited", "retry_in": 2.0, "attempt": 1, "max_retries": PROVIDER_ERRORS - 1}
-    ]
-    assert await talk.data(address, TRANSIENT_ERROR) == []
+    told = {"code": "model_rate_limited", "retry_in": 2.0, "attempt": 1, "max_retries": PROVIDER_ERRORS - 1}
+    assert await talk.data(address, RATE_LIMIT) == [told] and await talk.data(address, TRANSIENT_ERROR) == []
     assert [event["attempt"] for event in await talk.data(address, "generation.start")] == [1, 2]
 
 
@@ -143,26 +103,19 @@ async def test_a_conversation_that_is_too_long_is_tried_once_more_with_half_of_i
     assert len(await talk.served.transcript(first)) == 1, "what is stored stays whole"
 
 
-async def test_a_conversation_that_stays_too_long_is_told_so(talk: Clerk) -> None:
-    _, row = await talk.ended(CONTEXT_OVERFLOW.model_copy(update={"times": None}))
-    assert (row["status"], row["problem"]["code"], row["attempts"]) == ("failed", "context_overflow", 2)
-
-
 async def test_a_reset_in_the_middle_of_a_text_leaves_one_clean_text_for_everybody(talk: Clerk) -> None:
+    whole = "One two three four five."
     address = await talk.begin(
-        Step(text="One two three four ", fault=Fault.RESET, token_seconds=0.2),
-        Step(text="One two three four five.", token_seconds=0.2),
+        Step(text="One two three four ", fault=Fault.RESET, token_seconds=0.2), Step(text=whole, token_seconds=0.2)
     )
     sent = await talk.seen_by_reader(address)
     row = await talk.served.until(address, TurnStatus.COMPLETED)
-    assert row["answer"] == text_of(sent) == "One two three four five."
+    assert row["answer"] == text_of(sent) == whole
     assert [event.kind for event in sent].count("reset") == 1, "the reader had heard the half, and forgets it"
-    assert await talk.served.transcript(address) == [("assistant", "One two three four five.")]
-    assert [row["content"] for row in await talk.said(address)] == ["One two three four five."]
-    assert [seen.outcome for seen in talk.double.requests] == ["reset", "answered"]
-    assert row["attempts"] == 2
-    (broken,) = await talk.data(address, TRANSIENT_ERROR)
-    assert broken["code"] == "model_unavailable"
+    assert await talk.served.transcript(address) == [("assistant", whole)]
+    assert [row["content"] for row in await talk.said(address)] == [whole]
+    assert [seen.outcome for seen in talk.double.requests] == ["reset", "answered"] and row["attempts"] == 2
+    assert [told["code"] for told in await talk.data(address, TRANSIENT_ERROR)] == ["model_unavailable"]
     settled = await talk.data(address, "token.usage")
     assert row["output_tokens"] > settled[0]["output_tokens"], "what broke off had been begun, and is counted too"
 
@@ -179,40 +132,53 @@ async def test_garbage_without_end_fails_the_turn_with_a_code_and_none_of_the_ga
     assert "<<<<<" not in history and "sk-of-the-test" not in history
 
 
-async def test_what_no_wait_mends_is_asked_once_and_the_conversation_goes_on(talk: Clerk) -> None:
-    address, row = await talk.ended(Step(status=401, times=None))
-    assert (row["status"], row["problem"]["code"], row["attempts"]) == ("failed", "model_auth", 1)
-    assert "told to say" not in row["problem"]["message"], "the provider's own words may quote the payload"
-    talk.double.script(Step(text="I am back."))
-    again = await talk.served.begin(ASKED, agent_id=CLERK, conversation_id=address.conversation_id)
-    assert (await talk.served.until(again, TurnStatus.COMPLETED))["answer"] == "I am back."
-    told: Any = talk.double.requests[-1].body["messages"]
-    assert [message["role"] for message in told] == ["system", "user", "user"]
+async def test_words_without_end_are_broken_off_at_the_turns_limit_and_what_was_said_is_kept(talk: Clerk) -> None:
+    talk.double.script(Step(text="One two ", fault=Fault.ENDLESS))
+    address = await talk.served.begin(ASKED, agent_id=CLERK, limits=Limits(max_tokens=2_000))
+    sent = await talk.seen_by_reader(address)
+    row = await talk.served.until(address, TurnStatus.LIMITED, TurnStatus.FAILED, seconds=40)
+    assert (row["status"], row["problem"]["code"], row["attempts"]) == ("limited", "answer_over_budget", 1)
+    ((said, partial),) = [(each["content"], each["partial"]) for each in await talk.said(address)]
+    most_tokens = 2_000 + USUAL_ANSWER_TOKENS
+    assert partial and said.startswith("One two word0 ") and len(said) <= most_tokens * CHARACTERS_A_TOKEN
+    assert text_of(sent) == said, "the reader holds what is stored"
+    assert 0.8 * most_tokens < row["output_tokens"] <= most_tokens + 1_000, "what the provider said is counted, once"
+    assert [data["code"] for data in await talk.data(address, "budget")] == ["answer_over_budget"]
+    assert [seen.outcome for seen in talk.double.requests] == ["client_gone"], "the request was ended, and not repeated"
 
 
-async def test_a_shipped_agents_second_model_answers_where_its_first_one_is_not_there(talk: Clerk) -> None:
-    second = yaml.safe_load(SHIPPED.read_text())["fallback_model"]
-    own = clerk(talk.double.api_base)
-    changed = {"id": "clerk_of_two", "model": "openai/gpt-4o", "fallback_model": second}
-    definition = own.definition.model_copy(update=changed)
-    two = own.model_copy(update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))})
-    await publish_desk(talk.served.desk.owner_url, [*desk_agents()[0], ("desk", own), ("desk", two)])
-    usage = {"prompt_tokens": 100, "completion_tokens": 5}
-    talk.double.script(Step(status=404), Step(text="Here it is.", usage=usage))
-    address = await talk.served.begin(ASKED, agent_id="clerk_of_two")
-    row = await talk.served.until(address, TurnStatus.COMPLETED)
-    assert [seen.model for seen in talk.double.requests] == ["gpt-4o", "gpt-4o-mini"]
-    # By the second model's price: 100 at 0.15 and 5 at 0.60 dollars a million.
-    assert (row["answer"], row["input_tokens"], row["cost_microusd"]) == ("Here it is.", 100, 18)
-    (told,) = await talk.data(address, TRANSIENT_ERROR)
-    assert (told["code"], told["fallback_model"]) == ("model_not_found", second)
+async def test_five_megabytes_of_arguments_are_a_typed_end_and_no_call(talk: Clerk) -> None:
+    address = await talk.begin(Step(text="I pay. ", fault=Fault.HUGE_ARGUMENTS))
+    row = await talk.served.until(address, TurnStatus.LIMITED, TurnStatus.FAILED, seconds=40)
+    assert (row["status"], row["problem"]["code"], row["attempts"]) == ("limited", "answer_over_budget", 1)
+    assert row["output_tokens"] > Limits().max_tokens, "they are paid for all the same"
+    assert await talk.served.states(address) == {}
+    assert len((await talk.served.history(address)).to_json()) < 256 * 1024
 
 
-async def test_a_stop_ends_the_request_at_the_provider_and_keeps_what_was_said(talk: Clerk) -> None:
-    address = await talk.begin(Step(text="I was about to ", fault=Fault.HANG))
-    assert await talk.first_words(address)
-    await talk.served.stop(address)
-    await talk.served.until(address, TurnStatus.STOPPED)
-    await until(lambda: talk.double.requests[0].outcome == "client_gone")
-    assert await talk.served.transcript(address) == [("assistant", "I was about to ")]
-    assert len(talk.double.requests) == 1
+async def test_a_model_that_asks_for_tools_that_nobody_has_ends_at_the_limit_of_rounds(talk: Clerk) -> None:
+    calls = (Call(name="rm_rf", arguments={"path": "/"}), Call(name="look\n; drop", arguments={}))
+    talk.double.script(Step(calls=calls, times=None))
+    address = await talk.served.begin(ASKED, agent_id=CLERK, limits=Limits(max_iterations=3))
+    row = await talk.served.until(address, TurnStatus.LIMITED, TurnStatus.FAILED, TurnStatus.COMPLETED, seconds=40)
+    assert row["status"] == "limited" and len(talk.double.requests) <= 5
+    assert set((await talk.served.states(address)).values()) == {"failed"}
+    told: Any = talk.double.requests[1].body["messages"]
+    assert [message["role"] for message in told[-2:]] == ["tool", "tool"], "each call has its answer"
+    assert not await talk.served.desk.rows("SELECT id FROM approvals WHERE turn_id = $1", address.turn_id)
+
+
+async def test_calls_that_repeat_an_id_of_kilobytes_are_each_run_once_under_ids_of_ours(talk: Clerk) -> None:
+    signed = "call_1__thought__" + "QUJD" * 1_000
+    twice = tuple(Call(name="look", arguments={"what": what}, id=signed, index=at) for at, what in enumerate("ab"))
+    address, row = await talk.ended(Step(calls=twice), Step(calls=twice), Step(text="Seen."))
+    assert (row["status"], row["answer"]) == ("completed", "Seen.")
+    assert await talk.served.states(address) == {"t1.0": "done", "t1.1": "done", "t2.0": "done", "t2.1": "done"}
+    told: Any = talk.double.requests[2].body["messages"]
+    ids = [call["id"] for message in told for call in message.get("tool_calls") or ()]
+    assert len(ids) == len(set(ids)) == 4, "a provider refuses a request that names a call twice"
+    assert ids == [message["tool_call_id"] for message in told if message["role"] == "tool"]
+    kept = await talk.served.desk.rows("SELECT provider_call_id FROM tool_calls WHERE turn_id = $1", address.turn_id)
+    assert signed in [row["provider_call_id"] for row in kept], "it is kept whole, and shown to nobody"
+    events = await talk.served.desk.rows("SELECT call_id, data FROM events WHERE turn_id = $1", address.turn_id)
+    assert "__thought__" not in json.dumps([[event["call_id"], event["data"]] for event in events])

@@ -1,5 +1,4 @@
-"""The fence in Valkey, by examples and against the model that the property tests of perdure/core/events/stream.py
-trust."""
+"""The fence in Valkey, by examples and against the model that unit/core/test_stream.py trusts."""
 
 import asyncio
 import random
@@ -10,7 +9,6 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from perdure.activities.model import Speaker
 from perdure.contracts.turns import TurnAddress
 from perdure.core.events.stream import CallKey, Cursor, TokenBatch
 from perdure.local import DataParts
@@ -44,64 +42,29 @@ async def all_tokens(live: LiveTokens, address: TurnAddress) -> TokenBatch:
 
 
 async def test_pieces_come_back_in_order_with_their_place(live: LiveTokens, address: TurnAddress) -> None:
-    for start, text in ((0, "Hé"), (2, "llo 😀"), (7, "!")):
+    pieces = [(0, "Hé"), (2, "llo 😀"), (7, "!")]
+    for start, text in pieces:
         assert await live.append(address, "m1", epoch=1, sequence=start, text=text) is Appended.ACCEPTED
     batch = await all_tokens(live, address)
-    assert [(entry.start, entry.text) for entry in batch.entries] == [(0, "Hé"), (2, "llo 😀"), (7, "!")]
+    assert [(entry.start, entry.text) for entry in batch.entries] == pieces
     rest = await live.tokens("local", address.conversation_id, str(batch.epoch), batch.entries[1].id)
     assert [entry.text for entry in rest.entries] == ["!"]
+    for elsewhere in (("other", address.conversation_id), ("local", new_id())):
+        assert (await live.tokens(*elsewhere, "", "0-0")).epoch is None, "nobody else hears it"
 
 
-async def test_reasoning_lies_between_pieces_of_the_text_and_counts_for_itself(
-    live: LiveTokens, address: TurnAddress
-) -> None:
-    async with Speaker(live, address, "m1", 1) as speaker:
-        for thought, said in (("Hm. ", "Hello "), ("Well. ", "there")):
-            assert await speaker.think(thought)
-            assert await speaker.say(said)
-    entries = (await all_tokens(live, address)).entries
-    assert [(entry.thinking, entry.thought, entry.start, entry.text) for entry in entries] == [
-        (True, 0, 0, "Hm. "),
-        (False, 4, 0, "Hello "),
-        (True, 4, 6, "Well. "),
-        (False, 10, 6, "there"),
-    ]
-
-
-async def test_many_places_are_read_in_one_round_trip_also_after_the_scripts_are_forgotten(
+async def test_many_places_are_read_at_once_and_an_entry_that_does_not_read_fails_alone(
     live: LiveTokens, valkey: Valkey, address: TurnAddress
 ) -> None:
     places = [address.model_copy(update={"conversation_id": new_id()}) for _ in range(150)]
-    await asyncio.gather(*(live.append(each, "m1", epoch=1, sequence=0, text=each.turn_id) for each in places))
-    await valkey.client.script_flush()
-    batches = await asyncio.gather(*(all_tokens(live, each) for each in places))
-    assert [[entry.text for entry in batch.entries] for batch in batches] == [["turn"]] * 150
-
-
-async def test_an_entry_that_does_not_read_is_an_error_of_its_own_readers_and_nobody_waits_for_ever(
-    live: LiveTokens, valkey: Valkey, address: TurnAddress
-) -> None:
-    spoilt, places = address, [address.model_copy(update={"conversation_id": new_id()}) for _ in range(3)]
-    for each in (spoilt, *places):
-        await live.append(each, "m1", epoch=1, sequence=0, text="well")
-    stream, _ = stream_and_epoch(spoilt.tenant_id, spoilt.conversation_id)
+    await asyncio.gather(*(live.append(each, "m1", epoch=1, sequence=0, text="well") for each in places))
+    stream, _ = stream_and_epoch("local", places[0].conversation_id)
     await valkey.client.xadd(stream, {"what": "is this"})
+    await valkey.client.script_flush()
     async with asyncio.timeout(30):
-        found = await asyncio.gather(*(all_tokens(live, each) for each in (spoilt, *places)), return_exceptions=True)
+        found = await asyncio.gather(*(all_tokens(live, each) for each in places), return_exceptions=True)
     assert isinstance(found[0], KeyError)
-    assert [batch.entries[0].text for batch in found[1:] if isinstance(batch, TokenBatch)] == ["well"] * 3
-
-
-async def test_a_new_attempt_begins_anew_and_the_old_one_is_stale(live: LiveTokens, address: TurnAddress) -> None:
-    await live.append(address, "m1", epoch=1, sequence=0, text="old")
-    await live.append(address, "m1", epoch=2, sequence=0, text="new")
-    assert await live.append(address, "m1", epoch=1, sequence=3, text="zombie") is Appended.STALE
-    entries = (await all_tokens(live, address)).entries
-    assert [(entry.attempt, entry.begins, entry.text) for entry in entries] == [
-        (1, False, "old"),
-        (2, True, ""),
-        (2, False, "new"),
-    ]
+    assert [batch.entries[0].text for batch in found[1:] if isinstance(batch, TokenBatch)] == ["well"] * 149
 
 
 async def test_a_stop_ends_whoever_speaks(live: LiveTokens, address: TurnAddress) -> None:
@@ -112,15 +75,7 @@ async def test_a_stop_ends_whoever_speaks(live: LiveTokens, address: TurnAddress
     assert await live.append(other, "m1", epoch=1, sequence=0, text="c") is Appended.ACCEPTED
 
 
-async def test_tenants_and_conversations_do_not_hear_each_other(live: LiveTokens, address: TurnAddress) -> None:
-    await live.append(address, "m1", epoch=1, sequence=0, text="secret")
-    assert (await live.tokens("other", address.conversation_id, "", "0-0")).epoch is None
-    assert (await live.tokens("local", new_id(), "", "0-0")).epoch is None
-
-
-async def test_everything_is_gone_after_an_hour_and_a_stream_is_trimmed(
-    live: LiveTokens, valkey: Valkey, address: TurnAddress
-) -> None:
+async def test_all_is_gone_in_an_hour_and_trimmed(live: LiveTokens, valkey: Valkey, address: TurnAddress) -> None:
     await live.append(address, "m1", epoch=1, sequence=0, text="a")
     await live.stop(address)
     keys = [key async for key in valkey.client.scan_iter(f"*{address.conversation_id}*")]
@@ -194,27 +149,19 @@ async def test_the_model_and_the_real_fence_agree(seed: int, live: LiveTokens, v
                 assert marks == model.marks(model_cursor, calls)
 
 
-async def test_a_batch_is_bounded_by_its_text_and_says_that_there_is_more(
-    live: LiveTokens, address: TurnAddress
+@pytest.mark.parametrize(("pieces", "length"), [(40, 2_000), (30, 60_000)])
+async def test_what_a_reader_is_behind_comes_in_bounded_batches_and_crosses_the_wire_once(
+    live: LiveTokens, valkey: Valkey, address: TurnAddress, pieces: int, length: int
 ) -> None:
-    for number in range(40):
-        await live.append(address, "m1", epoch=1, sequence=number * 2_000, text="x" * 2_000)
-    batch = await all_tokens(live, address)
-    assert batch.more and len(batch.entries) < 20
-    rest = await live.tokens("local", address.conversation_id, str(batch.epoch), batch.entries[-1].id)
-    assert rest.entries[0].start == batch.entries[-1].start + 2_000
-
-
-async def test_what_a_reader_is_behind_crosses_the_wire_once_however_long_the_pieces_are(
-    live: LiveTokens, valkey: Valkey, address: TurnAddress
-) -> None:
-    for number in range(30):
-        await live.append(address, "m1", epoch=1, sequence=number * 60_000, text="x" * 60_000)
+    for number in range(pieces):
+        await live.append(address, "m1", epoch=1, sequence=number * length, text="x" * length)
     before = (await valkey.client.info("stats"))["total_net_output_bytes"]
-    epoch, entry_id, read, more = "", "0-0", 0, True
+    epoch, entry_id, starts, more = "", "0-0", list[int](), True
     while more:
         batch = await live.tokens("local", address.conversation_id, epoch, entry_id)
         epoch, entry_id, more = str(batch.epoch), batch.entries[-1].id if batch.entries else entry_id, batch.more
-        read += sum(len(entry.text) for entry in batch.entries)
+        starts += [entry.start for entry in batch.entries]
+        assert len(batch.entries) < 20
     after = (await valkey.client.info("stats"))["total_net_output_bytes"]
-    assert read == 30 * 60_000 and after - before < 1.2 * read
+    assert starts == [number * length for number in range(pieces)]
+    assert after - before < 1.2 * pieces * length + 20_000

@@ -1,6 +1,5 @@
 """A server's tools in real turns at the desk: found by the pinned card, gated, claimed, sent once and settled."""
 
-import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -16,7 +15,6 @@ from perdure.activities.toolbox.registry import Toolbox
 from perdure.activities.tools import ToolActivities
 from perdure.apps import App, load_app, publish
 from perdure.apps.registry import discovered
-from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.calls import CallState, ToolOutcome
 from perdure.contracts.turns import TurnAddress
 from perdure.examples.ops.cluster.faults import Fault, Faults, Kind
@@ -27,72 +25,49 @@ from tests.doubles.mcp_cluster import OPS, PODS, RESTART, WEB
 
 DOUBLES = Path(__file__).parents[1] / "doubles"
 AGENT = "id: {0}\ntitle: {0}\ntopology: skill_pipeline\ncore_tools: false\ntools: ['{1}_*']\n"
-
-
-def write_app(folder: Path) -> App:
-    """Two agents: one of the cluster, one of a server that lies."""
-    files = {
-        "agents/keeper.yaml": AGENT.format("keeper", "cluster"),
-        "agents/dupe.yaml": AGENT.format("dupe", "liar"),
-        "mcp/cluster.yaml": f"command: [python, -m, cluster]\n"
-        f"env: {{PYTHONPATH: {OPS}}}\n"
-        "trust_annotations: true\nstart_seconds: 30\ntools: {k8s_pods_list: {timeout_seconds: 4}}\n",
-        "mcp/liar.yaml": f"command: [python, {DOUBLES / 'mcp_liar.py'}, {folder}]\nstart_seconds: 30\n",
-    }
-    for path, text in files.items():
-        (folder / path).parent.mkdir(exist_ok=True)
-        (folder / path).write_text(text)
-    found = load_app(folder)
-    assert not found.problems, found.problems
-    return found
+FILES = {
+    "agents/keeper.yaml": AGENT.format("keeper", "cluster"),
+    "agents/dupe.yaml": AGENT.format("dupe", "liar"),
+    "mcp/cluster.yaml": f"command: [python, -m, cluster]\nenv: {{PYTHONPATH: {OPS}}}\ntrust_annotations: true\n"
+    "start_seconds: 30\n",
+    "mcp/liar.yaml": f"command: [python, {DOUBLES / 'mcp_liar.py'}, FOLDER]\nstart_seconds: 30\n",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Yard:
-    """The desk with both agents beside its own."""
-
     desk: Desk
     app: App
     home: Path
     servers: McpServers
 
     @property
-    def state(self) -> State:
-        """What was done to the cluster."""
-        return State(self.home / "mcp" / f"{self.app.name}-cluster" / "cluster.json")
+    def cluster(self) -> Path:
+        return self.home / "mcp" / f"{self.app.name}-cluster"
 
-    def fail(self, kind: Kind, tool: str, **fields: Any) -> None:
-        """Arm a failure of the cluster."""
-        Faults(self.home / "mcp" / f"{self.app.name}-cluster" / "faults.json").arm(Fault(kind, tool, **fields))
+    def effects(self) -> list[Any]:
+        return list(State(self.cluster / "cluster.json").effects())
 
     async def run(self, address: TurnAddress, agent_id: str = "keeper", attempt: int = 1) -> ToolOutcome:
-        """That attempt of a planned call."""
         call = await self.desk.tool_call(address, "t1.0", agent_id)
         return await self.desk.activity(ToolActivities(self.desk.deps).run, call, attempt=attempt)
 
     async def told(self, address: TurnAddress) -> Any:
-        """What the model reads."""
-        return json.loads(
-            await self.desk.value(
-                "SELECT content FROM messages WHERE turn_id = $1 AND call_id = 't1.0'", address.turn_id
-            )
-        )
-
-
-async def publish_yard(desk: Desk, app: App, home: Path, before: list[PublishedAgent]) -> list[PublishedAgent]:
-    """Its agents as perdure/apps/bootstrap.py publishes them."""
-    found = await discovered(app, before, lambda name: None, home)
-    published = publish(app, [], found.cards)
-    agents = [*desk_agents()[0], *((app.name, agent) for agent in published)]
-    await publish_desk(desk.owner_url, agents)
-    return published
+        sql = "SELECT content FROM messages WHERE turn_id = $1 AND call_id = 't1.0'"
+        return json.loads(await self.desk.value(sql, address.turn_id))
 
 
 @pytest.fixture(scope="module")
 async def yard(desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Yard]:
+    """Two agents, published: one of the cluster, one of a server that lies."""
     folder, home = tmp_path_factory.mktemp("yard"), tmp_path_factory.mktemp("home")
-    app = write_app(folder)
-    published = await publish_yard(desk, app, home, [])
+    for path, text in FILES.items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text(text.replace("FOLDER", str(folder)))
+    app = load_app(folder)
+    assert not app.problems, app.problems
+    published = publish(app, [], (await discovered(app, [], lambda name: None, home)).cards)
+    await publish_desk(desk.owner_url, [*desk_agents()[0], *((app.name, agent) for agent in published)])
     assert {agent.definition.id: len(agent.cards) for agent in published} == {"keeper": 35, "dupe": 1}
     servers = McpServers([app], lambda name: None, home)
     for server in app.servers.values():
@@ -109,33 +84,28 @@ async def test_a_read_runs_at_once_and_its_result_is_the_models(yard: Yard) -> N
     assert (await yard.desk.call_row(address))["effect"] == "read"
 
 
-async def test_a_change_without_its_approval_is_not_sent(yard: Yard) -> None:
-    before = len(yard.state.effects())
+async def test_a_change_is_sent_once_it_is_approved_with_the_calls_own_key(yard: Yard) -> None:
+    before = len(yard.effects())
     address = await yard.desk.plan((RESTART, WEB), agent_id="keeper")
-    outcome = await yard.run(address)
-    assert outcome.state is CallState.DENIED and len(yard.state.effects()) == before
-
-
-async def test_an_approved_change_is_sent_with_the_calls_own_key(yard: Yard) -> None:
+    assert (await yard.run(address)).state is CallState.DENIED and len(yard.effects()) == before
     address = await yard.desk.approved((RESTART, WEB), agent_id="keeper")
     assert (await yard.run(address)).state is CallState.DONE
     row = await yard.desk.call_row(address)
-    assert [effect["key"] for effect in yard.state.effects()][-1] == row["key"] and row["effect"] == "keyed"
+    assert [effect["key"] for effect in yard.effects()][-1] == row["key"] and row["effect"] == "keyed"
 
 
 async def test_a_server_killed_in_the_middle_of_a_change_makes_it_once(yard: Yard) -> None:
-    before = len(yard.state.effects())
-    yard.fail(Kind.DIE, "k8s_deployment_restart", when="after")
+    before = len(yard.effects())
+    Faults(yard.cluster / "faults.json").arm(Fault(Kind.DIE, "k8s_deployment_restart", when="after"))
     address = await yard.desk.approved((RESTART, WEB), agent_id="keeper")
     with pytest.raises(ApplicationError):
         await yard.run(address)
     assert (await yard.desk.call_row(address))["state"] == "reserved"
     assert (await yard.run(address, attempt=2)).state is CallState.DONE
-    assert len(yard.state.effects()) == before + 1
+    assert len(yard.effects()) == before + 1
 
 
-async def test_an_untrusted_servers_call_that_is_lost_is_for_a_person(yard: Yard) -> None:
-    """It says that it only reads; it is opaque here, so it waits for an approval and is sent once."""
+async def test_an_untrusted_servers_call_is_opaque_whatever_it_says_and_waits_for_its_approval(yard: Yard) -> None:
     address = await yard.desk.plan(("liar_remove", {"name": "x"}), agent_id="dupe")
     assert (await yard.run(address, "dupe")).state is CallState.DENIED
     assert not (yard.app.folder / "deleted").exists()
@@ -144,14 +114,6 @@ async def test_an_untrusted_servers_call_that_is_lost_is_for_a_person(yard: Yard
     assert (yard.app.folder / "deleted").read_text() == "x\n"
     row = await yard.desk.call_row(address)
     assert (row["effect"], row["state"]) == ("opaque", "done")
-
-
-async def test_a_read_that_hangs_is_a_failed_call_after_its_time(yard: Yard) -> None:
-    yard.fail(Kind.HANG, "k8s_pods_list", seconds=8.0)
-    address = await yard.desk.plan((PODS, {"namespace": "shop"}), agent_id="keeper")
-    outcome = await asyncio.wait_for(yard.run(address), 60)
-    assert outcome.state is CallState.FAILED
-    assert (await yard.told(address))["status"] == "error"
 
 
 async def test_a_dead_server_is_an_error_that_the_model_reads(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,35 +131,15 @@ async def test_a_dead_server_is_an_error_that_the_model_reads(yard: Yard, monkey
     monkeypatch.undo()
 
 
-async def test_a_tool_that_drifted_after_the_approval_is_not_called(yard: Yard) -> None:
-    deleted = yard.app.folder / "deleted"
-    before = deleted.read_text() if deleted.exists() else ""
-    address = await yard.desk.approved(("liar_remove", {"name": "y"}), agent_id="dupe")
-    (yard.app.folder / "drifted").touch()
-    session = yard.servers.session(yard.app.name, yard.app.servers["liar"])
-    await session.close()
-    outcome = await yard.run(address, "dupe")
-    assert outcome.state is CallState.FAILED
-    assert (deleted.read_text() if deleted.exists() else "") == before
-    (yard.app.folder / "drifted").unlink()
-    await session.close()
-
-
-async def test_a_server_that_is_down_at_publishing_leaves_its_cards_as_they_were(yard: Yard) -> None:
-    before = await publish_yard(yard.desk, yard.app, yard.home, [])
+async def test_a_server_that_is_down_at_publishing_is_told_of_and_leaves_out_its_agent_alone(yard: Yard) -> None:
     down = yard.app.servers["cluster"].model_copy(update={"command": ("no-such-program-here",)})
     broken = replace(yard.app, servers={**yard.app.servers, "cluster": down})
-    found = await discovered(broken, before, lambda name: None, yard.home)
-    assert [card.version for card in found.cards["cluster"]] == [card.version for card in before[1].cards]
-    assert any("35" in warning for warning in found.warnings)
-    met: list[tuple[str, str, str]] = []
+    met: dict[str, str] = {}
 
     async def told(app: str, server: str, fault: str) -> None:
-        met.append((app, server, fault))
+        met[server] = fault
 
     fresh = await discovered(broken, [], lambda name: None, yard.home, told)
-    faults = {server: fault for _, server, fault in met}
-    assert faults["cluster"]
-    assert faults["liar"] == ""
+    assert met["cluster"] and met["liar"] == ""
     assert not fresh.cards["cluster"] and any("cluster" in warning for warning in fresh.warnings)
     assert [agent.definition.id for agent in publish(broken, [], fresh.cards)] == ["dupe"]

@@ -1,50 +1,49 @@
-"""`perdure/apps/bootstrap.py` with an app that has an MCP server: its tools are published, and outlive a server that is
-down."""
+"""An app with an MCP server: its tools are published and outlive it; what differs from its lock is not called."""
 
 import shutil
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import asyncpg
 import pytest
 
+from perdure.activities.toolbox.mcp.tools import McpServers
+from perdure.apps import App, load_app
 from perdure.apps.bootstrap import prepare
+from perdure.apps.mcp import difference, lock_path, read_lock
+from perdure.apps.registry import asked_servers, discovered
 from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.calls import EffectClass
+from perdure.core.egress import Outbound
+from perdure.sdk.outcomes import ToolRefused, ToolResult
 from perdure.settings import Settings
 from perdure.store import agents
 from perdure.store.database import set_up
 from tests.conftest import Urls
 from tests.doubles.mcp_cluster import OPS, PODS, RESTART
+from tests.unit.apps.tool_contexts import context
 
+Capture = pytest.CaptureFixture[str]
 AGENT = "id: keeper\ntitle: Keeper\ntopology: skill_pipeline\ncore_tools: false\ntools: ['cluster_*']\n"
-SERVER = f"""command: [python, -m, cluster]
-env: {{PYTHONPATH: {OPS}}}
-trust_annotations: true
-toolsets: [k8s]
-start_seconds: 30
-"""
+SERVER = f"command: [python, -m, cluster]\nenv: {{PYTHONPATH: {OPS}}}\ntrust_annotations: true\n"
+SERVER += "toolsets: [k8s]\nstart_seconds: 30\n"
 
 
 async def prepared(urls: Urls, folder: Path, **beside: str) -> dict[str, PublishedAgent]:
     """The agents that are published by one more start."""
     given = {
-        "DATABASE_OWNER_URL": urls.owner,
-        "DATABASE_URL": urls.app,
-        "PERDURE_LOCAL": "1",
-        "PERDURE_HOME": str(folder / "home"),
-        "PERDURE_APP": str(folder),
-        "PERDURE_EXAMPLES": "true",
-        **beside,
-    }
+        "DATABASE_OWNER_URL": urls.owner, "DATABASE_URL": urls.app, "PERDURE_LOCAL": "1", "PERDURE_EXAMPLES": "true",
+        "PERDURE_HOME": str(folder / "home"), "PERDURE_APP": str(folder), **beside,
+    }  # fmt: skip
     await prepare(Settings(_env_file=None, **given))  # type: ignore[arg-type]
     owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
-    try:
-        await set_up(owner)
-        async with owner.transaction():
-            await owner.execute("SELECT set_config('perdure.tenant', $1, true)", agents.SHARED)
-            return {agent.definition.id: agent for _, agent in await agents.list_agents(owner)}
-    finally:
-        await owner.close()
+    await set_up(owner)
+    async with owner.transaction():
+        await owner.execute("SELECT set_config('perdure.tenant', $1, true)", agents.SHARED)
+        found = {agent.definition.id: agent for _, agent in await agents.list_agents(owner)}
+    await owner.close()
+    return found
 
 
 def write_app(folder: Path, server: str, agent: str = "keeper") -> None:
@@ -54,9 +53,7 @@ def write_app(folder: Path, server: str, agent: str = "keeper") -> None:
         (folder / path).write_text(text)
 
 
-async def test_a_servers_tools_are_published_and_stay_when_it_is_down(
-    urls: Urls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_servers_tools_are_published_and_outlive_it(urls: Urls, tmp_path: Path, capsys: Capture) -> None:
     write_app(tmp_path, SERVER)
     first = (await prepared(urls, tmp_path))["keeper"]
     assert len(first.cards) == 18 and {card.toolset for card in first.cards} == {"k8s"}
@@ -72,9 +69,7 @@ async def test_a_servers_tools_are_published_and_stay_when_it_is_down(
     assert "cluster" in told and "FileNotFoundError" in told and "18" in told
 
 
-async def test_a_server_with_a_lock_is_published_without_being_started(
-    urls: Urls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_server_with_a_lock_is_published_without_a_start(urls: Urls, tmp_path: Path, capsys: Capture) -> None:
     """Its command cannot be started, and it was never published before."""
     write_app(tmp_path, SERVER.replace("python", "no-such-program"), "pinned")
     without = await prepared(urls, tmp_path)
@@ -86,10 +81,45 @@ async def test_a_server_with_a_lock_is_published_without_being_started(
     assert "cluster" not in capsys.readouterr().err
 
 
-async def test_an_agent_behind_a_lock_that_does_not_read_is_not_published(
-    urls: Urls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def no_secret(name: str) -> None:
+    return None
+
+
+async def test_the_shipped_lock_is_what_the_server_offers(tmp_path: Path) -> None:
+    asked, listings = await asked_servers(OPS, no_secret, tmp_path, Outbound())
+    assert not asked.problems and [*listings] == ["cluster"]
+    offered, (locked, problems) = listings["cluster"].lock, read_lock(lock_path(OPS, "cluster"))
+    assert offered is not None and locked is not None and not problems
+    assert not difference(locked, offered), "run `perdure mcp lock perdure/examples/ops`"
+    assert locked == offered and len(locked.tools) == 35
+
+
+@pytest.fixture(scope="module")
+async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[McpServers]:
+    """A worker's side of perdure/examples/ops: it knows what the server lists now, and no lock."""
+    found = McpServers([load_app(OPS)], no_secret, tmp_path_factory.mktemp("home"))
+    yield found
+    await found.close()
+
+
+async def called(servers: McpServers, app: App, home: Path) -> ToolResult:
+    """A read under the card that publishing makes of this app."""
+    card = next(card for card in (await discovered(app, [], no_secret, home)).cards["cluster"] if card.name == PODS)
+    tool = servers.find("ops", card)
+    assert tool is not None
+    return await tool.run({"namespace": "prod"}, context(card, seconds=30))
+
+
+@pytest.mark.parametrize(
+    "change", [{"description": "List them."}, {"tags": ("k8s", "new")}, {"parameters": {"type": "object"}}]
+)
+async def test_a_tool_under_its_lock_is_called_and_one_that_differs_from_it_is_refused(
+    servers: McpServers, tmp_path: Path, change: dict[str, object]
 ) -> None:
-    write_app(tmp_path, SERVER, "unpinned")
-    (tmp_path / "mcp" / "cluster.lock.json").write_text('{"tools": [}')
-    assert "unpinned" not in await prepared(urls, tmp_path)
-    assert f"{tmp_path}/mcp/cluster.lock.json:1" in capsys.readouterr().err
+    app = load_app(OPS)
+    assert (await called(servers, app, tmp_path)).output
+    lock = app.locks["cluster"]
+    tools = tuple(tool.model_copy(update=change) if f"cluster_{tool.name}" == PODS else tool for tool in lock.tools)
+    reviewed = replace(app, locks={"cluster": lock.model_copy(update={"tools": tools})})
+    with pytest.raises(ToolRefused):
+        await called(servers, reviewed, tmp_path)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.contracts.ids import turn_workflow_id
-from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.contracts.turns import FinishAsk, TurnStatus
 from perdure.core.turns import OnBusy
 from perdure.store.database import Database, new_id
 from perdure.store.delivery import outbox
@@ -21,22 +20,15 @@ from perdure.store.turns.start import request_stop
 from perdure.temporal.workflow_client import TASK_TIMEOUT, Doorbell
 from perdure.worker import outbox as loop
 from perdure.worker.outbox import FOR_GOOD, STARTS, deliver_due, run_relay
-from tests.conftest import KEYRING, Urls
+from tests.conftest import Urls
 from tests.desk import Desk, until
 from tests.doubles.spoken import Line
 
-
-@pytest.fixture(scope="module")
-async def relay(urls: Urls) -> AsyncIterator[Database]:
-    """The database as the relay sees it."""
-    database = await Database.connect(urls.relay, most=4, keyring=KEYRING)
-    yield database
-    await database.close()
+STATUS = "SELECT status FROM turns WHERE id = $1"
 
 
 @pytest.fixture(autouse=True)
 async def nothing_due(relay: Database) -> None:
-    """Each test has the outbox for itself."""
     await relay.pool.execute("DELETE FROM outbox")
 
 
@@ -47,30 +39,35 @@ class Heard(Doorbell):
         self, client: Client, db: Database, fails: int = 0, status: RPCStatusCode = RPCStatusCode.UNAVAILABLE
     ) -> None:
         super().__init__(client, db)
-        self.fails, self.status = fails, status
-        self.rung: Counter[tuple[Wake, str]] = Counter()
+        self.fails, self.status, self.rung = fails, status, Counter[tuple[Wake, str]]()
 
     async def deliver(self, note: Note) -> None:
-        """Count the note."""
         if self.fails:
             self.fails -= 1
             raise RPCError("away", self.status, b"")
         self.rung[note.kind, note.turn_id] += 1
 
 
-async def due_now(relay: Database) -> None:
-    """Time passes."""
+async def due(relay: Database, doorbell: Doorbell) -> int:
+    """Time passes, and the relay looks."""
     await relay.pool.execute("UPDATE outbox SET due_at = now() - interval '1 ms'")
+    return await deliver_due(relay, doorbell)
+
+
+async def put(desk: Desk, kind: Wake, *turn_ids: str) -> list[Note]:
+    async with desk.db.transaction("local") as tx:
+        return [await outbox.put(tx, "local", kind, turn_id) for turn_id in turn_ids]
 
 
 async def left(relay: Database) -> int:
     """Wake-ups that nobody has delivered."""
-    count: int = await relay.pool.fetchval("SELECT count(*) FROM outbox")
-    return count
+    return int(await relay.pool.fetchval("SELECT count(*) FROM outbox"))
 
 
 async def test_a_turn_whose_starter_died_is_started_by_the_relay(desk: Desk, relay: Database, temporal: Client) -> None:
-    address, _ = await desk.start(Line("hi"))
+    address, started = await desk.start(Line("hi"))
+    assert started.note is not None and not await Heard(temporal, desk.db, fails=1).deliver_soon(started.note)
+    assert await left(relay) == 1
     assert await deliver_due(relay, desk.deps.doorbell) == 0, "its writer has a head start"
     stop = asyncio.Event()
     running = asyncio.create_task(run_relay(relay, Doorbell(temporal, relay), stop))
@@ -82,17 +79,14 @@ async def test_a_turn_whose_starter_died_is_started_by_the_relay(desk: Desk, rel
     stop.set()
     await running
     described = await handle.describe()
-    assert described.status is WorkflowExecutionStatus.RUNNING
-    assert described.task_queue == desk.routing.turns
+    assert (described.status, described.task_queue) == (WorkflowExecutionStatus.RUNNING, desk.routing.turns)
     assert described.typed_search_attributes.search_attributes
     config = described.raw_description.execution_config
     assert config.default_workflow_task_timeout.ToTimedelta() == TASK_TIMEOUT
     await handle.terminate()
 
 
-async def test_a_start_delivered_twice_starts_once_and_never_again_after_the_end(
-    desk: Desk, relay: Database, temporal: Client
-) -> None:
+async def test_a_start_delivered_twice_starts_once_and_no_more(desk: Desk, relay: Database, temporal: Client) -> None:
     address, started = await desk.start(Line("hi"))
     assert started.note is not None
     for _ in range(3):
@@ -104,11 +98,13 @@ async def test_a_start_delivered_twice_starts_once_and_never_again_after_the_end
     assert (await handle.describe()).run_id == first_run, "a terminated turn is for the reconciler, not for a new run"
 
 
-async def test_a_start_of_a_turn_that_has_ended_or_waits_starts_nothing(
-    desk: Desk, relay: Database, temporal: Client
-) -> None:
+async def test_what_wakes_a_turn_that_is_not_there_does_nothing(desk: Desk, relay: Database, temporal: Client) -> None:
     address, started = await desk.start(Line("hi"))
     assert started.note is not None
+    for kind in (Wake.RING, Wake.STOP):
+        (note,) = await put(desk, kind, address.turn_id)
+        assert await desk.deps.doorbell.deliver_soon(note)
+    assert await left(relay) == 1, "the start alone"
     async with desk.db.transaction("local") as tx:
         await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))
     await desk.deps.doorbell.deliver(replace(started.note, begins=None))  # as the relay has it
@@ -117,28 +113,15 @@ async def test_a_start_of_a_turn_that_has_ended_or_waits_starts_nothing(
         await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).describe()
 
 
-@pytest.mark.parametrize("kind", [Wake.RING, Wake.STOP])
-async def test_ringing_a_turn_that_is_not_there_is_success(desk: Desk, relay: Database, kind: Wake) -> None:
-    address, _ = await desk.start(Line("hi"))
-    async with desk.db.transaction("local") as tx:
-        note = await outbox.put(tx, "local", kind, address.turn_id)
-    assert await desk.deps.doorbell.deliver_soon(note)
-    assert not await desk.rows("SELECT id FROM outbox WHERE id = $1", note.id)
-
-
 @pytest.mark.parametrize("kind", list(Wake))
-async def test_a_wake_up_stays_where_temporal_does_not_know_the_namespace(
-    desk: Desk, relay: Database, temporal: Client, kind: Wake
-) -> None:
+async def test_a_wake_up_stays_without_its_namespace(desk: Desk, relay: Database, temporal: Client, kind: Wake) -> None:
     address, _ = await desk.start(Line("hi"))
     if kind is not Wake.START:
-        async with desk.db.transaction("local") as tx:
-            await outbox.put(tx, "local", kind, address.turn_id)
-    await due_now(relay)
+        await put(desk, kind, address.turn_id)
     await relay.pool.execute("DELETE FROM outbox WHERE kind <> $1", kind.value)
     target = temporal.service_client.config.target_host
     elsewhere = await Client.connect(target, namespace="misspelt", data_converter=temporal.data_converter)
-    assert await deliver_due(relay, Doorbell(elsewhere, relay)) == 0
+    assert await due(relay, Doorbell(elsewhere, relay)) == 0
     assert await left(relay) == 1
 
 
@@ -164,57 +147,36 @@ async def test_an_outage_of_postgres_is_said_once_and_so_is_its_end(
 
 
 async def test_two_relays_side_by_side_deliver_each_wake_up_once(desk: Desk, relay: Database, temporal: Client) -> None:
-    turns = [new_id() for _ in range(120)]
-    async with desk.db.transaction("local") as tx:
-        for turn_id in turns:
-            await outbox.put(tx, "local", Wake.RING, turn_id)
-    await due_now(relay)
+    notes = await put(desk, Wake.RING, *(new_id() for _ in range(120)))
     heard = Heard(temporal, relay)
+    await relay.pool.execute("UPDATE outbox SET due_at = now() - interval '1 ms'")
     for _ in range(3):
         await asyncio.gather(*(deliver_due(relay, heard) for _ in range(4)))
     assert await left(relay) == 0
-    assert heard.rung == Counter((Wake.RING, turn_id) for turn_id in turns)
+    assert heard.rung == Counter((Wake.RING, note.turn_id) for note in notes)
 
 
-async def test_what_could_not_be_delivered_stays_and_is_due_again(
-    desk: Desk, relay: Database, temporal: Client
-) -> None:
-    async with desk.db.transaction("local") as tx:
-        for _ in range(3):
-            await outbox.put(tx, "local", Wake.RING, new_id())
-    await due_now(relay)
+async def test_what_could_not_be_delivered_is_due_again(desk: Desk, relay: Database, temporal: Client) -> None:
+    await put(desk, Wake.RING, new_id(), new_id(), new_id())
     heard = Heard(temporal, relay, fails=2)
-    assert await deliver_due(relay, heard) == 1, "one that fails does not hold up the others"
+    assert await due(relay, heard) == 1, "one that fails does not hold up the others"
     assert await left(relay) == 2
     assert await deliver_due(relay, heard) == 0, "not due yet"
-    await due_now(relay)
-    assert await deliver_due(relay, heard) == 2
-    assert await relay.pool.fetchval("SELECT count(*) FROM outbox") == 0
+    assert await due(relay, heard) == 2
+    assert await left(relay) == 0
 
 
-async def unstartable(desk: Desk) -> TurnAddress:
-    """A turn that is routed to a queue with a name which Temporal does not take."""
+async def test_a_turn_that_temporal_refuses_fails_after_tries(desk: Desk, relay: Database, temporal: Client) -> None:
     address, _ = await desk.start(Line("hi"))
-    await desk.write(
-        "UPDATE turns SET routing = routing || jsonb_build_object('turns', repeat('q', 1001)) WHERE id = $1",
-        address.turn_id,
-    )
-    return address
-
-
-async def test_a_turn_that_temporal_will_not_start_fails_after_a_few_tries_and_says_why(
-    desk: Desk, relay: Database, temporal: Client
-) -> None:
-    address = await unstartable(desk)
+    no_queue = "UPDATE turns SET routing = routing || jsonb_build_object('turns', repeat('q', 1001)) WHERE id = $1"
+    await desk.write(no_queue, address.turn_id)  # a name that Temporal does not take
     waiting, _ = await desk.start(Line("next"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
     doorbell = Doorbell(temporal, relay)
     for _ in range(STARTS - 1):
-        await due_now(relay)
-        assert await deliver_due(relay, doorbell) == 0
-        assert await desk.value("SELECT status FROM turns WHERE id = $1", address.turn_id) == "accepted"
-    await due_now(relay)
-    assert await deliver_due(relay, doorbell) == 1
-    row = (await desk.rows("SELECT status, problem FROM turns WHERE id = $1", address.turn_id))[0]
+        assert await due(relay, doorbell) == 0
+        assert await desk.value(STATUS, address.turn_id) == "accepted"
+    assert await due(relay, doorbell) == 1
+    (row,) = await desk.rows("SELECT status, problem FROM turns WHERE id = $1", address.turn_id)
     assert (row["status"], row["problem"]["code"]) == ("failed", "start_refused")
     assert len(row["problem"]["message"]) <= 300
     assert (await desk.kinds(address.turn_id))[-2:] == ["workflow.error", "done"]
@@ -225,45 +187,27 @@ async def test_a_turn_that_temporal_will_not_start_fails_after_a_few_tries_and_s
 
 
 @pytest.mark.parametrize(
-    "status",
+    ("kind", "status"),
     [
-        pytest.param(status, marks=() if status is RPCStatusCode.UNAVAILABLE else pytest.mark.soak)
-        for status in RPCStatusCode
-        if status not in FOR_GOOD and status is not RPCStatusCode.OK
+        (Wake.START, RPCStatusCode.UNAVAILABLE),
+        (Wake.RING, RPCStatusCode.INVALID_ARGUMENT),  # a bell that is refused ends nothing
+        *(
+            pytest.param(Wake.START, status, marks=pytest.mark.soak)
+            for status in {*RPCStatusCode} - {*FOR_GOOD, RPCStatusCode.OK, RPCStatusCode.UNAVAILABLE}
+        ),
     ],
 )
-async def test_a_start_that_may_succeed_later_is_tried_for_ever(
-    desk: Desk, relay: Database, temporal: Client, status: RPCStatusCode
+async def test_a_start_that_may_succeed_later_and_any_bell_is_tried_for_ever(
+    desk: Desk, relay: Database, temporal: Client, kind: Wake, status: RPCStatusCode
 ) -> None:
     address, _ = await desk.start(Line("hi"))
+    await relay.pool.execute("UPDATE outbox SET kind = $1", kind.value)
     heard = Heard(temporal, relay, fails=3 * STARTS, status=status)
     for _ in range(3 * STARTS):
-        await due_now(relay)
-        assert await deliver_due(relay, heard) == 0
-    assert await desk.value("SELECT status FROM turns WHERE id = $1", address.turn_id) == "accepted"
-    await due_now(relay)
-    assert await deliver_due(relay, heard) == 1
-    assert heard.rung == Counter({(Wake.START, address.turn_id): 1})
-
-
-async def test_a_bell_that_is_refused_ends_nothing(desk: Desk, relay: Database, temporal: Client) -> None:
-    address, _ = await desk.start(Line("hi"))
-    await relay.pool.execute("UPDATE outbox SET kind = 'ring'")
-    heard = Heard(temporal, relay, fails=2 * STARTS, status=RPCStatusCode.INVALID_ARGUMENT)
-    for _ in range(2 * STARTS):
-        await due_now(relay)
-        await deliver_due(relay, heard)
-    assert await desk.value("SELECT status FROM turns WHERE id = $1", address.turn_id) == "accepted"
-
-
-async def test_a_writer_that_cannot_deliver_leaves_its_wake_up_to_the_relay(
-    desk: Desk, relay: Database, temporal: Client
-) -> None:
-    address, started = await desk.start(Line("hi"))
-    assert started.note is not None
-    assert not await Heard(temporal, desk.db, fails=1).deliver_soon(started.note)
-    assert await left(relay) == 1
-    assert address.turn_id == started.note.turn_id
+        assert await due(relay, heard) == 0
+    assert await desk.value(STATUS, address.turn_id) == "accepted"
+    assert await due(relay, heard) == 1
+    assert heard.rung == Counter({(kind, address.turn_id): 1})
 
 
 async def test_a_transaction_that_is_rolled_back_leaves_no_wake_up(desk: Desk, relay: Database) -> None:
