@@ -1,7 +1,6 @@
 """The prompt of a turn: its parts, their order and what the window keeps."""
 
 import json
-import re
 
 import pytest
 from hypothesis import given, settings
@@ -56,18 +55,18 @@ def said_first(definition: AgentDefinition, user: User, override: str | None = N
     return prefix(definition, persona_of(definition), user, override)
 
 
+PLATFORM = Persona("platform_default", "platform_default", PLATFORM_DEFAULT_PERSONA)
+
+
 @pytest.mark.parametrize(
     ("definition", "expected"),
     [
         (agent(skill("a", **HOST), root_skill="a", persona="Own.", persona_key="own"), Persona("own", "agent", "Own.")),
         (agent(skill("a", **HOST), root_skill="a", persona="Own."), Persona("agent", "agent", "Own.")),
         (agent(skill("a", **HOST), root_skill="a"), Persona("host", "root_skill", "Be a host.")),
-        (
-            agent(skill("a", dependencies=("b",)), skill("b", **HOST), root_skill="a"),
-            Persona("platform_default", "platform_default", PLATFORM_DEFAULT_PERSONA),
-        ),
-        (agent(skill("b", **HOST)), Persona("platform_default", "platform_default", PLATFORM_DEFAULT_PERSONA)),
-        (agent(tools=("t",)), Persona("platform_default", "platform_default", PLATFORM_DEFAULT_PERSONA)),
+        (agent(skill("a", dependencies=("b",)), skill("b", **HOST), root_skill="a"), PLATFORM),
+        (agent(skill("b", **HOST)), PLATFORM),
+        (agent(tools=("t",)), PLATFORM),
         (agent(), Persona("platform_default", "platform_default", GENERAL_PERSONA)),
     ],
 )
@@ -84,35 +83,27 @@ def test_a_general_agent_knows_no_field_and_is_told_to_refuse_the_work_of_any(sn
 
 
 def test_the_prefix_is_persona_user_block_and_manifest_or_the_callers_own_prompt() -> None:
-    skilled = agent(
-        skill("a", triggers=("brew", "kettle"), domain_tags=("drinks",)), skill("b"), root_skill="b", persona="Be kind."
-    )
+    brewing = skill("a", triggers=("brew", "kettle"), domain_tags=("drinks",))
+    skilled = agent(brewing, skill("b"), root_skill="b", persona="Be kind.")
+    head = ["Be kind.", "", "=== User ===", "Name: Ann", "Role: clerk", "", "=== Skills ==="]
     assert said_first(skilled, ANN).splitlines() == [
-        "Be kind.",
-        "",
-        "=== User ===",
-        "Name: Ann",
-        "Role: clerk",
-        "",
-        "=== Skills ===",
+        *head,
         "To use one, write SKILL_SELECT:<id> in your answer.",
         "- a: A. Does a. Triggers: brew, kettle. Tags: drinks.",
         "- b: B. Does b.",
     ]
     assert said_first(skilled, ANN, "My own.") == "My own."
-    assert manifest([]) == ""
+    assert manifest([]) == skill_list([]) == ""
+    assert skill_list([("a", "First."), ("b", "Second.")]).splitlines()[-2:] == ["- a: First.", "- b: Second."]
 
 
 def test_an_activated_skill_is_one_message_with_its_sections_in_order() -> None:
     artifacts = (SkillText(name="one.md", text="First.\n"), SkillText(name="two.md", text="Second."))
     given_skill = skill("a", body="## Steps\n1. Do.\n", artifacts=artifacts)
-    assert activation(given_skill, "Mary: a person").split("\n\n") == [
-        "=== Skill Activated: A ===\n## Description\nDoes a.",
-        "## Steps\n1. Do.",
-        "## Artifact: one.md\nFirst.",
-        "## Artifact: two.md\nSecond.",
-        "## Entity Context\nMary: a person",
-    ]
+    head, *sections = activation(given_skill, "Mary: a person").split("\n\n")
+    assert head == "=== Skill Activated: A ===\n## Description\nDoes a."
+    assert sections[:2] == ["## Steps\n1. Do.", "## Artifact: one.md\nFirst."]
+    assert sections[2:] == ["## Artifact: two.md\nSecond.", "## Entity Context\nMary: a person"]
     assert activation(skill("b")) == skill_message("B", "Does b.", "Body of b.")
     assert (tier(given_skill), tier(skill("b"))) == (3, 2)
 
@@ -149,35 +140,24 @@ def test_loading_and_unloading_skills_leaves_the_prefix_byte_for_byte(
 
 
 @pytest.mark.parametrize(
-    ("model", "marked"),
+    ("marked", "models"),
     [
-        ("anthropic/claude-sonnet", True),
-        ("bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0", True),
-        ("vertex_ai/claude-sonnet-4-5", True),
-        ("bedrock/amazon.nova-pro-v1:0", False),
-        ("vertex_ai/gemini-2.5-pro", False),
-        ("openai/gpt-4o", False),
-        ("gpt-4o", False),
-        ("openrouter/anthropic/claude", False),
-        ("anthropics/claude", False),
-        ("scripted", False),
+        (True, "anthropic/claude-sonnet bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0 vertex_ai/claude-4-5"),
+        (False, "bedrock/amazon.nova-pro-v1:0 vertex_ai/gemini-2.5-pro openai/gpt-4o gpt-4o"),
+        (False, "openrouter/anthropic/claude anthropics/claude scripted"),
     ],
 )
 def test_only_anthropics_own_path_gets_a_cache_breakpoint_and_only_at_the_end_of_the_prefix(
-    model: str, marked: bool
+    marked: bool, models: str
 ) -> None:
-    messages = wire("base", "memory", [Said(Role.USER, "hello")], ["template"])
-    sent = with_cache_breakpoint(messages, model)
-    assert len(re.findall("cache_control", json.dumps(sent))) == marked
-    assert sent[1:] == messages[1:]
     marked_base = [{"type": "text", "text": "base", "cache_control": {"type": "ephemeral"}}]
-    assert sent[0] == {"role": "system", "content": marked_base if marked else "base"}
-    assert messages[0]["content"] == "base"
-
-
-@pytest.mark.parametrize("messages", [[], [{"role": "user", "content": "x"}], [{"role": "system", "content": ""}]])
-def test_without_a_prefix_there_is_no_breakpoint(messages: list[dict[str, object]]) -> None:
-    assert with_cache_breakpoint(messages, "anthropic/claude") == messages  # type: ignore[arg-type]
+    for model in models.split():
+        messages = wire("base", "memory", [Said(Role.USER, "hello")], ["template"])
+        sent = with_cache_breakpoint(messages, model)
+        assert sent == [{"role": "system", "content": marked_base if marked else "base"}, *messages[1:]], model
+        assert messages[0]["content"] == "base"
+    for unfit in ([], [{"role": "user", "content": "x"}], [{"role": "system", "content": ""}]):
+        assert with_cache_breakpoint(unfit, "anthropic/claude") == unfit  # type: ignore[arg-type]
 
 
 def test_the_facts_of_an_assembly_are_those_of_its_span() -> None:
@@ -191,40 +171,26 @@ def test_the_facts_of_an_assembly_are_those_of_its_span() -> None:
     assert own.token_estimate == 2
 
 
-def test_fields_are_told_one_by_one_in_one_order() -> None:
-    told = memory_message({"zeta": 1, "alpha": ["x", 2], "beta": {"k": "v"}})
-    assert told.splitlines() == [
-        "=== Memory Context ===",
-        "[Working Memory -- Scratchpad]",
-        "- alpha: x, 2",
-        "- beta: {'k': 'v'}",
-        "- zeta: 1",
-    ]
+FIELDS = ["=== Memory Context ===", "[Working Memory -- Scratchpad]"]
+ENTITIES = ["[Working Memory -- Extracted Entities]", "- recent_entity_context: e1, e2"]
+EPISODES = [FIELDS[0], "[Episodic Memory -- Relevant Past Conversations]", "- (similarity 0.81) Asked: a"]
 
 
-def test_entities_and_episodes_have_parts_of_their_own() -> None:
-    episodes = [
-        RecalledEpisode("Asked: a\nAnswered: b", 0.8149, "cosine"),
-        RecalledEpisode("Asked: c", 0.25, "full_text"),
-    ]
-    told = memory_message({"note": "n", "recent_entity_context": ["e1", "e2"]}, episodes)
-    assert told.splitlines() == [
-        "=== Memory Context ===",
-        "[Working Memory -- Scratchpad]",
-        "- note: n",
-        "[Working Memory -- Extracted Entities]",
-        "- recent_entity_context: e1, e2",
-        "[Episodic Memory -- Relevant Past Conversations]",
-        "- (similarity 0.81) Asked: a",
-        "  Answered: b",
-        "- (full_text rank 0.25) Asked: c",
-    ]
-
-
-def test_a_part_without_content_is_not_named_and_nothing_is_said_of_nothing() -> None:
-    assert memory_message({}) == ""
-    assert "Scratchpad" not in memory_message({"extracted_entities": ["e1"]})
-    assert "Working" not in memory_message({}, [RecalledEpisode("Asked: a", 0.5, "cosine")])
+@pytest.mark.parametrize(
+    ("fields", "episodes", "lines"),
+    [
+        ({}, [], []),
+        ({"z": 1, "a": ["x", 2], "b": {"k": "v"}}, [], [*FIELDS, "- a: x, 2", "- b: {'k': 'v'}", "- z: 1"]),
+        ({"recent_entity_context": ["e1", "e2"]}, [], [FIELDS[0], *ENTITIES]),
+        ({"note": "n", "recent_entity_context": ["e1", "e2"]}, [], [*FIELDS, "- note: n", *ENTITIES]),
+        ({}, [RecalledEpisode("Asked: a\nAnswered: b", 0.8149, "cosine")], [*EPISODES, "  Answered: b"]),
+        ({}, [RecalledEpisode("Asked: c", 0.25, "full_text")], [*EPISODES[:2], "- (full_text rank 0.25) Asked: c"]),
+    ],
+)
+def test_fields_entities_and_episodes_have_parts_of_their_own_in_one_order(
+    fields: dict[str, JsonValue], episodes: list[RecalledEpisode], lines: list[str]
+) -> None:
+    assert memory_message(fields, episodes).splitlines() == lines
 
 
 @pytest.mark.parametrize(
@@ -242,12 +208,6 @@ def test_the_base_message_is_persona_and_user_or_the_callers_own(
     persona: str, name: str, role: str, override: str | None, expected: str
 ) -> None:
     assert base_message(persona, name, role, override) == expected
-
-
-def test_skills_are_listed_by_id_and_injected_with_their_sections() -> None:
-    assert skill_list([]) == ""
-    assert skill_list([("a", "First."), ("b", "Second.")]).splitlines()[-2:] == ["- a: First.", "- b: Second."]
-    assert skill_message("A", "First.", "Do it.").startswith("=== Skill Activated: A ===\n## Description\nFirst.")
 
 
 texts = st.text(max_size=20)
@@ -298,12 +258,9 @@ def test_the_tools_own_result_is_what_it_was(result: JsonValue, arguments: dict[
 
 
 def test_what_only_looks_like_a_note_of_ours_is_the_tools_own() -> None:
-    owns: list[JsonValue] = [
-        {"note": "changed", "arguments": {}, "result": 1},
-        {"note": CHANGED, "arguments": {}, "result": 1, "more": 2},
-        {"status": "error", "code": "x", "message": "no", "result": None},
-    ]
-    for own in owns:
+    note: dict[str, JsonValue] = {"arguments": {}, "result": 1}
+    failed: dict[str, JsonValue] = {"status": "error", "code": "x", "message": "no", "result": None}
+    for own in (note | {"note": "changed"}, note | {"note": CHANGED, "more": 2}, failed):
         assert inside(own) == Told(own)
 
 
@@ -315,13 +272,10 @@ def said(line: str) -> list[Windowed]:
     messages = []
     for index, word in enumerate(line.split()):
         what, _, tokens = word.partition(":")
-        weight = int(tokens or 1)
-        if what.endswith("!"):
-            messages.append(Windowed(index, Role.TOOL, weight, answers=what[:-1]))
-            continue
-        role = {"S": Role.SYSTEM, "U": Role.USER, "A": Role.ASSISTANT}[what[0]]
+        answers = what.removesuffix("!") if what.endswith("!") else ""
+        role = Role.TOOL if answers else {"S": Role.SYSTEM, "U": Role.USER, "A": Role.ASSISTANT}[what[0]]
         calls = tuple(what[2:-1].split(",")) if "(" in what else ()
-        messages.append(Windowed(index, role, weight, call_ids=calls))
+        messages.append(Windowed(index, role, int(tokens or 1), call_ids=calls, answers=answers))
     return messages
 
 
@@ -330,30 +284,22 @@ def said(line: str) -> list[Windowed]:
     [
         ("", ALL, []),
         ("U A U", ALL, [0, 1, 2]),
-        # Orphans of both kinds go, whatever the policy (S2-23).
-        ("U A(x) U", ALL, [0, 2]),
+        ("U A(x) U", ALL, [0, 2]),  # orphans of both kinds go, whatever the policy (S2-23)
         ("U A(x,y) x! U", ALL, [0, 3]),
         ("U x! A U", ALL, [0, 2, 3]),
         ("U A(x) x! A U", ALL, [0, 1, 2, 3, 4]),
         ("U A(x)", ALL, [0]),
-        # An answer that came late stands behind its call.
-        ("U A(x) U x!", ALL, [0, 1, 3, 2]),
-        # The last N, and the first user message.
-        ("U A U A U", WindowPolicy(max_messages=2), [0, 3, 4]),
+        ("U A(x) U x!", ALL, [0, 1, 3, 2]),  # an answer that came late stands behind its call
+        ("U A U A U", WindowPolicy(max_messages=2), [0, 3, 4]),  # the last N, and the first user message
         ("U A U A U", WindowPolicy(max_messages=2, keep_first_user=False), [3, 4]),
         ("U A U A U", WindowPolicy(max_messages=0), [0, 4]),
-        # System messages stay and take no room.
-        ("S U A S U A U", WindowPolicy(max_messages=1), [0, 1, 3, 6]),
-        # A round stands or falls whole.
-        ("U A(x) x! U", WindowPolicy(max_messages=2), [0, 3]),
+        ("S U A S U A U", WindowPolicy(max_messages=1), [0, 1, 3, 6]),  # system messages stay and take no room
+        ("U A(x) x! U", WindowPolicy(max_messages=2), [0, 3]),  # a round stands or falls whole
         ("U A(x) x! U", WindowPolicy(max_messages=3), [0, 1, 2, 3]),
-        # The newest round survives even where it is larger than the window (S2-22).
-        ("U A(x,y) x! y!", WindowPolicy(max_messages=1), [0, 1, 2, 3]),
-        ("U A(x) x!:900", WindowPolicy(max_tokens=10), [0, 1, 2]),
+        ("U A(x,y) x! y!", WindowPolicy(max_messages=1), [0, 1, 2, 3]),  # the newest, even if too large (S2-22)
         ("U A(x) x!:900 S", WindowPolicy(max_tokens=10), [0, 1, 2, 3]),
         ("U A:50 U:900", WindowPolicy(max_tokens=10), [0, 2]),
-        # Nothing older is taken once something did not fit: no holes.
-        ("U A:1 U:50 A:1 U:1", WindowPolicy(max_tokens=5), [0, 3, 4]),
+        ("U A:1 U:50 A:1 U:1", WindowPolicy(max_tokens=5), [0, 3, 4]),  # nothing older than what did not fit: no holes
         ("U A:3 U:3 A:3 U:3", WindowPolicy(max_tokens=6), [0, 3, 4]),
     ],
 )
@@ -398,10 +344,10 @@ def whole(messages: list[Windowed]) -> bool:
             if message.answers not in asked:
                 return False
             waiting.discard(message.answers)
-            continue
-        if waiting:
+        elif waiting:
             return False
-        asked, waiting = set(message.call_ids), set(message.call_ids)
+        else:
+            asked, waiting = set(message.call_ids), set(message.call_ids)
     return not waiting
 
 
@@ -428,8 +374,8 @@ def test_only_the_newest_round_may_be_larger_than_the_window(messages: list[Wind
 
 
 def test_half_of_what_would_be_sent_is_half_of_its_tokens() -> None:
-    said = [Windowed(index, Role.USER if index % 2 == 0 else Role.ASSISTANT, 100) for index in range(8)]
-    half = halved(said, WindowPolicy())
+    talk = said("U:100 A:100 " * 4)
+    half = halved(talk, WindowPolicy())
     assert half.max_tokens == 400
-    assert keep(said, half) == [0, 4, 5, 6, 7], "the first user's message stays, and the newest that fit"
-    assert keep(said, halved(said, half)) == [0, 6, 7]
+    assert keep(talk, half) == [0, 4, 5, 6, 7], "the first user's message stays, and the newest that fit"
+    assert keep(talk, halved(talk, half)) == [0, 6, 7]

@@ -105,12 +105,7 @@ def test_a_checkpoint_goes_on_unasked_only_where_every_rule_that_fires_allows_it
 
 @pytest.mark.parametrize(
     ("facts", "fires"),
-    [
-        ({"found.count": 3}, True),
-        ({"found.count": 2}, False),
-        ({"found.count": "many"}, True),
-        ({}, True),
-    ],
+    [({"found.count": 3}, True), ({"found.count": 2}, False), ({"found.count": "many"}, True), ({}, True)],
     ids=["enough", "too few", "no number", "not told"],
 )
 def test_a_condition_on_a_result_is_read_from_its_facts_and_fires_where_they_do_not_tell(

@@ -10,7 +10,6 @@ from pydantic import JsonValue
 from perdure.contracts.skills import Rule, RuleAction, RuleTrigger
 from perdure.core.agents.rule_matching import PLATFORM_RULES, RULE_FORCE_CLARIFY
 from perdure.core.agents.rules import (
-    CONDITIONS,
     COUNTERS,
     Fire,
     Subject,
@@ -39,16 +38,10 @@ def rule(rule_id: str = "a:r", **fields: Any) -> Rule:
     ("when", "holds"),
     [
         ({}, True),
-        ({"tool": "assemble"}, True),
-        ({"tool": "assembl"}, False),
-        ({"tool": ["other", "assemble"]}, True),
-        ({"tool": ["other"]}, False),
-        ({"capability": "package.*"}, True),
-        ({"capability": "package.assembl?"}, True),
-        ({"capability": "package"}, False),
-        ({"capability": "PACKAGE.*"}, False),
-        ({"capability": ["create_*", "package.assemble"]}, True),
-        ({"capability": ["create_*"]}, False),
+        *(({"tool": tool}, True) for tool in ("assemble", ["other", "assemble"])),
+        *(({"tool": tool}, False) for tool in ("assembl", ["other"])),
+        *(({"capability": name}, True) for name in ("package.*", "package.assembl?", ["create_*", "package.assemble"])),
+        *(({"capability": name}, False) for name in ("package", "PACKAGE.*", ["create_*"])),
         ({"result": {"path": "status", "equals": "success"}}, True),
         ({"result": {"path": "status", "equals": "error"}}, False),
         ({"result": {"path": "status", "one_of": ["error", "success"]}}, True),
@@ -71,37 +64,29 @@ def rule(rule_id: str = "a:r", **fields: Any) -> Rule:
 )
 def test_a_rule_fires_where_all_its_conditions_hold(when: dict[str, Any], holds: bool) -> None:
     fires = fire([rule(when=when)], AFTER, CALL)
-    assert [each.rule_id for each in fires] == (["a:r"] if holds else [])
-    assert all(each.unreadable == () for each in fires)
+    assert [(each.rule_id, each.unreadable) for each in fires] == ([("a:r", ())] if holds else [])
 
 
 @pytest.mark.parametrize(
     ("when", "place"),
     [
         ({"tols": "x"}, "tols"),
-        ({"tool": 7}, "tool"),
-        ({"tool": []}, "tool"),
-        ({"tool": "a b"}, "tool"),
-        ({"capability": "[ab]"}, "capability"),
-        ({"capability": ["package.*", None]}, "capability"),
+        *(({"tool": tool}, "tool") for tool in (7, [], "a b")),
+        *(({"capability": name}, "capability") for name in ("[ab]", ["package.*", None])),
         ({"result": "success"}, "result"),
         ({"result": {"path": "status", "like": "s"}}, "result.like"),
         ({"result": {"path": "status"}}, "result"),
-        ({"result": {"path": "a..b", "equals": 1}}, "result.path"),
         ({"result": {"equals": 1}}, "result.path"),
-        ({"result": {"path": "gone", "equals": 1}}, "result.path"),
-        ({"result": {"path": "result.rows.1.n", "equals": 1}}, "result.path"),
-        ({"result": {"path": "result.rows.-1", "equals": 1}}, "result.path"),
-        ({"result": {"path": "result", "equals": 1}}, "result.path"),
-        ({"result": {"path": "status", "at_least": 1}}, "result.path"),
-        ({"result": {"path": "result.ok", "at_least": 0}}, "result.path"),
+        *(({"result": {"path": path, "equals": 1}}, "result.path") for path in ("a..b", "gone", "result")),
+        *(({"result": {"path": f"result.rows.{at}", "equals": 1}}, "result.path") for at in ("1.n", "-1")),
+        *(({"result": {"path": path, "at_least": 1}}, "result.path") for path in ("status", "result.ok")),
         ({"result": {"path": "result.feet", "at_least": "1"}}, "result.at_least"),
         ({"result": {"path": "status", "equals": ["success"]}}, "result.equals"),
-        ({"result": {"path": "status", "one_of": "success"}}, "result.one_of"),
-        ({"result": {"path": "status", "one_of": []}}, "result.one_of"),
-        ({"counter": {"name": "rounds", "at_least": 1}}, "counter.name"),
-        ({"counter": {"name": "cost_microusd", "at_least": 1}}, "counter.name"),
-        ({"counter": {"name": "tokens_used", "at_least": 1}}, "counter.name"),
+        *(({"result": {"path": "status", "one_of": given}}, "result.one_of") for given in ("success", [])),
+        *(
+            ({"counter": {"name": name, "at_least": 1}}, "counter.name")
+            for name in ("rounds", "cost_microusd", "tokens_used")
+        ),
         ({"counter": {"name": "iteration"}}, "counter.at_least"),
     ],
 )
@@ -120,41 +105,20 @@ def test_a_condition_that_clearly_does_not_hold_silences_a_rule_that_is_not_unde
 
 def test_a_rule_is_asked_at_its_own_trigger_and_an_unknown_one_before_each_call() -> None:
     rules = [rule("a:1", on=BEFORE), rule("a:2", on=AFTER), rule("a:3", on="at_dawn")]
-    assert [each.rule_id for each in fire(rules, BEFORE, CALL)] == ["a:1", "a:3"]
+    assert [(each.rule_id, len(each.unreadable)) for each in fire(rules, BEFORE, CALL)] == [("a:1", 0), ("a:3", 1)]
     assert [each.rule_id for each in fire(rules, AFTER, CALL)] == ["a:2"]
-    (unreadable,) = fire(rules, BEFORE, CALL)[1].unreadable
-    assert "at_dawn" in unreadable
-
-
-def test_an_unknown_action_asks_for_a_person() -> None:
-    (fired,) = fire([rule(do="shrug")], AFTER, CALL)
-    assert fired.action is RuleAction.REQUIRE_HITL
-    assert len(fired.unreadable) == 1 and "shrug" in fired.unreadable[0]
 
 
 def test_a_fire_tells_where_its_rule_comes_from() -> None:
-    given = rule("shop/tea:r", app="shop", skill_id="tea", checkpoint="taste", message="Taste it.")
-    (fired,) = fire([given], AFTER, CALL)
-    assert fired.told() == {
-        "rule_id": "shop/tea:r",
-        "trigger": "after_tool_call",
-        "tool": "assemble",
-        "action": "require_hitl",
-        "checkpoint": "taste",
-        "message": "Taste it.",
-        "app": "shop",
-        "skill_id": "tea",
-    }
+    given = {"app": "shop", "skill_id": "tea", "checkpoint": "taste", "message": "Taste it."}
+    (fired,) = fire([rule("shop/tea:r", **given)], AFTER, CALL)
+    told = {"rule_id": "shop/tea:r", "trigger": "after_tool_call", "tool": "assemble", "action": "require_hitl"}
+    assert fired.told() == {**told, **given}
 
 
 def test_fires_come_from_the_platform_first_then_the_app_then_its_skills() -> None:
-    rules = [
-        rule("b/s:1", app="b", skill_id="s"),
-        rule("b:2", app="b"),
-        rule("platform:z"),
-        rule("platform:a"),
-        rule("a/t:1", app="a", skill_id="t"),
-    ]
+    skilled = [rule("b/s:1", app="b", skill_id="s"), rule("a/t:1", app="a", skill_id="t")]
+    rules = [*skilled, rule("b:2", app="b"), rule("platform:z"), rule("platform:a")]
     expected = ["platform:a", "platform:z", "b:2", "a/t:1", "b/s:1"]
     for turned in (rules, rules[::-1], rules[2:] + rules[:2]):
         assert [each.rule_id for each in fire(turned, AFTER, CALL)] == expected
@@ -186,16 +150,14 @@ def test_a_tenant_makes_a_rule_stricter_and_never_looser() -> None:
         assert override_fault(of, action) is not None
 
 
-MUTATING = ["create_entity", "update_entity", "link_entities", "batch_update", "batch_"]
+def test_the_platform_asks_a_person_before_what_changes_entities() -> None:
+    def asked_by(capability: str) -> list[str]:
+        return [each.rule_id for each in fire(PLATFORM_RULES, BEFORE, Subject("t", capability))]
 
-
-@pytest.mark.parametrize(
-    ("capability", "gated"),
-    [*((name, True) for name in MUTATING), ("", False), ("batch", False), ("x_create_entity", False), ("read", False)],
-)
-def test_the_platform_asks_a_person_before_what_changes_entities(capability: str, gated: bool) -> None:
-    fires = fire(PLATFORM_RULES, BEFORE, Subject("t", capability))
-    assert [each.rule_id for each in fires] == ([RULE_MUTATING] if gated else [])
+    for capability in ("create_entity", "update_entity", "link_entities", "batch_update", "batch_"):
+        assert asked_by(capability) == [RULE_MUTATING]
+    for capability in ("", "batch", "x_create_entity", "read"):
+        assert asked_by(capability) == []
 
 
 @pytest.mark.parametrize(("failed", "forced"), [(0, False), (2, False), (3, True), (4, True)])
@@ -305,7 +267,3 @@ def test_no_override_lets_anything_pass(
 
 def _aborts(fired: Fire | None) -> bool:
     return fired is not None and fired.action is RuleAction.ABORT
-
-
-def test_every_condition_has_a_case_above() -> None:
-    assert set(CONDITIONS) == {"tool", "capability", "result", "counter"}

@@ -70,6 +70,32 @@ def test_tokens_stand_between_start_and_complete() -> None:
     assert merged.state.cursor == Cursor(2, "e", "2-0")
 
 
+AGAIN, OTHERS = event(2, "generation.start", attempt=2), TokenEntry("1-0", "other", "m1", 1, 0, "no")
+BEGINS = piece(2, 0, "", 2, begins=True)
+
+
+@pytest.mark.parametrize(
+    ("events", "entries", "shown"),
+    [
+        ([AGAIN, complete(3, 2, attempt=2)], [piece(1, 0, "Hel"), BEGINS, piece(3, 0, "Hi", 2)],
+         ["token:Hel", "reset", "token:Hi", "generation.start", "generation.complete"]),
+        ([event(2, "done", None)], [piece(1, 0, "Hel")], ["token:Hel", "reset", "done"]),
+        ([], [OTHERS, piece(2, 0, "yes")], ["token:yes"]),
+        ([complete(2, 2)], [thought(1, 0, "Well, "), thought(2, 6, "yes."), piece(3, 0, "Hi")],
+         ["thinking:Well, yes.", "token:Hi", "generation.complete"]),
+        ([AGAIN], [thought(1, 0, "Well")], ["thinking:Well", "reset", "generation.start"]),
+        ([complete(2, 2)], [thought(1, 0, "Well, "), thought(2, 20, "yes."), piece(3, 0, "Hi")],
+         ["thinking:Well, yes.", "token:Hi", "generation.complete"]),
+    ],
+    ids=["a new attempt resets", "never settled", "of another turn", "reasoning is no text", "and is reset", "lost"],
+)  # fmt: skip
+def test_a_new_reader_is_shown_what_counts(
+    events: list[LoggedEvent], entries: list[TokenEntry], shown: list[str]
+) -> None:
+    merged = merge(FRESH, [START, *events], TokenBatch("e", entries), turn_id="turn")
+    assert short(list(merged.frames)) == ["generation.start", *shown]
+
+
 def test_a_token_of_a_call_that_has_not_begun_waits() -> None:
     batch = TokenBatch("e", [piece(1, 0, "Hello")])
     early = merge(FRESH, [], batch)
@@ -91,28 +117,9 @@ def test_a_hole_shows_nothing_until_the_stored_text_comes() -> None:
     assert merged.state.cursor == Cursor(1, "e", "1-0"), "the cursor claims no entry beyond the hole"
 
 
-def test_a_new_attempt_resets_what_the_old_one_said() -> None:
-    batch = TokenBatch("e", [piece(1, 0, "Hel"), piece(2, 0, "", 2, begins=True), piece(3, 0, "Hi", 2)])
-    merged = merge(FRESH, [START, event(2, "generation.start", attempt=2), complete(3, 2, attempt=2)], batch)
-    kinds = short(list(merged.frames))
-    assert kinds == ["generation.start", "token:Hel", "reset", "token:Hi", "generation.start", "generation.complete"]
-
-
 def test_a_stale_attempt_is_not_heard() -> None:
-    begun = merge(FRESH, [START, event(2, "generation.start", attempt=2)], TokenBatch(None)).state
+    begun = merge(FRESH, [START, AGAIN], TokenBatch(None)).state
     assert not merge(begun, [], TokenBatch("e", [piece(1, 0, "zombie", attempt=1)])).frames
-
-
-def test_text_that_was_never_settled_is_reset_at_the_end_of_the_turn() -> None:
-    batch = TokenBatch("e", [piece(1, 0, "Hel")])
-    merged = merge(FRESH, [START, event(2, "done", None)], batch)
-    assert short(list(merged.frames)) == ["generation.start", "token:Hel", "reset", "done"]
-
-
-def test_a_turns_stream_passes_by_the_tokens_of_other_turns() -> None:
-    other = TokenEntry("1-0", "other", "m1", 1, 0, "no")
-    merged = merge(FRESH, [START], TokenBatch("e", [other, piece(2, 0, "yes")]), turn_id="turn")
-    assert short(list(merged.frames)) == ["generation.start", "token:yes"]
 
 
 def test_more_entries_are_asked_for_before_a_call_is_called_short() -> None:
@@ -122,16 +129,18 @@ def test_more_entries_are_asked_for_before_a_call_is_called_short() -> None:
     assert short(list(done.frames)) == ["token:lo!", "generation.complete"]
 
 
-def test_resume_without_any_knowledge_resets_before_the_first_new_text() -> None:
-    state = resumed(Cursor(1, LOST_EPOCH), [OpenCall(KEY, 1)], {})
-    merged = merge(state, [], TokenBatch("e", [piece(1, 0, "Hello")]))
-    assert short(list(merged.frames)) == ["reset", "token:Hello"]
-
-
-def test_resume_in_the_middle_of_a_call_goes_on_where_it_was() -> None:
-    state = resumed(Cursor(1, "e", "1-0"), [OpenCall(KEY, 1)], {KEY: Mark(1, 6, whole=True)})
-    merged = merge(state, [complete(2, 11)], TokenBatch("e", [piece(2, 6, "there")]))
-    assert short(list(merged.frames)) == ["token:there", "generation.complete"]
+@pytest.mark.parametrize(
+    ("cursor", "marks", "entry", "shown"),
+    [
+        (Cursor(1, LOST_EPOCH), {}, piece(1, 0, "Hello there"), ["reset", "token:Hello there"]),
+        (Cursor(1, "e", "1-0"), {KEY: Mark(1, 6, whole=True)}, piece(2, 6, "there"), ["token:there"]),
+    ],
+)
+def test_a_reader_goes_on_where_it_was_or_is_reset_where_nothing_is_known(
+    cursor: Cursor, marks: dict[CallKey, Mark], entry: TokenEntry, shown: list[str]
+) -> None:
+    merged = merge(resumed(cursor, [OpenCall(KEY, 1)], marks), [complete(2, 11)], TokenBatch("e", [entry]))
+    assert short(list(merged.frames)) == [*shown, "generation.complete"]
 
 
 def test_a_call_that_was_reset_while_valkey_was_away_is_told_again_when_it_is_back() -> None:
@@ -199,23 +208,6 @@ def test_a_call_whose_tokens_were_trimmed_before_they_were_read_is_not_taken_for
     assert frames[1].stored_message_id == "stored"
 
 
-def test_reasoning_is_shown_as_it_comes_and_is_no_part_of_the_text() -> None:
-    batch = TokenBatch("e", [thought(1, 0, "Well, "), thought(2, 6, "yes."), piece(3, 0, "Hi")])
-    merged = merge(FRESH, [START, complete(2, 2)], batch)
-    assert short(list(merged.frames)) == ["generation.start", "thinking:Well, yes.", "token:Hi", "generation.complete"]
-
-
-def test_a_new_attempt_resets_reasoning_that_no_text_has_followed() -> None:
-    merged = merge(FRESH, [START, event(2, "generation.start", attempt=2)], TokenBatch("e", [thought(1, 0, "Well")]))
-    assert short(list(merged.frames)) == ["generation.start", "thinking:Well", "reset", "generation.start"]
-
-
-def test_reasoning_that_is_lost_is_not_mended_and_no_reason_to_reset() -> None:
-    batch = TokenBatch("e", [thought(1, 0, "Well, "), thought(2, 20, "yes."), piece(3, 0, "Hi")])
-    merged = merge(FRESH, [START, complete(2, 2)], batch)
-    assert "reset" not in short(list(merged.frames))
-
-
 def test_a_reader_cut_off_in_the_middle_of_the_reasoning_goes_on_there() -> None:
     live = LiveModel()
     live.append(KEY, 1, 0, "Well, ", thinking=True)
@@ -247,13 +239,11 @@ numbers = st.integers(0, 10**18 - 1)
 
 
 @given(numbers, st.text("0123456789abcdefx", min_size=1, max_size=32), numbers, numbers)
-def test_a_cursor_is_read_back_as_it_was_written(seq: int, epoch: str, milliseconds: int, number: int) -> None:
+def test_a_cursor_is_read_back_and_a_bare_number_is_a_place_among_the_durable_events(
+    seq: int, epoch: str, milliseconds: int, number: int
+) -> None:
     cursor = Cursor(seq, epoch, f"{milliseconds}-{number}")
     assert parse_cursor(str(cursor)) == cursor
-
-
-@given(numbers)
-def test_a_bare_number_is_a_place_among_the_durable_events(seq: int) -> None:
     assert parse_cursor(str(seq)) == Cursor(seq, LOST_EPOCH)
 
 
@@ -317,7 +307,8 @@ class StreamMachine(RuleBasedStateMachine):
     def open_calls(self) -> list[Call]:
         return [call for call in self.calls.values() if not call.over]
 
-    # Workers
+    def picked(self, pick: int) -> Call:
+        return self.open_calls()[pick % len(self.open_calls())]
 
     @precondition(lambda self: len(self.open_calls()) < 2)
     @rule()
@@ -329,8 +320,7 @@ class StreamMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.open_calls())
     @rule(pick=st.integers(0, 1), text=st.text("abc", min_size=1, max_size=3), lost=st.integers(0, 5))
     def speak(self, pick: int, text: str, lost: int) -> None:
-        call = self.open_calls()[pick % len(self.open_calls())]
-        self.say(call, call.attempt, text, arrives=lost != 0)
+        self.say(self.picked(pick), self.picked(pick).attempt, text, arrives=lost != 0)
 
     @precondition(lambda self: self.calls)
     @rule(pick=st.integers(0, 9), attempt=st.integers(1, 3))
@@ -343,14 +333,13 @@ class StreamMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.open_calls())
     @rule(pick=st.integers(0, 1), count=st.integers(1, 3), lost=st.integers(0, 5))
     def think(self, pick: int, count: int, lost: int) -> None:
-        call = self.open_calls()[pick % len(self.open_calls())]
+        call = self.picked(pick)
         before = call.thought.get(call.attempt, "")
         # Each character of a call's reasoning is another one, so that one shown twice is seen.
         text = "".join(chr(0x4E00 + len(before) + place) for place in range(count))
         if lost:
-            self.live.append(
-                call.key, call.attempt, len(call.said[call.attempt]), text, thinking=True, thought=len(before)
-            )
+            said = len(call.said[call.attempt])
+            self.live.append(call.key, call.attempt, said, text, thinking=True, thought=len(before))
         call.thought[call.attempt] = before + text
 
     def say(self, call: Call, attempt: int, text: str, *, arrives: bool) -> None:
@@ -362,25 +351,19 @@ class StreamMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.open_calls())
     @rule(pick=st.integers(0, 1))
     def attempt_again(self, pick: int) -> None:
-        call = self.open_calls()[pick % len(self.open_calls())]
-        attempt = call.attempt + 1
-        call.said[attempt] = ""
-        self.write("generation.start", call.key, attempt=attempt)
+        call = self.picked(pick)
+        call.said[call.attempt + 1] = ""
+        self.write("generation.start", call.key, attempt=call.attempt)
 
     @precondition(lambda self: self.open_calls())
     @rule(pick=st.integers(0, 1), with_text=st.booleans())
     def settle(self, pick: int, with_text: bool) -> None:
-        call = self.open_calls()[pick % len(self.open_calls())]
+        call = self.picked(pick)
         # A provider that gave all at once settles text that was never spoken.
         call.stored = call.said[call.attempt] + ("" if with_text else "d")
         call.over = True
-        self.write(
-            "generation.complete",
-            call.key,
-            attempt=call.attempt,
-            characters=len(call.stored),
-            message_id="/".join(call.key),
-        )
+        data = {"characters": len(call.stored), "message_id": "/".join(call.key)}
+        self.write("generation.complete", call.key, attempt=call.attempt, **data)
 
     @rule()
     def end_turn(self) -> None:
@@ -392,8 +375,6 @@ class StreamMachine(RuleBasedStateMachine):
     @rule()
     def something_else_happens(self) -> None:
         self.write("budget", (f"turn{self.turn}", ""))
-
-    # Losses
 
     @rule()
     def valkey_is_wiped(self) -> None:
@@ -420,8 +401,6 @@ class StreamMachine(RuleBasedStateMachine):
             self.attempt_again(pick=0)
         self.think(pick=0, count=2, lost=1)
         self.read_on(who)
-
-    # Readers
 
     @rule(
         who=st.integers(0, 1), cut=st.integers(0, 6), events=st.integers(1, 4), entries=st.integers(1, 4),

@@ -72,12 +72,7 @@ def test_a_new_turn_is_admitted_by_load_caps_and_wish(load: Load, on_busy: OnBus
 
 
 loads = st.builds(
-    Load,
-    st.booleans(),
-    st.integers(0, 30),
-    st.integers(0, 60),
-    stopping=st.booleans(),
-    gives_way=st.integers(0, 2),
+    Load, st.booleans(), st.integers(0, 30), st.integers(0, 60), stopping=st.booleans(), gives_way=st.integers(0, 2)
 )
 caps = st.builds(Caps, st.integers(0, 25), st.integers(0, 55))
 
