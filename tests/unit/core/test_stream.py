@@ -16,6 +16,7 @@ from perdure.core.events.stream import (
     Frame,
     LoggedEvent,
     Mark,
+    Merged,
     OpenCall,
     ReaderState,
     TokenBatch,
@@ -31,6 +32,7 @@ from tests.scale import sized
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 KEY: CallKey = ("turn", "m1")
+OTHER: CallKey = ("turn", "m2")
 
 
 def event(seq: int, kind: str, call_id: str | None = "m1", turn_id: str = "turn", **data: object) -> LoggedEvent:
@@ -49,12 +51,29 @@ def complete(seq: int, characters: int, attempt: int = 1) -> LoggedEvent:
     return event(seq, "generation.complete", attempt=attempt, characters=characters, message_id="stored")
 
 
-def short(frames: list[Frame]) -> list[str]:
-    return [f"{f.kind}:{f.data['text']}" if f.kind in ("token", "thinking") else f.kind for f in frames]
+def short(read: Merged) -> list[str]:
+    return [f"{f.kind}:{f.data['text']}" if f.kind in ("token", "thinking") else f.kind for f in read.frames]
 
 
-def comes_back(last: Frame, live: LiveModel, *open_calls: OpenCall) -> ReaderState:
-    cursor = parse_cursor(last.id)
+def of(live: LiveModel, state: ReaderState, *events: LoggedEvent) -> Merged:
+    """What a reader is shown of these events and of all that is live."""
+    return merge(state, events, live.tokens(state.epoch, state.entry_id))
+
+
+def told(*entries: tuple[CallKey, int, int, str], thinking: bool = False) -> LiveModel:
+    live = LiveModel()
+    for entry in entries:
+        live.append(*entry, thinking=thinking)
+    return live
+
+
+def unmarked(live: LiveModel) -> ReaderState:
+    """A reader that comes back while nobody can say what it holds."""
+    return resumed(Cursor(1, "e1", live.entries[-1].id), [OpenCall(KEY, 1)], {})
+
+
+def comes_back(read: Merged, live: LiveModel, *open_calls: OpenCall) -> ReaderState:
+    cursor = parse_cursor(read.frames[-1].id)
     assert cursor is not None
     return resumed(cursor, open_calls, live.marks(cursor, [call.key for call in open_calls]))
 
@@ -66,7 +85,7 @@ FRESH = ReaderState(Cursor())
 def test_tokens_stand_between_start_and_complete() -> None:
     batch = TokenBatch("e", [piece(1, 0, "Hello "), piece(2, 6, "there")])
     merged = merge(FRESH, [START, complete(2, 11)], batch)
-    assert short(list(merged.frames)) == ["generation.start", "token:Hello there", "generation.complete"]
+    assert short(merged) == ["generation.start", "token:Hello there", "generation.complete"]
     assert merged.state.cursor == Cursor(2, "e", "2-0")
 
 
@@ -93,7 +112,7 @@ def test_a_new_reader_is_shown_what_counts(
     events: list[LoggedEvent], entries: list[TokenEntry], shown: list[str]
 ) -> None:
     merged = merge(FRESH, [START, *events], TokenBatch("e", entries), turn_id="turn")
-    assert short(list(merged.frames)) == ["generation.start", *shown]
+    assert short(merged) == ["generation.start", *shown]
 
 
 def test_a_token_of_a_call_that_has_not_begun_waits() -> None:
@@ -101,19 +120,19 @@ def test_a_token_of_a_call_that_has_not_begun_waits() -> None:
     early = merge(FRESH, [], batch)
     assert early.blocked and not early.frames and early.state.cursor == Cursor()
     assert unknown_calls(FRESH, [], batch) == [KEY]
-    assert short(list(merge(early.state, [START], batch).frames)) == ["generation.start", "token:Hello"]
+    assert short(merge(early.state, [START], batch)) == ["generation.start", "token:Hello"]
 
 
 def test_missing_tokens_are_replaced_by_the_stored_text() -> None:
     merged = merge(FRESH, [START, complete(2, 11)], TokenBatch("e", [piece(1, 0, "Hello ")]))
-    assert short(list(merged.frames)) == ["generation.start", "token:Hello ", "reset", "token:", "generation.complete"]
+    assert short(merged) == ["generation.start", "token:Hello ", "reset", "token:", "generation.complete"]
     assert [frame.stored_message_id for frame in merged.frames if frame.kind == "token"] == [None, "stored"]
 
 
 def test_a_hole_shows_nothing_until_the_stored_text_comes() -> None:
     batch = TokenBatch("e", [piece(1, 0, "Hel"), piece(2, 6, "world"), piece(3, 11, "!")])
     merged = merge(FRESH, [START], batch)
-    assert short(list(merged.frames)) == ["generation.start", "token:Hel"]
+    assert short(merged) == ["generation.start", "token:Hel"]
     assert merged.state.cursor == Cursor(1, "e", "1-0"), "the cursor claims no entry beyond the hole"
 
 
@@ -126,7 +145,7 @@ def test_more_entries_are_asked_for_before_a_call_is_called_short() -> None:
     merged = merge(FRESH, [START, complete(2, 6)], TokenBatch("e", [piece(1, 0, "Hel")], more=True))
     assert merged.starved and merged.state.cursor.seq == 1
     done = merge(merged.state, [complete(2, 6)], TokenBatch("e", [piece(2, 3, "lo!")]))
-    assert short(list(done.frames)) == ["token:lo!", "generation.complete"]
+    assert short(done) == ["token:lo!", "generation.complete"]
 
 
 @pytest.mark.parametrize(
@@ -140,99 +159,81 @@ def test_a_reader_goes_on_where_it_was_or_is_reset_where_nothing_is_known(
     cursor: Cursor, marks: dict[CallKey, Mark], entry: TokenEntry, shown: list[str]
 ) -> None:
     merged = merge(resumed(cursor, [OpenCall(KEY, 1)], marks), [complete(2, 11)], TokenBatch("e", [entry]))
-    assert short(list(merged.frames)) == [*shown, "generation.complete"]
+    assert short(merged) == [*shown, "generation.complete"]
 
 
 def test_a_call_that_was_reset_while_valkey_was_away_is_told_again_when_it_is_back() -> None:
-    live = LiveModel()
-    live.append(KEY, 2, 0, "ab")  # shown before its start was read
-    away = resumed(Cursor(1, "e1", live.entries[-1].id), [OpenCall(KEY, 1)], {})
-    begun = merge(away, [event(2, "generation.start", attempt=2)], TokenBatch(None))
-    assert short(list(begun.frames)) == ["reset", "generation.start"]
+    live = told((KEY, 2, 0, "ab"))  # shown before its start was read
+    away = unmarked(live)
+    begun = merge(away, [AGAIN], TokenBatch(None))
+    assert short(begun) == ["reset", "generation.start"]
     stays = merge(begun.state, [complete(3, 2, attempt=2)], live.tokens(away.epoch, away.entry_id))
-    assert short(list(stays.frames)) == ["reset", "token:", "generation.complete"]
-    back = comes_back(begun.frames[-1], live, OpenCall(KEY, 2))
-    merged = merge(back, [complete(3, 2, attempt=2)], live.tokens(back.epoch, back.entry_id))
-    assert short(list(merged.frames)) == ["reset", "token:ab", "generation.complete"]
+    assert short(stays) == ["reset", "token:", "generation.complete"]
+    merged = of(live, comes_back(begun, live, OpenCall(KEY, 2)), complete(3, 2, attempt=2))
+    assert short(merged) == ["reset", "token:ab", "generation.complete"]
 
 
 def test_another_calls_tokens_do_not_claim_what_was_reset_while_valkey_was_away() -> None:
-    live = LiveModel()
-    live.append(KEY, 2, 0, "ab")
-    away = resumed(Cursor(1, "e1", live.entries[-1].id), [OpenCall(KEY, 1)], {})
-    events = [event(2, "generation.start", attempt=2), event(3, "generation.start", "m2", attempt=1)]
-    begun = merge(away, events, TokenBatch(None)).state
-    live.append(("turn", "m2"), 1, 0, "x")
-    merged = merge(begun, [event(4, "budget", None)], live.tokens(begun.epoch, begun.entry_id))
-    back = comes_back(merged.frames[-1], live, OpenCall(KEY, 2), OpenCall(("turn", "m2"), 1))
-    assert short(list(merge(back, [complete(5, 2, attempt=2)], TokenBatch(None)).frames))[0] == "reset"
+    live = told((KEY, 2, 0, "ab"))
+    begun = merge(unmarked(live), [AGAIN, event(3, "generation.start", "m2", attempt=1)], TokenBatch(None)).state
+    live.append(OTHER, 1, 0, "x")
+    back = comes_back(of(live, begun, event(4, "budget", None)), live, OpenCall(KEY, 2), OpenCall(OTHER, 1))
+    assert short(merge(back, [complete(5, 2, attempt=2)], TokenBatch(None)))[0] == "reset"
 
 
 def test_a_tail_whose_beginning_was_reset_is_not_shown_to_a_reader_that_comes_back() -> None:
-    live = LiveModel()
-    live.append(KEY, 2, 0, "ab")
-    away = resumed(Cursor(1, "e1", live.entries[-1].id), [OpenCall(KEY, 1)], {})
+    live = told((KEY, 2, 0, "ab"))
+    away = unmarked(live)
     live.append(KEY, 2, 2, "cd")
-    merged = merge(away, [event(2, "budget", None)], live.tokens(away.epoch, away.entry_id))
-    assert short(list(merged.frames)) == ["reset", "budget"]
-    back = comes_back(merged.frames[-1], live, OpenCall(KEY, 1))
-    assert short(list(merge(back, [], live.tokens(back.epoch, back.entry_id)).frames)) == ["reset", "token:abcd"]
+    merged = of(live, away, event(2, "budget", None))
+    assert short(merged) == ["reset", "budget"]
+    assert short(of(live, comes_back(merged, live, OpenCall(KEY, 1)))) == ["reset", "token:abcd"]
 
 
 def test_a_call_that_rests_is_reset_when_its_new_attempt_starts() -> None:
-    live = LiveModel()
-    live.append(KEY, 1, 0, "abc")
-    calls = [OpenCall(KEY, 1), OpenCall(("turn", "m2"), 1)]
+    live = told((KEY, 1, 0, "abc"))
+    calls = [OpenCall(KEY, 1), OpenCall(OTHER, 1)]
     cursor = Cursor(2, "e1", live.entries[-1].id)
     state = resumed(cursor, calls, live.marks(cursor, [call.key for call in calls]))
     live.append(KEY, 2, 0, "bb")
-    rests = merge(state, [], live.tokens(state.epoch, state.entry_id))
+    rests = of(live, state)
     assert not rests.frames, "nobody knows what the reader holds of the silent call"
     begun = merge(rests.state, [event(3, "generation.start", attempt=2)], TokenBatch(None))
-    assert short(list(begun.frames)) == ["reset", "generation.start"]
+    assert short(begun) == ["reset", "generation.start"]
 
 
 def test_a_call_whose_tokens_were_trimmed_before_they_were_read_is_not_taken_for_shown() -> None:
     """Two calls at once: all that the first said is gone, and what the second says moves the reader past it."""
-    live, other = LiveModel(), ("turn", "m2")
-    live.append(KEY, 1, 0, "Hello")
-    live.append(other, 1, 0, "Hi")
+    live = told((KEY, 1, 0, "Hello"), (OTHER, 1, 0, "Hi"))
     live.trim(1)
-    begun = [START, event(2, "generation.start", "m2", attempt=1)]
-    batch = live.tokens("", "0-0")
-    merged = merge(FRESH, begun, batch)
-    assert short(list(merged.frames)) == ["generation.start", "generation.start", "token:Hi"]
-    back = comes_back(merged.frames[-1], live, OpenCall(KEY, 1), OpenCall(other, 1))
-    frames = merge(back, [complete(3, 5)], live.tokens(back.epoch, back.entry_id)).frames
-    assert short(list(frames)) == ["reset", "token:", "generation.complete"]
-    assert frames[1].stored_message_id == "stored"
+    merged = of(live, FRESH, START, event(2, "generation.start", "m2", attempt=1))
+    assert short(merged) == ["generation.start", "generation.start", "token:Hi"]
+    read = of(live, comes_back(merged, live, OpenCall(KEY, 1), OpenCall(OTHER, 1)), complete(3, 5))
+    assert short(read) == ["reset", "token:", "generation.complete"]
+    assert read.frames[1].stored_message_id == "stored"
 
 
 def test_a_reader_cut_off_in_the_middle_of_the_reasoning_goes_on_there() -> None:
-    live = LiveModel()
-    live.append(KEY, 1, 0, "Well, ", thinking=True)
-    begun = merge(FRESH, [START], live.tokens("", "0-0"))
+    live = told((KEY, 1, 0, "Well, "), thinking=True)
+    begun = of(live, FRESH, START)
     live.append(KEY, 1, 0, "yes.", thinking=True, thought=6)
     live.append(KEY, 1, 0, "Hi", thought=10)
-    back = comes_back(begun.frames[-1], live, OpenCall(KEY, 1))
-    frames = merge(back, [complete(2, 2)], live.tokens(back.epoch, back.entry_id)).frames
-    assert short(list(frames)) == ["thinking:yes.", "token:Hi", "generation.complete"]
+    read = of(live, comes_back(begun, live, OpenCall(KEY, 1)), complete(2, 2))
+    assert short(read) == ["thinking:yes.", "token:Hi", "generation.complete"]
 
 
 def test_a_reader_that_comes_back_has_its_reasoning_voided_by_a_new_attempt() -> None:
-    live = LiveModel()
-    live.append(KEY, 1, 0, "Well", thinking=True)
-    begun = merge(FRESH, [START], live.tokens("", "0-0"))
-    back = comes_back(begun.frames[-1], live, OpenCall(KEY, 1))
+    live = told((KEY, 1, 0, "Well"), thinking=True)
+    back = comes_back(of(live, FRESH, START), live, OpenCall(KEY, 1))
     live.append(KEY, 2, 0, "Now", thinking=True)
-    assert short(list(merge(back, [], live.tokens(back.epoch, back.entry_id)).frames)) == ["reset", "thinking:Now"]
+    assert short(of(live, back)) == ["reset", "thinking:Now"]
 
 
 def test_a_reader_of_which_nothing_is_known_hears_the_reasoning_from_its_beginning_only() -> None:
     state = resumed(Cursor(1, LOST_EPOCH), [OpenCall(KEY, 1)], {})
     assert not merge(state, [], TokenBatch("e", [thought(2, 6, "yes.")])).frames
     whole = merge(state, [], TokenBatch("e", [thought(1, 0, "Well, "), thought(2, 6, "yes.")]))
-    assert short(list(whole.frames)) == ["reset", "thinking:Well, yes."]
+    assert short(whole) == ["reset", "thinking:Well, yes."]
 
 
 numbers = st.integers(0, 10**18 - 1)
@@ -255,11 +256,8 @@ def test_a_text_that_is_nearly_a_cursor_is_none(bad: str) -> None:
 @given(st.text())
 def test_no_text_is_an_error(text: str) -> None:
     assert parse_cursor(text) is None or text.isascii()
-
-
-def test_entries_are_ordered_by_number_and_not_by_text() -> None:
     ids = ["9-0", "10-0", "10-2", "10-10"]
-    assert sorted(ids, key=entry_order) == ids
+    assert sorted(ids, key=entry_order) == ids, "by number and not by text"
 
 
 @dataclass
@@ -325,8 +323,7 @@ class StreamMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.calls)
     @rule(pick=st.integers(0, 9), attempt=st.integers(1, 3))
     def a_zombie_speaks(self, pick: int, attempt: int) -> None:
-        calls = list(self.calls.values())
-        call = calls[pick % len(calls)]
+        call = list(self.calls.values())[pick % len(self.calls)]
         if attempt < call.attempt:
             self.say(call, attempt, "z", arrives=True)
 
@@ -430,8 +427,7 @@ class StreamMachine(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 1))
     def comes_back_with_a_bare_number(self, who: int) -> None:
-        client = self.clients[who]
-        client.last_id, client.state = str(client.seq), None
+        self.clients[who].last_id, self.clients[who].state = str(self.clients[who].seq), None
 
     @rule(who=st.integers(0, 1))
     def somebody_else_joins(self, who: int) -> None:
