@@ -27,7 +27,7 @@ def published(definition: AgentDefinition, **fields: object) -> PublishedAgent:
         (agent(skill("a"), skill("b")), "platform_default", ["a", "b"]),
     ],
 )
-def test_an_agent_without_skill_folders_pins_what_its_recorded_turns_did_and_its_model(
+def test_an_agent_without_folders_pins_this(
     definition: AgentDefinition, persona_key: str, skill_ids: list[str]
 ) -> None:
     pinned = turn_plan(published(definition), Limits())

@@ -70,9 +70,7 @@ PLATFORM = Persona("platform_default", "platform_default", PLATFORM_DEFAULT_PERS
         (agent(), Persona("platform_default", "platform_default", GENERAL_PERSONA)),
     ],
 )
-def test_the_agents_own_persona_comes_before_that_of_its_root_skill_and_no_other_skill_has_a_say(
-    definition: AgentDefinition, expected: Persona
-) -> None:
+def test_the_agents_own_persona_comes_before_its_root_skills(definition: AgentDefinition, expected: Persona) -> None:
     assert persona_of(definition) == expected
 
 
@@ -147,9 +145,7 @@ def test_loading_and_unloading_skills_leaves_the_prefix_byte_for_byte(
         (False, "openrouter/anthropic/claude anthropics/claude scripted"),
     ],
 )
-def test_only_anthropics_own_path_gets_a_cache_breakpoint_and_only_at_the_end_of_the_prefix(
-    marked: bool, models: str
-) -> None:
+def test_only_anthropics_own_path_gets_a_cache_breakpoint_behind_the_prefix(marked: bool, models: str) -> None:
     marked_base = [{"type": "text", "text": "base", "cache_control": {"type": "ephemeral"}}]
     for model in models.split():
         messages = wire("base", "memory", [Said(Role.USER, "hello")], ["template"])
@@ -187,7 +183,7 @@ EPISODES = [FIELDS[0], "[Episodic Memory -- Relevant Past Conversations]", "- (s
         ({}, [RecalledEpisode("Asked: c", 0.25, "full_text")], [*EPISODES[:2], "- (full_text rank 0.25) Asked: c"]),
     ],
 )
-def test_fields_entities_and_episodes_have_parts_of_their_own_in_one_order(
+def test_a_memory_message_has_its_parts_in_order(
     fields: dict[str, JsonValue], episodes: list[RecalledEpisode], lines: list[str]
 ) -> None:
     assert memory_message(fields, episodes).splitlines() == lines
@@ -204,7 +200,7 @@ def test_fields_entities_and_episodes_have_parts_of_their_own_in_one_order(
         ("Be kind.", "Ann", "", "", "Be kind.\n\n=== User ===\nName: Ann"),
     ],
 )
-def test_the_base_message_is_persona_and_user_or_the_callers_own(
+def test_the_base_is_persona_and_user_or_the_callers(
     persona: str, name: str, role: str, override: str | None, expected: str
 ) -> None:
     assert base_message(persona, name, role, override) == expected
@@ -218,9 +214,7 @@ answering = st.builds(Said, st.just(Role.TOOL), texts, st.just(()), texts)
 
 
 @given(texts, texts, st.lists(plain | asking | answering, max_size=6))
-def test_the_wire_form_has_the_base_first_and_every_message_in_its_place(
-    base: str, memory: str, said: list[Said]
-) -> None:
+def test_the_wire_form_has_the_base_first_and_all_messages_in_place(base: str, memory: str, said: list[Said]) -> None:
     sent = wire(base, memory, said)
     assert sent[0] == {"role": "system", "content": base}
     head = 2 if memory else 1
@@ -352,9 +346,7 @@ def whole(messages: list[Windowed]) -> bool:
 
 
 @given(conversations(), policies)
-def test_what_is_sent_has_no_orphans_keeps_its_order_and_its_newest(
-    messages: list[Windowed], policy: WindowPolicy
-) -> None:
+def test_what_is_sent_has_no_orphans_its_order_and_its_newest(messages: list[Windowed], policy: WindowPolicy) -> None:
     kept = keep(messages, policy)
     assert len(kept) == len(set(kept))
     assert whole([messages[index] for index in kept])

@@ -38,7 +38,7 @@ def kept(*, is_expired: bool = False, wrong_tries: int = 0) -> SetupCode:
         (WRONG, kept(wrong_tries=MOST_TRIES), "setup_code_invalid"),
     ],
 )
-def test_a_code_counts_until_it_expires_or_was_guessed_too_often(
+def test_a_code_counts_until_it_is_old_or_guessed_at(
     given_code: str, found: SetupCode | None, expected: str | None
 ) -> None:
     refused = code_refusal(given_code, found)

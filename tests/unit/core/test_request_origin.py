@@ -21,6 +21,8 @@ from perdure.core.request_origin import (
     unprobed,
 )
 
+Address = IPv4Address | IPv6Address
+
 
 @pytest.mark.parametrize(
     ("host", "name"),
@@ -35,7 +37,7 @@ def test_an_address_is_counted_with_those_that_its_owner_can_take(host: str, nam
 
 
 @given(st.ip_addresses())
-def test_addresses_of_two_networks_are_counted_apart(address: IPv4Address | IPv6Address) -> None:
+def test_addresses_of_two_networks_are_counted_apart(address: Address) -> None:
     other = type(address)(int(address) ^ (1 << (address.max_prefixlen - 1)))
     assert counted_as(str(address)) != counted_as(str(other))
 
@@ -59,9 +61,7 @@ def test_only_this_machine_asking_itself_is_of_this_machine(caller: str, hosts: 
 
 
 @given(st.ip_addresses(), st.text(max_size=30))
-def test_no_address_but_a_loopback_one_is_of_this_machine_whatever_host_it_names(
-    address: IPv4Address | IPv6Address, host: str
-) -> None:
+def test_only_a_loopback_address_is_ever_of_this_machine(address: Address, host: str) -> None:
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     assert not is_of_this_machine(str(address), host) or (mapped or address).is_loopback
 
@@ -90,16 +90,12 @@ PROXIES = Proxies.of(("10.0.0.7", "10.1.0.0/16", "fd00::/8"))
         ("", ["203.0.113.9"], ""),
     ],
 )
-def test_a_client_behind_proxies_is_the_last_address_that_no_proxy_has(
-    peer: str, forwarded_for: list[str], client: str
-) -> None:
+def test_a_client_is_the_last_address_that_no_proxy_has(peer: str, forwarded_for: list[str], client: str) -> None:
     assert PROXIES.client(peer, forwarded_for) == client
 
 
 @given(st.ip_addresses(), st.lists(st.text(max_size=30), max_size=3))
-def test_without_proxies_every_peer_is_the_client_whatever_it_says(
-    peer: IPv4Address | IPv6Address, said: list[str]
-) -> None:
+def test_without_proxies_a_peer_is_the_client_whatever_it_says(peer: Address, said: list[str]) -> None:
     assert Proxies().client(str(peer), said) == str(peer)
     assert Proxies().scheme(str(peer), ["https"], "http") == "http"
 
@@ -191,9 +187,7 @@ def test_anything_else_is_no_host(text: str) -> None:
         (AllowedHosts.of((), listens_on="box.lan"), ["box.lan:8080"], ""),
     ],
 )
-def test_loopback_names_and_what_the_operator_names_are_answered(
-    hosts: AllowedHosts, answered: list[str], refused: str
-) -> None:
+def test_loopback_and_what_the_operator_names_answer(hosts: AllowedHosts, answered: list[str], refused: str) -> None:
     assert [host for host in answered if not hosts.allow([host])] == []
     assert [host for host in refused.split() if hosts.allow([host])] == []
 
@@ -250,7 +244,7 @@ def test_the_embedded_stack_says_where_it_would_not_find_its_api() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "origin", "fetch_site", "foreign"),
+    ("host", "origin", "site", "foreign"),
     [
         ("perdure.test", "", "", False),
         ("perdure.test", "https://perdure.test", "same-origin", False),
@@ -266,10 +260,8 @@ def test_the_embedded_stack_says_where_it_would_not_find_its_api() -> None:
         ("", "https://perdure.test", "", True),
     ],
 )
-def test_a_page_of_another_site_is_told_by_what_its_browser_says(
-    host: str, origin: str, fetch_site: str, foreign: bool
-) -> None:
-    assert is_foreign(host, origin, fetch_site) is foreign
+def test_a_page_of_another_site_is_told_by_its_browser(host: str, origin: str, site: str, foreign: bool) -> None:
+    assert is_foreign(host, origin, site) is foreign
 
 
 def test_a_path_of_this_server_is_gone_to_and_anything_else_leads_home() -> None:

@@ -20,9 +20,7 @@ from perdure.core.calls.retries import ATTEMPTS, NO_CAP, NUMBERS, assumed, next_
         (RetryClass.UNTIL_BACK, NO_CAP, [0.2, 0.4, 0.8, 1.6, 3.2, 5, 5]),
     ],
 )
-def test_the_waits_grow_to_their_limit_and_only_those_for_postgres_have_no_end(
-    retry: RetryClass, attempts: int, waits: list[float]
-) -> None:
+def test_waits_grow_to_a_limit_and_end_but_for_postgres(retry: RetryClass, attempts: int, waits: list[float]) -> None:
     numbers = NUMBERS[retry]
     grown = [numbers.wait_before(attempt).total_seconds() for attempt in range(2, len(waits) + 2)]
     assert grown == pytest.approx(waits)

@@ -89,9 +89,7 @@ def test_a_checkpoint_has_an_id_of_its_own_and_the_name_that_its_rule_gives() ->
     ],
     ids=["its own rule", "another checkpoint", "the platform too", "of no skill", "not that one"],
 )
-def test_a_checkpoint_goes_on_unasked_only_where_every_rule_that_fires_allows_it(
-    rules: tuple[Rule, ...], goes_on: bool
-) -> None:
+def test_a_checkpoint_goes_on_unasked_where_all_its_rules_allow_it(rules: tuple[Rule, ...], goes_on: bool) -> None:
     checkpoints = (Checkpoint(name="seen", go_on_when_unavailable=True), Checkpoint(name="read"))
     allowing = plan(*rules).model_copy(update={"skills": (PlanSkill(id="s", checkpoints=checkpoints),)})
     (asked,) = after_round(allowing, [ran("t1.0", "look")]).gated
@@ -158,9 +156,7 @@ STRICT = PLATFORM_RULES[0].model_copy(update={"do": RuleAction.ABORT.value})
         (NEW, (STRICT,), [HELD, STOPPED]),  # a tenant's stricter rule is told beside the card's own
     ],
 )
-def test_a_tool_is_told_with_what_may_stop_it(
-    of: ToolCard, rules: tuple[Rule, ...], told: list[tuple[str, str]]
-) -> None:
+def test_a_tool_tells_what_may_stop_it(of: ToolCard, rules: tuple[Rule, ...], told: list[tuple[str, str]]) -> None:
     found = reasons_of(of, rules)
     assert [(each.rule, each.action) for each in found] == told
     assert all(each.why == "look first" for each in found if each.rule == LOOK.id), "in the rule's own words"

@@ -134,9 +134,7 @@ def test_fires_come_from_the_platform_first_then_the_app_then_its_skills() -> No
         ([rule("a:1", do="abort"), rule("a:2", do="abort", app="b")], "a:1"),
     ],
 )
-def test_the_strictest_fire_decides_then_the_one_that_names_a_checkpoint(
-    rules: list[Rule], decides: str | None
-) -> None:
+def test_the_strictest_fire_decides_then_one_with_a_checkpoint(rules: list[Rule], decides: str | None) -> None:
     decided = deciding(fire(rules, AFTER, CALL))
     assert (decided.rule_id if decided else None) == decides
 
@@ -161,9 +159,7 @@ def test_the_platform_asks_a_person_before_what_changes_entities() -> None:
 
 
 @pytest.mark.parametrize(("failed", "forced"), [(0, False), (2, False), (3, True), (4, True)])
-def test_the_platform_asks_a_person_after_three_failed_resolves_and_a_tenant_may_abort(
-    failed: int, forced: bool
-) -> None:
+def test_after_three_failed_resolves_a_person_is_asked(failed: int, forced: bool) -> None:
     subject = Subject("entity_resolve", counters={"consecutive_failed_resolves": failed})
     decided = deciding(fire(PLATFORM_RULES, AFTER, subject))
     assert (decided is not None and decided.rule_id == RULE_FORCE_CLARIFY) is forced
@@ -224,9 +220,7 @@ def _judged(given: Rule, subject: Subject) -> list[bool | None]:
 
 
 @given(rules_given, triggers, subjects)
-def test_a_rule_stays_silent_only_at_another_trigger_or_where_a_condition_is_read_and_does_not_hold(
-    given: Rule, trigger: RuleTrigger, subject: Subject
-) -> None:
+def test_only_a_condition_that_is_read_and_fails_silences(given: Rule, trigger: RuleTrigger, subject: Subject) -> None:
     fires = fire([given], trigger, subject)
     judged = _judged(given, subject)
     asked = given.on == trigger or (given.on == "at_dawn" and trigger is BEFORE)

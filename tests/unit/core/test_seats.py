@@ -59,16 +59,14 @@ NOT_COUNTED = replace(EXTRA, counts=False)
         (R, 3, [EXTRA], EXTRA, "rejected"),
     ],
 )
-def test_what_one_more_decision_makes_of_a_request(
+def test_what_one_more_decision_does(
     decision: Decision, quorum: int, votes: list[Vote], mine: Vote, expected: str
 ) -> None:
     assert status_after(decision, quorum, votes, mine, revised=False) == expected
 
 
 @given(st.sampled_from(Decision), st.integers(1, 20), st.lists(st.booleans(), max_size=19), st.booleans())
-def test_nothing_is_approved_by_fewer_than_the_policy_says(
-    decision: Decision, quorum: int, counting: list[bool], revised: bool
-) -> None:
+def test_nothing_is_approved_by_too_few(decision: Decision, quorum: int, counting: list[bool], revised: bool) -> None:
     votes = [Vote(str(number), str(number), counts) for number, counts in enumerate(counting)]
     status = status_after(decision, quorum, votes, MINE, revised=revised)
     if decision in (R, S):
@@ -165,7 +163,7 @@ ADMIN_ASKS = replace(OPEN, requester_is_admin=True)
         (replace(ADMIN_ASKS, reviewers=("Bob",)), OWN, [ANN, replace(BOB, lent_by=BY_UNKNOWN)], "own_request"),
     ],
 )
-def test_a_credential_of_the_requesters_making_sits_nowhere(
+def test_a_requesters_credential_sits_nowhere(
     panel: Panel, credential: Credential, seats: list[Seat], expected: list[str] | str
 ) -> None:
     assert sits(panel, "ann", *seats, credential=credential) == expected
@@ -177,7 +175,7 @@ def test_a_credential_of_the_requesters_making_sits_nowhere(
     st.lists(st.sampled_from(["ann", "bob", "root", "asker", UNKNOWN]), unique=True),
     st.lists(st.sampled_from(["ann", "bob", "root", "asker"]), unique=True),
 )
-def test_nobody_decides_by_what_the_requester_could_hold(
+def test_nobody_decides_by_what_its_requester_could_hold(
     user_id: str, is_admin: bool, created_by: list[str], handed_by: list[str]
 ) -> None:
     """However long the chain of credentials is by which the requester came to this one."""
@@ -207,9 +205,7 @@ TOM, TIM = (Seat(name, name.title(), frozenset({"requester"})) for name in ("tom
         *((owner, to, "nothing_to_delegate") for owner, to in ((CARL, BOB), (TOM, TIM))),
     ],
 )
-def test_a_seat_is_lent_by_whoever_decides_to_whoever_may_decide_the_same(
-    owner: Seat, to: Seat, expected: frozenset[str] | str
-) -> None:
+def test_a_seat_is_lent_to_whoever_may_decide_the_same(owner: Seat, to: Seat, expected: frozenset[str] | str) -> None:
     try:
         assert lent(owner, to) == expected
     except CallerError as refused:

@@ -108,9 +108,7 @@ BEGINS = piece(2, 0, "", 2, begins=True)
     ],
     ids=["a new attempt resets", "never settled", "of another turn", "reasoning is no text", "and is reset", "lost"],
 )  # fmt: skip
-def test_a_new_reader_is_shown_what_counts(
-    events: list[LoggedEvent], entries: list[TokenEntry], shown: list[str]
-) -> None:
+def test_a_new_reader_sees_what_counts(events: list[LoggedEvent], entries: list[TokenEntry], shown: list[str]) -> None:
     merged = merge(FRESH, [START, *events], TokenBatch("e", entries), turn_id="turn")
     assert short(merged) == ["generation.start", *shown]
 
@@ -240,9 +238,7 @@ numbers = st.integers(0, 10**18 - 1)
 
 
 @given(numbers, st.text("0123456789abcdefx", min_size=1, max_size=32), numbers, numbers)
-def test_a_cursor_is_read_back_and_a_bare_number_is_a_place_among_the_durable_events(
-    seq: int, epoch: str, milliseconds: int, number: int
-) -> None:
+def test_cursors_and_bare_numbers_are_read_back(seq: int, epoch: str, milliseconds: int, number: int) -> None:
     cursor = Cursor(seq, epoch, f"{milliseconds}-{number}")
     assert parse_cursor(str(cursor)) == cursor
     assert parse_cursor(str(seq)) == Cursor(seq, LOST_EPOCH)

@@ -125,9 +125,7 @@ BOTH = (Stage.PRE_PRODUCTION, Stage.ACTIVE)
         (BOTH[:1], True, {"reviewer"}, None),
     ],
 )
-def test_reviewers_and_admins_promote_and_nobody_the_own_draft(
-    stages: tuple[Stage, ...], author: bool, roles: set[str], code: str | None
-) -> None:
+def test_who_promotes(stages: tuple[Stage, ...], author: bool, roles: set[str], code: str | None) -> None:
     for to in stages:
         refused = promotion_refusal(to, author, roles)
         assert (refused and (refused.http, refused.code)) == (code and (403, code))

@@ -70,9 +70,7 @@ def test_whatever_fits_the_schema_is_loaded_and_nothing_else_is(args: dict[str, 
 
 
 @given(anything, loaded_sets)
-def test_what_a_client_wrote_into_the_memory_opens_known_toolsets_only(
-    value: JsonValue, begins_with: dict[str, bool]
-) -> None:
+def test_what_a_client_wrote_opens_known_toolsets_only(value: JsonValue, begins_with: dict[str, bool]) -> None:
     found = held(value, CARDS, begins_with)
     assert found.keys() <= {*known_toolsets(CARDS)}
     for name, writes in begins_with.items():
@@ -167,7 +165,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, object]) ->
         *((("k8s",), name, (), "") for name in ("list", "helm_list")),
     ],
 )
-def test_a_tools_toolset_is_its_first_tag_else_its_names_beginning_else_it_is_hidden(
+def test_a_toolset_is_a_tag_or_the_names_beginning(
     toolsets: tuple[str, ...], name: str, tags: tuple[str, ...], toolset: str
 ) -> None:
     assert toolset_of(server(toolsets=toolsets), tool(name=name, tags=tags)) == toolset
@@ -209,7 +207,7 @@ PLAN = plan("resolve", "space", "shared", "tell", skill_ids=("a", "b", "c"), roo
         (["nowhere"], ("c",), ("resolve", "shared", "tell")),
     ],
 )
-def test_a_model_is_offered_core_tools_and_the_blocks_of_loaded_skills_each_once(
+def test_a_model_is_offered_core_and_loaded_tools_once(
     injected: list[str], loaded: tuple[str, ...], offered: tuple[str, ...]
 ) -> None:
     assert (loaded_ids(PLAN, injected), offered_tools(PLAN, injected)) == (loaded, offered)
@@ -217,9 +215,7 @@ def test_a_model_is_offered_core_tools_and_the_blocks_of_loaded_skills_each_once
 
 
 @given(agents, injections)
-def test_a_loaded_skill_brings_all_that_it_depends_on_and_nothing_else(
-    definition: AgentDefinition, injected: list[str]
-) -> None:
+def test_a_loaded_skill_brings_what_it_depends_on_only(definition: AgentDefinition, injected: list[str]) -> None:
     loaded = loaded_skills(definition, injected)
     ids = {each.id for each in loaded}
     asked = {definition.root_skill, *injected}

@@ -213,14 +213,12 @@ PLANNED, DENIED = CallState.PLANNED, CallState.DENIED
         (replace(TWO, is_open=True), [DENIED, PLANNED], Kept(("m", "ta"), ("b",))),
     ],
 )
-def test_a_round_stays_where_it_did_something_is_answered_whole_or_was_open_at_the_end(
-    case: Round, states: list[CallState], kept: Kept | None
-) -> None:
+def test_a_round_stays_if_it_did_something_or_was_open(case: Round, states: list[CallState], kept: Kept | None) -> None:
     assert keep_rounds([case], dict(zip("ab", states, strict=False))) == ((kept,) if kept else ())
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.sampled_from(CallState)), st.sets(st.sampled_from("abcd")))
-def test_every_call_of_a_kept_round_has_one_answer_and_nothing_done_is_forgotten(
+def test_each_call_of_a_kept_round_has_one_answer_and_what_is_done_stays(
     states: dict[str, CallState], answered: set[str]
 ) -> None:
     whole = Round("m", tuple("abcd"), {call: f"t{call}" for call in answered})

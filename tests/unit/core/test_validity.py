@@ -53,9 +53,7 @@ ANSWERED = replace(OPEN, status="answered")
         (replace(OPEN, status="cancelled"), "clarification", SAID, "turn_stopped"),
     ],
 )
-def test_the_first_reason_in_the_contracts_order_refuses_an_answer(
-    asked: Asked, kind: str, payload: dict[str, Any], code: str | None
-) -> None:
+def test_the_first_reason_refuses_an_answer(asked: Asked, kind: str, payload: dict[str, Any], code: str | None) -> None:
     refused = answer_refusal(asked, kind, payload)
     assert (refused.code if refused else None) == code
 
@@ -73,7 +71,7 @@ def test_the_first_reason_in_the_contracts_order_refuses_an_answer(
     st.sampled_from(["clarification", "client_run", "other"]),
     st.dictionaries(st.sampled_from(["text", "other"]), st.text("ab", max_size=2) | st.integers(0, 3), max_size=2),
 )
-def test_nothing_counts_but_a_fitting_answer_in_time_to_a_turn_that_goes_on(
+def test_only_a_fitting_answer_in_time_counts_while_a_turn_goes_on(
     asked: Asked, kind: str, payload: dict[str, Any]
 ) -> None:
     if answer_refusal(asked, kind, payload) is None:
@@ -113,7 +111,7 @@ APPROVED = Covering("a1", "approved", "v1", {"amount": 5}, True, "", False)
         ),
     ],
 )
-def test_a_call_is_void_for_exactly_these_reasons(
+def test_a_call_is_void_for_these_reasons(
     card: ToolCard | None, here: ToolCard | None, approval: Covering | None, is_void: bool
 ) -> None:
     assert (why_void(card, here, "v1", approval) is not None) is is_void
@@ -136,7 +134,7 @@ K, D = RequestKind, Decision
         (replace(KEPT, status="rejected"), None, False),
     ],
 )
-def test_an_approval_that_is_not_used_yet_counts_as_long_as_what_it_rests_on_stands(
+def test_an_unused_approval_lapses_with_its_grounds(
     approval: Covering | None, in_force: InForce | None, is_lapsed: bool
 ) -> None:
     assert (why_lapsed(approval, in_force) is not None) is is_lapsed
@@ -160,7 +158,7 @@ def test_a_call_waits_for_the_end_of_its_hold() -> None:
         ("", InForce("p2", "v2"), True),
     ],
 )
-def test_a_request_is_outdated_for_exactly_these_reasons(
+def test_a_request_is_outdated_for_these_reasons(
     policy_digest: str, in_force: InForce | None, is_outdated: bool
 ) -> None:
     assert (why_outdated(policy_digest, "v1", in_force) is not None) is is_outdated
@@ -183,7 +181,7 @@ def test_a_call_runs_by_these_decisions() -> None:
         (K.LIMIT, "", "", "pending approved"),
     ],
 )
-def test_a_call_is_ahead_until_it_has_begun_or_never_will(
+def test_a_call_is_ahead_until_it_begins_or_never_will(
     kind: RequestKind, tool: str, ahead: str, not_ahead: str
 ) -> None:
     assert all(has_call_ahead(status, kind, tool) for status in ahead.split())
