@@ -51,39 +51,42 @@ def slow(*nodes: str) -> Pace:
 
 
 @pytest.mark.parametrize("pace", [at_once, slow("b"), slow("c"), slow("c", "b")])
-async def test_branches_start_and_merge_in_the_order_of_the_topology_whichever_is_faster(pace: Pace) -> None:
-    state, ports = await run(DIAMOND, {"b": [{"trail": ["b"]}], "c": [{"trail": ["c"]}]}, pace)
+async def test_the_order_of_the_topology_counts_whichever_branch_is_faster(pace: Pace) -> None:
+    failed: Rows = {name: [{"trail": [name], "error": {"code": name}}] for name in "bc"}
+    state, ports = await run(DIAMOND, failed, pace)
     assert ports.recorded.trace() == ["a", "b", "c", "d"]
-    assert state["trail"] == ["b", "c"]
+    assert (state["trail"], state["error"]) == (["b", "c"], {"code": "c"})
+    state, ports = await run(replace(DIAMOND, limits=RunLimits(steps=2)), pace=pace)
+    assert (state["status"], state["current_node"], ports.recorded.trace()) == ("limited", "c", ["a", "b", "c"])
+    ports = scripted_ports({"b": [LookupError("b")], "c": [ValueError("c")]}, pace)
+    with pytest.raises(LookupError):
+        await compile_topology(DIAMOND).run(DIAMOND.state.initial(), FRESH, ports)
+    assert ports.recorded.trace() == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize(
-    ("nodes", "edges", "trace"),
-    [
-        ("a c b d", FORKED, "a c b d"),
-        ("a b c d e", "a>b+c b>e e+c>d d>.", "a b c e d"),
-        ("a b c d e f", "a>b+c b>e e>f f+c>>d d>.", "a b c e f d"),
-    ],
-    ids=["the nodes' order, not the fork's", "a plain join waits", "a deferred join waits"],
-)
-async def test_a_join_runs_once_after_branches_of_different_lengths(nodes: str, edges: str, trace: str) -> None:
-    _, ports = await run(sketch(nodes, edges))
-    assert ports.recorded.trace() == trace.split()
+async def test_many_branches_start_and_merge_in_the_order_of_the_topology() -> None:
+    """Python draws a new hash seed for every test run: an order taken from a set would show here."""
+    heads = ("quince", "apple", "zebra", "mango", "kiwi", "fig")
+    forked = "+".join(sorted(heads))
+    many = sketch(" ".join(["a", *heads, "d"]), f"a>{forked} {forked}>d d>.")
+    state, ports = await run(many, {head: [{"trail": [head]}] for head in heads})
+    assert ports.recorded.trace() == ["a", *heads, "d"]
+    assert state["trail"] == list(heads)
 
 
-@pytest.mark.parametrize(
-    ("start", "trace"),
-    [({}, ["x", "a", "b", "d"]), ({"note": "please"}, ["x", "a", "b", "c", "d"]), ({"way": "right"}, ["x", "d"])],
-)
-async def test_a_deferred_join_runs_once_after_whatever_was_scheduled(start: Any, trace: list[str]) -> None:
-    _, ports = await run(OPTIONAL, **start)
-    assert ports.recorded.trace() == trace
+async def trace(drawn: Topology, rows: Rows | None = None, **start: Any) -> str:
+    return " ".join((await run(drawn, rows, **start))[1].recorded.trace())
 
 
-@pytest.mark.parametrize("join", ["b+c>d", "b+c>>d"])
-async def test_a_fork_inside_a_loop_joins_in_every_round(join: str) -> None:
-    _, ports = await run(sketch("a b c d", "a>b+c", join, LOOP, limit="d"), {"d": [{}, {"way": "right"}]})
-    assert ports.recorded.trace() == ["a", "b", "c", "d", "a", "b", "c", "d"]
+async def test_a_join_runs_once_after_whatever_was_scheduled_and_in_every_round() -> None:
+    assert await trace(sketch("a b c d e", "a>b+c b>e e+c>d d>.")) == "a b c e d"
+    assert await trace(sketch("a b c d e f", "a>b+c b>e e>f f+c>>d d>.")) == "a b c e f d"
+    assert await trace(OPTIONAL) == "x a b d"
+    assert await trace(OPTIONAL, note="please") == "x a b c d"
+    assert await trace(OPTIONAL, way="right") == "x d"
+    for join in ("b+c>d", "b+c>>d"):
+        loop = sketch("a b c d", "a>b+c", join, LOOP, limit="d")
+        assert await trace(loop, {"d": [{}, {"way": "right"}]}) == "a b c d a b c d"
 
 
 INNER = replace(sketch("x y", "x>y y>."), name="inner", statuses={})
@@ -95,14 +98,6 @@ async def test_a_nested_topology_runs_as_one_node_and_its_additions_arrive_once(
     assert ports.recorded.trace() == ["a", "n", "n/x", "n/y"]
     assert [data["node"] for kind, data in ports.recorded.events if kind == "node_end"] == ["a", "n/x", "n/y", "n"]
     assert (state["trail"], state["current_node"]) == (["a", "x", "y"], "n")
-
-
-@pytest.mark.parametrize("pace", [at_once, slow("b"), slow("c"), slow("c", "b")])
-async def test_behind_a_fork_the_state_names_the_branch_that_is_last_in_the_topology(pace: Pace) -> None:
-    """Whichever is faster; in its own node each stand-in has seen itself named."""
-    state, ports = await run(replace(DIAMOND, limits=RunLimits(steps=2)), pace=pace)
-    assert (state["status"], ports.recorded.trace()) == ("limited", ["a", "b", "c"])
-    assert state["current_node"] == "c"
 
 
 async def test_nested_topologies_in_parallel_keep_each_others_additions() -> None:
@@ -118,14 +113,6 @@ async def test_nested_topologies_in_parallel_keep_each_others_additions() -> Non
 async def test_a_node_that_raises_lets_its_exception_through(given: Topology, node: str) -> None:
     with pytest.raises(LookupError, match=f"by {node}"):
         await run(given, {node: [LookupError(f"by {node}")]})
-
-
-@pytest.mark.parametrize("pace", [at_once, slow("b"), slow("c"), slow("c", "b")])
-async def test_of_several_failing_branches_the_first_in_order_surfaces(pace: Pace) -> None:
-    compiled, ports = compile_topology(DIAMOND), scripted_ports({"b": [LookupError("b")], "c": [ValueError("c")]}, pace)
-    with pytest.raises(LookupError):
-        await compiled.run(DIAMOND.state.initial(), FRESH, ports)
-    assert ports.recorded.trace() == ["a", "b", "c"]
 
 
 async def test_a_failed_branch_stops_and_its_sibling_finishes() -> None:
@@ -144,23 +131,13 @@ async def test_a_failed_branch_that_would_loop_surfaces_its_failure_not_the_step
         await run(loop, {"b": [ValueError("first")]})
 
 
-async def test_two_branches_may_not_write_a_field_where_only_the_last_value_stands() -> None:
+async def test_two_branches_may_not_write_a_last_value_but_the_next_fork_may() -> None:
     with pytest.raises(InvariantBroken, match="note") as refused:
         await run(DIAMOND, {"b": [{"note": "b"}], "c": [{"note": "c"}]})
     assert refused.value.code == "branches_collide"
-
-
-async def test_the_next_fork_may_write_what_the_last_one_wrote() -> None:
     loop = sketch("a b c d", "a>b+c b+c>d", LOOP, limit="d")
     state, _ = await run(loop, {"b": [{"note": "b"}], "c": [{}, {"note": "c"}], "d": [{}, {"way": "right"}]})
     assert state["note"] == "c"
-
-
-async def test_two_branches_that_both_fail_as_data_leave_one_error_the_same_every_time() -> None:
-    rows: Rows = {"b": [{"error": {"code": "b"}}], "c": [{"error": {"code": "c"}}]}
-    for pace in (at_once, slow("b"), slow("c")):
-        state, _ = await run(DIAMOND, rows, pace)
-        assert state["error"] == {"code": "c"}
 
 
 def ring(steps: int) -> Topology:
@@ -169,12 +146,18 @@ def ring(steps: int) -> Topology:
     return sketch("a b", "a>b", again, limit="b", limits=RunLimits(steps, "RING_STEPS", {"rounds": 9}))
 
 
-@pytest.mark.parametrize(("steps", "ends"), [(5, "limited"), (6, "completed"), (7, "completed")])
-async def test_the_step_limit_is_exact(steps: int, ends: str) -> None:
-    rows: Rows = {"a": [{"trail": ["a"]}] * 3, "b": [{}, {}, {"way": "right"}]}
-    state, ports = await run(ring(steps), rows)
+@pytest.mark.parametrize(
+    ("drawn", "steps", "ends"),
+    [
+        *((ring(9), *case) for case in ((5, "limited"), (6, "completed"), (7, "completed"))),
+        *((DIAMOND, *case) for case in ((2, "limited"), (3, "completed"))),  # the branches of a fork share a step
+    ],
+)
+async def test_the_step_limit_is_exact(drawn: Topology, steps: int, ends: str) -> None:
+    limited = replace(drawn, limits=replace(drawn.limits, steps=steps))
+    state, ports = await run(limited, {"b": [{}, {}, {"way": "right"}]})
     assert state["status"] == ends
-    assert len(ports.recorded.trace()) == min(steps, 6)
+    assert drawn is DIAMOND or len(ports.recorded.trace()) == min(steps, 6)
 
 
 async def test_the_step_limit_ends_cleanly_with_what_was_done_and_the_name_of_the_setting() -> None:
@@ -182,12 +165,6 @@ async def test_the_step_limit_ends_cleanly_with_what_was_done_and_the_name_of_th
     assert state["trail"] == ["first", "second"]
     assert (state["error"]["code"], state["error"]["retry_after_seconds"]) == ("iteration_limit", None)
     assert all(part in state["error"]["message"] for part in ("4", "RING_STEPS", "sketch"))
-
-
-async def test_the_branches_of_a_fork_share_a_step() -> None:
-    for steps, ends in ((3, "completed"), (2, "limited")):
-        state, _ = await run(replace(DIAMOND, limits=RunLimits(steps)))
-        assert state["status"] == ends
 
 
 async def test_a_nested_topology_that_meets_its_limit_ends_the_whole_run() -> None:
@@ -199,33 +176,24 @@ async def test_a_nested_topology_that_meets_its_limit_ends_the_whole_run() -> No
     assert ports.recorded.trace() == ["a", "n", "n/a", "n/b", "n/a"]
 
 
-async def test_an_unknown_entry_is_refused() -> None:
-    with pytest.raises(InvariantBroken, match="approval"):
-        await compile_topology(DIAMOND).run(DIAMOND.state.initial(), "approval", scripted_ports())
+async def liar(state: State) -> Literal["left"]:
+    return "up"  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(
-    ("given", "rows", "start", "named"),
+    ("given", "entry", "rows", "status", "named"),
     [
-        (DIAMOND, {}, {"status": "running"}, "running"),
-        (DIAMOND, {"d": [{"status": "asleep"}]}, {}, "asleep"),
-        (NESTING, {"x": [{"colour": "red"}]}, {}, r"n/x.*colour"),
+        (DIAMOND, "approval", {}, "completed", "approval"),
+        (DIAMOND, FRESH, {}, "running", "running"),
+        (DIAMOND, FRESH, {"d": [{"status": "asleep"}]}, "completed", "asleep"),
+        (NESTING, FRESH, {"x": [{"colour": "red"}]}, "completed", r"n/x.*colour"),
+        (sketch("a", Switch("a", liar, {"left": END})), FRESH, {}, "completed", r"`a`.*`up`"),
     ],
-    ids=["an end without an outcome", "a status that nobody knows", "a patch with an unknown field"],
+    ids=["an unknown entry", "no outcome", "an unknown status", "an unknown field", "a router that breaks its promise"],
 )
-async def test_what_breaks_the_contract_is_refused_and_named(
-    given: Topology, rows: Rows, start: dict[str, Any], named: str
-) -> None:
+async def test_a_breach_is_refused_and_named(given: Topology, entry: str, rows: Rows, status: str, named: str) -> None:
     with pytest.raises(InvariantBroken, match=named):
-        await run(given, rows, **start)
-
-
-async def test_a_router_that_breaks_its_promise_is_refused() -> None:
-    async def liar(state: State) -> Literal["left"]:
-        return "up"  # type: ignore[return-value]
-
-    with pytest.raises(InvariantBroken, match=r"`a`.*`up`"):
-        await run(sketch("a", Switch("a", liar, {"left": END})))
+        await compile_topology(given).run(given.state.initial(status=status), entry, scripted_ports(rows))
 
 
 @pytest.mark.parametrize("node", ["a", "b"])
@@ -293,23 +261,10 @@ async def test_tracing_is_off_inside_a_run_whatever_the_environment_says(monkeyp
     assert seen == [False]
 
 
-async def test_many_branches_start_and_merge_in_the_order_of_the_topology() -> None:
-    """Python draws a new hash seed for every test run: an order taken from a set would show here."""
-    heads = ("quince", "apple", "zebra", "mango", "kiwi", "fig")
-    edges = f"a>{'+'.join(sorted(heads))} {'+'.join(sorted(heads))}>d d>."
-    many = sketch(" ".join(["a", *heads, "d"]), edges)
-    state, ports = await run(many, {head: [{"trail": [head]}] for head in heads})
-    assert ports.recorded.trace() == ["a", *heads, "d"]
-    assert state["trail"] == list(heads)
-
-
 def test_every_registered_topology_is_compiled_once_and_shared() -> None:
     assert registry.names()
-    assert all(topology(name) is topology(name) for name in registry.names())
-    assert all(topology(name).topology is registry.spec(name) for name in registry.names())
-
-
-def test_an_unknown_name_is_the_callers_error() -> None:
+    for name in registry.names():
+        assert topology(name) is topology(name) and topology(name).topology is registry.spec(name)
     with pytest.raises(CallerError) as refused:
         topology("nothing")
     assert refused.value.code == "unknown_topology"
