@@ -52,21 +52,19 @@ def test_only_what_reads_is_offered_without_write_access() -> None:
 
 
 @given(loaded_sets, arguments)
-def test_loading_never_takes_anything_away(loaded: dict[str, bool], args: dict[str, JsonValue]) -> None:
+def test_whatever_fits_the_schema_is_loaded_and_nothing_is_taken_away(
+    loaded: dict[str, bool], args: dict[str, JsonValue]
+) -> None:
     after = load(args, CARDS, loaded)
-    assert set(offered_cards(CARDS, loaded)) <= set(offered_cards(CARDS, after.loaded))
-    assert after.done or after.loaded == loaded
+    before, offered = {*offered_cards(CARDS, loaded)}, {*offered_cards(CARDS, after.loaded)}
+    assert before <= offered
     if after.done:
         new = after.told["new_tools"]
-        assert isinstance(new, list)
-        assert {*new} == {*offered_cards(CARDS, after.loaded)} - {*offered_cards(CARDS, loaded)}
-
-
-@given(arguments)
-def test_whatever_fits_the_schema_is_loaded_and_nothing_else_is(args: dict[str, JsonValue]) -> None:
+        assert isinstance(new, list) and {*new} == offered - before
+    else:
+        assert after.loaded == loaded
     fits = check_arguments(args, load_card(CARDS).parameters).fault is None
-    extra = args.keys() - {"toolset", "include_write_tools"}
-    assert load(args, CARDS, {}).done == fits or extra
+    assert load(args, CARDS, {}).done == fits or args.keys() - {"toolset", "include_write_tools"}
 
 
 @given(anything, loaded_sets)
@@ -117,19 +115,15 @@ def test_a_trusted_servers_hints_are_believed(
     assert counted.key_ttl_seconds == (ttl if expected[0] is KEYED else None)
 
 
-@given(HINTS, TTL)
-def test_whatever_an_untrusted_server_says_its_tool_is_opaque_and_waits(hints: McpHints, ttl: float | None) -> None:
-    counted = standing(server(), tool(hints, key_ttl_seconds=ttl))
-    assert (counted.effect, counted.needs_approval, counted.risk) == (OPAQUE, True, "high")
-    assert counted.key_ttl_seconds is None
-
-
 @given(HINTS, TTL, st.booleans())
-def test_only_what_reads_runs_without_an_approval(hints: McpHints, ttl: float | None, trusted: bool) -> None:
+def test_only_what_reads_runs_without_an_approval_and_an_untrusted_servers_tool_is_opaque(
+    hints: McpHints, ttl: float | None, trusted: bool
+) -> None:
     counted = standing(server(trust_annotations=trusted), tool(hints, key_ttl_seconds=ttl))
     assert counted.needs_approval is (counted.effect is not READ)
     assert (counted.effect is KEYED) is (counted.key_ttl_seconds is not None)
     assert counted.effect is not EffectClass.LOCAL
+    assert trusted or (counted.effect, counted.risk) == (OPAQUE, "high")
 
 
 @given(HINTS, st.booleans())
