@@ -1,6 +1,7 @@
 """The prompt of a turn: its parts, their order and what the window keeps."""
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -189,21 +190,13 @@ def test_a_memory_message_has_its_parts_in_order(
     assert memory_message(fields, episodes).splitlines() == lines
 
 
-@pytest.mark.parametrize(
-    ("persona", "name", "role", "override", "expected"),
-    [
-        ("Be kind.", "Ann", "clerk", None, "Be kind.\n\n=== User ===\nName: Ann\nRole: clerk"),
-        ("Be kind.", "Ann", "", None, "Be kind.\n\n=== User ===\nName: Ann"),
-        ("Be kind.", "", "", None, "Be kind.\n\n=== User ===\nName: user"),
-        ("", "Ann", "", None, f"{PLATFORM_DEFAULT_PERSONA}\n\n=== User ===\nName: Ann"),
-        ("Be kind.", "Ann", "clerk", "My own prompt.", "My own prompt."),
-        ("Be kind.", "Ann", "", "", "Be kind.\n\n=== User ===\nName: Ann"),
-    ],
-)
-def test_the_base_is_persona_and_user_or_the_callers(
-    persona: str, name: str, role: str, override: str | None, expected: str
-) -> None:
-    assert base_message(persona, name, role, override) == expected
+def test_the_base_is_persona_and_user_or_the_callers() -> None:
+    user = "\n\n=== User ===\nName: "
+    assert base_message("Be kind.", "Ann", "clerk", None) == f"Be kind.{user}Ann\nRole: clerk"
+    assert base_message("Be kind.", "Ann", "", None) == base_message("Be kind.", "Ann", "", "") == f"Be kind.{user}Ann"
+    assert base_message("Be kind.", "", "", None) == f"Be kind.{user}user"
+    assert base_message("", "Ann", "", None) == f"{PLATFORM_DEFAULT_PERSONA}{user}Ann"
+    assert base_message("Be kind.", "Ann", "clerk", "My own prompt.") == "My own prompt."
 
 
 texts = st.text(max_size=20)
@@ -227,12 +220,6 @@ def test_the_wire_form_has_the_base_first_and_all_messages_in_place(base: str, m
         assert isinstance(calls, list)
         # Ids on the wire are our own keys: providers repeat theirs.
         assert [each["id"] for each in calls if isinstance(each, dict)] == [each["key"] for each in message.calls]
-
-
-@given(texts, st.lists(plain, max_size=4), st.lists(plain, max_size=4))
-def test_a_longer_conversation_leaves_the_prefix_as_it_was(base: str, said: list[Said], more: list[Said]) -> None:
-    before = wire(base, "memory", said)
-    assert wire(base, "memory", [*said, *more])[: len(before)] == before
 
 
 VALUES: st.SearchStrategy[JsonValue] = st.recursive(
@@ -316,13 +303,10 @@ def conversations(draw: st.DrawFn) -> list[Windowed]:
     made = 0
     for _ in range(draw(st.integers(0, 8))):
         role = draw(st.sampled_from([Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.ASSISTANT, Role.TOOL]))
-        tokens = draw(st.integers(0, 20))
-        if role is Role.TOOL:
-            messages.append(Windowed(len(messages), role, tokens, answers=f"c{draw(st.integers(0, made + 1))}"))
-            continue
+        tokens, answers = draw(st.integers(0, 20)), f"c{draw(st.integers(0, made + 1))}" if role is Role.TOOL else ""
         calls = tuple(f"c{made + n}" for n in range(draw(st.integers(0, 2)))) if role is Role.ASSISTANT else ()
         made += len(calls)
-        messages.append(Windowed(len(messages), role, tokens, call_ids=calls))
+        messages.append(Windowed(len(messages), role, tokens, call_ids=calls, answers=answers))
         for call_id in calls:
             if draw(st.integers(0, 3)):
                 messages.append(Windowed(len(messages), Role.TOOL, draw(st.integers(0, 20)), answers=call_id))
@@ -331,18 +315,11 @@ def conversations(draw: st.DrawFn) -> list[Windowed]:
 
 def whole(messages: list[Windowed]) -> bool:
     """Every call is answered right behind its message, and every answer has its call."""
-    waiting: set[str] = set()
-    asked: set[str] = set()
-    for message in messages:
-        if message.role is Role.TOOL:
-            if message.answers not in asked:
-                return False
-            waiting.discard(message.answers)
-        elif waiting:
-            return False
-        else:
-            asked, waiting = set(message.call_ids), set(message.call_ids)
-    return not waiting
+    heads = [place for place, message in enumerate(messages) if message.role is not Role.TOOL]
+    return heads[:1] == [0][: len(messages)] and all(
+        {answer.answers for answer in messages[head + 1 : end]} == set(messages[head].call_ids)
+        for head, end in pairwise([*heads, len(messages)])
+    )
 
 
 @given(conversations(), policies)

@@ -26,19 +26,16 @@ async def again(state: State) -> Literal["more", "enough"]:
     return "enough" if isinstance(rounds, int) and rounds >= ROUNDS else "more"
 
 
-@dataclass(frozen=True, slots=True)
-class Rogue:
+async def rogue(state: State, ports: Ports) -> Patch:
     """Writes what is not its own, and uses what it has not declared, at every visit."""
-
-    async def __call__(self, state: State, ports: Ports) -> Patch:
-        rounds = state["rounds"]
-        assert isinstance(rounds, int)
-        if rounds == 0:
-            await ports.model.complete(ModelAsk(messages=(), tools=()))
-            await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=True))
-            await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=True, write=True))
-        patch: Patch = {"rounds": rounds + 1, "others": rounds, "status": "completed"}
-        return patch | {f"field_{rounds % 60}": rounds}
+    rounds = state["rounds"]
+    assert isinstance(rounds, int)
+    if rounds == 0:
+        await ports.model.complete(ModelAsk(messages=(), tools=()))
+        await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=True))
+        await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=True, write=True))
+    patch: Patch = {"rounds": rounds + 1, "others": rounds, "status": "completed"}
+    return patch | {f"field_{rounds % 60}": rounds}
 
 
 def watched(node: NodeSpec, schema: StateSchema, edge: Goto | Switch, **more: Any) -> CompiledTopology:
@@ -49,13 +46,13 @@ def watched(node: NodeSpec, schema: StateSchema, edge: Goto | Switch, **more: An
 def made(*, declares: bool) -> CompiledTopology:
     """One node that goes round a thousand times, and one to which the field `others` belongs."""
     fields = (Field("rounds", 0), Field("others", 0), *(Field(f"field_{index}") for index in range(60)))
-    rogue = NodeSpec("rogue", Rogue(), limit="max_steps")
+    one = NodeSpec("rogue", rogue, limit="max_steps")
     if declares:
-        rogue = replace(rogue, writes=("rounds", "status"), reaches=())
-    owner = NodeSpec("owner", Rogue(), writes=("others",) if declares else None)
+        one = replace(one, writes=("rounds", "status"), reaches=())
+    owner = NodeSpec("owner", rogue, writes=("others",) if declares else None)
     edges = (Switch("rogue", again, {"more": "rogue", "enough": "owner"}), Goto("owner", END))
     limits = RunLimits(steps=ROUNDS + 2)
-    return watched(rogue, StateSchema(fields), edges[0], nodes=(rogue, owner), edges=edges, limits=limits)
+    return watched(one, StateSchema(fields), edges[0], nodes=(one, owner), edges=edges, limits=limits)
 
 
 async def run(compiled: CompiledTopology) -> tuple[dict[str, JsonValue], FakeRun]:
@@ -80,22 +77,16 @@ async def test_a_thousand_alarms_change_nothing_of_a_run_but_its_log() -> None:
     assert {str(each["severity"]) for each in told} == {"error"}
 
 
-@dataclass(frozen=True, slots=True)
-class Led:
+async def led(state: State, ports: Ports) -> Patch:
     """Reads what only advises, and writes a fact where none may be changed."""
-
-    async def __call__(self, state: State, ports: Ports) -> Patch:
-        await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=True, write=True))
-        assert {**state}["advice"] == state["advice"]
-        return {"status": "completed", "seen": state.get("advice")}
+    await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=True, write=True))
+    assert {**state}["advice"] == state["advice"]
+    return {"status": "completed", "seen": state.get("advice")}
 
 
-@dataclass(frozen=True, slots=True)
-class Copies:
+async def copies(state: State, ports: Ports) -> Patch:
     """Copies the state, and reads none of its advice."""
-
-    async def __call__(self, state: State, ports: Ports) -> Patch:
-        return {"status": "completed", "seen": {**state}["advice"]}
+    return {"status": "completed", "seen": {**state}["advice"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +107,10 @@ async def misled(state: State) -> Literal["there", "not"]:
 @pytest.mark.parametrize(
     ("node", "advised", "edge", "told"),
     [
-        (Led(), True, Goto("only", END), ["memory_not_append_only"]),
-        (Led(), False, Goto("only", END), ["memory_not_append_only", "memory_advisory_overridden"]),
-        (Copies(), False, Goto("only", END), []),
-        (Copies(), True, Switch("only", misled, {"there": END, "not": END}), ["memory_advisory_overridden"]),
+        (led, True, Goto("only", END), ["memory_not_append_only"]),
+        (led, False, Goto("only", END), ["memory_not_append_only", "memory_advisory_overridden"]),
+        (copies, False, Goto("only", END), []),
+        (copies, True, Switch("only", misled, {"there": END, "not": END}), ["memory_advisory_overridden"]),
     ],
     ids=["a node that may", "a node that may not", "a node that copies", "a router"],
 )
@@ -136,13 +127,11 @@ async def test_advice_that_is_gone_by_and_a_fact_that_would_change_are_told_of(
 
 
 async def test_an_operation_without_leave_is_a_warning_even_where_memory_is_declared() -> None:
-    @dataclass(frozen=True, slots=True)
-    class Careless:
-        async def __call__(self, state: State, ports: Ports) -> Patch:
-            answer = await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=False))
-            return {"status": "completed", "seen": answer.status.value}
+    async def careless(state: State, ports: Ports) -> Patch:
+        answer = await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=False))
+        return {"status": "completed", "seen": answer.status.value}
 
-    only = NodeSpec("only", Careless(), writes=("status", "seen"), reaches=("memory",))
+    only = NodeSpec("only", careless, writes=("status", "seen"), reaches=("memory",))
     compiled = watched(only, StateSchema((Field("seen"),)), Goto("only", END))
     state, seen = await run(compiled)
     assert state["seen"] == "unauthorized"
