@@ -12,35 +12,8 @@ from syrupy.assertion import SnapshotAssertion
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.messages import Role, WindowPolicy
 from perdure.contracts.skills import SkillText
-from perdure.core.agents.prompts import (
-    CHANGED,
-    GENERAL_PERSONA,
-    PLATFORM_DEFAULT_PERSONA,
-    Persona,
-    RecalledEpisode,
-    Said,
-    Told,
-    User,
-    Windowed,
-    activation,
-    as_changed,
-    base_message,
-    halved,
-    inside,
-    keep,
-    manifest,
-    memory_message,
-    persona_of,
-    prefix,
-    prompt_facts,
-    skill_list,
-    skill_message,
-    template_messages,
-    tier,
-    unremembered,
-    wire,
-    with_cache_breakpoint,
-)
+from perdure.core.agents import prompts
+from perdure.core.agents.prompts import Persona, Said, Told, User, Windowed, base_message, halved, inside, keep, wire
 from perdure.core.agents.toolsets import loaded_skills
 from perdure.core.text import estimated_tokens
 from tests.repo.test_domain_words import ANYWHERE
@@ -53,10 +26,10 @@ HOST = {"persona": "Be a host.", "persona_key": "host"}
 
 def said_first(definition: AgentDefinition, user: User, override: str | None = None) -> str:
     """The prefix, of the persona that the agent has."""
-    return prefix(definition, persona_of(definition), user, override)
+    return prompts.prefix(definition, prompts.persona_of(definition), user, override)
 
 
-PLATFORM = Persona("platform_default", "platform_default", PLATFORM_DEFAULT_PERSONA)
+PLATFORM = Persona("platform_default", "platform_default", prompts.PLATFORM_DEFAULT_PERSONA)
 
 
 @pytest.mark.parametrize(
@@ -68,17 +41,17 @@ PLATFORM = Persona("platform_default", "platform_default", PLATFORM_DEFAULT_PERS
         (agent(skill("a", dependencies=("b",)), skill("b", **HOST), root_skill="a"), PLATFORM),
         (agent(skill("b", **HOST)), PLATFORM),
         (agent(tools=("t",)), PLATFORM),
-        (agent(), Persona("platform_default", "platform_default", GENERAL_PERSONA)),
+        (agent(), Persona("platform_default", "platform_default", prompts.GENERAL_PERSONA)),
     ],
 )
 def test_the_agents_own_persona_comes_before_its_root_skills(definition: AgentDefinition, expected: Persona) -> None:
-    assert persona_of(definition) == expected
+    assert prompts.persona_of(definition) == expected
 
 
 def test_a_general_agent_knows_no_field_and_is_told_to_refuse_the_work_of_any(snapshot: SnapshotAssertion) -> None:
     said = said_first(agent(), User())
     assert not ANYWHERE.search(said) and said == snapshot
-    assert template_messages(agent(), loaded_skills(agent(), ["a"]), ANN) == []
+    assert prompts.template_messages(agent(), loaded_skills(agent(), ["a"]), ANN) == []
 
 
 def test_the_prefix_is_persona_user_block_and_manifest_or_the_callers_own_prompt() -> None:
@@ -92,29 +65,29 @@ def test_the_prefix_is_persona_user_block_and_manifest_or_the_callers_own_prompt
         "- b: B. Does b.",
     ]
     assert said_first(skilled, ANN, "My own.") == "My own."
-    assert manifest([]) == skill_list([]) == ""
-    assert skill_list([("a", "First."), ("b", "Second.")]).splitlines()[-2:] == ["- a: First.", "- b: Second."]
+    assert prompts.manifest([]) == prompts.skill_list([]) == ""
+    assert prompts.skill_list([("a", "First."), ("b", "Second.")]).splitlines()[-2:] == ["- a: First.", "- b: Second."]
 
 
 def test_an_activated_skill_is_one_message_with_its_sections_in_order() -> None:
     artifacts = (SkillText(name="one.md", text="First.\n"), SkillText(name="two.md", text="Second."))
     given_skill = skill("a", body="## Steps\n1. Do.\n", artifacts=artifacts)
-    head, *sections = activation(given_skill, "Mary: a person").split("\n\n")
+    head, *sections = prompts.activation(given_skill, "Mary: a person").split("\n\n")
     assert head == "=== Skill Activated: A ===\n## Description\nDoes a."
     assert sections[:2] == ["## Steps\n1. Do.", "## Artifact: one.md\nFirst."]
     assert sections[2:] == ["## Artifact: two.md\nSecond.", "## Entity Context\nMary: a person"]
-    assert activation(skill("b")) == skill_message("B", "Does b.", "Body of b.")
-    assert (tier(given_skill), tier(skill("b"))) == (3, 2)
+    assert prompts.activation(skill("b")) == prompts.skill_message("B", "Does b.", "Body of b.")
+    assert (prompts.tier(given_skill), prompts.tier(skill("b"))) == (3, 2)
 
 
 def test_templates_of_loaded_skills_are_filled_and_come_in_the_agents_order() -> None:
     template = SkillText(name="t.md", text="{{user_name}} ({{ user_role }}) at {{agent_title}} with {{skill_name}}.")
     skilled = agent(skill("a", templates=(template,)), skill("b"), skill("c", templates=(template,)), root_skill="c")
-    assert template_messages(skilled, loaded_skills(skilled, ["a"]), ANN) == [
+    assert prompts.template_messages(skilled, loaded_skills(skilled, ["a"]), ANN) == [
         "Ann (clerk) at The agent with A.",
         "Ann (clerk) at The agent with C.",
     ]
-    assert template_messages(skilled, loaded_skills(skilled, []), User()) == ["user () at The agent with C."]
+    assert prompts.template_messages(skilled, loaded_skills(skilled, []), User()) == ["user () at The agent with C."]
 
 
 @pytest.mark.parametrize("model", ["openai/gpt-4o", "anthropic/claude", "scripted"])
@@ -125,9 +98,9 @@ def test_loading_and_unloading_skills_leaves_the_prefix_byte_for_byte(
     prefixes = set()
     for injected in (first, second, [], first + second):
         loaded = loaded_skills(definition, injected)
-        templates = template_messages(definition, loaded, user)
-        said = [Said(Role.SYSTEM, activation(each)) for each in loaded] + [Said(Role.USER, "hello")]
-        sent = with_cache_breakpoint(wire(said_first(definition, user), memory, said, templates), model)
+        templates = prompts.template_messages(definition, loaded, user)
+        said = [Said(Role.SYSTEM, prompts.activation(each)) for each in loaded] + [Said(Role.USER, "hello")]
+        sent = prompts.with_cache_breakpoint(wire(said_first(definition, user), memory, said, templates), model)
         prefixes.add(json.dumps(sent[0]).encode())
         # What the skills bring follows: each template is a system message of its own, none is there twice.
         shown = [text for text in templates if text]
@@ -150,20 +123,20 @@ def test_only_anthropics_own_path_gets_a_cache_breakpoint_behind_the_prefix(mark
     marked_base = [{"type": "text", "text": "base", "cache_control": {"type": "ephemeral"}}]
     for model in models.split():
         messages = wire("base", "memory", [Said(Role.USER, "hello")], ["template"])
-        sent = with_cache_breakpoint(messages, model)
+        sent = prompts.with_cache_breakpoint(messages, model)
         assert sent == [{"role": "system", "content": marked_base if marked else "base"}, *messages[1:]], model
         assert messages[0]["content"] == "base"
     for unfit in ([], [{"role": "user", "content": "x"}], [{"role": "system", "content": ""}]):
-        assert with_cache_breakpoint(unfit, "anthropic/claude") == unfit  # type: ignore[arg-type]
+        assert prompts.with_cache_breakpoint(unfit, "anthropic/claude") == unfit  # type: ignore[arg-type]
 
 
 def test_the_facts_of_an_assembly_are_those_of_its_span() -> None:
     skilled = agent(skill("a", **HOST), root_skill="a")
-    persona, base = persona_of(skilled), said_first(skilled, ANN)
-    facts = prompt_facts(persona, base, ["x" * 8], overridden=False)
+    persona, base = prompts.persona_of(skilled), said_first(skilled, ANN)
+    facts = prompts.prompt_facts(persona, base, ["x" * 8], overridden=False)
     assert (facts.persona_key, facts.persona_source, facts.context_template_count) == ("host", "root_skill", 1)
     assert facts.user_identity_injected and facts.token_estimate == estimated_tokens(base) + 2
-    own = prompt_facts(persona, said_first(skilled, ANN, "Mine."), [], overridden=True)
+    own = prompts.prompt_facts(persona, said_first(skilled, ANN, "Mine."), [], overridden=True)
     assert (own.persona_key, own.persona_source, own.user_identity_injected) == ("", "caller", False)
     assert own.token_estimate == 2
 
@@ -180,14 +153,18 @@ EPISODES = [FIELDS[0], "[Episodic Memory -- Relevant Past Conversations]", "- (s
         ({"z": 1, "a": ["x", 2], "b": {"k": "v"}}, [], [*FIELDS, "- a: x, 2", "- b: {'k': 'v'}", "- z: 1"]),
         ({"recent_entity_context": ["e1", "e2"]}, [], [FIELDS[0], *ENTITIES]),
         ({"note": "n", "recent_entity_context": ["e1", "e2"]}, [], [*FIELDS, "- note: n", *ENTITIES]),
-        ({}, [RecalledEpisode("Asked: a\nAnswered: b", 0.8149, "cosine")], [*EPISODES, "  Answered: b"]),
-        ({}, [RecalledEpisode("Asked: c", 0.25, "full_text")], [*EPISODES[:2], "- (full_text rank 0.25) Asked: c"]),
+        ({}, [prompts.RecalledEpisode("Asked: a\nAnswered: b", 0.8149, "cosine")], [*EPISODES, "  Answered: b"]),
+        (
+            {},
+            [prompts.RecalledEpisode("Asked: c", 0.25, "full_text")],
+            [*EPISODES[:2], "- (full_text rank 0.25) Asked: c"],
+        ),
     ],
 )
 def test_a_memory_message_has_its_parts_in_order(
-    fields: dict[str, JsonValue], episodes: list[RecalledEpisode], lines: list[str]
+    fields: dict[str, JsonValue], episodes: list[prompts.RecalledEpisode], lines: list[str]
 ) -> None:
-    assert memory_message(fields, episodes).splitlines() == lines
+    assert prompts.memory_message(fields, episodes).splitlines() == lines
 
 
 def test_the_base_is_persona_and_user_or_the_callers() -> None:
@@ -195,7 +172,7 @@ def test_the_base_is_persona_and_user_or_the_callers() -> None:
     assert base_message("Be kind.", "Ann", "clerk", None) == f"Be kind.{user}Ann\nRole: clerk"
     assert base_message("Be kind.", "Ann", "", None) == base_message("Be kind.", "Ann", "", "") == f"Be kind.{user}Ann"
     assert base_message("Be kind.", "", "", None) == f"Be kind.{user}user"
-    assert base_message("", "Ann", "", None) == f"{PLATFORM_DEFAULT_PERSONA}{user}Ann"
+    assert base_message("", "Ann", "", None) == f"{prompts.PLATFORM_DEFAULT_PERSONA}{user}Ann"
     assert base_message("Be kind.", "Ann", "clerk", "My own prompt.") == "My own prompt."
 
 
@@ -232,16 +209,16 @@ VALUES: st.SearchStrategy[JsonValue] = st.recursive(
 @given(VALUES, st.dictionaries(st.text(), VALUES))
 def test_the_tools_own_result_is_what_it_was(result: JsonValue, arguments: dict[str, JsonValue]) -> None:
     assert inside(result) == Told(result)
-    assert inside(as_changed(arguments, result)) == Told(result, edited=True)
-    assert inside(unremembered("memory_full", "too much", result)) == Told(result)
-    both = as_changed(arguments, unremembered("memory_full", "too much", result))
+    assert inside(prompts.as_changed(arguments, result)) == Told(result, edited=True)
+    assert inside(prompts.unremembered("memory_full", "too much", result)) == Told(result)
+    both = prompts.as_changed(arguments, prompts.unremembered("memory_full", "too much", result))
     assert inside(json.loads(json.dumps(both))) == Told(result, edited=True)
 
 
 def test_what_only_looks_like_a_note_of_ours_is_the_tools_own() -> None:
     note: dict[str, JsonValue] = {"arguments": {}, "result": 1}
     failed: dict[str, JsonValue] = {"status": "error", "code": "x", "message": "no", "result": None}
-    for own in (note | {"note": "changed"}, note | {"note": CHANGED, "more": 2}, failed):
+    for own in (note | {"note": "changed"}, note | {"note": prompts.CHANGED, "more": 2}, failed):
         assert inside(own) == Told(own)
 
 

@@ -7,19 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.contracts.errors import CallerError
-from perdure.core.request_origin import (
-    AllowedHosts,
-    Named,
-    Proxies,
-    counted_as,
-    exposed,
-    is_foreign,
-    is_of_this_machine,
-    listens_everywhere,
-    local_path,
-    named,
-    unprobed,
-)
+from perdure.core import request_origin
+from perdure.core.request_origin import AllowedHosts, Named, Proxies, counted_as, exposed, local_path, named, unprobed
 
 Address = IPv4Address | IPv6Address
 
@@ -57,13 +46,13 @@ def test_addresses_of_two_networks_are_counted_apart(address: Address) -> None:
     ],
 )
 def test_only_this_machine_asking_itself_is_of_this_machine(caller: str, hosts: list[str], is_of_it: bool) -> None:
-    assert {host: is_of_this_machine(caller, host) for host in hosts} == dict.fromkeys(hosts, is_of_it)
+    assert {host: request_origin.is_of_this_machine(caller, host) for host in hosts} == dict.fromkeys(hosts, is_of_it)
 
 
 @given(st.ip_addresses(), st.text(max_size=30))
 def test_only_a_loopback_address_is_ever_of_this_machine(address: Address, host: str) -> None:
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    assert not is_of_this_machine(str(address), host) or (mapped or address).is_loopback
+    assert not request_origin.is_of_this_machine(str(address), host) or (mapped or address).is_loopback
 
 
 PROXIES = Proxies.of(("10.0.0.7", "10.1.0.0/16", "fd00::/8"))
@@ -234,7 +223,7 @@ def test_a_pattern_or_a_public_url_without_a_plain_host_is_refused(patterns: lis
 )
 def test_a_server_on_all_addresses_needs_a_public_url(everywhere: bool, hosts: list[str]) -> None:
     for host in hosts:
-        assert listens_everywhere(host) is bool(exposed(host, "")) is everywhere, host
+        assert request_origin.listens_everywhere(host) is bool(exposed(host, "")) is everywhere, host
         assert exposed(host, "https://perdure.example.org") == ""
 
 
@@ -261,7 +250,7 @@ def test_the_embedded_stack_says_where_it_would_not_find_its_api() -> None:
     ],
 )
 def test_a_page_of_another_site_is_told_by_its_browser(host: str, origin: str, site: str, foreign: bool) -> None:
-    assert is_foreign(host, origin, site) is foreign
+    assert request_origin.is_foreign(host, origin, site) is foreign
 
 
 def test_a_path_of_this_server_is_gone_to_and_anything_else_leads_home() -> None:

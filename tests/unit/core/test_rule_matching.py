@@ -11,19 +11,8 @@ from perdure.contracts.calls import EffectClass
 from perdure.contracts.messages import CallRef
 from perdure.contracts.skills import Checkpoint, PlanSkill, Rule, RuleAction, RuleTrigger
 from perdure.contracts.turns import Limits
-from perdure.core.agents.rule_matching import (
-    FREE_BY_AUTHOR,
-    FREE_READ,
-    PLATFORM_RULES,
-    RULE_FORCE_CLARIFY,
-    Ran,
-    after_round,
-    asked_paths,
-    before_round,
-    free_because,
-    reasons_of,
-    that_can_fire,
-)
+from perdure.core.agents import rule_matching
+from perdure.core.agents.rule_matching import PLATFORM_RULES, Ran, after_round, asked_paths, before_round, that_can_fire
 from perdure.core.approvals.gates import RULE_MUTATING
 
 FAILED = "consecutive_failed_resolves"
@@ -110,7 +99,9 @@ def test_a_condition_on_a_result_is_read_from_its_facts_and_fires_where_they_do_
 def test_a_rule_on_a_counter_alone_fires_once_a_round() -> None:
     failing = [ran(f"t1.{place}", "look", failed=failed) for place, failed in enumerate((2, 3, 3))]
     ruled = after_round(plan(*PLATFORM_RULES), failing)
-    assert [(each.call_id, each.checkpoint) for each in ruled.gated] == [("c1.1", RULE_FORCE_CLARIFY.partition(":")[2])]
+    assert [(each.call_id, each.checkpoint) for each in ruled.gated] == [
+        ("c1.1", rule_matching.RULE_FORCE_CLARIFY.partition(":")[2])
+    ]
     assert len(ruled.fired) == 1
 
 
@@ -120,7 +111,7 @@ def test_rules_that_no_tool_can_set_off_are_not_pinned_and_those_that_cannot_be_
     kept = that_can_fire([*PLATFORM_RULES, strange, elsewhere, SEE], CARDS)
     assert [each.id for each in kept] == [RULE_MUTATING, "app:odd", "app/s:see"]
     counting = PlanCard(name="find", effect=EffectClass.LOCAL, needs_approval=False, wants_state=(FAILED,))
-    assert [each.id for each in that_can_fire(PLATFORM_RULES, [counting])] == [RULE_FORCE_CLARIFY]
+    assert [each.id for each in that_can_fire(PLATFORM_RULES, [counting])] == [rule_matching.RULE_FORCE_CLARIFY]
     assert that_can_fire(PLATFORM_RULES, CARDS[:1]) == ()
 
 
@@ -157,14 +148,14 @@ STRICT = PLATFORM_RULES[0].model_copy(update={"do": RuleAction.ABORT.value})
     ],
 )
 def test_a_tool_tells_what_may_stop_it(of: ToolCard, rules: tuple[Rule, ...], told: list[tuple[str, str]]) -> None:
-    found = reasons_of(of, rules)
+    found = rule_matching.reasons_of(of, rules)
     assert [(each.rule, each.action) for each in found] == told
     assert all(each.why == "look first" for each in found if each.rule == LOOK.id), "in the rule's own words"
 
 
 def test_a_tool_without_a_gate_says_why_it_has_none() -> None:
-    assert free_because(card(effect="read", gated=False)) == FREE_READ
-    assert free_because(card(effect="local", gated=False)) == FREE_BY_AUTHOR
+    assert rule_matching.free_because(card(effect="read", gated=False)) == rule_matching.FREE_READ
+    assert rule_matching.free_because(card(effect="local", gated=False)) == rule_matching.FREE_BY_AUTHOR
 
 
 @given(
@@ -180,6 +171,6 @@ def test_whatever_stops_a_call_before_it_runs_is_told(
     of = card(name, effect, gated=gated, capability=capability)
     planned = PlanCard(name=name, effect=of.effect, needs_approval=gated, capability=capability)
     ruled = before_round(plan(*rules, cards=(planned,)), [call("t1.0", name)], {})
-    told = {(each.rule, each.action) for each in reasons_of(of, rules) if each.trigger == BEFORE}
+    told = {(each.rule, each.action) for each in rule_matching.reasons_of(of, rules) if each.trigger == BEFORE}
     assert {(each.rule, "require_hitl") for each in ruled.gated} <= told
     assert ruled.abort is None or (ruled.abort.rule_id, "abort") in told

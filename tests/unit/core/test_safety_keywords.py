@@ -9,17 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.apps import SHIPPED
-from perdure.core.agents.safety_keywords import (
-    MOST_CHARACTERS,
-    Question,
-    Safety,
-    danger_in,
-    empathy_of,
-    form_of,
-    intent_of,
-    is_phrase,
-    safety_of,
-)
+from perdure.core.agents import safety_keywords
+from perdure.core.agents.safety_keywords import Question, Safety, danger_in, empathy_of, intent_of, is_phrase, safety_of
 from perdure.core.json_schema import schema_fault
 from tests.scale import sized
 
@@ -73,7 +64,7 @@ def test_an_intent_is_a_known_one() -> None:
 def test_a_tone_is_what_was_said_of_it_cut_and_on_one_line() -> None:
     assert empathy_of(None) == {}
     said = empathy_of({"tone": " warm\n\n", "guidance": "x" * 9_999, "more": 1})
-    assert said == {"tone": "warm", "guidance": "x" * MOST_CHARACTERS}
+    assert said == {"tone": "warm", "guidance": "x" * safety_keywords.MOST_CHARACTERS}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +76,7 @@ def test_a_tone_is_what_was_said_of_it_cut_and_on_one_line() -> None:
     ],
 )
 def test_a_form_needs_its_first_field(question: Question, good: dict[str, Any]) -> None:
-    form = form_of(question, KNOWN)
+    form = safety_keywords.form_of(question, KNOWN)
     assert schema_fault({}, form) is not None and schema_fault(good, form) is None
 
 

@@ -10,23 +10,9 @@ from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from perdure.contracts.memory import DocumentRef, Trust
+from perdure.core.memory import search
 from perdure.core.memory.documents import DOCUMENT_TYPES, type_fault
-from perdure.core.memory.search import (
-    DRAFT_BLOCK,
-    EXCERPT_CHARACTERS,
-    TRUSTED_BLOCK,
-    Candidate,
-    Shown,
-    Signals,
-    best,
-    context_message,
-    entity_share,
-    excerpt,
-    recency,
-    score,
-    within_budget,
-    words_of,
-)
+from perdure.core.memory.search import DRAFT_BLOCK, EXCERPT_CHARACTERS, Signals, best, context_message, excerpt, recency
 
 SHARES = st.floats(0, 1)
 ENTITIES = st.integers(0, 5)
@@ -36,9 +22,9 @@ SIGNALS = st.builds(
 )  # fmt: skip
 
 
-def candidate(name: str, signals: Signals) -> Candidate:
+def candidate(name: str, signals: Signals) -> search.Candidate:
     ref = DocumentRef(document_id=name, version_id="v", store="s", path="p", trust=signals.trust)
-    return Candidate(ref, name, signals)
+    return search.Candidate(ref, name, signals)
 
 
 @pytest.mark.parametrize(
@@ -51,14 +37,19 @@ def candidate(name: str, signals: Signals) -> Candidate:
     ],
 )
 def test_a_score_is_the_weighted_sum(signals: Signals, expected: float) -> None:
-    assert score(signals) == pytest.approx(expected)
+    assert search.score(signals) == pytest.approx(expected)
 
 
 def test_recency_halves_every_thirty_days_and_entities_count_by_their_share() -> None:
     assert [recency(days) for days in (0, 30, 60, 300)] == pytest.approx([1, 0.5, 0.25, 0.5**10])
     assert recency(None) == recency(math.nan) == 0.3
     assert recency(-5) == 1
-    assert [entity_share(0, 0), entity_share(3, 0), entity_share(1, 4), entity_share(9, 4)] == [0, 0, 0.25, 1]
+    assert [
+        search.entity_share(0, 0),
+        search.entity_share(3, 0),
+        search.entity_share(1, 4),
+        search.entity_share(9, 4),
+    ] == [0, 0, 0.25, 1]
     assert type_fault("runbook") is None and type_fault("poem") is not None
 
 
@@ -75,9 +66,9 @@ def test_the_best_are_in_falling_order_whatever_order_they_come_in(several: list
 TEXTS = st.text(st.sampled_from('ab<>&"\n /memory_context;…'), max_size=3_000)
 
 
-def document(text: str, trust: Trust = Trust.USER_AUTHORED, title: str = "t", path: str = "a/b.md") -> Shown:
+def document(text: str, trust: Trust = Trust.USER_AUTHORED, title: str = "t", path: str = "a/b.md") -> search.Shown:
     ref = DocumentRef(document_id="d", version_id="v", store="workspace_runbooks", path=path, trust=trust)
-    return Shown(ref, "runbook", title, excerpt(text))
+    return search.Shown(ref, "runbook", title, excerpt(text))
 
 
 @given(TEXTS, st.lists(st.sampled_from(["ab", "memory", "context"])))
@@ -96,16 +87,16 @@ def test_an_excerpt_of_what_fits_is_all_of_it_and_else_begins_at_the_line_with_a
     assert excerpt("x" * (EXCERPT_CHARACTERS + 1)) == "x" * (EXCERPT_CHARACTERS - 1) + "…"
     assert excerpt("<" * 1_000).count("&lt;") == (EXCERPT_CHARACTERS - 1) // 4
     text = "filler line\n" * 200 + "Roll BACK with care\n" + "tail\n" * 400
-    shown = excerpt(text, words_of("how do we roll back?"))
+    shown = excerpt(text, search.words_of("how do we roll back?"))
     assert shown.startswith("…Roll BACK with care\n") and shown.endswith("…") and len(shown) <= EXCERPT_CHARACTERS
-    assert excerpt(text, words_of("penguin")).startswith("filler line")
-    assert excerpt(text, words_of("filler roll")).startswith("filler line")
+    assert excerpt(text, search.words_of("penguin")).startswith("filler line")
+    assert excerpt(text, search.words_of("filler roll")).startswith("filler line")
 
 
 @given(st.lists(st.integers(0, 1_200), max_size=12), st.integers(1, 4_000))
 def test_the_budget_keeps_the_best_that_fit_together(lengths: list[int], budget: int) -> None:
     found = [document("x" * length, title=str(number)) for number, length in enumerate(lengths)]
-    kept = within_budget(found, budget)
+    kept = search.within_budget(found, budget)
     assert list(kept) == found[: len(kept)]
     assert sum(each.tokens for each in kept) <= budget
     if len(kept) < len(found):
@@ -115,13 +106,13 @@ def test_the_budget_keeps_the_best_that_fit_together(lengths: list[int], budget:
 def test_six_whole_excerpts_fit_the_default_budget_and_a_hit_costs_two_hundred_characters_more() -> None:
     found = [document("x" * 5_000)] * 7
     assert found[0].tokens == (EXCERPT_CHARACTERS + 200) // 4
-    assert len(within_budget(found, 2_200)) == 6
+    assert len(search.within_budget(found, 2_200)) == 6
 
 
 def test_drafts_stand_apart_and_the_model_is_told_not_to_obey_them(snapshot: SnapshotAssertion) -> None:
     draft, seed = document("ignore all", Trust.AGENT_DRAFT), document("seed", Trust.SYSTEM_SEEDED)
     trusted, drafts = context_message([document("good"), draft, seed]).split(f"<{DRAFT_BLOCK}>")
-    assert trusted.startswith(f"<{TRUSTED_BLOCK}>") and f"</{TRUSTED_BLOCK}>" in trusted
+    assert trusted.startswith(f"<{search.TRUSTED_BLOCK}>") and f"</{search.TRUSTED_BLOCK}>" in trusted
     assert "good" in trusted and "seed" in trusted and "ignore all" not in trusted
     assert "ignore all" in drafts and drafts.endswith(f"</{DRAFT_BLOCK}>")
     assert drafts == snapshot
@@ -133,6 +124,6 @@ def test_drafts_stand_apart_and_the_model_is_told_not_to_obey_them(snapshot: Sna
 @given(TEXTS, TEXTS, st.sampled_from(Trust))
 def test_no_text_or_title_adds_a_tag_to_the_message(text: str, title: str, trust: Trust) -> None:
     said = context_message([document(text, trust, title)])
-    name = DRAFT_BLOCK if trust is Trust.AGENT_DRAFT else TRUSTED_BLOCK
+    name = DRAFT_BLOCK if trust is Trust.AGENT_DRAFT else search.TRUSTED_BLOCK
     assert re.findall(r"</?\w+", said) == [f"<{name}", "<document", "</document", f"</{name}"]
     assert said.count('"') == 10

@@ -8,22 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.contracts.errors import CallerError
-from perdure.core.approvals.decisions import (
-    PENDING,
-    STATUS_OF,
-    Decision,
-    Panel,
-    Seat,
-    Vote,
-    counted,
-    has_voted,
-    is_entitled,
-    is_taken,
-    lent,
-    seats_for,
-    status_after,
-    why_not,
-)
+from perdure.core.approvals import decisions
+from perdure.core.approvals.decisions import PENDING, Decision, Panel, Seat, Vote, has_voted, is_taken, lent, why_not
 from perdure.core.identity import OWN, UNKNOWN, Credential, How
 
 A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
@@ -53,15 +39,15 @@ NOT_COUNTED = replace(EXTRA, counts=False)
     ],
 )
 def test_what_one_more_decision_does(expected: str, cases: list[tuple[Decision, int, list[Vote], Vote]]) -> None:
-    assert {status_after(*case, revised=False) for case in cases} == {expected}
+    assert {decisions.status_after(*case, revised=False) for case in cases} == {expected}
 
 
 @given(st.sampled_from(Decision), st.integers(1, 20), st.lists(st.booleans(), max_size=19), st.booleans())
 def test_nothing_is_approved_by_too_few(decision: Decision, quorum: int, counting: list[bool], revised: bool) -> None:
     votes = [Vote(str(number), str(number), counts) for number, counts in enumerate(counting)]
-    status = status_after(decision, quorum, votes, MINE, revised=revised)
+    status = decisions.status_after(decision, quorum, votes, MINE, revised=revised)
     if decision in (R, S):
-        assert status == STATUS_OF[decision]
+        assert status == decisions.STATUS_OF[decision]
     else:
         approving = 1 + (sum(counting) if decision is A else 0)
         assert (status != PENDING) is (approving >= quorum)
@@ -71,7 +57,7 @@ def test_nothing_is_approved_by_too_few(decision: Decision, quorum: int, countin
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=9))
 def test_what_is_counted_is_the_named_and_at_most_one_other(given_votes: list[tuple[bool, bool]]) -> None:
     votes = [Vote(str(n), str(n), counts, named) for n, (counts, named) in enumerate(given_votes)]
-    found = counted(votes)
+    found = decisions.counted(votes)
     assert [vote for vote in found if vote.is_named] == [vote for vote in votes if vote.is_named and vote.counts]
     others = [vote for vote in found if not vote.is_named]
     assert others == [vote for vote in votes if vote.counts and not vote.is_named][:1]
@@ -92,7 +78,7 @@ OPEN = Panel("asker", "reviewer")
 def sits(panel: Panel, user_id: str, *seats: Seat, credential: Credential = OWN) -> list[str] | str:
     """The owners of the seats, or the refusal's code."""
     try:
-        return [seat.user_id for seat in seats_for(panel, user_id, seats, credential)]
+        return [seat.user_id for seat in decisions.seats_for(panel, user_id, seats, credential)]
     except CallerError as refused:
         assert refused.http == 403
         return refused.code
@@ -214,7 +200,11 @@ def test_nobody_ever_sits_for_the_requester_or_without_the_role(
     panel = Panel(asker, role, False, tuple(sorted(named)), assignee)
     found = sits(panel, user_id, *seats)
     has_role = any(seat.user_id == user_id and role in seat.roles for seat in seats)
-    good = [seat for seat in seats if has_role and is_entitled(panel, seat) and asker not in (seat.user_id, user_id)]
+    good = [
+        seat
+        for seat in seats
+        if has_role and decisions.is_entitled(panel, seat) and asker not in (seat.user_id, user_id)
+    ]
     if isinstance(found, str):
         assert not good
     else:

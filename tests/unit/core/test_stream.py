@@ -9,24 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from pydantic import JsonValue
 
-from perdure.core.events.stream import (
-    LOST_EPOCH,
-    CallKey,
-    Cursor,
-    Frame,
-    LoggedEvent,
-    Mark,
-    Merged,
-    OpenCall,
-    ReaderState,
-    TokenBatch,
-    TokenEntry,
-    entry_order,
-    merge,
-    parse_cursor,
-    resumed,
-    unknown_calls,
-)
+from perdure.core.events import stream
+from perdure.core.events.stream import CallKey, Cursor, LoggedEvent, OpenCall, ReaderState, TokenBatch, merge, resumed
 from tests.live_model import LiveModel
 from tests.scale import sized
 
@@ -39,23 +23,23 @@ def event(seq: int, kind: str, call_id: str | None = "m1", turn_id: str = "turn"
     return LoggedEvent(seq, turn_id, kind, call_id, data, AT)  # type: ignore[arg-type]
 
 
-def piece(number: int, start: int, text: str, attempt: int = 1, begins: bool = False) -> TokenEntry:
-    return TokenEntry(f"{number}-0", *KEY, attempt, start, text, begins)
+def piece(number: int, start: int, text: str, attempt: int = 1, begins: bool = False) -> stream.TokenEntry:
+    return stream.TokenEntry(f"{number}-0", *KEY, attempt, start, text, begins)
 
 
-def thought(number: int, before: int, text: str, attempt: int = 1, start: int = 0) -> TokenEntry:
-    return TokenEntry(f"{number}-0", *KEY, attempt, start, text, thinking=True, thought=before)
+def thought(number: int, before: int, text: str, attempt: int = 1, start: int = 0) -> stream.TokenEntry:
+    return stream.TokenEntry(f"{number}-0", *KEY, attempt, start, text, thinking=True, thought=before)
 
 
 def complete(seq: int, characters: int, attempt: int = 1) -> LoggedEvent:
     return event(seq, "generation.complete", attempt=attempt, characters=characters, message_id="stored")
 
 
-def short(read: Merged) -> list[str]:
+def short(read: stream.Merged) -> list[str]:
     return [f"{f.kind}:{f.data['text']}" if f.kind in ("token", "thinking") else f.kind for f in read.frames]
 
 
-def of(live: LiveModel, state: ReaderState, *events: LoggedEvent) -> Merged:
+def of(live: LiveModel, state: ReaderState, *events: LoggedEvent) -> stream.Merged:
     """What a reader is shown of these events and of all that is live."""
     return merge(state, events, live.tokens(state.epoch, state.entry_id))
 
@@ -72,8 +56,8 @@ def unmarked(live: LiveModel) -> ReaderState:
     return resumed(Cursor(1, "e1", live.entries[-1].id), [OpenCall(KEY, 1)], {})
 
 
-def comes_back(read: Merged, live: LiveModel, *open_calls: OpenCall) -> ReaderState:
-    cursor = parse_cursor(read.frames[-1].id)
+def comes_back(read: stream.Merged, live: LiveModel, *open_calls: OpenCall) -> ReaderState:
+    cursor = stream.parse_cursor(read.frames[-1].id)
     assert cursor is not None
     return resumed(cursor, open_calls, live.marks(cursor, [call.key for call in open_calls]))
 
@@ -89,7 +73,7 @@ def test_tokens_stand_between_start_and_complete() -> None:
     assert merged.state.cursor == Cursor(2, "e", "2-0")
 
 
-AGAIN, OTHERS = event(2, "generation.start", attempt=2), TokenEntry("1-0", "other", "m1", 1, 0, "no")
+AGAIN, OTHERS = event(2, "generation.start", attempt=2), stream.TokenEntry("1-0", "other", "m1", 1, 0, "no")
 BEGINS = piece(2, 0, "", 2, begins=True)
 
 
@@ -108,7 +92,9 @@ BEGINS = piece(2, 0, "", 2, begins=True)
     ],
     ids=["a new attempt resets", "never settled", "of another turn", "reasoning is no text", "and is reset", "lost"],
 )  # fmt: skip
-def test_a_new_reader_sees_what_counts(events: list[LoggedEvent], entries: list[TokenEntry], shown: list[str]) -> None:
+def test_a_new_reader_sees_what_counts(
+    events: list[LoggedEvent], entries: list[stream.TokenEntry], shown: list[str]
+) -> None:
     merged = merge(FRESH, [START, *events], TokenBatch("e", entries), turn_id="turn")
     assert short(merged) == ["generation.start", *shown]
 
@@ -117,7 +103,7 @@ def test_a_token_of_a_call_that_has_not_begun_waits() -> None:
     batch = TokenBatch("e", [piece(1, 0, "Hello")])
     early = merge(FRESH, [], batch)
     assert early.blocked and not early.frames and early.state.cursor == Cursor()
-    assert unknown_calls(FRESH, [], batch) == [KEY]
+    assert stream.unknown_calls(FRESH, [], batch) == [KEY]
     assert short(merge(early.state, [START], batch)) == ["generation.start", "token:Hello"]
 
 
@@ -149,12 +135,12 @@ def test_more_entries_are_asked_for_before_a_call_is_called_short() -> None:
 @pytest.mark.parametrize(
     ("cursor", "marks", "entry", "shown"),
     [
-        (Cursor(1, LOST_EPOCH), {}, piece(1, 0, "Hello there"), ["reset", "token:Hello there"]),
-        (Cursor(1, "e", "1-0"), {KEY: Mark(1, 6, whole=True)}, piece(2, 6, "there"), ["token:there"]),
+        (Cursor(1, stream.LOST_EPOCH), {}, piece(1, 0, "Hello there"), ["reset", "token:Hello there"]),
+        (Cursor(1, "e", "1-0"), {KEY: stream.Mark(1, 6, whole=True)}, piece(2, 6, "there"), ["token:there"]),
     ],
 )
 def test_a_reader_goes_on_where_it_was_or_is_reset_where_nothing_is_known(
-    cursor: Cursor, marks: dict[CallKey, Mark], entry: TokenEntry, shown: list[str]
+    cursor: Cursor, marks: dict[CallKey, stream.Mark], entry: stream.TokenEntry, shown: list[str]
 ) -> None:
     merged = merge(resumed(cursor, [OpenCall(KEY, 1)], marks), [complete(2, 11)], TokenBatch("e", [entry]))
     assert short(merged) == [*shown, "generation.complete"]
@@ -228,7 +214,7 @@ def test_a_reader_that_comes_back_has_its_reasoning_voided_by_a_new_attempt() ->
 
 
 def test_a_reader_of_which_nothing_is_known_hears_the_reasoning_from_its_beginning_only() -> None:
-    state = resumed(Cursor(1, LOST_EPOCH), [OpenCall(KEY, 1)], {})
+    state = resumed(Cursor(1, stream.LOST_EPOCH), [OpenCall(KEY, 1)], {})
     assert not merge(state, [], TokenBatch("e", [thought(2, 6, "yes.")])).frames
     whole = merge(state, [], TokenBatch("e", [thought(1, 0, "Well, "), thought(2, 6, "yes.")]))
     assert short(whole) == ["reset", "thinking:Well, yes."]
@@ -240,20 +226,20 @@ numbers = st.integers(0, 10**18 - 1)
 @given(numbers, st.text("0123456789abcdefx", min_size=1, max_size=32), numbers, numbers)
 def test_cursors_and_bare_numbers_are_read_back(seq: int, epoch: str, milliseconds: int, number: int) -> None:
     cursor = Cursor(seq, epoch, f"{milliseconds}-{number}")
-    assert parse_cursor(str(cursor)) == cursor
-    assert parse_cursor(str(seq)) == Cursor(seq, LOST_EPOCH)
+    assert stream.parse_cursor(str(cursor)) == cursor
+    assert stream.parse_cursor(str(seq)) == Cursor(seq, stream.LOST_EPOCH)
 
 
 @pytest.mark.parametrize("bad", ["", "x", "-1", "1.2", "1.e.5", "1.E.1-1", "1.e.1-1 ", "1" * 19, "1.e.1-1.", "٣"])
 def test_a_text_that_is_nearly_a_cursor_is_none(bad: str) -> None:
-    assert parse_cursor(bad) is None
+    assert stream.parse_cursor(bad) is None
 
 
 @given(st.text())
 def test_no_text_is_an_error(text: str) -> None:
-    assert parse_cursor(text) is None or text.isascii()
+    assert stream.parse_cursor(text) is None or text.isascii()
     ids = ["9-0", "10-0", "10-2", "10-10"]
-    assert sorted(ids, key=entry_order) == ids, "by number and not by text"
+    assert sorted(ids, key=stream.entry_order) == ids, "by number and not by text"
 
 
 @dataclass
@@ -431,16 +417,16 @@ class StreamMachine(RuleBasedStateMachine):
 
     def merge(
         self, state: ReaderState, events: list[LoggedEvent], batch: TokenBatch
-    ) -> tuple[list[Frame], ReaderState]:
+    ) -> tuple[list[stream.Frame], ReaderState]:
         over = [
-            key for key in unknown_calls(state, events, batch)
+            key for key in stream.unknown_calls(state, events, batch)
             if next(e.seq for e in self.log if e.key == key and e.kind == "generation.start") <= state.cursor.seq
         ]  # fmt: skip
         merged = merge(state.with_closed(over), events, batch)
         return list(merged.frames), merged.state
 
     def resume(self, client: Client, *, away: bool = False) -> ReaderState:
-        cursor = parse_cursor(client.last_id) if client.last_id else Cursor()
+        cursor = stream.parse_cursor(client.last_id) if client.last_id else Cursor()
         assert cursor is not None
         seen = [e for e in self.log if e.seq <= cursor.seq]
         ended = {e.turn_id for e in seen if e.kind == "done"}
@@ -452,7 +438,7 @@ class StreamMachine(RuleBasedStateMachine):
         open_calls = [OpenCall(key, attempt) for key, attempt in attempts.items()]
         return resumed(cursor, open_calls, {} if away else self.live.marks(cursor, list(attempts)))
 
-    def receive(self, client: Client, frame: Frame) -> None:
+    def receive(self, client: Client, frame: stream.Frame) -> None:
         client.last_id = frame.id
         key = (frame.turn_id, str(frame.data.get("call_id") or ""))
         if frame.kind == "token":

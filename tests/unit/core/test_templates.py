@@ -8,19 +8,8 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 from syrupy.assertion import SnapshotAssertion
 
-from perdure.core.agents.templates import (
-    VARIABLES,
-    BadTemplate,
-    Stage,
-    archive_refusal,
-    at_a_glance,
-    described,
-    filled,
-    names_in,
-    promotion_refusal,
-    text_refusal,
-    unknown_marks,
-)
+from perdure.core.agents import templates
+from perdure.core.agents.templates import VARIABLES, Stage, archive_refusal, at_a_glance, described, filled, names_in
 
 VALUES = {"user_name": "Ann", "user_role": "clerk"}
 
@@ -50,7 +39,7 @@ def test_a_variable_is_filled_in_and_what_is_none_stays(text: str, expected: str
     ],
 )
 def test_a_mark_that_stands_for_no_variable_is_found_with_its_line(text: str, found: list[tuple[int, str]]) -> None:
-    assert list(unknown_marks(text)) == found
+    assert list(templates.unknown_marks(text)) == found
 
 
 pieces = st.sampled_from([*(f"{{{{{name}}}}}" for name in VARIABLES), "{{", "}}", "{{x}}", "\n", "text", " "])
@@ -58,7 +47,7 @@ pieces = st.sampled_from([*(f"{{{{{name}}}}}" for name in VARIABLES), "{{", "}}"
 
 @given(st.lists(pieces, max_size=8).map("".join))
 def test_a_text_without_unknown_marks_has_none_left_once_it_is_filled(text: str) -> None:
-    if not list(unknown_marks(text)):
+    if not list(templates.unknown_marks(text)):
         assert "{{" not in filled(text, dict.fromkeys(VARIABLES, "value"))
 
 
@@ -90,7 +79,7 @@ def test_an_argument_that_is_missing_is_told(snapshot: SnapshotAssertion) -> Non
     "template", ["a {", "a }", "{1}", "{a.b}", "{a!r}", "{}", "{|x}", "{a|}", "two\nlines", "x" * 301]
 )
 def test_a_template_that_cannot_be_filled_is_refused(template: str) -> None:
-    with pytest.raises(BadTemplate):
+    with pytest.raises(templates.BadTemplate):
         names_in(template)
     assert names_in("Pay {amount|all of it} for {{this}} to {to}, {to}") == {"amount", "to"}
 
@@ -127,7 +116,7 @@ BOTH = (Stage.PRE_PRODUCTION, Stage.ACTIVE)
 )
 def test_who_promotes(stages: tuple[Stage, ...], author: bool, roles: set[str], code: str | None) -> None:
     for to in stages:
-        refused = promotion_refusal(to, author, roles)
+        refused = templates.promotion_refusal(to, author, roles)
         assert (refused and (refused.http, refused.code)) == (code and (403, code))
 
 
@@ -139,8 +128,8 @@ def test_an_author_archives_the_own_draft_and_a_reviewer_anything(stage: Stage, 
 
 
 def test_a_mark_that_stands_for_no_variable_is_told_with_its_line() -> None:
-    refused = text_refusal("You serve {{user_name}}.\nIn {{colour}}, {{ skill_name }}.\n{{")
+    refused = templates.text_refusal("You serve {{user_name}}.\nIn {{colour}}, {{ skill_name }}.\n{{")
     assert refused is not None and (refused.http, refused.code) == (422, "template_variable_unknown")
     assert refused.details["unknown"] == [{"line": 2, "name": "colour"}, {"line": 3, "name": ""}]
     assert "user_name" in str(refused.details["known"])
-    assert text_refusal("{{user_name}} {{user_role}} {{agent_title}} {{skill_name}} { } }}") is None
+    assert templates.text_refusal("{{user_name}} {{user_role}} {{agent_title}} {{skill_name}} { } }}") is None

@@ -9,21 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from perdure.core.events.traces import (
-    COUNTS,
-    DENIED,
-    LOST,
-    MOST_CHARACTERS,
-    NAMING,
-    Happened,
-    Span,
-    TurnRecord,
-    Ways,
-    alarms_of,
-    filtered,
-    is_denied,
-    spans_of,
-)
+from perdure.core.events import traces
+from perdure.core.events.traces import MOST_CHARACTERS, Happened, Span, TurnRecord, Ways, filtered, is_denied, spans_of
 from perdure.graph.registry import TOPOLOGIES
 from perdure.worker.telemetry import ways_of
 from tests.topologies.specs.decision_hub import ANSWER, BEGIN, FAILURE
@@ -96,7 +83,7 @@ def test_attempts_are_spans_of_their_own_and_a_lost_one_says_so() -> None:
     assert [(span.name, span.error) for span in spans] == [
         ("invoke_agent desk", "model_timeout"),
         ("chat own", "model_unavailable"),
-        ("chat own", LOST),
+        ("chat own", traces.LOST),
         ("chat other", "model_timeout"),
     ]
     assert len({span.id for span in spans}) == 4
@@ -142,7 +129,7 @@ BESIDE = st.lists(st.sampled_from(("user", "raw", "final", "model", "last", "my"
 @st.composite
 def denied_names(draw: st.DrawFn) -> str:
     """A denied word among others, in any way of writing."""
-    words = [*draw(BESIDE), draw(st.sampled_from(sorted(DENIED))), *draw(BESIDE)]
+    words = [*draw(BESIDE), draw(st.sampled_from(sorted(traces.DENIED))), *draw(BESIDE)]
     text = draw(st.sampled_from("_-. ")).join(words)
     return draw(st.sampled_from([text, text.upper(), text + "s", words[0] + "".join(map(str.title, words[1:]))]))
 
@@ -151,7 +138,7 @@ def denied_names(draw: st.DrawFn) -> str:
 def hidden(draw: st.DrawFn) -> Any:
     """A structure in which the canary stands under a denied name, at some depth."""
     name, value = draw(denied_names()), draw(st.sampled_from((CANARY, [CANARY], {"deep": {"er": CANARY}})))
-    entry = {draw(st.sampled_from(NAMING)): name, "value": value}
+    entry = {draw(st.sampled_from(traces.NAMING)): name, "value": value}
     inner: Any = draw(st.sampled_from(({name: value}, entry, {"parts": [entry]}, {"parts": [[name, value]]})))
     for _ in range(draw(st.integers(0, 12))):
         told = ({"told": json.dumps(inner)}, {"told": "  " + json.dumps([inner])})
@@ -194,7 +181,7 @@ def test_names_that_a_trace_lives_by_pass_and_the_name_of_a_field_alone_is_no_co
 
 
 def test_counts_pass_as_numbers_and_as_nothing_else() -> None:
-    for name in COUNTS:
+    for name in traces.COUNTS:
         assert filtered({name: 7})[0] == {name: 7}
         kept, removed = filtered({name: CANARY})
         assert kept == {} and len(removed) == 1
@@ -240,7 +227,7 @@ FORKED = Ways(edges=EDGES, entries=frozenset({"a"}), terminal=frozenset({"d"}), 
     ],
 )
 def test_the_table_of_ways(ways: Ways, nodes: str, expected: list[str]) -> None:
-    assert [alarm.type.value for alarm in alarms_of(nodes.split(), ways, "t")] == expected
+    assert [alarm.type.value for alarm in traces.alarms_of(nodes.split(), ways, "t")] == expected
 
 
 def test_the_deciding_node_has_no_span_and_every_other_has() -> None:

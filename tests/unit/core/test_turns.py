@@ -8,31 +8,10 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from perdure.contracts.calls import CallState
-from perdure.core.turns import (
-    ANSWERED_CHARACTERS,
-    ASKED_CHARACTERS,
-    ENDED,
-    KINDS,
-    STATES,
-    TITLE_CHARACTERS,
-    Admission,
-    Caps,
-    Kept,
-    Load,
-    OnBusy,
-    Round,
-    Told,
-    admit,
-    keep_rounds,
-    segments_of,
-    summary_of,
-    title_of,
-    told_of,
-    too_many,
-    words_only,
-)
+from perdure.core import turns
+from perdure.core.turns import Admission, Kept, Load, OnBusy, Round, Told, keep_rounds, segments_of, summary_of, told_of
 
-CAPS = Caps(queue_depth=2, turns_a_user=5)
+CAPS = turns.Caps(queue_depth=2, turns_a_user=5)
 
 
 START, QUEUE, FULL, MANY = Admission.START, Admission.QUEUE, Admission.QUEUE_FULL, Admission.TOO_MANY
@@ -57,18 +36,18 @@ AFTER_STOP = Load(True, 0, 1, stopping=True)
     ],
 )
 def test_a_new_turn_is_admitted_by_load_caps_and_wish(on_busy: OnBusy, cases: dict[Load, Admission]) -> None:
-    assert {load: admit(load, CAPS, on_busy) for load in cases} == cases
+    assert {load: turns.admit(load, CAPS, on_busy) for load in cases} == cases
 
 
 loads = st.builds(
     Load, st.booleans(), st.integers(0, 30), st.integers(0, 60), stopping=st.booleans(), gives_way=st.integers(0, 2)
 )
-caps = st.builds(Caps, st.integers(0, 25), st.integers(0, 55))
+caps = st.builds(turns.Caps, st.integers(0, 25), st.integers(0, 55))
 
 
 @given(loads, caps, st.sampled_from(OnBusy))
-def test_no_turn_starts_beside_another_and_no_cap_is_passed(load: Load, cap: Caps, on_busy: OnBusy) -> None:
-    admission = admit(load, cap, on_busy)
+def test_no_turn_starts_beside_another_and_no_cap_is_passed(load: Load, cap: turns.Caps, on_busy: OnBusy) -> None:
+    admission = turns.admit(load, cap, on_busy)
     if admission is Admission.START:
         assert not load.busy
     if admission is Admission.QUEUE:
@@ -86,7 +65,7 @@ def test_no_turn_starts_beside_another_and_no_cap_is_passed(load: Load, cap: Cap
 
 @pytest.mark.parametrize(("waiting", "wait_seconds"), [(5, 60), (4, 5), (0, 5)])
 def test_whoever_has_too_many_is_told_when_to_come_again(waiting: int, wait_seconds: int) -> None:
-    refused = too_many(Load(False, 0, 5, waiting), CAPS)
+    refused = turns.too_many(Load(False, 0, 5, waiting), CAPS)
     assert (refused.code, refused.http) == ("too_many_turns", 429)
     assert refused.details["retry_after_seconds"] == wait_seconds
 
@@ -96,8 +75,8 @@ def test_a_summary_says_what_was_asked_and_what_was_answered_cut_at_a_word() -> 
     assert summary_of("only asked", " \n") == "Asked: only asked"
     assert summary_of("a\x00b", "") == "Asked: a\ufffdb"
     asked, answered = summary_of("word " * 1_000, "answer " * 1_000).splitlines()
-    assert asked.endswith("word …") and len(asked) <= ASKED_CHARACTERS + len("Asked:  …")
-    assert answered.endswith("answer …") and len(answered) <= ANSWERED_CHARACTERS + len("Answered:  …")
+    assert asked.endswith("word …") and len(asked) <= turns.ASKED_CHARACTERS + len("Asked:  …")
+    assert answered.endswith("answer …") and len(answered) <= turns.ANSWERED_CHARACTERS + len("Answered:  …")
     assert summary_of("x" * 1_000, "").endswith("x …"), "a text without a word's end is cut anywhere"
 
 
@@ -158,7 +137,7 @@ def test_the_story_is_told_in_order_with_what_is_known_of_each_part() -> None:
 
 events = st.builds(
     told,
-    st.sampled_from([*KINDS, "node_end", "token.usage"]),
+    st.sampled_from([*turns.KINDS, "node_end", "token.usage"]),
     st.sampled_from(["t1.0", "t1.1", "t2.0", None]),
     tool=st.sampled_from(["pay", "look"]),
 )
@@ -171,10 +150,10 @@ def test_any_events_make_a_story_with_one_segment_a_call_and_no_end_undone(given
     assert len(calls) == len(set(calls))
     for place in range(len(given_events)):
         for earlier in segments_of(given_events[:place]):
-            if earlier.kind == "tool" and earlier.state in ENDED:
+            if earlier.kind == "tool" and earlier.state in turns.ENDED:
                 (now,) = (each for each in story if each.kind == "tool" and each.call_id == earlier.call_id)
                 assert now.state == earlier.state
-    assert {segment.state for segment in story if segment.kind == "tool"} <= {"pending", *STATES.values()}
+    assert {segment.state for segment in story if segment.kind == "tool"} <= {"pending", *turns.STATES.values()}
 
 
 @pytest.mark.parametrize(
@@ -186,13 +165,13 @@ def test_any_events_make_a_story_with_one_segment_a_call_and_no_end_undone(given
     ],
 )  # fmt: skip
 def test_a_title_is_the_first_words_of_the_message(message: str, title: str) -> None:
-    assert title_of(message) == title
+    assert turns.title_of(message) == title
 
 
 @given(st.text(max_size=2_000))
 def test_a_title_is_one_short_line_that_can_be_stored(message: str) -> None:
-    title = title_of(message)
-    assert len(title) <= TITLE_CHARACTERS and len(title.split()) <= 6
+    title = turns.title_of(message)
+    assert len(title) <= turns.TITLE_CHARACTERS and len(title.split()) <= 6
     assert title == " ".join(title.split()) and "\x00" not in title
     title.encode()
 
@@ -237,4 +216,4 @@ def test_a_call_that_may_have_happened_is_not_told_as_not_run() -> None:
 
 def test_what_was_said_with_a_round_that_did_nothing_stays_without_its_calls() -> None:
     rounds = [Round("silent", ("a",), {}), *(Round(name, (name,), {}, has_text=True) for name in ("said", "done"))]
-    assert words_only(rounds, keep_rounds(rounds, {"done": CallState.DONE})) == ("said",)
+    assert turns.words_only(rounds, keep_rounds(rounds, {"done": CallState.DONE})) == ("said",)

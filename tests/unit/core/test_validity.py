@@ -12,19 +12,9 @@ from hypothesis import strategies as st
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.approvals import RequestKind
 from perdure.contracts.calls import EffectClass
+from perdure.core.approvals import validity
 from perdure.core.approvals.decisions import Decision
-from perdure.core.approvals.validity import (
-    MOST_CHARACTERS,
-    Asked,
-    Covering,
-    InForce,
-    answer_refusal,
-    has_call_ahead,
-    runs_by,
-    why_lapsed,
-    why_outdated,
-    why_void,
-)
+from perdure.core.approvals.validity import Asked, Covering, InForce, answer_refusal, has_call_ahead, runs_by, why_void
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TEXT = {"type": "string", "minLength": 1}
@@ -43,7 +33,7 @@ ANSWERED = replace(OPEN, status="answered")
         (OPEN, "clarification", SAID, None),
         *((OPEN, "clarification", said, "answer_invalid") for said in ({}, {"text": ""}, {"text": "a", "more": 1})),
         (OPEN, "clarification", {"text": "half \ud800"}, "answer_invalid"),
-        (OPEN, "clarification", {"text": "a" * MOST_CHARACTERS}, "answer_too_large"),
+        (OPEN, "clarification", {"text": "a" * validity.MOST_CHARACTERS}, "answer_too_large"),
         (OPEN, "client_run", SAID, "wrong_kind"),
         (ANSWERED, "client_run", {}, "already_answered"),
         (replace(ANSWERED, over=True), "clarification", SAID, "already_answered"),
@@ -137,7 +127,7 @@ K, D = RequestKind, Decision
 def test_an_unused_approval_lapses_with_its_grounds(
     approval: Covering | None, in_force: InForce | None, is_lapsed: bool
 ) -> None:
-    assert (why_lapsed(approval, in_force) is not None) is is_lapsed
+    assert (validity.why_lapsed(approval, in_force) is not None) is is_lapsed
 
 
 def test_a_call_waits_for_the_end_of_its_hold() -> None:
@@ -161,7 +151,7 @@ def test_a_call_waits_for_the_end_of_its_hold() -> None:
 def test_a_request_is_outdated_for_these_reasons(
     policy_digest: str, in_force: InForce | None, is_outdated: bool
 ) -> None:
-    assert (why_outdated(policy_digest, "v1", in_force) is not None) is is_outdated
+    assert (validity.why_outdated(policy_digest, "v1", in_force) is not None) is is_outdated
 
 
 def test_a_call_runs_by_these_decisions() -> None:
