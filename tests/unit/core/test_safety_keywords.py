@@ -55,13 +55,10 @@ def test_nothing_but_a_no_that_names_no_danger_clears(verdict: dict[str, Any]) -
     assert safety_of(verdict).hijacked is not (verdict.get("hijacked") is False and names_nothing)
 
 
-def test_an_intent_is_a_known_one() -> None:
+def test_an_intent_is_a_known_one_and_a_tone_what_was_said_of_it_cut_and_on_one_line() -> None:
     assert intent_of({"intent": " SUPPORT "}, KNOWN, "booking") == "Support"
     for verdict in ({"intent": "booking"}, {"intent": "other"}, {"intent": ["booking"]}, {}, None):
         assert intent_of(verdict, KNOWN, "booking") == "booking"  # type: ignore[arg-type]
-
-
-def test_a_tone_is_what_was_said_of_it_cut_and_on_one_line() -> None:
     assert empathy_of(None) == {}
     said = empathy_of({"tone": " warm\n\n", "guidance": "x" * 9_999, "more": 1})
     assert said == {"tone": "warm", "guidance": "x" * safety_keywords.MOST_CHARACTERS}
@@ -111,24 +108,17 @@ def test_what_only_looks_like_one_is_not(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "message", "category"),
+    ("category", "messages"),
     [
-        ("I want to kill", "myself", "self_harm"),
-        ("i want...", "...TO DIE!", "self_harm"),
-        ("could hurt ", "somebody", "others"),
-        ("I want to die", "thanks", ""),
-        ("kill myself", "kill time", ""),
-        ("want to", "go", ""),
-        ("", "myself", ""),
+        ("self_harm", [("I want to kill", "myself"), ("i want...", "...TO DIE!")]),
+        ("others", [("could hurt ", "somebody")]),
+        ("", [("I want to die", "thanks"), ("kill myself", "kill time"), ("want to", "go"), ("", "myself")]),
     ],
 )
-def test_a_phrase_may_begin_in_one_message_and_end_in_the_next(before: str, message: str, category: str) -> None:
-    assert danger_in(message, before, WORDS) == category
-
-
-def test_an_agent_without_words_finds_none_and_the_first_category_that_fits_is_told() -> None:
+def test_a_phrase_may_begin_in_one_message_and_end_in_the_next(category: str, messages: list[tuple[str, str]]) -> None:
+    assert [danger_in(message, before, WORDS) for before, message in messages] == [category] * len(messages)
     assert danger_in("kill myself", "", {}) == ""
-    assert danger_in("hurt somebody and kill myself", "", WORDS) == "self_harm"
+    assert danger_in("hurt somebody and kill myself", "", WORDS) == "self_harm", "the first that fits"
 
 
 def test_a_phrase_has_words_and_one_star_at_most() -> None:

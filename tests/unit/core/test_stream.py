@@ -62,17 +62,7 @@ def comes_back(read: stream.Merged, live: LiveModel, *open_calls: OpenCall) -> R
     return resumed(cursor, open_calls, live.marks(cursor, [call.key for call in open_calls]))
 
 
-START = event(1, "generation.start", attempt=1)
-FRESH = ReaderState(Cursor())
-
-
-def test_tokens_stand_between_start_and_complete() -> None:
-    batch = TokenBatch("e", [piece(1, 0, "Hello "), piece(2, 6, "there")])
-    merged = merge(FRESH, [START, complete(2, 11)], batch)
-    assert short(merged) == ["generation.start", "token:Hello there", "generation.complete"]
-    assert merged.state.cursor == Cursor(2, "e", "2-0")
-
-
+START, FRESH = event(1, "generation.start", attempt=1), ReaderState(Cursor())
 AGAIN, OTHERS = event(2, "generation.start", attempt=2), stream.TokenEntry("1-0", "other", "m1", 1, 0, "no")
 BEGINS = piece(2, 0, "", 2, begins=True)
 
@@ -82,6 +72,8 @@ BEGINS = piece(2, 0, "", 2, begins=True)
     [
         ([AGAIN, complete(3, 2, attempt=2)], [piece(1, 0, "Hel"), BEGINS, piece(3, 0, "Hi", 2)],
          ["token:Hel", "reset", "token:Hi", "generation.start", "generation.complete"]),
+        ([complete(2, 11)], [piece(1, 0, "Hello "), piece(2, 6, "there")],
+         ["token:Hello there", "generation.complete"]),
         ([event(2, "done", None)], [piece(1, 0, "Hel")], ["token:Hel", "reset", "done"]),
         ([], [OTHERS, piece(2, 0, "yes")], ["token:yes"]),
         ([complete(2, 2)], [thought(1, 0, "Well, "), thought(2, 6, "yes."), piece(3, 0, "Hi")],
@@ -90,13 +82,14 @@ BEGINS = piece(2, 0, "", 2, begins=True)
         ([complete(2, 2)], [thought(1, 0, "Well, "), thought(2, 20, "yes."), piece(3, 0, "Hi")],
          ["thinking:Well, yes.", "token:Hi", "generation.complete"]),
     ],
-    ids=["a new attempt resets", "never settled", "of another turn", "reasoning is no text", "and is reset", "lost"],
+    ids=["a new attempt resets", "settled", "never settled", "another turn", "reasoning is no text", "reset", "lost"],
 )  # fmt: skip
 def test_a_new_reader_sees_what_counts(
     events: list[LoggedEvent], entries: list[stream.TokenEntry], shown: list[str]
 ) -> None:
     merged = merge(FRESH, [START, *events], TokenBatch("e", entries), turn_id="turn")
     assert short(merged) == ["generation.start", *shown]
+    assert merged.state.cursor == Cursor(1 + len(events), "e", entries[-1].id)
 
 
 def test_a_token_of_a_call_that_has_not_begun_waits() -> None:
@@ -393,10 +386,10 @@ class StreamMachine(RuleBasedStateMachine):
             if self.open_calls():
                 self.say(self.open_calls()[0], self.open_calls()[0].attempt, "l", arrives=True)
         batch = TokenBatch(None) if away else self.live.tokens(state.epoch, state.entry_id, entries)
-        frames, client.state = self.merge(state, batch_of_events, batch)
-        if cut < 4:  # the connection broke after so many frames
-            frames, client.state = frames[:cut], None
-        for frame in frames:
+        merged = self.merge(state, batch_of_events, batch)
+        broken = cut < 4  # the connection broke after so many frames
+        client.state = None if broken else merged.state
+        for frame in merged.frames[: cut if broken else None]:
             self.receive(client, frame)
 
     @rule(who=st.integers(0, 1))
@@ -415,15 +408,12 @@ class StreamMachine(RuleBasedStateMachine):
     def somebody_else_joins(self, who: int) -> None:
         self.clients[who] = Client()
 
-    def merge(
-        self, state: ReaderState, events: list[LoggedEvent], batch: TokenBatch
-    ) -> tuple[list[stream.Frame], ReaderState]:
+    def merge(self, state: ReaderState, events: list[LoggedEvent], batch: TokenBatch) -> stream.Merged:
         over = [
             key for key in stream.unknown_calls(state, events, batch)
             if next(e.seq for e in self.log if e.key == key and e.kind == "generation.start") <= state.cursor.seq
         ]  # fmt: skip
-        merged = merge(state.with_closed(over), events, batch)
-        return list(merged.frames), merged.state
+        return merge(state.with_closed(over), events, batch)
 
     def resume(self, client: Client, *, away: bool = False) -> ReaderState:
         cursor = stream.parse_cursor(client.last_id) if client.last_id else Cursor()
@@ -448,16 +438,17 @@ class StreamMachine(RuleBasedStateMachine):
             client.texts[key] = client.texts.get(key, "") + (stored or str(frame.data["text"]))
             versions = [*self.calls[key].said.values(), self.calls[key].stored or ""]
             assert any(version.startswith(client.texts[key]) for version in versions), "doubled or torn text"
-            return
-        if frame.kind == "thinking":
+        elif frame.kind == "thinking":
             assert key in client.begun and key not in client.ended, "reasoning outside of its call"
             attempt, text = int(str(frame.data["attempt"])), client.thoughts.get(key, "") + str(frame.data["text"])
             client.thoughts[key] = text
             assert set(text) <= set(self.calls[key].thought[attempt]) and sorted(set(text)) == list(text), "doubled"
-            return
-        if frame.kind == "reset":
+        elif frame.kind == "reset":
             client.texts[key] = client.thoughts[key] = ""
-            return
+        else:
+            self.receive_event(client, frame, key)
+
+    def receive_event(self, client: Client, frame: stream.Frame, key: CallKey) -> None:
         assert frame.data["seq"] == client.seq + 1, "a durable event was lost or repeated"
         client.seq += 1
         if frame.kind == "generation.start":
@@ -472,15 +463,10 @@ class StreamMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.end_turn()
-        for client in self.clients:
+        for who, client in enumerate(self.clients):
             for _ in range(10_000):
-                if client.seq == len(self.log):
-                    break
-                state = client.state or self.resume(client)
-                events = [e for e in self.log if e.seq > state.cursor.seq][:3]
-                frames, client.state = self.merge(state, events, self.live.tokens(state.epoch, state.entry_id, 3))
-                for frame in frames:
-                    self.receive(client, frame)
+                if client.seq < len(self.log):
+                    self.read_on(who)
             assert client.seq == len(self.log), "a reader got stuck"
 
 

@@ -1,5 +1,7 @@
 """Which tools a turn has and how far an MCP server's word goes."""
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,8 +34,7 @@ from tests.unit.core.skilled import IDS, agent, agents, block, injections, skill
 SETS = ("a", "b", MEMORY)
 CARDS = [
     PlanCard(name=f"{toolset or 'own'}_{effect.value}", effect=effect, needs_approval=False, toolset=toolset)
-    for toolset in ("", *SETS)
-    for effect in (EffectClass.READ, EffectClass.OPAQUE)
+    for toolset, effect in product(("", *SETS), (EffectClass.READ, EffectClass.OPAQUE))
 ]
 loaded_sets = st.dictionaries(st.sampled_from(SETS), st.booleans())
 anything = st.recursive(
@@ -136,16 +137,13 @@ def test_the_authors_own_word_counts_before_the_servers(hints: McpHints, trusted
     assert (read.effect, read.needs_approval, read.risk) == (READ, False, "low")
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        *({"effect": effect} for effect in ("local", "keyed")),  # what a server does is outside
-        *({"effect": "read", "key_ttl_seconds": 5}, {"key_argument": "id"}, {"risk": "none"}),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, object]) -> None:
+def test_settings_that_make_no_sense_are_refused() -> None:
+    outside = {"effect": "local"}  # what a server does is outside
+    for settings in (outside, {"effect": "keyed"}, {"effect": "read", "key_ttl_seconds": 5}, {"risk": "none"}):
+        with pytest.raises(ValidationError):
+            McpToolSettings.model_validate(settings)
     with pytest.raises(ValidationError):
-        McpToolSettings.model_validate(settings)
+        McpToolSettings.model_validate({"key_argument": "id"})
 
 
 @pytest.mark.parametrize(
@@ -165,16 +163,13 @@ def test_a_toolset_is_a_tag_or_the_names_beginning(
     assert toolset_of(server(toolsets=toolsets), tool(name=name, tags=tags)) == toolset
 
 
-def test_a_server_is_reached_in_one_way() -> None:
+def test_a_server_is_reached_in_one_way_with_the_credentials_that_its_texts_name() -> None:
     http: dict[str, object] = {"url": "http://h/mcp"}
     command: dict[str, object] = {"command": ["x"]}
     other = {"A": "b"}
     for fields in ({}, command | http, {"url": "ftp://h"}, command | {"headers": other}, http | {"env": other}):
         with pytest.raises(ValidationError):
             McpServer.model_validate({"name": "s", **fields})
-
-
-def test_the_credentials_of_a_server_are_those_that_its_texts_name() -> None:
     headers = {"Authorization": "Bearer {secret:token}", "X": "{secret:token} {secret:other}", "Y": "{secret}"}
     assert McpServer(name="s", url="{secret:place}/mcp", headers=headers).secrets() == ("place", "token", "other")
 

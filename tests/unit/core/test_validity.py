@@ -22,8 +22,6 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": TEXT}, "requi
 SCHEMA["additionalProperties"] = False
 OPEN = Asked("clarification", "pending", SCHEMA, NOW + timedelta(days=1), NOW)
 SAID: dict[str, Any] = {"text": "the second one"}
-
-
 ANSWERED = replace(OPEN, status="answered")
 
 
@@ -48,22 +46,22 @@ def test_the_first_reason_refuses_an_answer(asked: Asked, kind: str, payload: di
     assert (refused.code if refused else None) == code
 
 
-@given(
-    st.builds(
-        Asked,
-        st.sampled_from(["clarification", "client_run"]),
-        st.sampled_from(["pending", "answered", "expired", "cancelled"]),
-        st.just(SCHEMA),
-        st.integers(-2, 2).map(lambda hours: NOW + timedelta(hours=hours)),
-        st.just(NOW),
-        st.booleans(),
-    ),
-    st.sampled_from(["clarification", "client_run", "other"]),
-    st.dictionaries(st.sampled_from(["text", "other"]), st.text("ab", max_size=2) | st.integers(0, 3), max_size=2),
+asking = st.builds(
+    Asked,
+    st.sampled_from(["clarification", "client_run"]),
+    st.sampled_from(["pending", "answered", "expired", "cancelled"]),
+    st.just(SCHEMA),
+    st.integers(-2, 2).map(lambda hours: NOW + timedelta(hours=hours)),
+    st.just(NOW),
+    st.booleans(),
 )
-def test_only_a_fitting_answer_in_time_counts_while_a_turn_goes_on(
-    asked: Asked, kind: str, payload: dict[str, Any]
-) -> None:
+payloads = st.dictionaries(
+    st.sampled_from(["text", "other"]), st.text("ab", max_size=2) | st.integers(0, 3), max_size=2
+)
+
+
+@given(asking, st.sampled_from(["clarification", "client_run", "other"]), payloads)
+def test_only_a_fitting_answer_in_time_to_an_open_turn_counts(asked: Asked, kind: str, payload: dict[str, Any]) -> None:
     if answer_refusal(asked, kind, payload) is None:
         assert asked.status == "pending" and asked.expires_at > NOW and not asked.over and kind == asked.kind
         assert set(payload) == {"text"} and payload["text"]
@@ -83,17 +81,12 @@ APPROVED = Covering("a1", "approved", "v1", {"amount": 5}, True, "", False)
     ("card", "here", "approval", "is_void"),
     [
         (FREE, FREE, None, False),
-        (GATED, GATED, APPROVED, False),
-        (GATED, GATED, replace(APPROVED, status="edited", edited=True), False),
+        *((GATED, GATED, each, False) for each in (APPROVED, replace(APPROVED, status="edited", edited=True))),
         (GATED, GATED, replace(APPROVED, status="reserved"), False),
-        (None, FREE, None, True),
-        (FREE, None, None, True),
-        (GATED, NEWER, APPROVED, True),
-        (GATED, GATED, None, True),
+        *((None, FREE, None, True), (FREE, None, None, True), (GATED, GATED, None, True)),
+        *((GATED, other, APPROVED, True) for other in (NEWER, STRICTER)),
         (FREE, FREE, replace(APPROVED, status="rejected"), True),
-        (GATED, GATED, replace(APPROVED, intact=False), True),
-        (GATED, GATED, replace(APPROVED, tool_version="v0"), True),
-        (GATED, STRICTER, APPROVED, True),
+        *((GATED, GATED, replace(APPROVED, **other), True) for other in ({"intact": False}, {"tool_version": "v0"})),
         (GATED, GATED, replace(APPROVED, args={"amount": "five"}), True),
         *(
             (GATED, GATED, replace(APPROVED, status=status), True)
