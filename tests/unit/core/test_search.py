@@ -44,12 +44,7 @@ def test_recency_halves_every_thirty_days_and_entities_count_by_their_share() ->
     assert [recency(days) for days in (0, 30, 60, 300)] == pytest.approx([1, 0.5, 0.25, 0.5**10])
     assert recency(None) == recency(math.nan) == 0.3
     assert recency(-5) == 1
-    assert [
-        search.entity_share(0, 0),
-        search.entity_share(3, 0),
-        search.entity_share(1, 4),
-        search.entity_share(9, 4),
-    ] == [0, 0, 0.25, 1]
+    assert [search.entity_share(*each) for each in ((0, 0), (3, 0), (1, 4), (9, 4))] == [0, 0, 0.25, 1]
     assert type_fault("runbook") is None and type_fault("poem") is not None
 
 

@@ -334,7 +334,7 @@ class StreamMachine(RuleBasedStateMachine):
         # A provider that gave all at once settles text that was never spoken.
         call.stored = call.said[call.attempt] + ("" if with_text else "d")
         call.over = True
-        data = {"characters": len(call.stored), "message_id": "/".join(call.key)}
+        data: dict[str, JsonValue] = {"characters": len(call.stored), "message_id": "/".join(call.key)}
         self.write("generation.complete", call.key, attempt=call.attempt, **data)
 
     @rule()

@@ -195,7 +195,7 @@ def test_values_are_short_and_what_only_looks_like_json_is_left_out() -> None:
 
 def test_what_is_no_json_does_not_leave() -> None:
     for value in (CANARY.encode(), {CANARY}, (CANARY,), object()):
-        kept, removed = filtered({"node": value, "deep": {"er": [value]}})  # type: ignore[dict-item]
+        kept, removed = filtered({"node": value, "deep": {"er": [value]}})  # type: ignore[list-item,dict-item]
         assert kept == {"node": None, "deep": {"er": [None]}} and len(removed) == 2
 
 
