@@ -83,10 +83,8 @@ def test_an_activated_skill_is_one_message_with_its_sections_in_order() -> None:
 def test_templates_of_loaded_skills_are_filled_and_come_in_the_agents_order() -> None:
     template = SkillText(name="t.md", text="{{user_name}} ({{ user_role }}) at {{agent_title}} with {{skill_name}}.")
     skilled = agent(skill("a", templates=(template,)), skill("b"), skill("c", templates=(template,)), root_skill="c")
-    assert prompts.template_messages(skilled, loaded_skills(skilled, ["a"]), ANN) == [
-        "Ann (clerk) at The agent with A.",
-        "Ann (clerk) at The agent with C.",
-    ]
+    said = [f"Ann (clerk) at The agent with {name}." for name in "AC"]
+    assert prompts.template_messages(skilled, loaded_skills(skilled, ["a"]), ANN) == said
     assert prompts.template_messages(skilled, loaded_skills(skilled, []), User()) == ["user () at The agent with C."]
 
 

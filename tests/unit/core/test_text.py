@@ -86,9 +86,7 @@ def test_what_quotes_the_starts_of_several_gets_the_whole_of_each(said: list[str
     ("text", "left"),
     [
         *((text, "Plot a by b") for text in ("Plot a by b #go", "#go Plot a by b", "Plot a #go by b")),
-        ("Plot a by b\n#go.", "Plot a by b"),
-        ("#go, Plot a #go", "Plot a"),
-        ("#go", ""),
+        *(("Plot a by b\n#go.", "Plot a by b"), ("#go, Plot a #go", "Plot a"), ("#go", "")),
         *((text, text) for text in ("Plot #gone by x#go or #go-on", "  Plot a  ")),
     ],
 )

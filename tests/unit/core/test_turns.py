@@ -91,12 +91,9 @@ PENDING = told("tools.pending", calls=[{"call_id": "t1.0", "tool": "pay", "requi
 @pytest.mark.parametrize(
     ("kinds", "state"),
     [
-        ("", "pending"),
-        ("awaiting_approval", "awaiting_approval"),
-        ("awaiting_approval approved", "approved"),
+        *(("", "pending"), ("awaiting_approval", "awaiting_approval"), ("awaiting_approval approved", "approved")),
         ("awaiting_approval approved executing", "executing"),
-        ("executing result", "completed"),
-        ("executing error", "error"),
+        *(("executing result", "completed"), ("executing error", "error")),
         ("executing error result", "completed"),  # a person settled what was unknown
         ("awaiting_approval denied executing", "denied"),
     ],

@@ -135,7 +135,5 @@ async def test_an_operation_without_leave_is_a_warning_even_where_memory_is_decl
     compiled = watched(only, StateSchema((Field("seen"),)), Goto("only", END))
     state, seen = await run(compiled)
     assert state["seen"] == "unauthorized"
-    told = [data for kind, data in seen.events if kind == "invariant.alarm"]
-    assert [(each["type"], each["severity"], each["node"]) for each in told] == [
-        ("memory_read_unauthorized", "warn", "only")
-    ]
+    (told,) = (data for kind, data in seen.events if kind == "invariant.alarm")
+    assert (told["type"], told["severity"], told["node"]) == ("memory_read_unauthorized", "warn", "only")
