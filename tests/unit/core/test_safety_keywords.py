@@ -20,8 +20,7 @@ KNOWN = ("Support", "booking")
 @pytest.mark.parametrize(
     ("verdict", "found"),
     [
-        ({"hijacked": False}, Safety(False, "")),
-        ({"hijacked": True, "category": "harm"}, Safety(True, "harm")),
+        *(({"hijacked": False}, Safety(False, "")), ({"hijacked": True, "category": "harm"}, Safety(True, "harm"))),
         *((verdict, Safety(True, "unavailable")) for verdict in (None, {}, {"hijacked": "false"})),
         ({"hijacked": False, "category": "None."}, Safety(False, "None.")),
         ({"hijacked": False, "category": "self_harm"}, Safety(True, "self_harm")),
@@ -66,11 +65,7 @@ def test_an_intent_is_a_known_one_and_a_tone_what_was_said_of_it_cut_and_on_one_
 
 @pytest.mark.parametrize(
     ("question", "good"),
-    [
-        (Question.SAFETY, {"hijacked": False}),
-        (Question.INTENT, {"intent": "booking"}),
-        (Question.EMPATHY, {"tone": "warm"}),
-    ],
+    list(zip(Question, [{"hijacked": False}, {"intent": "booking"}, {"tone": "warm"}], strict=True)),
 )
 def test_a_form_needs_its_first_field(question: Question, good: dict[str, Any]) -> None:
     form = safety_keywords.form_of(question, KNOWN)
