@@ -3,7 +3,6 @@
 import pytest
 
 from perdure.contracts.agents import AgentDefinition, PublishedAgent, ToolCard, TurnPlan
-from perdure.contracts.calls import EffectClass
 from perdure.contracts.skills import Checkpoint, Rule, SkillText
 from perdure.contracts.turns import Limits
 from perdure.core.agents.plans import rules_of, turn_plan
@@ -12,9 +11,8 @@ from tests.unit.core.skilled import agent, block, skill
 
 RULE = Rule(id="shop/a:r", on="after_tool_call", when={"tool": "t"}, do="require_hitl", app="shop", skill_id="a")
 HOUSE = Rule(id="shop:h", on="before_tool_call", when={"tool": "t"}, do="abort", app="shop")
-CARD = ToolCard(
-    name="t", description="d", parameters={}, effect=EffectClass.LOCAL, needs_approval=True, capability="c", version="1"
-)
+PLANNED = {"name": "t", "effect": "local", "needs_approval": True, "capability": "c"}
+CARD = ToolCard.model_validate({**PLANNED, "description": "d", "parameters": {}, "version": "1"})
 
 
 def published(definition: AgentDefinition, **fields: object) -> PublishedAgent:
@@ -29,7 +27,7 @@ def published(definition: AgentDefinition, **fields: object) -> PublishedAgent:
         (agent(skill("a"), skill("b")), "platform_default", ["a", "b"]),
     ],
 )
-def test_an_agent_without_skill_folders_pins_what_its_recorded_turns_did_and_its_model(
+def test_an_agent_without_folders_pins_this(
     definition: AgentDefinition, persona_key: str, skill_ids: list[str]
 ) -> None:
     pinned = turn_plan(published(definition), Limits())
@@ -37,19 +35,10 @@ def test_an_agent_without_skill_folders_pins_what_its_recorded_turns_did_and_its
         "agent_id": "agent",
         "agent_version": "v",
         "persona_key": persona_key,
-        "limits": {"max_tokens": 100_000, "max_cost_microusd": 5_000_000, "max_iterations": 20},
-        "cards": [
-            {
-                "name": "t",
-                "effect": "local",
-                "needs_approval": True,
-                "capability": "c",
-                "timeout_seconds": 30.0,
-                "wants_state": [],
-            }
-        ],
-        "model": "scripted",
         "skill_ids": skill_ids,
+        "limits": {"max_tokens": 100_000, "max_cost_microusd": 5_000_000, "max_iterations": 20},
+        "cards": [{**PLANNED, "timeout_seconds": 30.0, "wants_state": []}],
+        "model": "scripted",
     }
     assert TurnPlan.model_validate_json(pinned.model_dump_json()) == pinned
 
@@ -61,30 +50,17 @@ def test_the_reviewers_that_an_agent_names_are_pinned() -> None:
 
 
 def test_a_plan_knows_of_a_skill_what_the_graph_decides_with_and_no_text() -> None:
+    secret = SkillText(name="t", text="SECRET")
+    texts = {"persona": "Be a host.", "persona_key": "host", "templates": (secret,), "artifacts": (secret, secret)}
+    blocks = (block("seen", source="SECRET"), block("unseen", llm_visible=False))
     full = skill(
-        "a",
-        dependencies=("b",),
-        persona="Be a host.",
-        persona_key="host",
-        templates=(SkillText(name="t", text="SECRET"),),
-        artifacts=(SkillText(name="x", text="SECRET"), SkillText(name="y", text="SECRET")),
-        checkpoints=(Checkpoint(name="look"),),
-        rules=(RULE,),
-        blocks=(block("seen", source="SECRET"), block("unseen", llm_visible=False)),
+        "a", dependencies=("b",), checkpoints=(Checkpoint(name="look"),), rules=(RULE,), blocks=blocks, **texts
     )
     agent_of_it = published(agent(full, skill("b"), root_skill="a"), rules=(HOUSE,))
     pinned = turn_plan(agent_of_it, Limits(), rules_of(agent_of_it, PLATFORM_RULES, {}))
     told = pinned.model_dump(mode="json")
-    assert told["skills"] == [
-        {
-            "id": "a",
-            "dependencies": ["b"],
-            "tools": ["seen"],
-            "templates": 1,
-            "artifacts": 2,
-            "checkpoints": [{"name": "look"}],
-        }
-    ]
+    counted = {"tools": ["seen"], "templates": 1, "artifacts": 2, "checkpoints": [{"name": "look"}]}
+    assert told["skills"] == [{"id": "a", "dependencies": ["b"], **counted}]
     assert (pinned.persona_key, pinned.persona_source, pinned.root_skill) == ("host", "root_skill", "a")
     assert pinned.skill_ids == ("a", "b")
     assert "SECRET" not in pinned.model_dump_json()

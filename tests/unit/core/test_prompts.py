@@ -1,7 +1,7 @@
 """The prompt of a turn: its parts, their order and what the window keeps."""
 
 import json
-import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -12,35 +12,8 @@ from syrupy.assertion import SnapshotAssertion
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.messages import Role, WindowPolicy
 from perdure.contracts.skills import SkillText
-from perdure.core.agents.prompts import (
-    CHANGED,
-    GENERAL_PERSONA,
-    PLATFORM_DEFAULT_PERSONA,
-    Persona,
-    RecalledEpisode,
-    Said,
-    Told,
-    User,
-    Windowed,
-    activation,
-    as_changed,
-    base_message,
-    halved,
-    inside,
-    keep,
-    manifest,
-    memory_message,
-    persona_of,
-    prefix,
-    prompt_facts,
-    skill_list,
-    skill_message,
-    template_messages,
-    tier,
-    unremembered,
-    wire,
-    with_cache_breakpoint,
-)
+from perdure.core.agents import prompts
+from perdure.core.agents.prompts import Persona, Said, Told, User, Windowed, base_message, halved, inside, keep, wire
 from perdure.core.agents.toolsets import loaded_skills
 from perdure.core.text import estimated_tokens
 from tests.repo.test_domain_words import ANYWHERE
@@ -53,7 +26,10 @@ HOST = {"persona": "Be a host.", "persona_key": "host"}
 
 def said_first(definition: AgentDefinition, user: User, override: str | None = None) -> str:
     """The prefix, of the persona that the agent has."""
-    return prefix(definition, persona_of(definition), user, override)
+    return prompts.prefix(definition, prompts.persona_of(definition), user, override)
+
+
+PLATFORM = Persona("platform_default", "platform_default", prompts.PLATFORM_DEFAULT_PERSONA)
 
 
 @pytest.mark.parametrize(
@@ -62,69 +38,54 @@ def said_first(definition: AgentDefinition, user: User, override: str | None = N
         (agent(skill("a", **HOST), root_skill="a", persona="Own.", persona_key="own"), Persona("own", "agent", "Own.")),
         (agent(skill("a", **HOST), root_skill="a", persona="Own."), Persona("agent", "agent", "Own.")),
         (agent(skill("a", **HOST), root_skill="a"), Persona("host", "root_skill", "Be a host.")),
-        (
-            agent(skill("a", dependencies=("b",)), skill("b", **HOST), root_skill="a"),
-            Persona("platform_default", "platform_default", PLATFORM_DEFAULT_PERSONA),
-        ),
-        (agent(skill("b", **HOST)), Persona("platform_default", "platform_default", PLATFORM_DEFAULT_PERSONA)),
-        (agent(tools=("t",)), Persona("platform_default", "platform_default", PLATFORM_DEFAULT_PERSONA)),
-        (agent(), Persona("platform_default", "platform_default", GENERAL_PERSONA)),
+        (agent(skill("a", dependencies=("b",)), skill("b", **HOST), root_skill="a"), PLATFORM),
+        (agent(skill("b", **HOST)), PLATFORM),
+        (agent(tools=("t",)), PLATFORM),
+        (agent(), Persona("platform_default", "platform_default", prompts.GENERAL_PERSONA)),
     ],
 )
-def test_the_agents_own_persona_comes_before_that_of_its_root_skill_and_no_other_skill_has_a_say(
-    definition: AgentDefinition, expected: Persona
-) -> None:
-    assert persona_of(definition) == expected
+def test_the_agents_own_persona_comes_before_its_root_skills(definition: AgentDefinition, expected: Persona) -> None:
+    assert prompts.persona_of(definition) == expected
 
 
 def test_a_general_agent_knows_no_field_and_is_told_to_refuse_the_work_of_any(snapshot: SnapshotAssertion) -> None:
     said = said_first(agent(), User())
     assert not ANYWHERE.search(said) and said == snapshot
-    assert template_messages(agent(), loaded_skills(agent(), ["a"]), ANN) == []
+    assert prompts.template_messages(agent(), loaded_skills(agent(), ["a"]), ANN) == []
 
 
 def test_the_prefix_is_persona_user_block_and_manifest_or_the_callers_own_prompt() -> None:
-    skilled = agent(
-        skill("a", triggers=("brew", "kettle"), domain_tags=("drinks",)), skill("b"), root_skill="b", persona="Be kind."
-    )
+    brewing = skill("a", triggers=("brew", "kettle"), domain_tags=("drinks",))
+    skilled = agent(brewing, skill("b"), root_skill="b", persona="Be kind.")
+    head = ["Be kind.", "", "=== User ===", "Name: Ann", "Role: clerk", "", "=== Skills ==="]
     assert said_first(skilled, ANN).splitlines() == [
-        "Be kind.",
-        "",
-        "=== User ===",
-        "Name: Ann",
-        "Role: clerk",
-        "",
-        "=== Skills ===",
+        *head,
         "To use one, write SKILL_SELECT:<id> in your answer.",
         "- a: A. Does a. Triggers: brew, kettle. Tags: drinks.",
         "- b: B. Does b.",
     ]
     assert said_first(skilled, ANN, "My own.") == "My own."
-    assert manifest([]) == ""
+    assert prompts.manifest([]) == prompts.skill_list([]) == ""
+    assert prompts.skill_list([("a", "First."), ("b", "Second.")]).splitlines()[-2:] == ["- a: First.", "- b: Second."]
 
 
 def test_an_activated_skill_is_one_message_with_its_sections_in_order() -> None:
     artifacts = (SkillText(name="one.md", text="First.\n"), SkillText(name="two.md", text="Second."))
     given_skill = skill("a", body="## Steps\n1. Do.\n", artifacts=artifacts)
-    assert activation(given_skill, "Mary: a person").split("\n\n") == [
-        "=== Skill Activated: A ===\n## Description\nDoes a.",
-        "## Steps\n1. Do.",
-        "## Artifact: one.md\nFirst.",
-        "## Artifact: two.md\nSecond.",
-        "## Entity Context\nMary: a person",
-    ]
-    assert activation(skill("b")) == skill_message("B", "Does b.", "Body of b.")
-    assert (tier(given_skill), tier(skill("b"))) == (3, 2)
+    head, *sections = prompts.activation(given_skill, "Mary: a person").split("\n\n")
+    assert head == "=== Skill Activated: A ===\n## Description\nDoes a."
+    assert sections[:2] == ["## Steps\n1. Do.", "## Artifact: one.md\nFirst."]
+    assert sections[2:] == ["## Artifact: two.md\nSecond.", "## Entity Context\nMary: a person"]
+    assert prompts.activation(skill("b")) == prompts.skill_message("B", "Does b.", "Body of b.")
+    assert (prompts.tier(given_skill), prompts.tier(skill("b"))) == (3, 2)
 
 
 def test_templates_of_loaded_skills_are_filled_and_come_in_the_agents_order() -> None:
     template = SkillText(name="t.md", text="{{user_name}} ({{ user_role }}) at {{agent_title}} with {{skill_name}}.")
     skilled = agent(skill("a", templates=(template,)), skill("b"), skill("c", templates=(template,)), root_skill="c")
-    assert template_messages(skilled, loaded_skills(skilled, ["a"]), ANN) == [
-        "Ann (clerk) at The agent with A.",
-        "Ann (clerk) at The agent with C.",
-    ]
-    assert template_messages(skilled, loaded_skills(skilled, []), User()) == ["user () at The agent with C."]
+    said = [f"Ann (clerk) at The agent with {name}." for name in "AC"]
+    assert prompts.template_messages(skilled, loaded_skills(skilled, ["a"]), ANN) == said
+    assert prompts.template_messages(skilled, loaded_skills(skilled, []), User()) == ["user () at The agent with C."]
 
 
 @pytest.mark.parametrize("model", ["openai/gpt-4o", "anthropic/claude", "scripted"])
@@ -135,9 +96,9 @@ def test_loading_and_unloading_skills_leaves_the_prefix_byte_for_byte(
     prefixes = set()
     for injected in (first, second, [], first + second):
         loaded = loaded_skills(definition, injected)
-        templates = template_messages(definition, loaded, user)
-        said = [Said(Role.SYSTEM, activation(each)) for each in loaded] + [Said(Role.USER, "hello")]
-        sent = with_cache_breakpoint(wire(said_first(definition, user), memory, said, templates), model)
+        templates = prompts.template_messages(definition, loaded, user)
+        said = [Said(Role.SYSTEM, prompts.activation(each)) for each in loaded] + [Said(Role.USER, "hello")]
+        sent = prompts.with_cache_breakpoint(wire(said_first(definition, user), memory, said, templates), model)
         prefixes.add(json.dumps(sent[0]).encode())
         # What the skills bring follows: each template is a system message of its own, none is there twice.
         shown = [text for text in templates if text]
@@ -149,105 +110,68 @@ def test_loading_and_unloading_skills_leaves_the_prefix_byte_for_byte(
 
 
 @pytest.mark.parametrize(
-    ("model", "marked"),
+    ("marked", "models"),
     [
-        ("anthropic/claude-sonnet", True),
-        ("bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0", True),
-        ("vertex_ai/claude-sonnet-4-5", True),
-        ("bedrock/amazon.nova-pro-v1:0", False),
-        ("vertex_ai/gemini-2.5-pro", False),
-        ("openai/gpt-4o", False),
-        ("gpt-4o", False),
-        ("openrouter/anthropic/claude", False),
-        ("anthropics/claude", False),
-        ("scripted", False),
+        (True, "anthropic/claude-sonnet bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0 vertex_ai/claude-4-5"),
+        (False, "bedrock/amazon.nova-pro-v1:0 vertex_ai/gemini-2.5-pro openai/gpt-4o gpt-4o"),
+        (False, "openrouter/anthropic/claude anthropics/claude scripted"),
     ],
 )
-def test_only_anthropics_own_path_gets_a_cache_breakpoint_and_only_at_the_end_of_the_prefix(
-    model: str, marked: bool
-) -> None:
-    messages = wire("base", "memory", [Said(Role.USER, "hello")], ["template"])
-    sent = with_cache_breakpoint(messages, model)
-    assert len(re.findall("cache_control", json.dumps(sent))) == marked
-    assert sent[1:] == messages[1:]
+def test_only_anthropics_own_path_gets_a_cache_breakpoint_behind_the_prefix(marked: bool, models: str) -> None:
     marked_base = [{"type": "text", "text": "base", "cache_control": {"type": "ephemeral"}}]
-    assert sent[0] == {"role": "system", "content": marked_base if marked else "base"}
-    assert messages[0]["content"] == "base"
-
-
-@pytest.mark.parametrize("messages", [[], [{"role": "user", "content": "x"}], [{"role": "system", "content": ""}]])
-def test_without_a_prefix_there_is_no_breakpoint(messages: list[dict[str, object]]) -> None:
-    assert with_cache_breakpoint(messages, "anthropic/claude") == messages  # type: ignore[arg-type]
+    for model in models.split():
+        messages = wire("base", "memory", [Said(Role.USER, "hello")], ["template"])
+        sent = prompts.with_cache_breakpoint(messages, model)
+        assert sent == [{"role": "system", "content": marked_base if marked else "base"}, *messages[1:]], model
+        assert messages[0]["content"] == "base"
+    for unfit in ([], [{"role": "user", "content": "x"}], [{"role": "system", "content": ""}]):
+        assert prompts.with_cache_breakpoint(unfit, "anthropic/claude") == unfit  # type: ignore[arg-type]
 
 
 def test_the_facts_of_an_assembly_are_those_of_its_span() -> None:
     skilled = agent(skill("a", **HOST), root_skill="a")
-    persona, base = persona_of(skilled), said_first(skilled, ANN)
-    facts = prompt_facts(persona, base, ["x" * 8], overridden=False)
+    persona, base = prompts.persona_of(skilled), said_first(skilled, ANN)
+    facts = prompts.prompt_facts(persona, base, ["x" * 8], overridden=False)
     assert (facts.persona_key, facts.persona_source, facts.context_template_count) == ("host", "root_skill", 1)
     assert facts.user_identity_injected and facts.token_estimate == estimated_tokens(base) + 2
-    own = prompt_facts(persona, said_first(skilled, ANN, "Mine."), [], overridden=True)
+    own = prompts.prompt_facts(persona, said_first(skilled, ANN, "Mine."), [], overridden=True)
     assert (own.persona_key, own.persona_source, own.user_identity_injected) == ("", "caller", False)
     assert own.token_estimate == 2
 
 
-def test_fields_are_told_one_by_one_in_one_order() -> None:
-    told = memory_message({"zeta": 1, "alpha": ["x", 2], "beta": {"k": "v"}})
-    assert told.splitlines() == [
-        "=== Memory Context ===",
-        "[Working Memory -- Scratchpad]",
-        "- alpha: x, 2",
-        "- beta: {'k': 'v'}",
-        "- zeta: 1",
-    ]
-
-
-def test_entities_and_episodes_have_parts_of_their_own() -> None:
-    episodes = [
-        RecalledEpisode("Asked: a\nAnswered: b", 0.8149, "cosine"),
-        RecalledEpisode("Asked: c", 0.25, "full_text"),
-    ]
-    told = memory_message({"note": "n", "recent_entity_context": ["e1", "e2"]}, episodes)
-    assert told.splitlines() == [
-        "=== Memory Context ===",
-        "[Working Memory -- Scratchpad]",
-        "- note: n",
-        "[Working Memory -- Extracted Entities]",
-        "- recent_entity_context: e1, e2",
-        "[Episodic Memory -- Relevant Past Conversations]",
-        "- (similarity 0.81) Asked: a",
-        "  Answered: b",
-        "- (full_text rank 0.25) Asked: c",
-    ]
-
-
-def test_a_part_without_content_is_not_named_and_nothing_is_said_of_nothing() -> None:
-    assert memory_message({}) == ""
-    assert "Scratchpad" not in memory_message({"extracted_entities": ["e1"]})
-    assert "Working" not in memory_message({}, [RecalledEpisode("Asked: a", 0.5, "cosine")])
+FIELDS = ["=== Memory Context ===", "[Working Memory -- Scratchpad]"]
+ENTITIES = ["[Working Memory -- Extracted Entities]", "- recent_entity_context: e1, e2"]
+EPISODES = [FIELDS[0], "[Episodic Memory -- Relevant Past Conversations]", "- (similarity 0.81) Asked: a"]
 
 
 @pytest.mark.parametrize(
-    ("persona", "name", "role", "override", "expected"),
+    ("fields", "episodes", "lines"),
     [
-        ("Be kind.", "Ann", "clerk", None, "Be kind.\n\n=== User ===\nName: Ann\nRole: clerk"),
-        ("Be kind.", "Ann", "", None, "Be kind.\n\n=== User ===\nName: Ann"),
-        ("Be kind.", "", "", None, "Be kind.\n\n=== User ===\nName: user"),
-        ("", "Ann", "", None, f"{PLATFORM_DEFAULT_PERSONA}\n\n=== User ===\nName: Ann"),
-        ("Be kind.", "Ann", "clerk", "My own prompt.", "My own prompt."),
-        ("Be kind.", "Ann", "", "", "Be kind.\n\n=== User ===\nName: Ann"),
+        ({}, [], []),
+        ({"z": 1, "a": ["x", 2], "b": {"k": "v"}}, [], [*FIELDS, "- a: x, 2", "- b: {'k': 'v'}", "- z: 1"]),
+        ({"recent_entity_context": ["e1", "e2"]}, [], [FIELDS[0], *ENTITIES]),
+        ({"note": "n", "recent_entity_context": ["e1", "e2"]}, [], [*FIELDS, "- note: n", *ENTITIES]),
+        ({}, [prompts.RecalledEpisode("Asked: a\nAnswered: b", 0.8149, "cosine")], [*EPISODES, "  Answered: b"]),
+        (
+            {},
+            [prompts.RecalledEpisode("Asked: c", 0.25, "full_text")],
+            [*EPISODES[:2], "- (full_text rank 0.25) Asked: c"],
+        ),
     ],
 )
-def test_the_base_message_is_persona_and_user_or_the_callers_own(
-    persona: str, name: str, role: str, override: str | None, expected: str
+def test_a_memory_message_has_its_parts_in_order(
+    fields: dict[str, JsonValue], episodes: list[prompts.RecalledEpisode], lines: list[str]
 ) -> None:
-    assert base_message(persona, name, role, override) == expected
+    assert prompts.memory_message(fields, episodes).splitlines() == lines
 
 
-def test_skills_are_listed_by_id_and_injected_with_their_sections() -> None:
-    assert skill_list([]) == ""
-    assert skill_list([("a", "First."), ("b", "Second.")]).splitlines()[-2:] == ["- a: First.", "- b: Second."]
-    assert skill_message("A", "First.", "Do it.").startswith("=== Skill Activated: A ===\n## Description\nFirst.")
+def test_the_base_is_persona_and_user_or_the_callers() -> None:
+    user = "\n\n=== User ===\nName: "
+    assert base_message("Be kind.", "Ann", "clerk", None) == f"Be kind.{user}Ann\nRole: clerk"
+    assert base_message("Be kind.", "Ann", "", None) == base_message("Be kind.", "Ann", "", "") == f"Be kind.{user}Ann"
+    assert base_message("Be kind.", "", "", None) == f"Be kind.{user}user"
+    assert base_message("", "Ann", "", None) == f"{prompts.PLATFORM_DEFAULT_PERSONA}{user}Ann"
+    assert base_message("Be kind.", "Ann", "clerk", "My own prompt.") == "My own prompt."
 
 
 texts = st.text(max_size=20)
@@ -258,9 +182,7 @@ answering = st.builds(Said, st.just(Role.TOOL), texts, st.just(()), texts)
 
 
 @given(texts, texts, st.lists(plain | asking | answering, max_size=6))
-def test_the_wire_form_has_the_base_first_and_every_message_in_its_place(
-    base: str, memory: str, said: list[Said]
-) -> None:
+def test_the_wire_form_has_the_base_first_and_all_messages_in_place(base: str, memory: str, said: list[Said]) -> None:
     sent = wire(base, memory, said)
     assert sent[0] == {"role": "system", "content": base}
     head = 2 if memory else 1
@@ -275,12 +197,6 @@ def test_the_wire_form_has_the_base_first_and_every_message_in_its_place(
         assert [each["id"] for each in calls if isinstance(each, dict)] == [each["key"] for each in message.calls]
 
 
-@given(texts, st.lists(plain, max_size=4), st.lists(plain, max_size=4))
-def test_a_longer_conversation_leaves_the_prefix_as_it_was(base: str, said: list[Said], more: list[Said]) -> None:
-    before = wire(base, "memory", said)
-    assert wire(base, "memory", [*said, *more])[: len(before)] == before
-
-
 VALUES: st.SearchStrategy[JsonValue] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(), lambda of: st.lists(of) | st.dictionaries(st.text(), of)
 )
@@ -291,19 +207,16 @@ VALUES: st.SearchStrategy[JsonValue] = st.recursive(
 @given(VALUES, st.dictionaries(st.text(), VALUES))
 def test_the_tools_own_result_is_what_it_was(result: JsonValue, arguments: dict[str, JsonValue]) -> None:
     assert inside(result) == Told(result)
-    assert inside(as_changed(arguments, result)) == Told(result, edited=True)
-    assert inside(unremembered("memory_full", "too much", result)) == Told(result)
-    both = as_changed(arguments, unremembered("memory_full", "too much", result))
+    assert inside(prompts.as_changed(arguments, result)) == Told(result, edited=True)
+    assert inside(prompts.unremembered("memory_full", "too much", result)) == Told(result)
+    both = prompts.as_changed(arguments, prompts.unremembered("memory_full", "too much", result))
     assert inside(json.loads(json.dumps(both))) == Told(result, edited=True)
 
 
 def test_what_only_looks_like_a_note_of_ours_is_the_tools_own() -> None:
-    owns: list[JsonValue] = [
-        {"note": "changed", "arguments": {}, "result": 1},
-        {"note": CHANGED, "arguments": {}, "result": 1, "more": 2},
-        {"status": "error", "code": "x", "message": "no", "result": None},
-    ]
-    for own in owns:
+    note: dict[str, JsonValue] = {"arguments": {}, "result": 1}
+    failed: dict[str, JsonValue] = {"status": "error", "code": "x", "message": "no", "result": None}
+    for own in (note | {"note": "changed"}, note | {"note": prompts.CHANGED, "more": 2}, failed):
         assert inside(own) == Told(own)
 
 
@@ -315,13 +228,10 @@ def said(line: str) -> list[Windowed]:
     messages = []
     for index, word in enumerate(line.split()):
         what, _, tokens = word.partition(":")
-        weight = int(tokens or 1)
-        if what.endswith("!"):
-            messages.append(Windowed(index, Role.TOOL, weight, answers=what[:-1]))
-            continue
-        role = {"S": Role.SYSTEM, "U": Role.USER, "A": Role.ASSISTANT}[what[0]]
+        answers = what.removesuffix("!") if what.endswith("!") else ""
+        role = Role.TOOL if answers else {"S": Role.SYSTEM, "U": Role.USER, "A": Role.ASSISTANT}[what[0]]
         calls = tuple(what[2:-1].split(",")) if "(" in what else ()
-        messages.append(Windowed(index, role, weight, call_ids=calls))
+        messages.append(Windowed(index, role, int(tokens or 1), call_ids=calls, answers=answers))
     return messages
 
 
@@ -330,30 +240,22 @@ def said(line: str) -> list[Windowed]:
     [
         ("", ALL, []),
         ("U A U", ALL, [0, 1, 2]),
-        # Orphans of both kinds go, whatever the policy (S2-23).
-        ("U A(x) U", ALL, [0, 2]),
+        ("U A(x) U", ALL, [0, 2]),  # orphans of both kinds go, whatever the policy (S2-23)
         ("U A(x,y) x! U", ALL, [0, 3]),
         ("U x! A U", ALL, [0, 2, 3]),
         ("U A(x) x! A U", ALL, [0, 1, 2, 3, 4]),
         ("U A(x)", ALL, [0]),
-        # An answer that came late stands behind its call.
-        ("U A(x) U x!", ALL, [0, 1, 3, 2]),
-        # The last N, and the first user message.
-        ("U A U A U", WindowPolicy(max_messages=2), [0, 3, 4]),
+        ("U A(x) U x!", ALL, [0, 1, 3, 2]),  # an answer that came late stands behind its call
+        ("U A U A U", WindowPolicy(max_messages=2), [0, 3, 4]),  # the last N, and the first user message
         ("U A U A U", WindowPolicy(max_messages=2, keep_first_user=False), [3, 4]),
         ("U A U A U", WindowPolicy(max_messages=0), [0, 4]),
-        # System messages stay and take no room.
-        ("S U A S U A U", WindowPolicy(max_messages=1), [0, 1, 3, 6]),
-        # A round stands or falls whole.
-        ("U A(x) x! U", WindowPolicy(max_messages=2), [0, 3]),
+        ("S U A S U A U", WindowPolicy(max_messages=1), [0, 1, 3, 6]),  # system messages stay and take no room
+        ("U A(x) x! U", WindowPolicy(max_messages=2), [0, 3]),  # a round stands or falls whole
         ("U A(x) x! U", WindowPolicy(max_messages=3), [0, 1, 2, 3]),
-        # The newest round survives even where it is larger than the window (S2-22).
-        ("U A(x,y) x! y!", WindowPolicy(max_messages=1), [0, 1, 2, 3]),
-        ("U A(x) x!:900", WindowPolicy(max_tokens=10), [0, 1, 2]),
+        ("U A(x,y) x! y!", WindowPolicy(max_messages=1), [0, 1, 2, 3]),  # the newest, even if too large (S2-22)
         ("U A(x) x!:900 S", WindowPolicy(max_tokens=10), [0, 1, 2, 3]),
         ("U A:50 U:900", WindowPolicy(max_tokens=10), [0, 2]),
-        # Nothing older is taken once something did not fit: no holes.
-        ("U A:1 U:50 A:1 U:1", WindowPolicy(max_tokens=5), [0, 3, 4]),
+        ("U A:1 U:50 A:1 U:1", WindowPolicy(max_tokens=5), [0, 3, 4]),  # nothing older than what did not fit: no holes
         ("U A:3 U:3 A:3 U:3", WindowPolicy(max_tokens=6), [0, 3, 4]),
     ],
 )
@@ -376,13 +278,10 @@ def conversations(draw: st.DrawFn) -> list[Windowed]:
     made = 0
     for _ in range(draw(st.integers(0, 8))):
         role = draw(st.sampled_from([Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.ASSISTANT, Role.TOOL]))
-        tokens = draw(st.integers(0, 20))
-        if role is Role.TOOL:
-            messages.append(Windowed(len(messages), role, tokens, answers=f"c{draw(st.integers(0, made + 1))}"))
-            continue
+        tokens, answers = draw(st.integers(0, 20)), f"c{draw(st.integers(0, made + 1))}" if role is Role.TOOL else ""
         calls = tuple(f"c{made + n}" for n in range(draw(st.integers(0, 2)))) if role is Role.ASSISTANT else ()
         made += len(calls)
-        messages.append(Windowed(len(messages), role, tokens, call_ids=calls))
+        messages.append(Windowed(len(messages), role, tokens, call_ids=calls, answers=answers))
         for call_id in calls:
             if draw(st.integers(0, 3)):
                 messages.append(Windowed(len(messages), Role.TOOL, draw(st.integers(0, 20)), answers=call_id))
@@ -391,24 +290,15 @@ def conversations(draw: st.DrawFn) -> list[Windowed]:
 
 def whole(messages: list[Windowed]) -> bool:
     """Every call is answered right behind its message, and every answer has its call."""
-    waiting: set[str] = set()
-    asked: set[str] = set()
-    for message in messages:
-        if message.role is Role.TOOL:
-            if message.answers not in asked:
-                return False
-            waiting.discard(message.answers)
-            continue
-        if waiting:
-            return False
-        asked, waiting = set(message.call_ids), set(message.call_ids)
-    return not waiting
+    heads = [place for place, message in enumerate(messages) if message.role is not Role.TOOL]
+    return heads[:1] == [0][: len(messages)] and all(
+        {answer.answers for answer in messages[head + 1 : end]} == set(messages[head].call_ids)
+        for head, end in pairwise([*heads, len(messages)])
+    )
 
 
 @given(conversations(), policies)
-def test_what_is_sent_has_no_orphans_keeps_its_order_and_its_newest(
-    messages: list[Windowed], policy: WindowPolicy
-) -> None:
+def test_what_is_sent_has_no_orphans_its_order_and_its_newest(messages: list[Windowed], policy: WindowPolicy) -> None:
     kept = keep(messages, policy)
     assert len(kept) == len(set(kept))
     assert whole([messages[index] for index in kept])
@@ -428,8 +318,8 @@ def test_only_the_newest_round_may_be_larger_than_the_window(messages: list[Wind
 
 
 def test_half_of_what_would_be_sent_is_half_of_its_tokens() -> None:
-    said = [Windowed(index, Role.USER if index % 2 == 0 else Role.ASSISTANT, 100) for index in range(8)]
-    half = halved(said, WindowPolicy())
+    talk = said("U:100 A:100 " * 4)
+    half = halved(talk, WindowPolicy())
     assert half.max_tokens == 400
-    assert keep(said, half) == [0, 4, 5, 6, 7], "the first user's message stays, and the newest that fit"
-    assert keep(said, halved(said, half)) == [0, 6, 7]
+    assert keep(talk, half) == [0, 4, 5, 6, 7], "the first user's message stays, and the newest that fit"
+    assert keep(talk, halved(talk, half)) == [0, 6, 7]

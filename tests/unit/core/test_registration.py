@@ -17,45 +17,35 @@ def kept(*, is_expired: bool = False, wrong_tries: int = 0) -> SetupCode:
     return SetupCode(sha256_of(GOOD), is_expired, wrong_tries)
 
 
+VOID = (kept(is_expired=True), kept(wrong_tries=MOST_TRIES), kept(is_expired=True, wrong_tries=MOST_TRIES))
+
+
 @pytest.mark.parametrize(
-    ("given_code", "found", "expected"),
+    ("expected", "tries"),
     [
-        (GOOD, kept(), None),
-        (GOOD, kept(wrong_tries=MOST_TRIES - 1), None),
-        (GOOD.lower(), kept(), None),
-        (GOOD.replace("-", " "), kept(), None),
-        (f"  {GOOD.replace('-', '')}\n", kept(), None),
-        ("", kept(), "setup_code_needed"),
-        ("  ", kept(), "setup_code_needed"),
-        ("", None, "setup_code_needed"),
-        (WRONG, kept(), "setup_code_invalid"),
-        (GOOD[:-1], kept(), "setup_code_invalid"),
-        (GOOD, None, "setup_code_invalid"),
-        (GOOD, kept(is_expired=True), "setup_code_invalid"),
-        (GOOD, kept(wrong_tries=MOST_TRIES), "setup_code_invalid"),
-        (GOOD, kept(is_expired=True, wrong_tries=MOST_TRIES), "setup_code_invalid"),
-        (WRONG, kept(is_expired=True), "setup_code_invalid"),
-        (WRONG, kept(wrong_tries=MOST_TRIES), "setup_code_invalid"),
+        (None, [(code, kept()) for code in (GOOD.lower(), GOOD.replace("-", " "), f"  {GOOD.replace('-', '')}\n")]),
+        (None, [(GOOD, kept()), (GOOD, kept(wrong_tries=MOST_TRIES - 1))]),
+        ("setup_code_needed", [("", kept()), ("  ", kept()), ("", None)]),
+        ("setup_code_invalid", [(WRONG, kept()), (GOOD[:-1], kept()), (GOOD, None)]),
+        ("setup_code_invalid", [(code, void) for code in (GOOD, WRONG) for void in VOID]),
     ],
 )
-def test_a_code_counts_until_it_expires_or_was_guessed_too_often(
-    given_code: str, found: SetupCode | None, expected: str | None
-) -> None:
-    refused = code_refusal(given_code, found)
-    assert (refused.code if refused else None) == expected
-    assert refused is None or refused.http == (401 if expected == "setup_code_needed" else 403)
+def test_a_code_counts_until_it_is_old_or_guessed_at(expected: str | None, tries: list[tuple[str, Any]]) -> None:
+    http = 401 if expected == "setup_code_needed" else 403
+    for code, found in tries:
+        refused = code_refusal(code, found)
+        assert (refused and (refused.code, refused.http)) == (expected and (expected, http))
 
 
 def test_only_the_holder_of_a_code_learns_why_it_is_void() -> None:
-    def told(code: str, **found: Any) -> str:
-        refused = code_refusal(code, kept(**found))
+    def told(code: str, found: SetupCode) -> str:
+        refused = code_refusal(code, found)
         assert refused is not None
         return refused.message
 
-    void = [told(GOOD, is_expired=True), told(GOOD, wrong_tries=MOST_TRIES)]
-    wrong = {told(WRONG), told(WRONG, is_expired=True), told(WRONG, wrong_tries=MOST_TRIES)}
-    assert len(wrong) == 1 and len({*void, *wrong}) == 3
-    assert void[1] == told(GOOD, is_expired=True, wrong_tries=MOST_TRIES)
+    old, guessed, both = (told(GOOD, void) for void in VOID)
+    wrong = {told(WRONG, found) for found in (kept(), *VOID)}
+    assert len(wrong) == 1 and len({old, guessed, *wrong}) == 3 and guessed == both
 
 
 @given(st.binary(min_size=CODE_BYTES, max_size=CODE_BYTES), st.binary(min_size=CODE_BYTES, max_size=CODE_BYTES))

@@ -7,74 +7,52 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.contracts.errors import CallerError
-from perdure.core.request_origin import (
-    AllowedHosts,
-    Named,
-    Proxies,
-    counted_as,
-    exposed,
-    is_foreign,
-    is_of_this_machine,
-    listens_everywhere,
-    local_path,
-    named,
-    unprobed,
-)
+from perdure.core import request_origin
+from perdure.core.request_origin import AllowedHosts, Named, Proxies, counted_as, exposed, local_path, named, unprobed
+
+Address = IPv4Address | IPv6Address
 
 
 @pytest.mark.parametrize(
     ("host", "name"),
     [
-        ("127.0.0.1", "127.0.0.1"),
-        ("::ffff:10.1.2.3", "10.1.2.3"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("2001:db8:1:2:ffff::", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("", ""),
-        ("testclient", "testclient"),
-        ("x" * 500, "x" * 60),
+        ("127.0.0.1", "127.0.0.1"), ("::ffff:10.1.2.3", "10.1.2.3"), ("fe80::1%eth0", "fe80::/64"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"), ("2001:db8:1:2:ffff::", "2001:db8:1:2::/64"),
+        ("", ""), ("testclient", "testclient"), ("x" * 500, "x" * 60),
     ],
-)
+)  # fmt: skip
 def test_an_address_is_counted_with_those_that_its_owner_can_take(host: str, name: str) -> None:
     assert counted_as(host) == name
 
 
 @given(st.ip_addresses())
-def test_addresses_of_two_networks_are_counted_apart(address: IPv4Address | IPv6Address) -> None:
+def test_addresses_of_two_networks_are_counted_apart(address: Address) -> None:
     other = type(address)(int(address) ^ (1 << (address.max_prefixlen - 1)))
     assert counted_as(str(address)) != counted_as(str(other))
 
 
 @pytest.mark.parametrize(
-    ("caller", "host", "is_of_it"),
+    ("caller", "hosts", "is_of_it"),
     [
-        ("127.0.0.1", "127.0.0.1:8080", True),
-        ("127.0.0.1", "LOCALHOST:8080", True),
-        ("::1", "[::1]:8080", True),
-        ("::ffff:127.0.0.1", "localhost", True),
-        ("127.8.9.10", "127.0.0.1", True),
-        ("10.0.0.5", "localhost:8080", False),
-        ("127.0.0.1", "evil.example:8080", False),  # a name of somebody else's that leads here
-        ("127.0.0.1", "localhost.evil.example", False),
-        ("127.0.0.1", "127.0.0.1.evil.example", False),
-        ("127.0.0.1", "127.0.0.1@evil.example", False),
-        ("127.0.0.1", "10.0.0.5:8080", False),
-        ("127.0.0.1", "", False),
-        ("127.0.0.1", "[::1", False),
-        ("", "localhost", False),
-        ("testclient", "localhost", False),
+        ("127.0.0.1", ["127.0.0.1:8080", "LOCALHOST:8080"], True),
+        ("::1", ["[::1]:8080"], True),
+        ("::ffff:127.0.0.1", ["localhost"], True),
+        ("127.8.9.10", ["127.0.0.1"], True),
+        ("10.0.0.5", ["localhost:8080"], False),
+        ("127.0.0.1", ["evil.example:8080", "10.0.0.5:8080", "", "[::1"], False),  # names of somebody else's lead here
+        ("127.0.0.1", ["localhost.evil.example", "127.0.0.1.evil.example", "127.0.0.1@evil.example"], False),
+        ("", ["localhost"], False),
+        ("testclient", ["localhost"], False),
     ],
 )
-def test_only_this_machine_asking_itself_is_of_this_machine(caller: str, host: str, is_of_it: bool) -> None:
-    assert is_of_this_machine(caller, host) is is_of_it
+def test_only_this_machine_asking_itself_is_of_this_machine(caller: str, hosts: list[str], is_of_it: bool) -> None:
+    assert {host: request_origin.is_of_this_machine(caller, host) for host in hosts} == dict.fromkeys(hosts, is_of_it)
 
 
 @given(st.ip_addresses(), st.text(max_size=30))
-def test_no_address_but_a_loopback_one_is_of_this_machine_whatever_host_it_names(
-    address: IPv4Address | IPv6Address, host: str
-) -> None:
+def test_only_a_loopback_address_is_ever_of_this_machine(address: Address, host: str) -> None:
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    assert not is_of_this_machine(str(address), host) or (mapped or address).is_loopback
+    assert not request_origin.is_of_this_machine(str(address), host) or (mapped or address).is_loopback
 
 
 PROXIES = Proxies.of(("10.0.0.7", "10.1.0.0/16", "fd00::/8"))
@@ -83,38 +61,27 @@ PROXIES = Proxies.of(("10.0.0.7", "10.1.0.0/16", "fd00::/8"))
 @pytest.mark.parametrize(
     ("peer", "forwarded_for", "client"),
     [
-        ("198.51.100.1", [], "198.51.100.1"),
         ("198.51.100.1", ["203.0.113.9"], "198.51.100.1"),  # not a proxy: whatever it says
         ("127.0.0.1", ["203.0.113.9"], "127.0.0.1"),  # nor is this machine, unless it is named
-        ("10.0.0.7", [], "10.0.0.7"),
         ("10.0.0.7", [""], "10.0.0.7"),
-        ("10.0.0.7", ["203.0.113.9"], "203.0.113.9"),
         ("::ffff:10.0.0.7", ["203.0.113.9"], "203.0.113.9"),
-        ("10.0.0.7", ["1.1.1.1, 203.0.113.9"], "203.0.113.9"),  # what a client claims comes first
-        ("10.0.0.7", ["1.1.1.1", "203.0.113.9"], "203.0.113.9"),
-        ("10.0.0.7", ["203.0.113.9, 10.1.2.3"], "203.0.113.9"),  # a proxy behind a proxy
-        ("10.0.0.7", ["9.9.9.9, 203.0.113.9, 10.1.2.3, fd00::5"], "203.0.113.9"),
+        *(("10.0.0.7", said, "203.0.113.9") for said in (["1.1.1.1, 203.0.113.9"], ["1.1.1.1", "203.0.113.9"])),
+        ("10.0.0.7", ["9.9.9.9, 203.0.113.9, 10.1.2.3, fd00::5"], "203.0.113.9"),  # a proxy behind a proxy
         ("10.0.0.7", ["10.1.9.9, 10.1.2.3"], "10.1.9.9"),  # a client inside
         ("10.0.0.7", ["203.0.113.9:51234"], "203.0.113.9"),
-        ("10.0.0.7", ["[2001:db8::1]:443"], "2001:db8::1"),
-        ("10.0.0.7", ["2001:db8::1"], "2001:db8::1"),
-        ("10.0.0.7", ["unknown"], "10.0.0.7"),
+        *(("10.0.0.7", [address], "2001:db8::1") for address in ("[2001:db8::1]:443", "2001:db8::1")),
         ("10.0.0.7", ["203.0.113.9, unknown"], "10.0.0.7"),
         ("10.0.0.7", ["203.0.113.9, unknown, 10.1.2.3"], "10.1.2.3"),
         ("10.0.0.8", ["203.0.113.9"], "10.0.0.8"),
         ("", ["203.0.113.9"], ""),
     ],
 )
-def test_a_client_behind_proxies_is_the_last_address_that_no_proxy_has(
-    peer: str, forwarded_for: list[str], client: str
-) -> None:
+def test_a_client_is_the_last_address_that_no_proxy_has(peer: str, forwarded_for: list[str], client: str) -> None:
     assert PROXIES.client(peer, forwarded_for) == client
 
 
 @given(st.ip_addresses(), st.lists(st.text(max_size=30), max_size=3))
-def test_without_proxies_every_peer_is_the_client_whatever_it_says(
-    peer: IPv4Address | IPv6Address, said: list[str]
-) -> None:
+def test_without_proxies_a_peer_is_the_client_whatever_it_says(peer: Address, said: list[str]) -> None:
     assert Proxies().client(str(peer), said) == str(peer)
     assert Proxies().scheme(str(peer), ["https"], "http") == "http"
 
@@ -128,15 +95,10 @@ def test_what_a_client_writes_before_its_own_address_changes_nothing(claimed: li
 @pytest.mark.parametrize(
     ("peer", "said", "scheme"),
     [
-        ("10.0.0.7", ["https"], "https"),
-        ("10.0.0.7", ["HTTPS "], "https"),
-        ("10.0.0.7", ["https", "http"], "http"),
-        ("10.0.0.7", ["https, http"], "http"),
-        ("10.0.0.7", ["wss"], "http"),
-        ("10.0.0.7", [], "http"),
-        ("198.51.100.1", ["https"], "http"),
+        ("10.0.0.7", ["https"], "https"), ("10.0.0.7", ["HTTPS "], "https"), ("10.0.0.7", ["https", "http"], "http"),
+        ("10.0.0.7", ["https, http"], "http"), ("10.0.0.7", ["wss"], "http"), ("198.51.100.1", ["https"], "http"),
     ],
-)
+)  # fmt: skip
 def test_only_a_proxy_says_that_a_browser_spoke_tls(peer: str, said: list[str], scheme: str) -> None:
     assert PROXIES.scheme(peer, said, "http") == scheme
 
@@ -163,96 +125,62 @@ PUBLIC = AllowedHosts.of(
         ("perdure.example.org.", Named("perdure.example.org")),
         ("perdure.example.org.:443", Named("perdure.example.org", 443)),
         ("127.0.0.1:65535", Named("127.0.0.1", 65_535)),
-        ("[::1]", Named("::1")),
         ("[0:0:0:0:0:0:0:1]:80", Named("::1", 80)),
         ("worker_2.example", Named("worker_2.example")),
-        ("", None),
-        (" localhost", None),
-        ("localhost ", None),
-        ("localhost:", None),
-        ("localhost:0", None),
-        ("localhost:65536", None),
-        ("localhost:080808", None),
-        ("localhost:80:80", None),
-        ("localhost:٣", None),
-        ("evil@localhost", None),
-        ("localhost@evil.example", None),
-        ("localhost#evil.example", None),
-        ("localhost/evil", None),
-        ("localhost,evil.example", None),
-        ("localhost..", None),
-        (".localhost", None),
-        ("loc%61lhost", None),
-        ("bücher.example", None),
-        ("127.1", None),
-        ("2130706433", None),
-        ("0x7f.1", None),
-        ("127.0.0.1.5", None),
-        ("::1", None),
-        ("[::1", None),
-        ("[::1]x", None),
-        ("[::1%25eth0]", None),
-        ("[127.0.0.1]", None),
-        ("a" * 64, None),
-        ("a." * 130 + "b", None),
-        ("http://localhost", None),
-        ("*", None),
     ],
 )
-def test_a_host_header_is_a_name_or_an_address_with_a_port_at_most(text: str, found: Named | None) -> None:
+def test_a_host_header_is_a_name_or_an_address_with_a_port_at_most(text: str, found: Named) -> None:
     assert named(text) == found
 
 
 @pytest.mark.parametrize(
-    ("hosts", "headers", "answered"),
+    "text",
     [
-        (LOCAL, ["localhost:8080"], True),
-        (LOCAL, ["127.0.0.1:8080"], True),
-        (LOCAL, ["127.9.8.7"], True),
-        (LOCAL, ["[::1]:8080"], True),
-        (LOCAL, ["[::ffff:127.0.0.1]"], True),
-        (LOCAL, ["LOCALHOST.:1"], True),
-        (LOCAL, ["evil.example:8080"], False),
-        (LOCAL, ["evil.localhost"], False),
-        (LOCAL, ["localhost.evil.example"], False),
-        (LOCAL, ["127.0.0.1.evil.example"], False),
-        (LOCAL, ["0.0.0.0"], False),
-        (LOCAL, ["[::]"], False),
-        (LOCAL, ["192.0.2.7"], False),
-        (LOCAL, [], False),
-        (LOCAL, [""], False),
-        (LOCAL, ["localhost", "localhost"], False),
-        (LOCAL, ["localhost", "evil.example"], False),
-        (PUBLIC, ["perdure.example.org"], True),
-        (PUBLIC, ["perdure.example.org:9999"], True),  # a proxy or a tunnel may have any port
-        (PUBLIC, ["localhost"], True),
-        (PUBLIC, ["192.0.2.7:8080"], True),
-        (PUBLIC, ["192.0.2.8"], False),
-        (PUBLIC, ["ops.example.org:1"], True),
-        (PUBLIC, ["intern.example.org:8443"], True),
-        (PUBLIC, ["intern.example.org"], False),
-        (PUBLIC, ["intern.example.org:8444"], False),
-        (PUBLIC, ["a.team.example.org"], True),
-        (PUBLIC, ["a.b.team.example.org:8080"], True),
-        (PUBLIC, ["team.example.org"], False),
-        (PUBLIC, ["evilteam.example.org"], False),
-        (PUBLIC, ["[fd00:0::7]:80"], True),
-        (PUBLIC, ["example.org"], False),
-        (AllowedHosts.of(("*",)), ["evil.example"], True),
-        (AllowedHosts.of(("*",)), ["evil example"], False),
-        (AllowedHosts.of(("*",)), ["a", "b"], False),
-        (AllowedHosts.of(("*.localhost",)), ["demo.localhost:8080"], True),
-        (AllowedHosts.of(("*.a.example:81",)), ["b.a.example:81"], True),
-        (AllowedHosts.of(("*.a.example:81",)), ["b.a.example:82"], False),
-        (AllowedHosts.of((), listens_on="0.0.0.0", public_url="http://p.example"), ["0.0.0.0"], False),
-        (AllowedHosts.of((), listens_on="fd00::9"), ["[fd00::9]"], True),
-        (AllowedHosts.of((), listens_on="box.lan"), ["box.lan:8080"], True),
+        "", " localhost", "localhost ", "localhost:", "localhost:0", "localhost:65536", "localhost:080808",
+        "localhost:80:80", "localhost:٣", "evil@localhost", "localhost@evil.example", "localhost#evil.example",
+        "localhost/evil", "localhost,evil.example", "localhost..", ".localhost", "loc%61lhost", "bücher.example",
+        "127.1", "2130706433", "0x7f.1", "127.0.0.1.5", "::1", "[::1", "[::1]x", "[::1%25eth0]", "[127.0.0.1]",
+        "a" * 64, "a." * 130 + "b", "http://localhost", "*",
+    ],
+)  # fmt: skip
+def test_anything_else_is_no_host(text: str) -> None:
+    assert named(text) is None
+
+
+@pytest.mark.parametrize(
+    ("hosts", "answered", "refused"),
+    [
+        (
+            LOCAL,
+            ["localhost:8080", "127.0.0.1:8080", "127.9.8.7", "[::1]:8080", "[::ffff:127.0.0.1]", "LOCALHOST.:1"],
+            "evil.example:8080 evil.localhost localhost.evil.example 127.0.0.1.evil.example 0.0.0.0 [::] 192.0.2.7",
+        ),
+        (
+            PUBLIC,  # a proxy or a tunnel may have any port
+            ["perdure.example.org", "perdure.example.org:9999", "localhost", "192.0.2.7:8080", "ops.example.org:1"],
+            "192.0.2.8 intern.example.org intern.example.org:8444",
+        ),
+        (
+            PUBLIC,
+            ["intern.example.org:8443", "a.team.example.org", "a.b.team.example.org:8080", "[fd00:0::7]:80"],
+            "team.example.org evilteam.example.org example.org",
+        ),
+        (AllowedHosts.of(("*",)), ["evil.example"], ""),
+        (AllowedHosts.of(("*.localhost",)), ["demo.localhost:8080"], ""),
+        (AllowedHosts.of(("*.a.example:81",)), ["b.a.example:81"], "b.a.example:82"),
+        (AllowedHosts.of((), listens_on="0.0.0.0", public_url="http://p.example"), [], "0.0.0.0"),
+        (AllowedHosts.of((), listens_on="fd00::9"), ["[fd00::9]"], ""),
+        (AllowedHosts.of((), listens_on="box.lan"), ["box.lan:8080"], ""),
     ],
 )
-def test_loopback_names_and_what_the_operator_names_are_answered(
-    hosts: AllowedHosts, headers: list[str], answered: bool
-) -> None:
-    assert hosts.allow(headers) is answered
+def test_loopback_and_what_the_operator_names_answer(hosts: AllowedHosts, answered: list[str], refused: str) -> None:
+    assert [host for host in answered if not hosts.allow([host])] == []
+    assert [host for host in refused.split() if hosts.allow([host])] == []
+
+
+@pytest.mark.parametrize("headers", [[], [""], ["localhost", "localhost"], ["localhost", "evil.example"], ["evil x"]])
+def test_no_header_two_or_one_that_is_no_host_are_refused_by_everybody(headers: list[str]) -> None:
+    assert not LOCAL.allow(headers) and not AllowedHosts.of(("*",)).allow(headers)
 
 
 @given(st.text(max_size=40))
@@ -270,93 +198,63 @@ def test_case_and_a_final_dot_change_nothing(text: str, dotted: bool) -> None:
         assert hosts.allow([text]) is hosts.allow([other])
 
 
-@pytest.mark.parametrize("pattern", ["", "*.", "**", "a b", "*.*.example", "https://a.example", "a.example/", "::1"])
-def test_a_pattern_that_is_not_a_host_is_refused(pattern: str) -> None:
+@pytest.mark.parametrize(
+    ("patterns", "url"),
+    [
+        *(([pattern], "") for pattern in ("", "*.", "**", "a b", "*.*.example", "https://a.example", "a.ex/", "::1")),
+        *(([], url) for url in ("https://user:word@a.example", "https://a.example:x", "https://[::1")),
+    ],
+)
+def test_a_pattern_or_a_public_url_without_a_plain_host_is_refused(patterns: list[str], url: str) -> None:
     with pytest.raises(CallerError) as refused:
-        AllowedHosts.of((pattern,))
+        AllowedHosts.of(tuple(patterns), public_url=url)
     assert refused.value.code == "host_pattern_invalid"
 
 
-@pytest.mark.parametrize("url", ["https://user:word@a.example", "https://a.example:x", "https://[::1"])
-def test_a_public_url_without_a_plain_host_is_refused(url: str) -> None:
-    with pytest.raises(CallerError, match="host_pattern_invalid"):
-        AllowedHosts.of((), public_url=url)
-
-
 @pytest.mark.parametrize(
-    ("host", "everywhere"),
+    ("everywhere", "hosts"),
     [
-        ("0.0.0.0", True),
-        ("::", True),
-        ("[::]", True),
-        ("0:0:0:0:0:0:0:0", True),
-        ("::ffff:0.0.0.0", True),
-        ("", True),
-        ("*", True),
-        ("0", True),
-        ("0x0", True),
-        ("000.0", True),
-        ("127.0.0.1", False),
-        ("::1", False),
-        ("localhost", False),
-        ("192.0.2.7", False),
-        ("box.lan", False),
+        (True, ["0.0.0.0", "::", "[::]", "0:0:0:0:0:0:0:0", "::ffff:0.0.0.0", "", "*", "0", "0x0", "000.0"]),
+        (False, ["127.0.0.1", "::1", "localhost", "192.0.2.7", "box.lan"]),
     ],
 )
-def test_a_server_on_all_addresses_needs_a_public_url(host: str, everywhere: bool) -> None:
-    assert listens_everywhere(host) is everywhere
-    assert bool(exposed(host, "")) is everywhere
-    assert exposed(host, "https://perdure.example.org") == ""
+def test_a_server_on_all_addresses_needs_a_public_url(everywhere: bool, hosts: list[str]) -> None:
+    for host in hosts:
+        assert request_origin.listens_everywhere(host) is bool(exposed(host, "")) is everywhere, host
+        assert exposed(host, "https://perdure.example.org") == ""
+
+
+def test_the_embedded_stack_says_where_it_would_not_find_its_api() -> None:
+    assert {unprobed(host) for host in ("", "127.0.0.1", "localhost", "0.0.0.0")} == {""}
+    assert all(host in unprobed(host) for host in ("192.0.2.7", "::", "::1", "127.0.0.2", "box.lan"))
 
 
 @pytest.mark.parametrize(
-    ("host", "is_found"),
-    [
-        *((host, True) for host in ("", "127.0.0.1", "localhost", "0.0.0.0")),
-        *((host, False) for host in ("192.0.2.7", "::", "::1", "127.0.0.2", "box.lan")),
-    ],
-)
-def test_the_embedded_stack_says_where_it_would_not_find_its_api(host: str, is_found: bool) -> None:
-    assert (unprobed(host) == "") is is_found
-    assert is_found or host in unprobed(host)
-
-
-@pytest.mark.parametrize(
-    ("host", "origin", "fetch_site", "foreign"),
+    ("host", "origin", "site", "foreign"),
     [
         ("perdure.test", "", "", False),
         ("perdure.test", "https://perdure.test", "same-origin", False),
         ("perdure.test:8080", "http://perdure.test:8080", "", False),
         ("Perdure.test", "https://perdure.TEST", "", False),
-        ("perdure.test", "", "none", False),
-        ("perdure.test", "", "same-origin", False),
+        *(("perdure.test", "", site, False) for site in ("none", "same-origin")),
+        *(("perdure.test", "", site, True) for site in ("cross-site", "same-site")),
         ("perdure.test", "https://evil.test", "same-origin", True),
         ("perdure.test", "https://perdure.test.evil.test", "", True),
         ("perdure.test", "https://perdure.test@evil.test", "", True),
         ("perdure.test", "https://perdure.test:8443", "", True),
         ("perdure.test", "null", "", True),
-        ("perdure.test", "", "cross-site", True),
-        ("perdure.test", "", "same-site", True),
         ("", "https://perdure.test", "", True),
     ],
 )
-def test_a_page_of_another_site_is_told_by_what_its_browser_says(
-    host: str, origin: str, fetch_site: str, foreign: bool
-) -> None:
-    assert is_foreign(host, origin, fetch_site) is foreign
+def test_a_page_of_another_site_is_told_by_its_browser(host: str, origin: str, site: str, foreign: bool) -> None:
+    assert request_origin.is_foreign(host, origin, site) is foreign
 
 
-@pytest.mark.parametrize("path", ["/", "/review", "/review/x?filter=mine&n=2#row", "/a//b"])
-def test_a_path_of_this_server_is_gone_to(path: str) -> None:
-    assert local_path(path, "/home") == path
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["", "review", "//evil.test", "/\\evil.test", "https://evil.test", "/\t/evil.test", "/a\\b", "/\n", "javascript:x"],
-)
-def test_anything_else_leads_home(path: str) -> None:
-    assert local_path(path, "/home") == "/home"
+def test_a_path_of_this_server_is_gone_to_and_anything_else_leads_home() -> None:
+    for path in ("/", "/review", "/review/x?filter=mine&n=2#row", "/a//b"):
+        assert local_path(path, "/home") == path
+    away = ["https://evil.test", "//evil.test", "/\\evil.test", "/\t/evil.test", "/a\\b", "/\n", "javascript:x"]
+    assert {local_path(path, "/home") for path in ("", "review", *away)} == {"/home"}
 
 
 @given(st.text(max_size=30))

@@ -11,19 +11,8 @@ from perdure.contracts.calls import EffectClass
 from perdure.contracts.messages import CallRef
 from perdure.contracts.skills import Checkpoint, PlanSkill, Rule, RuleAction, RuleTrigger
 from perdure.contracts.turns import Limits
-from perdure.core.agents.rule_matching import (
-    FREE_BY_AUTHOR,
-    FREE_READ,
-    PLATFORM_RULES,
-    RULE_FORCE_CLARIFY,
-    Ran,
-    after_round,
-    asked_paths,
-    before_round,
-    free_because,
-    reasons_of,
-    that_can_fire,
-)
+from perdure.core.agents import rule_matching
+from perdure.core.agents.rule_matching import PLATFORM_RULES, Ran, after_round, asked_paths, before_round, that_can_fire
 from perdure.core.approvals.gates import RULE_MUTATING
 
 FAILED = "consecutive_failed_resolves"
@@ -36,22 +25,18 @@ NONE: dict[str, JsonValue] = {FAILED: 0, "iteration": 0, "tokens_used": 0, "cost
 
 
 def plan(*rules: Rule, cards: tuple[PlanCard, ...] = CARDS) -> TurnPlan:
-    """A plan with these rules."""
     return TurnPlan(agent_id="a", agent_version="v", persona_key="", limits=Limits(), cards=cards, rules=rules)
 
 
 def rule(rule_id: str, on: str, do: str = "require_hitl", **given: object) -> Rule:
-    """A rule of a skill."""
     return Rule.model_validate({"id": rule_id, "on": on, "do": do, **given})
 
 
 def call(call_id: str, tool: str) -> CallRef:
-    """A call of a round."""
     return CallRef(call_id=call_id, tool=tool, digest="d")
 
 
 def ran(call_id: str, tool: str, facts: dict[str, JsonValue] | None = None, failed: int = 0) -> Ran:
-    """A call that answered."""
     return Ran(call(call_id, tool), facts or {}, {**NONE, FAILED: failed})
 
 
@@ -93,9 +78,7 @@ def test_a_checkpoint_has_an_id_of_its_own_and_the_name_that_its_rule_gives() ->
     ],
     ids=["its own rule", "another checkpoint", "the platform too", "of no skill", "not that one"],
 )
-def test_a_checkpoint_goes_on_unasked_only_where_every_rule_that_fires_allows_it(
-    rules: tuple[Rule, ...], goes_on: bool
-) -> None:
+def test_a_checkpoint_goes_on_unasked_where_all_its_rules_allow_it(rules: tuple[Rule, ...], goes_on: bool) -> None:
     checkpoints = (Checkpoint(name="seen", go_on_when_unavailable=True), Checkpoint(name="read"))
     allowing = plan(*rules).model_copy(update={"skills": (PlanSkill(id="s", checkpoints=checkpoints),)})
     (asked,) = after_round(allowing, [ran("t1.0", "look")]).gated
@@ -103,24 +86,12 @@ def test_a_checkpoint_goes_on_unasked_only_where_every_rule_that_fires_allows_it
     assert ("go_on_when_unavailable" in asked.model_dump(mode="json")) is goes_on
 
 
-@pytest.mark.parametrize(
-    ("facts", "fires"),
-    [
-        ({"found.count": 3}, True),
-        ({"found.count": 2}, False),
-        ({"found.count": "many"}, True),
-        ({}, True),
-    ],
-    ids=["enough", "too few", "no number", "not told"],
-)
-def test_a_condition_on_a_result_is_read_from_its_facts_and_fires_where_they_do_not_tell(
-    facts: dict[str, JsonValue], fires: bool
-) -> None:
-    ruled = after_round(plan(MANY), [ran("t1.0", "look", facts)])
-    assert [each.checkpoint for each in ruled.gated] == (["many"] if fires else [])
+def test_a_condition_on_a_result_is_read_from_its_facts_and_fires_where_they_do_not_tell() -> None:
+    def gated(**facts: JsonValue) -> list[str]:
+        return [each.checkpoint for each in after_round(plan(MANY), [ran("t1.0", "look", facts)]).gated]
 
-
-def test_only_the_places_that_rules_of_the_tool_ask_about_are_asked_for() -> None:
+    assert gated(**{"found.count": 3}) == gated(**{"found.count": "many"}) == gated() == ["many"]
+    assert gated(**{"found.count": 2}) == []
     assert asked_paths(plan(MANY, SEE), "look") == ("found.count",)
     assert asked_paths(plan(MANY, SEE), "pay") == asked_paths(plan(MANY), "nobodys") == ()
 
@@ -128,7 +99,9 @@ def test_only_the_places_that_rules_of_the_tool_ask_about_are_asked_for() -> Non
 def test_a_rule_on_a_counter_alone_fires_once_a_round() -> None:
     failing = [ran(f"t1.{place}", "look", failed=failed) for place, failed in enumerate((2, 3, 3))]
     ruled = after_round(plan(*PLATFORM_RULES), failing)
-    assert [(each.call_id, each.checkpoint) for each in ruled.gated] == [("c1.1", RULE_FORCE_CLARIFY.partition(":")[2])]
+    assert [(each.call_id, each.checkpoint) for each in ruled.gated] == [
+        ("c1.1", rule_matching.RULE_FORCE_CLARIFY.partition(":")[2])
+    ]
     assert len(ruled.fired) == 1
 
 
@@ -138,7 +111,7 @@ def test_rules_that_no_tool_can_set_off_are_not_pinned_and_those_that_cannot_be_
     kept = that_can_fire([*PLATFORM_RULES, strange, elsewhere, SEE], CARDS)
     assert [each.id for each in kept] == [RULE_MUTATING, "app:odd", "app/s:see"]
     counting = PlanCard(name="find", effect=EffectClass.LOCAL, needs_approval=False, wants_state=(FAILED,))
-    assert [each.id for each in that_can_fire(PLATFORM_RULES, [counting])] == [RULE_FORCE_CLARIFY]
+    assert [each.id for each in that_can_fire(PLATFORM_RULES, [counting])] == [rule_matching.RULE_FORCE_CLARIFY]
     assert that_can_fire(PLATFORM_RULES, CARDS[:1]) == ()
 
 
@@ -149,45 +122,40 @@ TASTE = Rule(id="app:taste", on=AFTER, when={"result": {"path": "ok", "equals": 
 
 
 def card(name: str = "pay", effect: str = "keyed", *, gated: bool = True, capability: str = "") -> ToolCard:
-    """A tool's card."""
     return ToolCard(
         name=name, description="", parameters={}, effect=EffectClass(effect), needs_approval=gated,
         capability=capability, version="v",
     )  # fmt: skip
 
 
+HELD, STOPPED = (RULE_MUTATING, "require_hitl"), (RULE_MUTATING, "abort")
+NEW = card("new", "local", capability="create_entity")
+STRICT = PLATFORM_RULES[0].model_copy(update={"do": RuleAction.ABORT.value})
+
+
 @pytest.mark.parametrize(
     ("of", "rules", "told"),
     [
-        (card(), (), [(RULE_MUTATING, "require_hitl")]),
-        (card(effect="opaque"), (), [(RULE_MUTATING, "require_hitl")]),
-        (card(effect="read", gated=True), (), [(RULE_MUTATING, "require_hitl")]),
+        *((each, (), [HELD]) for each in (card(), card(effect="opaque"), card(effect="read", gated=True))),
         (card(effect="read", gated=False), (), []),
         (card(effect="local", gated=False), (STOP,), []),
         (card(gated=False), (LOOK,), [("app:look", "require_hitl")]),
-        (card(), (LOOK, STOP), [(RULE_MUTATING, "require_hitl"), ("app:look", "require_hitl")]),
+        (card(), (LOOK, STOP), [HELD, ("app:look", "require_hitl")]),
         (card("see", "read", gated=False, capability="money_out"), (LOOK, STOP), [("app:stop", "abort")]),
         (card("see", "read", gated=False), (TASTE,), [("app:taste", "require_hitl")]),
-        (card("new", "local", capability="create_entity"), PLATFORM_RULES, [(RULE_MUTATING, "require_hitl")]),
+        (NEW, PLATFORM_RULES, [HELD]),
+        (NEW, (STRICT,), [HELD, STOPPED]),  # a tenant's stricter rule is told beside the card's own
     ],
-)  # fmt: skip
-def test_a_tool_is_told_with_what_may_stop_it(
-    of: ToolCard, rules: tuple[Rule, ...], told: list[tuple[str, str]]
-) -> None:
-    found = reasons_of(of, rules)
+)
+def test_a_tool_tells_what_may_stop_it(of: ToolCard, rules: tuple[Rule, ...], told: list[tuple[str, str]]) -> None:
+    found = rule_matching.reasons_of(of, rules)
     assert [(each.rule, each.action) for each in found] == told
     assert all(each.why == "look first" for each in found if each.rule == LOOK.id), "in the rule's own words"
 
 
-def test_a_platform_rule_that_a_tenant_made_stricter_is_told_beside_the_cards_own() -> None:
-    strict = PLATFORM_RULES[0].model_copy(update={"do": RuleAction.ABORT.value})
-    found = reasons_of(card("new", "local", capability="create_entity"), (strict,))
-    assert [each.action for each in found] == ["require_hitl", "abort"]
-
-
 def test_a_tool_without_a_gate_says_why_it_has_none() -> None:
-    assert free_because(card(effect="read", gated=False)) == FREE_READ
-    assert free_because(card(effect="local", gated=False)) == FREE_BY_AUTHOR
+    assert rule_matching.free_because(card(effect="read", gated=False)) == rule_matching.FREE_READ
+    assert rule_matching.free_because(card(effect="local", gated=False)) == rule_matching.FREE_BY_AUTHOR
 
 
 @given(
@@ -202,10 +170,7 @@ def test_whatever_stops_a_call_before_it_runs_is_told(
 ) -> None:
     of = card(name, effect, gated=gated, capability=capability)
     planned = PlanCard(name=name, effect=of.effect, needs_approval=gated, capability=capability)
-    plan = TurnPlan(
-        agent_id="a", agent_version="v", persona_key="agent", limits=Limits(), cards=(planned,), rules=tuple(rules)
-    )
-    ruled = before_round(plan, [CallRef(call_id="t1.0", tool=name, digest="d")], {})
-    told = {(each.rule, each.action) for each in reasons_of(of, rules) if each.trigger == BEFORE}
+    ruled = before_round(plan(*rules, cards=(planned,)), [call("t1.0", name)], {})
+    told = {(each.rule, each.action) for each in rule_matching.reasons_of(of, rules) if each.trigger == BEFORE}
     assert {(each.rule, "require_hitl") for each in ruled.gated} <= told
     assert ruled.abort is None or (ruled.abort.rule_id, "abort") in told

@@ -9,17 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.apps import SHIPPED
-from perdure.core.agents.safety_keywords import (
-    MOST_CHARACTERS,
-    Question,
-    Safety,
-    danger_in,
-    empathy_of,
-    form_of,
-    intent_of,
-    is_phrase,
-    safety_of,
-)
+from perdure.core.agents import safety_keywords
+from perdure.core.agents.safety_keywords import Question, Safety, danger_in, empathy_of, intent_of, is_phrase, safety_of
 from perdure.core.json_schema import schema_fault
 from tests.scale import sized
 
@@ -29,11 +20,8 @@ KNOWN = ("Support", "booking")
 @pytest.mark.parametrize(
     ("verdict", "found"),
     [
-        ({"hijacked": False}, Safety(False, "")),
-        ({"hijacked": True, "category": "harm"}, Safety(True, "harm")),
-        (None, Safety(True, "unavailable")),
-        ({}, Safety(True, "unavailable")),
-        ({"hijacked": "false"}, Safety(True, "unavailable")),
+        *(({"hijacked": False}, Safety(False, "")), ({"hijacked": True, "category": "harm"}, Safety(True, "harm"))),
+        *((verdict, Safety(True, "unavailable")) for verdict in (None, {}, {"hijacked": "false"})),
         ({"hijacked": False, "category": "None."}, Safety(False, "None.")),
         ({"hijacked": False, "category": "self_harm"}, Safety(True, "self_harm")),
         ({"hijacked": False, "category": ["self_harm"]}, Safety(True, "unavailable")),
@@ -50,14 +38,12 @@ json_values = st.recursive(
 NOTHING = ["", " ", "none", "None", " NONE. ", "no", "null", "n/a", "N/A", "na", "safe", "nothing"]
 
 
+CATEGORIES = st.sampled_from([*NOTHING, "self_harm", "not none", "unsafe"]) | json_values
+
+
 @given(
     st.fixed_dictionaries(
-        {},
-        optional={
-            "hijacked": st.just(False) | json_values,
-            "category": st.sampled_from([*NOTHING, "self_harm", "not none", "unsafe"]) | json_values,
-            "x": json_values,
-        },
+        {}, optional={"hijacked": st.just(False) | json_values, "category": CATEGORIES, "x": json_values}
     )
 )
 def test_nothing_but_a_no_that_names_no_danger_clears(verdict: dict[str, Any]) -> None:
@@ -68,39 +54,22 @@ def test_nothing_but_a_no_that_names_no_danger_clears(verdict: dict[str, Any]) -
     assert safety_of(verdict).hijacked is not (verdict.get("hijacked") is False and names_nothing)
 
 
-@pytest.mark.parametrize(
-    ("verdict", "intent"),
-    [
-        ({"intent": "booking"}, "booking"),
-        ({"intent": " SUPPORT "}, "Support"),
-        ({"intent": "other"}, "booking"),
-        ({"intent": ["booking"]}, "booking"),
-        ({}, "booking"),
-        (None, "booking"),
-    ],
-)
-def test_an_intent_is_a_known_one(verdict: dict[str, Any] | None, intent: str) -> None:
-    assert intent_of(verdict, KNOWN, "booking") == intent
-
-
-def test_a_tone_is_what_was_said_of_it_cut_and_on_one_line() -> None:
+def test_an_intent_is_a_known_one_and_a_tone_what_was_said_of_it_cut_and_on_one_line() -> None:
+    assert intent_of({"intent": " SUPPORT "}, KNOWN, "booking") == "Support"
+    for verdict in ({"intent": "booking"}, {"intent": "other"}, {"intent": ["booking"]}, {}, None):
+        assert intent_of(verdict, KNOWN, "booking") == "booking"  # type: ignore[arg-type]
     assert empathy_of(None) == {}
-    assert empathy_of({"tone": " warm\n\n", "guidance": "x" * 9_999, "more": 1}) == {
-        "tone": "warm",
-        "guidance": "x" * MOST_CHARACTERS,
-    }
+    said = empathy_of({"tone": " warm\n\n", "guidance": "x" * 9_999, "more": 1})
+    assert said == {"tone": "warm", "guidance": "x" * safety_keywords.MOST_CHARACTERS}
 
 
-@pytest.mark.parametrize("question", Question)
-def test_a_form_needs_its_first_field(question: Question) -> None:
-    form = form_of(question, KNOWN)
-    assert schema_fault({}, form) is not None
-    good: dict[Question, dict[str, Any]] = {
-        Question.SAFETY: {"hijacked": False},
-        Question.INTENT: {"intent": "booking"},
-        Question.EMPATHY: {"tone": "warm"},
-    }
-    assert schema_fault(good[question], form) is None
+@pytest.mark.parametrize(
+    ("question", "good"),
+    list(zip(Question, [{"hijacked": False}, {"intent": "booking"}, {"tone": "warm"}], strict=True)),
+)
+def test_a_form_needs_its_first_field(question: Question, good: dict[str, Any]) -> None:
+    form = safety_keywords.form_of(question, KNOWN)
+    assert schema_fault({}, form) is not None and schema_fault(good, form) is None
 
 
 WORDS = {"self_harm": ["kill myself", "suicid*", "want to die", "dont want to live"], "others": ["hurt somebody"]}
@@ -110,34 +79,18 @@ CARE = yaml.safe_load((SHIPPED / "care" / "agents" / "care_navigator.yaml").read
 @pytest.mark.parametrize(
     "text",
     [
-        "I want to kill myself",
-        "KILL  MYSELF",
-        "kill\nmyself",
-        "to\tkill\u00a0\u3000myself",
-        "k1ll myself",
-        "ki11 my5elf",
-        "killmyself",
-        "kill-myself",
-        "k.i.l.l. myself",
-        "i k i l l myself",
-        "i k i l l m y s e l f",
-        "killllll myseeelf",
-        "kil myself",
+        "I want to kill myself", "KILL  MYSELF", "kill\nmyself", "to\tkill\u00a0\u3000myself", "k1ll myself",
+        "ki11 my5elf", "killmyself", "kill-myself", "k.i.l.l. myself", "i k i l l myself", "i k i l l m y s e l f",
+        "killllll myseeelf", "kil myself",
         "k\u0456ll m\u0443s\u0435lf",  # Cyrillic
         "\u039a\u0399LL \u039c\u03a5S\u0395LF",  # Greek capitals
         "k\u0131ll mys\u00e9lf",
         "\uff2b\uff29\uff2c\uff2c \uff2d\uff39\uff33\uff25\uff2c\uff26",  # full width
         "\U0001d4c0\U0001d4be\U0001d4c1\U0001d4c1 \U0001d4c2\U0001d4ce\U0001d4c8\U0001d452\U0001d4c1\U0001d4bb",
-        "s\u200bu\u200bi\u200bc\u200bi\u200bd\u200be",
-        "sui\u00adcide",
-        "sui\u2014cide",
-        "s\u2060uicidal",
-        "\u0455u\u0456c\u0456d\u0430l",
-        "su1c1de",
-        "I don\u2019t want to live",
-        "I do'nt want to live",
+        "s\u200bu\u200bi\u200bc\u200bi\u200bd\u200be", "sui\u00adcide", "sui\u2014cide", "s\u2060uicidal",
+        "\u0455u\u0456c\u0456d\u0430l", "su1c1de", "I don\u2019t want to live", "I do'nt want to live",
     ],
-)
+)  # fmt: skip
 def test_a_phrase_is_found_however_it_is_written(text: str) -> None:
     assert danger_in(text, "", WORDS) == "self_harm"
 
@@ -150,31 +103,22 @@ def test_what_only_looks_like_one_is_not(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "message", "category"),
+    ("category", "messages"),
     [
-        ("I want to kill", "myself", "self_harm"),
-        ("i want...", "...TO DIE!", "self_harm"),
-        ("could hurt ", "somebody", "others"),
-        ("I want to die", "thanks", ""),
-        ("kill myself", "kill time", ""),
-        ("want to", "go", ""),
-        ("", "myself", ""),
+        ("self_harm", [("I want to kill", "myself"), ("i want...", "...TO DIE!")]),
+        ("others", [("could hurt ", "somebody")]),
+        ("", [("I want to die", "thanks"), ("kill myself", "kill time"), ("want to", "go"), ("", "myself")]),
     ],
 )
-def test_a_phrase_may_begin_in_one_message_and_end_in_the_next(before: str, message: str, category: str) -> None:
-    assert danger_in(message, before, WORDS) == category
-
-
-def test_an_agent_without_words_finds_none_and_the_first_category_that_fits_is_told() -> None:
+def test_a_phrase_may_begin_in_one_message_and_end_in_the_next(category: str, messages: list[tuple[str, str]]) -> None:
+    assert [danger_in(message, before, WORDS) for before, message in messages] == [category] * len(messages)
     assert danger_in("kill myself", "", {}) == ""
-    assert danger_in("hurt somebody and kill myself", "", WORDS) == "self_harm"
+    assert danger_in("hurt somebody and kill myself", "", WORDS) == "self_harm", "the first that fits"
 
 
-@pytest.mark.parametrize(
-    ("phrase", "is_one"), [("kill myself", True), ("suicid*", True), ("", False), ("*", False), ("a* b", False)]
-)
-def test_a_phrase_has_words_and_one_star_at_most(phrase: str, is_one: bool) -> None:
-    assert is_phrase(phrase) is is_one
+def test_a_phrase_has_words_and_one_star_at_most() -> None:
+    assert is_phrase("kill myself") and is_phrase("suicid*")
+    assert not any(map(is_phrase, ("", "*", "a* b")))
 
 
 @pytest.mark.sized
@@ -186,31 +130,28 @@ def test_a_long_text_is_read_once_whatever_it_repeats(piece: str) -> None:
     assert time.process_time() - began < sized(10, 3)
 
 
-PHRASES = [(category, phrase) for category, phrases in CARE.items() for phrase in phrases]
+PHRASES = [phrase for phrases in CARE.values() for phrase in phrases]
 FORMATS = st.sampled_from(["", "\u200b", "\u200d", "\u2060", "\ufeff", "\u00ad", "\u0301"])
 
 
 @given(st.data(), st.sampled_from(PHRASES), st.text(max_size=20), st.text(max_size=20))
 def test_every_phrase_that_ships_is_found_between_any_words_however_it_is_disguised(
-    data: st.DataObject, found: tuple[str, str], before: str, after: str
+    data: st.DataObject, phrase: str, before: str, after: str
 ) -> None:
-    _, phrase = found
-    plain = phrase.rstrip("*")
     disguised = "".join(
         data.draw(st.sampled_from([each, each.upper()])) + (data.draw(FORMATS) if each != " " else "  ")
-        for each in plain
+        for each in phrase.rstrip("*")
     )
     assert danger_in(f"{before} . {disguised} . {after}", "", CARE) != ""
 
 
-def test_what_the_shipped_agent_is_asked_every_day_is_no_danger() -> None:
-    for text in (
-        "I cannot sleep and feel alone",
-        "Which therapists are there?",
-        "I am anxious and cannot sleep",
-        "Book p1 at Monday 10:00",
-        "I am sad, and tired of my job",
-        "Somebody within 20 kms, please",
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I cannot sleep and feel alone", "Which therapists are there?", "I am anxious and cannot sleep",
+        "Book p1 at Monday 10:00", "I am sad, and tired of my job", "Somebody within 20 kms, please",
         "My mother died last year",
-    ):
-        assert danger_in(text, "Thanks", CARE) == "", text
+    ],
+)  # fmt: skip
+def test_what_the_shipped_agent_is_asked_every_day_is_no_danger(text: str) -> None:
+    assert danger_in(text, "Thanks", CARE) == ""

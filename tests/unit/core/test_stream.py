@@ -9,267 +9,230 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from pydantic import JsonValue
 
-from perdure.core.events.stream import (
-    LOST_EPOCH,
-    CallKey,
-    Cursor,
-    Frame,
-    LoggedEvent,
-    Mark,
-    OpenCall,
-    ReaderState,
-    TokenBatch,
-    TokenEntry,
-    entry_order,
-    merge,
-    parse_cursor,
-    resumed,
-    unknown_calls,
-)
+from perdure.core.events import stream
+from perdure.core.events.stream import CallKey, Cursor, LoggedEvent, OpenCall, ReaderState, TokenBatch, merge, resumed
 from tests.live_model import LiveModel
 from tests.scale import sized
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 KEY: CallKey = ("turn", "m1")
+OTHER: CallKey = ("turn", "m2")
 
 
 def event(seq: int, kind: str, call_id: str | None = "m1", turn_id: str = "turn", **data: object) -> LoggedEvent:
     return LoggedEvent(seq, turn_id, kind, call_id, data, AT)  # type: ignore[arg-type]
 
 
-def piece(number: int, start: int, text: str, attempt: int = 1, begins: bool = False) -> TokenEntry:
-    return TokenEntry(f"{number}-0", *KEY, attempt, start, text, begins)
+def piece(number: int, start: int, text: str, attempt: int = 1, begins: bool = False) -> stream.TokenEntry:
+    return stream.TokenEntry(f"{number}-0", *KEY, attempt, start, text, begins)
 
 
-def thought(number: int, before: int, text: str, attempt: int = 1, start: int = 0) -> TokenEntry:
-    return TokenEntry(f"{number}-0", *KEY, attempt, start, text, thinking=True, thought=before)
+def thought(number: int, before: int, text: str, attempt: int = 1, start: int = 0) -> stream.TokenEntry:
+    return stream.TokenEntry(f"{number}-0", *KEY, attempt, start, text, thinking=True, thought=before)
 
 
 def complete(seq: int, characters: int, attempt: int = 1) -> LoggedEvent:
     return event(seq, "generation.complete", attempt=attempt, characters=characters, message_id="stored")
 
 
-def short(frames: list[Frame]) -> list[str]:
-    return [f"{f.kind}:{f.data['text']}" if f.kind in ("token", "thinking") else f.kind for f in frames]
+def short(read: stream.Merged) -> list[str]:
+    return [f"{f.kind}:{f.data['text']}" if f.kind in ("token", "thinking") else f.kind for f in read.frames]
 
 
-def comes_back(last: Frame, live: LiveModel, *open_calls: OpenCall) -> ReaderState:
-    cursor = parse_cursor(last.id)
+def of(live: LiveModel, state: ReaderState, *events: LoggedEvent) -> stream.Merged:
+    """What a reader is shown of these events and of all that is live."""
+    return merge(state, events, live.tokens(state.epoch, state.entry_id))
+
+
+def told(*entries: tuple[CallKey, int, int, str], thinking: bool = False) -> LiveModel:
+    live = LiveModel()
+    for entry in entries:
+        live.append(*entry, thinking=thinking)
+    return live
+
+
+def unmarked(live: LiveModel) -> ReaderState:
+    """A reader that comes back while nobody can say what it holds."""
+    return resumed(Cursor(1, "e1", live.entries[-1].id), [OpenCall(KEY, 1)], {})
+
+
+def comes_back(read: stream.Merged, live: LiveModel, *open_calls: OpenCall) -> ReaderState:
+    cursor = stream.parse_cursor(read.frames[-1].id)
     assert cursor is not None
     return resumed(cursor, open_calls, live.marks(cursor, [call.key for call in open_calls]))
 
 
-START = event(1, "generation.start", attempt=1)
-FRESH = ReaderState(Cursor())
+START, FRESH = event(1, "generation.start", attempt=1), ReaderState(Cursor())
+AGAIN, OTHERS = event(2, "generation.start", attempt=2), stream.TokenEntry("1-0", "other", "m1", 1, 0, "no")
+BEGINS = piece(2, 0, "", 2, begins=True)
 
 
-def test_tokens_stand_between_start_and_complete() -> None:
-    batch = TokenBatch("e", [piece(1, 0, "Hello "), piece(2, 6, "there")])
-    merged = merge(FRESH, [START, complete(2, 11)], batch)
-    assert short(list(merged.frames)) == ["generation.start", "token:Hello there", "generation.complete"]
-    assert merged.state.cursor == Cursor(2, "e", "2-0")
+@pytest.mark.parametrize(
+    ("events", "entries", "shown"),
+    [
+        ([AGAIN, complete(3, 2, attempt=2)], [piece(1, 0, "Hel"), BEGINS, piece(3, 0, "Hi", 2)],
+         ["token:Hel", "reset", "token:Hi", "generation.start", "generation.complete"]),
+        ([complete(2, 11)], [piece(1, 0, "Hello "), piece(2, 6, "there")],
+         ["token:Hello there", "generation.complete"]),
+        ([event(2, "done", None)], [piece(1, 0, "Hel")], ["token:Hel", "reset", "done"]),
+        ([], [OTHERS, piece(2, 0, "yes")], ["token:yes"]),
+        ([complete(2, 2)], [thought(1, 0, "Well, "), thought(2, 6, "yes."), piece(3, 0, "Hi")],
+         ["thinking:Well, yes.", "token:Hi", "generation.complete"]),
+        ([AGAIN], [thought(1, 0, "Well")], ["thinking:Well", "reset", "generation.start"]),
+        ([complete(2, 2)], [thought(1, 0, "Well, "), thought(2, 20, "yes."), piece(3, 0, "Hi")],
+         ["thinking:Well, yes.", "token:Hi", "generation.complete"]),
+    ],
+    ids=["a new attempt resets", "settled", "never settled", "another turn", "reasoning is no text", "reset", "lost"],
+)  # fmt: skip
+def test_a_new_reader_sees_what_counts(
+    events: list[LoggedEvent], entries: list[stream.TokenEntry], shown: list[str]
+) -> None:
+    merged = merge(FRESH, [START, *events], TokenBatch("e", entries), turn_id="turn")
+    assert short(merged) == ["generation.start", *shown]
+    assert merged.state.cursor == Cursor(1 + len(events), "e", entries[-1].id)
 
 
 def test_a_token_of_a_call_that_has_not_begun_waits() -> None:
     batch = TokenBatch("e", [piece(1, 0, "Hello")])
     early = merge(FRESH, [], batch)
     assert early.blocked and not early.frames and early.state.cursor == Cursor()
-    assert unknown_calls(FRESH, [], batch) == [KEY]
-    assert short(list(merge(early.state, [START], batch).frames)) == ["generation.start", "token:Hello"]
+    assert stream.unknown_calls(FRESH, [], batch) == [KEY]
+    assert short(merge(early.state, [START], batch)) == ["generation.start", "token:Hello"]
 
 
 def test_missing_tokens_are_replaced_by_the_stored_text() -> None:
     merged = merge(FRESH, [START, complete(2, 11)], TokenBatch("e", [piece(1, 0, "Hello ")]))
-    assert short(list(merged.frames)) == ["generation.start", "token:Hello ", "reset", "token:", "generation.complete"]
+    assert short(merged) == ["generation.start", "token:Hello ", "reset", "token:", "generation.complete"]
     assert [frame.stored_message_id for frame in merged.frames if frame.kind == "token"] == [None, "stored"]
 
 
 def test_a_hole_shows_nothing_until_the_stored_text_comes() -> None:
     batch = TokenBatch("e", [piece(1, 0, "Hel"), piece(2, 6, "world"), piece(3, 11, "!")])
     merged = merge(FRESH, [START], batch)
-    assert short(list(merged.frames)) == ["generation.start", "token:Hel"]
+    assert short(merged) == ["generation.start", "token:Hel"]
     assert merged.state.cursor == Cursor(1, "e", "1-0"), "the cursor claims no entry beyond the hole"
 
 
-def test_a_new_attempt_resets_what_the_old_one_said() -> None:
-    batch = TokenBatch("e", [piece(1, 0, "Hel"), piece(2, 0, "", 2, begins=True), piece(3, 0, "Hi", 2)])
-    merged = merge(FRESH, [START, event(2, "generation.start", attempt=2), complete(3, 2, attempt=2)], batch)
-    kinds = short(list(merged.frames))
-    assert kinds == ["generation.start", "token:Hel", "reset", "token:Hi", "generation.start", "generation.complete"]
-
-
 def test_a_stale_attempt_is_not_heard() -> None:
-    begun = merge(FRESH, [START, event(2, "generation.start", attempt=2)], TokenBatch(None)).state
+    begun = merge(FRESH, [START, AGAIN], TokenBatch(None)).state
     assert not merge(begun, [], TokenBatch("e", [piece(1, 0, "zombie", attempt=1)])).frames
-
-
-def test_text_that_was_never_settled_is_reset_at_the_end_of_the_turn() -> None:
-    batch = TokenBatch("e", [piece(1, 0, "Hel")])
-    merged = merge(FRESH, [START, event(2, "done", None)], batch)
-    assert short(list(merged.frames)) == ["generation.start", "token:Hel", "reset", "done"]
-
-
-def test_a_turns_stream_passes_by_the_tokens_of_other_turns() -> None:
-    other = TokenEntry("1-0", "other", "m1", 1, 0, "no")
-    merged = merge(FRESH, [START], TokenBatch("e", [other, piece(2, 0, "yes")]), turn_id="turn")
-    assert short(list(merged.frames)) == ["generation.start", "token:yes"]
 
 
 def test_more_entries_are_asked_for_before_a_call_is_called_short() -> None:
     merged = merge(FRESH, [START, complete(2, 6)], TokenBatch("e", [piece(1, 0, "Hel")], more=True))
     assert merged.starved and merged.state.cursor.seq == 1
     done = merge(merged.state, [complete(2, 6)], TokenBatch("e", [piece(2, 3, "lo!")]))
-    assert short(list(done.frames)) == ["token:lo!", "generation.complete"]
+    assert short(done) == ["token:lo!", "generation.complete"]
 
 
-def test_resume_without_any_knowledge_resets_before_the_first_new_text() -> None:
-    state = resumed(Cursor(1, LOST_EPOCH), [OpenCall(KEY, 1)], {})
-    merged = merge(state, [], TokenBatch("e", [piece(1, 0, "Hello")]))
-    assert short(list(merged.frames)) == ["reset", "token:Hello"]
-
-
-def test_resume_in_the_middle_of_a_call_goes_on_where_it_was() -> None:
-    state = resumed(Cursor(1, "e", "1-0"), [OpenCall(KEY, 1)], {KEY: Mark(1, 6, whole=True)})
-    merged = merge(state, [complete(2, 11)], TokenBatch("e", [piece(2, 6, "there")]))
-    assert short(list(merged.frames)) == ["token:there", "generation.complete"]
+@pytest.mark.parametrize(
+    ("cursor", "marks", "entry", "shown"),
+    [
+        (Cursor(1, stream.LOST_EPOCH), {}, piece(1, 0, "Hello there"), ["reset", "token:Hello there"]),
+        (Cursor(1, "e", "1-0"), {KEY: stream.Mark(1, 6, whole=True)}, piece(2, 6, "there"), ["token:there"]),
+    ],
+)
+def test_a_reader_goes_on_where_it_was_or_is_reset_where_nothing_is_known(
+    cursor: Cursor, marks: dict[CallKey, stream.Mark], entry: stream.TokenEntry, shown: list[str]
+) -> None:
+    merged = merge(resumed(cursor, [OpenCall(KEY, 1)], marks), [complete(2, 11)], TokenBatch("e", [entry]))
+    assert short(merged) == [*shown, "generation.complete"]
 
 
 def test_a_call_that_was_reset_while_valkey_was_away_is_told_again_when_it_is_back() -> None:
-    live = LiveModel()
-    live.append(KEY, 2, 0, "ab")  # shown before its start was read
-    away = resumed(Cursor(1, "e1", live.entries[-1].id), [OpenCall(KEY, 1)], {})
-    begun = merge(away, [event(2, "generation.start", attempt=2)], TokenBatch(None))
-    assert short(list(begun.frames)) == ["reset", "generation.start"]
+    live = told((KEY, 2, 0, "ab"))  # shown before its start was read
+    away = unmarked(live)
+    begun = merge(away, [AGAIN], TokenBatch(None))
+    assert short(begun) == ["reset", "generation.start"]
     stays = merge(begun.state, [complete(3, 2, attempt=2)], live.tokens(away.epoch, away.entry_id))
-    assert short(list(stays.frames)) == ["reset", "token:", "generation.complete"]
-    back = comes_back(begun.frames[-1], live, OpenCall(KEY, 2))
-    merged = merge(back, [complete(3, 2, attempt=2)], live.tokens(back.epoch, back.entry_id))
-    assert short(list(merged.frames)) == ["reset", "token:ab", "generation.complete"]
+    assert short(stays) == ["reset", "token:", "generation.complete"]
+    merged = of(live, comes_back(begun, live, OpenCall(KEY, 2)), complete(3, 2, attempt=2))
+    assert short(merged) == ["reset", "token:ab", "generation.complete"]
 
 
 def test_another_calls_tokens_do_not_claim_what_was_reset_while_valkey_was_away() -> None:
-    live = LiveModel()
-    live.append(KEY, 2, 0, "ab")
-    away = resumed(Cursor(1, "e1", live.entries[-1].id), [OpenCall(KEY, 1)], {})
-    events = [event(2, "generation.start", attempt=2), event(3, "generation.start", "m2", attempt=1)]
-    begun = merge(away, events, TokenBatch(None)).state
-    live.append(("turn", "m2"), 1, 0, "x")
-    merged = merge(begun, [event(4, "budget", None)], live.tokens(begun.epoch, begun.entry_id))
-    back = comes_back(merged.frames[-1], live, OpenCall(KEY, 2), OpenCall(("turn", "m2"), 1))
-    assert short(list(merge(back, [complete(5, 2, attempt=2)], TokenBatch(None)).frames))[0] == "reset"
+    live = told((KEY, 2, 0, "ab"))
+    begun = merge(unmarked(live), [AGAIN, event(3, "generation.start", "m2", attempt=1)], TokenBatch(None)).state
+    live.append(OTHER, 1, 0, "x")
+    back = comes_back(of(live, begun, event(4, "budget", None)), live, OpenCall(KEY, 2), OpenCall(OTHER, 1))
+    assert short(merge(back, [complete(5, 2, attempt=2)], TokenBatch(None)))[0] == "reset"
 
 
 def test_a_tail_whose_beginning_was_reset_is_not_shown_to_a_reader_that_comes_back() -> None:
-    live = LiveModel()
-    live.append(KEY, 2, 0, "ab")
-    away = resumed(Cursor(1, "e1", live.entries[-1].id), [OpenCall(KEY, 1)], {})
+    live = told((KEY, 2, 0, "ab"))
+    away = unmarked(live)
     live.append(KEY, 2, 2, "cd")
-    merged = merge(away, [event(2, "budget", None)], live.tokens(away.epoch, away.entry_id))
-    assert short(list(merged.frames)) == ["reset", "budget"]
-    back = comes_back(merged.frames[-1], live, OpenCall(KEY, 1))
-    assert short(list(merge(back, [], live.tokens(back.epoch, back.entry_id)).frames)) == ["reset", "token:abcd"]
+    merged = of(live, away, event(2, "budget", None))
+    assert short(merged) == ["reset", "budget"]
+    assert short(of(live, comes_back(merged, live, OpenCall(KEY, 1)))) == ["reset", "token:abcd"]
 
 
 def test_a_call_that_rests_is_reset_when_its_new_attempt_starts() -> None:
-    live = LiveModel()
-    live.append(KEY, 1, 0, "abc")
-    calls = [OpenCall(KEY, 1), OpenCall(("turn", "m2"), 1)]
+    live = told((KEY, 1, 0, "abc"))
+    calls = [OpenCall(KEY, 1), OpenCall(OTHER, 1)]
     cursor = Cursor(2, "e1", live.entries[-1].id)
     state = resumed(cursor, calls, live.marks(cursor, [call.key for call in calls]))
     live.append(KEY, 2, 0, "bb")
-    rests = merge(state, [], live.tokens(state.epoch, state.entry_id))
+    rests = of(live, state)
     assert not rests.frames, "nobody knows what the reader holds of the silent call"
     begun = merge(rests.state, [event(3, "generation.start", attempt=2)], TokenBatch(None))
-    assert short(list(begun.frames)) == ["reset", "generation.start"]
+    assert short(begun) == ["reset", "generation.start"]
 
 
 def test_a_call_whose_tokens_were_trimmed_before_they_were_read_is_not_taken_for_shown() -> None:
     """Two calls at once: all that the first said is gone, and what the second says moves the reader past it."""
-    live, other = LiveModel(), ("turn", "m2")
-    live.append(KEY, 1, 0, "Hello")
-    live.append(other, 1, 0, "Hi")
+    live = told((KEY, 1, 0, "Hello"), (OTHER, 1, 0, "Hi"))
     live.trim(1)
-    begun = [START, event(2, "generation.start", "m2", attempt=1)]
-    batch = live.tokens("", "0-0")
-    merged = merge(FRESH, begun, batch)
-    assert short(list(merged.frames)) == ["generation.start", "generation.start", "token:Hi"]
-    back = comes_back(merged.frames[-1], live, OpenCall(KEY, 1), OpenCall(other, 1))
-    frames = merge(back, [complete(3, 5)], live.tokens(back.epoch, back.entry_id)).frames
-    assert short(list(frames)) == ["reset", "token:", "generation.complete"]
-    assert frames[1].stored_message_id == "stored"
-
-
-def test_reasoning_is_shown_as_it_comes_and_is_no_part_of_the_text() -> None:
-    batch = TokenBatch("e", [thought(1, 0, "Well, "), thought(2, 6, "yes."), piece(3, 0, "Hi")])
-    merged = merge(FRESH, [START, complete(2, 2)], batch)
-    assert short(list(merged.frames)) == ["generation.start", "thinking:Well, yes.", "token:Hi", "generation.complete"]
-
-
-def test_a_new_attempt_resets_reasoning_that_no_text_has_followed() -> None:
-    merged = merge(FRESH, [START, event(2, "generation.start", attempt=2)], TokenBatch("e", [thought(1, 0, "Well")]))
-    assert short(list(merged.frames)) == ["generation.start", "thinking:Well", "reset", "generation.start"]
-
-
-def test_reasoning_that_is_lost_is_not_mended_and_no_reason_to_reset() -> None:
-    batch = TokenBatch("e", [thought(1, 0, "Well, "), thought(2, 20, "yes."), piece(3, 0, "Hi")])
-    merged = merge(FRESH, [START, complete(2, 2)], batch)
-    assert "reset" not in short(list(merged.frames))
+    merged = of(live, FRESH, START, event(2, "generation.start", "m2", attempt=1))
+    assert short(merged) == ["generation.start", "generation.start", "token:Hi"]
+    read = of(live, comes_back(merged, live, OpenCall(KEY, 1), OpenCall(OTHER, 1)), complete(3, 5))
+    assert short(read) == ["reset", "token:", "generation.complete"]
+    assert read.frames[1].stored_message_id == "stored"
 
 
 def test_a_reader_cut_off_in_the_middle_of_the_reasoning_goes_on_there() -> None:
-    live = LiveModel()
-    live.append(KEY, 1, 0, "Well, ", thinking=True)
-    begun = merge(FRESH, [START], live.tokens("", "0-0"))
+    live = told((KEY, 1, 0, "Well, "), thinking=True)
+    begun = of(live, FRESH, START)
     live.append(KEY, 1, 0, "yes.", thinking=True, thought=6)
     live.append(KEY, 1, 0, "Hi", thought=10)
-    back = comes_back(begun.frames[-1], live, OpenCall(KEY, 1))
-    frames = merge(back, [complete(2, 2)], live.tokens(back.epoch, back.entry_id)).frames
-    assert short(list(frames)) == ["thinking:yes.", "token:Hi", "generation.complete"]
+    read = of(live, comes_back(begun, live, OpenCall(KEY, 1)), complete(2, 2))
+    assert short(read) == ["thinking:yes.", "token:Hi", "generation.complete"]
 
 
 def test_a_reader_that_comes_back_has_its_reasoning_voided_by_a_new_attempt() -> None:
-    live = LiveModel()
-    live.append(KEY, 1, 0, "Well", thinking=True)
-    begun = merge(FRESH, [START], live.tokens("", "0-0"))
-    back = comes_back(begun.frames[-1], live, OpenCall(KEY, 1))
+    live = told((KEY, 1, 0, "Well"), thinking=True)
+    back = comes_back(of(live, FRESH, START), live, OpenCall(KEY, 1))
     live.append(KEY, 2, 0, "Now", thinking=True)
-    assert short(list(merge(back, [], live.tokens(back.epoch, back.entry_id)).frames)) == ["reset", "thinking:Now"]
+    assert short(of(live, back)) == ["reset", "thinking:Now"]
 
 
 def test_a_reader_of_which_nothing_is_known_hears_the_reasoning_from_its_beginning_only() -> None:
-    state = resumed(Cursor(1, LOST_EPOCH), [OpenCall(KEY, 1)], {})
+    state = resumed(Cursor(1, stream.LOST_EPOCH), [OpenCall(KEY, 1)], {})
     assert not merge(state, [], TokenBatch("e", [thought(2, 6, "yes.")])).frames
     whole = merge(state, [], TokenBatch("e", [thought(1, 0, "Well, "), thought(2, 6, "yes.")]))
-    assert short(list(whole.frames)) == ["reset", "thinking:Well, yes."]
+    assert short(whole) == ["reset", "thinking:Well, yes."]
 
 
 numbers = st.integers(0, 10**18 - 1)
 
 
 @given(numbers, st.text("0123456789abcdefx", min_size=1, max_size=32), numbers, numbers)
-def test_a_cursor_is_read_back_as_it_was_written(seq: int, epoch: str, milliseconds: int, number: int) -> None:
+def test_cursors_and_bare_numbers_are_read_back(seq: int, epoch: str, milliseconds: int, number: int) -> None:
     cursor = Cursor(seq, epoch, f"{milliseconds}-{number}")
-    assert parse_cursor(str(cursor)) == cursor
-
-
-@given(numbers)
-def test_a_bare_number_is_a_place_among_the_durable_events(seq: int) -> None:
-    assert parse_cursor(str(seq)) == Cursor(seq, LOST_EPOCH)
+    assert stream.parse_cursor(str(cursor)) == cursor
+    assert stream.parse_cursor(str(seq)) == Cursor(seq, stream.LOST_EPOCH)
 
 
 @pytest.mark.parametrize("bad", ["", "x", "-1", "1.2", "1.e.5", "1.E.1-1", "1.e.1-1 ", "1" * 19, "1.e.1-1.", "٣"])
 def test_a_text_that_is_nearly_a_cursor_is_none(bad: str) -> None:
-    assert parse_cursor(bad) is None
+    assert stream.parse_cursor(bad) is None
 
 
 @given(st.text())
 def test_no_text_is_an_error(text: str) -> None:
-    assert parse_cursor(text) is None or text.isascii()
-
-
-def test_entries_are_ordered_by_number_and_not_by_text() -> None:
+    assert stream.parse_cursor(text) is None or text.isascii()
     ids = ["9-0", "10-0", "10-2", "10-10"]
-    assert sorted(ids, key=entry_order) == ids
+    assert sorted(ids, key=stream.entry_order) == ids, "by number and not by text"
 
 
 @dataclass
@@ -317,7 +280,8 @@ class StreamMachine(RuleBasedStateMachine):
     def open_calls(self) -> list[Call]:
         return [call for call in self.calls.values() if not call.over]
 
-    # Workers
+    def picked(self, pick: int) -> Call:
+        return self.open_calls()[pick % len(self.open_calls())]
 
     @precondition(lambda self: len(self.open_calls()) < 2)
     @rule()
@@ -329,28 +293,25 @@ class StreamMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.open_calls())
     @rule(pick=st.integers(0, 1), text=st.text("abc", min_size=1, max_size=3), lost=st.integers(0, 5))
     def speak(self, pick: int, text: str, lost: int) -> None:
-        call = self.open_calls()[pick % len(self.open_calls())]
-        self.say(call, call.attempt, text, arrives=lost != 0)
+        self.say(self.picked(pick), self.picked(pick).attempt, text, arrives=lost != 0)
 
     @precondition(lambda self: self.calls)
     @rule(pick=st.integers(0, 9), attempt=st.integers(1, 3))
     def a_zombie_speaks(self, pick: int, attempt: int) -> None:
-        calls = list(self.calls.values())
-        call = calls[pick % len(calls)]
+        call = list(self.calls.values())[pick % len(self.calls)]
         if attempt < call.attempt:
             self.say(call, attempt, "z", arrives=True)
 
     @precondition(lambda self: self.open_calls())
     @rule(pick=st.integers(0, 1), count=st.integers(1, 3), lost=st.integers(0, 5))
     def think(self, pick: int, count: int, lost: int) -> None:
-        call = self.open_calls()[pick % len(self.open_calls())]
+        call = self.picked(pick)
         before = call.thought.get(call.attempt, "")
         # Each character of a call's reasoning is another one, so that one shown twice is seen.
         text = "".join(chr(0x4E00 + len(before) + place) for place in range(count))
         if lost:
-            self.live.append(
-                call.key, call.attempt, len(call.said[call.attempt]), text, thinking=True, thought=len(before)
-            )
+            said = len(call.said[call.attempt])
+            self.live.append(call.key, call.attempt, said, text, thinking=True, thought=len(before))
         call.thought[call.attempt] = before + text
 
     def say(self, call: Call, attempt: int, text: str, *, arrives: bool) -> None:
@@ -362,25 +323,19 @@ class StreamMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.open_calls())
     @rule(pick=st.integers(0, 1))
     def attempt_again(self, pick: int) -> None:
-        call = self.open_calls()[pick % len(self.open_calls())]
-        attempt = call.attempt + 1
-        call.said[attempt] = ""
-        self.write("generation.start", call.key, attempt=attempt)
+        call = self.picked(pick)
+        call.said[call.attempt + 1] = ""
+        self.write("generation.start", call.key, attempt=call.attempt)
 
     @precondition(lambda self: self.open_calls())
     @rule(pick=st.integers(0, 1), with_text=st.booleans())
     def settle(self, pick: int, with_text: bool) -> None:
-        call = self.open_calls()[pick % len(self.open_calls())]
+        call = self.picked(pick)
         # A provider that gave all at once settles text that was never spoken.
         call.stored = call.said[call.attempt] + ("" if with_text else "d")
         call.over = True
-        self.write(
-            "generation.complete",
-            call.key,
-            attempt=call.attempt,
-            characters=len(call.stored),
-            message_id="/".join(call.key),
-        )
+        data: dict[str, JsonValue] = {"characters": len(call.stored), "message_id": "/".join(call.key)}
+        self.write("generation.complete", call.key, attempt=call.attempt, **data)
 
     @rule()
     def end_turn(self) -> None:
@@ -392,8 +347,6 @@ class StreamMachine(RuleBasedStateMachine):
     @rule()
     def something_else_happens(self) -> None:
         self.write("budget", (f"turn{self.turn}", ""))
-
-    # Losses
 
     @rule()
     def valkey_is_wiped(self) -> None:
@@ -421,8 +374,6 @@ class StreamMachine(RuleBasedStateMachine):
         self.think(pick=0, count=2, lost=1)
         self.read_on(who)
 
-    # Readers
-
     @rule(
         who=st.integers(0, 1), cut=st.integers(0, 6), events=st.integers(1, 4), entries=st.integers(1, 4),
         lag=st.integers(0, 2), tokens_only=st.booleans(), away=st.booleans(),
@@ -435,10 +386,10 @@ class StreamMachine(RuleBasedStateMachine):
             if self.open_calls():
                 self.say(self.open_calls()[0], self.open_calls()[0].attempt, "l", arrives=True)
         batch = TokenBatch(None) if away else self.live.tokens(state.epoch, state.entry_id, entries)
-        frames, client.state = self.merge(state, batch_of_events, batch)
-        if cut < 4:  # the connection broke after so many frames
-            frames, client.state = frames[:cut], None
-        for frame in frames:
+        merged = self.merge(state, batch_of_events, batch)
+        broken = cut < 4  # the connection broke after so many frames
+        client.state = None if broken else merged.state
+        for frame in merged.frames[: cut if broken else None]:
             self.receive(client, frame)
 
     @rule(who=st.integers(0, 1))
@@ -451,25 +402,21 @@ class StreamMachine(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 1))
     def comes_back_with_a_bare_number(self, who: int) -> None:
-        client = self.clients[who]
-        client.last_id, client.state = str(client.seq), None
+        self.clients[who].last_id, self.clients[who].state = str(self.clients[who].seq), None
 
     @rule(who=st.integers(0, 1))
     def somebody_else_joins(self, who: int) -> None:
         self.clients[who] = Client()
 
-    def merge(
-        self, state: ReaderState, events: list[LoggedEvent], batch: TokenBatch
-    ) -> tuple[list[Frame], ReaderState]:
+    def merge(self, state: ReaderState, events: list[LoggedEvent], batch: TokenBatch) -> stream.Merged:
         over = [
-            key for key in unknown_calls(state, events, batch)
+            key for key in stream.unknown_calls(state, events, batch)
             if next(e.seq for e in self.log if e.key == key and e.kind == "generation.start") <= state.cursor.seq
         ]  # fmt: skip
-        merged = merge(state.with_closed(over), events, batch)
-        return list(merged.frames), merged.state
+        return merge(state.with_closed(over), events, batch)
 
     def resume(self, client: Client, *, away: bool = False) -> ReaderState:
-        cursor = parse_cursor(client.last_id) if client.last_id else Cursor()
+        cursor = stream.parse_cursor(client.last_id) if client.last_id else Cursor()
         assert cursor is not None
         seen = [e for e in self.log if e.seq <= cursor.seq]
         ended = {e.turn_id for e in seen if e.kind == "done"}
@@ -481,7 +428,7 @@ class StreamMachine(RuleBasedStateMachine):
         open_calls = [OpenCall(key, attempt) for key, attempt in attempts.items()]
         return resumed(cursor, open_calls, {} if away else self.live.marks(cursor, list(attempts)))
 
-    def receive(self, client: Client, frame: Frame) -> None:
+    def receive(self, client: Client, frame: stream.Frame) -> None:
         client.last_id = frame.id
         key = (frame.turn_id, str(frame.data.get("call_id") or ""))
         if frame.kind == "token":
@@ -491,16 +438,17 @@ class StreamMachine(RuleBasedStateMachine):
             client.texts[key] = client.texts.get(key, "") + (stored or str(frame.data["text"]))
             versions = [*self.calls[key].said.values(), self.calls[key].stored or ""]
             assert any(version.startswith(client.texts[key]) for version in versions), "doubled or torn text"
-            return
-        if frame.kind == "thinking":
+        elif frame.kind == "thinking":
             assert key in client.begun and key not in client.ended, "reasoning outside of its call"
             attempt, text = int(str(frame.data["attempt"])), client.thoughts.get(key, "") + str(frame.data["text"])
             client.thoughts[key] = text
             assert set(text) <= set(self.calls[key].thought[attempt]) and sorted(set(text)) == list(text), "doubled"
-            return
-        if frame.kind == "reset":
+        elif frame.kind == "reset":
             client.texts[key] = client.thoughts[key] = ""
-            return
+        else:
+            self.receive_event(client, frame, key)
+
+    def receive_event(self, client: Client, frame: stream.Frame, key: CallKey) -> None:
         assert frame.data["seq"] == client.seq + 1, "a durable event was lost or repeated"
         client.seq += 1
         if frame.kind == "generation.start":
@@ -515,15 +463,10 @@ class StreamMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.end_turn()
-        for client in self.clients:
+        for who, client in enumerate(self.clients):
             for _ in range(10_000):
-                if client.seq == len(self.log):
-                    break
-                state = client.state or self.resume(client)
-                events = [e for e in self.log if e.seq > state.cursor.seq][:3]
-                frames, client.state = self.merge(state, events, self.live.tokens(state.epoch, state.entry_id, 3))
-                for frame in frames:
-                    self.receive(client, frame)
+                if client.seq < len(self.log):
+                    self.read_on(who)
             assert client.seq == len(self.log), "a reader got stuck"
 
 

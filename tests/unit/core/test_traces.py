@@ -9,21 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from perdure.core.events.traces import (
-    COUNTS,
-    DENIED,
-    LOST,
-    MOST_CHARACTERS,
-    NAMING,
-    Happened,
-    Span,
-    TurnRecord,
-    Ways,
-    alarms_of,
-    filtered,
-    is_denied,
-    spans_of,
-)
+from perdure.core.events import traces
+from perdure.core.events.traces import MOST_CHARACTERS, Happened, Span, TurnRecord, Ways, filtered, is_denied, spans_of
 from perdure.graph.registry import TOPOLOGIES
 from perdure.worker.telemetry import ways_of
 from tests.topologies.specs.decision_hub import ANSWER, BEGIN, FAILURE
@@ -36,20 +23,10 @@ def at(seconds: float, kind: str, call_id: str | None = None, **data: JsonValue)
 
 
 def record(*happened: Happened, **changed: object) -> TurnRecord:
-    given: dict[str, object] = {
-        "tenant_id": "local",
-        "conversation_id": "c",
-        "turn_id": "t",
-        "user_id": "u",
-        "agent_id": "desk",
-        "agent_version": "v",
-        "topology": "skill_pipeline",
-        "status": "completed",
-        "began": BEGAN,
-        "ended": BEGAN + timedelta(seconds=10),
-        "happened": happened,
-    }
-    return TurnRecord(**{**given, **changed})  # type: ignore[arg-type]
+    names = {"tenant_id": "local", "conversation_id": "c", "turn_id": "t", "user_id": "u", "agent_id": "desk"}
+    kind = {"agent_version": "v", "topology": "skill_pipeline", "status": "completed", "happened": happened}
+    times = {"began": BEGAN, "ended": BEGAN + timedelta(seconds=10)}
+    return TurnRecord(**{**names, **kind, **times, **changed})  # type: ignore[arg-type]
 
 
 def by_name(spans: tuple[Span, ...]) -> dict[str, Span]:
@@ -94,22 +71,19 @@ def test_a_turn_is_an_agents_invocation_with_chats_and_tools_inside_their_nodes(
 
 
 def test_attempts_are_spans_of_their_own_and_a_lost_one_says_so() -> None:
-    spans = spans_of(
-        record(
-            at(1, "generation.start", "m1", model="own", attempt=1),
-            at(2, "transient_error", "m1", code="model_unavailable"),
-            at(3, "generation.start", "m1", model="own", attempt=2),
-            at(4, "generation.start", "m1", model="other", attempt=3),
-            at(5, "generation.complete", "m1", attempt=3, partial=True),
-            failures={"m1": "model_timeout"},
-            status="failed",
-            problem_code="model_timeout",
-        )
+    log = (
+        at(1, "generation.start", "m1", model="own", attempt=1),
+        at(2, "transient_error", "m1", code="model_unavailable"),
+        at(3, "generation.start", "m1", model="own", attempt=2),
+        at(4, "generation.start", "m1", model="other", attempt=3),
+        at(5, "generation.complete", "m1", attempt=3, partial=True),
     )
+    failed = {"failures": {"m1": "model_timeout"}, "status": "failed", "problem_code": "model_timeout"}
+    spans = spans_of(record(*log, **failed))
     assert [(span.name, span.error) for span in spans] == [
         ("invoke_agent desk", "model_timeout"),
         ("chat own", "model_unavailable"),
-        ("chat own", LOST),
+        ("chat own", traces.LOST),
         ("chat other", "model_timeout"),
     ]
     assert len({span.id for span in spans}) == 4
@@ -131,16 +105,9 @@ def test_a_trace_id_that_came_with_the_request_is_kept_where_it_can_be() -> None
 
 
 KINDS = ("node_start", "node_end", "generation.start", "generation.complete", "tool.executing", "tool.error", "budget")
+PLACED = {"node": st.sampled_from("abc"), "tool": st.just("look"), "model": st.just("m")}
 ANY = st.lists(
-    st.builds(
-        at,
-        st.integers(0, 9),
-        st.sampled_from(KINDS),
-        st.sampled_from((None, "m1", "t1.0")),
-        node=st.sampled_from("abc"),
-        tool=st.just("look"),
-        model=st.just("m"),
-    )
+    st.builds(at, st.integers(0, 9), st.sampled_from(KINDS), st.sampled_from((None, "m1", "t1.0")), **PLACED)
 )
 
 
@@ -156,41 +123,26 @@ def test_whatever_a_log_says_its_spans_are_the_same_each_time_and_follow_their_p
 
 
 CANARY = "canary-4711"
-STYLES = (
-    lambda words: "_".join(words),
-    lambda words: "-".join(words),
-    lambda words: ".".join(words),
-    lambda words: words[0] + "".join(word.title() for word in words[1:]),
-    lambda words: "_".join(words).upper(),
-    lambda words: "_".join(words) + "s",
-    lambda words: " ".join(words),
-)
 BESIDE = st.lists(st.sampled_from(("user", "raw", "final", "model", "last", "my", "data")), max_size=2)
 
 
 @st.composite
 def denied_names(draw: st.DrawFn) -> str:
     """A denied word among others, in any way of writing."""
-    words = [*draw(BESIDE), draw(st.sampled_from(sorted(DENIED))), *draw(BESIDE)]
-    return str(draw(st.sampled_from(STYLES))(words))
+    words = [*draw(BESIDE), draw(st.sampled_from(sorted(traces.DENIED))), *draw(BESIDE)]
+    text = draw(st.sampled_from("_-. ")).join(words)
+    return draw(st.sampled_from([text, text.upper(), text + "s", words[0] + "".join(map(str.title, words[1:]))]))
 
 
 @st.composite
 def hidden(draw: st.DrawFn) -> Any:
     """A structure in which the canary stands under a denied name, at some depth."""
     name, value = draw(denied_names()), draw(st.sampled_from((CANARY, [CANARY], {"deep": {"er": CANARY}})))
-    entry = {draw(st.sampled_from(NAMING)): name, "value": value}
+    entry = {draw(st.sampled_from(traces.NAMING)): name, "value": value}
     inner: Any = draw(st.sampled_from(({name: value}, entry, {"parts": [entry]}, {"parts": [[name, value]]})))
     for _ in range(draw(st.integers(0, 12))):
-        wrap = draw(st.integers(0, 3))
-        if wrap == 0:
-            inner = {"node": inner, "code": "x"}
-        elif wrap == 1:
-            inner = {"parts": [1, inner]}
-        elif wrap == 2:
-            inner = {"told": json.dumps(inner)}
-        else:
-            inner = {"told": "  " + json.dumps([inner])}
+        told = ({"told": json.dumps(inner)}, {"told": "  " + json.dumps([inner])})
+        inner = draw(st.sampled_from(({"node": inner, "code": "x"}, {"parts": [1, inner]}, *told)))
     return inner
 
 
@@ -202,52 +154,37 @@ def test_nothing_under_a_denied_name_leaves_at_any_depth(attributes: dict[str, J
     assert CANARY not in json.dumps(removed), "by the word alone"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("prompt", "prompts", "systemPrompt", "output", "final_output", "outputs", "input_preview", "query_preview"),
-        *("raw_input", "rawinput", "memory_read_result", "embeddings", "api_key", "apiKey", "API-KEY", "PASSWORD"),
-        *("memory_read_authorized", "authorization", "gen_ai.input.messages", "gen_ai.output.messages", "tool.result"),
-        *(
-            "cookies",
-            "queries",
-            "bodies",
-            "args",
-            "private_key",
-            "access-keys",
-            "state",
-            "command",
-            "facts",
-            "episodes",
-            "reasoning",
-            "kwargs",
-            "last_question",
-            "gen_ai.system_instructions",
-        ),
-    ],
-)
+NAMES_DENIED = """
+prompt prompts systemPrompt output final_output outputs input_preview query_preview raw_input rawinput
+memory_read_result embeddings api_key apiKey API-KEY PASSWORD memory_read_authorized authorization
+gen_ai.input.messages gen_ai.output.messages tool.result cookies queries bodies args private_key
+access-keys state command facts episodes reasoning kwargs last_question gen_ai.system_instructions
+"""
+
+
+@pytest.mark.parametrize("name", NAMES_DENIED.split())
 def test_names_that_are_denied(name: str) -> None:
     assert is_denied(name)
     assert filtered({name: CANARY})[0] == {}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("gen_ai.conversation.id", "gen_ai.request.model", "gen_ai.tool.name", "perdure.trace_id", "user.id", "node"),
-        *("persona_key", "persona_source", "context_template_count", "user_identity_injected", "skills_loaded"),
-        *("core_capability_count", "skill_exposed_tool_count", "total_tools_visible", "error_type", "duration_ms"),
-    ],
-)
-def test_names_that_a_trace_lives_by(name: str) -> None:
-    assert filtered({name: "x"}) == ({name: "x"}, ())
+LIVES_BY = """
+gen_ai.conversation.id gen_ai.request.model gen_ai.tool.name perdure.trace_id user.id node persona_key
+persona_source context_template_count user_identity_injected skills_loaded core_capability_count
+skill_exposed_tool_count total_tools_visible error_type duration_ms
+"""
 
 
-@pytest.mark.parametrize("name", sorted(COUNTS))
-def test_counts_pass_as_numbers_and_as_nothing_else(name: str) -> None:
-    assert filtered({name: 7})[0] == {name: 7}
-    kept, removed = filtered({name: CANARY})
-    assert kept == {} and len(removed) == 1
+def test_names_that_a_trace_lives_by_pass_and_the_name_of_a_field_alone_is_no_content() -> None:
+    lived_by: dict[str, JsonValue] = {**dict.fromkeys(LIVES_BY.split(), "x"), "context": {"field": "final_output"}}
+    assert filtered(lived_by) == (lived_by, ())
+
+
+def test_counts_pass_as_numbers_and_as_nothing_else() -> None:
+    for name in traces.COUNTS:
+        assert filtered({name: 7})[0] == {name: 7}
+        kept, removed = filtered({name: CANARY})
+        assert kept == {} and len(removed) == 1
 
 
 def test_values_are_short_and_what_only_looks_like_json_is_left_out() -> None:
@@ -256,16 +193,10 @@ def test_values_are_short_and_what_only_looks_like_json_is_left_out() -> None:
     assert set(removed) == {"json", "depth"} and CANARY not in json.dumps(kept)
 
 
-@pytest.mark.parametrize(
-    "value", [CANARY.encode(), {CANARY}, (CANARY,), object()], ids=["bytes", "set", "tuple", "object"]
-)
-def test_what_is_no_json_does_not_leave(value: Any) -> None:
-    kept, removed = filtered({"node": value, "deep": {"er": [value]}})
-    assert kept == {"node": None, "deep": {"er": [None]}} and len(removed) == 2
-
-
-def test_the_name_of_a_field_alone_is_no_content() -> None:
-    assert filtered({"context": {"field": "final_output"}}) == ({"context": {"field": "final_output"}}, ())
+def test_what_is_no_json_does_not_leave() -> None:
+    for value in (CANARY.encode(), {CANARY}, (CANARY,), object()):
+        kept, removed = filtered({"node": value, "deep": {"er": [value]}})  # type: ignore[list-item,dict-item]
+        assert kept == {"node": None, "deep": {"er": [None]}} and len(removed) == 2
 
 
 def _deep(levels: int) -> JsonValue:
@@ -275,14 +206,9 @@ def _deep(levels: int) -> JsonValue:
     return value
 
 
-HUB = ways_of(next(one for one in TOPOLOGIES if one.name == "decision_hub"))
-PIPELINE = ways_of(next(one for one in TOPOLOGIES if one.name == "skill_pipeline"))
-FORKED = Ways(
-    edges=frozenset({("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")}),
-    entries=frozenset({"a"}),
-    terminal=frozenset({"d"}),
-    parallel=True,
-)
+HUB, PIPELINE = (ways_of(one) for name in ("decision_hub", "skill_pipeline") for one in TOPOLOGIES if one.name == name)
+EDGES = frozenset({("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")})
+FORKED = Ways(edges=EDGES, entries=frozenset({"a"}), terminal=frozenset({"d"}), parallel=True)
 
 
 @pytest.mark.parametrize(
@@ -301,7 +227,7 @@ FORKED = Ways(
     ],
 )
 def test_the_table_of_ways(ways: Ways, nodes: str, expected: list[str]) -> None:
-    assert [alarm.type.value for alarm in alarms_of(nodes.split(), ways, "t")] == expected
+    assert [alarm.type.value for alarm in traces.alarms_of(nodes.split(), ways, "t")] == expected
 
 
 def test_the_deciding_node_has_no_span_and_every_other_has() -> None:

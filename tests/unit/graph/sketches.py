@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from perdure.graph.spec import FRESH, Edge, NodeSpec, Outcome, RunLimits, State, Topology
+from perdure.graph.spec import END, FRESH, Edge, Fork, Goto, Join, NodeSpec, Outcome, RunLimits, State, Topology
 from perdure.graph.state import ADDITIVE, Field, StateSchema
 from tests.topologies.stand_ins import stand_ins
 
@@ -12,9 +12,23 @@ STATE = StateSchema(
 )
 
 
+def ways(words: str) -> list[Edge]:
+    """`a>b` goes to b, `a>.` to the end, `a>b+c` forks, `b+c>d` joins and `b+c>>d` joins deferred."""
+    edges: list[Edge] = []
+    for word in words.split():
+        start, end = word.replace(">>", ">").split(">")
+        if "+" in start:
+            edges.append(Join(tuple(filter(None, start.split("+"))), end, deferred=">>" in word))
+        elif "+" in end:
+            edges.append(Fork(start, tuple(filter(None, end.split("+")))))
+        else:
+            edges.append(Goto(start, END if end == "." else end))
+    return edges
+
+
 def sketch(
     nodes: str,
-    *edges: Edge,
+    *edges: Edge | str,
     pauses: str = "",
     limit: str = "",
     entries: Mapping[str, str] | None = None,
@@ -23,7 +37,8 @@ def sketch(
     **more: Any,
 ) -> Topology:
     """A topology with a stand-in for each word of `nodes`; the first is the entry. Its status is `completed` from
-    the start, so that every run that ends has ended well. `limit` names the nodes that keep the limit `rounds`."""
+    the start, so that every run that ends has ended well. `limit` names the nodes that keep the limit `rounds`.
+    Edges are given as they are or in words: see `ways`."""
     ids = nodes.split()
     made: Mapping[str, Any] = {**stand_ins(ids), **(bodies or {})}
     fields: dict[str, Any] = {
@@ -34,7 +49,7 @@ def sketch(
             *(NodeSpec(one, made[one], one in pauses.split(), limit="rounds" * (one in limit.split())) for one in ids),
             *extra,
         ),
-        "edges": edges,
+        "edges": tuple(edge for each in edges for edge in (ways(each) if isinstance(each, str) else (each,))),
         "entries": entries or {FRESH: ids[0]},
         "limits": RunLimits(counted={"rounds": 9} if limit else {}),
         "statuses": {"waiting": Outcome.AWAITING},

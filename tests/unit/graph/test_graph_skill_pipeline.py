@@ -1,9 +1,15 @@
-"""The routers of `skill_pipeline` one by one, and what its state starts as."""
+"""The routers of `skill_pipeline` one by one, what its state starts as and what a round makes of it."""
 
 from typing import Any
 
 import pytest
+from pydantic import JsonValue
 
+from perdure.contracts.agents import PlanCard, TurnPlan
+from perdure.contracts.calls import CallState, EffectClass, ToolOutcome
+from perdure.contracts.messages import CallRef
+from perdure.contracts.turns import Limits
+from perdure.graph.nodes.run_tools import settled
 from perdure.graph.spec import Outcome, Router
 from perdure.graph.topologies.skill_pipeline import spec
 from perdure.graph.topologies.skill_pipeline.spec import STATE, skill_pipeline
@@ -45,26 +51,19 @@ async def test_a_router_takes_the_first_of_its_ways_that_the_state_allows(
 
 
 def test_the_state_starts_with_the_defaults_of_the_requirements() -> None:
-    state = STATE.initial()
-    assert state["status"] == "pending"
-    assert state["model"] == "gpt-4o"
-    assert (state["max_tokens"], state["max_cost_microusd"]) == (100_000, 5_000_000)
-    assert (state["tokens_used"], state["cost_microusd"], state["iteration"]) == (0, 0, 0)
-    assert state["max_iterations"] == 20
-    assert state["llm_phase"] == "initial"
-    assert state["pending_mutation"] is None
-    assert state["hitl_reviewer_strategy"] == "role_based"
+    limits = {"max_tokens": 100_000, "max_cost_microusd": 5_000_000, "max_iterations": 20}
+    used = {"tokens_used": 0, "cost_microusd": 0, "iteration": 0}
+    strategy = {"pending_mutation": None, "hitl_reviewer_strategy": "role_based"}
+    started = {"status": "pending", "model": "gpt-4o", "llm_phase": "initial", **limits, **used, **strategy}
+    assert started.items() <= STATE.initial().items()
 
 
 def test_the_engine_reads_a_gate_as_waiting_and_a_pending_run_as_running() -> None:
-    one = topology()
-    meant = {status: one.outcome({"status": status}) for status in ("pending", "running", "awaiting_hitl", "failed")}
-    assert meant == {
-        "pending": Outcome.RUNNING,
-        "running": Outcome.RUNNING,
-        "awaiting_hitl": Outcome.AWAITING,
-        "failed": Outcome.FAILED,
+    meant = {
+        status: topology().outcome({"status": status}) for status in ("pending", "running", "awaiting_hitl", "failed")
     }
+    running = {"pending": Outcome.RUNNING, "running": Outcome.RUNNING}
+    assert meant == {**running, "awaiting_hitl": Outcome.AWAITING, "failed": Outcome.FAILED}
 
 
 @pytest.mark.parametrize("missing", IDS)
@@ -72,3 +71,33 @@ def test_the_topology_cannot_be_built_without_one_of_its_nodes(missing: str) -> 
     nodes = stand_ins([node for node in IDS if node != missing])
     with pytest.raises(KeyError, match=missing):
         skill_pipeline(nodes)
+
+
+RECENT = "recent_entity_context"
+CARD = PlanCard(name="find", effect=EffectClass.LOCAL, needs_approval=False, wants_state=(RECENT,))
+PLAN = TurnPlan(agent_id="a", agent_version="1", persona_key="agent", limits=Limits(), cards=(CARD,))
+TEN: list[JsonValue] = [f"e{number}" for number in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("before", "said", "after"),
+    [
+        ([], [["e1"]], ["e1"]),
+        (["e1"], [["e1", "e2"], ["e1", "e3"]], ["e1", "e2", "e3"]),
+        (["e1", "e2"], [["e1", "e2", "e3"], ["e2", "e1"]], ["e2", "e3", "e1"]),
+        (["e1"], [["e1", "e2"], ["e1", "e2"]], ["e1", "e2"]),
+        (["e1"], [["e2"]], ["e2"]),
+        (TEN, [[*TEN[1:], "x"], [*TEN[1:], "y"]], [*TEN[2:], "x", "y"]),
+        (["e1"], [["e1", "e2"], []], ["e2"]),
+    ],
+)
+def test_what_each_call_has_added_to_a_list_stays(
+    before: list[JsonValue], said: list[list[JsonValue]], after: list[JsonValue]
+) -> None:
+    calls = [CallRef(call_id=f"t1.{number}", tool="find", digest="d") for number in range(len(said))]
+    outcomes = [
+        ToolOutcome(call_id=call.call_id, state=CallState.DONE, patch={RECENT: [*each]})
+        for call, each in zip(calls, said, strict=True)
+    ]
+    state = STATE.initial(**{RECENT: [*before]})
+    assert settled(state, PLAN, calls, outcomes, ()).patch[RECENT] == after

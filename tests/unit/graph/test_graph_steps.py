@@ -13,7 +13,7 @@ from perdure.contracts.calls import ModelAsk, ModelReply
 from perdure.contracts.messages import Patch
 from perdure.graph.compile import compile_topology
 from perdure.graph.ports import Ports
-from perdure.graph.spec import END, FRESH, Fork, Goto, Join, NodeSpec, State, Sub
+from perdure.graph.spec import FRESH, NodeSpec, State, Sub
 from perdure.workflows.turn_segment import Steps
 from tests.topologies.stand_ins import scripted_ports
 from tests.unit.graph.sketches import sketch
@@ -56,7 +56,6 @@ class Recorder:
     pace: Pace
 
     async def complete(self, ask: ModelAsk) -> ModelReply:
-        """As slow as the pace says."""
         self.calls.setdefault(ask.stage, []).append(self.steps.take())
         await self.pace(ask.stage)
         return ModelReply()
@@ -70,7 +69,6 @@ class Caller:
     times: int
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """One call after the other."""
         for _ in range(self.times):
             await ports.model.complete(ModelAsk(messages=(), tools=(), prompt={}, stage=self.id))
         return {}
@@ -93,13 +91,8 @@ def calling(topology: Any, **times: int) -> Any:
     return replace(topology, nodes=nodes)
 
 
-INNER = calling(sketch("p q", Goto("p", "q"), Goto("q", END), name="inner", statuses={}), p=1, q=2)
-FORKED = calling(
-    sketch("a n c d", Fork("a", ("n", "c")), Join(("n", "c"), "d"), Goto("d", END), bodies={"n": Sub(INNER)}),
-    a=1,
-    c=2,
-    d=1,
-)
+INNER = calling(sketch("p q", "p>q q>.", name="inner", statuses={}), p=1, q=2)
+FORKED = calling(sketch("a n c d", "a>n+c n+c>d d>.", bodies={"n": Sub(INNER)}), a=1, c=2, d=1)
 
 
 @given(st.lists(st.integers(0, 3), min_size=8, max_size=8))

@@ -1,7 +1,7 @@
 """Alarms of a run: a node that does what it did not declare is told of, and everything goes on as it would have."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from pydantic import JsonValue
@@ -26,47 +26,33 @@ async def again(state: State) -> Literal["more", "enough"]:
     return "enough" if isinstance(rounds, int) and rounds >= ROUNDS else "more"
 
 
-@dataclass(frozen=True, slots=True)
-class Rogue:
+async def rogue(state: State, ports: Ports) -> Patch:
     """Writes what is not its own, and uses what it has not declared, at every visit."""
-
-    async def __call__(self, state: State, ports: Ports) -> Patch:
-        rounds = state["rounds"]
-        assert isinstance(rounds, int)
-        if rounds == 0:
-            await ports.model.complete(ModelAsk(messages=(), tools=()))
-            await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=True))
-            await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=True, write=True))
-        patch: Patch = {"rounds": rounds + 1, "others": rounds, "status": "completed"}
-        return patch | {f"field_{rounds % 60}": rounds}
+    rounds = state["rounds"]
+    assert isinstance(rounds, int)
+    if rounds == 0:
+        await ports.model.complete(ModelAsk(messages=(), tools=()))
+        await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=True))
+        await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=True, write=True))
+    patch: Patch = {"rounds": rounds + 1, "others": rounds, "status": "completed"}
+    return patch | {f"field_{rounds % 60}": rounds}
 
 
-@dataclass(frozen=True, slots=True)
-class Quiet:
-    """The same work; it is given a declaration that allows everything."""
-
-    async def __call__(self, state: State, ports: Ports) -> Patch:
-        return await Rogue()(state, ports)
+def watched(node: NodeSpec, schema: StateSchema, edge: Goto | Switch, **more: Any) -> CompiledTopology:
+    made: dict[str, Any] = {"nodes": (node,), "edges": (edge,), **more}
+    return compile_topology(Topology(name="watched", version=1, state=schema, entries={FRESH: node.id}, **made))
 
 
-def made(node: Node, *, declares: bool) -> CompiledTopology:
-    """One node that goes round a thousand times."""
+def made(*, declares: bool) -> CompiledTopology:
+    """One node that goes round a thousand times, and one to which the field `others` belongs."""
     fields = (Field("rounds", 0), Field("others", 0), *(Field(f"field_{index}") for index in range(60)))
-    rogue = NodeSpec("rogue", node, limit="max_steps")
+    one = NodeSpec("rogue", rogue, limit="max_steps")
     if declares:
-        rogue = replace(rogue, writes=("rounds", "status"), reaches=())
-    owner = NodeSpec("owner", Quiet(), writes=("others",) if declares else None)
-    return compile_topology(
-        Topology(
-            name="watched",
-            version=1,
-            state=StateSchema(fields),
-            nodes=(rogue, owner),
-            edges=(Switch("rogue", again, {"more": "rogue", "enough": "owner"}), Goto("owner", END)),
-            entries={FRESH: "rogue"},
-            limits=RunLimits(steps=ROUNDS + 2),
-        )
-    )
+        one = replace(one, writes=("rounds", "status"), reaches=())
+    owner = NodeSpec("owner", rogue, writes=("others",) if declares else None)
+    edges = (Switch("rogue", again, {"more": "rogue", "enough": "owner"}), Goto("owner", END))
+    limits = RunLimits(steps=ROUNDS + 2)
+    return watched(one, StateSchema(fields), edges[0], nodes=(one, owner), edges=edges, limits=limits)
 
 
 async def run(compiled: CompiledTopology) -> tuple[dict[str, JsonValue], FakeRun]:
@@ -77,40 +63,30 @@ async def run(compiled: CompiledTopology) -> tuple[dict[str, JsonValue], FakeRun
 
 @pytest.mark.timeout(300)
 async def test_a_thousand_alarms_change_nothing_of_a_run_but_its_log() -> None:
-    state, watched = await run(made(Rogue(), declares=True))
-    plain_state, plain = await run(made(Rogue(), declares=False))
+    state, seen = await run(made(declares=True))
+    plain_state, plain = await run(made(declares=False))
     assert state == plain_state
     assert state["rounds"] == ROUNDS + 1
-    assert watched.trace() == plain.trace()
-    told = [data for kind, data in watched.events if kind == "invariant.alarm"]
-    assert [event for event in watched.events if event[0] != "invariant.alarm"] == plain.events
+    assert seen.trace() == plain.trace()
+    told = [data for kind, data in seen.events if kind == "invariant.alarm"]
+    assert [event for event in seen.events if event[0] != "invariant.alarm"] == plain.events
     assert len(told) == MOST_ALARMS, "each once, and a bounded number of them"
-    assert {str(each["type"]) for each in told} == {
-        "model_access_unauthorized",
-        "memory_read_unauthorized",
-        "memory_write_unauthorized",
-        "state_mutation_outside_allowed_node",
-        "forbidden_state_field_mutated",
-    }
+    unauthorized = {f"{what}_unauthorized" for what in ("model_access", "memory_read", "memory_write")}
+    mutated = {"state_mutation_outside_allowed_node", "forbidden_state_field_mutated"}
+    assert {str(each["type"]) for each in told} == unauthorized | mutated
     assert {str(each["severity"]) for each in told} == {"error"}
 
 
-@dataclass(frozen=True, slots=True)
-class Led:
+async def led(state: State, ports: Ports) -> Patch:
     """Reads what only advises, and writes a fact where none may be changed."""
-
-    async def __call__(self, state: State, ports: Ports) -> Patch:
-        await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=True, write=True))
-        assert {**state}["advice"] == state["advice"]
-        return {"status": "completed", "seen": state.get("advice")}
+    await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=True, write=True))
+    assert {**state}["advice"] == state["advice"]
+    return {"status": "completed", "seen": state.get("advice")}
 
 
-@dataclass(frozen=True, slots=True)
-class Copies:
+async def copies(state: State, ports: Ports) -> Patch:
     """Copies the state, and reads none of its advice."""
-
-    async def __call__(self, state: State, ports: Ports) -> Patch:
-        return {"status": "completed", "seen": {**state}["advice"]}
+    return {"status": "completed", "seen": {**state}["advice"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,27 +107,18 @@ async def misled(state: State) -> Literal["there", "not"]:
 @pytest.mark.parametrize(
     ("node", "advised", "edge", "told"),
     [
-        (Led(), True, Goto("only", END), ["memory_not_append_only"]),
-        (Led(), False, Goto("only", END), ["memory_not_append_only", "memory_advisory_overridden"]),
-        (Copies(), False, Goto("only", END), []),
-        (Copies(), True, Switch("only", misled, {"there": END, "not": END}), ["memory_advisory_overridden"]),
+        (led, True, Goto("only", END), ["memory_not_append_only"]),
+        (led, False, Goto("only", END), ["memory_not_append_only", "memory_advisory_overridden"]),
+        (copies, False, Goto("only", END), []),
+        (copies, True, Switch("only", misled, {"there": END, "not": END}), ["memory_advisory_overridden"]),
     ],
     ids=["a node that may", "a node that may not", "a node that copies", "a router"],
 )
 async def test_advice_that_is_gone_by_and_a_fact_that_would_change_are_told_of(
     node: Node, advised: bool, edge: Goto | Switch, told: list[str]
 ) -> None:
-    compiled = compile_topology(
-        Topology(
-            name="led",
-            version=1,
-            state=StateSchema((Field("advice", "left"), Field("seen"))),
-            nodes=(NodeSpec("only", node, writes=("status", "seen"), reaches=("memory",), advised=advised),),
-            edges=(edge,),
-            entries={FRESH: "only"},
-            advice=("advice",),
-        )
-    )
+    only = NodeSpec("only", node, writes=("status", "seen"), reaches=("memory",), advised=advised)
+    compiled = watched(only, StateSchema((Field("advice", "left"), Field("seen"))), edge, advice=("advice",))
     run = FakeRun(FakeTurn({}, {}, []))
     ports = replace(run.as_ports(), memory=Refusing())
     state = await compiled.run(compiled.topology.state.initial(), FRESH, ports)
@@ -160,25 +127,13 @@ async def test_advice_that_is_gone_by_and_a_fact_that_would_change_are_told_of(
 
 
 async def test_an_operation_without_leave_is_a_warning_even_where_memory_is_declared() -> None:
-    @dataclass(frozen=True, slots=True)
-    class Careless:
-        async def __call__(self, state: State, ports: Ports) -> Patch:
-            answer = await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=False))
-            return {"status": "completed", "seen": answer.status.value}
+    async def careless(state: State, ports: Ports) -> Patch:
+        answer = await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=False))
+        return {"status": "completed", "seen": answer.status.value}
 
-    compiled = compile_topology(
-        Topology(
-            name="careless",
-            version=1,
-            state=StateSchema((Field("seen"),)),
-            nodes=(NodeSpec("only", Careless(), writes=("status", "seen"), reaches=("memory",)),),
-            edges=(Goto("only", END),),
-            entries={FRESH: "only"},
-        )
-    )
+    only = NodeSpec("only", careless, writes=("status", "seen"), reaches=("memory",))
+    compiled = watched(only, StateSchema((Field("seen"),)), Goto("only", END))
     state, seen = await run(compiled)
     assert state["seen"] == "unauthorized"
-    told = [data for kind, data in seen.events if kind == "invariant.alarm"]
-    assert [(each["type"], each["severity"], each["node"]) for each in told] == [
-        ("memory_read_unauthorized", "warn", "only")
-    ]
+    (told,) = (data for kind, data in seen.events if kind == "invariant.alarm")
+    assert (told["type"], told["severity"], told["node"]) == ("memory_read_unauthorized", "warn", "only")
