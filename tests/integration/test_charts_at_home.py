@@ -35,7 +35,6 @@ class Recorder(Link):
 
 @pytest.fixture
 async def wire(api: Api) -> AsyncIterator[Recorder]:
-    """The way to the API, watched."""
     where = urlsplit(api.url)
     recorder = Recorder(str(where.hostname), where.port or 0)
     await recorder.open()
@@ -52,7 +51,6 @@ def table(tmp_path: Path) -> HomeTable:
 
 
 def client(api: Api, url: str) -> Client:
-    """The client as the requester's program makes it."""
     return Client(url, api.people["requester"].token)
 
 

@@ -73,7 +73,6 @@ class Bench:
         return [seen for seen in self.double.requests if seen.idempotency_key.startswith(address.turn_id)]
 
     async def labels(self, address: TurnAddress) -> list[str]:
-        """The stages of the turn's model calls, in order."""
         stages = "SELECT stage FROM model_calls WHERE turn_id = $1 ORDER BY length(call_id), call_id"
         return [row["stage"] for row in await self.served.desk.rows(stages, address.turn_id)]
 
@@ -100,12 +99,10 @@ async def bench(desk: Desk, temporal: Client) -> AsyncIterator[Bench]:
 
 
 def said(**value: object) -> Step:
-    """An object as text."""
     return Step(text=json.dumps(value))
 
 
 def plan(xml: str) -> Step:
-    """A plan."""
     given = {"transformation": "sum" if xml else "", "xml": xml, "visualization": "sales by region"}
     return said(early_exit=False, question="", options=[], suggestions=[], **given)
 

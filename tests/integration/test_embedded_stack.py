@@ -118,8 +118,6 @@ PROGRAMS = {
 
 
 class Stack:
-    """A stack in a process of its own."""
-
     def __init__(self, folder: Path, process: Process) -> None:
         self.home = folder / "home"
         self.process = process
@@ -132,7 +130,6 @@ class Stack:
             self.out += chunk.decode()
 
     def run(self) -> dict[str, Any]:
-        """run.json as it is now."""
         return dict(json.loads((self.home / "run.json").read_text()))
 
     async def up(self) -> dict[str, Any]:

@@ -73,7 +73,6 @@ async def admin(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
 
 
 async def columns(admin: asyncpg.Connection) -> list[str]:
-    """Every column that holds text or JSON."""
     rows = await admin.fetch("""
       SELECT c.table_name || '.' || c.column_name AS name FROM information_schema.columns c
       JOIN information_schema.tables t USING (table_schema, table_name) WHERE c.table_schema = 'perdure'
@@ -113,7 +112,6 @@ async def person(desk: Desk, name: str) -> Person:
 
 
 async def end(desk: Desk, address: TurnAddress) -> None:
-    """The turn is over."""
     async with desk.db.transaction("local") as tx:
         await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))
 
@@ -199,29 +197,17 @@ async def in_turns_of_others(desk: Desk, name: str) -> list[TurnAddress]:
     key = await desk.value("SELECT key FROM tool_calls WHERE turn_id = $1 AND call_id = 't1.1'", address.turn_id)
     async with desk.db.transaction("local") as tx:
         await settle_by_person(tx, key, Decider(who.user_id, who.roles, name), "happened", f"{MARK} looked")
-    seats = (
-        "UPDATE approvals SET reviewers = ARRAY[$2::text], fallback_reviewer = $2, assignee = $3, "
-        "withdrawal = jsonb_build_object('by', $2::text, 'comment', $4::text) WHERE turn_id = $1"
-    )
-    await desk.write(seats, address.turn_id, name, who.user_id, MARK)
-    async with desk.db.transaction("local") as tx:  # never run, so its reason is told as the turn breaks off
-        kept: dict[str, str] = {"actor": who.user_id, "turn_id": address.turn_id}
-        await audit.record(tx, "approval.withdrawn", first.request_id, {"by": name}, **kept)
-    answered = (
-        "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
-        "VALUES ('local', $1, 'r', gen_random_uuid()::text, 'd', 200, jsonb_build_object('decided_by', $2::text))"
-    )
-    await desk.write(answered, desk.people["reviewer"].user_id, name)
+    seats = "UPDATE approvals SET reviewers = ARRAY[$2::text], fallback_reviewer = $2, assignee = $3 WHERE turn_id = $1"
+    await desk.write(seats, address.turn_id, name, who.user_id)
     other = await desk.plan(("pay", {}))
     (handed,) = await desk.open(other, "t1.0")
     async with desk.db.transaction("local") as tx:
-        by, turn_id = desk.people["reviewer"].user_id, other.turn_id
-        for kind, key in (("reassigned", "to"), ("released", "was_claimed_by"), ("fell_back", "fallback")):
-            await audit.record(tx, f"approval.{kind}", handed.request_id, {key: name}, actor=by, turn_id=turn_id)
+        reviewer, fallen = desk.people["reviewer"], {"fallback": name}
+        by = {"actor": reviewer.user_id, "turn_id": other.turn_id}
+        await audit.record(tx, "approval.fell_back", handed.request_id, fallen, **by)
     minted = await desk.plan(("pay", {}))
     (asked,) = await desk.open(minted, "t1.0")
-    reviewer, admin = desk.people["reviewer"], desk.people["admin"].user_id
-    made = Credential(How.TOKEN, (admin, who.user_id), (who.user_id,))
+    made = Credential(How.TOKEN, (desk.people["admin"].user_id, who.user_id), (who.user_id,))
     async with desk.db.transaction("local") as tx:  # by somebody whose token and account are the person's making
         digest = await tx.fetchval("SELECT digest FROM approvals WHERE id = $1", asked.request_id)
         decider = Decider(reviewer.user_id, reviewer.roles, "reviewer", credential=made)
