@@ -104,7 +104,6 @@ async def test_all_data_survives_kill_9_of_every_process_at_once(tmp_path: Path)
         connection.terminate()
         await redis.aclose()
         await until(lambda: set(parts.pids()) == set(before) and not set(parts.pids().values()) & set(before.values()))
-
         while True:
             try:
                 again = await asyncpg.connect(admin, timeout=2)
@@ -260,9 +259,7 @@ async def test_every_way_that_root_can_run_postgres_works_on_one_and_the_same_cl
     assert by_user, "neither the wheel nor its copy can be run by another user"
     assert any(way.install.is_relative_to(home.root) for way in by_user), "the copy of the programs does not run"
     for visits, way in enumerate(works, start=1):
-        owner, said = await try_launch(home, way)
-        assert owner == (way.run_as.uid if way.run_as is not None else 0)
-        assert said == f"{visits} on"
+        assert await try_launch(home, way) == (way.run_as.uid if way.run_as else 0, f"{visits} on")
     assert bool([way for way in works if way.prefix]) == await asyncio.to_thread(namespaces_are_allowed)
 
 

@@ -105,29 +105,19 @@ async def test_nobody_changes_what_is_only_added_and_a_write_that_would_is_refus
     assert "tea" in {fact.content for fact in (await used(keepers, address, U)).facts}
 
 
-async def test_of_many_facts_the_nearest_are_given_oldest_first(keepers: Desk) -> None:
-    desk = replace(keepers, deps=replace(keepers.deps, embedder=None))
-    address = await turn(desk, by="reviewer")
-    for start in range(0, 20, MOST_FACTS):
-        await used(desk, address, U, *said(*(f"number {n}" for n in range(start, start + MOST_FACTS)), kind="number"))
-    await used(desk, address, U, *said("green tea"))
-    await used(desk, address, U, *said(*(f"late {n}" for n in range(MOST_FACTS)), kind="late"))
-    found = (await used(desk, address, U, about="which tea?")).facts
-    assert len(found) == MOST_FACTS and found[0].content == "green tea", "the nearest is there, and it is the oldest"
-    assert [fact.content for fact in (await used(desk, address, U, types=("late",))).facts] == [
-        f"late {n}" for n in range(MOST_FACTS)
-    ]
-
-
-async def test_with_an_embedder_what_is_near_in_meaning_is_found(keepers: Desk) -> None:
-    desk = replace(keepers, deps=replace(keepers.deps, embedder=Hashing()))
-    address = await turn(desk)
-    await used(desk, address, U, *said("a garden"), *said(*(f"{n}" for n in range(MOST_FACTS - 1)), kind="number"))
-    rows = await desk.rows("SELECT embedder FROM user_facts WHERE content = 'a garden'")
-    assert [row["embedder"] for row in rows] == [Hashing().name]
-    await used(desk, address, U, *said(*(f"x{n}" for n in range(MOST_FACTS)), kind="number"))
-    found = (await used(desk, address, U, about="a garden")).facts
-    assert "a garden" in {fact.content for fact in found}
+async def test_of_many_facts_the_nearest_are_given_oldest_first_by_words_or_by_meaning(keepers: Desk) -> None:
+    for embedder, by in ((None, "reviewer"), (Hashing(), "requester")):
+        desk = replace(keepers, deps=replace(keepers.deps, embedder=embedder))
+        address = await turn(desk, by=by)
+        await used(desk, address, U, *said("green tea"))
+        await used(desk, address, U, *said(*(f"number {n}" for n in range(MOST_FACTS)), kind="number"))
+        await used(desk, address, U, *said(*(f"late {n}" for n in range(MOST_FACTS)), kind="late"))
+        found = [fact.content for fact in (await used(desk, address, U, about="green tea")).facts]
+        assert len(found) == MOST_FACTS and "green tea" in found and (embedder or found[0] == "green tea")
+        rows = await desk.rows("SELECT embedder FROM user_facts WHERE content = 'green tea' ORDER BY id DESC LIMIT 1")
+        assert rows[0]["embedder"] == (embedder.name if embedder else None)
+        late = (await used(desk, address, U, types=("late",))).facts
+        assert [fact.content for fact in late] == [f"late {n}" for n in range(MOST_FACTS)]
 
 
 async def test_what_is_not_granted_cannot_be_kept_or_is_away_is_a_status(keepers: Desk) -> None:
