@@ -152,7 +152,7 @@ async def test_files_are_their_owners_and_their_conversations_and_a_bad_one_is_n
             ("a.csv", "application/zip", b"PK", 415, "unsupported_media_type"),
             ("a.csv", "text/csv", b"\n".join([b",".join(b"c%d" % n for n in range(201))] * 2), 422, "table_too_large"),
         ):
-            given = {"params": {"name": name}, "headers": {"Content-Type": kind}}
-            sent = await client.post(f"{path}/files", content=content, **given)
+            headers = {"Content-Type": kind}
+            sent = await client.post(f"{path}/files", params={"name": name}, content=content, headers=headers)
             assert (sent.status_code, sent.json()["error"]["code"]) == (status, code)
         assert (await client.get(f"{path}/files")).json()["items"] == [file]

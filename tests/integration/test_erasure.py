@@ -185,6 +185,12 @@ async def own_turn(desk: Desk, by: str) -> TurnAddress:
     return address
 
 
+ANSWERED = (
+    "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
+    "VALUES ('local', $1, 'r', gen_random_uuid()::text, 'd', 200, jsonb_build_object('decided_by', $2::text))"
+)
+
+
 async def in_turns_of_others(desk: Desk, name: str) -> list[TurnAddress]:
     """Turns of somebody else in which the person rejected, edited and settled."""
     address = await desk.plan(("pay", {}), ("post", {"mode": "break"}), ("post", {}))
@@ -197,14 +203,21 @@ async def in_turns_of_others(desk: Desk, name: str) -> list[TurnAddress]:
     key = await desk.value("SELECT key FROM tool_calls WHERE turn_id = $1 AND call_id = 't1.1'", address.turn_id)
     async with desk.db.transaction("local") as tx:
         await settle_by_person(tx, key, Decider(who.user_id, who.roles, name), "happened", f"{MARK} looked")
-    seats = "UPDATE approvals SET reviewers = ARRAY[$2::text], fallback_reviewer = $2, assignee = $3 WHERE turn_id = $1"
-    await desk.write(seats, address.turn_id, name, who.user_id)
+    seats = (
+        "UPDATE approvals SET reviewers = ARRAY[$2::text], fallback_reviewer = $2, assignee = $3, "
+        "withdrawal = jsonb_build_object('by', $2::text, 'comment', $4::text) WHERE turn_id = $1"
+    )
+    await desk.write(seats, address.turn_id, name, who.user_id, MARK)
+    async with desk.db.transaction("local") as tx:  # never run, so its reason is told as the turn breaks off
+        of = {"actor": who.user_id, "turn_id": address.turn_id}
+        await audit.record(tx, "approval.withdrawn", first.request_id, {"by": name}, **of)
+    await desk.write(ANSWERED, desk.people["reviewer"].user_id, name)
     other = await desk.plan(("pay", {}))
     (handed,) = await desk.open(other, "t1.0")
     async with desk.db.transaction("local") as tx:
-        reviewer, fallen = desk.people["reviewer"], {"fallback": name}
+        reviewer = desk.people["reviewer"]
         by = {"actor": reviewer.user_id, "turn_id": other.turn_id}
-        await audit.record(tx, "approval.fell_back", handed.request_id, fallen, **by)
+        await audit.record(tx, "approval.fell_back", handed.request_id, {"fallback": name}, **by)
     minted = await desk.plan(("pay", {}))
     (asked,) = await desk.open(minted, "t1.0")
     made = Credential(How.TOKEN, (desk.people["admin"].user_id, who.user_id), (who.user_id,))
@@ -327,7 +340,7 @@ async def test_a_turn_that_begins_during_the_erasure_ends_it_without_loss(desk: 
     await person(desk, name)
     conversation = await desk.conversation(by=name)
     starts = [desk.start(Line("late"), by=name, conversation_id=conversation) for _ in range(3)]
-    results: list[object] = [*await gathered(erase(desk.db, "local", name, admin_id), *starts)]  # type: ignore[list-item]
+    results: list[object] = [*await gathered(erase(desk.db, "local", name, admin_id), *starts)]
     open_turns = await desk.rows("SELECT id FROM turns WHERE conversation_id = $1 AND ended_at IS NULL", conversation)
     if open_turns:
         assert isinstance(results[0], CallerError) and results[0].code == "turns_open"
