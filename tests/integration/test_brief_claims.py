@@ -13,35 +13,25 @@ from tests.desk import Desk
 from tests.doubles.spoken import Line
 
 
-async def test_while_a_prompt_is_put_together_others_may_write_to_the_conversation(
+async def test_libraries_are_imported_before_the_turn_is_locked_and_a_prompt_is_made_before_the_conversation_is(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, _ = await desk.start(Line("a"))
     call, free = await desk.model_call(address), list[str]()
 
-    async def watched(tx: Connection, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim) -> Prompt:
+    async def imported(agent: PublishedAgent) -> None:
+        free.append(str(await desk.value("SELECT id FROM turns WHERE id = $1 FOR UPDATE NOWAIT", address.turn_id)))
+
+    async def made(tx: Connection, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim) -> Prompt:
         prompt = await prompt_of(tx, call, agent, claimed)
         lock = "SELECT id FROM conversations WHERE id = $1 FOR NO KEY UPDATE NOWAIT"
         free.append(str(await desk.value(lock, call.address.conversation_id)))
         return prompt
 
-    monkeypatch.setattr(model_request, "prompt_of", watched)
-    reply = await desk.activity(ModelActivities(desk.deps).complete, call)
-    assert reply.problem is None and free == [address.conversation_id]
-    kinds = await desk.kinds(address.turn_id)
-    assert kinds.index("generation.start") < kinds.index("generation.complete")
-
-
-async def test_a_models_libraries_are_imported_while_the_turn_is_not_locked(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    address, _ = await desk.start(Line("a"))
-    call, free = await desk.model_call(address), list[str]()
-
-    async def watched(agent: PublishedAgent) -> None:
-        free.append(str(await desk.value("SELECT id FROM turns WHERE id = $1 FOR UPDATE NOWAIT", address.turn_id)))
-
-    monkeypatch.setattr(desk.deps.models, "ready", watched)
+    monkeypatch.setattr(desk.deps.models, "ready", imported)
+    monkeypatch.setattr(model_request, "prompt_of", made)
     desk.deps.shelf._agents.clear()
     reply = await desk.activity(ModelActivities(desk.deps).complete, call)
-    assert reply.problem is None and free == [address.turn_id]
+    assert reply.problem is None and free == [address.turn_id, address.conversation_id]
+    kinds = await desk.kinds(address.turn_id)
+    assert kinds.index("generation.start") < kinds.index("generation.complete")

@@ -35,7 +35,6 @@ class Recorder(Link):
 
 @pytest.fixture
 async def wire(api: Api) -> AsyncIterator[Recorder]:
-    """The way to the API, watched."""
     where = urlsplit(api.url)
     recorder = Recorder(str(where.hostname), where.port or 0)
     await recorder.open()
@@ -52,7 +51,6 @@ def table(tmp_path: Path) -> HomeTable:
 
 
 def client(api: Api, url: str) -> Client:
-    """The client as the requester's program makes it."""
     return Client(url, api.people["requester"].token)
 
 
@@ -87,8 +85,8 @@ async def test_a_program_that_died_goes_on_with_its_turn_and_hands_in_once(api: 
     def begin() -> str:
         with client(api, api.url) as perdure:
             conversation = perdure.conversations.create(AGENT)
-            metadata = {"client_table": kept.described()}
-            turn = perdure.turns.start(conversation.id, "Plot amount by side", metadata=metadata)
+            described = {"client_table": kept.described()}
+            turn = perdure.turns.start(conversation.id, "Plot amount by side", metadata=described)
             waiting = perdure.turns.wait(turn.turn_id, timeout_seconds=60)
             assert waiting.waiting_for is not None and waiting.waiting_for.kind == "client_run"
             question = perdure.turns.question(turn.turn_id, waiting.waiting_for.ids[0])
@@ -99,12 +97,9 @@ async def test_a_program_that_died_goes_on_with_its_turn_and_hands_in_once(api: 
             return turn.turn_id
 
     turn_id = await asyncio.to_thread(begin)
-    other = table(tmp_path)
-
     async with AsyncClient(api.url, api.people["requester"].token) as perdure:
-        made = await finish_async(perdure, turn_id, other, timeout_seconds=100)
-    specification: Any = made.specification
-    assert len(specification["data"]["values"]) == 2, "the plan is carried out again, here"
+        made: Any = await finish_async(perdure, turn_id, table(tmp_path), timeout_seconds=100)
+    assert len(made.specification["data"]["values"]) == 2, "the plan is carried out again, here"
 
 
 async def test_nobody_else_hands_in_and_rows_have_no_place_in_what_is_handed_in(api: Api, tmp_path: Path) -> None:

@@ -73,11 +73,8 @@ class Bench:
         return [seen for seen in self.double.requests if seen.idempotency_key.startswith(address.turn_id)]
 
     async def labels(self, address: TurnAddress) -> list[str]:
-        """The stages of the turn's model calls, in order."""
-        rows = await self.served.desk.rows(
-            "SELECT stage FROM model_calls WHERE turn_id = $1 ORDER BY length(call_id), call_id", address.turn_id
-        )
-        return [row["stage"] for row in rows]
+        stages = "SELECT stage FROM model_calls WHERE turn_id = $1 ORDER BY length(call_id), call_id"
+        return [row["stage"] for row in await self.served.desk.rows(stages, address.turn_id)]
 
 
 @pytest.fixture(scope="module")
@@ -102,21 +99,12 @@ async def bench(desk: Desk, temporal: Client) -> AsyncIterator[Bench]:
 
 
 def said(**value: object) -> Step:
-    """An object as text."""
     return Step(text=json.dumps(value))
 
 
 def plan(xml: str) -> Step:
-    """A plan."""
-    return said(
-        early_exit=False,
-        question="",
-        options=[],
-        transformation="sum" if xml else "",
-        xml=xml,
-        visualization="sales by region",
-        suggestions=[],
-    )
+    given = {"transformation": "sum" if xml else "", "xml": xml, "visualization": "sales by region"}
+    return said(early_exit=False, question="", options=[], suggestions=[], **given)
 
 
 CLASSIFIED = said(kind="visualization", excludes=False)
@@ -131,8 +119,7 @@ async def test_a_plan_that_does_not_fit_twice_and_then_does_ends_in_a_picture(be
     )  # fmt: skip
     assert row["status"] == "completed" and row["output"]["pictures"], row["problem"]
     assert row["answer"] == "Sales by region are drawn."
-    stages = ["classify", "plan", "plan", "plan", "specify", "marks", "feedback"]
-    assert await bench.labels(address) == stages
+    assert await bench.labels(address) == ["classify", "plan", "plan", "plan", "specify", "marks", "feedback"]
     requests = bench.requests(address)
     assert len(requests) == row["attempts"] == 7
     assert "bogus" in json.dumps(requests[2].body["messages"]), "the fault is told, with its place"
@@ -211,8 +198,7 @@ def test_the_servers_model_plays_every_script_and_no_agents_own_model() -> None:
     app = load_app(SHIPPED / "charts")
     (played,) = publish(played_by(app, "openai/gpt-4o", {"api_key_secret": "model"}), [])
     assert (played.definition.model, played.definition.script) == ("openai/gpt-4o", None)
-    assert (
-        played.definition.model_params == {"api_key_secret": "model"} and played.version != publish(app, [])[0].version
-    )
+    assert played.definition.model_params == {"api_key_secret": "model"}
+    assert played.version != publish(app, [])[0].version
     own = replace(app, agents=tuple(agent.model_copy(update={"model": "openai/o3"}) for agent in app.agents))
     assert played_by(own, "openai/gpt-4o", {}) == own

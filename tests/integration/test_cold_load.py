@@ -17,12 +17,8 @@ BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' 
 async def test_a_load_that_waited_for_the_turn_sees_what_was_written_meanwhile(desk: Desk) -> None:
     address = await desk.plan(("pay", {"amount": 5}))
     version = await desk.version()
-    asked = OpenAsk(
-        address=address,
-        agent_id="desk",
-        agent_version=version,
-        gated=(GatedCall(call_id="t1.0", tool="pay", rule="test"),),
-    )
+    gated = (GatedCall(call_id="t1.0", tool="pay", rule="test"),)
+    asked = OpenAsk(address=address, agent_id="desk", agent_version=version, gated=gated)
     given = LoadAsk(address=address, agent_id="desk", agent_version=version)
     async with desk.db.transaction("local") as tx:
         opened = await open_requests(tx, asked, await desk.deps.shelf.at(tx, "desk", version))
@@ -45,10 +41,8 @@ async def test_a_limit_that_was_asked_about_before_the_first_call_is_past_once_t
     address = await desk.plan(("book", {"what": "x"}), limits=little)
     version = await desk.version()
     asked = GatedCall(call_id="l0", tool="", rule="test", kind=RequestKind.LIMIT)
-    opened = await desk.activity(
-        ApprovalActivities(desk.deps).open,
-        OpenAsk(address=address, agent_id="desk", agent_version=version, gated=(asked,)),
-    )
+    ask = OpenAsk(address=address, agent_id="desk", agent_version=version, gated=(asked,))
+    opened = await desk.activity(ApprovalActivities(desk.deps).open, ask)
     assert [request.call_id for request in opened.requests] == ["l0"]
     given = LoadAsk(address=address, agent_id="desk", agent_version=version)
     loaded = await desk.activity(MemoryActivities(desk.deps).load, given, run_id="run-2")

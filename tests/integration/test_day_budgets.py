@@ -1,50 +1,56 @@
-"""Day budgets on the real ledger: reserved by the claim, replaced by the settle, given back by whatever ends a call."""
+"""Day budgets on the real ledger: reserved by the claim, replaced by the settle, given back by whatever ends a call.
+
+What was used before or beside a budget that begins, or changes, while calls are under way is counted.
+"""
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
-from datetime import timedelta
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.model import ModelActivities
-from perdure.contracts.agents import DayLimits
+from perdure.activities.providers.provider import Chunk, ProviderRequest, TextDelta
+from perdure.contracts.agents import DayLimits, PublishedAgent
 from perdure.contracts.calls import ModelCall, ModelReply
+from perdure.contracts.errors import UpstreamUnavailable
 from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
 from perdure.contracts.values import digest_of
-from perdure.core.budgets import RESERVED_TRIES, TENANT
+from perdure.core.budgets import TENANT, TOKENS_MET
 from perdure.core.turns import Caps
+from perdure.store import budgets
 from perdure.store.budgets import day_limits_shown, set_day_limits
 from perdure.store.database import new_id
 from perdure.store.turns.finish import finish
 from perdure.store.turns.start import request_stop
 from tests.desk import Desk, gathered, publish_desk, until
 from tests.doubles.desk import desk_agents
-from tests.doubles.spoken import HOLDS_TOKENS, Line
+from tests.doubles.spoken import HOLDS_TOKENS, Line, SpokenModel
 from tests.scale import sized
 
 MANY = Caps(turns_a_user=100_000)
-TURNS = sized(200, 40)
+LATE = Line("slow", waits="late", tokens=30)
+_WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = $1"
 
 
-async def limited_agents(desk: Desk, *limits: DayLimits) -> list[str]:
-    """New agents with these day limits, beside the desk's."""
+def limited(agent_id: str, limits: DayLimits | None) -> PublishedAgent:
+    """The desk's agent under this name, with these limits of a day."""
     agent = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "desk")
-    ours = []
-    for each in limits:
-        changed: dict[str, Any] = {"id": f"a{new_id()[-8:]}", "day_limits": each}
-        definition = agent.definition.model_copy(update=changed)
-        version = digest_of(definition.model_dump(mode="json"))
-        ours.append(agent.model_copy(update={"definition": definition, "version": version}))
-    await publish_desk(desk.owner_url, [*desk_agents()[0], *(("desk", each) for each in ours)])
-    return [each.definition.id for each in ours]
+    definition = agent.definition.model_copy(update={"id": agent_id, "day_limits": limits})
+    return agent.model_copy(update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))})
+
+
+async def publish(desk: Desk, limits: DayLimits | None, *agent_ids: str) -> None:
+    await publish_desk(desk.owner_url, [*desk_agents()[0], *(("desk", limited(each, limits)) for each in agent_ids)])
 
 
 async def limited_agent(desk: Desk, **limits: int) -> str:
-    """A new agent with these day limits."""
-    return (await limited_agents(desk, DayLimits(**limits)))[0]
+    agent_id = f"a{new_id()[-8:]}"
+    await publish(desk, DayLimits(**limits), agent_id)
+    return agent_id
 
 
 async def begun(desk: Desk, agent_id: str, *lines: Line) -> ModelCall:
@@ -54,8 +60,14 @@ async def begun(desk: Desk, agent_id: str, *lines: Line) -> ModelCall:
 
 
 async def ask(desk: Desk, call: ModelCall, attempt: int = 1, run_id: str = "run-1") -> ModelReply:
-    """One attempt of a model call."""
     return await desk.activity(ModelActivities(desk.deps).complete, call, attempt=attempt, run_id=run_id)
+
+
+async def refused(desk: Desk, call: ModelCall, code: str) -> None:
+    """The call is refused with this code, and nobody was asked."""
+    reply = await ask(desk, call)
+    assert reply.problem is not None and reply.problem.code == code
+    assert desk.model.requests[f"{call.address.turn_id}.{call.call_id}"] == 0
 
 
 async def row(desk: Desk, agent_id: str) -> tuple[int, int, int, int]:
@@ -70,9 +82,8 @@ async def row(desk: Desk, agent_id: str) -> tuple[int, int, int, int]:
 
 async def assumed(desk: Desk, agent_id: str) -> tuple[int, int]:
     """How much of today's used tokens and cost nobody knows for sure."""
-    rows = await desk.rows(
-        "SELECT assumed_tokens, assumed_cost_microusd FROM day_usage WHERE agent_id = $1 ORDER BY day DESC", agent_id
-    )
+    sql = "SELECT assumed_tokens, assumed_cost_microusd FROM day_usage WHERE agent_id = $1 ORDER BY day DESC"
+    rows = await desk.rows(sql, agent_id)
     return tuple(rows[0]) if rows else (0, 0)
 
 
@@ -83,51 +94,49 @@ async def used_by(desk: Desk, agent_id: str = "") -> int:
 
 
 async def limit_tenant(desk: Desk, **limits: int) -> None:
-    """What an operator does."""
     async with desk.db.transaction("local") as tx:
         await set_day_limits(tx, DayLimits(**limits), desk.people["admin"].user_id)
 
 
 @pytest.fixture
 async def unlimited_again(desk: Desk) -> AsyncIterator[None]:
-    """The tenant has no limit afterwards."""
     yield
     await limit_tenant(desk)
 
 
-async def until_asked(desk: Desk, call: ModelCall) -> None:
-    """Wait until the provider has been asked."""
-    await until(lambda: desk.model.requests[f"{call.address.turn_id}.{call.call_id}"] > 0)
+async def until_asked(desk: Desk, call: ModelCall, times: int = 1) -> None:
+    await until(lambda: desk.model.requests[f"{call.address.turn_id}.{call.call_id}"] >= times)
+
+
+@asynccontextmanager
+async def running(desk: Desk, call: ModelCall, waits: str = "looked") -> AsyncIterator[asyncio.Task[ModelReply]]:
+    """The first attempt of a call, which has asked the provider and hears the end once this is left."""
+    with desk.model.held(waits):
+        task = asyncio.create_task(ask(desk, call))
+        await until_asked(desk, call)
+        yield task
 
 
 async def test_a_call_holds_its_most_while_it_runs_and_counts_what_it_used_after(desk: Desk) -> None:
     agent_id = await limited_agent(desk, max_tokens=1_000, max_cost_microusd=1_000)
     call = await begun(desk, agent_id, Line("yes", waits="looked", tokens=30))
-    with desk.model.held("looked"):
-        running = asyncio.create_task(ask(desk, call))
-        await until_asked(desk, call)
+    async with running(desk, call) as first:
         assert await row(desk, agent_id) == (0, 0, HOLDS_TOKENS, 20)
-    assert (await running).problem is None
+    assert (await first).problem is None
     assert await row(desk, agent_id) == (30, 10, 0, 0)
     assert (await ask(desk, call, 2)).problem is None, "settled: answers again"
     assert await row(desk, agent_id) == (30, 10, 0, 0), "and counts no more"
-
-
-async def test_an_agent_and_a_tenant_without_day_limits_leave_no_row(desk: Desk) -> None:
-    assert (await ask(desk, await begun(desk, "desk"))).problem is None
-    assert await desk.value("SELECT count(*) FROM day_usage WHERE agent_id = 'desk'") == 0
 
 
 async def test_a_met_budget_refuses_the_call_and_nothing_of_its_claim_stands(desk: Desk) -> None:
     agent_id = await limited_agent(desk, max_tokens=10)
     assert (await ask(desk, await begun(desk, agent_id))).problem is None
     call = await begun(desk, agent_id)
-    reply = await ask(desk, call)
-    assert reply.problem is not None and reply.problem.code == "day_token_budget_spent"
-    assert agent_id in reply.problem.message
-    assert desk.model.requests[f"{call.address.turn_id}.m1"] == 0
+    await refused(desk, call, TOKENS_MET)
     assert await desk.kinds(call.address.turn_id) == ["ready"]
     assert await desk.value("SELECT count(*) FROM model_calls WHERE turn_id = $1", call.address.turn_id) == 0
+    assert (await ask(desk, await begun(desk, "desk"))).problem is None
+    assert await desk.value("SELECT count(*) FROM day_usage WHERE agent_id = 'desk'") == 0, "it has no limit: no row"
 
 
 async def test_the_tenants_budget_counts_what_was_used_before_it_was_set(desk: Desk, unlimited_again: None) -> None:
@@ -136,48 +145,21 @@ async def test_the_tenants_budget_counts_what_was_used_before_it_was_set(desk: D
     await limit_tenant(desk, max_tokens=counted + 5)
     assert (await ask(desk, await begun(desk, "desk"))).problem is None
     assert (await row(desk, TENANT))[0] == counted + 10
-    refused = await ask(desk, await begun(desk, "desk"))
-    assert refused.problem is not None and refused.problem.code == "day_token_budget_spent"
+    await refused(desk, await begun(desk, "desk"), TOKENS_MET)
     await limit_tenant(desk)
     assert (await ask(desk, await begun(desk, "desk"))).problem is None, "no limit, from the next call on"
+    audited = await desk.rows("SELECT data FROM audit_trail WHERE kind = 'day_limits.set' ORDER BY id DESC LIMIT 2")
+    assert [row["data"]["max_tokens"] for row in audited] == [None, counted + 5]
     assert (await row(desk, TENANT))[0] == counted + 20, "counted on, so that a new limit knows the whole day"
-
-
-@pytest.mark.sized
-async def test_many_turns_at_once_overspend_by_less_than_one_calls_hold(desk: Desk, unlimited_again: None) -> None:
-    before = await used_by(desk)
-    limit = before + 5 * TURNS
-    await limit_tenant(desk, max_tokens=limit)
-    calls = [await begun(desk, "desk", Line("yes", seconds=0.02)) for _ in range(TURNS)]
-    replies = await asyncio.gather(*(asked_until_decided(desk, call) for call in calls))
-    answered = sum(1 for reply in replies if reply.problem is None)
-    assert {reply.problem.code for reply in replies if reply.problem} == {"day_token_budget_spent"}
-    used, _, held, _ = await row(desk, TENANT)
-    assert held == 0
-    assert used == before + 10 * answered < limit + HOLDS_TOKENS
-    assert answered >= 0.375 * TURNS, "most of the budget was used, and not refused for reservations"
-
-
-async def asked_until_decided(desk: Desk, call: ModelCall) -> ModelReply:
-    """As Temporal tries a call again that others' reservations keep back, without its waits."""
-    for attempt in range(1, RESERVED_TRIES):
-        try:
-            return await ask(desk, call, attempt)
-        except ApplicationError as error:
-            assert error.type == "day_budget_reserved" and error.next_retry_delay == timedelta(seconds=3)
-            await asyncio.sleep(0.2)
-    return await ask(desk, call, RESERVED_TRIES)
 
 
 async def test_a_dead_attempts_hold_is_taken_over_by_the_next_one(desk: Desk) -> None:
     agent_id = await limited_agent(desk, max_tokens=1_000)
     call = await begun(desk, agent_id, Line("slow", waits="looked"))
-    with desk.model.held("looked"):
-        zombie = asyncio.create_task(ask(desk, call, 1))
-        await until_asked(desk, call)
+    async with running(desk, call) as zombie:
         assert (await row(desk, agent_id))[2] == HOLDS_TOKENS
         second = asyncio.create_task(ask(desk, call, 2))
-        await until(lambda: desk.model.requests[f"{call.address.turn_id}.m1"] == 2)
+        await until_asked(desk, call, 2)
         assert await row(desk, agent_id) == (HOLDS_TOKENS, 20, HOLDS_TOKENS, 20), "it may have used all that it held"
         assert await assumed(desk, agent_id) == (HOLDS_TOKENS, 20)
     late = await zombie
@@ -191,19 +173,15 @@ async def test_a_dead_attempts_hold_is_taken_over_by_the_next_one(desk: Desk) ->
 async def test_a_turn_that_ends_counts_its_lost_call_whole_until_that_says_what_it_used(desk: Desk) -> None:
     agent_id = await limited_agent(desk, max_tokens=1_000)
     call = await begun(desk, agent_id, Line("slow", waits="looked"))
-    with desk.model.held("looked"):
-        running = asyncio.create_task(ask(desk, call))
-        await until_asked(desk, call)
-        async with desk.db.transaction("local") as tx:
-            await finish(tx, FinishAsk(address=call.address, status=TurnStatus.FAILED))
+    async with running(desk, call) as lost:
+        await ended(desk, call.address)
         assert await row(desk, agent_id) == (HOLDS_TOKENS, 20, 0, 0)
         assert await used_by(desk, agent_id) == HOLDS_TOKENS
         async with desk.db.transaction("local") as tx:
-            seen: Any = await day_limits_shown(
-                tx, [await desk.deps.shelf.at(tx, agent_id, await desk.version(agent_id))]
-            )
+            agent = await desk.deps.shelf.at(tx, agent_id, await desk.version(agent_id))
+            seen: Any = await day_limits_shown(tx, [agent])
         assert (seen["agents"][0]["assumed_tokens"], seen["agents"][0]["assumed_cost_usd"]) == (HOLDS_TOKENS, 0.00002)
-    await running
+    await lost
     assert await used_by(desk, agent_id) == 10
     assert await row(desk, agent_id) == (10, 10, 0, 0), "the provider was paid"
     assert await assumed(desk, agent_id) == (0, 0)
@@ -234,56 +212,13 @@ async def test_a_stop_gives_back_what_the_call_held(desk: Desk) -> None:
     assert await row(desk, agent_id) == (0, 0, 0, 0)
 
 
-async def test_a_new_day_begins_at_nothing_and_a_call_counts_in_the_day_of_its_claim(desk: Desk) -> None:
-    agent_id = await limited_agent(desk, max_tokens=10)
-    call = await begun(desk, agent_id, Line("late", waits="midnight"))
-    with desk.model.held("midnight"):
-        running = asyncio.create_task(ask(desk, call))
-        await until_asked(desk, call)
-        await midnight(desk, agent_id, call.address)
-    assert (await running).problem is None
-    assert await row(desk, agent_id) == (0, 0, 0, 0), "nothing of it is today's"
-    yesterday = await desk.rows("SELECT used_tokens, held_tokens FROM day_usage WHERE agent_id = $1", agent_id)
-    assert [tuple(each) for each in yesterday] == [(10, 0)]
-    assert (await ask(desk, await begun(desk, agent_id))).problem is None, "yesterday's budget is met, today's is not"
-
-
-async def test_a_call_that_died_yesterday_is_taken_over_on_todays_budget(desk: Desk) -> None:
-    agent_id = await limited_agent(desk, max_tokens=1_000)
-    call = await begun(desk, agent_id, Line("slow", waits="looked"))
-    with desk.model.held("looked"):
-        zombie = asyncio.create_task(ask(desk, call, 1))
-        await until_asked(desk, call)
-        await midnight(desk, agent_id, call.address)
-        second = asyncio.create_task(ask(desk, call, 2))
-        await until(lambda: desk.model.requests[f"{call.address.turn_id}.m1"] == 2)
-        days = "SELECT used_tokens, held_tokens FROM day_usage WHERE agent_id = $1 ORDER BY day"
-        rows = await desk.rows(days, agent_id)
-        assert [tuple(each) for each in rows] == [(HOLDS_TOKENS, 0), (0, HOLDS_TOKENS)]
-    assert {type(each) for each in await gathered(zombie, second)} == {ModelReply}
-
-
-async def midnight(desk: Desk, agent_id: str, address: TurnAddress) -> None:
-    """Make all of today's yesterday's, behind the program's back."""
-    await desk.write("UPDATE day_usage SET day = day - 1 WHERE agent_id = $1", agent_id)
-    await desk.write(
-        "UPDATE model_calls SET budget_day = budget_day - 1, started_at = started_at - interval '1 day' "
-        "WHERE turn_id = $1",
-        address.turn_id,
-    )
-    await desk.write("UPDATE turns SET created_at = created_at - interval '1 day' WHERE id = $1", address.turn_id)
-
-
 async def test_a_model_that_nobody_can_bound_is_not_asked_under_a_limit(desk: Desk) -> None:
-    agent_id = await limited_agent(desk, max_cost_microusd=1_000)
-    call = await begun(desk, agent_id)
+    call = await begun(desk, await limited_agent(desk, max_cost_microusd=1_000))
     desk.model.priced = False
     try:
-        refused = await ask(desk, call)
+        await refused(desk, call, "price_unknown")
     finally:
         desk.model.priced = True
-    assert refused.problem is not None and refused.problem.code == "price_unknown"
-    assert desk.model.requests[f"{call.address.turn_id}.m1"] == 0
 
 
 @pytest.mark.sized
@@ -298,13 +233,13 @@ async def test_any_order_of_claims_deaths_settles_and_ends_leaves_nothing_held(d
         for outcome in await gathered(*work):
             assert not isinstance(outcome, BaseException), outcome
         for call in calls:
-            await ended(desk, call.address, 0)
+            await ended(desk, call.address)
         used, _, held, held_cost = await row(desk, agent_id)
         assert (held, held_cost) == (0, 0)
         assert used == await used_by(desk, agent_id) < 2_000 + HOLDS_TOKENS
 
 
-async def ended(desk: Desk, address: TurnAddress, after_seconds: float) -> None:
+async def ended(desk: Desk, address: TurnAddress, after_seconds: float = 0) -> None:
     """End a turn, whatever of it is under way."""
     await asyncio.sleep(after_seconds)
     async with desk.db.transaction("local") as tx:
@@ -314,7 +249,8 @@ async def ended(desk: Desk, address: TurnAddress, after_seconds: float) -> None:
 @pytest.mark.sized
 async def test_two_budgets_wanted_by_many_at_once_never_wait_crosswise(desk: Desk, unlimited_again: None) -> None:
     await limit_tenant(desk, max_tokens=10**9)
-    agents = await limited_agents(desk, *[DayLimits(max_tokens=10**9)] * 3)
+    agents = [f"a{new_id()[-8:]}" for _ in range(3)]
+    await publish(desk, DayLimits(max_tokens=10**9), *agents)
     calls = [await begun(desk, agents[number % 3], Line("yes", seconds=0.01)) for number in range(sized(60, 18))]
     for reply in await gathered(*(ask(desk, call) for call in calls)):
         assert isinstance(reply, ModelReply) and reply.problem is None, reply
@@ -322,28 +258,206 @@ async def test_two_budgets_wanted_by_many_at_once_never_wait_crosswise(desk: Des
         assert (await row(desk, agent_id))[0] == 10 * len(calls) // 3
 
 
-async def test_an_operator_sees_limits_use_and_reservations(desk: Desk, unlimited_again: None) -> None:
-    agent_id = await limited_agent(desk, max_tokens=1_000, max_cost_microusd=2_000_000)
-    await limit_tenant(desk, max_cost_microusd=5_000_000)
-    await ask(desk, await begun(desk, agent_id))
+@pytest.fixture
+async def uncounted(desk: Desk) -> AsyncIterator[None]:
+    """Nobody has counted today yet; and nothing is limited afterwards."""
+    await forget(desk)
+    yield
+    await forget(desk)
+
+
+async def forget(desk: Desk) -> None:
+    """As before the tenant's first limit."""
+    await desk.write("DELETE FROM day_limits")
+    await desk.write("DELETE FROM day_usage")
+
+
+async def test_what_broke_off_or_is_under_way_when_a_budget_begins_counts_in_it(desk: Desk, uncounted: None) -> None:
+    broken = await begun(desk, "desk", Line("half an answer", fails=1))
+    earlier = await used_by(desk)
+    with pytest.raises(ApplicationError):
+        await ask(desk, broken)
+    before = await used_by(desk)
+    assert before > earlier, "the provider was paid for it"
+    calls = [await begun(desk, "desk", Line("slow", waits="begun", tokens=30)) for _ in range(4)]
+    with desk.model.held("begun"):
+        under_way = [asyncio.create_task(ask(desk, call)) for call in calls]
+        for call in calls:
+            await until_asked(desk, call)
+        await limit_tenant(desk, max_tokens=before + 100)
+        assert (await ask(desk, await begun(desk, "desk"))).problem is None, "it makes the day's row"
+        assert (await row(desk, TENANT))[0] == before + 10
+    assert {reply.problem for reply in await asyncio.gather(*under_way)} == {None}
+    assert (await row(desk, TENANT))[::2] == (before + 130, 0) == (await used_by(desk), 0)
+    await refused(desk, await begun(desk, "desk"), TOKENS_MET)
+
+
+async def test_a_call_that_the_tenants_budget_reserved_for_counts_in_its_agents_later_one(
+    desk: Desk, uncounted: None
+) -> None:
+    agent_id = f"a{new_id()[-8:]}"
+    await publish(desk, None, agent_id)
+    await limit_tenant(desk, max_tokens=10**9)
+    call = await begun(desk, agent_id, Line("slow", waits="published", tokens=30))
+    async with running(desk, call, "published") as first:
+        await publish(desk, DayLimits(max_tokens=1_000), agent_id)
+        assert (await ask(desk, await begun(desk, agent_id))).problem is None
+    assert (await first).problem is None
+    assert (await row(desk, agent_id))[::2] == (40, 0)
+    assert (await row(desk, TENANT))[::2] == (await used_by(desk), 0), "counted once in each"
+
+
+async def test_an_attempt_that_breaks_off_counts_in_a_budget_that_began_beside_it(
+    desk: Desk, uncounted: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, breaks = await begun(desk, "desk"), asyncio.Event()
+
+    async def stalls(model: SpokenModel, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
+        model.requests[request.idempotency_key] += 1
+        yield TextDelta("half")
+        await breaks.wait()
+        raise UpstreamUnavailable("model_unavailable", "The model broke off.", retry_after_seconds=0.05)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SpokenModel, "stream", stalls)
+        broken = asyncio.create_task(ask(desk, call))
+        await until_asked(desk, call)
+    await limit_tenant(desk, max_tokens=10**9)
+    assert (await ask(desk, await begun(desk, "desk"))).problem is None
+    counted = (await row(desk, TENANT))[0]
+    breaks.set()
+    with pytest.raises(ApplicationError):
+        await broken
+    assert (await row(desk, TENANT))[0] == await used_by(desk) > counted
+
+
+async def test_a_limit_that_was_lowered_binds_the_turns_that_began_before(desk: Desk, uncounted: None) -> None:
+    agent_id = f"a{new_id()[-8:]}"
+    await publish(desk, None, agent_id)
+    old = [await begun(desk, agent_id, Line("yes", tokens=30)) for _ in range(3)]
+    await publish(desk, DayLimits(max_tokens=20), agent_id)
+    assert (await ask(desk, old[0])).problem is None, "nothing was used yet"
+    await refused(desk, old[1], TOKENS_MET)
+    assert (await row(desk, agent_id))[::2] == (30, 0)
+    await publish(desk, None, agent_id)
+    assert (await ask(desk, old[2])).problem is None, "and one that was lifted binds nobody"
+    assert (await row(desk, agent_id))[::2] == (60, 0), "what its day has come to is counted on"
+
+
+async def until_waiting(desk: Desk, lock: str, *instead: asyncio.Task[ModelReply]) -> None:
+    """Until somebody waits for a lock of this kind, or one of these is done."""
+    for _ in range(3_000):
+        if any(each.done() for each in instead) or await desk.value(_WAITING, lock):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"nobody waited for a lock of the kind {lock}")
+
+
+@asynccontextmanager
+async def settling(desk: Desk, call: ModelCall) -> AsyncIterator[asyncio.Task[ModelReply]]:
+    """The attempt of a call that has recorded its reply and commits no sooner than this is left."""
+    async with desk.db.transaction("local") as other:
+        async with running(desk, call, "late") as late:
+            await other.execute("SELECT FROM conversations WHERE id = $1 FOR UPDATE", call.address.conversation_id)
+        await until_waiting(desk, "transactionid")
+        yield late
+
+
+async def test_a_settle_that_commits_while_the_days_row_is_opened_is_counted_in_it(desk: Desk, uncounted: None) -> None:
+    before = await used_by(desk)
+    late, first = await begun(desk, "desk", LATE), await begun(desk, "desk")
+    async with settling(desk, late) as settled:
+        await limit_tenant(desk, max_tokens=10**9)
+        opening = asyncio.create_task(ask(desk, first))
+        await until_waiting(desk, "advisory", opening)
+    assert (await settled).problem is None and (await opening).problem is None
+    assert await used_by(desk) == before + 40
+    assert (await row(desk, TENANT))[::2] == (before + 40, 0)
+
+
+async def test_a_settle_that_comes_while_the_days_row_is_opened_waits_and_is_charged(
+    desk: Desk, uncounted: None
+) -> None:
+    before = await used_by(desk)
+    call = await begun(desk, "desk", LATE)
     async with desk.db.transaction("local") as tx:
-        agent = await desk.deps.shelf.at(tx, agent_id, await desk.version(agent_id))
-        seen = await day_limits_shown(tx, [agent])
-    assert seen["agents"] == [
-        {
-            "agent": agent_id,
-            "max_tokens": 1_000,
-            "used_tokens": 10,
-            "assumed_tokens": 0,
-            "reserved_tokens": 0,
-            "max_cost_usd": 2.0,
-            "used_cost_usd": 0.00001,
-            "assumed_cost_usd": 0.0,
-            "reserved_cost_usd": 0.0,
-        }
-    ]
-    tenant = seen["tenant"]
-    assert isinstance(tenant, dict) and (tenant["max_tokens"], tenant["max_cost_usd"]) == (None, 5.0)
-    assert tenant["used_tokens"] >= 10
-    audited = await desk.rows("SELECT data FROM audit_trail WHERE kind = 'day_limits.set' ORDER BY id")
-    assert audited[-1]["data"] == {"max_tokens": None, "max_cost_microusd": 5_000_000}
+        async with running(desk, call, "late") as late:
+            await budgets.open_day(tx, [TENANT])
+        await until_waiting(desk, "advisory", late)
+        assert await tx.fetchval("SELECT used_tokens FROM day_usage WHERE agent_id = ''") == before
+    assert (await late).problem is None
+    assert (await row(desk, TENANT))[::2] == (before + 30, 0)
+
+
+async def test_who_takes_a_dead_call_over_opens_a_row_before_it_locks_the_one_that_others_want(
+    desk: Desk, uncounted: None
+) -> None:
+    agent_id = await limited_agent(desk, max_tokens=10**9)
+    dead = await begun(desk, agent_id, Line("slow", waits="taken over"))
+    late = await begun(desk, agent_id, LATE)
+    async with running(desk, dead, "taken over") as zombie:
+        async with settling(desk, late) as settled:
+            await limit_tenant(desk, max_tokens=10**9)
+            over = asyncio.create_task(ask(desk, dead, 2))
+            await until_waiting(desk, "advisory", over)
+        await until_asked(desk, dead, 2)
+    assert (await settled).problem is None and (await over).problem is None
+    assert (await zombie).problem is not None
+    assert (await row(desk, agent_id))[::2] == (50, 0), "the dead one came back: it was paid too"
+    assert (await row(desk, TENANT))[::2] == (await used_by(desk), 0)
+
+
+@pytest.mark.sized
+async def test_many_who_settle_and_open_at_once_lose_nothing(desk: Desk, uncounted: None) -> None:
+    for number in range(sized(5, 2)):
+        await forget(desk)
+        calls = [await begun(desk, "desk", Line("yes", seconds=0.02 * (place % 5))) for place in range(24)]
+        limiting = asyncio.create_task(limited_soon(desk, 0.01 * number))
+        replies = await asyncio.gather(*(ask(desk, call) for call in calls))
+        await limiting
+        assert {reply.problem for reply in replies} == {None}
+        assert (await ask(desk, await begun(desk, "desk"))).problem is None, "it makes the row, if nobody has"
+        assert (await row(desk, TENANT))[::2] == (await used_by(desk), 0)
+
+
+async def limited_soon(desk: Desk, seconds: float) -> None:
+    await asyncio.sleep(seconds)
+    await limit_tenant(desk, max_tokens=10**9)
+
+
+async def test_a_new_day_begins_at_nothing_and_a_call_counts_in_the_day_of_its_claim(desk: Desk) -> None:
+    agent_id = await limited_agent(desk, max_tokens=10)
+    call = await begun(desk, agent_id, Line("late", waits="midnight"))
+    async with running(desk, call, "midnight") as late:
+        await midnight(desk, agent_id, call.address)
+    assert (await late).problem is None
+    assert await row(desk, agent_id) == (0, 0, 0, 0), "nothing of it is today's"
+    assert await days(desk, agent_id) == [(10, 0)]
+    assert (await ask(desk, await begun(desk, agent_id))).problem is None, "yesterday's budget is met, today's is not"
+
+
+async def test_a_call_that_died_yesterday_is_taken_over_on_todays_budget(desk: Desk) -> None:
+    agent_id = await limited_agent(desk, max_tokens=1_000)
+    call = await begun(desk, agent_id, Line("slow", waits="looked"))
+    async with running(desk, call) as zombie:
+        await midnight(desk, agent_id, call.address)
+        second = asyncio.create_task(ask(desk, call, 2))
+        await until_asked(desk, call, 2)
+        assert await days(desk, agent_id) == [(HOLDS_TOKENS, 0), (0, HOLDS_TOKENS)]
+    assert {type(each) for each in await gathered(zombie, second)} == {ModelReply}
+
+
+async def days(desk: Desk, agent_id: str) -> list[tuple[int, int]]:
+    sql = "SELECT used_tokens, held_tokens FROM day_usage WHERE agent_id = $1 ORDER BY day"
+    return [tuple(each) for each in await desk.rows(sql, agent_id)]
+
+
+async def midnight(desk: Desk, agent_id: str, address: TurnAddress) -> None:
+    """Make all of today's yesterday's, behind the program's back."""
+    await desk.write("UPDATE day_usage SET day = day - 1 WHERE agent_id = $1", agent_id)
+    await desk.write(
+        "UPDATE model_calls SET budget_day = budget_day - 1, started_at = started_at - interval '1 day' "
+        "WHERE turn_id = $1",
+        address.turn_id,
+    )
+    await desk.write("UPDATE turns SET created_at = created_at - interval '1 day' WHERE id = $1", address.turn_id)

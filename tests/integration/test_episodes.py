@@ -1,7 +1,7 @@
 """Episodes: kept, found by vector or by words among a user's own with an agent, embedded beside the turns (S0-30)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -13,16 +13,10 @@ from perdure.store.memory.episodes import Episode, Vector
 from perdure.store.turns import conversations
 from perdure.worker import embeddings as remember
 from perdure.worker.embeddings import embed_due
-from tests.conftest import Urls
 from tests.desk import Desk
 from tests.doubles.embedder import Hashing
 
-
-@pytest.fixture
-async def relay(urls: Urls) -> AsyncIterator[Database]:
-    relay = await Database.connect(urls.relay, most=4)
-    yield relay
-    await relay.close()
+DUE = "UPDATE episodes SET embed_after = now() WHERE embedder IS NULL"
 
 
 async def keep(desk: Desk, *summaries: str, by: str = "requester", agent: str = "desk", into: str = "") -> str:
@@ -35,45 +29,46 @@ async def keep(desk: Desk, *summaries: str, by: str = "requester", agent: str = 
 
 
 async def embedded(desk: Desk, relay: Database, embedder: Hashing) -> None:
-    await desk.write("UPDATE episodes SET embed_after = now() WHERE embedder IS NULL")
+    await desk.write(DUE)
     while await embed_due(relay, embedder, "local"):
         pass
 
 
 async def found(
-    desk: Desk,
-    text: str,
-    embedder: Hashing | None,
-    *,
-    by: str = "requester",
-    agent: str = "desk",
-    tenant: str = "local",
+    desk: Desk, text: str, embedder: Hashing | None, *, agent: str, by: str = "requester", tenant: str = "local"
 ) -> list[Episode]:
     vector = Vector(embedder.name, embedder.vector(text)) if embedder else None
     async with desk.db.transaction(tenant) as tx:
         return await episodes.find(tx, desk.people[by].user_id, agent, text, vector, 3)
 
 
-async def test_the_nearest_come_first_with_their_cosine(desk: Desk, relay: Database) -> None:
+def told(near: list[Episode]) -> list[tuple[str, str]]:
+    return [(each.summary, each.by) for each in near]
+
+
+async def test_the_nearest_come_first_with_their_cosine_and_what_waits_for_its_vector_by_its_words_after_them(
+    desk: Desk, relay: Database
+) -> None:
     embedder = Hashing()
-    await keep(desk, "alpha beta gamma delta", "alpha beta", "omega", "alpha psi chi rho")
+    await keep(desk, "alpha beta gamma delta", "alpha beta", "omega", "alpha psi chi rho", agent="near")
     await embedded(desk, relay, embedder)
-    near = await found(desk, "alpha beta", embedder)
-    assert [(each.summary, each.by) for each in near][:2] == [
-        ("alpha beta", "cosine"),
-        ("alpha beta gamma delta", "cosine"),
-    ]
+    near = await found(desk, "alpha beta", embedder, agent="near")
+    assert told(near)[:2] == [("alpha beta", "cosine"), ("alpha beta gamma delta", "cosine")] and len(near) == 3
     assert near[0].similarity == 1.0 and near[1].similarity == pytest.approx(0.7071, abs=0.001)
-    assert len(near) == 3
+    await keep(desk, "heron one", agent="fresh")
+    await embedded(desk, relay, embedder)
+    await keep(desk, "heron two", agent="fresh")
+    near = await found(desk, "heron", embedder, agent="fresh")
+    assert told(near) == [("heron one", "cosine"), ("heron two", "full_text")]
 
 
 async def test_without_a_vector_any_word_may_match_and_the_hit_says_so(desk: Desk) -> None:
     await keep(desk, "The printer was jammed twice", "A printing press", "Nothing of that", agent="words")
     near = await found(desk, "my printers are all jammed again & again", None, agent="words")
-    assert [(each.summary, each.by) for each in near] == [("The printer was jammed twice", "full_text")]
+    assert told(near) == [("The printer was jammed twice", "full_text")]
     assert near[0].similarity is not None and 0 < near[0].similarity < 1
-    assert await found(desk, "the of and", None, agent="words") == []
-    assert await found(desk, "' | & ! <-> :* \\ (", None, agent="words") == []
+    for nothing in ("the of and", "' | & ! <-> :* \\ ("):
+        assert await found(desk, nothing, None, agent="words") == []
 
 
 async def test_nobody_finds_another_users_another_agents_or_another_tenants_episodes(
@@ -94,57 +89,40 @@ async def test_vectors_of_another_model_are_not_compared_and_are_made_anew(desk:
     old, new = Hashing("old"), Hashing("new")
     await keep(desk, "renewed text", agent="renewed")
     await embedded(desk, relay, old)
-    assert [each.by for each in await found(desk, "renewed text", new, agent="renewed")] == ["full_text"]
+    assert told(await found(desk, "renewed text", new, agent="renewed")) == [("renewed text", "full_text")]
     async with relay.transaction("local") as tx:
         await episodes.drop_vectors_of_others(tx, new.name)
     await embedded(desk, relay, new)
     assert [each.similarity for each in await found(desk, "renewed text", new, agent="renewed")] == [1.0]
-    assert [each.by for each in await found(desk, "renewed text", old, agent="renewed")] == ["full_text"]
+    assert told(await found(desk, "renewed text", old, agent="renewed")) == [("renewed text", "full_text")]
 
 
-async def test_what_a_model_that_is_away_left_is_taken_up_later_and_once(desk: Desk, relay: Database) -> None:
-    embedder = Hashing()
-    await embedded(desk, relay, embedder)
-    await keep(desk, "left behind", agent="late")
-    embedder.down = True
-    with pytest.raises(EmbeddingUnavailable):
-        await embed_due(relay, embedder, "local")
-    embedder.down = False
-    assert await embed_due(relay, embedder, "local") == 0, "it is not due again at once"
-    embedder.texts.clear()
-    await embedded(desk, relay, embedder)
-    assert embedder.texts == ["left behind"]
-    assert len(await found(desk, "left behind", embedder, agent="late")) == 1
-
-
-async def test_what_waits_for_its_vector_is_found_by_its_words_after_those_that_have_one(
-    desk: Desk, relay: Database
-) -> None:
-    embedder = Hashing()
-    await keep(desk, "heron one", agent="fresh")
-    await embedded(desk, relay, embedder)
-    await keep(desk, "heron two", agent="fresh")
-    near = await found(desk, "heron", embedder, agent="fresh")
-    assert [(each.summary, each.by) for each in near] == [("heron one", "cosine"), ("heron two", "full_text")]
-
-
-async def test_the_relays_loop_embeds_what_comes_waits_out_a_model_that_is_away_and_stops(
+async def test_the_relays_loop_embeds_what_comes_once_waits_out_a_model_that_is_away_and_stops(
     desk: Desk, relay: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remember, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(remember, "OUTAGE_SECONDS", 0.02)
     embedder, stop = Hashing("loop"), asyncio.Event()
+    await embedded(desk, relay, embedder)
     embedder.down = True
     await keep(desk, "a loon calls", agent="looped")
+    with pytest.raises(EmbeddingUnavailable):
+        await embed_due(relay, embedder, "local")
+    embedder.down = False
+    assert await embed_due(relay, embedder, "local") == 0, "it is not due again at once"
+    embedder.down = True
+    await desk.write(DUE)
     running = asyncio.create_task(remember.run_embedding(relay, embedder, stop))
     waiting = "SELECT count(*) FROM episodes WHERE agent_id = 'looped' AND embedder IS NULL AND embed_after > now()"
     await until_true(desk, waiting)
+    embedder.texts.clear()
     embedder.down = False
-    await desk.write("UPDATE episodes SET embed_after = now() WHERE embedder IS NULL")
+    await desk.write(DUE)
     await until_true(desk, "SELECT count(*) FROM episodes WHERE agent_id = 'looped' AND embedder = 'loop'")
     stop.set()
     await asyncio.wait_for(running, 30)
-    assert [each.by for each in await found(desk, "a loon calls", embedder, agent="looped")] == ["cosine"]
+    assert embedder.texts.count("a loon calls") == 1
+    assert told(await found(desk, "a loon calls", embedder, agent="looped")) == [("a loon calls", "cosine")]
     assert await desk.value("SELECT count(*) FROM episodes WHERE embedder <> 'loop'") == 0
 
 
@@ -156,21 +134,15 @@ async def until_true(desk: Desk, sql: str) -> None:
     raise AssertionError(f"never: {sql}")
 
 
-async def test_episodes_are_listed_by_conversation_page_by_page(desk: Desk) -> None:
-    conversation_id = await keep(desk, "one")
-    for summary in ("two", "three"):
-        await keep(desk, summary, into=conversation_id)
+async def test_episodes_are_listed_by_conversation_page_by_page_and_go_with_it(desk: Desk) -> None:
+    conversation_id = await keep(desk, "one", "forgotten words", agent="gone")
+    await keep(desk, "three", agent="gone", into=conversation_id)
     await keep(desk, "elsewhere")
     async with desk.db.transaction("local") as tx:
         first, cursor = await episodes.listed(tx, conversation_id, 2, None)
         rest, end = await episodes.listed(tx, conversation_id, 2, cursor)
-    assert [each.summary for each in (*first, *rest)] == ["one", "two", "three"]
-    assert cursor is not None and end is None
-
-
-async def test_a_deleted_conversation_comes_up_in_no_other(desk: Desk) -> None:
-    conversation_id = await keep(desk, "forgotten words", agent="gone")
-    async with desk.db.transaction("local") as tx:
+        assert sorted(each.summary for each in first) == ["forgotten words", "one"] and cursor is not None
+        assert [each.summary for each in rest] == ["three"] and end is None
         await conversations.delete_conversation(tx, conversation_id, desk.people["requester"].user_id)
     assert await found(desk, "forgotten words", None, agent="gone") == []
     async with desk.db.transaction("local") as tx:
@@ -192,9 +164,9 @@ async def test_a_text_that_has_no_vector_does_not_keep_others_from_theirs(desk: 
     await keep(desk, "ibis one", "ibis of poison", "ibis two", agent="poisoned")
     assert await embed_due(relay, Poisoned(), "local") == 2
     near = await found(desk, "ibis", Poisoned(), agent="poisoned")
-    assert [(each.summary, each.by) for each in near[2:]] == [("ibis of poison", "full_text")]
+    assert told(near[2:]) == [("ibis of poison", "full_text")]
     assert {each.by for each in near[:2]} == {"cosine"}
-    await desk.write("UPDATE episodes SET embed_after = now() WHERE embedder IS NULL")
+    await desk.write(DUE)
     with pytest.raises(VectorRefused):
         await embed_due(relay, Poisoned(), "local")
     await desk.write("DELETE FROM episodes WHERE agent_id = 'poisoned'")

@@ -8,7 +8,7 @@ import pytest
 from perdure.store.database import Database
 from perdure.store.memory import episodes
 from perdure.store.memory.episodes import Vector
-from tests.conftest import Person, Urls
+from tests.conftest import Urls
 from tests.desk import Desk
 
 pytestmark = pytest.mark.soak
@@ -33,21 +33,16 @@ FROM generate_series(1, {EACH}) k JOIN pool a ON a.n = k % 200 JOIN pool b ON b.
 @pytest.fixture(scope="module")
 async def filled(desk: Desk, urls: Urls) -> list[list[float]]:
     """Texts to search for, as vectors; each is the vector of one summary of the requester's."""
-    people: dict[str, Person] = desk.people
-    conversation_id = await desk.conversation()
-    name = urls.app.rpartition("/")[2]
-    admin = await asyncpg.connect(urls.admin.rpartition("/")[0] + "/" + name)
+    people, conversation_id = desk.people, await desk.conversation()
+    admin = await asyncpg.connect(urls.admin.rpartition("/")[0] + "/" + urls.app.rpartition("/")[2])
     try:
         await admin.execute("SET search_path = perdure")
         await admin.execute(POOL)
         for who in ("requester", "reviewer"):
             await admin.execute(FILL, conversation_id, people[who].user_id)
         await admin.execute("ANALYZE episodes")
-        rows = await admin.fetch(
-            "SELECT embedding::real[] AS v FROM episodes WHERE user_id = $1 ORDER BY id LIMIT $2",
-            people["requester"].user_id,
-            SEARCHES,
-        )
+        vectors = "SELECT embedding::real[] AS v FROM episodes WHERE user_id = $1 ORDER BY id LIMIT $2"
+        rows = await admin.fetch(vectors, people["requester"].user_id, SEARCHES)
     finally:
         await admin.close()
     return [list(row["v"]) for row in rows]

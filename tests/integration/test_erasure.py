@@ -4,7 +4,6 @@
 erasure cannot pass because nothing was there. `NEUTRAL` are all others, with the reason why no person's words come in.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import asyncpg
@@ -24,7 +23,7 @@ from perdure.store.identity import erasure, users
 from perdure.store.identity.erasure import erase
 from perdure.store.turns.finish import finish
 from tests.conftest import KEYRING, Person, Urls
-from tests.desk import Desk
+from tests.desk import Desk, gathered
 from tests.doubles.spoken import Line
 from tests.integration.forger import forging
 
@@ -32,39 +31,34 @@ MARK = "zaphod"
 NAME = f"{MARK}.b-1"
 NEUTRAL = {
     "content of the operator": "agents.* agent_versions.* app_tables.* tenants.* write_probes.*",
-    "ids, digests, states and names of things": (
-        "api_tokens.created_by approval_votes.created_by byte_usage.scope delegations.created_by "
-        "setup_codes.code_sha256 "
-        "api_tokens.token_sha256 approval_votes.role approval_votes.decision approval_votes.digest approvals.agent_id "
-        "approvals.call_id approvals.checkpoint approvals.digest approvals.effect approvals.escalation_role "
-        "approvals.kind approvals.nonce approvals.on_timeout approvals.policy_digest approvals.reviewer_role "
-        "approvals.risk approvals.rule approvals.status approvals.tool approvals.tool_version audit.body_digest "
-        "bundles.tool "
-        "files.call_id files.media_type files.sha256 model_calls.stage questions.answer_schema "
-        "questions.call_id questions.kind questions.status "
-        "audit.kind audit.signature audit.subject audit_bodies.salt audit_chain.* audit_heads.* "
-        "conversation_facts.type user_facts.embedder user_facts.type "
-        "conversations.agent_id day_limits.* day_usage.* episodes.agent_id episodes.embedder events.call_id "
-        "events.kind idempotency.body_digest idempotency.key idempotency.route injection_ledger.skill_id "
-        "messages.call_id messages.role model_calls.call_id model_calls.budget_of model_calls.model "
-        "model_calls.run_id model_calls.assumed outbox.* prompt_versions.digest "
-        "prompt_versions.stage prompt_versions.template tool_calls.agent_id tool_calls.call_id tool_calls.digest "
-        "tool_calls.effect tool_calls.key tool_calls.run_id tool_calls.state tool_calls.tool tool_calls.tool_version "
-        "turns.agent_id turns.agent_version turns.limits turns.routing turns.status turns.topology turns.waived_tools "
-        "users.roles working_memory.field conversation_memory_usage.* memory_stores.* memory_documents.scope "
-        "memory_documents.type memory_documents.trust memory_documents.sha256 memory_versions.sha256 "
-        "memory_versions.trust memory_versions.call_id memory_promotions.type memory_promotions.sha256 "
-        "memory_promotions.base_sha256 memory_promotions.risk memory_promotions.status memory_promotions.call_id"
-    ),
-    "gone with the account (perdure/store/identity/erasure.py)": (
-        "identities.* invitations.created_by invitations.token_sha256 passwords.created_by passwords.hash "
-        "passwords.invited_by sessions.created_by sessions.how sessions.invited_by "
-        "refresh_tokens.nonce refresh_tokens.successor_sha256 "
-        "refresh_tokens.token_sha256 sign_in_codes.code_sha256"
-    ),
-    "kinds, and what a receiver of the operator's answered": (
-        "messages.joins notices.event notices.problem webhooks.key_id webhooks.url"
-    ),
+    "ids, digests, states and names of things": """
+      api_tokens.created_by api_tokens.token_sha256 approval_votes.created_by approval_votes.decision
+      approval_votes.digest approval_votes.role approvals.agent_id approvals.call_id approvals.checkpoint
+      approvals.digest approvals.effect approvals.escalation_role approvals.kind approvals.nonce approvals.on_timeout
+      approvals.policy_digest approvals.reviewer_role approvals.risk approvals.rule approvals.status approvals.tool
+      approvals.tool_version audit.body_digest audit.kind audit.signature audit.subject audit_bodies.salt audit_chain.*
+      audit_heads.* bundles.tool byte_usage.scope conversation_facts.type conversation_memory_usage.*
+      conversations.agent_id day_limits.* day_usage.* delegations.created_by episodes.agent_id episodes.embedder
+      events.call_id events.kind files.call_id files.media_type files.sha256 idempotency.body_digest idempotency.key
+      idempotency.route injection_ledger.skill_id memory_documents.scope memory_documents.sha256 memory_documents.trust
+      memory_documents.type memory_promotions.base_sha256 memory_promotions.call_id memory_promotions.risk
+      memory_promotions.sha256 memory_promotions.status memory_promotions.type memory_stores.* memory_versions.call_id
+      memory_versions.sha256 memory_versions.trust messages.call_id messages.role model_calls.assumed
+      model_calls.budget_of model_calls.call_id model_calls.model model_calls.run_id model_calls.stage outbox.*
+      prompt_versions.digest prompt_versions.stage prompt_versions.template questions.answer_schema questions.call_id
+      questions.kind questions.status setup_codes.code_sha256 tool_calls.agent_id tool_calls.call_id tool_calls.digest
+      tool_calls.effect tool_calls.key tool_calls.run_id tool_calls.state tool_calls.tool tool_calls.tool_version
+      turns.agent_id turns.agent_version turns.limits turns.routing turns.status turns.topology turns.waived_tools
+      user_facts.embedder user_facts.type users.roles working_memory.field
+    """,
+    "gone with the account (perdure/store/identity/erasure.py)": """
+      identities.* invitations.created_by invitations.token_sha256 passwords.created_by passwords.hash
+      passwords.invited_by refresh_tokens.nonce refresh_tokens.successor_sha256 refresh_tokens.token_sha256
+      sessions.created_by sessions.how sessions.invited_by sign_in_codes.code_sha256
+    """,
+    "kinds, and what a receiver of the operator's answered": """
+      messages.joins notices.event notices.problem webhooks.key_id webhooks.url
+    """,
     "the tool's own card": "approvals.describe approvals.description approvals.schema approvals.reject_reasons",
     "the tenant's own things, whoever entered them": "entities.* entity_names.*",
 }
@@ -79,14 +73,12 @@ async def admin(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
 
 
 async def columns(admin: asyncpg.Connection) -> list[str]:
-    """Every column that holds text or JSON."""
-    rows = await admin.fetch(
-        "SELECT c.table_name || '.' || c.column_name AS name FROM information_schema.columns c "
-        "JOIN information_schema.tables t USING (table_schema, table_name) WHERE c.table_schema = 'perdure' "
-        "AND t.table_type = 'BASE TABLE' AND c.column_name <> 'tenant_id' "
-        "AND (c.data_type IN ('text', 'jsonb', 'json', 'tsvector', 'character varying') OR c.data_type = 'ARRAY') "
-        "ORDER BY 1"
-    )
+    rows = await admin.fetch("""
+      SELECT c.table_name || '.' || c.column_name AS name FROM information_schema.columns c
+      JOIN information_schema.tables t USING (table_schema, table_name) WHERE c.table_schema = 'perdure'
+      AND t.table_type = 'BASE TABLE' AND c.column_name <> 'tenant_id'
+      AND c.data_type IN ('text', 'jsonb', 'json', 'tsvector', 'character varying', 'ARRAY') ORDER BY 1
+    """)
     return [row["name"] for row in rows]
 
 
@@ -95,9 +87,8 @@ async def marked(admin: asyncpg.Connection, text: str = MARK) -> set[str]:
     found = set()
     for column in await columns(admin):
         table, _, name = column.partition(".")
-        if await admin.fetchval(
-            f'SELECT true FROM perdure."{table}" WHERE "{name}"::text ILIKE $1 LIMIT 1', f"%{text}%"
-        ):
+        held = f'SELECT true FROM perdure."{table}" WHERE "{name}"::text ILIKE $1 LIMIT 1'
+        if await admin.fetchval(held, f"%{text}%"):
             found.add(column)
     return found
 
@@ -121,7 +112,6 @@ async def person(desk: Desk, name: str) -> Person:
 
 
 async def end(desk: Desk, address: TurnAddress) -> None:
-    """The turn is over."""
     async with desk.db.transaction("local") as tx:
         await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))
 
@@ -130,60 +120,56 @@ GUESSABLE = """
 SELECT (SELECT count(*) FROM turns t JOIN tool_calls k ON k.turn_id = t.id WHERE t.user_id = $1 AND k.digest <> '')
   + (SELECT count(*) FROM turns t JOIN approvals a ON a.turn_id = t.id WHERE t.user_id = $1 AND a.nonce <> '')
 """
-PLANTED = (
-    "UPDATE conversations SET title = $2, metadata = jsonb_build_object('t', $2) "
-    "WHERE id = (SELECT conversation_id FROM turns WHERE id = $1)",
-    "UPDATE turns SET metadata = jsonb_build_object('t', $2), system_prompt = $2, memory_text = $2, "
-    "persona = jsonb_build_object('t', $2), problem = jsonb_build_object('t', $2), answer = $2, "
-    "output = jsonb_build_object('t', $2), "
-    "waiting = jsonb_build_object('t', $2) WHERE id = $1",
-    "UPDATE tool_calls SET provider_call_id = $2, comment = $2, outcome = jsonb_build_object('t', $2) "
-    "WHERE turn_id = $1",
-    "UPDATE approvals SET reason = $2, result = to_jsonb($2), preview = jsonb_build_object('after', $2), "
-    "withdrawal = jsonb_build_object('by', $2), "
-    "revision = jsonb_build_object('by', $2, 'args', $2), snapshot = jsonb_build_object('t', $2) WHERE turn_id = $1",
-    "UPDATE model_calls SET said = $2, reply = jsonb_build_object('t', $2) WHERE turn_id = $1",
-    "INSERT INTO working_memory (tenant_id, conversation_id, field, value, expires_at) "
-    "SELECT 'local', conversation_id, 'f', to_jsonb($2), now() + interval '1 day' FROM turns WHERE id = $1",
-    "INSERT INTO bundles (tenant_id, conversation_id, turn_id, tool, output, outcome) "
-    "SELECT 'local', conversation_id, id, 't', jsonb_build_object('t', $2), jsonb_build_object('t', $2) FROM turns "
-    "WHERE id = $1",
-    "INSERT INTO episodes (id, tenant_id, conversation_id, turn_id, user_id, agent_id, summary) "
-    "SELECT id, 'local', conversation_id, id, user_id, agent_id, $2 FROM turns WHERE id = $1",
-    "INSERT INTO questions (id, tenant_id, conversation_id, turn_id, call_id, kind, asked, answer_schema, "
-    "expires_at, status, answer) SELECT id, 'local', conversation_id, id, 'q1', 'clarification', "
-    "jsonb_build_object('t', $2), '{}', now(), 'answered', jsonb_build_object('t', $2) FROM turns WHERE id = $1",
-    "INSERT INTO files (id, tenant_id, conversation_id, user_id, name, media_type, size_bytes, sha256, content) "
-    "SELECT id, 'local', conversation_id, user_id, $2, 'text/csv', 1, 'd', 'x' FROM turns WHERE id = $1",
-    "INSERT INTO conversation_facts (tenant_id, conversation_id, type, content, confidence, turn_id) "
-    "SELECT 'local', conversation_id, 'likes', $2, 0.5, id FROM turns WHERE id = $1",
-    "INSERT INTO user_facts (tenant_id, user_id, type, content, confidence, turn_id) "
-    "SELECT 'local', user_id, 'likes', $2, 0.5, id FROM turns WHERE id = $1",
-    "INSERT INTO prompt_versions (id, tenant_id, template, text, digest, author) "
-    "SELECT id, 'local', 'voice', $2, 'd', user_id FROM turns WHERE id = $1",
-    "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
-    "SELECT 'local', user_id, 'r', 'k', 'd', 200, jsonb_build_object('t', $2) FROM turns WHERE id = $1",
-    "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
-    "SELECT 'local', u.id, 'decisions', a.id::text, 'd', 200, jsonb_build_object('items', jsonb_build_array("
-    "jsonb_build_object('id', a.id, 'error', jsonb_build_object('args', $2)))) FROM approvals a, users u "
-    "WHERE a.turn_id = $1 AND u.name = 'reviewer'",
-    "WITH me AS MATERIALIZED (SELECT set_config('perdure.reader', '*', true) AS said), store AS ("
-    "INSERT INTO memory_stores (tenant_id, slug, scope) VALUES ('local', 'user_memory', 'user') "
-    "ON CONFLICT (tenant_id, slug) DO UPDATE SET scope = 'user' RETURNING id), document AS ("
-    "INSERT INTO memory_documents (id, tenant_id, store_id, scope, owner_id, path, type, title, entities, trust, "
-    "version_id, sha256, words) SELECT t.id, 'local', store.id, 'user', t.user_id, $2, 'runbook', $2, ARRAY[$2], "
-    "'user_authored', t.id, 'd', to_tsvector('english', $2) FROM turns t, store, me WHERE t.id = $1 "
-    "AND said IS NOT NULL RETURNING id, owner_id, store_id), promotion AS ("
-    "INSERT INTO memory_promotions (id, tenant_id, source_document, source_version, store_id, path, type, title, "
-    "entities, content, sha256, risk, evidence_summary, source_refs, proposed_by, by_agent, comment) "
-    "SELECT id, 'local', id, id, store_id, $2, 'runbook', $2, ARRAY[$2], $2, 'd', 'low', $2, to_jsonb(ARRAY[$2]), "
-    "owner_id, false, $2 FROM document) "
-    "INSERT INTO memory_versions (id, tenant_id, document_id, owner_id, number, sha256, content, trust, author, "
-    "by_agent, evidence_summary, source_refs, redacted_at, redacted_by, redaction_reason) "
-    "SELECT gen_random_uuid(), 'local', id, owner_id, n, 'd', CASE n WHEN 1 THEN $2 END, 'user_authored', owner_id, "
-    "false, $2, to_jsonb(ARRAY[$2]), CASE n WHEN 2 THEN now() END, owner_id, $2 FROM document, generate_series(1, 2) n",
-)
-"""What the person says in ways that this test does not go."""
+PLANTED = """
+UPDATE conversations SET title = $2, metadata = $3 WHERE id = (SELECT conversation_id FROM turns WHERE id = $1);
+UPDATE turns SET metadata = $3, system_prompt = $2, memory_text = $2, persona = $3, problem = $3, answer = $2,
+  output = $3, waiting = $3 WHERE id = $1;
+UPDATE tool_calls SET provider_call_id = $2, comment = $2, outcome = $3 WHERE turn_id = $1;
+UPDATE approvals SET reason = $2, result = to_jsonb($2), preview = jsonb_build_object('after', $2), snapshot = $3,
+  withdrawal = jsonb_build_object('by', $2), revision = jsonb_build_object('by', $2, 'args', $2) WHERE turn_id = $1;
+UPDATE model_calls SET said = $2, reply = $3 WHERE turn_id = $1;
+INSERT INTO working_memory (tenant_id, conversation_id, field, value, expires_at)
+  SELECT 'local', conversation_id, 'f', to_jsonb($2), now() + interval '1 day' FROM turns WHERE id = $1;
+INSERT INTO bundles (tenant_id, conversation_id, turn_id, tool, output, outcome)
+  SELECT 'local', conversation_id, id, 't', $3, $3 FROM turns WHERE id = $1;
+INSERT INTO episodes (id, tenant_id, conversation_id, turn_id, user_id, agent_id, summary)
+  SELECT id, 'local', conversation_id, id, user_id, agent_id, $2 FROM turns WHERE id = $1;
+INSERT INTO questions (id, tenant_id, conversation_id, turn_id, call_id, kind, asked, answer_schema, expires_at, status,
+  answer) SELECT id, 'local', conversation_id, id, 'q1', 'clarification', $3, '{}', now(), 'answered', $3 FROM turns
+  WHERE id = $1;
+INSERT INTO files (id, tenant_id, conversation_id, user_id, name, media_type, size_bytes, sha256, content)
+  SELECT id, 'local', conversation_id, user_id, $2, 'text/csv', 1, 'd', 'x' FROM turns WHERE id = $1;
+INSERT INTO conversation_facts (tenant_id, conversation_id, type, content, confidence, turn_id)
+  SELECT 'local', conversation_id, 'likes', $2, 0.5, id FROM turns WHERE id = $1;
+INSERT INTO user_facts (tenant_id, user_id, type, content, confidence, turn_id)
+  SELECT 'local', user_id, 'likes', $2, 0.5, id FROM turns WHERE id = $1;
+INSERT INTO prompt_versions (id, tenant_id, template, text, digest, author)
+  SELECT id, 'local', 'voice', $2, 'd', user_id FROM turns WHERE id = $1;
+INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer)
+  SELECT 'local', user_id, 'r', 'k', 'd', 200, $3 FROM turns WHERE id = $1;
+INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer)
+  SELECT 'local', u.id, 'decisions', a.id::text, 'd', 200, jsonb_build_object('items', jsonb_build_array(
+  jsonb_build_object('id', a.id, 'error', jsonb_build_object('args', $2)))) FROM approvals a, users u
+  WHERE a.turn_id = $1 AND u.name = 'reviewer';
+WITH me AS MATERIALIZED (SELECT set_config('perdure.reader', '*', true) AS said), store AS (
+  INSERT INTO memory_stores (tenant_id, slug, scope) VALUES ('local', 'user_memory', 'user')
+  ON CONFLICT (tenant_id, slug) DO UPDATE SET scope = 'user' RETURNING id
+), document AS (
+  INSERT INTO memory_documents (id, tenant_id, store_id, scope, owner_id, path, type, title, entities, trust,
+  version_id, sha256, words) SELECT t.id, 'local', store.id, 'user', t.user_id, $2, 'runbook', $2, ARRAY[$2],
+  'user_authored', t.id, 'd', to_tsvector('english', $2) FROM turns t, store, me WHERE t.id = $1
+  AND said IS NOT NULL RETURNING id, owner_id, store_id
+), promotion AS (
+  INSERT INTO memory_promotions (id, tenant_id, source_document, source_version, store_id, path, type, title, entities,
+  content, sha256, risk, evidence_summary, source_refs, proposed_by, by_agent, comment)
+  SELECT id, 'local', id, id, store_id, $2, 'runbook', $2, ARRAY[$2], $2, 'd', 'low', $2, to_jsonb(ARRAY[$2]),
+  owner_id, false, $2 FROM document
+) INSERT INTO memory_versions (id, tenant_id, document_id, owner_id, number, sha256, content, trust, author, by_agent,
+  evidence_summary, source_refs, redacted_at, redacted_by, redaction_reason) SELECT gen_random_uuid(), 'local', id,
+  owner_id, n, 'd', CASE n WHEN 1 THEN $2 END, 'user_authored', owner_id, false, $2, to_jsonb(ARRAY[$2]),
+  CASE n WHEN 2 THEN now() END, owner_id, $2 FROM document, generate_series(1, 2) n
+"""
+"""What the person says in ways that this test does not go: $2 the words, $3 an object with them."""
 
 
 async def own_turn(desk: Desk, by: str) -> TurnAddress:
@@ -194,9 +180,15 @@ async def own_turn(desk: Desk, by: str) -> TurnAddress:
     await desk.decide(posted.request_id, Decision.REJECT, comment=f"not this, {MARK}")
     await desk.run_tool(address)
     await end(desk, address)
-    for statement in PLANTED:
-        await desk.write(statement.replace("$2", "$2::text"), address.turn_id, f"{MARK} was here")
+    for statement in PLANTED.replace("$3", "jsonb_build_object('t', $2)").replace("$2", "$2::text").split(";"):
+        await desk.write(statement, address.turn_id, f"{MARK} was here")
     return address
+
+
+ANSWERED = (
+    "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
+    "VALUES ('local', $1, 'r', gen_random_uuid()::text, 'd', 200, jsonb_build_object('decided_by', $2::text))"
+)
 
 
 async def in_turns_of_others(desk: Desk, name: str) -> list[TurnAddress]:
@@ -211,42 +203,31 @@ async def in_turns_of_others(desk: Desk, name: str) -> list[TurnAddress]:
     key = await desk.value("SELECT key FROM tool_calls WHERE turn_id = $1 AND call_id = 't1.1'", address.turn_id)
     async with desk.db.transaction("local") as tx:
         await settle_by_person(tx, key, Decider(who.user_id, who.roles, name), "happened", f"{MARK} looked")
-    await desk.write(
+    seats = (
         "UPDATE approvals SET reviewers = ARRAY[$2::text], fallback_reviewer = $2, assignee = $3, "
-        "withdrawal = jsonb_build_object('by', $2::text, 'comment', $4::text) WHERE turn_id = $1",
-        address.turn_id,
-        name,
-        who.user_id,
-        MARK,
+        "withdrawal = jsonb_build_object('by', $2::text, 'comment', $4::text) WHERE turn_id = $1"
     )
+    await desk.write(seats, address.turn_id, name, who.user_id, MARK)
     async with desk.db.transaction("local") as tx:  # never run, so its reason is told as the turn breaks off
-        await audit.record(
-            tx, "approval.withdrawn", first.request_id, {"by": name}, actor=who.user_id, turn_id=address.turn_id
-        )
-    await desk.write(
-        "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
-        "VALUES ('local', $1, 'r', gen_random_uuid()::text, 'd', 200, jsonb_build_object('decided_by', $2::text))",
-        desk.people["reviewer"].user_id,
-        name,
-    )
+        of = {"actor": who.user_id, "turn_id": address.turn_id}
+        await audit.record(tx, "approval.withdrawn", first.request_id, {"by": name}, **of)
+    await desk.write(ANSWERED, desk.people["reviewer"].user_id, name)
     other = await desk.plan(("pay", {}))
     (handed,) = await desk.open(other, "t1.0")
     async with desk.db.transaction("local") as tx:
-        by, turn_id = desk.people["reviewer"].user_id, other.turn_id
-        for kind, key in (("reassigned", "to"), ("released", "was_claimed_by"), ("fell_back", "fallback")):
-            await audit.record(tx, f"approval.{kind}", handed.request_id, {key: name}, actor=by, turn_id=turn_id)
+        reviewer = desk.people["reviewer"]
+        by = {"actor": reviewer.user_id, "turn_id": other.turn_id}
+        await audit.record(tx, "approval.fell_back", handed.request_id, {"fallback": name}, **by)
     minted = await desk.plan(("pay", {}))
     (asked,) = await desk.open(minted, "t1.0")
-    reviewer, admin = desk.people["reviewer"], desk.people["admin"].user_id
-    made = Credential(How.TOKEN, (admin, who.user_id), (who.user_id,))
+    made = Credential(How.TOKEN, (desk.people["admin"].user_id, who.user_id), (who.user_id,))
     async with desk.db.transaction("local") as tx:  # by somebody whose token and account are the person's making
         digest = await tx.fetchval("SELECT digest FROM approvals WHERE id = $1", asked.request_id)
         decider = Decider(reviewer.user_id, reviewer.roles, "reviewer", credential=made)
         ask = DecisionAsk(decision=Decision.REJECT, digest=digest, comment="not now")
         await decide(tx, asked.request_id, decider, "reviewer", ask)
-    await end(desk, minted)
-    await end(desk, address)
-    await end(desk, other)
+    for each in (minted, address, other):
+        await end(desk, each)
     return [address, other, minted]
 
 
@@ -275,9 +256,8 @@ async def test_no_word_of_an_erased_person_is_left_and_the_chain_verifies(
     assert (report.ok, report.faults) == (True, ())
     assert report.erased > 5
     assert await desk.value("SELECT count(*) FROM events") == events, "what happened stays, without its words"
-    row = (await desk.rows("SELECT name, display_name, roles, disabled_at FROM users WHERE id = $1", done["user_id"]))[
-        0
-    ]
+    account = "SELECT name, display_name, roles, disabled_at FROM users WHERE id = $1"
+    (row,) = await desk.rows(account, done["user_id"])
     assert (row["name"], row["display_name"], row["roles"]) == (done["name"], "", []) and row["disabled_at"]
     told = await desk.rows("SELECT kind, actor, data FROM audit_trail WHERE subject = $1 ORDER BY id", done["user_id"])
     assert [each["kind"] for each in told][-2:] == ["user.erasure_begun", "user.erased"]
@@ -291,42 +271,49 @@ async def test_the_words_of_others_stay(desk: Desk) -> None:
     await erase(desk.db, "local", name, desk.people["admin"].user_id)
     asked = await desk.rows("SELECT content FROM messages WHERE turn_id = $1 AND role = 'user'", theirs.turn_id)
     assert all(row["content"] for row in asked) and asked
-    decision = await desk.value(
-        "SELECT decision FROM approvals WHERE turn_id = $1 AND call_id = 't1.2'", theirs.turn_id
-    )
-    assert (decision["type"], decision["args"], decision["comment"]) == ("edit", {"text": "better"}, "")
-    opened = await desk.rows(
-        "SELECT data FROM audit_trail WHERE turn_id = $1 AND kind = 'approval.opened'", theirs.turn_id
-    )
+    edited = (await desk.approval_row(theirs, "t1.2"))["decision"]
+    assert (edited["type"], edited["args"], edited["comment"]) == ("edit", {"text": "better"}, "")
+    kept = "SELECT data FROM audit_trail WHERE turn_id = $1 AND kind = 'approval.opened'"
+    opened = await desk.rows(kept, theirs.turn_id)
     assert len(opened) == 3 and all(row["data"] for row in opened)
 
 
-async def test_a_person_with_open_turns_is_not_erased_nor_one_whose_decision_is_still_to_run(desk: Desk) -> None:
-    name, admin_id = f"{MARK}3", desk.people["admin"].user_id
+async def refused(desk: Desk, name: str, actor: str = "", tenant: str = "local") -> tuple[str, int, object]:
+    """The refusal of an erasure: its code, its status, the turns that it names."""
+    with pytest.raises(CallerError) as error:
+        await erase(desk.db, tenant, name, actor or desk.people["admin"].user_id)
+    return error.value.code, error.value.http, error.value.details.get("turns")
+
+
+async def test_a_person_is_not_erased_with_open_turns_a_decision_still_to_run_or_an_unsettled_effect(
+    desk: Desk,
+) -> None:
+    name = f"{MARK}3"
     await person(desk, name)
     own, _ = await desk.start(Line("hi"), by=name)
     other = await desk.plan(("pay", {}))
     (request,) = await desk.open(other, "t1.0")
     await desk.decide(request.request_id, by=name)
     for address in (own, other):
-        with pytest.raises(CallerError) as refused:
-            await erase(desk.db, "local", name, admin_id)
-        assert (refused.value.code, refused.value.http) == ("turns_open", 409)
-        assert address.turn_id in refused.value.details["turns"]  # type: ignore[operator]
+        code, http, turns = await refused(desk, name)
+        assert (code, http) == ("turns_open", 409) and address.turn_id in str(turns)
         await end(desk, address)
-    assert await desk.value("SELECT disabled_at IS NULL FROM users WHERE name = $1", name), "nothing was touched"
-    await erase(desk.db, "local", name, admin_id)
-
-
-async def test_effects_that_nobody_settled_keep_their_person(desk: Desk) -> None:
-    name = f"{MARK}4"
-    await person(desk, name)
     address = await desk.approved(("post", {"mode": "break"}), by=name)
     await desk.run_tool(address)
     await end(desk, address)
-    with pytest.raises(CallerError) as refused:
-        await erase(desk.db, "local", name, desk.people["admin"].user_id)
-    assert (refused.value.code, refused.value.http) == ("effects_unsettled", 409)
+    assert (await refused(desk, name))[:2] == ("effects_unsettled", 409)
+    assert await desk.value("SELECT disabled_at IS NULL FROM users WHERE name = $1", name), "nothing was touched"
+    key = await desk.value("SELECT key FROM tool_calls WHERE turn_id = $1", address.turn_id)
+    async with desk.db.transaction("local") as tx:
+        reviewer = desk.people["reviewer"]
+        await settle_by_person(tx, key, Decider(reviewer.user_id, reviewer.roles, "reviewer"), "happened", "looked")
+    await erase(desk.db, "local", name, desk.people["admin"].user_id)
+
+
+async def test_nobody_erases_the_own_data_and_nobody_whom_there_is_not(desk: Desk) -> None:
+    assert (await refused(desk, "admin"))[:2] == ("own_data", 409)
+    for tenant, name in (("local", "nobody"), ("other", "requester")):
+        assert (await refused(desk, name, new_id(), tenant))[:2] == ("user_not_found", 404)
 
 
 async def test_an_erasure_that_was_cut_off_goes_on_where_it_was(
@@ -352,33 +339,17 @@ async def test_a_turn_that_begins_during_the_erasure_ends_it_without_loss(desk: 
     name, admin_id = f"{MARK}6", desk.people["admin"].user_id
     await person(desk, name)
     conversation = await desk.conversation(by=name)
-    results = await asyncio.gather(
-        erase(desk.db, "local", name, admin_id),
-        *(desk.start(Line("late"), by=name, conversation_id=conversation) for _ in range(3)),
-        return_exceptions=True,
-    )
-    open_turns = await desk.rows(
-        "SELECT t.id, t.conversation_id FROM turns t WHERE t.conversation_id = $1 AND ended_at IS NULL", conversation
-    )
+    starts = [desk.start(Line("late"), by=name, conversation_id=conversation) for _ in range(3)]
+    results: list[object] = [*await gathered(erase(desk.db, "local", name, admin_id), *starts)]
+    open_turns = await desk.rows("SELECT id FROM turns WHERE conversation_id = $1 AND ended_at IS NULL", conversation)
     if open_turns:
         assert isinstance(results[0], CallerError) and results[0].code == "turns_open"
         for row in open_turns:
-            ids = {"conversation_id": str(row["conversation_id"]), "turn_id": str(row["id"])}
-            await end(desk, TurnAddress(tenant_id="local", **ids))
+            turn_id = str(row["id"])
+            await end(desk, TurnAddress(tenant_id="local", conversation_id=conversation, turn_id=turn_id))
         await erase(desk.db, "local", name, admin_id)
     said = await desk.rows("SELECT content FROM messages WHERE conversation_id = $1", conversation)
     assert {row["content"] for row in said} <= {""}
-
-
-async def test_nobody_erases_the_own_data_and_nobody_whom_there_is_not(desk: Desk) -> None:
-    admin = desk.people["admin"]
-    with pytest.raises(CallerError) as refused:
-        await erase(desk.db, "local", admin.name, admin.user_id)
-    assert (refused.value.code, refused.value.http) == ("own_data", 409)
-    for tenant, name in (("local", "nobody"), ("other", "requester")):
-        with pytest.raises(CallerError) as refused:
-            await erase(desk.db, tenant, name, new_id())
-        assert (refused.value.code, refused.value.http) == ("user_not_found", 404)
 
 
 async def test_a_body_that_somebody_took_under_the_name_of_an_erasure_is_missed(db: Database, urls: Urls) -> None:

@@ -2,9 +2,6 @@
 is left, and what the others and the engine said stays.
 """
 
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-
 import asyncpg
 import pytest
 from fastapi.encoders import jsonable_encoder
@@ -27,6 +24,7 @@ from perdure.store.turns.finish import finish
 from tests.conftest import KEYRING
 from tests.desk import Desk
 from tests.integration.council import Council, convened
+from tests.integration.test_approvals_seats import TOMORROW
 from tests.integration.test_erasure import admin, end, marked, neutral, person
 
 __all__ = ["admin"]
@@ -35,6 +33,10 @@ NAME = f"{MARK}.m-2"
 SAID = f"{MARK} says, in her words"
 OTHERS = "the words of somebody else"
 POLICY = {"reviewers": [NAME, "bob"], "fallback_reviewer": NAME}
+ANSWERED = (
+    "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
+    "VALUES ('local', $1, 'r', gen_random_uuid()::text, 'd', 200, $2)"
+)
 STATE = topology("skill_pipeline").topology.state.initial(execution_id="e")
 
 
@@ -46,13 +48,8 @@ async def council(desk: Desk) -> Council:
     return made
 
 
-@dataclass(frozen=True, slots=True)
-class Denied:
-    """A turn of somebody else, two of whose calls were denied: one by the person, one by another."""
-
-    address: TurnAddress
-    hers: str
-    theirs: str
+async def said_in(admin: asyncpg.Connection, text: str) -> set[str]:
+    return {each for each in await marked(admin, text) if not neutral(each)}
 
 
 async def ran(council: Council, address: TurnAddress, call_id: str, agent_id: str = "desk", version: str = "") -> str:
@@ -64,8 +61,8 @@ async def ran(council: Council, address: TurnAddress, call_id: str, agent_id: st
     return outcome.state.value
 
 
-async def denied(council: Council, decision: Decision) -> Denied:
-    """A round of which both said no to a call, and one was allowed."""
+async def denied(council: Council, decision: Decision) -> TurnAddress:
+    """A round of which the person said no to the first call, another to the second, and one was allowed."""
     desk = council.desk
     address = await desk.plan(*[("pay", {"amount": n}) for n in (1, 2, 3)])
     hers, theirs, allowed = await desk.open(address, "t1.0", "t1.1", "t1.2")
@@ -73,11 +70,11 @@ async def denied(council: Council, decision: Decision) -> Denied:
     await desk.decide(theirs.request_id, decision, comment=OTHERS)
     await desk.decide(allowed.request_id)
     assert [await ran(council, address, f"t1.{n}") for n in range(3)] == ["denied", "denied", "done"]
-    return Denied(address, "t1.0", "t1.1")
+    return address
 
 
-async def withdrawn(council: Council) -> Denied:
-    """A round of which both took an approval back that somebody else had given."""
+async def withdrawn(council: Council) -> TurnAddress:
+    """A round of which the person took the first approval back that somebody else had given, another the second."""
     desk = council.desk
     address = await desk.approved(*[("pay", {"amount": n}) for n in (1, 2)])
     for call_id, by, comment in (("t1.0", NAME, SAID), ("t1.1", "admin", OTHERS)):
@@ -85,7 +82,7 @@ async def withdrawn(council: Council) -> Denied:
         async with desk.db.transaction("local") as tx:
             await assignments.withdraw(tx, str(row["id"]), council.who(by), comment)
         assert await ran(council, address, call_id) == "denied"
-    return Denied(address, "t1.0", "t1.1")
+    return address
 
 
 async def voided(council: Council) -> None:
@@ -148,29 +145,24 @@ async def handed_on(council: Council) -> None:
                 await assignments.claim(tx, request.request_id, council.who(NAME), 60)
                 await assignments.release(tx, request.request_id, council.who("admin"))
             else:
-                until = datetime.now(UTC) + timedelta(days=1)
-                await assignments.add_delegation(tx, her_id, NAME, "carl", until, OWN)
+                await assignments.add_delegation(tx, her_id, NAME, "carl", TOMORROW, OWN)
         if handing == "seated":
             await desk.decide(request.request_id, Decision.REJECT, by="carl", comment=OTHERS)
         async with desk.db.transaction("local") as tx:
             answer = jsonable_encoder(await views.get_approval(tx, request.request_id, None))
-            await tx.execute(
-                "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
-                "VALUES ('local', $1, 'r', gen_random_uuid()::text, 'd', 200, $2)",
-                desk.people["reviewer"].user_id,
-                {key: answer[key] for key in ("id", "reviewers", "fallback")},
-            )
+            seen = {key: answer[key] for key in ("id", "reviewers", "fallback")}
+            await tx.execute(ANSWERED, desk.people["reviewer"].user_id, seen)
         await end(desk, address)
 
 
-async def answers(desk: Desk, turn: Denied, call_id: str) -> list[str]:
+async def answers(desk: Desk, turn: TurnAddress, call_id: str) -> list[str]:
     """What the model, the ledger and the readers of a turn were told of a denied call."""
     found = await desk.rows(
         "SELECT m.content, k.outcome #>> '{message,text}' AS outcome, e.data->>'result' AS shown FROM tool_calls k "
         "JOIN messages m ON m.turn_id = k.turn_id AND m.call_id = k.call_id AND m.role = 'tool' "
         "JOIN events e ON e.turn_id = k.turn_id AND e.call_id = k.call_id AND e.kind = 'tool.denied' "
         "AND e.data ? 'result' WHERE k.turn_id = $1 AND k.call_id = $2",
-        turn.address.turn_id,
+        turn.turn_id,
         call_id,
     )
     return [str(text) for row in found for text in row.values()]
@@ -185,28 +177,18 @@ async def test_nothing_that_a_reviewer_said_in_the_turns_of_others_is_left(
     paused, limited = await paused_again(council), await not_raised(council)
     await handed_on(council)
     for turn in turns:
-        await end(desk, turn.address)
+        await end(desk, turn)
     await council.republish({})
-    said = {each for each in await marked(admin, MARK) if not neutral(each)}
-    assert said >= {
-        "approval_votes.record",
-        "approvals.decision",
-        "approvals.fallback_reviewer",
-        "approvals.reviewers",
-        "approvals.snapshot",
-        "approvals.withdrawal",
-        "audit_bodies.data",
-        "events.data",
-        "idempotency.answer",
-        "messages.content",
-        "tool_calls.outcome",
-        "turns.problem",
+    assert await said_in(admin, MARK) >= {
+        *("approval_votes.record", "approvals.decision", "approvals.fallback_reviewer", "approvals.reviewers"),
+        *("approvals.snapshot", "approvals.withdrawal", "audit_bodies.data", "events.data", "idempotency.answer"),
+        *("messages.content", "tool_calls.outcome", "turns.problem"),
     }
     done = await erase(desk.db, "local", NAME, desk.people["admin"].user_id)
-    assert sorted(each for each in await marked(admin, MARK) if not neutral(each)) == []
+    assert await said_in(admin, MARK) == set()
     assert (await verify_chain(desk.db, "local", KEYRING)).faults == ()
     for turn in turns:
-        hers, theirs = await answers(desk, turn, turn.hers), await answers(desk, turn, turn.theirs)
+        hers, theirs = [await answers(desk, turn, call_id) for call_id in ("t1.0", "t1.1")]
         assert len(hers) == len(theirs) == 3
         assert all(OTHERS in told for told in theirs), "what others said stays"
         assert [told.replace(f'"reason":"{OTHERS}",', "") for told in theirs] == hers, "and what the engine said"
@@ -226,8 +208,7 @@ async def test_an_erasure_that_was_cut_off_knows_the_turns_that_name_the_person_
     await council.republish({"named": {"reviewers": [name, "bob"]}})
     address, request = await council.asked("named")
     async with desk.db.transaction("local") as tx:
-        until = datetime.now(UTC) + timedelta(days=1)
-        await assignments.add_delegation(tx, desk.people[name].user_id, name, "ann", until, OWN)
+        await assignments.add_delegation(tx, desk.people[name].user_id, name, "ann", TOMORROW, OWN)
     await desk.decide(request.request_id, by="ann")
     named = "UPDATE events SET data = jsonb_build_object('assignee', $2::text) WHERE turn_id = $1 AND seq = 2"
     await desk.write(named, address.turn_id, name)
@@ -241,5 +222,5 @@ async def test_an_erasure_that_was_cut_off_knows_the_turns_that_name_the_person_
     assert await marked(admin, name) >= {"approval_votes.record", "approvals.decision", "events.data", "users.name"}
     assert (await verify_chain(desk.db, "local", KEYRING)).ok, "half-way, too"
     await erase(desk.db, "local", name, desk.people["admin"].user_id)
-    assert sorted(each for each in await marked(admin, name) if not neutral(each)) == []
+    assert await said_in(admin, name) == set()
     assert (await verify_chain(desk.db, "local", KEYRING)).ok

@@ -1,5 +1,7 @@
 """Facts in Postgres: of a conversation the newest stands, of a person each is added, and no trouble is an exception."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import asyncpg
@@ -10,7 +12,6 @@ from perdure.contracts.agents import MemoryPolicy
 from perdure.contracts.memory import MOST_FACTS, Fact, FactsAnswer, FactsAsk, FactsCall, FactScope, FactStatus
 from perdure.contracts.turns import TurnAddress
 from perdure.store.identity.erasure import erase
-from perdure.store.turns.start import request_stop
 from tests.desk import Desk, publish_desk
 from tests.doubles.desk import desk_agents
 from tests.doubles.embedder import Hashing
@@ -21,7 +22,7 @@ C, U, S = FactScope.CONVERSATION, FactScope.USER, FactStatus
 
 @pytest.fixture(scope="module")
 async def keepers(desk: Desk) -> Desk:
-    ours = [keeper(), keeper("forgetful", memory=None), keeper("brief", memory=MemoryPolicy(facts=(C,)))]
+    ours = [keeper(), keeper("brief", memory=MemoryPolicy(facts=(C,)))]
     await publish_desk(desk.owner_url, [*desk_agents()[0], *(("desk", each) for each in ours)])
     return desk
 
@@ -51,7 +52,6 @@ def said(*contents: str, kind: str = "likes", confidence: float = 0.5) -> list[F
 
 async def test_a_conversation_keeps_the_newest_of_a_type_and_no_other_sees_it(keepers: Desk) -> None:
     first, other = await turn(keepers), await turn(keepers)
-    assert (await used(keepers, first, C)).status is S.NOT_FOUND
     for content in ("tea", "coffee"):
         assert (await used(keepers, first, C, *said(content))).status is S.SUCCESS
     assert (await used(keepers, first, C)).facts == (Fact(type="likes", content="coffee", confidence=0.5),)
@@ -72,113 +72,80 @@ async def test_a_persons_facts_are_only_added_and_kept_once_however_often_they_a
     assert (await used(keepers, stranger, U)).facts == ()
 
 
-@pytest.mark.parametrize("statement", ["UPDATE user_facts SET content = 'x'", "DELETE FROM user_facts"])
-async def test_the_program_cannot_change_or_remove_what_is_only_added(keepers: Desk, statement: str) -> None:
-    await used(keepers, await turn(keepers), U, *said("tea"))
-    with pytest.raises(asyncpg.InsufficientPrivilegeError):
-        await keepers.write(statement)
-    owner = await asyncpg.connect(keepers.owner_url, server_settings={"search_path": "perdure"})
+@asynccontextmanager
+async def owner_of(desk: Desk) -> AsyncIterator[asyncpg.Connection]:
+    """Whoever owns the tables: what a migration may do."""
+    owner = await asyncpg.connect(desk.owner_url, server_settings={"search_path": "perdure"})
     try:
         await owner.execute("SELECT set_config('perdure.tenant', 'local', false)")
-        with pytest.raises(asyncpg.IntegrityConstraintViolationError):
-            await owner.execute("UPDATE user_facts SET content = 'x'")
+        yield owner
     finally:
         await owner.close()
 
 
-async def test_a_write_that_would_change_a_fact_is_refused_and_says_so(keepers: Desk) -> None:
+async def test_nobody_changes_what_is_only_added_and_a_write_that_would_is_refused_and_says_so(keepers: Desk) -> None:
     address = await turn(keepers)
     await used(keepers, address, U, *said("tea"))
-    owner = await asyncpg.connect(keepers.owner_url, server_settings={"search_path": "perdure"})
-    try:  # what a migration with a mistake would do
+    for statement in ("UPDATE user_facts SET content = 'x'", "DELETE FROM user_facts"):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await keepers.write(statement)
+    async with owner_of(keepers) as owner:
+        with pytest.raises(asyncpg.IntegrityConstraintViolationError):
+            await owner.execute("UPDATE user_facts SET content = 'x'")
         await owner.execute(
             "CREATE FUNCTION rewrite() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN "
             "UPDATE perdure.user_facts SET content = NEW.content WHERE user_id = NEW.user_id; RETURN NULL; END $$; "
             "CREATE TRIGGER rewrites BEFORE INSERT ON user_facts FOR EACH ROW EXECUTE FUNCTION rewrite()"
         )
-        answer = await used(keepers, address, U, *said("coffee"))
-    finally:
-        await owner.execute("DROP TRIGGER rewrites ON user_facts; DROP FUNCTION rewrite()")
-        await owner.close()
+        try:
+            answer = await used(keepers, address, U, *said("coffee"))
+        finally:
+            await owner.execute("DROP TRIGGER rewrites ON user_facts; DROP FUNCTION rewrite()")
     assert (answer.status, answer.refused_change) == (S.FAILED, True)
     assert "tea" in {fact.content for fact in (await used(keepers, address, U)).facts}
 
 
-async def test_of_many_facts_the_nearest_are_given_oldest_first(keepers: Desk) -> None:
-    desk = replace(keepers, deps=replace(keepers.deps, embedder=None))
-    address = await turn(desk, by="reviewer")
-    for start in range(0, 20, MOST_FACTS):
-        await used(desk, address, U, *said(*(f"number {n}" for n in range(start, start + MOST_FACTS)), kind="number"))
-    await used(desk, address, U, *said("green tea"))
-    await used(desk, address, U, *said(*(f"late {n}" for n in range(MOST_FACTS)), kind="late"))
-    found = (await used(desk, address, U, about="which tea?")).facts
-    assert len(found) == MOST_FACTS and found[0].content == "green tea", "the nearest is there, and it is the oldest"
-    assert [fact.content for fact in (await used(desk, address, U, types=("late",))).facts] == [
-        f"late {n}" for n in range(MOST_FACTS)
-    ]
+async def test_of_many_facts_the_nearest_are_given_oldest_first_by_words_or_by_meaning(keepers: Desk) -> None:
+    for embedder, by in ((None, "reviewer"), (Hashing(), "requester")):
+        desk = replace(keepers, deps=replace(keepers.deps, embedder=embedder))
+        address = await turn(desk, by=by)
+        await used(desk, address, U, *said("green tea"))
+        await used(desk, address, U, *said(*(f"number {n}" for n in range(MOST_FACTS)), kind="number"))
+        await used(desk, address, U, *said(*(f"late {n}" for n in range(MOST_FACTS)), kind="late"))
+        found = [fact.content for fact in (await used(desk, address, U, about="green tea")).facts]
+        assert len(found) == MOST_FACTS and "green tea" in found and (embedder or found[0] == "green tea")
+        rows = await desk.rows("SELECT embedder FROM user_facts WHERE content = 'green tea' ORDER BY id DESC LIMIT 1")
+        assert rows[0]["embedder"] == (embedder.name if embedder else None)
+        late = (await used(desk, address, U, types=("late",))).facts
+        assert [fact.content for fact in late] == [f"late {n}" for n in range(MOST_FACTS)]
 
 
-async def test_with_an_embedder_what_is_near_in_meaning_is_found(keepers: Desk) -> None:
-    desk = replace(keepers, deps=replace(keepers.deps, embedder=Hashing()))
-    address = await turn(desk)
-    await used(desk, address, U, *said("a garden"), *said(*(f"{n}" for n in range(MOST_FACTS - 1)), kind="number"))
-    rows = await desk.rows("SELECT embedder FROM user_facts WHERE content = 'a garden'")
-    assert [row["embedder"] for row in rows] == [Hashing().name]
-    await used(desk, address, U, *said(*(f"x{n}" for n in range(MOST_FACTS)), kind="number"))
-    found = (await used(desk, address, U, about="a garden")).facts
-    assert "a garden" in {fact.content for fact in found}
-
-
-@pytest.mark.parametrize(("agent_id", "scope"), [("forgetful", C), ("forgetful", U), ("brief", U)])
-async def test_without_the_agents_leave_or_the_graphs_nothing_is_read_or_kept(
-    keepers: Desk, agent_id: str, scope: FactScope
-) -> None:
+async def test_what_is_not_granted_cannot_be_kept_or_is_away_is_a_status(keepers: Desk) -> None:
     address = await turn(keepers)
-    assert (await used(keepers, address, scope, agent_id=agent_id)).status is S.UNAUTHORIZED
-    assert (await used(keepers, address, scope, *said("tea"), agent_id=agent_id)).status is S.UNAUTHORIZED
-    assert (await used(keepers, address, C, *said("tea"), authorized=False)).status is S.UNAUTHORIZED
-    assert await keepers.value("SELECT count(*) FROM conversation_facts WHERE turn_id = $1", address.turn_id) == 0
-
-
-@pytest.mark.parametrize(("scope", "table"), [(C, "conversation_facts"), (U, "user_facts")])
-async def test_a_broken_memory_is_a_status(keepers: Desk, scope: FactScope, table: str) -> None:
-    address = await turn(keepers)
-    async with without(keepers, table):
-        assert (await used(keepers, address, scope)).status is S.UNAVAILABLE
-        assert (await used(keepers, address, scope, *said("tea"))).status is S.FAILED
-    assert (await used(keepers, address, scope, *said("tea"))).status is S.SUCCESS
-
-
-async def test_a_memory_that_the_operator_took_away_is_a_status(keepers: Desk) -> None:
+    for facts in ((), said("tea")):
+        assert (await used(keepers, address, U, *facts, agent_id="brief")).status is S.UNAUTHORIZED
+    for scope, table in ((C, "conversation_facts"), (U, "user_facts")):
+        assert (await used(keepers, address, scope, *said("a\x00b"))).status is S.FAILED
+        async with without(keepers, table):
+            assert (await used(keepers, address, scope)).status is S.UNAVAILABLE
+            assert (await used(keepers, address, scope, *said("tea"))).status is S.FAILED
+        assert (await used(keepers, address, scope, *said("tea"))).status is S.SUCCESS
     off = replace(keepers, deps=replace(keepers.deps, keeps_facts=False))
-    address = await turn(keepers)
-    assert (await used(off, address, U)).status is S.UNAVAILABLE
+    assert (await used(off, address, U)).status is S.UNAVAILABLE, "the operator took it away"
     assert (await used(off, address, C, *said("tea"))).status is S.FAILED
 
 
-async def test_what_cannot_be_stored_is_a_status(keepers: Desk) -> None:
-    address = await turn(keepers)
-    assert (await used(keepers, address, C, *said("a\x00b"))).status is S.FAILED
-    assert (await used(keepers, address, U, *said("a\x00b"))).status is S.FAILED
-
-
-async def test_nothing_is_kept_for_a_turn_that_is_to_stop(keepers: Desk) -> None:
-    address = await turn(keepers)
-    async with keepers.db.transaction(address.tenant_id) as tx:
-        await request_stop(tx, address.turn_id, keepers.people["requester"].user_id)
-    assert (await used(keepers, address, C, *said("tea"))).status is S.FAILED
-    assert (await used(keepers, address, U)).status is S.UNAVAILABLE
-
-
 async def test_facts_go_with_the_person_and_with_the_conversation(keepers: Desk) -> None:
-    person = keepers.people["reviewer"]
-    await keepers.write("UPDATE turns SET status = 'completed', ended_at = now() WHERE ended_at IS NULL")
+    person, ended = (
+        keepers.people["reviewer"],
+        "UPDATE turns SET status = 'completed', ended_at = now() WHERE ended_at IS NULL",
+    )
+    await keepers.write(ended)
     address = await turn(keepers, by="reviewer")
-    await used(keepers, address, C, *said("tea"))
-    await used(keepers, address, U, *said("tea"))
-    await keepers.write("UPDATE turns SET status = 'completed', ended_at = now() WHERE ended_at IS NULL")
-    name = await keepers.value("SELECT name FROM users WHERE id = $1", person.user_id)
-    told = await erase(keepers.db, person.tenant_id, name, keepers.people["admin"].user_id)
+    for scope in (C, U):
+        await used(keepers, address, scope, *said("tea"))
+    await keepers.write(ended)
+    told = await erase(keepers.db, person.tenant_id, person.name, keepers.people["admin"].user_id)
     assert isinstance(told["erased"], dict) and told["erased"]["user_facts"] >= 1
     assert await keepers.value("SELECT count(*) FROM user_facts WHERE user_id = $1", person.user_id) == 0
     assert await keepers.value("SELECT count(*) FROM conversation_facts WHERE turn_id = $1", address.turn_id) == 0
