@@ -1,15 +1,24 @@
 """perdure/apps: an app folder is loaded whole, or every mistake in it is told with its place."""
 
+import subprocess
 import sys
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from perdure.activities.providers.scripted import Script
-from perdure.apps import SHIPPED, Engine, app_folders, find_apps, load_app
-from perdure.apps.files import YamlFile, read_yaml
+from perdure.apps import SHIPPED, App, Engine, app_folders, find_apps, load_app
+from perdure.apps.files import YamlFile, parse_yaml, read_yaml
+from perdure.core.egress import Named, Outbound
+from perdure.egress import EgressRefused, new_client
+from perdure.local.config import ROOT
+from perdure.worker import queues as serving
+from tests.doubles.hostile_target import says, target
 from tests.unit.apps.problems import are_at, is_at, told
+from tests.unit.apps.skill_app import FILES, write_app
 
 AGENT = "id: helper\ntitle: Helper\ntopology: skill_pipeline\n"
 TOOL = '''
@@ -196,12 +205,7 @@ def test_a_folder_without_agents_is_no_app(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "where"),
-    [
-        ("name: 3\n", "app.yaml:1"),
-        ("title: [x]\n", "app.yaml:1"),
-        ("- x\n", "app.yaml:1"),
-        ("name: [\n", "app.yaml:2"),
-    ],
+    [("name: 3\n", "app.yaml:1"), ("title: [x]\n", "app.yaml:1"), ("- x\n", "app.yaml:1"), ("name: [\n", "app.yaml:2")],
 )
 def test_mistakes_in_app_yaml_do_not_lose_the_agents(tmp_path: Path, text: str, where: str) -> None:
     app = load_app(write(tmp_path, app_yaml=text, agents__helper_yaml=AGENT))
@@ -236,3 +240,227 @@ def test_a_line_is_known_for_every_value_and_the_nearest_for_what_is_not_there(t
     assert file.value["merged"] == {"x": 1, "y": 2}
     lines = [file.line(place) for place in (("a", "b", 1, "d"), ("a", "b", 7), ("merged", "x"), ("nowhere",), ())]
     assert lines == [4, 2, 6, 1, 1]
+
+
+# --- perdure/apps: nothing comes into an app by a link from outside of its folder.
+
+EXITS = "raise SystemExit('it was imported')\n"
+
+
+def linked(folder: Path, path: str, to: Path) -> Path:
+    """The app in `folder` with a link at `path`."""
+    write_app(folder, {path: None})
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).symlink_to(to)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["app.yaml", "agents/host.yaml", "skills/tea/SKILL.md", "skills/tea/artifacts/leaves.md", "data/leaves.json"],
+)
+def test_a_file_from_outside_is_a_mistake_with_its_name(tmp_path: Path, path: str) -> None:
+    (tmp_path / "elsewhere").write_text(FILES[path])
+    app = load_app(linked(tmp_path / "app", path, tmp_path / "elsewhere"))
+    assert are_at(told(app), [path])
+    assert (app.agents, app.skills, app.tables) == ((), {}, {})
+
+
+def test_a_folder_from_outside_is_one_mistake_and_no_tool_of_it_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "desk.py").write_text(EXITS)
+    assert are_at(told(load_app(linked(tmp_path / "app", "tools", tmp_path / "elsewhere"))), ["tools"])
+
+
+def test_one_that_leads_there_by_way_of_another_is_found_and_so_is_a_dead_one(tmp_path: Path) -> None:
+    folder = linked(tmp_path / "app", "skills/tea/artifacts/leaves.md", Path("../../../shared/leaves.md"))
+    (folder / "shared").mkdir()
+    (folder / "shared" / "leaves.md").symlink_to(tmp_path / "nowhere")
+    assert are_at(told(load_app(folder)), ["skills/tea/artifacts/leaves.md"])
+
+
+def test_links_that_stay_inside_are_read_and_so_is_an_app_that_is_itself_behind_one(tmp_path: Path) -> None:
+    folder = linked(tmp_path / "app", "personas/host.md", Path("../shared/host.md"))
+    (folder / "shared").mkdir()
+    (folder / "shared" / "host.md").write_text(FILES["personas/host.md"])
+    (folder / "personas" / "round").symlink_to(".")
+    (folder / "notes").symlink_to(tmp_path)
+    (tmp_path / "behind").symlink_to(folder)
+    for each in (folder, tmp_path / "behind"):
+        assert told(load_app(each)) == []
+
+
+# --- Files that are nested to bring a parser down.
+
+DEEP = ["a: " + "[" * 30_000, "a: " + "{b: " * 30_000, "- " * 30_000 + "x", "[" * 101 + "]" * 101]
+READ = "import sys, pathlib, perdure.apps.files as y; print(y.read_yaml(pathlib.Path(sys.argv[1])))"
+
+
+@pytest.mark.parametrize("text", DEEP)
+def test_what_is_nested_too_deep_is_refused_with_its_line_and_the_process_lives(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "deep.yaml"
+    path.write_text(text)
+    command = [sys.executable, "-c", READ, str(path)]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert "line=1" in ran.stdout
+
+
+def test_what_is_nested_as_deep_as_people_do_is_read() -> None:
+    read = parse_yaml(Path("app.yaml"), "[" * 50 + "]" * 50)
+    assert isinstance(read, YamlFile)
+
+
+# --- An agent whose gated calls nobody could ever decide on is not loaded, and its author finds the line.
+
+REVIEWED = "id: helper\ntitle: Helper\ntopology: skill_pipeline\napprovals:\n"
+
+
+def told_of_policy(folder: Path, approvals: str) -> list[str]:
+    """The problems of an app with one agent of these `approvals:`."""
+    agents = folder / "agents"
+    agents.mkdir()
+    (agents / "helper.yaml").write_text(REVIEWED + approvals)
+    app = load_app(folder, Engine(topologies=("skill_pipeline",)))
+    assert bool(app.problems) is not bool(app.agents)
+    return [str(problem).replace(f"{folder}/agents/", "") for problem in app.problems]
+
+
+@pytest.mark.parametrize(
+    ("approvals", "line", "names"),
+    [
+        ("  quorum: 1\n  reviewer_role: reviewr\n", "6", "reviewr reviewer"),
+        ("  escalation_role: boss\n", "5", "boss admin requester"),
+        ("  reviewers:\n    - ann\n    - Bob Smith\n", "7", "Bob Smith"),
+        ('  reviewers: ["ann\\n"]\n', "5", "ann"),
+        ("  fallback_reviewer: Carl\n", "5", "Carl"),
+        ("  expires_seconds: 3600\n  fallback_reviewer: carl\n", "4", "86400 3600"),
+        ("  expires_seconds: 60\n  fallback_reviewer: carl\n  fallback_after_seconds: 60\n", "7", "60"),
+        (
+            "  expires_seconds: 60\n  on_timeout: escalate\n  fallback_reviewer: carl\n  fallback_after_seconds: 120\n",
+            "8",
+            "120",
+        ),
+        ("  reviewers: [ann]\n  quorum: 2\n", "4", ""),
+    ],
+)
+def test_a_policy_that_nobody_can_satisfy_is_refused_with_its_line(
+    tmp_path: Path, approvals: str, line: str, names: str
+) -> None:
+    (problem,) = told_of_policy(tmp_path, approvals)
+    assert is_at(problem, f"helper.yaml:{line} {names}")
+
+
+@pytest.mark.parametrize(
+    "approvals",
+    [
+        "  reviewers: [ann, bob.smith]\n  quorum: 2\n  fallback_reviewer: carl\n",
+        "  reviewer_role: admin\n  escalation_role: reviewer\n",
+        "  expires_seconds: 60\n",
+        "  expires_seconds: 60\n  on_timeout: escalate\n  fallback_reviewer: c\n  fallback_after_seconds: 119\n",
+    ],
+)
+def test_a_policy_that_somebody_can_satisfy_is_loaded(tmp_path: Path, approvals: str) -> None:
+    assert told_of_policy(tmp_path, approvals) == []
+
+
+@pytest.mark.parametrize(
+    ("approvals", "seconds"), [("  quorum: 1\n", 60), ("  expires_seconds: 90\n", 90)], ids=["unsaid", "said"]
+)
+def test_a_deployments_deadline_holds_for_agents_that_say_none(tmp_path: Path, approvals: str, seconds: int) -> None:
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "helper.yaml").write_text(REVIEWED + approvals)
+    (agent,) = load_app(tmp_path, Engine(topologies=("skill_pipeline",), expires_seconds=60)).agents
+    assert agent.approvals.expires_seconds == seconds
+
+
+def test_a_fallback_that_the_deployments_deadline_forestalls_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "helper.yaml").write_text(REVIEWED + "  fallback_reviewer: carl\n")
+    app = load_app(tmp_path, Engine(topologies=("skill_pipeline",), expires_seconds=60))
+    assert app.agents == () and ["60" in each.message for each in app.problems] == [True]
+
+
+def test_what_is_wrong_in_its_form_is_told_once(tmp_path: Path) -> None:
+    (problem,) = told_of_policy(tmp_path, "  reviewer_role: boss\n  quorum: none\n")
+    assert is_at(problem, "helper.yaml:6 approvals.quorum")
+
+
+# --- Which hosts an app may name, and that no other app's tools may reach them.
+
+DESK_TOOL = '''
+from perdure import ToolContext, tool
+
+@tool(effect="read", secrets=("desk_url", "desk_token"))
+async def look(context: ToolContext, name: str) -> str:
+    """Look."""
+    return name
+'''
+COMPANIONS = """
+companions:
+  - {name: desk, command: [python, x.py], port_env: DESK_PORT, url_env: DESK_ADDRESS}
+"""
+
+
+def desk_app(folder: Path, own: str = "", agent: str = "helper") -> App:
+    """One that loads."""
+    write(
+        folder,
+        app_yaml=f"name: {folder.name}\n{own}",
+        agents__helper_yaml=AGENT.replace("id: helper", f"id: {agent}") + "tools: [look]\n",
+        tools__desk_py=DESK_TOOL,
+    )
+    return load_app(folder, Engine(topologies=("skill_pipeline",)))
+
+
+def named(found: App, values: Mapping[str, str] | None = None) -> set[Named]:
+    return set(found.outbound(Outbound(), (values or {}).get).named)
+
+
+def test_an_app_names_hosts_in_its_file(tmp_path: Path) -> None:
+    found = desk_app(tmp_path / "shop", "egress: [intranet, 'db.corp.test:5000', '*.corp.test', '127.0.0.1:9000']\n")
+    assert not found.problems
+    assert named(found) == {
+        Named("intranet"),
+        Named("db.corp.test", 5000),
+        Named("corp.test", below=True),
+        Named("127.0.0.1", 9000),
+    }
+
+
+@pytest.mark.parametrize(
+    "entry", ["10.0.0.0/8", "169.254.169.254", "localhost", "'*'", "'*.com'", "2130706433", "'0x7f.1:80'"]
+)
+def test_what_an_app_may_not_name_is_told_with_its_line(tmp_path: Path, entry: str) -> None:
+    found = desk_app(tmp_path / "shop", f"egress: [{entry}]\n")
+    (problem,) = told(found)
+    assert problem.startswith("app.yaml:2: ")
+    assert named(found) == set()
+
+
+def test_companions_and_addresses_among_credentials_count_as_named(tmp_path: Path) -> None:
+    values = {
+        "DESK_ADDRESS": "http://127.0.0.1:4711",
+        "PERDURE_SECRET_DESK_URL": "http://desk:8080/v1",
+        "PERDURE_SECRET_DESK_TOKEN": "127.0.0.1:5432",
+        "PERDURE_SECRET_OTHER_URL": "http://10.0.0.7",
+    }
+    found = desk_app(tmp_path / "shop", COMPANIONS)
+    assert named(found, values) == {Named("127.0.0.1", 4711), Named("desk", 8080)}
+    assert named(found) == set()
+
+
+async def test_what_one_app_names_another_apps_tools_do_not_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AsyncExitStack() as stack:
+        made = await stack.enter_async_context(target(says()))
+        monkeypatch.setenv("DESK_ADDRESS", made.url)
+        with_desk = desk_app(tmp_path / "shop", COMPANIONS, "shop_helper")
+        without = desk_app(tmp_path / "other", "", "other_helper")
+        clients = await serving._clients([with_desk, without], Outbound(), stack)
+        assert (await clients["shop_helper"].get(made.url)).status_code == 200
+        assert set(clients) == {"shop_helper"}
+        plain = await stack.enter_async_context(new_client(Outbound()))
+        with pytest.raises(EgressRefused):
+            await plain.get(made.url)

@@ -1,14 +1,20 @@
 """The client's requests: what is sent, what is sent again, and what becomes an error."""
 
+import asyncio
+import json
 import socket
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from perdure import ApiError, Client
-from perdure.client import turns
-from tests.unit.apps.api_double import BROKEN, ApiDouble, said
+from perdure import ApiError, AsyncClient, Client
+from perdure.client import Ageing, Approval, Delegation, Effect, Event, turns
+from perdure.client.connection import Decoder
+from tests.unit.apps.api_double import BROKEN, ApiDouble, Reply, event, said, streamed
 from tests.unit.apps.conftest import Either
 
 TURN = {"turn_id": "t", "conversation_id": "c", "status": "accepted", "events": "/v1/turns/t/events"}
@@ -152,3 +158,207 @@ async def test_a_turns_story_and_its_model_calls_are_read(api: ApiDouble, client
     assert (part.kind, part.tool, part.arguments, part.result) == ("tool", "pay", {"amount": 1}, None)
     assert [(call.call_id, call.attempts, call.seconds) for call in metrics.calls] == [("m1", 2, None)]
     assert [asked.path for asked in api.asked] == ["/v1/turns/t/segments", "/v1/turns/t/metrics"]
+
+
+# --- The event stream: cut anywhere, resumed where it was, over when the API says so.
+
+LAST = event("workflow_complete", status="completed")
+
+
+async def test_a_stream_ends_with_its_last_event(api: ApiDouble, client: Either) -> None:
+    api.will(streamed(event("ready", "1.0.0-0"), ": heartbeat\n\n", event("token", "1.e.5-0", text="hi"), LAST))
+    events = await client.events(lambda c: c.turns.events("t"))
+    assert [(each.kind, each.id) for each in events] == [
+        ("ready", "1.0.0-0"),
+        ("token", "1.e.5-0"),
+        ("workflow_complete", None),
+    ]
+    assert events[1].data == {"text": "hi"}
+    assert len(api.asked) == 1 and "last-event-id" not in api.asked[0].headers
+
+
+@pytest.mark.parametrize("breaks_off", [True, False])
+async def test_a_cut_stream_goes_on_after_the_last_event_seen(api: ApiDouble, client: Either, breaks_off: bool) -> None:
+    half = event("token", "3.e.2-0", text="lost")[:-6]
+    api.will(
+        streamed(event("ready", "1.0.0-0"), event("node_start", "2.0.0-0"), half, breaks_off=breaks_off),
+        BROKEN,
+        said({}, 503, Retry_After="0"),
+        streamed(event("token", "3.e.2-0", text="kept"), LAST),
+    )
+    events = await client.events(lambda c: c.turns.events("t"))
+    assert [each.kind for each in events] == ["ready", "node_start", "token", "workflow_complete"]
+    assert events[2].data["text"] == "kept"
+    assert [asked.headers.get("last-event-id") for asked in api.asked] == [None, "2.0.0-0", "2.0.0-0", "2.0.0-0"]
+
+
+async def test_204_means_that_nothing_follows(api: ApiDouble, client: Either) -> None:
+    api.will(streamed(event("done", "9.0.0-0")), Reply(204))
+    events = await client.events(lambda c: c.turns.events("t", after="8.0.0-0"))
+    assert [each.kind for each in events] == ["done"]
+    assert [asked.headers["last-event-id"] for asked in api.asked] == ["8.0.0-0", "9.0.0-0"]
+
+
+async def test_a_refusal_ends_the_reading_at_once(api: ApiDouble, client: Either) -> None:
+    api.will(said({"error": {"code": "turn_not_found", "message": "no such turn"}}, 404))
+    with pytest.raises(ApiError) as raised:
+        await client.events(lambda c: c.turns.events("t"))
+    assert raised.value.code == "turn_not_found" and len(api.asked) == 1
+
+
+async def test_a_stream_that_never_says_anything_is_given_up(api: ApiDouble, client: Either) -> None:
+    api.will(*[streamed()] * 10)
+    with pytest.raises(ApiError) as raised:
+        await client.events(lambda c: c.turns.events("t"))
+    assert raised.value.code == "unreachable" and 2 < len(api.asked) < 10
+
+
+_TEXTS = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["token", "reset", "done"]), _TEXTS), max_size=5),
+    st.sampled_from(["\n", "\r\n", "\r"]),
+    st.lists(st.integers(1, 40), max_size=20),
+)
+def test_events_are_the_same_however_the_bytes_are_cut(
+    sent: list[tuple[str, str]], line_end: str, cuts: list[int]
+) -> None:
+    written = ""
+    for number, (kind, text) in enumerate(sent):
+        body = json.dumps({"text": text}, ensure_ascii=False).replace("\r", "\\r").replace("\n", "\\n")
+        written += line_end.join([f"id: {number}", f"event: {kind}", f"data: {body}", ": comment", "", ""])
+    left, decoder = written.encode() + b":", Decoder()
+    got: list[Event] = []
+    for cut in (*cuts, len(left)):
+        got += decoder.feed(left[:cut])
+        left = left[cut:]
+    assert got == [Event(kind, {"text": text}, str(number)) for number, (kind, text) in enumerate(sent)]
+
+
+async def test_hundreds_of_streams_are_open_at_once() -> None:
+    most, everybody, here = 150, asyncio.Event(), 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal here
+        await reader.readuntil(b"\r\n\r\n")
+        here += 1
+        if here == most:
+            everybody.set()
+        await everybody.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + LAST.encode())
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with (
+        server,
+        AsyncClient(f"http://127.0.0.1:{port}", "t-1", patience_seconds=10) as client,
+        asyncio.timeout(30),
+    ):
+
+        async def follow() -> list[str]:
+            return [each.kind async for each in client.turns.events("t")]
+
+        assert await asyncio.gather(*(follow() for _ in range(most))) == [["workflow_complete"]] * most
+
+
+# --- The calls of reviewers, by either client: what is asked, what is read.
+
+APPROVAL: dict[str, Any] = {"id": "a", "status": "pending", "tool": "t", "digest": "d", "schema": {"type": "object"}}
+
+
+@pytest.mark.parametrize(
+    ("verb", "given", "body"),
+    [
+        ("withdraw", {"comment": "no need"}, {"comment": "no need"}),
+        ("withdraw", {}, {}),
+        ("claim", {}, {}),
+        ("claim", {"seconds": 60}, {"seconds": 60}),
+        ("release", {}, {}),
+        ("reassign", {"to": "tom"}, {"to": "tom"}),
+        ("escalate", {"comment": "urgent"}, {"comment": "urgent"}),
+    ],
+)
+async def test_each_verb_is_a_change_under_a_key_that_survives_a_lost_answer(
+    api: ApiDouble, client: Either, verb: str, given: dict[str, Any], body: dict[str, Any]
+) -> None:
+    api.will(BROKEN, said(APPROVAL))
+    answer = await client.call(lambda c: getattr(c.approvals, verb)("a", **given))
+    assert isinstance(answer, Approval)
+    assert {(asked.method, asked.path) for asked in api.asked} == {("POST", f"/v1/approvals/a/{verb}")}
+    assert [asked.body for asked in api.asked] == [body, body]
+    assert len({asked.headers["idempotency-key"] for asked in api.asked}) == 1
+
+
+async def test_an_approval_is_read_whole_and_given_back_as_it_came(api: ApiDouble, client: Either) -> None:
+    cast = (("rita", None, "approve", "", True), ("una", "tom", "edit", "x", True), ("ina", None, "reject", "x", False))
+    fixed = {"at": "2026-11-21T10:00:00Z", "signed_in": {"how": "password"}}
+    votes = [
+        {"by": by, "for": seat, "decision": decision, "comment": comment, "counts": counts, **fixed}
+        for by, seat, decision, comment, counts in cast
+    ]
+    told = {**APPROVAL, "quorum": 3, "votes": votes, "fallback": {"reviewer": "una", "at": "2026-11-22T10:00:00Z"}}
+    api.will(said(told))
+    read = await client.call(lambda c: c.approvals.get("a"))
+    assert (read.approving, read.quorum, read.votes[1].seat, read.fallback.reviewer) == (2, 3, "tom", "una")
+    assert read.args_schema == {"type": "object"}
+    assert {name: value for name, value in read.model_dump(mode="json").items() if name in told} == told
+
+
+async def test_a_batch_is_one_change_and_each_item_is_answered(api: ApiDouble, client: Either) -> None:
+    error = {"code": "claimed", "message": "no", "details": {}}
+    api.will(said({"items": [{"id": "a", "status": "approved"}, {"id": "b", "error": error}]}))
+    items = [{"id": "a", "digest": "d", "decision": "approve"}, {"id": "b", "digest": "e", "decision": "approve"}]
+    page = await client.call(lambda c: c.approvals.decide_many(items))
+    assert [(each.status, (each.error or {}).get("code")) for each in page.items] == [
+        ("approved", None),
+        (None, "claimed"),
+    ]
+    assert (api.asked[0].path, api.asked[0].body) == ("/v1/approvals/decisions", {"items": items})
+    assert api.asked[0].headers["idempotency-key"]
+
+
+async def test_delegations_name_whom_and_until_when(api: ApiDouble, client: Either) -> None:
+    given = {"id": "d", "to": "tom", "until": "2026-12-24T00:00:00Z"}
+    api.will(said(given, 201), said({"items": [given]}), Reply(204))
+    until = datetime(2026, 12, 24, tzinfo=UTC)
+    made = await client.call(lambda c: c.delegations.add("tom", until))
+    assert isinstance(made, Delegation) and made.until == until
+    assert api.asked[0].body == {"to": "tom", "until": "2026-12-24T00:00:00+00:00"}
+    assert (await client.call(lambda c: c.delegations.list())).items == [made]
+    assert await client.call(lambda c: c.delegations.remove("d")) is None
+    assert (api.asked[2].method, api.asked[2].path) == ("DELETE", "/v1/delegations/d")
+
+
+async def test_an_end_without_a_zone_is_not_guessed(api: ApiDouble, client: Either) -> None:
+    with pytest.raises(ValueError):
+        await client.call(lambda c: c.delegations.add("tom", datetime(2026, 12, 24)))
+    assert api.asked == []
+
+
+async def test_ageing_audit_and_one_effect_are_read(api: ApiDouble, client: Either) -> None:
+    row = {"role": "reviewer", "waiting": 3, "buckets": {"1h": 3}}
+    api.will(said({"items": [row]}), said({"items": [{"kind": "approval.opened", "actor": "u"}]}))
+    api.will(said({"key": "k", "tool": "t", "state": "done", "call_id": "c", "attempts": 2}))
+    ages = (await client.call(lambda c: c.approvals.ageing())).items
+    assert ages == [Ageing(role="reviewer", waiting=3, buckets={"1h": 3})]
+    assert (await client.call(lambda c: c.approvals.audit("a"))).items[0].kind == "approval.opened"
+    effect = await client.call(lambda c: c.effects.get("k"))
+    assert isinstance(effect, Effect) and effect.attempts == 2
+    assert [asked.path for asked in api.asked] == ["/v1/approvals/ageing", "/v1/approvals/a/audit", "/v1/effects/k"]
+
+
+async def test_a_list_is_narrowed_by_assignee_and_role(api: ApiDouble, client: Either) -> None:
+    api.will(said({"items": [], "next": None}))
+    await client.call(lambda c: c.approvals.list(assignee="rita", role="reviewer", mine=True, expiring_seconds=60))
+    query = {"assignee": ["rita"], "role": ["reviewer"], "mine": ["true"], "expiring": ["60"]}
+    assert api.asked[0].query == query
+
+
+async def test_a_refusal_that_names_a_wait_is_raised_with_it(api: ApiDouble, client: Either) -> None:
+    body = {"error": {"code": "too_many_decisions", "message": "slow down", "details": {}}}
+    api.will(said(body, 429, Retry_After="17"))
+    with pytest.raises(ApiError) as raised:
+        await client.call(lambda c: c.approvals.decide("a", "approve", "d"))
+    assert (raised.value.code, raised.value.retry_after_seconds) == ("too_many_decisions", 17)

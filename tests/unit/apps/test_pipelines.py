@@ -89,43 +89,19 @@ def test_the_tools_are_published_and_no_model_is_offered_them(tmp_path: Path) ->
             "tools:\n  - name: signal\n    dependencies: [fit]\n  - name: fit\n    dependencies: [signal]\n",
             "pipelines/context.yaml:3 fit signal",
         ),
-        (
-            "tools:\n  - name: fit\n    dependencies: [fit]\n",
-            "pipelines/context.yaml:3 fit",
-        ),
+        ("tools:\n  - name: fit\n    dependencies: [fit]\n", "pipelines/context.yaml:3 fit"),
         (
             "tools:\n  - name: signal\n  - name: fit\n    dependencies: [singal]\n",
             "pipelines/context.yaml:4 singal signal",
         ),
-        (
-            "tools:\n  - name: sgnal\n",
-            "pipelines/context.yaml:2 sgnal signal",
-        ),
-        (
-            "tools:\n  - name: book\n",
-            "pipelines/context.yaml:2 book keyed",
-        ),
-        (
-            "tools:\n  - {name: fit, hears: true}\n",
-            "pipelines/context.yaml:2 fit said",
-        ),
-        (
-            "tools:\n  - {name: fit, inject_inputs: [theme]}\n",
-            "pipelines/context.yaml:2 theme themes",
-        ),
-        (
-            "tools:\n  - {name: signal, defaults: {mots: 1}}\n",
-            "pipelines/context.yaml:2 mots most",
-        ),
+        ("tools:\n  - name: sgnal\n", "pipelines/context.yaml:2 sgnal signal"),
+        ("tools:\n  - name: book\n", "pipelines/context.yaml:2 book keyed"),
+        ("tools:\n  - {name: fit, hears: true}\n", "pipelines/context.yaml:2 fit said"),
+        ("tools:\n  - {name: fit, inject_inputs: [theme]}\n", "pipelines/context.yaml:2 theme themes"),
+        ("tools:\n  - {name: signal, defaults: {mots: 1}}\n", "pipelines/context.yaml:2 mots most"),
         ("tools:\n  - {name: fit}\n  - {name: fit}\n", "pipelines/context.yaml:3 fit"),
-        (
-            "tools:\n  - {name: fit, max_retry: 1}\n",
-            "pipelines/context.yaml:2 max_retry max_retries",
-        ),
-        (
-            "tools:\n  - {name: fit, timeout: 0}\n",
-            "pipelines/context.yaml:2 timeout",
-        ),
+        ("tools:\n  - {name: fit, max_retry: 1}\n", "pipelines/context.yaml:2 max_retry max_retries"),
+        ("tools:\n  - {name: fit, timeout: 0}\n", "pipelines/context.yaml:2 timeout"),
         ("fit: 1\n", "pipelines/context.yaml:1"),
     ],
 )
@@ -188,11 +164,7 @@ def test_an_agent_that_is_kept_out_is_named_beside_those_that_are_there(tmp_path
         ("pipeline: context", "pipeline: context\n  registry: []", ""),
         ("default_intent: ask", "default_intent: tell", "tell"),
         ("alone: true}\n  intent", "alone: false}\n  intent", "safety"),
-        (
-            "pipeline: context",
-            "pipeline: context\n  danger: {harm: ['end it', '*']}",
-            "'*'",
-        ),
+        ("pipeline: context", "pipeline: context\n  danger: {harm: ['end it', '*']}", "'*'"),
         ("topology: context_assembly", "topology: tool_loop", "context_assembly"),
     ],
 )

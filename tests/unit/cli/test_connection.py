@@ -28,21 +28,16 @@ EMPTY = said({"items": [], "next": None})
         (("turns", "list", "--as", "reviewer"), "t-reviewer"),
     ],
 )
-def test_each_command_uses_the_local_user_it_is_made_for(
-    perdure: Perdure, stack: ApiDouble, words: tuple[str, ...], token: str
-) -> None:
+def test_each_command_uses_the_local_user_it_is_made_for(stack: Perdure, words: tuple[str, ...], token: str) -> None:
     stack.will(EMPTY)
-    assert perdure(*words).code == 0
+    assert stack(*words).code == 0
     assert stack.asked[0].headers["authorization"] == f"Bearer {token}"
 
 
-def test_a_token_of_ones_own_comes_before_the_local_ones(
-    perdure: Perdure, stack: ApiDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_of_ones_own_comes_before_the_local_ones(stack: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_TOKEN", "mine")
-    stack.will(EMPTY, EMPTY)
-    perdure("turns", "list")
-    perdure("turns", "list", "--as", "admin")
+    stack("turns list", EMPTY, EMPTY)
+    stack("turns list --as admin")
     assert [asked.headers["authorization"] for asked in stack.asked] == ["Bearer mine", "Bearer t-admin"]
 
 
@@ -51,8 +46,8 @@ def test_a_local_token_is_never_sent_to_another_address(
 ) -> None:
     (home / "run.json").write_text(json.dumps({"api": "http://127.0.0.1:1", "tokens": {"requester": "secret"}}))
     monkeypatch.setenv("PERDURE_URL", api.url)
-    without = perdure("turns", "list")
-    named = perdure("turns", "list", "--as", "requester")
+    without = perdure("turns list")
+    named = perdure("turns list --as requester")
     assert (without.code, named.code) == (2, 2)
     assert "PERDURE_TOKEN" in without.err and "PERDURE_TOKEN" in named.err
     assert api.asked == []
@@ -64,7 +59,7 @@ def test_the_address_may_be_given_without_any_local_stack(
     monkeypatch.setenv("PERDURE_URL", api.url + "/")
     monkeypatch.setenv("PERDURE_TOKEN", "mine")
     api.will(EMPTY)
-    assert perdure("turns", "list").code == 0
+    assert perdure("turns list").code == 0
 
 
 @pytest.mark.parametrize("run_file", [None, "", "{", "[]", "null"])
@@ -104,7 +99,7 @@ def test_what_outlived_a_killed_supervisor_is_named_with_what_ends_it(perdure: P
             ended = perdure(*words)
             assert ended.code == 1
             assert "worker-llm" in ended.err and str(left) in ended.err
-        told = perdure("status", "--json")
+        told = perdure("status --json")
         assert (told.code, told.json["well"]) == (1, False)
         parts = [(part["name"], part["state"], part["pid"]) for part in told.json["parts"]]
         assert parts == [("worker-llm", "still running without a supervisor", left)]
@@ -154,3 +149,50 @@ def test_a_command_of_an_installed_package_names_its_data_folder(
     home, program, *_ = command("status").split()
     assert home == f"PERDURE_HOME={tmp_path / 'here' / '.perdure'}"
     assert Path(program).is_absolute()
+
+
+# --- `perdure up` refuses an address that would open the stack to everybody, or at which it would not find itself.
+
+
+@pytest.mark.parametrize(
+    ("host", "named"), [("0.0.0.0", "PERDURE_PUBLIC_URL"), ("::", "PERDURE_PUBLIC_URL"), ("192.0.2.7", "127.0.0.1")]
+)
+def test_nothing_is_started_at_such_an_address(
+    perdure: Perdure, home: Path, monkeypatch: pytest.MonkeyPatch, host: str, named: str
+) -> None:
+    monkeypatch.setenv("PERDURE_HOST", host)
+    monkeypatch.delenv("PERDURE_PUBLIC_URL", raising=False)
+    ended = perdure("up")
+    assert ended.code != 0 and f"PERDURE_HOST={host}" in ended.err and named in ended.err
+    assert "Traceback" not in ended.err and not list(home.iterdir()), "nothing was made in the data folder"
+
+
+def test_an_unknown_routing_is_a_usage_error_that_names_the_choices(perdure: Perdure) -> None:
+    ended = perdure("up --routing zz")
+    assert ended.code == 2 and all(each in ended.err for each in ("--routing", "compact", "spread"))
+
+
+def test_a_flag_that_is_none_is_one_line_that_names_it(perdure: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_EXAMPLES", "perhaps")
+    ended = perdure("up")
+    assert (ended.code, ended.out) == (1, "")
+    assert "PERDURE_EXAMPLES" in ended.err and "perhaps" in ended.err and len(ended.err.splitlines()) == 1
+
+
+# --- Ctrl-C at any moment is no traceback.
+
+WHILE_IT_IMPORTS = """
+import builtins, signal, sys
+there = builtins.__import__
+def importing(name, *given, **named):
+    if name == "perdure.cli.app":
+        signal.raise_signal(signal.SIGINT)
+    return there(name, *given, **named)
+builtins.__import__ = importing
+import perdure.__main__
+"""
+
+
+def test_an_interrupt_while_a_command_imports_ends_it_without_a_word() -> None:
+    ended = subprocess.run([sys.executable, "-c", WHILE_IT_IMPORTS], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-2, "", "")

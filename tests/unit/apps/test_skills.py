@@ -1,10 +1,13 @@
 """perdure/apps: a skill folder is loaded whole, or all that is wrong with it is told with file and line."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
-from perdure.apps import BlockFault, Engine, load_app
+from perdure.apps import BlockFault, Engine, Tried, load_app
+from perdure.apps.code_blocks import difference
 from perdure.contracts.skills import CodeBlock
 from tests.unit.apps.problems import are_at, is_at, told
 from tests.unit.apps.skill_app import FILES, SKILL, STEEP, STEEP_CARD, WATER, write_app
@@ -201,3 +204,192 @@ def test_an_app_may_not_take_the_engines_name(tmp_path: Path) -> None:
     app = load_app(write_app(tmp_path, {"app.yaml": "name: platform\nreserved: 7\nfenced: [1]\n"}))
     assert are_at(told(app)[:3], ["app.yaml:1 platform", "app.yaml:2 reserved", "app.yaml:3 fenced"])
     assert not any(rule.id.startswith("platform:") for rule in app.rules)
+
+
+# --- perdure/apps: what an agent names of its app's skills, and the rules that hold for all agents of an app.
+
+AGENT = FILES["agents/host.yaml"]
+HOUSE = FILES["rules/house.yaml"]
+TOOL = '''
+from perdure import tool
+
+@tool(effect="read")
+async def NAME() -> str:
+    """Do."""
+    return ""
+'''
+
+
+def test_a_fenced_tool_shares_a_blocks_name_and_is_for_agents_without_skills(tmp_path: Path) -> None:
+    files = {
+        "app.yaml": "name: parlour\nfenced: [steep]\nreserved: [old_kettle]\n",
+        "tools/own.py": TOOL.replace("NAME", "steep") + TOOL.replace("NAME", "old_kettle"),
+        "agents/plain.yaml": "id: plain\ntitle: P\ntopology: t\ntools: [steep]\n",
+    }
+    app = load_app(write_app(tmp_path, {**files}))
+    assert told(app) == [] and {agent.id for agent in app.agents} == {"host", "plain"}
+    app = load_app(
+        write_app(tmp_path, {**files, "agents/host.yaml": AGENT + "tools:\n  - steep\n  - old_kettle\n  - water\n"})
+    )
+    expected = ["agents/host.yaml:8 steep", "agents/host.yaml:9 old_kettle", "agents/host.yaml:10 water"]
+    assert are_at(told(app), expected)
+    app = load_app(write_app(tmp_path, {"app.yaml": "fenced: [stoop]\n", "tools/own.py": None}))
+    assert any(is_at(each, "app.yaml stoop steep") for each in told(app))
+
+
+def test_two_skills_may_share_a_block_but_not_a_name_for_two(tmp_path: Path) -> None:
+    same: dict[str, str | None] = {"skills/water/blocks/steep.py": STEEP, "skills/water/blocks/steep.yaml": STEEP_CARD}
+    assert told(load_app(write_app(tmp_path, same))) == []
+    same["skills/water/blocks/steep.py"] = STEEP + "\n"
+    app = load_app(write_app(tmp_path, same))
+    assert are_at(told(app), ["agents/host.yaml:1 tea water steep"])
+    assert set(app.skills) == {"tea", "water"} and app.agents == ()
+
+
+AGENT_MISTAKES = [
+    (AGENT.replace("root_skill: tea", "root_skill: te"), "4 te tea"),
+    (AGENT + "skills: [tea, watr]\n", "7 watr water"),
+    (AGENT + "skills: [water, water]\n", "7 water"),
+    (AGENT + "skills: water\n", "7"),
+    (AGENT + "skills: [7]\n", "7"),
+    (AGENT + "skills: [{id: water, name: W, description: d, body: b}]\n", "7 water"),
+    (AGENT + "skills: [{id: own, name: W, description: d, body: b, rules: []}]\n", "7 rules"),
+    (AGENT + "skills:\n  - {id: own, name: W, description: d}\n", "8 body"),
+    (AGENT + "tools: [steep]\n", "7 steep tea"),
+    (AGENT + "persona_key: hst\n", "7 hst host"),
+    (AGENT + "persona: x\npersona_key: host\n", "8"),
+    (AGENT + "day_limits: {max_token: 7}\n", "7 day_limits"),
+    (AGENT.replace("max_tokens: 1000", "max_token: 7"), "6 max_token max_tokens"),
+    (AGENT.replace("max_tokens: 1000", "max_tokens: 0"), "6 day_limits.max_tokens"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), AGENT_MISTAKES)
+def test_a_mistake_in_what_an_agent_names_is_told_with_its_line(tmp_path: Path, text: str, expected: str) -> None:
+    app = load_app(write_app(tmp_path, {"agents/host.yaml": text}))
+    assert any(is_at(each, f"agents/host.yaml:{expected}") for each in told(app)), told(app)
+    assert app.agents == () and set(app.skills) == {"tea", "water"}
+
+
+def test_an_agent_may_mix_skills_of_folders_and_skills_written_out(tmp_path: Path) -> None:
+    text = "id: m\ntitle: M\ntopology: t\nskills: [{id: own, name: Own, description: Mine, body: Do.}, tea]\n"
+    app = load_app(write_app(tmp_path, {"agents/m.yaml": text + "persona_key: plumber\n"}))
+    agent = next(agent for agent in app.agents if agent.id == "m")
+    assert [each.id for each in agent.skills] == ["own", "tea", "water"]
+    assert (agent.persona, agent.persona_key, agent.root_skill) == ("You are a plumber.", "plumber", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (HOUSE + "  colour: red\n", "rules/house.yaml:5 colour"),
+        (HOUSE + HOUSE, "rules/house.yaml:5 no_batches"),
+        ("rules: []\n", "rules/house.yaml:1"),
+        (HOUSE.replace("{capability: 'batch_*'}", "{}"), "rules/house.yaml:3 when"),
+        (HOUSE.replace("no_batches", "Bad"), "rules/house.yaml:1"),
+        ("- 7\n", "rules/house.yaml:1"),
+    ],
+)
+def test_a_rule_of_the_app_that_cannot_be_read_keeps_all_its_agents_back(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    app = load_app(write_app(tmp_path, {"rules/house.yaml": text}))
+    assert is_at(told(app)[0], expected), told(app)
+    assert is_at(told(app)[-1], "rules")
+    assert app.agents == ()
+
+
+def test_the_same_rule_in_two_files_is_a_mistake(tmp_path: Path) -> None:
+    app = load_app(write_app(tmp_path, {"rules/more.yaml": HOUSE}))
+    assert is_at(told(app)[0], "rules/more.yaml parlour:no_batches")
+    assert app.agents == ()
+
+
+# --- perdure/apps: examples of a card are held against what the block comes to, each at its line.
+
+CARD = "skills/tea/blocks/steep.yaml"
+INPUT_EXAMPLES = STEEP_CARD.replace("  required: [leaf]\n", "  required: [leaf]\n  examples:\n    - {leaf: green}\n", 1)
+EXAMPLES = f"""{INPUT_EXAMPLES}examples:
+  - input: {{leaf: black}}
+    output: {{minutes: 3}}
+  - input: {{leaf: white}}
+"""
+
+
+class Kitchen:
+    """Tries as a sandbox would; `answers` are by leaf."""
+
+    def __init__(self, **answers: Tried | None) -> None:
+        self.answers = answers
+        self.asked: list[tuple[str, list[str]]] = []
+
+    def __call__(
+        self, block: CodeBlock, inputs: Mapping[str, JsonValue], tables: Mapping[str, JsonValue]
+    ) -> Tried | None:
+        leaf = str(inputs["leaf"])
+        self.asked.append((leaf, [*tables]))
+        return self.answers.get(leaf, Tried({"minutes": 3.0}))
+
+
+def problems(folder: Path, kitchen: Kitchen, card: str = EXAMPLES) -> list[str]:
+    return told(load_app(write_app(folder, {CARD: card}), Engine(try_block=kitchen)))
+
+
+def test_every_example_is_run_with_the_tables_that_the_block_needs(tmp_path: Path) -> None:
+    kitchen = Kitchen()
+    assert problems(tmp_path, kitchen) == []
+    assert kitchen.asked == [("green", ["leaves"]), ("black", ["leaves"]), ("white", ["leaves"])]
+
+
+def test_examples_are_no_part_of_what_is_published_and_are_not_run_unless_asked_for(tmp_path: Path) -> None:
+    plain = load_app(write_app(tmp_path / "plain", {CARD: INPUT_EXAMPLES}))
+    with_more = load_app(write_app(tmp_path / "more", {CARD: EXAMPLES}))
+    assert told(with_more) == [] and with_more.agents == plain.agents
+
+
+def test_a_result_that_is_not_the_one_given_is_told_at_the_line_of_the_one_given(tmp_path: Path) -> None:
+    found = problems(tmp_path, Kitchen(black=Tried({"minutes": 4})))
+    assert are_at(found, [f"{CARD}:19 minutes 4 3", "agents/host.yaml:4 tea"])
+
+
+def test_an_example_that_fails_is_told_with_the_line_of_the_block(tmp_path: Path) -> None:
+    found = problems(tmp_path, Kitchen(green=Tried(fault="KeyError: 'green'", line=5), white=Tried(fault="no")))
+    assert are_at(found[:2], [f"{CARD}:10 KeyError green steep.py:5", f"{CARD}:20 no"])
+
+
+def test_after_one_that_used_up_its_time_no_other_is_run(tmp_path: Path) -> None:
+    kitchen = Kitchen(green=Tried(fault="the block was stopped after 5 s", spent=True))
+    assert len(problems(tmp_path, kitchen)) == 2
+    assert [leaf for leaf, _ in kitchen.asked] == ["green"]
+
+
+def test_where_nothing_can_be_run_nothing_is_wrong(tmp_path: Path) -> None:
+    assert problems(tmp_path, Kitchen(green=None)) == []
+
+
+def test_an_example_that_is_no_object_is_told(tmp_path: Path) -> None:
+    card = INPUT_EXAMPLES.replace("{leaf: green}", "green")
+    assert is_at(problems(tmp_path, Kitchen(), card)[0], f"{CARD}:10")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "found"),
+    [
+        ({"a": [1, {"b": "x"}]}, {"a": [1.0, {"b": "x"}]}, None),
+        ({"a": True}, {"a": 1}, "a true 1"),
+        ({"a": 0}, {"a": False}, "a 0 false"),
+        ({"a": None}, {}, "a"),
+        ({}, {"a": None}, "a"),
+        ({"a": [1, 2]}, {"a": [1]}, "a 2 1"),
+        ({"a": [{"b": 1}]}, {"a": [{"b": 2}]}, "a.0.b 1 2"),
+        ({"a": {}}, {"a": []}, "a {} []"),
+        ({"a": "x" * 300}, {"a": ""}, f"a {'x' * 118}…"),
+    ],
+)
+def test_a_difference_has_its_place(value: JsonValue, expected: JsonValue, found: str | None) -> None:
+    told_of = difference(value, expected)
+    if found is None:
+        assert told_of is None
+    else:
+        place, *values = found.split()
+        assert told_of is not None and told_of.split()[0] == place and all(each in told_of for each in values)

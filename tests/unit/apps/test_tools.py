@@ -1,16 +1,24 @@
 """perdure/sdk/tools.py: what becomes a tool, what is refused at import, and how a call reaches the function."""
 
+import json
 import re
-from datetime import date
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
+import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import AfterValidator, BaseModel, Field, JsonValue
 
 from perdure.contracts.calls import EffectClass
-from perdure.sdk.tools import ToolContext, ToolDefinitionError, ToolRefused, ToolResult, tool
-from tests.unit.apps.tool_contexts import context
+from perdure.core.text import is_clean
+from perdure.sdk.context import UndeclaredSecret
+from perdure.sdk.outcomes import ToolUnavailable, result_of
+from perdure.sdk.tools import Preview, PreviewOf, Tool, ToolContext, ToolDefinitionError, ToolRefused, ToolResult, tool
+from tests.unit.apps.tool_contexts import card, context
 
 
 class Address(BaseModel):
@@ -233,3 +241,166 @@ def test_a_limit_of_answers_is_part_of_the_version_only_where_it_is_set() -> Non
     for wrong in (0, -1, 2**40):
         with pytest.raises(ToolDefinitionError, match="max_answer_bytes"):
             tool(effect="read", max_answer_bytes=wrong)(look)
+
+
+# --- perdure/sdk/context.py: what a tool may see and what it may not.
+
+
+def test_a_tool_reads_the_credentials_that_its_card_names_and_no_other() -> None:
+    given = context(card(secrets=("token",)), secrets={"token": "value", "other": "hidden"})
+    assert given.secret("token") == "value"
+    with pytest.raises(UndeclaredSecret, match="'other'"):
+        given.secret("other")
+
+
+def test_no_credential_and_no_connection_is_in_the_printed_form() -> None:
+    shown = repr(context(card(secrets=("token",)), secrets={"token": "value"}))
+    assert "value" not in shown and "AsyncClient" not in shown
+
+
+def test_a_context_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        context().user_id = "somebody else"  # type: ignore[misc]
+
+
+# --- perdure/sdk/outcomes.py: whatever a tool returns can be stored, because by then its effect has happened.
+
+
+class _Point(BaseModel):
+    x: int
+
+
+class _Hostile:
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+_CYCLE: list[Any] = []
+_CYCLE.append(_CYCLE)
+
+
+@pytest.mark.parametrize(
+    ("returned", "stored"),
+    [
+        (None, None),
+        ({"a": [1, 2.5, True]}, {"a": [1, 2.5, True]}),
+        (_Point(x=1), {"x": 1}),
+        (datetime(2026, 11, 21, tzinfo=UTC), "2026-11-21T00:00:00Z"),
+        (Decimal("1.50"), "1.50"),
+        ({1: "a"}, {"1": "a"}),
+        ([float("nan"), float("inf"), 10**5_000], [None, None, None]),
+        ("a\x00b", "a\ufffdb"),
+        ({"\ud800": "\udfff"}, {"\ufffd": "\ufffd"}),
+        (b"\xff", "_w=="),
+    ],
+)
+def test_a_value_becomes_json_that_postgres_takes(returned: object, stored: JsonValue) -> None:
+    assert result_of(returned) == ToolResult(stored)
+
+
+@pytest.mark.parametrize("returned", [_Hostile(), _CYCLE])
+def test_what_is_no_json_at_all_still_counts_as_done(returned: object) -> None:
+    assert isinstance(result_of(returned).output, str)
+
+
+def test_a_state_aware_result_keeps_its_updates_and_they_are_made_storable_too() -> None:
+    made = result_of(ToolResult("ok", state={"count": 1, "text": "a\x00"}, working={"gone": None}))
+    assert made == ToolResult("ok", state={"count": 1, "text": "a\ufffd"}, working={"gone": None})
+
+
+@given(
+    st.recursive(
+        st.none() | st.floats() | st.text() | st.integers(), lambda i: st.lists(i) | st.dictionaries(st.text(), i)
+    )
+)
+def test_any_result_can_be_written_as_strict_json(value: object) -> None:
+    text = json.dumps(result_of(value).output, allow_nan=False, ensure_ascii=False)
+    assert is_clean(text) and "\\u0000" not in text.replace("\\\\", "")
+
+
+def test_a_wait_is_carried_where_the_target_named_one() -> None:
+    assert ToolUnavailable("busy", 3.0).retry_after_seconds == 3.0
+    assert ToolUnavailable("down").retry_after_seconds is None
+
+
+# --- perdure/sdk/tools.py: which previews a tool may have, what they are given, and that they change nothing.
+
+
+def made_with(preview: Any) -> Tool:
+    """A tool with this preview."""
+
+    @tool(effect="keyed", key_ttl_seconds=60, preview=preview)
+    async def pay(context: ToolContext, to: str, cents: int, note: str = "") -> JsonValue:
+        """Pay."""
+        return None
+
+    return pay
+
+
+async def balance(context: ToolContext, cents: int) -> Preview:
+    """What is left."""
+    return Preview({"left": 100, "nan": float("nan")}, {"left": 100 - cents, "nul": "a\0b"})
+
+
+async def test_a_preview_gets_the_arguments_that_it_names_and_its_values_can_be_kept() -> None:
+    pay = made_with(balance)
+    assert pay.card.previews and pay.preview is not None
+    made = await pay.preview.make({"to": "Ada", "cents": 30}, context(pay.card))
+    assert made == Preview({"left": 100, "nan": None}, {"left": 70, "nul": made.after["nul"]})  # type: ignore[index,call-overload]
+    assert "\0" not in str(made.after)
+
+
+def test_a_preview_changes_the_version_of_its_tool_and_nothing_of_one_without() -> None:
+    without, with_one = made_with(None), made_with(balance)
+    assert not without.card.previews and without.preview is None
+    assert "previews" not in without.card.model_dump(mode="json")
+    assert without.card.version != with_one.card.version
+
+
+async def _unknown(context: ToolContext, amount: int) -> Preview:
+    return Preview(None, None)
+
+
+def _blocking(context: ToolContext) -> Preview:
+    return Preview(None, None)
+
+
+@pytest.mark.parametrize("preview", [_unknown, _blocking])
+def test_a_preview_that_cannot_be_made_is_refused_as_the_tool_is_imported(preview: Any) -> None:
+    with pytest.raises(ToolDefinitionError, match="pay"):
+        made_with(preview)
+
+
+async def test_what_is_no_preview_is_a_mistake_of_its_author() -> None:
+    async def wrong() -> Any:
+        return {"before": 1}
+
+    with pytest.raises(TypeError):
+        await PreviewOf.of("pay", wrong, made_with(None).parameters).make({}, context())
+
+
+@pytest.mark.parametrize("method", ["POST", "put", "PATCH", "DELETE", "OPTIONS"])
+async def test_a_preview_sends_nothing_that_may_change_anything(method: str) -> None:
+    sent: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        return httpx.Response(200)
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+        given = context(card("keyed", key_ttl_seconds=60), http=http, reads_only=True)
+        with pytest.raises(ToolRefused):
+            await given.send(method, "http://target.test/")
+    assert sent == []
+
+
+async def test_a_previews_read_carries_no_key() -> None:
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, json={})
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+        await context(card("keyed", key_ttl_seconds=60), http=http, reads_only=True).send("GET", "http://target.test/")
+    assert "idempotency-key" not in seen[0].headers
