@@ -16,14 +16,12 @@ from pydantic import AfterValidator, BaseModel, Field, JsonValue
 from perdure.contracts.calls import EffectClass
 from perdure.core.text import is_clean
 from perdure.sdk.context import UndeclaredSecret
-from perdure.sdk.outcomes import ToolUnavailable, result_of
+from perdure.sdk.outcomes import result_of
 from perdure.sdk.tools import Preview, PreviewOf, Tool, ToolContext, ToolDefinitionError, ToolRefused, ToolResult, tool
 from tests.unit.apps.tool_contexts import card, context
 
 
 class Address(BaseModel):
-    """Nested arguments."""
-
     street: str
     number: int = 1
 
@@ -81,82 +79,70 @@ async def test_arguments_that_do_not_fit_are_a_no_before_the_function_runs(args:
         await look_up.run(args, context(look_up.card))
 
 
-async def test_a_check_that_a_schema_cannot_say_is_made_as_well() -> None:
-    @tool(effect="read")
-    async def halve(value: Annotated[int, AfterValidator(_even)]) -> JsonValue:
-        """Halve it."""
-        return value // 2
+@tool(effect="read")
+async def halve(value: Annotated[int, AfterValidator(_even)]) -> JsonValue:
+    """Halve it."""
+    return value // 2
 
+
+@tool(effect="read")
+async def leave() -> JsonValue:
+    """Leave."""
+    raise SystemExit(3)
+
+
+@tool(effect="read")
+async def odd_names(json: int, schema: str, model_config: bool, copy: str, class_: str = "c") -> JsonValue:
+    """Take names that a pydantic model has for itself."""
+    return [json, schema, model_config, copy, class_]
+
+
+async def test_checks_that_no_schema_says_are_made_and_an_exit_is_no_end_of_the_worker() -> None:
     assert (await halve.run({"value": 4}, context(halve.card))).output == 2
     with pytest.raises(ToolRefused, match="must be even"):
         await halve.run({"value": 3}, context(halve.card))
-
-
-async def test_a_tool_that_exits_fails_its_call_and_not_its_worker() -> None:
-    @tool(effect="read")
-    async def leave() -> JsonValue:
-        """Leave."""
-        raise SystemExit(3)
-
     with pytest.raises(RuntimeError):
         await leave.run({}, context(leave.card))
-
-
-async def test_arguments_may_be_named_like_anything_in_pydantic() -> None:
-    @tool(effect="read")
-    async def odd_names(json: int, schema: str, model_config: bool, copy: str, class_: str = "c") -> JsonValue:
-        """Take names that a pydantic model has for itself."""
-        return [json, schema, model_config, copy, class_]
-
     args: dict[str, JsonValue] = {"json": 1, "schema": "s", "model_config": True, "copy": "x"}
     assert (await odd_names.run(args, context(odd_names.card))).output == [1, "s", True, "x", "c"]
 
 
-async def test_the_context_is_handed_in_and_is_no_argument() -> None:
+async def test_the_context_is_handed_in_reads_declared_secrets_alone_and_prints_none() -> None:
     @tool(effect="read", secrets=("token",))
     async def who(ctx: ToolContext) -> JsonValue:
         """Say who asks."""
         return [ctx.user_id, ctx.secret("token")]
 
     assert who.card.parameters["properties"] == {}
-    assert (await who.run({}, context(who.card, secrets={"token": "s"}))).output == ["user", "s"]
+    given = context(who.card, secrets={"token": "value", "other": "hidden"})
+    assert (await who.run({}, given)).output == ["user", "value"]
+    with pytest.raises(UndeclaredSecret, match="'other'"):
+        given.secret("other")
+    assert "value" not in repr(given) and "AsyncClient" not in repr(given)
     with pytest.raises(ToolRefused, match="token"):
         await who.run({}, context(who.card))
+    with pytest.raises(AttributeError):
+        given.user_id = "somebody else"  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
-    ("effect", "approval", "gated"),
-    [
-        ("read", None, False),
-        ("read", True, True),
-        ("local", None, True),
-        ("keyed", None, True),
-        ("opaque", None, True),
-        ("opaque", False, False),
-    ],
-)
-def test_all_but_a_read_needs_an_approval_unless_the_author_says_so(
-    effect: str, approval: bool | None, gated: bool
-) -> None:
-    made = tool(effect=effect, approval=approval, key_ttl_seconds=60 if effect == "keyed" else None)(look_up.function)
-    assert made.card.needs_approval is gated
+def test_all_but_a_read_needs_an_approval_unless_the_author_says_so() -> None:
+    cases = [("read", None, False), ("read", True, True), ("local", None, True), ("keyed", None, True),
+             ("opaque", None, True), ("opaque", False, False)]  # fmt: skip
+    for effect, approval, gated in cases:
+        ttl = 60 if effect == "keyed" else None
+        made = tool(effect=effect, approval=approval, key_ttl_seconds=ttl)(look_up.function)
+        assert made.card.needs_approval is gated, (effect, approval)
 
 
 def test_the_version_follows_every_part_of_the_card_and_the_authors_own() -> None:
-    plain = tool(effect="opaque")(look_up.function)
-    others = [
-        tool(effect="read")(look_up.function),
-        tool(effect="opaque", approval=False)(look_up.function),
-        tool(effect="opaque", capability="x")(look_up.function),
-        tool(effect="opaque", risk="high")(look_up.function),
-        tool(effect="opaque", timeout_seconds=9)(look_up.function),
-        tool(effect="opaque", secrets=("x",))(look_up.function),
-        tool(effect="opaque", wants_state=("x",))(look_up.function),
-        tool(effect="opaque", version="2")(look_up.function),
-    ]
-    versions = [made.card.version for made in (plain, *others)]
-    assert len(set(versions)) == len(versions)
-    assert tool(effect="opaque")(look_up.function).card == plain.card
+    changes: list[dict[str, Any]] = [
+        {}, {"effect": "read"}, {"approval": False}, {"capability": "x"}, {"risk": "high"}, {"timeout_seconds": 9},
+        {"secrets": ("x",)}, {"wants_state": ("x",)}, {"version": "2"}, {"max_answer_bytes": 1_048_576},
+    ]  # fmt: skip
+    cards = [tool(**{"effect": "opaque", **change})(look_up.function).card for change in changes]
+    assert len({card.version for card in cards}) == len(changes)
+    assert tool(effect="opaque")(look_up.function).card == cards[0]
+    assert "max_answer_bytes" not in cards[0].model_dump(mode="json") and cards[-1].max_answer_bytes == 1_048_576
 
 
 async def _described() -> None:
@@ -215,59 +201,18 @@ async def _no_json(run: type[Any]) -> None:
         (_described, {"effect": "read", "timeout_seconds": 0}, "timeout_seconds"),
         (_described, {"effect": "read", "timeout_seconds": 4_000}, "timeout_seconds"),
         (_described, {"effect": "read", "secrets": "token"}, "secrets"),
+        *((_described, {"effect": "read", "max_answer_bytes": n}, "max_answer_bytes") for n in (0, -1, 2**40)),
     ],
 )
-def test_a_tool_that_is_not_written_as_it_must_be_is_refused_with_its_name(
-    function: Any, given: dict[str, Any], name: str
-) -> None:
+def test_a_tool_that_is_written_wrongly_is_refused_by_name(function: Any, given: dict[str, Any], name: str) -> None:
     with pytest.raises(ToolDefinitionError) as refused:
         tool(**given)(function)
     assert function.__name__ in str(refused.value) and name in str(refused.value)
-
-
-def test_the_decorator_without_its_parentheses_says_what_to_write() -> None:
-    with pytest.raises(ToolDefinitionError, match="_described"):
-        tool(_described)
-
-
-def test_a_limit_of_answers_is_part_of_the_version_only_where_it_is_set() -> None:
-    async def look(name: str) -> str:
-        """Look."""
-        return name
-
-    plain, limited = tool(effect="read")(look).card, tool(effect="read", max_answer_bytes=1_048_576)(look).card
-    assert "max_answer_bytes" not in plain.model_dump(mode="json") and limited.max_answer_bytes == 1_048_576
-    assert plain.version != limited.version
-    for wrong in (0, -1, 2**40):
-        with pytest.raises(ToolDefinitionError, match="max_answer_bytes"):
-            tool(effect="read", max_answer_bytes=wrong)(look)
-
-
-# --- perdure/sdk/context.py: what a tool may see and what it may not.
-
-
-def test_a_tool_reads_the_credentials_that_its_card_names_and_no_other() -> None:
-    given = context(card(secrets=("token",)), secrets={"token": "value", "other": "hidden"})
-    assert given.secret("token") == "value"
-    with pytest.raises(UndeclaredSecret, match="'other'"):
-        given.secret("other")
-
-
-def test_no_credential_and_no_connection_is_in_the_printed_form() -> None:
-    shown = repr(context(card(secrets=("token",)), secrets={"token": "value"}))
-    assert "value" not in shown and "AsyncClient" not in shown
-
-
-def test_a_context_cannot_be_changed() -> None:
-    with pytest.raises(AttributeError):
-        context().user_id = "somebody else"  # type: ignore[misc]
+    with pytest.raises(ToolDefinitionError, match=function.__name__):  # the decorator without its parentheses
+        tool(function)
 
 
 # --- perdure/sdk/outcomes.py: whatever a tool returns can be stored, because by then its effect has happened.
-
-
-class _Point(BaseModel):
-    x: int
 
 
 class _Hostile:
@@ -284,7 +229,7 @@ _CYCLE.append(_CYCLE)
     [
         (None, None),
         ({"a": [1, 2.5, True]}, {"a": [1, 2.5, True]}),
-        (_Point(x=1), {"x": 1}),
+        (Address(street="x"), {"street": "x", "number": 1}),
         (datetime(2026, 11, 21, tzinfo=UTC), "2026-11-21T00:00:00Z"),
         (Decimal("1.50"), "1.50"),
         ({1: "a"}, {"1": "a"}),
@@ -296,16 +241,10 @@ _CYCLE.append(_CYCLE)
 )
 def test_a_value_becomes_json_that_postgres_takes(returned: object, stored: JsonValue) -> None:
     assert result_of(returned) == ToolResult(stored)
-
-
-@pytest.mark.parametrize("returned", [_Hostile(), _CYCLE])
-def test_what_is_no_json_at_all_still_counts_as_done(returned: object) -> None:
-    assert isinstance(result_of(returned).output, str)
-
-
-def test_a_state_aware_result_keeps_its_updates_and_they_are_made_storable_too() -> None:
-    made = result_of(ToolResult("ok", state={"count": 1, "text": "a\x00"}, working={"gone": None}))
-    assert made == ToolResult("ok", state={"count": 1, "text": "a\ufffd"}, working={"gone": None})
+    made = result_of(ToolResult("ok", state={"count": 1, "text": returned}, working={"gone": None}))  # type: ignore[dict-item]
+    assert made == ToolResult("ok", state={"count": 1, "text": stored}, working={"gone": None})
+    for no_json in (_Hostile(), _CYCLE):  # what is no JSON at all still counts as done
+        assert isinstance(result_of(no_json).output, str)
 
 
 @given(
@@ -316,11 +255,6 @@ def test_a_state_aware_result_keeps_its_updates_and_they_are_made_storable_too()
 def test_any_result_can_be_written_as_strict_json(value: object) -> None:
     text = json.dumps(result_of(value).output, allow_nan=False, ensure_ascii=False)
     assert is_clean(text) and "\\u0000" not in text.replace("\\\\", "")
-
-
-def test_a_wait_is_carried_where_the_target_named_one() -> None:
-    assert ToolUnavailable("busy", 3.0).retry_after_seconds == 3.0
-    assert ToolUnavailable("down").retry_after_seconds is None
 
 
 # --- perdure/sdk/tools.py: which previews a tool may have, what they are given, and that they change nothing.
@@ -379,28 +313,18 @@ async def test_what_is_no_preview_is_a_mistake_of_its_author() -> None:
         await PreviewOf.of("pay", wrong, made_with(None).parameters).make({}, context())
 
 
-@pytest.mark.parametrize("method", ["POST", "put", "PATCH", "DELETE", "OPTIONS"])
-async def test_a_preview_sends_nothing_that_may_change_anything(method: str) -> None:
+async def test_a_preview_sends_nothing_that_may_change_anything_and_no_key() -> None:
     sent: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
         sent.append(request)
-        return httpx.Response(200)
-
-    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
-        given = context(card("keyed", key_ttl_seconds=60), http=http, reads_only=True)
-        with pytest.raises(ToolRefused):
-            await given.send(method, "http://target.test/")
-    assert sent == []
-
-
-async def test_a_previews_read_carries_no_key() -> None:
-    seen: list[httpx.Request] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        seen.append(request)
         return httpx.Response(200, json={})
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
-        await context(card("keyed", key_ttl_seconds=60), http=http, reads_only=True).send("GET", "http://target.test/")
-    assert "idempotency-key" not in seen[0].headers
+        looking = context(card("keyed", key_ttl_seconds=60), http=http, reads_only=True)
+        for method in ("POST", "put", "PATCH", "DELETE", "OPTIONS"):
+            with pytest.raises(ToolRefused):
+                await looking.send(method, "http://target.test/")
+        await looking.send("GET", "http://target.test/")
+    (read,) = sent
+    assert read.method == "GET" and "idempotency-key" not in read.headers
