@@ -27,7 +27,7 @@ def app(folder: Path, tools: str = "cluster_*", **files: str) -> App:
     """An app with one agent and these files; `mcp__x` is mcp/x.yaml."""
     named = {f"{name.replace('__', '/')}.yaml": text for name, text in files.items()}
     for path, text in {"agents/a.yaml": AGENT.format("', '".join(tools.split())), **named}.items():
-        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     return load_app(folder)
 
@@ -36,16 +36,14 @@ def cards(*names: str) -> list[ToolCard]:
     return [card(name=name, version=name) for name in names]
 
 
-def test_a_server_is_read_from_a_file_of_its_name(tmp_path: Path) -> None:
-    found = app(tmp_path, mcp__cluster="url: https://h.example/mcp\nheaders: {A: 'b {secret:c}'}\ntoolsets: [k8s]\n")
+def test_a_server_is_read_from_a_file_of_its_name_and_rules_may_speak_of_its_tools(tmp_path: Path) -> None:
+    url = "url: https://h.example/mcp\nheaders: {A: 'b {secret:c}'}\ntoolsets: [k8s]\ntools:\n  drop: {risk: high}\n"
+    rule = "- {id: r, on: before_tool_call, when: {tool: cluster_drop}, do: abort}\n"
+    found = app(tmp_path, mcp__cluster=url, rules__r=rule)
     assert not found.problems
     server = found.servers["cluster"]
-    assert (server.name, server.prefix, server.secrets(), server.trust_annotations) == (
-        "cluster",
-        "cluster_",
-        ("c",),
-        False,
-    )
+    assert (server.name, server.prefix, server.secrets()) == ("cluster", "cluster_", ("c",))
+    assert not server.trust_annotations
 
 
 @pytest.mark.parametrize(
@@ -68,18 +66,15 @@ def test_a_mistake_is_told_with_its_line(tmp_path: Path, file: str, text: str, l
     assert "cluster" not in found.servers
 
 
-def test_an_agent_that_names_a_server_which_is_not_there_has_a_mistake(tmp_path: Path) -> None:
-    (problem,) = app(tmp_path, "clutter_*", mcp__cluster=SERVER).problems
-    assert "clutter_*" in problem.message
-
-
-def test_names_of_servers_and_tools_may_not_begin_alike(tmp_path: Path) -> None:
+def test_names_of_servers_and_tools_may_not_begin_alike_and_are_there(tmp_path: Path) -> None:
     found = app(tmp_path, mcp__cluster=SERVER, mcp__cluster_two=SERVER)
     assert [*found.servers] == ["cluster"] and "cluster_two.yaml" in {each.file.name for each in found.problems}
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools" / "look.py").write_text(TOOL)
     again = load_app(tmp_path)
     assert "cluster" not in again.servers and "cluster_look" in str(again.problems)
+    (problem,) = app(tmp_path / "other", "clutter_*", mcp__cluster=SERVER).problems
+    assert "clutter_*" in problem.message, "a server that is not there"
 
 
 @pytest.mark.parametrize(
@@ -98,22 +93,8 @@ def test_an_agent_has_the_cards_that_it_names_each_once(tmp_path: Path, tools: s
     assert [card.name for agent in published for card in agent.cards] == names
     told_of = left_out(found, (), offered)
     assert bool(told_of) is not bool(names)
+    assert publish(found, []) == [] and "cluster_" in left_out(found, (), {})[0]
     assert not names or published[0].version == digest_of(published[0].model_dump(mode="json", exclude={"version"}))
-
-
-def test_without_any_cards_the_agent_is_left_out_and_told(tmp_path: Path) -> None:
-    found = app(tmp_path, mcp__cluster=SERVER)
-    assert publish(found, []) == []
-    (line,) = left_out(found, (), {})
-    assert found.name in line and "cluster_*" in line
-
-
-def test_rules_may_speak_of_tools_that_the_servers_file_names(tmp_path: Path) -> None:
-    files = {
-        "mcp__cluster": SERVER + "tools:\n  drop: {risk: high}\n",
-        "rules__r": "- {id: r, on: before_tool_call, when: {tool: cluster_drop}, do: abort}\n",
-    }
-    assert not app(tmp_path, **files).problems
 
 
 # --- Locks of MCP servers' tools: read with every mistake, written whole, compared as versions are.
@@ -135,6 +116,14 @@ def test_a_lock_is_part_of_the_app_beside_its_server(tmp_path: Path) -> None:
     found = load_app(with_lock(tmp_path, GOOD))
     assert not found.problems and [agent.id for agent in found.agents] == ["a"]
     assert [tool.name for tool in found.locks["cluster"].tools] == ["look"]
+    lock_path(tmp_path, "clutter").write_text(GOOD)  # the lock of no server
+    (problem,) = (found := load_app(tmp_path)).problems
+    assert problem.warning and "mcp/clutter.yaml" in problem.message and found.agents
+    lock_path(tmp_path, "clutter").unlink()
+    lock_path(tmp_path, "cluster").unlink()
+    lock_path(tmp_path, "cluster").mkdir()  # nothing that can be opened
+    found = load_app(tmp_path)
+    assert found.problems[0].file == lock_path(tmp_path, "cluster") and not found.agents
 
 
 @pytest.mark.parametrize(
@@ -151,21 +140,12 @@ def test_a_lock_is_part_of_the_app_beside_its_server(tmp_path: Path) -> None:
         ("{}", 1, "tools"),
     ],
 )
-def test_a_malformed_lock_is_told_with_its_place_and_leaves_the_agent_out(
-    tmp_path: Path, text: str, line: int | None, name: str
-) -> None:
+def test_a_malformed_lock_leaves_the_agent_out(tmp_path: Path, text: str, line: int | None, name: str) -> None:
     found = load_app(with_lock(tmp_path, text))
     problem = next(each for each in found.problems if each.file == lock_path(tmp_path, "cluster"))
     assert problem.line == line and name in problem.message and not problem.warning
     assert not found.agents and not found.servers and not found.locks
     assert [*load_servers(tmp_path).servers] == ["cluster"], "or no command could write it anew"
-
-
-def test_a_lock_that_cannot_be_opened_is_a_mistake(tmp_path: Path) -> None:
-    app(tmp_path, mcp__cluster=SERVER)
-    lock_path(tmp_path, "cluster").mkdir()
-    found = load_app(tmp_path)
-    assert found.problems[0].file == lock_path(tmp_path, "cluster") and not found.agents
 
 
 def test_a_lock_that_leads_out_of_the_app_is_not_followed(tmp_path: Path) -> None:
@@ -175,14 +155,6 @@ def test_a_lock_that_leads_out_of_the_app_is_not_followed(tmp_path: Path) -> Non
     lock_path(tmp_path / "app", "cluster").symlink_to(tmp_path / "elsewhere.json")
     for found in (load_app(tmp_path / "app"), load_servers(tmp_path / "app")):
         assert not found.servers and "cluster.lock.json" in str(found.problems)
-
-
-def test_a_lock_of_no_server_is_a_warning(tmp_path: Path) -> None:
-    app(tmp_path, mcp__cluster=SERVER)
-    lock_path(tmp_path, "clutter").write_text(GOOD)
-    found = load_app(tmp_path)
-    (problem,) = found.problems
-    assert problem.warning and "mcp/clutter.yaml" in problem.message and found.agents
 
 
 def test_what_is_written_is_read_again_to_the_digit(tmp_path: Path) -> None:
@@ -206,19 +178,12 @@ def test_what_is_written_is_read_again_to_the_digit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "tool",
-    [
-        {"name": "a", "parameters": {"default": "\x00"}},
-        {"name": "a", "description": "\ud800"},
-        {"name": "a", "description": "x" * 5_000_000},
-    ],
+    "tool", [{"parameters": {"default": "\x00"}}, {"description": "\ud800"}, {"description": "x" * 5_000_000}]
 )
-def test_a_list_that_could_not_be_read_again_does_not_take_the_place_of_a_lock(
-    tmp_path: Path, tool: dict[str, Any]
-) -> None:
+def test_a_list_that_could_not_be_read_again_takes_no_locks_place(tmp_path: Path, tool: dict[str, Any]) -> None:
     path = tmp_path / "s.lock.json"
     path.write_text(GOOD)
-    assert len(write_lock(path, lock(tool))) == 1
+    assert len(write_lock(path, lock({"name": "a", **tool}))) == 1
     assert path.read_text() == GOOD and [*tmp_path.iterdir()] == [path]
 
 

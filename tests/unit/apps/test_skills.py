@@ -35,18 +35,13 @@ def test_a_good_app_gives_its_agent_the_skill_with_all_that_it_has(tmp_path: Pat
     assert tea.dependencies == ("water",)
     assert (tea.persona_key, tea.persona) == ("host", "You are the host of a tea house.")
     assert tea.body.startswith("## Steps") and tea.body.endswith("One sentence.")
-    assert [(each.name, each.text) for each in tea.templates] == [
-        ("facts.md", "Dear {{ user_name }},\nleaves come from a bush.")
-    ]
+    (template,) = tea.templates
+    assert (template.name, template.text) == ("facts.md", "Dear {{ user_name }},\nleaves come from a bush.")
     assert [each.name for each in tea.artifacts] == ["leaves.md"]
     assert [each.name for each in tea.checkpoints] == ["before_serving"]
     (rule,) = tea.rules
-    assert (rule.id, rule.app, rule.skill_id, rule.checkpoint) == (
-        "parlour/tea:serving",
-        "parlour",
-        "tea",
-        "before_serving",
-    )
+    assert (rule.id, rule.app) == ("parlour/tea:serving", "parlour")
+    assert (rule.skill_id, rule.checkpoint) == ("tea", "before_serving")
     (block,) = tea.blocks
     assert (block.name, block.effect, block.llm_visible, block.needs) == ("steep", "read", True, ("leaves",))
     assert block.source == STEEP
@@ -79,17 +74,6 @@ def test_the_mistakes_of_a_block_are_told_beside_those_of_its_card(tmp_path: Pat
     app = load_app(write_app(tmp_path, {CARD: card, BLOCK: f"class A: pass\n{FILES[BLOCK]}"}))
     assert any(each.startswith(f"{CARD}:") for each in told(app)), told(app)
     assert any(is_at(each, f"{BLOCK}:1 A") for each in told(app)), told(app)
-
-
-def test_an_input_may_not_require_what_run_does_not_take(tmp_path: Path) -> None:
-    app = load_app(write_app(tmp_path, {CARD: FILES[CARD].replace("required: [leaf]", "required: [leaf, pot]")}))
-    assert is_at(told(app)[0], f"{BLOCK}:4 pot")
-
-
-def test_a_skill_with_mistakes_is_what_a_name_beside_it_may_have_meant(tmp_path: Path) -> None:
-    other = OTHER.replace("[water]", "[tee]")
-    app = load_app(write_app(tmp_path, {CARD: "", "agents/other.yaml": other}))
-    assert any(is_at(each, "agents/other.yaml:4 tee tea") for each in told(app))
 
 
 @pytest.mark.parametrize(
@@ -130,44 +114,40 @@ def test_a_circle_of_dependencies_is_named_once_and_takes_all_that_need_it(tmp_p
     assert [agent.id for agent in app.agents] == ["host"]
 
 
-def test_what_needs_a_skill_with_a_mistake_has_one_too(tmp_path: Path) -> None:
-    app = load_app(write_app(tmp_path, {"skills/water/SKILL.md": WATER.replace("name: Water\n", "")}))
-    own, needs, agent = "skills/water/SKILL.md:2 name", f"{TEA}:8 water", "agents/host.yaml:4 tea"
-    assert are_at(told(app), [own, needs, agent]) or are_at(told(app), [needs, own, agent])
+def test_what_needs_or_means_a_skill_with_a_mistake_has_one_too(tmp_path: Path) -> None:
+    spoiled_water = {"skills/water/SKILL.md": WATER.replace("name: Water\n", "")}
+    app = load_app(write_app(tmp_path / "needs", {**spoiled_water}))
+    expected = ["agents/host.yaml:4 tea", "skills/water/SKILL.md:2 name", f"{TEA}:8 water"]
+    assert are_at(sorted(told(app), key=lambda each: each.replace(TEA, "z")), expected)
+    app = load_app(write_app(tmp_path / "means", {CARD: "", "agents/other.yaml": OTHER.replace("[water]", "[tee]")}))
+    assert any(is_at(each, "agents/other.yaml:4 tee tea") for each in told(app))
 
 
-@pytest.mark.parametrize(
-    ("name", "files"),
-    [
-        ("entity_resolve", {}),
-        ("create_entity", {}),
-        ("own_tool", {"tools/own.py": TOOL.replace("NAME", "own_tool")}),
-        ("old_kettle", {}),
-        ("spare", {}),
-        ("Steep", {}),
-    ],
-)
-def test_a_block_takes_no_name_that_is_taken(tmp_path: Path, name: str, files: dict[str, str]) -> None:
+@pytest.mark.parametrize("name", ["entity_resolve", "create_entity", "own_tool", "old_kettle", "spare", "Steep"])
+def test_a_block_takes_no_name_that_is_taken(tmp_path: Path, name: str) -> None:
     blocks = {f"skills/water/blocks/{name}.py": STEEP, f"skills/water/blocks/{name}.yaml": STEEP_CARD}
-    app = load_app(write_app(tmp_path, {**files, **blocks}), Engine(reserved=("spare",)))
+    own = {"tools/own.py": TOOL.replace("NAME", "own_tool")}
+    app = load_app(write_app(tmp_path, {**own, **blocks}), Engine(reserved=("spare",)))
     (first,) = [each for each in told(app) if each.startswith("skills/water/blocks")]
-    assert name in first
-    assert app.agents == () and app.skills == {}
+    assert name in first and app.agents == () and app.skills == {}
 
 
 @pytest.mark.parametrize(
-    ("signature", "told_of"),
+    ("signature", "required", "told_of"),
     [
-        ("leaf: str, data: Any", f"{BLOCK}:4 leaf"),
-        ("leaf: str = 'green', data: Any = None", None),
-        ("data: Any, leaf: str = 'green', *, pot: str = ''", None),
-        ("**given: Any", None),
+        ("leaf: str, data: Any", "", f"{BLOCK}:4 leaf"),
+        ("leaf: str, data: Any", "  required: [leaf, pot]\n", f"{BLOCK}:4 pot"),
+        ("leaf: str = 'green', data: Any = None", "", None),
+        ("data: Any, leaf: str = 'green', *, pot: str = ''", "", None),
+        ("**given: Any", "", None),
     ],
 )
-def test_run_is_held_against_what_the_input_may_leave_out(tmp_path: Path, signature: str, told_of: str | None) -> None:
+def test_run_takes_what_the_input_requires_or_may_leave_out(
+    tmp_path: Path, signature: str, required: str, told_of: str | None
+) -> None:
     block = STEEP.replace("leaf: str, data: dict[str, Any]", signature)
-    optional = STEEP_CARD.replace("  required: [leaf]\n", "")
-    app = load_app(write_app(tmp_path, {BLOCK: block, CARD: optional}))
+    card = STEEP_CARD.replace("  required: [leaf]\n", required)
+    app = load_app(write_app(tmp_path, {BLOCK: block, CARD: card}))
     assert are_at(told(app)[:1], [told_of] if told_of else [])
 
 
@@ -183,9 +163,8 @@ def test_what_is_only_worth_a_word_is_told_and_loaded(tmp_path: Path) -> None:
 
 def test_a_checkpoint_may_say_what_happens_when_nobody_can_be_asked(tmp_path: Path) -> None:
     text = SKILL.replace("[before_serving]", "[{name: before_serving, go_on_when_unavailable: true}]")
-    app = load_app(write_app(tmp_path, {TEA: text}))
-    assert told(app) == [] and app.skills["tea"].checkpoints[0].go_on_when_unavailable is True
-    assert load_app(write_app(tmp_path)).skills["tea"].checkpoints[0].go_on_when_unavailable is False
+    for app, goes_on in ((load_app(write_app(tmp_path, {TEA: text})), True), (load_app(write_app(tmp_path)), False)):
+        assert told(app) == [] and app.skills["tea"].checkpoints[0].go_on_when_unavailable is goes_on
 
 
 def test_the_sandboxes_own_check_is_asked_for_every_block_and_its_word_is_told(tmp_path: Path) -> None:
@@ -210,14 +189,6 @@ def test_an_app_may_not_take_the_engines_name(tmp_path: Path) -> None:
 
 AGENT = FILES["agents/host.yaml"]
 HOUSE = FILES["rules/house.yaml"]
-TOOL = '''
-from perdure import tool
-
-@tool(effect="read")
-async def NAME() -> str:
-    """Do."""
-    return ""
-'''
 
 
 def test_a_fenced_tool_shares_a_blocks_name_and_is_for_agents_without_skills(tmp_path: Path) -> None:
@@ -288,26 +259,19 @@ def test_an_agent_may_mix_skills_of_folders_and_skills_written_out(tmp_path: Pat
         (HOUSE.replace("{capability: 'batch_*'}", "{}"), "rules/house.yaml:3 when"),
         (HOUSE.replace("no_batches", "Bad"), "rules/house.yaml:1"),
         ("- 7\n", "rules/house.yaml:1"),
+        (HOUSE, "rules/more.yaml parlour:no_batches"),  # the same rule in two files
     ],
 )
-def test_a_rule_of_the_app_that_cannot_be_read_keeps_all_its_agents_back(
-    tmp_path: Path, text: str, expected: str
-) -> None:
-    app = load_app(write_app(tmp_path, {"rules/house.yaml": text}))
+def test_a_rule_of_the_app_that_cannot_be_read_keeps_its_agents_back(tmp_path: Path, text: str, expected: str) -> None:
+    files = {"rules/more.yaml": HOUSE} if text is HOUSE else {"rules/house.yaml": text}
+    app = load_app(write_app(tmp_path, {**files}))
     assert is_at(told(app)[0], expected), told(app)
-    assert is_at(told(app)[-1], "rules")
-    assert app.agents == ()
-
-
-def test_the_same_rule_in_two_files_is_a_mistake(tmp_path: Path) -> None:
-    app = load_app(write_app(tmp_path, {"rules/more.yaml": HOUSE}))
-    assert is_at(told(app)[0], "rules/more.yaml parlour:no_batches")
+    assert is_at(told(app)[-1], "rules") or text is HOUSE
     assert app.agents == ()
 
 
 # --- perdure/apps: examples of a card are held against what the block comes to, each at its line.
 
-CARD = "skills/tea/blocks/steep.yaml"
 INPUT_EXAMPLES = STEEP_CARD.replace("  required: [leaf]\n", "  required: [leaf]\n  examples:\n    - {leaf: green}\n", 1)
 EXAMPLES = f"""{INPUT_EXAMPLES}examples:
   - input: {{leaf: black}}
@@ -331,45 +295,36 @@ class Kitchen:
         return self.answers.get(leaf, Tried({"minutes": 3.0}))
 
 
-def problems(folder: Path, kitchen: Kitchen, card: str = EXAMPLES) -> list[str]:
-    return told(load_app(write_app(folder, {CARD: card}), Engine(try_block=kitchen)))
-
-
-def test_every_example_is_run_with_the_tables_that_the_block_needs(tmp_path: Path) -> None:
-    kitchen = Kitchen()
-    assert problems(tmp_path, kitchen) == []
-    assert kitchen.asked == [("green", ["leaves"]), ("black", ["leaves"]), ("white", ["leaves"])]
-
-
 def test_examples_are_no_part_of_what_is_published_and_are_not_run_unless_asked_for(tmp_path: Path) -> None:
     plain = load_app(write_app(tmp_path / "plain", {CARD: INPUT_EXAMPLES}))
     with_more = load_app(write_app(tmp_path / "more", {CARD: EXAMPLES}))
     assert told(with_more) == [] and with_more.agents == plain.agents
 
 
-def test_a_result_that_is_not_the_one_given_is_told_at_the_line_of_the_one_given(tmp_path: Path) -> None:
-    found = problems(tmp_path, Kitchen(black=Tried({"minutes": 4})))
-    assert are_at(found, [f"{CARD}:19 minutes 4 3", "agents/host.yaml:4 tea"])
-
-
-def test_an_example_that_fails_is_told_with_the_line_of_the_block(tmp_path: Path) -> None:
-    found = problems(tmp_path, Kitchen(green=Tried(fault="KeyError: 'green'", line=5), white=Tried(fault="no")))
-    assert are_at(found[:2], [f"{CARD}:10 KeyError green steep.py:5", f"{CARD}:20 no"])
-
-
-def test_after_one_that_used_up_its_time_no_other_is_run(tmp_path: Path) -> None:
-    kitchen = Kitchen(green=Tried(fault="the block was stopped after 5 s", spent=True))
-    assert len(problems(tmp_path, kitchen)) == 2
-    assert [leaf for leaf, _ in kitchen.asked] == ["green"]
-
-
-def test_where_nothing_can_be_run_nothing_is_wrong(tmp_path: Path) -> None:
-    assert problems(tmp_path, Kitchen(green=None)) == []
-
-
-def test_an_example_that_is_no_object_is_told(tmp_path: Path) -> None:
-    card = INPUT_EXAMPLES.replace("{leaf: green}", "green")
-    assert is_at(problems(tmp_path, Kitchen(), card)[0], f"{CARD}:10")
+@pytest.mark.parametrize(
+    ("answers", "card", "found", "run"),
+    [
+        ({}, EXAMPLES, [], ["green", "black", "white"]),
+        ({"black": Tried({"minutes": 4})}, EXAMPLES, [f"{CARD}:19 minutes 4 3"], ["green", "black", "white"]),
+        (
+            {"green": Tried(fault="KeyError: 'green'", line=5), "white": Tried(fault="no")},
+            EXAMPLES,
+            [f"{CARD}:10 KeyError green steep.py:5", f"{CARD}:20 no"],
+            ["green", "black", "white"],
+        ),
+        ({"green": Tried(fault="stopped after 5 s", spent=True)}, EXAMPLES, [f"{CARD}:10 stopped"], ["green"]),
+        ({"green": None}, EXAMPLES, [], ["green"]),  # where nothing can be run nothing is wrong
+        ({}, INPUT_EXAMPLES.replace("{leaf: green}", "green"), [f"{CARD}:10"], []),
+    ],
+    ids=["good", "other result", "fails", "out of time", "no sandbox", "no object"],
+)
+def test_each_example_is_run_and_what_differs_is_told_at_its_line(
+    tmp_path: Path, answers: dict[str, Tried | None], card: str, found: list[str], run: list[str]
+) -> None:
+    kitchen = Kitchen(**answers)
+    app = load_app(write_app(tmp_path, {CARD: card}), Engine(try_block=kitchen))
+    assert are_at(told(app), [*found, "agents/host.yaml:4 tea"] if found else [])
+    assert kitchen.asked == [(leaf, ["leaves"]) for leaf in run]
 
 
 @pytest.mark.parametrize(
@@ -388,8 +343,5 @@ def test_an_example_that_is_no_object_is_told(tmp_path: Path) -> None:
 )
 def test_a_difference_has_its_place(value: JsonValue, expected: JsonValue, found: str | None) -> None:
     told_of = difference(value, expected)
-    if found is None:
-        assert told_of is None
-    else:
-        place, *values = found.split()
-        assert told_of is not None and told_of.split()[0] == place and all(each in told_of for each in values)
+    place, *values = (found or "None").split()
+    assert str(told_of).split()[0] == place and all(each in str(told_of) for each in values)
