@@ -378,11 +378,7 @@ def never_looking(answers: list[str], awaited: bool) -> Any:
 
         return later if awaited else work
 
-    calls = {
-        "wait": lambda *_, **__: WAITS,
-        "question": lambda *_: ASKED,
-        "answer": lambda _, q, *__: answers.append(q),
-    }
+    does = {"wait": lambda *_, **__: WAITS, "question": lambda *_: ASKED, "answer": lambda _, q, *__: answers.append(q)}
     return SimpleNamespace(turns=SimpleNamespace(**{name: made(work) for name, work in does.items()}))
 
 

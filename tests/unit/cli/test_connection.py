@@ -53,15 +53,6 @@ def test_a_local_token_is_never_sent_to_another_address(
     assert api.asked == []
 
 
-def test_the_address_may_be_given_without_any_local_stack(
-    perdure: Perdure, api: ApiDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PERDURE_URL", api.url + "/")
-    monkeypatch.setenv("PERDURE_TOKEN", "mine")
-    api.will(EMPTY)
-    assert perdure("turns list").code == 0
-
-
 @pytest.mark.parametrize("run_file", [None, "", "{", "[]", "null"])
 def test_where_nothing_runs_or_the_run_file_is_broken_the_folder_is_named(
     perdure: Perdure, home: Path, run_file: str | None

@@ -220,6 +220,7 @@ def test_a_command_asks_and_shows(
     stack.will(*replies)
     assert stack(*line.split()).seen == snapshot
     assert [request(each) for each in stack.asked[-1:]] == ([asked] if asked else [])
+    assert not any("idempotency-key" in each.headers for each in stack.asked if each.path.endswith("/tokens"))
 
 
 def test_commands_that_read_and_write_files_show(stack: Perdure, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
@@ -227,15 +228,13 @@ def test_commands_that_read_and_write_files_show(stack: Perdure, tmp_path: Path,
     table.write_text("a\n1\n")
     text.write_text("Be kind.")
     stack.will(said(FILE, 201), Reply(200, b"x"), said(VERSION))
-    lines = (
-        ("files", "upload", "c-1", str(table)),
-        ("files", "get", "f-1", str(tmp_path / "b.csv")),
-        ("prompts", "edit", "voice", "--file", str(text)),
-        ("init", str(tmp_path / "app")),
-        ("mcp", "check", str(tmp_path / "app")),
-        ("skills", "check", str(tmp_path / "app")),
-    )
-    assert [stack(*line).seen for line in lines] == snapshot
+    app, kept = tmp_path / "app", tmp_path / "b.csv"
+    lines = [f"files upload c-1 {table}", f"files get f-1 {kept}", f"prompts edit voice --file {text}"]
+    lines += [f"init {app}", f"mcp check {app}", f"skills check {app}"]
+    assert [stack(line).seen for line in lines] == snapshot
+    assert kept.read_bytes() == b"x" and stack(f"init {app}").code == 2, "a folder with files is left alone"
+    sent = 'requester PUT /v1/prompt-templates/voice/draft {"text": "Be kind."}'
+    assert [request(each) for each in stack.asked[2:]] == [sent]
 
 
 def test_what_cannot_run_shows_why(

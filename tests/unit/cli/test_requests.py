@@ -168,6 +168,7 @@ AMOUNTS = [
         ("approvals list --status bogus", ["pending", "approved", "withdrawn", "all"]),
         ("approvals respond a-1 ''", ["TEXT"]),
         ("approvals respond a-1 ' \n'", ["TEXT"]),
+        ("approvals reject a-1 --comment ' '", []),
         ("approvals batch reject a-1", []),
         ("approvals batch edit a-1", []),
         ("approvals batch approve", []),
