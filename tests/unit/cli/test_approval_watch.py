@@ -42,9 +42,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     return after
 
 
-def test_watching_shows_each_approval_once_and_its_end(
-    stack: Perdure, looks: Looks, snapshot: SnapshotAssertion
-) -> None:
+def test_each_approval_is_shown_once_and_its_end(stack: Perdure, looks: Looks, snapshot: SnapshotAssertion) -> None:
     looks(3)
     stack.will(waits(), waits(), NONE, said({**APPROVAL, "status": "rejected"}))
     ended = stack("approvals watch --mine --agent refunds")
@@ -123,9 +121,7 @@ def test_a_row_has_age_deadline_whose_it_is_and_votes(shown: WatchTable) -> None
         assert part in out
 
 
-def test_what_came_while_watching_stands_out_and_what_was_there_before_does_not(
-    shown: WatchTable, screen: io.StringIO
-) -> None:
+def test_what_came_while_watching_stands_out_and_the_rest_does_not(shown: WatchTable, screen: io.StringIO) -> None:
     old, new = approval("a-old"), approval("a-new")
     with shown:
         shown.came(old)

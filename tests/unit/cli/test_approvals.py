@@ -195,8 +195,6 @@ def test_the_exit_code_is_the_one_that_all_failures_share(stack: Perdure, codes:
     errors = [{"error": {**given, "code": code, "status": statuses.get(code, 409)}} for code in codes]
     both = zip(("a-1", "a-2"), [*errors, {"status": "rejected"}], strict=False)
     answers = [{"id": name, **each} for name, each in both]
-        {"id": name, **each} for name, each in zip(("a-1", "a-2"), [*errors, {"status": "rejected"}], strict=False)
-    ]
     stack.will(said(FIRST), said(SECOND), said({"items": answers}))
     ended = stack("approvals batch reject a-1 a-2 --reason double")
     assert ended.code == exit_code and codes[0] in ended.out and "\x1b" not in ended.out

@@ -27,6 +27,8 @@ def shown(*events: tuple[str, dict[str, Any]], details: bool = False) -> list[st
 
 def test_two_calls_speak_on_lines_of_their_own() -> None:
     lines = shown(
+        ("token", {"call_id": "m1", "text": "half"}),
+        ("reset", {"call_id": "m1"}),
         ("token", {"call_id": "m1", "text": "I "}),
         ("token", {"call_id": "m1", "text": "ask."}),
         ("generation.complete", {"call_id": "m1"}),
@@ -35,17 +37,9 @@ def test_two_calls_speak_on_lines_of_their_own() -> None:
         ("token", {"call_id": "m2", "text": "Booked."}),
         ("done", {"status": "completed", "tokens_used": 7, "cost_usd": 0.01, "duration_ms": 1500, "execution_id": "t"}),
     )
+    assert lines.pop(0) == "half" and lines.pop(0), "a reset voids the text of the call that speaks"
     assert lines[0] == "I ask." and "book" in lines[1] and "book" in lines[2] and lines[3] == "Booked."
     assert all(each in lines[4] for each in ("completed", "7", "$0.0100", "1.5 s", "t"))
-
-
-def test_a_reset_of_the_call_that_speaks_voids_its_text() -> None:
-    lines = shown(
-        ("token", {"call_id": "m1", "text": "half"}),
-        ("reset", {"call_id": "m1"}),
-        ("token", {"call_id": "m1", "text": "whole"}),
-    )
-    assert lines[0] == "half" and lines[1] and lines[2] == "whole"
 
 
 def test_each_event_has_its_line(snapshot: SnapshotAssertion) -> None:
@@ -84,6 +78,8 @@ def test_the_machinery_is_shown_only_to_who_asks_for_it() -> None:
     assert shown(event) == []
     (line,) = shown(event, details=True)
     assert "node_end" in line and "tool_node" in line and "running" not in line
+    (line,) = shown(("skill.selected", {"skill": "spacing", "turn_id": "t"}))  # an event of a later version
+    assert "skill.selected" in line and "spacing" in line
 
 
 def test_reasoning_is_shown_apart_from_the_answer_and_only_to_who_asks_for_it() -> None:
@@ -95,11 +91,6 @@ def test_reasoning_is_shown_apart_from_the_answer_and_only_to_who_asks_for_it() 
     ]
     assert shown(*events) == ["Yes."]
     assert shown(*events, details=True)[:2] == ["Hm. Well.", "Yes."]
-
-
-def test_an_event_of_a_later_version_is_not_hidden() -> None:
-    (line,) = shown(("skill.selected", {"skill": "spacing", "turn_id": "t"}))
-    assert "skill.selected" in line and "spacing" in line
 
 
 # --- Streamed text on a terminal: after a reset only the new text stands there, wherever lines were wrapped.
@@ -172,27 +163,18 @@ def test_text_that_has_scrolled_away_is_said_to_be_void() -> None:
     assert "half" in terminal.rows and "".join(terminal.rows).endswith(VOID)
 
 
-def test_a_pipe_gets_no_control_sequences() -> None:
+def test_a_pipe_and_streamed_text_get_no_control_sequences() -> None:
     pipe = io.StringIO()
-    live = LiveText(pipe)
+    LiveText(pipe).take_back()  # a reset before any text says nothing
+    LiveText(pipe, terminal=True).write("\x1b[2Jgone\u202e")
+    assert pipe.getvalue() == "\\u001b[2Jgone\\u202e"
+    live = LiveText(pipe := io.StringIO())
     live.write("half a sen")
     live.take_back()
     live.write("a sentence")
     live.end()
     live.line("next")
     assert pipe.getvalue() == f"half a sen\n{VOID}\na sentence\nnext\n"
-
-
-def test_a_reset_before_any_text_says_nothing() -> None:
-    pipe = io.StringIO()
-    LiveText(pipe).take_back()
-    assert pipe.getvalue() == ""
-
-
-def test_streamed_text_cannot_command_the_terminal() -> None:
-    pipe = io.StringIO()
-    LiveText(pipe, terminal=True).write("\x1b[2Jgone\u202e")
-    assert pipe.getvalue() == "\\u001b[2Jgone\\u202e"
 
 
 @pytest.mark.parametrize(

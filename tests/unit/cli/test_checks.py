@@ -25,9 +25,7 @@ def server(folder: Path, text: str) -> None:
     (folder / "mcp" / "liar.yaml").write_text(text)
 
 
-def test_a_lock_is_written_and_a_drift_fails_the_check_until_it_is_locked(
-    perdure: Perdure, folder: Path, snapshot: SnapshotAssertion
-) -> None:
+def test_a_drift_fails_the_check_until_its_lock(perdure: Perdure, folder: Path, snapshot: SnapshotAssertion) -> None:
     ended = perdure("mcp", "check", str(folder))
     assert ended.code == 0
     seen = [ended.out, perdure("mcp", "lock", str(folder)).out]
@@ -74,15 +72,18 @@ def test_a_folder_without_servers_and_one_with_a_mistake_are_refused(perdure: Pe
 # --- `perdure skills check`: every mistake with its place, without anything that runs.
 
 
-def test_the_apps_that_ship_have_no_mistake(perdure: Perdure) -> None:
+def test_good_apps_are_told_in_a_line_and_a_warning_alone_is_no_failure(perdure: Perdure, tmp_path: Path) -> None:
     ended = perdure("skills check")
-    assert (ended.code, ended.err) == (0, "")
-
-
-def test_a_good_app_is_told_in_one_line(perdure: Perdure, tmp_path: Path) -> None:
-    ended = perdure("skills", "check", str(write_app(tmp_path / "app")))
-    assert (ended.code, ended.err) == (0, "")
-    assert len(ended.out.splitlines()) == 1 and "parlour" in ended.out
+    assert (ended.code, ended.err) == (0, ""), "the apps that ship"
+    folder = write_app(tmp_path / "app")
+    ended = perdure(f"skills check {folder}")
+    assert (ended.code, ended.err, ended.out.count("\n")) == (0, "", 1) and "parlour" in ended.out
+    write_app(folder, {"skills/water/SKILL.md": WATER.replace("None.", "None. " * 600)})
+    ended = perdure(f"skills check {folder}")
+    assert ended.code == 0 and "skills/water/SKILL.md:" in ended.out
+    write_app(folder, {"skills/tea/SKILL.md": SKILL.replace("triggers:", '"\\e[31mtrigers":')})
+    ended = perdure(f"skills check {folder}")
+    assert ended.code == 1 and "\x1b" not in ended.out, "what a file says cannot command the terminal"
 
 
 def test_every_mistake_is_told_with_its_place_and_the_code_is_1(
@@ -97,13 +98,6 @@ def test_every_mistake_is_told_with_its_place_and_the_code_is_1(
     skill, block = "skills/tea/SKILL.md", "skills/tea/blocks/steep.py"
     assert places == [f"{skill}:5", f"{skill}:23", f"{block}:1", "agents/host.yaml:4"]
     assert ended.seen == snapshot
-
-
-def test_a_warning_alone_is_no_failure(perdure: Perdure, tmp_path: Path) -> None:
-    folder = write_app(tmp_path / "app", {"skills/water/SKILL.md": WATER.replace("None.", "None. " * 600)})
-    ended = perdure("skills", "check", str(folder))
-    assert ended.code == 0
-    assert "skills/water/SKILL.md:" in ended.out
 
 
 def test_in_json_the_places_are_values(perdure: Perdure, tmp_path: Path) -> None:
@@ -124,9 +118,3 @@ def test_a_folder_that_is_no_app_is_told_what_it_is(perdure: Perdure, tmp_path: 
     ended = perdure("skills", "check", str(folder / "skills" / "tea"))
     assert ended.code == 2 and str(folder) in ended.err
     assert perdure("skills", "check", str(tmp_path)).code == 1
-
-
-def test_what_a_file_says_cannot_command_the_terminal(perdure: Perdure, tmp_path: Path) -> None:
-    spoiled = SKILL.replace("triggers:", '"\\e[31mtrigers":')
-    ended = perdure("skills", "check", str(write_app(tmp_path / "app", {"skills/tea/SKILL.md": spoiled})))
-    assert ended.code == 1 and "\x1b" not in ended.out
