@@ -295,11 +295,11 @@ async def _unknown(context: ToolContext, amount: int) -> Preview:
     return Preview(None, None)
 
 
-def _blocking(context: ToolContext) -> Preview:
+def _awaits_nothing(context: ToolContext) -> Preview:
     return Preview(None, None)
 
 
-@pytest.mark.parametrize("preview", [_unknown, _blocking])
+@pytest.mark.parametrize("preview", [_unknown, _awaits_nothing])
 def test_a_preview_that_cannot_be_made_is_refused_as_the_tool_is_imported(preview: Any) -> None:
     with pytest.raises(ToolDefinitionError, match="pay"):
         made_with(preview)
