@@ -282,7 +282,7 @@ POLICIES: list[tuple[str, int, str]] = [
     ("fallback_reviewer: Carl", DEFAULT, "5 Carl"),
     ("expires_seconds: 3600\n  fallback_reviewer: carl", DEFAULT, "4 86400 3600"),
     ("expires_seconds: 60\n  fallback_reviewer: carl\n  fallback_after_seconds: 60", DEFAULT, "7 60"),
-    (ESCALATES + "120", None, "8 120"),
+    (ESCALATES + "120", DEFAULT, "8 120"),
     ("reviewers: [ann]\n  quorum: 2", DEFAULT, "4"),
     ("fallback_reviewer: carl", 60, "4 60"),
     ("reviewer_role: boss\n  quorum: none", DEFAULT, "6 approvals.quorum"),  # what is wrong in its form is told once
