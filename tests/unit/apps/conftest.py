@@ -6,26 +6,36 @@ from typing import Any
 
 import pytest
 
-from perdure import AsyncClient, Client
+from perdure import ApiError, AsyncClient, Client
 from perdure.client import Event
-from tests.unit.apps.api_double import ApiDouble
+from tests.unit.apps.api_double import ApiDouble, Reply
 
 PATIENCE_SECONDS = 2.0
 
 
 class Either:
-    """One client of either kind."""
+    """One client of either kind, and the server that it asks."""
 
-    def __init__(self, client: Client | AsyncClient) -> None:
-        self._client = client
+    def __init__(self, client: Client | AsyncClient, api: ApiDouble) -> None:
+        self._client, self.will, self.asked = client, api.will, api.asked
 
-    async def call(self, use: Callable[[Any], Any]) -> Any:
-        """What `use` returns, awaited where it must be."""
+    async def call(self, use: Callable[[Any], Any], *replies: Reply) -> Any:
+        """What `use` returns, awaited where it must be, once the server has these replies."""
+        self.will(*replies)
         result = use(self._client)
         return await result if inspect.isawaitable(result) else result
 
-    async def events(self, use: Callable[[Any], Any]) -> list[Event]:
+    async def refused(self, use: Callable[[Any], Any], *replies: Reply) -> ApiError:
+        """The error that `use` raises, be it a call or a stream."""
+        self.will(*replies)
+        with pytest.raises(ApiError) as raised:
+            found = use(self._client)
+            await (found if inspect.isawaitable(found) else self.events(lambda _: found))
+        return raised.value
+
+    async def events(self, use: Callable[[Any], Any], *replies: Reply) -> list[Event]:
         """All events of a stream."""
+        self.will(*replies)
         stream = use(self._client)
         return [event async for event in stream] if hasattr(stream, "__aiter__") else list(stream)
 
@@ -40,7 +50,7 @@ def api() -> Iterator[ApiDouble]:
 async def client(api: ApiDouble, request: pytest.FixtureRequest) -> AsyncIterator[Either]:
     if request.param == "blocking":
         with Client(api.url, "t-1", patience_seconds=PATIENCE_SECONDS) as blocking:
-            yield Either(blocking)
+            yield Either(blocking, api)
     else:
         async with AsyncClient(api.url, "t-1", patience_seconds=PATIENCE_SECONDS) as asynchronous:
-            yield Either(asynchronous)
+            yield Either(asynchronous, api)

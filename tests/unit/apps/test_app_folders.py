@@ -1,15 +1,23 @@
 """perdure/apps: an app folder is loaded whole, or every mistake in it is told with its place."""
 
+import subprocess
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from perdure.activities.providers.scripted import Script
-from perdure.apps import SHIPPED, Engine, app_folders, find_apps, load_app
-from perdure.apps.files import YamlFile, read_yaml
+from perdure.apps import SHIPPED, App, Engine, app_folders, find_apps, load_app
+from perdure.apps.files import YamlFile, parse_yaml, read_yaml
+from perdure.core.egress import Named, Outbound
+from perdure.egress import EgressRefused, new_client
+from perdure.local.config import ROOT
+from perdure.worker import queues as serving
+from tests.doubles.hostile_target import says, target
 from tests.unit.apps.problems import are_at, is_at, told
+from tests.unit.apps.skill_app import FILES, write_app
 
 AGENT = "id: helper\ntitle: Helper\ntopology: skill_pipeline\n"
 TOOL = '''
@@ -88,9 +96,7 @@ def test_every_mistake_of_every_file_is_told_at_once_and_the_rest_is_loaded(tmp_
 
 
 @pytest.mark.parametrize("broken", ["import not_there_at_all\n", "def (:\n"])
-def test_what_a_broken_tool_file_costs_is_told_once_for_each_agent_and_by_that_file(
-    tmp_path: Path, broken: str
-) -> None:
+def test_what_a_broken_tool_file_costs_is_told_once_for_each_agent_and_file(tmp_path: Path, broken: str) -> None:
     folder = write(
         tmp_path,
         agents__a_yaml=AGENT + "tools: [look, touch, loook]\n",
@@ -119,6 +125,7 @@ def test_what_a_broken_tool_file_costs_is_told_once_for_each_agent_and_by_that_f
         (AGENT + "script: there/is/none.yaml\n", "a.yaml:4 there/is/none.yaml"),
         (AGENT + "x: &x [*x]\n", "a.yaml"),
         ("id: x\n\ttitle: y", "a.yaml:2"),
+        ("a0: &a0 x\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 10}]\n" for n in range(1, 10)), "a.yaml"),
     ],
 )
 def test_a_file_that_is_no_agent_is_told_and_never_raised(tmp_path: Path, text: str, where: str) -> None:
@@ -127,18 +134,9 @@ def test_a_file_that_is_no_agent_is_told_and_never_raised(tmp_path: Path, text: 
     assert any(is_at(problem, f"agents/{where}") for problem in told(app)), told(app)
 
 
-def test_bytes_that_are_no_text_and_nesting_without_end_are_told(tmp_path: Path) -> None:
-    folder = write(tmp_path, agents__a_yaml="[" * 20_000)
-    (folder / "agents" / "b.yaml").write_bytes(b"\xff\xfe\x00id")
-    first, second = told(load_app(folder))
-    assert first.startswith("agents/a.yaml") and is_at(second, "agents/b.yaml")
-
-
-def test_aliases_that_grow_without_end_are_stopped(tmp_path: Path) -> None:
-    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
-    app = load_app(write(tmp_path, agents__a_yaml="\n".join(levels)))
-    assert app.agents == () and len(told(app)) == 1
+def test_bytes_that_are_no_text_are_told(tmp_path: Path) -> None:
+    (write(tmp_path, agents__a_yaml="") / "agents" / "a.yaml").write_bytes(b"\xff\xfe\x00id")
+    assert are_at(told(load_app(tmp_path)), ["agents/a.yaml"])
 
 
 def test_a_script_file_is_part_of_the_agent_and_its_mistakes_carry_its_own_lines(tmp_path: Path) -> None:
@@ -150,28 +148,16 @@ def test_a_script_file_is_part_of_the_agent_and_its_mistakes_carry_its_own_lines
     (folder / "scripts" / "s.yaml").write_text(rules.splitlines(True)[0] + rules.splitlines(True)[1])
     (agent,) = load_app(folder, Engine(script=Script)).agents
     assert agent.script == {"rules": [{"name": "hi", "when": "hi", "say": "Hello"}]}
-
-
-def test_a_script_in_the_agents_own_file_is_told_with_that_files_lines(tmp_path: Path) -> None:
-    text = AGENT + "script:\n  rules:\n    - name: bad\n      say: x\n      wen: y\n"
-    app = load_app(write(tmp_path, agents__a_yaml=text), Engine(script=Script))
-    assert are_at(told(app), ["agents/a.yaml:8 rules.0.wen"])
+    own = write(tmp_path, agents__a_yaml=AGENT + "script:\n  rules:\n    - name: bad\n      say: x\n      wen: y\n")
+    assert are_at(told(load_app(own, Engine(script=Script))), ["agents/a.yaml:8 rules.0.wen"])
 
 
 def test_files_of_one_app_may_share_code_and_two_apps_may_share_names(tmp_path: Path) -> None:
-    shared = "GREETING = '{0}'\n"
-    user = (
-        "from perdure import tool\nfrom . import _client\nfrom .other import look\n\n"
-        '@tool(effect="read")\nasync def greet() -> str:\n    """Greet."""\n    return _client.GREETING\n'
-    )
+    user = "from . import _client\nfrom .other import look\n" + TOOL.replace("look", "greet")
     for name in ("one", "two"):
-        write(
-            tmp_path / name,
-            agents__helper_yaml=AGENT.replace("helper", name) + "tools: [greet]\n",
-            tools__desk_py=user,
-            tools___client_py=shared.format(name),
-            tools__other_py=TOOL,
-        )
+        agent, shared = AGENT.replace("helper", name) + "tools: [greet]\n", f"GREETING = '{name}'\n"
+        files = {"tools__desk_py": user, "tools___client_py": shared, "tools__other_py": TOOL}
+        write(tmp_path / name, agents__helper_yaml=agent, **files)
     one, two = load_app(tmp_path / "one"), load_app(tmp_path / "two")
     assert one.problems == two.problems == ()
     assert set(one.tools) == {"greet", "look"}
@@ -194,38 +180,21 @@ def test_a_folder_without_agents_is_no_app(tmp_path: Path) -> None:
     assert load_app(tmp_path / "nowhere").problems
 
 
-@pytest.mark.parametrize(
-    ("text", "where"),
-    [
-        ("name: 3\n", "app.yaml:1"),
-        ("title: [x]\n", "app.yaml:1"),
-        ("- x\n", "app.yaml:1"),
-        ("name: [\n", "app.yaml:2"),
-    ],
-)
-def test_mistakes_in_app_yaml_do_not_lose_the_agents(tmp_path: Path, text: str, where: str) -> None:
+@pytest.mark.parametrize(("text", "line"), [("name: 3\n", 1), ("title: [x]\n", 1), ("- x\n", 1), ("name: [\n", 2)])
+def test_mistakes_in_app_yaml_do_not_lose_the_agents(tmp_path: Path, text: str, line: int) -> None:
     app = load_app(write(tmp_path, app_yaml=text, agents__helper_yaml=AGENT))
-    assert [agent.id for agent in app.agents] == ["helper"]
-    assert is_at(told(app)[0], where)
+    assert [agent.id for agent in app.agents] == ["helper"] and is_at(told(app)[0], f"app.yaml:{line}")
 
 
 def test_the_examples_come_first_and_a_name_that_is_taken_stays_taken(tmp_path: Path) -> None:
     write(tmp_path / "refunds", agents__helper_yaml=AGENT)
     write(tmp_path / "mine", agents__refunds_yaml=AGENT.replace("helper", "refunds"), agents__own_yaml=AGENT)
-    apps = find_apps(app_folders([tmp_path / "refunds", tmp_path / "mine"], examples=True))
-    by_folder = {app.folder: app for app in apps}
-    assert by_folder[SHIPPED / "refunds"].problems == ()
-    assert [agent.id for agent in by_folder[SHIPPED / "refunds"].agents] == ["refunds"]
-    second = by_folder[tmp_path / "refunds"]
+    apps = find_apps(app_folders([tmp_path / "refunds", tmp_path / "mine"], examples=True), Engine(script=Script))
+    *shipped, second, mine = apps
+    for app in shipped:
+        assert told(app) == [] and app.agents and app.folder.parent == SHIPPED
     assert second.agents == () and "refunds" in told(second)[0]
-    mine = by_folder[tmp_path / "mine"]
-    assert [agent.id for agent in mine.agents] == ["helper"]
-    assert are_at(told(mine), ["agents refunds"])
-
-
-def test_no_shipped_app_has_a_mistake() -> None:
-    for app in find_apps(app_folders((), examples=True), Engine(script=Script)):
-        assert told(app) == [] and app.agents
+    assert [agent.id for agent in mine.agents] == ["helper"] and are_at(told(mine), ["agents refunds"])
 
 
 def test_a_line_is_known_for_every_value_and_the_nearest_for_what_is_not_there(tmp_path: Path) -> None:
@@ -236,3 +205,162 @@ def test_a_line_is_known_for_every_value_and_the_nearest_for_what_is_not_there(t
     assert file.value["merged"] == {"x": 1, "y": 2}
     lines = [file.line(place) for place in (("a", "b", 1, "d"), ("a", "b", 7), ("merged", "x"), ("nowhere",), ())]
     assert lines == [4, 2, 6, 1, 1]
+
+
+# --- perdure/apps: nothing comes into an app by a link from outside of its folder.
+
+
+def linked(folder: Path, path: str, to: Path) -> Path:
+    """The app in `folder` with a link at `path`."""
+    write_app(folder, {path: None})
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).symlink_to(to)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["app.yaml", "agents/host.yaml", "skills/tea/SKILL.md", "skills/tea/artifacts/leaves.md", "data/leaves.json"],
+)
+def test_a_file_from_outside_is_a_mistake_with_its_name(tmp_path: Path, path: str) -> None:
+    (tmp_path / "elsewhere").write_text(FILES[path])
+    app = load_app(linked(tmp_path / "app", path, tmp_path / "elsewhere"))
+    assert are_at(told(app), [path])
+    assert (app.agents, app.skills, app.tables) == ((), {}, {})
+
+
+def test_a_folder_from_outside_is_one_mistake_and_no_tool_of_it_is_imported(tmp_path: Path) -> None:
+    write(tmp_path / "elsewhere", desk_py="raise SystemExit('it was imported')\n")
+    assert are_at(told(load_app(linked(tmp_path / "app", "tools", tmp_path / "elsewhere"))), ["tools"])
+
+
+def test_one_that_leads_there_by_way_of_another_is_found_and_so_is_a_dead_one(tmp_path: Path) -> None:
+    folder = linked(tmp_path / "app", "skills/tea/artifacts/leaves.md", Path("../../../shared/leaves.md"))
+    (folder / "shared").mkdir()
+    (folder / "shared" / "leaves.md").symlink_to(tmp_path / "nowhere")
+    assert are_at(told(load_app(folder)), ["skills/tea/artifacts/leaves.md"])
+
+
+def test_links_that_stay_inside_are_read_and_so_is_an_app_that_is_itself_behind_one(tmp_path: Path) -> None:
+    folder = linked(tmp_path / "app", "personas/host.md", Path("../shared/host.md"))
+    (folder / "shared").mkdir()
+    (folder / "shared" / "host.md").write_text(FILES["personas/host.md"])
+    (folder / "personas" / "round").symlink_to(".")
+    (folder / "notes").symlink_to(tmp_path)
+    (tmp_path / "behind").symlink_to(folder)
+    for each in (folder, tmp_path / "behind"):
+        assert told(load_app(each)) == []
+
+
+# --- Files that are nested to bring a parser down.
+
+DEEP = ["a: " + "[" * 30_000, "a: " + "{b: " * 30_000, "- " * 30_000 + "x", "[" * 101 + "]" * 101]
+READ = "import sys, pathlib, perdure.apps.files as y; print(y.read_yaml(pathlib.Path(sys.argv[1])))"
+
+
+@pytest.mark.parametrize("text", DEEP)
+def test_what_is_nested_too_deep_is_refused_with_its_line_and_the_process_lives(text: str, tmp_path: Path) -> None:
+    path = write(tmp_path, deep_yaml=text) / "deep.yaml"
+    ran = subprocess.run([sys.executable, "-c", READ, path], cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 0 and "line=1" in ran.stdout, ran.stderr
+
+
+def test_what_is_nested_as_deep_as_people_do_is_read() -> None:
+    assert isinstance(parse_yaml(Path("app.yaml"), "[" * 50 + "]" * 50), YamlFile)
+
+
+# --- An agent whose gated calls nobody could ever decide on is not loaded, and its author finds the line.
+
+DEFAULT = Engine().expires_seconds
+ESCALATES = "expires_seconds: 60\n  on_timeout: escalate\n  fallback_reviewer: c\n  fallback_after_seconds: "
+POLICIES: list[tuple[str, int, str]] = [
+    # approvals, the deployment's deadline, what is told ("" where the agent is loaded)
+    ("quorum: 1\n  reviewer_role: reviewr", DEFAULT, "6 reviewr reviewer"),
+    ("escalation_role: boss", DEFAULT, "5 boss admin requester"),
+    ("reviewers:\n    - ann\n    - Bob Smith", DEFAULT, "7 Bob Smith"),
+    ('reviewers: ["ann\\n"]', DEFAULT, "5 ann"),
+    ("fallback_reviewer: Carl", DEFAULT, "5 Carl"),
+    ("expires_seconds: 3600\n  fallback_reviewer: carl", DEFAULT, "4 86400 3600"),
+    ("expires_seconds: 60\n  fallback_reviewer: carl\n  fallback_after_seconds: 60", DEFAULT, "7 60"),
+    (ESCALATES + "120", DEFAULT, "8 120"),
+    ("reviewers: [ann]\n  quorum: 2", DEFAULT, "4"),
+    ("fallback_reviewer: carl", 60, "4 60"),
+    ("reviewer_role: boss\n  quorum: none", DEFAULT, "6 approvals.quorum"),  # what is wrong in its form is told once
+    ("reviewers: [ann, bob.smith]\n  quorum: 2\n  fallback_reviewer: carl", DEFAULT, ""),
+    ("reviewer_role: admin\n  escalation_role: reviewer", DEFAULT, ""),
+    ("expires_seconds: 60", DEFAULT, ""),
+    (ESCALATES + "119", DEFAULT, ""),
+    ("quorum: 1", 60, ""),
+    ("expires_seconds: 60", 90, ""),
+]
+
+
+@pytest.mark.parametrize(("approvals", "deadline", "expected"), POLICIES)
+def test_a_policy_that_nobody_can_satisfy_is_refused_with_its_line(
+    tmp_path: Path, approvals: str, deadline: int, expected: str
+) -> None:
+    folder = write(tmp_path, agents__helper_yaml=f"{AGENT}approvals:\n  {approvals}\n")
+    app = load_app(folder, Engine(topologies=("skill_pipeline",), expires_seconds=deadline))
+    assert are_at(told(app), [f"agents/helper.yaml:{expected}"] if expected else [])
+    assert bool(app.problems) is not bool(app.agents)
+    for agent in app.agents:
+        said = 60 if "expires" in approvals else deadline
+        assert agent.approvals.expires_seconds == said
+
+
+# --- Which hosts an app may name, and that no other app's tools may reach them.
+
+DESK_TOOL = TOOL.replace('"read"', '"read", secrets=("desk_url", "desk_token")')
+COMPANIONS = "companions: [{name: desk, command: [python, x.py], port_env: DESK_PORT, url_env: DESK_ADDRESS}]\n"
+
+
+def desk_app(folder: Path, own: str = "", agent: str = "helper") -> App:
+    """One that loads."""
+    write(
+        folder,
+        app_yaml=f"name: {folder.name}\n{own}",
+        agents__helper_yaml=AGENT.replace("id: helper", f"id: {agent}") + "tools: [look]\n",
+        tools__desk_py=DESK_TOOL,
+    )
+    return load_app(folder, Engine(topologies=("skill_pipeline",)))
+
+
+def named(found: App, **values: str) -> set[Named]:
+    return set(found.outbound(Outbound(), values.get).named)
+
+
+def test_an_app_names_hosts_in_its_file(tmp_path: Path) -> None:
+    found = desk_app(tmp_path / "shop", "egress: [intranet, 'db.corp.test:5000', '*.corp.test', '127.0.0.1:9000']\n")
+    hosts = {Named("intranet"), Named("db.corp.test", 5000), Named("corp.test", below=True), Named("127.0.0.1", 9000)}
+    assert not found.problems and named(found) == hosts
+
+
+@pytest.mark.parametrize(
+    "entry", ["10.0.0.0/8", "169.254.169.254", "localhost", "'*'", "'*.com'", "2130706433", "'0x7f.1:80'"]
+)
+def test_what_an_app_may_not_name_is_told_with_its_line(tmp_path: Path, entry: str) -> None:
+    found = desk_app(tmp_path / "shop", f"egress: [{entry}]\n")
+    assert are_at(told(found), ["app.yaml:2"]) and named(found) == set()
+
+
+def test_companions_and_addresses_among_credentials_count_as_named(tmp_path: Path) -> None:
+    found = desk_app(tmp_path / "shop", COMPANIONS)
+    given = {"URL": "http://desk:8080/v1", "TOKEN": "127.0.0.1:5432"}
+    values = {f"PERDURE_SECRET_DESK_{name}": value for name, value in given.items()}
+    values |= {"DESK_ADDRESS": "http://127.0.0.1:4711", "PERDURE_SECRET_OTHER_URL": "http://10.0.0.7"}
+    assert named(found, **values) == {Named("127.0.0.1", 4711), Named("desk", 8080)}
+    assert named(found) == set()
+
+
+async def test_what_one_app_names_anothers_tools_do_not_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with AsyncExitStack() as stack:
+        made = await stack.enter_async_context(target(says()))
+        monkeypatch.setenv("DESK_ADDRESS", made.url)
+        with_desk = desk_app(tmp_path / "shop", COMPANIONS, "shop_helper")
+        without = desk_app(tmp_path / "other", "", "other_helper")
+        clients = await serving._clients([with_desk, without], Outbound(), stack)
+        assert (await clients["shop_helper"].get(made.url)).status_code == 200
+        assert set(clients) == {"shop_helper"}
+        plain = await stack.enter_async_context(new_client(Outbound()))
+        with pytest.raises(EgressRefused):
+            await plain.get(made.url)

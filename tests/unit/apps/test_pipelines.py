@@ -5,7 +5,6 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from pydantic import ValidationError
 
 from perdure.activities.providers.scripted import Script
 from perdure.apps import SHIPPED, App, Engine, assembled_tools, load_app, publish, unloaded
@@ -61,7 +60,7 @@ def app(folder: Path, pipeline: str = GOOD, agent: str = AGENT) -> App:
     return load_app(folder, ENGINE)
 
 
-def test_a_registry_is_loaded_by_its_name_with_the_defaults_of_the_source(tmp_path: Path) -> None:
+def test_a_registry_is_loaded_by_its_name_and_its_tools_are_published(tmp_path: Path) -> None:
     loaded = app(tmp_path)
     assert told(loaded) == []
     (agent,) = loaded.agents
@@ -70,14 +69,9 @@ def test_a_registry_is_loaded_by_its_name_with_the_defaults_of_the_source(tmp_pa
     fit = agent.assembly.config("fit")
     assert fit == PipelineToolConfig(name="fit", dependencies=("signal",), inject_inputs=("themes",))
     assert (fit.defaults, fit.max_retries, fit.retry_backoff, fit.timeout, fit.optional) == ({}, 1, 0.5, 30.0, False)
-    with pytest.raises(ValidationError):
-        fit.max_retries = 5  # type: ignore[misc]
-
-
-def test_the_tools_are_published_and_no_model_is_offered_them(tmp_path: Path) -> None:
-    (agent,) = publish(app(tmp_path, agent=AGENT + "core_tools: false\ntools: [book]\n"), ())
-    assert [card.name for card in agent.cards] == ["book", "signal", "fit"]
-    plan = turn_plan(agent, Limits())
+    (published,) = publish(app(tmp_path, agent=AGENT + "core_tools: false\ntools: [book]\n"), ())
+    assert [card.name for card in published.cards] == ["book", "signal", "fit"]
+    plan = turn_plan(published, Limits())  # no model is offered them
     assert [card.name for card in plan.cards] == ["book"]
     assert plan.assembly is not None and [tool.name for tool in plan.assembly.tools] == ["signal", "fit"]
 
@@ -85,56 +79,24 @@ def test_the_tools_are_published_and_no_model_is_offered_them(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("pipeline", "problem"),
     [
-        (
-            "tools:\n  - name: signal\n    dependencies: [fit]\n  - name: fit\n    dependencies: [signal]\n",
-            "pipelines/context.yaml:3 fit signal",
-        ),
-        (
-            "tools:\n  - name: fit\n    dependencies: [fit]\n",
-            "pipelines/context.yaml:3 fit",
-        ),
-        (
-            "tools:\n  - name: signal\n  - name: fit\n    dependencies: [singal]\n",
-            "pipelines/context.yaml:4 singal signal",
-        ),
-        (
-            "tools:\n  - name: sgnal\n",
-            "pipelines/context.yaml:2 sgnal signal",
-        ),
-        (
-            "tools:\n  - name: book\n",
-            "pipelines/context.yaml:2 book keyed",
-        ),
-        (
-            "tools:\n  - {name: fit, hears: true}\n",
-            "pipelines/context.yaml:2 fit said",
-        ),
-        (
-            "tools:\n  - {name: fit, inject_inputs: [theme]}\n",
-            "pipelines/context.yaml:2 theme themes",
-        ),
-        (
-            "tools:\n  - {name: signal, defaults: {mots: 1}}\n",
-            "pipelines/context.yaml:2 mots most",
-        ),
-        ("tools:\n  - {name: fit}\n  - {name: fit}\n", "pipelines/context.yaml:3 fit"),
-        (
-            "tools:\n  - {name: fit, max_retry: 1}\n",
-            "pipelines/context.yaml:2 max_retry max_retries",
-        ),
-        (
-            "tools:\n  - {name: fit, timeout: 0}\n",
-            "pipelines/context.yaml:2 timeout",
-        ),
-        ("fit: 1\n", "pipelines/context.yaml:1"),
+        ("- name: signal\n    dependencies: [fit]\n  - name: fit\n    dependencies: [signal]\n", "3 fit signal"),
+        ("- name: fit\n    dependencies: [fit]\n", "3 fit"),
+        ("- name: signal\n  - name: fit\n    dependencies: [singal]\n", "4 singal signal"),
+        ("- name: sgnal\n", "2 sgnal signal"),
+        ("- name: book\n", "2 book keyed"),
+        ("- {name: fit, hears: true}\n", "2 fit said"),
+        ("- {name: fit, inject_inputs: [theme]}\n", "2 theme themes"),
+        ("- {name: signal, defaults: {mots: 1}}\n", "2 mots most"),
+        ("- {name: fit}\n  - {name: fit}\n", "3 fit"),
+        ("- {name: fit, max_retry: 1}\n", "2 max_retry max_retries"),
+        ("- {name: fit, timeout: 0}\n", "2 timeout"),
+        ("fit: 1\n", "1"),
     ],
 )
-def test_a_registry_that_could_not_run_is_refused_with_its_line_and_takes_its_agent_with_it(
-    tmp_path: Path, pipeline: str, problem: str
-) -> None:
-    loaded = app(tmp_path, pipeline)
+def test_a_registry_that_could_not_run_is_refused_with_its_agent(tmp_path: Path, pipeline: str, problem: str) -> None:
+    loaded = app(tmp_path, pipeline if pipeline.startswith("fit") else f"tools:\n  {pipeline}")
     assert loaded.agents == ()
-    for expected in (problem, "agents/helper.yaml:5 context"):
+    for expected in (f"pipelines/context.yaml:{problem}", "agents/helper.yaml:5 context"):
         assert any(is_at(each, expected) for each in told(loaded)), told(loaded)
     (head, *lines) = (line.strip().replace(f"{loaded.folder}/", "") for line in unloaded(loaded))
     assert loaded.name in head and "helper" in head
@@ -152,9 +114,7 @@ def test_a_registry_that_could_not_run_is_refused_with_its_line_and_takes_its_ag
         (GOOD, AGENT.replace("topology: context_assembly", "topology: tool_loop")),
     ],
 )
-def test_a_list_of_tools_is_no_mistake_because_something_else_is(
-    tmp_path: Path, pipeline: str, agent: str, tools: str
-) -> None:
+def test_a_list_of_tools_is_not_to_blame_for_the_rest(tmp_path: Path, pipeline: str, agent: str, tools: str) -> None:
     loaded = app(tmp_path, pipeline, agent.replace("  intents:", f"  tools: {tools}\n  intents:"))
     assert loaded.agents == () and not [each for each in told(loaded) if "tools" in each.partition(": ")[2]]
 
@@ -188,23 +148,15 @@ def test_an_agent_that_is_kept_out_is_named_beside_those_that_are_there(tmp_path
         ("pipeline: context", "pipeline: context\n  registry: []", ""),
         ("default_intent: ask", "default_intent: tell", "tell"),
         ("alone: true}\n  intent", "alone: false}\n  intent", "safety"),
-        (
-            "pipeline: context",
-            "pipeline: context\n  danger: {harm: ['end it', '*']}",
-            "'*'",
-        ),
+        ("pipeline: context", "pipeline: context\n  danger: {harm: ['end it', '*']}", "'*'"),
         ("topology: context_assembly", "topology: tool_loop", "context_assembly"),
+        (AGENT[AGENT.index("assembly:") :], "", "helper.yaml:3: context_assembly"),
     ],
 )
 def test_an_agent_whose_assembly_is_wrong_is_refused(tmp_path: Path, before: str, after: str, names: str) -> None:
     loaded = app(tmp_path, agent=AGENT.replace(before, after))
     assert loaded.agents == ()
     assert any(all(name in each for name in names.split()) for each in told(loaded)), told(loaded)
-
-
-def test_an_agent_of_the_topology_without_an_assembly_is_refused(tmp_path: Path) -> None:
-    loaded = app(tmp_path, agent="id: helper\ntitle: H\ntopology: context_assembly\n")
-    assert is_at(told(loaded)[0], "agents/helper.yaml:3 context_assembly")
 
 
 def test_a_list_that_leaves_out_a_dependency_is_warned_of_and_loaded(tmp_path: Path) -> None:

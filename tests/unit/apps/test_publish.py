@@ -1,15 +1,31 @@
 """perdure/apps/publish.py: which cards an agent gets, and when its version changes."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from perdure.activities.toolbox.engine_tools import CORE_ALWAYS, ENGINE_TOOLS
-from perdure.apps import ALWAYS_OFFERED, App, Engine, left_out, load_app, publish, tables_of
+from perdure.apps import (
+    ALWAYS_OFFERED,
+    SHIPPED,
+    App,
+    Engine,
+    app_folders,
+    find_apps,
+    left_out,
+    load_app,
+    publish,
+    tables_of,
+)
 from perdure.contracts.agents import AgentDefinition, PublishedAgent
 from perdure.contracts.errors import InvariantBroken
 from perdure.contracts.values import digest_of
+from perdure.local.config import ROOT, StackConfig, shipped_apps
+from perdure.local.data_dir import StackError, open_home
+from perdure.local.programs import environment, read_all_app_services
 from perdure.sdk.tools import tool
+from perdure.settings import Settings
 from tests.unit.apps.problems import told
 from tests.unit.apps.skill_app import FILES, STEEP, STEEP_CARD, write_app
 from tests.unit.apps.tool_contexts import card
@@ -34,23 +50,21 @@ def app(**fields: object) -> App:
     return App("app", "App", Path("nowhere"), (agent,), {"look": look, "touch": touch})
 
 
-def names(given: App) -> list[str]:
-    (published,) = publish(given, CORE)
-    return [card.name for card in published.cards]
-
-
-def test_core_tools_come_first_and_none_comes_twice() -> None:
-    assert names(app(tools=("touch", "entity_resolve", "look", "touch"))) == [
-        "entity_resolve",
-        "context_assemble",
-        "touch",
-        "look",
-    ]
-
-
-def test_a_core_tool_that_changes_something_is_offered_only_where_it_is_named() -> None:
-    assert "create_entity" not in names(app())
-    assert names(app(tools=("create_entity",)))[-1] == "create_entity"
+@pytest.mark.parametrize(
+    ("fields", "offered"),
+    [
+        # core tools come first and none twice; one that changes something only where it is named
+        ({"tools": ("touch", "entity_resolve", "look", "touch")}, [*ALWAYS_OFFERED, "touch", "look"]),
+        ({}, [*ALWAYS_OFFERED]),
+        ({"tools": ("create_entity",)}, [*ALWAYS_OFFERED, "create_entity"]),
+        ({"core_tools": False}, []),
+        ({"core_tools": False, "tools": ("context_assemble",)}, ["context_assemble"]),
+    ],
+)
+def test_an_agent_is_offered_core_tools_and_its_own(fields: dict[str, object], offered: list[str]) -> None:
+    (published,) = publish(app(**fields), CORE)
+    assert [card.name for card in published.cards] == offered
+    assert publish(app(**fields), CORE[::-1]) == [published], "however the core cards are ordered"
 
 
 def test_the_names_that_no_app_may_take_are_those_of_the_core_tools() -> None:
@@ -58,22 +72,13 @@ def test_the_names_that_no_app_may_take_are_those_of_the_core_tools() -> None:
     assert [tool.card.name for tool in CORE_ALWAYS] == list(ALWAYS_OFFERED)
 
 
-def test_an_agent_may_do_without_core_tools() -> None:
-    assert names(app(core_tools=False)) == []
-    assert names(app(core_tools=False, tools=("context_assemble",))) == ["context_assemble"]
-
-
 def test_the_version_follows_definition_and_cards_and_nothing_else() -> None:
-    plain = publish(app(tools=("look",)), CORE)
-    assert publish(app(tools=("look",)), CORE) == plain
-    others = [
-        publish(app(tools=("look",), title="B"), CORE),
-        publish(app(tools=("look", "touch")), CORE),
-        publish(app(tools=("look",), script={"rules": []}), CORE),
-        publish(app(tools=("look",)), [CORE[0].model_copy(update={"version": "2"}), *CORE[1:]]),
-    ]
-    versions = [published.version for each in (plain, *others) for published in each]
-    assert len(set(versions)) == len(versions)
+    newer = [CORE[0].model_copy(update={"version": "2"}), *CORE[1:]]
+    changes: list[dict[str, object]] = [{}, {"title": "B"}, {"tools": ("look", "touch")}, {"script": {"rules": []}}]
+    made = [publish(app(**{"tools": ("look",), **change}), CORE) for change in changes]
+    made.append(publish(app(tools=("look",)), newer))
+    assert len({each.version for (each,) in made}) == len(made)
+    assert publish(app(tools=("look",)), CORE) == made[0]
 
 
 def test_an_agent_that_begins_with_a_toolset_of_none_of_its_tools_is_left_out_and_told() -> None:
@@ -84,10 +89,6 @@ def test_an_agent_that_begins_with_a_toolset_of_none_of_its_tools_is_left_out_an
     assert publish(wrong, core) == []
     (line,) = left_out(wrong, core, {})
     assert "memry" in line and "'memory'" in line
-
-
-def test_the_order_in_which_core_cards_are_given_does_not_matter() -> None:
-    assert publish(app(), CORE[::-1]) == publish(app(), CORE)
 
 
 def test_a_tool_that_nobody_has_is_our_own_mistake_by_then() -> None:
@@ -118,39 +119,27 @@ def test_the_blocks_that_a_model_may_see_come_last_with_cards_of_their_own(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("path", "card_too"),
+    ("path", "old", "new", "card_too"),
     [
-        ("skills/tea/blocks/steep.py", True),
-        ("skills/tea/blocks/steep.yaml", True),
-        ("data/leaves.json", True),
-        ("skills/tea/SKILL.md", False),
-        ("skills/tea/templates/facts.md", False),
-        ("skills/tea/artifacts/leaves.md", False),
-        ("skills/water/SKILL.md", False),
-        ("rules/house.yaml", False),
-        ("personas/host.md", False),
+        ("skills/tea/blocks/steep.py", "else 3", "else 4", True),
+        ("skills/tea/blocks/steep.yaml", "steeps", "rests", True),
+        ("data/leaves.json", "Made", "Thought", True),
+        ("skills/tea/SKILL.md", "One", "Two", False),
+        ("skills/tea/templates/facts.md", "bush", "tree", False),
+        ("skills/tea/artifacts/leaves.md", "Green", "Red", False),
+        ("skills/water/SKILL.md", "Heats", "Boils", False),
+        ("rules/house.yaml", "abort", "require_hitl", False),
+        ("personas/host.md", "house", "shop", False),
     ],
 )
-def test_a_change_anywhere_in_what_an_agent_is_made_of_makes_a_new_version(
-    tmp_path: Path, path: str, card_too: bool
-) -> None:
+def test_a_change_anywhere_makes_a_new_version(tmp_path: Path, path: str, old: str, new: str, card_too: bool) -> None:
     (before,) = publish(load_app(write_app(tmp_path)), CORE)
-    changed = FILES[path].replace("Heats", "Boils").replace("Made", "Thought").replace("One", "Two")
-    changed = (
-        changed.replace("steeps", "rests").replace("Green", "Red").replace("bush", "tree").replace("else 3", "else 4")
-    )
-    changed = changed.replace("abort", "require_hitl").replace("house", "shop")
-    assert changed != FILES[path]
-    (after,) = publish(load_app(write_app(tmp_path, {path: changed})), CORE)
+    assert old in FILES[path]
+    (after,) = publish(load_app(write_app(tmp_path, {path: FILES[path].replace(old, new)})), CORE)
     assert after.version != before.version
     assert (after.cards[-1].version != before.cards[-1].version) is card_too
-    (again,) = publish(load_app(write_app(tmp_path)), CORE)
-    assert again == before
-
-
-def test_what_is_published_reads_back_as_it_was(tmp_path: Path) -> None:
-    (published,) = publish(load_app(write_app(tmp_path)), CORE)
-    assert PublishedAgent.model_validate(published.model_dump(mode="json")) == published
+    assert publish(load_app(write_app(tmp_path)), CORE) == [before]
+    assert PublishedAgent.model_validate(before.model_dump(mode="json")) == before
 
 
 def test_an_agent_without_skill_folders_is_stored_as_it_always_was() -> None:
@@ -162,3 +151,83 @@ def test_an_agent_without_skill_folders_is_stored_as_it_always_was() -> None:
     assert set(stored["definition"]) == set(fields.split())
     assert stored["definition"]["skills"] == skills
     assert stored["version"] == digest_of({"definition": stored["definition"], "cards": stored["cards"]})
+
+
+# --- Which apps are published: those that are asked for, the same for the stack, for bootstrap and for the workers.
+
+SIX = tuple(SHIPPED / name for name in ("care", "charts", "filings", "ops", "refunds", "skeleton"))
+MINE, OTHER = "mine", "other"
+Asked = tuple[str, str, tuple[str | Path, ...], bool | None, tuple[str | Path, ...]]
+ASKED: list[Asked] = [
+    # PERDURE_APP, PERDURE_EXAMPLES, --app, --examples, the apps
+    ("", "", (), None, ()),
+    ("", "false", (), None, ()),
+    ("", "true", (), None, SIX),
+    ("", "1", (), False, ()),
+    ("", "", (), True, SIX),
+    ("", "off", (), True, SIX),
+    (MINE, "", (), None, (MINE,)),
+    ("", "", (MINE,), None, (MINE,)),
+    (MINE, "", (OTHER,), None, (OTHER,)),
+    (MINE, "true", (OTHER,), None, (*SIX, OTHER)),
+    (MINE, "", (MINE,), None, (MINE,)),
+    (f"{OTHER}{os.pathsep}{MINE}", "yes", (), None, (*SIX, OTHER, MINE)),
+    ("", "", (MINE,), True, (*SIX, MINE)),
+    ("", "", (SHIPPED / "refunds",), None, (SHIPPED / "refunds",)),
+    ("", "", (SHIPPED / "refunds", MINE), True, (*SIX, MINE)),
+]
+
+
+def in_process(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """The settings of a process with this environment."""
+    for name in ("PERDURE_APP", "PERDURE_EXAMPLES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    return Settings(_env_file=None)
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_what_is_asked_for_is_published_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Asked
+) -> None:
+    variable, flag, typed, option, expected = asked
+    for name in (MINE, OTHER):
+        (tmp_path / name / "agents").mkdir(parents=True)
+    written = os.pathsep.join(str(tmp_path / each) for each in variable.split(os.pathsep) if each)
+    environ = {"PERDURE_HOME": str(tmp_path / "home"), "PERDURE_APP": written, "PERDURE_EXAMPLES": flag}
+    config = StackConfig.from_env([tmp_path / each for each in typed], None, option, environ=environ)
+    assert config.apps == tuple(tmp_path / each for each in expected)
+    handed = environment(config, open_home(config.home), {}, {})
+    settings = in_process(handed, monkeypatch)
+    assert app_folders(settings.apps, settings.examples) == config.apps, "bootstrap and workers have the stack's apps"
+    assert [app.folder for app in find_apps(config.apps)] == [*config.apps]
+
+
+def test_the_stack_and_the_engine_know_the_same_examples() -> None:
+    assert shipped_apps() == app_folders((), examples=True) == SIX
+    assert SHIPPED == ROOT / "perdure" / "examples"
+
+
+def test_services_are_those_of_the_apps_that_are_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "agents").mkdir()
+
+    def services(app: Path, **environ: str) -> list[str]:
+        config = StackConfig.from_env([app], environ={"PERDURE_HOME": str(tmp_path), **environ})
+        return [service.name for _, service in read_all_app_services(config.apps)]
+
+    assert services(tmp_path) == []
+    assert services(SHIPPED / "refunds") == ["payments"]
+    assert services(SHIPPED / "refunds", PERDURE_EXAMPLES="true") == ["bookings", "payments"]
+
+
+@pytest.mark.parametrize("text", ["1", "0", "true", "False", "YES", "n", "on", "off", "t", "maybe", "2", " ", "truee"])
+def test_a_flag_is_read_alike_by_stack_and_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    environ = {"PERDURE_HOME": str(tmp_path), "PERDURE_EXAMPLES": text}
+    try:
+        settings = in_process({"PERDURE_EXAMPLES": text}, monkeypatch).examples
+    except ValueError:
+        with pytest.raises(StackError, match="PERDURE_EXAMPLES"):
+            StackConfig.from_env(environ=environ)
+    else:
+        assert StackConfig.from_env(environ=environ).examples is settings

@@ -52,17 +52,14 @@ def desk_url(app: App, tmp_path: Path) -> Iterator[str]:
         process.wait()
 
 
-def test_a_new_app_loads_without_a_mistake(app: App) -> None:
+def test_a_new_app_loads_and_its_companion_is_where_its_tools_look_for_it(app: App) -> None:
     assert app.problems == ()
     assert [(agent.id, agent.tools) for agent in app.agents] == [("desk", ("find_tickets", "open_ticket"))]
     cards = {name: tool.card for name, tool in app.tools.items()}
     assert not cards["find_tickets"].needs_approval and cards["open_ticket"].needs_approval
-
-
-def test_its_companion_is_where_its_tools_look_for_it(app: App) -> None:
     (companion,) = read_companions(app.folder)
     assert companion.url_env == "PERDURE_SECRET_DESK_URL"
-    assert all(tool.card.secrets == ("desk_url",) for tool in app.tools.values())
+    assert all(card.secrets == ("desk_url",) for card in cards.values())
 
 
 async def test_its_tools_reach_its_service_and_a_key_opens_one_ticket(app: App, desk_url: str) -> None:
@@ -87,25 +84,6 @@ def test_its_service_refuses_a_key_that_came_with_another_title(desk_url: str) -
     assert unkeyed == [2, 3]
 
 
-def test_the_files_written_are_those_that_are_there(tmp_path: Path) -> None:
-    written = scaffold(tmp_path)
-    assert sorted(written) == sorted(path for path in tmp_path.rglob("*") if path.is_file())
-    assert {path.name for path in written} >= {
-        ".gitignore",
-        "README.md",
-        "app.yaml",
-        "desk.yaml",
-        "desk.py",
-        "desk_service.py",
-    }
-
-
-def test_every_file_that_the_readme_names_is_there(tmp_path: Path) -> None:
-    written = {str(path.relative_to(tmp_path)) for path in scaffold(tmp_path)}
-    named = [cell for cell in (tmp_path / "README.md").read_text().split("`") if cell in written]
-    assert {"agents/desk.yaml", "scripts/desk.yaml", "tools/desk.py", "app.yaml", "desk_service.py"} <= set(named)
-
-
 def test_the_readmes_first_line_puts_the_command_on_the_path_of_a_fresh_shell(tmp_path: Path) -> None:
     scaffold(tmp_path)
     (export,) = [line for line in (tmp_path / "README.md").read_text().splitlines() if line.startswith("export ")]
@@ -116,22 +94,20 @@ def test_the_readmes_first_line_puts_the_command_on_the_path_of_a_fresh_shell(tm
     assert shell.returncode == 0 and "--app" in shell.stdout, shell.stderr
 
 
-def test_what_python_and_a_person_leave_behind_is_ignored_by_git(tmp_path: Path) -> None:
-    scaffold(tmp_path)
-    assert (tmp_path / ".gitignore").read_text().split() == ["__pycache__/", ".env"]
-
-
-def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(CallerError) as refused:
-        scaffold(tmp_path)
-    assert refused.value.code == "folder_not_empty"
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
-def test_a_file_or_a_place_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    for place, code in ((tmp_path / "file", "not_a_folder"), (tmp_path / "file" / "below", "cannot_write")):
+def test_a_folder_with_something_in_it_a_file_and_a_place_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    for place, code in ((tmp_path, "folder_not_empty"), (mine, "not_a_folder"), (mine / "below", "cannot_write")):
         with pytest.raises(CallerError) as refused:
             scaffold(place)
         assert refused.value.code == code
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_the_files_written_are_those_that_are_there_and_the_readme_names_them(tmp_path: Path) -> None:
+    written = scaffold(tmp_path)
+    assert sorted(written) == sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    names = {str(path.relative_to(tmp_path)) for path in written}
+    told = {cell for cell in (tmp_path / "README.md").read_text().split("`") if cell in names}
+    assert {"agents/desk.yaml", "scripts/desk.yaml", "tools/desk.py", "app.yaml", "desk_service.py"} <= told
+    assert (tmp_path / ".gitignore").read_text().split() == ["__pycache__/", ".env"]

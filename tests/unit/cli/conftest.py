@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,46 @@ import pytest
 from perdure.__main__ import run
 from perdure.local.config import ROOT
 from tests.unit.apps.api_double import ApiDouble, Asked, Reply, said
+
+APPROVAL: dict[str, Any] = {
+    "id": "a-1",
+    "status": "pending",
+    "tool": "refund",
+    "effect": "keyed",
+    "risk": "high",
+    "agent": "refunds",
+    "args": {"order": "1042", "reason": "\u202eevil\x1b[8m"},
+    "schema": {
+        "type": "object",
+        "properties": {
+            "order": {"type": "string", "minLength": 1, "description": "Its\nnumber."},
+            "reason": {"type": "string"},
+        },
+        "required": ["order"],
+        "additionalProperties": False,
+    },
+    "digest": "d" * 64,
+    "requested_by": "requester",
+    "expires_at": "2999-01-01T00:00:00Z",
+    "allowed_decisions": ["approve", "edit", "reject", "respond"],
+    "history": [{"what": "approval.opened", "at": "2026-11-21T10:00:00Z", "by": "requester", "data": {}}],
+    "links": {"temporal": "http://127.0.0.1:1/namespaces/default/workflows/turn:t"},
+}
+OPEN: dict[str, Any] = {
+    **APPROVAL,
+    "reviewer_role": "reviewer",
+    "reviewers": ["rita", "tom", "una"],
+    "quorum": 2,
+    "votes": [
+        {"by": "una", "for": "tom", "decision": "approve", "at": "2026-11-21T10:05:00Z", "comment": "looks\nright\x1b"}
+    ],
+    "assignee": "rita",
+    "claimed_by": "rita",
+    "claimed_until": "2999-01-01T00:00:00Z",
+    "fallback": {"reviewer": "una", "at": "2999-01-01T00:00:00Z"},
+    "on_timeout": "escalate",
+    "history": [{"what": "approval.voted", "at": "2026-11-21T10:05:00Z", "by": "una", "data": {"seat": "tom", "n": 1}}],
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +94,20 @@ def refusal(status: int, code: str, details: dict[str, Any] | None = None, **hea
     return said({"error": {"code": code, "message": "no", "details": details or {}}}, status, **headers)
 
 
-Perdure = Callable[..., Ended]
+class Perdure:
+    """Runs command lines, each given whole or as words, together with what the API answers to it."""
+
+    def __init__(self, home: Path, capsys: pytest.CaptureFixture[str], api: ApiDouble) -> None:
+        self.home, self.capsys = home, capsys
+        self.url, self.asked, self.will = api.url, api.asked, api.will
+
+    def __call__(self, *given: str | Reply) -> Ended:
+        words = [each for each in given if isinstance(each, str)]
+        self.will(*(each for each in given if isinstance(each, Reply)))
+        self.capsys.readouterr()
+        code = run(shlex.split(words[0]) if len(words) == 1 else words)
+        said = self.capsys.readouterr()
+        return Ended(code, said.out, said.err, str(self.home))
 
 
 @pytest.fixture
@@ -72,21 +126,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def stack(home: Path, api: ApiDouble) -> ApiDouble:
-    """run.json points at the small server."""
-    tokens = {name: f"t-{name}" for name in ("requester", "reviewer", "admin")}
-    (home / "run.json").write_text(json.dumps({"api": api.url, "tokens": tokens, "pids": {}}))
-    return api
+def perdure(home: Path, capsys: pytest.CaptureFixture[str], api: ApiDouble) -> Perdure:
+    """A command line in an empty data folder."""
+    return Perdure(home, capsys, api)
 
 
 @pytest.fixture
-def perdure(home: Path, capsys: pytest.CaptureFixture[str]) -> Perdure:
-    """Runs a command line."""
-
-    def command(*words: str) -> Ended:
-        capsys.readouterr()
-        code = run(list(words))
-        said = capsys.readouterr()
-        return Ended(code, said.out, said.err, str(home))
-
-    return command
+def stack(home: Path, perdure: Perdure) -> Perdure:
+    """The same where run.json points at a small server."""
+    tokens = {name: f"t-{name}" for name in ("requester", "reviewer", "admin")}
+    (home / "run.json").write_text(json.dumps({"api": perdure.url, "tokens": tokens, "pids": {}}))
+    return perdure

@@ -13,9 +13,8 @@ from syrupy.assertion import SnapshotAssertion
 
 from perdure.cli.approvals.decide import without_comments
 from perdure.core.calls.arguments import InvalidArgumentText, parsed, same
-from tests.unit.apps.api_double import ApiDouble, Reply, said
-from tests.unit.cli.approval import APPROVAL
-from tests.unit.cli.conftest import Ended, Perdure
+from tests.unit.apps.api_double import Reply, said
+from tests.unit.cli.conftest import APPROVAL, Ended, Perdure, refusal
 
 EDITED = said({**APPROVAL, "status": "edited"})
 
@@ -24,7 +23,7 @@ Edit = Callable[..., Ended]
 
 
 @pytest.fixture
-def edit(perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edit:
+def edit(stack: Perdure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edit:
     """Edits the approval with an editor that does with the file at `path` what the next script says, each time it is
     opened; the API answers `replies` to what is sent."""
 
@@ -38,8 +37,7 @@ def edit(perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest
             f"exec({list(scripts)!r}[turn])\n"
         )
         monkeypatch.setenv("EDITOR", f"{sys.executable} {program}")
-        stack.will(said(APPROVAL), *replies)
-        return perdure("approvals", "edit", "a-1")
+        return stack("approvals edit a-1", said(APPROVAL), *replies)
 
     return run
 
@@ -61,9 +59,7 @@ def replaced(old: str, new: str) -> str:
     return f"text = path.read_text(); assert {old!r} in text; path.write_text(text.replace({old!r}, {new!r}))"
 
 
-def test_an_edit_opens_the_editor_shows_the_difference_and_sends_the_new_arguments(
-    edit: Edit, stack: ApiDouble, tmp_path: Path
-) -> None:
+def test_an_edit_shows_the_difference_and_sends_the_new_arguments(edit: Edit, stack: Perdure, tmp_path: Path) -> None:
     script = (
         f"open({str(tmp_path / 'mode')!r}, 'w').write(oct(os.stat(path).st_mode))\n"
         "args = json.loads(path.read_text()); args['order'] = '7'; path.write_text(json.dumps(args))"
@@ -88,14 +84,14 @@ def test_an_edit_opens_the_editor_shows_the_difference_and_sends_the_new_argumen
         replaced('"1042"', "1042"),
     ],
 )
-def test_an_edit_that_changed_nothing_or_broke_it_sends_nothing(edit: Edit, stack: ApiDouble, script: str) -> None:
+def test_an_edit_that_changed_nothing_or_broke_it_sends_nothing(edit: Edit, stack: Perdure, script: str) -> None:
     ended = edit(script)
     assert (ended.code, len(stack.asked)) == (2, 1)
 
 
 @pytest.mark.parametrize("has_folder", [True, False])
 def test_where_a_temporary_file_cannot_be_written_nothing_is_sent(
-    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_folder: bool
+    stack: Perdure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_folder: bool
 ) -> None:
     monkeypatch.setenv("EDITOR", f"touch {tmp_path / 'opened'}")
     stack.will(said(APPROVAL))
@@ -105,7 +101,7 @@ def test_where_a_temporary_file_cannot_be_written_nothing_is_sent(
     else:
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
     try:
-        ended = perdure("approvals", "edit", "a-1")
+        ended = stack("approvals edit a-1")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, most)
     assert (ended.code, len(stack.asked), (tmp_path / "opened").exists()) == (1, 1, False)
@@ -113,32 +109,27 @@ def test_where_a_temporary_file_cannot_be_written_nothing_is_sent(
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_without_an_editor_or_a_terminal_nothing_is_sent(
-    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+    stack: Perdure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
 ) -> None:
     if is_terminal:
         monkeypatch.setenv("PATH", str(tmp_path))
     else:
         monkeypatch.setattr("shutil.which", lambda _name: "/bin/false")  # nano or vi, which would wait for ever
     monkeypatch.setattr("sys.stdin.isatty", lambda: is_terminal)
-    stack.will(said(APPROVAL))
-    ended = perdure("approvals", "edit", "a-1")
+    ended = stack("approvals edit a-1", said(APPROVAL))
     assert (ended.code, len(stack.asked)) == (2, 1)
     assert "EDITOR" in ended.err and "--args" in ended.err
 
 
-@pytest.mark.parametrize("program", ["/nowhere/at/all", "'"])
-def test_an_editor_that_does_not_start_sends_nothing(
-    perdure: Perdure, stack: ApiDouble, monkeypatch: pytest.MonkeyPatch, program: str
-) -> None:
-    monkeypatch.setenv("EDITOR", program)
-    stack.will(said(APPROVAL))
-    assert perdure("approvals", "edit", "a-1").code == 2
-    assert len(stack.asked) == 1
+def test_an_editor_that_does_not_start_sends_nothing(stack: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
+    for count, program in enumerate(("/nowhere/at/all", "'"), 1):
+        monkeypatch.setenv("EDITOR", program)
+        assert (stack("approvals edit a-1", said(APPROVAL)).code, len(stack.asked)) == (2, count)
 
 
 @pytest.mark.usefixtures("terminal")
 def test_the_editor_shows_the_schema_above_the_arguments_and_no_unseen_character(
-    edit: Edit, stack: ApiDouble, tmp_path: Path, snapshot: SnapshotAssertion
+    edit: Edit, stack: Perdure, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
     assert edit(replaced('"1042"', '"7"'), replies=[EDITED]).code == 0
     opened = seen(tmp_path)[0]
@@ -149,7 +140,7 @@ def test_the_editor_shows_the_schema_above_the_arguments_and_no_unseen_character
 
 @pytest.mark.usefixtures("terminal")
 def test_arguments_that_do_not_fit_are_opened_again_as_they_were_with_the_fault_above(
-    edit: Edit, stack: ApiDouble, tmp_path: Path, snapshot: SnapshotAssertion
+    edit: Edit, stack: Perdure, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
     scripts = (replaced('"1042"', "7"), replaced("7", '"7",,'), replaced(",,", ""))
     ended = edit(*scripts, replies=[EDITED])
@@ -161,13 +152,13 @@ def test_arguments_that_do_not_fit_are_opened_again_as_they_were_with_the_fault_
 
 
 @pytest.mark.usefixtures("terminal")
-def test_who_leaves_it_as_it_was_after_a_fault_sends_nothing(edit: Edit, stack: ApiDouble, tmp_path: Path) -> None:
+def test_who_leaves_it_as_it_was_after_a_fault_sends_nothing(edit: Edit, stack: Perdure, tmp_path: Path) -> None:
     ended = edit("path.write_text('{')", "pass")
     assert (ended.code, len(stack.asked), len(seen(tmp_path))) == (2, 1, 2)
 
 
 @pytest.mark.usefixtures("terminal")
-def test_what_the_api_does_not_take_is_opened_again_too(edit: Edit, stack: ApiDouble, tmp_path: Path) -> None:
+def test_what_the_api_does_not_take_is_opened_again_too(edit: Edit, stack: Perdure, tmp_path: Path) -> None:
     error: dict[str, Any] = {"code": "args_invalid", "message": "order 7 is not one of yours", "details": {}}
     assert (
         edit(replaced('"1042"', '"7"'), replaced('"7"', '"8"'), replies=[said({"error": error}, 422), EDITED]).code == 0
@@ -178,19 +169,14 @@ def test_what_the_api_does_not_take_is_opened_again_too(edit: Edit, stack: ApiDo
 
 @pytest.mark.usefixtures("terminal")
 def test_what_somebody_else_decided_meanwhile_is_not_opened_again(edit: Edit, tmp_path: Path) -> None:
-    error = {
-        "code": "already_decided",
-        "message": "too late",
-        "details": {"decision": {"type": "reject", "by": "rita"}},
-    }
-    ended = edit(replaced('"1042"', '"7"'), replies=[said({"error": error}, 409)])
-    assert (ended.code, len(seen(tmp_path))) == (5, 1)
+    decided = refusal(409, "already_decided", {"decision": {"type": "reject", "by": "rita"}})
+    assert (edit(replaced('"1042"', '"7"'), replies=[decided]).code, len(seen(tmp_path))) == (5, 1)
 
 
-def test_arguments_given_on_the_command_line_that_are_the_same_are_not_sent(perdure: Perdure, stack: ApiDouble) -> None:
+def test_arguments_given_on_the_command_line_that_are_the_same_are_not_sent(stack: Perdure) -> None:
     stack.will(said({**APPROVAL, "args": {"n": 1}}), said({**APPROVAL, "args": {"n": 1}}), EDITED)
-    assert perdure("approvals", "edit", "a-1", "--args", '{"n": 1}').code == 2
-    assert perdure("approvals", "edit", "a-1", "--args", '{"n": true}').code == 0
+    assert stack("approvals", "edit", "a-1", "--args", '{"n": 1}').code == 2
+    assert stack("approvals", "edit", "a-1", "--args", '{"n": true}').code == 0
     assert stack.asked[2].body["args"] == {"n": True}
 
 
@@ -198,12 +184,8 @@ def test_arguments_given_on_the_command_line_that_are_the_same_are_not_sent(perd
 def test_what_is_not_exactly_one_object_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentText):
         parsed(text)
-
-
-def test_a_fault_names_the_line_in_which_it_is() -> None:
-    with pytest.raises(InvalidArgumentText) as refused:
+    with pytest.raises(InvalidArgumentText, match='"b": two'):  # a fault names the line in which it is
         parsed('{\n"a": 1,\n"b": two\n}')
-    assert '"b": two' in str(refused.value)
 
 
 def test_a_value_that_begins_like_a_comment_is_kept() -> None:

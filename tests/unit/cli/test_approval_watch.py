@@ -12,9 +12,8 @@ from syrupy.assertion import SnapshotAssertion
 
 from perdure.cli.approvals.watch import WatchTable
 from perdure.client import Approval
-from tests.unit.apps.api_double import ApiDouble, Reply, said
-from tests.unit.cli.approval import APPROVAL
-from tests.unit.cli.conftest import Perdure
+from tests.unit.apps.api_double import Reply, said
+from tests.unit.cli.conftest import APPROVAL, Perdure
 
 NONE = said({"items": [], "next": None})
 Looks = Callable[[int], None]
@@ -43,42 +42,39 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     return after
 
 
-def test_watching_shows_each_approval_once_and_its_end(
-    perdure: Perdure, stack: ApiDouble, looks: Looks, snapshot: SnapshotAssertion
-) -> None:
+def test_each_approval_is_shown_once_and_its_end(stack: Perdure, looks: Looks, snapshot: SnapshotAssertion) -> None:
     looks(3)
     stack.will(waits(), waits(), NONE, said({**APPROVAL, "status": "rejected"}))
-    ended = perdure("approvals", "watch", "--mine", "--agent", "refunds")
+    ended = stack("approvals watch --mine --agent refunds")
     assert ended.code == 0
     assert ended.out.count('"order": "1042"') == 1
     assert ended.seen == snapshot
     assert stack.asked[0].query == {"status": ["pending"], "mine": ["true"], "agent": ["refunds"], "limit": ["200"]}
 
 
-def test_each_change_of_a_waiting_approval_is_one_line(perdure: Perdure, stack: ApiDouble, looks: Looks) -> None:
+def test_each_change_of_a_waiting_approval_is_one_line(stack: Perdure, looks: Looks) -> None:
     looks(3)
     claim = {"assignee": "tom", "claimed_by": "rita", "claimed_until": "2999-01-01T00:00:00Z", "quorum": 2}
     votes = [{"by": "rita", "for": None, "decision": "approve"}]
     stack.will(waits(), waits(**claim), waits(**claim, votes=votes))
-    lines = [line for line in perdure("approvals", "watch").out.splitlines() if line.startswith("~")]
+    lines = [line for line in stack("approvals watch").out.splitlines() if line.startswith("~")]
     assert len(lines) == 2
     assert all(name in lines[0] for name in ("refund", "a-1", "tom", "rita")) and "1/2" in lines[1]
 
 
-def test_with_json_each_thing_that_happens_is_one_line(perdure: Perdure, stack: ApiDouble, looks: Looks) -> None:
+def test_with_json_each_thing_that_happens_is_one_line(stack: Perdure, looks: Looks) -> None:
     looks(4)
     stack.will(waits(), waits(), waits(assignee="tom"), NONE, said({**APPROVAL, "status": "done"}))
-    lines = [json.loads(line) for line in perdure("approvals", "watch", "--json").out.splitlines()]
+    lines = [json.loads(line) for line in stack("approvals watch --json").out.splitlines()]
     told = [(line["status"], line["assignee"]) for line in lines]
     assert told == [("pending", None), ("pending", "tom"), ("done", None)]
     assert lines[0]["schema"] == APPROVAL["schema"]
 
 
-def test_a_queue_of_several_pages_is_read_whole(perdure: Perdure, stack: ApiDouble, looks: Looks) -> None:
+def test_a_queue_of_several_pages_is_read_whole(stack: Perdure, looks: Looks) -> None:
     looks(1)
     first = said({"items": [APPROVAL], "next": "more"})
-    stack.will(first, waits(id="a-2"))
-    out = perdure("approvals", "watch").out
+    out = stack("approvals watch", first, waits(id="a-2")).out
     assert out.index("a-2") < out.index("a-1")
     assert stack.asked[1].query["cursor"] == ["more"]
 
@@ -125,9 +121,7 @@ def test_a_row_has_age_deadline_whose_it_is_and_votes(shown: WatchTable) -> None
         assert part in out
 
 
-def test_what_came_while_watching_stands_out_and_what_was_there_before_does_not(
-    shown: WatchTable, screen: io.StringIO
-) -> None:
+def test_what_came_while_watching_stands_out_and_the_rest_does_not(shown: WatchTable, screen: io.StringIO) -> None:
     old, new = approval("a-old"), approval("a-new")
     with shown:
         shown.came(old)

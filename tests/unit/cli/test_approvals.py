@@ -5,73 +5,37 @@ from typing import Any
 
 import pytest
 
-from tests.unit.apps.api_double import ApiDouble, Reply, said
-from tests.unit.cli.approval import APPROVAL, OPEN
-from tests.unit.cli.conftest import Perdure, refusal
-
-
-def test_a_decision_shows_the_exact_arguments_and_sends_the_digest_of_what_was_shown(
-    perdure: Perdure, stack: ApiDouble
-) -> None:
-    stack.will(said(APPROVAL), said({**APPROVAL, "status": "approved"}))
-    ended = perdure("approvals", "approve", "a-1", "--comment", "fine")
-    assert ended.code == 0
-    assert '"order": "1042"' in ended.out and "\\u202eevil\\u001b[8m" in ended.out
-    sent = stack.asked[1]
-    assert (sent.method, sent.path) == ("POST", "/v1/approvals/a-1/decision")
-    assert sent.body == {"decision": "approve", "digest": "d" * 64, "comment": "fine"}
-
+from tests.unit.apps.api_double import Reply, said
+from tests.unit.cli.conftest import APPROVAL, OPEN, Perdure, refusal
 
 CHECKPOINT = {
-    **APPROVAL,
-    "kind": "checkpoint",
-    "checkpoint": "before_sending",
-    "reason": "A person looks first.",
+    **APPROVAL, "kind": "checkpoint", "checkpoint": "before_sending", "reason": "A person looks first.",
     "result": {"package": ["\u202elive"]},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("command", ["show", "approve"])
-def test_a_checkpoint_shows_what_came_of_the_call_and_what_it_was_made_from(
-    perdure: Perdure, stack: ApiDouble, command: str
-) -> None:
-    stack.will(said(CHECKPOINT), said({**CHECKPOINT, "status": "approved"}))
-    ended = perdure("approvals", command, "a-1")
-    assert ended.code == 0
-    assert "before_sending" in ended.out
+def test_a_checkpoint_shows_what_came_of_the_call_and_what_it_was_made_from(stack: Perdure, command: str) -> None:
+    ended = stack(f"approvals {command} a-1", said(CHECKPOINT), said({**CHECKPOINT, "status": "approved"}))
+    assert ended.code == 0 and "before_sending" in ended.out
     assert '"\\u202elive"' in ended.out and '"order": "1042"' in ended.out
-    if command == "show":
-        assert "A person looks first." in ended.out
+    assert command == "approve" or "A person looks first." in ended.out
 
 
-def test_a_checkpoint_on_an_answer_shows_the_answer_and_no_arguments(perdure: Perdure, stack: ApiDouble) -> None:
-    stack.will(said({**CHECKPOINT, "tool": "", "args": {}, "result": "What I would say\u001b[8m"}))
-    ended = perdure("approvals", "show", "a-1")
-    assert "What I would say\\u001b[8m" in ended.out
-    assert "{" not in ended.out
+def test_a_checkpoint_on_an_answer_shows_the_answer_and_no_arguments(stack: Perdure) -> None:
+    answer = {"tool": "", "args": {}, "result": "What I would say\u001b[8m"}
+    out = stack("approvals show a-1", said({**CHECKPOINT, **answer})).out
+    assert "What I would say\\u001b[8m" in out and "{" not in out
 
 
-def test_a_rejection_without_a_reason_is_not_even_asked_about(perdure: Perdure, stack: ApiDouble) -> None:
-    assert perdure("approvals", "reject", "a-1", "--comment", " ").code == 2
-    assert stack.asked == []
-
-
-@pytest.mark.parametrize("words", [("show", "a-1"), ("list",)])
-def test_long_arguments_are_cut_with_a_count_and_a_flag_shows_all(
-    perdure: Perdure, stack: ApiDouble, words: tuple[str, ...]
-) -> None:
-    long = {**APPROVAL, "args": {"text": "x" * 20_000 + "the end"}}
-    answer = said(long if words[0] == "show" else {"items": [long], "next": None})
-    stack.will(answer, answer)
-    brief, full = perdure("approvals", *words).out, perdure("approvals", *words, "--full").out
+@pytest.mark.parametrize("words", ["show a-1", "list"])
+def test_long_arguments_are_cut_unless_a_flag_or_a_decision_shows_all(stack: Perdure, words: str) -> None:
+    long = {**APPROVAL, "args": {"text": "x" * 20_000 + "the end"}, "description": "y" * 5_000 + "and its end"}
+    answer = said(long if words == "show a-1" else {"items": [long], "next": None})
+    brief, full = stack(f"approvals {words}", answer).out, stack(f"approvals {words} --full", answer).out
     assert "the end" not in brief and len(brief) < len(full) - 10_000
     assert "the end" in full
-
-
-def test_a_decision_shows_all_of_the_arguments_however_long(perdure: Perdure, stack: ApiDouble) -> None:
-    long = {**APPROVAL, "args": {"text": "x" * 20_000 + "the end"}, "description": "y" * 5_000 + "and its end"}
-    stack.will(said(long), said({**long, "status": "approved"}))
-    out = perdure("approvals", "approve", "a-1").out
+    out = stack("approvals approve a-1", said(long), said({**long, "status": "approved"})).out
     assert "the end" in out and "and its end" in out
 
 
@@ -80,48 +44,38 @@ def test_a_decision_shows_all_of_the_arguments_however_long(perdure: Perdure, st
     [("2", {"reason_code": "not now"}), ("3", {"comment": "3"}), (" too much ", {"comment": "too much"}), ("", None)],
 )
 def test_a_rejection_at_a_terminal_offers_the_reasons_of_the_policy(
-    perdure: Perdure, stack: ApiDouble, monkeypatch: pytest.MonkeyPatch, typed: str, sent: dict[str, str] | None
+    stack: Perdure, monkeypatch: pytest.MonkeyPatch, typed: str, sent: dict[str, str] | None
 ) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("typer.confirm", lambda _question: True)
     monkeypatch.setattr("typer.prompt", lambda _question, **_: typed)
     stack.will(said({**APPROVAL, "reject_reasons": ["dou\x1bble", "not now"]}), said(APPROVAL))
-    ended = perdure("approvals", "reject", "a-1")
+    ended = stack("approvals reject a-1")
     assert "dou\\u001bble" in ended.out and "not now" in ended.out
     assert ended.code == (1 if sent is None else 0)
     bodies = [asked.body for asked in stack.asked[1:]]
     assert bodies == ([] if sent is None else [{"decision": "reject", "digest": "d" * 64, **sent}])
 
 
-def test_arguments_that_a_reviewer_changed_are_shown_with_what_was_asked_for(
-    perdure: Perdure, stack: ApiDouble
-) -> None:
+def test_arguments_that_a_reviewer_changed_are_shown_with_what_was_asked_for(stack: Perdure) -> None:
     before, after = {"order": "1042"}, {"order": "7"}
     revised = {**OPEN, "args": after, "revision": {"by": "una", "args": after, "args_before": before}}
     edited = {**APPROVAL, "status": "edited", "args": before, "decision": {"type": "edit", "by": "una", "args": after}}
     stack.will(said(revised), said(edited))
     for _ in range(2):
-        out = perdure("approvals", "show", "a-1").out
+        out = stack("approvals show a-1").out
         assert '    "order": "7"\n' in out and '  -  "order": "1042"\n' in out and '  +  "order": "7"\n' in out
 
 
-def test_a_preview_is_asked_for_and_shown_as_what_changes(perdure: Perdure, stack: ApiDouble) -> None:
-    seen = {"at": "2026-11-21T10:00:00Z", "before": {"left": 9}, "after": {"left": 4, "to": "\x1b[8m"}}
+def test_a_preview_that_failed_is_shown_and_one_that_nobody_made_is_not(stack: Perdure) -> None:
     failed = {"at": "2026-11-21T10:00:00Z", "fault": "no answer \x1bwithin 8 s"}
-    stack.will(said({**APPROVAL, "preview": seen}), said({**APPROVAL, "preview": failed}), said(APPROVAL))
-    shown, none, without = perdure("approvals", "preview", "a-1"), *(perdure("approvals", "show", "a-1") for _ in "12")
-    assert (stack.asked[0].method, stack.asked[0].path) == ("POST", "/v1/approvals/a-1/preview")
-    assert '-  "left": 9' in shown.out and '+  "left": 4' in shown.out and "2026-11-21 10:00:00 UTC" in shown.out
-    assert "no answer" in none.out and "no answer" not in without.out
-    assert "\x1b" not in shown.out + none.out
+    shown, without = (stack("approvals show a-1", said({**APPROVAL, "preview": each})) for each in (failed, None))
+    assert "no answer" in shown.out and "no answer" not in without.out and "\x1b" not in shown.out
 
 
-def test_of_an_edited_call_the_digest_in_force_and_the_one_asked_for_are_told_apart(
-    perdure: Perdure, stack: ApiDouble
-) -> None:
+def test_of_an_edited_call_the_digest_in_force_and_the_one_asked_for_are_told_apart(stack: Perdure) -> None:
     decision = {"type": "edit", "by": "una", "args": {"order": "7"}, "digest": "e" * 64}
-    stack.will(said({**APPROVAL, "status": "done", "decision": decision}))
-    out = perdure("approvals", "show", "a-1").out
+    out = stack("approvals show a-1", said({**APPROVAL, "status": "done", "decision": decision})).out
     assert 0 < out.index("e" * 16 + "…") < out.index("d" * 16 + "…")
 
 
@@ -152,10 +106,9 @@ _SHOWN: list[tuple[dict[str, Any], list[str], list[str]]] = [
 
 @pytest.mark.parametrize(("approval", "shown", "hidden"), _SHOWN)
 def test_an_approval_is_shown_with_what_is_true_of_it_now(
-    perdure: Perdure, stack: ApiDouble, approval: dict[str, Any], shown: list[str], hidden: list[str]
+    stack: Perdure, approval: dict[str, Any], shown: list[str], hidden: list[str]
 ) -> None:
-    stack.will(said(approval))
-    ended = perdure("approvals", "show", "a-1")
+    ended = stack("approvals show a-1", said(approval))
     assert ended.code == 0
     assert [each for each in shown if not re.search(each, ended.out)] == []
     assert [each for each in hidden if re.search(each, ended.out)] == []
@@ -180,10 +133,10 @@ _BY_ANN = ("ann", "2026-11-21 10:00:00 UTC")
     ],
 )
 def test_a_settled_approval_is_neither_decided_nor_withdrawn_and_its_end_is_named(
-    perdure: Perdure, stack: ApiDouble, verb: str, now: dict[str, Any], code: int, named: tuple[str, ...]
+    stack: Perdure, verb: str, now: dict[str, Any], code: int, named: tuple[str, ...]
 ) -> None:
     stack.will(said({**APPROVAL, **now}))
-    ended = perdure("approvals", verb, "a-1")
+    ended = stack("approvals", verb, "a-1")
     assert (ended.code, len(stack.asked)) == (code, 1)
     assert all(each in ended.err for each in named) and "una" not in ended.err
 
@@ -202,10 +155,57 @@ _CLAIMED = {
         ("approve", refusal(429, "too_many_decisions", Retry_After="17"), 1, "17 s"),
     ],
 )
-def test_what_happened_meanwhile_is_told_once(
-    perdure: Perdure, stack: ApiDouble, verb: str, reply: Reply, code: int, named: str
-) -> None:
+def test_what_happened_meanwhile_is_told_once(stack: Perdure, verb: str, reply: Reply, code: int, named: str) -> None:
     stack.will(said(APPROVAL), reply)
-    ended = perdure("approvals", verb, "a-1")
+    ended = stack("approvals", verb, "a-1")
     assert (ended.code, ended.err.count(named)) == (code, 1)
     assert verb != "withdraw" or len(ended.err.splitlines()) == 1, "nothing is said of a decision that nobody took"
+
+
+# --- `approvals batch`: several at once, each for itself.
+
+FIRST = {**APPROVAL, "risk": "low"}
+SECOND = {**FIRST, "id": "a-2", "digest": "e" * 64, "args": {"order": "7"}}
+
+
+def test_several_are_shown_and_decided_in_one_request_with_their_digests(stack: Perdure) -> None:
+    answers = [{"id": "a-1", "status": "approved"}, {"id": "a-2", "status": "approved"}]
+    stack.will(said(FIRST), said(SECOND), said({"items": answers}))
+    ended = stack("approvals batch approve a-1 a-2 a-1 --comment fine")
+    assert ended.code == 0 and '"order": "1042"' in ended.out and '"order": "7"' in ended.out
+    assert [line.split() for line in ended.out.splitlines()[-2:]] == [["a-1", "approved"], ["a-2", "approved"]]
+    sent = [{"id": each["id"], "digest": each["digest"]} for each in (FIRST, SECOND)]
+    assert stack.asked[2].path == "/v1/approvals/decisions"
+    assert stack.asked[2].body["items"] == [{**each, "decision": "approve", "comment": "fine"} for each in sent]
+
+
+@pytest.mark.parametrize(
+    ("codes", "exit_code"),
+    [
+        (["not_in_bulk"], 2),
+        (["already_decided", "already_voted"], 5),
+        (["approval_expired"], 6),
+        (["claimed"], 1),
+        (["already_decided", "approval_expired"], 1),
+    ],
+)
+def test_the_exit_code_is_the_one_that_all_failures_share(stack: Perdure, codes: list[str], exit_code: int) -> None:
+    given = {"message": "no\x1b", "details": {}}
+    statuses = {"not_in_bulk": 422, "approval_expired": 410}
+    errors: list[dict[str, Any]] = [
+        {"error": {**given, "code": code, "status": statuses.get(code, 409)}} for code in codes
+    ]
+    both = zip(("a-1", "a-2"), [*errors, {"status": "rejected"}], strict=False)
+    answers = [{"id": name, **each} for name, each in both]
+    stack.will(said(FIRST), said(SECOND), said({"items": answers}))
+    ended = stack("approvals batch reject a-1 a-2 --reason double")
+    assert ended.code == exit_code and codes[0] in ended.out and "\x1b" not in ended.out
+
+
+def test_what_waits_no_longer_or_is_not_there_is_not_sent(stack: Perdure) -> None:
+    gone = refusal(404, "approval_not_found")
+    stack.will(said({**FIRST, "status": "expired"}), gone, said({**SECOND, "status": "rejected"}))
+    ended = stack("approvals batch approve a-1 a-9 a-2 --json")
+    assert ended.code == 1 and len(stack.asked) == 3
+    codes = [each["error"]["code"] for each in ended.json["items"]]
+    assert codes == ["approval_expired", "approval_not_found", "already_decided"]

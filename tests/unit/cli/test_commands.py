@@ -1,17 +1,23 @@
 """The other commands: what they ask for, what they show."""
 
+import io
 import json
 import os
 import shutil
 import socket
+import sys
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
+import httpx
 import pytest
 
-from tests.unit.apps.api_double import ApiDouble, Reply, event, said, streamed
-from tests.unit.cli.conftest import Perdure
-from tests.unit.cli.test_outputs import STREAM
+from perdure.cli.demo.stories import attempts, equal, one_transcript, paid_once
+from perdure.client import Event, Message, signed_in_words
+from tests.unit.apps.api_double import Reply, event, said, streamed
+from tests.unit.cli.conftest import Perdure, refusal
+from tests.unit.cli.test_outputs import EFFECT, ERASED, FILE, STATUS, STREAM, VERSION, WHOLE
 from tests.unit.cli.test_outputs import TURN as WAITING
 
 TURN = WAITING | {"status": "completed", "waiting_for": None}
@@ -19,66 +25,43 @@ CONVERSATION = said({"id": "c-1", "agent": "refunds"}, 201)
 STARTED = said({"turn_id": "t-1", "conversation_id": "c-1", "status": "accepted"}, 202)
 
 
-def test_a_chat_goes_on_where_it_was(perdure: Perdure, stack: ApiDouble) -> None:
+def test_a_chat_goes_on_where_it_was(stack: Perdure) -> None:
     stack.will(STARTED, streamed(event("workflow_complete", status="failed")), said({**TURN, "status": "failed"}))
-    assert perdure("chat", "refunds", "--conversation", "c-9", "-m", "hi").code == 1
+    assert stack("chat refunds --conversation c-9 -m hi").code == 1
     assert stack.asked[0].path == "/v1/conversations/c-9/turns"
 
 
-def test_a_chat_in_json_is_every_event_and_then_the_turn(perdure: Perdure, stack: ApiDouble) -> None:
-    stack.will(CONVERSATION, STARTED, STREAM, said(TURN))
-    lines = [json.loads(line) for line in perdure("chat", "refunds", "-m", "hi", "--json").out.splitlines()]
+def test_a_chat_in_json_is_every_event_and_then_the_turn(stack: Perdure) -> None:
+    lines = stack("chat refunds -m hi --json", CONVERSATION, STARTED, STREAM, said(TURN)).out.splitlines()
     assert stack.asked[1].body == {"message": "hi"}
-    assert [line["event"] for line in lines[:-1]][-2:] == ["done", "workflow_complete"]
-    assert lines[-1]["answer"] == TURN["answer"]
+    *events, turn = map(json.loads, lines)
+    assert [each["event"] for each in events][-2:] == ["done", "workflow_complete"] and turn["answer"] == TURN["answer"]
 
 
-def test_a_conversation_is_held_line_by_line_until_the_input_ends(
-    perdure: Perdure, stack: ApiDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conversation_is_held_until_the_input_ends(stack: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("builtins.input", Mock(side_effect=["hi", "  ", "again", EOFError]))
     end = streamed(event("workflow_complete", status="completed"))
-    busy = said({"error": {"code": "conversation_busy", "message": "wait", "details": {}}}, 409)
-    stack.will(CONVERSATION, STARTED, end, said(TURN), busy)
-    ended = perdure("chat", "refunds")
+    ended = stack("chat refunds", CONVERSATION, STARTED, end, said(TURN), refusal(409, "conversation_busy"))
     assert ended.code == 0
     assert [asked.body["message"] for asked in stack.asked if asked.path.endswith("/turns")] == ["hi", "again"]
     assert "conversation_busy" in ended.out and "chat refunds --conversation c-1" in ended.out
 
 
-def test_a_message_into_a_turn_is_followed_to_the_turn_that_hears_it(perdure: Perdure, stack: ApiDouble) -> None:
+def test_a_message_into_a_turn_is_followed_to_the_turn_that_hears_it(stack: Perdure) -> None:
     joined = said({"turn_id": "t-1", "conversation_id": "c-1", "status": "running", "joined": True}, 202)
     over = event("workflow_complete", status="completed")
     first = streamed(event("done", status="completed", tokens_used=1, left_over="t-2") + over)
     stack.will(joined, first, streamed(event("done", status="completed", tokens_used=1) + over), said(TURN))
-    ended = perdure("chat", "refunds", "--conversation", "c-1", "--on-busy", "steer", "-m", "by the way")
+    ended = stack("chat refunds --conversation c-1 --on-busy steer -m 'by the way'")
     assert ended.code == 0 and "t-2" in ended.out
     assert stack.asked[0].body["on_busy"] == "steer"
     assert [each.path.split("/")[3] for each in stack.asked[1:]] == ["t-1", "t-2", "t-2"]
 
 
-def test_topologies_come_as_manifest_and_as_drawing(perdure: Perdure, stack: ApiDouble) -> None:
+def test_topologies_come_as_a_drawing(stack: Perdure) -> None:
     drawing = Reply(200, b"flowchart TD\n", {"Content-Type": "text/plain"})
-    stack.will(said({"name": "p", "nodes": []}), drawing, drawing)
-    assert perdure("topologies", "show", "p").json == {"name": "p", "nodes": []}
-    assert perdure("topologies", "show", "p", "--mermaid").out == "flowchart TD\n"
-    assert perdure("topologies", "show", "p", "--mermaid", "--json").json["mermaid"] == "flowchart TD\n"
-
-
-def test_a_new_user_gets_a_token_that_is_shown_once(perdure: Perdure, stack: ApiDouble) -> None:
-    user = {"name": "bob", "roles": ["reviewer"]}
-    stack.will(said(user, 201), said({"name": "bob", "token": "perdure_bob_x"}, 201))
-    added = perdure("users", "add", "bob", "--role", "reviewer").out
-    assert "perdure_bob_x" in added and "PERDURE_TOKEN" in added
-    assert [asked.path for asked in stack.asked] == ["/v1/users", "/v1/users/bob/tokens"]
-    assert "idempotency-key" not in stack.asked[1].headers
-
-
-def test_init_writes_an_app_and_refuses_a_folder_with_files(perdure: Perdure, tmp_path: Path) -> None:
-    folder = tmp_path / "app"
-    ended = perdure("init", str(folder))
-    assert ended.code == 0 and (folder / "README.md").is_file()
-    assert perdure("init", str(folder)).code == 2
+    assert stack("topologies show p --mermaid", drawing).out == "flowchart TD\n"
+    assert stack("topologies show p --mermaid --json", drawing).json["mermaid"] == "flowchart TD\n"
 
 
 def test_status_asks_every_part_and_hides_every_credential(perdure: Perdure, home: Path) -> None:
@@ -96,37 +79,212 @@ def test_status_asks_every_part_and_hides_every_credential(perdure: Perdure, hom
             "tokens": {"requester": "hunter2"},
         }
         (home / "run.json").write_text(json.dumps(run))
-        ended, as_json = perdure("status"), perdure("status", "--json")
+        ended, as_json = perdure("status"), perdure("status --json")
     assert (ended.code, as_json.code) == (1, 1)
     assert "hunter2" not in ended.out + as_json.out
     states = {part["name"]: part["state"] for part in as_json.json["parts"]}
-    assert states == {
-        "temporal": "answers",
-        "postgres": "answers",
-        "redis": "silent",
-        "worker-llm": "runs",
-        "worker-relay": "not ready",
-    }
+    told = {"temporal": "answers", "postgres": "answers", "redis": "silent"}
+    assert states == told | {"worker-llm": "runs", "worker-relay": "not ready"}
 
 
-def test_a_disk_with_hardly_any_room_left_is_told_and_is_not_well(
-    perdure: Perdure, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_with_hardly_any_room_is_told(perdure: Perdure, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "run.json").write_text(json.dumps({"pids": {"worker-llm": os.getpid()}, "ready": ["worker-llm"]}))
     assert perdure("status").code == 0
     monkeypatch.setenv("PERDURE_LEAST_FREE_BYTES", str(shutil.disk_usage(home).total))
-    ended, as_json = perdure("status"), perdure("status", "--json")
-    assert (ended.code, as_json.code) == (1, 1)
-    assert "disk" in ended.out
+    ended, as_json = perdure("status"), perdure("status --json")
+    assert (ended.code, as_json.code) == (1, 1) and "disk" in ended.out
     assert [part["name"] for part in as_json.json["parts"]] == ["worker-llm", "disk"]
 
 
-def test_status_of_a_tenant_says_whose_the_rest_is(perdure: Perdure, stack: ApiDouble) -> None:
-    whole = {
-        "at": "2026-01-01T00:00:00Z", "well": False, "is_operator": False,
-        "parts": [{"name": "workers", "fault": "unavailable"}], "turns": [{"status": "queued", "count": 2}],
-    }  # fmt: skip
-    stack.will(said({}), said(whole))
-    ended = perdure("status")
-    assert ended.code == 1 and "workers" in ended.out and "unavailable" in ended.out and "queued" in ended.out
-    assert "PERDURE_TOKEN" in ended.out
+def test_status_of_a_tenant_says_whose_the_rest_is(stack: Perdure) -> None:
+    ended = stack("status", said({}), said(STATUS | {"is_operator": False}))
+    assert ended.code == 1 and "unavailable" in ended.out and "PERDURE_TOKEN" in ended.out
+
+
+# --- `perdure effects`: settled once, by who has seen it.
+
+
+def test_before_the_deadline_nobody_is_told_to_say_that_it_did_not_happen(stack: Perdure) -> None:
+    shown = stack("effects show pdk_1", said({**EFFECT, "deadline": "2999-01-01T00:00:00Z"})).out
+    assert "2999-01-01 00:00:00 UTC" in shown
+    assert "settle pdk_1 happened" in shown and "did_not_happen" not in shown
+
+
+@pytest.mark.parametrize("as_json", ["", " --json"])
+def test_what_is_settled_already_is_not_settled_again(stack: Perdure, as_json: str) -> None:
+    done = said({**EFFECT, "state": "done", "settled_by": "rita"})
+    ended = stack(f"effects settle pdk_1 happened --comment seen{as_json}", done)
+    assert (ended.code, len(stack.asked)) == (5, 1) and "rita" in ended.err
+
+
+# --- Files from the command line: uploaded before a message, listed, fetched.
+
+PICTURES = {"png": "/v1/files/f-2", "specification": "/v1/files/f-3"}
+DRAWN = said({**TURN, "output": {"pictures": PICTURES}})
+ASKS = streamed(
+    event("clarification.requested", "1.0.0-0", turn_id="t-1", question="Which\x1b column?", request_id="q-1"),
+    event("done", "2.0.0-0", status="completed", tokens_used=7, cost_usd=0, duration_ms=10),
+    event("workflow_complete", status="completed"),
+)
+
+
+def test_a_file_is_uploaded_before_what_is_said_and_pictures_come_back(stack: Perdure, tmp_path: Path) -> None:
+    sales = tmp_path / "sales.csv"
+    sales.write_bytes(b"region,sales\nN,30\n")
+    stack.will(CONVERSATION, said(FILE, 201), STARTED, ASKS, DRAWN)
+    ended = stack(f"chat charts --file {sales} -m 'Plot sales by region'")
+    assert ended.code == 0, ended.err
+    uploaded = stack.asked[1]
+    assert (uploaded.path, uploaded.query) == ("/v1/conversations/c-1/files", {"name": ["sales.csv"]})
+    assert (uploaded.headers["content-type"], uploaded.body) == ("text/csv", sales.read_bytes())
+    assert "files get f-2 chart.png" in ended.out and "files get f-3 chart.vl.json" in ended.out
+    assert "turns answer t-1 TEXT" in ended.out and "\x1b" not in ended.out
+    ended = stack(f"files get f-2 {tmp_path / 'no' / 'such' / 'folder'}", Reply(200, b"x"))
+    assert ended.code == 1 and "Traceback" not in ended.err
+
+
+# --- Links as a person asks for them.
+
+
+@pytest.mark.parametrize(("role", "host"), [("requester", "127.0.0.1"), ("reviewer", "localhost")])
+def test_each_local_user_has_a_name_of_the_machine(stack: Perdure, role: str, host: str) -> None:
+    words = f"link --path /chat {role if role == 'reviewer' else ''}"
+    ended = stack(words, said({"code": "local.abc", "expires_at": "2026-01-01T10:15:00Z"}, 201))
+    assert ended.code == 0
+    address = httpx.URL(ended.out.strip())
+    assert (address.host, address.port, address.path) == (host, httpx.URL(stack.url).port, "/sign-in")
+    assert dict(address.params) == {"code": "local.abc", "next": "/chat"}
+    (asked,) = stack.asked
+    assert (asked.method, asked.path, asked.headers["authorization"]) == ("POST", "/v1/auth/codes", f"Bearer t-{role}")
+
+
+# --- `perdure prompts`: what is promoted is the text that was shown, and a draft is what the editor left.
+
+
+@pytest.mark.parametrize("stage", ["active", "archived"])
+def test_what_cannot_move_on_is_not_even_asked_about(stack: Perdure, stage: str) -> None:
+    assert stack("prompts promote v-1", said({**VERSION, "stage": stage})).code == 1
+    assert len(stack.asked) == 1
+
+
+def test_the_editor_opens_on_what_speaks_now(stack: Perdure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "editor.py"
+    script.write_text("import sys\np = sys.argv[1]\nt = open(p).read()\nopen(p, 'w').write(t + ' Be brief.')\n")
+    monkeypatch.setenv("EDITOR", f"{sys.executable} {script}")
+    assert stack("prompts edit voice", said({**VERSION, "text": "Be kind."}), said(VERSION)).code == 0
+    assert stack.asked[1].body == {"text": "Be kind. Be brief."}
+    monkeypatch.setenv("EDITOR", "true")  # one that is not there yet begins empty, and an empty text is not saved
+    ended = stack("prompts edit voice", refusal(404, "prompt_template_not_found"))
+    assert (ended.code, len(stack.asked)) == (2, 3)
+
+
+# --- `perdure users register`: the first person with the setup code or the local administrator's token, others invited.
+
+BOSS = {"id": "u", "name": "boss", "display_name": "boss", "roles": ["requester", "admin"]}
+DONE = said({"user": BOSS, "access_token": "hush-access", "refresh_token": "hush-refresh", "expires_in": 900}, 201)
+
+
+@pytest.mark.parametrize(
+    ("words", "sent", "token"),
+    [
+        ("--setup-code ABCD-EFGH", {"setup_code": "ABCD-EFGH"}, None),
+        ("--invitation perdure_invitation_x", {"invitation": "perdure_invitation_x"}, None),
+        ("", {}, "Bearer t-admin"),
+    ],
+)
+def test_a_person_registers_with_a_password_that_is_asked_for(
+    stack: Perdure, monkeypatch: pytest.MonkeyPatch, words: str, sent: dict[str, str], token: str | None
+) -> None:
+    monkeypatch.setattr("typer.prompt", lambda *_, **given: "green tractors sing" if given["hide_input"] else "")
+    ended = stack(f"users register boss {words}", DONE)
+    assert ended.code == 0 and "boss" in ended.out and "hush" not in ended.out
+    (asked,) = stack.asked
+    assert (asked.method, asked.path) == ("POST", "/v1/auth/register")
+    assert asked.body == {"name": "boss", "password": "green tractors sing", **sent}
+    assert asked.headers.get("authorization") == token and "idempotency-key" not in asked.headers
+    ended = stack(f"users register boss {words}", refusal(403, "setup_code_invalid"))
+    assert ended.code != 0 and "setup_code_invalid" in ended.err
+    shown = stack(f"users register boss {words} --json", DONE)
+    assert shown.json["user"]["name"] == "boss" and "hush" not in shown.out
+
+
+def test_each_way_to_sign_in_has_its_words_and_names_who_vouched() -> None:
+    for signed_in, named in (
+        ({"how": "password", "invited_by": "ann"}, ["ann"]),
+        ({"how": "invitation", "created_by": "ann"}, ["ann"]),
+        ({"how": "token", "created_by": "ann", "created_by_through": [{"by": "root"}]}, ["ann", "root"]),
+        ({"how": "chat", "created_by": "unknown"}, ["unknown"]),
+    ):
+        assert all(name in signed_in_words({"signed_in": signed_in}) for name in named)
+    words = [signed_in_words({"signed_in": {"how": how}}) for how in ("password", "local", "oidc", "token")]
+    assert len(set(words)) == 4 and all(words)
+    for data in ({"signed_in": {"how": "something new"}}, {"signed_in": None}, {"signed_in": "password"}, {}, None):
+        assert signed_in_words(data) == ""
+
+
+# --- The audit as typed by whoever has to trust it.
+
+HEAD = {"tenant": "local", "seq": 7, "hash": "ab" * 32, "at": "t", "key": "k", "hmac": "h"}
+
+
+def lines(*rows: dict[str, Any]) -> Reply:
+    body = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    return Reply(200, body.encode(), {"Content-Type": "application/jsonl"})
+
+
+def test_the_newest_of_the_heads_that_were_kept_are_sent(stack: Perdure, tmp_path: Path) -> None:
+    kept, odd = tmp_path / "kept.jsonl", HEAD | {"tenant": "a\u2028b\u0085c"}  # cut at line ends alone
+    heads = [HEAD | {"seq": seq} for seq in range(1, 1_000)] + [odd]
+    kept.write_text("".join(json.dumps(head, ensure_ascii=False) + "\n" for head in heads) + "\n", encoding="utf-8")
+    assert stack(f"audit verify --heads {kept}", said(WHOLE)).code == 0
+    (asked,) = stack.asked
+    assert asked.method == "POST" and asked.body["heads"] == heads[-500:]
+    for text in ("no json\n", "{"):
+        kept.write_text(text)
+        ended = stack(f"audit verify --heads {kept}")
+        assert ended.code == 2 and str(kept) in ended.err and len(stack.asked) == 1
+
+
+def test_an_export_is_lines_of_json_page_by_page(stack: Perdure) -> None:
+    text = "ü\x1b[31m a\u2028b\u2029c\u0085d"
+    first = [{"seq": seq, "kind": "a", "data": {"text": text}} for seq in range(1, 1_001)]
+    ended = stack("audit export", lines(*first), lines({"seq": 1_001, "kind": "b"}))
+    assert ended.code == 0
+    rows = [json.loads(line) for line in ended.out.split("\n") if line]
+    assert [row["seq"] for row in rows] == list(range(1, 1_002)) and rows[0]["data"]["text"] == text
+    assert ended.out.isascii() and "\x1b" not in ended.out
+    assert [each.query["after"] for each in stack.asked] == [["0"], ["1000"]]
+    assert stack.asked[0].headers["authorization"] == "Bearer t-admin"
+
+
+def test_a_person_is_erased_only_when_asked_once_more(stack: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdin", io.StringIO("n\n"))
+        assert stack("users erase ann").code == 1
+    assert stack.asked == []
+    assert stack("users erase ann --yes", said(ERASED)).code == 0 and len(stack.asked) == 1
+
+
+# --- The demo's claims fail where what they claim is not so.
+
+START, COMPLETE = "generation.start", "generation.complete"
+
+
+def log(*kinds_and_calls: tuple[str, str]) -> list[Event]:
+    return [Event(kind, {"call_id": call_id}, str(place)) for place, (kind, call_id) in enumerate(kinds_and_calls)]
+
+
+def test_a_call_asked_twice_was_paid_once_only_where_it_was_settled_once_at_last() -> None:
+    asked, settled = (START, "m1"), (COMPLETE, "m1")
+    events = log(asked, asked, settled, (START, "m2"), (COMPLETE, "m2"))
+    assert paid_once("its", events).held and attempts(events, START) == {"m1": 2, "m2": 1}
+    for wrong in ([asked, settled, asked], [asked, settled, settled], [asked], []):
+        assert not paid_once("its", log(*wrong)).held
+
+
+def test_a_doubled_message_or_other_words_in_the_readers_hands_do_not_hold() -> None:
+    said = [Message(id="1", role="user", content="q"), Message(id="2", role="assistant", content="a")]
+    assert one_transcript(said, {"m1": "a", "m0": ""}, ("user", "assistant")).held
+    assert not one_transcript([*said, said[1]], {"m1": "a"}, ("user", "assistant")).held
+    assert not one_transcript(said, {"m1": "aa"}, ("user", "assistant")).held
+    assert equal("refunds", 1, 1, "ledger").held and not equal("refunds", 2, 1, "ledger").held

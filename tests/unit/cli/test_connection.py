@@ -12,79 +12,51 @@ import pytest
 from perdure.cli.connection import command
 from perdure.local.config import ROOT
 from perdure.local.processes import Roster
-from tests.unit.apps.api_double import ApiDouble, said
+from tests.unit.apps.api_double import said
 from tests.unit.cli.conftest import Perdure
 
+USERS = {"turns": "requester", "approvals": "reviewer", "effects": "reviewer", "users": "admin"}
 EMPTY = said({"items": [], "next": None})
 
 
 @pytest.mark.parametrize(
-    ("words", "token"),
+    ("line", "user"),
     [
-        (("turns", "list"), "t-requester"),
-        (("approvals", "list"), "t-reviewer"),
-        (("effects", "list"), "t-reviewer"),
-        (("users", "list"), "t-admin"),
-        (("turns", "list", "--as", "reviewer"), "t-reviewer"),
+        ("turns list", "requester"),
+        ("approvals list", "reviewer"),
+        ("effects list", "reviewer"),
+        ("users list", "admin"),
     ],
 )
 def test_each_command_uses_the_local_user_it_is_made_for(
-    perdure: Perdure, stack: ApiDouble, words: tuple[str, ...], token: str
+    stack: Perdure, monkeypatch: pytest.MonkeyPatch, line: str, user: str
 ) -> None:
-    stack.will(EMPTY)
-    assert perdure(*words).code == 0
-    assert stack.asked[0].headers["authorization"] == f"Bearer {token}"
+    assert stack(line, EMPTY).code == stack(f"{line} --as reviewer", EMPTY).code == 0
+    monkeypatch.setenv("PERDURE_TOKEN", "mine")  # a token of one's own comes first
+    assert stack(line, EMPTY).code == stack(f"{line} --as admin", EMPTY).code == 0
+    tokens = [asked.headers["authorization"].removeprefix("Bearer ") for asked in stack.asked]
+    assert tokens == [f"t-{user}", "t-reviewer", "mine", "t-admin"]
 
 
-def test_a_token_of_ones_own_comes_before_the_local_ones(
-    perdure: Perdure, stack: ApiDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PERDURE_TOKEN", "mine")
-    stack.will(EMPTY, EMPTY)
-    perdure("turns", "list")
-    perdure("turns", "list", "--as", "admin")
-    assert [asked.headers["authorization"] for asked in stack.asked] == ["Bearer mine", "Bearer t-admin"]
-
-
-def test_a_local_token_is_never_sent_to_another_address(
-    perdure: Perdure, home: Path, api: ApiDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_local_token_is_never_sent_elsewhere(perdure: Perdure, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "run.json").write_text(json.dumps({"api": "http://127.0.0.1:1", "tokens": {"requester": "secret"}}))
-    monkeypatch.setenv("PERDURE_URL", api.url)
-    without = perdure("turns", "list")
-    named = perdure("turns", "list", "--as", "requester")
-    assert (without.code, named.code) == (2, 2)
-    assert "PERDURE_TOKEN" in without.err and "PERDURE_TOKEN" in named.err
-    assert api.asked == []
-
-
-def test_the_address_may_be_given_without_any_local_stack(
-    perdure: Perdure, api: ApiDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PERDURE_URL", api.url + "/")
+    monkeypatch.setenv("PERDURE_URL", perdure.url + "/")
+    for line in ("turns list", "turns list --as requester"):
+        ended = perdure(line)
+        assert ended.code == 2 and "PERDURE_TOKEN" in ended.err and perdure.asked == []
     monkeypatch.setenv("PERDURE_TOKEN", "mine")
-    api.will(EMPTY)
-    assert perdure("turns", "list").code == 0
+    assert perdure("turns list", EMPTY).code == 0
 
 
-@pytest.mark.parametrize("run_file", [None, "", "{", "[]", "null"])
-def test_where_nothing_runs_or_the_run_file_is_broken_the_folder_is_named(
-    perdure: Perdure, home: Path, run_file: str | None
-) -> None:
-    if run_file is not None:
-        (home / "run.json").write_text(run_file)
-    for line in ("turns list", "status", "chat general -m hi"):
-        ended = perdure(*line.split())
-        assert ended.code == 1 and str(home) in ended.err, line
-
-
-def test_what_a_killed_supervisor_left_behind_is_not_asked(perdure: Perdure, home: Path) -> None:
+def test_where_nothing_runs_the_folder_is_named(perdure: Perdure, home: Path) -> None:
     gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-    run = {"api": "http://127.0.0.1:1", "tokens": {"requester": "t"}, "supervisor": int(gone.stdout)}
-    (home / "run.json").write_text(json.dumps(run))
-    for words in (("turns", "list"), ("status",)):
-        ended = perdure(*words)
-        assert ended.code == 1 and str(home) in ended.err
+    killed = {"api": "http://127.0.0.1:1", "tokens": {"requester": "t"}, "supervisor": int(gone.stdout)}
+    for run_file in (None, "", "{", "[]", "null", json.dumps(killed)):
+        if run_file is not None:
+            (home / "run.json").write_text(run_file)
+        for line in ("turns list", "status", "chat general -m hi"):
+            ended = perdure(line)
+            assert ended.code == 1 and str(home) in ended.err, (run_file, line)
 
 
 def test_what_outlived_a_killed_supervisor_is_named_with_what_ends_it(perdure: Perdure, home: Path) -> None:
@@ -100,11 +72,10 @@ def test_what_outlived_a_killed_supervisor_is_named_with_what_ends_it(perdure: P
     assert supervisor.returncode == -signal.SIGKILL
     left = int(supervisor.stdout)
     try:
-        for words in (("status",), ("turns", "list")):
-            ended = perdure(*words)
-            assert ended.code == 1
-            assert "worker-llm" in ended.err and str(left) in ended.err
-        told = perdure("status", "--json")
+        for line in ("status", "turns list"):
+            ended = perdure(line)
+            assert ended.code == 1 and "worker-llm" in ended.err and str(left) in ended.err
+        told = perdure("status --json")
         assert (told.code, told.json["well"]) == (1, False)
         parts = [(part["name"], part["state"], part["pid"]) for part in told.json["parts"]]
         assert parts == [("worker-llm", "still running without a supervisor", left)]
@@ -120,33 +91,24 @@ def test_a_stack_that_is_starting_is_called_that(perdure: Perdure, home: Path) -
     assert ended.code == 1 and str(os.getpid()) in ended.err
 
 
-@pytest.mark.parametrize("on_path", [True, False])
-def test_a_command_that_is_shown_works_from_any_folder(
-    on_path: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("first", [ROOT / "bin", Path("/usr/bin"), Path(sys.executable).parent])
+def test_a_command_that_is_shown_works_in_any_folder_and_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: Path
 ) -> None:
+    """`make` and a virtual environment put the interpreter's own folder on PATH, where the next terminal has none."""
     for name in ("PERDURE_HOME", "PERDURE_URL"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PATH", f"{ROOT / 'bin'}:/usr/bin:/bin" if on_path else "/usr/bin:/bin")
+    path = "/usr/bin:/bin"
+    monkeypatch.setenv("PATH", f"{first}:{path}")
     for folder in (tmp_path, ROOT):
         monkeypatch.chdir(folder)
         shown = command("turns", "--help")
-        told = subprocess.run(["/bin/sh", "-c", shown], capture_output=True, text=True)
+        env = {"PATH": f"{first}:{path}" if first == ROOT / "bin" else path}
+        told = subprocess.run(["/bin/sh", "-c", shown], env=env, capture_output=True, text=True)
         assert told.returncode == 0 and "watch" in told.stdout, (shown, told.stderr)
 
 
-def test_a_command_that_is_shown_does_not_count_on_a_path_of_one_shell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`make` and a virtual environment put the interpreter's own folder on PATH, where the next terminal has none."""
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
-    shown = command("turns", "--help")
-    told = subprocess.run(
-        ["/bin/sh", "-c", shown], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False
-    )
-    assert told.returncode == 0 and "watch" in told.stdout, (shown, told.stderr)
-
-
-def test_a_command_of_an_installed_package_names_its_data_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_of_an_installed_package_names_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PERDURE_HOME", raising=False)
     monkeypatch.setattr("perdure.cli.connection.ROOT", tmp_path / "site-packages")
     monkeypatch.setattr("perdure.local.config.BASE", tmp_path / "here")
@@ -154,3 +116,41 @@ def test_a_command_of_an_installed_package_names_its_data_folder(
     home, program, *_ = command("status").split()
     assert home == f"PERDURE_HOME={tmp_path / 'here' / '.perdure'}"
     assert Path(program).is_absolute()
+
+
+# --- `perdure up` refuses an address that would open the stack to everybody, or at which it would not find itself.
+
+
+def test_nothing_is_started_at_such_an_address(perdure: Perdure, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PERDURE_PUBLIC_URL", raising=False)
+    for host, named in (("0.0.0.0", "PERDURE_PUBLIC_URL"), ("::", "PERDURE_PUBLIC_URL"), ("192.0.2.7", "127.0.0.1")):
+        monkeypatch.setenv("PERDURE_HOST", host)
+        ended = perdure("up")
+        assert ended.code != 0 and f"PERDURE_HOST={host}" in ended.err and named in ended.err
+        assert "Traceback" not in ended.err and not list(home.iterdir()), "nothing was made in the data folder"
+
+
+def test_a_flag_that_is_none_is_one_line_that_names_it(perdure: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_EXAMPLES", "perhaps")
+    ended = perdure("up")
+    assert (ended.code, ended.out) == (1, "")
+    assert "PERDURE_EXAMPLES" in ended.err and "perhaps" in ended.err and len(ended.err.splitlines()) == 1
+
+
+# --- Ctrl-C at any moment is no traceback.
+
+WHILE_IT_IMPORTS = """
+import builtins, signal, sys
+there = builtins.__import__
+def importing(name, *given, **named):
+    if name == "perdure.cli.app":
+        signal.raise_signal(signal.SIGINT)
+    return there(name, *given, **named)
+builtins.__import__ = importing
+import perdure.__main__
+"""
+
+
+def test_an_interrupt_while_a_command_imports_ends_it_without_a_word() -> None:
+    ended = subprocess.run([sys.executable, "-c", WHILE_IT_IMPORTS], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-2, "", "")

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from tests.unit.apps.api_double import ApiDouble, Reply, event, said, streamed
-from tests.unit.cli.approval import APPROVAL, OPEN
-from tests.unit.cli.conftest import Perdure, request
+from tests.unit.apps.api_double import Reply, event, said, streamed
+from tests.unit.cli.conftest import APPROVAL, OPEN, Perdure, request
 
 AT, LATER = "2020-11-21T10:00:00Z", "2999-01-01T00:00:00Z"
 TURN: dict[str, Any] = {
@@ -216,29 +215,26 @@ CASES: list[tuple[str, list[Reply], str]] = [
 
 @pytest.mark.parametrize(("line", "replies", "asked"), CASES, ids=[case[0] for case in CASES])
 def test_a_command_asks_and_shows(
-    perdure: Perdure, stack: ApiDouble, snapshot: SnapshotAssertion, line: str, replies: list[Reply], asked: str
+    stack: Perdure, snapshot: SnapshotAssertion, line: str, replies: list[Reply], asked: str
 ) -> None:
     stack.will(*replies)
-    assert perdure(*line.split()).seen == snapshot
+    assert stack(*line.split()).seen == snapshot
     assert [request(each) for each in stack.asked[-1:]] == ([asked] if asked else [])
+    assert not any("idempotency-key" in each.headers for each in stack.asked if each.path.endswith("/tokens"))
 
 
-def test_commands_that_read_and_write_files_show(
-    perdure: Perdure, stack: ApiDouble, tmp_path: Path, snapshot: SnapshotAssertion
-) -> None:
+def test_commands_that_read_and_write_files_show(stack: Perdure, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     table, text = tmp_path / "a.csv", tmp_path / "voice.md"
     table.write_text("a\n1\n")
     text.write_text("Be kind.")
     stack.will(said(FILE, 201), Reply(200, b"x"), said(VERSION))
-    lines = (
-        ("files", "upload", "c-1", str(table)),
-        ("files", "get", "f-1", str(tmp_path / "b.csv")),
-        ("prompts", "edit", "voice", "--file", str(text)),
-        ("init", str(tmp_path / "app")),
-        ("mcp", "check", str(tmp_path / "app")),
-        ("skills", "check", str(tmp_path / "app")),
-    )
-    assert [perdure(*line).seen for line in lines] == snapshot
+    app, kept = tmp_path / "app", tmp_path / "b.csv"
+    lines = [f"files upload c-1 {table}", f"files get f-1 {kept}", f"prompts edit voice --file {text}"]
+    lines += [f"init {app}", f"mcp check {app}", f"skills check {app}"]
+    assert [stack(line).seen for line in lines] == snapshot
+    assert kept.read_bytes() == b"x" and stack(f"init {app}").code == 2, "a folder with files is left alone"
+    sent = 'requester PUT /v1/prompt-templates/voice/draft {"text": "Be kind."}'
+    assert [request(each) for each in stack.asked[2:]] == [sent]
 
 
 def test_what_cannot_run_shows_why(

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.apps.api_double import ApiDouble, Reply, said
-from tests.unit.cli.approval import APPROVAL
-from tests.unit.cli.conftest import Perdure, refusal, request
+from tests.unit.apps.api_double import Reply, said
+from tests.unit.cli.conftest import APPROVAL, Perdure, refusal, request
 from tests.unit.cli.test_outputs import (
     AGEING,
     AT,
@@ -92,9 +91,9 @@ CASES: list[tuple[str, list[Reply], str]] = [
 
 
 @pytest.mark.parametrize(("line", "replies", "asked"), CASES)
-def test_a_command_sends(perdure: Perdure, stack: ApiDouble, line: str, replies: list[Reply], asked: str) -> None:
+def test_a_command_sends(stack: Perdure, line: str, replies: list[Reply], asked: str) -> None:
     stack.will(*replies)
-    assert perdure(*shlex.split(line)).code == 0
+    assert stack(*shlex.split(line)).code == 0
     assert request(stack.asked[-1]) == asked
     assert len(stack.asked) == len(replies)
     assert "idempotency-key" in stack.asked[-1].headers or not asked.startswith("reviewer POST /v1/approvals")
@@ -116,10 +115,10 @@ def test_a_command_sends(perdure: Perdure, stack: ApiDouble, line: str, replies:
     ],
 )
 def test_as_json_a_command_tells_what_the_api_told(
-    perdure: Perdure, stack: ApiDouble, line: str, replies: list[Reply], told: dict[str, Any]
+    stack: Perdure, line: str, replies: list[Reply], told: dict[str, Any]
 ) -> None:
     stack.will(*replies)
-    ended = perdure(*line.split(), "--json")
+    ended = stack(*line.split(), "--json")
     assert (ended.code, {name: ended.json[name] for name in told}) == (0, told)
 
 
@@ -130,18 +129,15 @@ def test_as_json_a_command_tells_what_the_api_told(
         ("status", [said({}), said(STATUS)], {"well": False}),
     ],
 )
-def test_what_is_not_well_ends_in_1(
-    perdure: Perdure, stack: ApiDouble, line: str, replies: list[Reply], told: dict[str, Any]
-) -> None:
+def test_what_is_not_well_ends_in_1(stack: Perdure, line: str, replies: list[Reply], told: dict[str, Any]) -> None:
     stack.will(*replies, *replies)
-    assert perdure(*line.split()).code == 1
-    as_json = perdure(*line.split(), "--json")
+    assert stack(*line.split()).code == 1
+    as_json = stack(*line.split(), "--json")
     assert (as_json.code, {name: as_json.json[name] for name in told}) == (1, told)
 
 
-def test_days_of_a_delegation_count_from_now(perdure: Perdure, stack: ApiDouble) -> None:
-    stack.will(said(LENT, 201))
-    assert perdure("delegations", "add", "tom", "--days", "3").code == 0
+def test_days_of_a_delegation_count_from_now(stack: Perdure) -> None:
+    assert stack("delegations add tom --days 3", said(LENT, 201)).code == 0
     sent = datetime.fromisoformat(stack.asked[0].body["until"])
     assert abs(sent - datetime.now(UTC) - timedelta(days=3)) < timedelta(minutes=1)
 
@@ -161,6 +157,7 @@ AMOUNTS = [
         ("turns list --as mallory", ["requester"]),
         ("turns raise t-1", []),
         ("users add", []),
+        ("up --routing zz", ["--routing", "compact", "spread"]),
         ("link nobody", []),
         ("chat refunds -m ''", []),
         ("chat refunds -m ' \n\t'", []),
@@ -172,6 +169,7 @@ AMOUNTS = [
         ("approvals list --status bogus", ["pending", "approved", "withdrawn", "all"]),
         ("approvals respond a-1 ''", ["TEXT"]),
         ("approvals respond a-1 ' \n'", ["TEXT"]),
+        ("approvals reject a-1 --comment ' '", []),
         ("approvals batch reject a-1", []),
         ("approvals batch edit a-1", []),
         ("approvals batch approve", []),
@@ -193,10 +191,8 @@ AMOUNTS = [
         *((f"budgets set {amount}", [amount.partition("=")[0]]) for amount in AMOUNTS),
     ],
 )
-def test_a_wrong_command_line_is_a_usage_error_and_asks_nothing(
-    perdure: Perdure, stack: ApiDouble, line: str, named: list[str]
-) -> None:
-    ended = perdure(*shlex.split(line))
+def test_a_wrong_command_line_is_a_usage_error_and_asks_nothing(stack: Perdure, line: str, named: list[str]) -> None:
+    ended = stack(*shlex.split(line))
     assert (ended.code, ended.out, stack.asked) == (2, "", [])
     assert all(each in ended.err for each in named) and "Traceback" not in ended.err
 
@@ -225,16 +221,14 @@ def test_a_wrong_command_line_is_a_usage_error_and_asks_nothing(
         ("effects settle pdk_1 happened --comment x", 409, "too_early", 1),
     ],
 )
-def test_a_refusal_has_its_exit_code(
-    perdure: Perdure, stack: ApiDouble, line: str, status: int, code: str, exit_code: int
-) -> None:
+def test_a_refusal_has_its_exit_code(stack: Perdure, line: str, status: int, code: str, exit_code: int) -> None:
     first = {"approve": [said(APPROVAL)], "withdraw": [said(APPROVAL)], "settle": [said(EFFECT)]}
     stack.will(*first.get(line.split()[-1 if line == "link" else 1], []), refusal(status, code))
-    ended = perdure(*line.split())
+    ended = stack(*line.split())
     assert (ended.code, code in ended.err) == (exit_code, True)
     if line.startswith("turns"):
         stack.will(refusal(status, code))
-        ended = perdure(*line.split(), "--json")
+        ended = stack(*line.split(), "--json")
         assert (ended.code, ended.out, json.loads(ended.err)["error"]["code"]) == (exit_code, "", code)
 
 
@@ -253,13 +247,13 @@ def test_a_refusal_has_its_exit_code(
     ],
 )
 def test_a_refusal_names_its_details(
-    perdure: Perdure, stack: ApiDouble, status: int, code: str, details: dict[str, Any], named: list[str]
+    stack: Perdure, status: int, code: str, details: dict[str, Any], named: list[str]
 ) -> None:
-    stack.will(refusal(status, code, details))
-    ended = perdure("turns", "show", "t")
+    ended = stack("turns show t", refusal(status, code, details))
     assert all(each in ended.err for each in named) and "None" not in ended.err and ended.out == ""
 
 
+SETTLE = "effects settle pdk_1 happened --comment seen"
 EVIL = "\x1b[2J\u202e"
 
 
@@ -280,42 +274,25 @@ EVIL = "\x1b[2J\u202e"
         ("status", [said({}), said(STATUS | {"parts": [{"name": "relay", "fault": EVIL}]})]),
     ],
 )
-def test_what_comes_from_outside_cannot_command_the_terminal(
-    perdure: Perdure, stack: ApiDouble, line: str, replies: list[Reply]
-) -> None:
+def test_what_comes_from_outside_cannot_command_the_terminal(stack: Perdure, line: str, replies: list[Reply]) -> None:
     stack.will(*replies)
-    ended = perdure(*line.split())
+    ended = stack(*line.split())
     shown = ended.out + ended.err
     assert "\\u001b[" in shown and "\\u202e" in shown and not set(shown) & {"\x1b", "\u202e"}
 
 
+@pytest.mark.parametrize(("answer", "words", "sent"), [(True, "", 1), (False, "", 0), (False, " --yes", 1)])
 @pytest.mark.parametrize(
-    ("answer", "words", "is_sent"), [(True, (), True), (False, (), False), (False, ("--yes",), True)]
-)
-@pytest.mark.parametrize(
-    "line",
-    [
-        "approvals approve a-1",
-        "approvals withdraw a-1",
-        "approvals batch approve a-1",
-        "effects settle pdk_1 happened --comment seen",
-    ],
+    "line", ["approvals approve a-1", "approvals withdraw a-1", "approvals batch approve a-1", SETTLE]
 )
 def test_a_person_at_a_terminal_is_asked_before_it_is_sent(
-    perdure: Perdure,
-    stack: ApiDouble,
-    monkeypatch: pytest.MonkeyPatch,
-    line: str,
-    answer: bool,
-    words: tuple[str, ...],
-    is_sent: bool,
+    stack: Perdure, monkeypatch: pytest.MonkeyPatch, line: str, answer: bool, words: str, sent: int
 ) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("typer.confirm", lambda _question: answer)
-    first, last = (EFFECT, SETTLED) if line.startswith("effects") else (APPROVAL, APPROVAL | {"status": "approved"})
-    stack.will(said(first), items(last) if "batch" in line else said(last))
-    assert perdure(*line.split(), *words).code == (0 if is_sent else 1)
-    assert len(stack.asked) == 1 + is_sent
+    first, last = (EFFECT, SETTLED) if line == SETTLE else (APPROVAL, APPROVAL | {"status": "approved"})
+    ended = stack(line + words, said(first), items(last) if "batch" in line else said(last))
+    assert (ended.code, len(stack.asked)) == (1 - sent, 1 + sent)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,17 @@
 """A turn on the screen: its text once, and a line for each thing that happens."""
 
 import io
+import os
+import re
 from typing import Any
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
 from syrupy.assertion import SnapshotAssertion
 
-from perdure.cli.chat import LiveText, TurnScreen
+from perdure.cli.chat import VOID, LiveText, TurnScreen, rows_below_start
 from perdure.cli.connection import command
 from perdure.client import Event
 
@@ -21,6 +27,8 @@ def shown(*events: tuple[str, dict[str, Any]], details: bool = False) -> list[st
 
 def test_two_calls_speak_on_lines_of_their_own() -> None:
     lines = shown(
+        ("token", {"call_id": "m1", "text": "half"}),
+        ("reset", {"call_id": "m1"}),
         ("token", {"call_id": "m1", "text": "I "}),
         ("token", {"call_id": "m1", "text": "ask."}),
         ("generation.complete", {"call_id": "m1"}),
@@ -29,17 +37,9 @@ def test_two_calls_speak_on_lines_of_their_own() -> None:
         ("token", {"call_id": "m2", "text": "Booked."}),
         ("done", {"status": "completed", "tokens_used": 7, "cost_usd": 0.01, "duration_ms": 1500, "execution_id": "t"}),
     )
+    assert lines.pop(0) == "half" and lines.pop(0), "a reset voids the text of the call that speaks"
     assert lines[0] == "I ask." and "book" in lines[1] and "book" in lines[2] and lines[3] == "Booked."
     assert all(each in lines[4] for each in ("completed", "7", "$0.0100", "1.5 s", "t"))
-
-
-def test_a_reset_of_the_call_that_speaks_voids_its_text() -> None:
-    lines = shown(
-        ("token", {"call_id": "m1", "text": "half"}),
-        ("reset", {"call_id": "m1"}),
-        ("token", {"call_id": "m1", "text": "whole"}),
-    )
-    assert lines[0] == "half" and lines[1] and lines[2] == "whole"
 
 
 def test_each_event_has_its_line(snapshot: SnapshotAssertion) -> None:
@@ -78,6 +78,8 @@ def test_the_machinery_is_shown_only_to_who_asks_for_it() -> None:
     assert shown(event) == []
     (line,) = shown(event, details=True)
     assert "node_end" in line and "tool_node" in line and "running" not in line
+    (line,) = shown(("skill.selected", {"skill": "spacing", "turn_id": "t"}))  # an event of a later version
+    assert "skill.selected" in line and "spacing" in line
 
 
 def test_reasoning_is_shown_apart_from_the_answer_and_only_to_who_asks_for_it() -> None:
@@ -91,6 +93,93 @@ def test_reasoning_is_shown_apart_from_the_answer_and_only_to_who_asks_for_it() 
     assert shown(*events, details=True)[:2] == ["Hm. Well.", "Yes."]
 
 
-def test_an_event_of_a_later_version_is_not_hidden() -> None:
-    (line,) = shown(("skill.selected", {"skill": "spacing", "turn_id": "t"}))
-    assert "skill.selected" in line and "spacing" in line
+# --- Streamed text on a terminal: after a reset only the new text stands there, wherever lines were wrapped.
+
+COLUMNS, LINES = 20, 8
+
+
+class Terminal(io.StringIO):
+    """A terminal as far as it matters here: it wraps late, goes up, and clears to its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[str] = [""]
+        self.row = 0
+
+    def write(self, text: str) -> int:
+        for part in re.findall(r"\x1b\[\d*[AJ]|\r|\n|.", text, re.DOTALL):
+            if part.startswith("\x1b"):
+                self._command(part)
+            elif part == "\r":
+                pass  # only ever written before a command that clears
+            elif part == "\n":
+                self._down()
+            else:
+                if cell_len(self.rows[self.row] + part) > COLUMNS:
+                    self._down()
+                self.rows[self.row] += part
+        return len(text)
+
+    def _command(self, command: str) -> None:
+        if command.endswith("A"):
+            self.row -= int(command[2:-1])
+            assert self.row >= 0, "above the first row"
+        else:
+            self.rows = [*self.rows[: self.row], ""]
+
+    def _down(self) -> None:
+        self.row += 1
+        self.rows = [*self.rows[: self.row], ""]
+
+
+@pytest.fixture(autouse=True)
+def _size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((COLUMNS, LINES)))
+
+
+_TEXTS = st.text(alphabet="ab \n世é", max_size=60)
+
+
+@given(st.lists(_TEXTS, max_size=4), _TEXTS)
+def test_a_reset_leaves_nothing_of_the_old_text(old: list[str], new: str) -> None:
+    terminal, expected = Terminal(), Terminal()
+    live = LiveText(terminal, terminal=True)
+    live.line("before")
+    for piece in old:
+        live.write(piece)
+    if rows_below_start("".join(old), COLUMNS) >= LINES:
+        return
+    live.take_back()
+    live.write(new)
+    expected.write("before\n" + new)
+    assert terminal.rows == expected.rows
+
+
+def test_text_that_has_scrolled_away_is_said_to_be_void() -> None:
+    terminal = Terminal()
+    live = LiveText(terminal, terminal=True)
+    live.write("line\n" * LINES + "half")
+    live.take_back()
+    assert "half" in terminal.rows and "".join(terminal.rows).endswith(VOID)
+
+
+def test_a_pipe_and_streamed_text_get_no_control_sequences() -> None:
+    pipe = io.StringIO()
+    LiveText(pipe).take_back()  # a reset before any text says nothing
+    LiveText(pipe, terminal=True).write("\x1b[2Jgone\u202e")
+    assert pipe.getvalue() == "\\u001b[2Jgone\\u202e"
+    live = LiveText(pipe := io.StringIO())
+    live.write("half a sen")
+    live.take_back()
+    live.write("a sentence")
+    live.end()
+    live.line("next")
+    assert pipe.getvalue() == f"half a sen\n{VOID}\na sentence\nnext\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [("", 0), ("a" * 20, 0), ("a" * 21, 1), ("a" * 20 + "\n", 1), ("世" * 10, 0), ("a" + "世" * 10, 1), ("\t" * 3, 1)],
+)
+def test_rows_are_counted_as_a_terminal_wraps_them(text: str, rows: int) -> None:
+    assert rows_below_start(text, COLUMNS) == rows

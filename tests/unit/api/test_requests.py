@@ -1,0 +1,141 @@
+"""What holds for every request body."""
+
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import get_args
+
+import pytest
+from pydantic import BaseModel, ValidationError
+from starlette.responses import Response
+
+import perdure.api.routes.agents
+import perdure.api.routes.budgets
+import perdure.api.routes.memory
+from perdure.api import credentials
+from perdure.api.rate_limits import OpenStreams
+from perdure.api.requests import Body, CommentBody, DecisionBody, SettleBody
+from perdure.contracts.errors import LimitReached
+from perdure.core.approvals.decisions import Decision
+
+BODIES: list[type[BaseModel]] = [*Body.__subclasses__(), perdure.api.routes.agents.RuleActionBody]
+NUMBERS = [
+    (body, name)
+    for body in BODIES
+    for name, field in body.model_fields.items()
+    if {int, float} & {field.annotation, *get_args(field.annotation)}
+]
+
+
+def refused(body: type[BaseModel], name: str, value: object) -> bool:
+    """Whether this value is, whatever else is missing."""
+    try:
+        body.model_validate({name: value})
+    except ValidationError as error:
+        return any(each["loc"][0] == name for each in error.errors())
+    return False
+
+
+@pytest.mark.parametrize(("body", "name"), NUMBERS, ids=[f"{body.__name__}.{name}" for body, name in NUMBERS])
+def test_a_number_is_a_number_and_neither_a_truth_value_nor_a_text(body: type[BaseModel], name: str) -> None:
+    wrong: list[object] = [True, False, "1", "nan", float("nan"), float("inf"), [1], {}]
+    for value in wrong:
+        assert refused(body, name, value), f"{body.__name__}.{name} takes {value!r}"
+    assert not refused(body, name, 1)
+
+
+def test_there_are_numbers_to_look_at() -> None:
+    assert len(NUMBERS) >= 9 and len(BODIES) >= 17
+
+
+@pytest.mark.parametrize("unseen", ["", "  ", "\u200b\u2060", "\u3164"])
+def test_a_comment_that_nobody_sees_is_none(unseen: str) -> None:
+    assert CommentBody(comment=unseen).comment == ""
+    decision = DecisionBody(decision=Decision.REJECT, digest="d", comment=unseen, reason_code=unseen)
+    assert (decision.comment, decision.reason_code) == ("", "")
+    with pytest.raises(ValidationError):
+        SettleBody(outcome="happened", comment=unseen)
+    assert CommentBody(comment="\u200bno ").comment == "\u200bno ", "what is seen stays as it was said"
+
+
+# --- The session cookie: what the browser is told, and what is read of what it sends.
+
+
+def test_over_tls_no_script_no_neighbour_and_no_plain_connection_gets_it() -> None:
+    answer = Response()
+    credentials.set_cookies(
+        answer, credentials.SESSION_COOKIE, "v", secure=True, expires=datetime(2027, 1, 1, tzinfo=UTC)
+    )
+    said = {part.strip().lower() for part in answer.headers["set-cookie"].split(";")}
+    assert {"__host-perdure_session=v", "secure", "httponly", "samesite=lax", "path=/"} <= said
+    assert not any(part.startswith("domain") for part in said)
+
+
+def test_without_tls_it_is_still_out_of_reach_of_scripts() -> None:
+    answer = Response()
+    credentials.set_cookies(
+        answer, credentials.SESSION_COOKIE, "v", secure=False, expires=datetime(2027, 1, 1, tzinfo=UTC)
+    )
+    said = answer.headers["set-cookie"].lower()
+    assert said.startswith("perdure_session=v") and "httponly" in said and "secure" not in said
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_it_is_cleared_under_its_own_name(secure: bool) -> None:
+    name, value = credentials.clearing_cookies(credentials.SESSION_COOKIE, secure=secure)
+    said = value.decode()
+    assert name == b"set-cookie" and said.startswith(
+        credentials.cookie_name(credentials.SESSION_COOKIE, secure=secure) + "="
+    )
+    assert "Max-Age=0" in said and ("Secure" in said) is secure
+
+
+@pytest.mark.parametrize(
+    ("header", "secure", "value"),
+    [
+        ("perdure_session=a.b-c", False, "a.b-c"),
+        ("x=1; perdure_session=v ; y", False, "v"),
+        ("__Host-perdure_session=v", True, "v"),
+        ("perdure_session=planted", True, ""),
+        ("perdure_session=one; perdure_session=two", False, ""),
+        ("perdure_session=same; perdure_session=same", False, "same"),
+        ("", False, ""),
+        ("perdure_session", False, ""),
+        ("perdure_session=" + "x" * 20_000, False, ""),
+    ],
+)
+def test_a_cookie_is_read_only_where_it_says_one_thing(header: str, secure: bool, value: str) -> None:
+    assert credentials.read_cookie(header, credentials.SESSION_COOKIE, secure=secure) == value
+
+
+# --- How many streams are open, and of whom.
+
+
+def test_a_person_is_told_which_limit_was_met_and_what_to_do() -> None:
+    streams = OpenStreams(per_person=2, per_tenant=9)
+    with ExitStack() as held:
+        for _ in range(2):
+            held.enter_context(streams.one_more("t", "ann"))
+        with pytest.raises(LimitReached) as no:
+            held.enter_context(streams.one_more("t", "ann"))
+        assert no.value.details["limit"] == 2 and no.value.http_status == 429
+        held.enter_context(streams.one_more("t", "bob"))
+        held.enter_context(streams.one_more("other", "ann"))
+
+
+def test_a_tenants_people_are_counted_together_as_well() -> None:
+    streams = OpenStreams(per_person=2, per_tenant=3)
+    with ExitStack() as held:
+        for user in ("ann", "ann", "bob"):
+            held.enter_context(streams.one_more("t", user))
+        with pytest.raises(LimitReached) as no:
+            held.enter_context(streams.one_more("t", "eve"))
+        assert no.value.details["limit"] == 3
+        held.enter_context(streams.one_more("other", "eve"))
+
+
+def test_who_leaves_makes_room_and_nothing_is_kept_of_them() -> None:
+    streams = OpenStreams(per_person=1, per_tenant=1)
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError), streams.one_more("t", "ann"):
+            raise ZeroDivisionError
+    assert not streams._of

@@ -1,0 +1,330 @@
+"""perdure/sdk/tools.py: what becomes a tool, what is refused at import, and how a call reaches the function."""
+
+import json
+import re
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from pydantic import AfterValidator, BaseModel, Field, JsonValue
+
+from perdure.contracts.calls import EffectClass
+from perdure.core.text import is_clean
+from perdure.sdk.context import UndeclaredSecret
+from perdure.sdk.outcomes import result_of
+from perdure.sdk.tools import Preview, PreviewOf, Tool, ToolContext, ToolDefinitionError, ToolRefused, ToolResult, tool
+from tests.unit.apps.tool_contexts import card, context
+
+
+class Address(BaseModel):
+    street: str
+    number: int = 1
+
+
+def _even(value: int) -> int:
+    if value % 2:
+        raise ValueError("must be even")
+    return value
+
+
+@tool(effect="read", timeout_seconds=5)
+async def look_up(
+    name: Annotated[str, Field(min_length=2, description="Whom to look up")],
+    address: Address,
+    kind: Literal["person", "firm"] = "person",
+    since: date | None = None,
+) -> JsonValue:
+    """Look somebody up.
+
+    Knows nobody.
+    """
+    return {"name": name, "street": address.street, "kind": kind, "since": since is not None}
+
+
+def test_the_card_is_made_from_the_function() -> None:
+    card = look_up.card
+    assert (card.name, card.description) == ("look_up", "Look somebody up.\n\nKnows nobody.")
+    assert card.effect is EffectClass.READ and not card.needs_approval and card.timeout_seconds == 5
+    Draft202012Validator.check_schema(card.parameters)
+    assert card.parameters["additionalProperties"] is False
+    assert card.parameters["required"] == ["name", "address"]
+    properties = card.parameters["properties"]
+    assert isinstance(properties, dict)
+    assert properties["name"] == {"type": "string", "minLength": 2, "description": "Whom to look up"}
+    assert list(properties) == ["name", "address", "kind", "since"]
+
+
+async def test_a_call_gets_the_types_that_the_hints_name_and_the_functions_own_defaults() -> None:
+    args: dict[str, JsonValue] = {"name": "Ada", "address": {"street": "Main"}, "since": "2026-01-01"}
+    result = await look_up.run(args, context(look_up.card))
+    assert result == ToolResult({"name": "Ada", "street": "Main", "kind": "person", "since": True})
+
+
+@pytest.mark.parametrize(
+    ("args", "field"),
+    [
+        ({}, "name"),
+        ({"name": "A", "address": {"street": "x"}}, "name"),
+        ({"name": "Ada", "address": {}}, "address.street"),
+        ({"name": "Ada", "address": {"street": "x"}, "age": 3}, "age"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_a_no_before_the_function_runs(args: dict[str, Any], field: str) -> None:
+    with pytest.raises(ToolRefused, match=re.escape(field)):
+        await look_up.run(args, context(look_up.card))
+
+
+@tool(effect="read")
+async def halve(value: Annotated[int, AfterValidator(_even)]) -> JsonValue:
+    """Halve it."""
+    return value // 2
+
+
+@tool(effect="read")
+async def leave() -> JsonValue:
+    """Leave."""
+    raise SystemExit(3)
+
+
+@tool(effect="read")
+async def odd_names(json: int, schema: str, model_config: bool, copy: str, class_: str = "c") -> JsonValue:
+    """Take names that a pydantic model has for itself."""
+    return [json, schema, model_config, copy, class_]
+
+
+async def test_checks_that_no_schema_says_are_made_and_an_exit_is_no_end_of_the_worker() -> None:
+    assert (await halve.run({"value": 4}, context(halve.card))).output == 2
+    with pytest.raises(ToolRefused, match="must be even"):
+        await halve.run({"value": 3}, context(halve.card))
+    with pytest.raises(RuntimeError):
+        await leave.run({}, context(leave.card))
+    args: dict[str, JsonValue] = {"json": 1, "schema": "s", "model_config": True, "copy": "x"}
+    assert (await odd_names.run(args, context(odd_names.card))).output == [1, "s", True, "x", "c"]
+
+
+async def test_the_context_is_handed_in_reads_declared_secrets_alone_and_prints_none() -> None:
+    @tool(effect="read", secrets=("token",))
+    async def who(ctx: ToolContext) -> JsonValue:
+        """Say who asks."""
+        return [ctx.user_id, ctx.secret("token")]
+
+    assert who.card.parameters["properties"] == {}
+    given = context(who.card, secrets={"token": "value", "other": "hidden"})
+    assert (await who.run({}, given)).output == ["user", "value"]
+    with pytest.raises(UndeclaredSecret, match="'other'"):
+        given.secret("other")
+    assert "value" not in repr(given) and "AsyncClient" not in repr(given)
+    with pytest.raises(ToolRefused, match="token"):
+        await who.run({}, context(who.card))
+    with pytest.raises(AttributeError):
+        given.user_id = "somebody else"  # type: ignore[misc]
+
+
+def test_all_but_a_read_needs_an_approval_unless_the_author_says_so() -> None:
+    cases = [("read", None, False), ("read", True, True), ("local", None, True), ("keyed", None, True),
+             ("opaque", None, True), ("opaque", False, False)]  # fmt: skip
+    for effect, approval, gated in cases:
+        ttl = 60 if effect == "keyed" else None
+        made = tool(effect=effect, approval=approval, key_ttl_seconds=ttl)(look_up.function)
+        assert made.card.needs_approval is gated, (effect, approval)
+
+
+def test_the_version_follows_every_part_of_the_card_and_the_authors_own() -> None:
+    changes: list[dict[str, Any]] = [
+        {}, {"effect": "read"}, {"approval": False}, {"capability": "x"}, {"risk": "high"}, {"timeout_seconds": 9},
+        {"secrets": ("x",)}, {"wants_state": ("x",)}, {"version": "2"}, {"max_answer_bytes": 1_048_576},
+    ]  # fmt: skip
+    cards = [tool(**{"effect": "opaque", **change})(look_up.function).card for change in changes]
+    assert len({card.version for card in cards}) == len(changes)
+    assert tool(effect="opaque")(look_up.function).card == cards[0]
+    assert "max_answer_bytes" not in cards[0].model_dump(mode="json") and cards[-1].max_answer_bytes == 1_048_576
+
+
+async def _described() -> None:
+    """Do nothing."""
+
+
+def _blocking() -> None:
+    """Block."""
+
+
+async def _undescribed() -> None:
+    pass
+
+
+async def _untyped(name) -> None:  # type: ignore[no-untyped-def]
+    """Take anything."""
+
+
+async def _starred(*names: str) -> None:
+    """Take many."""
+
+
+async def _field_default(name: str = Field(default="x")) -> None:
+    """Misplace a Field."""
+
+
+async def _late_context(name: str, context: ToolContext) -> None:
+    """Put the context last."""
+
+
+async def _unknown_hint(name: "Nowhere") -> None:  # type: ignore[name-defined]  # noqa: F821
+    """Name a type that is not there."""
+
+
+async def _no_json(run: type[Any]) -> None:
+    """Take a class."""
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "name"),
+    [
+        (_described, {}, ""),
+        (_described, {"effect": "write"}, "write"),
+        (_blocking, {"effect": "read"}, ""),
+        (_undescribed, {"effect": "read"}, ""),
+        (_untyped, {"effect": "read"}, "name"),
+        (_starred, {"effect": "read"}, ""),
+        (_field_default, {"effect": "read"}, "name"),
+        (_late_context, {"effect": "read"}, "context"),
+        (_unknown_hint, {"effect": "read"}, "Nowhere"),
+        (_no_json, {"effect": "read"}, ""),
+        (_described, {"effect": "keyed"}, "key_ttl_seconds"),
+        (_described, {"effect": "opaque", "key_ttl_seconds": 60}, "key_ttl_seconds"),
+        (_described, {"effect": "keyed", "key_ttl_seconds": 0}, "key_ttl_seconds"),
+        (_described, {"effect": "read", "risk": "huge"}, "risk"),
+        (_described, {"effect": "read", "timeout_seconds": 0}, "timeout_seconds"),
+        (_described, {"effect": "read", "timeout_seconds": 4_000}, "timeout_seconds"),
+        (_described, {"effect": "read", "secrets": "token"}, "secrets"),
+        *((_described, {"effect": "read", "max_answer_bytes": n}, "max_answer_bytes") for n in (0, -1, 2**40)),
+    ],
+)
+def test_a_tool_that_is_written_wrongly_is_refused_by_name(function: Any, given: dict[str, Any], name: str) -> None:
+    with pytest.raises(ToolDefinitionError) as refused:
+        tool(**given)(function)
+    assert function.__name__ in str(refused.value) and name in str(refused.value)
+    with pytest.raises(ToolDefinitionError, match=function.__name__):  # the decorator without its parentheses
+        tool(function)
+
+
+# --- perdure/sdk/outcomes.py: whatever a tool returns can be stored, because by then its effect has happened.
+
+
+class _Hostile:
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+_CYCLE: list[Any] = []
+_CYCLE.append(_CYCLE)
+
+
+@pytest.mark.parametrize(
+    ("returned", "stored"),
+    [
+        (None, None),
+        ({"a": [1, 2.5, True]}, {"a": [1, 2.5, True]}),
+        (Address(street="x"), {"street": "x", "number": 1}),
+        (datetime(2026, 11, 21, tzinfo=UTC), "2026-11-21T00:00:00Z"),
+        (Decimal("1.50"), "1.50"),
+        ({1: "a"}, {"1": "a"}),
+        ([float("nan"), float("inf"), 10**5_000], [None, None, None]),
+        ("a\x00b", "a\ufffdb"),
+        ({"\ud800": "\udfff"}, {"\ufffd": "\ufffd"}),
+        (b"\xff", "_w=="),
+    ],
+)
+def test_a_value_becomes_json_that_postgres_takes(returned: object, stored: JsonValue) -> None:
+    assert result_of(returned) == ToolResult(stored)
+    made = result_of(ToolResult("ok", state={"count": 1, "text": returned}, working={"gone": None}))  # type: ignore[dict-item]
+    assert made == ToolResult("ok", state={"count": 1, "text": stored}, working={"gone": None})
+    for no_json in (_Hostile(), _CYCLE):  # what is no JSON at all still counts as done
+        assert isinstance(result_of(no_json).output, str)
+
+
+@given(
+    st.recursive(
+        st.none() | st.floats() | st.text() | st.integers(), lambda i: st.lists(i) | st.dictionaries(st.text(), i)
+    )
+)
+def test_any_result_can_be_written_as_strict_json(value: object) -> None:
+    text = json.dumps(result_of(value).output, allow_nan=False, ensure_ascii=False)
+    assert is_clean(text) and "\\u0000" not in text.replace("\\\\", "")
+
+
+# --- perdure/sdk/tools.py: which previews a tool may have, what they are given, and that they change nothing.
+
+
+def made_with(preview: Any) -> Tool:
+    """A tool with this preview."""
+
+    @tool(effect="keyed", key_ttl_seconds=60, preview=preview)
+    async def pay(context: ToolContext, to: str, cents: int, note: str = "") -> JsonValue:
+        """Pay."""
+        return None
+
+    return pay
+
+
+async def balance(context: ToolContext, cents: int) -> Preview:
+    """What is left."""
+    return Preview({"left": 100, "nan": float("nan")}, {"left": 100 - cents, "nul": "a\0b"})
+
+
+async def test_a_preview_gets_the_arguments_that_it_names_and_its_values_can_be_kept() -> None:
+    pay = made_with(balance)
+    assert pay.card.previews and pay.preview is not None
+    made = await pay.preview.make({"to": "Ada", "cents": 30}, context(pay.card))
+    assert made == Preview({"left": 100, "nan": None}, {"left": 70, "nul": made.after["nul"]})  # type: ignore[index,call-overload]
+    assert "\0" not in str(made.after)
+
+
+def test_a_preview_changes_the_version_of_its_tool_and_nothing_of_one_without() -> None:
+    without, with_one = made_with(None), made_with(balance)
+    assert not without.card.previews and without.preview is None
+    assert "previews" not in without.card.model_dump(mode="json")
+    assert without.card.version != with_one.card.version
+
+
+async def _unknown(context: ToolContext, amount: int) -> Preview:
+    return Preview(None, None)
+
+
+def _awaits_nothing(context: ToolContext) -> Preview:
+    return Preview(None, None)
+
+
+@pytest.mark.parametrize("preview", [_unknown, _awaits_nothing])
+def test_a_preview_that_cannot_be_made_is_refused_as_the_tool_is_imported(preview: Any) -> None:
+    with pytest.raises(ToolDefinitionError, match="pay"):
+        made_with(preview)
+
+
+async def test_what_is_no_preview_is_a_mistake_of_its_author() -> None:
+    async def wrong() -> Any:
+        return {"before": 1}
+
+    with pytest.raises(TypeError):
+        await PreviewOf.of("pay", wrong, made_with(None).parameters).make({}, context())
+
+
+async def test_a_preview_sends_nothing_that_may_change_anything_and_no_key() -> None:
+    sent: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        return httpx.Response(200, json={})
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+        looking = context(card("keyed", key_ttl_seconds=60), http=http, reads_only=True)
+        for method in ("POST", "put", "PATCH", "DELETE", "OPTIONS"):
+            with pytest.raises(ToolRefused):
+                await looking.send(method, "http://target.test/")
+        await looking.send("GET", "http://target.test/")
+    (read,) = sent
+    assert read.method == "GET" and "idempotency-key" not in read.headers

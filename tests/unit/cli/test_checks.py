@@ -1,0 +1,120 @@
+"""`perdure mcp`: locks written and checked against a real server over stdio."""
+
+import re
+from pathlib import Path
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from perdure.apps.mcp import lock_path
+from tests.unit.apps.skill_app import SKILL, WATER, write_app
+from tests.unit.cli.conftest import Perdure
+
+LIAR = Path(__file__).parents[2] / "doubles" / "mcp_liar.py"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An app folder with a server whose tool changes once there is a file `drifted`."""
+    (tmp_path / "app" / "mcp").mkdir(parents=True)
+    server(tmp_path / "app", f"command: [python, {LIAR}, {tmp_path}]\nstart_seconds: 30\n")
+    return tmp_path / "app"
+
+
+def server(folder: Path, text: str) -> None:
+    (folder / "mcp" / "liar.yaml").write_text(text)
+
+
+def test_a_drift_fails_the_check_until_its_lock(perdure: Perdure, folder: Path, snapshot: SnapshotAssertion) -> None:
+    ended = perdure("mcp", "check", str(folder))
+    assert ended.code == 0
+    seen = [ended.out, perdure("mcp", "lock", str(folder)).out]
+    first = lock_path(folder, "liar").read_text()
+    ended = perdure("mcp", "check", str(folder))
+    assert ended.code == 0
+    (folder.parent / "drifted").touch()
+    ended = perdure("mcp", "check", str(folder), "--json")
+    (told,) = ended.json["servers"]
+    assert (ended.code, told["state"], told["changed"]) == (1, "differs", {"remove": ["parameters"]})
+    assert lock_path(folder, "liar").read_text() == first
+    ended = perdure("mcp", "lock", str(folder))
+    assert ended.code == 0
+    assert (changed := lock_path(folder, "liar").read_text()) != first
+    assert [*seen, ended.out, perdure("mcp", "lock", str(folder)).out] == snapshot
+    assert lock_path(folder, "liar").read_text() == changed
+
+
+def test_a_server_that_does_not_answer_keeps_its_lock_and_the_code_is_1(perdure: Perdure, folder: Path) -> None:
+    server(folder, "command: [no-such-program]\n")
+    lock_path(folder, "liar").write_text('{"tools": []}')
+    for command in ("lock", "check"):
+        ended = perdure("mcp", command, str(folder))
+        assert ended.code == 1 and "liar" in ended.out
+    assert lock_path(folder, "liar").read_text() == '{"tools": []}'
+
+
+def test_a_malformed_lock_fails_the_check_and_is_written_anew(perdure: Perdure, folder: Path) -> None:
+    lock_path(folder, "liar").write_text("{")
+    ended = perdure("mcp", "check", str(folder))
+    assert ended.code == 1 and "liar.lock.json:1:" in ended.out
+    assert perdure("mcp", "lock", str(folder)).code == perdure("mcp", "check", str(folder)).code == 0
+
+
+def test_a_folder_without_servers_and_one_with_a_mistake_are_refused(perdure: Perdure, folder: Path) -> None:
+    assert perdure("mcp", "lock", str(folder / "none")).code == 2
+    server(folder, "comand: [x]\n")
+    ended = perdure("mcp", "lock", str(folder))
+    assert ended.code == 1 and "comand" in ended.err
+    (folder / "mcp" / "liar.yaml").unlink()
+    assert perdure("mcp", "check", str(folder)).code == 2
+
+
+# --- `perdure skills check`: every mistake with its place, without anything that runs.
+
+
+def test_good_apps_are_told_in_a_line_and_a_warning_alone_is_no_failure(perdure: Perdure, tmp_path: Path) -> None:
+    ended = perdure("skills check")
+    assert (ended.code, ended.err) == (0, ""), "the apps that ship"
+    folder = write_app(tmp_path / "app")
+    ended = perdure(f"skills check {folder}")
+    assert (ended.code, ended.err, ended.out.count("\n")) == (0, "", 1) and "parlour" in ended.out
+    write_app(folder, {"skills/water/SKILL.md": WATER.replace("None.", "None. " * 600)})
+    ended = perdure(f"skills check {folder}")
+    assert ended.code == 0 and "skills/water/SKILL.md:" in ended.out
+    write_app(folder, {"skills/tea/SKILL.md": SKILL.replace("triggers:", '"\\e[31mtrigers":')})
+    ended = perdure(f"skills check {folder}")
+    assert ended.code == 1 and "\x1b" not in ended.out, "what a file says cannot command the terminal"
+
+
+def test_every_mistake_is_told_with_its_place_and_the_code_is_1(
+    perdure: Perdure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+) -> None:
+    spoiled = SKILL.replace("triggers:", "trigers:").replace("A leaf", "A leaf " * 500)
+    folder = write_app(tmp_path / "app", {"skills/tea/SKILL.md": spoiled, "skills/tea/blocks/steep.py": "x = 1\n"})
+    monkeypatch.chdir(folder)
+    ended = perdure("skills check .")
+    assert ended.code == 1
+    places = re.findall(r"^([\w/.]+\.(?:md|py|yaml):\d+):", ended.out, re.MULTILINE)
+    skill, block = "skills/tea/SKILL.md", "skills/tea/blocks/steep.py"
+    assert places == [f"{skill}:5", f"{skill}:23", f"{block}:1", "agents/host.yaml:4"]
+    assert ended.seen == snapshot
+
+
+def test_in_json_the_places_are_values(perdure: Perdure, tmp_path: Path) -> None:
+    folder = write_app(tmp_path / "app", {"skills/tea/SKILL.md": None})
+    ended = perdure("skills", "check", str(folder), "--json")
+    assert ended.code == 1
+    assert ended.json["apps"] == [{"app": "parlour", "folder": str(folder), "agents": [], "skills": ["water"]}]
+    agent = str(folder / "agents" / "host.yaml")
+    assert [{**each, "message": ""} for each in ended.json["problems"]] == [
+        {"file": str(folder / "skills" / "tea"), "line": None, "warning": False, "message": ""},
+        {"file": agent, "line": 4, "warning": False, "message": ""},
+    ]
+
+
+def test_a_folder_that_is_no_app_is_told_what_it_is(perdure: Perdure, tmp_path: Path) -> None:
+    folder = write_app(tmp_path / "app")
+    assert perdure("skills", "check", str(tmp_path / "nowhere")).code == 2
+    ended = perdure("skills", "check", str(folder / "skills" / "tea"))
+    assert ended.code == 2 and str(folder) in ended.err
+    assert perdure("skills", "check", str(tmp_path)).code == 1
