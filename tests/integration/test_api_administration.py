@@ -38,7 +38,8 @@ async def test_the_verification_says_how_far_it_went_and_what_is_wrong(api: Api,
         assert report["faults_found"] >= 1_400
         async with forging(urls.owner) as forger:
             await forger.execute("UPDATE audit SET kind = 'thing.done' WHERE kind = 'x'")
-        for body in ({}, {"heads": [{}]}, {"heads": [{"tenant": "local", "seq": -1}]}, {"heads": [], "more": 1}):
+        bodies: list[Any] = [{}, {"heads": [{}]}, {"heads": [{"tenant": "local", "seq": -1}]}, {"heads": [], "more": 1}]
+        for body in bodies:
             assert (await client.post("/v1/audit/verify", json=body)).status_code == 422
 
 

@@ -403,7 +403,7 @@ async def test_an_admin_sees_whose_place_is_lent_to_whom_and_ends_it(api: Api, s
 
 
 async def test_a_delegation_that_cannot_be_is_refused(api: Api) -> None:
-    refused: list[tuple[dict[str, object], int, str]] = [
+    refused: list[tuple[dict[str, Any], int, str]] = [
         ({"to": "nobody", "until": in_days(1)}, 404, "user_not_found"),
         ({"to": "reviewer", "until": in_days(1)}, 422, "to_yourself"),
         *(({"to": "admin", "until": in_days(days)}, 422, "until_invalid") for days in (-1, 90.1)),
@@ -426,10 +426,9 @@ BAD: dict[str, list[Any]] = {
     "reassign": [{}, None, *({"to": wrong} for wrong in ("", None, "x" * 64))],
 }
 ONE = {"id": "x", "digest": "d", "decision": "reject"}
-BAD_MANY: list[Any] = [
-    {}, *({"items": wrong} for wrong in ([], {}, [{}], [ONE] * 2, [{**ONE, "id": str(n)} for n in range(101)])),
-    *({"items": [{**ONE, **wrong}]} for wrong in ({"decision": "shrug"}, {"args": {}}, {"digest": "d" * 129})),
-]  # fmt: skip
+BAD_ITEMS: list[Any] = [[], {}, [{}], [ONE] * 2, [{**ONE, "id": str(n)} for n in range(101)]]
+BAD_ONE: list[dict[str, Any]] = [{"decision": "shrug"}, {"args": {}}, {"digest": "d" * 129}]
+BAD_MANY = [{}, *({"items": wrong} for wrong in BAD_ITEMS), *({"items": [{**ONE, **wrong}]} for wrong in BAD_ONE)]
 
 
 async def test_bodies_that_do_not_fit_are_refused_and_change_nothing(api: Api) -> None:

@@ -90,7 +90,8 @@ async def test_a_minted_token_decides_nothing_that_its_creator_requested_in_what
     async with team.api.client(None) as client:
         again = await client.post("/v1/auth/refresh", json={"refresh_token": session["refresh_token"]})
     assert await team.decides(asked, again.json()["access_token"]) == OWN, "the session, refreshed"
-    token, before = session["access_token"], {}
+    token = session["access_token"]
+    before: dict[str, str] = {}
     for password in (PASSWORD, "another good one"):
         async with team.client(token) as client:
             given = {"password": password, **before}
