@@ -21,7 +21,7 @@ from perdure.store.database import Database
 from perdure.store.events.live import WOKEN_BY_EVENTS, channel
 from perdure.store.turns.start import NewTurn, start_turn
 from perdure.store.valkey import Valkey
-from perdure.temporal.workflow_client import Doorbell
+from perdure.temporal.workflow_client import Notifier
 
 Begin = Callable[[str], Awaitable[str]]
 """Starts a turn in a conversation and returns the turn's id."""
@@ -33,14 +33,14 @@ class Client:
     """Starts turns and waits for their ends."""
 
     db: Database
-    doorbell: Doorbell
+    doorbell: Notifier
     visitor: Visitor
     _waiting: dict[str, asyncio.Future[float]]
     _bell: asyncio.Event
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, db: Database, doorbell: Doorbell, valkey: Valkey, visitor: Visitor) -> AsyncIterator["Client"]:
+    async def open(cls, db: Database, doorbell: Notifier, valkey: Valkey, visitor: Visitor) -> AsyncIterator["Client"]:
         """Opens a client that listens to the channels."""
         client = cls(db, doorbell, visitor, {}, asyncio.Event())
         subscription = valkey.client.pubsub(ignore_subscribe_messages=True)

@@ -26,7 +26,7 @@ from perdure.local.config import ROOT
 from perdure.store.database import Database
 from perdure.store.valkey import Valkey
 from perdure.temporal.client import connect
-from perdure.temporal.workflow_client import Doorbell
+from perdure.temporal.workflow_client import Notifier
 
 APP = Path(__file__).parent / "app"
 
@@ -174,7 +174,7 @@ async def _client(environ: Mapping[str, str], token: str) -> AsyncIterator[Clien
         if row is None:
             raise RuntimeError("perdure/apps/bootstrap.py made no requester")
         visitor = Visitor(row["tenant_id"], str(row["user_id"]))
-        async with Client.open(db, Doorbell(await connect(), db), valkey, visitor) as client:
+        async with Client.open(db, Notifier(await connect(), db), valkey, visitor) as client:
             yield client
     finally:
         await valkey.close()

@@ -22,7 +22,7 @@ import pytest
 import xdist.scheduler
 from hypothesis import HealthCheck
 
-from perdure.apps.bootstrap import LOCAL_TENANT, prepare
+from perdure.apps.bootstrap import LOCAL_TENANT, bootstrap
 from perdure.contracts.values import sha256_hex
 from perdure.core.audit import Keyring
 from perdure.local import DataParts, embedded
@@ -189,7 +189,7 @@ async def template(parts: DataParts, tmp_path_factory: pytest.TempPathFactory) -
         "PERDURE_EXAMPLES": "true",
         "PERDURE_HOME": str(tmp_path_factory.mktemp("tokens")),
     }
-    tokens = (await prepare(Settings(_env_file=None, **given))).tokens  # type: ignore[arg-type]
+    tokens = (await bootstrap(Settings(_env_file=None, **given))).tokens  # type: ignore[arg-type]
     return Template(Urls(postgres.admin, postgres.owner, postgres.app, postgres.relay), tokens)
 
 

@@ -19,10 +19,10 @@ from perdure.activities.dependencies import Deps
 from perdure.activities.model import ModelActivities
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.activities.tools import ToolActivities
-from perdure.contracts.activities import OpenAsk
+from perdure.contracts.activities import OpenRequest
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.approvals import GatedCall, RequestKind, RequestRef
-from perdure.contracts.calls import ModelAsk, ModelCall, ModelReply, ToolAsk, ToolCall, ToolOutcome
+from perdure.contracts.calls import ModelCall, ModelCallRequest, ModelReply, ToolCall, ToolCallRequest, ToolOutcome
 from perdure.contracts.ids import approval_id, effect_key, model_call_id
 from perdure.contracts.messages import MessageRef, Role
 from perdure.contracts.skills import DataTable
@@ -40,7 +40,7 @@ from perdure.store.events.live import LiveTokens
 from perdure.store.turns.start import NewTurn, Started, start_turn
 from perdure.store.valkey import Valkey
 from perdure.temporal.client import DATA_CONVERTER
-from perdure.temporal.workflow_client import Doorbell
+from perdure.temporal.workflow_client import Notifier
 from tests.conftest import Person, Urls
 from tests.doubles.desk import World, desk_agents
 from tests.doubles.spoken import Line, SpokenModel, SpokenModels, script
@@ -128,7 +128,7 @@ class Desk:
             call_id=model_call_id(step),
             agent_id=agent_id,
             agent_version=version,
-            ask=ModelAsk(
+            ask=ModelCallRequest(
                 messages=(MessageRef(id=str(user), role=Role.USER),), tools=tuple(card.name for card in agent.cards)
             ),
         )
@@ -153,7 +153,7 @@ class Desk:
             address=address,
             agent_id=agent_id,
             agent_version=await self.version(agent_id),
-            ask=ToolAsk(call_id=call_id, tool=tool),
+            ask=ToolCallRequest(call_id=call_id, tool=tool),
         )
 
     async def run_tool(
@@ -175,7 +175,7 @@ class Desk:
             )
             for call_id in call_ids
         ]
-        ask = OpenAsk(
+        ask = OpenRequest(
             address=address, agent_id=agent_id, agent_version=await self.version(agent_id), gated=tuple(gated)
         )
         opened = await self.activity(ApprovalActivities(self.deps).open, ask)
@@ -315,7 +315,7 @@ async def desk(
         stack.push_async_callback(valkey.close)
         http = await stack.enter_async_context(world.client())
         toolbox = Toolbox(desk_agents()[1], lambda name: None, http)
-        deps = Deps(db, LiveTokens(valkey), toolbox, SpokenModels(model), Doorbell(temporal, db))
+        deps = Deps(db, LiveTokens(valkey), toolbox, SpokenModels(model), Notifier(temporal, db))
         yield Desk(deps, world, model, people, own_queues(), urls.owner)
 
 

@@ -11,10 +11,10 @@ import pytest
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
 from temporalio.worker import Worker
 
-from perdure.contracts.activities import RING
+from perdure.contracts.activities import WAKE
 from perdure.contracts.errors import CallerError
 from perdure.contracts.ids import approval_id, effect_key, turn_workflow_id
-from perdure.contracts.turns import ENDED, Bell, Kind, Limits, Routing, TurnAddress, TurnStatus
+from perdure.contracts.turns import ENDED, Kind, Limits, Routing, TurnAddress, TurnStatus, WakeSignal
 from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.turns import Caps, OnBusy
 from perdure.store.calls.effects import settle_by_person
@@ -135,9 +135,9 @@ class Served:
         if note is not None:
             await self.desk.deps.doorbell.deliver_soon(note)
 
-    async def ring(self, address: TurnAddress, bell: Bell | Mapping[str, Any] | str | None) -> None:
+    async def wake(self, address: TurnAddress, bell: WakeSignal | Mapping[str, Any] | str | None) -> None:
         """Ring with whatever is given."""
-        await self.handle(address).signal(RING, bell)
+        await self.handle(address).signal(WAKE, bell)
 
     def handle(self, address: TurnAddress) -> WorkflowHandle[Any, Any]:
         """The turn's workflow, its latest run."""

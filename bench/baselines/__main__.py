@@ -31,12 +31,12 @@ from bench.reference import AGENT
 from perdure.activities.providers.scripted import ScriptedProvider, read_script
 from perdure.apps import find_apps
 from perdure.settings import Settings, needed
-from perdure.store.agents import AgentShelf
+from perdure.store.agents import AgentCache
 from perdure.store.database import Database
 from perdure.store.events.live import LiveTokens
 from perdure.store.valkey import Valkey
 from perdure.temporal.client import connect
-from perdure.worker.queues import WORKFLOW_TASKS_AT_ONCE, freeze_heap, skip_idle_walks, worker_settings
+from perdure.worker.queues import WORKFLOW_TASKS_AT_ONCE, freeze_heap, skip_idle_payload_visits, worker_settings
 
 
 def main() -> None:
@@ -65,7 +65,7 @@ async def _serve(stack_name: str, queue: str) -> None:
             stack.push_async_callback(running.shutdown)
         if stack_name in ("tuned", "merged"):
             freeze_heap()
-            skip_idle_walks()
+            skip_idle_payload_visits()
         if settings.ready_file is not None:
             settings.ready_file.write_text("ready\n")
         await asyncio.wait({serving, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
@@ -82,7 +82,7 @@ async def _work(stack_name: str, settings: Settings, stack: AsyncExitStack) -> W
     http = await stack.enter_async_context(httpx.AsyncClient())
     app = next(app for app in find_apps(settings.apps) if app.name == AGENT)
     provider = ScriptedProvider(read_script(app.agents[0].script))
-    return Work(db, LiveTokens(valkey), provider, Tools(AGENT, app.tools, http), AgentShelf())
+    return Work(db, LiveTokens(valkey), provider, Tools(AGENT, app.tools, http), AgentCache())
 
 
 async def _worker(stack_name: str, queue: str, work: Work) -> Worker:

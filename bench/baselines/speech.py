@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from perdure.activities.model import Speaker
+from perdure.activities.model import TokenPublisher
 from perdure.activities.model_answer import Planned, plan_calls
 from perdure.activities.providers.provider import Complete, Provider, ProviderRequest, TextDelta
 from perdure.contracts.agents import PublishedAgent
-from perdure.contracts.calls import ModelAsk, ModelCall
+from perdure.contracts.calls import ModelCall, ModelCallRequest
 from perdure.contracts.errors import InvariantBroken
 from perdure.contracts.ids import model_call_id
 from perdure.contracts.turns import TurnAddress, Usage
@@ -44,7 +44,7 @@ async def speak(
     first_token_seconds = 0.0
     complete: Complete | None = None
     began = time.monotonic()
-    async with Speaker(live, address, call_id, 1) as speaker, aclosing(provider.stream(request)) as chunks:
+    async with TokenPublisher(live, address, call_id, 1) as speaker, aclosing(provider.stream(request)) as chunks:
         async for chunk in chunks:
             if isinstance(chunk, TextDelta):
                 first_token_seconds = first_token_seconds or time.monotonic() - began
@@ -59,7 +59,7 @@ async def speak(
         call_id=call_id,
         agent_id=agent.definition.id,
         agent_version=agent.version,
-        ask=ModelAsk(messages=(), tools=tools),
+        ask=ModelCallRequest(messages=(), tools=tools),
     )
     planned = plan_calls(asked, agent, complete.tool_calls).calls
     return Spoken(call_id, "".join(words), complete.usage, planned, first_token_seconds)

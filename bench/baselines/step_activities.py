@@ -121,10 +121,10 @@ class StepActivities:
         await self._work.live.wake(ask.turn.address.conversation_id)
 
 
-def _said(message: WholeMessage, turn_id: str) -> prompts.Said:
+def _said(message: WholeMessage, turn_id: str) -> prompts.PromptMessage:
     calls = [{"key": c.key, "tool": c.tool, "arguments": canonical_json(c.args)} for c in message.calls]
     answers = effect_key(turn_id, message.call_id) if message.call_id else ""
-    return prompts.Said(Role(message.role), message.content, calls, answers)
+    return prompts.PromptMessage(Role(message.role), message.content, calls, answers)
 
 
 def _new(message: WholeMessage) -> NewMessage:

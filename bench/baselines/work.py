@@ -22,7 +22,7 @@ from perdure.contracts.turns import TurnAddress
 from perdure.core.agents import prompts
 from perdure.core.agents.prompts import manifest, memory_message
 from perdure.core.text import estimated_tokens, preview
-from perdure.store.agents import AgentShelf
+from perdure.store.agents import AgentCache
 from perdure.store.database import Connection, Database, new_id
 from perdure.store.events.event_log import NewMessage, write
 from perdure.store.events.live import LiveTokens
@@ -36,7 +36,7 @@ class Work:
     live: LiveTokens
     provider: Provider
     tools: Tools
-    shelf: AgentShelf
+    shelf: AgentCache
 
     async def load(self, address: TurnAddress, agent_version: str) -> Loaded:
         """Loads memory and skills in one step."""
@@ -105,7 +105,7 @@ class Work:
         await self.live.wake(address.conversation_id)
 
 
-async def _conversation(tx: Connection, address: TurnAddress) -> list[prompts.Said]:
+async def _conversation(tx: Connection, address: TurnAddress) -> list[prompts.PromptMessage]:
     """Returns the conversation in order. Results of one round are in the order of their calls, whichever finished
     first."""
     rows = await tx.fetch(
@@ -115,7 +115,7 @@ async def _conversation(tx: Connection, address: TurnAddress) -> list[prompts.Sa
     )
     ordered = [row for _, group in groupby(rows, _round) for row in sorted(group, key=lambda row: row["call_id"] or "")]
     return [
-        prompts.Said(
+        prompts.PromptMessage(
             Role(row["role"]),
             row["content"],
             row["calls"],

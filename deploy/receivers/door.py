@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from deploy.receivers.book import Book
-from perdure.sdk.webhooks import NotANotice, read
+from perdure.sdk.webhooks import InvalidDelivery, read
 
 Tell = Callable[[dict[str, Any], str], Awaitable[str]]
 """Sends the message of this webhook. It receives the place of the approval's message, and returns its new place."""
@@ -38,7 +38,7 @@ class Door:
             return JSONResponse({"error": "the body is too large"}, 413)
         try:
             notice = read(self._secret, request.headers, await request.body())
-        except NotANotice as error:
+        except InvalidDelivery as error:
             return JSONResponse({"error": str(error)}, 400)
         async with self._one_by_one:
             if not self._book.is_news(notice):

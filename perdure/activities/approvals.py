@@ -9,8 +9,8 @@ from pydantic import JsonValue, ValidationError
 from temporalio import activity
 
 from perdure.activities.dependencies import Deps
-from perdure.activities.guard import edge
-from perdure.contracts.activities import OpenAsk, Opened, PreviewAsk, PreviewKept, Verdicts, VerdictsAsk
+from perdure.activities.guard import activity_guard
+from perdure.contracts.activities import Opened, OpenRequest, PreviewKept, PreviewRequest, Verdicts, VerdictsRequest
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.values import canonical_json
 from perdure.core.calls.ledger import OVER
@@ -28,12 +28,12 @@ class ApprovalActivities:
         self._deps = deps
 
     @activity.defn(name="approvals.open")
-    async def open(self, ask: OpenAsk) -> Opened:
+    async def open(self, ask: OpenRequest) -> Opened:
         """Opens all requests of a pause under the currently published policy.
 
         Effects: one transaction; a request is unique by (turn, call id). Retry: safe, returns the open requests.
         """
-        async with edge():
+        async with activity_guard():
             async with self._deps.db.transaction(ask.address.tenant_id) as tx:
                 agent = await self._deps.shelf.at(tx, ask.agent_id, ask.agent_version)
                 in_force = await self._deps.shelf.published(tx, ask.agent_id) or agent
@@ -42,12 +42,12 @@ class ApprovalActivities:
         return opened or Opened(problem=OVER)
 
     @activity.defn(name="approvals.read")
-    async def read(self, ask: VerdictsAsk) -> Verdicts:
+    async def read(self, ask: VerdictsRequest) -> Verdicts:
         """Reads the current decisions; overdue requests expire here.
 
         Effects: one transaction. Retry: safe.
         """
-        async with edge():
+        async with activity_guard():
             async with self._deps.db.transaction(ask.address.tenant_id) as tx:
                 verdicts = await read_verdicts(tx, ask)
             await self._deps.live.wake(ask.address.conversation_id)
@@ -79,12 +79,12 @@ class PreviewActivities:
         self._deps, self._seconds = deps, seconds
 
     @activity.defn(name="tools.preview")
-    async def preview(self, ask: PreviewAsk) -> PreviewKept:
+    async def preview(self, ask: PreviewRequest) -> PreviewKept:
         """Makes the preview of a pending request and stores it with the database's time.
 
         Effects: those of the reads in the author's function. Retry: safe, it changes only the preview.
         """
-        async with edge():
+        async with activity_guard():
             async with self._deps.db.transaction(ask.address.tenant_id) as tx:
                 asked = await views.ask_for_preview(tx, ask.approval_id)
                 found = None

@@ -13,7 +13,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.dependencies import Deps
-from perdure.activities.guard import edge, stop_asked
+from perdure.activities.guard import activity_guard, stop_asked
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.context_assembly import AssembleCall, Assembled, Bundle, PipelineToolConfig
 from perdure.contracts.errors import Problem, UpstreamUnavailable
@@ -77,7 +77,7 @@ class AssemblyActivities:
         Effects: those of its reads; the output becomes a row of `bundles`. Retry: safe, as the tool's registry
         declares. Failed attempts are counted in the row; a worker's death is not.
         """
-        async with edge():
+        async with activity_guard():
             return await self._assemble(call)
 
     async def _assemble(self, call: AssembleCall) -> Assembled:

@@ -14,13 +14,13 @@ from perdure.activities.sandbox import ClosedSandbox, Sandbox
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.contracts.memory import DEFAULT_LIMITS, MemoryLimits
 from perdure.embedding.embedder import Embedder
-from perdure.store.agents import AgentShelf, TableShelf
+from perdure.store.agents import AgentCache, TableCache
 from perdure.store.database import Database
 from perdure.store.events import live
 from perdure.store.events.live import LiveTokens
 from perdure.store.valkey import Valkey
 from perdure.telemetry.traces import TurnTraces
-from perdure.temporal.workflow_client import Doorbell
+from perdure.temporal.workflow_client import Notifier
 
 # --- Work that stops immediately when its turn is stopped, not at its next heartbeat. A stop reaches an activity in two
 # ways. The workflow cancels the activity, which takes until the next heartbeat, up to a second (measured: 0.9 s for a
@@ -31,7 +31,7 @@ AGAIN_SECONDS = 1.0
 _log = structlog.get_logger(__name__)
 
 
-class StopHeard:
+class StopSignals:
     """The result of a block: `yes` is true if a stop interrupted it."""
 
     def __init__(self) -> None:
@@ -45,9 +45,9 @@ class Stops:
         self._blocks: dict[str, set[asyncio.Timeout]] = defaultdict(set)
 
     @asynccontextmanager
-    async def breaking(self, turn_id: str) -> AsyncIterator[StopHeard]:
+    async def breaking(self, turn_id: str) -> AsyncIterator[StopSignals]:
         """Runs a block that ends early if the turn is stopped; the yielded object then has `yes` set."""
-        heard = StopHeard()
+        heard = StopSignals()
         try:
             async with asyncio.timeout(None) as block:
                 self._blocks[turn_id].add(block)
@@ -95,10 +95,10 @@ class Deps:
     live: LiveTokens
     toolbox: Toolbox
     models: Models
-    doorbell: Doorbell
-    shelf: AgentShelf = field(default_factory=AgentShelf)
+    doorbell: Notifier
+    shelf: AgentCache = field(default_factory=AgentCache)
     sandbox: Sandbox = field(default_factory=lambda: ClosedSandbox("this process has no sandbox"))
-    tables: TableShelf = field(default_factory=TableShelf)
+    tables: TableCache = field(default_factory=TableCache)
     stops: Stops = field(default_factory=Stops)
     memory: MemoryLimits = DEFAULT_LIMITS
     traces: TurnTraces | None = None

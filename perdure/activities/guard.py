@@ -20,7 +20,7 @@ heartbeat."""
 
 
 @asynccontextmanager
-async def edge() -> AsyncIterator[None]:
+async def activity_guard() -> AsyncIterator[None]:
     """Sends heartbeats while the block runs, so that Temporal notices a killed worker when they stop.
 
     Perdure's and the database's errors become Temporal errors without the vendor's text, which may quote rows and which

@@ -9,8 +9,8 @@ from pydantic import JsonValue
 from temporalio import activity
 
 from perdure.activities.dependencies import Deps
-from perdure.activities.guard import edge
-from perdure.contracts.activities import LoadAsk, TurnContext
+from perdure.activities.guard import activity_guard
+from perdure.contracts.activities import LoadRequest, TurnContext
 from perdure.contracts.agents import AgentDefinition, PublishedAgent, TurnPlan
 from perdure.contracts.calls import ModelCall, ToolCall
 from perdure.contracts.context_assembly import ContextMemory
@@ -40,7 +40,7 @@ from perdure.core.agents.prompts import RecalledEpisode, memory_message, unremem
 from perdure.core.agents.prompts import RecalledEpisode as Episode
 from perdure.core.agents.rule_matching import PLATFORM_RULES
 from perdure.core.agents.toolsets import LOADED_TOOLSETS, held
-from perdure.core.approvals.gates import waived_of
+from perdure.core.approvals.gates import exempted
 from perdure.core.calls.context_assembly import slice_hash
 from perdure.core.calls.ledger import OVER
 from perdure.core.memory.facts import RECENT, joined
@@ -188,13 +188,13 @@ class MemoryActivities:
         self._deps = deps
 
     @activity.defn(name="memory.load")
-    async def load(self, ask: LoadAsk) -> TurnContext:
+    async def load(self, ask: LoadRequest) -> TurnContext:
         """Returns the plan, user message, working memory and pending requests of a turn; also episodes and documents,
         if the agent enables them.
 
         Effects: fixes the memory text of the turn; writes the pending events. Retry: safe, the text is fixed once.
         """
-        async with edge():
+        async with activity_guard():
             context = await self._load(ask, None)
             if isinstance(context, Wanted):  # outside the transaction: a search must not hold the turn's lock
                 context = await self._load(ask, await self._search(ask, context))
@@ -202,7 +202,7 @@ class MemoryActivities:
             raise AssertionError("a search is requested once")
         return context
 
-    async def _search(self, ask: LoadAsk, wanted: Wanted) -> Found:
+    async def _search(self, ask: LoadRequest, wanted: Wanted) -> Found:
         """Runs both searches concurrently, because the time limit does not allow one after the other."""
         found, documents = await asyncio.gather(
             recall_episodes(self._deps, wanted.episodes) if wanted.episodes else _nothing(),
@@ -210,7 +210,7 @@ class MemoryActivities:
         )
         return Found(found, documents or NOTHING)
 
-    async def _load(self, ask: LoadAsk, found: Found | None) -> TurnContext | Wanted:
+    async def _load(self, ask: LoadRequest, found: Found | None) -> TurnContext | Wanted:
         """Returns the turn's context, or the searches that must run before it can be fixed."""
         async with self._deps.db.transaction(ask.address.tenant_id) as tx:
             agent = await self._deps.shelf.at(tx, ask.agent_id, ask.agent_version)
@@ -223,9 +223,9 @@ class MemoryActivities:
             wanted = _wanted(ask, agent, loaded) if self._deps.memory.enabled else None
             if wanted is not None and loaded.memory_text is None and found is None:
                 return wanted
-            waived = waived_of(agent.cards, loaded.waivers)
+            waived = exempted(agent.cards, loaded.waivers)
             if waived != loaded.waived:
-                await agents.take_waivers(tx, ask.address.turn_id, waived)
+                await agents.pin_exemptions(tx, ask.address.turn_id, waived)
             events, persona = await self._fix(tx, ask, loaded, found or Found()), None
             if agent.definition.persona_template:
                 persona, told = await persona_for(tx, ask.address, agent.definition, loaded)
@@ -240,7 +240,7 @@ class MemoryActivities:
             context = context.model_copy(update={"plan": with_persona(context.plan, persona)})
         return context
 
-    async def _fix(self, tx: Connection, ask: LoadAsk, loaded: Loaded, found: Found) -> list[NewEvent]:
+    async def _fix(self, tx: Connection, ask: LoadRequest, loaded: Loaded, found: Found) -> list[NewEvent]:
         """Fixes the text that this turn injects, unless an earlier load has fixed it."""
         if loaded.memory_text is not None:
             return []
@@ -258,7 +258,7 @@ class MemoryActivities:
         return [*told, documents] if documents else told
 
 
-def _wanted(ask: LoadAsk, agent: PublishedAgent, loaded: Loaded) -> Wanted | None:
+def _wanted(ask: LoadRequest, agent: PublishedAgent, loaded: Loaded) -> Wanted | None:
     """Returns the searches for this agent's memory, or None if the agent remembers nothing."""
     policy = agent.definition.memory
     if policy is None or not (policy.episodic or policy.documents):
@@ -267,12 +267,12 @@ def _wanted(ask: LoadAsk, agent: PublishedAgent, loaded: Loaded) -> Wanted | Non
     return Wanted(query if policy.episodic else None, loaded.user_text if policy.documents else "")
 
 
-async def _context_memory(tx: Connection, ask: LoadAsk, agent: PublishedAgent) -> ContextMemory | None:
+async def _context_memory(tx: Connection, ask: LoadRequest, agent: PublishedAgent) -> ContextMemory | None:
     """Returns the input of the turn's context assembly, and the stored results of earlier turns."""
     assembly = agent.definition.assembly
     if assembly is None:
         return None
-    said = await bundles.said(tx, ask.address.turn_id, max(assembly.slice_messages, 2))
+    said = await bundles.newest_user_messages(tx, ask.address.turn_id, max(assembly.slice_messages, 2))
     before, message = ["", *said][-2:] if said else ("", "")
     return ContextMemory(
         slice_hash=slice_hash(said[-assembly.slice_messages :], assembly.acknowledgements),
@@ -286,7 +286,7 @@ async def _nothing() -> None:
 
 
 def _context(
-    ask: LoadAsk,
+    ask: LoadRequest,
     agent: PublishedAgent,
     loaded: Loaded,
     found: Found,
@@ -379,7 +379,7 @@ class FactsActivities:
         Effects: one transaction. Retry: safe: a conversation's fact is written again with the same value, and a
         person's fact is stored once. Nothing is written for a turn that has ended.
         """
-        async with edge():
+        async with activity_guard():
             try:
                 async with asyncio.timeout(FACTS_SECONDS):
                     return await self._answer(call)

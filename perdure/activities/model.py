@@ -14,10 +14,10 @@ from typing import Self
 from temporalio import activity
 
 from perdure.activities.dependencies import Deps
-from perdure.activities.guard import edge, stop_asked, this_attempt, to_temporal, uncancelled
+from perdure.activities.guard import activity_guard, stop_asked, this_attempt, to_temporal, uncancelled
 from perdure.activities.memory import keep_loaded
-from perdure.activities.model_answer import Heard, Plans, events_of, plan_calls, reply_of, structured_reply
-from perdure.activities.model_request import Begun, begin
+from perdure.activities.model_answer import Plans, StreamAccumulator, events_of, plan_calls, reply_of, structured_reply
+from perdure.activities.model_request import Begun, claim_model_call
 from perdure.activities.providers.errors import CONTEXT_OVERFLOW
 from perdure.activities.providers.provider import Complete, TextDelta, ThinkingDelta
 from perdure.contracts.activities import RetryClass
@@ -49,9 +49,9 @@ class ModelActivities:
         Effects: at most one provider request per attempt; messages, planned tool calls, usage and events on settle.
         Retry: safe; the ledger's epoch decides whose result counts.
         """
-        async with edge():
+        async with activity_guard():
             agent = await self._agent(call)
-            begun = await begin(self._deps, call, agent, Attempt(*this_attempt()))
+            begun = await claim_model_call(self._deps, call, agent, Attempt(*this_attempt()))
             if isinstance(begun, ModelReply):
                 return begun
             call, claimed = begun.call, begun.claimed
@@ -83,12 +83,12 @@ class ModelActivities:
         await self._deps.models.ready(agent)
         return agent
 
-    async def _listen(self, begun: Begun, heard: Heard) -> None:
+    async def _listen(self, begun: Begun, heard: StreamAccumulator) -> None:
         """Streams the provider's answer. Live tokens are sent as they arrive, fenced by the epoch."""
         call = begun.call
         began = time.monotonic()
         async with (
-            Speaker(self._deps.live, call.address, call.call_id, begun.claimed.epoch) as speaker,
+            TokenPublisher(self._deps.live, call.address, call.call_id, begun.claimed.epoch) as speaker,
             aclosing(begun.provider.stream(begun.request)) as chunks,
         ):
             async for chunk in chunks:
@@ -107,7 +107,9 @@ class ModelActivities:
                     heard.stopped = True
                     return
 
-    async def _leave_to_next(self, begun: Begun, agent: PublishedAgent, heard: Heard, error: PerdureError) -> None:
+    async def _leave_to_next(
+        self, begun: Begun, agent: PublishedAgent, heard: StreamAccumulator, error: PerdureError
+    ) -> None:
         """Ends this attempt if another attempt can answer: with the same model, with half of the conversation, or with
         the agent's other model. Otherwise the error is the call's answer.
 
@@ -129,7 +131,13 @@ class ModelActivities:
             raise to_temporal(error) from None  # Temporal would store the vendor's text
 
     async def _say_retry(
-        self, call: ModelCall, error: PerdureError, claimed: ModelClaim, heard: Heard, *, fallback_model: str = ""
+        self,
+        call: ModelCall,
+        error: PerdureError,
+        claimed: ModelClaim,
+        heard: StreamAccumulator,
+        *,
+        fallback_model: str = "",
     ) -> None:
         problem = error.as_problem()
         numbers, attempt = NUMBERS[RetryClass.PROVIDER], this_attempt()[1]
@@ -167,7 +175,12 @@ class ModelActivities:
             await model_calls.count(tx, call, claimed, used, failed, compact=compact, fall_back=fall_back, said=said)
 
     async def _settle(
-        self, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim, heard: Heard, failed: Problem | None
+        self,
+        call: ModelCall,
+        agent: PublishedAgent,
+        claimed: ModelClaim,
+        heard: StreamAccumulator,
+        failed: Problem | None,
     ) -> ModelReply:
         if call.ask.output is not None:
             reply = structured_reply(call.ask.output, heard, failed)
@@ -183,7 +196,7 @@ class ModelActivities:
         self,
         call: ModelCall,
         claimed: ModelClaim,
-        heard: Heard,
+        heard: StreamAccumulator,
         plans: Plans,
         reply: ModelReply,
         messages: list[NewMessage],
@@ -209,9 +222,9 @@ class ModelActivities:
         return reply.model_copy(update={"turn_used": settled.turn_used})
 
 
-def _nothing_heard(begun: Begun) -> Heard:
+def _nothing_heard(begun: Begun) -> StreamAccumulator:
     """Returns the state of an attempt at the moment of its request."""
-    return Heard(
+    return StreamAccumulator(
         turn_seconds=time.monotonic() - begun.turn_began,
         assembly=begun.assembly,
         asked_tokens=begun.asked_tokens,
@@ -234,7 +247,7 @@ _MOST_WAITING_CHARACTERS = 65_536
 """Waiting text above this length does make the answer wait: a provider that never pauses would block all other work."""
 
 
-class Speaker:
+class TokenPublisher:
     """Sends a call's text and reasoning to its readers as they arrive. The end of `async with` sends the rest."""
 
     def __init__(self, live: LiveTokens, address: TurnAddress, call_id: str, epoch: int) -> None:

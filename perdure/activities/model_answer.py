@@ -177,7 +177,7 @@ stored."""
 
 
 @dataclass(slots=True)
-class Heard:
+class StreamAccumulator:
     """The output of one attempt so far."""
 
     text: list[str] = field(default_factory=list)
@@ -239,7 +239,7 @@ class Heard:
 
 
 def reply_of(
-    call: ModelCall, heard: Heard, failed: Problem | None, planned: Sequence[Planned]
+    call: ModelCall, heard: StreamAccumulator, failed: Problem | None, planned: Sequence[Planned]
 ) -> tuple[ModelReply, list[NewMessage]]:
     """Returns the settled reply and the messages to write."""
     text = heard.whole
@@ -273,7 +273,7 @@ def reply_of(
     return reply, [message, *(each.message for each in planned if each.message is not None)]
 
 
-def structured_reply(wanted: OutputAsk, heard: Heard, failed: Problem | None) -> ModelReply:
+def structured_reply(wanted: OutputAsk, heard: StreamAccumulator, failed: Problem | None) -> ModelReply:
     """Returns the settled reply of a call for structured output: the object, or why there is none."""
     problem = failed or (STOPPED if heard.stopped else None)
     if problem is not None:
@@ -295,7 +295,7 @@ def structured_reply(wanted: OutputAsk, heard: Heard, failed: Problem | None) ->
 
 
 def events_of(
-    call: ModelCall, epoch: int, heard: Heard, reply: ModelReply, planned: Sequence[Planned] = ()
+    call: ModelCall, epoch: int, heard: StreamAccumulator, reply: ModelReply, planned: Sequence[Planned] = ()
 ) -> list[NewEvent]:
     """Returns the call's events for the event log, in order. The events of calls that are already settled come last."""
     usage = reply.usage
@@ -321,7 +321,7 @@ def events_of(
     ]
 
 
-def _on_the_way(call: ModelCall, heard: Heard) -> list[NewEvent]:
+def _on_the_way(call: ModelCall, heard: StreamAccumulator) -> list[NewEvent]:
     """Returns the events of what came before the end of the answer: the reasoning and the first token."""
     events = []
     if heard.thinking_characters:

@@ -20,7 +20,7 @@ from perdure.contracts.turns import Usage
 from perdure.core.agents.models import instructions_of, stands_alone, window_of, with_stage
 from perdure.core.agents.prompts import (
     PromptFacts,
-    Said,
+    PromptMessage,
     User,
     WireMessage,
     activation,
@@ -46,7 +46,7 @@ from perdure.store.database import Connection, Database
 from perdure.store.events.event_log import write
 from perdure.store.memory import facts as entities
 from perdure.store.turns import context as injections
-from perdure.store.turns.context import said_messages
+from perdure.store.turns.context import prompt_messages
 from perdure.store.turns.steer import joined, take
 
 
@@ -67,7 +67,7 @@ class Begun:
     """Facts about how the prompt was built, for the event `generation.complete`."""
 
 
-async def begin(deps: Deps, call: ModelCall, agent: PublishedAgent, attempt: Attempt) -> Begun | ModelReply:
+async def claim_model_call(deps: Deps, call: ModelCall, agent: PublishedAgent, attempt: Attempt) -> Begun | ModelReply:
     """Begins the call. Returns the reply instead if the call is settled, rejected or over a budget.
 
     Raises: UpstreamUnavailable `day_budget_reserved`.
@@ -153,7 +153,7 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
     refs = {ref.skill_id: ref for ref in call.ask.messages if ref.skill_id}
     loaded = loaded_skills(definition, refs)
     texts = await _injected(tx, call, [skill for skill in loaded if skill.id in refs], refs) if refs else {}
-    said = await said_messages(
+    said = await prompt_messages(
         tx, call, claimed.through_seq, window_of(definition, call.ask.stage), texts, compacted=claimed.compacted
     )
     said = [_heard(one, definition.words.get("bypass", "")) for one in said]
@@ -173,7 +173,7 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
     return Prompt(with_cache_breakpoint(messages, claimed.model), assembly)
 
 
-def _heard(said: Said, bypass: str) -> Said:
+def _heard(said: PromptMessage, bypass: str) -> PromptMessage:
     """Removes the bypass word from a user's message: it is for the engine, not for the model."""
     if said.role is not Role.USER:
         return said

@@ -21,7 +21,15 @@ from perdure.contracts.messages import MessageRef, Role
 from perdure.contracts.values import canonical_json
 from perdure.core.agents.prompts import as_changed
 from perdure.core.agents.rules import plain_facts
-from perdure.core.approvals.validity import GIVEN, NOT_PUBLISHED, REASONED, Covering, InForce, why_lapsed, why_void
+from perdure.core.approvals.validity import (
+    GIVEN,
+    NOT_PUBLISHED,
+    REASONED,
+    ApprovalValidity,
+    InForce,
+    why_lapsed,
+    why_void,
+)
 from perdure.core.calls.ledger import REFUSED, Acted, Attempt, Claim, claim_tool, reservation_deadline
 from perdure.core.text import estimated_tokens, preview
 from perdure.egress import AnswerWithheld, EgressRefused
@@ -131,7 +139,7 @@ async def _in_force(deps: Deps, tx: Connection, call: ToolCall, version: str) ->
     return InForce(agent.definition.approvals.digest, card.version if card else "")
 
 
-async def _voided(tx: Connection, call: ToolCall, approval: Covering | None, why: str | None) -> str | None:
+async def _voided(tx: Connection, call: ToolCall, approval: ApprovalValidity | None, why: str | None) -> str | None:
     """Voids a given approval that no longer covers its call. Returns the message for the model."""
     if approval is None or why is None or approval.status not in GIVEN:
         return why
@@ -176,7 +184,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
+class ToolAttempt:
     """The end of an attempt, as far as its caller knows."""
 
     acted: Acted
@@ -206,10 +214,10 @@ MISTAKES: tuple[type[Exception], ...] = (
 included: a target's answer that cannot be read may be readable the next time."""
 
 
-STOPPED = Try(Acted.AMBIGUOUS, "the turn was stopped while the call was running", stopped=True)
+STOPPED = ToolAttempt(Acted.AMBIGUOUS, "the turn was stopped while the call was running", stopped=True)
 
 
-async def tried(held: Held, context: ToolContext, stops: Stops) -> Try:
+async def tried(held: Held, context: ToolContext, stops: Stops) -> ToolAttempt:
     """Runs the tool once, within its time limit. If the turn is stopped, the attempt is interrupted.
 
     Raises: CancelledError when this worker drains; the ledger decides what the next attempt can do.
@@ -219,7 +227,7 @@ async def tried(held: Held, context: ToolContext, stops: Stops) -> Try:
     return STOPPED
 
 
-async def _tried(held: Held, context: ToolContext) -> Try:
+async def _tried(held: Held, context: ToolContext) -> ToolAttempt:
     """Runs the tool once, within its time limit.
 
     Raises: CancelledError when this worker drains.
@@ -227,37 +235,37 @@ async def _tried(held: Held, context: ToolContext) -> Try:
     try:
         result = await asyncio.wait_for(held.tool.run(held.args, context), held.card.timeout_seconds)
     except ToolRefused as error:
-        return Try(Acted.REFUSED, error.message)
+        return ToolAttempt(Acted.REFUSED, error.message)
     except ToolUnavailable as error:
-        return Try(Acted.NOT_SENT, error.message, retry_after_seconds=error.retry_after_seconds)
+        return ToolAttempt(Acted.NOT_SENT, error.message, retry_after_seconds=error.retry_after_seconds)
     except AnswerWithheld as error:
         return _withheld(held.card, error)
     # raised by a tool that does not use `context.send`, so it may have sent something before
     except EgressRefused as error:
-        return Try(Acted.AMBIGUOUS, str(error), hopeless=True)
+        return ToolAttempt(Acted.AMBIGUOUS, str(error), hopeless=True)
     except asyncio.CancelledError:
         if not stop_asked():
             raise
         return STOPPED
     except TimeoutError:
-        return Try(Acted.AMBIGUOUS, f"no response within {held.card.timeout_seconds:g} s", timed_out=True)
+        return ToolAttempt(Acted.AMBIGUOUS, f"no response within {held.card.timeout_seconds:g} s", timed_out=True)
     except Exception as error:
         _log.warning("tool_call_broke_off", tool=held.card.name, error=type(error).__name__)
         told = str(error) if isinstance(error, ServerLost) else f"the call failed ({type(error).__name__})"
-        return Try(Acted.AMBIGUOUS, told, hopeless=isinstance(error, MISTAKES))
-    return Try(Acted.RETURNED, result=result)
+        return ToolAttempt(Acted.AMBIGUOUS, told, hopeless=isinstance(error, MISTAKES))
+    return ToolAttempt(Acted.RETURNED, result=result)
 
 
-def _withheld(card: ToolCard, error: AnswerWithheld) -> Try:
+def _withheld(card: ToolCard, error: AnswerWithheld) -> ToolAttempt:
     """Returns the result of a success whose body was not read, by the table in perdure/sdk/outcomes.py."""
     meaning, told = meaning_of_withheld(card.effect, error.method), f"{error.code}: {error}"
     if meaning is Meaning.REFUSED:
-        return Try(Acted.REFUSED, f"{told}; {WITHHELD_ADVICE}")
+        return ToolAttempt(Acted.REFUSED, f"{told}; {WITHHELD_ADVICE}")
     if meaning is Meaning.AMBIGUOUS:
-        return Try(Acted.AMBIGUOUS, told)
+        return ToolAttempt(Acted.AMBIGUOUS, told)
     note = f"the target accepted the {error.method} request, so it was executed; {error} and was not read"
     _log.warning("tool_answer_withheld", tool=card.name, code=error.code, limit=error.limit)
-    return Try(Acted.RETURNED, result=result_of({"status": error.code, "message": note, "limit": error.limit}))
+    return ToolAttempt(Acted.RETURNED, result=result_of({"status": error.code, "message": note, "limit": error.limit}))
 
 
 class Undone(Exception):
@@ -325,7 +333,7 @@ class Answer:
         return self.outcome.state, self.outcome.model_dump(mode="json"), self.message
 
 
-def settled_answer(call: ToolCall, card: ToolCard, approval: Covering | None, result: ToolResult) -> Answer:
+def settled_answer(call: ToolCall, card: ToolCard, approval: ApprovalValidity | None, result: ToolResult) -> Answer:
     """Returns the answer for a result. If a reviewer changed the arguments, the answer notes it.
 
     State updates are kept only if the card names them and they are small, because the state is stored in Temporal's
@@ -351,7 +359,7 @@ def error_answer(call: ToolCall, told: str, *, wrapped: bool = False) -> Answer:
     return _answer(call, CallState.FAILED, body | ({"result": None} if wrapped else {}), TOOL_ERROR)
 
 
-def denial(call: ToolCall, approval: Covering | None, why: str | None) -> Answer:
+def denial(call: ToolCall, approval: ApprovalValidity | None, why: str | None) -> Answer:
     """Returns the answer for a call that a person or a rule forbade, with the reviewer's reason if there is one."""
     body: dict[str, JsonValue] = {"status": "denied", "message": why or "the call was not allowed"}
     if approval is not None and approval.status in REASONED and approval.comment:

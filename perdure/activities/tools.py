@@ -12,12 +12,12 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.dependencies import Deps
-from perdure.activities.guard import edge, stop_asked, this_attempt, uncancelled
+from perdure.activities.guard import activity_guard, stop_asked, this_attempt, uncancelled
 from perdure.activities.memory import remembered
 from perdure.activities.tool_execution import (
     Answer,
     Held,
-    Try,
+    ToolAttempt,
     Undone,
     claimed,
     done_locally,
@@ -61,7 +61,7 @@ class ToolActivities:
         Effects: those of the tool, by its class; the idempotency key derives from turn and call id. Retry: safe for
         read, local and keyed; an opaque call that may have been sent is never sent again.
         """
-        async with edge():
+        async with activity_guard():
             outcome = await self._run(call)
         await self._deps.live.wake(call.address.conversation_id)
         return outcome
@@ -89,7 +89,11 @@ class ToolActivities:
 
     async def _act_outside(self, call: ToolCall, held: Held) -> ToolOutcome:
         mine = await self._still_owned(call, held)
-        made = await tried(held, self._context(call, held, None), self._deps.stops) if mine else Try(Acted.NOT_OWNED)
+        made = (
+            await tried(held, self._context(call, held, None), self._deps.stops)
+            if mine
+            else ToolAttempt(Acted.NOT_OWNED)
+        )
         decided = after_act(
             held.card.effect,
             made.acted,
@@ -115,7 +119,7 @@ class ToolActivities:
         except (OSError, *self._deps.db.outages):
             return False
 
-    async def _record(self, call: ToolCall, held: Held, decided: Settle, made: Try) -> ToolOutcome:
+    async def _record(self, call: ToolCall, held: Held, decided: Settle, made: ToolAttempt) -> ToolOutcome:
         if decided in (Settle.RETRY, Settle.RELEASE):
             record = tool_calls.release if decided is Settle.RELEASE else tool_calls.count_error
             async with self._deps.db.transaction(call.address.tenant_id) as tx:

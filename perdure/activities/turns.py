@@ -4,8 +4,8 @@ one."""
 from temporalio import activity
 
 from perdure.activities.dependencies import Deps
-from perdure.activities.guard import edge
-from perdure.contracts.turns import FinishAsk, Finished, StopAsk, StopRead
+from perdure.activities.guard import activity_guard
+from perdure.contracts.turns import Finished, FinishRequest, StopRead, StopRequest
 from perdure.store.turns.finish import finish, stop_asked
 
 
@@ -16,22 +16,22 @@ class TurnActivities:
         self._deps = deps
 
     @activity.defn(name="turns.read")
-    async def read(self, ask: StopAsk) -> StopRead:
+    async def read(self, ask: StopRequest) -> StopRead:
         """Returns whether the turn was asked to stop. A wake signal carries no decision, so the record decides.
 
         Effects: none. Retry: safe.
         """
-        async with edge(), self._deps.db.transaction(ask.address.tenant_id) as tx:
+        async with activity_guard(), self._deps.db.transaction(ask.address.tenant_id) as tx:
             return StopRead(asked=await stop_asked(tx, ask))
 
     @activity.defn(name="turns.finish")
-    async def finish(self, ask: FinishAsk) -> Finished:
+    async def finish(self, ask: FinishRequest) -> Finished:
         """Ends the turn and starts the next queued one.
 
         Effects: one transaction. The next turn's start is in the outbox, and it is delivered at once if Temporal
         answers. Retry: safe, an ended turn keeps its status.
         """
-        async with edge():
+        async with activity_guard():
             async with self._deps.db.transaction(ask.address.tenant_id) as tx:
                 finished, note = await finish(tx, ask)
             await self._deps.live.wake(ask.address.conversation_id)

@@ -33,7 +33,7 @@ from perdure.store.identity.sign_in import Guesses
 from perdure.store.valkey import Valkey
 from perdure.telemetry.metrics import metrics_addresses
 from perdure.temporal.client import connect
-from perdure.temporal.workflow_client import Doorbell
+from perdure.temporal.workflow_client import Notifier
 
 # --- Sums of users' texts, which quotas read. They are updated outside the requests, so that starting a turn does not
 # wait for a shared counter.
@@ -106,7 +106,7 @@ class Services:
     wakes: Wakes
     changes: ReviewChanges
     streams: Streams
-    doorbell: Doorbell
+    doorbell: Notifier
     routing: Routing
     caps: Caps
     text_sums: TextSums
@@ -208,7 +208,7 @@ def _services(settings: Settings, clients: _Clients, keyring: Keyring, tokens: A
         wakes=clients.wakes,
         changes=clients.changes,
         streams=Streams(db, live, clients.wakes),
-        doorbell=Doorbell(clients.temporal, db),
+        doorbell=Notifier(clients.temporal, db),
         routing=settings.route(),
         caps=Caps(settings.queue_depth, settings.live_turns_per_user, settings.quotas()),
         text_sums=clients.text_sums,

@@ -30,7 +30,7 @@ from perdure.core.events.stream import (
 from perdure.store.database import Database
 from perdure.store.events import event_log
 from perdure.store.events.live import LiveTokens
-from perdure.store.events.subscriptions import LOOK_SECONDS, Bell, ReviewChanges, SharedReads, Wakes
+from perdure.store.events.subscriptions import LOOK_SECONDS, ReaderWake, ReviewChanges, SharedReads, Wakes
 
 # Per reader, memory holds one batch of each store, however slow the reader is. If the live stream was trimmed beyond
 # the reader's position, the reader receives the stored text instead.
@@ -217,7 +217,7 @@ class Streams:
                         await _pause(reader, bell, beats_at - loop.time())
 
 
-async def _pause(reader: StreamReader, bell: Bell, seconds: float) -> None:
+async def _pause(reader: StreamReader, bell: ReaderWake, seconds: float) -> None:
     if reader.blocked:
         await asyncio.sleep(_BLOCKED_SECONDS)
     elif not reader.behind:

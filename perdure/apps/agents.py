@@ -16,9 +16,9 @@ from perdure.apps.files import (
     YamlFile,
     did_you_mean,
     has_mistakes,
+    problems_of,
     read_form,
     read_yaml,
-    told,
     unfit_problem,
     unknown_fields,
     unstorable,
@@ -260,7 +260,7 @@ def read_agent(path: Path, content: Content, engine: Engine) -> tuple[AgentDefin
     try:
         definition = AgentDefinition.model_validate(value)
     except ValidationError as error:
-        problems += told(error, file, (), unfit)
+        problems += problems_of(error, file, (), unfit)
     problems.sort(key=lambda problem: (problem.file != path, problem.line or 0))
     return None if has_mistakes(problems) else definition, problems
 
@@ -282,7 +282,7 @@ def _script_problems(script: Any, file: YamlFile, place: Place, engine: Engine) 
     try:
         engine.script.model_validate(script)
     except ValidationError as error:
-        return told(error, file, place, unknown=True)
+        return problems_of(error, file, place, unknown=True)
     return []
 
 

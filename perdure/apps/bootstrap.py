@@ -49,7 +49,7 @@ LOCAL_USERS = {"requester": ["requester"], "reviewer": ["reviewer"], "admin": AD
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class Bootstrapped:
     """The state after a run."""
 
     tokens: dict[str, str]
@@ -62,9 +62,9 @@ class Prepared:
     """If no app was requested: the agents that stay published, by app."""
 
 
-async def prepare(
+async def bootstrap(
     settings: Settings, admin: str = "", tenant: str = LOCAL_TENANT, *, withdraw: bool = False
-) -> Prepared:
+) -> Bootstrapped:
     """Runs all steps; if `admin` is given, creates that administrator.
 
     If no app is requested, the published agents stay as they are, unless `withdraw` is set.
@@ -95,11 +95,11 @@ async def prepare(
             kept = await _published(owner)
         await _sealed(owner, keyring)
         if admin:
-            return Prepared(await _administrator(owner, settings, tenant, admin, keyring), missing, kept=kept)
+            return Bootstrapped(await _administrator(owner, settings, tenant, admin, keyring), missing, kept=kept)
         await users.ensure_tenant(owner, settings.tenant)  # a user can register in it
         code = await _setup_code(owner, settings)
         tokens = await _local_users(owner, settings, keyring) if settings.local else {}
-        return Prepared(tokens, missing, code, kept)
+        return Bootstrapped(tokens, missing, code, kept)
     finally:
         await owner.close()
 
@@ -368,7 +368,7 @@ def main() -> None:
     asked = parser.parse_args()
     settings = Settings()
     log_from(settings.log_level)
-    done = asyncio.run(prepare(settings, asked.admin, asked.tenant, withdraw=asked.withdraw))
+    done = asyncio.run(bootstrap(settings, asked.admin, asked.tenant, withdraw=asked.withdraw))
     if not settings.local and not app_folders(settings.apps, settings.examples):  # `perdure up` prints it itself
         sys.stderr.write(_no_app(done.kept))
     said: dict[str, object] = {"tokens": done.tokens, "left_out": done.left_out, "kept": done.kept}

@@ -332,26 +332,26 @@ def _read_block(stem: Path, scope: BlockScope) -> tuple[CodeBlock | None, list[A
         source = ""
     card = read_yaml(card_path)
     if not isinstance(card, YamlFile):
-        return None, [*problems, *card, *_told(source_path, check_alone(source))]
+        return None, [*problems, *card, *_problems_of(source_path, check_alone(source))]
     form, mistakes = read_form(_BlockForm, card.value, card)
     problems += mistakes
     if isinstance(card.value, dict):
         problems += _card_mistakes(card.value, card, scope)
     if form is None:
-        return None, [*problems, *_told(source_path, check_alone(source))]
+        return None, [*problems, *_problems_of(source_path, check_alone(source))]
     if not source or not _NAME.fullmatch(stem.name) or form.effect not in _EFFECTS or form.risk not in _RISKS:
         return None, problems
     block = CodeBlock.model_validate({**form.model_dump(exclude={"examples"}), "name": stem.name, "source": source})
     # the type checker is skipped if there are mistakes already
     check = check_source if has_mistakes(problems) else scope.check
-    problems += _told(source_path, check(block))
+    problems += _problems_of(source_path, check(block))
     if scope.trial is not None and not has_mistakes(problems):
         tables = {name: table.body for name in block.needs if (table := scope.tables[name]) is not None}
         problems += example_mistakes(block, form.examples, tables, card, scope.trial)
     return (None, problems) if has_mistakes(problems) else (block, problems)
 
 
-def _told(path: Path, faults: Sequence[BlockFault]) -> list[AppProblem]:
+def _problems_of(path: Path, faults: Sequence[BlockFault]) -> list[AppProblem]:
     return [AppProblem(path, each.line, each.message) for each in faults]
 
 

@@ -224,7 +224,7 @@ def read_form(
     try:
         read = model.model_validate(value)
     except ValidationError as error:
-        return None, problems + told(error, file, place, unfit)
+        return None, problems + problems_of(error, file, place, unfit)
     return (None, problems) if problems else (read, [])
 
 
@@ -251,7 +251,7 @@ def unknown_fields(
     return problems
 
 
-def told(
+def problems_of(
     error: ValidationError, file: YamlFile, place: Place, but: Collection[Place] = (), unknown: bool = False
 ) -> list[AppProblem]:
     """Returns pydantic's errors with their lines, except at the places in `but`. Unknown fields are included only on
@@ -411,8 +411,8 @@ def schema_mistakes(schema: object, file: YamlFile, place: Place) -> Iterator[Ap
         Draft202012Validator.check_schema(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
     except SchemaError as error:
         where = (*place, *error.absolute_path)
-        told = error.message if len(error.message) <= 200 else f"{error.message[:199]}…"
-        yield file.problem(where, f"{'.'.join(map(str, where))} is not a valid JSON Schema: {told}")
+        shown = error.message if len(error.message) <= 200 else f"{error.message[:199]}…"
+        yield file.problem(where, f"{'.'.join(map(str, where))} is not a valid JSON Schema: {shown}")
         return
     if schema.get("type") != "object":
         yield file.problem((*place, "type"), f"{'.'.join(map(str, place))} must have `type: object`")

@@ -24,9 +24,9 @@ from perdure.cli.terminal import (
     say_json,
     table,
 )
-from perdure.client import ApiError, Client, Page, PromptVersion, Rule, WaivableTool
+from perdure.client import ApiError, Client, ExemptibleTool, Page, PromptVersion, Rule
 from perdure.client.agents import Shown
-from perdure.core.text import printable
+from perdure.core.text import escape_terminal
 
 agents_app = typer.Typer(help="List agents.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -231,7 +231,7 @@ def waive(
         _say_tools(client.rules.set_tool(tool, approval=undo), as_json)
 
 
-def _say_tools(page: Page[WaivableTool], as_json: bool) -> None:
+def _say_tools(page: Page[ExemptibleTool], as_json: bool) -> None:
     if as_json:
         say_json(page)
         return
@@ -275,7 +275,7 @@ def show_topology(
     """Show a topology's manifest as JSON, or its drawing."""
     with connect(Role.REQUESTER, as_name) as client:
         if mermaid and not as_json:
-            sys.stdout.write(printable(client.topologies.drawing(name).rstrip("\n")) + "\n")
+            sys.stdout.write(escape_terminal(client.topologies.drawing(name).rstrip("\n")) + "\n")
         elif mermaid:
             say_json({"name": name, "mermaid": client.topologies.drawing(name)})
         else:

@@ -17,7 +17,7 @@ from perdure.cli.connection import command
 from perdure.cli.terminal import OTHER, USAGE, AsJson, fail, say, say_json
 from perdure.contracts.errors import CallerError
 from perdure.contracts.mcp import McpServerListing
-from perdure.core.text import printable
+from perdure.core.text import escape_terminal
 
 skills_app = typer.Typer(help="Check the skills of an app folder.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -60,7 +60,10 @@ def check_skills(
     apps = found.apps
     problems = [problem for each in apps for problem in each.problems]
     if as_json:
-        shown = {"apps": [_skills_json(each) for each in apps], "problems": [_told(problem) for problem in problems]}
+        shown = {
+            "apps": [_skills_json(each) for each in apps],
+            "problems": [_problem_data(problem) for problem in problems],
+        }
         say_json({**shown, "unchecked": found.unchecked})
     else:
         _say_checked(apps, problems, found.unchecked)
@@ -70,7 +73,7 @@ def check_skills(
 
 def _say_checked(apps: Sequence[App], problems: list[AppProblem], unchecked: str) -> None:
     for problem in problems:
-        sys.stdout.write(printable(_line(problem)) + "\n")
+        sys.stdout.write(escape_terminal(_line(problem)) + "\n")
     if unchecked:
         say(f"warning: the types of code blocks were not checked, nor their examples run: {unchecked}")
     say(_summary(apps, problems))
@@ -107,7 +110,7 @@ def _skills_json(each: App) -> dict[str, object]:
     }
 
 
-def _told(problem: AppProblem) -> dict[str, object]:
+def _problem_data(problem: AppProblem) -> dict[str, object]:
     return {
         "file": str(problem.file),
         "line": problem.line,
@@ -181,7 +184,7 @@ def _asked(folder: Path) -> tuple[App, dict[str, McpServerListing]]:
         settings = Settings()
         asked, listings = asyncio.run(asked_servers(folder, secret, settings.home, settings.outbound()))
     for problem in asked.problems:
-        sys.stderr.write(printable(str(problem)) + "\n")
+        sys.stderr.write(escape_terminal(str(problem)) + "\n")
     if has_mistakes(asked.problems):
         raise typer.Exit(OTHER)
     if not asked.servers:

@@ -14,7 +14,7 @@ from perdure.cli.memory import ToSend, say_pictures
 from perdure.cli.terminal import OTHER, USAGE, AsJson, AsName, fail, say, say_json
 from perdure.client import ApiError, Client, Event, Turn
 from perdure.client.turns import OnBusy as Way
-from perdure.core.text import one_line, pretty_json, printable
+from perdure.core.text import escape_terminal, one_line, pretty_json
 from perdure.core.turns import OnBusy
 
 # --- Streamed answer on the screen, and its removal by a `reset`
@@ -37,7 +37,7 @@ class LiveText:
 
     def write(self, text: str) -> None:
         """Writes the next piece."""
-        made_safe = printable(text)
+        made_safe = escape_terminal(text)
         self.shown += made_safe
         self._out(made_safe)
 
@@ -62,7 +62,7 @@ class LiveText:
     def line(self, text: str) -> None:
         """Writes a line that is not part of the text."""
         self.end()
-        self._out(printable(text) + "\n")
+        self._out(escape_terminal(text) + "\n")
 
     def _out(self, text: str) -> None:
         self._stream.write(text)

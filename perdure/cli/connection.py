@@ -17,7 +17,7 @@ from typing import Any
 from perdure.cli.terminal import HOW_TO_START, OTHER, USAGE, fail
 from perdure.client import Client
 from perdure.local.config import ROOT, home_of, own_environ
-from perdure.local.data_dir import Home
+from perdure.local.data_dir import DataDir
 from perdure.local.processes import alive, look
 
 PATIENCE_SECONDS = 10.0
@@ -51,7 +51,7 @@ class Surroundings:
 
     def why_nothing_runs(self) -> str:
         """Returns why no stack is reachable, and what to do."""
-        found = look(Home(self.home).roster_file)
+        found = look(DataDir(self.home).roster_file)
         if found.supervisor is not None:
             return f"Perdure is starting or stopping (supervisor pid {found.supervisor}); see its terminal"
         if not found.children:

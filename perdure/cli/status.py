@@ -16,7 +16,7 @@ from perdure.cli.terminal import OTHER, AsJson, fail, say, say_json, table
 from perdure.client import ApiError, Client, DeploymentStatus
 from perdure.core.delivery import disk_fault
 from perdure.local.config import least_free_bytes, own_environ
-from perdure.local.data_dir import Home
+from perdure.local.data_dir import DataDir
 from perdure.local.ports import grpc_lives, http_get, port_open, postgres_lives, valkey_lives
 from perdure.local.processes import alive, is_stopped, look
 
@@ -51,7 +51,7 @@ def status(as_json: AsJson = False) -> None:
         raise typer.Exit(_of_api(as_json))
     if here.run is None and not as_json:
         raise fail(here.why_nothing_runs(), OTHER)
-    found = asyncio.run(_look(here.run, Home(here.home))) if here.run is not None else _left_behind(here)
+    found = asyncio.run(_look(here.run, DataDir(here.home))) if here.run is not None else _left_behind(here)
     found += nearly_full(here.home, least_free_bytes(own_environ()))
     deployment = _deployment(here.run) if here.run is not None else None
     well = here.run is not None and all(each.well for each in found) and (deployment is None or deployment.well)
@@ -108,7 +108,7 @@ def _deployment(run: dict[str, Any]) -> DeploymentStatus | None:
 
 def _left_behind(here: Surroundings) -> list[Health]:
     """Returns processes that run without a stack. A supervisor that was killed cannot end its children."""
-    found = look(Home(here.home).roster_file)
+    found = look(DataDir(here.home).roster_file)
     what = "still running without a supervisor" if found.supervisor is None else "starting or stopping"
     return [Health(role, False, what, pid, "") for role, pid in found.children.items()]
 
@@ -124,7 +124,7 @@ def nearly_full(home: Path, least_bytes: int) -> list[Health]:
     return [Health("disk", False, f"nearly full: {free // 1_000_000} MB free", None, str(home))]
 
 
-async def _look(run: dict[str, Any], home: Home) -> list[Health]:
+async def _look(run: dict[str, Any], home: DataDir) -> list[Health]:
     pids: dict[str, int] = run.get("pids") or {}
     ready: list[str] = run.get("ready") or []
     addresses = [(name, page, str(run[name])) for name, page in _PARTS if run.get(name)]
@@ -145,7 +145,7 @@ async def _look(run: dict[str, Any], home: Home) -> list[Health]:
     return found
 
 
-async def _state(name: str, address: str, page: str | None, pid: int | None, home: Home) -> str:
+async def _state(name: str, address: str, page: str | None, pid: int | None, home: DataDir) -> str:
     """Returns `answers`, or the reason: `hangs` if a process of this stack exists and does not respond."""
     host, port = _host_and_port(address)
     if page is not None:
@@ -170,7 +170,7 @@ async def _speaks(name: str, host: str, port: int, address: str, pid: int | None
     return await port_open(host, port)
 
 
-def _is_silent(home: Home, role: str, pid: int) -> bool:
+def _is_silent(home: DataDir, role: str, pid: int) -> bool:
     """Returns whether a process is stopped, or its heartbeat is too old."""
     if is_stopped(pid):
         return True

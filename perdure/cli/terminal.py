@@ -19,7 +19,7 @@ from rich.text import Text
 from perdure.client import Answer, ApiError
 from perdure.client.requests import UNREACHABLE
 from perdure.core import text as moments
-from perdure.core.text import one_line, printable
+from perdure.core.text import escape_terminal, one_line
 from perdure.local.config import own_environ
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -36,7 +36,7 @@ _UNLIMITED_COLUMNS = 1_000
 
 def say(text: str = "") -> None:
     """Writes a line of text."""
-    sys.stdout.write(printable(text) + "\n")
+    sys.stdout.write(escape_terminal(text) + "\n")
     sys.stdout.flush()
 
 
@@ -49,7 +49,7 @@ def say_json(value: Any, *, line: bool = False) -> None:
 
 def fail(text: str, code: int) -> typer.Exit:
     """Writes an error to stderr and returns the exception for the caller to raise."""
-    sys.stderr.write(printable(text) + "\n")
+    sys.stderr.write(escape_terminal(text) + "\n")
     return typer.Exit(code)
 
 
@@ -90,7 +90,7 @@ def moment(at: datetime | None) -> str:
     return "" if at is None else moments.format_time(at)
 
 
-def time_told(at: Any) -> str:
+def time_text(at: Any) -> str:
     """Returns an ISO time in the format of `moment`."""
     try:
         return moment(datetime.fromisoformat(str(at)))
@@ -157,10 +157,10 @@ def explained(error: ApiError, *, as_json: bool) -> int:
         body = {"status": error.status, "code": error.code, "message": error.message, "details": error.details}
         sys.stderr.write(json.dumps({"error": body}) + "\n")
         return exit_code(error)
-    sys.stderr.write(printable(f"{error.message} ({error.code})") + "\n")
+    sys.stderr.write(escape_terminal(f"{error.message} ({error.code})") + "\n")
     hint = _hint(error)
     if hint:
-        sys.stderr.write(printable(hint) + "\n")
+        sys.stderr.write(escape_terminal(hint) + "\n")
     return exit_code(error)
 
 

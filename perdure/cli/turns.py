@@ -10,7 +10,7 @@ from perdure.cli.chat import follow
 from perdure.cli.connection import Role, command, connect
 from perdure.cli.memory import say_pictures
 from perdure.cli.terminal import OTHER, USAGE, AsJson, AsName, fail, fields, left, moment, say, say_json, table
-from perdure.core.text import printable
+from perdure.core.text import escape_terminal
 
 app = typer.Typer(help="List, watch and stop turns.", no_args_is_help=True, rich_markup_mode=None)
 TurnId = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id.")]
@@ -77,7 +77,7 @@ def show(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> No
         say(f"To answer: {command('turns', 'answer', turn.turn_id)} TEXT")
     if turn.answer:
         say()
-        say(printable(turn.answer))
+        say(escape_terminal(turn.answer))
     say_pictures(turn)
 
 
@@ -134,7 +134,7 @@ def answer(
         say("Answered. The turn continues.")
         return
     for name, value in question.asked.items():
-        say(f"{name}: {printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))}")
+        say(f"{name}: {escape_terminal(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))}")
 
 
 def _payload(path: Path | None) -> dict[str, Any] | None:

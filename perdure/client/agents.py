@@ -8,7 +8,7 @@ import httpx
 from pydantic import JsonValue
 
 from perdure.client.requests import Call, get, one, path, post
-from perdure.schemas.agents import Agent, AgentTool, Budgets, PromptVersion, Rule, Token, Topology, User, WaivableTool
+from perdure.schemas.agents import Agent, AgentTool, Budgets, ExemptibleTool, PromptVersion, Rule, Token, Topology, User
 from perdure.schemas.answers import Page
 
 
@@ -87,15 +87,15 @@ def set_rule(rule_id: str, do: str) -> Call[Page[Rule]]:
     return Call("PUT", path("rules"), one(Page[Rule]), body=body)
 
 
-def list_waivable_tools() -> Call[Page[WaivableTool]]:
+def list_exemptible_tools() -> Call[Page[ExemptibleTool]]:
     """Returns the tools that the tenant can exempt from approval."""
-    return get(path("rules", "tools"), one(Page[WaivableTool]))
+    return get(path("rules", "tools"), one(Page[ExemptibleTool]))
 
 
-def set_tool_approval(tool: str, *, approval: bool) -> Call[Page[WaivableTool]]:
+def set_tool_approval(tool: str, *, approval: bool) -> Call[Page[ExemptibleTool]]:
     """Exempts a tool from approval from the next turn on, or ends the exemption."""
     body: dict[str, JsonValue] = {"tool": tool, "approval": approval}
-    return Call("PUT", path("rules", "tools"), one(Page[WaivableTool]), body=body)
+    return Call("PUT", path("rules", "tools"), one(Page[ExemptibleTool]), body=body)
 
 
 def _text(response: httpx.Response) -> str:

@@ -130,7 +130,7 @@ class Rules:
     def __init__(self, client: "Client") -> None:
         self.list = client.method(agents.list_rules)
         self.set = client.method(agents.set_rule)
-        self.tools = client.method(agents.list_waivable_tools)
+        self.tools = client.method(agents.list_exemptible_tools)
         self.set_tool = client.method(agents.set_tool_approval)
 
 

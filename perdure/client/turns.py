@@ -271,7 +271,7 @@ class Metrics(Answer):
     calls: list[ModelUse] = []
 
 
-class Said(Answer):
+class TranscriptMessage(Answer):
     """A message of a turn's user that started the turn, or that waits for one of its model calls."""
 
     id: str
@@ -280,16 +280,16 @@ class Said(Answer):
     """True if the message was sent to the open turn and no model call has received it yet."""
 
 
-class ToldTurn(Turn):
+class ConversationTurn(Turn):
     """A turn with everything that the conversation view shows."""
 
-    said: list[Said] = []
+    said: list[TranscriptMessage] = []
     segments: list[Segment] = []
     files: list[File] = []
     """The files that the turn made."""
 
 
-class Story(Page[ToldTurn]):
+class ConversationView(Page[ConversationTurn]):
     """The turns of a conversation at one moment, newest first."""
 
     seq: int = 0
@@ -345,11 +345,11 @@ def list_messages(conversation_id: str, *, limit: int | None = None, cursor: str
 
 def conversation_story(
     conversation_id: str, *, turn: str | None = None, limit: int | None = None, cursor: str | None = None
-) -> Call[Story]:
+) -> Call[ConversationView]:
     """Returns the conversation view: the turns with their texts, calls and files, newest first. With `turn`, it returns
     that turn only."""
     query = {"turn": turn, **_part(limit, cursor)}
-    return get(path("conversations", conversation_id, "story"), one(Story), query)
+    return get(path("conversations", conversation_id, "story"), one(ConversationView), query)
 
 
 def start_turn(

@@ -20,13 +20,13 @@ from perdure.contracts.memory import FactsAnswer, FactsCall
 from perdure.contracts.messages import MessageRef
 from perdure.contracts.skills import is_empty
 from perdure.contracts.turns import (
-    FinishAsk,
     Finished,
+    FinishRequest,
     Kind,
     Limits,
     Routing,
-    StopAsk,
     StopRead,
+    StopRequest,
     TurnAddress,
     TurnInput,
     Usage,
@@ -39,7 +39,7 @@ TURN_RUN = "TurnRun"
 TURN_WAIT = "TurnWait"
 TOOL_PREVIEW = "ToolPreview"
 
-RING = "ring"
+WAKE = "ring"
 """Signal with a wake-up: read the records again. Anyone may send any number at any time, because it carries no verdict.
 """
 
@@ -80,7 +80,7 @@ class ApprovalStatus(StrEnum):
     OUTCOME_UNKNOWN = "outcome_unknown"
 
 
-class OpenAsk(Tolerant):
+class OpenRequest(Tolerant):
     """The input of `approvals.open`: all requests of one pause, opened in one transaction."""
 
     address: TurnAddress
@@ -106,7 +106,7 @@ class Opened(Tolerant):
     problem: Problem | None = None
 
 
-class VerdictsAsk(Tolerant):
+class VerdictsRequest(Tolerant):
     """The input of `approvals.read`."""
 
     address: TurnAddress
@@ -126,7 +126,7 @@ class Verdicts(Tolerant):
 # --- The preview of a call for its reviewer. The input has only ids; the call is read from Postgres.
 
 
-class PreviewAsk(Tolerant):
+class PreviewRequest(Tolerant):
     """The approval whose preview to make."""
 
     address: TurnAddress
@@ -143,7 +143,7 @@ class PreviewKept(Tolerant):
 # --- Loading the context of a fresh turn in one activity
 
 
-class LoadAsk(Tolerant):
+class LoadRequest(Tolerant):
     """The input of `memory.load`."""
 
     address: TurnAddress
@@ -221,7 +221,7 @@ HEARTBEAT_TIMEOUT = timedelta(seconds=5)
 """Time after which a killed worker is noticed. Every activity sends a heartbeat at least once a second."""
 
 MEMORY_LOAD = ActivityRef(
-    "memory.load", Kind.MEMORY, LoadAsk, TurnContext, timedelta(seconds=20), None, RetryClass.UNTIL_BACK, brief=True
+    "memory.load", Kind.MEMORY, LoadRequest, TurnContext, timedelta(seconds=20), None, RetryClass.UNTIL_BACK, brief=True
 )
 MEMORY_FACTS = ActivityRef(
     "memory.facts",
@@ -241,15 +241,21 @@ TOOLS_ASSEMBLE = ActivityRef(
     "tools.assemble", Kind.TOOLS, AssembleCall, Assembled, timedelta(hours=1), None, RetryClass.TOOL
 )
 TOOLS_PREVIEW = ActivityRef(
-    "tools.preview", Kind.TOOLS, PreviewAsk, PreviewKept, timedelta(seconds=10), timedelta(seconds=11), RetryClass.TOOL
+    "tools.preview",
+    Kind.TOOLS,
+    PreviewRequest,
+    PreviewKept,
+    timedelta(seconds=10),
+    timedelta(seconds=11),
+    RetryClass.TOOL,
 )
 APPROVALS_OPEN = ActivityRef(
-    "approvals.open", Kind.APPROVALS, OpenAsk, Opened, timedelta(seconds=20), None, RetryClass.UNTIL_BACK
+    "approvals.open", Kind.APPROVALS, OpenRequest, Opened, timedelta(seconds=20), None, RetryClass.UNTIL_BACK
 )
 APPROVALS_READ = ActivityRef(
     "approvals.read",
     Kind.APPROVALS,
-    VerdictsAsk,
+    VerdictsRequest,
     Verdicts,
     timedelta(seconds=20),
     timedelta(seconds=120),
@@ -257,10 +263,10 @@ APPROVALS_READ = ActivityRef(
     brief=True,
 )
 TURNS_READ = ActivityRef(
-    "turns.read", Kind.TURNS, StopAsk, StopRead, timedelta(seconds=20), None, RetryClass.UNTIL_BACK, brief=True
+    "turns.read", Kind.TURNS, StopRequest, StopRead, timedelta(seconds=20), None, RetryClass.UNTIL_BACK, brief=True
 )
 TURNS_FINISH = ActivityRef(
-    "turns.finish", Kind.TURNS, FinishAsk, Finished, timedelta(seconds=20), None, RetryClass.UNTIL_BACK, brief=True
+    "turns.finish", Kind.TURNS, FinishRequest, Finished, timedelta(seconds=20), None, RetryClass.UNTIL_BACK, brief=True
 )
 
 ALL = (

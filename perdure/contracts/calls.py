@@ -42,7 +42,7 @@ class OutputAsk(Tolerant):
     form: OutputForm = OutputForm.JSON_SCHEMA
 
 
-class ModelAsk(Tolerant):
+class ModelCallRequest(Tolerant):
     """A model call as a node requests it."""
 
     messages: tuple[MessageRef, ...]
@@ -83,7 +83,7 @@ class ModelCall(Tolerant):
     call_id: str
     agent_id: str
     agent_version: str
-    ask: ModelAsk
+    ask: ModelCallRequest
     events: tuple[PendingEvent, ...] = ()
     strict: bool = Field(default=False, exclude_if=is_empty)
     """One request per attempt: a provider's error is the answer, and no fallback model is used."""
@@ -120,7 +120,7 @@ class PlannedAsk(Tolerant):
     timeout_seconds: float = 30.0
 
 
-class ToolAsk(Tolerant):
+class ToolCallRequest(Tolerant):
     """One call of a round as a node requests it."""
 
     call_id: str
@@ -140,7 +140,7 @@ class ToolCall(Tolerant):
     address: TurnAddress
     agent_id: str
     agent_version: str
-    ask: ToolAsk
+    ask: ToolCallRequest
     events: tuple[PendingEvent, ...] = ()
 
 

@@ -44,7 +44,7 @@ class Fact(Tolerant):
     confidence: float = Field(default=1.0, ge=0, le=1)
 
 
-class FactsAsk(Tolerant):
+class FactsRequest(Tolerant):
     """A read or write of facts, as a node requests it."""
 
     scope: FactScope
@@ -70,7 +70,7 @@ class FactsCall(Tolerant):
     address: TurnAddress
     agent_id: str
     agent_version: str
-    ask: FactsAsk
+    ask: FactsRequest
 
 
 class FactsAnswer(Tolerant):

@@ -123,7 +123,7 @@ class TurnAddress(Tolerant):
     turn_id: str
 
 
-class Bell(Tolerant):
+class WakeSignal(Tolerant):
     """A wake signal: read the records again. It never carries a verdict."""
 
     kind: str
@@ -164,7 +164,7 @@ class TurnInput(Tolerant):
     carried: Carried | None = None
 
 
-class StopAsk(Tolerant):
+class StopRequest(Tolerant):
     """The turn whose record `turns.read` reads after a stop signal."""
 
     address: TurnAddress
@@ -176,7 +176,7 @@ class StopRead(Tolerant):
     asked: bool
 
 
-class FinishAsk(Tolerant):
+class FinishRequest(Tolerant):
     """The end of a turn, for `turns.finish`."""
 
     address: TurnAddress

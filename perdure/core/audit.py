@@ -155,7 +155,7 @@ class Fault:
     """The subject if it is not a row: an approval's id."""
 
 
-def told_of(faults: Iterable[Fault], most: int) -> tuple[Fault, ...]:
+def sample_of_faults(faults: Iterable[Fault], most: int) -> tuple[Fault, ...]:
     """Returns at most `most` faults. Each kind gets a share, so that many faults of one kind do not hide another.
     Faults of heads come first, then the others by position."""
     by_kind: defaultdict[FaultKind, list[Fault]] = defaultdict(list)
@@ -302,7 +302,7 @@ class ChainCheck:
             self.last,
             self.marks_seen,
             self.erased,
-            told_of(self.faults, self.most_faults),
+            sample_of_faults(self.faults, self.most_faults),
             self.counts.total(),
             dict(sorted(self.counts.items())),
         )

@@ -169,7 +169,7 @@ def met(caps: Caps, uses: Sequence[DayUse]) -> Problem | None:
         cap = caps[use.agent_id]
         if cap.max_tokens is not None and use.used_tokens + use.held_tokens >= cap.max_tokens:
             figures = f"{use.used_tokens} of {cap.max_tokens} tokens are used and {use.held_tokens} reserved"
-            return Problem(code=TOKENS_MET, message=_told(use, figures))
+            return Problem(code=TOKENS_MET, message=_day_use_text(use, figures))
         if cap.max_cost_microusd is not None and use.used_cost_microusd + use.held_cost_microusd >= (
             cap.max_cost_microusd
         ):
@@ -177,7 +177,9 @@ def met(caps: Caps, uses: Sequence[DayUse]) -> Problem | None:
                 f"{microusd / 1e6:.4f}"
                 for microusd in (use.used_cost_microusd, cap.max_cost_microusd, use.held_cost_microusd)
             )
-            return Problem(code=COST_MET, message=_told(use, f"{used} of {limit} USD are used and {held} reserved"))
+            return Problem(
+                code=COST_MET, message=_day_use_text(use, f"{used} of {limit} USD are used and {held} reserved")
+            )
     return None
 
 
@@ -191,7 +193,7 @@ def resets_at(day: date) -> datetime:
     return datetime.combine(day + timedelta(days=1), time(), UTC)
 
 
-def _told(use: DayUse, figures: str) -> str:
+def _day_use_text(use: DayUse, figures: str) -> str:
     whose = f"of the agent {use.agent_id}" if use.agent_id != TENANT else "of all agents"
     return (
         f"The daily budget {whose} is spent: {figures} by running calls. It resets at "

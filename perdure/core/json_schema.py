@@ -51,7 +51,7 @@ _NOTHING_OUTSIDE: Registry[bool | Mapping[str, Any]] = Registry()
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
+class SchemaError:
     """One way in which arguments violate a schema."""
 
     field: str
@@ -63,12 +63,12 @@ class Misfit:
         return told if len(told) <= _MOST_ERROR_CHARACTERS else told[: _MOST_ERROR_CHARACTERS - 1] + "…"
 
 
-def misfits(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> list[Misfit]:
+def schema_errors(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> list[SchemaError]:
     """Returns how `args` violate `schema`, by field; empty if they are valid."""
     found = _held_against(args, schema)
     if isinstance(found, str):
-        return [Misfit("", found)]
-    return [Misfit(".".join(map(str, error.absolute_path)), error.message) for error in map(_nearest, found)]
+        return [SchemaError("", found)]
+    return [SchemaError(".".join(map(str, error.absolute_path)), error.message) for error in map(_nearest, found)]
 
 
 def answer_fault(answer: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> str | None:
@@ -80,7 +80,7 @@ def answer_fault(answer: Mapping[str, JsonValue], schema: Mapping[str, JsonValue
     if isinstance(found, str):
         return None
     told = [error for error in found if error.validator not in _UNCHECKED]
-    return told_of([Misfit(".".join(map(str, error.absolute_path)), error.message) for error in told])
+    return schema_errors_text([SchemaError(".".join(map(str, error.absolute_path)), error.message) for error in told])
 
 
 def _held_against(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> list[ValidationError] | str:
@@ -119,11 +119,11 @@ def _nearest(error: ValidationError) -> ValidationError:
 
 def schema_fault(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> str | None:
     """Returns the first few ways in which `args` violate `schema`, or None."""
-    return told_of(misfits(args, schema))
+    return schema_errors_text(schema_errors(args, schema))
 
 
-def told_of(found: Sequence[Misfit]) -> str | None:
-    """Returns the first few misfits as one text, or None if there is none."""
+def schema_errors_text(found: Sequence[SchemaError]) -> str | None:
+    """Returns the first few schema errors as one text, or None if there is none."""
     if not found:
         return None
     told = "; ".join(map(str, found[:MOST_TOLD]))

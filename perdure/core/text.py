@@ -77,7 +77,7 @@ _PLAIN = re.compile(r"[\n\t\x20-\x7e]*")
 _GAP = re.compile(r"(?:\r\n|[ \t\n])+")
 
 
-def printable(text: str) -> str:
+def escape_terminal(text: str) -> str:
     """Returns `text` with invisible characters as JSON escapes (`\\u202e`); line breaks and tabs stay."""
     if _PLAIN.fullmatch(text):
         return text
@@ -95,7 +95,7 @@ def pieces(text: str) -> Iterator[tuple[str, bool]]:
 
 def one_line(text: str, most: int | None = 200) -> str:
     """Returns `text` for a cell or a status line, without line breaks and limited in length."""
-    return printable(flat(text, most))
+    return escape_terminal(flat(text, most))
 
 
 def flat(text: str, most: int | None = None) -> str:
@@ -111,7 +111,7 @@ def cut(text: str, most: int) -> str:
 
 def pretty_json(value: Any) -> str:
     """Returns `value` as indented JSON with invisible characters escaped."""
-    return printable(json.dumps(value, indent=2, ensure_ascii=False))
+    return escape_terminal(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def _is_hidden(character: str) -> bool:

@@ -211,7 +211,7 @@ def keep_rounds(rounds: Sequence[Round], states: Mapping[str, CallState]) -> tup
     )
 
 
-def told_of(state: CallState | None, refused: str | None = None) -> tuple[str, str]:
+def status_without_result(state: CallState | None, refused: str | None = None) -> tuple[str, str]:
     """Returns (status, sentence) for a call without a result. `refused` is the reason if the call was denied."""
     if state in (CallState.RESERVED, CallState.OUTCOME_UNKNOWN):
         return "not_known", "the turn ended while this call was running; its outcome is unknown"
@@ -243,7 +243,7 @@ KINDS: Final = (THINKING_COMPLETE, GENERATION_COMPLETE, MESSAGE_JOINED, TOOLS_PE
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TranscriptTurn:
     """An event of the turn."""
 
     kind: str
@@ -266,7 +266,7 @@ class Segment:
     facts: dict[str, JsonValue] = field(default_factory=dict)
 
 
-def segments_of(events: Iterable[Told]) -> list[Segment]:
+def segments_of(events: Iterable[TranscriptTurn]) -> list[Segment]:
     """Returns the segments in the order in which they started."""
     story: list[Segment] = []
     tools: dict[str, Segment] = {}

@@ -12,15 +12,15 @@ from pydantic import JsonValue
 
 from perdure.contracts.activities import TurnContext, Verdicts
 from perdure.contracts.approvals import GatedCall, Question, RequestRef
-from perdure.contracts.calls import ModelAsk, ModelReply, PlannedAsk, ToolAsk, ToolOutcome
+from perdure.contracts.calls import ModelCallRequest, ModelReply, PlannedAsk, ToolCallRequest, ToolOutcome
 from perdure.contracts.context_assembly import AssembleAsk, Assembled
-from perdure.contracts.memory import FactsAnswer, FactsAsk
+from perdure.contracts.memory import FactsAnswer, FactsRequest
 
 
 class Model(Protocol):
     """The model of this turn's agent."""
 
-    async def complete(self, ask: ModelAsk) -> ModelReply:
+    async def complete(self, ask: ModelCallRequest) -> ModelReply:
         """Makes one model call and returns its settled reply. A call repeated for the same step is paid once."""
         ...
 
@@ -28,7 +28,7 @@ class Model(Protocol):
 class Tools(Protocol):
     """The tools of this turn."""
 
-    async def run(self, asks: Sequence[ToolAsk], waiting: Sequence[RequestRef] = ()) -> Sequence[ToolOutcome]:
+    async def run(self, asks: Sequence[ToolCallRequest], waiting: Sequence[RequestRef] = ()) -> Sequence[ToolOutcome]:
         """Runs calls in parallel and returns their outcomes in the order of `asks`. A settled call returns its stored
         result.
 
@@ -61,7 +61,7 @@ class Memory(Protocol):
         """Loads the plan, the user message, the working memory and requests opened before, in one activity."""
         ...
 
-    async def facts(self, ask: FactsAsk) -> FactsAnswer:
+    async def facts(self, ask: FactsRequest) -> FactsAnswer:
         """Reads or stores facts. An external failure is the answer's status. No operation is retried."""
         ...
 

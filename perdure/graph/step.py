@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from pydantic import JsonValue
 
 from perdure.contracts.activities import TurnContext
-from perdure.contracts.calls import ModelAsk, ModelReply
+from perdure.contracts.calls import ModelCallRequest, ModelReply
 from perdure.contracts.errors import InvariantBroken, Problem
 from perdure.contracts.events import ALARM, MOST_ALARMS, NODE_END, NODE_START, Alarm, AlarmType, Severity
-from perdure.contracts.memory import FactsAnswer, FactsAsk
+from perdure.contracts.memory import FactsAnswer, FactsRequest
 from perdure.contracts.messages import PREVIEW_CHARACTERS, Patch, Role
 from perdure.contracts.values import canonical_json
 from perdure.graph.ports import Memory, Model, Ports
@@ -157,11 +157,11 @@ class Step:
 def _seen(before: State, after: State) -> dict[str, JsonValue]:
     """Returns the fields that a stream shows of a finished node."""
     seen: dict[str, JsonValue] = {"status": after["status"], "tokens_used": after.get("tokens_used", 0)}
-    said = _said(before["messages"], after["messages"])
+    said = _last_message(before["messages"], after["messages"])
     return seen | {"message": said} if said else seen
 
 
-def _said(before: JsonValue, after: JsonValue) -> dict[str, JsonValue] | None:
+def _last_message(before: JsonValue, after: JsonValue) -> dict[str, JsonValue] | None:
     """Returns the last assistant message that a node added, shortened."""
     if not isinstance(before, list) or not isinstance(after, list):
         return None
@@ -247,7 +247,7 @@ class WatchedModel:
     node: NodeSpec
     tell: Tell
 
-    async def complete(self, ask: ModelAsk) -> ModelReply:
+    async def complete(self, ask: ModelCallRequest) -> ModelReply:
         """Raises an alarm and returns the model's answer."""
         told = "a node called the model without having declared it"
         self.tell(Alarm(type=AlarmType.MODEL_ACCESS_UNAUTHORIZED, node=self.node.id, description=told))
@@ -266,7 +266,7 @@ class WatchedMemory:
         """Loads the context of the turn, which every node can do."""
         return await self.memory.load()
 
-    async def facts(self, ask: FactsAsk) -> FactsAnswer:
+    async def facts(self, ask: FactsRequest) -> FactsAnswer:
         """Returns the answer. Without authorization, its status is `unauthorized`; undeclared or unauthorized use
         raises an alarm."""
         declared = MEMORY in (self.node.reaches or ())

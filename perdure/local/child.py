@@ -21,14 +21,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from perdure.local.data_dir import Home, StackError
+from perdure.local.data_dir import DataDir, StackError
 from perdure.local.output import Console, Excerpt, LogFile, read_lines
 from perdure.local.processes import (
     LOOK_SECONDS,
     Listening,
-    Patience,
     RunAs,
     SlowStart,
+    StartClock,
     cpu_seconds,
     describe_exit,
     is_stopped,
@@ -49,11 +49,11 @@ _LAST_OUTPUT_SECONDS = 1.0
 """Seconds for which descendants of an ended process may still write to its pipe."""
 
 
-class NurseryGone(Exception):
+class ForkServerGone(Exception):
     """The fork server has died. A program is then started separately, which takes longer and is otherwise the same."""
 
 
-class Forked:
+class ForkedProcess:
     """A forked process, with the parts of `asyncio.subprocess.Process` that are used here."""
 
     def __init__(self, pid: int, stdout: asyncio.StreamReader) -> None:
@@ -71,7 +71,7 @@ class Forked:
         return await asyncio.shield(self.ended)
 
 
-class Nursery:
+class ForkServer:
     """One fork server, which is restarted when it dies.
 
     Its programs die with it. They wait for its restart, which does the imports once that all of them would do at the
@@ -80,14 +80,14 @@ class Nursery:
 
     def __init__(
         self,
-        home: Home,
+        home: DataDir,
         modules: Sequence[str],
         environ: Mapping[str, str],
         cwd: Path,
         console: Console,
-        patience: Patience | None = None,
+        patience: StartClock | None = None,
     ) -> None:
-        self._patience = patience or Patience()
+        self._patience = patience or StartClock()
         self.pid: int | None = None
         """The live process; None between two."""
         self._modules = modules
@@ -163,10 +163,10 @@ class Nursery:
 
     async def fork(
         self, role: str, command: Sequence[str], environ: Mapping[str, str], cwd: Path, imports: Sequence[str]
-    ) -> Forked:
+    ) -> ForkedProcess:
         """Forks a program of this interpreter, once what it needs is imported.
 
-        Raises: NurseryGone.
+        Raises: ForkServerGone.
         """
         self._number += 1
         number, loop = self._number, asyncio.get_running_loop()
@@ -186,14 +186,14 @@ class Nursery:
             json.dump(asked, what)
             what.seek(0)
             if self._channel is None:
-                raise NurseryGone
+                raise ForkServerGone
             try:
                 socket.send_fds(self._channel, [str(number).encode()], [what.fileno(), writes])
             except OSError as error:
-                raise NurseryGone from error
+                raise ForkServerGone from error
         told = self._asked[number] = loop.create_future()
         pid = await told
-        forked = Forked(pid, stdout)
+        forked = ForkedProcess(pid, stdout)
         forked.ended.add_done_callback(lambda _: loop.call_later(_LAST_OUTPUT_SECONDS, pipe.close))
         if pid in self._ended:
             forked.ended.set_result(self._ended.pop(pid))
@@ -237,7 +237,7 @@ class Nursery:
             self._channel = None
         for told in self._asked.values():
             if not told.done():
-                told.set_exception(NurseryGone())
+                told.set_exception(ForkServerGone())
         for ended in self._living.values():
             ended.set_result(-signal.SIGKILL)
         self._asked.clear()
@@ -302,11 +302,11 @@ class Child:
         spec: ChildSpec,
         console: Console,
         changed: Callable[["Child"], None],
-        nursery: Nursery | None = None,
-        patience: Patience | None = None,
+        nursery: ForkServer | None = None,
+        patience: StartClock | None = None,
     ) -> None:
         self.spec = spec
-        self._patience = patience or Patience()
+        self._patience = patience or StartClock()
         self._given_up = ""
         """The reason why the first start was given up."""
         self._nursery = nursery
@@ -426,8 +426,8 @@ class Child:
         return now
 
     async def _patiently(
-        self, start: Coroutine[Any, Any, Process | Forked], starting: SlowStart
-    ) -> Process | Forked | None:
+        self, start: Coroutine[Any, Any, Process | ForkedProcess], starting: SlowStart
+    ) -> Process | ForkedProcess | None:
         """Returns the process once it exists, or None if the imports that it waits for were given up, or at the
         stop."""
         task = asyncio.create_task(start)
@@ -468,16 +468,18 @@ class Child:
             if heard.hangs(answers, time.monotonic()):
                 return
 
-    async def _start_process(self) -> Process | Forked:
+    async def _start_process(self) -> Process | ForkedProcess:
         spec = self.spec
         if self._nursery is not None and spec.imports:
-            with suppress(NurseryGone):
+            with suppress(ForkServerGone):
                 return await self._nursery.fork(spec.role, spec.command, spec.environ, spec.cwd, spec.imports)
         return await spawn(
             spec.command, environ=spec.environ, cwd=spec.cwd, death_signal=spec.death_signal, run_as=spec.run_as
         )
 
-    async def _becomes_ready(self, process: Process | Forked, gone: asyncio.Task[int], starting: SlowStart) -> bool:
+    async def _becomes_ready(
+        self, process: Process | ForkedProcess, gone: asyncio.Task[int], starting: SlowStart
+    ) -> bool:
         looked = time.monotonic()
         while not gone.done() and not self._stopping.is_set():
             if await self.spec.ready(process.pid) and not gone.done():
@@ -490,7 +492,7 @@ class Child:
             await asyncio.wait({gone}, timeout=_PROBE_SECONDS)
         return False
 
-    async def _end(self, process: Process | Forked, gone: asyncio.Task[int]) -> None:
+    async def _end(self, process: Process | ForkedProcess, gone: asyncio.Task[int]) -> None:
         hurry = asyncio.create_task(self._hurry.wait())
         for number, seconds in self.spec.stop_steps:
             if gone.done() or hurry.done():
@@ -503,7 +505,7 @@ class Child:
             kill_group(process.pid)
             await gone
 
-    async def _pump(self, process: Process | Forked) -> None:
+    async def _pump(self, process: Process | ForkedProcess) -> None:
         assert process.stdout is not None
         excerpt = Excerpt(partial(self._console.child, self.spec.role))
         try:

@@ -16,7 +16,7 @@ from dotenv import dotenv_values
 
 from perdure.local.data_dir import StackError
 from perdure.local.ports import HOST, http_post
-from perdure.local.processes import Patience
+from perdure.local.processes import StartClock
 
 # --- Pages that a newcomer opens first, each with a code that signs the browser in. The two pages use two names of this
 # machine. A browser stores a session by the name, so that one browser can be the requester and the reviewer.
@@ -170,7 +170,7 @@ class StackConfig:
     """The name of the command with which the stack was started."""
     drain_seconds: float = 30.0
     """Seconds that a program has to finish its work after SIGTERM."""
-    patience: Patience = field(default_factory=Patience)
+    patience: StartClock = field(default_factory=StartClock)
     """How long slow and silent parts are waited for."""
     least_free_bytes: int = LEAST_FREE_BYTES
     """Bytes that must be free on the disk of the data folder."""
@@ -206,7 +206,7 @@ class StackConfig:
             app_dirs=_own_apps(env, app_dirs),
             examples=asked if examples is None else examples,
             programs=default_programs(chosen),
-            patience=Patience.from_environ(env),
+            patience=StartClock.from_environ(env),
             least_free_bytes=least_free_bytes(env),
         )
 

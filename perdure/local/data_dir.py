@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class DataDir:
     """Paths inside one data folder (`PERDURE_HOME`)."""
 
     root: Path
@@ -79,12 +79,12 @@ class Home:
         return self.root / "companions" / name
 
 
-def open_home(root: Path) -> Home:
+def open_home(root: Path) -> DataDir:
     """Returns the data folder, created if it is missing.
 
     Raises: StackError if it is not writable.
     """
-    home = Home(root.absolute())
+    home = DataDir(root.absolute())
     if home.root.exists() and not home.root.is_dir():
         raise StackError(f"the data folder {home.root} is a file; set PERDURE_HOME to a folder")
     try:
@@ -122,7 +122,7 @@ def its_own(root: Path) -> Iterator[None]:
 
 
 @contextmanager
-def hold(home: Home) -> Iterator[None]:
+def hold(home: DataDir) -> Iterator[None]:
     """Makes this process the only supervisor of the folder until the block or the process ends.
 
     Raises: AlreadyRunning, with the address of the running one; StackError.
@@ -139,7 +139,7 @@ def hold(home: Home) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _who_runs(home: Home) -> str:
+def _who_runs(home: DataDir) -> str:
     api = None
     with suppress(OSError, ValueError, KeyError, TypeError):
         api = json.loads(home.run_file.read_text())["api"]
@@ -210,7 +210,7 @@ class Credentials:
         return "Credentials(hidden)"
 
 
-def load_credentials(home: Home) -> Credentials:
+def load_credentials(home: DataDir) -> Credentials:
     """Returns the stored passwords, or new ones for a new folder.
 
     Raises: StackError if the file is unreadable, or if it is missing although its cluster exists.

@@ -48,7 +48,7 @@ class Request:
     imports: frozenset[str]
 
 
-class Nursery:
+class ForkServer:
     """The process on its side of the channel."""
 
     def __init__(self, channel: socket.socket, modules: Sequence[str]) -> None:
@@ -165,4 +165,4 @@ def become(request: Request) -> None:
 
 if __name__ == "__main__":
     gc.disable()
-    become(Nursery(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]).tend())
+    become(ForkServer(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]).tend())

@@ -367,7 +367,7 @@ class Excerpt:
         """The last line of a traceback after the held line; for a chain of them, that of the last one."""
         self._in_traceback = False
         self._timer: asyncio.TimerHandle | None = None
-        self._said: dict[str, float] = {}
+        self._shown: dict[str, float] = {}
 
     def take(self, line: str) -> None:
         """Processes one line."""
@@ -393,7 +393,7 @@ class Excerpt:
         is_warning = self._error is not None or any(map(_WARNING.search, held))
         is_information = self._error is None and any(map(_INFORMATION.match, held))
         self._line = self._error = self._timer = None
-        if held and not is_information and not (is_warning and self._said_lately(": ".join(held))):
+        if held and not is_information and not (is_warning and self._shown_lately(": ".join(held))):
             self._show(": ".join(held))
 
     def close(self) -> None:
@@ -406,10 +406,10 @@ class Excerpt:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(_HELD_SECONDS, self.flush)
 
-    def _said_lately(self, text: str) -> bool:
+    def _shown_lately(self, text: str) -> bool:
         what, now = _STAMP.sub("", text), time.monotonic()
-        before = self._said.pop(what, None)
-        self._said[what] = now
-        if len(self._said) > _REMEMBERED:
-            del self._said[next(iter(self._said))]
+        before = self._shown.pop(what, None)
+        self._shown[what] = now
+        if len(self._shown) > _REMEMBERED:
+            del self._shown[next(iter(self._shown))]
         return before is not None and now - before < _QUIET_SECONDS

@@ -46,7 +46,7 @@ def free_ports(count: int, host: str = HOST) -> list[int]:
             probe.close()
 
 
-class PortBook:
+class PortFile:
     """The ports of one data folder, by name, stored in `ports.json`."""
 
     def __init__(self, path: Path) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 
 from perdure.local.child import ChildSpec
-from perdure.local.data_dir import Credentials, Home, StackError, write_private
+from perdure.local.data_dir import Credentials, DataDir, StackError, write_private
 from perdure.local.ports import HOST, postgres_accepts, postgres_lives
 from perdure.local.processes import POSTGRES_MAJOR, RunAs, alive, spawn
 
@@ -206,7 +206,7 @@ def postgres_address(port: int, credentials: Credentials) -> PostgresAddress:
     )
 
 
-def postgres_spec(home: Home, launch: PostgresLaunch, port: int) -> ChildSpec:
+def postgres_spec(home: DataDir, launch: PostgresLaunch, port: int) -> ChildSpec:
     """Returns the child for the server of the cluster in this data folder."""
     folder = home.postgres
     settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
@@ -264,7 +264,7 @@ def check_cluster(folder: Path) -> bool:
     return False
 
 
-async def make_ready(home: Home, launch: PostgresLaunch, credentials: Credentials) -> None:
+async def make_ready(home: DataDir, launch: PostgresLaunch, credentials: Credentials) -> None:
     """Provides a complete cluster in `home.postgres`, owned by the user that will run it, without the lock of a dead
     server.
 

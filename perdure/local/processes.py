@@ -142,7 +142,7 @@ _SAME_START_SECONDS = 1.0
 _PATIENCE_SECONDS = 8.0
 
 
-class Roster:
+class ProcessRegistry:
     """The live children by role, rewritten at every start and end of one."""
 
     def __init__(self, path: Path) -> None:
@@ -283,7 +283,7 @@ _NEXT_WORD_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class StartClock:
     """The time limits of the supervisor."""
 
     start_seconds: float = 180.0
@@ -292,7 +292,7 @@ class Patience:
     """Seconds that a running part may not respond; 0: unlimited."""
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str]) -> "Patience":
+    def from_environ(cls, environ: Mapping[str, str]) -> "StartClock":
         """Returns the settings PERDURE_START_SECONDS and PERDURE_HANG_SECONDS.
 
         Raises: StackError that names the variable to correct.

@@ -30,14 +30,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perdure.local.child import ChildSpec
 from perdure.local.config import ROOT, Program, StackConfig
-from perdure.local.data_dir import Home, StackError, write_private
-from perdure.local.ports import HOST, PortBook, beats, http_get, port_open
+from perdure.local.data_dir import DataDir, StackError, write_private
+from perdure.local.ports import HOST, PortFile, beats, http_get, port_open
 from perdure.local.processes import is_stopped
 
 APP_SERVICE_STOP_RANK = 1
 
 
-class Companion(BaseModel):
+class AppService(BaseModel):
     """One declared app service."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -56,10 +56,10 @@ class _AppFile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    companions: tuple[Companion, ...] = ()
+    companions: tuple[AppService, ...] = ()
 
 
-def read_companions(app: Path) -> tuple[Companion, ...]:
+def read_app_services(app: Path) -> tuple[AppService, ...]:
     """Returns the app services that this app folder declares; none without an `app.yaml`.
 
     Raises: StackError that names the file and the field.
@@ -76,12 +76,12 @@ def read_companions(app: Path) -> tuple[Companion, ...]:
         raise StackError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
-def read_all_app_services(apps: Sequence[Path]) -> list[tuple[Path, Companion]]:
+def read_all_app_services(apps: Sequence[Path]) -> list[tuple[Path, AppService]]:
     """Returns the app services of all app folders, each with its folder.
 
     Raises: StackError, also if two have the same name or export the same URL.
     """
-    found = [(app, companion) for app in apps for companion in read_companions(app)]
+    found = [(app, companion) for app in apps for companion in read_app_services(app)]
     for label, values in (
         ("name", [companion.name for _, companion in found]),
         ("url_env", [companion.url_env for _, companion in found]),
@@ -96,7 +96,9 @@ def read_all_app_services(apps: Sequence[Path]) -> list[tuple[Path, Companion]]:
     return found
 
 
-def app_service_spec(home: Home, app: Path, companion: Companion, port: int, environ: Mapping[str, str]) -> ChildSpec:
+def app_service_spec(
+    home: DataDir, app: Path, companion: AppService, port: int, environ: Mapping[str, str]
+) -> ChildSpec:
     """Returns the child for the app service, with its own folder for its data."""
     folder = _folder(home, companion)
     program, *arguments = companion.command
@@ -133,7 +135,7 @@ def app_service_spec(home: Home, app: Path, companion: Companion, port: int, env
     )
 
 
-def token_environ(home: Home, companion: Companion) -> dict[str, str]:
+def token_environ(home: DataDir, companion: AppService) -> dict[str, str]:
     """Returns the app service's token by its variable, created once; empty if it declares none."""
     if companion.token_env is None:
         return {}
@@ -143,7 +145,7 @@ def token_environ(home: Home, companion: Companion) -> dict[str, str]:
     return {companion.token_env: path.read_text().strip()}
 
 
-def _folder(home: Home, companion: Companion) -> Path:
+def _folder(home: DataDir, companion: AppService) -> Path:
     folder = home.companion(companion.name)
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
@@ -154,7 +156,7 @@ def app_service_url(port: int) -> str:
     return f"http://{HOST}:{port}"
 
 
-def take_port(book: PortBook, companion: Companion) -> int:
+def take_port(book: PortFile, companion: AppService) -> int:
     """Returns the app service's port, the same at every start while it is free."""
     return book.take(f"companion-{companion.name}")
 
@@ -164,7 +166,7 @@ def take_port(book: PortBook, companion: Companion) -> int:
 PROGRAM_STOP_RANK = 0
 
 
-def environment(config: StackConfig, home: Home, data: Mapping[str, str], urls: Mapping[str, str]) -> dict[str, str]:
+def environment(config: StackConfig, home: DataDir, data: Mapping[str, str], urls: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of every program: the addresses in `data`, the app services' `urls` and the stack's
     settings."""
     return {
@@ -181,7 +183,7 @@ def environment(config: StackConfig, home: Home, data: Mapping[str, str], urls: 
     }
 
 
-def program_spec(config: StackConfig, home: Home, program: Program, environ: Mapping[str, str]) -> ChildSpec:
+def program_spec(config: StackConfig, home: DataDir, program: Program, environ: Mapping[str, str]) -> ChildSpec:
     """Returns the child for one program; it drains on SIGTERM."""
     ready_file = home.ready_file(program.role)
 
@@ -216,7 +218,7 @@ def shared_imports(config: StackConfig) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class BootstrapLine:
     """The last line of the prepare step."""
 
     tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -228,7 +230,7 @@ class Prepared:
     """If no app was requested: the agents that stay published, by app."""
 
 
-def prepared_from(lines: list[str], log: Path) -> Prepared:
+def bootstrap_line_from(lines: list[str], log: Path) -> BootstrapLine:
     """Parses the prepare step's last line.
 
     Raises: StackError if it is not the expected JSON. The line itself is not repeated, because it may contain secrets.
@@ -238,6 +240,6 @@ def prepared_from(lines: list[str], log: Path) -> Prepared:
         tokens = {str(role): str(token) for role, token in dict(said["tokens"]).items()}
         left_out = tuple(str(each) for each in said.get("left_out", ()))
         kept = {str(app): tuple(map(str, agents)) for app, agents in dict(said.get("kept", {})).items()}
-        return Prepared(tokens, left_out, str(said.get("setup_code", "")), kept)
+        return BootstrapLine(tokens, left_out, str(said.get("setup_code", "")), kept)
     except (IndexError, ValueError, KeyError, TypeError) as error:
         raise StackError(f"prepare did not print its tokens as JSON (log: {log})") from error

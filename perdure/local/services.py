@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 from perdure.local import postgres, temporal_server
 from perdure.local import postgres as postgres_cluster
 from perdure.local.child import ChildSpec
-from perdure.local.data_dir import Credentials, Home, StackError, load_credentials, write_private
-from perdure.local.ports import HOST, PortBook, port_open, valkey_answers, valkey_lives
+from perdure.local.data_dir import Credentials, DataDir, StackError, load_credentials, write_private
+from perdure.local.ports import HOST, PortFile, port_open, valkey_answers, valkey_lives
 from perdure.local.postgres import PostgresAddress, choose_launch
 from perdure.local.processes import postgres_install, valkey_server
 from perdure.local.supervisor import Supervisor, together
@@ -73,7 +73,7 @@ def without_addresses(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def checked(
-    home: Home, environ: Mapping[str, str], *, parts: frozenset[str] = ALL_PARTS, overridable: bool
+    home: DataDir, environ: Mapping[str, str], *, parts: frozenset[str] = ALL_PARTS, overridable: bool
 ) -> Credentials:
     """Returns the parts' passwords, after checks for errors that are visible before the start.
 
@@ -90,8 +90,8 @@ def checked(
 
 async def start_data(
     supervisor: Supervisor,
-    home: Home,
-    book: PortBook,
+    home: DataDir,
+    book: PortFile,
     environ: Mapping[str, str],
     credentials: Credentials,
     *,
@@ -157,8 +157,8 @@ class DataStart:
     """One start of the data parts."""
 
     supervisor: Supervisor
-    home: Home
-    book: PortBook
+    home: DataDir
+    book: PortFile
     environ: Mapping[str, str]
     credentials: Credentials
     overridable: bool
@@ -224,13 +224,13 @@ class DataStart:
 
     async def _web(self, program: Path, ports: TemporalPorts) -> None:
         from perdure.local.temporal_web import (  # here: other commands do not need h11
-            WebDoor,
             WebPages,
+            WebProxy,
             backend_of,
         )
 
         pages = WebPages(self.home.root / "temporal-ui", program)
-        door = WebDoor(backend_of(ports.http, ports.api_host, pages))
+        door = WebProxy(backend_of(ports.http, ports.api_host, pages))
         self.supervisor.closes += [door.close, pages.close]
         await door.open(HOST, ports.ui)
 
@@ -335,7 +335,7 @@ def valkey_url(port: int, password: str) -> str:
     return f"redis://:{password}@{HOST}:{port}/0"
 
 
-def valkey_spec(home: Home, program: Path, port: int, password: str) -> ChildSpec:
+def valkey_spec(home: DataDir, program: Path, port: int, password: str) -> ChildSpec:
     """Returns the child for the server. Writes its configuration file, including the password, with mode 0600."""
     home.valkey.mkdir(mode=0o700, exist_ok=True)
     configuration = home.valkey / "valkey.conf"

@@ -18,9 +18,9 @@ from typing import Any
 
 from perdure.local import programs
 from perdure.local.config import ROOT, StackConfig, addresses, own_environ
-from perdure.local.data_dir import Credentials, Home, RunFile, StackError, hold, its_own, open_home
+from perdure.local.data_dir import Credentials, DataDir, RunFile, StackError, hold, its_own, open_home
 from perdure.local.output import Console
-from perdure.local.ports import HOST, SUPERVISOR, PortBook, is_free, listening
+from perdure.local.ports import HOST, SUPERVISOR, PortFile, is_free, listening
 from perdure.local.services import ALL_PARTS, DataParts, checked, start_data, without_addresses
 from perdure.local.supervisor import Supervisor, together
 from perdure.local.welcome import Welcome, no_app
@@ -54,7 +54,7 @@ async def embedded(
             supervisor = Supervisor(opened, console or Console(None))
         try:
             with its_own(opened.root):
-                book = PortBook(opened.ports_file)
+                book = PortFile(opened.ports_file)
                 credentials = checked(opened, given, parts=chosen, overridable=False)
                 data = await start_data(supervisor, opened, book, given, credentials, parts=chosen, overridable=False)
             yield data
@@ -119,7 +119,7 @@ async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _wind_down(home: Home, supervisor: Supervisor, hurry: asyncio.Event, words: str) -> None:
+async def _wind_down(home: DataDir, supervisor: Supervisor, hurry: asyncio.Event, words: str) -> None:
     if not supervisor.children:
         return
     began = time.monotonic()
@@ -131,7 +131,7 @@ async def _wind_down(home: Home, supervisor: Supervisor, hurry: asyncio.Event, w
     supervisor.console.say(f"Stopped in {took:.1f} s. The data is kept in {home.root}.")
 
 
-async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> None:
+async def _bring_up(config: StackConfig, home: DataDir, supervisor: Supervisor) -> None:
     """Starts everything until all of it is healthy and run.json is written.
 
     Raises: StackError.
@@ -141,7 +141,7 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
     if shared := programs.shared_imports(config):
         await supervisor.open_nursery(shared, {**config.environ, "PYTHONUNBUFFERED": "1"}, ROOT)
     credentials = checked(home, config.environ, overridable=True)
-    book = PortBook(home.ports_file)
+    book = PortFile(home.ports_file)
     services = _AppServices.of(config, home, book)
     home.gate_file.unlink(missing_ok=True)
     supervisor.console.say(f"Starting; the log of each part is in {home.logs}.")
@@ -162,13 +162,13 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
 class _AppServices:
     """The app services with their ports."""
 
-    declared: Sequence[tuple[Path, programs.Companion]]
+    declared: Sequence[tuple[Path, programs.AppService]]
     ports: Mapping[str, int]
     environ: Mapping[str, str]
     """Their addresses and tokens for the programs."""
 
     @classmethod
-    def of(cls, config: StackConfig, home: Home, book: PortBook) -> "_AppServices":
+    def of(cls, config: StackConfig, home: DataDir, book: PortFile) -> "_AppServices":
         """Reads what the apps declare.
 
         Raises: StackError.
@@ -191,13 +191,13 @@ class _Start:
     """One start of everything: the data parts and app services, then the prepare step and the programs in parallel."""
 
     config: StackConfig
-    home: Home
+    home: DataDir
     supervisor: Supervisor
-    book: PortBook
+    book: PortFile
     credentials: Credentials
     services: _AppServices
     data: DataParts = field(default_factory=DataParts)
-    prepared: programs.Prepared = field(default_factory=programs.Prepared)
+    prepared: programs.BootstrapLine = field(default_factory=programs.BootstrapLine)
     _addresses_known: asyncio.Event = field(default_factory=asyncio.Event)
     _temporal_found: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -236,7 +236,7 @@ class _Start:
         lines = await self.supervisor.run_once(
             "prepare", self.config.prepare, environ, ROOT, "database and apps are up to date"
         )
-        self.prepared = programs.prepared_from(lines, self.home.log("prepare"))
+        self.prepared = programs.bootstrap_line_from(lines, self.home.log("prepare"))
         if not self.config.apps:
             said = no_app(self.config.command, self.prepared.kept)
             self.prepared = replace(self.prepared, left_out=(*self.prepared.left_out, *said))
@@ -333,12 +333,12 @@ def _run_file_writer(run_file: RunFile, supervisor: Supervisor, names: Mapping[i
     return changed
 
 
-async def _watch(home: Home, supervisor: Supervisor) -> None:
+async def _watch(home: DataDir, supervisor: Supervisor) -> None:
     """Watches the children, and removes the setup code from run.json soon after the API has removed its file."""
     await together(supervisor.watch(), _until_registered(home, supervisor))
 
 
-async def _until_registered(home: Home, supervisor: Supervisor) -> None:
+async def _until_registered(home: DataDir, supervisor: Supervisor) -> None:
     is_kept = home.setup_code_file.exists()
     while is_kept:
         await asyncio.sleep(_LOOK_SECONDS)

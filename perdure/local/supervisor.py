@@ -15,10 +15,19 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from perdure.local.child import Child, ChildSpec, Nursery
-from perdure.local.data_dir import Home, StackError
+from perdure.local.child import Child, ChildSpec, ForkServer
+from perdure.local.data_dir import DataDir, StackError
 from perdure.local.output import Console, Excerpt, LogFile, read_lines
-from perdure.local.processes import Patience, Roster, SlowStart, cpu_seconds, describe_exit, kill_group, spawn, sweep
+from perdure.local.processes import (
+    ProcessRegistry,
+    SlowStart,
+    StartClock,
+    cpu_seconds,
+    describe_exit,
+    kill_group,
+    spawn,
+    sweep,
+)
 
 _DISK_SECONDS = 5.0
 _ENOUGH_AGAIN = 1.1
@@ -28,7 +37,7 @@ class Supervisor:
     """Owns the children of one data folder; created by the holder of that folder."""
 
     def __init__(
-        self, home: Home, console: Console, patience: Patience | None = None, least_free_bytes: int = 0
+        self, home: DataDir, console: Console, patience: StartClock | None = None, least_free_bytes: int = 0
     ) -> None:
         self.console = console
         self.least_free_bytes = least_free_bytes
@@ -38,7 +47,7 @@ class Supervisor:
         console.outage.away = lambda: {role for role, child in self.children.items() if child.is_away}
         console.logs = home.logs
         self.home = home
-        self.patience = patience or Patience()
+        self.patience = patience or StartClock()
         self.children: dict[str, Child] = {}
         self.on_change: Callable[[], None] | None = None
         """Called after each start, readiness and end of a child."""
@@ -46,12 +55,12 @@ class Supervisor:
         """Other things to end at the stop, before the children."""
         self._stopping = False
         self._cannot_write = ""
-        self._nursery: Nursery | None = None
+        self._nursery: ForkServer | None = None
         self._running_once: set[str] = set()
         found = sweep(home.roster_file)
         if found:
             console.say(f"  removed leftovers of an earlier run: {', '.join(found)}")
-        self._roster = Roster(home.roster_file)
+        self._roster = ProcessRegistry(home.roster_file)
 
     async def open_nursery(self, modules: Sequence[str], environ: Mapping[str, str], cwd: Path) -> None:
         """Starts to fork children with shared imports from a process that has imported them.
@@ -59,7 +68,7 @@ class Supervisor:
         If the kernel cannot bind forks to the process that forks them, each child is started separately.
         """
         if sys.platform == "linux":
-            self._nursery = Nursery(self.home, modules, environ, cwd, self.console, self.patience)
+            self._nursery = ForkServer(self.home, modules, environ, cwd, self.console, self.patience)
             await self._nursery.start()
 
     async def launch(self, spec: ChildSpec, began: float | None = None) -> None:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perdure.local.child import ChildSpec
-from perdure.local.data_dir import Home, StackError
-from perdure.local.ports import HOST, PortBook, grpc_lives, http_get
+from perdure.local.data_dir import DataDir, StackError
+from perdure.local.ports import HOST, PortFile, grpc_lives, http_get
 
 NAMESPACE = "default"
 STOP_RANK = 2
@@ -74,7 +74,7 @@ class TemporalPorts:
     """The only host name that the HTTP API accepts."""
 
 
-def take_ports(book: PortBook) -> TemporalPorts:
+def take_ports(book: PortFile) -> TemporalPorts:
     """Returns this data folder's ports for Temporal."""
     return TemporalPorts(
         frontend=book.take("temporal"),
@@ -123,7 +123,7 @@ def synchronous_setting(environ: Mapping[str, str]) -> str:
     return value
 
 
-def child_spec(home: Home, program: Path, ports: TemporalPorts, synchronous: str = "normal") -> ChildSpec:
+def child_spec(home: DataDir, program: Path, ports: TemporalPorts, synchronous: str = "normal") -> ChildSpec:
     """Returns the child for the server. It is ready when the namespace responds with all search attributes."""
 
     async def ready(_pid: int) -> bool:

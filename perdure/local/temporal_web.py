@@ -77,7 +77,7 @@ def forward_to(host: str, port: int) -> Backend:
     return answer
 
 
-class WebDoor:
+class WebProxy:
     """An HTTP server that forwards what `refusal` allows."""
 
     def __init__(self, backend: Backend) -> None:
@@ -177,7 +177,7 @@ def _written(connection: h11.Connection, request: h11.Request, answer: Answer) -
 
 
 async def _stand(listen: str, target: str) -> None:
-    door = WebDoor(forward_to(*_address(target)))
+    door = WebProxy(forward_to(*_address(target)))
     await door.open(*_address(listen))
     await asyncio.get_running_loop().create_future()
 

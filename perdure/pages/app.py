@@ -19,7 +19,7 @@ from perdure.pages import agents, calls, chat, identity, memory, status, turns
 from perdure.pages.approvals import decide, inbox
 from perdure.pages.approvals import page as approval_page
 from perdure.pages.render import MOUNTED_AT, Assets, page
-from perdure.pages.request import Form, PageProblem, StaleForm, Visit, client_for, place_of, told
+from perdure.pages.request import BrowserRequest, Form, PageProblem, StaleForm, client_for, place_of, shown_problem
 
 ROUTERS = (
     identity.sign_in_router, identity.resend_router, inbox.inbox_router, inbox.bulk_router, inbox.own_decisions_router,
@@ -113,7 +113,7 @@ def _install(app: FastAPI) -> None:
 async def _shown(request: Request, error: PageProblem | ApiError) -> Response:
     """Shows a problem as a page, or as one line if a script requested it. A form that can succeed later is kept."""
     async with client_for(request) as api:
-        problem = told(error)
+        problem = shown_problem(error)
         visit = await _visit_of(request, api)
         form: Form | None = getattr(request.state, "form", None)
         if form is not None and problem.status in _LATER and not visit.is_live:
@@ -128,11 +128,11 @@ async def _shown(request: Request, error: PageProblem | ApiError) -> Response:
     return response
 
 
-async def _visit_of(request: Request, api: AsyncClient) -> Visit:
+async def _visit_of(request: Request, api: AsyncClient) -> BrowserRequest:
     """Returns the visit for an error page, with its user if they can be determined."""
-    visit = Visit(request, api)
+    visit = BrowserRequest(request, api)
     with suppress(ApiError):
-        return visit if visit.is_live else Visit(request, api, await api.auth.me())
+        return visit if visit.is_live else BrowserRequest(request, api, await api.auth.me())
     return visit
 
 
@@ -161,7 +161,7 @@ async def _kept(request: Request, *, status: int, signed_in: bool) -> Response:
     drafted = _DRAFTED.fullmatch(request.url.path)
     async with client_for(request) as api:
         return page(
-            Visit(request, api),
+            BrowserRequest(request, api),
             "kept.html",
             status=status,
             signed_in=signed_in,
@@ -201,7 +201,7 @@ def _back_to_the_form(scope: Scope, send: Send) -> Send:
     """Wraps `send`, so that a browser's form that the API rejects is redirected to the form, which shows the reason."""
     turned_away = False
 
-    async def told(message: Message) -> None:
+    async def shown_problem(message: Message) -> None:
         nonlocal turned_away
         if message["type"] == "http.response.start" and message["status"] >= 400:
             turned_away = True
@@ -211,7 +211,7 @@ def _back_to_the_form(scope: Scope, send: Send) -> Send:
         elif not turned_away:
             await send(message)
 
-    return told
+    return shown_problem
 
 
 def _form_again(scope: Scope, status: int, said: Headers) -> str:

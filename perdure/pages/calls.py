@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from perdure.client import ApiError
 from perdure.pages.render import page
-from perdure.pages.request import AGAIN, Form, PageProblem, Posted, Visit, Visitor
+from perdure.pages.request import AGAIN, BrowserRequest, Form, PageProblem, Posted, Visitor
 
 router = APIRouter()
 HERE = "/review/unsettled"
@@ -43,7 +43,7 @@ async def settle(post: Posted, key: str) -> Response:
 
 
 async def _show(
-    visit: Visit, key: str = "", typed: Form | None = None, why: str = "", *, status: int = 200
+    visit: BrowserRequest, key: str = "", typed: Form | None = None, why: str = "", *, status: int = 200
 ) -> HTMLResponse:
     """Returns the page, with the text typed about one effect and the reason why it was not accepted."""
     found = await visit.api.effects.list(limit=_SHOWN)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from perdure.client import Agent, ApiError, Approval, AsyncClient, File, Question, Story, ToldTurn
+from perdure.client import Agent, ApiError, Approval, AsyncClient, ConversationTurn, ConversationView, File, Question
 from perdure.client.turns import OnBusy
 from perdure.contracts.approvals import ANSWERED_BY_CLIENT
 from perdure.core.memory.files import BY_ENDING
@@ -19,13 +19,13 @@ from perdure.pages.approvals.page import Field, Shape, fields_of, is_long, read_
 from perdure.pages.render import fresh_key, page, seen
 from perdure.pages.request import (
     AGAIN,
+    BrowserRequest,
     Form,
     PageProblem,
     Post,
     Posted,
     Typed,
     Uploaded,
-    Visit,
     Visitor,
     most_upload_bytes,
 )
@@ -45,7 +45,7 @@ PICTURES = ("image/svg+xml", "image/png")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QuestionForm:
     """A question of a turn, with the rejected input of its form if there is any."""
 
     question: Question
@@ -85,10 +85,10 @@ class Asked:
 class Shown:
     """One turn on the page."""
 
-    turn: ToldTurn
+    turn: ConversationTurn
     approvals: Sequence[Approval] = ()
     """The pending approvals."""
-    asked: Sequence[Asked] = ()
+    asked: Sequence[QuestionForm] = ()
     most: int | None = None
     """Maximum characters of each text; None shows all of them."""
 
@@ -159,7 +159,7 @@ class Shown:
 
 
 async def shown(
-    api: AsyncClient, turns: Sequence[ToldTurn], *, refused: Asked | None = None, whole: bool = False
+    api: AsyncClient, turns: Sequence[ConversationTurn], *, refused: QuestionForm | None = None, whole: bool = False
 ) -> list[Shown]:
     """Loads what these turns wait for and returns them oldest first. `refused` is an answer that was rejected."""
     most = {} if whole else allotted(turns)
@@ -175,7 +175,7 @@ def words_of(said: Mapping[str, Any]) -> str:
     return texts[0] if len(texts) == len(said) == 1 else json.dumps(said, ensure_ascii=False, indent=2)
 
 
-def allotted(turns: Sequence[ToldTurn]) -> dict[str, int]:
+def allotted(turns: Sequence[ConversationTurn]) -> dict[str, int]:
     """Returns the maximum characters of each text by turn id. Turns that are shown whole are left out.
 
     `turns` are newest first, so that the newest are shown whole.
@@ -190,11 +190,11 @@ def allotted(turns: Sequence[ToldTurn]) -> dict[str, int]:
     return most
 
 
-def _texts(turn: ToldTurn) -> list[str]:
+def _texts(turn: ConversationTurn) -> list[str]:
     return [*(each.content for each in turn.said), *(each.text for each in turn.segments), turn.answer or ""]
 
 
-async def _shown(api: AsyncClient, turn: ToldTurn, most: int | None, refused: Asked | None) -> Shown:
+async def _shown(api: AsyncClient, turn: ConversationTurn, most: int | None, refused: QuestionForm | None) -> Shown:
     waiting = turn.waiting_for
     if waiting is None:
         return Shown(turn, most=most)
@@ -205,8 +205,8 @@ async def _shown(api: AsyncClient, turn: ToldTurn, most: int | None, refused: As
     return Shown(turn, [each for each in found if each is not None], most=most)
 
 
-def _asked(question: Question, refused: Asked | None) -> Asked:
-    return refused if refused is not None and refused.question.id == question.id else Asked(question)
+def _asked(question: Question, refused: QuestionForm | None) -> QuestionForm:
+    return refused if refused is not None and refused.question.id == question.id else QuestionForm(question)
 
 
 async def _approval(api: AsyncClient, approval_id: str) -> Approval | None:
@@ -271,7 +271,7 @@ async def turn(visit: Visitor, conversation_id: str, turn_id: str) -> Response:
     """Returns the current state of one turn for the page's script. Other requests are redirected to the page."""
     if not visit.is_live:
         return RedirectResponse(f"/chat/{conversation_id}#turn-{turn_id}", 303)
-    return await told_anew(visit, conversation_id, turn_id)
+    return await show_turn_again(visit, conversation_id, turn_id)
 
 
 @conversation_router.post("/chat/{conversation_id}")
@@ -311,13 +311,13 @@ async def not_sent(post: Post, conversation_id: str, message: str, error: ApiErr
 
 
 async def show(
-    visit: Visit,
+    visit: BrowserRequest,
     conversation_id: str,
     draft: Draft | None = None,
     *,
     before: str | None = None,
     whole: bool = False,
-    refused: Asked | None = None,
+    refused: QuestionForm | None = None,
     file_why: str = "",
     status: int = 200,
 ) -> HTMLResponse:
@@ -351,10 +351,10 @@ async def show(
     )
 
 
-async def told_anew(
-    visit: Visit, conversation_id: str, turn_id: str, refused: Asked | None = None, *, status: int = 200
+async def show_turn_again(
+    visit: BrowserRequest, conversation_id: str, turn_id: str, refused: QuestionForm | None = None, *, status: int = 200
 ) -> HTMLResponse:
-    story: Story = await visit.api.conversations.story(conversation_id, turn=turn_id)
+    story: ConversationView = await visit.api.conversations.story(conversation_id, turn=turn_id)
     if not story.items:
         raise PageProblem(404, "This conversation has no such turn. It may have been erased; reload the conversation.")
     (told,) = await shown(visit.api, story.items, refused=refused)
@@ -363,10 +363,12 @@ async def told_anew(
     return page(visit, "chat_turn.html", status=status, id=conversation_id, each=told, story=story, **given)
 
 
-async def after(visit: Visit, conversation_id: str, turn_id: str, refused: Asked | None = None) -> Response:
+async def after(
+    visit: BrowserRequest, conversation_id: str, turn_id: str, refused: QuestionForm | None = None
+) -> Response:
     """Returns the turn, or its page, after an action on it."""
     if visit.is_live:
-        return await told_anew(visit, conversation_id, turn_id, refused)
+        return await show_turn_again(visit, conversation_id, turn_id, refused)
     if refused is not None:
         return await show(visit, conversation_id, refused=refused, status=422)
     return back(conversation_id, turn_id)
@@ -376,11 +378,11 @@ def back(conversation_id: str, turn_id: str = "") -> RedirectResponse:
     return RedirectResponse(f"/chat/{conversation_id}" + (f"#turn-{turn_id}" if turn_id else ""), 303)
 
 
-def _form(visit: Visit, conversation_id: str, draft: Draft) -> HTMLResponse:
+def _form(visit: BrowserRequest, conversation_id: str, draft: Draft) -> HTMLResponse:
     return page(visit, "chat_form.html", id=conversation_id, draft=draft, busy=draft.busy)
 
 
-async def agent_of(visit: Visit, agent_id: str) -> Agent | None:
+async def agent_of(visit: BrowserRequest, agent_id: str) -> Agent | None:
     """Returns the agent, or None if the deployment no longer has it."""
     return next((each for each in (await visit.api.agents.list()).items if each.id == agent_id), None)
 
@@ -436,10 +438,10 @@ async def answer_question(post: Posted, conversation_id: str, turn_id: str, requ
     """Answers a question of the turn."""
     api, form = post.visit.api, post.form
     question = await api.turns.question(turn_id, request_id)
-    refused: Asked | None = None
+    refused: QuestionForm | None = None
     payload, faults = _payload(question, form)
     if faults:
-        refused = Asked(question, form, faults, "Not sent. Correct the marked fields.")
+        refused = QuestionForm(question, form, faults, "Not sent. Correct the marked fields.")
     else:
         try:
             await api.turns.answer(turn_id, request_id, question.kind, payload, idempotency_key=form.get("key"))
@@ -447,13 +449,13 @@ async def answer_question(post: Posted, conversation_id: str, turn_id: str, requ
             if error.status in (401, 404):
                 raise
             why = AGAIN if error.status in (0, 503) else f"Not sent: {error.message}"
-            refused = Asked(question, form, why=why)
+            refused = QuestionForm(question, form, why=why)
     return await after(post.visit, conversation_id, turn_id, refused)
 
 
 def _payload(question: Question, form: Form) -> tuple[dict[str, object], dict[str, str]]:
     """Returns the answer from the form, and the faults of its fields."""
-    asked, option = Asked(question), form.get("option")
+    asked, option = QuestionForm(question), form.get("option")
     if option and option in asked.options:
         return {asked.only: option}, {}
     read = read_fields({}, question.answer_schema, form)

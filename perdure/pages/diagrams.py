@@ -13,7 +13,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from perdure.core.text import printable
+from perdure.core.text import escape_terminal
 
 # --- Layout of a graph
 #
@@ -297,7 +297,7 @@ def graph(manifest: Mapping[str, Any], path: Path | None = None, *, own: str = "
     return _PICTURE.format(
         w=layout.width,
         h=layout.height,
-        title=f"The graph {printable(str(manifest['name']))}",
+        title=f"The graph {escape_terminal(str(manifest['name']))}",
         desc=f"{len(nodes)} nodes; "
         + (f"this turn visited {gone} of them. The path follows as a list." if told else "a list follows."),
         marks=Markup("<defs>{}</defs>").format(
@@ -313,7 +313,7 @@ def _line(way: tuple[str, str], points: Sequence[Point], labels: Sequence[str], 
     label = ", ".join(filter(None, labels))
     told = f"{way[0]} to {way[1]}" + (f": {label}" if label else "") + (", taken" if taken else "")
     kind, tip = ("line taken", "tip-taken") if taken else ("line", "tip")
-    return _LINE.format(kind, _curve(points), f"{own}-{tip}", printable(told))
+    return _LINE.format(kind, _curve(points), f"{own}-{tip}", escape_terminal(told))
 
 
 def _curve(points: Sequence[Point]) -> str:
@@ -330,14 +330,14 @@ def _box(box: Box, purpose: str, visits: int) -> Markup:
     kind = "end" if is_end else "node gone" if visits else "node"
     told = box.name + (f": {purpose}" if purpose else "") + (f", {visits} times" if visits > 1 else "")
     top = box.y + PAD / 2 + LINE * 0.75
-    words = [_TEXT.format(box.x, top + LINE * at, printable(line)) for at, line in enumerate(box.lines)]
+    words = [_TEXT.format(box.x, top + LINE * at, escape_terminal(line)) for at, line in enumerate(box.lines)]
     times = _TIMES.format(box.x + box.width / 2, box.y - 3, visits) if visits > 1 else ""
     round_by = box.height / 2 if is_end else 6
     left = box.x - box.width / 2
     return _BOX.format(
         kind,
-        printable(box.name),
-        printable(told),
+        escape_terminal(box.name),
+        escape_terminal(told),
         left,
         box.y,
         box.width,

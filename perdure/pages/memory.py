@@ -18,7 +18,7 @@ from perdure.client.memory import (
 )
 from perdure.pages.approvals.page import text_differences
 from perdure.pages.render import page
-from perdure.pages.request import AGAIN, Form, PageProblem, Posted, Visit, Visitor
+from perdure.pages.request import AGAIN, BrowserRequest, Form, PageProblem, Posted, Visitor
 
 router = APIRouter()
 HERE = "/review/memory"
@@ -66,7 +66,7 @@ async def decide(post: Posted, promotion_id: str) -> Response:
     return RedirectResponse(f"{HERE}/{promotion_id}", 303)
 
 
-async def _show(visit: Visit, promotion_id: str, sent: Sent, *, status: int = 200) -> HTMLResponse:
+async def _show(visit: BrowserRequest, promotion_id: str, sent: Sent, *, status: int = 200) -> HTMLResponse:
     found = await visit.api.send(read_promotion(promotion_id))
     shared = await _shared(visit.api, found) if found.status == "pending" else None
     me = visit.me or await visit.api.auth.me()

@@ -20,7 +20,7 @@ from starlette.types import Scope
 
 from perdure.client import Approval, signed_in_words
 from perdure.core.text import flat, format_age, format_time_left, one_line, pieces, size, span
-from perdure.pages.request import Visit, written
+from perdure.pages.request import BrowserRequest, written
 
 # --- Stylesheet and scripts: served only from here, and cached by browsers until their bytes change
 
@@ -167,9 +167,9 @@ _ON_A_TABLE = """\
 PERDURE_TOKEN=… .venv/bin/python - <<'END'
 import os
 from perdure import Client
-from perdure.sdk.tables.client_side import HomeTable, finish
+from perdure.sdk.tables.client_side import ClientTable, finish
 with Client({url}, os.environ["PERDURE_TOKEN"]) as perdure:
-    made = finish(perdure, {turn}, HomeTable.read({table}))
+    made = finish(perdure, {turn}, ClientTable.read({table}))
     open("chart.png", "wb").write(made.png())
 END"""
 _OTHERWISE = """\
@@ -197,7 +197,7 @@ _TIME = Markup('<time datetime="{}" title="{}" data-told="{}">{}</time>')
 
 def moment(at: datetime | None) -> Markup:
     """Returns a full date and time in UTC."""
-    return Markup("") if at is None else _time(at, told(at))
+    return Markup("") if at is None else _time(at, time_text(at))
 
 
 def since(at: datetime | None) -> Markup:
@@ -213,7 +213,7 @@ def until(at: datetime | None) -> Markup:
     return _time(at, f"in {rest}" if rest else "now", "until")
 
 
-def told(at: datetime) -> str:
+def time_text(at: datetime) -> str:
     """Returns a time such as `21 Nov 2026, 23:10 UTC`."""
     return at.astimezone(UTC).strftime("%-d %b %Y, %H:%M UTC")
 
@@ -229,7 +229,7 @@ def clock(at: datetime | None) -> Markup:
 
 
 def _time(at: datetime, shown: str, kept_true: str = "") -> Markup:
-    return _TIME.format(at.astimezone(UTC).isoformat(timespec="seconds"), told(at), kept_true, shown)
+    return _TIME.format(at.astimezone(UTC).isoformat(timespec="seconds"), time_text(at), kept_true, shown)
 
 
 def time_of(text: object) -> Markup:
@@ -293,7 +293,7 @@ def _environment() -> Environment:
 _ENVIRONMENT = _environment()
 
 
-def page(visit: Visit, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+def page(visit: BrowserRequest, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
     """Renders a page or a part of one.
 
     `at` is the address of the page whose form is answered. `within` is the list that an approval was opened from.

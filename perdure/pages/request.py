@@ -208,7 +208,7 @@ class StaleForm(PageProblem):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ShownProblem:
     """A problem as a page shows it."""
 
     status: int
@@ -219,13 +219,13 @@ class Told:
     retry_after_seconds: float | None = None
 
 
-def told(error: PageProblem | ApiError) -> Told:
+def shown_problem(error: PageProblem | ApiError) -> ShownProblem:
     """Returns an error of the API or of a page as users see it."""
     if isinstance(error, PageProblem):
-        return Told(error.status, title(error.status), error.message, error.code)
+        return ShownProblem(error.status, title(error.status), error.message, error.code)
     status = error.status or 503
     headline = TITLES_BY_CODE.get(error.code) or title(status)
-    return Told(status, headline, error.message, error.code, error.request_id, error.retry_after_seconds)
+    return ShownProblem(status, headline, error.message, error.code, error.request_id, error.retry_after_seconds)
 
 
 def title(status: int) -> str:
@@ -240,7 +240,7 @@ _OUR_OWN = "x-perdure-request"
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class BrowserRequest:
     """The context of a page."""
 
     request: Request
@@ -263,26 +263,26 @@ class Visit:
 class Post:
     """A form that a user sent from one of these pages."""
 
-    visit: Visit
+    visit: BrowserRequest
     form: Form
     upload: Upload | None = None
     """The file of the form, if it takes one."""
 
 
-async def arrived(request: Request) -> AsyncIterator[Visit]:
+async def arrived(request: Request) -> AsyncIterator[BrowserRequest]:
     """Yields a visit without a sign-in check, for the duration of the request."""
     async with client_for(request) as api:
-        yield Visit(request, api)
+        yield BrowserRequest(request, api)
 
 
-async def entered(request: Request) -> AsyncIterator[Visit]:
+async def entered(request: Request) -> AsyncIterator[BrowserRequest]:
     """Yields a visit of a signed-in user.
 
     Raises ApiError 401 if no user is signed in.
     """
     async with client_for(request) as api:
-        live = Visit(request, api).is_live
-        yield Visit(request, api, None if live else await api.auth.me())
+        live = BrowserRequest(request, api).is_live
+        yield BrowserRequest(request, api, None if live else await api.auth.me())
 
 
 async def typed(request: Request) -> AsyncIterator[Post]:
@@ -293,7 +293,7 @@ async def typed(request: Request) -> AsyncIterator[Post]:
     form = request.state.form = await read_form(request)
     _check_origin(request)
     async with client_for(request, {_OUR_OWN: "page"}) as api:
-        yield Post(Visit(request, api, await api.auth.me()), form)
+        yield Post(BrowserRequest(request, api, await api.auth.me()), form)
 
 
 async def posted(post: Annotated[Post, Depends(typed)]) -> Post:
@@ -315,7 +315,7 @@ async def uploaded(request: Request) -> AsyncIterator[Post]:
         me = await api.auth.me()
         async with read_upload(request) as (form, upload):
             _check_token(me, form)
-            yield Post(Visit(request, api, me), form, upload)
+            yield Post(BrowserRequest(request, api, me), form, upload)
 
 
 def _check_origin(request: Request) -> None:
@@ -353,8 +353,8 @@ def client_for(request: Request, more: dict[str, str] | None = None) -> AsyncCli
     return AsyncClient(base_url, patience_seconds=0.0, transport=transport, headers={**carried, **(more or {})})
 
 
-Stranger = Annotated[Visit, Depends(arrived)]
-Visitor = Annotated[Visit, Depends(entered)]
+Stranger = Annotated[BrowserRequest, Depends(arrived)]
+Visitor = Annotated[BrowserRequest, Depends(entered)]
 Typed = Annotated[Post, Depends(typed)]
 Posted = Annotated[Post, Depends(posted)]
 Uploaded = Annotated[Post, Depends(uploaded)]

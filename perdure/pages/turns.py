@@ -30,7 +30,7 @@ _APPROVALS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TurnData:
     """All data of a turn at one time."""
 
     turn: Turn
@@ -87,7 +87,7 @@ class Told:
         return self.turn.waiting_for is not None and self.turn.waiting_for.kind in ANSWERED_BY_CLIENT
 
 
-async def told_of(api: AsyncClient, turn_id: str) -> Told:
+async def turn_data(api: AsyncClient, turn_id: str) -> TurnData:
     """Returns the current data of a turn.
 
     Raises ApiError 404 if the turn does not exist.
@@ -100,7 +100,7 @@ async def told_of(api: AsyncClient, turn_id: str) -> Told:
         api.approvals.list(turn=turn_id, brief=True, limit=_APPROVALS),
         _topology(api, turn.topology),
     )
-    return Told(turn, asked, story.items, calls.items, approvals.items, topology)
+    return TurnData(turn, asked, story.items, calls.items, approvals.items, topology)
 
 
 def value(of: object) -> Markup:
@@ -145,7 +145,7 @@ router = APIRouter()
 @router.get("/turns/{turn_id}")
 async def turn(visit: Visitor, turn_id: str, mark: Annotated[str, Query(max_length=64)] = "") -> Response:
     """Shows the page of a turn. For its script, returns the part that changes, or 204 if it equals `mark`."""
-    told = await told_of(visit.api, turn_id)
+    told = await turn_data(visit.api, turn_id)
     if visit.is_live and mark == told.mark:
         return Response(status_code=204)
     template = "turn_now.html" if visit.is_live else "turn.html"

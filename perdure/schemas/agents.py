@@ -76,7 +76,7 @@ class Rule(Answer):
     message: str = ""
 
 
-class WaivableTool(Answer):
+class ExemptibleTool(Answer):
     """A tool that the tenant can exempt from approval."""
 
     tool: str

@@ -1,4 +1,4 @@
-"""Parses and verifies approval webhooks. Raises NotANotice with the reason if a request is invalid.
+"""Parses and verifies approval webhooks. Raises InvalidDelivery with the reason if a request is invalid.
 
     notice = read(secret, request.headers, await request.body())
 
@@ -13,10 +13,10 @@ from typing import Any
 
 from perdure.core.delivery import DELIVERY, SIGNATURE, TIMESTAMP, VALID_SECONDS, refusal
 
-__all__ = ["VALID_SECONDS", "NotANotice", "read"]
+__all__ = ["VALID_SECONDS", "InvalidDelivery", "read"]
 
 
-class NotANotice(Exception):
+class InvalidDelivery(Exception):
     """The request is not a valid notice. Respond with 400, and do nothing."""
 
 
@@ -24,18 +24,18 @@ def read(secret: str, headers: Mapping[str, str], body: bytes, *, now_seconds: f
     """Returns the notice in a request: {id, event, at, sent_at, url, approval: {id, status, version, tool, agent, risk,
     requested_by, expires_at, decision, decided_by, …}}.
 
-    Raises NotANotice.
+    Raises InvalidDelivery.
     """
     given = {name.lower(): value for name, value in headers.items()}
     timestamp, delivery, signature = (given.get(name, "") for name in (TIMESTAMP, DELIVERY, SIGNATURE))
     now = time.time() if now_seconds is None else now_seconds
     why = refusal(secret, timestamp, delivery, signature, body, now)
     if why:
-        raise NotANotice(why)
+        raise InvalidDelivery(why)
     try:
         notice = json.loads(body)
     except ValueError as error:
-        raise NotANotice("the body is not valid JSON") from error
+        raise InvalidDelivery("the body is not valid JSON") from error
     if not isinstance(notice, dict) or notice.get("id") != delivery:
-        raise NotANotice("the body belongs to another delivery")
+        raise InvalidDelivery("the body belongs to another delivery")
     return notice

@@ -13,7 +13,7 @@ from perdure.contracts.skills import DataTable, Rule
 from perdure.contracts.values import sha256_hex
 from perdure.core.agents.rules import override_fault
 from perdure.core.agents.templates import BEFORE, PROMOTERS, Stage, archive_refusal, promotion_refusal, text_refusal
-from perdure.core.approvals.gates import WAIVABLE, waiver_fault
+from perdure.core.approvals.gates import WAIVABLE, exemption_fault
 from perdure.store import audit
 from perdure.store.database import Connection, new_id
 from perdure.store.paging import cursor_after, read_cursor
@@ -90,7 +90,7 @@ def _stored(body: object) -> PublishedAgent:
     return PublishedAgent.model_validate(body, extra="ignore")
 
 
-class AgentShelf:
+class AgentCache:
     """A cache of published versions by digest. Each process reads a version once, because versions never change."""
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ async def store_tables(tx: Connection, tenant_id: str, tables: Iterable[DataTabl
         )
 
 
-class TableShelf:
+class TableCache:
     """A cache of tables by digest. The returned tables are shared and must not be modified."""
 
     def __init__(self) -> None:
@@ -210,18 +210,18 @@ WAIVERS = "(SELECT waived_tools FROM tenants WHERE tenant_id = current_setting('
 """A subselect: the names of the tenant's exempt tools."""
 
 
-async def waivers(tx: Connection) -> list[str]:
+async def exempt_tools(tx: Connection) -> list[str]:
     """Returns the names of the tenant's exempt tools."""
     found: list[str] = await tx.fetchval(f"SELECT {WAIVERS}")
     return found
 
 
-async def set_waiver(tx: Connection, tool: str, *, waived: bool, user_id: str) -> None:
+async def set_exemption(tx: Connection, tool: str, *, waived: bool, user_id: str) -> None:
     """Exempts a tool from its approval, or ends the exemption, starting with the next turn.
 
     Raises: CallerError 422 `approval_not_waivable`.
     """
-    fault = waiver_fault(tool)
+    fault = exemption_fault(tool)
     if fault is not None:
         raise CallerError("approval_not_waivable", fault, {"tool": tool, "waivable": [*WAIVABLE]}, status=422)
     before = await tx.fetchval(
@@ -238,7 +238,7 @@ async def set_waiver(tx: Connection, tool: str, *, waived: bool, user_id: str) -
     await audit.record(tx, "approval.waiver_set", tool, {**told}, actor=user_id, turn_id=None)
 
 
-async def take_waivers(tx: Connection, turn_id: str, waived: Sequence[str]) -> None:
+async def pin_exemptions(tx: Connection, turn_id: str, waived: Sequence[str]) -> None:
     """Pins the turn to these exemptions at its start. Its calls are checked against them."""
     await tx.execute("UPDATE turns SET waived_tools = $2 WHERE id = $1", turn_id, [*waived])
 

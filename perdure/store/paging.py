@@ -68,7 +68,7 @@ def _invalid() -> CallerError:
 # then does the planner know that the state is rare, and uses the index.
 
 
-class Narrowing:
+class WhereBuilder:
     """A WHERE clause and its parameters, built step by step."""
 
     def __init__(self, *conditions: str) -> None:

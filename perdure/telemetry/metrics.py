@@ -34,7 +34,7 @@ def serve_metrics(address: Address) -> None:
 # --- Lasting faults: logged at their start and at their end, not at every attempt between.
 
 
-class Trouble:
+class LastingProblem:
     """The current faults that one process has logged."""
 
     def __init__(self) -> None:

@@ -83,14 +83,14 @@ KEPT = 1_000
 ALARMS = Counter("perdure_alarms", "Broken invariants that were detected", ["type", "severity"])
 
 
-class AlarmBell:
+class AlarmLog:
     """The alarms of one process."""
 
     def __init__(self) -> None:
         self.recent: deque[Alarm] = deque(maxlen=KEPT)
         self._logged: set[tuple[AlarmType, str]] = set()
 
-    def ring(self, alarm: Alarm) -> None:
+    def add(self, alarm: Alarm) -> None:
         """Counts an alarm. Logs only the first of its type and node, so that a thousand of them make one line."""
         self.recent.append(alarm)
         ALARMS.labels(type=alarm.type.value, severity=alarm.severity.value).inc()
@@ -112,7 +112,7 @@ class TurnTraces:
     """The traces of the turns that end in this process."""
 
     def __init__(
-        self, db: Database, tracer: Tracer, ways: Mapping[str, Ways], bell: AlarmBell, most: int = MOST_WAITING
+        self, db: Database, tracer: Tracer, ways: Mapping[str, Ways], bell: AlarmLog, most: int = MOST_WAITING
     ) -> None:
         self._db = db
         self._tracer = tracer
@@ -158,7 +158,7 @@ class TurnTraces:
         if since is not None and not self._hung and time.monotonic() - since > SLOW_SECONDS:
             self._hung = True
             told = "the tracer is blocked by one turn; traces are dropped until it continues"
-            self._bell.ring(Alarm(type=AlarmType.TRACE_FAILURE_BLOCKING_EXECUTION, description=told))
+            self._bell.add(Alarm(type=AlarmType.TRACE_FAILURE_BLOCKING_EXECUTION, description=told))
 
     async def _read_all(self) -> None:
         while True:
@@ -197,14 +197,14 @@ class TurnTraces:
             self._busy_since, self._hung = None, False
 
 
-def traced(record: TurnRecord, ways: Ways | None, bell: AlarmBell) -> tuple[Span, ...]:
+def traced(record: TurnRecord, ways: Ways | None, bell: AlarmLog) -> tuple[Span, ...]:
     """Returns the filtered spans. Broken invariants raise alarms and do not stop the spans."""
     for happened in record.happened:
         if happened.kind == "invariant.alarm":
-            _ring_again(happened.data, record, bell)
+            _repeat_alarm(happened.data, record, bell)
     nodes = [str(each.data.get("node", "")) for each in record.happened if each.kind == "node_end"]
     for alarm in alarms_of(nodes, ways, record.trace_id) if ways and nodes else ():
-        bell.ring(alarm)
+        bell.add(alarm)
     return tuple(_clean(span, bell) for span in spans_of(record, ways.unspanned if ways else frozenset()))
 
 
@@ -218,7 +218,7 @@ def send(tracer: Tracer, spans: Sequence[Span]) -> None:
     tracer.flush()
 
 
-def _clean(span: Span, bell: AlarmBell) -> Span:
+def _clean(span: Span, bell: AlarmLog) -> Span:
     attributes, removed = filtered(span.attributes)
     events = []
     for event in span.events:
@@ -228,7 +228,7 @@ def _clean(span: Span, bell: AlarmBell) -> Span:
     for word in dict.fromkeys(removed):
         told = "an attribute of a span had a forbidden name and was removed"
         context = {"span": span.name.partition(" ")[0], "word": word}
-        bell.ring(
+        bell.add(
             Alarm(
                 type=AlarmType.FORBIDDEN_DATA_IN_TRACE,
                 node=span.name.partition(" ")[0],
@@ -241,10 +241,10 @@ def _clean(span: Span, bell: AlarmBell) -> Span:
     return replace(span, attributes=attributes, events=tuple(events))
 
 
-def _ring_again(data: Mapping[str, object], record: TurnRecord, bell: AlarmBell) -> None:
+def _repeat_alarm(data: Mapping[str, object], record: TurnRecord, bell: AlarmLog) -> None:
     """Repeats an alarm that the graph recorded in the turn's log."""
     try:
-        bell.ring(Alarm.model_validate({**data, "description": "see the log of the turn", "trace_id": record.trace_id}))
+        bell.add(Alarm.model_validate({**data, "description": "see the log of the turn", "trace_id": record.trace_id}))
     except ValueError:
         _log.warning("alarm_not_read", turn_id=record.turn_id)
 

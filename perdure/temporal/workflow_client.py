@@ -20,9 +20,9 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.contracts.activities import RING, TOOL_PREVIEW, TURN_RUN, PreviewAsk, search_values
+from perdure.contracts.activities import TOOL_PREVIEW, TURN_RUN, WAKE, PreviewRequest, search_values
 from perdure.contracts.ids import turn_workflow_id
-from perdure.contracts.turns import Bell, Kind
+from perdure.contracts.turns import Kind, WakeSignal
 from perdure.store.database import Database
 from perdure.store.delivery import outbox
 from perdure.store.delivery.outbox import Note, Wake, workflow_input
@@ -34,7 +34,7 @@ inherit it."""
 _log = structlog.get_logger(__name__)
 
 
-class Doorbell:
+class Notifier:
     """Starts and signals the workflows of turns."""
 
     def __init__(self, client: Client, db: Database) -> None:
@@ -49,8 +49,8 @@ class Doorbell:
         if note.kind is Wake.START:
             await self._start(note)
         else:
-            bell = Bell(kind="stop" if note.kind is Wake.STOP else "request", request_id=note.request_id)
-            await self._ring(note, bell)
+            bell = WakeSignal(kind="stop" if note.kind is Wake.STOP else "request", request_id=note.request_id)
+            await self._signal(note, bell)
 
     async def deliver_soon(self, note: Note) -> bool:
         """Delivers `note` and removes it from the outbox. If that fails, the relay delivers it. An outage does not
@@ -86,11 +86,11 @@ class Doorbell:
         except WorkflowAlreadyStartedError:
             return  # Another process has delivered the note first.
 
-    async def _ring(self, note: Note, bell: Bell) -> None:
+    async def _signal(self, note: Note, bell: WakeSignal) -> None:
         try:
-            await self.client.get_workflow_handle(turn_workflow_id(note.turn_id)).signal(RING, bell)
+            await self.client.get_workflow_handle(turn_workflow_id(note.turn_id)).signal(WAKE, bell)
         except RPCError as error:
-            if not workflow_gone(error):
+            if not is_workflow_missing(error):
                 raise
             # The turn has ended, or it has not started yet and reads its record at its start; there is nothing to wake.
             # If its start misses a stop after all, the reconciler signals again.
@@ -105,7 +105,7 @@ def _attributes(values: dict[str, str]) -> TypedSearchAttributes:
 # --- Missing workflows: the one place that reads this fact out of an error of Temporal.
 
 
-def workflow_gone(error: RPCError) -> bool:
+def is_workflow_missing(error: RPCError) -> bool:
     """Returns True if the namespace exists and has no such running workflow; False for other errors.
 
     NOT_FOUND alone is not enough: Temporal also sends it for a namespace that is misspelled or does not exist yet
@@ -123,7 +123,7 @@ WITHIN = timedelta(seconds=12)
 _MORE_SECONDS = 3.0
 
 
-async def made(client: Client, ask: PreviewAsk) -> str:
+async def made(client: Client, ask: PreviewRequest) -> str:
     """Creates a preview, once for all simultaneous callers. Returns why it failed, or an empty string."""
     try:
         async with asyncio.timeout(WITHIN.total_seconds() + _MORE_SECONDS):
@@ -193,7 +193,7 @@ async def _chain(client: Client, workflow_id: str) -> list[WorkflowExecution]:
         try:
             answer = await client.workflow_service.get_workflow_execution_history(asked, retry=True)
         except RPCError as error:
-            if not workflow_gone(error):
+            if not is_workflow_missing(error):
                 raise
             return chain
         began = answer.history.events[0].workflow_execution_started_event_attributes
@@ -212,5 +212,5 @@ async def _delete(client: Client, run: WorkflowExecution) -> None:
     try:
         await client.workflow_service.delete_workflow_execution(asked, retry=True)
     except RPCError as error:
-        if not workflow_gone(error):
+        if not is_workflow_missing(error):
             raise

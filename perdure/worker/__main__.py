@@ -20,12 +20,12 @@ from perdure.settings import Settings, log_from, needed, secret
 from perdure.store.database import Database
 from perdure.telemetry.heartbeat import beating, wait_for_gate
 from perdure.temporal.client import connect, register
-from perdure.temporal.workflow_client import Doorbell
+from perdure.temporal.workflow_client import Notifier
 from perdure.worker.audit_heads import HeadExport
 from perdure.worker.embeddings import run_embedding
 from perdure.worker.outbox import run_relay
 from perdure.worker.reconcile import Reconciler
-from perdure.worker.webhooks import Egress, Post, run_notices
+from perdure.worker.webhooks import WebhookEgress, WebhookSender, run_deliveries
 
 if TYPE_CHECKING:
     from perdure.telemetry.traces import TurnTraces
@@ -82,7 +82,7 @@ async def _relay() -> int:
         serve_metrics(ours)
         client = await connect(sdk)
         await register(client)
-        doorbell = Doorbell(client, relay)
+        doorbell = Notifier(client, relay)
         traces = _traces(settings, relay, stack)
 
         def ended(address: TurnAddress) -> None:
@@ -96,8 +96,8 @@ async def _relay() -> int:
         reconciler = Reconciler(relay, client, doorbell, ended)
         work = [run_relay(relay, doorbell, stop), reconciler.run(stop), heads.run(stop)]
         if settings.webhook_hosts:
-            post = Post(Egress(settings.webhook_hosts, settings.webhook_private))
-            work.append(run_notices(relay, post, settings.address_of_people(), stop))
+            post = WebhookSender(WebhookEgress(settings.webhook_hosts, settings.webhook_private))
+            work.append(run_deliveries(relay, post, settings.address_of_people(), stop))
         rules = partial(guard, outbound=settings.outbound_to_providers())
         embedder = embedder_of(settings.embeddings, settings.embeddings_base, secret("embeddings"), guard=rules)
         if embedder is not None:

@@ -12,7 +12,7 @@ import structlog
 from perdure.core.audit import ExportedHead, Head, Keyring, signed_head
 from perdure.store import audit
 from perdure.store.database import Database
-from perdure.telemetry.metrics import Trouble
+from perdure.telemetry.metrics import LastingProblem
 
 INTERVAL_SECONDS = 3_600.0
 OUTAGE_SECONDS = 30.0
@@ -28,7 +28,7 @@ class HeadExport:
         self._relay = relay
         self._path = path
         self._keyring = keyring
-        self._trouble = Trouble()
+        self._trouble = LastingProblem()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Exports every hour until `stop`, and a last time at the end. Retries during outages of Postgres and of the

@@ -15,7 +15,7 @@ from perdure.store.database import Database
 from perdure.store.memory import episodes
 from perdure.store.memory.episodes import Vector
 from perdure.store.turns.reconcile import tenants
-from perdure.telemetry.metrics import Trouble
+from perdure.telemetry.metrics import LastingProblem
 
 POLL_SECONDS = 1.0
 """The polling interval. A search finds the summary of a turn by its vector about this long after the turn."""
@@ -67,7 +67,7 @@ async def _embedded(embedder: Embedder, waiting: list[tuple[str, str]]) -> list[
 
 async def run_embedding(relay: Database, embedder: Embedder, stop: asyncio.Event) -> None:
     """Embeds until `stop`; waits during outages of Postgres and of the model."""
-    trouble, swept = Trouble(), dict[str, float]()
+    trouble, swept = LastingProblem(), dict[str, float]()
     while not stop.is_set():
         done, wait = 0, POLL_SECONDS
         try:

@@ -11,15 +11,15 @@ from perdure.store.database import Database
 from perdure.store.delivery import outbox
 from perdure.store.delivery.outbox import Note, Wake, workflow_input
 from perdure.store.turns.finish import finish_broken
-from perdure.telemetry.metrics import Trouble
-from perdure.temporal.workflow_client import Doorbell
+from perdure.telemetry.metrics import LastingProblem
+from perdure.temporal.workflow_client import Notifier
 
 POLL_SECONDS = 0.2
 OUTAGE_SECONDS = 1.0
 _log = structlog.get_logger(__name__)
 
 
-async def deliver_due(relay: Database, doorbell: Doorbell) -> int:
+async def deliver_due(relay: Database, doorbell: Notifier) -> int:
     """Delivers the wake signals that are due and returns how many were delivered. A failed one is due again in ten
     seconds, unless Temporal rejects it permanently."""
     notes = await outbox.claim_due(relay.pool)
@@ -37,7 +37,7 @@ async def deliver_due(relay: Database, doorbell: Doorbell) -> int:
     return len(done)
 
 
-async def _deliver(relay: Database, doorbell: Doorbell, note: Note) -> None:
+async def _deliver(relay: Database, doorbell: Notifier, note: Note) -> None:
     try:
         await doorbell.deliver(note)
     except RPCError as error:
@@ -47,9 +47,9 @@ async def _deliver(relay: Database, doorbell: Doorbell, note: Note) -> None:
         await give_up(relay, doorbell, note, problem)
 
 
-async def run_relay(relay: Database, doorbell: Doorbell, stop: asyncio.Event) -> None:
+async def run_relay(relay: Database, doorbell: Notifier, stop: asyncio.Event) -> None:
     """Delivers until `stop`; waits during an outage of Postgres."""
-    trouble = Trouble()
+    trouble = LastingProblem()
     while not stop.is_set():
         delivered = 0
         try:
@@ -83,7 +83,7 @@ def refused(note: Note, error: RPCError) -> Problem | None:
     return Problem(code="start_refused", message=said[:MESSAGE_CHARACTERS])
 
 
-async def give_up(relay: Database, doorbell: Doorbell, note: Note, problem: Problem) -> None:
+async def give_up(relay: Database, doorbell: Notifier, note: Note, problem: Problem) -> None:
     """Ends the turn as failed, and signals the next turn of its conversation."""
     async with relay.transaction(note.tenant_id) as tx:
         turn = await workflow_input(tx, note.turn_id)

@@ -24,7 +24,7 @@ from perdure.activities.dependencies import Deps, Stops
 from perdure.activities.memory import FactsActivities, MemoryActivities
 from perdure.activities.model import ModelActivities
 from perdure.activities.providers.registry import Models
-from perdure.activities.sandbox import Sandbox, StandbySandbox
+from perdure.activities.sandbox import LazySandbox, Sandbox
 from perdure.activities.toolbox.engine_tools import CORE_ALWAYS, ENGINE_TOOLS
 from perdure.activities.toolbox.mcp.tools import McpServers
 from perdure.activities.toolbox.registry import Toolbox
@@ -49,7 +49,7 @@ from perdure.telemetry.heartbeat import beating
 from perdure.telemetry.metrics import metrics_addresses, serve_metrics
 from perdure.telemetry.traces import TurnTraces
 from perdure.temporal.client import connect, need_namespace
-from perdure.temporal.workflow_client import Doorbell
+from perdure.temporal.workflow_client import Notifier
 from perdure.worker.telemetry import ActivityMetrics, tracer_of, traces_of
 
 DRAIN = timedelta(seconds=30)
@@ -73,7 +73,7 @@ async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event) 
     async with AsyncExitStack() as stack:
         runs_tools = bool({Kind.TOOLS, Kind.TURNS}.intersection(kinds))
         apps = find_apps(app_folders(settings.apps, settings.examples)) if runs_tools else []
-        sandbox = StandbySandbox(settings.sandbox())
+        sandbox = LazySandbox(settings.sandbox())
         stack.push_async_callback(sandbox.close)
         deps = await _deps(settings, kinds, stack, apps, sandbox)
         if Kind.LLM in kinds:
@@ -154,7 +154,7 @@ async def _deps(
     http = await stack.enter_async_context(new_client(outbound))
     ours, sdk = metrics_addresses(settings.metrics_port, settings.metrics_host, kinds[0].value)
     serve_metrics(ours)
-    doorbell = Doorbell(await connect(sdk), db)
+    doorbell = Notifier(await connect(sdk), db)
     servers = McpServers(apps, secret, settings.home, ServerLooks(valkey).met, outbound)
     stack.push_async_callback(servers.close)
     toolbox = Toolbox(tools_of(apps), secret, http, servers, await _clients(apps, outbound, stack))
@@ -221,7 +221,7 @@ def workers_for(deps: Deps, kind: Kind, task_queue: str) -> list[Worker]:
     from perdure.workflows.turn_run import TurnRun
     from perdure.workflows.turn_wait import TurnWait
 
-    skip_idle_walks()
+    skip_idle_payload_visits()
 
     tasks = {"workflow_runner": UnsandboxedWorkflowRunner(), "max_concurrent_workflow_tasks": WORKFLOW_TASKS_AT_ONCE}
     return [
@@ -301,10 +301,10 @@ def build_id() -> str:
 # references to it. Without a codec and a storage, each visit changes nothing. All visits took 11 % of the CPU of a
 # turns worker (measured).
 
-Walk = Callable[..., Awaitable[StorageOperationMetrics]]
+PayloadVisit = Callable[..., Awaitable[StorageOperationMetrics]]
 
 
-def skip_idle_walks() -> None:
+def skip_idle_payload_visits() -> None:
     """Makes the workers of this process walk only if their converter has a codec or a storage."""
     for name in ("decode_activation", "encode_completion"):
         walk = getattr(bridge, name)
@@ -312,7 +312,7 @@ def skip_idle_walks() -> None:
             setattr(bridge, name, _only_where_needed(walk))
 
 
-def _only_where_needed(walk: Walk) -> Walk:
+def _only_where_needed(walk: PayloadVisit) -> PayloadVisit:
     @wraps(walk)
     async def walk_or_not(
         message: Any, data_converter: DataConverter, *more: Any, **named: Any

@@ -29,14 +29,14 @@ from perdure.store.turns.reconcile import (
     OpenTurn,
     open_turns,
     paused_among,
-    ring_answered,
-    ring_decided,
-    ring_stopped,
     start_stranded,
     tenants,
+    wake_answered,
+    wake_decided,
+    wake_stopped,
 )
-from perdure.telemetry.metrics import Trouble
-from perdure.temporal.workflow_client import Doorbell, workflow_gone
+from perdure.telemetry.metrics import LastingProblem
+from perdure.temporal.workflow_client import Notifier, is_workflow_missing
 
 # --- Temporal's lists of paused turns. Each is read at most once in a pass, for all tenants together. A list can be
 # slightly old: a later pass finds a run that has ended since. If Temporal does not respond, no turn counts as lost.
@@ -54,10 +54,10 @@ _ENDED = (
 )
 
 
-class Listed:
+class PausedWorkflows:
     """Temporal's lists in one pass."""
 
-    def __init__(self, client: Client, trouble: Trouble) -> None:
+    def __init__(self, client: Client, trouble: LastingProblem) -> None:
         self._client = client
         self._trouble = trouble
         self._found: dict[str, frozenset[str] | None] = {}
@@ -126,14 +126,14 @@ class Reconciler:
     """Runs one pass after another over all tenants."""
 
     def __init__(
-        self, relay: Database, client: Client, doorbell: Doorbell, ended: Ended = lambda address: None
+        self, relay: Database, client: Client, doorbell: Notifier, ended: Ended = lambda address: None
     ) -> None:
         """`ended` is called with each turn that the reconciler ended. It must not raise or block."""
         self._relay = relay
         self._ended = ended
         self._client = client
         self._doorbell = doorbell
-        self._trouble = Trouble()
+        self._trouble = LastingProblem()
         self._passes = -1
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -150,7 +150,7 @@ class Reconciler:
         """Runs one pass and returns how many turns it finished."""
         finished = 0
         self._passes += 1
-        listed = Listed(self._client, self._trouble)
+        listed = PausedWorkflows(self._client, self._trouble)
         for tenant_id in await tenants(self._relay.pool):
             turns = await self._prepare(tenant_id)
             if sum(turn.is_paused for turn in turns) > FEW:
@@ -165,7 +165,7 @@ class Reconciler:
         """True if this pass reads Temporal's list of waiting runs, for tenants with many paused turns."""
         return self._passes % LISTED_EVERY == LISTED_AT
 
-    async def _suspects(self, tenant_id: str, turns: list[OpenTurn], listed: Listed) -> list[OpenTurn]:
+    async def _suspects(self, tenant_id: str, turns: list[OpenTurn], listed: PausedWorkflows) -> list[OpenTurn]:
         """Returns the turns to check for a tenant with many paused turns: all running ones, and the paused ones that
         may be lost according to Temporal's lists."""
         running = [turn for turn in turns if not turn.is_paused]
@@ -182,11 +182,11 @@ class Reconciler:
 
     async def _prepare(self, tenant_id: str) -> list[OpenTurn]:
         """Repairs what was lost in Postgres itself, and returns the turns to compare."""
-        await self._step("stops_not_rung", tenant_id, lambda tx: ring_stopped(tx, tenant_id))
+        await self._step("stops_not_rung", tenant_id, lambda tx: wake_stopped(tx, tenant_id))
         await self._in_parts("deadlines_not_escalated", tenant_id, escalate_all_overdue)
         await self._in_parts("requests_not_handed_on", tenant_id, fall_back)
-        stuck = await self._step("decisions_not_rung", tenant_id, lambda tx: ring_decided(tx, tenant_id))
-        await self._step("answers_not_rung", tenant_id, lambda tx: ring_answered(tx, tenant_id))
+        stuck = await self._step("decisions_not_rung", tenant_id, lambda tx: wake_decided(tx, tenant_id))
+        await self._step("answers_not_rung", tenant_id, lambda tx: wake_answered(tx, tenant_id))
         for turn_id in stuck or ():
             self._trouble.is_on("decided_turn_still_waits", turn_id)
         await self._step("stranded_turns_not_started", tenant_id, lambda tx: start_stranded(tx, tenant_id))
@@ -248,7 +248,7 @@ class Reconciler:
         try:
             found = await self._client.get_workflow_handle(turn_workflow_id(turn_id)).describe()
         except RPCError as error:
-            if not workflow_gone(error):
+            if not is_workflow_missing(error):
                 raise
             return Problem(code="run_vanished", message="Temporal has no workflow for this turn.")
         if found.status is None or found.status in _ALIVE:

@@ -15,7 +15,7 @@ from perdure.core.events.traces import Ways
 from perdure.graph.manifest import lines_of
 from perdure.graph.spec import END, Fork, Switch, Topology
 from perdure.store.database import Database
-from perdure.telemetry.traces import AlarmBell, NoTracer, Tracer, TurnTraces
+from perdure.telemetry.traces import AlarmLog, NoTracer, Tracer, TurnTraces
 
 ACTIVITIES = Histogram("perdure_activity_seconds", "Duration of an activity attempt", ["activity", "outcome"])
 ENDED = Counter("perdure_turns_ended", "Turns that have ended", ["status"])
@@ -86,7 +86,7 @@ def tracer_of(name: str, endpoint: str, key: str | None) -> Tracer:
 
 def traces_of(tracer: Tracer, db: Database, topologies: Iterable[Topology]) -> TurnTraces:
     """Returns the traces of the turns that a process ends, and starts them if there is a tracer."""
-    traces = TurnTraces(db, tracer, {one.name: ways_of(one) for one in topologies}, AlarmBell())
+    traces = TurnTraces(db, tracer, {one.name: ways_of(one) for one in topologies}, AlarmLog())
     traces.open()
     return traces
 

@@ -20,11 +20,11 @@ from pydantic import JsonValue
 from perdure.contracts.errors import CallerError
 from perdure.core.delivery import DELIVERY, SIGNATURE, TIMESTAMP, sign, wait_after
 from perdure.core.egress import Target, allowed_target, is_reachable
-from perdure.store.approvals.views import approval_notice
+from perdure.store.approvals.views import approval_delivery
 from perdure.store.database import Database
 from perdure.store.delivery import webhooks
-from perdure.store.delivery.webhooks import Notice, Receiver
-from perdure.telemetry.metrics import Trouble
+from perdure.store.delivery.webhooks import Receiver, WebhookDelivery
+from perdure.telemetry.metrics import LastingProblem
 
 # --- Requests to addresses that tenants named. The operator must allow the host. Its name is resolved once, and the
 # connection uses the checked address with the certificate of the name. Redirects are not followed, and only the status
@@ -38,7 +38,7 @@ class Undelivered(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Egress:
+class WebhookEgress:
     """The hosts that webhooks can use."""
 
     hosts: tuple[str, ...]
@@ -46,10 +46,10 @@ class Egress:
     """True if hosts can be in a private network."""
 
 
-class Post:
+class WebhookSender:
     """Sends requests to webhooks."""
 
-    def __init__(self, egress: Egress) -> None:
+    def __init__(self, egress: WebhookEgress) -> None:
         self._egress = egress
         self._http = httpx.AsyncClient(
             timeout=TIMEOUT_SECONDS,
@@ -109,27 +109,27 @@ OUTAGE_SECONDS = 1.0
 _log = structlog.get_logger(__name__)
 
 
-async def deliver_notices(relay: Database, post: Post, public_url: str) -> int:
+async def send_deliveries(relay: Database, post: WebhookSender, public_url: str) -> int:
     """Sends all due notices concurrently and returns their number."""
-    due = await webhooks.claim_due_notices(relay.pool)
+    due = await webhooks.claim_due_deliveries(relay.pool)
     await asyncio.gather(*(_deliver(relay, post, notice, public_url) for notice in due))
     return len(due)
 
 
-async def _deliver(relay: Database, post: Post, notice: Notice, public_url: str) -> None:
+async def _deliver(relay: Database, post: WebhookSender, notice: WebhookDelivery, public_url: str) -> None:
     async with relay.transaction(notice.tenant_id) as tx:
         receiver = await webhooks.receiver_of(tx, notice)
         approval = None
         if receiver is not None:
-            approval = await approval_notice(tx, notice.approval_id, with_args=receiver.with_args)
+            approval = await approval_delivery(tx, notice.approval_id, with_args=receiver.with_args)
     if receiver is None or approval is None:
-        await webhooks.notice_delivered(relay.pool, notice)
+        await webhooks.delivery_succeeded(relay.pool, notice)
         return
     try:
         await post.send(receiver.url, *_signed(relay, notice, receiver, approval, public_url))
     except Undelivered as error:
         wait = wait_after(notice.attempts)
-        await webhooks.notice_failed(relay.pool, notice, str(error), wait)
+        await webhooks.delivery_failed(relay.pool, notice, str(error), wait)
         _log.warning(
             "notice_not_delivered",
             webhook_id=notice.webhook_id,
@@ -138,11 +138,11 @@ async def _deliver(relay: Database, post: Post, notice: Notice, public_url: str)
             problem=str(error),
         )
     else:
-        await webhooks.notice_delivered(relay.pool, notice)
+        await webhooks.delivery_succeeded(relay.pool, notice)
 
 
 def _signed(
-    relay: Database, notice: Notice, receiver: Receiver, approval: dict[str, JsonValue], public_url: str
+    relay: Database, notice: WebhookDelivery, receiver: Receiver, approval: dict[str, JsonValue], public_url: str
 ) -> tuple[dict[str, str], bytes]:
     """Returns the headers and the body of a notice.
 
@@ -172,14 +172,14 @@ def _signed(
     return headers, body
 
 
-async def run_notices(relay: Database, post: Post, public_url: str, stop: asyncio.Event) -> None:
+async def run_deliveries(relay: Database, post: WebhookSender, public_url: str, stop: asyncio.Event) -> None:
     """Delivers until `stop`; waits during an outage of Postgres."""
-    trouble = Trouble()
+    trouble = LastingProblem()
     try:
         while not stop.is_set():
             sent = 0
             try:
-                sent = await deliver_notices(relay, post, public_url)
+                sent = await send_deliveries(relay, post, public_url)
                 trouble.is_over("notices_wait_for_postgres")
             except (OSError, *relay.outages) as error:
                 trouble.is_on("notices_wait_for_postgres", error=error)

@@ -34,7 +34,7 @@ class Mailbox:
         self._on_stop: Callable[[], None] | None = None
 
     def put(self, heard: Sequence[object]) -> None:
-        """Handles the arguments of a signal, which should be one `Bell`.
+        """Handles the arguments of a signal, which should be one `WakeSignal`.
 
         Any client can send any number of signals with any arguments. All except a stop count as ordinary wake signals.
         The handler must not raise, because a failing handler would block the run forever.

@@ -17,21 +17,21 @@ from perdure.contracts.activities import (
     MODEL_COMPLETE,
     TOOLS_ASSEMBLE,
     TOOLS_RUN,
-    LoadAsk,
-    OpenAsk,
+    LoadRequest,
+    OpenRequest,
     TurnContext,
     Verdicts,
-    VerdictsAsk,
+    VerdictsRequest,
 )
 from perdure.contracts.approvals import GatedCall, Question, RequestKind, RequestRef, Verdict, VerdictState
 from perdure.contracts.calls import (
     CallState,
-    ModelAsk,
     ModelCall,
+    ModelCallRequest,
     ModelReply,
     PlannedAsk,
-    ToolAsk,
     ToolCall,
+    ToolCallRequest,
     ToolOutcome,
 )
 from perdure.contracts.context_assembly import AssembleAsk, AssembleCall, Assembled
@@ -46,15 +46,15 @@ from perdure.contracts.ids import (
     step_of,
     tool_call_id,
 )
-from perdure.contracts.memory import FactsAnswer, FactsAsk, FactsCall
+from perdure.contracts.memory import FactsAnswer, FactsCall, FactsRequest
 from perdure.contracts.messages import MessageRef
 from perdure.core.approvals.gates import effect_request, startable
 from perdure.core.calls.ledger import STOPPED
 from perdure.graph.ports import Ports
-from perdure.workflows.turn_segment import Steps, Stretch
+from perdure.workflows.turn_segment import Steps, TurnSegment
 
 
-def ports_of(stretch: Stretch) -> Ports:
+def ports_of(stretch: TurnSegment) -> Ports:
     """Returns the six ports of a run."""
     people = PeoplePort(stretch)
     memory, events, clock = MemoryPort(stretch), EventsPort(stretch), ClockPort()
@@ -73,11 +73,11 @@ def ports_of(stretch: Stretch) -> Ports:
 class ModelPort:
     """The port for `model.complete`. Each call takes the next step."""
 
-    stretch: Stretch
+    stretch: TurnSegment
     steps: Steps
     """The counter of the run or of a branch."""
 
-    async def complete(self, ask: ModelAsk) -> ModelReply:
+    async def complete(self, ask: ModelCallRequest) -> ModelReply:
         """Makes one model call under the id of its step."""
         if self.stretch.mailbox.stop:
             return ModelReply(problem=STOPPED)
@@ -105,7 +105,7 @@ def _by_id(message: MessageRef) -> MessageRef:
 class MemoryPort:
     """The port for `memory.load`, called once per run, and `memory.facts`."""
 
-    stretch: Stretch
+    stretch: TurnSegment
     loaded: TurnContext | None = None
 
     async def load(self) -> TurnContext:
@@ -117,7 +117,7 @@ class MemoryPort:
     async def _load(self) -> TurnContext:
         """Loads the context. A turn that is restarted from its own records continues their numbers."""
         turn = self.stretch.turn
-        ask = LoadAsk(
+        ask = LoadRequest(
             address=turn.address,
             agent_id=turn.agent_id,
             agent_version=turn.agent_version,
@@ -133,7 +133,7 @@ class MemoryPort:
             self.stretch.steps.reach(step_of(found.pending[0].call_id))
         return found
 
-    async def facts(self, ask: FactsAsk) -> FactsAnswer:
+    async def facts(self, ask: FactsRequest) -> FactsAnswer:
         """Runs one operation on facts. If no attempt succeeds in time, it counts as failed.
 
         The kept events stay for the next activity: facts are optional, so the events must not depend on this call.
@@ -161,7 +161,7 @@ def named(asked: GatedCall, step: int) -> GatedCall:
 class PeoplePort:
     """The port for requests, which are opened when the run ends in its pause (ADR 2), and for `approvals.read`."""
 
-    stretch: Stretch
+    stretch: TurnSegment
 
     def ask(
         self,
@@ -176,7 +176,7 @@ class PeoplePort:
         turn = self.stretch.turn
         self.stretch.goes_on = goes_on
         gated = [named(call, self.stretch.steps.last) for call in gated]
-        self.stretch.asked = OpenAsk(
+        self.stretch.asked = OpenRequest(
             address=turn.address,
             agent_id=turn.agent_id,
             agent_version=turn.agent_version,
@@ -197,7 +197,7 @@ class PeoplePort:
         """Records the question that the pause opens. It is named by the step before it."""
         turn = self.stretch.turn
         named = question.model_copy(update={"call_id": question.call_id or question_id(self.stretch.steps.last)})
-        self.stretch.asked = OpenAsk(
+        self.stretch.asked = OpenRequest(
             address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, questions=(named,)
         )
         request_id = approval_id(turn.address.turn_id, named.call_id)
@@ -208,7 +208,7 @@ class PeoplePort:
         if requests and self.stretch.unopened.issuperset(request.request_id for request in requests):
             return Verdicts(verdicts=tuple(map(_never_asked, requests)))
         self.stretch.mailbox.looked()
-        ask = VerdictsAsk(
+        ask = VerdictsRequest(
             address=self.stretch.turn.address, requests=tuple(requests), events=self.stretch.take_events()
         )
         found = await self.stretch.call(APPROVALS_READ, ask, summary="read verdicts")
@@ -228,7 +228,7 @@ def _never_asked(request: RequestRef) -> Verdict:
 class EventsPort:
     """The port for events of pure nodes, which are numbered and kept for the next activity."""
 
-    stretch: Stretch
+    stretch: TurnSegment
 
     def emit(self, kind: str, data: dict[str, JsonValue] | None = None, call_id: str | None = None) -> None:
         """Keeps an event for the next activity."""
@@ -271,12 +271,12 @@ class Reader(Protocol):
 class ToolsPort:
     """The port for `tools.run`, for each call of a round, and `tools.assemble`, for each tool of a phase."""
 
-    stretch: Stretch
+    stretch: TurnSegment
     people: Reader
     steps: Steps
     """The counter of the run or of a branch."""
 
-    async def run(self, asks: Sequence[ToolAsk], waiting: Sequence[RequestRef] = ()) -> list[ToolOutcome]:
+    async def run(self, asks: Sequence[ToolCallRequest], waiting: Sequence[RequestRef] = ()) -> list[ToolOutcome]:
         """Runs all calls in parallel. The first one carries the kept events."""
         if self.stretch.mailbox.stop:
             return [_not_run(ask, STOPPED) for ask in asks]
@@ -288,7 +288,7 @@ class ToolsPort:
         step = self.steps.take()
         return await self.run(
             [
-                ToolAsk(
+                ToolCallRequest(
                     call_id=tool_call_id(step, index),
                     tool=ask.tool,
                     timeout_seconds=ask.timeout_seconds,
@@ -315,7 +315,7 @@ class ToolsPort:
         outcome = await self.stretch.call(TOOLS_ASSEMBLE, call, summary=f"assemble {ask.tool}", timeout=timeout)
         return Assembled(tool=ask.tool, problem=outcome) if isinstance(outcome, Problem) else outcome
 
-    async def one(self, ask: ToolAsk, events: tuple[PendingEvent, ...]) -> ToolOutcome:
+    async def one(self, ask: ToolCallRequest, events: tuple[PendingEvent, ...]) -> ToolOutcome:
         """Runs one call."""
         turn = self.stretch.turn
         call = ToolCall(
@@ -331,7 +331,7 @@ class UnderWay:
     """A round while its calls run."""
 
     port: ToolsPort
-    asks: Sequence[ToolAsk]
+    asks: Sequence[ToolCallRequest]
     waiting: dict[str, RequestRef]
     """The open request of each waiting call."""
     running: dict[str, asyncio.Task[ToolOutcome]] = field(default_factory=dict)
@@ -384,5 +384,5 @@ class UnderWay:
         return startable(calls, requests, read.verdicts, begun={*self.ended, *self.running} - self.waiting.keys())
 
 
-def _not_run(ask: ToolAsk, problem: Problem | None) -> ToolOutcome:
+def _not_run(ask: ToolCallRequest, problem: Problem | None) -> ToolOutcome:
     return ToolOutcome(call_id=ask.call_id, state=CallState.PLANNED, problem=problem)

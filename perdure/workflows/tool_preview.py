@@ -8,7 +8,7 @@ Determinism: one activity.
 
 from temporalio import workflow
 
-from perdure.contracts.activities import TOOL_PREVIEW, TOOLS_PREVIEW, PreviewAsk
+from perdure.contracts.activities import TOOL_PREVIEW, TOOLS_PREVIEW, PreviewRequest
 from perdure.workflows.activity_calls import Calls
 
 
@@ -17,7 +17,7 @@ class ToolPreview:
     """Creates one preview."""
 
     @workflow.run
-    async def run(self, ask: PreviewAsk) -> bool:
+    async def run(self, ask: PreviewRequest) -> bool:
         """Returns whether a new preview was stored."""
         made = await Calls(ask.routing).make(TOOLS_PREVIEW, ask, summary="preview", stoppable=False)
         return made.kept

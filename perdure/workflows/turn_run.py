@@ -13,19 +13,19 @@ from temporalio.exceptions import ActivityError
 from perdure.contracts.activities import (
     APPROVALS_OPEN,
     APPROVALS_READ,
-    RING,
     TURN_RUN,
     TURN_WAIT,
     TURNS_FINISH,
-    OpenAsk,
+    WAKE,
     Opened,
-    VerdictsAsk,
+    OpenRequest,
+    VerdictsRequest,
 )
 from perdure.contracts.approvals import PauseKind, RequestRef
 from perdure.contracts.errors import Problem
 from perdure.contracts.ids import approval_id
 from perdure.contracts.messages import Role
-from perdure.contracts.turns import FinishAsk, TurnInput, TurnStatus
+from perdure.contracts.turns import FinishRequest, TurnInput, TurnStatus
 from perdure.core.approvals.gates import pause_kind
 from perdure.graph.compile import topology
 from perdure.graph.nodes.fields import error_of, messages_of, requests_of
@@ -33,7 +33,7 @@ from perdure.graph.spec import FRESH, Outcome, State
 from perdure.workflows.activity_calls import is_outage
 from perdure.workflows.mailbox import Mailbox, attributes
 from perdure.workflows.ports import ports_of
-from perdure.workflows.turn_segment import Stretch
+from perdure.workflows.turn_segment import TurnSegment
 
 OPEN_PATIENCE = timedelta(seconds=30)
 """The time for which the opening of an optional checkpoint is retried before the turn continues without it. A restarted
@@ -56,18 +56,18 @@ class TurnRun:
     def __init__(self, turn: TurnInput) -> None:
         self._mailbox = Mailbox(turn.carried)
 
-    @workflow.signal(name=RING)
-    def ring(self, *heard: Any) -> None:
+    @workflow.signal(name=WAKE)
+    def wake(self, *arguments: Any) -> None:
         """Handles a wake signal: the run reads its records again, or checks for a stop."""
-        self._mailbox.put(heard)
+        self._mailbox.put(arguments)
 
     @workflow.run
     async def run(self, turn: TurnInput) -> str:
         """Returns the turn's final status. At a pause, the workflow continues as `TurnWait` instead."""
         spec = topology(turn.topology).topology
-        return await self._mailbox.uncancelled(self._run(Stretch(turn, self._mailbox, strict=spec.strict)))
+        return await self._mailbox.uncancelled(self._run(TurnSegment(turn, self._mailbox, strict=spec.strict)))
 
-    async def _run(self, stretch: Stretch) -> str:
+    async def _run(self, stretch: TurnSegment) -> str:
         turn = stretch.turn
         compiled = topology(turn.topology)
         workflow.set_current_details(f"agent {turn.agent_id}, entered by {turn.entry}")
@@ -96,7 +96,7 @@ class TurnRun:
         status = STATUS_OF[outcome]
         return await self._finish(stretch, state, status, None if status is TurnStatus.STOPPED else error_of(state))
 
-    async def _open(self, stretch: Stretch, state: State) -> Opened | None:
+    async def _open(self, stretch: TurnSegment, state: State) -> Opened | None:
         """Opens the requests of the pause, and returns them or the fact that the turn was stopped.
 
         Returns None if a service was unavailable, no record exists, and each request is a checkpoint that the turn can
@@ -120,7 +120,7 @@ class TurnRun:
         stretch.requests = opened.requests
         return opened
 
-    async def _are_open(self, stretch: Stretch, ask: OpenAsk) -> bool:
+    async def _are_open(self, stretch: TurnSegment, ask: OpenRequest) -> bool:
         """Returns whether the records show that the requests were opened, although the activity failed.
 
         A reviewer may have decided by now. If the records cannot be read either, the next write refuses to continue
@@ -136,7 +136,7 @@ class TurnRun:
             )
             for gated in ask.gated
         )
-        look = VerdictsAsk(address=address, requests=requests)
+        look = VerdictsRequest(address=address, requests=requests)
         try:
             found = await stretch.calls.make(
                 APPROVALS_READ, look, summary="look for what was opened", patience=READ_PATIENCE, stoppable=False
@@ -145,7 +145,7 @@ class TurnRun:
             return False
         return any(not verdict.no_record for verdict in found.verdicts)
 
-    def _wait(self, stretch: Stretch, state: State, requests: tuple[RequestRef, ...], kind: PauseKind) -> None:
+    def _wait(self, stretch: TurnSegment, state: State, requests: tuple[RequestRef, ...], kind: PauseKind) -> None:
         """Continues as `TurnWait`, which uses no memory of a worker."""
         turn = stretch.turn
         paused = {"entry": kind.value, "carried": stretch.carried(state, requests)}
@@ -157,12 +157,12 @@ class TurnRun:
             search_attributes=attributes(turn, status.value),
         )
 
-    async def _finish(self, stretch: Stretch, state: State, status: TurnStatus, problem: Problem | None) -> str:
+    async def _finish(self, stretch: TurnSegment, state: State, status: TurnStatus, problem: Problem | None) -> str:
         await self._mailbox.close()
         messages = messages_of(state) if "messages" in state else []
         last, output = messages[-1] if messages else None, state.get("output")
         said = last.text if last is not None and not last.id and last.role is Role.ASSISTANT else ""
-        ask = FinishAsk(
+        ask = FinishRequest(
             address=stretch.turn.address,
             status=status,
             problem=problem,
@@ -176,7 +176,7 @@ class TurnRun:
         return finished.status.value
 
 
-def _may_go_on(ask: OpenAsk) -> bool:
+def _may_go_on(ask: OpenRequest) -> bool:
     """Returns whether all requests of the pause can be skipped if they cannot be opened."""
     return not ask.unknown and not ask.questions and all(gated.go_on_when_unavailable for gated in ask.gated)
 

@@ -12,12 +12,12 @@ from typing import Protocol, TypeVar
 from pydantic import JsonValue
 from temporalio.exceptions import ActivityError
 
-from perdure.contracts.activities import TURNS_READ, ActivityRef, OpenAsk
+from perdure.contracts.activities import TURNS_READ, ActivityRef, OpenRequest
 from perdure.contracts.approvals import RequestRef
 from perdure.contracts.errors import Problem
 from perdure.contracts.events import PendingEvent
 from perdure.contracts.ids import approval_id
-from perdure.contracts.turns import Carried, StopAsk, TurnInput
+from perdure.contracts.turns import Carried, StopRequest, TurnInput
 from perdure.core.calls.ledger import STOPPED
 from perdure.graph.nodes.fields import requests_of
 from perdure.graph.spec import State
@@ -38,7 +38,7 @@ Given = TypeVar("Given", bound=Carrier)
 Out = TypeVar("Out")
 
 
-class Stretch:
+class TurnSegment:
     """The shared part of one run's ports, and the data that the run leaves for the next."""
 
     def __init__(self, turn: TurnInput, mailbox: Mailbox, *, strict: bool = False) -> None:
@@ -49,7 +49,7 @@ class Stretch:
         self.mailbox = mailbox
         self.calls = Calls(turn.routing)
         self.steps = Steps(carried.step if carried else 0)
-        self.asked: OpenAsk | None = None
+        self.asked: OpenRequest | None = None
         """The requests that the pause opens if the run ends in it."""
         self.goes_on = False
         """The run does not wait for these requests, because other work can run meanwhile."""
@@ -106,14 +106,14 @@ class Stretch:
         While Postgres is unavailable, the read is retried and nothing is cancelled. If no attempt succeeds, the stop is
         not confirmed. For a recorded stop, the relay signals again.
         """
-        ask = StopAsk(address=self.turn.address)
+        ask = StopRequest(address=self.turn.address)
         try:
             read = await self.calls.make(TURNS_READ, ask, summary="asked to stop?", stoppable=False)
         except ActivityError:
             return False
         return read.asked
 
-    def go_on_without(self, ask: OpenAsk) -> None:
+    def go_on_without(self, ask: OpenRequest) -> None:
         """Skips the requests of `ask`, which were not opened. Its events go to the next activity."""
         turn_id = self.turn.address.turn_id
         self.unopened = frozenset(approval_id(turn_id, gated.call_id) for gated in ask.gated)

@@ -12,7 +12,7 @@ from typing import Any
 
 from temporalio import workflow
 
-from perdure.contracts.activities import RING, TURN_RUN, TURN_WAIT
+from perdure.contracts.activities import TURN_RUN, TURN_WAIT, WAKE
 from perdure.contracts.turns import TurnInput
 from perdure.core.approvals.gates import deadlines_of, next_look
 from perdure.workflows.mailbox import Mailbox, attributes
@@ -26,10 +26,10 @@ class TurnWait:
     def __init__(self, turn: TurnInput) -> None:
         self._mailbox = Mailbox(turn.carried)
 
-    @workflow.signal(name=RING)
-    def ring(self, *heard: Any) -> None:
+    @workflow.signal(name=WAKE)
+    def wake(self, *arguments: Any) -> None:
         """Handles a wake signal: the run reads its records again, or checks for a stop."""
-        self._mailbox.put(heard)
+        self._mailbox.put(arguments)
 
     @workflow.run
     async def run(self, turn: TurnInput) -> str:

@@ -4,17 +4,17 @@ import json
 from pathlib import Path
 
 from perdure import Client
-from perdure.sdk.tables.client_side import HomeTable, finish
+from perdure.sdk.tables.client_side import ClientTable, finish
 from tests.acceptance.command import Command
 from tests.acceptance.running import RunningStack
 
 AGENT = "chart_builder"
 
 
-def table(folder: Path) -> HomeTable:
+def table(folder: Path) -> ClientTable:
     path = folder / "sales.csv"
     path.write_text("region,sales\nNorth,30\nSouth,10\nNorth,5\n")
-    return HomeTable.read(path)
+    return ClientTable.read(path)
 
 
 def test_a_turn_that_waits_for_its_client_survives_the_death_of_every_worker(

@@ -18,7 +18,7 @@ from perdure.store.database import Database
 from perdure.store.events.live import LiveTokens
 from perdure.store.valkey import Valkey
 from perdure.temporal.client import DATA_CONVERTER
-from perdure.temporal.workflow_client import Doorbell
+from perdure.temporal.workflow_client import Notifier
 from perdure.worker.queues import workers_for
 from tests.desk import until
 from tests.doubles.broken_inside import Breaks, broken_inside
@@ -31,7 +31,7 @@ async def _main(database: str, redis: str, temporal: str, namespace: str, queue:
         client = await Client.connect(temporal, namespace=namespace, data_converter=DATA_CONVERTER)
         http = await stack.enter_async_context(new_client())
         toolbox = Toolbox([], lambda name: None, http)
-        deps = Deps(db, LiveTokens(Valkey.connect(redis)), toolbox, Models(lambda name: None), Doorbell(client, db))
+        deps = Deps(db, LiveTokens(Valkey.connect(redis)), toolbox, Models(lambda name: None), Notifier(client, db))
         for worker in workers_for(deps, Kind.TURNS, queue):
             await stack.enter_async_context(worker)
         with broken_inside(Breaks.HANGS) as broken:

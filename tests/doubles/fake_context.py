@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from perdure.contracts.calls import ModelAsk, ModelReply
+from perdure.contracts.calls import ModelCallRequest, ModelReply
 from perdure.contracts.context_assembly import (
     AssembleAsk,
     Assembled,
@@ -18,7 +18,7 @@ from perdure.contracts.context_assembly import (
 from perdure.contracts.errors import Problem
 from perdure.contracts.turns import Usage
 from perdure.contracts.values import digest_of
-from perdure.core.agents.safety_keywords import danger_in
+from perdure.core.agents.safety_keywords import safety_keywords_in
 from perdure.core.calls.context_assembly import aggregated, arguments, completeness_of, given_by, slice_hash
 
 Args = dict[str, JsonValue]
@@ -82,14 +82,14 @@ class FakeContext:
         return ContextMemory(
             slice_hash=slice_hash(self.said, self.acknowledgements),
             kept=tuple(newest.values()),
-            danger=danger_in(self.said[-1], "", self.danger),
+            danger=safety_keywords_in(self.said[-1], "", self.danger),
         )
 
     @property
     def ran(self) -> list[str]:
         return [tool for tool, _ in self.given]
 
-    def verdict(self, ask: ModelAsk) -> ModelReply:
+    def verdict(self, ask: ModelCallRequest) -> ModelReply:
         self.asked.append(ask.stage)
         said = self.verdicts[ask.stage]
         usage = Usage(input_tokens=3, output_tokens=1)

@@ -10,10 +10,10 @@ from pydantic import JsonValue
 from perdure.contracts.activities import Verdicts
 from perdure.contracts.agents import PlanCard
 from perdure.contracts.approvals import RequestKind, VerdictState
-from perdure.contracts.calls import CallState, EffectClass, ModelAsk, ModelReply, ToolAsk, ToolOutcome
+from perdure.contracts.calls import CallState, EffectClass, ModelCallRequest, ModelReply, ToolCallRequest, ToolOutcome
 from perdure.contracts.errors import Problem
 from perdure.contracts.ids import approval_id, reviewed_call, tool_call_id
-from perdure.contracts.memory import Fact, FactsAsk, FactScope
+from perdure.contracts.memory import Fact, FactScope, FactsRequest
 from perdure.contracts.messages import CallRef, MessageRef, Role
 from perdure.contracts.skills import PlanSkill, Rule
 from perdure.contracts.turns import Limits, Usage
@@ -117,12 +117,12 @@ class FakeTurn:
     """Whose facts its agent may use."""
     known_facts: dict[FactScope, list[Fact]] = field(default_factory=dict)
     facts_are_dead: bool = False
-    fact_asks: list[FactsAsk] = field(default_factory=list)
+    fact_asks: list[FactsRequest] = field(default_factory=list)
     rows: dict[str, Row] = field(default_factory=dict)
     replies: dict[str, ModelReply] = field(default_factory=dict)
     book: dict[str, Record] = field(default_factory=dict)
     rounds: list[MessageRef] = field(default_factory=list)
-    asks: list[ModelAsk] = field(default_factory=list)
+    asks: list[ModelCallRequest] = field(default_factory=list)
     ran: list[tuple[str, Args]] = field(default_factory=list)
     """(call id, arguments) of every dispatch."""
     called: list[str] = field(default_factory=list)
@@ -189,7 +189,7 @@ class FakeTurn:
         )
         return row.outcome
 
-    def perform(self, row: Row, approval: Record | None, ask: ToolAsk) -> ToolOutcome:
+    def perform(self, row: Row, approval: Record | None, ask: ToolCallRequest) -> ToolOutcome:
         """Do an allowed call and record it. Its approval reads as approved from here on: the ledger answers for it."""
         edited = approval.args if approval is not None else None
         args = row.args if edited is None else edited

@@ -16,7 +16,7 @@ from perdure.store.database import Database
 from perdure.store.events.live import LiveTokens
 from perdure.store.valkey import Valkey
 from perdure.temporal.client import DATA_CONVERTER
-from perdure.temporal.workflow_client import Doorbell
+from perdure.temporal.workflow_client import Notifier
 from perdure.worker.queues import workers_for
 from tests.doubles.spoken import SpokenModel, SpokenModels
 from tests.near import new_client
@@ -28,7 +28,7 @@ async def _main(database: str, redis: str, temporal: str, namespace: str, queue:
         client = await Client.connect(temporal, namespace=namespace, data_converter=DATA_CONVERTER)
         http = await stack.enter_async_context(new_client())
         toolbox, models = Toolbox([], lambda name: None, http), SpokenModels(SpokenModel())
-        deps = Deps(db, LiveTokens(Valkey.connect(redis)), toolbox, models, Doorbell(client, db))
+        deps = Deps(db, LiveTokens(Valkey.connect(redis)), toolbox, models, Notifier(client, db))
         for worker in workers_for(deps, Kind.LLM, queue):
             await stack.enter_async_context(worker)
         print("serving", flush=True)

@@ -13,7 +13,7 @@ from perdure.activities.memory import MIRRORED, READ_METADATA
 from perdure.contracts.activities import TurnContext, Verdicts
 from perdure.contracts.agents import TurnPlan
 from perdure.contracts.approvals import GatedCall, Question, RequestKind, RequestRef, Verdict, VerdictState
-from perdure.contracts.calls import CallState, ModelAsk, ModelReply, PlannedAsk, ToolAsk, ToolOutcome
+from perdure.contracts.calls import CallState, ModelCallRequest, ModelReply, PlannedAsk, ToolCallRequest, ToolOutcome
 from perdure.contracts.context_assembly import AssembleAsk, Assembled
 from perdure.contracts.errors import Problem
 from perdure.contracts.ids import (
@@ -26,7 +26,7 @@ from perdure.contracts.ids import (
     step_of,
     tool_call_id,
 )
-from perdure.contracts.memory import MOST_FACTS, FactsAnswer, FactsAsk, FactScope, FactStatus
+from perdure.contracts.memory import MOST_FACTS, FactsAnswer, FactScope, FactsRequest, FactStatus
 from perdure.contracts.messages import CallRef, MessageRef, Role
 from perdure.core.approvals.gates import effect_request, startable
 from perdure.core.calls.arguments import extracted, read_object
@@ -94,7 +94,7 @@ class FakeModel:
     run: FakeRun
     steps: Steps
 
-    async def complete(self, ask: ModelAsk) -> ModelReply:
+    async def complete(self, ask: ModelCallRequest) -> ModelReply:
         """Paid once a step: a step asked for again answers with its stored reply."""
         turn = self.run.turn
         if self.run.stopped:
@@ -111,7 +111,7 @@ class FakeModel:
             turn.replies[call_id] = asked or self._answer(turn.script.pop(0), ask, step)
         return turn.replies[call_id]
 
-    def _answer(self, says: Says, ask: ModelAsk, step: int) -> ModelReply:
+    def _answer(self, says: Says, ask: ModelCallRequest, step: int) -> ModelReply:
         turn = self.run.turn
         if says.problem is not None:
             return ModelReply(problem=says.problem, usage=says.usage)
@@ -135,7 +135,7 @@ class FakeTools:
     of: FakeRun
     steps: Steps
 
-    async def run(self, asks: Sequence[ToolAsk], waiting: Sequence[RequestRef] = ()) -> list[ToolOutcome]:
+    async def run(self, asks: Sequence[ToolCallRequest], waiting: Sequence[RequestRef] = ()) -> list[ToolOutcome]:
         """Each call by what the ledger says of it. A tool that rings while it runs (`FakeTurn.decide` does) has the
         records read when it ends, which is all that a double without time can do."""
         if self.of.stopped:
@@ -162,7 +162,7 @@ class FakeTools:
             card = self.of.turn.cards.get(ask.tool)
             if call_id not in self.of.turn.rows and card is not None and not card.needs_approval:
                 self.of.turn.plan_call(step, index, ask.tool, ask.args, (ask.tool,))
-            made.append(ToolAsk(call_id=call_id, tool=ask.tool, args=ask.args))
+            made.append(ToolCallRequest(call_id=call_id, tool=ask.tool, args=ask.args))
         return await self.run(made)
 
     async def assemble(self, asks: Sequence[AssembleAsk]) -> list[Assembled]:
@@ -186,7 +186,7 @@ class FakeTools:
         waiting = [call for call in calls if call in held]
         return [*startable(waiting, requests, read.verdicts, begun=ended.keys() - held.keys())]
 
-    def _one(self, ask: ToolAsk) -> ToolOutcome:
+    def _one(self, ask: ToolCallRequest) -> ToolOutcome:
         turn = self.of.turn
         if self.of.stopped or self.of.problem is not None:
             return _not_run(ask, STOPPED if self.of.stopped else self.of.problem)
@@ -205,7 +205,7 @@ class FakeTools:
         return turn.perform(row, approval, ask)
 
 
-def _not_run(ask: ToolAsk, problem: Problem | None) -> ToolOutcome:
+def _not_run(ask: ToolCallRequest, problem: Problem | None) -> ToolOutcome:
     return ToolOutcome(call_id=ask.call_id, state=CallState.PLANNED, problem=problem)
 
 
@@ -223,7 +223,7 @@ class FakeMemory:
                 self.run.steps.reach(step_of(request.call_id))
         return self.run.loaded
 
-    async def facts(self, ask: FactsAsk) -> FactsAnswer:
+    async def facts(self, ask: FactsRequest) -> FactsAnswer:
         """From the turn's own book; `broken` and `off` answer as the activity does."""
         turn = self.run.turn
         turn.fact_asks.append(ask)

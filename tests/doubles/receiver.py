@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from perdure.sdk.webhooks import NotANotice, read
+from perdure.sdk.webhooks import InvalidDelivery, read
 from tests.doubles.listening import Listening
 
 
@@ -46,7 +46,7 @@ class Receiver:
             return Response(status_code=status, headers={"location": self.url} if status < 400 else {})
         try:
             self.notices.append(read(self.secret, request.headers, body))
-        except NotANotice as error:
+        except InvalidDelivery as error:
             self.refused.append(str(error))
             return Response(status_code=400)
         return Response(status_code=status)

@@ -22,7 +22,7 @@ from perdure.store.database import Database
 from perdure.store.events.live import LiveTokens
 from perdure.store.valkey import Valkey
 from perdure.temporal.client import DATA_CONVERTER
-from perdure.temporal.workflow_client import Doorbell
+from perdure.temporal.workflow_client import Notifier
 from perdure.worker.queues import tools_of, workers_for
 from tests.near import new_client
 
@@ -39,7 +39,7 @@ async def _main(database: str, redis: str, temporal: str, namespace: str, queue:
         apps = find_apps(app_folders((), examples=True))
         servers = McpServers(apps, _none, Path(os.environ["SERVERS_HOME"]))
         toolbox = Toolbox(tools_of(apps), _none, http, servers)
-        deps = Deps(db, LiveTokens(Valkey.connect(redis)), toolbox, Models(_none), Doorbell(client, db))
+        deps = Deps(db, LiveTokens(Valkey.connect(redis)), toolbox, Models(_none), Notifier(client, db))
         for worker in workers_for(deps, Kind.TOOLS, queue):
             await stack.enter_async_context(worker)
         print("serving", flush=True)

@@ -23,7 +23,7 @@ from perdure.local import DataParts
 from perdure.settings import Settings
 from perdure.store.database import Database
 from perdure.store.valkey import Valkey
-from perdure.temporal.workflow_client import Doorbell
+from perdure.temporal.workflow_client import Notifier
 from perdure.worker.queues import tools_of, workers_for
 from perdure.worker.reconcile import Reconciler
 from tests.conftest import KEYRING, Person, Urls
@@ -127,7 +127,7 @@ async def relay(urls: Urls) -> AsyncIterator[Database]:
 @pytest.fixture
 def reconciler(relay: Database, temporal: Client) -> Reconciler:
     """A fresh one, as after a restart."""
-    return Reconciler(relay, temporal, Doorbell(temporal, relay))
+    return Reconciler(relay, temporal, Notifier(temporal, relay))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from typing import Any
 
 from perdure.activities.approvals import ApprovalActivities
 from perdure.activities.toolbox.registry import Toolbox
-from perdure.contracts.activities import VerdictsAsk
+from perdure.contracts.activities import VerdictsRequest
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.approvals import ApprovalPolicy, RequestRef, Verdict
 from perdure.contracts.turns import TurnAddress
@@ -43,7 +43,7 @@ class Council:
         return address, request
 
     async def verdict(self, address: TurnAddress, request: RequestRef) -> Verdict:
-        ask = VerdictsAsk(address=address, requests=(request,))
+        ask = VerdictsRequest(address=address, requests=(request,))
         answer = await self.desk.activity(ApprovalActivities(self.desk.deps).read, ask)
         return answer.verdicts[0]
 

@@ -4,10 +4,10 @@ import asyncio
 from typing import Any
 
 from perdure.activities.approvals import ApprovalActivities
-from perdure.contracts.activities import OpenAsk, VerdictsAsk
+from perdure.contracts.activities import OpenRequest, VerdictsRequest
 from perdure.contracts.approvals import Question, RequestKind, RequestRef, Verdict, VerdictState
 from perdure.contracts.errors import CallerError
-from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.store.approvals import requests
 from perdure.store.turns.finish import finish
 from perdure.store.turns.start import request_stop
@@ -23,7 +23,7 @@ async def opened(desk: Desk, address: TurnAddress | None = None) -> tuple[TurnAd
     """A turn that asks, and what it waits for."""
     if address is None:
         address, _ = await desk.start(Line("hi"))
-    ask = OpenAsk(address=address, agent_id="desk", agent_version=await desk.version(), questions=(ASKED,))
+    ask = OpenRequest(address=address, agent_id="desk", agent_version=await desk.version(), questions=(ASKED,))
     answer = await desk.activity(ApprovalActivities(desk.deps).open, ask)
     (request,) = answer.requests
     return address, request
@@ -42,7 +42,7 @@ async def say(desk: Desk, address: TurnAddress, request: RequestRef, text: objec
 
 
 async def read(desk: Desk, address: TurnAddress, request: RequestRef) -> Verdict:
-    ask = VerdictsAsk(address=address, requests=(request,))
+    ask = VerdictsRequest(address=address, requests=(request,))
     answer = await desk.activity(ApprovalActivities(desk.deps).read, ask)
     (verdict,) = answer.verdicts
     return verdict
@@ -86,7 +86,7 @@ async def test_a_stop_or_an_end_closes_the_question(desk: Desk) -> None:
         await request_stop(tx, address.turn_id, desk.people["requester"].user_id)
     assert await say(desk, address, request) == "turn_stopped"
     async with desk.db.transaction("local") as tx:
-        await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))
+        await finish(tx, FinishRequest(address=address, status=TurnStatus.STOPPED))
     assert await desk.value("SELECT status FROM questions WHERE turn_id = $1", address.turn_id) == "cancelled"
 
 

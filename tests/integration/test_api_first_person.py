@@ -12,7 +12,7 @@ import asyncpg
 import httpx
 import pytest
 
-from perdure.apps.bootstrap import prepare
+from perdure.apps.bootstrap import bootstrap
 from perdure.core.identity import MOST_TRIES
 from perdure.settings import Settings
 from perdure.store.database import new_id
@@ -176,29 +176,29 @@ async def test_prepare_prints_a_code_until_one_registers(fresh: Fresh, urls: Url
     local = Settings(_env_file=None, PERDURE_LOCAL="1", **given)  # type: ignore[arg-type]
     elsewhere = Settings(_env_file=None, **given)  # type: ignore[arg-type]
     kept = tmp_path / "setup.code"
-    first = (await prepare(local)).setup_code
+    first = (await bootstrap(local)).setup_code
     assert FORM.fullmatch(first) and kept.read_text().strip() == first
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-    assert (await prepare(local)).setup_code == first
+    assert (await bootstrap(local)).setup_code == first
     await fresh.set("expires_at = now()")
-    second = (await prepare(local)).setup_code
+    second = (await bootstrap(local)).setup_code
     assert second != first and kept.read_text().strip() == second
-    third = (await prepare(elsewhere)).setup_code
+    third = (await bootstrap(elsewhere)).setup_code
     assert third not in (first, second), "outside of the embedded stack no code is kept"
     assert await fresh.refused(setup_code=second) == (403, "setup_code_invalid")
-    fourth = (await prepare(local)).setup_code
+    fourth = (await bootstrap(local)).setup_code
     assert (await fresh.register(setup_code=fourth)).status_code == 201
-    assert (await prepare(local)).setup_code == (await prepare(elsewhere)).setup_code == ""
+    assert (await bootstrap(local)).setup_code == (await bootstrap(elsewhere)).setup_code == ""
     assert not kept.exists()
 
 
 async def test_prepare_makes_no_code_beside_an_administrator(fresh: Fresh, urls: Urls, tmp_path: Path) -> None:
     given = {"DATABASE_OWNER_URL": urls.owner, "PERDURE_HOME": str(tmp_path), "PERDURE_TENANT": fresh.name}
     settings = Settings(_env_file=None, **given)  # type: ignore[arg-type]
-    code_before = (await prepare(settings)).setup_code
-    made = await prepare(settings, "root", fresh.name)
+    code_before = (await bootstrap(settings)).setup_code
+    made = await bootstrap(settings, "root", fresh.name)
     assert (made.setup_code, list(made.tokens)) == ("", ["root"])
-    assert (await prepare(settings)).setup_code == ""
+    assert (await bootstrap(settings)).setup_code == ""
     assert await fresh.refused(setup_code=code_before) == (403, "invitation_needed")
 
 

@@ -81,7 +81,7 @@ async def test_a_pass_over_ten_thousand_paused_turns_takes_milliseconds(crowded:
     spent = {
         "fall back": await best_of(relay, review.fall_back),
         "escalate": await best_of(relay, review.escalate_all_overdue),
-        "ring": await best_of(relay, lambda tx: open_turns.ring_decided(tx, "local")),
+        "ring": await best_of(relay, lambda tx: open_turns.wake_decided(tx, "local")),
     }
     print({name: round(value, 1) for name, value in spent.items()})
     assert spent["fall back"] < 50 and spent["escalate"] < 50, spent

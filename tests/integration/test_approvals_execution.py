@@ -8,7 +8,7 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.approvals import ApprovalActivities
 from perdure.activities.tools import ToolActivities
-from perdure.contracts.activities import VerdictsAsk
+from perdure.contracts.activities import VerdictsRequest
 from perdure.contracts.approvals import RequestRef, VerdictState
 from perdure.contracts.calls import CallState, ToolCall
 from perdure.contracts.errors import CallerError
@@ -29,7 +29,7 @@ def paid(desk: Desk, address: TurnAddress) -> int:
 async def read(desk: Desk, address: TurnAddress, *requests: RequestRef) -> list[VerdictState]:
     """The verdicts as a resumed run reads them."""
     answer = await desk.activity(
-        ApprovalActivities(desk.deps).read, VerdictsAsk(address=address, requests=tuple(requests))
+        ApprovalActivities(desk.deps).read, VerdictsRequest(address=address, requests=tuple(requests))
     )
     assert answer.problem is None
     return [verdict.state for verdict in answer.verdicts]

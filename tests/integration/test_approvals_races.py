@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 import pytest
 
 from perdure.activities.approvals import ApprovalActivities
-from perdure.contracts.activities import VerdictsAsk
+from perdure.contracts.activities import VerdictsRequest
 from perdure.contracts.approvals import RequestRef, VerdictState
 from perdure.contracts.errors import CallerError
-from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decision
 from perdure.store.approvals.decisions import Decided
 from perdure.store.database import new_id
@@ -130,7 +130,9 @@ async def test_a_decision_and_the_expiry_never_both_count(desk: Desk) -> None:
 async def read(desk: Desk, address: TurnAddress, approvals: dict[str, TurnAddress]) -> list[VerdictState]:
     rows = await desk.rows("SELECT id, call_id FROM approvals WHERE turn_id = $1 ORDER BY call_id", address.turn_id)
     requests = tuple(RequestRef(request_id=str(row["id"]), call_id=row["call_id"], tool="pay") for row in rows)
-    answer = await desk.activity(ApprovalActivities(desk.deps).read, VerdictsAsk(address=address, requests=requests))
+    answer = await desk.activity(
+        ApprovalActivities(desk.deps).read, VerdictsRequest(address=address, requests=requests)
+    )
     return [verdict.state for verdict in answer.verdicts]
 
 
@@ -140,7 +142,7 @@ async def test_a_decision_and_the_end_of_the_turn_leave_one_truth(desk: Desk) ->
 
     async def ends(address: TurnAddress) -> None:
         async with desk.db.transaction("local") as tx:
-            await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))
+            await finish(tx, FinishRequest(address=address, status=TurnStatus.STOPPED))
 
     answers = await gathered(
         *(desk.decide(approval) for approval in approvals), *(ends(address) for address in approvals.values())

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from perdure.contracts.approvals import RequestRef
 from perdure.contracts.ids import effect_key
-from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.audit import FaultKind
@@ -76,7 +76,7 @@ async def stopped(desk: Desk, address: TurnAddress, kind: str) -> str:
     """What is on record of a call that was under way as its turn was stopped."""
     await desk.write("UPDATE tool_calls SET state = 'reserved', epoch = 1 WHERE turn_id = $1", address.turn_id)
     async with desk.db.transaction("local") as tx:
-        await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))
+        await finish(tx, FinishRequest(address=address, status=TurnStatus.STOPPED))
     (row,) = [row for row in await exported(desk, address.turn_id) if row["kind"] == kind]
     return str(row["data"]["state"])
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from perdure import ApiError, AsyncClient, Client
-from perdure.sdk.tables.client_side import HomeTable, Made, ask, finish_async
+from perdure.sdk.tables.client_side import ClientTable, Made, ask, finish_async
 from tests.doubles.link import Link
 from tests.integration.conftest import Api
 
@@ -42,12 +42,12 @@ async def wire(api: Api) -> AsyncIterator[Recorder]:
     await recorder.cut()
 
 
-def table(tmp_path: Path) -> HomeTable:
+def table(tmp_path: Path) -> ClientTable:
     """A table whose every cell would be known again."""
     lines = [f"{SECRETS[n]},{'east' if n % 2 else 'west'}-ward,{AMOUNTS[n]}" for n in range(40)]
     path = tmp_path / "ledger.csv"
     path.write_text("customer,side,amount\n" + "\n".join(lines) + "\n")
-    return HomeTable.read(path)
+    return ClientTable.read(path)
 
 
 def client(api: Api, url: str) -> Client:

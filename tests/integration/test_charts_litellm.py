@@ -16,7 +16,7 @@ from perdure.apps import SHIPPED, load_app, played_by, publish
 from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.contracts.values import digest_of
 from perdure.sdk.tables import read_csv
-from perdure.sdk.tables.client_side import HomeTable
+from perdure.sdk.tables.client_side import ClientTable
 from perdure.settings import Settings
 from perdure.store.approvals import requests as questions
 from perdure.store.database import new_id
@@ -131,7 +131,7 @@ async def test_a_plan_that_does_not_fit_twice_and_then_does_ends_in_a_picture(be
 
 async def test_a_table_that_stays_at_home_is_planned_and_specified_by_a_model_that_sees_no_row(bench: Bench) -> None:
     bench.double.script(CLASSIFIED, plan(f"<plan>{GROUP}</plan>"), SPECIFIED, REST[0])
-    desk, kept = bench.served.desk, HomeTable("sales", read_csv(CSV))
+    desk, kept = bench.served.desk, ClientTable("sales", read_csv(CSV))
     address, started = await desk.start(Line("a chart"), agent_id=AGENT)
     metadata = {"client_table": kept.described()}
     await desk.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, metadata)

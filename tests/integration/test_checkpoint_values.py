@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from perdure.activities.approvals import ApprovalActivities
 from perdure.activities.toolbox.registry import Toolbox
-from perdure.contracts.activities import OpenAsk, VerdictsAsk
+from perdure.contracts.activities import OpenRequest, VerdictsRequest
 from perdure.contracts.approvals import GatedCall, RequestKind, VerdictState
 from perdure.core.turns import Caps
 from tests.desk import Desk
@@ -65,9 +65,9 @@ async def test_an_approved_checkpoint_reads_as_approved_whatever_its_call_came_t
     address = await desk.plan(("book", {"what": "x"}), caps=MANY)
     await desk.run_tool(address)
     seen = GatedCall(call_id="c1.0", tool="book", rule="test", kind=RequestKind.CHECKPOINT, checkpoint="before_sending")
-    ask = OpenAsk(address=address, agent_id="desk", agent_version=await desk.version(), gated=(seen,))
+    ask = OpenRequest(address=address, agent_id="desk", agent_version=await desk.version(), gated=(seen,))
     opened = await desk.activity(ApprovalActivities(desk.deps).open, ask)
     await desk.decide(opened.requests[0].request_id)
-    look = VerdictsAsk(address=address, requests=opened.requests)
+    look = VerdictsRequest(address=address, requests=opened.requests)
     found = await desk.activity(ApprovalActivities(desk.deps).read, look)
     assert [verdict.state for verdict in found.verdicts] == [VerdictState.APPROVED]

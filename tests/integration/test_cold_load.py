@@ -4,7 +4,7 @@ import asyncio
 
 from perdure.activities.approvals import ApprovalActivities
 from perdure.activities.memory import MemoryActivities
-from perdure.contracts.activities import LoadAsk, OpenAsk
+from perdure.contracts.activities import LoadRequest, OpenRequest
 from perdure.contracts.approvals import GatedCall, RequestKind
 from perdure.contracts.turns import Limits, OnSpent
 from perdure.store.approvals.requests import open_requests
@@ -18,8 +18,8 @@ async def test_a_load_that_waited_for_the_turn_sees_what_was_written_meanwhile(d
     address = await desk.plan(("pay", {"amount": 5}))
     version = await desk.version()
     gated = (GatedCall(call_id="t1.0", tool="pay", rule="test"),)
-    asked = OpenAsk(address=address, agent_id="desk", agent_version=version, gated=gated)
-    given = LoadAsk(address=address, agent_id="desk", agent_version=version)
+    asked = OpenRequest(address=address, agent_id="desk", agent_version=version, gated=gated)
+    given = LoadRequest(address=address, agent_id="desk", agent_version=version)
     async with desk.db.transaction("local") as tx:
         opened = await open_requests(tx, asked, await desk.deps.shelf.at(tx, "desk", version))
         await working_memory.merge(tx, "local", address.conversation_id, {"recent_entity_context": ["e1"]})
@@ -41,9 +41,9 @@ async def test_a_limit_that_was_asked_about_before_the_first_call_is_past_once_t
     address = await desk.plan(("book", {"what": "x"}), limits=little)
     version = await desk.version()
     asked = GatedCall(call_id="l0", tool="", rule="test", kind=RequestKind.LIMIT)
-    ask = OpenAsk(address=address, agent_id="desk", agent_version=version, gated=(asked,))
+    ask = OpenRequest(address=address, agent_id="desk", agent_version=version, gated=(asked,))
     opened = await desk.activity(ApprovalActivities(desk.deps).open, ask)
     assert [request.call_id for request in opened.requests] == ["l0"]
-    given = LoadAsk(address=address, agent_id="desk", agent_version=version)
+    given = LoadRequest(address=address, agent_id="desk", agent_version=version)
     loaded = await desk.activity(MemoryActivities(desk.deps).load, given, run_id="run-2")
     assert (loaded.problem, loaded.pending, loaded.pending_round) == (None, (), None)

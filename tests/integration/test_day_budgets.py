@@ -17,7 +17,7 @@ from perdure.activities.providers.provider import Chunk, ProviderRequest, TextDe
 from perdure.contracts.agents import DayLimits, PublishedAgent
 from perdure.contracts.calls import ModelCall, ModelReply
 from perdure.contracts.errors import UpstreamUnavailable
-from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.contracts.values import digest_of
 from perdure.core.budgets import TENANT, TOKENS_MET
 from perdure.core.turns import Caps
@@ -243,7 +243,7 @@ async def ended(desk: Desk, address: TurnAddress, after_seconds: float = 0) -> N
     """End a turn, whatever of it is under way."""
     await asyncio.sleep(after_seconds)
     async with desk.db.transaction("local") as tx:
-        await finish(tx, FinishAsk(address=address, status=TurnStatus.FAILED))
+        await finish(tx, FinishRequest(address=address, status=TurnStatus.FAILED))
 
 
 @pytest.mark.sized

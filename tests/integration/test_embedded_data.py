@@ -24,9 +24,9 @@ from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSear
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from perdure.local import embedded, postgres
-from perdure.local.data_dir import Home, load_credentials, open_home
+from perdure.local.data_dir import DataDir, load_credentials, open_home
 from perdure.local.output import Console
-from perdure.local.ports import PortBook
+from perdure.local.ports import PortFile
 from perdure.local.postgres import PostgresLaunch, ways_for_root
 from perdure.local.processes import alive, postgres_install
 from perdure.local.services import DataParts
@@ -232,12 +232,12 @@ async def test_a_normal_user_has_all_parts_and_one_clear_line_where_root_has_tak
         assert f"{home}/pg/PG_VERSION" in said and said.count("\n") == 1
 
 
-async def try_launch(home: Home, launch: PostgresLaunch) -> tuple[int, str]:
+async def try_launch(home: DataDir, launch: PostgresLaunch) -> tuple[int, str]:
     """Make, start, ask and stop a cluster in just this way; who owns it, and what the server says."""
     credentials = load_credentials(home)
     supervisor = Supervisor(home, Console(None))
     await postgres.make_ready(home, launch, credentials)
-    port = PortBook(home.ports_file).take("postgres")
+    port = PortFile(home.ports_file).take("postgres")
     try:
         await supervisor.launch(postgres.postgres_spec(home, launch, port))
         connection = await asyncpg.connect(postgres.postgres_address(port, credentials).admin)

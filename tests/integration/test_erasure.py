@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from perdure.contracts.errors import CallerError
-from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.audit import FaultKind
 from perdure.core.identity import OWN, Credential, How
@@ -113,7 +113,7 @@ async def person(desk: Desk, name: str) -> Person:
 
 async def end(desk: Desk, address: TurnAddress) -> None:
     async with desk.db.transaction("local") as tx:
-        await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))
+        await finish(tx, FinishRequest(address=address, status=TurnStatus.STOPPED))
 
 
 GUESSABLE = """

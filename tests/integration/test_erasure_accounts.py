@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from perdure.apps.bootstrap import prepare
+from perdure.apps.bootstrap import bootstrap
 from perdure.contracts.errors import CallerError
 from perdure.contracts.turns import TurnAddress
 from perdure.core.audit import FaultKind, Keyring, Report
@@ -155,8 +155,8 @@ async def test_nobody_gets_the_name_of_an_erased_person_not_even_by_the_next_sta
         async with desk.db.transaction("local") as tx:
             await users.add_user(tx, "peter", "", ("reviewer",), actor)
     with name_erased():
-        await prepare(settings, admin="peter")
-    assert set((await prepare(settings)).tokens) == {"requester", "reviewer", "admin"}
+        await bootstrap(settings, admin="peter")
+    assert set((await bootstrap(settings)).tokens) == {"requester", "reviewer", "admin"}
     assert "reviewer" in capsys.readouterr().err
     async with desk.db.transaction("local") as tx:
         assert (await users.add_user(tx, "petra", "", ("reviewer",), actor)).name == "petra"

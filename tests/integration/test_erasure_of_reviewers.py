@@ -8,10 +8,10 @@ from fastapi.encoders import jsonable_encoder
 
 from perdure.activities.approvals import ApprovalActivities
 from perdure.activities.tools import ToolActivities
-from perdure.contracts.activities import OpenAsk, VerdictsAsk
+from perdure.contracts.activities import OpenRequest, VerdictsRequest
 from perdure.contracts.approvals import GatedCall, RequestKind, RequestRef
 from perdure.contracts.messages import MessageRef, Role
-from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decision
 from perdure.core.identity import OWN
 from perdure.graph.compile import topology
@@ -99,7 +99,7 @@ async def voided(council: Council) -> None:
 
 async def opened(council: Council, address: TurnAddress, gated: GatedCall, **kept: object) -> RequestRef:
     desk = council.desk
-    ask = OpenAsk(address=address, agent_id="desk", agent_version=await desk.version(), gated=(gated,), **kept)
+    ask = OpenRequest(address=address, agent_id="desk", agent_version=await desk.version(), gated=(gated,), **kept)
     return (await desk.activity(ApprovalActivities(desk.deps).open, ask)).requests[0]
 
 
@@ -125,10 +125,12 @@ async def not_raised(council: Council) -> TurnAddress:
     gated = GatedCall(call_id="t1.limit", tool="", rule="limit", kind=RequestKind.LIMIT, message="spent")
     request = await opened(council, address, gated)
     await desk.decide(request.request_id, Decision.REJECT, by=NAME, comment=SAID)
-    asked = VerdictsAsk(address=address, requests=(request,))
+    asked = VerdictsRequest(address=address, requests=(request,))
     ending = raised(STATE, await desk.activity(ApprovalActivities(desk.deps).read, asked))
     async with desk.db.transaction("local") as tx:
-        over = FinishAsk.model_validate({"address": address, "status": TurnStatus.LIMITED, "problem": ending["error"]})
+        over = FinishRequest.model_validate(
+            {"address": address, "status": TurnStatus.LIMITED, "problem": ending["error"]}
+        )
         await finish(tx, over)
     return address
 

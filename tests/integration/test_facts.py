@@ -9,7 +9,7 @@ import pytest
 
 from perdure.activities.memory import FactsActivities
 from perdure.contracts.agents import MemoryPolicy
-from perdure.contracts.memory import MOST_FACTS, Fact, FactsAnswer, FactsAsk, FactsCall, FactScope, FactStatus
+from perdure.contracts.memory import MOST_FACTS, Fact, FactsAnswer, FactsCall, FactScope, FactsRequest, FactStatus
 from perdure.contracts.turns import TurnAddress
 from perdure.store.identity.erasure import erase
 from tests.desk import Desk, publish_desk
@@ -37,7 +37,9 @@ async def used(
     **ask: object,
 ) -> FactsAnswer:
     """One operation as the activity makes it."""
-    given = FactsAsk.model_validate({"scope": scope, "authorized": True, "write": bool(facts), "facts": facts, **ask})
+    given = FactsRequest.model_validate(
+        {"scope": scope, "authorized": True, "write": bool(facts), "facts": facts, **ask}
+    )
     call = FactsCall(address=address, agent_id=agent_id, agent_version=await desk.version(agent_id), ask=given)
     return await desk.activity(FactsActivities(desk.deps).facts, call, attempt=attempt)
 

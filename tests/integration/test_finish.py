@@ -12,7 +12,7 @@ from perdure.contracts.calls import CallState
 from perdure.contracts.errors import Problem
 from perdure.contracts.events import PendingEvent
 from perdure.contracts.ids import effect_key
-from perdure.contracts.turns import FinishAsk, Finished, TurnAddress, TurnStatus
+from perdure.contracts.turns import Finished, FinishRequest, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decision
 from perdure.core.turns import OnBusy
 from perdure.store.delivery.outbox import Note
@@ -28,7 +28,7 @@ TRANSCRIPT = "SELECT * FROM messages WHERE conversation_id = $1 AND in_transcrip
 
 
 async def ended(desk: Desk, address: TurnAddress, **given: object) -> tuple[Finished, Note | None]:
-    ask = FinishAsk.model_validate({"address": address, "status": TurnStatus.COMPLETED, **given})
+    ask = FinishRequest.model_validate({"address": address, "status": TurnStatus.COMPLETED, **given})
     async with desk.db.transaction("local") as tx:
         return await finish(tx, ask)
 
@@ -169,7 +169,7 @@ async def test_the_end_reads_the_messages_of_its_own_conversation_and_no_others(
         # Counts of this session that are not flushed yet, so those of the transactions before may be among them.
         read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'messages'"
         before = await tx.fetchval(read) or 0
-        await finish(tx, FinishAsk(address=address, status=status))
+        await finish(tx, FinishRequest(address=address, status=status))
         assert await tx.fetchval(read) - before < 100
 
 

@@ -11,7 +11,7 @@ from perdure.activities.model import ModelActivities
 from perdure.contracts.calls import ModelReply
 from perdure.contracts.errors import CallerError
 from perdure.contracts.ids import model_call_id
-from perdure.contracts.turns import FinishAsk, Finished, Limits, TurnAddress, TurnStatus
+from perdure.contracts.turns import Finished, FinishRequest, Limits, TurnAddress, TurnStatus
 from perdure.core.turns import Caps, OnBusy
 from perdure.store.turns.finish import finish
 from perdure.store.turns.start import Started, request_stop
@@ -39,7 +39,7 @@ async def ask(desk: Desk, address: TurnAddress, step: int, *, attempt: int = 1, 
 
 async def end(desk: Desk, address: TurnAddress, status: TurnStatus = TurnStatus.COMPLETED) -> tuple[Finished, Any]:
     async with desk.db.transaction("local") as tx:
-        return await finish(tx, FinishAsk(address=address, status=status))
+        return await finish(tx, FinishRequest(address=address, status=status))
 
 
 async def users(desk: Desk, conversation_id: str) -> list[tuple[str, str, str | None]]:

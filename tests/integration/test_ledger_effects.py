@@ -19,7 +19,7 @@ from perdure.activities.turns import TurnActivities
 from perdure.contracts.calls import CallState, ToolCall, ToolOutcome
 from perdure.contracts.errors import InvariantBroken
 from perdure.contracts.ids import effect_key
-from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decider
 from perdure.core.calls.retries import TOOL_ERRORS
 from perdure.sdk.tools import ToolContext
@@ -259,7 +259,7 @@ async def test_a_call_that_was_sent_stays_open_to_settle_if_a_stop_meets_it(desk
     await unsent(desk, address, 2)
     row = await desk.call_row(address)
     assert row["state"] == "reserved" and row["first_sent_at"] is not None
-    await desk.activity(TurnActivities(desk.deps).finish, FinishAsk(address=address, status=TurnStatus.STOPPED))
+    await desk.activity(TurnActivities(desk.deps).finish, FinishRequest(address=address, status=TurnStatus.STOPPED))
     assert (await desk.call_row(address))["state"] == "outcome_unknown"
     assert desk.world.effects.count(("/book", effect_key(address.turn_id, "t1.0"))) == 1
 

@@ -15,17 +15,17 @@ from temporalio.exceptions import ApplicationError
 from perdure.activities.approvals import ApprovalActivities
 from perdure.activities.memory import MemoryActivities
 from perdure.activities.model import ModelActivities
-from perdure.contracts.activities import LoadAsk, VerdictsAsk
+from perdure.contracts.activities import LoadRequest, VerdictsRequest
 from perdure.contracts.approvals import RequestRef
 from perdure.contracts.calls import CallState, ToolOutcome
 from perdure.contracts.errors import CallerError
 from perdure.contracts.ids import effect_key
-from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.turns import Caps, OnBusy
 from perdure.store.calls.effects import settle_by_person
 from perdure.store.turns.finish import finish
-from perdure.store.turns.reconcile import ring_decided, start_stranded
+from perdure.store.turns.reconcile import start_stranded, wake_decided
 from perdure.store.turns.start import request_stop
 from tests.desk import Desk, effect_ref, gathered, until
 from tests.doubles.spoken import Line
@@ -54,7 +54,7 @@ async def settle(desk: Desk, address: TurnAddress, call_id: str, outcome: str = 
 
 async def end(desk: Desk, address: TurnAddress, status: TurnStatus) -> None:
     async with desk.db.transaction("local") as tx:
-        await finish(tx, FinishAsk(address=address, status=status))
+        await finish(tx, FinishRequest(address=address, status=status))
 
 
 async def stop(desk: Desk, address: TurnAddress) -> None:
@@ -108,7 +108,7 @@ class Storm:
         self.turns.append(address)
 
     async def load(self) -> None:
-        given = LoadAsk(address=await self.admitted(), agent_id="desk", agent_version=await self.desk.version())
+        given = LoadRequest(address=await self.admitted(), agent_id="desk", agent_version=await self.desk.version())
         await self.desk.activity(MemoryActivities(self.desk.deps).load, given, attempt=next(self.attempts))
 
     async def model(self) -> None:
@@ -128,7 +128,7 @@ class Storm:
     async def read(self) -> None:
         address, rows = await self.approvals()
         requests = tuple(RequestRef(request_id=str(row["id"]), call_id=row["call_id"], tool="x") for row in rows)
-        given = VerdictsAsk(address=address, requests=requests)
+        given = VerdictsRequest(address=address, requests=requests)
         await self.desk.activity(ApprovalActivities(self.desk.deps).read, given, attempt=next(self.attempts))
 
     async def decide(self) -> None:
@@ -148,7 +148,7 @@ class Storm:
     async def reconcile(self) -> None:
         """The reconciler's own statements."""
         async with self.desk.db.transaction("local") as tx:
-            await ring_decided(tx, "local")
+            await wake_decided(tx, "local")
             await start_stranded(tx, "local")
 
     async def planned(self, address: TurnAddress) -> bool:
@@ -261,8 +261,8 @@ async def ready(desk: Desk) -> tuple[TurnAddress, list[asyncio.Task[ToolOutcome]
 
 async def everything(desk: Desk, address: TurnAddress, chance: random.Random) -> list[Coroutine[Any, Any, Any]]:
     """All that may touch one turn several times over, in a random order."""
-    load = LoadAsk(address=address, agent_id="desk", agent_version=await desk.version())
-    read = VerdictsAsk(address=address, requests=tuple(effect_ref(address, call, "shout") for call in LOST))
+    load = LoadRequest(address=address, agent_id="desk", agent_version=await desk.version())
+    read = VerdictsRequest(address=address, requests=tuple(effect_ref(address, call, "shout") for call in LOST))
     model = await desk.model_call(address, 2)
     work: list[Coroutine[Any, Any, Any]] = [stop(desk, address)]
     for number in range(4):

@@ -12,10 +12,10 @@ from perdure.activities.approvals import ApprovalActivities
 from perdure.activities.memory import MemoryActivities
 from perdure.activities.model import ModelActivities
 from perdure.activities.tools import ToolActivities
-from perdure.contracts.activities import LoadAsk, VerdictsAsk
+from perdure.contracts.activities import LoadRequest, VerdictsRequest
 from perdure.contracts.calls import ModelCall, ModelReply
 from perdure.contracts.events import PendingEvent
-from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.core.budgets import USUAL_ANSWER_TOKENS
 from perdure.core.calls.retries import PROVIDER_ERRORS
 from perdure.store.turns import views
@@ -153,7 +153,7 @@ async def end(desk: Desk, address: TurnAddress, how: str) -> None:
         if how == "stop":
             await request_stop(tx, address.turn_id, desk.people["requester"].user_id)
         else:
-            await finish(tx, FinishAsk(address=address, status=TurnStatus.COMPLETED))
+            await finish(tx, FinishRequest(address=address, status=TurnStatus.COMPLETED))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ async def test_loading_again_writes_the_waiting_events_once_also_for_a_stopped_t
     address, _ = await desk.start(Line("hello"))
     if stopped:
         await end(desk, address, "stop")
-    given = LoadAsk(address=address, agent_id="desk", agent_version=await desk.version(), events=PENDING)
+    given = LoadRequest(address=address, agent_id="desk", agent_version=await desk.version(), events=PENDING)
     first = await desk.activity(MemoryActivities(desk.deps).load, given)
     assert first == await desk.activity(MemoryActivities(desk.deps).load, given, attempt=2)
     assert (first.problem.code if first.problem else None) == ("stopped" if stopped else None)
@@ -225,7 +225,7 @@ async def test_the_input_of_a_call_stays_small_however_long_the_conversation_is(
         async with desk.db.transaction("local") as tx:
             reply = await tx.fetchval("SELECT reply FROM model_calls WHERE turn_id = $1", address.turn_id)
             transcript = (reply["message"]["id"],)
-            await finish(tx, FinishAsk(address=address, status=TurnStatus.COMPLETED, transcript=transcript))
+            await finish(tx, FinishRequest(address=address, status=TurnStatus.COMPLETED, transcript=transcript))
     sent = desk.model.seen[-1].messages
     assert [message["role"] for message in sent] == ["system", "user", "assistant", "user", "assistant", "user"]
     assert len(str(sent[2]["content"])) > 9_000, "bodies come from Postgres, whole"
@@ -256,7 +256,7 @@ async def test_waiting_events_are_written_while_the_turn_is_open_never_behind_do
             call = (await desk.tool_call(address, "t1.0")).model_copy(update={"events": PENDING})
             assert (await desk.activity(ToolActivities(desk.deps).run, call, attempt=2)).message is not None
         else:
-            verdicts = VerdictsAsk(address=address, requests=(), events=PENDING)
+            verdicts = VerdictsRequest(address=address, requests=(), events=PENDING)
             await desk.activity(ApprovalActivities(desk.deps).read, verdicts)
         after = await desk.kinds(address.turn_id)
         assert after == (before if has_ended else [*before, "node_start", "node_start"]), late

@@ -10,7 +10,7 @@ import pytest
 
 from perdure.activities.toolbox.mcp.tools import McpServers
 from perdure.apps import App, load_app
-from perdure.apps.bootstrap import prepare
+from perdure.apps.bootstrap import bootstrap
 from perdure.apps.mcp import difference, lock_path, read_lock
 from perdure.apps.registry import asked_servers, discovered
 from perdure.contracts.agents import PublishedAgent
@@ -36,7 +36,7 @@ async def prepared(urls: Urls, folder: Path, **beside: str) -> dict[str, Publish
         "DATABASE_OWNER_URL": urls.owner, "DATABASE_URL": urls.app, "PERDURE_LOCAL": "1", "PERDURE_EXAMPLES": "true",
         "PERDURE_HOME": str(folder / "home"), "PERDURE_APP": str(folder), **beside,
     }  # fmt: skip
-    await prepare(Settings(_env_file=None, **given))  # type: ignore[arg-type]
+    await bootstrap(Settings(_env_file=None, **given))  # type: ignore[arg-type]
     owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
     await set_up(owner)
     async with owner.transaction():

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from perdure.activities.approvals import ApprovalActivities
-from perdure.contracts.activities import VerdictsAsk
+from perdure.contracts.activities import VerdictsRequest
 from perdure.contracts.approvals import RequestRef
 from perdure.contracts.turns import TurnAddress
 from perdure.core.approvals.decisions import Decision
@@ -17,7 +17,7 @@ from perdure.store import audit
 from perdure.store.database import Database
 from perdure.store.delivery import webhooks
 from perdure.worker import webhooks as posts
-from perdure.worker.webhooks import Egress, Post, deliver_notices
+from perdure.worker.webhooks import WebhookEgress, WebhookSender, send_deliveries
 from tests.desk import Desk
 from tests.doubles.receiver import Receiver
 
@@ -32,7 +32,7 @@ class Noticed:
     desk: Desk
     relay: Database
     receiver: Receiver
-    post: Post
+    post: WebhookSender
 
     async def add(self, url: str, *, with_args: bool = False) -> str:
         admin = self.desk.people["admin"]
@@ -51,7 +51,7 @@ class Noticed:
         return address, request
 
     async def deliver(self) -> int:
-        return await deliver_notices(self.relay, self.post, PEOPLE)
+        return await send_deliveries(self.relay, self.post, PEOPLE)
 
     async def time_passes(self) -> None:
         await self.desk.write("UPDATE notices SET due_at = now()")
@@ -65,7 +65,9 @@ class Noticed:
 async def noticed(desk: Desk, relay: Database) -> AsyncIterator[Noticed]:
     receiver = await Receiver().start()
     port = urlsplit(receiver.url).port
-    made = Noticed(desk, relay, receiver, Post(Egress((f"127.0.0.1:{port}", "localhost", "*.example.org"))))
+    made = Noticed(
+        desk, relay, receiver, WebhookSender(WebhookEgress((f"127.0.0.1:{port}", "localhost", "*.example.org")))
+    )
     receiver.secret = await made.add(receiver.url)
     yield made
     await made.end_all()
@@ -151,7 +153,7 @@ async def test_an_expiry_is_told_and_an_ended_webhook_is_told_nothing(noticed: N
     address, request = await noticed.asked()
     await noticed.deliver()
     await noticed.desk.write("UPDATE approvals SET expires_at = now() WHERE id = $1", request.request_id)
-    ask = VerdictsAsk(address=address, requests=(request,))
+    ask = VerdictsRequest(address=address, requests=(request,))
     await noticed.desk.activity(ApprovalActivities(noticed.desk.deps).read, ask)
     await noticed.deliver()
     last = noticed.receiver.notices[-1]
@@ -167,7 +169,7 @@ async def test_what_leads_elsewhere_is_not_gone_to(noticed: Noticed, monkeypatch
     async def posted(*given: object) -> None:
         sent.append(given)
 
-    monkeypatch.setattr(Post, "_post", posted)
+    monkeypatch.setattr(WebhookSender, "_post", posted)
     await noticed.end_all()
     for url in (  # each was allowed once, and is no longer
         "http://127.0.0.1:9/hook",

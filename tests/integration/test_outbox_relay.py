@@ -10,14 +10,14 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.contracts.ids import turn_workflow_id
-from perdure.contracts.turns import FinishAsk, TurnStatus
+from perdure.contracts.turns import FinishRequest, TurnStatus
 from perdure.core.turns import OnBusy
 from perdure.store.database import Database, new_id
 from perdure.store.delivery import outbox
 from perdure.store.delivery.outbox import Note, Wake
 from perdure.store.turns.finish import finish
 from perdure.store.turns.start import request_stop
-from perdure.temporal.workflow_client import TASK_TIMEOUT, Doorbell
+from perdure.temporal.workflow_client import TASK_TIMEOUT, Notifier
 from perdure.worker import outbox as loop
 from perdure.worker.outbox import FOR_GOOD, STARTS, deliver_due, run_relay
 from tests.conftest import Urls
@@ -32,7 +32,7 @@ async def nothing_due(relay: Database) -> None:
     await relay.pool.execute("DELETE FROM outbox")
 
 
-class Heard(Doorbell):
+class Heard(Notifier):
     """A doorbell that only counts, and fails as often as it is told."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Heard(Doorbell):
         self.rung[note.kind, note.turn_id] += 1
 
 
-async def due(relay: Database, doorbell: Doorbell) -> int:
+async def due(relay: Database, doorbell: Notifier) -> int:
     """Time passes, and the relay looks."""
     await relay.pool.execute("UPDATE outbox SET due_at = now() - interval '1 ms'")
     return await deliver_due(relay, doorbell)
@@ -70,7 +70,7 @@ async def test_a_turn_whose_starter_died_is_started_by_the_relay(desk: Desk, rel
     assert await left(relay) == 1
     assert await deliver_due(relay, desk.deps.doorbell) == 0, "its writer has a head start"
     stop = asyncio.Event()
-    running = asyncio.create_task(run_relay(relay, Doorbell(temporal, relay), stop))
+    running = asyncio.create_task(run_relay(relay, Notifier(temporal, relay), stop))
     handle = temporal.get_workflow_handle(turn_workflow_id(address.turn_id))
     for _ in range(600):
         await asyncio.sleep(0.05)
@@ -106,7 +106,7 @@ async def test_what_wakes_a_turn_that_is_not_there_does_nothing(desk: Desk, rela
         assert await desk.deps.doorbell.deliver_soon(note)
     assert await left(relay) == 1, "the start alone"
     async with desk.db.transaction("local") as tx:
-        await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))
+        await finish(tx, FinishRequest(address=address, status=TurnStatus.STOPPED))
     await desk.deps.doorbell.deliver(replace(started.note, begins=None))  # as the relay has it
     await desk.deps.doorbell.deliver(Note(0, "local", Wake.START, new_id()))
     with pytest.raises(RPCError):
@@ -121,7 +121,7 @@ async def test_a_wake_up_stays_without_its_namespace(desk: Desk, relay: Database
     await relay.pool.execute("DELETE FROM outbox WHERE kind <> $1", kind.value)
     target = temporal.service_client.config.target_host
     elsewhere = await Client.connect(target, namespace="misspelt", data_converter=temporal.data_converter)
-    assert await due(relay, Doorbell(elsewhere, relay)) == 0
+    assert await due(relay, Notifier(elsewhere, relay)) == 0
     assert await left(relay) == 1
 
 
@@ -171,7 +171,7 @@ async def test_a_turn_that_temporal_refuses_fails_after_tries(desk: Desk, relay:
     no_queue = "UPDATE turns SET routing = routing || jsonb_build_object('turns', repeat('q', 1001)) WHERE id = $1"
     await desk.write(no_queue, address.turn_id)  # a name that Temporal does not take
     waiting, _ = await desk.start(Line("next"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
-    doorbell = Doorbell(temporal, relay)
+    doorbell = Notifier(temporal, relay)
     for _ in range(STARTS - 1):
         assert await due(relay, doorbell) == 0
         assert await desk.value(STATUS, address.turn_id) == "accepted"

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from perdure.activities.approvals import MOST_CHARACTERS, PreviewActivities
 from perdure.activities.toolbox.registry import Toolbox
-from perdure.contracts.activities import PreviewAsk
+from perdure.contracts.activities import PreviewRequest
 from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decision
@@ -45,7 +45,7 @@ class Looking:
 
     async def look(self, address: TurnAddress, approval_id: str, seconds: float = 5.0) -> bool:
         """Have it made."""
-        ask = PreviewAsk(address=address, approval_id=approval_id, routing=self.desk.routing)
+        ask = PreviewRequest(address=address, approval_id=approval_id, routing=self.desk.routing)
         made = await self.desk.activity(PreviewActivities(self.desk.deps, seconds).preview, ask)
         return made.kept
 

@@ -14,7 +14,7 @@ import pytest
 
 from perdure.activities.memory import MemoryActivities
 from perdure.activities.model import ModelActivities
-from perdure.contracts.activities import LoadAsk, TurnContext
+from perdure.contracts.activities import LoadRequest, TurnContext
 from perdure.contracts.errors import CallerError
 from perdure.contracts.messages import MessageRef, Role
 from perdure.contracts.turns import TurnAddress
@@ -279,7 +279,7 @@ async def active(desk: Desk, text: str) -> str:
 
 async def loaded(desk: Desk, address: TurnAddress, agent_id: str = AGENT) -> TurnContext:
     """What memory.load answers."""
-    ask = LoadAsk(address=address, agent_id=agent_id, agent_version=await desk.version(agent_id))
+    ask = LoadRequest(address=address, agent_id=agent_id, agent_version=await desk.version(agent_id))
     context: TurnContext = await desk.activity(MemoryActivities(desk.deps).load, ask)
     assert context.problem is None
     return context

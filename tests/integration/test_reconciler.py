@@ -20,7 +20,7 @@ from perdure.graph.registry import TOPOLOGIES
 from perdure.store.database import Connection, Database
 from perdure.store.turns.reconcile import OpenTurn, open_turns
 from perdure.store.turns.start import request_stop
-from perdure.temporal.workflow_client import Doorbell
+from perdure.temporal.workflow_client import Notifier
 from perdure.worker import reconcile
 from perdure.worker.reconcile import Reconciler
 from perdure.worker.telemetry import traces_of
@@ -103,7 +103,7 @@ async def test_a_turn_that_the_reconciler_ends_has_its_trace(desk: Desk, relay: 
     tracer = MoodyTracer()
     traces = traces_of(tracer, relay, TOPOLOGIES)
     try:
-        ending = Reconciler(relay, temporal, Doorbell(temporal, relay), traces.ended)
+        ending = Reconciler(relay, temporal, Notifier(temporal, relay), traces.ended)
         await asyncio.gather(*(ending.once() for _ in range(3)))
         await traces.settled()
         await until(lambda: bool(spans(tracer, address)))
@@ -124,7 +124,7 @@ async def test_a_run_that_lives_is_young_is_to_be_delivered_or_cannot_be_asked_a
     await undelivered(desk, young)
     await aged(desk, alive, waits)
     elsewhere = await Client.connect(temporal.service_client.config.target_host, namespace="misspelt")
-    for looking in (reconciler, Reconciler(relay, elsewhere, Doorbell(elsewhere, relay))):
+    for looking in (reconciler, Reconciler(relay, elsewhere, Notifier(elsewhere, relay))):
         await looking.once()
         for address in (alive, young, waits):
             assert await status(desk, address) == ("accepted", None)

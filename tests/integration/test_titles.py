@@ -2,7 +2,7 @@
 
 import pytest
 
-from perdure.contracts.turns import FinishAsk, TurnStatus
+from perdure.contracts.turns import FinishRequest, TurnStatus
 from perdure.store.turns.finish import finish
 from tests.desk import Desk
 from tests.doubles.spoken import Line
@@ -19,7 +19,7 @@ async def titled(desk: Desk, status: TurnStatus, title: str = "", after: str = "
     if after:
         await desk.write(set_title, conversation_id, after)
     async with desk.db.transaction("local") as tx:
-        await finish(tx, FinishAsk(address=address, status=status))
+        await finish(tx, FinishRequest(address=address, status=status))
     told = "SELECT data->>'title' FROM events WHERE turn_id = $1 AND kind = 'conversation.title.generated'"
     rows = await desk.rows(told, address.turn_id)
     assert (await desk.kinds(address.turn_id))[-1] == "done"

@@ -15,12 +15,12 @@ from prometheus_client import REGISTRY
 from perdure.activities.model import ModelActivities
 from perdure.contracts.errors import CallerError
 from perdure.contracts.messages import WindowPolicy
-from perdure.contracts.turns import ENDED, FinishAsk, Finished, Limits, TurnAddress, TurnStatus
+from perdure.contracts.turns import ENDED, Finished, FinishRequest, Limits, TurnAddress, TurnStatus
 from perdure.core.turns import Caps, OnBusy
 from perdure.store.database import new_id
 from perdure.store.delivery.outbox import Note, Wake
 from perdure.store.turns import conversations
-from perdure.store.turns.context import said_messages
+from perdure.store.turns.context import prompt_messages
 from perdure.store.turns.finish import finish
 from perdure.store.turns.start import Started, request_stop
 from perdure.store.turns.views import get_turn
@@ -39,7 +39,7 @@ async def end(
     """Finish the turn, or another one of its conversation."""
     async with desk.db.transaction("local") as tx:
         address = address.model_copy(update={"turn_id": turn_id or address.turn_id})
-        return await finish(tx, FinishAsk(address=address, status=status, **given))
+        return await finish(tx, FinishRequest(address=address, status=status, **given))
 
 
 async def test_of_many_starts_at_once_one_is_admitted(desk: Desk) -> None:
@@ -290,7 +290,7 @@ async def test_what_was_said_to_a_turn_that_never_began_stays_with_what_became_o
     call = await desk.model_call(old.model_copy(update={"turn_id": waits.turn_id}))
     async with desk.db.transaction("local") as tx:
         through = await tx.fetchval("SELECT through_seq FROM turns WHERE id = $1", waits.turn_id)
-        said = await said_messages(tx, call, through, WindowPolicy(), {})
+        said = await prompt_messages(tx, call, through, WindowPolicy(), {})
     assert len(said) == 3, "a model is told of the old turn, the new one and its own, and of nothing that nobody heard"
 
 

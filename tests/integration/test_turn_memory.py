@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from perdure.activities.memory import NOTHING, MemoryActivities, loaded_event, recall_documents, recall_or_nothing
 from perdure.activities.tools import ToolActivities
-from perdure.contracts.activities import LoadAsk
+from perdure.contracts.activities import LoadRequest
 from perdure.contracts.calls import ToolOutcome
 from perdure.contracts.errors import CallerError
 from perdure.contracts.memory import MemoryLimits, Recalled, Scope
@@ -78,7 +78,7 @@ async def test_a_turn_that_begins_reads_and_so_keeps_them_alive(desk: Desk) -> N
     address = await desk.plan(("look", {}))
     await put(desk, address.conversation_id, note="here")
     await age(desk, address.conversation_id, timedelta(hours=20))
-    ask = LoadAsk(address=address, agent_id="desk", agent_version=await desk.version())
+    ask = LoadRequest(address=address, agent_id="desk", agent_version=await desk.version())
     loaded = await desk.activity(MemoryActivities(desk.deps).load, ask)
     assert loaded.injected_fields == 1
     assert await left(desk, address.conversation_id) == {"note": TTL_SECONDS}
@@ -124,7 +124,7 @@ async def test_readers_turns_and_writers_of_one_conversation_do_not_stop_each_ot
     address = await desk.plan(("jot", {"text": "a"}), ("jot", {"text": "b"}), ("jot", {"text": "c"}))
     conversation_id = address.conversation_id
     await put(desk, conversation_id, **{f"f{number}": number for number in range(10)})
-    ask = LoadAsk(address=address, agent_id="desk", agent_version=await desk.version())
+    ask = LoadRequest(address=address, agent_id="desk", agent_version=await desk.version())
 
     async def again(number: int) -> None:
         await put(desk, conversation_id, **{f"f{(number * 7 + step) % 10}": number for step in range(10)})

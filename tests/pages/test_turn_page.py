@@ -6,7 +6,7 @@ import httpx
 from playwright.async_api import expect
 
 from perdure.contracts.events import PendingEvent
-from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.store.turns.finish import finish
 from tests.doubles.fake_turn import NOW
 from tests.pages.conftest import NARROW, Site, decided
@@ -31,7 +31,7 @@ async def ends(site: Site, address: TurnAddress) -> None:
     nodes = [PendingEvent(kind="node_end", at=NOW, number=n, data={"node": node}) for n, node in enumerate(PATH, 5)]
     said = "SELECT id::text FROM messages WHERE turn_id = $1 AND role = 'assistant' ORDER BY seq"
     transcript = (str(await site.desk.value(said, address.turn_id)),)
-    ask = FinishAsk(address=address, status=TurnStatus.COMPLETED, transcript=transcript, events=tuple(nodes))
+    ask = FinishRequest(address=address, status=TurnStatus.COMPLETED, transcript=transcript, events=tuple(nodes))
     async with site.desk.db.transaction(address.tenant_id) as tx:
         await finish(tx, ask)
 

@@ -10,8 +10,8 @@ from pydantic import JsonValue
 
 from perdure.contracts.activities import TurnContext, Verdicts
 from perdure.contracts.approvals import GatedCall, Question, RequestRef, VerdictState
-from perdure.contracts.calls import ModelAsk, ModelReply, PlannedAsk, ToolAsk, ToolOutcome
-from perdure.contracts.memory import FactsAnswer, FactsAsk
+from perdure.contracts.calls import ModelCallRequest, ModelReply, PlannedAsk, ToolCallRequest, ToolOutcome
+from perdure.contracts.memory import FactsAnswer, FactsRequest
 from tests.doubles.spoken import Line
 
 Args = dict[str, JsonValue]
@@ -22,11 +22,13 @@ OFFERED = ("look", "slow_look", "pay", "book", "post", "shout", "entity_resolve"
 class Run(Protocol):
     """One run's ports. What nodes await is awaited here; `ask` too, since the real run is in another thread."""
 
-    async def complete(self, ask: ModelAsk) -> ModelReply:
+    async def complete(self, ask: ModelCallRequest) -> ModelReply:
         """The model port."""
         ...
 
-    async def run_tools(self, asks: Sequence[ToolAsk], waiting: Sequence[RequestRef] = ()) -> Sequence[ToolOutcome]:
+    async def run_tools(
+        self, asks: Sequence[ToolCallRequest], waiting: Sequence[RequestRef] = ()
+    ) -> Sequence[ToolOutcome]:
         """The tools port."""
         ...
 
@@ -42,7 +44,7 @@ class Run(Protocol):
         """The memory port."""
         ...
 
-    async def facts(self, ask: FactsAsk) -> FactsAnswer:
+    async def facts(self, ask: FactsRequest) -> FactsAnswer:
         """The memory port, while a run goes on."""
         ...
 
@@ -58,11 +60,11 @@ class Run(Protocol):
         """End in a pause: what was asked for is opened."""
         ...
 
-    async def ring(self) -> None:
+    async def wake(self) -> None:
         """Let the run hear that somebody has decided."""
         ...
 
-    async def ring_stop(self) -> None:
+    async def wake_stop(self) -> None:
         """Let the run hear that the turn is stopped."""
         ...
 
@@ -119,14 +121,14 @@ def line(*calls: tuple[str, Args], text: str = "asking") -> Line:
 async def planned(turn: Turn, run: Run | None = None) -> Run:
     """The run, once its model has asked for its calls."""
     run = run or await turn.run()
-    reply = await run.complete(ModelAsk(messages=(), tools=OFFERED))
+    reply = await run.complete(ModelCallRequest(messages=(), tools=OFFERED))
     assert reply.message is not None and reply.problem is None
     return run
 
 
-def asks(*tools: str, step: int = 1, **state: JsonValue) -> list[ToolAsk]:
+def asks(*tools: str, step: int = 1, **state: JsonValue) -> list[ToolCallRequest]:
     """A node's asks for the calls of a step, in their order."""
-    return [ToolAsk(call_id=f"t{step}.{index}", tool=tool, state=state) for index, tool in enumerate(tools)]
+    return [ToolCallRequest(call_id=f"t{step}.{index}", tool=tool, state=state) for index, tool in enumerate(tools)]
 
 
 def gated(*tools: str, step: int = 1) -> list[GatedCall]:

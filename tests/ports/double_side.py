@@ -8,10 +8,10 @@ from pydantic import JsonValue
 from perdure.contracts.activities import TurnContext, Verdicts
 from perdure.contracts.agents import PlanCard
 from perdure.contracts.approvals import GatedCall, Question, RequestRef, VerdictState
-from perdure.contracts.calls import ModelAsk, ModelReply, PlannedAsk, ToolAsk, ToolOutcome
+from perdure.contracts.calls import ModelCallRequest, ModelReply, PlannedAsk, ToolCallRequest, ToolOutcome
 from perdure.contracts.errors import Problem
 from perdure.contracts.ids import approval_id
-from perdure.contracts.memory import FactsAnswer, FactsAsk, FactScope
+from perdure.contracts.memory import FactsAnswer, FactScope, FactsRequest
 from perdure.contracts.turns import Usage
 from perdure.workflows.turn_segment import Steps
 from tests.doubles.desk import desk_agents
@@ -64,10 +64,12 @@ def _cards() -> dict[str, PlanCard]:
 class DoubleRun:
     fake: FakeRun
 
-    async def complete(self, ask: ModelAsk) -> ModelReply:
+    async def complete(self, ask: ModelCallRequest) -> ModelReply:
         return await self.fake.as_ports().model.complete(ask)
 
-    async def run_tools(self, asks: Sequence[ToolAsk], waiting: Sequence[RequestRef] = ()) -> Sequence[ToolOutcome]:
+    async def run_tools(
+        self, asks: Sequence[ToolCallRequest], waiting: Sequence[RequestRef] = ()
+    ) -> Sequence[ToolOutcome]:
         return await self.fake.as_ports().tools.run(asks, waiting)
 
     async def make_calls(self, asks: Sequence[PlannedAsk]) -> Sequence[ToolOutcome]:
@@ -79,7 +81,7 @@ class DoubleRun:
     async def load(self) -> TurnContext:
         return await self.fake.as_ports().memory.load()
 
-    async def facts(self, ask: FactsAsk) -> FactsAnswer:
+    async def facts(self, ask: FactsRequest) -> FactsAnswer:
         return await self.fake.as_ports().memory.facts(ask)
 
     async def ask(self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall] = ()) -> Sequence[RequestRef]:
@@ -92,10 +94,10 @@ class DoubleRun:
         """What the engine does at the end of a run that pauses."""
         self.fake.open()
 
-    async def ring(self) -> None:
+    async def wake(self) -> None:
         self.fake.turn.rung = True
 
-    async def ring_stop(self) -> None:
+    async def wake_stop(self) -> None:
         self.fake.stopped = True
 
 

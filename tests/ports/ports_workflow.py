@@ -3,15 +3,15 @@
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.contracts.activities import APPROVALS_OPEN, RING, TurnContext, Verdicts
+    from perdure.contracts.activities import APPROVALS_OPEN, WAKE, TurnContext, Verdicts
     from perdure.contracts.approvals import GatedCall, Question, RequestRef
-    from perdure.contracts.calls import ModelAsk, ModelReply, PlannedAsk, ToolAsk, ToolOutcome
-    from perdure.contracts.memory import FactsAnswer, FactsAsk
-    from perdure.contracts.turns import Bell, TurnInput
+    from perdure.contracts.calls import ModelCallRequest, ModelReply, PlannedAsk, ToolCallRequest, ToolOutcome
+    from perdure.contracts.memory import FactsAnswer, FactsRequest
+    from perdure.contracts.turns import TurnInput, WakeSignal
     from perdure.contracts.values import Frozen
     from perdure.workflows.mailbox import Mailbox
     from perdure.workflows.ports import ports_of
-    from perdure.workflows.turn_segment import Stretch
+    from perdure.workflows.turn_segment import TurnSegment
 
 
 class Asked(Frozen):
@@ -22,7 +22,7 @@ class Asked(Frozen):
 class Round(Frozen):
     """What a node gives the tools port."""
 
-    asks: tuple[ToolAsk, ...]
+    asks: tuple[ToolCallRequest, ...]
     waiting: tuple[RequestRef, ...]
 
 
@@ -33,7 +33,7 @@ class PortsRun:
     @workflow.init
     def __init__(self, turn: TurnInput) -> None:
         self._mailbox = Mailbox(turn.carried)
-        self._stretch = Stretch(turn, self._mailbox)
+        self._stretch = TurnSegment(turn, self._mailbox)
         self._ports = ports_of(self._stretch)
         self._over = False
 
@@ -42,8 +42,8 @@ class PortsRun:
         """Stays until it is told that it is over."""
         await workflow.wait_condition(lambda: self._over and workflow.all_handlers_finished())
 
-    @workflow.signal(name=RING)
-    def ring(self, bell: Bell) -> None:
+    @workflow.signal(name=WAKE)
+    def wake(self, bell: WakeSignal) -> None:
         self._mailbox.put([bell.model_dump(mode="json")])
 
     @workflow.update
@@ -56,7 +56,7 @@ class PortsRun:
         self._over = True
 
     @workflow.update
-    async def complete(self, ask: ModelAsk) -> ModelReply:
+    async def complete(self, ask: ModelCallRequest) -> ModelReply:
         return await self._ports.model.complete(ask)
 
     @workflow.update
@@ -76,7 +76,7 @@ class PortsRun:
         return await self._ports.memory.load()
 
     @workflow.update
-    async def facts(self, ask: FactsAsk) -> FactsAnswer:
+    async def facts(self, ask: FactsRequest) -> FactsAnswer:
         return await self._ports.memory.facts(ask)
 
     @workflow.update

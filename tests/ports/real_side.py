@@ -15,11 +15,11 @@ from perdure.activities.memory import FactsActivities, MemoryActivities
 from perdure.activities.turns import TurnActivities
 from perdure.contracts.activities import TurnContext, Verdicts
 from perdure.contracts.approvals import GatedCall, Question, RequestRef, VerdictState
-from perdure.contracts.calls import ModelAsk, ModelReply, PlannedAsk, ToolAsk, ToolOutcome
+from perdure.contracts.calls import ModelCallRequest, ModelReply, PlannedAsk, ToolCallRequest, ToolOutcome
 from perdure.contracts.ids import approval_id, effect_key
-from perdure.contracts.memory import FactsAnswer, FactsAsk
+from perdure.contracts.memory import FactsAnswer, FactsRequest
 from perdure.contracts.messages import MessageRef, Role
-from perdure.contracts.turns import Bell, Carried, FinishAsk, TurnAddress, TurnInput, TurnStatus
+from perdure.contracts.turns import Carried, FinishRequest, TurnAddress, TurnInput, TurnStatus, WakeSignal
 from perdure.core.approvals.decisions import Decider, Decision
 from perdure.store.approvals import requests as questions
 from perdure.store.calls.effects import settle_by_person
@@ -50,11 +50,13 @@ class RealRun:
     user_message: MessageRef
     turn: "RealTurn"
 
-    async def complete(self, ask: ModelAsk) -> ModelReply:
+    async def complete(self, ask: ModelCallRequest) -> ModelReply:
         given = ask.model_copy(update={"messages": (self.user_message, *ask.messages)})
         return await self.handle.execute_update(PortsRun.complete, given)
 
-    async def run_tools(self, asks: Sequence[ToolAsk], waiting: Sequence[RequestRef] = ()) -> Sequence[ToolOutcome]:
+    async def run_tools(
+        self, asks: Sequence[ToolCallRequest], waiting: Sequence[RequestRef] = ()
+    ) -> Sequence[ToolOutcome]:
         return await self.handle.execute_update(PortsRun.run_tools, Round(asks=tuple(asks), waiting=tuple(waiting)))
 
     async def make_calls(self, asks: Sequence[PlannedAsk]) -> Sequence[ToolOutcome]:
@@ -66,7 +68,7 @@ class RealRun:
     async def load(self) -> TurnContext:
         return await self.handle.execute_update(PortsRun.load)
 
-    async def facts(self, ask: FactsAsk) -> FactsAnswer:
+    async def facts(self, ask: FactsRequest) -> FactsAnswer:
         return await self.handle.execute_update(PortsRun.facts, ask)
 
     async def ask(self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall] = ()) -> Sequence[RequestRef]:
@@ -78,15 +80,15 @@ class RealRun:
     async def pause(self) -> None:
         await self.handle.execute_update(PortsRun.pause)
 
-    async def ring(self) -> None:
-        await self.handle.signal(PortsRun.ring, Bell(kind="request"))
+    async def wake(self) -> None:
+        await self.handle.signal(PortsRun.wake, WakeSignal(kind="request"))
 
-    async def ring_stop(self) -> None:
+    async def wake_stop(self) -> None:
         """Ring as a stop does. Once it is confirmed the record forgets it: what follows is for the bell alone."""
         flag = "UPDATE turns SET stop_requested_at = $2::timestamptz WHERE id = $1"
         desk, turn_id = self.turn.side.desk, self.turn.address.turn_id
         await desk.write(flag, turn_id, datetime.now(UTC))
-        await self.handle.signal(PortsRun.ring, Bell(kind="stop"))
+        await self.handle.signal(PortsRun.wake, WakeSignal(kind="stop"))
         await self.handle.execute_update(PortsRun.heard_stop)
         await desk.write(flag, turn_id, None)
 
@@ -133,7 +135,7 @@ class RealTurn:
             await self._write(call_id, "expires_at = now() - interval '1 second'")
         elif state is VerdictState.CANCELLED:
             async with self.side.desk.db.transaction(self.address.tenant_id) as tx:
-                await finish(tx, FinishAsk(address=self.address, status=TurnStatus.STOPPED))
+                await finish(tx, FinishRequest(address=self.address, status=TurnStatus.STOPPED))
         else:
             await self._write(call_id, "status = $3", state.value)
 

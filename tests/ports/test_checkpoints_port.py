@@ -3,7 +3,7 @@
 import pytest
 
 from perdure.contracts.approvals import GatedCall, RequestKind, VerdictState
-from perdure.contracts.calls import CallState, ToolAsk
+from perdure.contracts.calls import CallState, ToolCallRequest
 from perdure.contracts.messages import Role
 from tests.ports.contract import NewTurn, Run, Turn, asks, line, planned
 
@@ -58,7 +58,7 @@ async def test_an_edited_checkpoint_names_the_round_that_makes_its_call_again_an
         (verdict,) = (await run.verdicts(requests)).verdicts
         assert verdict.state is V.EDITED and verdict.round is not None
         assert (verdict.round.role, [call.call_id for call in verdict.round.calls]) == (Role.ASSISTANT, ["c1.0"])
-        (again,) = await run.run_tools([ToolAsk(call_id="c1.0", tool="look")])
+        (again,) = await run.run_tools([ToolCallRequest(call_id="c1.0", tool="look")])
         assert again.state is CallState.DONE and again.message is not None
         assert '"b"' in again.message.text
     assert [await turn.dispatched(call_id) for call_id in ("t1.0", "c1.0")] == [1, 1]
@@ -68,14 +68,14 @@ async def test_a_call_that_nobody_edited_is_none_to_run(new_turn: NewTurn) -> No
     turn = await new_turn(line(("look", {})))
     run = await at_checkpoint(turn)
     await turn.decide("c1.0", V.APPROVED)
-    (outcome,) = await run.run_tools([ToolAsk(call_id="c1.0", tool="look")])
+    (outcome,) = await run.run_tools([ToolCallRequest(call_id="c1.0", tool="look")])
     assert outcome.problem is not None and outcome.problem.code == "call_not_planned"
 
 
 async def test_the_places_asked_about_are_told_of_a_result(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("look", {})))
     run = await planned(turn)
-    (done,) = await run.run_tools([ToolAsk(call_id="t1.0", tool="look", paths=("number", "done", "nowhere"))])
+    (done,) = await run.run_tools([ToolCallRequest(call_id="t1.0", tool="look", paths=("number", "done", "nowhere"))])
     assert done.facts == {"number": 0, "done": "/look"}
-    (stored,) = await run.run_tools([ToolAsk(call_id="t1.0", tool="look", paths=("number", "done", "nowhere"))])
+    (stored,) = await run.run_tools([ToolCallRequest(call_id="t1.0", tool="look", paths=("number", "done", "nowhere"))])
     assert stored.facts == done.facts

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perdure.contracts.memory import Fact, FactsAnswer, FactsAsk, FactScope, FactStatus
+from perdure.contracts.memory import Fact, FactsAnswer, FactScope, FactsRequest, FactStatus
 from tests.desk import Desk, publish_desk
 from tests.doubles.desk import desk_agents
 from tests.doubles.hub import KEEPER, keeper
@@ -22,11 +22,11 @@ def fact(content: str, kind: str = "likes", confidence: float = 0.5) -> Fact:
 
 
 async def kept(run: Run, scope: FactScope, *facts: Fact) -> FactStatus:
-    return (await run.facts(FactsAsk(scope=scope, authorized=True, write=True, facts=facts))).status
+    return (await run.facts(FactsRequest(scope=scope, authorized=True, write=True, facts=facts))).status
 
 
 async def known(run: Run, scope: FactScope) -> FactsAnswer:
-    return await run.facts(FactsAsk(scope=scope, authorized=True))
+    return await run.facts(FactsRequest(scope=scope, authorized=True))
 
 
 async def test_of_a_conversation_the_newest_of_a_type_stands(new_turn: NewTurn) -> None:
@@ -49,7 +49,7 @@ async def test_of_a_person_each_is_kept_once_and_the_oldest_comes_first(new_turn
 async def test_without_leave_nothing_is_read_or_kept(new_turn: NewTurn) -> None:
     run = await (await new_turn(Line("hi"), agent_id=KEEPER)).run()
     for write in (False, True):
-        ask = FactsAsk(scope=C, authorized=False, write=write, facts=(fact("tea"),) if write else ())
+        ask = FactsRequest(scope=C, authorized=False, write=write, facts=(fact("tea"),) if write else ())
         assert (await run.facts(ask)).status is S.UNAUTHORIZED
     assert (await known(run, C)).status is S.NOT_FOUND
     other = await (await new_turn(Line("hi"))).run()

@@ -4,13 +4,13 @@ import pytest
 
 from perdure.contracts.activities import TurnContext
 from perdure.contracts.approvals import RequestKind, VerdictState
-from perdure.contracts.calls import EffectClass, ModelAsk
+from perdure.contracts.calls import EffectClass, ModelCallRequest
 from perdure.contracts.messages import Role
 from tests.doubles.spoken import Line
 from tests.ports.contract import OFFERED, NewTurn, asks, gated, line, paused, planned
 
 V = VerdictState
-ASK = ModelAsk(messages=(), tools=OFFERED)
+ASK = ModelCallRequest(messages=(), tools=OFFERED)
 
 
 def gate(context: TurnContext) -> list[str]:

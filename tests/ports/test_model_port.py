@@ -1,11 +1,11 @@
 """What the model port promises, of the double and of real model calls behind a real run alike."""
 
-from perdure.contracts.calls import ModelAsk, ModelReply
+from perdure.contracts.calls import ModelCallRequest, ModelReply
 from perdure.contracts.messages import Role
 from tests.doubles.spoken import Line
 from tests.ports.contract import OFFERED, NewTurn, asks, line
 
-ASK = ModelAsk(messages=(), tools=OFFERED)
+ASK = ModelCallRequest(messages=(), tools=OFFERED)
 
 
 def calls(reply: ModelReply) -> list[tuple[str, str, bool]]:
@@ -87,7 +87,7 @@ async def test_a_stopped_turn_is_told_what_is_settled_and_asks_nothing_new(new_t
 
 async def test_a_run_that_has_heard_of_the_stop_asks_nothing_at_all(new_turn: NewTurn) -> None:
     run = await (await new_turn(Line("first"))).run()
-    await run.ring_stop()
+    await run.wake_stop()
     reply = await run.complete(ASK)
     assert reply.problem is not None and reply.problem.code == "stopped"
 

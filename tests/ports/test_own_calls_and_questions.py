@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from perdure.contracts.approvals import Question, RequestKind, RequestRef, VerdictState
-from perdure.contracts.calls import CallState, ModelAsk, OutputAsk, PlannedAsk
+from perdure.contracts.calls import CallState, ModelCallRequest, OutputAsk, PlannedAsk
 from tests.doubles.spoken import Line
 from tests.ports.contract import NewTurn, Run, Turn, line
 
@@ -61,7 +61,7 @@ async def test_a_graph_makes_no_call_that_needs_leave_and_none_of_a_tool_that_is
 async def test_a_stopped_run_makes_no_call(new_turn: NewTurn) -> None:
     turn = await new_turn(line())
     run = await turn.run(step=4)
-    await run.ring_stop()
+    await run.wake_stop()
     (outcome,) = await run.make_calls([PlannedAsk(tool="look", args={})])
     assert outcome.problem is not None and outcome.problem.code == "stopped"
     assert await turn.dispatched("t5.0") == 0
@@ -70,7 +70,7 @@ async def test_a_stopped_run_makes_no_call(new_turn: NewTurn) -> None:
 async def test_an_object_comes_as_it_fits_and_what_does_not_fit_is_a_fault(new_turn: NewTurn) -> None:
     turn = await new_turn(Line(json.dumps({"text": "yes"})), Line("words"))
     run = await turn.run()
-    ask = ModelAsk(messages=(), tools=(), stage="say", output=OutputAsk(name="say", fits=SCHEMA))
+    ask = ModelCallRequest(messages=(), tools=(), stage="say", output=OutputAsk(name="say", fits=SCHEMA))
     good = await run.complete(ask)
     assert (good.value, good.fault, good.message, good.problem) == ({"text": "yes"}, "", None, None)
     bad = await run.complete(ask)

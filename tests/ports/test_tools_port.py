@@ -185,7 +185,7 @@ async def test_after_a_stop_nothing_new_is_sent_and_what_is_settled_is_still_tol
 async def test_a_run_that_has_heard_of_the_stop_calls_nothing_at_all(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("book", {})))
     run = await planned(turn)
-    await run.ring_stop()
+    await run.wake_stop()
     (outcome,) = await run.run_tools(asks("book"))
     assert outcome.problem is not None and outcome.problem.code == "stopped"
     assert await turn.dispatched("t1.0") == 0
@@ -223,7 +223,7 @@ async def test_a_bell_while_calls_run_starts_what_was_decided_meanwhile(new_turn
     await turn.decide("t1.0", V.APPROVED)
     await run.verdicts(requests)
     await turn.decide("t1.1", state, "not in policy")
-    await run.ring()
+    await run.wake()
     outcomes = await run.run_tools(asks("pay", "post", "pay"), requests[1:])
     decided = S.DONE if state is V.APPROVED else S.DENIED
     assert [outcome.state for outcome in outcomes] == [S.DONE, decided, S.PLANNED]
@@ -237,7 +237,7 @@ async def test_a_bell_that_finds_no_record_to_read_starts_nothing(new_turn: NewT
     await run.verdicts(requests)
     await turn.decide("t1.1", V.APPROVED)
     await turn.forge("t1.1")
-    await run.ring()
+    await run.wake()
     outcomes = await run.run_tools(asks("pay", "post"), requests[1:])
     assert [outcome.state for outcome in outcomes] == [S.DONE, S.PLANNED]
     assert await turn.dispatched("t1.1") == 0

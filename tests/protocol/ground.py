@@ -11,13 +11,13 @@ import asyncpg
 from perdure.activities.tool_execution import Held, claimed, settled_answer
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.activities.tools import uptime_seconds
-from perdure.contracts.activities import VerdictsAsk
+from perdure.contracts.activities import VerdictsRequest
 from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.approvals import ApprovalPolicy, OnTimeout, RequestRef
-from perdure.contracts.calls import ToolAsk, ToolCall
+from perdure.contracts.calls import ToolCall, ToolCallRequest
 from perdure.contracts.errors import CallerError, UpstreamUnavailable
 from perdure.contracts.ids import approval_id
-from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decider
 from perdure.core.calls.ledger import Attempt
@@ -94,7 +94,7 @@ class Placed:
     @property
     def tool_call(self) -> ToolCall:
         """As the turn asks for it."""
-        ask = ToolAsk(call_id=CALL, tool="pay")
+        ask = ToolCallRequest(call_id=CALL, tool="pay")
         return ToolCall(address=self.address, agent_id=self.agent_id, agent_version=self.agent_version, ask=ask)
 
 
@@ -289,7 +289,7 @@ class Ground:
         placed = self.calls[ask.call]
         request = RequestRef(request_id=placed.approval_id, call_id=CALL, tool="pay")
         async with self._tx(crash_at) as tx:
-            found = await read_verdicts(tx, VerdictsAsk(address=placed.address, requests=(request,)))
+            found = await read_verdicts(tx, VerdictsRequest(address=placed.address, requests=(request,)))
         return found.verdicts[0].state.value
 
     async def _reconcile(self, ask: Ask, crash_at: int | None) -> str:
@@ -323,7 +323,7 @@ class Ground:
 
     async def _end(self, ask: Ask, crash_at: int | None) -> str:
         async with self._tx(crash_at) as tx:
-            await finish(tx, FinishAsk(address=self.calls[ask.call].address, status=TurnStatus.STOPPED))
+            await finish(tx, FinishRequest(address=self.calls[ask.call].address, status=TurnStatus.STOPPED))
         return "over"
 
     async def _tamper(self, ask: Ask, crash_at: int | None) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from perdure.contracts.ids import approval_id, effect_key
-from perdure.contracts.turns import Bell, Limits, TurnAddress, TurnStatus
+from perdure.contracts.turns import Limits, TurnAddress, TurnStatus, WakeSignal
 from perdure.core.approvals.decisions import Decision
 from perdure.store.approvals import requests
 from tests.desk import publish_desk, until
@@ -94,7 +94,7 @@ async def unreadable(served: Served) -> TurnAddress:
     spoil = "UPDATE approvals SET nonce = $2 WHERE turn_id = $1"
     nonce = await served.desk.value("SELECT nonce FROM approvals WHERE turn_id = $1", address.turn_id)
     await served.desk.write(spoil, address.turn_id, "spoiled")
-    await served.ring(address, Bell(kind="request"))
+    await served.wake(address, WakeSignal(kind="request"))
     await served.waits_again(address, run_id)
     await served.desk.write(spoil, address.turn_id, nonce)
     await served.decide(address)

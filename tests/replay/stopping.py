@@ -2,7 +2,7 @@
 
 import asyncio
 
-from perdure.contracts.turns import Bell, TurnAddress
+from perdure.contracts.turns import TurnAddress, WakeSignal
 from tests.desk import until
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.spoken import Line
@@ -37,7 +37,7 @@ async def stopped_paused(served: Served) -> TurnAddress:
 async def forged_running(served: Served) -> TurnAddress:
     """Somebody rings as a stop does while the model is silent; nobody asked for one."""
     address = await silent(served, 1.5)
-    await served.ring(address, Bell(kind="stop"))
+    await served.wake(address, WakeSignal(kind="stop"))
     return address
 
 
@@ -45,7 +45,7 @@ async def forged_paused(served: Served) -> TurnAddress:
     """The same while it waits for its approval, which is given then."""
     address = await served.paused(ASKING, DONE)
     run_id = await served.waits(address)
-    await served.ring(address, Bell(kind="stop"))
+    await served.wake(address, WakeSignal(kind="stop"))
     await served.waits_again(address, run_id)
     await served.decide(address)
     return address
@@ -54,7 +54,7 @@ async def forged_paused(served: Served) -> TurnAddress:
 async def forged_then_stopped(served: Served) -> TurnAddress:
     """Somebody rings as a stop does, then somebody asks for one."""
     address = await silent(served)
-    await served.ring(address, Bell(kind="stop"))
+    await served.wake(address, WakeSignal(kind="stop"))
     await until_called(served, address, CONFIRM)
     await served.stop(address)
     return address

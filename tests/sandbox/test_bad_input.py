@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from perdure.__main__ import run
-from perdure.apps.bootstrap import prepare
+from perdure.apps.bootstrap import bootstrap
 from perdure.settings import Settings
 from perdure.store.database import set_up
 from tests.conftest import Urls
@@ -61,7 +61,7 @@ async def test_a_start_names_the_place_and_publishes_the_rest(
 ) -> None:
     folder = app(tmp_path / "app", mistake)
     given = {"DATABASE_OWNER_URL": urls.owner, "PERDURE_APP": str(folder), "PERDURE_EXAMPLES": "true"}
-    await prepare(Settings(_env_file=None, **given))  # type: ignore[arg-type]
+    await bootstrap(Settings(_env_file=None, **given))  # type: ignore[arg-type]
     told = capsys.readouterr().err.splitlines()
     assert any(line.startswith(f"{folder}/{mistake[1]}") for line in told), told
     owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})

@@ -7,9 +7,9 @@ from structlog.testing import capture_logs
 
 from perdure.activities.sandbox import (
     FaultKind,
+    LazySandbox,
     SandboxConfig,
     SandboxUnavailable,
-    StandbySandbox,
     open_sandbox,
     selection,
 )
@@ -20,7 +20,7 @@ ONE = "def run():\n    return 1"
 
 async def test_blocks_wait_for_one_opening_and_its_close_ends_it() -> None:
     with capture_logs() as logs:
-        sandbox = StandbySandbox(SandboxConfig())
+        sandbox = LazySandbox(SandboxConfig())
         sandbox.open_soon()
         ran = await asyncio.gather(*(sandbox.run("t", ONE, {}) for _ in range(5)))
     assert [each.value for each in ran] == [1] * 5
@@ -32,17 +32,17 @@ async def test_blocks_wait_for_one_opening_and_its_close_ends_it() -> None:
 
 
 async def test_the_first_block_opens_it_where_nobody_asked_for_it_before() -> None:
-    sandbox = StandbySandbox(SandboxConfig())
+    sandbox = LazySandbox(SandboxConfig())
     assert (await sandbox.run("t", ONE, {})).value == 1
     await sandbox.close()
 
 
 async def test_one_that_was_never_opened_is_closed_at_once() -> None:
-    await StandbySandbox(SandboxConfig()).close()
+    await LazySandbox(SandboxConfig()).close()
 
 
 async def test_a_caller_who_gives_up_waiting_does_not_stop_the_opening() -> None:
-    sandbox = StandbySandbox(SandboxConfig())
+    sandbox = LazySandbox(SandboxConfig())
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(sandbox.run("t", ONE, {}), 0.01)
     assert (await sandbox.run("t", ONE, {})).value == 1
@@ -65,7 +65,7 @@ async def test_where_it_cannot_be_opened_blocks_are_told_why_and_a_later_one_fin
         return await open_sandbox(config)
 
     monkeypatch.setattr(selection, "open_sandbox", opening)
-    sandbox = StandbySandbox(SandboxConfig())
+    sandbox = LazySandbox(SandboxConfig())
     with capture_logs() as logs:
         for _ in range(2):
             ran = await sandbox.run("t", ONE, {})
@@ -73,7 +73,7 @@ async def test_where_it_cannot_be_opened_blocks_are_told_why_and_a_later_one_fin
             assert "secret" not in ran.fault.message
     assert [(each["event"], each["log_level"]) for each in logs] == [("sandbox.closed", "error")]
     monkeypatch.setattr(selection, "AGAIN_SECONDS", 0.0)
-    sandbox = StandbySandbox(SandboxConfig())
+    sandbox = LazySandbox(SandboxConfig())
     tries.clear()
     assert (await sandbox.run("t", ONE, {})).fault is not None
     assert (await sandbox.run("t", ONE, {})).value == 1

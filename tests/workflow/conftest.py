@@ -14,7 +14,7 @@ from temporalio.worker import Worker
 
 from perdure.activities.dependencies import Deps
 from perdure.activities.providers.registry import Models
-from perdure.activities.sandbox import SandboxConfig, StandbySandbox
+from perdure.activities.sandbox import LazySandbox, SandboxConfig
 from perdure.activities.toolbox.mcp.tools import McpServers
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.apps import app_folders, find_apps
@@ -28,7 +28,7 @@ from perdure.store.database import Database, new_id
 from perdure.store.events.live import LiveTokens
 from perdure.store.turns.start import NewTurn, Started, request_stop, start_turn
 from perdure.store.valkey import Valkey
-from perdure.temporal.workflow_client import Doorbell
+from perdure.temporal.workflow_client import Notifier
 from perdure.worker import queues
 from perdure.worker.queues import freeze_heap, tools_of, workers_for
 from tests.conftest import Person
@@ -175,9 +175,9 @@ async def engine(
         servers = McpServers(apps, secret, home)  # each is started by its first call
         stack.push_async_callback(servers.close)
         toolbox = Toolbox(tools_of(apps), secret, http, servers)
-        sandbox = StandbySandbox(SandboxConfig(at_once=1))  # opened by the first block that runs
+        sandbox = LazySandbox(SandboxConfig(at_once=1))  # opened by the first block that runs
         stack.push_async_callback(sandbox.close)
-        deps = Deps(db, LiveTokens(valkey), toolbox, Models(secret), Doorbell(temporal, db), sandbox=sandbox)
+        deps = Deps(db, LiveTokens(valkey), toolbox, Models(secret), Notifier(temporal, db), sandbox=sandbox)
         kinds = {routing.queue(kind): kind for kind in (Kind.APPROVALS, Kind.MEMORY, Kind.TOOLS, Kind.LLM, Kind.TURNS)}
         for queue, kind in kinds.items():
             for worker in workers_for(deps, kind, queue):

@@ -11,10 +11,10 @@ from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner
 
-from perdure.contracts.activities import RING
+from perdure.contracts.activities import WAKE
 from perdure.contracts.errors import InvariantBroken, PerdureError, UpstreamUnavailable
 from perdure.contracts.ids import approval_id
-from perdure.contracts.turns import Bell, StopAsk, TurnAddress, TurnStatus
+from perdure.contracts.turns import StopRequest, TurnAddress, TurnStatus, WakeSignal
 from perdure.store.database import Connection
 from perdure.store.turns.finish import stop_asked
 from tests.desk import until
@@ -51,7 +51,7 @@ async def ring_all(served: Served, address: TurnAddress, bells: list[Any]) -> in
     async def one(bell: Any) -> bool:
         async with gate:
             try:
-                await served.ring(address, bell)
+                await served.wake(address, bell)
             except RPCError:
                 return False
             return True
@@ -62,11 +62,11 @@ async def ring_all(served: Served, address: TurnAddress, bells: list[Any]) -> in
 @pytest.mark.sized
 async def test_any_number_of_bells_to_a_paused_turn_run_nothing_and_lose_nothing(served: Served) -> None:
     address = await served.paused(Line("asking", [PAY]), DONE)
-    real = Bell(kind="request", request_id=approval_id(address.turn_id, "t1.0"))
+    real = WakeSignal(kind="request", request_id=approval_id(address.turn_id, "t1.0"))
     taken = await ring_all(served, address, [real if n % 2 else FORGED[n // 2 % len(FORGED)] for n in range(BELLS)])
     assert taken == BELLS
     for garbage in GARBAGE:
-        await served.handle(address).signal(RING, args=garbage)
+        await served.handle(address).signal(WAKE, args=garbage)
     assert await served.states(address) == {"t1.0": "planned"}
     assert (await served.row(address))["status"] == PAUSED.value
     await served.decide(address)
@@ -77,14 +77,14 @@ async def test_any_number_of_bells_to_a_paused_turn_run_nothing_and_lose_nothing
 
 async def test_bells_before_during_and_after_the_decision_make_one_effect(served: Served) -> None:
     address = await served.begin(Line("asking", [PAY], seconds=0.3), DONE)
-    early = await ring_all(served, address, [Bell(kind="request")] * 50)
+    early = await ring_all(served, address, [WakeSignal(kind="request")] * 50)
     await served.until(address, PAUSED)
-    ringing = asyncio.create_task(ring_all(served, address, [Bell(kind="request")] * 150))
+    ringing = asyncio.create_task(ring_all(served, address, [WakeSignal(kind="request")] * 150))
     await served.decide(address)
     await served.until(address, TurnStatus.COMPLETED)
     await ringing
     assert await served.handle(address).result() == "completed"
-    late = await ring_all(served, address, [Bell(kind="request")] * 20)
+    late = await ring_all(served, address, [WakeSignal(kind="request")] * 20)
     assert (early, late) == (50, 0), "a bell to a turn that has ended reaches nobody"
     assert served.effects(address, "/pay") == 1
     assert len(served.sent_to_model(address)) == 2
@@ -95,7 +95,7 @@ async def test_a_bell_for_another_turn_says_nothing_about_this_one(served: Serve
     decided = await served.paused(Line("asking", [PAY]), DONE)
     waiting = await served.paused(Line("asking", [PAY]), DONE)
     run_id = await served.waits(waiting)
-    await served.ring(waiting, Bell(kind="request", request_id=approval_id(decided.turn_id, "t1.0")))
+    await served.wake(waiting, WakeSignal(kind="request", request_id=approval_id(decided.turn_id, "t1.0")))
     await served.decide(decided)
     await served.until(decided, TurnStatus.COMPLETED)
     await served.waits_again(waiting, run_id)
@@ -104,7 +104,7 @@ async def test_a_bell_for_another_turn_says_nothing_about_this_one(served: Serve
     assert (await served.handle(waiting).describe()).status is WorkflowExecutionStatus.RUNNING
 
 
-STOP = Bell(kind="stop")
+STOP = WakeSignal(kind="stop")
 CANCELS = "EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED"
 AWAY = UpstreamUnavailable("store_unavailable", "Postgres is not available.")
 
@@ -199,7 +199,7 @@ async def ends_of_the_audit(served: Served, address: TurnAddress) -> list[tuple[
 async def test_a_forged_stop_changes_nothing(served: Served, place: Place) -> None:
     address = await place.reached(served, 3.0)
     for _ in range(3):
-        await served.ring(address, STOP)
+        await served.wake(address, STOP)
     await place.goes_on(served, address)
     row = await served.until(address, TurnStatus.COMPLETED, TurnStatus.STOPPED)
     assert (row["status"], row["answer"], row["stop_requested_at"]) == ("completed", place.answer, None)
@@ -217,7 +217,7 @@ async def test_a_stop_ends_the_turn_also_right_after_forged_ones(
 ) -> None:
     address = await place.reached(served, 60.0)
     for _ in range(forged_first):
-        await served.ring(address, STOP)
+        await served.wake(address, STOP)
     await served.stop(address)
     row = await served.until(address, TurnStatus.COMPLETED, TurnStatus.STOPPED)
     assert (row["status"], row["problem"]) == ("stopped", None)
@@ -237,7 +237,7 @@ class Unreadable:
     error: PerdureError | None
     tried: int = 0
 
-    async def stop_asked(self, tx: Connection, ask: StopAsk) -> bool:
+    async def stop_asked(self, tx: Connection, ask: StopRequest) -> bool:
         self.tried += 1
         if self.error is not None:
             raise self.error
@@ -257,7 +257,7 @@ async def test_while_the_record_cannot_be_read_nothing_is_cancelled_and_it_is_tr
 ) -> None:
     record = unreadable(monkeypatch)
     address = await in_a_call(served)
-    await (served.stop(address) if asked else served.ring(address, STOP))
+    await (served.stop(address) if asked else served.wake(address, STOP))
     await until(lambda: record.tried >= 4)
     assert (await served.row(address))["status"] == "running"
     assert await cancels(served, address) == 0
@@ -281,7 +281,7 @@ async def test_a_record_that_no_attempt_can_read_confirms_nothing_until_it_is_ru
     assert (await served.row(address))["status"] == "running"
     assert await cancels(served, address) == 0
     record.error = None
-    await served.ring(address, STOP)  # as the relay does for a stop that stands in the record
+    await served.wake(address, STOP)  # as the relay does for a stop that stands in the record
     await served.until(address, TurnStatus.STOPPED)
 
 
@@ -292,7 +292,7 @@ async def test_a_pause_and_an_end_wait_for_the_look_that_is_under_way(
     record = unreadable(monkeypatch)
     address = await served.begin(Line("", [PAY], seconds=2.0), Line("well", seconds=2.0))
     await until(lambda: served.desk.model.requests[f"{address.turn_id}.m1"] == 1)
-    await served.ring(address, STOP)
+    await served.wake(address, STOP)
     await served.until(address, PAUSED)
     assert (await served.handle(address).describe()).workflow_type == "TurnRun"
     if asked:
@@ -305,7 +305,7 @@ async def test_a_pause_and_an_end_wait_for_the_look_that_is_under_way(
     await served.decide(address)
     await until(lambda: served.desk.model.requests[f"{address.turn_id}.m2"] == 1)
     record.error = AWAY
-    await served.ring(address, STOP)
+    await served.wake(address, STOP)
     await until(lambda: record.tried >= 6)
     record.error = None
     row = await served.until(address, TurnStatus.COMPLETED, TurnStatus.STOPPED)
@@ -336,7 +336,7 @@ async def test_a_flood_of_forged_stops_is_looked_after_once_a_task_at_most_and_h
 async def test_a_look_that_hangs_inside_the_task_is_made_again_and_changes_nothing(served: Served) -> None:
     with broken_inside(Breaks.HANGS, Brief.STOP) as broken:
         address = await silent(served, 2.0)
-        await served.ring(address, STOP)
+        await served.wake(address, STOP)
         row = await served.until(address, TurnStatus.COMPLETED, TurnStatus.STOPPED)
     assert (row["status"], broken) == ("completed", [address.turn_id])
     assert (await called(served, address)).count(CONFIRM) == 2

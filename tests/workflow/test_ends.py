@@ -301,7 +301,7 @@ async def test_a_refused_raise_ends_the_turn_as_limited_with_the_reason(served: 
 async def test_a_raise_that_nobody_gives_in_time_ends_the_turn_as_limited(served: Served) -> None:
     address = await served.paused(LOOKS, Line("never said"), limits=ASKS)
     await served.desk.write("UPDATE approvals SET expires_at = now() WHERE turn_id = $1", address.turn_id)
-    await served.ring(address, {"kind": "request"})
+    await served.wake(address, {"kind": "request"})
     row = await served.until(address, *ENDED)
     assert (row["status"], row["problem"]["code"]) == ("limited", "token_budget_spent")
 

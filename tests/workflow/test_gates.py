@@ -16,7 +16,7 @@ from temporalio.client import Client, WorkflowHistory
 from perdure.contracts.activities import Verdicts
 from perdure.contracts.approvals import VerdictState
 from perdure.contracts.ids import approval_id, effect_key
-from perdure.contracts.turns import Bell, Kind, Routing, TurnAddress, TurnStatus
+from perdure.contracts.turns import Kind, Routing, TurnAddress, TurnStatus, WakeSignal
 from perdure.core.approvals.decisions import Decision
 from perdure.core.approvals.gates import MARGIN
 from perdure.local import DataParts
@@ -76,7 +76,7 @@ async def test_an_unreadable_verdict_keeps_the_turn_paused_until_it_can_be_read(
     assert (await served.row(address))["status"] == PAUSED.value
     assert await served.states(address) == {"t1.0": "planned"}
     await served.desk.write(spoil, address.turn_id, nonce)
-    await served.ring(address, Bell(kind="request"))
+    await served.wake(address, WakeSignal(kind="request"))
     await served.until(address, TurnStatus.COMPLETED)
     assert served.effects(address, "/pay") == 1
     assert (await served.nodes(address)).count("resume_guard") == 3, "fresh, unreadable, readable"
@@ -118,7 +118,7 @@ async def test_an_effect_with_an_unknown_outcome_waits_for_a_person_and_the_turn
     await served.decide(address, "t1.1")
     before = await waits_for(served, address, effect_key(address.turn_id, "t1.0"))
     assert await served.states(address) == {"t1.0": "outcome_unknown", "t1.1": "done", "t1.2": "done"}
-    await served.ring(address, Bell(kind="request"))
+    await served.wake(address, WakeSignal(kind="request"))
     await served.waits_again(address, before)
     await served.settle(address, "t1.0")
     await served.until(address, TurnStatus.COMPLETED)
@@ -191,7 +191,7 @@ async def test_a_partly_run_round_waits_visibly_for_the_rest_with_nothing_dangli
     assert row["status"] == PAUSED.value and row["waiting"]["expires_at"] is not None
     assert await served.states(address) == {"t1.0": "done", "t1.1": "planned"}
     for _ in range(2):
-        await served.ring(address, Bell(kind="request"))
+        await served.wake(address, WakeSignal(kind="request"))
         run_id = await served.waits_again(address, run_id)
     assert await made(served, address) == {"t1.0": 1}, "a look that finds nothing asks for nothing"
     await served.decide(address, "t1.1", Decision.REJECT, comment="not that")
@@ -208,7 +208,7 @@ async def test_what_nobody_decides_on_while_another_runs_is_paused_for_afterward
     await served.decide(address)
     await until(lambda: served.effects(address, "/pay") == 1)
     for _ in range(20):
-        await served.ring(address, Bell(kind="request"))
+        await served.wake(address, WakeSignal(kind="request"))
     served.desk.world.go_on.set()
     await waits_for(served, address, approval_id(address.turn_id, "t1.1"))
     await served.decide(address, "t1.1")
@@ -290,7 +290,7 @@ async def test_a_wait_is_until_the_earliest_look_that_a_pending_record_names(
         return Verdicts(verdicts=tuple(changed))
 
     monkeypatch.setattr("perdure.activities.approvals.read_verdicts", named)
-    await served.ring(address, Bell(kind="request"))
+    await served.wake(address, WakeSignal(kind="request"))
     run_id = await served.waits_again(address, run_id)
     assert abs(await goes_off_at(served, address, run_id) - looks["t1.0"]) < minute
     await served.decide(address, "t1.0")
@@ -350,7 +350,7 @@ async def test_a_bell_before_the_deadline_does_not_put_it_off(served: Served) ->
     address = await served.paused(*LINES, agent_id="hasty")
     run_id = await served.waits(address)
     expires_at = (await served.desk.approval_row(address))["expires_at"]
-    await served.ring(address, Bell(kind="request"))
+    await served.wake(address, WakeSignal(kind="request"))
     run_id = await served.waits_again(address, run_id)
     assert (await served.desk.approval_row(address))["expires_at"] == expires_at
     await assert_expired(served, address)

@@ -24,7 +24,7 @@ from perdure.store.database import new_id
 from perdure.store.identity.erasure import erase
 from perdure.telemetry.metrics import ROLES, metrics_addresses, serve_metrics
 from perdure.temporal.client import runtime
-from perdure.temporal.workflow_client import Doorbell, forget_histories, workflow_gone
+from perdure.temporal.workflow_client import Notifier, forget_histories, is_workflow_missing
 from tests.conftest import Person
 from tests.desk import Desk, own_queues, until
 from tests.doubles.spoken import Line
@@ -123,7 +123,7 @@ async def measured(desk: Desk, parts: DataParts, temporal: Client) -> AsyncItera
     where, named = parts.temporal.address, parts.temporal.namespace
     converter, reporting = temporal.data_converter, runtime(("127.0.0.1", port))
     client = await Client.connect(where, namespace=named, data_converter=converter, runtime=reporting)
-    at = replace(desk, deps=replace(desk.deps, doorbell=Doorbell(client, desk.db)), routing=own_queues())
+    at = replace(desk, deps=replace(desk.deps, doorbell=Notifier(client, desk.db)), routing=own_queues())
     async with AsyncExitStack() as stack:
         workers = await serve(stack, at, ALL_KINDS)
         yield Measured(Served(at, client, workers), f"http://127.0.0.1:{port}/metrics")
@@ -174,7 +174,7 @@ async def gone(client: Client, address: TurnAddress, run_id: str) -> bool:
     try:
         await client.get_workflow_handle(turn_workflow_id(address.turn_id), run_id=run_id).fetch_history()
     except RPCError as error:
-        return workflow_gone(error)
+        return is_workflow_missing(error)
     return False
 
 

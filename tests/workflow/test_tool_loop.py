@@ -17,7 +17,7 @@ from perdure.examples.ops.cluster.faults import Fault, Faults, Kind
 from perdure.examples.ops.cluster.state import State
 from perdure.local import DataParts
 from perdure.store import agents
-from perdure.store.agents import set_waiver
+from perdure.store.agents import set_exemption
 from perdure.store.database import Database, new_id
 from perdure.worker.queues import workers_for
 from tests.conftest import Urls
@@ -185,7 +185,7 @@ async def tidier(ops: Ops, urls: Urls) -> AsyncIterator[Ops]:
 async def waive(ops: Ops, tool: str, *, waived: bool = True) -> None:
     """What an administrator does by PUT /v1/rules/tools."""
     async with ops.engine.deps.db.transaction("local") as tx:
-        await set_waiver(tx, tool, waived=waived, user_id=ops.engine.people["admin"].user_id)
+        await set_exemption(tx, tool, waived=waived, user_id=ops.engine.people["admin"].user_id)
 
 
 async def let_pass(ops: Ops, turn_id: str) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from perdure.contracts.turns import TurnAddress
 from perdure.graph.registry import TOPOLOGIES
-from perdure.telemetry.traces import AlarmBell, TurnTraces
+from perdure.telemetry.traces import AlarmLog, TurnTraces
 from perdure.worker.telemetry import tracer_of, ways_of
 from tests.desk import Desk, publish_desk, until
 from tests.doubles.collector import Collector, attributes_of, collecting
@@ -39,7 +39,7 @@ class Traced:
     collector: Collector
     tracer: MoodyTracer
     traces: TurnTraces
-    bell: AlarmBell
+    bell: AlarmLog
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ async def desk(desk: Desk, collector: Collector) -> AsyncIterator[Desk]:
     tracer.behind = tracer_of("otel", f"{collector.url}/v1/traces", None)
     assert tracer.behind.is_enabled()
     ways = {one.name: ways_of(one) for one in TOPOLOGIES}
-    traces = TurnTraces(desk.db, tracer, ways, AlarmBell(), most=4)
+    traces = TurnTraces(desk.db, tracer, ways, AlarmLog(), most=4)
     traces.open()
     await publish_desk(desk.owner_url, [*desk_agents()[0], ("desk", keeper())])
     yield replace(desk, deps=replace(desk.deps, traces=traces))

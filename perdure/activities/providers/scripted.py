@@ -46,7 +46,7 @@ from perdure.contracts.calls import OutputForm
 from perdure.contracts.errors import CallerError, InvariantBroken, PerdureError, UpstreamUnavailable
 from perdure.contracts.turns import Usage
 from perdure.contracts.values import Frozen, canonical_json
-from perdure.core.agents.prompts import Told, inside
+from perdure.core.agents.prompts import PlainResult, inside
 from perdure.core.budgets import Bound
 from perdure.core.text import estimated_tokens
 
@@ -479,7 +479,7 @@ def _result(message: Mapping[str, JsonValue], names: Mapping[str, str]) -> ToolR
     try:
         told = inside(json.loads(text))
     except (ValueError, RecursionError):
-        told = Told(text)
+        told = PlainResult(text)
     name = message.get("name") or names.get(str(message.get("tool_call_id")), "")
     return ToolResult(str(name), text, told.result, told.edited)
 

@@ -15,7 +15,7 @@ from perdure.activities.sandbox.protocol import (
     SandboxUnavailable,
     run_block,
 )
-from perdure.activities.sandbox.selection import SandboxConfig, StandbySandbox, open_for_checks, open_sandbox
+from perdure.activities.sandbox.selection import LazySandbox, SandboxConfig, open_for_checks, open_sandbox
 
 __all__ = [
     "Block",
@@ -23,12 +23,12 @@ __all__ = [
     "Fault",
     "FaultKind",
     "Flaw",
+    "LazySandbox",
     "Limits",
     "Ran",
     "Sandbox",
     "SandboxConfig",
     "SandboxUnavailable",
-    "StandbySandbox",
     "open_for_checks",
     "open_sandbox",
     "run_block",

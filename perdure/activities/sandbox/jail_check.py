@@ -54,7 +54,7 @@ def jail_faults(jail: Jail, ceiling: Limits) -> list[str]:
     finally:
         del os.environ[_CANARY]
     try:
-        return [*_told_by_kernel(worker.pid, jail), *_told_by_blocks(worker, canary)]
+        return [*_kernel_faults(worker.pid, jail), *_block_faults(worker, canary)]
     except OSError as error:
         return [f"the jail cannot be inspected: {error}"]
     finally:
@@ -70,7 +70,7 @@ def _complaint(jail: Jail) -> str | None:
     return f"the jail does not start: {said[-1] if said else f'exit {tried.returncode}'}"
 
 
-def _told_by_kernel(pid: int, jail: Jail) -> Iterator[str]:
+def _kernel_faults(pid: int, jail: Jail) -> Iterator[str]:
     facts = Path(f"/proc/{pid}")
     status, own = _status(facts), _status(Path("/proc/self"))
     # In a container this process has a filter too, and its children inherit it; the jail adds one.
@@ -106,7 +106,7 @@ def _status(facts: Path) -> dict[str, str]:
     return dict(re.findall(r"^(\w+):\s*(.*)$", (facts / "status").read_text(), re.MULTILINE))
 
 
-def _told_by_blocks(worker: Worker, canary: str) -> Iterator[str]:
+def _block_faults(worker: Worker, canary: str) -> Iterator[str]:
     names: list[str] = [_CANARY, "PATH", "/proc/self/environ", "/etc/passwd"]
     peeked = worker.run(_PEEK, {"names": [*names]}, Limits())
     if peeked.fault is not None:

@@ -27,7 +27,7 @@ _SPARES = 1
 _log = structlog.get_logger(__name__)
 
 
-class Crew:
+class WorkerPool:
     """The worker processes of one event loop."""
 
     def __init__(self, start: Callable[[], Worker], threads: ThreadPoolExecutor, at_once: int, most: int) -> None:
@@ -35,7 +35,7 @@ class Crew:
         self._start = start
         self._threads = threads
         self._most = max(most, at_once + _SPARES)
-        self._turnstile = Turnstile(at_once)
+        self._turnstile = FairQueue(at_once)
         self._spares: list[Worker] = []
         self._idle: OrderedDict[Worker, str] = OrderedDict()
         """Maps each worker to its tenant, in the order of their last use."""
@@ -187,7 +187,7 @@ class Crew:
 # the others.
 
 
-class Turnstile:
+class FairQueue:
     """Admits up to `at_once` callers at a time. For one event loop."""
 
     def __init__(self, at_once: int) -> None:
@@ -240,7 +240,7 @@ class MontySandbox:
         self._jail = jail
         places = at_once or os.cpu_count() or 1
         self._threads = ThreadPoolExecutor(places + _CHORE_THREADS, thread_name_prefix="sandbox")
-        self._crew = Crew(lambda: Worker(making), self._threads, places, most_workers)
+        self._crew = WorkerPool(lambda: Worker(making), self._threads, places, most_workers)
 
     @property
     def jailed(self) -> bool:

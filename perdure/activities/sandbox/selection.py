@@ -119,7 +119,7 @@ AGAIN_SECONDS = 30.0
 """A sandbox that could not be opened is opened again by the first block after this time."""
 
 
-class StandbySandbox:
+class LazySandbox:
     """Opens a sandbox in the background. If that fails, logs the reason and answers every block with it. For one event
     loop."""
 

@@ -201,7 +201,7 @@ class Value:
     """Its length as JSON text."""
 
 
-class Unfit(Exception):
+class UnfitWorker(Exception):
     """A block's text is not a valid value. The message is for the model."""
 
     def __init__(self, message: str, kind: FaultKind = FaultKind.VALUE) -> None:
@@ -212,28 +212,28 @@ class Unfit(Exception):
 def read_value(text: object, most_bytes: int) -> Value:
     """Parses the value and checks that Postgres can store it.
 
-    Raises: Unfit.
+    Raises: UnfitWorker.
     """
     if not isinstance(text, str):
-        raise Unfit("the block hid the end marker of its output")
+        raise UnfitWorker("the block hid the end marker of its output")
     if len(text) > most_bytes:  # `dumps` writes ASCII, so that one character is one byte
-        raise Unfit(f"the return value exceeds {most_bytes} bytes as JSON", FaultKind.OUTPUT)
+        raise UnfitWorker(f"the return value exceeds {most_bytes} bytes as JSON", FaultKind.OUTPUT)
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        raise Unfit("the return value is not valid JSON; a number may be too long") from None
+        raise UnfitWorker("the return value is not valid JSON; a number may be too long") from None
     _check(value, MOST_DEPTH)
     return Value(value, len(text))
 
 
 def _check(value: Any, depth: int) -> None:
-    """Raises: Unfit for a value that cannot be stored."""
+    """Raises: UnfitWorker for a value that cannot be stored."""
     if isinstance(value, str) and not is_clean(value):
-        raise Unfit("a string in the return value contains a NUL character or a lone surrogate")
+        raise UnfitWorker("a string in the return value contains a NUL character or a lone surrogate")
     if not isinstance(value, list | dict):
         return
     if depth == 0:
-        raise Unfit(f"the return value is nested deeper than {MOST_DEPTH} levels")
+        raise UnfitWorker(f"the return value is nested deeper than {MOST_DEPTH} levels")
     for part in value if isinstance(value, list) else (*value, *value.values()):
         _check(part, depth - 1)
 
@@ -313,7 +313,7 @@ def called(
     try:
         text = session.feed_run(code + _TAIL, inputs={"perdure_inputs": dict(inputs)}, print_callback=printed)
         return read_value(text, limits.output_bytes)
-    except Unfit as unfit:
+    except UnfitWorker as unfit:
         return fault(unfit.kind, str(unfit))
     except (MontySyntaxError, MontyRuntimeError) as error:
         return _raised(error, code.count("\n") + 1)

@@ -202,10 +202,10 @@ async def blocked(context: ToolContext, error: CallerError, about: dict[str, Jso
     kind = MEMORY_POLICY_DENIED if error.code in POLICY_CODES else MEMORY_WRITE_BLOCKED
     events.append((kind, {"code": error.code, **about}))
     await close(context, None, (), events)
-    return told_no(error)
+    return refusal_text(error)
 
 
-def told_no(error: CallerError) -> ToolResult:
+def refusal_text(error: CallerError) -> ToolResult:
     """Returns a rejection as a result for the model."""
     output: dict[str, JsonValue] = {"status": "refused", "code": error.code, "message": error.message}
     return ToolResult(output | {"details": cast(JsonValue, error.details)} if error.details else output)
@@ -282,7 +282,7 @@ async def memory_read(context: ToolContext, document_id: str) -> ToolResult:
     try:
         document = await document_of(context, document_id)
     except CallerError as error:
-        return told_no(error)
+        return refusal_text(error)
     await close(context, Use.READ, [document.ref.version_id], [])
     content = document.content
     shown_part = content[:READ_CHARACTERS] if content is not None else None
@@ -312,7 +312,7 @@ async def memory_history(context: ToolContext, document_id: str) -> ToolResult:
     try:
         document = await document_of(context, document_id)
     except CallerError as error:
-        return told_no(error)
+        return refusal_text(error)
     entries = await documents_reading.document_history(transaction(context), document)
     return ToolResult({"status": "ok", "document_id": document.ref.document_id, "versions": cast(JsonValue, entries)})
 

@@ -13,7 +13,7 @@ from perdure.activities.toolbox.mcp.tools import McpServers, McpTool
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.skills import CodeBlock
 from perdure.sdk.tools import Tool, ToolContext, ToolRefused, ToolResult, ToolUnavailable
-from perdure.store.agents import TableShelf
+from perdure.store.agents import TableCache
 from perdure.store.database import Connection
 
 SecretOf = Callable[[str], str | None]
@@ -98,7 +98,7 @@ class BlockTool:
 
 
 async def block_tool(
-    tx: Connection, shelf: TableShelf, sandbox: Sandbox, agent: PublishedAgent, card: ToolCard
+    tx: Connection, shelf: TableCache, sandbox: Sandbox, agent: PublishedAgent, card: ToolCard
 ) -> BlockTool | None:
     """Returns the block for `card` with its tables; None if the card is for another tool.
 

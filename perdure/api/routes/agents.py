@@ -64,7 +64,7 @@ async def tools(services: Open, who: Reader, agent_id: str) -> dict[str, object]
     async with services.db.transaction(who.tenant_id) as tx:
         agent = await content.current_agent(tx, agent_id)
         rules = rules_of(agent, PLATFORM_RULES, await rule_actions.rule_actions(tx))
-        waived = await waivers.waivers(tx)
+        waived = await waivers.exempt_tools(tx)
     return {"items": [_tool(card, rules, waived) for card in agent.cards], "next": None}
 
 
@@ -231,7 +231,7 @@ class RuleActionBody(Body):
     do: str = Field(min_length=1, max_length=40)
 
 
-class WaiverBody(Body):
+class ExemptionBody(Body):
     """PUT /v1/rules/tools."""
 
     tool: str = Field(min_length=1, max_length=200)
@@ -259,20 +259,20 @@ async def put(services: Open, who: Reader, body: RuleActionBody) -> dict[str, ob
 async def waivable(services: Open, who: Reader) -> dict[str, object]:
     """Lists the tools that this tenant can exempt from approval, and whether each is exempt."""
     async with services.db.transaction(who.tenant_id) as tx:
-        return await _waivable(tx)
+        return await _exemptible_tools(tx)
 
 
 @rules_router.put("/tools")
-async def waive(services: Open, who: Reader, body: WaiverBody) -> dict[str, object]:
+async def waive(services: Open, who: Reader, body: ExemptionBody) -> dict[str, object]:
     """Exempts a tool from approval from the next turn on, or removes the exemption."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
-        await waivers.set_waiver(tx, body.tool, waived=not body.approval, user_id=who.user_id)
-        return await _waivable(tx)
+        await waivers.set_exemption(tx, body.tool, waived=not body.approval, user_id=who.user_id)
+        return await _exemptible_tools(tx)
 
 
-async def _waivable(tx: Connection) -> dict[str, object]:
-    waived = await waivers.waivers(tx)
+async def _exemptible_tools(tx: Connection) -> dict[str, object]:
+    waived = await waivers.exempt_tools(tx)
     return {"items": [{"tool": tool, "approval": tool not in waived} for tool in WAIVABLE], "next": None}
 
 

@@ -31,7 +31,7 @@ from perdure.api.routes.events import EventStream, event_stream
 from perdure.api.routes.status import turn_page
 from perdure.api.services import Services
 from perdure.api.streams import review_frames
-from perdure.contracts.activities import ApprovalStatus, PreviewAsk
+from perdure.contracts.activities import ApprovalStatus, PreviewRequest
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.assignments import ADMIN
@@ -293,7 +293,7 @@ async def decide_many(services: Open, who: Reader, body: ManyBody, key: Key = No
     if key is not None:
         async with services.db.transaction(who.tenant_id) as tx:
             await idempotency.keep(tx, who.user_id, ROUTE, key, 200, encoded)
-    await _ring(services, rung)
+    await _wake_turns(services, rung)
     return JSONResponse(encoded)
 
 
@@ -332,7 +332,7 @@ async def _decide_one(
     return answer, decided
 
 
-async def _ring(services: Services, rung: list[tuple[Decided, Note | None]]) -> None:
+async def _wake_turns(services: Services, rung: list[tuple[Decided, Note | None]]) -> None:
     """Wakes the turns. All decisions are durable, and the relay delivers the wake signals that are not delivered in
     time."""
     with suppress(TimeoutError):
@@ -362,7 +362,7 @@ async def preview(services: Open, who: Reader, approval_id: ApprovalId) -> dict[
         raise CallerError("role_required", "This action requires the role reviewer or admin", status=403)
     async with services.db.transaction(who.tenant_id) as tx:
         address = await views.place_of(tx, approval_id)
-    ask = PreviewAsk(address=address, approval_id=approval_id, routing=services.routing)
+    ask = PreviewRequest(address=address, approval_id=approval_id, routing=services.routing)
     fault = await made(services.doorbell.client, ask)
     async with services.db.transaction(who.tenant_id) as tx:
         if fault:

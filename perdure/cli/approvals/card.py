@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from perdure.cli.connection import Role, command, connect
-from perdure.cli.terminal import AsJson, AsName, fields, left, moment, say, say_json, time_told, until
+from perdure.cli.terminal import AsJson, AsName, fields, left, moment, say, say_json, time_text, until
 from perdure.client import Approval, Vote, signed_in_words
-from perdure.core.text import cut, one_line, pretty_json, printable
+from perdure.core.text import cut, escape_terminal, one_line, pretty_json
 
 
 def show_card(approval: Approval, *, full: bool) -> None:
@@ -43,7 +43,7 @@ def show_facts(approval: Approval, *, full: bool) -> None:
         ("context", approval.prompt_excerpt),
         ("rule", approval.rule),
         *(deciders(approval) if waits else ()),
-        *(("vote", vote_told(approval, vote)) for vote in approval.votes),
+        *(("vote", vote_text(approval, vote)) for vote in approval.votes),
         ("expires", expiry(approval) if waits else ""),
         ("held", _hold(approval)),
         ("changed by", str((approval.revision or {}).get("by") or "")),
@@ -95,7 +95,7 @@ def _hold(approval: Approval) -> str:
 def _history(approval: Approval) -> Iterator[str]:
     for entry in approval.history:
         by = f" by {one_line(str(entry['by']))}" if entry.get("by") else ""
-        yield f"  {time_told(entry.get('at'))}  {one_line(str(entry.get('what')))}{by}{_detail(entry.get('data'))}"
+        yield f"  {time_text(entry.get('at'))}  {one_line(str(entry.get('what')))}{by}{_detail(entry.get('data'))}"
 
 
 def _detail(data: object) -> str:
@@ -123,7 +123,7 @@ def _withdrawal(approval: Approval) -> str:
     told = approval.withdrawal or {}
     if not told:
         return ""
-    return f"by {told.get('by')}, {time_told(told.get('at'))}" + (f": {told['comment']}" if told.get("comment") else "")
+    return f"by {told.get('by')}, {time_text(told.get('at'))}" + (f": {told['comment']}" if told.get("comment") else "")
 
 
 def _line(decision: str, approval_id: str) -> str:
@@ -172,12 +172,12 @@ def _handed_on(approval: Approval) -> Iterator[tuple[str, str]]:
     if not gone_at and (fallback.at is None or fallback.at > datetime.now(UTC)):
         yield "fallback", f"{fallback.reviewer}, {until(fallback.at)}" if fallback.at else fallback.reviewer
     elif approval.assignee == fallback.reviewer:
-        yield "fallback", f"since {time_told(gone_at or fallback.at)}: {fallback.reviewer}"
+        yield "fallback", f"since {time_text(gone_at or fallback.at)}: {fallback.reviewer}"
     elif not gone_at:
         yield "fallback", f"{fallback.reviewer}, due since {moment(fallback.at)}"
 
 
-def vote_told(approval: Approval, vote: Vote) -> str:
+def vote_text(approval: Approval, vote: Vote) -> str:
     """Returns one vote as text, with the reason if it does not count."""
     seat = f" for {vote.seat}" if vote.seat and vote.seat != vote.by else ""
     said = f": {vote.comment}" if vote.comment else ""
@@ -190,8 +190,8 @@ def _why_not_counted(approval: Approval, vote: Vote) -> str:
 
     Besides the named reviewers, only one other vote counts. A vote also stops counting if its reviewer loses the role.
     """
-    owner = _seat(vote)
-    beside = {_seat(each) for each in approval.votes if each.counts} - set(approval.reviewers)
+    owner = _delegation_text(vote)
+    beside = {_delegation_text(each) for each in approval.votes if each.counts} - set(approval.reviewers)
     if approval.reviewers and owner not in approval.reviewers and beside:
         return f"not counted: {owner} is not a named reviewer, and {', '.join(sorted(beside))} already count"
     # An escalation changes the role, so it can differ from the one that this vote was cast with.
@@ -199,7 +199,7 @@ def _why_not_counted(approval: Approval, vote: Vote) -> str:
     return f"not counted: {owner} no longer has the {role}"
 
 
-def _seat(vote: Vote) -> str:
+def _delegation_text(vote: Vote) -> str:
     return vote.seat or vote.by
 
 
@@ -221,7 +221,9 @@ def show_arguments(approval: Approval, *, full: bool = True) -> None:
     """Shows exactly what will run. At a checkpoint it shows the result, and the call that produced it."""
     if approval.kind == "checkpoint":
         say(f"{approval.checkpoint}: the result of {approval.tool}:" if approval.tool else f"{approval.checkpoint}:")
-        _block(printable(approval.result) if isinstance(approval.result, str) else pretty_json(approval.result), full)
+        _block(
+            escape_terminal(approval.result) if isinstance(approval.result, str) else pretty_json(approval.result), full
+        )
         if not approval.tool:
             return
     before, after = _changed(approval)
@@ -292,11 +294,11 @@ def show_preview(approval: Approval) -> None:
     if not found:
         return
     if found.get("fault"):
-        say(f"no preview: {found['fault']} ({time_told(found.get('at'))})")
+        say(f"no preview: {found['fault']} ({time_text(found.get('at'))})")
         return
     before, after = (pretty_json(found.get(name)).splitlines() for name in ("before", "after"))
     same = before == after
-    say(f"predicted changes, read at {time_told(found.get('at'))}:" + (" none found" if same else ""))
+    say(f"predicted changes, read at {time_text(found.get('at'))}:" + (" none found" if same else ""))
     for line in difflib.unified_diff(before, after, "now", "after the call", lineterm=""):
         say(f"  {line}")
     if not found.get("is_current", True):

@@ -33,7 +33,7 @@ from perdure.cli.terminal import (
     moment,
     say,
     say_json,
-    time_told,
+    time_text,
     until,
 )
 from perdure.client import ApiError, Approval, Client, ItemAnswer
@@ -173,7 +173,7 @@ def too_late(approval: Approval) -> str:
         return f"The request expired undecided at {moment(approval.expires_at)}"
     withdrawn = approval.withdrawal or {}
     if approval.status == "withdrawn" and withdrawn.get("by"):
-        return f"The request was withdrawn by {withdrawn['by']} at {time_told(withdrawn.get('at'))}"
+        return f"The request was withdrawn by {withdrawn['by']} at {time_text(withdrawn.get('at'))}"
     if not approval.decided_by:
         return f"The request is already {approval.status}"
     decided = (approval.decision or {}).get("type", "a decision")

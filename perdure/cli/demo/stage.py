@@ -22,9 +22,9 @@ import httpx
 
 from perdure.contracts.ids import turn_workflow_id
 from perdure.local.config import ROOT, own_environ
-from perdure.local.data_dir import Home
+from perdure.local.data_dir import DataDir
 from perdure.local.output import read_lines
-from perdure.local.ports import PortBook
+from perdure.local.ports import PortFile
 from perdure.local.processes import spawn
 from perdure.local.temporal_server import NAMESPACE
 
@@ -58,7 +58,7 @@ class Stage:
 
         Raises StageFailed with the last lines of the start.
         """
-        port = PortBook(Home(self.home).ports_file).take("api")
+        port = PortFile(DataDir(self.home).ports_file).take("api")
         command = (sys.executable, "-m", "perdure", "up", "--examples")
         environ = {**self._environ, "PERDURE_PORT": str(port)}
         self._process = await spawn(command, environ=environ, cwd=ROOT, death_signal=signal.SIGTERM)
@@ -68,7 +68,7 @@ class Stage:
             assert self._process is not None
             if self._process.returncode is not None:
                 raise StageFailed("the stack did not start: " + " / ".join(self._said[-3:]))
-            return Home(self.home).run_file.exists()
+            return DataDir(self.home).run_file.exists()
 
         await self.until(is_up, _START_SECONDS, "the stack is not up")
 
@@ -92,7 +92,7 @@ class Stage:
 
     def run(self) -> dict[str, Any]:
         """Returns the current run.json."""
-        content: dict[str, Any] = json.loads(Home(self.home).run_file.read_text())
+        content: dict[str, Any] = json.loads(DataDir(self.home).run_file.read_text())
         return content
 
     @property
@@ -115,7 +115,7 @@ class Stage:
 
     def payments(self) -> tuple[str, str]:
         """Returns the address and the secret of the payments service."""
-        token = (Home(self.home).companion("payments") / "token").read_text().strip()
+        token = (DataDir(self.home).companion("payments") / "token").read_text().strip()
         return str(self.run()["companions"]["payments"]), token
 
     def kill(self, roles: Iterable[str]) -> dict[str, int]:

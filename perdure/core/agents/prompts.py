@@ -29,7 +29,7 @@ WireMessage = dict[str, JsonValue]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class PromptMessage:
     """A message with its body, ready for the wire."""
 
     role: Role
@@ -62,7 +62,7 @@ def base_message(persona: str, user_name: str, user_role: str, override: str | N
     return f"{persona or PLATFORM_DEFAULT_PERSONA}\n\n=== User ===\n{who}"
 
 
-def wire(base: str, memory: str, messages: Sequence[Said], templates: Sequence[str] = ()) -> list[WireMessage]:
+def wire(base: str, memory: str, messages: Sequence[PromptMessage], templates: Sequence[str] = ()) -> list[WireMessage]:
     """Returns the messages of one request. Each text of `templates` (those of the loaded skills) is a system
     message."""
     sent: list[WireMessage] = [{"role": "system", "content": base}]
@@ -71,7 +71,7 @@ def wire(base: str, memory: str, messages: Sequence[Said], templates: Sequence[s
     return sent
 
 
-def _wire_one(message: Said) -> WireMessage:
+def _wire_one(message: PromptMessage) -> WireMessage:
     one: WireMessage = {"role": message.role.value, "content": message.content}
     if message.calls:
         one["tool_calls"] = [
@@ -329,7 +329,7 @@ STANDS: Final = "The call has run and its effect stands; do not repeat it."
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PlainResult:
     """A result without its note."""
 
     result: JsonValue
@@ -348,12 +348,12 @@ def unremembered(code: str, why: str, result: JsonValue) -> dict[str, JsonValue]
     return {"status": "error", "code": code, "message": f"{STANDS} {why}", "result": result}
 
 
-def inside(value: JsonValue) -> Told:
+def inside(value: JsonValue) -> PlainResult:
     """Returns the tool's own result without any note around it."""
     if not isinstance(value, dict):
-        return Told(value)
+        return PlainResult(value)
     if value.keys() == {"note", "arguments", "result"} and value["note"] == CHANGED:
-        return Told(inside(value["result"]).result, edited=True)
+        return PlainResult(inside(value["result"]).result, edited=True)
     if value.keys() == {"status", "code", "message", "result"} and str(value["message"]).startswith(STANDS):
-        return Told(value["result"])
-    return Told(value)
+        return PlainResult(value["result"])
+    return PlainResult(value)

@@ -16,7 +16,7 @@ from perdure.contracts.calls import EffectClass
 from perdure.contracts.ids import checkpoint_id
 from perdure.contracts.messages import CallRef
 from perdure.contracts.skills import Rule, RuleAction, RuleTrigger
-from perdure.core.agents.rules import Fire, Subject, Unreadable, deciding, fire, read_condition
+from perdure.core.agents.rules import RuleMatch, Subject, Unreadable, deciding, matching_rules, read_condition
 from perdure.core.approvals.gates import RULE_MUTATING, asks_by_itself, gate_round
 
 _FIXED = ("tool", "capability")
@@ -24,11 +24,11 @@ _FIXED = ("tool", "capability")
 
 
 @dataclass(frozen=True, slots=True)
-class Fired:
+class MatchedRules:
     """A rule that fired at a call."""
 
     call_id: str
-    fire: Fire
+    fire: RuleMatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +46,25 @@ class Ran:
 class Ruled:
     """The result of applying the rules."""
 
-    fired: tuple[Fired, ...] = ()
+    fired: tuple[MatchedRules, ...] = ()
     """All rules that fired, for the record."""
     gated: tuple[GatedCall, ...] = ()
     """The calls and checkpoints that need an approval."""
     waived: tuple[CallRef, ...] = ()
     """The calls that need no approval only because the tenant exempts their tools."""
-    abort: Fire | None = None
+    abort: RuleMatch | None = None
     """The rule that ends the turn."""
 
 
 def before_round(plan: TurnPlan, calls: Sequence[CallRef], counters: Mapping[str, JsonValue]) -> Ruled:
     """Returns which of these calls are held, decided for all of them before any runs."""
-    fired: list[Fired] = []
+    fired: list[MatchedRules] = []
     gated = {each.call_id: each for each in gate_round(plan, calls)}
     stopped = {*gated}
-    abort: Fire | None = None
+    abort: RuleMatch | None = None
     for call in calls:
-        fires = fire(plan.rules, RuleTrigger.BEFORE_TOOL_CALL, _subject(plan, call, counters))
-        fired += [Fired(call.call_id, each) for each in fires]
+        fires = matching_rules(plan.rules, RuleTrigger.BEFORE_TOOL_CALL, _subject(plan, call, counters))
+        fired += [MatchedRules(call.call_id, each) for each in fires]
         decided = deciding(fires)
         if decided is not None:
             stopped.add(call.call_id)
@@ -81,12 +81,12 @@ def before_round(plan: TurnPlan, calls: Sequence[CallRef], counters: Mapping[str
     return Ruled(
         tuple(fired),
         tuple(gated[call.call_id] for call in calls if call.call_id in gated),
-        tuple(call for call in calls if call.call_id not in stopped and _is_waived(plan, call)),
+        tuple(call for call in calls if call.call_id not in stopped and _is_exempt(plan, call)),
         abort,
     )
 
 
-def _is_waived(plan: TurnPlan, call: CallRef) -> bool:
+def _is_exempt(plan: TurnPlan, call: CallRef) -> bool:
     card = plan.card(call.tool)
     return card is not None and card.needs_approval and not asks_by_itself(card, plan.waived)
 
@@ -96,15 +96,15 @@ def after_round(plan: TurnPlan, ran: Sequence[Ran]) -> Ruled:
 
     A rule whose only condition is a counter applies to the turn, not to a call. It fires once per round.
     """
-    fired: list[Fired] = []
+    fired: list[MatchedRules] = []
     gated: list[GatedCall] = []
-    abort: Fire | None = None
+    abort: RuleMatch | None = None
     told: set[str] = set()
     for each in ran:
         rules = [rule for rule in plan.rules if rule.id not in told]
         subject = _subject(plan, each.call, each.counters, _nested(each.facts))
-        fires = fire(rules, RuleTrigger.AFTER_TOOL_CALL, subject)
-        fired += [Fired(each.call.call_id, one) for one in fires]
+        fires = matching_rules(rules, RuleTrigger.AFTER_TOOL_CALL, subject)
+        fired += [MatchedRules(each.call.call_id, one) for one in fires]
         told |= {rule.id for rule in rules if rule.when.keys() <= {"counter"}} & {one.rule_id for one in fires}
         decided = deciding(fires)
         if decided is not None and decided.action is RuleAction.ABORT:
@@ -124,14 +124,14 @@ def after_round(plan: TurnPlan, ran: Sequence[Ran]) -> Ruled:
     return Ruled(tuple(fired), tuple(gated), abort=abort)
 
 
-def _goes_on(plan: TurnPlan, fired: Fire) -> bool:
+def _goes_on(plan: TurnPlan, fired: RuleMatch) -> bool:
     """Returns whether a checkpoint of the rule's skill lets the turn continue if no approval can be requested."""
     skill = next((each for each in plan.skills if each.id == fired.skill_id), None)
     opened = [each for each in skill.checkpoints if each.name == checkpoint_name(fired)] if skill else []
     return any(each.go_on_when_unavailable for each in opened)
 
 
-def checkpoint_name(fired: Fire) -> str:
+def checkpoint_name(fired: RuleMatch) -> str:
     """Returns the name of the checkpoint that a rule opens, or else the last part of the rule's id."""
     return fired.checkpoint or fired.rule_id.rpartition(":")[2]
 
@@ -263,7 +263,7 @@ def reasons_of(card: ToolCard, rules: Iterable[Rule], waivers: Collection[str] =
         capability=card.capability,
         wants_state=card.wants_state,
     )
-    fitting = [rule for rule in that_can_fire(rules, [planned]) if not _is_told(rule, own)]
+    fitting = [rule for rule in that_can_fire(rules, [planned]) if not _is_covered(rule, own)]
     return (*own, *(Reason(rule.on, rule.do, rule.id, rule.message, rule.when) for rule in fitting))
 
 
@@ -274,7 +274,7 @@ def free_because(card: ToolCard) -> str:
     return FREE_READ if card.effect is EffectClass.READ else FREE_BY_AUTHOR
 
 
-def _is_told(rule: Rule, own: tuple[Reason, ...]) -> bool:
+def _is_covered(rule: Rule, own: tuple[Reason, ...]) -> bool:
     """Returns whether a reason of the card already covers this rule. The platform's rule for mutating tools repeats the
     card's reason unless a tenant made it stricter."""
     return any(rule.id == each.rule and rule.do == each.action for each in own)

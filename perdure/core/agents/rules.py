@@ -191,7 +191,7 @@ _ACTIONS = {action.value: action for action in RuleAction}
 
 
 @dataclass(frozen=True, slots=True)
-class Fire:
+class RuleMatch:
     """A rule that fired, with its origin."""
 
     rule_id: str
@@ -205,7 +205,7 @@ class Fire:
     unreadable: tuple[str, ...] = ()
     """The parts that could not be read, with the reasons."""
 
-    def told(self) -> dict[str, JsonValue]:
+    def event_data(self) -> dict[str, JsonValue]:
         """Returns the fire as the data of an event, without empty fields."""
         told: dict[str, JsonValue] = {
             "rule_id": self.rule_id,
@@ -221,13 +221,13 @@ class Fire:
         return {name: value for name, value in told.items() if value}
 
 
-def fire(rules: Iterable[Rule], trigger: RuleTrigger, subject: Subject) -> tuple[Fire, ...]:
+def matching_rules(rules: Iterable[Rule], trigger: RuleTrigger, subject: Subject) -> tuple[RuleMatch, ...]:
     """Returns every rule that fires, in order. All of them are recorded; `deciding` selects the one that counts."""
     fires = (_fired(rule, trigger, subject) for rule in sorted(rules, key=_rank))
     return tuple(each for each in fires if each is not None)
 
 
-def deciding(fires: Iterable[Fire]) -> Fire | None:
+def deciding(fires: Iterable[RuleMatch]) -> RuleMatch | None:
     """Returns the fire that decides: the first that aborts, else the first that names a checkpoint, else the first."""
     ranked = sorted(fires, key=lambda each: (each.action is not RuleAction.ABORT, not each.checkpoint))
     return ranked[0] if ranked else None
@@ -259,7 +259,7 @@ def _rank(rule: Rule) -> tuple[bool, bool, str, str, str]:
     return (bool(rule.app or rule.skill_id), bool(rule.skill_id), rule.app, rule.skill_id, rule.id)
 
 
-def _fired(rule: Rule, trigger: RuleTrigger, subject: Subject) -> Fire | None:
+def _fired(rule: Rule, trigger: RuleTrigger, subject: Subject) -> RuleMatch | None:
     unreadable = []
     if rule.on != trigger:
         if rule.on in _TRIGGERS or trigger is not RuleTrigger.BEFORE_TOOL_CALL:
@@ -273,7 +273,7 @@ def _fired(rule: Rule, trigger: RuleTrigger, subject: Subject) -> Fire | None:
             unreadable.append(f"{'.'.join((name, *fault.place))}: {fault.why}")
     if rule.do not in _ACTIONS:
         unreadable.append(f"unknown action {rule.do!r}")
-    return Fire(
+    return RuleMatch(
         rule_id=rule.id,
         trigger=trigger,
         tool=subject.tool,

@@ -24,7 +24,7 @@ REACH: Final = 200
 """
 
 
-def danger_in(message: str, before: str, words: Words) -> str:
+def safety_keywords_in(message: str, before: str, words: Words) -> str:
     """Returns the category of the first phrase in `message`, or across the end of `before` and its beginning; empty if
     there is none. Phrases that are completely in `before` do not count; they were found in that message."""
     if not words:

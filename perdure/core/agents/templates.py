@@ -143,21 +143,21 @@ def described(template: str, args: Mapping[str, JsonValue]) -> str:
 
 def _filled(part: re.Match[str], args: Mapping[str, JsonValue]) -> str:
     value = args.get(part[1])
-    return part[2] if part[2] and value in (None, "") else told(value)
+    return part[2] if part[2] and value in (None, "") else json_text(value)
 
 
 def at_a_glance(args: Mapping[str, JsonValue]) -> str:
     """Returns the arguments on one line, truncated to the available length."""
     said, room = [], _GLANCE_CHARACTERS
     for name, value in args.items():
-        said.append(f"{name}: {told(value)}")
+        said.append(f"{name}: {json_text(value)}")
         room -= len(said[-1])
         if room < 0:
             return ", ".join(said)[:_GLANCE_CHARACTERS] + "…"
     return ", ".join(said)
 
 
-def told(value: JsonValue) -> str:
+def json_text(value: JsonValue) -> str:
     """Returns a value for a sentence as JSON, so that texts are in quotes and numbers are not."""
     if value is None:
         return _NOTHING

@@ -5,18 +5,18 @@ from perdure.contracts.approvals import RequestKind
 from perdure.contracts.errors import CallerError
 from perdure.core.approvals.decisions import (
     Decider,
+    Delegation,
     Facts,
-    Seat,
     closed,
+    delegations_for,
     has_voted,
     held_by_another,
     is_taken,
-    seats_for,
     why_not,
 )
 
 
-def handover_refusal(facts: Facts, decider: Decider) -> CallerError | None:
+def reassigner_refusal(facts: Facts, decider: Decider) -> CallerError | None:
     """Returns why this user cannot reassign the request, or None.
 
     Reviewers can reassign it, except delegates. Admins can, unless they requested it.
@@ -42,7 +42,7 @@ def handover_refusal(facts: Facts, decider: Decider) -> CallerError | None:
 def _not_entitled(facts: Facts, decider: Decider) -> CallerError | None:
     """Returns why this user cannot decide in their own place, or None."""
     try:
-        sits = seats_for(facts.panel, decider.user_id, decider.seats, decider.credential)
+        sits = delegations_for(facts.panel, decider.user_id, decider.delegations, decider.credential)
     except CallerError as refused:
         return refused
     if any(seat.user_id == decider.user_id for seat in sits):
@@ -51,7 +51,7 @@ def _not_entitled(facts: Facts, decider: Decider) -> CallerError | None:
     return CallerError("only_stands_in", "Delegates can decide but cannot reassign", owners, status=403)
 
 
-def reassignment_refusal(facts: Facts, to: Seat) -> CallerError | None:
+def reassignment_refusal(facts: Facts, to: Delegation) -> CallerError | None:
     """Returns why the request cannot be assigned to `to`, or None."""
     why = why_not(facts.panel, to)
     if why is None and (has_voted((to.user_id,), facts.votes) or is_taken(to.user_id, facts.votes)):
@@ -63,7 +63,7 @@ def reassignment_refusal(facts: Facts, to: Seat) -> CallerError | None:
     )
 
 
-def reviewers_after(facts: Facts, decider: Decider, to: Seat) -> tuple[str, ...]:
+def reviewers_after(facts: Facts, decider: Decider, to: Delegation) -> tuple[str, ...]:
     """Returns the named reviewers after a reassignment: `to` takes the place of the reviewer whom the policy named.
 
     They stay unchanged if no reviewer is named, if the decider is not one of them, or if `to` already is. Users who
@@ -79,7 +79,7 @@ def release_refusal(facts: Facts, decider: Decider) -> CallerError | None:
     mine = facts.claim is not None and facts.claim.user_id == decider.user_id
     if not mine and ADMIN not in decider.roles:
         try:
-            seats_for(facts.panel, decider.user_id, decider.seats, decider.credential)
+            delegations_for(facts.panel, decider.user_id, decider.delegations, decider.credential)
         except CallerError as refused:
             return refused
     over = closed(facts)
@@ -133,6 +133,6 @@ def _may(facts: Facts, decider: Decider, deciders: frozenset[str]) -> bool:
     if decider.user_id in deciders:
         return True
     try:
-        return bool(seats_for(facts.panel, decider.user_id, decider.seats, decider.credential))
+        return bool(delegations_for(facts.panel, decider.user_id, decider.delegations, decider.credential))
     except CallerError:
         return False

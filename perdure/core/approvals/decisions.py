@@ -33,7 +33,7 @@ DECIDING_ROLES = frozenset({"reviewer", "admin"})
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class Delegation:
     """A user in whose name a decision can be made."""
 
     user_id: str
@@ -65,12 +65,14 @@ class Panel:
         return not self.reviewers or name in self.reviewers
 
 
-def is_entitled(panel: Panel, seat: Seat) -> bool:
+def is_entitled(panel: Panel, seat: Delegation) -> bool:
     """Returns whether a decision in this place would count, regardless of who makes it."""
     return panel.role in seat.roles and (panel.names(seat.name) or seat.user_id == panel.assignee)
 
 
-def seats_for(panel: Panel, user_id: str, seats: Sequence[Seat], credential: Credential) -> tuple[Seat, ...]:
+def delegations_for(
+    panel: Panel, user_id: str, seats: Sequence[Delegation], credential: Credential
+) -> tuple[Delegation, ...]:
     """Returns the places of `seats` in which this user can decide with `credential`: at least one, the user's own
     first.
 
@@ -99,7 +101,7 @@ def seats_for(panel: Panel, user_id: str, seats: Sequence[Seat], credential: Cre
     return tuple(sorted(fit, key=lambda seat: seat.user_id != user_id))
 
 
-def lent(owner: Seat, to: Seat) -> frozenset[str]:
+def lent(owner: Delegation, to: Delegation) -> frozenset[str]:
     """Returns the roles in which `to` can act as the owner's delegate: the deciding roles that both users have.
 
     Raises: CallerError 422 `nothing_to_delegate`, `cannot_decide`.
@@ -117,7 +119,7 @@ def lent(owner: Seat, to: Seat) -> frozenset[str]:
     return both
 
 
-def why_not(panel: Panel, seat: Seat) -> str | None:
+def why_not(panel: Panel, seat: Delegation) -> str | None:
     """Returns why a request cannot be assigned to this user, or None."""
     if panel.role not in seat.roles:
         return f"{seat.name} does not have the role {panel.role}"
@@ -272,7 +274,7 @@ class Decider:
     user_id: str
     roles: frozenset[str]
     name: str = ""
-    in_place_of: tuple[Seat, ...] = ()
+    in_place_of: tuple[Delegation, ...] = ()
     """The users who currently delegate to this user."""
     credential: Credential = OWN
 
@@ -282,9 +284,9 @@ class Decider:
         return self.credential.people(self.user_id)
 
     @property
-    def seats(self) -> tuple[Seat, ...]:
+    def delegations(self) -> tuple[Delegation, ...]:
         """The user's own place first, then the places of others."""
-        return (Seat(self.user_id, self.name, self.roles), *self.in_place_of)
+        return (Delegation(self.user_id, self.name, self.roles), *self.in_place_of)
 
     def sees(self, user_id: str) -> bool:
         """Returns whether this user can see that user's requests.
@@ -338,7 +340,7 @@ def not_open_to(facts: Facts, decider: Decider) -> CallerError | None:
     """Returns why this user cannot make any decision here, or None: first 403, then 409 or 410 from the request's
     status."""
     try:
-        sits = seats_for(facts.panel, decider.user_id, decider.seats, decider.credential)
+        sits = delegations_for(facts.panel, decider.user_id, decider.delegations, decider.credential)
     except CallerError as refused:
         return refused
     over = closed(facts)
@@ -376,12 +378,12 @@ def closed(facts: Facts) -> CallerError | None:
     return None
 
 
-def seat_of(facts: Facts, decider: Decider) -> Seat:
+def delegation_for(facts: Facts, decider: Decider) -> Delegation:
     """Returns the place in which an accepted decision is made: the user's own place, if it is free.
 
     Raises: CallerError 403 as in `refusal`.
     """
-    sits = seats_for(facts.panel, decider.user_id, decider.seats, decider.credential)
+    sits = delegations_for(facts.panel, decider.user_id, decider.delegations, decider.credential)
     return next((seat for seat in sits if not is_taken(seat.user_id, facts.votes)), sits[0])
 
 
@@ -433,7 +435,7 @@ NOT_IN_BULK = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DecisionRequest:
     """The properties of an approval request that decide whether it can be approved in bulk."""
 
     kind: str
@@ -452,7 +454,7 @@ def alone(kind: str, risk: str) -> str:
     return "" if risk == "low" else f"only low-risk calls can be approved in bulk; the risk of this call is {risk}"
 
 
-def approvable_together(asked: Sequence[Asked]) -> bool:
+def approvable_together(asked: Sequence[DecisionRequest]) -> bool:
     """Returns whether these requests can be approved in bulk."""
     # Another agent's tool of the same name can do something else.
     alike = len({(each.agent_id, each.tool, each.tool_version) for each in asked}) <= 1

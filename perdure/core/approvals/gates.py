@@ -117,33 +117,33 @@ RULE_WAIVED = "tenant:approval_waived"
 """The rule that is recorded in place of the rule that matched."""
 
 
-def is_waivable(name: str, effect: EffectClass) -> bool:
+def is_exemptible(name: str, effect: EffectClass) -> bool:
     """Returns whether a tenant can exempt this tool from approval. A server's tool is never `local`."""
     return name in WAIVABLE and effect is EffectClass.LOCAL
 
 
-def waived_of(cards: Iterable[ToolCard], waivers: Collection[str]) -> tuple[str, ...]:
+def exempted(cards: Iterable[ToolCard], waivers: Collection[str]) -> tuple[str, ...]:
     """Returns the tools among these cards that `waivers` exempt from their own approval."""
     return tuple(
         card.name
         for card in cards
-        if card.needs_approval and card.name in waivers and is_waivable(card.name, card.effect)
+        if card.needs_approval and card.name in waivers and is_exemptible(card.name, card.effect)
     )
 
 
 def asks_by_itself(card: ToolCard | PlanCard, waived: Collection[str]) -> bool:
     """Returns whether the card itself requires approval in a turn with these exemptions."""
-    return card.needs_approval and not (card.name in waived and is_waivable(card.name, card.effect))
+    return card.needs_approval and not (card.name in waived and is_exemptible(card.name, card.effect))
 
 
-def waiver_fault(tool: str) -> str | None:
+def exemption_fault(tool: str) -> str | None:
     """Returns why a tenant cannot exempt `tool` from approval, or None."""
     if tool in WAIVABLE:
         return None
     return f"Only these tools can be exempt from approval: {', '.join(WAIVABLE)}"
 
 
-def told_of(tool: str) -> dict[str, JsonValue]:
+def exemption_event(tool: str) -> dict[str, JsonValue]:
     """Returns the event data of an exempt call, in the form of a rule event."""
     return {
         "rule_id": RULE_WAIVED,

@@ -31,7 +31,7 @@ class InForce:
     """Empty if the agent no longer has the tool."""
 
 
-def why_outdated(policy_digest: str, tool_version: str, in_force: InForce | None) -> str | None:
+def outdated_reason(policy_digest: str, tool_version: str, in_force: InForce | None) -> str | None:
     """Returns what changed after the request was opened, or None if the request is still valid.
 
     `policy_digest` is empty if it was not recorded. `in_force` must be None if the agent is not published.
@@ -78,7 +78,7 @@ _TOLD = {
 
 
 @dataclass(frozen=True, slots=True)
-class Covering:
+class ApprovalValidity:
     """The approval of a call, as its execution needs it."""
 
     approval_id: str
@@ -109,7 +109,7 @@ def why_void(
     card: ToolCard | None,
     here: ToolCard | None,
     planned_version: str,
-    approval: Covering | None,
+    approval: ApprovalValidity | None,
     waived: Collection[str] = (),
 ) -> str | None:
     """Returns why this call cannot run, or None.
@@ -131,14 +131,14 @@ def why_void(
     return f"the approved arguments no longer match the schema: {fault}" if fault else None
 
 
-def why_lapsed(approval: Covering | None, in_force: InForce | None) -> str | None:
+def why_lapsed(approval: ApprovalValidity | None, in_force: InForce | None) -> str | None:
     """Returns what changed after an approval that is still unused, or None if it is still valid.
 
     A call that one attempt has reserved can be finished by the next attempt.
     """
     if approval is None or approval.status not in GIVEN:
         return None
-    return why_outdated(approval.policy_digest, approval.tool_version, in_force)
+    return outdated_reason(approval.policy_digest, approval.tool_version, in_force)
 
 
 # --- Answers to a turn's question: the first valid answer counts, if it is in time and the turn continues.
@@ -148,7 +148,7 @@ MOST_CHARACTERS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QuestionRecord:
     """The record of a question."""
 
     kind: str
@@ -160,7 +160,7 @@ class Asked:
     """True if its turn has ended or must stop."""
 
 
-def answer_refusal(asked: Asked, kind: str, payload: dict[str, JsonValue]) -> CallerError | None:
+def answer_refusal(asked: QuestionRecord, kind: str, payload: dict[str, JsonValue]) -> CallerError | None:
     """Returns the first reason why this answer is refused, in the order of the contract, or None."""
     if asked.status == "answered":
         return CallerError("already_answered", "This question is already answered; the first answer counts", status=409)

@@ -20,7 +20,7 @@ import json_repair
 from pydantic import JsonValue
 
 from perdure.contracts.values import canonical_json, digest_of
-from perdure.core.json_schema import Misfit, misfits, told_of
+from perdure.core.json_schema import SchemaError, schema_errors, schema_errors_text
 from perdure.core.text import is_clean
 
 MOST_CHARACTERS = 262_144
@@ -45,7 +45,7 @@ class Parsed:
     fault: str | None = None
     """The reason why the arguments are invalid, in words for the model; None if they are valid."""
     repaired: bool = False
-    misfits: tuple[Misfit, ...] = ()
+    schema_errors: tuple[SchemaError, ...] = ()
     """The fields that violate the schema."""
 
 
@@ -79,10 +79,12 @@ def check_arguments(value: object, schema: Mapping[str, JsonValue]) -> Parsed:
             raise InvalidArguments("they must be a JSON object")
     except InvalidArguments as unfit:
         return _faulty(f"the arguments are invalid: {unfit}; send them again as one JSON object")
-    found = misfits(args, schema)
+    found = schema_errors(args, schema)
     if not found:
         return Parsed(args, digest_of(args))
-    return replace(_faulty(f"the arguments do not match the schema: {told_of(found)}"), misfits=tuple(found))
+    return replace(
+        _faulty(f"the arguments do not match the schema: {schema_errors_text(found)}"), schema_errors=tuple(found)
+    )
 
 
 def _parse(text: str) -> object:

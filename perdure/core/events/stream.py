@@ -127,7 +127,7 @@ class TokenBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HeldCall:
     """The reader's state of an open call."""
 
     attempt: int
@@ -146,7 +146,7 @@ class ReaderState:
     epoch: str = NO_EPOCH
     entry_id: str = FIRST_ENTRY
     """Live entries are read after this one."""
-    calls: Mapping[CallKey, Heard] = field(default_factory=dict)
+    calls: Mapping[CallKey, HeldCall] = field(default_factory=dict)
     """Calls that have started and are not complete."""
     closed: tuple[CallKey, ...] = ()
     """Calls that have ended; their late entries are skipped. A call in neither collection has not started."""
@@ -252,24 +252,24 @@ class _Merge:
             # A cursor cannot express "this call's text, but not that one's", so this text is held back, too. Text that
             # was sent remains valid, so the attempt stays as well: the start of a newer one must still void it.
             if not entry.thinking:
-                self.calls[entry.key] = Heard(heard.attempt, None)
+                self.calls[entry.key] = HeldCall(heard.attempt, None)
             return
         anew = entry.begins or (entry.start == 0 and not (entry.thinking and entry.thought))
         if entry.attempt > heard.attempt or (heard.characters is None and anew):
             self._void_open(entry.key, heard)
-            heard = Heard(entry.attempt, 0)
+            heard = HeldCall(entry.attempt, 0)
         self.calls[entry.key] = heard
         if heard.characters is None or not entry.text:
             return
         if entry.start > heard.characters:
-            self.calls[entry.key] = Heard(entry.attempt, None)
+            self.calls[entry.key] = HeldCall(entry.attempt, None)
         elif entry.start == heard.characters:
             self._show(entry, heard.thought, heard.characters)
 
     def _show(self, entry: TokenEntry, thought: bool, characters: int) -> None:
         kind = THINKING if entry.thinking else TOKEN
         characters += 0 if entry.thinking else len(entry.text)
-        self.calls[entry.key] = Heard(entry.attempt, characters, thought or entry.thinking)
+        self.calls[entry.key] = HeldCall(entry.attempt, characters, thought or entry.thinking)
         self.entry_id = entry.id
         self._claim_entries()
         text = entry.text
@@ -308,12 +308,12 @@ class _Merge:
     def _begin(self, key: CallKey, attempt: int) -> None:
         heard = self.calls.get(key)
         if heard is None:
-            self.calls[key] = Heard(attempt, 0)
+            self.calls[key] = HeldCall(attempt, 0)
         elif attempt > heard.attempt:
             # The reset comes before the event itself, so that no cursor after the event keeps the old text.
             self._void_open(key, heard)
             # After a gap, it is unknown how much of the new attempt is behind the reader's position in the live stream.
-            self.calls[key] = Heard(attempt, None if heard.characters is None else 0)
+            self.calls[key] = HeldCall(attempt, None if heard.characters is None else 0)
 
     def _whole(self, event: LoggedEvent) -> bool:
         heard = self.calls.get(event.key)
@@ -326,12 +326,12 @@ class _Merge:
 
     def _complete(self, key: CallKey, event: LoggedEvent) -> None:
         if not self._whole(event):
-            heard = self.calls.get(key, Heard(0, None))
+            heard = self.calls.get(key, HeldCall(0, None))
             message_id = event.data.get("message_id")
             if _number(event.data, "characters") and isinstance(message_id, str):
                 # A reader that disconnects between these frames and the event receives them again, so the reset is
                 # never lost.
-                self._void(key, Heard(0, None), event.at)
+                self._void(key, HeldCall(0, None), event.at)
                 data: dict[str, JsonValue] = {"call_id": key[1], "attempt": event.data.get("attempt"), "text": ""}
                 self._send(TOKEN, key[0], event.at, data, message_id, cursor=self._unsure())
             else:
@@ -345,12 +345,12 @@ class _Merge:
 
     # Frames
 
-    def _void(self, key: CallKey, heard: Heard, at: datetime | None = None) -> None:
+    def _void(self, key: CallKey, heard: HeldCall, at: datetime | None = None) -> None:
         """Sends a reset if the reader has any text of the call."""
         if heard.characters != 0 or heard.thought:
             self._send(RESET, key[0], at, {"call_id": key[1]}, cursor=self._unsure())
 
-    def _void_open(self, key: CallKey, heard: Heard) -> None:
+    def _void_open(self, key: CallKey, heard: HeldCall) -> None:
         """Sends a reset for a call that continues; the old live position would restore the void text."""
         self._void(key, heard)
         if heard.characters is None:
@@ -418,14 +418,14 @@ def resumed(cursor: Cursor, open_calls: Sequence[OpenCall], marks: Mapping[CallK
     return ReaderState(cursor, cursor.epoch, cursor.entry_id, calls)
 
 
-def _heard(cursor: Cursor, call: OpenCall, mark: Mark | None) -> Heard:
+def _heard(cursor: Cursor, call: OpenCall, mark: Mark | None) -> HeldCall:
     if cursor.epoch == NO_EPOCH:
-        return Heard(call.attempt, 0)
+        return HeldCall(call.attempt, 0)
     if mark is None:
-        return Heard(call.attempt, None)
+        return HeldCall(call.attempt, None)
     if mark.begun and mark.attempt < call.attempt:
         # The newer attempt's start has been sent, and the text of the older one was voided before it.
-        return Heard(call.attempt, 0 if mark.whole else None)
+        return HeldCall(call.attempt, 0 if mark.whole else None)
     if not mark.begun:
-        return Heard(call.attempt, 0 if mark.whole and mark.attempt == call.attempt else None)
-    return Heard(mark.attempt, mark.characters if mark.whole else None, mark.thought)
+        return HeldCall(call.attempt, 0 if mark.whole and mark.attempt == call.attempt else None)
+    return HeldCall(mark.attempt, mark.characters if mark.whole else None, mark.thought)

@@ -39,7 +39,7 @@ def derived_facts(text: str) -> tuple[Fact, ...]:
     return tuple(found[:MOST_FACTS])
 
 
-def told(scope: str, facts: tuple[Fact, ...]) -> str:
+def facts_note(scope: str, facts: tuple[Fact, ...]) -> str:
     """Returns the facts as one note for a model. They are advice and decide nothing."""
     lines = "\n".join(f"- {fact.type}: {fact.content}" for fact in facts)
     return f"=== Remembered ({scope}) ===\n{lines}"

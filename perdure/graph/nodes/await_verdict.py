@@ -57,7 +57,7 @@ class AwaitVerdict:
             return _paused(requests)
         if RequestKind.LIMIT in kinds:
             return raised(state, read)
-        record_unasked(ports, read.verdicts)
+        record_skipped_checkpoints(ports, read.verdicts)
         return passed(state, read.verdicts)
 
     def _of_round(self, state: State, requests: Sequence[RequestRef], read: Verdicts) -> Patch:
@@ -173,7 +173,7 @@ def passed(state: State, verdicts: Sequence[Verdict]) -> Patch:
     return patch
 
 
-def record_unasked(ports: Ports, verdicts: Sequence[Verdict]) -> None:
+def record_skipped_checkpoints(ports: Ports, verdicts: Sequence[Verdict]) -> None:
     """Records checkpoints that could not be opened, so that the turn continues without a review."""
     for verdict in verdicts:
         if verdict.state is VerdictState.UNAVAILABLE:

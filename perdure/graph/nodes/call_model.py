@@ -7,7 +7,7 @@ from typing import Protocol
 from pydantic import JsonValue
 
 from perdure.contracts.agents import TurnPlan
-from perdure.contracts.calls import ModelAsk, ModelReply, OutputAsk
+from perdure.contracts.calls import ModelCallRequest, ModelReply, OutputAsk
 from perdure.contracts.errors import Problem
 from perdure.contracts.events import BUDGET
 from perdure.contracts.messages import MessageRef, Patch, Role
@@ -67,7 +67,7 @@ class CallModel:
         tools = offered_tools(plan, map(str, injected) if isinstance(injected, list) else ())
         loaded = toolsets_of(state) if self.by_toolsets else None
         reply = await ports.model.complete(
-            ModelAsk(
+            ModelCallRequest(
                 messages=tuple(messages_of(state)),
                 tools=tools if loaded is None else _within(plan, tools, loaded),
                 prompt=user if isinstance(user, dict) else {},
@@ -187,7 +187,7 @@ async def ask_object(state: State, ports: Ports, wanted: Wanted, messages: Seque
         if over is not None:
             return Got(None, tokens, cost, tries, over)
         reply = await ports.model.complete(
-            ModelAsk(
+            ModelCallRequest(
                 messages=tuple(said),
                 tools=(),
                 prompt=user if isinstance(user, dict) else {},

@@ -12,8 +12,8 @@ from perdure.contracts.errors import Problem
 from perdure.contracts.events import HITL_RULE_FIRE
 from perdure.contracts.messages import CallRef, MessageRef, Patch
 from perdure.contracts.values import canonical_json
-from perdure.core.agents.rule_matching import Fired
-from perdure.core.approvals.gates import RULE_LIMIT_SPENT, told_of
+from perdure.core.agents.rule_matching import MatchedRules
+from perdure.core.approvals.gates import RULE_LIMIT_SPENT, exemption_event
 from perdure.graph.nodes.fields import (
     AWAITING_HITL,
     NAMED_INDIVIDUAL,
@@ -30,16 +30,16 @@ MOST_KEPT_CHARACTERS = 16 * 1024
 """
 
 
-def record_fires(ports: Ports, fired: Sequence[Fired]) -> None:
+def record_matches(ports: Ports, fired: Sequence[MatchedRules]) -> None:
     """Records every rule that fired, with its origin."""
     for each in fired:
-        ports.events.emit(HITL_RULE_FIRE, each.fire.told(), each.call_id)
+        ports.events.emit(HITL_RULE_FIRE, each.fire.event_data(), each.call_id)
 
 
-def record_waivers(ports: Ports, waived: Sequence[CallRef]) -> None:
+def record_exemptions(ports: Ports, waived: Sequence[CallRef]) -> None:
     """Records the calls that the tenant has exempted from approval, in the same event as rules that stop a call."""
     for each in waived:
-        ports.events.emit(HITL_RULE_FIRE, told_of(each.tool), each.call_id)
+        ports.events.emit(HITL_RULE_FIRE, exemption_event(each.tool), each.call_id)
 
 
 def stripped(

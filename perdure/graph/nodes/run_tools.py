@@ -11,12 +11,12 @@ from pydantic import JsonValue
 
 from perdure.contracts.agents import TurnPlan
 from perdure.contracts.approvals import GatedCall, RequestKind, RequestRef
-from perdure.contracts.calls import CallState, ToolAsk, ToolOutcome
+from perdure.contracts.calls import CallState, ToolCallRequest, ToolOutcome
 from perdure.contracts.errors import Problem
 from perdure.contracts.events import TOOLS_PENDING
 from perdure.contracts.messages import CallRef, MessageRef, Patch, Role
 from perdure.core.agents.rule_matching import Ran, Ruled, after_round, asked_paths, before_round
-from perdure.core.agents.rules import COUNTERS, Fire
+from perdure.core.agents.rules import COUNTERS, RuleMatch
 from perdure.core.agents.toolsets import LOAD_TOOLSET, is_of_memory
 from perdure.core.approvals.gates import RULE_MUTATING, RULE_OUTCOME_UNKNOWN, gate_round, rule_for
 from perdure.core.calls.ledger import SETTLED
@@ -32,7 +32,7 @@ from perdure.graph.nodes.fields import (
     plan_of,
     requests_of,
 )
-from perdure.graph.nodes.pause import at_checkpoint, record_fires, record_waivers, stripped
+from perdure.graph.nodes.pause import at_checkpoint, record_exemptions, record_matches, stripped
 from perdure.graph.ports import Ports
 from perdure.graph.spec import State
 
@@ -53,7 +53,7 @@ class OpenRound:
     """The outcome of each call that was settled before the pause."""
 
     @property
-    def unasked(self) -> list[CallRef]:
+    def without_request(self) -> list[CallRef]:
         """The calls that must run and have no request."""
         asked = {request.call_id for request in self.requests}
         return [call for call in self.calls if not call.settled and call.call_id not in asked | self.done.keys()]
@@ -211,13 +211,13 @@ class RunTools:
             return {"pending_tool_calls": []}
         plan, found = plan_of(state), round_of(state)
         if found.requests:
-            ruled = Ruled(gated=gate_round(plan, found.unasked))
+            ruled = Ruled(gated=gate_round(plan, found.without_request))
         else:
-            ruled = before_round(plan, found.unasked, {name: state[name] for name in COUNTERS})
+            ruled = before_round(plan, found.without_request, {name: state[name] for name in COUNTERS})
             if pending := _pending(plan, found.calls, ruled.gated):
                 ports.events.emit(TOOLS_PENDING, {"calls": pending})
-            record_fires(ports, ruled.fired)
-            record_waivers(ports, ruled.waived)
+            record_matches(ports, ruled.fired)
+            record_exemptions(ports, ruled.waived)
         if ruled.abort is not None:
             return ended(_aborted(ruled.abort))
         if ruled.gated:
@@ -228,7 +228,7 @@ class RunTools:
 
     def _gated(self, state: State, ports: Ports, plan: TurnPlan, found: OpenRound, gated: Sequence[GatedCall]) -> Patch:
         """Opens requests for the gated calls, and pending ones again. No call runs in this step."""
-        free = len(found.unasked) > len(gated)
+        free = len(found.without_request) > len(gated)
         unknown = to_settle(found.calls, found.requests, {})
         asked = [*still_asked(plan, found.requests), *gated]
         return stripped(state, ports, asked, unknown, [*found.done.values()], goes_on=self.ungated_first and free)
@@ -274,11 +274,11 @@ def _is_memory(plan: TurnPlan, call: CallRef) -> bool:
     return card is not None and is_of_memory(card)
 
 
-def _ask(state: State, plan: TurnPlan, call: CallRef) -> ToolAsk:
+def _ask(state: State, plan: TurnPlan, call: CallRef) -> ToolCallRequest:
     card = plan.card(call.tool)
     if card is None:
-        return ToolAsk(call_id=call.call_id, tool=call.tool)
-    return ToolAsk(
+        return ToolCallRequest(call_id=call.call_id, tool=call.tool)
+    return ToolCallRequest(
         call_id=call.call_id,
         tool=call.tool,
         timeout_seconds=card.timeout_seconds,
@@ -297,7 +297,7 @@ def _looked_at(state: State, ports: Ports, plan: TurnPlan, done: Round) -> Patch
     """Returns the round's patch with the effect of the rules: the end of the run, a checkpoint, or nothing. A pause has
     priority over the limit."""
     ruled = after_round(plan, done.ran)
-    record_fires(ports, ruled.fired)
+    record_matches(ports, ruled.fired)
     after = {**state, **done.patch}
     if ruled.abort is not None:
         return done.patch | ended(_aborted(ruled.abort))
@@ -306,6 +306,6 @@ def _looked_at(state: State, ports: Ports, plan: TurnPlan, done: Round) -> Patch
     return done.patch | over_limit(after)
 
 
-def _aborted(fired: Fire) -> Problem:
+def _aborted(fired: RuleMatch) -> Problem:
     message = fired.message or f"the rule {fired.rule_id} ends the turn at a call to {fired.tool}"
     return Problem(code="rule_abort", message=message)

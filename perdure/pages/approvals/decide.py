@@ -95,8 +95,8 @@ def _edited(approval: Approval, form: Form) -> tuple[dict[str, object], dict[str
         return args, faults, ""
     checked = check_arguments(args, approval.args_schema)
     if checked.fault is not None:
-        by_field = {each.field: each.problem for each in checked.misfits if each.field in args}
-        whole = form.get("as") == "json" or len(by_field) < len(checked.misfits)
+        by_field = {each.field: each.problem for each in checked.schema_errors if each.field in args}
+        whole = form.get("as") == "json" or len(by_field) < len(checked.schema_errors)
         return args, by_field, f"Not sent: {checked.fault}." if whole else ""
     return args, {}, _UNCHANGED if same(approval.args, args) else ""
 

@@ -15,9 +15,9 @@ from perdure.client.approvals import Item
 from perdure.client.memory import list_promotions
 from perdure.core.agents.prompts import inside
 from perdure.core.approvals.decisions import NOT_IN_BULK, alone
-from perdure.pages.approvals.page import DAY_SECONDS, KINDS, PAST, PRESENT, Asked, is_long, reasons_for
+from perdure.pages.approvals.page import DAY_SECONDS, KINDS, PAST, PRESENT, DecisionForm, is_long, reasons_for
 from perdure.pages.render import page
-from perdure.pages.request import Form, PageProblem, Posted, Visit, Visitor
+from perdure.pages.request import BrowserRequest, Form, PageProblem, Posted, Visitor
 
 inbox_router = APIRouter()
 SHOWN = 25
@@ -28,9 +28,9 @@ _Name = Annotated[str, Query(max_length=64)]
 
 def asked_for(
     all: bool = False, risk: _Name = "", agent: _Name = "", tool: _Name = "", role: _Name = "", expiring: bool = False
-) -> Asked:
+) -> DecisionForm:
     """Returns the filters from the address."""
-    return Asked(not all, risk, agent, tool, role, expiring)
+    return DecisionForm(not all, risk, agent, tool, role, expiring)
 
 
 @inbox_router.get("/")
@@ -43,7 +43,7 @@ async def home(visit: Visitor) -> RedirectResponse:
 @inbox_router.get("/review")
 async def inbox(
     visit: Visitor,
-    asked: Annotated[Asked, Depends(asked_for)],
+    asked: Annotated[DecisionForm, Depends(asked_for)],
     cursor: Annotated[str | None, Query(max_length=400)] = None,
 ) -> HTMLResponse:
     """Shows pending requests, newest first. For the page's script, returns only the part that changes."""
@@ -76,7 +76,7 @@ async def inbox(
     )
 
 
-async def _proposed(visit: Visit, me: Me) -> str:
+async def _proposed(visit: BrowserRequest, me: Me) -> str:
     """Returns the number of pending promotions that this user can decide on; empty if there are none."""
     if "admin" not in me.roles:
         return ""
@@ -145,7 +145,9 @@ async def done(visit: Visitor, of: _Many, decision: str = "") -> HTMLResponse:
     return page(visit, "bulk_done.html", ids=list(codes), shown=shown, refused=refused, taken=taken, past=PAST)
 
 
-async def _look(visit: Visit, ids: Sequence[str], taken: str, form: Form | None = None, why: str = "") -> HTMLResponse:
+async def _look(
+    visit: BrowserRequest, ids: Sequence[str], taken: str, form: Form | None = None, why: str = ""
+) -> HTMLResponse:
     if len(ids) > MOST:
         raise PageProblem(422, f"You can decide on at most {MOST} requests at once.")
     picked = await _each(visit, ids)
@@ -177,7 +179,7 @@ def _apart(picked: Sequence[Approval]) -> dict[str, str]:
     return {found: words for found, words in why.items() if words}
 
 
-async def _each(visit: Visit, ids: Sequence[str]) -> list[Approval]:
+async def _each(visit: BrowserRequest, ids: Sequence[str]) -> list[Approval]:
     found = await asyncio.gather(*(visit.api.approvals.get(each) for each in ids), return_exceptions=True)
     for each in found:
         if isinstance(each, BaseException) and not (isinstance(each, ApiError) and each.status in (404, 422)):

@@ -15,9 +15,9 @@ from fastapi.responses import HTMLResponse
 from perdure.client import Approval
 from perdure.core.calls.arguments import InvalidArgumentText, parsed_value
 from perdure.core.json_schema import followed, kind
-from perdure.core.text import flat, pieces, printable
+from perdure.core.text import escape_terminal, flat, pieces
 from perdure.pages.render import page
-from perdure.pages.request import Form, Typed, Visit, Visitor
+from perdure.pages.request import BrowserRequest, Form, Typed, Visitor
 
 # --- Arguments of a call as form fields, and back to exact arguments
 #
@@ -290,7 +290,7 @@ _LONGEST = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DecisionForm:
     """Filters of the list."""
 
     mine: bool = True
@@ -329,12 +329,12 @@ class Asked:
         return {**named, "mine": self.mine or None, "expiring_seconds": DAY_SECONDS if self.expiring else None}
 
 
-def opened_from(visit: Visit, form: Form | None = None) -> Asked:
+def opened_from(visit: BrowserRequest, form: Form | None = None) -> DecisionForm:
     """Returns the list that an approval was opened from, read from the form of its page or from its address."""
     text = (form.get("in") if form else "") or visit.request.query_params.get("in", "")
     said = dict(parse_qsl(text)) if len(text) <= _LONGEST else {}
     risk, agent, tool, role = (said.get(kind, "")[:_LONGEST_NAME] for kind in KINDS)
-    return Asked("all" not in said, risk, agent, tool, role, "expiring" in said)
+    return DecisionForm("all" not in said, risk, agent, tool, role, "expiring" in said)
 
 
 LONG_CHARACTERS = 6_000
@@ -358,7 +358,9 @@ class Sent:
     """Messages by argument."""
 
 
-async def show(visit: Visit, approval: Approval, sent: Sent | None = None, *, status: int = 200) -> HTMLResponse:
+async def show(
+    visit: BrowserRequest, approval: Approval, sent: Sent | None = None, *, status: int = 200
+) -> HTMLResponse:
     """Returns the page of this approval, with what was typed before."""
     sent = sent or Sent()
     text = _approval_json(approval)
@@ -402,7 +404,7 @@ def reasons_for(*approvals: Approval) -> list[str]:
 def is_long(approval: Approval) -> bool:
     """Returns whether the arguments must be opened before a decision."""
     text = _approval_json(approval)
-    return len(text) > LONG_CHARACTERS or len(printable(text)) > LONG_CHARACTERS
+    return len(text) > LONG_CHARACTERS or len(escape_terminal(text)) > LONG_CHARACTERS
 
 
 def _approval_json(approval: Approval) -> str:
@@ -426,12 +428,14 @@ def previewed(approval: Approval) -> list[Line] | None:
     return differences(found["before"], found["after"]) if found and not found.get("fault") else None
 
 
-def _asks_for_all(visit: Visit, sent: Sent) -> bool:
+def _asks_for_all(visit: BrowserRequest, sent: Sent) -> bool:
     """Returns whether the reviewer has opened all arguments, on this page or before sending the form."""
     return visit.request.query_params.get("whole") == "1" or (sent.form is not None and sent.form.get("whole") == "1")
 
 
-async def _beside(visit: Visit, approval: Approval, asked: Asked) -> tuple[Approval | None, Approval | None]:
+async def _beside(
+    visit: BrowserRequest, approval: Approval, asked: DecisionForm
+) -> tuple[Approval | None, Approval | None]:
     """Returns the approvals before and after this one in the list that it was opened from.
 
     If it is no longer in that list, the following one is the first of the list.

@@ -4,10 +4,10 @@ Only counts and ranges of columns are sent. No row, and no cell of a text column
 
 ```python
 from perdure import Client
-from perdure.sdk.tables.client_side import HomeTable, ask
+from perdure.sdk.tables.client_side import ClientTable, ask
 
 with Client(url, token) as perdure:
-    made = ask(perdure, "chart_builder", "Plot sales by region", HomeTable.read("sales.csv"))
+    made = ask(perdure, "chart_builder", "Plot sales by region", ClientTable.read("sales.csv"))
     made.specification          # Vega-Lite, completed with the rows here
     made.png()                  # drawn here
 ```
@@ -35,7 +35,7 @@ from perdure.sdk.tables.reading import as_json, drawn_rows, left_out, profile_of
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["HomeTable", "Made", "ask", "ask_async", "finish", "finish_async"]
+__all__ = ["ClientTable", "Made", "ask", "ask_async", "finish", "finish_async"]
 
 
 # --- A table that stays on this machine: its description for the turn, and the plans that run on it here
@@ -45,12 +45,12 @@ MOST_WARNING = 200
 
 
 @dataclass(slots=True)
-class HomeTable:
+class ClientTable:
     """A table on this machine, and the tables that plans can join to it."""
 
     name: str
     rows: "pl.DataFrame" = field(repr=False)
-    others: "tuple[HomeTable, ...]" = ()
+    others: "tuple[ClientTable, ...]" = ()
     left: Ran | None = field(default=None, repr=False)
     """The result of the last plan."""
 
@@ -137,7 +137,7 @@ class Made:
     """The result of a turn."""
 
     turn: Turn
-    table: HomeTable = field(repr=False)
+    table: ClientTable = field(repr=False)
 
     @property
     def specification(self) -> dict[str, Any] | None:
@@ -168,7 +168,7 @@ class Made:
         return bytes(vl_convert.vegalite_to_png(specification, scale=2, allowed_base_urls=[]))
 
 
-def ask(client: Client, agent: str, message: str, table: HomeTable, *, timeout_seconds: float = WAIT_SECONDS) -> Made:
+def ask(client: Client, agent: str, message: str, table: ClientTable, *, timeout_seconds: float = WAIT_SECONDS) -> Made:
     """Runs a turn about this table, from its start to its end.
 
     Raises the exceptions of `finish`.
@@ -178,7 +178,7 @@ def ask(client: Client, agent: str, message: str, table: HomeTable, *, timeout_s
     return finish(client, turn.turn_id, table, timeout_seconds=timeout_seconds)
 
 
-def finish(client: Client, turn_id: str, table: HomeTable, *, timeout_seconds: float = WAIT_SECONDS) -> Made:
+def finish(client: Client, turn_id: str, table: ClientTable, *, timeout_seconds: float = WAIT_SECONDS) -> Made:
     """Waits until the turn ends, and does the work on the table that it requests.
 
     Raises TimeoutError after `timeout_seconds`, whatever the turn does, and ApiError. Raises TableTrouble if the turn
@@ -199,7 +199,7 @@ def finish(client: Client, turn_id: str, table: HomeTable, *, timeout_seconds: f
 
 
 async def ask_async(
-    client: AsyncClient, agent: str, message: str, table: HomeTable, *, timeout_seconds: float = WAIT_SECONDS
+    client: AsyncClient, agent: str, message: str, table: ClientTable, *, timeout_seconds: float = WAIT_SECONDS
 ) -> Made:
     """Does the same as `ask`. The work on the table runs in a thread."""
     conversation = await client.conversations.create(agent)
@@ -209,7 +209,7 @@ async def ask_async(
 
 
 async def finish_async(
-    client: AsyncClient, turn_id: str, table: HomeTable, *, timeout_seconds: float = WAIT_SECONDS
+    client: AsyncClient, turn_id: str, table: ClientTable, *, timeout_seconds: float = WAIT_SECONDS
 ) -> Made:
     """Does the same as `finish`. The work on the table runs in a thread."""
     work = _Work(table, time.monotonic() + timeout_seconds)
@@ -231,7 +231,7 @@ async def finish_async(
 class _Work:
     """The logic that both ways to finish a turn share."""
 
-    table: HomeTable
+    table: ClientTable
     until: float
     answered: set[str] = field(default_factory=set)
 

@@ -7,16 +7,16 @@ from pydantic import JsonValue
 from perdure.contracts.errors import CallerError
 from perdure.contracts.events import TOOL_DENIED
 from perdure.core.approvals.assignments import (
-    handover_refusal,
+    reassigner_refusal,
     reassignment_refusal,
     release_refusal,
     reviewers_after,
     withdrawal_refusal,
 )
-from perdure.core.approvals.decisions import Decider, Seat, claim_span, lent, not_open_to
+from perdure.core.approvals.decisions import Decider, Delegation, claim_span, lent, not_open_to
 from perdure.core.identity import Credential
 from perdure.store import audit
-from perdure.store.approvals.requests import call_told_of
+from perdure.store.approvals.requests import event_call_id
 from perdure.store.approvals.review import ESCALATED, Review, take_up
 from perdure.store.database import Connection, new_id
 from perdure.store.delivery.outbox import Note, Wake, put
@@ -89,7 +89,7 @@ async def reassign(tx: Connection, approval_id: str, person: Decider, to: str, c
             {"to": to},
             status=422,
         )
-    given_to = Seat(str(row["id"]), row["name"], frozenset(row["roles"]))
+    given_to = Delegation(str(row["id"]), row["name"], frozenset(row["roles"]))
     refused = reassignment_refusal(review.facts, given_to)
     if refused is not None:
         raise refused
@@ -135,7 +135,7 @@ async def escalate(tx: Connection, approval_id: str, person: Decider, comment: s
 async def _to_hand_over(tx: Connection, approval_id: str, person: Decider) -> Review:
     """Returns the locked approval if this user can reassign it."""
     review = await take_up(tx, approval_id, person)
-    refused = handover_refusal(review.facts, review.decider)
+    refused = reassigner_refusal(review.facts, review.decider)
     if refused is not None:
         raise refused
     review.refuse_stopped()
@@ -176,7 +176,7 @@ async def withdraw(tx: Connection, approval_id: str, person: Decider, comment: s
     await audit.record(tx, "approval.withdrawn", approval_id, told, actor=person.user_id, turn_id=address.turn_id)
     note = await put(tx, address.tenant_id, Wake.RING, address.turn_id, approval_id)
     event: dict[str, JsonValue] = {"tool": row["tool"], "approval_id": approval_id, "reason": "withdrawn", **told}
-    await write(tx, address, [NewEvent(TOOL_DENIED, event, call_told_of(row["kind"], row["call_id"]))])
+    await write(tx, address, [NewEvent(TOOL_DENIED, event, event_call_id(row["kind"], row["call_id"]))])
     return review, note
 
 
@@ -221,14 +221,14 @@ async def add_delegation(
     `until_invalid`.
     """
     rows = await tx.fetch(_PEOPLE, user_id, to)
-    people = [Seat(str(row["id"]), row["name"], frozenset(row["roles"])) for row in rows]
+    people = [Delegation(str(row["id"]), row["name"], frozenset(row["roles"])) for row in rows]
     other = next((seat for seat in people if seat.name == to), None)
     if other is None:
         raise CallerError("user_not_found", "User not found", status=404)
     if other.user_id == user_id:
         raise CallerError("to_yourself", "You cannot delegate to yourself; name another user", status=422)
     # Decisions check the roles again, because roles can change.
-    lent(next((seat for seat in people if seat is not other), Seat(user_id, name, frozenset())), other)
+    lent(next((seat for seat in people if seat is not other), Delegation(user_id, name, frozenset())), other)
     delegation_id = new_id()
     created_at = await tx.fetchval(_ADD, delegation_id, user_id, other.user_id, until, MOST_DAYS, credential.created_by)
     if created_at is None:

@@ -10,7 +10,7 @@ from perdure.contracts.errors import CallerError, InvariantBroken
 from perdure.contracts.events import BUDGET, TOOL_APPROVED, TOOL_DENIED
 from perdure.contracts.turns import Limits, TurnAddress
 from perdure.contracts.values import Frozen, frozen_call_digest
-from perdure.core.approvals.decisions import PENDING, STATUS_OF, Asked, Decider, Decision, status_after
+from perdure.core.approvals.decisions import PENDING, STATUS_OF, Decider, Decision, DecisionRequest, status_after
 from perdure.core.approvals.validity import GIVEN, runs_by
 from perdure.core.budgets import spent
 from perdure.core.calls.arguments import check_arguments
@@ -18,7 +18,7 @@ from perdure.core.delivery import CHAT, chat_may_decide
 from perdure.core.json_schema import MOST_TOLD
 from perdure.core.text import is_blank
 from perdure.store import audit
-from perdure.store.approvals.requests import call_told_of, plan_again
+from perdure.store.approvals.requests import event_call_id, plan_again
 from perdure.store.approvals.review import Review, outdated, take_up
 from perdure.store.database import Connection, new_id
 from perdure.store.delivery.outbox import HEAD_START, Note, Wake
@@ -76,7 +76,7 @@ async def decide(
     await audit.record(tx, kind, approval_id, ballot.record, actor=review.decider.user_id, turn_id=address.turn_id)
     if ballot.status != PENDING:
         again = [await plan_again(tx, review.row, ballot.record)] if ballot.plans_again else []
-        await write(tx, address, [_told(review, ask, name)], again)
+        await write(tx, address, [_decision_event(review, ask, name)], again)
     decided = Decided(
         approval_id=approval_id,
         status=ballot.status,
@@ -119,7 +119,7 @@ def _ballot(review: Review, ask: DecisionAsk, name: str) -> "Ballot":
     row, edit = review.row, _edited(review, ask)
     revision = edit or _revised(row["revision"])
     status = status_after(ask.decision, row["quorum"], review.facts.votes, review.vote, revised=bool(revision))
-    record = said(review, ask, name) | (edit if status == PENDING else _freed(ask, revision))
+    record = decision_record(review, ask, name) | (edit if status == PENDING else _freed(ask, revision))
     plans_again = row["kind"] == RequestKind.CHECKPOINT and "args" in record and status != PENDING
     if plans_again:
         record["message_id"] = new_id()
@@ -148,7 +148,7 @@ async def _refuse_outdated(tx: Connection, review: Review, decision: Decision) -
         raise CallerError("approval_outdated", message, {"outdated": why}, status=409)
 
 
-def said(review: Review, ask: DecisionAsk, name: str) -> dict[str, JsonValue]:
+def decision_record(review: Review, ask: DecisionAsk, name: str) -> dict[str, JsonValue]:
     """Returns the first part of every decision's record: the decision, its comment, its user, and the user whose place
     it takes."""
     record: dict[str, JsonValue] = {
@@ -160,7 +160,7 @@ def said(review: Review, ask: DecisionAsk, name: str) -> dict[str, JsonValue]:
         "seen_digest": ask.digest,
         "signed_in": review.signed_in,
     }
-    return record if review.seat.user_id == review.decider.user_id else {**record, "for": review.seat.name}
+    return record if review.delegation.user_id == review.decider.user_id else {**record, "for": review.delegation.name}
 
 
 def _edited(review: Review, ask: DecisionAsk) -> dict[str, JsonValue]:
@@ -175,7 +175,7 @@ def _edited(review: Review, ask: DecisionAsk) -> dict[str, JsonValue]:
     row = review.row
     checked = check_arguments(ask.args, row["schema"])
     if checked.fault is not None:
-        fields = [{"field": each.field, "problem": each.problem[:200]} for each in checked.misfits[:MOST_TOLD]]
+        fields = [{"field": each.field, "problem": each.problem[:200]} for each in checked.schema_errors[:MOST_TOLD]]
         raise CallerError("args_invalid", f"The edit is invalid: {checked.fault}", {"fields": fields}, status=422)
     digest = frozen_call_digest(
         tenant_id=row["tenant_id"],
@@ -200,7 +200,7 @@ def _freed(ask: DecisionAsk, revision: dict[str, JsonValue]) -> dict[str, JsonVa
     return revision if ask.decision in (Decision.APPROVE, Decision.EDIT) else {}
 
 
-def _told(review: Review, ask: DecisionAsk, name: str) -> NewEvent:
+def _decision_event(review: Review, ask: DecisionAsk, name: str) -> NewEvent:
     row = review.row
     event: dict[str, JsonValue] = {
         "tool": row["tool"],
@@ -212,7 +212,7 @@ def _told(review: Review, ask: DecisionAsk, name: str) -> NewEvent:
     if row["checkpoint"]:
         event["checkpoint"] = row["checkpoint"]
     allowed = ask.decision in (Decision.APPROVE, Decision.EDIT)
-    return NewEvent(TOOL_APPROVED if allowed else TOOL_DENIED, event, call_told_of(row["kind"], row["call_id"]))
+    return NewEvent(TOOL_APPROVED if allowed else TOOL_DENIED, event, event_call_id(row["kind"], row["call_id"]))
 
 
 # --- Recording a decision of any kind of request: one conditional UPDATE with its vote and its wake signal
@@ -295,7 +295,7 @@ async def cast(tx: Connection, review: Review, ballot: Ballot, per_minute: int |
         ballot.record,
         ballot.revision,
         review.decider.user_id,
-        review.seat.user_id,
+        review.delegation.user_id,
         ballot.decision.value,
         ballot.digest,
         ballot.hold_seconds if ballot.status != PENDING else 0,
@@ -332,14 +332,14 @@ def _refused(review: Review, *, overdue: bool, too_many: bool | None, wait_secon
 # --- Subjects of several approvals, for bulk decisions
 
 
-async def asked_about(tx: Connection, approval_ids: Sequence[str], person: Decider) -> list[Asked]:
+async def asked_about(tx: Connection, approval_ids: Sequence[str], person: Decider) -> list[DecisionRequest]:
     """Returns the subjects of those approvals that this user can see. The subject of an approval never changes."""
     rows = await tx.fetch(
         "SELECT requested_by, kind, agent_id, tool, tool_version, risk FROM approvals WHERE id = ANY($1)",
         list(approval_ids),
     )
     return [
-        Asked(row["kind"], row["agent_id"], row["tool"], row["tool_version"], row["risk"])
+        DecisionRequest(row["kind"], row["agent_id"], row["tool"], row["tool_version"], row["risk"])
         for row in rows
         if person.sees(str(row["requested_by"]))
     ]
@@ -392,7 +392,7 @@ async def raise_limits(
     review.refuse_stopped()
     before = Limits.model_validate(turn["limits"])
     limits = _raised(before, asked, tokens_used=turn["tokens"], cost_microusd=turn["cost_microusd"])
-    record = said(review, DecisionAsk(decision=Decision.APPROVE, digest=digest), name) | {
+    record = decision_record(review, DecisionAsk(decision=Decision.APPROVE, digest=digest), name) | {
         "limits": limits.model_dump(mode="json"),
         "limits_before": before.model_dump(mode="json"),
     }

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 from pydantic import JsonValue
 
-from perdure.contracts.activities import OpenAsk, Opened, VerdictsAsk
+from perdure.contracts.activities import Opened, OpenRequest, VerdictsRequest
 from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.approvals import (
     HIGH_RISK,
@@ -30,7 +30,7 @@ from perdure.contracts.messages import CallRef, MessageRef, Role
 from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.contracts.values import Frozen, canonical_json, digest_of, frozen_call_digest
 from perdure.core.approvals.gates import pause_kind
-from perdure.core.approvals.validity import Asked, answer_refusal
+from perdure.core.approvals.validity import QuestionRecord, answer_refusal
 from perdure.core.calls.arguments import InvalidArguments, canonical
 from perdure.store import audit
 from perdure.store.database import Connection
@@ -72,7 +72,7 @@ ORDER BY seq DESC LIMIT 1
 """
 
 
-async def subject_of(tx: Connection, ask: OpenAsk, gated: GatedCall) -> Subject:
+async def subject_of(tx: Connection, ask: OpenRequest, gated: GatedCall) -> Subject:
     """Returns what the reviewer sees: the pending call, the result of a finished call, or the answer so far.
 
     Raises: InvariantBroken `call_not_planned`.
@@ -100,7 +100,7 @@ def covered(kind: str, args: dict[str, Any], result: object) -> dict[str, Any]:
     return {"args": args, "result": result} if kind == RequestKind.CHECKPOINT else args
 
 
-def call_told_of(kind: str, call_id: str) -> str | None:
+def event_call_id(kind: str, call_id: str) -> str | None:
     """Returns the call id for events of this approval. At a checkpoint it is the call whose result is reviewed."""
     return call_id if kind == RequestKind.APPROVAL else reviewed_call(call_id)
 
@@ -155,7 +155,7 @@ _PROMPT_CHARACTERS = 2_000
 
 
 async def open_requests(
-    tx: Connection, ask: OpenAsk, agent: PublishedAgent, policy: ApprovalPolicy | None = None
+    tx: Connection, ask: OpenRequest, agent: PublishedAgent, policy: ApprovalPolicy | None = None
 ) -> Opened | None:
     """Opens all requests of one pause and pauses the turn. A repeated call returns the same requests.
 
@@ -191,7 +191,7 @@ async def open_requests(
     return Opened(requests=tuple(requests), decided=bool(decided))
 
 
-async def _found(tx: Connection, ask: OpenAsk, gated: GatedCall) -> RequestRef | None:
+async def _found(tx: Connection, ask: OpenRequest, gated: GatedCall) -> RequestRef | None:
     row = await tx.fetchrow(
         "SELECT id, expires_at FROM approvals WHERE turn_id = $1 AND call_id = $2", ask.address.turn_id, gated.call_id
     )
@@ -200,7 +200,7 @@ async def _found(tx: Connection, ask: OpenAsk, gated: GatedCall) -> RequestRef |
 
 async def _open(
     tx: Connection,
-    ask: OpenAsk,
+    ask: OpenRequest,
     gated: GatedCall,
     agent: PublishedAgent,
     policy: ApprovalPolicy,
@@ -231,7 +231,7 @@ async def _open(
     return _ref(request_id, gated, expires_at)
 
 
-def _call(ask: OpenAsk, gated: GatedCall, about: Subject, agent: PublishedAgent) -> dict[str, object]:
+def _call(ask: OpenRequest, gated: GatedCall, about: Subject, agent: PublishedAgent) -> dict[str, object]:
     """Returns the call as it is stored, with its description for reviewers."""
     card, nonce = agent.card(gated.tool), secrets.token_hex(16)
     digest = frozen_call_digest(
@@ -323,10 +323,10 @@ def _awaiting(request: RequestRef, gated: GatedCall) -> NewEvent:
         return NewEvent(BUDGET, {"code": "limit_spent", "message": gated.message, **data})
     if gated.checkpoint:
         data["checkpoint"] = gated.checkpoint
-    return NewEvent(TOOL_AWAITING_APPROVAL, data, call_told_of(gated.kind, gated.call_id))
+    return NewEvent(TOOL_AWAITING_APPROVAL, data, event_call_id(gated.kind, gated.call_id))
 
 
-async def _unknown_effects(tx: Connection, ask: OpenAsk) -> list[RequestRef]:
+async def _unknown_effects(tx: Connection, ask: OpenRequest) -> list[RequestRef]:
     rows = await tx.fetch(
         "SELECT call_id, key, tool FROM tool_calls WHERE turn_id = $1 AND call_id = ANY($2) ORDER BY call_id",
         ask.address.turn_id,
@@ -385,7 +385,7 @@ class Answered(Frozen):
 
 
 async def open_questions(
-    tx: Connection, ask: OpenAsk, expires_seconds: int
+    tx: Connection, ask: OpenRequest, expires_seconds: int
 ) -> tuple[list[RequestRef], list[NewEvent], bool]:
     """Opens the questions of a pause. Returns their requests, the events of the new ones, and whether one is closed
     already.
@@ -407,7 +407,7 @@ async def open_questions(
             expires_seconds,
         )
         if expires_at is not None:
-            events.append(_told(question, request_id, expires_at))
+            events.append(_question_event(question, request_id, expires_at))
         else:
             for found in await tx.fetch("SELECT expires_at, status FROM questions WHERE id = $1", request_id):
                 expires_at, decided = found["expires_at"], decided or found["status"] != "pending"
@@ -419,7 +419,7 @@ async def open_questions(
     return requests, events, decided
 
 
-def _told(question: Question, request_id: str, expires_at: datetime) -> NewEvent:
+def _question_event(question: Question, request_id: str, expires_at: datetime) -> NewEvent:
     body: dict[str, JsonValue] = {
         **question.asked,
         "request_id": request_id,
@@ -429,7 +429,7 @@ def _told(question: Question, request_id: str, expires_at: datetime) -> NewEvent
     return NewEvent(EVENTS[question.kind], body)
 
 
-async def read_answers(tx: Connection, ask: VerdictsAsk) -> dict[str, Verdict]:
+async def read_answers(tx: Connection, ask: VerdictsRequest) -> dict[str, Verdict]:
     """Returns the current verdicts of the turn's questions, by request id. Overdue questions expire here."""
     turn_id = ask.address.turn_id
     expired = await tx.fetch(
@@ -500,8 +500,8 @@ async def answer_question(
     return Answered(request_id=request_id, turn_id=turn_id, conversation_id=address.conversation_id), note
 
 
-def _asked(row: asyncpg.Record) -> Asked:
-    return Asked(row["kind"], row["status"], row["answer_schema"], row["expires_at"], row["now"], row["over"])
+def _asked(row: asyncpg.Record) -> QuestionRecord:
+    return QuestionRecord(row["kind"], row["status"], row["answer_schema"], row["expires_at"], row["now"], row["over"])
 
 
 def _not_found() -> CallerError:

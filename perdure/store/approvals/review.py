@@ -15,8 +15,17 @@ from pydantic import JsonValue
 from perdure.contracts.approvals import ApprovalPolicy, RequestKind
 from perdure.contracts.errors import CallerError
 from perdure.contracts.turns import TurnAddress
-from perdure.core.approvals.decisions import Claimed, Decider, Decision, Facts, Seat, Vote, refusal, seat_of
-from perdure.core.approvals.validity import InForce, has_call_ahead, why_outdated
+from perdure.core.approvals.decisions import (
+    Claimed,
+    Decider,
+    Decision,
+    Delegation,
+    Facts,
+    Vote,
+    delegation_for,
+    refusal,
+)
+from perdure.core.approvals.validity import InForce, has_call_ahead, outdated_reason
 from perdure.core.identity import UNKNOWN, Credential
 from perdure.store import audit
 from perdure.store.database import Connection
@@ -77,15 +86,15 @@ class Review:
         )
 
     @property
-    def seat(self) -> Seat:
+    def delegation(self) -> Delegation:
         """The user in whose place this user decides, if the decision is allowed: themselves, or the user who delegated
         to them."""
-        return seat_of(self.facts, self.decider)
+        return delegation_for(self.facts, self.decider)
 
     @property
     def vote(self) -> Vote:
         """The vote that this user's decision counts as."""
-        seat = self.seat
+        seat = self.delegation
         return Vote(self.decider.user_id, seat.user_id, True, self.facts.panel.names(seat.name))
 
     def refuse(
@@ -138,7 +147,7 @@ async def take_up(
     # With a quorum of 1 there are no votes to count.
     votes = await tx.fetch(_VOTES, approval_id) if row["quorum"] > 1 else []
     facts = facts_of(row, [_vote(vote, row["reviewers"]) for vote in votes])
-    sitting = _seated(person, row["seats"]) if asked_again else await seated(tx, person)
+    sitting = _with_delegations(person, row["seats"]) if asked_again else await with_delegations(tx, person)
     return Review(row, facts, sitting, await signed_in(tx, person.credential))
 
 
@@ -167,14 +176,14 @@ def _vote(vote: asyncpg.Record, reviewers: Sequence[str]) -> Vote:
     return Vote(str(vote["user_id"]), str(vote["seat_id"]), vote["counts"], named, tuple(map(str, vote["created_by"])))
 
 
-async def seated(tx: Connection, person: Decider) -> Decider:
+async def with_delegations(tx: Connection, person: Decider) -> Decider:
     """Returns this user with their current roles and delegations."""
-    return _seated(person, await tx.fetchval(f"SELECT {_SEATS.format(user='$1')}", person.user_id))
+    return _with_delegations(person, await tx.fetchval(f"SELECT {_SEATS.format(user='$1')}", person.user_id))
 
 
-def _seated(person: Decider, seats: list[dict[str, Any]] | None) -> Decider:
+def _with_delegations(person: Decider, seats: list[dict[str, Any]] | None) -> Decider:
     found = [
-        Seat(
+        Delegation(
             each["id"],
             each["name"],
             frozenset(each["roles"]),
@@ -369,7 +378,7 @@ async def outdated(tx: Connection, rows: Collection[asyncpg.Record]) -> dict[str
 
 def _why(row: asyncpg.Record, agent: Publication | None) -> str | None:
     in_force = InForce(agent.policy_digest, agent.tools.get(row["tool"], "")) if agent is not None else None
-    return why_outdated(row["policy_digest"], row["tool_version"], in_force)
+    return outdated_reason(row["policy_digest"], row["tool_version"], in_force)
 
 
 def _digest(stored: object) -> str:

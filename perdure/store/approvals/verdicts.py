@@ -5,20 +5,20 @@ from datetime import datetime
 
 import asyncpg
 
-from perdure.contracts.activities import Verdicts, VerdictsAsk
+from perdure.contracts.activities import Verdicts, VerdictsRequest
 from perdure.contracts.approvals import ANSWERED_BY_CLIENT, RequestKind, RequestRef, Verdict, VerdictState
 from perdure.contracts.events import TOOL_DENIED
 from perdure.contracts.turns import Limits
 from perdure.contracts.values import frozen_call_digest
 from perdure.core.text import preview
 from perdure.store import audit
-from perdure.store.approvals.requests import call_told_of, covered, edited_round, read_answers
+from perdure.store.approvals.requests import covered, edited_round, event_call_id, read_answers
 from perdure.store.approvals.review import escalate_overdue_of
 from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent, write
 
 
-async def read_verdicts(tx: Connection, ask: VerdictsAsk) -> Verdicts:
+async def read_verdicts(tx: Connection, ask: VerdictsRequest) -> Verdicts:
     """Returns the current verdict of each request. Overdue requests expire here, by the database's clock.
 
     The turn's status does not change until its next call is claimed. If this result is lost, the turn therefore stays
@@ -42,7 +42,7 @@ async def read_verdicts(tx: Connection, ask: VerdictsAsk) -> Verdicts:
         for request in ask.requests
     )
     denied = [
-        NewEvent(TOOL_DENIED, {"tool": row["tool"], "reason": "expired"}, call_told_of(row["kind"], row["call_id"]))
+        NewEvent(TOOL_DENIED, {"tool": row["tool"], "reason": "expired"}, event_call_id(row["kind"], row["call_id"]))
         for row in expired
     ]
     if denied or ask.events:
@@ -72,7 +72,7 @@ async def _close_overdue(tx: Connection, turn_id: str) -> list[asyncpg.Record]:
     return expired
 
 
-async def _effects(tx: Connection, ask: VerdictsAsk) -> dict[str, asyncpg.Record]:
+async def _effects(tx: Connection, ask: VerdictsRequest) -> dict[str, asyncpg.Record]:
     keys = [request.request_id for request in ask.requests if request.kind is RequestKind.EFFECT]
     if not keys:
         return {}
@@ -91,7 +91,7 @@ _STATES = {state.value: state for state in VerdictState if state is not VerdictS
 }
 
 
-def _verdict(request: RequestRef, row: asyncpg.Record | None, ask: VerdictsAsk) -> Verdict:
+def _verdict(request: RequestRef, row: asyncpg.Record | None, ask: VerdictsRequest) -> Verdict:
     unreadable = Verdict(
         request_id=request.request_id, call_id=request.call_id, tool=request.tool, state=VerdictState.UNREADABLE
     )
@@ -113,7 +113,7 @@ def _verdict(request: RequestRef, row: asyncpg.Record | None, ask: VerdictsAsk) 
     look_at = _look_at(request, row)
     if look_at is not None or row["status"] == "pending":
         return unreadable.model_copy(update={"state": VerdictState.PENDING, "look_at": look_at})
-    again, said = edited_round(row), _said(row)
+    again, said = edited_round(row), _decision_or_withdrawal(row)
     words = _words(said)
     return unreadable.model_copy(
         update={
@@ -134,10 +134,10 @@ async def words_of(tx: Connection, turn_id: str, request_ids: Collection[str]) -
         turn_id,
         list(request_ids),
     )
-    return {str(row["id"]): _words(_said(row)) for row in rows}
+    return {str(row["id"]): _words(_decision_or_withdrawal(row)) for row in rows}
 
 
-def _said(row: asyncpg.Record) -> Mapping[str, str]:
+def _decision_or_withdrawal(row: asyncpg.Record) -> Mapping[str, str]:
     """Returns the withdrawal of a withdrawn approval, or else its decision."""
     said: Mapping[str, str] | None = row["withdrawal"] if row["status"] == "withdrawn" else row["decision"]
     return said or {}

@@ -17,10 +17,10 @@ from perdure.core.approvals.decisions import DECIDING_ROLES, Decider, Vote, coun
 from perdure.core.approvals.validity import runs_by
 from perdure.core.delivery import says_args
 from perdure.core.identity import OWN, Credential
-from perdure.store.approvals.requests import call_told_of
-from perdure.store.approvals.review import facts_of, outdated, seated
+from perdure.store.approvals.requests import event_call_id
+from perdure.store.approvals.review import facts_of, outdated, with_delegations
 from perdure.store.database import Connection
-from perdure.store.paging import Narrowing, cursor_after, read_cursor, read_number_cursor
+from perdure.store.paging import WhereBuilder, cursor_after, read_cursor, read_number_cursor
 
 _OVERDUE = "a.expires_at <= now() AND (a.on_timeout = 'deny' OR a.escalated_at IS NOT NULL)"
 STATUS_NOW = f"CASE WHEN a.status = 'pending' AND {_OVERDUE} THEN 'expired' ELSE a.status END"
@@ -107,7 +107,7 @@ async def list_approvals(
     `viewer` is allowed to make. `brief` omits all fields that can be long."""
     rows = await tx.fetch(*_page(filters, limit, cursor))
     last = rows[limit - 1] if len(rows) > limit else None
-    sitting = await seated(tx, viewer) if viewer is not None and rows else None
+    sitting = await with_delegations(tx, viewer) if viewer is not None and rows else None
     changed = await _changed(tx, rows[:limit])
     shown = [_approval_view(row, sitting, changed) for row in rows[:limit]]
     if brief:
@@ -117,7 +117,7 @@ async def list_approvals(
 
 def _page(filters: Filters, limit: int, cursor: str | None) -> tuple[str, *tuple[object, ...]]:
     """Returns the SQL of one page plus one row, and its parameters."""
-    only = Narrowing()
+    only = WhereBuilder()
     if filters.status == "pending" or filters.decidable_by or filters.expiring_within_seconds is not None:
         only.by(OPEN)
     if filters.status == "expired":
@@ -154,7 +154,7 @@ async def get_approval(
     if row is None:
         raise CallerError("approval_not_found", "Approval not found", status=404)
     is_open = row["status_now"] == "pending"
-    sitting = await seated(tx, viewer) if viewer is not None and is_open else None
+    sitting = await with_delegations(tx, viewer) if viewer is not None and is_open else None
     return _approval_view(row, sitting, await _changed(tx, [row])) | {
         "snapshot": row["snapshot"],
         "preview": _preview(row) if viewer is None or viewer.roles & DECIDING_ROLES else None,
@@ -249,7 +249,7 @@ def _call(row: asyncpg.Record) -> dict[str, object]:
         "prompt_excerpt": row["prompt_excerpt"],
         "turn_id": str(row["turn_id"]),
         "conversation_id": str(row["conversation_id"]),
-        "call_id": call_told_of(row["kind"], row["call_id"]),
+        "call_id": event_call_id(row["kind"], row["call_id"]),
         "version": row["version"],
     }
 
@@ -331,7 +331,7 @@ async def counts(
 ) -> dict[str, object]:
     """Counts the pending requests, those that `decider` can decide on, and those that expire within `expiring_seconds`.
     With `requester_id`, only that user's requests are counted."""
-    only = Narrowing(OPEN)
+    only = WhereBuilder(OPEN)
     only.by("a.requested_by = {0}", requester_id)
     who, made_by = only.parameter(decider.user_id), only.parameter(decider.credential.created_by)
     open_to = OPEN_TO.format(who, made_by)
@@ -439,7 +439,7 @@ async def own_decisions(
     tx: Connection, user_id: str, limit: int, cursor: str | None
 ) -> tuple[list[dict[str, object]], str | None]:
     """Returns a page of the user's decisions with their outcomes, newest first, and the cursor of the next page."""
-    only = Narrowing()
+    only = WhereBuilder()
     only.by("v.user_id = {0}", user_id)
     only.by("(v.at, v.id) < ({0}, {1})", *read_number_cursor(cursor))
     most = only.parameter(limit + 1)
@@ -563,7 +563,7 @@ WHERE a.id = $1
 """
 
 
-async def approval_notice(tx: Connection, approval_id: str, *, with_args: bool) -> dict[str, JsonValue] | None:
+async def approval_delivery(tx: Connection, approval_id: str, *, with_args: bool) -> dict[str, JsonValue] | None:
     """Returns the approval in its current state, or None if there is none. It contains the arguments if the webhook
     wants them and the risk allows it."""
     row = await tx.fetchrow(_NOTICE, approval_id)

@@ -102,7 +102,7 @@ async def settle(
     return Assembled.model_validate(stands) if stands else outcome
 
 
-async def said(tx: Connection, turn_id: str, most: int) -> list[str]:
+async def newest_user_messages(tx: Connection, turn_id: str, most: int) -> list[str]:
     """Returns the user's newest messages, up to the message of this turn, oldest first."""
     return list(await tx.fetchval(_SAID, turn_id, most) or ())
 

@@ -12,14 +12,14 @@ from perdure.contracts.messages import MessageRef, Role
 from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import canonical_json
 from perdure.core.approvals.assignments import ADMIN
-from perdure.core.approvals.decisions import Decider, Panel, Seat, seats_for
+from perdure.core.approvals.decisions import Decider, Delegation, Panel, delegations_for
 from perdure.core.text import estimated_tokens, is_blank, preview
 from perdure.store import audit
-from perdure.store.approvals.review import seated, signed_in
+from perdure.store.approvals.review import signed_in, with_delegations
 from perdure.store.database import Connection, new_id
 from perdure.store.delivery.outbox import Note, Wake, put
 from perdure.store.events.event_log import NewEvent, NewMessage, write
-from perdure.store.paging import Narrowing, cursor_after, read_key_cursor
+from perdure.store.paging import WhereBuilder, cursor_after, read_key_cursor
 
 REVIEWER = "reviewer"
 """The role that settles calls without an approval."""
@@ -45,8 +45,10 @@ async def settle_by_person(
     )
     if row is None or not person.sees(str(row["user_id"])):
         raise CallerError("effect_not_found", "Effect not found", status=404)
-    settler = await seated(tx, person)  # reads the roles after the lock, because those of the request may be outdated
-    seat = await _seat(tx, key, str(row["user_id"]), settler)
+    settler = await with_delegations(
+        tx, person
+    )  # reads the roles after the lock, because those of the request may be outdated
+    seat = await _settler_delegation(tx, key, str(row["user_id"]), settler)
     if outcome not in OUTCOMES or is_blank(comment):
         raise CallerError(
             "outcome_invalid", "Send the outcome (happened or did_not_happen) and a comment that says how you know"
@@ -79,7 +81,7 @@ async def _unsettled(tx: Connection, key: str, outcome: str) -> asyncpg.Record:
     return call
 
 
-async def _seat(tx: Connection, key: str, asked_by: str, settler: Decider) -> Seat:
+async def _settler_delegation(tx: Connection, key: str, asked_by: str, settler: Decider) -> Delegation:
     """Returns the user in whose place this user can settle the call: themselves, or the user who delegated to them.
 
     Raises: CallerError 403 `role_required`, `not_a_reviewer`, `own_request`.
@@ -95,13 +97,13 @@ async def _seat(tx: Connection, key: str, asked_by: str, settler: Decider) -> Se
         assignee = str(approval["assignee"] or "")
         panel = Panel(asked_by, approval["reviewer_role"], False, tuple(approval["reviewers"]), assignee, is_admin)
     try:
-        return seats_for(panel, settler.user_id, settler.seats, settler.credential)[0]
+        return delegations_for(panel, settler.user_id, settler.delegations, settler.credential)[0]
     except CallerError:
         if approval is None or ADMIN not in settler.roles or settler.user_id == asked_by:
             raise
         if panel.is_for(settler.credential):
             raise settler.credential.own_request() from None
-        return settler.seats[0]
+        return settler.delegations[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class _Statement:
     """A stated outcome, its author, and the user in whose place the author acts."""
 
     by: Decider
-    seat: Seat
+    seat: Delegation
     outcome: str
     comment: str
 
@@ -169,7 +171,7 @@ async def list_effects(
 
 def _page(user_id: str | None, state: str | None, limit: int, cursor: str | None) -> tuple[str, *tuple[object, ...]]:
     """Returns the SQL of one page plus one row, and its parameters."""
-    only = Narrowing("c.effect <> 'read'")
+    only = WhereBuilder("c.effect <> 'read'")
     only.being("c.state", state, frozenset(CallState))
     only.by("t.user_id = {0}", user_id)
     # All calls of a round have the same time, so the key orders them.

@@ -15,7 +15,7 @@ from perdure.contracts.calls import CallState, EffectClass, ToolCall
 from perdure.contracts.ids import effect_key
 from perdure.contracts.values import digest_of, frozen_call_digest
 from perdure.core.approvals.gates import RULE_WAIVED
-from perdure.core.approvals.validity import Covering
+from perdure.core.approvals.validity import ApprovalValidity
 from perdure.core.calls.ledger import Attempt, Gate, Held, Reservation
 from perdure.store import audit
 from perdure.store.database import Connection
@@ -32,7 +32,7 @@ class Locked:
     args: dict[str, JsonValue]
     key: str
     outcome: dict[str, JsonValue] | None
-    approval: Covering | None
+    approval: ApprovalValidity | None
     user_id: str
     now: datetime
     errors: int
@@ -104,7 +104,7 @@ async def plan(tx: Connection, call: ToolCall, card: ToolCard) -> None:
     await tx.execute(_PLAN, turn_id, *named, args, digest_of(args))
 
 
-def _covering(r: asyncpg.Record, call: ToolCall) -> Covering:
+def _covering(r: asyncpg.Record, call: ToolCall) -> ApprovalValidity:
     """Returns the approval of the call, with its digest recomputed from the stored values."""
     decision = r["decision"] or {}
     args = decision["args"] if "args" in decision else r["frozen_args"]
@@ -118,7 +118,7 @@ def _covering(r: asyncpg.Record, call: ToolCall) -> Covering:
         nonce=r["nonce"],
     )
     said = r["withdrawal"] or decision
-    return Covering(
+    return ApprovalValidity(
         str(r["approval_id"]),
         r["approval_status"],
         r["approved_version"],

@@ -106,7 +106,7 @@ RETURNING id, tenant_id, webhook_id, approval_id, event, at, attempts
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class WebhookDelivery:
     """A notice that is due."""
 
     id: str
@@ -129,16 +129,16 @@ class Receiver:
     with_args: bool
 
 
-async def claim_due_notices(relay_pool: asyncpg.Pool, most: int = 20) -> list[Notice]:
+async def claim_due_deliveries(relay_pool: asyncpg.Pool, most: int = 20) -> list[WebhookDelivery]:
     """Claims due notices of all tenants for a minute. Only the relay's role can see them. Concurrent relays claim
     different notices."""
     return [
-        Notice(str(r["id"]), r["tenant_id"], str(r["webhook_id"]), str(r["approval_id"]), *tuple(r)[4:])
+        WebhookDelivery(str(r["id"]), r["tenant_id"], str(r["webhook_id"]), str(r["approval_id"]), *tuple(r)[4:])
         for r in await relay_pool.fetch(_CLAIM, most)
     ]
 
 
-async def receiver_of(tx: Connection, notice: Notice) -> Receiver | None:
+async def receiver_of(tx: Connection, notice: WebhookDelivery) -> Receiver | None:
     """Returns the notice's destination, or None if its webhook has ended."""
     row = await tx.fetchrow(
         "SELECT url, key_id, with_args FROM webhooks WHERE id = $1 AND ended_at IS NULL", notice.webhook_id
@@ -146,12 +146,14 @@ async def receiver_of(tx: Connection, notice: Notice) -> Receiver | None:
     return Receiver(**row) if row is not None else None
 
 
-async def notice_delivered(relay_pool: asyncpg.Pool, notice: Notice) -> None:
+async def delivery_succeeded(relay_pool: asyncpg.Pool, notice: WebhookDelivery) -> None:
     """Deletes a notice that was delivered or is no longer needed."""
     await relay_pool.execute("DELETE FROM notices WHERE id = $1", notice.id)
 
 
-async def notice_failed(relay_pool: asyncpg.Pool, notice: Notice, problem: str, wait: timedelta | None) -> None:
+async def delivery_failed(
+    relay_pool: asyncpg.Pool, notice: WebhookDelivery, problem: str, wait: timedelta | None
+) -> None:
     """Schedules the next attempt after `wait`. With None, gives the notice up."""
     await relay_pool.execute(
         "UPDATE notices SET problem = $2, due_at = now() + coalesce($3::interval, '0'), "

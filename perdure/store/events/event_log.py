@@ -94,7 +94,7 @@ async def write(
     Raises: UpstreamRejected `checkpoint_decided`.
     """
     ends = any(event.kind == DONE for event in events)
-    await record_unasked(tx, address.turn_id, pending, ends=ends)
+    await record_skipped_checkpoints(tx, address.turn_id, pending, ends=ends)
     await tx.execute(
         _WRITE,
         address.conversation_id,
@@ -231,7 +231,9 @@ _KIND = "checkpoint.not_asked"
 _RECORDED = "SELECT true FROM audit WHERE kind = $1 AND subject = $2"
 
 
-async def record_unasked(tx: Connection, turn_id: str, events: Iterable[PendingEvent], *, ends: bool) -> None:
+async def record_skipped_checkpoints(
+    tx: Connection, turn_id: str, events: Iterable[PendingEvent], *, ends: bool
+) -> None:
     """Records each skipped checkpoint among `events` once in the audit trail, also if the events are passed repeatedly.
     Without one, it runs no statement.
 

@@ -27,14 +27,14 @@ _OWN_CHANNEL = "perdure:wakes"
 log = structlog.get_logger(__name__)
 
 
-class Bell:
+class ReaderWake:
     """One reader's wake signal. `events` is set if durable events may be new; tokens may be new at each signal."""
 
     def __init__(self) -> None:
         self.events = True
         self._rung = asyncio.Event()
 
-    def ring(self, *, events: bool) -> None:
+    def wake(self, *, events: bool) -> None:
         """Wakes the reader."""
         self.events = self.events or events
         self._rung.set()
@@ -58,7 +58,7 @@ class Wakes:
     def __init__(self, database: Database, valkey: Valkey) -> None:
         self._database = database
         self._valkey = valkey
-        self._bells: dict[str, set[Bell]] = defaultdict(set)
+        self._bells: dict[str, set[ReaderWake]] = defaultdict(set)
         self._tenants: dict[str, str] = {}
         self._seen: dict[str, int] = {}
         self._subscription: PubSub | None = None
@@ -69,12 +69,12 @@ class Wakes:
     def close(self) -> None:
         """Disconnects all readers."""
         self.closing = True
-        self._ring_all(events=False)
+        self._wake_all(events=False)
 
     @asynccontextmanager
-    async def listen(self, tenant_id: str, conversation_id: str) -> AsyncIterator[Bell]:
+    async def listen(self, tenant_id: str, conversation_id: str) -> AsyncIterator[ReaderWake]:
         """Provides a wake signal for a conversation while the block runs."""
-        bell = Bell()
+        bell = ReaderWake()
         bells = self._bells[conversation_id]
         bells.add(bell)
         self._tenants[conversation_id] = tenant_id
@@ -118,9 +118,9 @@ class Wakes:
                 # Readers that arrived during the subscription are missing from it. Later ones add themselves.
                 if late := {*map(channel, self._bells)} - subscription.channels.keys():
                     await subscription.subscribe(*sorted(late))
-                self._ring_all(events=False)
+                self._wake_all(events=False)
                 async for message in messages(subscription):
-                    self._ring(str(message["channel"]).rpartition(":")[2], message["data"] == WOKEN_BY_EVENTS)
+                    self._wake(str(message["channel"]).rpartition(":")[2], message["data"] == WOKEN_BY_EVENTS)
             finally:
                 # It is cleared before the connection closes, because a command on a closed subscription would reconnect
                 # it.
@@ -128,7 +128,7 @@ class Wakes:
 
     async def _poll_postgres(self) -> None:
         if self._subscription is None:
-            self._ring_all(events=False)
+            self._wake_all(events=False)
         watched: dict[str, list[str]] = defaultdict(list)
         for conversation_id, tenant_id in self._tenants.items():
             watched[tenant_id].append(conversation_id)
@@ -138,15 +138,15 @@ class Wakes:
             for conversation_id, seq in seqs.items():
                 if self._seen.get(conversation_id) != seq and conversation_id in self._tenants:
                     self._seen[conversation_id] = seq
-                    self._ring(conversation_id, events=True)
+                    self._wake(conversation_id, events=True)
 
-    def _ring(self, conversation_id: str, events: bool) -> None:
+    def _wake(self, conversation_id: str, events: bool) -> None:
         for bell in self._bells.get(conversation_id, ()):
-            bell.ring(events=events)
+            bell.wake(events=events)
 
-    def _ring_all(self, *, events: bool) -> None:
+    def _wake_all(self, *, events: bool) -> None:
         for conversation_id in list(self._bells):
-            self._ring(conversation_id, events)
+            self._wake(conversation_id, events)
 
 
 # --- Shared reads for readers that one signal wakes together

@@ -230,14 +230,14 @@ async def referred_entities(tx: Connection, references: Sequence[str]) -> dict[s
         # The same digest as `attribute_keys()` in SQL.
         keys = [sha256(reference.encode()).digest() for reference in others]
         rows += await tx.fetch(_BY_ATTRIBUTE, others, keys)
-    return {row["reference"]: _told(_entity(row)) for row in rows}
+    return {row["reference"]: _entity_text(_entity(row)) for row in rows}
 
 
 def _columns(rows: Sequence[tuple[str, ...]]) -> list[list[str]]:
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def _told(entity: Entity) -> str:
+def _entity_text(entity: Entity) -> str:
     lines = [f"- {name}: {value}" for name, value in sorted(entity.attributes.items())]
     return "\n".join([f"{entity.kind}: {entity.name} ({entity.id})", *lines])
 

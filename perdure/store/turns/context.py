@@ -7,14 +7,14 @@ import asyncpg
 import structlog
 from pydantic import JsonValue
 
-from perdure.contracts.activities import LoadAsk
+from perdure.contracts.activities import LoadRequest
 from perdure.contracts.approvals import RequestKind, RequestRef
 from perdure.contracts.calls import ModelCall
 from perdure.contracts.ids import effect_key, step_of
 from perdure.contracts.messages import CallRef, MessageRef, Role, WindowPolicy
 from perdure.contracts.turns import TurnAddress, Usage
 from perdure.contracts.values import Tolerant
-from perdure.core.agents.prompts import Said, Windowed, halved, keep
+from perdure.core.agents.prompts import PromptMessage, Windowed, halved, keep
 from perdure.core.agents.templates import filled
 from perdure.core.text import preview, unabridged
 from perdure.core.turns import Round, keep_rounds
@@ -245,7 +245,7 @@ FROM turns t JOIN messages m ON m.id = t.message_id JOIN users u ON u.id = t.use
 """
 
 
-async def load_turn(tx: Connection, ask: LoadAsk) -> Loaded | None:
+async def load_turn(tx: Connection, ask: LoadRequest) -> Loaded | None:
     """Returns everything that a new turn needs, or None if the turn has ended or was asked to stop."""
     row = await tx.fetchrow(_LOAD, ask.address.conversation_id, ask.address.turn_id)
     if row is None or row["ended_at"] or row["stop_requested_at"]:
@@ -344,7 +344,7 @@ def _stored(row: asyncpg.Record) -> StoredMessage:
 # --- The messages of a model call: the windowed past, then the turn's own in the graph's order
 
 
-async def said_messages(
+async def prompt_messages(
     tx: Connection,
     call: ModelCall,
     through_seq: int,
@@ -352,7 +352,7 @@ async def said_messages(
     skills: Mapping[str, str],
     *,
     compacted: bool = False,
-) -> list[Said]:
+) -> list[PromptMessage]:
     """Returns the messages for the model within the agent's window, oldest first. `skills` are texts by skill id.
 
     If the call has structured output, the window applies only to the past; all messages of the step itself are sent.
@@ -368,7 +368,7 @@ async def said_messages(
     if call.ask.output is not None:
         windowed[len(past) :] = [replace(message, tokens=0) for message in windowed[len(past) :]]
     kept = keep(windowed, halved(windowed, window) if compacted else window)
-    return [_said(everything[index], skills, words) for index in kept]
+    return [_prompt_message(everything[index], skills, words) for index in kept]
 
 
 def _windowed(index: int, message: StoredMessage | MessageRef) -> Windowed:
@@ -377,11 +377,13 @@ def _windowed(index: int, message: StoredMessage | MessageRef) -> Windowed:
     return Windowed(index, message.role, message.tokens, (), message.call_id)
 
 
-def _said(message: StoredMessage | MessageRef, skills: Mapping[str, str], words: Mapping[str, str]) -> Said:
+def _prompt_message(
+    message: StoredMessage | MessageRef, skills: Mapping[str, str], words: Mapping[str, str]
+) -> PromptMessage:
     if isinstance(message, StoredMessage):
-        return Said(message.role, message.content, message.calls, _answers(message))
+        return PromptMessage(message.role, message.content, message.calls, _answers(message))
     text = unabridged(message.text, [words[each] for each in message.quotes if each in words])
-    return Said(message.role, skills.get(message.skill_id, text))
+    return PromptMessage(message.role, skills.get(message.skill_id, text))
 
 
 def _keys(message: StoredMessage) -> tuple[str, ...]:

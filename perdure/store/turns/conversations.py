@@ -183,7 +183,7 @@ async def turns_of(tx: Connection, conversation_id: str, limit: int, cursor: str
     found, following = await views.list_turns(
         tx, None, status=None, agent=None, conversation_id=conversation_id, limit=limit, cursor=cursor
     )
-    return await _told(tx, found), following
+    return await _with_details(tx, found), following
 
 
 async def turn_of(tx: Connection, conversation_id: str, turn_id: str) -> list[dict[str, object]]:
@@ -192,10 +192,10 @@ async def turn_of(tx: Connection, conversation_id: str, turn_id: str) -> list[di
     Raises: CallerError 404 `turn_not_found`.
     """
     turn = await views.get_turn(tx, turn_id, None)
-    return await _told(tx, [turn] if turn["conversation_id"] == conversation_id else [])
+    return await _with_details(tx, [turn] if turn["conversation_id"] == conversation_id else [])
 
 
-async def _told(tx: Connection, turns: list[dict[str, object]]) -> list[dict[str, object]]:
+async def _with_details(tx: Connection, turns: list[dict[str, object]]) -> list[dict[str, object]]:
     ids = [str(turn["turn_id"]) for turn in turns]
     segments = await stories(tx, ids)
     said: dict[str, list[dict[str, object]]] = defaultdict(list)

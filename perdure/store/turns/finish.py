@@ -22,11 +22,19 @@ from perdure.contracts.events import (
 )
 from perdure.contracts.ids import LAST_WORD_ID
 from perdure.contracts.messages import Role
-from perdure.contracts.turns import FinishAsk, Finished, StopAsk, TurnAddress, TurnStatus
+from perdure.contracts.turns import Finished, FinishRequest, StopRequest, TurnAddress, TurnStatus
 from perdure.contracts.values import canonical_json
 from perdure.core.approvals.validity import REASONED, REFUSED, why_not_allowed
 from perdure.core.text import estimated_tokens, preview
-from perdure.core.turns import READ_CHARACTERS, Round, keep_rounds, summary_of, title_of, told_of, words_only
+from perdure.core.turns import (
+    READ_CHARACTERS,
+    Round,
+    keep_rounds,
+    status_without_result,
+    summary_of,
+    title_of,
+    words_only,
+)
 from perdure.store import audit
 from perdure.store.calls import model_calls
 from perdure.store.calls.tool_calls import record_outcome
@@ -75,12 +83,12 @@ RETURNING input_tokens + output_tokens AS tokens, cost_microusd, remembers, user
 """
 
 
-async def stop_asked(tx: Connection, ask: StopAsk) -> bool:
+async def stop_asked(tx: Connection, ask: StopRequest) -> bool:
     """Returns whether the turn was asked to stop; False if the turn does not exist."""
     return bool(await tx.fetchval("SELECT stop_requested_at IS NOT NULL FROM turns WHERE id = $1", ask.address.turn_id))
 
 
-async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]:
+async def finish(tx: Connection, ask: FinishRequest) -> tuple[Finished, Note | None]:
     """Sets the outcome, closes what is open, writes the last events and admits the next queued turn. Idempotent."""
     turn_id = ask.address.turn_id
     row = await tx.fetchrow(_LOCK, turn_id)
@@ -105,7 +113,7 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
         after["left_over"] = left_over
     kept = [*await _remember(tx, ask, ended), *await _entitle(tx, ask.address.conversation_id, ended["untitled"])]
     last = [*_last_events(ask, after, ended["duration_ms"]), _done(turn_id, status, ended, after)]
-    told = [*map(_told, said), *closed, *kept, *last]
+    told = [*map(_answer_event, said), *closed, *kept, *last]
     await write(tx, ask.address, told, [*answers, *said], pending=ask.events)
     note = None
     if next_id is not None:
@@ -114,7 +122,7 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
     return Finished(status=status, admitted_turn_id=note.turn_id if note else None), note
 
 
-async def _what_stays(tx: Connection, ask: FinishAsk) -> tuple[list[str], list[NewMessage], list[NewEvent]]:
+async def _what_stays(tx: Connection, ask: FinishRequest) -> tuple[list[str], list[NewMessage], list[NewEvent]]:
     """Returns the ids of the messages that stay in the transcript. If the turn did not complete, also returns the
     answers of its open calls and the events that end them."""
     if ask.status is TurnStatus.COMPLETED:
@@ -126,7 +134,7 @@ async def _what_stays(tx: Connection, ask: FinishAsk) -> tuple[list[str], list[N
 
 async def _end(
     tx: Connection,
-    ask: FinishAsk,
+    ask: FinishRequest,
     status: TurnStatus,
     transcript: list[str],
     said: Sequence[NewMessage],
@@ -163,7 +171,7 @@ async def _left_behind(
     return await tx.fetchval(_NEXT_NOW, address.conversation_id, replaced_by) if was_active else None, left_over
 
 
-async def _last_word(tx: Connection, ask: FinishAsk) -> list[NewMessage]:
+async def _last_word(tx: Connection, ask: FinishRequest) -> list[NewMessage]:
     """Returns the answer that no model call completed, if there is one. It is a text of the graph itself, or the
     partial text of a model call that a stop prevented from being retried."""
     answer, partial = ask.answer, False
@@ -199,14 +207,14 @@ def _done(turn_id: str, status: TurnStatus, ended: asyncpg.Record, after: Mappin
     return NewEvent(DONE, {**told, **after})
 
 
-def _told(message: NewMessage) -> NewEvent:
+def _answer_event(message: NewMessage) -> NewEvent:
     """Returns the event for an answer that no model call completed. Readers have not received its text, so that they
     read the stored text."""
     data: dict[str, JsonValue] = {"attempt": 1, "message_id": message.id, "characters": len(message.content)}
     return NewEvent(GENERATION_COMPLETE, {**data, "partial": message.partial, "tool_calls": []}, LAST_WORD_ID)
 
 
-async def _remember(tx: Connection, ask: FinishAsk, ended: asyncpg.Record) -> list[NewEvent]:
+async def _remember(tx: Connection, ask: FinishRequest, ended: asyncpg.Record) -> list[NewEvent]:
     """Stores a summary of a completed turn if its agent asks for it. The relay adds the vector later."""
     if not ended["remembers"] or ask.status is not TurnStatus.COMPLETED:
         return []
@@ -253,7 +261,7 @@ async def _lose_track(tx: Connection, turn_id: str) -> None:
         await record_outcome(tx, turn_id, row, CallState(row["state"]), None)
 
 
-def _last_events(ask: FinishAsk, after: dict[str, JsonValue], duration_ms: int) -> list[NewEvent]:
+def _last_events(ask: FinishRequest, after: dict[str, JsonValue], duration_ms: int) -> list[NewEvent]:
     if ask.status is TurnStatus.STOPPED:
         return [NewEvent(STOPPED, {**after})]
     if ask.problem is not None:
@@ -266,7 +274,7 @@ async def finish_broken(tx: Connection, address: TurnAddress, problem: Problem) 
     """Ends a turn whose workflow is gone. Its texts and calls stay in the transcript. Returns whether the turn was
     still open, and the start of the next one."""
     was_open = await tx.fetchval("SELECT ended_at IS NULL FROM turns WHERE id = $1 FOR UPDATE", address.turn_id)
-    _, note = await finish(tx, FinishAsk(address=address, status=TurnStatus.FAILED, problem=problem))
+    _, note = await finish(tx, FinishRequest(address=address, status=TurnStatus.FAILED, problem=problem))
     return bool(was_open), note
 
 
@@ -318,7 +326,7 @@ async def ends_of_open_calls(tx: Connection, turn_id: str, answers: Sequence[New
     told = []
     for row in rows:
         state = CallState(row["state"])
-        code, sentence = told_of(state)
+        code, sentence = status_without_result(state)
         data: dict[str, JsonValue] = {"tool": row["tool"], "code": code, "message": sentence}
         if state is CallState.OUTCOME_UNKNOWN:
             data |= {"code": state.value, "effect": row["key"]}
@@ -381,7 +389,7 @@ def _rounds(rows: Sequence[asyncpg.Record]) -> list[Round]:
 
 
 def _answer(call_id: str, state: CallState | None, refused: asyncpg.Record | None) -> NewMessage:
-    status, message = told_of(state, why_not_allowed(refused["status"]) if refused else None)
+    status, message = status_without_result(state, why_not_allowed(refused["status"]) if refused else None)
     body = {"status": status, "message": message}
     if status == "denied" and refused and refused["status"] in REASONED and refused["comment"]:
         body["reason"] = refused["comment"]

@@ -64,7 +64,7 @@ def _open(row: asyncpg.Record) -> OpenTurn:
     return OpenTurn(address, TurnStatus(row["status"]))
 
 
-async def ring_stopped(tx: Connection, tenant_id: str) -> int:
+async def wake_stopped(tx: Connection, tenant_id: str) -> int:
     """Puts the stop signal in the outbox again for open turns that were asked to stop and were not signaled recently.
     Returns their number.
 
@@ -129,13 +129,13 @@ INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, id FROM due RETURNI
 """
 
 
-async def ring_answered(tx: Connection, tenant_id: str) -> int:
+async def wake_answered(tx: Connection, tenant_id: str) -> int:
     """Puts a wake signal in the outbox for every turn that still waits although its questions are answered or expired.
     Returns their number."""
     return len(await tx.fetch(_RING_ANSWERED, tenant_id, Wake.RING.value))
 
 
-async def ring_decided(tx: Connection, tenant_id: str) -> list[str]:
+async def wake_decided(tx: Connection, tenant_id: str) -> list[str]:
     """Puts a wake signal in the outbox for every turn that still waits although its requests are decided or expired, or
     although one of its calls can start.
 

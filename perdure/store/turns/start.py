@@ -11,8 +11,8 @@ from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.errors import CallerError, InvariantBroken
 from perdure.contracts.events import QUEUED, READY, STAGE
 from perdure.contracts.messages import Role
-from perdure.contracts.turns import ENDED, FinishAsk, Limits, Routing, TurnAddress, TurnInput, TurnStatus
-from perdure.core.agents.safety_keywords import Words, danger_in
+from perdure.contracts.turns import ENDED, FinishRequest, Limits, Routing, TurnAddress, TurnInput, TurnStatus
+from perdure.core.agents.safety_keywords import Words, safety_keywords_in
 from perdure.core.budgets import Used, check, tightened
 from perdure.core.text import estimated_tokens
 from perdure.core.turns import Admission, Caps, Load, OnBusy, admit, too_many, unfit
@@ -117,7 +117,7 @@ async def start_turn(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: 
     load = _load(new, counted, busy=active is not None)
     admission = admit(load, caps, new.on_busy)
     if admission not in (Admission.START, Admission.REPLACE):
-        danger = await danger_of(tx, new.conversation_id, new.message, agent)
+        danger = await safety_response(tx, new.conversation_id, new.message, agent)
         if danger:
             return await _intervene(tx, new, agent, message_seq, danger)
     if admission is Admission.BUSY:
@@ -264,7 +264,7 @@ async def request_stop(tx: Connection, turn_id: str, user_id: str) -> tuple[Turn
     await tx.execute("UPDATE turns SET stop_requested_at = clock_timestamp() WHERE id = $1", turn_id)
     await audit.record(tx, "turn.stop_requested", turn_id, {}, actor=user_id, turn_id=turn_id)
     if status is TurnStatus.QUEUED:  # A queued turn has no workflow that could end it.
-        await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))
+        await finish(tx, FinishRequest(address=address, status=TurnStatus.STOPPED))
         return address, TurnStatus.STOPPED, None
     return address, status, await put(tx, address.tenant_id, Wake.STOP, turn_id)
 
@@ -314,7 +314,7 @@ async def give_way(tx: Connection, active: TurnAddress, to: str, user_id: str) -
     )
     if before is not None:  # A queued turn has no workflow that could end it.
         other = active.model_copy(update={"turn_id": str(before)})
-        await finish(tx, FinishAsk(address=other, status=TurnStatus.STOPPED))
+        await finish(tx, FinishRequest(address=other, status=TurnStatus.STOPPED))
     return await put(tx, active.tenant_id, Wake.STOP, active.turn_id)
 
 
@@ -327,7 +327,7 @@ _LONG_CHARACTERS = 10_000
 """A longer text takes milliseconds to search, which must not block the event loop."""
 
 
-async def danger_of(tx: Connection, conversation_id: str, message: str, agent: PublishedAgent) -> str:
+async def safety_response(tx: Connection, conversation_id: str, message: str, agent: PublishedAgent) -> str:
     """Returns the category of the safety keywords in a new message, alone or together with the user's last message. It
     is empty if there is none, or if the agent has no safety keywords."""
     assembly = agent.definition.assembly
@@ -338,10 +338,10 @@ async def danger_of(tx: Connection, conversation_id: str, message: str, agent: P
 
 
 async def found(message: str, before: str, words: Words) -> str:
-    """Calls `danger_in` without blocking the event loop."""
+    """Calls `safety_keywords_in` without blocking the event loop."""
     if len(message) + len(before) < _LONG_CHARACTERS:
-        return danger_in(message, before, words)
-    return await asyncio.to_thread(danger_in, message, before, words)
+        return safety_keywords_in(message, before, words)
+    return await asyncio.to_thread(safety_keywords_in, message, before, words)
 
 
 async def answer(tx: Connection, address: TurnAddress, agent: PublishedAgent, category: str) -> None:
@@ -353,4 +353,4 @@ async def answer(tx: Connection, address: TurnAddress, agent: PublishedAgent, ca
     verdict: dict[str, JsonValue] = {"intent": assembly.default_intent, "safety_hijacked": True}
     checked = NewEvent(STAGE, {"stage": "preflight", **verdict, "safety_category": category, "at_once": True})
     await write(tx, address, [checked, NewEvent(STAGE, {"stage": "safety_intervention", "category": category})])
-    await finish(tx, FinishAsk(address=address, status=TurnStatus.COMPLETED, answer=assembly.intervention))
+    await finish(tx, FinishRequest(address=address, status=TurnStatus.COMPLETED, answer=assembly.intervention))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import asyncpg
 
 from perdure.contracts.errors import CallerError
-from perdure.core.turns import KINDS, Segment, Told, segments_of
+from perdure.core.turns import KINDS, Segment, TranscriptTurn, segments_of
 from perdure.store.database import Connection
 from perdure.store.paging import cursor_after, read_cursor
 
@@ -244,9 +244,9 @@ async def stories(tx: Connection, turn_ids: Sequence[str]) -> dict[str, list[dic
         list(turn_ids),
         list(KINDS),
     )
-    told: dict[str, list[Told]] = {turn_id: [] for turn_id in turn_ids}
+    told: dict[str, list[TranscriptTurn]] = {turn_id: [] for turn_id in turn_ids}
     for row in rows:
-        told[row["turn_id"]].append(Told(row["kind"], row["call_id"], row["data"]))
+        told[row["turn_id"]].append(TranscriptTurn(row["kind"], row["call_id"], row["data"]))
     segments = {turn_id: segments_of(events) for turn_id, events in told.items()}
     ids = [segment.message_id for several in segments.values() for segment in several if segment.message_id]
     said = await tx.fetch("SELECT id::text, content FROM messages WHERE id = ANY($1::uuid[])", ids)

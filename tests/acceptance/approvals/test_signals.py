@@ -8,10 +8,10 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from perdure.contracts.activities import RING
+from perdure.contracts.activities import WAKE
 from perdure.contracts.ids import approval_id, effect_key
-from perdure.contracts.turns import Bell, TurnAddress, TurnStatus
-from perdure.temporal.workflow_client import workflow_gone
+from perdure.contracts.turns import TurnAddress, TurnStatus, WakeSignal
+from perdure.temporal.workflow_client import is_workflow_missing
 from tests.doubles.spoken import Line
 from tests.scale import PATIENCE_SECONDS, Clocked, sized
 from tests.served import Served
@@ -37,8 +37,8 @@ def forgeries(address: TurnAddress, other: TurnAddress) -> list[object]:
         {"kind": "request", "request_id": approval_id(other.turn_id, "t1.0")},
         {"kind": ["request"], "request_id": {"args": {"amount": 1_000_000}}},
         {"kind": "request", "state": "approved", "args": {"amount": 1_000_000}},
-        Bell(kind="verdict", request_id="nobody"),
-        Bell(kind="stop"),
+        WakeSignal(kind="verdict", request_id="nobody"),
+        WakeSignal(kind="stop"),
         {"kind": "stop", "request_id": approval_id(other.turn_id, "t1.0")},
     ]
 
@@ -51,9 +51,9 @@ async def send(served: Served, address: TurnAddress, bells: Sequence[object]) ->
         nonlocal gone
         async with gate:
             try:
-                await served.handle(address).signal(RING, bell)
+                await served.handle(address).signal(WAKE, bell)
             except RPCError as error:
-                assert workflow_gone(error), error
+                assert is_workflow_missing(error), error
                 gone += 1
 
     await asyncio.gather(*(one(bell) for bell in bells))
@@ -71,7 +71,7 @@ async def test_doubled_late_and_forged_signals_have_at_most_one_effect_and_leave
         for number, address in enumerate(turns):
             other = turns[(number + 1) % TURNS]
             forged = [chance.choice(forgeries(address, other)) for _ in range(FORGED)]
-            bell = Bell(kind="request", request_id=approval_id(address.turn_id, "t1.0"))
+            bell = WakeSignal(kind="request", request_id=approval_id(address.turn_id, "t1.0"))
             early = DUPLICATES // 10
             assert await send(served, address, [*forged, *[bell] * early]) == 0
             await served.until(address, TurnStatus.AWAITING_APPROVAL)

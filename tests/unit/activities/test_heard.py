@@ -7,16 +7,24 @@ from typing import Any
 import pytest
 
 from perdure.activities import model_answer
-from perdure.activities.model_answer import MOST_THOUGHT_CHARACTERS, Heard, events_of, plan_calls, reply_of
+from perdure.activities.model_answer import MOST_THOUGHT_CHARACTERS, StreamAccumulator, events_of, plan_calls, reply_of
 from perdure.activities.providers.provider import Complete, DraftCall
 from perdure.activities.tool_execution import settled_answer
 from perdure.contracts.agents import AgentDefinition, PublishedAgent, ToolCard
-from perdure.contracts.calls import EffectClass, ModelAsk, ModelCall, OutputAsk, OutputForm, ToolAsk, ToolCall
+from perdure.contracts.calls import (
+    EffectClass,
+    ModelCall,
+    ModelCallRequest,
+    OutputAsk,
+    OutputForm,
+    ToolCall,
+    ToolCallRequest,
+)
 from perdure.contracts.errors import Problem, UpstreamUnavailable
 from perdure.contracts.turns import TurnAddress, Usage
 from perdure.core.agents.toolsets import LOAD_TOOLSET
-from perdure.core.approvals.validity import Covering
-from perdure.core.turns import Told, segments_of
+from perdure.core.approvals.validity import ApprovalValidity
+from perdure.core.turns import TranscriptTurn, segments_of
 from perdure.sdk.tools import ToolResult
 from perdure.store.events.event_log import NewEvent
 
@@ -36,7 +44,7 @@ AGENT = PublishedAgent(definition=DEFINITION, cards=(card("look"), card("lock", 
 def asking(**given: object) -> ModelCall:
     """A call that offers what reads, and the loading of the rest."""
     asked = {"messages": (), "tools": (LOAD_TOOLSET, "look"), "toolsets": {"rooms": False}, **given}
-    ask = ModelAsk.model_validate(asked)
+    ask = ModelCallRequest.model_validate(asked)
     return ModelCall(address=ADDRESS, call_id="m1", agent_id="a", agent_version="v", ask=ask)
 
 
@@ -46,7 +54,7 @@ def drafts_of(calls: Iterable[tuple[str, str]]) -> tuple[DraftCall, ...]:
 
 def told(call: ModelCall, *drafts: tuple[str, str]) -> list[NewEvent]:
     """The events of an answer with these calls."""
-    heard, made = Heard(text=["Let me see."], first_token_seconds=0.5), drafts_of(drafts)
+    heard, made = StreamAccumulator(text=["Let me see."], first_token_seconds=0.5), drafts_of(drafts)
     heard.think("Which? ", 0.2)
     heard.think("That one.", 0.25)
     heard.turn_seconds = 3.0
@@ -65,7 +73,7 @@ def test_thinking_that_ended_and_the_first_token_of_the_run_are_told_before_the_
 
 
 def test_of_long_reasoning_the_beginning_is_kept_and_all_is_counted() -> None:
-    heard = Heard(text=["Yes."])
+    heard = StreamAccumulator(text=["Yes."])
     for piece in ("a" * MOST_THOUGHT_CHARACTERS, "bc", "d"):
         heard.think(piece, 1.0)
     reply, _ = reply_of(asking(), heard, None, ())
@@ -76,11 +84,11 @@ def test_of_long_reasoning_the_beginning_is_kept_and_all_is_counted() -> None:
 @pytest.mark.parametrize("failed", [None, Problem(code="model_timeout", message="late")], ids=["read", "failed"])
 def test_an_object_that_was_asked_for_is_no_text_of_the_turn(failed: Problem | None) -> None:
     wanted = OutputAsk(name="plan", fits={"type": "object"})
-    heard = Heard(text=['{"steps": []}'], first_token_seconds=0.5)
+    heard = StreamAccumulator(text=['{"steps": []}'], first_token_seconds=0.5)
     usage, complete = events_of(asking(output=wanted), 1, heard, model_answer.structured_reply(wanted, heard, failed))
     assert usage.kind == "token.usage", "nobody has seen a first token"
     assert (complete.kind, complete.data["characters"], complete.data["message_id"]) == ("generation.complete", 0, None)
-    assert segments_of([Told(complete.kind, complete.call_id, complete.data)]) == []
+    assert segments_of([TranscriptTurn(complete.kind, complete.call_id, complete.data)]) == []
 
 
 YES, NO = '{"hijacked": true}', '{"hijacked": false}'
@@ -99,7 +107,7 @@ YES, NO = '{"hijacked": true}', '{"hijacked": false}'
 )
 def test_an_answer_by_a_function_is_the_one_answer_of_that_function(calls: list[tuple[str, str]], value: Any) -> None:
     wanted = OutputAsk(name="verdict", fits={"type": "object"}, form=OutputForm.FUNCTION)
-    heard = Heard(text=["Let me see."], complete=Complete(drafts_of(calls), Usage(), "tool_calls", "m"))
+    heard = StreamAccumulator(text=["Let me see."], complete=Complete(drafts_of(calls), Usage(), "tool_calls", "m"))
     reply = model_answer.structured_reply(wanted, heard, None)
     assert (reply.value, bool(reply.fault)) == (value, value is None)
 
@@ -121,9 +129,9 @@ def test_a_call_that_is_settled_as_it_is_planned_has_its_end_in_the_log_and_unre
 
 
 def test_rules_are_asked_of_a_tools_own_answer_where_a_reviewer_changed_the_call_too() -> None:
-    ask = ToolAsk(call_id="t1.0", tool="look", paths=("status", "result.total"))
+    ask = ToolCallRequest(call_id="t1.0", tool="look", paths=("status", "result.total"))
     call = ToolCall(address=ADDRESS, agent_id="a", agent_version="v", ask=ask)
-    edited = Covering("a1", "reserved", "v", {"well": "A"}, intact=True, comment="", edited=True)
+    edited = ApprovalValidity("a1", "reserved", "v", {"well": "A"}, intact=True, comment="", edited=True)
     result = ToolResult({"status": "ok", "result": {"total": 7}})
     answers = [settled_answer(call, card("look"), each, result) for each in (edited, None)]
     assert [each.outcome.facts for each in answers] == [{"status": "ok", "result.total": 7}] * 2
@@ -132,17 +140,23 @@ def test_rules_are_asked_of_a_tools_own_answer_where_a_reviewer_changed_the_call
 
 
 def test_an_answer_that_broke_off_costs_what_had_come_of_it() -> None:
-    heard = Heard(text=["12345678"], asked_tokens=9, price=lambda used: used.input_tokens + 10 * used.output_tokens)
+    heard = StreamAccumulator(
+        text=["12345678"], asked_tokens=9, price=lambda used: used.input_tokens + 10 * used.output_tokens
+    )
     assert heard.usage == Usage(input_tokens=9, output_tokens=2, cost_microusd=29)
-    assert Heard(asked_tokens=9, stopped=True).usage == Usage(input_tokens=9), "stopped before its first token"
+    assert StreamAccumulator(asked_tokens=9, stopped=True).usage == Usage(input_tokens=9), (
+        "stopped before its first token"
+    )
 
 
 @pytest.mark.parametrize(("reported", "known"), [(0, 3), (2, 2)])
 def test_thinking_is_told_of_as_the_provider_counted_it_or_by_its_length(reported: int, known: int) -> None:
     usage = Usage(input_tokens=5, output_tokens=20, thinking_tokens=reported)
-    heard = Heard(thinking_characters=12, complete=Complete((), usage, "stop", "m"))
+    heard = StreamAccumulator(thinking_characters=12, complete=Complete((), usage, "stop", "m"))
     assert heard.usage == usage.model_copy(update={"thinking_tokens": known})
-    assert Heard(thinking_characters=12, asked_tokens=1).usage.thinking_tokens == 3, "of a call that broke off, too"
+    assert StreamAccumulator(thinking_characters=12, asked_tokens=1).usage.thinking_tokens == 3, (
+        "of a call that broke off, too"
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,6 +164,6 @@ def test_thinking_is_told_of_as_the_provider_counted_it_or_by_its_length(reporte
     [("model_unavailable", 0), ("model_rate_limited", 0), ("model_timeout", 9), ("model_empty_answer", 9)],
 )
 def test_a_provider_that_had_taken_the_request_is_paid_for_it_though_it_said_nothing(code: str, asked: int) -> None:
-    heard = Heard(asked_tokens=9)
+    heard = StreamAccumulator(asked_tokens=9)
     heard.note_broken_off(UpstreamUnavailable(code, "no answer", {"output_tokens": 0}))
     assert heard.usage == Usage(input_tokens=asked)

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from perdure.activities.model import FULL_CHARACTERS, MOST_PIECE_CHARACTERS, Speaker
+from perdure.activities.model import FULL_CHARACTERS, MOST_PIECE_CHARACTERS, TokenPublisher
 from perdure.contracts.turns import TurnAddress
 from perdure.store.events.live import Appended, LiveTokens
 
@@ -39,8 +39,8 @@ class Wire:
         return [piece["text"] for piece in self.pieces]
 
 
-def speaker(wire: Wire) -> Speaker:
-    return Speaker(cast(LiveTokens, wire), ADDRESS, "m1", 1)
+def speaker(wire: Wire) -> TokenPublisher:
+    return TokenPublisher(cast(LiveTokens, wire), ADDRESS, "m1", 1)
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from perdure.activities.providers.scripted import Script
 from perdure.apps import App, Engine, load_app
 from perdure.apps.scaffold import scaffold
 from perdure.contracts.errors import CallerError
-from perdure.local.programs import read_companions
+from perdure.local.programs import read_app_services
 from tests.near import new_client
 from tests.unit.apps.tool_contexts import context
 from tests.unit.examples.payments_process import free_port
@@ -57,7 +57,7 @@ def test_a_new_app_loads_and_its_companion_is_where_its_tools_look_for_it(app: A
     assert [(agent.id, agent.tools) for agent in app.agents] == [("desk", ("find_tickets", "open_ticket"))]
     cards = {name: tool.card for name, tool in app.tools.items()}
     assert not cards["find_tickets"].needs_approval and cards["open_ticket"].needs_approval
-    (companion,) = read_companions(app.folder)
+    (companion,) = read_app_services(app.folder)
     assert companion.url_env == "PERDURE_SECRET_DESK_URL"
     assert all(card.secrets == ("desk_url",) for card in cards.values())
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from perdure.contracts.memory import why_no_tables
 from perdure.core.memory.files import check_content
 from perdure.sdk.tables import Plan, TableTrouble, profile_of, read_csv, read_plan, run_plan
-from perdure.sdk.tables.client_side import HomeTable, Made, finish, finish_async
+from perdure.sdk.tables.client_side import ClientTable, Made, finish, finish_async
 from perdure.sdk.tables.execution import read_formula
 from perdure.sdk.tables.plan import Derive, Filter, Group, JoinWith, Pivot, Summary
 from perdure.sdk.tables.reading import drawn_rows, left_out
@@ -315,12 +315,12 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=4))
 def test_no_cell_of_a_text_is_handed_in_whatever_the_plan(ledger: Path, steps: list[str]) -> None:
-    told = json.dumps(HomeTable.read(ledger).carry_out(f"<plan>{''.join(steps)}</plan>"))
+    told = json.dumps(ClientTable.read(ledger).carry_out(f"<plan>{''.join(steps)}</plan>"))
     assert [cell for cell in CELLS if cell in told] == [], told
 
 
 def test_the_columns_of_a_pivot_go_by_numbers_and_have_their_names_in_the_picture(ledger: Path) -> None:
-    table = HomeTable.read(ledger)
+    table = ClientTable.read(ledger)
     handed_in: Any = table.carry_out(f"<plan>{STEPS[0]}</plan>")
     assert [column["name"] for column in handed_in["columns"]] == ["day", "side 1", "side 2"]
     encoding = {"x": {"field": "day", "title": "day"}, "y": {"field": "side 1", "title": "side 1"}}
@@ -332,7 +332,7 @@ def test_the_columns_of_a_pivot_go_by_numbers_and_have_their_names_in_the_pictur
 def test_what_is_left_out_is_handed_in_with_the_rest_and_long_numbers_are_drawn(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("side,n\nN,18446744073709551616\nN,\nS,\n,5\n")
-    table = HomeTable.read(path)
+    table = ClientTable.read(path)
     assert not why_no_tables(table.described())
     done: Any = table.carry_out(f"<plan>{SUM_AS_N}</plan>")
     rounded, left_out = done["warnings"]
@@ -349,12 +349,12 @@ def test_what_is_left_out_is_handed_in_with_the_rest_and_long_numbers_are_drawn(
 def test_tables_that_lie_beside_it_are_told_and_joined(ledger: Path, tmp_path: Path) -> None:
     names = tmp_path / "names.csv"
     names.write_text("ward,name\neast-ward,East\nwest-ward,West\n")
-    table = HomeTable.read(ledger, names)
+    table = ClientTable.read(ledger, names)
     assert not why_no_tables(table.described())
     done = table.carry_out('<plan><join table="names"><on left="side" right="ward"/></join></plan>')
     assert done["ok"] is True and table.left is not None and set(table.left.table["name"]) == {"East", "West"}
     with pytest.raises(TableTrouble):
-        HomeTable.read(ledger, ledger)
+        ClientTable.read(ledger, ledger)
 
 
 @pytest.mark.parametrize("content", ["a,a\n1,2\n", "a,\n1,2\n", 'a,b\n1,"x\n', "a,b\n1\n", ""])
@@ -362,7 +362,7 @@ def test_a_table_that_an_upload_would_refuse_is_trouble_here_too(tmp_path: Path,
     path = tmp_path / "t.csv"
     path.write_text(content)
     with pytest.raises(TableTrouble):
-        HomeTable.read(path)
+        ClientTable.read(path)
 
 
 WAITS: Any = SimpleNamespace(has_ended=False, waiting_for=SimpleNamespace(kind="client_run", ids=["q"]))
@@ -385,7 +385,7 @@ def never_looking(answers: list[str], awaited: bool) -> Any:
 async def test_a_turn_that_never_looks_ends_in_a_timeout_and_is_answered_once(ledger: Path) -> None:
     answers: list[str] = []
     with pytest.raises(TimeoutError):
-        finish(never_looking(answers, False), "t", HomeTable.read(ledger), timeout_seconds=0.3)
+        finish(never_looking(answers, False), "t", ClientTable.read(ledger), timeout_seconds=0.3)
     with pytest.raises(TimeoutError):
-        await finish_async(never_looking(answers, True), "t", HomeTable.read(ledger), timeout_seconds=0.3)
+        await finish_async(never_looking(answers, True), "t", ClientTable.read(ledger), timeout_seconds=0.3)
     assert answers == ["q", "q"], "once each"

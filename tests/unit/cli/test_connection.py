@@ -11,7 +11,7 @@ import pytest
 
 from perdure.cli.connection import command
 from perdure.local.config import ROOT
-from perdure.local.processes import Roster
+from perdure.local.processes import ProcessRegistry
 from tests.unit.apps.api_double import said
 from tests.unit.cli.conftest import Perdure
 
@@ -61,9 +61,9 @@ def test_where_nothing_runs_the_folder_is_named(perdure: Perdure, home: Path) ->
 
 def test_what_outlived_a_killed_supervisor_is_named_with_what_ends_it(perdure: Perdure, home: Path) -> None:
     script = (
-        "import os, signal, subprocess, sys\nfrom pathlib import Path\nfrom perdure.local.processes import Roster\n"
+        "import os, signal, subprocess, sys\nfrom pathlib import Path\nfrom perdure.local.processes import ProcessRegistry\n"
         "left = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL)\n"
-        "Roster(Path(sys.argv[1])).add('worker-llm', left.pid, signal.SIGKILL)\nprint(left.pid, flush=True)\n"
+        "ProcessRegistry(Path(sys.argv[1])).add('worker-llm', left.pid, signal.SIGKILL)\nprint(left.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     supervisor = subprocess.run(
@@ -85,7 +85,7 @@ def test_what_outlived_a_killed_supervisor_is_named_with_what_ends_it(perdure: P
 
 def test_a_stack_that_is_starting_is_called_that(perdure: Perdure, home: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
-        Roster(home / "children.json").add("postgres", child.pid, signal.SIGKILL)
+        ProcessRegistry(home / "children.json").add("postgres", child.pid, signal.SIGKILL)
         ended = perdure("status")
         child.kill()
     assert ended.code == 1 and str(os.getpid()) in ended.err

@@ -7,14 +7,14 @@ import pytest
 
 from perdure.core.approvals import assignments
 from perdure.core.approvals.assignments import reassignment_refusal, reviewers_after, withdrawal_refusal
-from perdure.core.approvals.decisions import Claimed, Decider, Facts, Seat, Vote
+from perdure.core.approvals.decisions import Claimed, Decider, Delegation, Facts, Vote
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
 PENDING = Facts("pending", "digest", NOW + timedelta(days=7), NOW, "asker", "reviewer", False, {})
 NAMED = replace(PENDING, reviewers=("Ann", "Bob"))
 REVIEWER = frozenset({"reviewer"})
-ANNS_SEAT = Seat("ann", "Ann", REVIEWER)
+ANNS_SEAT = Delegation("ann", "Ann", REVIEWER)
 ANN, BOB, CARL = (Decider(name.lower(), REVIEWER, name) for name in ("Ann", "Bob", "Carl"))
 ADMIN = Decider("root", frozenset({"admin"}), "Root")
 STAND_IN = Decider("dora", REVIEWER, "Dora", (ANNS_SEAT,))
@@ -33,7 +33,7 @@ UNFIT = replace(STAND_IN, roles=frozenset())
         (PENDING, Decider("asker", REVIEWER, "Asker"), "own_request"),
         (PENDING, Decider("asker", frozenset({"admin"}), "Asker"), "own_request"),
         # Whose seat somebody has got beside takes nothing away from an admin.
-        (PENDING, Decider("root", frozenset({"admin"}), "Root", (Seat("asker", "Asker", REVIEWER),)), None),
+        (PENDING, Decider("root", frozenset({"admin"}), "Root", (Delegation("asker", "Asker", REVIEWER),)), None),
         *((NAMED, CARL, "not_a_reviewer"), (NAMED, ADMIN, None), (replace(NAMED, assignee="carl"), CARL, None)),
         (replace(PENDING, status="approved"), ANN, "already_decided"),
         (replace(PENDING, expires_at=NOW), ANN, "approval_expired"),
@@ -50,11 +50,11 @@ UNFIT = replace(STAND_IN, roles=frozenset())
     ],
 )
 def test_who_may_hand_a_request_on(facts: Facts, who: Decider, expected: str | None) -> None:
-    found = assignments.handover_refusal(facts, who)
+    found = assignments.reassigner_refusal(facts, who)
     assert (found.code if found else None) == expected
 
 
-CARLS_SEAT = Seat("carl", "Carl", REVIEWER)
+CARLS_SEAT = Delegation("carl", "Carl", REVIEWER)
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,12 @@ CARLS_SEAT = Seat("carl", "Carl", REVIEWER)
     [
         (PENDING, CARLS_SEAT, True),
         (PENDING, replace(CARLS_SEAT, roles=frozenset({"admin"})), False),
-        (PENDING, Seat("asker", "Asker", REVIEWER), False),
+        (PENDING, Delegation("asker", "Asker", REVIEWER), False),
         (replace(PENDING, votes=(Vote("carl", "carl", True),)), CARLS_SEAT, False),
         (replace(PENDING, votes=(Vote("dora", "carl", True),)), CARLS_SEAT, False),
     ],
 )
-def test_to_whom_it_may_be_handed(facts: Facts, to: Seat, is_allowed: bool) -> None:
+def test_to_whom_it_may_be_handed(facts: Facts, to: Delegation, is_allowed: bool) -> None:
     found = reassignment_refusal(facts, to)
     assert ((found.code, found.http) if found else None) == (None if is_allowed else ("cannot_decide", 422))
 
@@ -81,8 +81,8 @@ def test_to_whom_it_may_be_handed(facts: Facts, to: Seat, is_allowed: bool) -> N
     ],
 )
 def test_a_named_reviewer_gives_the_place_to_whoever_gets_it(who: Decider, to: str, expected: tuple[str, ...]) -> None:
-    assert reviewers_after(NAMED, who, Seat(to.lower(), to, REVIEWER)) == expected
-    assert reviewers_after(PENDING, who, Seat(to.lower(), to, REVIEWER)) == ()
+    assert reviewers_after(NAMED, who, Delegation(to.lower(), to, REVIEWER)) == expected
+    assert reviewers_after(PENDING, who, Delegation(to.lower(), to, REVIEWER)) == ()
 
 
 ANNS = Claimed("ann", "Ann", LATER, NOW)

@@ -12,7 +12,7 @@ from perdure.contracts.errors import CallerError
 from perdure.core.approvals import decisions
 from perdure.core.approvals.decisions import MOST_SECONDS, Claimed, Decider, Decision, Facts, Vote, approvable_together
 
-LOW = decisions.Asked("approval", "desk", "note", "v1", "low")
+LOW = decisions.DecisionRequest("approval", "desk", "note", "v1", "low")
 OTHERS = [replace(LOW, tool="label"), replace(LOW, risk="medium"), replace(LOW, kind="checkpoint")]
 OTHERS += [replace(LOW, agent_id="shop"), replace(LOW, tool_version="v2")]
 
@@ -144,7 +144,7 @@ def test_a_second_decider_is_told_who_decided_what_and_when(status: str, before:
     assert found.details == {"status": status, "decision": before}
 
 
-ANN = decisions.Seat("ann", "Ann", frozenset({"reviewer"}))
+ANN = decisions.Delegation("ann", "Ann", frozenset({"reviewer"}))
 STAND_IN = Decider("reviewer-1", frozenset({"reviewer"}), "One", (ANN,))
 OWN, ANNS = Vote("somebody", "reviewer-1", True), Vote("somebody", "ann", True)
 
@@ -173,9 +173,9 @@ def test_votes_claims_seats_and_named_reviewers_are_judged(facts: Facts, decider
 
 
 def test_a_decision_is_taken_in_the_own_seat_and_where_that_is_taken_in_the_next() -> None:
-    assert decisions.seat_of(WAITING, STAND_IN).user_id == "reviewer-1"
-    assert decisions.seat_of(replace(WAITING, votes=(OWN,)), STAND_IN).user_id == "ann"
-    assert decisions.seat_of(replace(WAITING, reviewers=("Ann",)), STAND_IN).user_id == "ann"
+    assert decisions.delegation_for(WAITING, STAND_IN).user_id == "reviewer-1"
+    assert decisions.delegation_for(replace(WAITING, votes=(OWN,)), STAND_IN).user_id == "ann"
+    assert decisions.delegation_for(replace(WAITING, reviewers=("Ann",)), STAND_IN).user_id == "ann"
 
 
 ORDER = ["role_required", "own_request", "approval_expired", "already_decided"]

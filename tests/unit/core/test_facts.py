@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from perdure.contracts.memory import MOST_FACTS, Fact
-from perdure.core.memory.facts import RECENT_MOST, Resolution, derived_facts, joined, remember, resolve, told
+from perdure.core.memory.facts import RECENT_MOST, Resolution, derived_facts, facts_note, joined, remember, resolve
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_one_match_is_decisive_a_note_says_whose_facts_they_are_and_a_hostile_te
     assert resolve([]) is Resolution.NOT_FOUND
     assert resolve([("1", "Ann")]) is Resolution.DECISIVE
     assert resolve([("1", "Ann"), ("2", "Anna")]) is Resolution.AMBIGUOUS
-    note = told("this person", derived_facts("my name is Ann"))
+    note = facts_note("this person", derived_facts("my name is Ann"))
     assert "this person" in note and "name: Ann" in note
     began = time.process_time()
     derived_facts("i like " * 20_000 + "my name is " * 20_000 + "a" * 100_000)

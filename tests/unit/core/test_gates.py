@@ -212,7 +212,7 @@ def plan(*cards: ToolCard, waived: tuple[str, ...] = (), rules: tuple[Rule, ...]
 
 def test_what_may_be_waived_is_what_of_memory_needs_an_approval() -> None:
     assert {*WAIVABLE} == {name for name, tool in MEMORY_BY_NAME.items() if tool.card.needs_approval}
-    assert gates.waived_of([tool.card for tool in MEMORY_BY_NAME.values()], [*MEMORY_BY_NAME]) == WAIVABLE
+    assert gates.exempted([tool.card for tool in MEMORY_BY_NAME.values()], [*MEMORY_BY_NAME]) == WAIVABLE
     assert not gates.asks_by_itself(card("memory_remember", gated=False), ())
 
 
@@ -230,7 +230,7 @@ def test_a_rule_stops_a_call_whose_own_approval_is_waived(rule: Rule, action: st
 def test_a_call_that_is_let_pass_is_told_as_a_rule_is() -> None:
     ruled = before_round(plan(card(PATCH), waived=(PATCH,)), [CALL], {})
     assert (ruled.gated, [each.call_id for each in ruled.waived]) == ((), ["c"])
-    told = gates.told_of(PATCH)
+    told = gates.exemption_event(PATCH)
     assert (told["rule_id"], told["action"], told["tool"]) == ("tenant:approval_waived", "allow", PATCH)
 
 
@@ -247,10 +247,10 @@ def test_a_waiver_frees_its_tool_of_the_engine_and_no_other(name: str, effect: E
     free = not gates.asks_by_itself(of, waivers)
     assert free is (name in WAIVABLE and effect is EffectClass.LOCAL and name in waivers)
     assert (why_void(of, of, "v", None, waivers) is None) is free, "the tool's worker finds the same"
-    assert gates.waived_of([of], waivers) == ((name,) if free else ())
+    assert gates.exempted([of], waivers) == ((name,) if free else ())
     ruled = before_round(plan(of, waived=tuple(waivers)), [CallRef(call_id="c", tool=name, digest="")], {})
     assert (ruled.gated == ()) is free
-    assert (gates.waiver_fault(name) is None) is (name in WAIVABLE)
+    assert (gates.exemption_fault(name) is None) is (name in WAIVABLE)
 
 
 @pytest.mark.parametrize(

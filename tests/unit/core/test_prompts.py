@@ -13,7 +13,18 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.messages import Role, WindowPolicy
 from perdure.contracts.skills import SkillText
 from perdure.core.agents import prompts
-from perdure.core.agents.prompts import Persona, Said, Told, User, Windowed, base_message, halved, inside, keep, wire
+from perdure.core.agents.prompts import (
+    Persona,
+    PlainResult,
+    PromptMessage,
+    User,
+    Windowed,
+    base_message,
+    halved,
+    inside,
+    keep,
+    wire,
+)
 from perdure.core.agents.toolsets import loaded_skills
 from perdure.core.text import estimated_tokens
 from tests.repo.test_domain_words import ANYWHERE
@@ -97,7 +108,9 @@ def test_loading_and_unloading_skills_leaves_the_prefix_byte_for_byte(
     for injected in (first, second, [], first + second):
         loaded = loaded_skills(definition, injected)
         templates = prompts.template_messages(definition, loaded, user)
-        said = [Said(Role.SYSTEM, prompts.activation(each)) for each in loaded] + [Said(Role.USER, "hello")]
+        said = [PromptMessage(Role.SYSTEM, prompts.activation(each)) for each in loaded] + [
+            PromptMessage(Role.USER, "hello")
+        ]
         sent = prompts.with_cache_breakpoint(wire(said_first(definition, user), memory, said, templates), model)
         prefixes.add(json.dumps(sent[0]).encode())
         # What the skills bring follows: each template is a system message of its own, none is there twice.
@@ -120,7 +133,7 @@ def test_loading_and_unloading_skills_leaves_the_prefix_byte_for_byte(
 def test_only_anthropics_own_path_gets_a_cache_breakpoint_behind_the_prefix(marked: bool, models: str) -> None:
     marked_base = [{"type": "text", "text": "base", "cache_control": {"type": "ephemeral"}}]
     for model in models.split():
-        messages = wire("base", "memory", [Said(Role.USER, "hello")], ["template"])
+        messages = wire("base", "memory", [PromptMessage(Role.USER, "hello")], ["template"])
         sent = prompts.with_cache_breakpoint(messages, model)
         assert sent == [{"role": "system", "content": marked_base if marked else "base"}, *messages[1:]], model
         assert messages[0]["content"] == "base"
@@ -175,14 +188,16 @@ def test_the_base_is_persona_and_user_or_the_callers() -> None:
 
 
 texts = st.text(max_size=20)
-plain = st.builds(Said, st.sampled_from([Role.USER, Role.SYSTEM, Role.ASSISTANT]), texts)
+plain = st.builds(PromptMessage, st.sampled_from([Role.USER, Role.SYSTEM, Role.ASSISTANT]), texts)
 call = st.fixed_dictionaries({"key": texts, "tool": texts, "arguments": texts, "call_id": texts})
-asking = st.builds(Said, st.just(Role.ASSISTANT), texts, st.lists(call, min_size=1, max_size=3))
-answering = st.builds(Said, st.just(Role.TOOL), texts, st.just(()), texts)
+asking = st.builds(PromptMessage, st.just(Role.ASSISTANT), texts, st.lists(call, min_size=1, max_size=3))
+answering = st.builds(PromptMessage, st.just(Role.TOOL), texts, st.just(()), texts)
 
 
 @given(texts, texts, st.lists(plain | asking | answering, max_size=6))
-def test_the_wire_form_has_the_base_first_and_all_messages_in_place(base: str, memory: str, said: list[Said]) -> None:
+def test_the_wire_form_has_the_base_first_and_all_messages_in_place(
+    base: str, memory: str, said: list[PromptMessage]
+) -> None:
     sent = wire(base, memory, said)
     assert sent[0] == {"role": "system", "content": base}
     head = 2 if memory else 1
@@ -206,18 +221,18 @@ VALUES: st.SearchStrategy[JsonValue] = st.recursive(
 @settings(max_examples=sized(100, 20))
 @given(VALUES, st.dictionaries(st.text(), VALUES))
 def test_the_tools_own_result_is_what_it_was(result: JsonValue, arguments: dict[str, JsonValue]) -> None:
-    assert inside(result) == Told(result)
-    assert inside(prompts.as_changed(arguments, result)) == Told(result, edited=True)
-    assert inside(prompts.unremembered("memory_full", "too much", result)) == Told(result)
+    assert inside(result) == PlainResult(result)
+    assert inside(prompts.as_changed(arguments, result)) == PlainResult(result, edited=True)
+    assert inside(prompts.unremembered("memory_full", "too much", result)) == PlainResult(result)
     both = prompts.as_changed(arguments, prompts.unremembered("memory_full", "too much", result))
-    assert inside(json.loads(json.dumps(both))) == Told(result, edited=True)
+    assert inside(json.loads(json.dumps(both))) == PlainResult(result, edited=True)
 
 
 def test_what_only_looks_like_a_note_of_ours_is_the_tools_own() -> None:
     note: dict[str, JsonValue] = {"arguments": {}, "result": 1}
     failed: dict[str, JsonValue] = {"status": "error", "code": "x", "message": "no", "result": None}
     for own in (note | {"note": "changed"}, note | {"note": prompts.CHANGED, "more": 2}, failed):
-        assert inside(own) == Told(own)
+        assert inside(own) == PlainResult(own)
 
 
 ALL = WindowPolicy()

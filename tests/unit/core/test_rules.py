@@ -12,11 +12,11 @@ from perdure.contracts.skills import Rule, RuleAction, RuleTrigger
 from perdure.core.agents.rule_matching import PLATFORM_RULES, RULE_FORCE_CLARIFY
 from perdure.core.agents.rules import (
     COUNTERS,
-    Fire,
+    RuleMatch,
     Subject,
     Unreadable,
     deciding,
-    fire,
+    matching_rules,
     override_fault,
     read_condition,
     with_overrides,
@@ -64,7 +64,7 @@ def rule(rule_id: str = "a:r", **fields: Any) -> Rule:
     ],
 )
 def test_a_rule_fires_where_all_its_conditions_hold(when: dict[str, Any], holds: bool) -> None:
-    fires = fire([rule(when=when)], AFTER, CALL)
+    fires = matching_rules([rule(when=when)], AFTER, CALL)
     assert [(each.rule_id, each.unreadable) for each in fires] == ([("a:r", ())] if holds else [])
 
 
@@ -94,29 +94,32 @@ NO_TOOLS: list[Any] = [7, [], "a b"]
     ],
 )
 def test_what_cannot_be_read_fires_and_says_so(when: dict[str, Any], place: str) -> None:
-    (fired,) = fire([rule(when=when)], AFTER, CALL)
+    (fired,) = matching_rules([rule(when=when)], AFTER, CALL)
     (said,) = fired.unreadable
     assert said.startswith(f"{place}: ")
-    assert fired.told()["unreadable"] == [said]
+    assert fired.event_data()["unreadable"] == [said]
 
 
 def test_a_condition_that_clearly_does_not_hold_silences_a_rule_that_is_not_understood_whole() -> None:
-    assert fire([rule(when={"tool": "other", "weather": "rain"})], AFTER, CALL) == ()
-    (fired,) = fire([rule(when={"tool": "assemble", "weather": "rain"})], AFTER, CALL)
+    assert matching_rules([rule(when={"tool": "other", "weather": "rain"})], AFTER, CALL) == ()
+    (fired,) = matching_rules([rule(when={"tool": "assemble", "weather": "rain"})], AFTER, CALL)
     assert [each.partition(":")[0] for each in fired.unreadable] == ["weather"]
 
 
 def test_a_rule_is_asked_at_its_own_trigger_and_an_unknown_one_before_each_call() -> None:
     rules = [rule("a:1", on=BEFORE), rule("a:2", on=AFTER), rule("a:3", on="at_dawn")]
-    assert [(each.rule_id, len(each.unreadable)) for each in fire(rules, BEFORE, CALL)] == [("a:1", 0), ("a:3", 1)]
-    assert [each.rule_id for each in fire(rules, AFTER, CALL)] == ["a:2"]
+    assert [(each.rule_id, len(each.unreadable)) for each in matching_rules(rules, BEFORE, CALL)] == [
+        ("a:1", 0),
+        ("a:3", 1),
+    ]
+    assert [each.rule_id for each in matching_rules(rules, AFTER, CALL)] == ["a:2"]
 
 
 def test_a_fire_tells_where_its_rule_comes_from() -> None:
     given = {"app": "shop", "skill_id": "tea", "checkpoint": "taste", "message": "Taste it."}
-    (fired,) = fire([rule("shop/tea:r", **given)], AFTER, CALL)
+    (fired,) = matching_rules([rule("shop/tea:r", **given)], AFTER, CALL)
     told = {"rule_id": "shop/tea:r", "trigger": "after_tool_call", "tool": "assemble", "action": "require_hitl"}
-    assert fired.told() == {**told, **given}
+    assert fired.event_data() == {**told, **given}
 
 
 def test_fires_come_from_the_platform_first_then_the_app_then_its_skills() -> None:
@@ -124,12 +127,12 @@ def test_fires_come_from_the_platform_first_then_the_app_then_its_skills() -> No
     rules = [*skilled, rule("b:2", app="b"), rule("platform:z"), rule("platform:a")]
     expected = ["platform:a", "platform:z", "b:2", "a/t:1", "b/s:1"]
     for turned in (rules, rules[::-1], rules[2:] + rules[:2]):
-        assert [each.rule_id for each in fire(turned, AFTER, CALL)] == expected
+        assert [each.rule_id for each in matching_rules(turned, AFTER, CALL)] == expected
 
 
 def test_the_strictest_fire_decides_then_one_with_a_checkpoint() -> None:
     def decides(*rules: Rule) -> str | None:
-        decided = deciding(fire(rules, AFTER, CALL))
+        decided = deciding(matching_rules(rules, AFTER, CALL))
         return decided.rule_id if decided else None
 
     assert decides() is None
@@ -151,7 +154,7 @@ def test_a_tenant_makes_a_rule_stricter_and_never_looser() -> None:
 def test_the_platform_asks_a_person_before_what_changes_entities() -> None:
     asked = {"create_entity", "update_entity", "link_entities", "batch_update", "batch_"}
     for capability in asked | {"", "batch", "x_create_entity", "read"}:
-        fires = fire(PLATFORM_RULES, BEFORE, Subject("t", capability))
+        fires = matching_rules(PLATFORM_RULES, BEFORE, Subject("t", capability))
         assert [each.rule_id for each in fires] == [RULE_MUTATING] * (capability in asked), capability
 
 
@@ -159,9 +162,9 @@ def test_after_three_failed_resolves_a_person_is_asked_and_a_tenant_may_abort() 
     stricter = with_overrides(PLATFORM_RULES, {RULE_FORCE_CLARIFY: "abort"})
     for failed, action in ((0, None), (2, None), (3, RuleAction.ABORT), (4, RuleAction.ABORT)):
         subject = Subject("entity_resolve", counters={"consecutive_failed_resolves": failed})
-        fires = fire(PLATFORM_RULES, AFTER, subject)
+        fires = matching_rules(PLATFORM_RULES, AFTER, subject)
         assert [each.rule_id for each in fires] == ([RULE_FORCE_CLARIFY] if action else [])
-        decided = deciding(fire(stricter, AFTER, subject))
+        decided = deciding(matching_rules(stricter, AFTER, subject))
         assert (decided and decided.action) == action
 
 
@@ -206,7 +209,7 @@ def _judged(given: Rule, subject: Subject) -> Iterator[bool | None]:
 
 @given(rules_given, triggers, subjects)
 def test_only_a_condition_that_is_read_and_fails_silences(given: Rule, trigger: RuleTrigger, subject: Subject) -> None:
-    fires = fire([given], trigger, subject)
+    fires = matching_rules([given], trigger, subject)
     judged = [*_judged(given, subject)]
     asked = given.on == trigger or (given.on == "at_dawn" and trigger is BEFORE)
     assert bool(fires) is (asked and False not in judged)
@@ -223,16 +226,16 @@ overriding = st.dictionaries(st.sampled_from(["a:1", "a:2"]), st.text())
 def test_neither_order_nor_a_rule_more_nor_an_override_takes_a_stop_away(
     rules: list[Rule], trigger: RuleTrigger, subject: Subject, chance: Any, overrides: dict[str, str]
 ) -> None:
-    fires = fire(rules, trigger, subject)
+    fires = matching_rules(rules, trigger, subject)
     turned = [*rules]
     chance.shuffle(turned)
-    assert sorted(map(repr, fire(turned, trigger, subject))) == sorted(map(repr, fires))
-    overridden = fire(with_overrides(rules, overrides | {"a:3": "abort"}), trigger, subject)
+    assert sorted(map(repr, matching_rules(turned, trigger, subject))) == sorted(map(repr, fires))
+    overridden = matching_rules(with_overrides(rules, overrides | {"a:3": "abort"}), trigger, subject)
     assert len(overridden) == len(fires) and _is_as_strict(deciding(overridden), deciding(fires))
-    assert _is_as_strict(deciding(fires), deciding(fire(rules[1:], trigger, subject)))
+    assert _is_as_strict(deciding(fires), deciding(matching_rules(rules[1:], trigger, subject)))
 
 
-def _is_as_strict(more: Fire | None, fewer: Fire | None) -> bool:
+def _is_as_strict(more: RuleMatch | None, fewer: RuleMatch | None) -> bool:
     if fewer is None:
         return True
     return more is not None and (more.action is RuleAction.ABORT or fewer.action is not RuleAction.ABORT)

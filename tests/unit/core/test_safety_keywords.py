@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from perdure.apps import SHIPPED
 from perdure.core.agents import safety_keywords
-from perdure.core.agents.safety_keywords import Question, Safety, danger_in, empathy_of, intent_of, is_phrase, safety_of
+from perdure.core.agents.safety_keywords import (
+    Question,
+    Safety,
+    empathy_of,
+    intent_of,
+    is_phrase,
+    safety_keywords_in,
+    safety_of,
+)
 from perdure.core.json_schema import schema_fault
 from tests.scale import sized
 
@@ -92,14 +100,14 @@ CARE = yaml.safe_load((SHIPPED / "care" / "agents" / "care_navigator.yaml").read
     ],
 )  # fmt: skip
 def test_a_phrase_is_found_however_it_is_written(text: str) -> None:
-    assert danger_in(text, "", WORDS) == "self_harm"
+    assert safety_keywords_in(text, "", WORDS) == "self_harm"
 
 
 @pytest.mark.parametrize(
     "text", ["", "I upskill myself", "I want to diet", "the live show", "decided", "book p1 at Monday 10:00", "killing"]
 )
 def test_what_only_looks_like_one_is_not(text: str) -> None:
-    assert danger_in(text, "", WORDS) == ""
+    assert safety_keywords_in(text, "", WORDS) == ""
 
 
 @pytest.mark.parametrize(
@@ -111,9 +119,9 @@ def test_what_only_looks_like_one_is_not(text: str) -> None:
     ],
 )
 def test_a_phrase_may_begin_in_one_message_and_end_in_the_next(category: str, messages: list[tuple[str, str]]) -> None:
-    assert [danger_in(message, before, WORDS) for before, message in messages] == [category] * len(messages)
-    assert danger_in("kill myself", "", {}) == ""
-    assert danger_in("hurt somebody and kill myself", "", WORDS) == "self_harm", "the first that fits"
+    assert [safety_keywords_in(message, before, WORDS) for before, message in messages] == [category] * len(messages)
+    assert safety_keywords_in("kill myself", "", {}) == ""
+    assert safety_keywords_in("hurt somebody and kill myself", "", WORDS) == "self_harm", "the first that fits"
 
 
 def test_a_phrase_has_words_and_one_star_at_most() -> None:
@@ -126,7 +134,7 @@ def test_a_phrase_has_words_and_one_star_at_most() -> None:
 def test_a_long_text_is_read_once_whatever_it_repeats(piece: str) -> None:
     """A quadratic reading of the longest message would take minutes."""
     began = time.process_time()
-    assert danger_in(piece * (sized(200_000, 50_000) // len(piece)), "", WORDS) == ""
+    assert safety_keywords_in(piece * (sized(200_000, 50_000) // len(piece)), "", WORDS) == ""
     assert time.process_time() - began < sized(10, 3)
 
 
@@ -142,7 +150,7 @@ def test_every_phrase_that_ships_is_found_between_any_words_however_it_is_disgui
         data.draw(st.sampled_from([each, each.upper()])) + (data.draw(FORMATS) if each != " " else "  ")
         for each in phrase.rstrip("*")
     )
-    assert danger_in(f"{before} . {disguised} . {after}", "", CARE) != ""
+    assert safety_keywords_in(f"{before} . {disguised} . {after}", "", CARE) != ""
 
 
 @pytest.mark.parametrize(
@@ -154,4 +162,4 @@ def test_every_phrase_that_ships_is_found_between_any_words_however_it_is_disgui
     ],
 )  # fmt: skip
 def test_what_the_shipped_agent_is_asked_every_day_is_no_danger(text: str) -> None:
-    assert danger_in(text, "Thanks", CARE) == ""
+    assert safety_keywords_in(text, "Thanks", CARE) == ""

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from perdure.contracts.errors import CallerError
 from perdure.core.approvals import decisions
-from perdure.core.approvals.decisions import PENDING, Decision, Panel, Seat, Vote, has_voted, is_taken, lent, why_not
+from perdure.core.approvals.decisions import (
+    PENDING,
+    Decision,
+    Delegation,
+    Panel,
+    Vote,
+    has_voted,
+    is_taken,
+    lent,
+    why_not,
+)
 from perdure.core.identity import OWN, UNKNOWN, Credential, How
 
 A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
@@ -70,15 +80,19 @@ def test_a_person_and_a_seat_count_once() -> None:
 
 
 REVIEWER, ADMIN, NOTHING = frozenset({"reviewer"}), frozenset({"admin"}), frozenset[str]()
-ANN, BOB, CARL = Seat("ann", "Ann", REVIEWER), Seat("bob", "Bob", REVIEWER), Seat("carl", "Carl", NOTHING)
-ROOT = Seat("root", "Root", ADMIN)
+ANN, BOB, CARL = (
+    Delegation("ann", "Ann", REVIEWER),
+    Delegation("bob", "Bob", REVIEWER),
+    Delegation("carl", "Carl", NOTHING),
+)
+ROOT = Delegation("root", "Root", ADMIN)
 OPEN = Panel("asker", "reviewer")
 
 
-def sits(panel: Panel, user_id: str, *seats: Seat, credential: Credential = OWN) -> list[str] | str:
+def sits(panel: Panel, user_id: str, *seats: Delegation, credential: Credential = OWN) -> list[str] | str:
     """The owners of the seats, or the refusal's code."""
     try:
-        return [seat.user_id for seat in decisions.seats_for(panel, user_id, seats, credential)]
+        return [seat.user_id for seat in decisions.delegations_for(panel, user_id, seats, credential)]
     except CallerError as refused:
         assert refused.http == 403
         return refused.code
@@ -108,7 +122,7 @@ OF_ANN, ANN_MAY = Panel("ann", "reviewer"), Panel("ann", "reviewer", True)
         *((panel, "carl", [CARL], "role_required") for panel in (replace(OPEN, reviewers=("Carl",)), OF_CARL)),
     ],
 )
-def test_who_may_sit_where(panel: Panel, user_id: str, seats: list[Seat], expected: list[str] | str) -> None:
+def test_who_may_sit_where(panel: Panel, user_id: str, seats: list[Delegation], expected: list[str] | str) -> None:
     assert sits(panel, user_id, *seats) == expected
 
 
@@ -134,7 +148,7 @@ ADMIN_ASKS = replace(OPEN, requester_is_admin=True)
     ],
 )
 def test_a_requesters_credential_sits_nowhere(
-    panel: Panel, credential: Credential, seats: list[Seat], expected: list[str] | str
+    panel: Panel, credential: Credential, seats: list[Delegation], expected: list[str] | str
 ) -> None:
     assert sits(panel, "ann", *seats, credential=credential) == expected
 
@@ -163,19 +177,21 @@ def test_to_whom_a_request_can_be_given() -> None:
     assert why_not(OPEN, CARL) and why_not(OF_ANN, ANN)
 
 
-TOM, TIM = (Seat(name, name.title(), frozenset({"requester"})) for name in ("tom", "tim"))
+TOM, TIM = (Delegation(name, name.title(), frozenset({"requester"})) for name in ("tom", "tim"))
 
 
 @pytest.mark.parametrize(
     ("owner", "to", "expected"),
     [
         (ANN, BOB, REVIEWER),
-        (Seat("eve", "Eve", REVIEWER | ADMIN), BOB, REVIEWER),
+        (Delegation("eve", "Eve", REVIEWER | ADMIN), BOB, REVIEWER),
         *((ANN, to, "cannot_decide") for to in (CARL, TOM, ROOT)),
         *((owner, to, "nothing_to_delegate") for owner, to in ((CARL, BOB), (TOM, TIM))),
     ],
 )
-def test_a_seat_is_lent_to_whoever_may_decide_the_same(owner: Seat, to: Seat, expected: frozenset[str] | str) -> None:
+def test_a_seat_is_lent_to_whoever_may_decide_the_same(
+    owner: Delegation, to: Delegation, expected: frozenset[str] | str
+) -> None:
     try:
         assert lent(owner, to) == expected
     except CallerError as refused:
@@ -183,7 +199,7 @@ def test_a_seat_is_lent_to_whoever_may_decide_the_same(owner: Seat, to: Seat, ex
 
 
 NAMES = ("ann", "bob", "carl")
-PEOPLE = [Seat(name, name.title(), roles) for name, roles in product(NAMES, (REVIEWER, ADMIN, NOTHING))]
+PEOPLE = [Delegation(name, name.title(), roles) for name, roles in product(NAMES, (REVIEWER, ADMIN, NOTHING))]
 
 
 @given(
@@ -195,7 +211,7 @@ PEOPLE = [Seat(name, name.title(), roles) for name, roles in product(NAMES, (REV
     st.lists(st.sampled_from(PEOPLE), unique_by=lambda seat: seat.user_id),
 )
 def test_nobody_ever_sits_for_the_requester_or_without_the_role(
-    asker: str, role: str, named: set[str], assignee: str, user_id: str, seats: list[Seat]
+    asker: str, role: str, named: set[str], assignee: str, user_id: str, seats: list[Delegation]
 ) -> None:
     panel = Panel(asker, role, False, tuple(sorted(named)), assignee)
     found = sits(panel, user_id, *seats)

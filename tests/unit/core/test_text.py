@@ -11,13 +11,13 @@ from perdure.contracts.messages import PREVIEW_CHARACTERS
 from perdure.core.text import (
     clean,
     cut,
+    escape_terminal,
     estimated_tokens,
     is_blank,
     is_clean,
     one_line,
     pretty_json,
     preview,
-    printable,
     unabridged,
     without_word,
 )
@@ -115,16 +115,16 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("text", "shown"), HOSTILE.values(), ids=HOSTILE)
 def test_what_cannot_be_seen_is_written_as_an_escape(text: str, shown: str) -> None:
-    assert printable(text) == shown
+    assert escape_terminal(text) == shown
     seen = "Grüße, 世界 — naïve café\n\tعربي ✓ 🙂"
-    assert printable(seen) == seen
+    assert escape_terminal(seen) == seen
 
 
 @given(st.text())
 def test_nothing_unseen_is_ever_left_and_nothing_is_escaped_twice(text: str) -> None:
-    shown = printable(text)
+    shown = escape_terminal(text)
     assert not [c for c in shown if c not in "\n\t" and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")]
-    assert printable(shown) == shown
+    assert escape_terminal(shown) == shown
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda i: st.lists(i) | st.dictionaries(st.text(), i)))

@@ -9,7 +9,18 @@ from pydantic import JsonValue
 
 from perdure.contracts.calls import CallState
 from perdure.core import turns
-from perdure.core.turns import Admission, Kept, Load, OnBusy, Round, Told, keep_rounds, segments_of, summary_of, told_of
+from perdure.core.turns import (
+    Admission,
+    Kept,
+    Load,
+    OnBusy,
+    Round,
+    TranscriptTurn,
+    keep_rounds,
+    segments_of,
+    status_without_result,
+    summary_of,
+)
 
 CAPS = turns.Caps(queue_depth=2, turns_a_user=5)
 
@@ -80,9 +91,9 @@ def test_a_summary_says_what_was_asked_and_what_was_answered_cut_at_a_word() -> 
     assert summary_of("x" * 1_000, "").endswith("x …"), "a text without a word's end is cut anywhere"
 
 
-def told(kind: str, call_id: str | None = None, **data: JsonValue) -> Told:
+def told(kind: str, call_id: str | None = None, **data: JsonValue) -> TranscriptTurn:
     """An event."""
-    return Told(kind, call_id, data)
+    return TranscriptTurn(kind, call_id, data)
 
 
 PENDING = told("tools.pending", calls=[{"call_id": "t1.0", "tool": "pay", "requires_approval": True}])
@@ -132,7 +143,7 @@ events = st.builds(told, kinds, st.sampled_from(["t1.0", "t1.1", "t2.0", None]),
 
 
 @given(st.lists(events, max_size=30))
-def test_any_events_make_a_story_with_one_segment_a_call_and_no_end_undone(given_events: list[Told]) -> None:
+def test_any_events_make_a_story_with_one_segment_a_call_and_no_end_undone(given_events: list[TranscriptTurn]) -> None:
     story = segments_of(given_events)
     calls = [segment.call_id for segment in story if segment.kind == "tool"]
     assert len(calls) == len(set(calls))
@@ -197,9 +208,12 @@ def test_each_call_of_a_kept_round_has_one_answer_and_what_is_done_stays(
 
 
 def test_a_call_that_may_have_happened_is_not_told_as_not_run() -> None:
-    assert told_of(CallState.RESERVED, "the approval is rejected")[0] == "not_known"
-    assert told_of(CallState.PLANNED, "the approval is rejected") == ("denied", "the approval is rejected")
-    assert told_of(CallState.PLANNED)[0] == told_of(None)[0] == "not_run"
+    assert status_without_result(CallState.RESERVED, "the approval is rejected")[0] == "not_known"
+    assert status_without_result(CallState.PLANNED, "the approval is rejected") == (
+        "denied",
+        "the approval is rejected",
+    )
+    assert status_without_result(CallState.PLANNED)[0] == status_without_result(None)[0] == "not_run"
 
 
 def test_what_was_said_with_a_round_that_did_nothing_stays_without_its_calls() -> None:

@@ -14,13 +14,21 @@ from perdure.contracts.approvals import RequestKind
 from perdure.contracts.calls import EffectClass
 from perdure.core.approvals import validity
 from perdure.core.approvals.decisions import Decision
-from perdure.core.approvals.validity import Asked, Covering, InForce, answer_refusal, has_call_ahead, runs_by, why_void
+from perdure.core.approvals.validity import (
+    ApprovalValidity,
+    InForce,
+    QuestionRecord,
+    answer_refusal,
+    has_call_ahead,
+    runs_by,
+    why_void,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TEXT = {"type": "string", "minLength": 1}
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": TEXT}, "required": ["text"]}
 SCHEMA["additionalProperties"] = False
-OPEN = Asked("clarification", "pending", SCHEMA, NOW + timedelta(days=1), NOW)
+OPEN = QuestionRecord("clarification", "pending", SCHEMA, NOW + timedelta(days=1), NOW)
 SAID: dict[str, Any] = {"text": "the second one"}
 ANSWERED = replace(OPEN, status="answered")
 
@@ -41,13 +49,15 @@ ANSWERED = replace(OPEN, status="answered")
         (replace(OPEN, status="cancelled"), "clarification", SAID, "turn_stopped"),
     ],
 )
-def test_the_first_reason_refuses_an_answer(asked: Asked, kind: str, payload: dict[str, Any], code: str | None) -> None:
+def test_the_first_reason_refuses_an_answer(
+    asked: QuestionRecord, kind: str, payload: dict[str, Any], code: str | None
+) -> None:
     refused = answer_refusal(asked, kind, payload)
     assert (refused.code if refused else None) == code
 
 
 asking = st.builds(
-    Asked,
+    QuestionRecord,
     st.sampled_from(["clarification", "client_run"]),
     st.sampled_from(["pending", "answered", "expired", "cancelled"]),
     st.just(SCHEMA),
@@ -61,7 +71,9 @@ payloads = st.dictionaries(
 
 
 @given(asking, st.sampled_from(["clarification", "client_run", "other"]), payloads)
-def test_only_a_fitting_answer_in_time_to_an_open_turn_counts(asked: Asked, kind: str, payload: dict[str, Any]) -> None:
+def test_only_a_fitting_answer_in_time_to_an_open_turn_counts(
+    asked: QuestionRecord, kind: str, payload: dict[str, Any]
+) -> None:
     if answer_refusal(asked, kind, payload) is None:
         assert asked.status == "pending" and asked.expires_at > NOW and not asked.over and kind == asked.kind
         assert set(payload) == {"text"} and payload["text"]
@@ -74,7 +86,7 @@ FREE = ToolCard(
 GATED = FREE.model_copy(update={"needs_approval": True})
 NEWER = GATED.model_copy(update={"version": "v2"})
 STRICTER = GATED.model_copy(update={"parameters": {"type": "object", "required": ["reason"]}})
-APPROVED = Covering("a1", "approved", "v1", {"amount": 5}, True, "", False)
+APPROVED = ApprovalValidity("a1", "approved", "v1", {"amount": 5}, True, "", False)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +107,7 @@ APPROVED = Covering("a1", "approved", "v1", {"amount": 5}, True, "", False)
     ],
 )
 def test_a_call_is_void_for_these_reasons(
-    card: ToolCard | None, here: ToolCard | None, approval: Covering | None, is_void: bool
+    card: ToolCard | None, here: ToolCard | None, approval: ApprovalValidity | None, is_void: bool
 ) -> None:
     assert (why_void(card, here, "v1", approval) is not None) is is_void
 
@@ -118,7 +130,7 @@ K, D = RequestKind, Decision
     ],
 )
 def test_an_unused_approval_lapses_with_its_grounds(
-    approval: Covering | None, in_force: InForce | None, is_lapsed: bool
+    approval: ApprovalValidity | None, in_force: InForce | None, is_lapsed: bool
 ) -> None:
     assert (validity.why_lapsed(approval, in_force) is not None) is is_lapsed
 
@@ -144,7 +156,7 @@ def test_a_call_waits_for_the_end_of_its_hold() -> None:
 def test_a_request_is_outdated_for_these_reasons(
     policy_digest: str, in_force: InForce | None, is_outdated: bool
 ) -> None:
-    assert (validity.why_outdated(policy_digest, "v1", in_force) is not None) is is_outdated
+    assert (validity.outdated_reason(policy_digest, "v1", in_force) is not None) is is_outdated
 
 
 def test_a_call_runs_by_these_decisions() -> None:

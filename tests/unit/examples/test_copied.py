@@ -15,14 +15,14 @@ from perdure.activities.toolbox.engine_tools import ENGINE_TOOLS
 from perdure.apps import SHIPPED, Engine, app_folders, load_app, publish
 from perdure.apps.registry import discovered, listings
 from perdure.graph.registry import names
-from perdure.local.programs import read_companions
+from perdure.local.programs import read_app_services
 from tests.scale import sized
 from tests.unit.examples.payments_process import free_port
 
 ENGINE = Engine(core_tools=tuple(ENGINE_TOOLS), topologies=names(), script=Script)
 CORE = [tool.card for tool in ENGINE_TOOLS.values()]
 NAMES = [folder.name for folder in app_folders((), examples=True)]
-STARTED = [(name, service) for name in NAMES for service in read_companions(SHIPPED / name)]
+STARTED = [(name, service) for name in NAMES for service in read_app_services(SHIPPED / name)]
 """Each of `make soak`; the first of `make test`."""
 
 
@@ -56,7 +56,7 @@ async def test_a_copied_server_is_started_from_its_own_folder_and_lists_what_is_
 @pytest.mark.parametrize(("name", "service"), STARTED[: sized(99, 1)])
 def test_a_copied_service_starts_from_its_own_folder(tmp_path: Path, name: str, service: object) -> None:
     copy, port = copied(name, tmp_path), free_port()
-    (declared,) = read_companions(copy)
+    (declared,) = read_app_services(copy)
     assert declared == service and declared.command[0] == "python"
     given = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environ = {**given, declared.port_env: str(port), "PERDURE_COMPANION_HOME": str(tmp_path)}

@@ -7,7 +7,7 @@ import pytest
 
 from perdure.activities.providers.scripted import Script
 from perdure.apps import SHIPPED, App, Engine, load_app, publish
-from perdure.local.programs import read_companions
+from perdure.local.programs import read_app_services
 from tests.unit.examples.scripted_answers import scripted_answer
 
 NOTE = (
@@ -48,7 +48,7 @@ def test_the_folder_has_no_mistake_and_publishes_one_agent(app: App) -> None:
 
 
 def test_its_companion_is_where_the_tools_look_for_it(app: App) -> None:
-    (companion,) = read_companions(app.folder)
+    (companion,) = read_app_services(app.folder)
     assert companion.url_env == "PERDURE_SECRET_PAYMENTS_URL"
     assert all("payments_url" in tool.card.secrets for tool in app.tools.values())
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.contracts.activities import MODEL_COMPLETE
-from perdure.contracts.calls import ModelAsk, ModelReply
+from perdure.contracts.calls import ModelCallRequest, ModelReply
 from perdure.contracts.messages import Patch
 from perdure.graph.compile import compile_topology
 from perdure.graph.ports import Ports
@@ -55,7 +55,7 @@ class Recorder:
     calls: dict[str, list[int]]
     pace: Pace
 
-    async def complete(self, ask: ModelAsk) -> ModelReply:
+    async def complete(self, ask: ModelCallRequest) -> ModelReply:
         self.calls.setdefault(ask.stage, []).append(self.steps.take())
         await self.pace(ask.stage)
         return ModelReply()
@@ -70,7 +70,7 @@ class Caller:
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         for _ in range(self.times):
-            await ports.model.complete(ModelAsk(messages=(), tools=(), prompt={}, stage=self.id))
+            await ports.model.complete(ModelCallRequest(messages=(), tools=(), prompt={}, stage=self.id))
         return {}
 
 

@@ -7,9 +7,9 @@ import pytest
 from pydantic import JsonValue
 
 from perdure.contracts.activities import TurnContext
-from perdure.contracts.calls import ModelAsk
+from perdure.contracts.calls import ModelCallRequest
 from perdure.contracts.events import MOST_ALARMS
-from perdure.contracts.memory import FactsAnswer, FactsAsk, FactScope, FactStatus
+from perdure.contracts.memory import FactsAnswer, FactScope, FactsRequest, FactStatus
 from perdure.contracts.messages import Patch
 from perdure.graph.compile import CompiledTopology, compile_topology
 from perdure.graph.ports import Ports
@@ -31,9 +31,9 @@ async def rogue(state: State, ports: Ports) -> Patch:
     rounds = state["rounds"]
     assert isinstance(rounds, int)
     if rounds == 0:
-        await ports.model.complete(ModelAsk(messages=(), tools=()))
-        await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=True))
-        await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=True, write=True))
+        await ports.model.complete(ModelCallRequest(messages=(), tools=()))
+        await ports.memory.facts(FactsRequest(scope=FactScope.USER, authorized=True))
+        await ports.memory.facts(FactsRequest(scope=FactScope.USER, authorized=True, write=True))
     patch: Patch = {"rounds": rounds + 1, "others": rounds, "status": "completed"}
     return patch | {f"field_{rounds % 60}": rounds}
 
@@ -79,7 +79,7 @@ async def test_a_thousand_alarms_change_nothing_of_a_run_but_its_log() -> None:
 
 async def led(state: State, ports: Ports) -> Patch:
     """Reads what only advises, and writes a fact where none may be changed."""
-    await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=True, write=True))
+    await ports.memory.facts(FactsRequest(scope=FactScope.USER, authorized=True, write=True))
     assert {**state}["advice"] == state["advice"]
     return {"status": "completed", "seen": state.get("advice")}
 
@@ -96,7 +96,7 @@ class Refusing:
     async def load(self) -> TurnContext:
         return TurnContext()
 
-    async def facts(self, ask: FactsAsk) -> FactsAnswer:
+    async def facts(self, ask: FactsRequest) -> FactsAnswer:
         return FactsAnswer(status=FactStatus.FAILED, refused_change=True)
 
 
@@ -128,7 +128,7 @@ async def test_advice_that_is_gone_by_and_a_fact_that_would_change_are_told_of(
 
 async def test_an_operation_without_leave_is_a_warning_even_where_memory_is_declared() -> None:
     async def careless(state: State, ports: Ports) -> Patch:
-        answer = await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=False))
+        answer = await ports.memory.facts(FactsRequest(scope=FactScope.USER, authorized=False))
         return {"status": "completed", "seen": answer.status.value}
 
     only = NodeSpec("only", careless, writes=("status", "seen"), reaches=("memory",))

@@ -20,7 +20,7 @@ from perdure.local.config import ROOT
 from perdure.local.data_dir import StackError, open_home
 from perdure.local.output import Console
 from perdure.local.ports import beats
-from perdure.local.processes import Patience, alive
+from perdure.local.processes import StartClock, alive
 from perdure.local.supervisor import Supervisor
 
 
@@ -46,7 +46,7 @@ def spec(folder: Path, script: str, **changes: Any) -> ChildSpec:
 
 
 def child(
-    folder: Path, script: str, out: io.StringIO | None = None, patience: Patience | None = None, **changes: Any
+    folder: Path, script: str, out: io.StringIO | None = None, patience: StartClock | None = None, **changes: Any
 ) -> Child:
     console = Console(out or io.StringIO())
     return Child(spec(folder, script, **changes), console, lambda _child: None, patience=patience)
@@ -124,7 +124,7 @@ async def test_a_child_that_makes_no_progress_is_given_up_and_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("perdure.local.child._LOOK_AT_START_SECONDS", 0.3)
-    slow = child(tmp_path, "echo thinking; sleep 60 & wait", patience=Patience(start_seconds=1))
+    slow = child(tmp_path, "echo thinking; sleep 60 & wait", patience=StartClock(start_seconds=1))
     with pytest.raises(StackError, match="thinking"):
         await slow.start()
     await slow.stop()
@@ -142,7 +142,7 @@ async def test_a_slow_child_that_makes_progress_is_named_and_not_torn_down(
     monkeypatch.setattr("perdure.local.processes._MOST_STARTS", 40)
     monkeypatch.setattr("perdure.local.processes._FIRST_WORD_SECONDS", 0.5)
     out = io.StringIO()
-    limit = Patience(start_seconds=2)
+    limit = StartClock(start_seconds=2)
     slow = child(tmp_path, "", out, limit, command=(sys.executable, "-S", "-c", BURN))
     with hogs(1):
         began = time.monotonic()
@@ -159,7 +159,7 @@ async def test_a_child_that_waits_for_others_is_not_given_up(tmp_path: Path, mon
     waits = child(
         tmp_path,
         "while ! test -e gate; do sleep 0.2; done; touch ready; exec sleep 60",
-        patience=Patience(start_seconds=1),
+        patience=StartClock(start_seconds=1),
         held=lambda: not gate.exists(),
     )
     starting = asyncio.create_task(waits.start())
@@ -189,7 +189,7 @@ def beating_child(folder: Path, out: io.StringIO, hang_seconds: float) -> Child:
         folder,
         "",
         out,
-        Patience(hang_seconds=hang_seconds),
+        StartClock(hang_seconds=hang_seconds),
         command=(sys.executable, "-c", BEATS),
         environ={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
         lives=beats(folder / "ready"),

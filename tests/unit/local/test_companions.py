@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from perdure.local.data_dir import StackError, open_home
-from perdure.local.programs import app_service_spec, read_all_app_services, read_companions
+from perdure.local.programs import app_service_spec, read_all_app_services, read_app_services
 
 DECLARED = """
 title: an app
@@ -27,15 +27,15 @@ def app(folder: Path, text: str) -> Path:
 
 
 def test_a_companion_is_read_with_all_its_fields(tmp_path: Path) -> None:
-    (companion,) = read_companions(app(tmp_path / "a", DECLARED))
+    (companion,) = read_app_services(app(tmp_path / "a", DECLARED))
     assert (companion.name, companion.port_env, companion.url_env) == ("payments", "PAYMENTS_PORT", "PAYMENTS_URL")
     assert companion.command == ("python", "-m", "payments")
 
 
 @pytest.mark.parametrize("text", ["", "title: x", "companions: []"])
 def test_an_app_without_companions_declares_none(tmp_path: Path, text: str) -> None:
-    assert read_companions(app(tmp_path / "a", text)) == ()
-    assert read_companions(tmp_path) == ()
+    assert read_app_services(app(tmp_path / "a", text)) == ()
+    assert read_app_services(tmp_path) == ()
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_an_app_without_companions_declares_none(tmp_path: Path, text: str) -> N
 def test_a_mistake_is_one_line_with_the_file_and_the_field(tmp_path: Path, text: str, named: str) -> None:
     folder = app(tmp_path / "a", text)
     with pytest.raises(StackError, match=named) as caught:
-        read_companions(folder)
+        read_app_services(folder)
     assert str(folder / "app.yaml") in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -70,7 +70,7 @@ def test_two_apps_may_not_claim_the_same_name_or_variable(tmp_path: Path) -> Non
 def test_a_companion_gets_its_port_and_a_folder_and_nothing_of_ours(tmp_path: Path) -> None:
     folder = app(tmp_path / "a", DECLARED)
     home = open_home(tmp_path / "home")
-    spec = app_service_spec(home, folder, read_companions(folder)[0], 23456, {"PATH": "/bin"})
+    spec = app_service_spec(home, folder, read_app_services(folder)[0], 23456, {"PATH": "/bin"})
     assert spec.command == (sys.executable, "-m", "payments")
     assert spec.cwd == folder
     assert spec.environ == {

@@ -13,18 +13,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from perdure.local.child import Child, ChildSpec, Forked, Nursery, NurseryGone
+from perdure.local.child import Child, ChildSpec, ForkedProcess, ForkServer, ForkServerGone
 from perdure.local.config import ROOT
 from perdure.local.data_dir import open_home
 from perdure.local.output import Console, read_lines
-from perdure.local.processes import Patience, alive
+from perdure.local.processes import StartClock, alive
 
 OF_A_USER = "import sys\nif __name__ == '__main__':\n    print(sys.argv[1:], __package__)\n    sys.exit(4)\n"
 SLOW = "import time\ntime.sleep(0.3)\nWHEN = time.monotonic()\n"
 
 
 @pytest.fixture
-async def nursery(tmp_path: Path) -> AsyncIterator[Nursery]:
+async def nursery(tmp_path: Path) -> AsyncIterator[ForkServer]:
     (tmp_path / "shared_by_all.py").write_text(SLOW)
     (tmp_path / "broken_here.py").write_text("raise RuntimeError('not today')\n")
     (tmp_path / "of_a_user").mkdir()
@@ -32,7 +32,7 @@ async def nursery(tmp_path: Path) -> AsyncIterator[Nursery]:
     (tmp_path / "of_a_user" / "__main__.py").write_text(OF_A_USER)
     environ = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "OF_NURSERY": "1", "PYTHONUNBUFFERED": "1"}
     modules = ("json", "broken_here", "of_a_user.__main__", "shared_by_all")
-    opened = Nursery(open_home(tmp_path / "home"), modules, environ, tmp_path, Console(io.StringIO()))
+    opened = ForkServer(open_home(tmp_path / "home"), modules, environ, tmp_path, Console(io.StringIO()))
     await opened.start()
     yield opened
     await opened.stop()
@@ -45,7 +45,7 @@ async def test_a_nursery_that_is_stopped_is_killed_and_comes_back(
     out = io.StringIO()
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     home = open_home(tmp_path / "home")
-    opened = Nursery(home, ("json",), environ, tmp_path, Console(out), Patience(hang_seconds=3))
+    opened = ForkServer(home, ("json",), environ, tmp_path, Console(out), StartClock(hang_seconds=3))
     await opened.start()
     try:
         first = opened.pid
@@ -61,18 +61,18 @@ async def test_a_nursery_that_is_stopped_is_killed_and_comes_back(
         await opened.stop()
 
 
-async def run(nursery: Nursery, folder: Path, script: str, *arguments: str, **environ: str) -> Forked:
+async def run(nursery: ForkServer, folder: Path, script: str, *arguments: str, **environ: str) -> ForkedProcess:
     path = folder / "program.py"
     path.write_text(textwrap.dedent(script))
     command = (sys.executable, str(path), *arguments)
     return await nursery.fork("thing", command, {"PATH": "/usr/bin:/bin", **environ}, folder, ("shared_by_all",))
 
 
-async def said(forked: Forked) -> list[str]:
+async def said(forked: ForkedProcess) -> list[str]:
     return [line async for line in read_lines(forked.stdout)]
 
 
-async def test_a_program_finds_its_own_arguments_environment_and_folder(nursery: Nursery, tmp_path: Path) -> None:
+async def test_a_program_finds_its_own_arguments_environment_and_folder(nursery: ForkServer, tmp_path: Path) -> None:
     script = """
         import os, sys
         print(__name__, sys.argv[1:], sorted(os.environ), os.getcwd(), "json" in sys.modules)
@@ -87,7 +87,7 @@ async def test_a_program_finds_its_own_arguments_environment_and_folder(nursery:
     assert await forked.wait() == 0
 
 
-async def test_a_module_is_run_as_the_interpreter_would_run_it(nursery: Nursery, tmp_path: Path) -> None:
+async def test_a_module_is_run_as_the_interpreter_would_run_it(nursery: ForkServer, tmp_path: Path) -> None:
     command = (sys.executable, "-m", "of_a_user", "one")
     forked = await nursery.fork("thing", command, {"PATH": "/usr/bin:/bin"}, tmp_path, ("of_a_user.__main__",))
     assert await said(forked) == ["['one'] of_a_user"]
@@ -105,7 +105,7 @@ async def test_a_module_is_run_as_the_interpreter_would_run_it(nursery: Nursery,
     ],
 )
 async def test_the_end_of_a_program_is_told_as_it_was(
-    nursery: Nursery, tmp_path: Path, script: str, code: int, last: str | None
+    nursery: ForkServer, tmp_path: Path, script: str, code: int, last: str | None
 ) -> None:
     forked = await run(nursery, tmp_path, script)
     lines = await said(forked)
@@ -114,7 +114,7 @@ async def test_the_end_of_a_program_is_told_as_it_was(
 
 
 async def test_many_programs_are_forked_at_once_and_none_before_what_it_needs_is_imported(
-    nursery: Nursery, tmp_path: Path
+    nursery: ForkServer, tmp_path: Path
 ) -> None:
     script = "import shared_by_all, sys\nprint(shared_by_all.WHEN)\nsys.exit(int(sys.argv[1]))"
     forked = await asyncio.gather(*(run(nursery, tmp_path, script, str(n)) for n in range(12)))
@@ -123,7 +123,7 @@ async def test_many_programs_are_forked_at_once_and_none_before_what_it_needs_is
     assert len({each.pid for each in forked}) == 12
 
 
-async def test_a_signal_reaches_the_program(nursery: Nursery, tmp_path: Path) -> None:
+async def test_a_signal_reaches_the_program(nursery: ForkServer, tmp_path: Path) -> None:
     script = """
         import signal, sys, time
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
@@ -137,7 +137,9 @@ async def test_a_signal_reaches_the_program(nursery: Nursery, tmp_path: Path) ->
     forked.send_signal(signal.SIGTERM)  # to whoever has its number by now: to nobody
 
 
-async def test_what_was_forked_ends_with_the_nursery_and_the_next_is_refused(nursery: Nursery, tmp_path: Path) -> None:
+async def test_what_was_forked_ends_with_the_nursery_and_the_next_is_refused(
+    nursery: ForkServer, tmp_path: Path
+) -> None:
     forked = await run(nursery, tmp_path, "import time\nprint('ready')\ntime.sleep(60)")
     assert await forked.stdout.readline() == b"ready\n"
     parent = psutil.Process(forked.pid).ppid()
@@ -147,13 +149,13 @@ async def test_what_was_forked_ends_with_the_nursery_and_the_next_is_refused(nur
     while alive(forked.pid) is not None:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
-    with pytest.raises(NurseryGone):
+    with pytest.raises(ForkServerGone):
         await run(nursery, tmp_path, "print('never')")
 
 
 @pytest.mark.parametrize("steady_seconds", [0.0, 60.0])
 async def test_a_child_that_died_with_the_nursery_comes_back_forked_or_by_itself(
-    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steady_seconds: float
+    nursery: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steady_seconds: float
 ) -> None:
     """By itself where the nursery had only just been started: it may have died of what it imports."""
     monkeypatch.setattr("perdure.local.child._SERVER_STEADY_SECONDS", steady_seconds)
@@ -191,11 +193,11 @@ async def test_a_child_that_died_with_the_nursery_comes_back_forked_or_by_itself
 async def test_who_waits_for_a_nursery_that_dies_is_told(tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text("import time\ntime.sleep(60)\n")
     environ = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    nursery = Nursery(open_home(tmp_path / "home"), ("endless",), environ, tmp_path, Console(io.StringIO()))
+    nursery = ForkServer(open_home(tmp_path / "home"), ("endless",), environ, tmp_path, Console(io.StringIO()))
     await nursery.start()
     command = (sys.executable, "-c", "pass")
     waiting = asyncio.create_task(nursery.fork("thing", command, {}, tmp_path, ("endless",)))
     await asyncio.sleep(0)
     await nursery.stop()
-    with pytest.raises(NurseryGone):
+    with pytest.raises(ForkServerGone):
         await waiting

@@ -13,9 +13,9 @@ import pytest
 from perdure.local import postgres, services, temporal_server
 from perdure.local.config import Program, StackConfig
 from perdure.local.data_dir import RunFile, StackError, load_credentials, open_home
-from perdure.local.ports import PortBook
+from perdure.local.ports import PortFile
 from perdure.local.postgres import PostgresLaunch
-from perdure.local.programs import Prepared, environment, prepared_from, program_spec
+from perdure.local.programs import BootstrapLine, bootstrap_line_from, environment, program_spec
 from perdure.local.services import (
     DataParts,
     external_postgres,
@@ -154,7 +154,7 @@ def test_no_password_is_on_a_command_line(tmp_path: Path) -> None:
     specs = [
         postgres.postgres_spec(home, PostgresLaunch(Path("/pg")), 1),
         services.valkey_spec(home, Path("/valkey-server"), 2, credentials.valkey),
-        temporal_server.child_spec(home, Path("/temporal"), temporal_server.take_ports(PortBook(home.ports_file))),
+        temporal_server.child_spec(home, Path("/temporal"), temporal_server.take_ports(PortFile(home.ports_file))),
     ]
     words = " ".join(word for spec in specs for word in (*spec.command, *spec.environ.values()))
     for password in json.loads(home.secrets_file.read_text()).values():
@@ -214,17 +214,17 @@ def test_a_program_gets_the_stacks_settings_and_its_ready_file(tmp_path: Path) -
 
 def test_the_tokens_are_the_last_line_of_the_prepare_step(tmp_path: Path) -> None:
     lines = ["migrated", '{"tokens": {"requester": "a", "reviewer": "b", "admin": "c"}}']
-    assert prepared_from(lines, tmp_path) == Prepared({"requester": "a", "reviewer": "b", "admin": "c"})
+    assert bootstrap_line_from(lines, tmp_path) == BootstrapLine({"requester": "a", "reviewer": "b", "admin": "c"})
     lines.append('{"tokens": {}, "left_out": ["the app x is left out:", "  its cycle"]}')
-    assert prepared_from(lines, tmp_path).left_out == ("the app x is left out:", "  its cycle")
+    assert bootstrap_line_from(lines, tmp_path).left_out == ("the app x is left out:", "  its cycle")
     lines.append('{"tokens": {}, "setup_code": "ABCD"}')
-    assert prepared_from(lines, tmp_path).setup_code == "ABCD"
+    assert bootstrap_line_from(lines, tmp_path).setup_code == "ABCD"
 
 
 @pytest.mark.parametrize("lines", [[], ["done"], ["{}"], ['{"tokens": 3}'], ['{"tokens": {"a": "hush"}} x']])
 def test_a_prepare_step_that_breaks_its_promise_is_one_line_without_its_words(tmp_path: Path, lines: list[str]) -> None:
     with pytest.raises(StackError) as caught:
-        prepared_from(lines, tmp_path)
+        bootstrap_line_from(lines, tmp_path)
     assert "hush" not in str(caught.value)
 
 

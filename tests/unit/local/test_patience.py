@@ -5,7 +5,7 @@ import re
 import pytest
 
 from perdure.local.data_dir import StackError
-from perdure.local.processes import Listening, Patience, SlowStart
+from perdure.local.processes import Listening, SlowStart, StartClock
 
 Look = tuple[float, float, int]
 """When, the processor seconds and the lines so far."""
@@ -84,9 +84,9 @@ def test_nobody_hangs_where_the_setting_is_zero() -> None:
 
 
 def test_the_settings_are_seconds() -> None:
-    assert Patience.from_environ({}) == Patience(180, 20)
+    assert StartClock.from_environ({}) == StartClock(180, 20)
     given = {"PERDURE_START_SECONDS": "600", "PERDURE_HANG_SECONDS": "0"}
-    assert Patience.from_environ(given) == Patience(600, 0)
+    assert StartClock.from_environ(given) == StartClock(600, 0)
     for name, value in (("PERDURE_START_SECONDS", "0"), ("PERDURE_HANG_SECONDS", "soon")):
         with pytest.raises(StackError, match=f"{name}.*'{value}'"):
-            Patience.from_environ({name: value})
+            StartClock.from_environ({name: value})

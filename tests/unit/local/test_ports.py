@@ -5,44 +5,44 @@ from pathlib import Path
 
 import pytest
 
-from perdure.local.ports import HOST, PortBook, is_free
+from perdure.local.ports import HOST, PortFile, is_free
 
 
 def test_a_port_is_remembered_by_the_next_start(tmp_path: Path) -> None:
     path = tmp_path / "ports.json"
-    first = PortBook(path)
+    first = PortFile(path)
     ports = [first.take(name) for name in ("postgres", "valkey", "temporal")]
     assert len(set(ports)) == 3
-    second = PortBook(path)
+    second = PortFile(path)
     assert [second.take(name) for name in ("postgres", "valkey", "temporal")] == ports
 
 
 def test_a_port_that_someone_else_took_is_replaced_and_the_new_one_is_remembered(tmp_path: Path) -> None:
     path = tmp_path / "ports.json"
-    before = PortBook(path).take("postgres")
+    before = PortFile(path).take("postgres")
     with socket.socket() as other:
         other.bind((HOST, before))
         other.listen()
-        after = PortBook(path).take("postgres")
+        after = PortFile(path).take("postgres")
     assert after != before
-    assert PortBook(path).take("postgres") == after
+    assert PortFile(path).take("postgres") == after
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"postgres": "x"}', '{"postgres": 99999999}', '{"postgres": -1}'])
 def test_a_damaged_file_only_costs_the_memory(tmp_path: Path, content: str) -> None:
     path = tmp_path / "ports.json"
     path.write_text(content)
-    assert is_free(PortBook(path).take("postgres"))
+    assert is_free(PortFile(path).take("postgres"))
 
 
 def test_ports_lie_below_those_of_outgoing_connections(tmp_path: Path) -> None:
-    book = PortBook(tmp_path / "ports.json")
+    book = PortFile(tmp_path / "ports.json")
     assert all(20_000 <= book.take(f"part-{number}") < 32_768 for number in range(20))
 
 
 def test_two_names_never_share_a_port_even_if_the_file_says_so(tmp_path: Path) -> None:
     path = tmp_path / "ports.json"
-    shared = PortBook(path).take("a")
+    shared = PortFile(path).take("a")
     path.write_text(f'{{"a": {shared}, "b": {shared}}}')
-    book = PortBook(path)
+    book = PortFile(path)
     assert book.take("a") != book.take("b")

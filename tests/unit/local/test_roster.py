@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from perdure.local.processes import Found, Roster, alive, look, sweep
+from perdure.local.processes import Found, ProcessRegistry, alive, look, sweep
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_left_over_process_is_ended_and_named(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    Roster(tmp_path / "children.json").add("worker-llm", sleeper.pid, signal.SIGKILL)
+    ProcessRegistry(tmp_path / "children.json").add("worker-llm", sleeper.pid, signal.SIGKILL)
     assert sweep(tmp_path / "children.json") == ["worker-llm"]
     assert sleeper.wait(timeout=20) == -signal.SIGKILL
     assert not (tmp_path / "children.json").exists()
@@ -35,7 +35,7 @@ def test_what_a_left_over_process_started_is_ended_too(tmp_path: Path) -> None:
     parent = subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     grandchild = int(parent.stdout.readline())
-    Roster(tmp_path / "children.json").add("api", parent.pid, signal.SIGTERM)
+    ProcessRegistry(tmp_path / "children.json").add("api", parent.pid, signal.SIGTERM)
     began = time.monotonic()
     sweep(tmp_path / "children.json")
     assert time.monotonic() - began < 2
@@ -49,7 +49,7 @@ def test_what_a_left_over_process_started_is_ended_too(tmp_path: Path) -> None:
 
 def test_a_stranger_with_the_same_pid_is_left_alone(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     path = tmp_path / "children.json"
-    Roster(path).add("api", sleeper.pid, signal.SIGKILL)
+    ProcessRegistry(path).add("api", sleeper.pid, signal.SIGKILL)
     records = json.loads(path.read_text())
     records[0]["started_at"] -= 3600
     path.write_text(json.dumps(records))
@@ -61,7 +61,7 @@ def test_a_look_names_who_lives_and_who_keeps_them_and_ends_nobody(
     tmp_path: Path, sleeper: subprocess.Popen[bytes]
 ) -> None:
     path = tmp_path / "children.json"
-    roster = Roster(path)
+    roster = ProcessRegistry(path)
     roster.add("api", sleeper.pid, signal.SIGKILL)
     assert look(path) == Found(os.getpid(), {"api": sleeper.pid})
     records = json.loads(path.read_text())
@@ -77,7 +77,7 @@ def test_a_look_names_who_lives_and_who_keeps_them_and_ends_nobody(
 
 def test_a_child_that_ended_is_forgotten(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     path = tmp_path / "children.json"
-    roster = Roster(path)
+    roster = ProcessRegistry(path)
     roster.add("api", sleeper.pid, signal.SIGKILL)
     roster.remove("api")
     assert sweep(path) == []

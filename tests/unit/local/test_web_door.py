@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from perdure.local.ports import HOST, Answer, free_ports
-from perdure.local.temporal_web import WebDoor, refusal
+from perdure.local.temporal_web import WebProxy, refusal
 
 HERE = "127.0.0.1:8233"
 SAME = {"host": HERE, "origin": f"http://{HERE}"}
@@ -65,7 +65,7 @@ class Echo:
 @pytest.fixture
 async def echo() -> AsyncIterator[tuple[Echo, str]]:
     backend = Echo()
-    door = WebDoor(backend.answer)
+    door = WebProxy(backend.answer)
     (port,) = free_ports(1)
     await door.open(HOST, port)
     yield backend, f"http://{HOST}:{port}"

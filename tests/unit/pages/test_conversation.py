@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
-from perdure.client import ToldTurn
+from perdure.client import ConversationTurn
 from perdure.pages.chat import CHARACTERS, Shown, allotted
 from tests.unit.pages.conftest import Browse, SpokenApi, ok, problem, words_of
 
@@ -190,7 +190,7 @@ async def test_work_where_the_data_is_is_told_with_what_to_type(
     }  # fmt: skip
     api.answers[f"/v1/turns/{TURN}/answers/{QUESTION}"] = ok(question)
     page = (await browse(PATH)).text
-    assert f"finish(perdure, &#34;{TURN}&#34;, HomeTable.read(&#34;way/to/sa\\&#34;les.csv&#34;))" in page
+    assert f"finish(perdure, &#34;{TURN}&#34;, ClientTable.read(&#34;way/to/sa\\&#34;les.csv&#34;))" in page
     assert "Client(&#34;http://perdure.example&#34;" in page and "&lt;plan/&gt;" in page
     question["asked"] = {"fetch": "x"}
     page = (await browse(PATH)).text
@@ -312,7 +312,7 @@ texts = st.integers(0, 2 * CHARACTERS).map(lambda length: "x" * length)
 @given(st.lists(st.lists(texts, min_size=1, max_size=4), max_size=6))
 def test_a_page_is_never_much_longer_than_it_may_be_and_the_newest_is_cut_last(turns: list[list[str]]) -> None:
     told = [
-        ToldTurn(
+        ConversationTurn(
             turn_id=str(number),
             conversation_id="c",
             status="completed",

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from perdure.contracts.events import Alarm, AlarmType
 from perdure.core.events.traces import Happened, Span, TurnRecord
 from perdure.graph.registry import TOPOLOGIES
-from perdure.telemetry.traces import KEPT, AlarmBell, send, traced
+from perdure.telemetry.traces import KEPT, AlarmLog, send, traced
 from perdure.worker.telemetry import tracer_of, ways_of
 from tests.doubles.collector import Collector, collecting
 from tests.doubles.hostile_target import MEBI, floods, says, threaded
@@ -32,8 +32,8 @@ def record(*happened: Happened) -> TurnRecord:
     )
 
 
-def spans(*happened: Happened, bell: AlarmBell | None = None) -> tuple[Span, ...]:
-    return traced(record(*happened), None, bell or AlarmBell())
+def spans(*happened: Happened, bell: AlarmLog | None = None) -> tuple[Span, ...]:
+    return traced(record(*happened), None, bell or AlarmLog())
 
 
 @pytest.mark.parametrize("name", ["noop", "", "jaeger", "OTEL", "\n"])
@@ -84,7 +84,7 @@ def runs_of(collector: Collector) -> list[dict[str, Any]]:
 
 
 def test_what_is_denied_is_left_out_of_spans_and_rung() -> None:
-    bell = AlarmBell()
+    bell = AlarmLog()
     made = spans(
         Happened("budget", BEGAN, None, {"code": "x", "prompt": CANARY, "context": {"final_output": CANARY}}), bell=bell
     )
@@ -101,7 +101,7 @@ def test_a_thousand_alarms_are_a_thousand_counts_and_one_line_and_change_no_span
         "context": {"field": "x"},
     }
     log = [Happened("invariant.alarm", BEGAN, None, alarm)] * 1_000
-    bell = AlarmBell()
+    bell = AlarmLog()
     with structlog.testing.capture_logs() as lines:
         made = spans(*log, bell=bell)
     assert len(bell.recent) == KEPT == 1_000
@@ -116,7 +116,7 @@ def test_a_thousand_alarms_are_a_thousand_counts_and_one_line_and_change_no_span
 def test_a_turn_begun_anew_whose_first_start_was_not_logged_rings_nothing_and_has_that_node() -> None:
     names = ("system_prompt_node", "memory_node")
     log = [Happened(kind, BEGAN, None, {"node": name}) for name in names for kind in ("node_start", "node_end")]
-    bell, ways = AlarmBell(), ways_of(next(one for one in TOPOLOGIES if one.name == "skill_pipeline"))
+    bell, ways = AlarmLog(), ways_of(next(one for one in TOPOLOGIES if one.name == "skill_pipeline"))
     made = traced(record(*log, *log[1:]), ways, bell)
     assert not bell.recent
     assert [span.name for span in made[1:]] == [f"node {name}" for name in names * 2]
@@ -124,16 +124,16 @@ def test_a_turn_begun_anew_whose_first_start_was_not_logged_rings_nothing_and_ha
 
 
 def test_an_alarm_of_tomorrow_is_no_trouble() -> None:
-    bell = AlarmBell()
+    bell = AlarmLog()
     with structlog.testing.capture_logs() as lines:
         assert len(spans(Happened("invariant.alarm", BEGAN, None, {"type": "new"}), bell=bell)) == 1
     assert not bell.recent and [line["event"] for line in lines] == ["alarm_not_read"]
 
 
 def test_a_bell_remembers_the_last_of_many() -> None:
-    bell = AlarmBell()
+    bell = AlarmLog()
     for number in range(KEPT + 5):
-        bell.ring(Alarm(type=AlarmType.UNEXPECTED_ROUTING, node=str(number), description="x"))
+        bell.add(Alarm(type=AlarmType.UNEXPECTED_ROUTING, node=str(number), description="x"))
     assert len(bell.recent) == KEPT and bell.recent[-1].node == str(KEPT + 4)
 
 

@@ -14,7 +14,7 @@ from temporalio.converter import PayloadCodec
 
 from perdure.contracts.turns import Usage
 from perdure.temporal.client import DATA_CONVERTER
-from perdure.worker.queues import skip_idle_walks
+from perdure.worker.queues import skip_idle_payload_visits
 
 
 class Marks(PayloadCodec):
@@ -46,14 +46,14 @@ WALKS = [("decode_activation", "activation"), ("encode_completion", "completion"
 
 @pytest.mark.parametrize(("name", "message"), WALKS)
 def test_the_sdk_still_has_the_functions_with_the_arguments_they_are_called_with(name: str, message: str) -> None:
-    skip_idle_walks()
+    skip_idle_payload_visits()
     function = getattr(bridge, name)
     assert [*inspect.signature(function).parameters][:2] == [message, "data_converter"]
     assert function.__module__ == "temporalio.bridge.worker"
 
 
 async def test_without_a_codec_an_answer_stays_as_the_sdk_itself_would_leave_it() -> None:
-    skip_idle_walks()
+    skip_idle_payload_visits()
     skipped, walked = answer(), answer()
     metrics = await bridge.encode_completion(skipped, DATA_CONVERTER, False, 1)
     theirs = await inspect.unwrap(bridge.encode_completion)(walked, DATA_CONVERTER, False, 1)
@@ -62,7 +62,7 @@ async def test_without_a_codec_an_answer_stays_as_the_sdk_itself_would_leave_it(
 
 
 async def test_with_a_codec_what_comes_is_decoded_and_what_goes_is_encoded() -> None:
-    skip_idle_walks()
+    skip_idle_payload_visits()
     coded = replace(DATA_CONVERTER, payload_codec=Marks())
     completion, activation = answer(), task()
     await bridge.encode_completion(completion, coded, False, 1)
@@ -72,9 +72,9 @@ async def test_with_a_codec_what_comes_is_decoded_and_what_goes_is_encoded() -> 
 
 
 def test_to_ask_twice_wraps_once() -> None:
-    skip_idle_walks()
+    skip_idle_payload_visits()
     once = bridge.encode_completion
-    skip_idle_walks()
+    skip_idle_payload_visits()
     assert bridge.encode_completion is once
 
 

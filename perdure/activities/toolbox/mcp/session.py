@@ -58,7 +58,7 @@ Met = Callable[[str], Awaitable[None]]
 answered."""
 
 
-async def _untold(_: str) -> None:
+async def _ignore_report(_: str) -> None:
     """Ignores the report."""
 
 
@@ -120,7 +120,7 @@ class McpSession:
     home: Path
     """The server's own data folder; created when needed."""
     secret_of: SecretOf
-    met: Met = _untold
+    met: Met = _ignore_report
     outbound: Outbound = field(default_factory=Outbound)
     """The addresses that it can reach, besides the one that its file names."""
     _open: Connection | None = field(default=None, init=False)
@@ -327,7 +327,7 @@ def output_of(answer: CallToolResult) -> JsonValue:
     return found
 
 
-async def misfit_of(answer: CallToolResult, schema: Mapping[str, JsonValue] | None) -> str | None:
+async def schema_mismatch(answer: CallToolResult, schema: Mapping[str, JsonValue] | None) -> str | None:
     """Returns how structured content violates the output schema that the server gave with the tool.
 
     Returns None if it is valid, if the schema or the content is missing, or if the content is cut anyway.

@@ -78,7 +78,7 @@ class McpTool:
         """
         from mcp_types import CallToolResult
 
-        from perdure.activities.toolbox.mcp.session import error_of, misfit_of, output_of
+        from perdure.activities.toolbox.mcp.session import error_of, output_of, schema_mismatch
 
         connection = await self._connection(context)
         offered = connection.offer.tools.get(self.card.name)
@@ -98,7 +98,7 @@ class McpTool:
         if isinstance(answer, CallToolResult) and not note.too_large:
             if answer.is_error:
                 raise ToolRefused(error_of(answer))
-            return self._read(output_of(answer), await misfit_of(answer, offered.output))
+            return self._read(output_of(answer), await schema_mismatch(answer, offered.output))
         raise self._failure(answer, note, connection.wire)
 
     def _read(self, output: JsonValue, misfit: str | None) -> ToolResult:

@@ -5,7 +5,7 @@ from html import escape
 
 from pydantic import JsonValue
 
-from perdure.contracts.calls import ModelAsk
+from perdure.contracts.calls import ModelCallRequest
 from perdure.contracts.errors import Problem
 from perdure.contracts.messages import MessageRef, Patch, Role
 from perdure.core.budgets import COST_SPENT, TOKENS_SPENT
@@ -38,7 +38,7 @@ from perdure.graph.topologies.clarify_solve.understanding import (
     at_fault,
     described,
     done,
-    told_faults,
+    fault_lines,
 )
 
 # --- Nodes of viz_processing_branch: a specification as XML, checked; its faults go into the next try
@@ -88,7 +88,7 @@ class ValidateXml:
             return checked.ends
         if checked is not None and not checked.fault and checked.output.get("ok") is True:
             return left(xml="valid", xml_fault=None)
-        fault = "no specification came" if checked is None else checked.fault or told_faults(checked.output)
+        fault = "no specification came" if checked is None else checked.fault or fault_lines(checked.output)
         more = number(state, "generations") < XML_GENERATIONS
         return left(xml="retry" if more else "spent", xml_fault=fault)
 
@@ -223,7 +223,7 @@ class Feedback:
             return _own_words(state)
         user = state["user"]
         reply = await ports.model.complete(
-            ModelAsk(
+            ModelCallRequest(
                 messages=(*said[:1], note(facts(state))),
                 tools=(),
                 prompt=user if isinstance(user, dict) else {},

@@ -33,8 +33,8 @@ from perdure.graph.topologies.clarify_solve.understanding import (
     at_the_cap,
     described,
     done,
+    fault_lines,
     looked_at,
-    told_faults,
     waits,
 )
 
@@ -91,7 +91,7 @@ class Planning:
         if checked.ends:
             return checked.ends | left(planned="failed")
         if checked.fault or checked.output.get("ok") is not True:
-            return left(planned="xsd", tried=remembered, fault=checked.fault or told_faults(checked.output))
+            return left(planned="xsd", tried=remembered, fault=checked.fault or fault_lines(checked.output))
         return left(planned="ok", tried=remembered, plan_xml=xml)
 
 

@@ -150,7 +150,7 @@ class ExpandShortcut:
             return (ran.ends or {}) | left(fault=ran.fault)
         checked = await done(state, ports, "check_specification", xml=xml, columns=ran.output.get("columns"))
         if checked.fault or not checked.output.get("ok"):
-            return (checked.ends or {}) | left(fault=checked.fault or told_faults(checked.output))
+            return (checked.ends or {}) | left(fault=checked.fault or fault_lines(checked.output))
         return left(shortcut="yes", table=table.output, run=ran.output, specification=xml)
 
 
@@ -246,7 +246,7 @@ async def done(state: State, ports: Ports, stage: str, **args: JsonValue) -> Don
     return Done(output)
 
 
-def told_faults(output: dict[str, JsonValue]) -> str:
+def fault_lines(output: dict[str, JsonValue]) -> str:
     """Returns the faults of a check, one per line, each with its place."""
     faults = output.get("faults")
     lines = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from perdure.contracts.activities import TurnContext
-from perdure.contracts.calls import ModelAsk, ModelReply
+from perdure.contracts.calls import ModelCallRequest, ModelReply
 from perdure.contracts.context_assembly import AssembleAsk, Assembled, Bundle, PlannedAssembly, PlannedTool, Source
 from perdure.contracts.errors import InvariantBroken, Problem
 from perdure.contracts.events import BUDGET, STAGE
@@ -31,7 +31,7 @@ async def asked(state: State, ports: Ports, question: Question) -> ModelReply:
     """Returns the model's verdict, or its problem. The call takes no longer than the agent allows."""
     plan = assembly_of(state)
     return await ports.model.complete(
-        ModelAsk(
+        ModelCallRequest(
             messages=tuple(messages_of(state)),
             tools=(),
             stage=question.value,

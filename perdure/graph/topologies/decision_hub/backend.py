@@ -7,9 +7,9 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from perdure.contracts.calls import ModelAsk
+from perdure.contracts.calls import ModelCallRequest
 from perdure.contracts.errors import Problem
-from perdure.contracts.memory import Fact, FactsAnswer, FactsAsk, FactScope, FactStatus
+from perdure.contracts.memory import Fact, FactsAnswer, FactScope, FactsRequest, FactStatus
 from perdure.contracts.messages import MessageRef
 from perdure.contracts.turns import Usage
 from perdure.core.budgets import DAY_CODES, TURN_CODES
@@ -20,7 +20,7 @@ from perdure.graph.ports import Ports
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryDoor:
+class MemoryPort:
     """Access to the facts of one scope, for one run of a node."""
 
     ports: Ports
@@ -30,15 +30,15 @@ class MemoryDoor:
 
     async def read(self, about: str = "") -> FactsAnswer:
         """Reads the known facts in one operation, without a retry."""
-        return await self._through(FactsAsk(scope=self.scope, authorized=self.authorized, about=about))
+        return await self._through(FactsRequest(scope=self.scope, authorized=self.authorized, about=about))
 
     async def write(self, facts: tuple[Fact, ...]) -> FactsAnswer:
         """Stores these facts. Without facts, it returns a success without a call."""
         if self.authorized and not facts:
             return FactsAnswer(status=FactStatus.SUCCESS)
-        return await self._through(FactsAsk(scope=self.scope, authorized=self.authorized, write=True, facts=facts))
+        return await self._through(FactsRequest(scope=self.scope, authorized=self.authorized, write=True, facts=facts))
 
-    async def _through(self, ask: FactsAsk) -> FactsAnswer:
+    async def _through(self, ask: FactsRequest) -> FactsAnswer:
         if not ask.authorized:
             return FactsAnswer(status=FactStatus.UNAUTHORIZED)
         return await self.ports.memory.facts(ask)
@@ -161,7 +161,7 @@ class PortBackend:
     async def generate(self, request: ModelRequest) -> ModelResponse:
         """Makes the call without tools, because this graph ignores tool calls. No message is added to the request."""
         reply = await self.ports.model.complete(
-            ModelAsk(
+            ModelCallRequest(
                 messages=(*request.context, *request.prompt),
                 tools=(),
                 prompt=dict(request.constraints),

@@ -12,7 +12,7 @@ from perdure.contracts.ids import trace_id
 from perdure.contracts.memory import Fact, FactsAnswer, FactScope, FactStatus
 from perdure.contracts.messages import PREVIEW_CHARACTERS, MessageRef, Patch, Role
 from perdure.core.budgets import spent
-from perdure.core.memory.facts import derived_facts, told
+from perdure.core.memory.facts import derived_facts, facts_note
 from perdure.core.turns import INPUT_TYPES
 from perdure.graph.nodes.call_model import STOP_CODES, ended_by, paid
 from perdure.graph.nodes.fields import error_of, messages_of, number_of, plan_of
@@ -21,7 +21,7 @@ from perdure.graph.ports import Ports
 from perdure.graph.spec import Node, State
 from perdure.graph.topologies.decision_hub.backend import (
     ErrorType,
-    MemoryDoor,
+    MemoryPort,
     ModelBackend,
     ModelRequest,
     ModelResponse,
@@ -155,7 +155,7 @@ class ReadMemory:
         """Returns the status and the facts. There is no result if nothing was found or memory is unavailable."""
         long_term = self.scope is FactScope.USER
         command = Command.LONG_TERM_MEMORY_READ if long_term else Command.MEMORY_READ
-        door = MemoryDoor(ports, self.scope, _may(state, command))
+        door = MemoryPort(ports, self.scope, _may(state, command))
         answer = await door.read(about=str(state["preprocessing_result"]) if long_term else "")
         found: list[JsonValue] = [fact.model_dump(mode="json") for fact in answer.facts]
         status: JsonValue = answer.status.value
@@ -176,7 +176,7 @@ class WriteMemory:
         long_term = self.scope is FactScope.USER
         command = Command.LONG_TERM_MEMORY_WRITE if long_term else Command.MEMORY_WRITE
         facts = derived_facts(str(state["preprocessing_result"])) if state["input_type"] == "text" else ()
-        answer = await MemoryDoor(ports, self.scope, _may(state, command)).write(facts)
+        answer = await MemoryPort(ports, self.scope, _may(state, command)).write(facts)
         status: JsonValue = answer.status.value
         if answer.status is not FactStatus.SUCCESS:
             ports.events.emit(MEMORY_WRITE_BLOCKED, {"scope": self.scope.value, "status": status})
@@ -253,7 +253,7 @@ def _remembered(state: State) -> tuple[MessageRef, ...]:
         found = result.get("facts") if isinstance(result, dict) else None
         if isinstance(found, list) and found:
             facts = tuple(Fact.model_validate(each) for each in found)
-            notes.append(MessageRef(role=Role.SYSTEM, text=told(scope, facts)))
+            notes.append(MessageRef(role=Role.SYSTEM, text=facts_note(scope, facts)))
     return tuple(notes)
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from perdure.activities.sandbox.pool import Turnstile
+from perdure.activities.sandbox.pool import FairQueue
 
 
 async def settle() -> None:
@@ -15,7 +15,7 @@ async def settle() -> None:
 
 async def served(at_once: int, arrivals: str) -> str:
     """The order in which tenants of one letter get in, where each leaves before the next comes in."""
-    turnstile = Turnstile(at_once)
+    turnstile = FairQueue(at_once)
     order: list[str] = []
 
     async def come(tenant_id: str) -> None:
@@ -41,7 +41,7 @@ async def test_each_tenant_has_its_turn_whatever_another_piles_up(at_once: int, 
 
 
 async def test_who_stops_waiting_takes_no_place() -> None:
-    turnstile = Turnstile(1)
+    turnstile = FairQueue(1)
     await turnstile.enter("a")
     waiting = [asyncio.create_task(turnstile.enter(tenant_id)) for tenant_id in "bcd"]
     await settle()
@@ -55,7 +55,7 @@ async def test_who_stops_waiting_takes_no_place() -> None:
 
 
 async def test_a_place_that_was_given_to_one_who_is_cancelled_goes_to_the_next() -> None:
-    turnstile = Turnstile(1)
+    turnstile = FairQueue(1)
     await turnstile.enter("a")
     first, second = (asyncio.create_task(turnstile.enter(tenant_id)) for tenant_id in "bc")
     await settle()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.activities.sandbox.protocol import MOST_MESSAGE_CHARACTERS, FaultKind, Limits, fault
-from perdure.activities.sandbox.worker import MOST_DEPTH, Printed, TooMuchPrinted, Unfit, read_value
+from perdure.activities.sandbox.worker import MOST_DEPTH, Printed, TooMuchPrinted, UnfitWorker, read_value
 from perdure.core.text import is_clean
 
 JSON = st.recursive(
@@ -30,7 +30,7 @@ def test_a_value_is_read_as_it_was_or_refused_for_its_texts(value: object) -> No
         read = read_value(text, len(text))
         assert (read.json, read.size_bytes) == (value, len(text))
     else:
-        with pytest.raises(Unfit):
+        with pytest.raises(UnfitWorker):
             read_value(text, len(text))
 
 
@@ -39,7 +39,7 @@ DEEP = "[" * (MOST_DEPTH + 1) + "]" * (MOST_DEPTH + 1)
 
 @pytest.mark.parametrize("text", [7, "[1", "[" * 100_000, "1" * 5_000, DEEP, '"' + "x" * 262_144 + '"'])
 def test_a_text_that_is_no_value_is_refused_with_its_kind(text: object) -> None:
-    with pytest.raises(Unfit) as refused:
+    with pytest.raises(UnfitWorker) as refused:
         read_value(text, 262_144)
     assert refused.value.kind is (FaultKind.OUTPUT if "x" in str(text) else FaultKind.VALUE)
 
