@@ -20,8 +20,8 @@ from perdure.core.turns import Caps, OnBusy
 from perdure.store.calls.effects import settle_by_person
 from perdure.store.turns.start import request_stop
 from perdure.worker.queues import workers_for
-from tests.desk import Desk, own_queues
 from tests.doubles.spoken import Line
+from tests.harness import Harness, own_queues
 
 PAUSED = TurnStatus.AWAITING_APPROVAL
 PAY: tuple[str, dict[str, Any]] = ("pay", {"amount": 5})
@@ -34,7 +34,7 @@ MANY = Caps(turns_a_user=100_000)
 class Served:
     """Turns of the desk, begun, watched and decided on."""
 
-    desk: Desk
+    harness: Harness
     client: Client
     workers: dict[str, Worker] = field(default_factory=dict)
     """By task queue."""
@@ -48,16 +48,16 @@ class Served:
         limits: Limits | None = None,
     ) -> TurnAddress:
         """Start a turn and deliver its wake-up."""
-        address, started = await self.desk.start(
+        address, started = await self.harness.start(
             *lines, agent_id=agent_id, conversation_id=conversation_id, on_busy=on_busy, limits=limits, caps=MANY
         )
         if started.note is not None:
-            assert await self.desk.deps.doorbell.deliver_soon(started.note)
+            assert await self.harness.deps.doorbell.deliver_soon(started.note)
         return address
 
     async def row(self, address: TurnAddress) -> asyncpg.Record:
         """The turn's row."""
-        return (await self.desk.rows("SELECT * FROM turns WHERE id = $1", address.turn_id))[0]
+        return (await self.harness.rows("SELECT * FROM turns WHERE id = $1", address.turn_id))[0]
 
     async def until(self, address: TurnAddress, *statuses: TurnStatus, seconds: float = 40.0) -> asyncpg.Record:
         """The turn's row once it has one of `statuses` (by default: ended or paused)."""
@@ -115,25 +115,25 @@ class Served:
         self, address: TurnAddress, call_id: str = "t1.0", decision: Decision = Decision.APPROVE, **given: Any
     ) -> None:
         """Decide on a call and ring."""
-        _, note = await self.desk.decide(approval_id(address.turn_id, call_id), decision, **given)
+        _, note = await self.harness.decide(approval_id(address.turn_id, call_id), decision, **given)
         if note is not None:
-            await self.desk.deps.doorbell.deliver_soon(note)
+            await self.harness.deps.doorbell.deliver_soon(note)
 
     async def settle(self, address: TurnAddress, call_id: str, outcome: str = "happened") -> None:
         """State what became of an effect, and ring."""
-        person = self.desk.people["reviewer"]
+        person = self.harness.people["reviewer"]
         key, settler = effect_key(address.turn_id, call_id), Decider(person.user_id, person.roles, person.name)
-        async with self.desk.db.transaction("local") as tx:
+        async with self.harness.db.transaction("local") as tx:
             _, note = await settle_by_person(tx, key, settler, outcome, "I looked")
         if note is not None:
-            await self.desk.deps.doorbell.deliver_soon(note)
+            await self.harness.deps.doorbell.deliver_soon(note)
 
     async def stop(self, address: TurnAddress) -> None:
         """Ask for a stop, and ring."""
-        async with self.desk.db.transaction("local") as tx:
-            _, _, note = await request_stop(tx, address.turn_id, self.desk.people["requester"].user_id)
+        async with self.harness.db.transaction("local") as tx:
+            _, _, note = await request_stop(tx, address.turn_id, self.harness.people["requester"].user_id)
         if note is not None:
-            await self.desk.deps.doorbell.deliver_soon(note)
+            await self.harness.deps.doorbell.deliver_soon(note)
 
     async def wake(self, address: TurnAddress, bell: WakeSignal | Mapping[str, Any] | str | None) -> None:
         """Ring with whatever is given."""
@@ -160,7 +160,7 @@ class Served:
 
     async def nodes(self, address: TurnAddress) -> list[str]:
         """The node trace."""
-        rows = await self.desk.rows(
+        rows = await self.harness.rows(
             "SELECT data->>'node' AS node FROM events WHERE turn_id = $1 AND kind = 'node_end' ORDER BY seq",
             address.turn_id,
         )
@@ -168,14 +168,14 @@ class Served:
 
     async def states(self, address: TurnAddress) -> dict[str, str]:
         """The turn's tool calls by id, with their states."""
-        rows = await self.desk.rows(
+        rows = await self.harness.rows(
             "SELECT call_id, state FROM tool_calls WHERE turn_id = $1 ORDER BY call_id", address.turn_id
         )
         return {row["call_id"]: row["state"] for row in rows}
 
     async def transcript(self, address: TurnAddress) -> list[tuple[str, str]]:
         """Role and text of the turn's messages that stay, in order."""
-        rows = await self.desk.rows(
+        rows = await self.harness.rows(
             "SELECT role, content FROM messages WHERE turn_id = $1 AND in_transcript ORDER BY seq", address.turn_id
         )
         return [(row["role"], row["content"]) for row in rows if row["role"] != "user"]
@@ -183,30 +183,30 @@ class Served:
     def effects(self, address: TurnAddress, path: str, call_id: str = "t1.0") -> int:
         """How often a call of the turn took effect at the target."""
         keys = {effect_key(address.turn_id, call_id), f"{address.turn_id}/{call_id}"}
-        return sum(1 for done, key in self.desk.world.effects if done == path and key in keys)
+        return sum(1 for done, key in self.harness.world.effects if done == path and key in keys)
 
     def sent_to_model(self, address: TurnAddress) -> list[list[dict[str, Any]]]:
         """The messages of each request to the model, the base message left out."""
         return [
             [*request.messages[1:]]
-            for request in self.desk.model.seen
+            for request in self.harness.model.seen
             if request.idempotency_key.startswith(address.turn_id)
         ]
 
 
-async def serve(stack: AsyncExitStack, desk: Desk, kinds: tuple[Kind, ...]) -> dict[str, Worker]:
+async def serve(stack: AsyncExitStack, harness: Harness, kinds: tuple[Kind, ...]) -> dict[str, Worker]:
     """Workers for the queues of these kinds, until the stack is left."""
     workers = {}
-    for queue, kind in {desk.routing.queue(kind): kind for kind in kinds}.items():
-        for worker in workers_for(desk.deps, kind, queue):
+    for queue, kind in {harness.routing.queue(kind): kind for kind in kinds}.items():
+        for worker in workers_for(harness.deps, kind, queue):
             await stack.enter_async_context(worker)
             workers[worker.task_queue] = worker
     return workers
 
 
-def apart(desk: Desk, temporal: Client, base: Routing | None = None) -> Served:
+def apart(harness: Harness, temporal: Client, base: Routing | None = None) -> Served:
     """The desk on other queues of its own, which nobody serves yet."""
-    return Served(replace(desk, routing=own_queues(base)), temporal)
+    return Served(replace(harness, routing=own_queues(base)), temporal)
 
 
 @contextmanager
@@ -222,7 +222,7 @@ ALL_KINDS = (Kind.APPROVALS, Kind.MEMORY, Kind.TOOLS, Kind.LLM, Kind.TURNS)
 
 
 @pytest.fixture(scope="module")
-async def served(desk: Desk, temporal: Client) -> AsyncIterator[Served]:
+async def served(harness: Harness, temporal: Client) -> AsyncIterator[Served]:
     """The desk with workers for every queue of the module."""
     async with AsyncExitStack() as stack:
-        yield Served(desk, temporal, await serve(stack, desk, ALL_KINDS))
+        yield Served(harness, temporal, await serve(stack, harness, ALL_KINDS))

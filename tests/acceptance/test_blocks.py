@@ -9,7 +9,7 @@ import pytest
 
 from tests.acceptance.running import RunningStack, running
 from tests.acceptance.turns import Turns
-from tests.workshop import WORKSHOP
+from tests.code_blocks import CODE_BLOCK_APP
 
 SPACING = "Mitchell Ranch 1H: the lease line is 330.00 ft away (at least 467 ft)"
 LASTS_SECONDS = 4.0
@@ -19,7 +19,7 @@ LASTS_SECONDS = 4.0
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
     """With the workshop beside the examples; a block may take its time."""
     home = tmp_path_factory.mktemp("blocks") / "home"
-    with running(home, "--examples", "--app", str(WORKSHOP), PERDURE_SANDBOX_SECONDS="20") as up:
+    with running(home, "--examples", "--app", str(CODE_BLOCK_APP), PERDURE_SANDBOX_SECONDS="20") as up:
         yield up
 
 

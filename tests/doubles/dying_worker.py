@@ -20,8 +20,8 @@ from perdure.store.valkey import Valkey
 from perdure.temporal.client import DATA_CONVERTER
 from perdure.temporal.workflow_client import Notifier
 from perdure.worker.queues import workers_for
-from tests.desk import until
 from tests.doubles.broken_inside import Breaks, broken_inside
+from tests.harness import until
 from tests.near import new_client
 
 

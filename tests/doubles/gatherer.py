@@ -3,7 +3,7 @@
 from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.context_assembly import ContextAssembly, PipelineToolConfig
 from perdure.contracts.values import digest_of
-from tests.doubles.desk import desk_agents
+from tests.doubles.target import app_agents
 
 ASSEMBLY = ContextAssembly(
     pipeline="p",
@@ -15,6 +15,6 @@ ASSEMBLY = ContextAssembly(
 
 
 def gatherer() -> PublishedAgent:
-    agent = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "desk")
+    agent = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
     definition = agent.definition.model_copy(update={"topology": "context_assembly", "assembly": ASSEMBLY})
     return agent.model_copy(update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))})

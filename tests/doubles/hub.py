@@ -9,15 +9,15 @@ import asyncpg
 from perdure.contracts.agents import MemoryPolicy, PublishedAgent
 from perdure.contracts.memory import FactScope
 from perdure.contracts.values import digest_of
-from tests.desk import Desk
-from tests.doubles.desk import desk_agents
+from tests.doubles.target import app_agents
+from tests.harness import Harness
 
 KEEPER = "keeper"
 
 
 def keeper(agent_id: str = KEEPER, **changed: Any) -> PublishedAgent:
     """The agent, with these fields of its definition changed."""
-    agent = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "desk")
+    agent = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
     own: dict[str, Any] = {
         "id": agent_id,
         "topology": "decision_hub",
@@ -32,9 +32,9 @@ def keeper(agent_id: str = KEEPER, **changed: Any) -> PublishedAgent:
 
 
 @asynccontextmanager
-async def without(desk: Desk, table: str) -> AsyncIterator[None]:
+async def without(harness: Harness, table: str) -> AsyncIterator[None]:
     """Memory is broken: one of its tables is not there."""
-    owner = await asyncpg.connect(desk.owner_url, server_settings={"search_path": "perdure"})
+    owner = await asyncpg.connect(harness.owner_url, server_settings={"search_path": "perdure"})
     try:
         await owner.execute(f"ALTER TABLE {table} RENAME TO {table}_gone")
         yield

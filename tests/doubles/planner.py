@@ -4,7 +4,7 @@ from typing import Any
 
 from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.values import digest_of
-from tests.doubles.desk import desk_agents
+from tests.doubles.target import app_agents
 
 PLANNER = "planner"
 CLIENT_TABLE: dict[str, Any] = {
@@ -15,7 +15,7 @@ CLIENT_TABLE: dict[str, Any] = {
 
 
 def planner() -> PublishedAgent:
-    agent = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "desk")
+    agent = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
     own = {"id": PLANNER, "topology": "clarify_solve", "tools": (), "skills": (), "memory": None}
     definition = agent.definition.model_copy(update=own)
     version = digest_of(definition.model_dump(mode="json"))

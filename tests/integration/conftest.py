@@ -27,9 +27,9 @@ from perdure.temporal.workflow_client import Notifier
 from perdure.worker.queues import tools_of, workers_for
 from perdure.worker.reconcile import Reconciler
 from tests.conftest import KEYRING, Person, Urls
-from tests.desk import Desk, own_queues
 from tests.doubles.listening import Listening
-from tests.integration.clerk import Clerk, clerk_at_work
+from tests.harness import Harness, own_queues
+from tests.integration.litellm_agent import LitellmAgent, clerk_at_work
 from tests.near import new_client
 
 
@@ -131,8 +131,8 @@ def reconciler(relay: Database, temporal: Client) -> Reconciler:
 
 
 @pytest.fixture(scope="module")
-async def talk(desk: Desk, parts: DataParts, temporal: Client) -> AsyncIterator[Clerk]:
+async def talk(harness: Harness, parts: DataParts, temporal: Client) -> AsyncIterator[LitellmAgent]:
     """An agent whose models are those of the provider double, at work."""
     assert parts.redis_url is not None
-    async with clerk_at_work(desk, parts.redis_url, temporal) as clerk:
-        yield clerk
+    async with clerk_at_work(harness, parts.redis_url, temporal) as litellm_agent:
+        yield litellm_agent

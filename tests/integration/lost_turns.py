@@ -5,26 +5,26 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.contracts.ids import turn_workflow_id
 from perdure.contracts.turns import TurnAddress
-from tests.desk import Desk
 from tests.doubles.spoken import Line
+from tests.harness import Harness
 
 
-async def begun(desk: Desk, *, conversation_id: str | None = None) -> TurnAddress:
+async def begun(harness: Harness, *, conversation_id: str | None = None) -> TurnAddress:
     """A turn whose workflow runs, on a queue that nobody serves."""
-    address, started = await desk.start(Line("hi"), conversation_id=conversation_id)
-    assert started.note is not None and await desk.deps.doorbell.deliver_soon(started.note)
+    address, started = await harness.start(Line("hi"), conversation_id=conversation_id)
+    assert started.note is not None and await harness.deps.doorbell.deliver_soon(started.note)
     return address
 
 
-async def aged(desk: Desk, *turns: TurnAddress) -> None:
-    await desk.write(
+async def aged(harness: Harness, *turns: TurnAddress) -> None:
+    await harness.write(
         "UPDATE turns SET created_at = created_at - interval '1 minute' WHERE id = ANY($1)",
         [address.turn_id for address in turns],
     )
 
 
-async def status(desk: Desk, address: TurnAddress) -> tuple[str, str | None]:
-    row = (await desk.rows("SELECT status, problem FROM turns WHERE id = $1", address.turn_id))[0]
+async def status(harness: Harness, address: TurnAddress) -> tuple[str, str | None]:
+    row = (await harness.rows("SELECT status, problem FROM turns WHERE id = $1", address.turn_id))[0]
     return row["status"], (row["problem"] or {}).get("code")
 
 

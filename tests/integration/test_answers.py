@@ -12,27 +12,29 @@ from perdure.store.approvals import requests
 from perdure.store.turns.finish import finish
 from perdure.store.turns.start import request_stop
 from perdure.worker.reconcile import Reconciler
-from tests.desk import Desk, gathered
 from tests.doubles.spoken import Line
+from tests.harness import Harness, gathered
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 ASKED = Question(call_id="q1", kind=RequestKind.CLARIFICATION, asked={"question": "Which one?"}, answer_schema=SCHEMA)
 
 
-async def opened(desk: Desk, address: TurnAddress | None = None) -> tuple[TurnAddress, RequestRef]:
+async def opened(harness: Harness, address: TurnAddress | None = None) -> tuple[TurnAddress, RequestRef]:
     """A turn that asks, and what it waits for."""
     if address is None:
-        address, _ = await desk.start(Line("hi"))
-    ask = OpenRequest(address=address, agent_id="desk", agent_version=await desk.version(), questions=(ASKED,))
-    answer = await desk.activity(ApprovalActivities(desk.deps).open, ask)
+        address, _ = await harness.start(Line("hi"))
+    ask = OpenRequest(address=address, agent_id="desk", agent_version=await harness.version(), questions=(ASKED,))
+    answer = await harness.activity(ApprovalActivities(harness.deps).open, ask)
     (request,) = answer.requests
     return address, request
 
 
-async def say(desk: Desk, address: TurnAddress, request: RequestRef, text: object = "the red one", **given: str) -> str:
-    person = desk.people[given.get("by", "requester")]
+async def say(
+    harness: Harness, address: TurnAddress, request: RequestRef, text: object = "the red one", **given: str
+) -> str:
+    person = harness.people[given.get("by", "requester")]
     try:
-        async with desk.db.transaction(person.tenant_id) as tx:
+        async with harness.db.transaction(person.tenant_id) as tx:
             kind = given.get("kind", "clarification")
             payload: dict[str, Any] = {"text": text}
             await requests.answer_question(tx, address.turn_id, request.request_id, person.user_id, kind, payload)
@@ -41,74 +43,74 @@ async def say(desk: Desk, address: TurnAddress, request: RequestRef, text: objec
     return ""
 
 
-async def read(desk: Desk, address: TurnAddress, request: RequestRef) -> Verdict:
+async def read(harness: Harness, address: TurnAddress, request: RequestRef) -> Verdict:
     ask = VerdictsRequest(address=address, requests=(request,))
-    answer = await desk.activity(ApprovalActivities(desk.deps).read, ask)
+    answer = await harness.activity(ApprovalActivities(harness.deps).read, ask)
     (verdict,) = answer.verdicts
     return verdict
 
 
-async def test_a_turn_that_asks_waits_for_an_answer_and_its_readers_are_told(desk: Desk) -> None:
-    address, request = await opened(desk)
-    row = (await desk.rows("SELECT status, waiting FROM turns WHERE id = $1", address.turn_id))[0]
+async def test_a_turn_that_asks_waits_for_an_answer_and_its_readers_are_told(harness: Harness) -> None:
+    address, request = await opened(harness)
+    row = (await harness.rows("SELECT status, waiting FROM turns WHERE id = $1", address.turn_id))[0]
     assert row["status"] == "awaiting_answer"
     assert (row["waiting"]["kind"], row["waiting"]["ids"]) == ("clarification", [request.request_id])
-    event = (await desk.rows("SELECT data FROM events WHERE turn_id = $1 AND kind LIKE 'clar%'", address.turn_id))[0]
+    event = (await harness.rows("SELECT data FROM events WHERE turn_id = $1 AND kind LIKE 'clar%'", address.turn_id))[0]
     assert event["data"]["question"] == "Which one?" and event["data"]["request_id"] == request.request_id
-    assert (await read(desk, address, request)).state is VerdictState.PENDING
+    assert (await read(harness, address, request)).state is VerdictState.PENDING
 
 
-async def test_the_first_fitting_answer_of_the_user_wins_of_ten_at_once_and_rings_the_turn(desk: Desk) -> None:
-    address, request = await opened(desk)
-    assert await say(desk, address, request, 7) == "answer_invalid"
+async def test_the_first_fitting_answer_of_the_user_wins_of_ten_at_once_and_rings_the_turn(harness: Harness) -> None:
+    address, request = await opened(harness)
+    assert await say(harness, address, request, 7) == "answer_invalid"
     for by in ("reviewer", "admin"):
-        assert await say(desk, address, request, by=by) == "question_not_found"
-    said = await gathered(*(say(desk, address, request, f"number {n}") for n in range(10)))
+        assert await say(harness, address, request, by=by) == "question_not_found"
+    said = await gathered(*(say(harness, address, request, f"number {n}") for n in range(10)))
     assert sorted(map(str, said)) == ["", *["already_answered"] * 9]
-    verdict = await read(desk, address, request)
+    verdict = await read(harness, address, request)
     assert verdict.state is VerdictState.ANSWERED and verdict.answer == {"text": f"number {said.index('')}"}
-    rung = await desk.value("SELECT count(*) FROM outbox WHERE turn_id = $1 AND kind = 'ring'", address.turn_id)
+    rung = await harness.value("SELECT count(*) FROM outbox WHERE turn_id = $1 AND kind = 'ring'", address.turn_id)
     assert rung == 1
-    assert (await opened(desk, address))[1] == request, "opening again changes nothing"
-    assert (await desk.kinds(address.turn_id)).count("clarification.requested") == 1
+    assert (await opened(harness, address))[1] == request, "opening again changes nothing"
+    assert (await harness.kinds(address.turn_id)).count("clarification.requested") == 1
 
 
-async def test_an_overdue_question_expires_and_takes_no_answer(desk: Desk) -> None:
-    address, request = await opened(desk)
-    await desk.write("UPDATE questions SET expires_at = now() WHERE turn_id = $1", address.turn_id)
-    assert await say(desk, address, request) == "question_expired"
-    assert (await read(desk, address, request)).state is VerdictState.EXPIRED
+async def test_an_overdue_question_expires_and_takes_no_answer(harness: Harness) -> None:
+    address, request = await opened(harness)
+    await harness.write("UPDATE questions SET expires_at = now() WHERE turn_id = $1", address.turn_id)
+    assert await say(harness, address, request) == "question_expired"
+    assert (await read(harness, address, request)).state is VerdictState.EXPIRED
 
 
-async def test_a_stop_or_an_end_closes_the_question(desk: Desk) -> None:
-    address, request = await opened(desk)
-    async with desk.db.transaction("local") as tx:
-        await request_stop(tx, address.turn_id, desk.people["requester"].user_id)
-    assert await say(desk, address, request) == "turn_stopped"
-    async with desk.db.transaction("local") as tx:
+async def test_a_stop_or_an_end_closes_the_question(harness: Harness) -> None:
+    address, request = await opened(harness)
+    async with harness.db.transaction("local") as tx:
+        await request_stop(tx, address.turn_id, harness.people["requester"].user_id)
+    assert await say(harness, address, request) == "turn_stopped"
+    async with harness.db.transaction("local") as tx:
         await finish(tx, FinishRequest(address=address, status=TurnStatus.STOPPED))
-    assert await desk.value("SELECT status FROM questions WHERE turn_id = $1", address.turn_id) == "cancelled"
+    assert await harness.value("SELECT status FROM questions WHERE turn_id = $1", address.turn_id) == "cancelled"
 
 
-async def test_an_answer_and_a_stop_at_once_never_lock_each_other_out(desk: Desk) -> None:
+async def test_an_answer_and_a_stop_at_once_never_lock_each_other_out(harness: Harness) -> None:
     async def stop(address: TurnAddress) -> None:
-        async with desk.db.transaction("local") as tx:
-            await request_stop(tx, address.turn_id, desk.people["requester"].user_id)
+        async with harness.db.transaction("local") as tx:
+            await request_stop(tx, address.turn_id, harness.people["requester"].user_id)
 
     for _ in range(5):
-        address, request = await opened(desk)
-        said, _ = await asyncio.gather(say(desk, address, request), stop(address))
+        address, request = await opened(harness)
+        said, _ = await asyncio.gather(say(harness, address, request), stop(address))
         assert said in ("", "turn_stopped")
 
 
-async def test_an_answer_whose_bell_was_lost_is_rung_again_once(desk: Desk, reconciler: Reconciler) -> None:
-    address, request = await opened(desk)
-    await desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+async def test_an_answer_whose_bell_was_lost_is_rung_again_once(harness: Harness, reconciler: Reconciler) -> None:
+    address, request = await opened(harness)
+    await harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     await reconciler.once()
     rings = "SELECT count(*) FROM outbox WHERE turn_id = $1 AND kind = 'ring'"
-    assert await desk.value(rings, address.turn_id) == 0, "nobody has answered"
-    assert await say(desk, address, request) == ""
-    await desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    assert await harness.value(rings, address.turn_id) == 0, "nobody has answered"
+    assert await say(harness, address, request) == ""
+    await harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     await reconciler.once()
     await reconciler.once()
-    assert await desk.value(rings, address.turn_id) == 1
+    assert await harness.value(rings, address.turn_id) == 1

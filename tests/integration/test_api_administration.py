@@ -10,8 +10,8 @@ from perdure.store import audit
 from perdure.store.audit import head_of
 from perdure.store.database import new_id
 from tests.conftest import KEYRING, Urls
+from tests.integration.audit_tampering import as_table_owner, exported_head, written
 from tests.integration.conftest import Api
-from tests.integration.forger import exported_head, forging, written
 from tests.integration.test_api_access import having
 from tests.integration.test_api_approvals import ended, item, paused
 from tests.integration.test_api_turns import conversation, refusal
@@ -29,15 +29,15 @@ async def test_the_verification_says_how_far_it_went_and_what_is_wrong(api: Api,
         answer = await client.post("/v1/audit/verify", json={"heads": [ahead.model_dump()]})
         assert answer.status_code == 200
         assert answer.json()["faults"] == [{"seq": head.seq + 5, "kind": "tail_cut", "audit_id": None, "subject": None}]
-        async with forging(urls.owner) as forger:
-            await forger.execute("UPDATE audit SET kind = 'x' WHERE kind = 'thing.done'")
+        async with as_table_owner(urls.owner) as table_owner:
+            await table_owner.execute("UPDATE audit SET kind = 'x' WHERE kind = 'thing.done'")
         report = (await client.post("/v1/audit/verify", json={"heads": [ahead.model_dump()]})).json()
         assert (report["ok"], len(report["faults"])) == (False, 100)
         assert report["faults"][0]["kind"] == "tail_cut", "many faults of the rows do not hide it"
         assert (report["faults_by_kind"]["tail_cut"], report["faults_by_kind"]["row_changed"]) == (1, 700)
         assert report["faults_found"] >= 1_400
-        async with forging(urls.owner) as forger:
-            await forger.execute("UPDATE audit SET kind = 'thing.done' WHERE kind = 'x'")
+        async with as_table_owner(urls.owner) as table_owner:
+            await table_owner.execute("UPDATE audit SET kind = 'thing.done' WHERE kind = 'x'")
         bodies: list[Any] = [{}, {"heads": [{}]}, {"heads": [{"tenant": "local", "seq": -1}]}, {"heads": [], "more": 1}]
         for body in bodies:
             assert (await client.post("/v1/audit/verify", json=body)).status_code == 422

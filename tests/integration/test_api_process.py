@@ -24,8 +24,8 @@ from perdure.settings import Settings
 from perdure.store.database import Database
 from perdure.store.events.live import LiveTokens
 from tests.conftest import Person, Urls
-from tests.integration.scribe import Scribe, Sent, text_of
 from tests.integration.test_api_streams import reading
+from tests.integration.turn_writer import Sent, TurnWriter, text_of
 
 ROOT = Path(__file__).parents[2]
 READERS = 25
@@ -122,10 +122,10 @@ def client_of(served: Served, person: Person) -> httpx.AsyncClient:
 
 
 @pytest.fixture
-async def turn(db: Database, parts: DataParts, people: dict[str, Person]) -> AsyncIterator[Scribe]:
+async def turn(db: Database, parts: DataParts, people: dict[str, Person]) -> AsyncIterator[TurnWriter]:
     assert parts.redis_url is not None
     live = LiveTokens.connect(parts.redis_url)
-    yield await Scribe.begin(db, live, people["requester"])
+    yield await TurnWriter.begin(db, live, people["requester"])
     await live.close()
 
 
@@ -149,7 +149,7 @@ async def follow(client: httpx.AsyncClient, path: str) -> list[Sent]:
 @pytest.mark.timed
 @pytest.mark.parametrize("end", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.soak)])
 async def test_readers_do_not_hold_up_a_drain_and_come_back_with_nothing_missing_or_twice(
-    served: Served, turn: Scribe, people: dict[str, Person], end: signal.Signals
+    served: Served, turn: TurnWriter, people: dict[str, Person], end: signal.Signals
 ) -> None:
     path = f"/v1/turns/{turn.address.turn_id}/events"
     async with client_of(served, people["requester"]) as client:

@@ -17,11 +17,11 @@ from perdure.api.streams import Streams
 from perdure.core.events.stream import Cursor
 from perdure.core.identity import Credential, How
 from perdure.store.identity import sign_in, users
-from tests.desk import until
+from tests.harness import until
 from tests.integration.conftest import Api
-from tests.integration.scribe import Sent, parsed
 from tests.integration.test_api_access import having
 from tests.integration.test_api_turns import conversation, refusal, started
+from tests.integration.turn_writer import Sent, parsed
 
 WORDS = " ".join(f"w{number}" for number in range(40))
 

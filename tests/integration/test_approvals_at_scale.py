@@ -14,7 +14,7 @@ from perdure.store.database import Connection, Database
 from perdure.store.turns import reconcile as open_turns
 from perdure.worker.reconcile import MOST_HANDED_ON, Reconciler
 from tests.conftest import Urls
-from tests.desk import Desk
+from tests.harness import Harness
 
 pytestmark = pytest.mark.soak
 
@@ -40,15 +40,15 @@ SELECT gen_random_uuid(), 'local', conversation_id, id, 't1.0', 'desk', 'pay', '
 
 
 @pytest.fixture(scope="module")
-async def crowded(desk: Desk, urls: Urls) -> Desk:
+async def crowded(harness: Harness, urls: Urls) -> Harness:
     """As many paused turns, each with its request, and statistics as autovacuum would keep them."""
-    async with desk.db.transaction("local") as tx:
+    async with harness.db.transaction("local") as tx:
         await tx.execute("SET LOCAL statement_timeout = 0")
         await tx.execute(_FILL, PAUSED, timeout=60)
     owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
     await owner.execute("ANALYZE approvals; ANALYZE turns; ANALYZE users; ANALYZE outbox")
     await owner.close()
-    return desk
+    return harness
 
 
 STATEMENTS: dict[str, tuple[str, tuple[object, ...]]] = {
@@ -59,7 +59,9 @@ STATEMENTS: dict[str, tuple[str, tuple[object, ...]]] = {
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-async def test_no_pass_reads_the_whole_table_of_approvals_or_turns(crowded: Desk, relay: Database, name: str) -> None:
+async def test_no_pass_reads_the_whole_table_of_approvals_or_turns(
+    crowded: Harness, relay: Database, name: str
+) -> None:
     statement, given = STATEMENTS[name]
     async with relay.transaction("local") as tx:
         plan = "\n".join(row[0] for row in await tx.fetch(f"EXPLAIN {statement}", *given))
@@ -77,7 +79,7 @@ async def best_of(database: Database, step: Callable[[Connection], Awaitable[Any
     return min(took) * 1_000
 
 
-async def test_a_pass_over_ten_thousand_paused_turns_takes_milliseconds(crowded: Desk, relay: Database) -> None:
+async def test_a_pass_over_ten_thousand_paused_turns_takes_milliseconds(crowded: Harness, relay: Database) -> None:
     spent = {
         "fall back": await best_of(relay, review.fall_back),
         "escalate": await best_of(relay, review.escalate_all_overdue),
@@ -88,7 +90,7 @@ async def test_a_pass_over_ten_thousand_paused_turns_takes_milliseconds(crowded:
     assert spent["ring"] < 500, spent
 
 
-async def test_a_list_and_the_ageing_view_stay_quick_with_ten_thousand_that_wait(crowded: Desk) -> None:
+async def test_a_list_and_the_ageing_view_stay_quick_with_ten_thousand_that_wait(crowded: Harness) -> None:
     reviewer = crowded.people["reviewer"].user_id
     lists = {
         "pending": Filters(status="pending"),
@@ -104,7 +106,7 @@ async def test_a_list_and_the_ageing_view_stay_quick_with_ten_thousand_that_wait
     assert max(spent.values()) < 1_000, spent
 
 
-async def test_all_that_are_due_go_on_in_small_steps(crowded: Desk, relay: Database, reconciler: Reconciler) -> None:
+async def test_all_that_are_due_go_on_in_small_steps(crowded: Harness, relay: Database, reconciler: Reconciler) -> None:
     await crowded.write("UPDATE approvals SET fallback_at = now() WHERE agent_id = 'desk' AND call_id = 't1.0'")
     async with relay.transaction("local") as tx:
         began = time.perf_counter()

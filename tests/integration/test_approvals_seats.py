@@ -33,9 +33,9 @@ from perdure.store.database import Database
 from perdure.store.turns import views as turn_views
 from perdure.store.turns.start import request_stop
 from perdure.worker.reconcile import Reconciler
-from tests.desk import Desk, gathered
-from tests.doubles.desk import desk_agents
-from tests.integration.council import Council, convened
+from tests.doubles.target import app_agents
+from tests.harness import Harness, gathered
+from tests.integration.policies import Policies, publish_policies
 from tests.integration.test_cold_load import BLOCKED
 from tests.scale import sized
 
@@ -45,32 +45,32 @@ BELLS = "SELECT count(*) FROM outbox WHERE turn_id = $1"
 
 
 @pytest.fixture(scope="module")
-async def council(desk: Desk) -> Council:
-    return await convened(desk)
+async def policies(harness: Harness) -> Policies:
+    return await publish_policies(harness)
 
 
-async def does(council: Council, verb: Any, request: RequestRef, by: str, *given: object) -> str:
+async def does(policies: Policies, verb: Any, request: RequestRef, by: str, *given: object) -> str:
     """What came of it: `done`, or the refusal's code."""
     try:
-        async with council.desk.db.transaction("local") as tx:
-            await verb(tx, request.request_id, council.who(by), *given)
+        async with policies.harness.db.transaction("local") as tx:
+            await verb(tx, request.request_id, policies.who(by), *given)
     except CallerError as refused:
         return refused.code
     return "done"
 
 
-async def seen(council: Council, request: RequestRef, who: Decider | None = None) -> Any:
-    async with council.desk.db.transaction("local") as tx:
+async def seen(policies: Policies, request: RequestRef, who: Decider | None = None) -> Any:
+    async with policies.harness.db.transaction("local") as tx:
         return await views.get_approval(tx, request.request_id, None, who)
 
 
-async def decides(council: Council, request: RequestRef, by: str, decision: str = "approve", **given: Any) -> str:
+async def decides(policies: Policies, request: RequestRef, by: str, decision: str = "approve", **given: Any) -> str:
     """The status after that person's decision on what the record shows now, or the refusal's code."""
-    who = replace(council.who(by), credential=given.pop("credential", OWN))
+    who = replace(policies.who(by), credential=given.pop("credential", OWN))
     most = given.pop("per_minute", None)
-    shown_digest = (await seen(council, request))["digest"]
+    shown_digest = (await seen(policies, request))["digest"]
     try:
-        async with council.desk.db.transaction("local") as tx:
+        async with policies.harness.db.transaction("local") as tx:
             ask = DecisionAsk.model_validate({"decision": decision, "digest": shown_digest, **given})
             decided, note = await decide(tx, request.request_id, who, who.name, ask, most)
     except CallerError as refused:
@@ -80,222 +80,226 @@ async def decides(council: Council, request: RequestRef, by: str, decision: str 
 
 
 @asynccontextmanager
-async def stands_in(council: Council, to: str, *owners: str) -> AsyncIterator[None]:
+async def stands_in(policies: Policies, to: str, *owners: str) -> AsyncIterator[None]:
     """While it lasts `to` sits in the owners' seats, too."""
     made = []
     for owner in owners:
-        user_id = council.desk.people[owner].user_id
-        async with council.desk.db.transaction("local") as tx:
+        user_id = policies.harness.people[owner].user_id
+        async with policies.harness.db.transaction("local") as tx:
             lent = await assignments.add_delegation(tx, user_id, owner, to, TOMORROW, OWN)
         made.append((user_id, str(lent["id"])))
     try:
         yield
     finally:
         for user_id, delegation_id in made:
-            async with council.desk.db.transaction("local") as tx:
+            async with policies.harness.db.transaction("local") as tx:
                 await assignments.remove_delegation(tx, user_id, delegation_id)
 
 
-async def planned(council: Council, address: TurnAddress, agent_id: str = "plain") -> ToolCall:
+async def planned(policies: Policies, address: TurnAddress, agent_id: str = "plain") -> ToolCall:
     """The call, of the agent as it is published now."""
-    return await council.desk.tool_call(address, "t1.0", agent_id=agent_id)
+    return await policies.harness.tool_call(address, "t1.0", agent_id=agent_id)
 
 
-async def ran(council: Council, call: ToolCall, attempt: int = 1) -> ToolOutcome:
-    return await council.desk.activity(ToolActivities(council.desk.deps).run, call, attempt=attempt)
+async def ran(policies: Policies, call: ToolCall, attempt: int = 1) -> ToolOutcome:
+    return await policies.harness.activity(ToolActivities(policies.harness.deps).run, call, attempt=attempt)
 
 
-async def run(council: Council, address: TurnAddress, agent_id: str = "plain") -> ToolOutcome:
-    return await ran(council, await planned(council, address, agent_id))
+async def run(policies: Policies, address: TurnAddress, agent_id: str = "plain") -> ToolOutcome:
+    return await ran(policies, await planned(policies, address, agent_id))
 
 
-def paid(council: Council, address: TurnAddress) -> int:
-    return council.desk.world.effects.count(("/pay", effect_key(address.turn_id, "t1.0")))
+def paid(policies: Policies, address: TurnAddress) -> int:
+    return policies.harness.world.effects.count(("/pay", effect_key(address.turn_id, "t1.0")))
 
 
-async def raises(council: Council, address: TurnAddress, credential: Credential) -> None:
-    who = replace(council.who("carl"), credential=credential)
-    async with council.desk.db.transaction("local") as tx:
+async def raises(policies: Policies, address: TurnAddress, credential: Credential) -> None:
+    who = replace(policies.who("carl"), credential=credential)
+    async with policies.harness.db.transaction("local") as tx:
         await raise_limits(tx, address.turn_id, who, "carl", Raise(max_tokens=2**50))
 
 
-async def test_a_limit_is_raised_in_anothers_place_not_by_what_its_requester_made(council: Council) -> None:
-    address, request = await council.asked("named")
-    await council.set(request, "kind = 'limit', quorum = 1")
-    async with stands_in(council, "carl", "ann"):
+async def test_a_limit_is_raised_in_anothers_place_not_by_what_its_requester_made(policies: Policies) -> None:
+    address, request = await policies.asked("named")
+    await policies.set(request, "kind = 'limit', quorum = 1")
+    async with stands_in(policies, "carl", "ann"):
         with pytest.raises(CallerError) as refused:
-            await raises(council, address, Credential(How.TOKEN, (council.desk.people["requester"].user_id,)))
+            await raises(policies, address, Credential(How.TOKEN, (policies.harness.people["requester"].user_id,)))
         assert refused.value.code == "own_request"
-        await raises(council, address, OWN)
-    vote = await council.desk.value("SELECT record FROM approval_votes WHERE approval_id = $1", request.request_id)
+        await raises(policies, address, OWN)
+    vote = await policies.harness.value("SELECT record FROM approval_votes WHERE approval_id = $1", request.request_id)
     assert (vote["by"], vote["for"], vote["limits"]["max_tokens"]) == ("carl", "ann", 2**50)
 
 
-async def test_a_seat_that_the_requester_lent_in_another_name_is_no_seat(council: Council) -> None:
-    _, request = await council.asked("named")
-    ann, requester = council.desk.people["ann"].user_id, council.desk.people["requester"].user_id
-    lent = Credential(How.TOKEN, (council.desk.people["admin"].user_id, requester))
-    async with council.desk.db.transaction("local") as tx:
+async def test_a_seat_that_the_requester_lent_in_another_name_is_no_seat(policies: Policies) -> None:
+    _, request = await policies.asked("named")
+    ann, requester = policies.harness.people["ann"].user_id, policies.harness.people["requester"].user_id
+    lent = Credential(How.TOKEN, (policies.harness.people["admin"].user_id, requester))
+    async with policies.harness.db.transaction("local") as tx:
         made = await assignments.add_delegation(tx, ann, "ann", "carl", TOMORROW, lent)
-    assert await decides(council, request, "carl") == "own_request"
-    async with stands_in(council, "carl", "ann"):
-        assert await decides(council, request, "carl") == "pending", "she lent it herself, too"
-    async with council.desk.db.transaction("local") as tx:
+    assert await decides(policies, request, "carl") == "own_request"
+    async with stands_in(policies, "carl", "ann"):
+        assert await decides(policies, request, "carl") == "pending", "she lent it herself, too"
+    async with policies.harness.db.transaction("local") as tx:
         await assignments.remove_delegation(tx, ann, str(made["id"]))
 
 
-async def test_two_credentials_that_one_person_created_are_one_vote(council: Council) -> None:
-    _, request = await council.asked("pair")
-    admin = council.desk.people["admin"].user_id
-    minted, through = Credential(How.TOKEN, (admin,)), Credential(How.TOKEN, (council.who("dora").user_id, admin))
-    assert await decides(council, request, "ann", credential=minted) == "pending"
-    assert await decides(council, request, "bob", credential=minted) == "already_voted"
-    assert await decides(council, request, "bob", credential=through) == "already_voted"
-    assert await decides(council, request, "admin") == "already_voted", "the creator's own"
-    assert await decides(council, request, "bob", credential=Credential(How.TOKEN, (UNKNOWN,))) == "already_voted"
-    told = await seen(council, request, replace(council.who("bob"), credential=minted))
+async def test_two_credentials_that_one_person_created_are_one_vote(policies: Policies) -> None:
+    _, request = await policies.asked("pair")
+    admin = policies.harness.people["admin"].user_id
+    minted, through = Credential(How.TOKEN, (admin,)), Credential(How.TOKEN, (policies.who("dora").user_id, admin))
+    assert await decides(policies, request, "ann", credential=minted) == "pending"
+    assert await decides(policies, request, "bob", credential=minted) == "already_voted"
+    assert await decides(policies, request, "bob", credential=through) == "already_voted"
+    assert await decides(policies, request, "admin") == "already_voted", "the creator's own"
+    assert await decides(policies, request, "bob", credential=Credential(How.TOKEN, (UNKNOWN,))) == "already_voted"
+    told = await seen(policies, request, replace(policies.who("bob"), credential=minted))
     assert told["allowed_decisions"] == []
     assert [vote["signed_in"] for vote in told["votes"]] == [{"how": "token", "created_by": "admin"}]
-    assert await decides(council, request, "bob") == "approved", "a person of its own"
-    _, other = await council.asked("pair")
-    assert await decides(council, other, "admin") == "pending"
-    assert await decides(council, other, "ann", credential=minted) == "already_voted", "of a creator who has voted"
+    assert await decides(policies, request, "bob") == "approved", "a person of its own"
+    _, other = await policies.asked("pair")
+    assert await decides(policies, other, "admin") == "pending"
+    assert await decides(policies, other, "ann", credential=minted) == "already_voted", "of a creator who has voted"
 
 
-async def test_the_first_of_two_leaves_it_pending_and_rings_nobody(council: Council) -> None:
-    address, request = await council.asked("pair")
-    await council.desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
-    assert await decides(council, request, "ann", comment="fine") == "pending"
-    assert (await council.verdict(address, request)).state is V.PENDING
-    assert (await council.row(request))["decision"] is None
-    assert await council.desk.value(BELLS, address.turn_id) == 0
-    assert await decides(council, request, "bob") == "approved"
-    votes = (await seen(council, request))["votes"]
+async def test_the_first_of_two_leaves_it_pending_and_rings_nobody(policies: Policies) -> None:
+    address, request = await policies.asked("pair")
+    await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    assert await decides(policies, request, "ann", comment="fine") == "pending"
+    assert (await policies.verdict(address, request)).state is V.PENDING
+    assert (await policies.row(request))["decision"] is None
+    assert await policies.harness.value(BELLS, address.turn_id) == 0
+    assert await decides(policies, request, "bob") == "approved"
+    votes = (await seen(policies, request))["votes"]
     assert [(vote["by"], vote["for"], vote["comment"]) for vote in votes] == [("ann", None, "fine"), ("bob", None, "")]
 
 
-async def test_an_edit_voids_what_was_approved_before_and_is_approved_anew(council: Council) -> None:
-    address, request = await council.asked("pair", amount=100)
-    before = (await council.row(request))["digest"]
-    assert await decides(council, request, "ann") == "pending"
-    assert await decides(council, request, "bob", "edit", args={"amount": 5}) == "pending"
-    told = await seen(council, request)
+async def test_an_edit_voids_what_was_approved_before_and_is_approved_anew(policies: Policies) -> None:
+    address, request = await policies.asked("pair", amount=100)
+    before = (await policies.row(request))["digest"]
+    assert await decides(policies, request, "ann") == "pending"
+    assert await decides(policies, request, "bob", "edit", args={"amount": 5}) == "pending"
+    told = await seen(policies, request)
     assert (told["args"], told["digest"] != before) == ({"amount": 5}, True)
     assert [vote["by"] for vote in told["votes"]] == ["bob"]
-    assert await decides(council, request, "carl", digest=before) == "digest_differs"
-    assert await decides(council, request, "ann") == "edited", "her first vote was for another call"
-    row = await council.row(request)
+    assert await decides(policies, request, "carl", digest=before) == "digest_differs"
+    assert await decides(policies, request, "ann") == "edited", "her first vote was for another call"
+    row = await policies.row(request)
     decision = row["decision"]
     assert (row["args"], decision["args"], decision["args_before"]) == ({"amount": 100}, {"amount": 5}, {"amount": 100})
     assert (decision["edited_by"], decision["by"]) == ("bob", "ann")
-    outcome = await run(council, address, "pair")
+    outcome = await run(policies, address, "pair")
     assert outcome.state is CallState.DONE and outcome.message is not None
     assert '"amount":5' in outcome.message.text.replace(" ", "")
 
 
-async def test_an_edit_back_to_what_it_was_does_not_bring_void_votes_back(council: Council) -> None:
-    _, request = await council.asked("pair", amount=100)
-    assert await decides(council, request, "ann") == "pending"
-    assert await decides(council, request, "bob", "edit", args={"amount": 5}) == "pending"
-    assert await decides(council, request, "carl", "edit", args={"amount": 100}) == "pending"
-    assert await decides(council, request, "ann") == "edited"
+async def test_an_edit_back_to_what_it_was_does_not_bring_void_votes_back(policies: Policies) -> None:
+    _, request = await policies.asked("pair", amount=100)
+    assert await decides(policies, request, "ann") == "pending"
+    assert await decides(policies, request, "bob", "edit", args={"amount": 5}) == "pending"
+    assert await decides(policies, request, "carl", "edit", args={"amount": 100}) == "pending"
+    assert await decides(policies, request, "ann") == "edited"
 
 
 @pytest.mark.sized
-async def test_of_many_who_approve_at_once_exactly_as_many_count_as_are_needed(council: Council) -> None:
-    asked = [(await council.asked("pair"))[1] for _ in range(sized(12, 3))]
+async def test_of_many_who_approve_at_once_exactly_as_many_count_as_are_needed(policies: Policies) -> None:
+    asked = [(await policies.asked("pair"))[1] for _ in range(sized(12, 3))]
     people = ["ann", "bob", "carl", "reviewer"]
     work = [(request, name) for request in asked for name in people for _ in range(2)]
-    answers = await gathered(*(decides(council, request, name) for request, name in work))
+    answers = await gathered(*(decides(policies, request, name) for request, name in work))
     for request in asked:
         mine = Counter(str(answer) for (each, _), answer in zip(work, answers, strict=True) if each is request)
         assert (mine["pending"], mine["approved"]) == (1, 1), mine
         assert set(mine) <= {"pending", "approved", "already_voted", "already_decided"}
-        voters = await council.desk.rows(
+        voters = await policies.harness.rows(
             "SELECT user_id, seat_id FROM approval_votes WHERE approval_id = $1 AND voided_at IS NULL",
             request.request_id,
         )
         assert len({row["user_id"] for row in voters}) == len({row["seat_id"] for row in voters}) == 2
-        assert (await council.audited(request))[-1] == "decided"
+        assert (await policies.audited(request))[-1] == "decided"
 
 
-async def test_a_limit_of_decisions_a_minute_holds_for_each_person_also_at_once(council: Council) -> None:
-    asked = [(await council.asked("plain"))[1] for _ in range(8)]
-    await council.desk.write("UPDATE approval_votes SET at = at - interval '2 minutes'")
-    answers = await gathered(*(decides(council, request, "ann", per_minute=5) for request in asked))
+async def test_a_limit_of_decisions_a_minute_holds_for_each_person_also_at_once(policies: Policies) -> None:
+    asked = [(await policies.asked("plain"))[1] for _ in range(8)]
+    await policies.harness.write("UPDATE approval_votes SET at = at - interval '2 minutes'")
+    answers = await gathered(*(decides(policies, request, "ann", per_minute=5) for request in asked))
     assert Counter(map(str, answers)) == {"approved": 5, "too_many_decisions": 3}
     left = next(request for request, answer in zip(asked, answers, strict=True) if answer != "approved")
-    assert await decides(council, left, "ann", "reject", per_minute=5) == "reason_required", "the form comes first"
-    assert await decides(council, left, "bob", per_minute=5) == "approved", "others have a limit of their own"
+    assert await decides(policies, left, "ann", "reject", per_minute=5) == "reason_required", "the form comes first"
+    assert await decides(policies, left, "bob", per_minute=5) == "approved", "others have a limit of their own"
 
 
-async def test_of_many_who_claim_at_once_one_does(council: Council) -> None:
-    _, request = await council.asked("plain")
+async def test_of_many_who_claim_at_once_one_does(policies: Policies) -> None:
+    _, request = await policies.asked("plain")
     people = ["ann", "bob", "carl", "reviewer"]
-    answers = await gathered(*(does(council, assignments.claim, request, name, 900) for name in people))
+    answers = await gathered(*(does(policies, assignments.claim, request, name, 900) for name in people))
     assert sorted(map(str, answers)) == ["claimed"] * 3 + ["done"]
 
 
-async def passed(council: Council, request: RequestRef) -> None:
-    await council.set(request, "expires_at = clock_timestamp() - interval '1 second'")
+async def passed(policies: Policies, request: RequestRef) -> None:
+    await policies.set(request, "expires_at = clock_timestamp() - interval '1 second'")
 
 
-async def test_at_one_deadline_it_goes_up_and_at_the_next_is_denied(council: Council, reconciler: Reconciler) -> None:
-    address, request = await council.asked("climbing")
-    await passed(council, request)
-    await council.desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+async def test_at_one_deadline_it_goes_up_and_at_the_next_is_denied(policies: Policies, reconciler: Reconciler) -> None:
+    address, request = await policies.asked("climbing")
+    await passed(policies, request)
+    await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     await reconciler.once()
-    row = await council.row(request)
+    row = await policies.row(request)
     assert (row["status"], row["reviewer_role"], row["escalated_at"] is not None) == ("pending", "admin", True)
-    assert await council.desk.value(BELLS, address.turn_id) == 0, "a paused turn is not woken for it"
-    async with council.desk.db.transaction("local") as tx:
+    assert await policies.harness.value(BELLS, address.turn_id) == 0, "a paused turn is not woken for it"
+    async with policies.harness.db.transaction("local") as tx:
         waiting: Any = (await turn_views.get_turn(tx, address.turn_id, None))["waiting_for"]
     assert datetime.fromisoformat(waiting["expires_at"]) == row["expires_at"], "the new one"
-    read = await council.verdict(address, request)
+    read = await policies.verdict(address, request)
     assert (read.state, read.look_at) == (V.PENDING, row["expires_at"])
-    await passed(council, request)
+    await passed(policies, request)
     await reconciler.once()
-    assert await council.desk.value(BELLS, address.turn_id) == 1
-    assert (await council.verdict(address, request)).state is V.EXPIRED
-    assert await council.audited(request) == ["opened", "escalated", "expired"]
+    assert await policies.harness.value(BELLS, address.turn_id) == 1
+    assert (await policies.verdict(address, request)).state is V.EXPIRED
+    assert await policies.audited(request) == ["opened", "escalated", "expired"]
 
 
-async def waited(council: Council, request: RequestRef) -> None:
-    await council.set(request, "fallback_at = clock_timestamp()")
+async def waited(policies: Policies, request: RequestRef) -> None:
+    await policies.set(request, "fallback_at = clock_timestamp()")
 
 
-async def test_what_nobody_decides_on_falls_to_the_fallback_reviewer(council: Council, reconciler: Reconciler) -> None:
-    _, request = await council.asked("watched")
-    await waited(council, request)
+async def test_what_nobody_decides_on_falls_to_the_fallback_reviewer(
+    policies: Policies, reconciler: Reconciler
+) -> None:
+    _, request = await policies.asked("watched")
+    await waited(policies, request)
     for _ in range(2):
         await reconciler.once()
-    row = await council.row(request)
-    assert str(row["assignee"]) == council.desk.people["carl"].user_id and row["fell_back_at"] is not None
-    assert await council.audited(request) == ["opened", "fell_back"]
+    row = await policies.row(request)
+    assert str(row["assignee"]) == policies.harness.people["carl"].user_id and row["fell_back_at"] is not None
+    assert await policies.audited(request) == ["opened", "fell_back"]
 
 
-async def test_where_the_fallback_reviewer_may_not_decide_it_goes_up(council: Council, reconciler: Reconciler) -> None:
-    _, without_role = await council.asked("orphaned")
-    _, own = await council.asked("watched", by="carl")
+async def test_where_the_fallback_reviewer_may_not_decide_it_goes_up(
+    policies: Policies, reconciler: Reconciler
+) -> None:
+    _, without_role = await policies.asked("orphaned")
+    _, own = await policies.asked("watched", by="carl")
     for request in (without_role, own):
-        await waited(council, request)
+        await waited(policies, request)
     await reconciler.once()
     for request in (without_role, own):
-        row = await council.row(request)
+        row = await policies.row(request)
         assert (row["assignee"], row["reviewer_role"]) == (None, "admin")
-        assert await council.audited(request) == ["opened", "escalated"]
+        assert await policies.audited(request) == ["opened", "escalated"]
 
 
 @pytest.mark.sized
 async def test_reconcilers_and_deciders_at_once_hand_each_row_on_once_at_most(
-    council: Council, relay: Database
+    policies: Policies, relay: Database
 ) -> None:
-    asked = [(await council.asked("watched"))[1] for _ in range(sized(20, 6))]
-    climbing = [(await council.asked("climbing"))[1] for _ in range(sized(10, 4))]
+    asked = [(await policies.asked("watched"))[1] for _ in range(sized(20, 6))]
+    climbing = [(await policies.asked("climbing"))[1] for _ in range(sized(10, 4))]
     for request in asked:
-        await waited(council, request)
+        await waited(policies, request)
     for request in climbing:
-        await passed(council, request)
+        await passed(policies, request)
 
     async def passes(step: Any) -> int:
         async with relay.transaction("local") as tx:
@@ -304,66 +308,66 @@ async def test_reconcilers_and_deciders_at_once_hand_each_row_on_once_at_most(
 
     answers = await gathered(
         *(passes(step) for step in (fall_back, escalate_all_overdue) for _ in range(4)),
-        *(decides(council, request, "ann") for request in asked[::2]),
-        *(decides(council, request, "admin") for request in climbing[::2]),
+        *(decides(policies, request, "ann") for request in asked[::2]),
+        *(decides(policies, request, "admin") for request in climbing[::2]),
     )
     assert not [answer for answer in answers if isinstance(answer, BaseException)]
     await passes(fall_back)
     await passes(escalate_all_overdue)
     for request in (*asked, *climbing):
-        kinds = await council.audited(request)
+        kinds = await policies.audited(request)
         assert kinds.count("fell_back") + kinds.count("escalated") <= 1
-        status = (await council.row(request))["status"]
+        status = (await policies.row(request))["status"]
         assert status == "approved" or len(kinds) == 2, "handed on exactly once"
 
 
-async def test_a_role_that_is_lost_while_an_act_waits_for_the_turn_counts_no_more(council: Council) -> None:
-    address, request = await council.asked("plain")
+async def test_a_role_that_is_lost_while_an_act_waits_for_the_turn_counts_no_more(policies: Policies) -> None:
+    address, request = await policies.asked("plain")
     try:
-        async with council.desk.db.transaction("local", address.turn_id):
-            waiting = asyncio.create_task(does(council, assignments.claim, request, "ann", 900))
+        async with policies.harness.db.transaction("local", address.turn_id):
+            waiting = asyncio.create_task(does(policies, assignments.claim, request, "ann", 900))
             for _ in range(1_000):
-                if await council.desk.value(BLOCKED):
+                if await policies.harness.value(BLOCKED):
                     break
                 await asyncio.sleep(0.01)
-            await council.roles("ann", "requester")
+            await policies.roles("ann", "requester")
         assert await waiting == "role_required"
     finally:
-        await council.roles("ann", "reviewer")
+        await policies.roles("ann", "reviewer")
 
 
-async def test_who_asked_takes_the_request_back_and_the_turn_goes_on_without_it(council: Council) -> None:
-    address, request = await council.asked("plain")
-    await council.desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
-    assert await does(council, withdraw, request, "requester", "changed my mind") == "done"
-    read = await council.verdict(address, request)
+async def test_who_asked_takes_the_request_back_and_the_turn_goes_on_without_it(policies: Policies) -> None:
+    address, request = await policies.asked("plain")
+    await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    assert await does(policies, withdraw, request, "requester", "changed my mind") == "done"
+    read = await policies.verdict(address, request)
     assert (read.state, read.comment, read.decided_by) == (V.WITHDRAWN, "changed my mind", "requester")
-    assert await council.desk.value(BELLS, address.turn_id) == 1
-    assert (await council.desk.kinds(address.turn_id))[-1] == "tool.denied"
+    assert await policies.harness.value(BELLS, address.turn_id) == 1
+    assert (await policies.harness.kinds(address.turn_id))[-1] == "tool.denied"
 
 
-async def test_an_approval_is_taken_back_as_long_as_its_call_is_not_reserved(council: Council) -> None:
-    address, request = await council.asked("plain")
-    await council.desk.decide(request.request_id, comment="fine")
-    assert await does(council, withdraw, request, "ann", "wrong account") == "done"
-    outcome = await run(council, address)
+async def test_an_approval_is_taken_back_as_long_as_its_call_is_not_reserved(policies: Policies) -> None:
+    address, request = await policies.asked("plain")
+    await policies.harness.decide(request.request_id, comment="fine")
+    assert await does(policies, withdraw, request, "ann", "wrong account") == "done"
+    outcome = await run(policies, address)
     assert outcome.state is CallState.DENIED and outcome.message is not None
     assert "wrong account" in outcome.message.text and "fine" not in outcome.message.text
-    assert paid(council, address) == 0
+    assert paid(policies, address) == 0
 
 
-async def test_nothing_of_a_stopped_turn_is_taken_back(council: Council) -> None:
-    address, request = await council.asked("plain")
-    async with council.desk.db.transaction("local") as tx:
-        await request_stop(tx, address.turn_id, council.desk.people["requester"].user_id)
-    assert await does(council, withdraw, request, "requester", "not now") == "turn_stopped"
+async def test_nothing_of_a_stopped_turn_is_taken_back(policies: Policies) -> None:
+    address, request = await policies.asked("plain")
+    async with policies.harness.db.transaction("local") as tx:
+        await request_stop(tx, address.turn_id, policies.harness.people["requester"].user_id)
+    assert await does(policies, withdraw, request, "requester", "not now") == "turn_stopped"
 
 
 @pytest.mark.sized
-async def test_of_taking_back_and_running_at_once_exactly_one_happens(council: Council) -> None:
-    asked = [await council.asked("plain") for _ in range(sized(40, 10))]
+async def test_of_taking_back_and_running_at_once_exactly_one_happens(policies: Policies) -> None:
+    asked = [await policies.asked("plain") for _ in range(sized(40, 10))]
     for _, request in asked:
-        await council.desk.decide(request.request_id)
+        await policies.harness.decide(request.request_id)
     chance = random.Random(3)
 
     async def later(work: Any, head_start: bool) -> Any:
@@ -372,14 +376,14 @@ async def test_of_taking_back_and_running_at_once_exactly_one_happens(council: C
 
     # One in ten has a head start on either side: a busy machine may let all the others fall one way.
     answers = await gathered(
-        *(later(does(council, withdraw, request, "ann", "no"), n % 10 == 0) for n, (_, request) in enumerate(asked)),
-        *(later(run(council, address), n % 10 == 5) for n, (address, _) in enumerate(asked)),
+        *(later(does(policies, withdraw, request, "ann", "no"), n % 10 == 0) for n, (_, request) in enumerate(asked)),
+        *(later(run(policies, address), n % 10 == 5) for n, (address, _) in enumerate(asked)),
     )
     fell = set()
     for (address, request), said, outcome in zip(asked, answers[: len(asked)], answers[len(asked) :], strict=True):
         assert isinstance(outcome, ToolOutcome)
-        status = (await council.row(request))["status"]
-        assert (said, outcome.state, status, paid(council, address)) in {
+        status = (await policies.row(request))["status"]
+        assert (said, outcome.state, status, paid(policies, address)) in {
             ("done", CallState.DENIED, "withdrawn", 0),
             ("already_running", CallState.DONE, "done", 1),
         }
@@ -387,117 +391,123 @@ async def test_of_taking_back_and_running_at_once_exactly_one_happens(council: C
     assert fell == {"withdrawn", "done"}, "the race fell both ways"
 
 
-async def test_an_approved_call_waits_for_its_hold_and_rings_then(council: Council, reconciler: Reconciler) -> None:
-    address, request = await council.asked("held")
-    _, note = await council.desk.decide(request.request_id)
+async def test_an_approved_call_waits_for_its_hold_and_rings_then(policies: Policies, reconciler: Reconciler) -> None:
+    address, request = await policies.asked("held")
+    _, note = await policies.harness.decide(request.request_id)
     assert note is None, "nothing to ring for now"
-    row = await council.row(request)
-    read = await council.verdict(address, request)
+    row = await policies.row(request)
+    read = await policies.verdict(address, request)
     assert (read.state, read.look_at) == (V.PENDING, row["ready_at"])
     assert timedelta(minutes=59) < row["ready_at"] - datetime.now(UTC) < timedelta(minutes=61)
-    due = await council.desk.rows("SELECT due_at FROM outbox WHERE turn_id = $1 AND kind = 'ring'", address.turn_id)
+    due = await policies.harness.rows("SELECT due_at FROM outbox WHERE turn_id = $1 AND kind = 'ring'", address.turn_id)
     assert [bell["due_at"] for bell in due] == [row["ready_at"]]
     with pytest.raises(ApplicationError) as early:
-        await run(council, address, "held")
+        await run(policies, address, "held")
     assert early.value.type == "on_hold" and not early.value.non_retryable
-    assert (await council.desk.call_row(address))["state"] == "planned" and paid(council, address) == 0
-    await council.desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    assert (await policies.harness.call_row(address))["state"] == "planned" and paid(policies, address) == 0
+    await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     await reconciler.once()
-    assert await council.desk.value(BELLS, address.turn_id) == 0, "it is not time yet"
-    await council.set(request, "ready_at = clock_timestamp(), decided_at = decided_at - interval '1 hour'")
-    assert (await council.verdict(address, request)).state is V.APPROVED
+    assert await policies.harness.value(BELLS, address.turn_id) == 0, "it is not time yet"
+    await policies.set(request, "ready_at = clock_timestamp(), decided_at = decided_at - interval '1 hour'")
+    assert (await policies.verdict(address, request)).state is V.APPROVED
     await reconciler.once()
-    assert await council.desk.value(BELLS, address.turn_id) == 1
-    assert (await run(council, address, "held")).state is CallState.DONE
+    assert await policies.harness.value(BELLS, address.turn_id) == 1
+    assert (await run(policies, address, "held")).state is CallState.DONE
 
 
-async def test_a_bell_for_a_hold_keeps_no_stop_from_being_rung_again(council: Council, reconciler: Reconciler) -> None:
-    address, request = await council.asked("held")
-    await council.desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
-    await council.desk.decide(request.request_id)
-    await council.desk.write(
+async def test_a_bell_for_a_hold_keeps_no_stop_from_being_rung_again(
+    policies: Policies, reconciler: Reconciler
+) -> None:
+    address, request = await policies.asked("held")
+    await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    await policies.harness.decide(request.request_id)
+    await policies.harness.write(
         "UPDATE turns SET stop_requested_at = now() - interval '20 seconds' WHERE id = $1", address.turn_id
     )
     await reconciler.once()
-    kinds = await council.desk.rows("SELECT kind FROM outbox WHERE turn_id = $1 ORDER BY kind", address.turn_id)
+    kinds = await policies.harness.rows("SELECT kind FROM outbox WHERE turn_id = $1 ORDER BY kind", address.turn_id)
     assert [row["kind"] for row in kinds] == ["ring", "stop"]
 
 
 @asynccontextmanager
-async def changed(council: Council, what: str) -> AsyncIterator[None]:
+async def changed(policies: Policies, what: str) -> AsyncIterator[None]:
     """The policy or the tool is published otherwise for a while."""
-    desk = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "desk")
-    newer = next(card for card in desk.cards if card.name == "pay").model_copy(update={"version": digest_of("newer")})
-    await (council.republish({"plain": {"quorum": 2}}) if what == "policy" else council.republish({}, newer))
+    harness = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
+    newer = next(card for card in harness.cards if card.name == "pay").model_copy(
+        update={"version": digest_of("newer")}
+    )
+    await (policies.republish({"plain": {"quorum": 2}}) if what == "policy" else policies.republish({}, newer))
     try:
         yield
     finally:
-        await council.republish({})
+        await policies.republish({})
 
 
-async def shown(council: Council, request: RequestRef) -> tuple[Any, Any]:
+async def shown(policies: Policies, request: RequestRef) -> tuple[Any, Any]:
     """What the API tells bob of it: why it is outdated, what he may decide; the same alone and in the list."""
-    one = await seen(council, request, council.who("bob"))
-    async with council.desk.db.transaction("local") as tx:
-        many, _ = await views.list_approvals(tx, Filters(agent="plain"), 200, None, council.who("bob"))
+    one = await seen(policies, request, policies.who("bob"))
+    async with policies.harness.db.transaction("local") as tx:
+        many, _ = await views.list_approvals(tx, Filters(agent="plain"), 200, None, policies.who("bob"))
     same = next(each for each in many if each["id"] == request.request_id)
     assert [same[name] for name in ("outdated", "allowed_decisions")] == [one["outdated"], one["allowed_decisions"]]
     return one["outdated"], one["allowed_decisions"]
 
 
 @pytest.mark.parametrize("what", ["policy", "tool"])
-async def test_an_approval_is_void_once_the_policy_or_the_tool_has_changed(council: Council, what: str) -> None:
-    address, request = await council.asked("plain")
-    await council.desk.decide(request.request_id, Decision.EDIT, args={"amount": 3}, comment="fine by me, go ahead")
-    call = await planned(council, address)
-    async with changed(council, what):
-        outcome = await ran(council, call)
+async def test_an_approval_is_void_once_the_policy_or_the_tool_has_changed(policies: Policies, what: str) -> None:
+    address, request = await policies.asked("plain")
+    await policies.harness.decide(request.request_id, Decision.EDIT, args={"amount": 3}, comment="fine by me, go ahead")
+    call = await planned(policies, address)
+    async with changed(policies, what):
+        outcome = await ran(policies, call)
     assert outcome.state is CallState.DENIED and outcome.message is not None
     assert "go ahead" not in outcome.message.text, "whoever approved it has not said why it does not run"
-    row = await council.row(request)
-    assert (row["status"], row["closed_at"] is not None, paid(council, address)) == ("cancelled", True, 0)
-    assert "voided" in await council.audited(request)
+    row = await policies.row(request)
+    assert (row["status"], row["closed_at"] is not None, paid(policies, address)) == ("cancelled", True, 0)
+    assert "voided" in await policies.audited(request)
 
 
-async def test_what_a_policy_says_about_deadlines_voids_nothing(council: Council) -> None:
-    address, request = await council.asked("plain")
-    await council.desk.decide(request.request_id)
-    call = await planned(council, address)
-    await council.republish({"plain": {"expires_seconds": 5, "fallback_reviewer": "ann"}})
+async def test_what_a_policy_says_about_deadlines_voids_nothing(policies: Policies) -> None:
+    address, request = await policies.asked("plain")
+    await policies.harness.decide(request.request_id)
+    call = await planned(policies, address)
+    await policies.republish({"plain": {"expires_seconds": 5, "fallback_reviewer": "ann"}})
     try:
-        assert (await ran(council, call)).state is CallState.DONE
+        assert (await ran(policies, call)).state is CallState.DONE
     finally:
-        await council.republish({})
+        await policies.republish({})
 
 
 @pytest.mark.parametrize("what", ["policy", "tool"])
-async def test_an_outdated_request_says_so_and_can_only_be_rejected(council: Council, what: str) -> None:
-    address, request = await council.asked("plain")
-    assert await shown(council, request) == (None, ["approve", "edit", "reject", "respond"])
-    async with changed(council, what):
-        why, allowed = await shown(council, request)
+async def test_an_outdated_request_says_so_and_can_only_be_rejected(policies: Policies, what: str) -> None:
+    address, request = await policies.asked("plain")
+    assert await shown(policies, request) == (None, ["approve", "edit", "reject", "respond"])
+    async with changed(policies, what):
+        why, allowed = await shown(policies, request)
         assert why and allowed == ["reject", "respond"]
         for decision, given in ((Decision.APPROVE, {}), (Decision.EDIT, {"args": {"amount": 3}})):
             with pytest.raises(CallerError) as refused:
-                await council.desk.decide(request.request_id, decision, by="bob", **given)
+                await policies.harness.decide(request.request_id, decision, by="bob", **given)
             assert (refused.value.http, refused.value.code) == (409, "approval_outdated")
             assert refused.value.details == {"outdated": why}
-        assert (await council.row(request))["status"] == "pending"
-        await council.desk.decide(request.request_id, Decision.REJECT, by="bob", comment="asked by another policy")
-        assert await shown(council, request) == (None, [])
-        assert (await council.verdict(address, request)).state is V.REJECTED
-    assert (await run(council, address)).state is CallState.DENIED
-    assert paid(council, address) == 0
+        assert (await policies.row(request))["status"] == "pending"
+        await policies.harness.decide(request.request_id, Decision.REJECT, by="bob", comment="asked by another policy")
+        assert await shown(policies, request) == (None, [])
+        assert (await policies.verdict(address, request)).state is V.REJECTED
+    assert (await run(policies, address)).state is CallState.DENIED
+    assert paid(policies, address) == 0
 
 
-async def test_what_is_outdated_says_so_until_it_has_run_or_is_published_again_as_it_was(council: Council) -> None:
-    _, held = await council.asked("plain")
-    await council.desk.decide(held.request_id, by="bob")
-    address, done = await council.asked("plain")
-    async with changed(council, "policy"):
-        assert (await shown(council, done))[0]
-    await council.desk.decide(done.request_id, by="bob")
-    assert (await run(council, address)).state is CallState.DONE
-    async with changed(council, "tool"):
-        assert (await shown(council, held))[0]
-        assert (await shown(council, done))[0] is None
+async def test_what_is_outdated_says_so_until_it_has_run_or_is_published_again_as_it_was(
+    policies: Policies,
+) -> None:
+    _, held = await policies.asked("plain")
+    await policies.harness.decide(held.request_id, by="bob")
+    address, done = await policies.asked("plain")
+    async with changed(policies, "policy"):
+        assert (await shown(policies, done))[0]
+    await policies.harness.decide(done.request_id, by="bob")
+    assert (await run(policies, address)).state is CallState.DONE
+    async with changed(policies, "tool"):
+        assert (await shown(policies, held))[0]
+        assert (await shown(policies, done))[0] is None

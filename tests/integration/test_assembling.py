@@ -17,9 +17,9 @@ from perdure.contracts.turns import TurnAddress
 from perdure.sdk.outcomes import ToolRefused, ToolUnavailable
 from perdure.sdk.tools import Tool
 from perdure.store.calls import context_assembly as bundles
-from tests.desk import Desk, publish_desk
-from tests.doubles.desk import desk_agents
 from tests.doubles.spoken import Line
+from tests.doubles.target import app_agents
+from tests.harness import Harness, publish_app
 
 
 @dataclass(slots=True)
@@ -59,25 +59,25 @@ REGISTRY = (
 
 @dataclass(slots=True)
 class Bench:
-    desk: Desk
+    harness: Harness
     activities: AssemblyActivities
     version: str
 
     async def turn(self) -> TurnAddress:
-        address, _ = await self.desk.start(Line("hello"))
+        address, _ = await self.harness.start(Line("hello"))
         return address
 
     async def run(self, address: TurnAddress, name: str = "probe", *sources: Source) -> Assembled:
         ask = AssembleAsk(tool=name, timeout_seconds=1, slice_hash="s", upstream="u", sources=sources)
         call = AssembleCall(address=address, agent_id="desk", agent_version=self.version, ask=ask)
-        return await self.desk.activity(self.activities.assemble, call)
+        return await self.harness.activity(self.activities.assemble, call)
 
 
 @pytest.fixture
-async def bench(desk: Desk) -> AsyncIterator[Bench]:
+async def bench(harness: Harness) -> AsyncIterator[Bench]:
     """The desk's agent with the two tools in a registry."""
     SAYS.script, SAYS.given = [{"completeness": 1.0}], []
-    agents, tools = desk_agents()
+    agents, tools = app_agents()
     app, agent = next(each for each in agents if each[1].definition.id == "desk")
     own: list[Tool] = [probe, other]
     assembly = assembly_of.ContextAssembly(
@@ -90,11 +90,11 @@ async def bench(desk: Desk) -> AsyncIterator[Bench]:
             "version": "with an assembly",
         }
     )
-    await publish_desk(desk.owner_url, [(app, published)])
+    await publish_app(harness.owner_url, [(app, published)])
     async with httpx.AsyncClient() as http:
         toolbox = Toolbox([*tools, *(("desk", each) for each in own)], lambda name: None, http)
-        yield Bench(desk, AssemblyActivities(replace(desk.deps, toolbox=toolbox)), published.version)
-    await publish_desk(desk.owner_url)
+        yield Bench(harness, AssemblyActivities(replace(harness.deps, toolbox=toolbox)), published.version)
+    await publish_app(harness.owner_url)
 
 
 async def test_arguments_come_from_defaults_the_other_output_and_the_conversation(bench: Bench) -> None:
@@ -149,7 +149,7 @@ async def test_what_no_attempt_mends_fails_at_once(bench: Bench, said: Any) -> N
     assert failed.problem is not None and failed.problem.code == "bundle_failed"
     assert "secret" not in failed.problem.message
     assert len(SAYS.given) == 1
-    async with bench.desk.db.transaction("local") as tx:
+    async with bench.harness.db.transaction("local") as tx:
         assert await bundles.kept(tx, address) == ()
 
 
@@ -162,7 +162,7 @@ async def test_a_tool_that_recovers_counts_its_attempts_and_a_stopped_turn_runs_
     assert (done.attempts, done.problem) == (2, None)
     SAYS.given.clear()
     address = await bench.turn()
-    await bench.desk.write("UPDATE turns SET stop_requested_at = now() WHERE id = $1", address.turn_id)
+    await bench.harness.write("UPDATE turns SET stop_requested_at = now() WHERE id = $1", address.turn_id)
     stopped = await bench.run(address)
     assert stopped.problem is not None and stopped.problem.code == "stopped"
     assert SAYS.given == []
@@ -171,7 +171,7 @@ async def test_a_tool_that_recovers_counts_its_attempts_and_a_stopped_turn_runs_
 async def test_what_one_worker_made_another_turn_of_the_conversation_finds(bench: Bench) -> None:
     address = await bench.turn()
     done = await bench.run(address)
-    async with bench.desk.db.transaction("local") as tx:
+    async with bench.harness.db.transaction("local") as tx:
         assert await bundles.kept(tx, address) == (done.bundle,)
         found = await bundles.outputs(tx, address.conversation_id, [Source(tool="probe", turn_id=address.turn_id)])
         assert found == {"probe": {"completeness": 1.0}}

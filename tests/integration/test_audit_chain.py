@@ -18,9 +18,9 @@ from perdure.store.database import Connection, Database
 from perdure.worker import audit_heads as heads_module
 from perdure.worker.audit_heads import HeadExport
 from tests.conftest import KEYRING, Urls
-from tests.desk import Desk, gathered, until
 from tests.doubles.spoken import Line
-from tests.integration.forger import TABLES, chained_anew, forging, new_tenant, written
+from tests.harness import Harness, gathered, until
+from tests.integration.audit_tampering import TABLES, as_table_owner, chained_anew, new_tenant, written
 
 RACERS, ROUNDS = 16, 12
 
@@ -74,13 +74,13 @@ async def race(db: Database, turns: list[str]) -> list[BaseException | None]:
     return await gathered(*map(one, range(RACERS)))
 
 
-async def test_racing_transactions_that_lock_in_other_orders_never_wait_crosswise(desk: Desk) -> None:
-    turns = [(await desk.start(Line("hi")))[0].turn_id for _ in range(2)]
-    before = await desk.value("SELECT coalesce(max(seq), 0) FROM audit_chain")
-    assert await race(desk.db, turns) == [None] * RACERS
-    after = await desk.rows("SELECT seq FROM audit_chain WHERE seq > $1 ORDER BY seq", before)
+async def test_racing_transactions_that_lock_in_other_orders_never_wait_crosswise(harness: Harness) -> None:
+    turns = [(await harness.start(Line("hi")))[0].turn_id for _ in range(2)]
+    before = await harness.value("SELECT coalesce(max(seq), 0) FROM audit_chain")
+    assert await race(harness.db, turns) == [None] * RACERS
+    after = await harness.rows("SELECT seq FROM audit_chain WHERE seq > $1 ORDER BY seq", before)
     assert [row["seq"] for row in after] == list(range(before + 1, before + 1 + RACERS * ROUNDS))
-    assert (await verify_chain(desk.db, "local", KEYRING)).ok
+    assert (await verify_chain(harness.db, "local", KEYRING)).ok
 
 
 async def test_tenants_have_chains_of_their_own(db: Database, urls: Urls) -> None:
@@ -120,11 +120,11 @@ APP_ONLY = [
 
 
 async def test_neither_program_nor_owner_changes_the_record(
-    desk: Desk, relay: Database, owner: asyncpg.Connection
+    harness: Harness, relay: Database, owner: asyncpg.Connection
 ) -> None:
-    await written(desk.db, "local", 1)
+    await written(harness.db, "local", 1)
     for statement in [*CHANGES, *APP_ONLY]:
-        for database in (desk.db, relay):
+        for database in (harness.db, relay):
             with pytest.raises((asyncpg.InsufficientPrivilegeError, asyncpg.RaiseError)):
                 async with database.transaction("local") as tx:
                     await tx.execute(statement)
@@ -174,13 +174,13 @@ async def test_a_head_that_went_back_is_not_exported(db: Database, relay: Databa
     await written(db, tenant, 10)
     export = HeadExport(relay, path, KEYRING)
     await export.once()
-    async with forging(urls.owner) as forger:
-        await forger.execute("DELETE FROM audit_chain WHERE seq > 6 AND tenant_id = $1", tenant)
-        await forger.execute(
+    async with as_table_owner(urls.owner) as table_owner:
+        await table_owner.execute("DELETE FROM audit_chain WHERE seq > 6 AND tenant_id = $1", tenant)
+        await table_owner.execute(
             "DELETE FROM audit a WHERE tenant_id = $1 AND NOT EXISTS (SELECT FROM audit_chain WHERE audit_id = a.id)",
             tenant,
         )
-        await chained_anew(forger, tenant)
+        await chained_anew(table_owner, tenant)
     assert await export.once() == []
     assert [line["seq"] for line in lines(path, tenant)] == [10]
     report = await verify_chain(db, tenant, KEYRING, audit.exported_heads(path, tenant))

@@ -6,7 +6,7 @@ from perdure.core.audit import ExportedHead, Fault, FaultKind, Keyring, Report
 from perdure.store.audit import verify_chain
 from perdure.store.database import Database
 from tests.conftest import KEYRING, Urls
-from tests.integration.forger import chained_anew, exported_head, forging, new_tenant, written
+from tests.integration.audit_tampering import as_table_owner, chained_anew, exported_head, new_tenant, written
 from tests.scale import sized
 
 TAMPERED = sized(1_000, 66)
@@ -48,12 +48,14 @@ async def test_rows_that_were_edited_deleted_or_moved_are_all_found(db: Database
     tenant = await new_tenant(urls.owner, "edited")
     await written(db, tenant, TAMPERED * EVERY)
     assert (await verified(db, tenant)).ok
-    async with forging(urls.owner) as forger:
-        rows = await forger.fetch("SELECT seq, audit_id FROM audit_chain WHERE tenant_id = $1 ORDER BY seq", tenant)
+    async with as_table_owner(urls.owner) as table_owner:
+        rows = await table_owner.fetch(
+            "SELECT seq, audit_id FROM audit_chain WHERE tenant_id = $1 ORDER BY seq", tenant
+        )
         picked = rows[1::EVERY]
         assert len(picked) == TAMPERED
         for number, row in enumerate(picked):
-            done = await forger.execute(EDITS[number % len(EDITS)], row["audit_id"])
+            done = await table_owner.execute(EDITS[number % len(EDITS)], row["audit_id"])
             assert not done.endswith(" 0"), EDITS[number % len(EDITS)]
     report = await verified(db, tenant)
     found = {fault.seq for fault in report.faults}
@@ -71,18 +73,18 @@ async def test_a_row_put_beside_the_chain_and_a_copy_of_a_signed_row_are_found(d
         "SELECT tenant_id, at, kind, actor, turn_id, subject, body_digest, signature FROM audit WHERE tenant_id = $1 "
         "ORDER BY id LIMIT 1 RETURNING id"
     )
-    async with forging(urls.owner) as forger:
-        stray = await forger.fetchval(copied, tenant)
+    async with as_table_owner(urls.owner) as table_owner:
+        stray = await table_owner.fetchval(copied, tenant)
         report = await verified(db, tenant)
         assert Fault(0, FaultKind.ROW_UNCHAINED, stray) in report.faults
-        await forger.execute("INSERT INTO audit_chain VALUES ($1, 11, $2, '', '')", tenant, stray)
-        await forger.execute(
+        await table_owner.execute("INSERT INTO audit_chain VALUES ($1, 11, $2, '', '')", tenant, stray)
+        await table_owner.execute(
             "INSERT INTO audit_bodies SELECT $2, b.tenant_id, b.salt, b.data FROM audit_bodies b "
             "JOIN audit_chain c ON c.audit_id = b.audit_id WHERE c.tenant_id = $1 AND c.seq = 1",
             tenant,
             stray,
         )
-        await chained_anew(forger, tenant)
+        await chained_anew(table_owner, tenant)
     report = await verified(db, tenant)
     assert {(fault.seq, fault.kind) for fault in report.faults} == {
         (1, FaultKind.ROW_REPEATED),

@@ -18,35 +18,35 @@ from perdure.contracts.calls import CallState, ToolOutcome
 from perdure.contracts.turns import TurnAddress
 from perdure.core.approvals.decisions import Decision
 from perdure.store.agents import SHARED
+from tests.code_blocks import CODE_BLOCK_APP, MAKER, WALL_SECONDS, NotedSandbox, code_block_app
 from tests.conftest import Urls
-from tests.desk import Desk, publish_desk, until
-from tests.doubles.desk import desk_agents
-from tests.workshop import MAKER, WALL_SECONDS, WORKSHOP, NotedSandbox, workshop
+from tests.doubles.target import app_agents
+from tests.harness import Harness, publish_app, until
 
 AREA = {"width": 2, "height": 3, "unit": "cm"}
 RESULT = {"status": "ok", "message": "one cm is 10 mm", "result": {"square_millimetres": 600}}
 
 
-async def run(desk: Desk, address: TurnAddress, call_id: str = "t1.0", attempt: int = 1) -> ToolOutcome:
+async def run(harness: Harness, address: TurnAddress, call_id: str = "t1.0", attempt: int = 1) -> ToolOutcome:
     """That attempt of a planned call of the maker."""
-    call = await desk.tool_call(address, call_id, MAKER)
-    return await desk.activity(ToolActivities(desk.deps).run, call, attempt=attempt)
+    call = await harness.tool_call(address, call_id, MAKER)
+    return await harness.activity(ToolActivities(harness.deps).run, call, attempt=attempt)
 
 
-async def called(desk: Desk, tool: str, args: dict[str, Any], **given: Any) -> tuple[TurnAddress, ToolOutcome]:
+async def called(harness: Harness, tool: str, args: dict[str, Any], **given: Any) -> tuple[TurnAddress, ToolOutcome]:
     """A turn of the maker whose one call has run."""
-    address = await desk.plan((tool, args), agent_id=MAKER, **given)
-    return address, await run(desk, address)
+    address = await harness.plan((tool, args), agent_id=MAKER, **given)
+    return address, await run(harness, address)
 
 
-async def answer(desk: Desk, address: TurnAddress, call_id: str = "t1.0") -> Any:
+async def answer(harness: Harness, address: TurnAddress, call_id: str = "t1.0") -> Any:
     """What the model reads of a call."""
     said = "SELECT content FROM messages WHERE turn_id = $1 AND call_id = $2"
-    (row,) = await desk.rows(said, address.turn_id, call_id, tenant=address.tenant_id)
+    (row,) = await harness.rows(said, address.turn_id, call_id, tenant=address.tenant_id)
     return json.loads(row["content"])
 
 
-async def test_a_block_is_given_its_tables_and_answers_in_a_wrapper(workbench: Desk, noted: NotedSandbox) -> None:
+async def test_a_block_is_given_its_tables_and_answers_in_a_wrapper(workbench: Harness, noted: NotedSandbox) -> None:
     address, outcome = await called(workbench, "area", AREA)
     assert outcome.state is CallState.DONE
     assert await answer(workbench, address) == RESULT
@@ -66,7 +66,7 @@ async def test_a_block_is_given_its_tables_and_answers_in_a_wrapper(workbench: D
     ],
 )
 async def test_a_fault_or_a_forbidden_result_is_an_error_that_the_model_reads(
-    workbench: Desk, tool: str, args: dict[str, Any], told: str
+    workbench: Harness, tool: str, args: dict[str, Any], told: str
 ) -> None:
     started = time.monotonic()
     address, outcome = await called(workbench, tool, args)
@@ -80,7 +80,7 @@ async def test_a_fault_or_a_forbidden_result_is_an_error_that_the_model_reads(
 
 
 async def test_each_tenants_block_runs_for_that_tenant_and_reads_the_shared_table(
-    workbench: Desk, noted: NotedSandbox, urls: Urls
+    workbench: Harness, noted: NotedSandbox, urls: Urls
 ) -> None:
     owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
     requester = workbench.people["requester"]
@@ -99,7 +99,9 @@ async def test_each_tenants_block_runs_for_that_tenant_and_reads_the_shared_tabl
         assert {row["tenant_id"] for row in owners} == {SHARED}, "which no tenant writes (test_tenancy.py)"
 
 
-async def test_a_block_that_may_change_something_waits_for_a_person_and_needs_no_transaction(workbench: Desk) -> None:
+async def test_a_block_that_may_change_something_waits_for_a_person_and_needs_no_transaction(
+    workbench: Harness,
+) -> None:
     address = await workbench.plan(("stamp", {"number": 7}), agent_id=MAKER)
     denied = await run(workbench, address)
     assert denied.state is CallState.DENIED
@@ -112,7 +114,7 @@ async def test_a_block_that_may_change_something_waits_for_a_person_and_needs_no
     assert said["result"]["result"] == {"text": "No. 8"} and said["arguments"] == {"number": 8}
 
 
-async def test_a_later_attempt_runs_a_block_that_a_dead_one_had_begun(workbench: Desk, noted: NotedSandbox) -> None:
+async def test_a_later_attempt_runs_a_block_that_a_dead_one_had_begun(workbench: Harness, noted: NotedSandbox) -> None:
     address = await workbench.plan(("turn_wheel", {"rounds": 10**9}), agent_id=MAKER)
     before = len(noted.tenants)
     first = asyncio.create_task(run(workbench, address))
@@ -128,28 +130,28 @@ async def test_a_later_attempt_runs_a_block_that_a_dead_one_had_begun(workbench:
     assert (row["state"], row["epoch"], row["lost_settles"]) == ("done", 2, 1)
 
 
-async def test_a_turn_keeps_the_block_that_it_began_with(workbench: Desk, tmp_path: Path) -> None:
+async def test_a_turn_keeps_the_block_that_it_began_with(workbench: Harness, tmp_path: Path) -> None:
     address = await workbench.plan(("area", AREA), agent_id=MAKER)
     call = await workbench.tool_call(address, "t1.0", MAKER)
     folder = tmp_path / "workshop"
-    shutil.copytree(WORKSHOP, folder)
+    shutil.copytree(CODE_BLOCK_APP, folder)
     block, table = folder / "skills/measures/blocks/area.py", folder / "data/units.json"
     block.write_text(block.read_text().replace("width * height", "width + height"))
     table.write_text(table.read_text().replace("10,", "11,"))
-    agents, tables = workshop(folder)
+    agents, tables = code_block_app(folder)
     try:
-        await publish_desk(workbench.owner_url, [*desk_agents()[0], *agents], tables)
+        await publish_app(workbench.owner_url, [*app_agents()[0], *agents], tables)
         _, changed = await called(workbench, "area", AREA)
         outcome = await workbench.activity(ToolActivities(workbench.deps).run, call)
     finally:
-        agents, tables = workshop()
-        await publish_desk(workbench.owner_url, [*desk_agents()[0], *agents], tables)
+        agents, tables = code_block_app()
+        await publish_app(workbench.owner_url, [*app_agents()[0], *agents], tables)
     assert (outcome.state, changed.state) == (CallState.DONE, CallState.DONE)
     assert await answer(workbench, address) == RESULT
     assert changed.message is not None and "365" in changed.message.text
 
 
-async def test_without_a_sandbox_a_block_is_an_error_and_nothing_else_is(workbench: Desk) -> None:
+async def test_without_a_sandbox_a_block_is_an_error_and_nothing_else_is(workbench: Harness) -> None:
     closed = replace(workbench, deps=replace(workbench.deps, sandbox=ClosedSandbox("bwrap is not installed")))
     address, outcome = await called(closed, "area", AREA)
     assert outcome.state is CallState.FAILED
@@ -158,7 +160,7 @@ async def test_without_a_sandbox_a_block_is_an_error_and_nothing_else_is(workben
     assert resolved.state is CallState.DONE
 
 
-async def test_what_a_tool_wants_audited_is_in_the_audit_with_its_call(workbench: Desk) -> None:
+async def test_what_a_tool_wants_audited_is_in_the_audit_with_its_call(workbench: Harness) -> None:
     """S0-48."""
     address = await workbench.approved(("create_entity", {"kind": "k", "name": "Noted One"}))
     assert (await workbench.run_tool(address)).state is CallState.DONE

@@ -21,10 +21,10 @@ from perdure.settings import Settings
 from perdure.store.approvals import requests as questions
 from perdure.store.database import new_id
 from perdure.store.memory import files
-from tests.desk import Desk, publish_desk
 from tests.doubles.provider import ProviderDouble
 from tests.doubles.provider_steps import Call, Step
 from tests.doubles.spoken import Line
+from tests.harness import Harness, publish_app
 from tests.served import ALL_KINDS, Served, serve
 
 pytestmark = [
@@ -49,23 +49,23 @@ class Bench:
     ) -> tuple[TurnAddress, Any]:
         """A turn about tables, which are uploaded in this order, to its end."""
         self.double.script(*steps)
-        desk = self.served.desk
-        conversation_id = await desk.conversation(AGENT)
+        harness = self.served.harness
+        conversation_id = await harness.conversation(AGENT)
         for name, content in (tables or {"sales.csv": CSV}).items():
-            async with desk.db.transaction("local") as tx:
+            async with harness.db.transaction("local") as tx:
                 file = files.NewFile.of(new_id(), name, "text/csv", content)
-                await files.keep(tx, conversation_id, desk.people["requester"].user_id, [file])
+                await files.keep(tx, conversation_id, harness.people["requester"].user_id, [file])
         address = await self.served.begin(Line(words), agent_id=AGENT, conversation_id=conversation_id)
         return address, await self.served.until(address, *RESTING, seconds=90)
 
     async def answered(self, address: TurnAddress, kind: str, **payload: Any) -> Any:
         """The turn at its end, after its user has answered what it asks."""
-        desk, row = self.served.desk, await self.served.until(address, TurnStatus.AWAITING_ANSWER)
+        harness, row = self.served.harness, await self.served.until(address, TurnStatus.AWAITING_ANSWER)
         await self.served.waits(address)
-        async with desk.db.transaction("local") as tx:
-            user_id, (request_id,) = desk.people["requester"].user_id, row["waiting"]["ids"]
+        async with harness.db.transaction("local") as tx:
+            user_id, (request_id,) = harness.people["requester"].user_id, row["waiting"]["ids"]
             _, note = await questions.answer_question(tx, address.turn_id, request_id, user_id, kind, payload)
-        assert await desk.deps.doorbell.deliver_soon(note)
+        assert await harness.deps.doorbell.deliver_soon(note)
         return await self.served.until(address, TurnStatus.COMPLETED, TurnStatus.FAILED, seconds=90)
 
     def requests(self, address: TurnAddress) -> list[Any]:
@@ -74,11 +74,11 @@ class Bench:
 
     async def labels(self, address: TurnAddress) -> list[str]:
         stages = "SELECT stage FROM model_calls WHERE turn_id = $1 ORDER BY length(call_id), call_id"
-        return [row["stage"] for row in await self.served.desk.rows(stages, address.turn_id)]
+        return [row["stage"] for row in await self.served.harness.rows(stages, address.turn_id)]
 
 
 @pytest.fixture(scope="module")
-async def bench(desk: Desk, temporal: Client) -> AsyncIterator[Bench]:
+async def bench(harness: Harness, temporal: Client) -> AsyncIterator[Bench]:
     async with AsyncExitStack() as stack:
         double = stack.enter_context(ProviderDouble())
         app = load_app(SHIPPED / "charts")
@@ -88,10 +88,10 @@ async def bench(desk: Desk, temporal: Client) -> AsyncIterator[Bench]:
         definition = shipped.definition.model_copy(update=changed)
         version = digest_of(definition.model_dump(mode="json"))
         agent = shipped.model_copy(update={"definition": definition, "version": version})
-        await publish_desk(desk.owner_url, [("charts", agent)])
+        await publish_app(harness.owner_url, [("charts", agent)])
         models = Models({"model_key": "sk-of-the-test"}.get)
-        toolbox = Toolbox([(AGENT, tool) for tool in app.tools.values()], lambda name: None, desk.deps.toolbox.http)
-        at = replace(desk, deps=replace(desk.deps, models=models, toolbox=toolbox))
+        toolbox = Toolbox([(AGENT, tool) for tool in app.tools.values()], lambda name: None, harness.deps.toolbox.http)
+        at = replace(harness, deps=replace(harness.deps, models=models, toolbox=toolbox))
         provider: Any = await models.provider(agent)
         stack.push_async_callback(provider.aclose)
         workers = await serve(stack, at, ALL_KINDS)
@@ -131,11 +131,11 @@ async def test_a_plan_that_does_not_fit_twice_and_then_does_ends_in_a_picture(be
 
 async def test_a_table_that_stays_at_home_is_planned_and_specified_by_a_model_that_sees_no_row(bench: Bench) -> None:
     bench.double.script(CLASSIFIED, plan(f"<plan>{GROUP}</plan>"), SPECIFIED, REST[0])
-    desk, kept = bench.served.desk, ClientTable("sales", read_csv(CSV))
-    address, started = await desk.start(Line("a chart"), agent_id=AGENT)
+    harness, kept = bench.served.harness, ClientTable("sales", read_csv(CSV))
+    address, started = await harness.start(Line("a chart"), agent_id=AGENT)
     metadata = {"client_table": kept.described()}
-    await desk.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, metadata)
-    assert started.note is not None and await desk.deps.doorbell.deliver_soon(started.note)
+    await harness.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, metadata)
+    assert started.note is not None and await harness.deps.doorbell.deliver_soon(started.note)
     row = await bench.answered(address, "client_run", **kept.carry_out(f"<plan>{GROUP}</plan>"))
     assert row["status"] == "completed", row["problem"]
     drawn = kept.drawn(row["output"]["specification"])
@@ -166,7 +166,7 @@ async def test_a_plan_joins_the_table_that_was_uploaded_before(bench: Bench) -> 
     assert row["status"] == "completed" and row["output"]["pictures"], row["output"]
     planning = json.dumps(bench.requests(address)[1].body["messages"])
     assert "Table names.csv, 2 rows" in planning and "Another table sales.csv, 2 rows" in planning
-    async with bench.served.desk.db.transaction("local") as tx:
+    async with bench.served.harness.db.transaction("local") as tx:
         picture = row["output"]["pictures"]["specification"].rpartition("/")[2]
         drawn = await files.read_in(tx, address.conversation_id, picture)
     assert drawn is not None

@@ -14,8 +14,8 @@ from perdure.activities.toolbox.registry import Toolbox
 from perdure.contracts.activities import OpenRequest, VerdictsRequest
 from perdure.contracts.approvals import GatedCall, RequestKind, VerdictState
 from perdure.core.turns import Caps
-from tests.desk import Desk
-from tests.doubles.desk import desk_agents
+from tests.doubles.target import app_agents
+from tests.harness import Harness
 from tests.scale import sized
 
 BOOK = ("desk", "book")
@@ -32,23 +32,23 @@ JSON = st.recursive(
 class Answering:
     """A desk whose bookings answer with `value`."""
 
-    desk: Desk
+    harness: Harness
     value: JsonValue = None
 
 
 @pytest.fixture(scope="module")
-def answering(desk: Desk) -> Answering:
-    made = Answering(desk)
+def answering(harness: Harness) -> Answering:
+    made = Answering(harness)
 
     async def answers(*_: Any, **__: Any) -> Any:
         return {"net": made.value}
 
     tools = [
         (agent_id, replace(tool, function=answers) if (agent_id, tool.card.name) == BOOK else tool)
-        for agent_id, tool in desk_agents()[1]
+        for agent_id, tool in app_agents()[1]
     ]
-    toolbox = Toolbox(tools, lambda name: None, desk.deps.toolbox.http)
-    made.desk = replace(desk, deps=replace(desk.deps, toolbox=toolbox))
+    toolbox = Toolbox(tools, lambda name: None, harness.deps.toolbox.http)
+    made.harness = replace(harness, deps=replace(harness.deps, toolbox=toolbox))
     return made
 
 
@@ -61,13 +61,13 @@ def answering(desk: Desk) -> Answering:
 async def test_an_approved_checkpoint_reads_as_approved_whatever_its_call_came_to(
     answering: Answering, value: JsonValue
 ) -> None:
-    desk, answering.value = answering.desk, value
-    address = await desk.plan(("book", {"what": "x"}), caps=MANY)
-    await desk.run_tool(address)
+    harness, answering.value = answering.harness, value
+    address = await harness.plan(("book", {"what": "x"}), caps=MANY)
+    await harness.run_tool(address)
     seen = GatedCall(call_id="c1.0", tool="book", rule="test", kind=RequestKind.CHECKPOINT, checkpoint="before_sending")
-    ask = OpenRequest(address=address, agent_id="desk", agent_version=await desk.version(), gated=(seen,))
-    opened = await desk.activity(ApprovalActivities(desk.deps).open, ask)
-    await desk.decide(opened.requests[0].request_id)
+    ask = OpenRequest(address=address, agent_id="desk", agent_version=await harness.version(), gated=(seen,))
+    opened = await harness.activity(ApprovalActivities(harness.deps).open, ask)
+    await harness.decide(opened.requests[0].request_id)
     look = VerdictsRequest(address=address, requests=opened.requests)
-    found = await desk.activity(ApprovalActivities(desk.deps).read, look)
+    found = await harness.activity(ApprovalActivities(harness.deps).read, look)
     assert [verdict.state for verdict in found.verdicts] == [VerdictState.APPROVED]

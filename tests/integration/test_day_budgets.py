@@ -26,9 +26,9 @@ from perdure.store.budgets import day_limits_shown, set_day_limits
 from perdure.store.database import new_id
 from perdure.store.turns.finish import finish
 from perdure.store.turns.start import request_stop
-from tests.desk import Desk, gathered, publish_desk, until
-from tests.doubles.desk import desk_agents
 from tests.doubles.spoken import HOLDS_TOKENS, Line, SpokenModel
+from tests.doubles.target import app_agents
+from tests.harness import Harness, gathered, publish_app, until
 from tests.scale import sized
 
 MANY = Caps(turns_a_user=100_000)
@@ -38,41 +38,41 @@ _WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = $1"
 
 def limited(agent_id: str, limits: DayLimits | None) -> PublishedAgent:
     """The desk's agent under this name, with these limits of a day."""
-    agent = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "desk")
+    agent = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
     definition = agent.definition.model_copy(update={"id": agent_id, "day_limits": limits})
     return agent.model_copy(update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))})
 
 
-async def publish(desk: Desk, limits: DayLimits | None, *agent_ids: str) -> None:
-    await publish_desk(desk.owner_url, [*desk_agents()[0], *(("desk", limited(each, limits)) for each in agent_ids)])
+async def publish(harness: Harness, limits: DayLimits | None, *agent_ids: str) -> None:
+    await publish_app(harness.owner_url, [*app_agents()[0], *(("desk", limited(each, limits)) for each in agent_ids)])
 
 
-async def limited_agent(desk: Desk, **limits: int) -> str:
+async def limited_agent(harness: Harness, **limits: int) -> str:
     agent_id = f"a{new_id()[-8:]}"
-    await publish(desk, DayLimits(**limits), agent_id)
+    await publish(harness, DayLimits(**limits), agent_id)
     return agent_id
 
 
-async def begun(desk: Desk, agent_id: str, *lines: Line) -> ModelCall:
+async def begun(harness: Harness, agent_id: str, *lines: Line) -> ModelCall:
     """The first model call of a new turn."""
-    address, _ = await desk.start(*(lines or (Line("yes"),)), agent_id=agent_id, caps=MANY)
-    return await desk.model_call(address, agent_id=agent_id)
+    address, _ = await harness.start(*(lines or (Line("yes"),)), agent_id=agent_id, caps=MANY)
+    return await harness.model_call(address, agent_id=agent_id)
 
 
-async def ask(desk: Desk, call: ModelCall, attempt: int = 1, run_id: str = "run-1") -> ModelReply:
-    return await desk.activity(ModelActivities(desk.deps).complete, call, attempt=attempt, run_id=run_id)
+async def ask(harness: Harness, call: ModelCall, attempt: int = 1, run_id: str = "run-1") -> ModelReply:
+    return await harness.activity(ModelActivities(harness.deps).complete, call, attempt=attempt, run_id=run_id)
 
 
-async def refused(desk: Desk, call: ModelCall, code: str) -> None:
+async def refused(harness: Harness, call: ModelCall, code: str) -> None:
     """The call is refused with this code, and nobody was asked."""
-    reply = await ask(desk, call)
+    reply = await ask(harness, call)
     assert reply.problem is not None and reply.problem.code == code
-    assert desk.model.requests[f"{call.address.turn_id}.{call.call_id}"] == 0
+    assert harness.model.requests[f"{call.address.turn_id}.{call.call_id}"] == 0
 
 
-async def row(desk: Desk, agent_id: str) -> tuple[int, int, int, int]:
+async def row(harness: Harness, agent_id: str) -> tuple[int, int, int, int]:
     """Used tokens and cost, held tokens and cost, of today."""
-    rows = await desk.rows(
+    rows = await harness.rows(
         "SELECT used_tokens, used_cost_microusd, held_tokens, held_cost_microusd FROM day_usage "
         "WHERE agent_id = $1 AND day = (now() AT TIME ZONE 'UTC')::date",
         agent_id,
@@ -80,237 +80,241 @@ async def row(desk: Desk, agent_id: str) -> tuple[int, int, int, int]:
     return tuple(rows[0]) if rows else (0, 0, 0, 0)
 
 
-async def assumed(desk: Desk, agent_id: str) -> tuple[int, int]:
+async def assumed(harness: Harness, agent_id: str) -> tuple[int, int]:
     """How much of today's used tokens and cost nobody knows for sure."""
     sql = "SELECT assumed_tokens, assumed_cost_microusd FROM day_usage WHERE agent_id = $1 ORDER BY day DESC"
-    rows = await desk.rows(sql, agent_id)
+    rows = await harness.rows(sql, agent_id)
     return tuple(rows[0]) if rows else (0, 0)
 
 
-async def used_by(desk: Desk, agent_id: str = "") -> int:
+async def used_by(harness: Harness, agent_id: str = "") -> int:
     """The tokens of all turns, or of an agent's."""
     used = "SELECT coalesce(sum(input_tokens + output_tokens), 0)::int FROM turns WHERE $1 IN ('', agent_id)"
-    return int(await desk.value(used, agent_id))
+    return int(await harness.value(used, agent_id))
 
 
-async def limit_tenant(desk: Desk, **limits: int) -> None:
-    async with desk.db.transaction("local") as tx:
-        await set_day_limits(tx, DayLimits(**limits), desk.people["admin"].user_id)
+async def limit_tenant(harness: Harness, **limits: int) -> None:
+    async with harness.db.transaction("local") as tx:
+        await set_day_limits(tx, DayLimits(**limits), harness.people["admin"].user_id)
 
 
 @pytest.fixture
-async def unlimited_again(desk: Desk) -> AsyncIterator[None]:
+async def unlimited_again(harness: Harness) -> AsyncIterator[None]:
     yield
-    await limit_tenant(desk)
+    await limit_tenant(harness)
 
 
-async def until_asked(desk: Desk, call: ModelCall, times: int = 1) -> None:
-    await until(lambda: desk.model.requests[f"{call.address.turn_id}.{call.call_id}"] >= times)
+async def until_asked(harness: Harness, call: ModelCall, times: int = 1) -> None:
+    await until(lambda: harness.model.requests[f"{call.address.turn_id}.{call.call_id}"] >= times)
 
 
 @asynccontextmanager
-async def running(desk: Desk, call: ModelCall, waits: str = "looked") -> AsyncIterator[asyncio.Task[ModelReply]]:
+async def running(harness: Harness, call: ModelCall, waits: str = "looked") -> AsyncIterator[asyncio.Task[ModelReply]]:
     """The first attempt of a call, which has asked the provider and hears the end once this is left."""
-    with desk.model.held(waits):
-        task = asyncio.create_task(ask(desk, call))
-        await until_asked(desk, call)
+    with harness.model.held(waits):
+        task = asyncio.create_task(ask(harness, call))
+        await until_asked(harness, call)
         yield task
 
 
-async def test_a_call_holds_its_most_while_it_runs_and_counts_what_it_used_after(desk: Desk) -> None:
-    agent_id = await limited_agent(desk, max_tokens=1_000, max_cost_microusd=1_000)
-    call = await begun(desk, agent_id, Line("yes", waits="looked", tokens=30))
-    async with running(desk, call) as first:
-        assert await row(desk, agent_id) == (0, 0, HOLDS_TOKENS, 20)
+async def test_a_call_holds_its_most_while_it_runs_and_counts_what_it_used_after(harness: Harness) -> None:
+    agent_id = await limited_agent(harness, max_tokens=1_000, max_cost_microusd=1_000)
+    call = await begun(harness, agent_id, Line("yes", waits="looked", tokens=30))
+    async with running(harness, call) as first:
+        assert await row(harness, agent_id) == (0, 0, HOLDS_TOKENS, 20)
     assert (await first).problem is None
-    assert await row(desk, agent_id) == (30, 10, 0, 0)
-    assert (await ask(desk, call, 2)).problem is None, "settled: answers again"
-    assert await row(desk, agent_id) == (30, 10, 0, 0), "and counts no more"
+    assert await row(harness, agent_id) == (30, 10, 0, 0)
+    assert (await ask(harness, call, 2)).problem is None, "settled: answers again"
+    assert await row(harness, agent_id) == (30, 10, 0, 0), "and counts no more"
 
 
-async def test_a_met_budget_refuses_the_call_and_nothing_of_its_claim_stands(desk: Desk) -> None:
-    agent_id = await limited_agent(desk, max_tokens=10)
-    assert (await ask(desk, await begun(desk, agent_id))).problem is None
-    call = await begun(desk, agent_id)
-    await refused(desk, call, TOKENS_MET)
-    assert await desk.kinds(call.address.turn_id) == ["ready"]
-    assert await desk.value("SELECT count(*) FROM model_calls WHERE turn_id = $1", call.address.turn_id) == 0
-    assert (await ask(desk, await begun(desk, "desk"))).problem is None
-    assert await desk.value("SELECT count(*) FROM day_usage WHERE agent_id = 'desk'") == 0, "it has no limit: no row"
+async def test_a_met_budget_refuses_the_call_and_nothing_of_its_claim_stands(harness: Harness) -> None:
+    agent_id = await limited_agent(harness, max_tokens=10)
+    assert (await ask(harness, await begun(harness, agent_id))).problem is None
+    call = await begun(harness, agent_id)
+    await refused(harness, call, TOKENS_MET)
+    assert await harness.kinds(call.address.turn_id) == ["ready"]
+    assert await harness.value("SELECT count(*) FROM model_calls WHERE turn_id = $1", call.address.turn_id) == 0
+    assert (await ask(harness, await begun(harness, "desk"))).problem is None
+    assert await harness.value("SELECT count(*) FROM day_usage WHERE agent_id = 'desk'") == 0, "it has no limit: no row"
 
 
-async def test_the_tenants_budget_counts_what_was_used_before_it_was_set(desk: Desk, unlimited_again: None) -> None:
-    await ask(desk, await begun(desk, "desk", Line("before", tokens=500)))
-    counted = await used_by(desk)
-    await limit_tenant(desk, max_tokens=counted + 5)
-    assert (await ask(desk, await begun(desk, "desk"))).problem is None
-    assert (await row(desk, TENANT))[0] == counted + 10
-    await refused(desk, await begun(desk, "desk"), TOKENS_MET)
-    await limit_tenant(desk)
-    assert (await ask(desk, await begun(desk, "desk"))).problem is None, "no limit, from the next call on"
-    audited = await desk.rows("SELECT data FROM audit_trail WHERE kind = 'day_limits.set' ORDER BY id DESC LIMIT 2")
+async def test_the_tenants_budget_counts_what_was_used_before_it_was_set(
+    harness: Harness, unlimited_again: None
+) -> None:
+    await ask(harness, await begun(harness, "desk", Line("before", tokens=500)))
+    counted = await used_by(harness)
+    await limit_tenant(harness, max_tokens=counted + 5)
+    assert (await ask(harness, await begun(harness, "desk"))).problem is None
+    assert (await row(harness, TENANT))[0] == counted + 10
+    await refused(harness, await begun(harness, "desk"), TOKENS_MET)
+    await limit_tenant(harness)
+    assert (await ask(harness, await begun(harness, "desk"))).problem is None, "no limit, from the next call on"
+    audited = await harness.rows("SELECT data FROM audit_trail WHERE kind = 'day_limits.set' ORDER BY id DESC LIMIT 2")
     assert [row["data"]["max_tokens"] for row in audited] == [None, counted + 5]
-    assert (await row(desk, TENANT))[0] == counted + 20, "counted on, so that a new limit knows the whole day"
+    assert (await row(harness, TENANT))[0] == counted + 20, "counted on, so that a new limit knows the whole day"
 
 
-async def test_a_dead_attempts_hold_is_taken_over_by_the_next_one(desk: Desk) -> None:
-    agent_id = await limited_agent(desk, max_tokens=1_000)
-    call = await begun(desk, agent_id, Line("slow", waits="looked"))
-    async with running(desk, call) as zombie:
-        assert (await row(desk, agent_id))[2] == HOLDS_TOKENS
-        second = asyncio.create_task(ask(desk, call, 2))
-        await until_asked(desk, call, 2)
-        assert await row(desk, agent_id) == (HOLDS_TOKENS, 20, HOLDS_TOKENS, 20), "it may have used all that it held"
-        assert await assumed(desk, agent_id) == (HOLDS_TOKENS, 20)
+async def test_a_dead_attempts_hold_is_taken_over_by_the_next_one(harness: Harness) -> None:
+    agent_id = await limited_agent(harness, max_tokens=1_000)
+    call = await begun(harness, agent_id, Line("slow", waits="looked"))
+    async with running(harness, call) as zombie:
+        assert (await row(harness, agent_id))[2] == HOLDS_TOKENS
+        second = asyncio.create_task(ask(harness, call, 2))
+        await until_asked(harness, call, 2)
+        assert await row(harness, agent_id) == (HOLDS_TOKENS, 20, HOLDS_TOKENS, 20), "it may have used all that it held"
+        assert await assumed(harness, agent_id) == (HOLDS_TOKENS, 20)
     late = await zombie
     assert late.problem is not None and late.problem.code == "stale_attempt"
     assert (await second).problem is None
-    assert await row(desk, agent_id) == (20, 20, 0, 0), "both were paid"
-    assert await assumed(desk, agent_id) == (0, 0)
-    assert await used_by(desk, agent_id) == 20
+    assert await row(harness, agent_id) == (20, 20, 0, 0), "both were paid"
+    assert await assumed(harness, agent_id) == (0, 0)
+    assert await used_by(harness, agent_id) == 20
 
 
-async def test_a_turn_that_ends_counts_its_lost_call_whole_until_that_says_what_it_used(desk: Desk) -> None:
-    agent_id = await limited_agent(desk, max_tokens=1_000)
-    call = await begun(desk, agent_id, Line("slow", waits="looked"))
-    async with running(desk, call) as lost:
-        await ended(desk, call.address)
-        assert await row(desk, agent_id) == (HOLDS_TOKENS, 20, 0, 0)
-        assert await used_by(desk, agent_id) == HOLDS_TOKENS
-        async with desk.db.transaction("local") as tx:
-            agent = await desk.deps.shelf.at(tx, agent_id, await desk.version(agent_id))
+async def test_a_turn_that_ends_counts_its_lost_call_whole_until_that_says_what_it_used(harness: Harness) -> None:
+    agent_id = await limited_agent(harness, max_tokens=1_000)
+    call = await begun(harness, agent_id, Line("slow", waits="looked"))
+    async with running(harness, call) as lost:
+        await ended(harness, call.address)
+        assert await row(harness, agent_id) == (HOLDS_TOKENS, 20, 0, 0)
+        assert await used_by(harness, agent_id) == HOLDS_TOKENS
+        async with harness.db.transaction("local") as tx:
+            agent = await harness.deps.shelf.at(tx, agent_id, await harness.version(agent_id))
             seen: Any = await day_limits_shown(tx, [agent])
         assert (seen["agents"][0]["assumed_tokens"], seen["agents"][0]["assumed_cost_usd"]) == (HOLDS_TOKENS, 0.00002)
     await lost
-    assert await used_by(desk, agent_id) == 10
-    assert await row(desk, agent_id) == (10, 10, 0, 0), "the provider was paid"
-    assert await assumed(desk, agent_id) == (0, 0)
+    assert await used_by(harness, agent_id) == 10
+    assert await row(harness, agent_id) == (10, 10, 0, 0), "the provider was paid"
+    assert await assumed(harness, agent_id) == (0, 0)
 
 
-async def test_a_provider_that_fails_and_is_asked_again_holds_nothing_in_between(desk: Desk) -> None:
-    agent_id = await limited_agent(desk, max_tokens=100_000)
-    call = await begun(desk, agent_id, Line("yes", fails=1))
+async def test_a_provider_that_fails_and_is_asked_again_holds_nothing_in_between(harness: Harness) -> None:
+    agent_id = await limited_agent(harness, max_tokens=100_000)
+    call = await begun(harness, agent_id, Line("yes", fails=1))
     with pytest.raises(ApplicationError):
-        await ask(desk, call)
-    used, cost, held, held_cost = await row(desk, agent_id)
-    turn = await desk.value("SELECT input_tokens + output_tokens FROM turns WHERE id = $1", call.address.turn_id)
+        await ask(harness, call)
+    used, cost, held, held_cost = await row(harness, agent_id)
+    turn = await harness.value("SELECT input_tokens + output_tokens FROM turns WHERE id = $1", call.address.turn_id)
     assert (held, held_cost, used) == (0, 0, turn) and used > 0, "what broke off was begun, and is counted"
     assert cost == used, "a micro-dollar a token, of what broke off too"
     for _ in ("settled", "asked for again"):
-        reply = await ask(desk, call, 2)
+        reply = await ask(harness, call, 2)
         assert reply.problem is None and reply.turn_used is not None
         assert (reply.usage.tokens, reply.turn_used.tokens, reply.turn_used.cost_microusd) == (10, used + 10, cost + 10)
-    assert (await row(desk, agent_id))[:2] == (used + 10, cost + 10)
+    assert (await row(harness, agent_id))[:2] == (used + 10, cost + 10)
 
 
-async def test_a_stop_gives_back_what_the_call_held(desk: Desk) -> None:
-    agent_id = await limited_agent(desk, max_tokens=1_000)
-    call = await begun(desk, agent_id)
-    async with desk.db.transaction("local") as tx:
-        await request_stop(tx, call.address.turn_id, desk.people["requester"].user_id)
-    assert (await ask(desk, call)).problem is not None
-    assert await row(desk, agent_id) == (0, 0, 0, 0)
+async def test_a_stop_gives_back_what_the_call_held(harness: Harness) -> None:
+    agent_id = await limited_agent(harness, max_tokens=1_000)
+    call = await begun(harness, agent_id)
+    async with harness.db.transaction("local") as tx:
+        await request_stop(tx, call.address.turn_id, harness.people["requester"].user_id)
+    assert (await ask(harness, call)).problem is not None
+    assert await row(harness, agent_id) == (0, 0, 0, 0)
 
 
-async def test_a_model_that_nobody_can_bound_is_not_asked_under_a_limit(desk: Desk) -> None:
-    call = await begun(desk, await limited_agent(desk, max_cost_microusd=1_000))
-    desk.model.priced = False
+async def test_a_model_that_nobody_can_bound_is_not_asked_under_a_limit(harness: Harness) -> None:
+    call = await begun(harness, await limited_agent(harness, max_cost_microusd=1_000))
+    harness.model.priced = False
     try:
-        await refused(desk, call, "price_unknown")
+        await refused(harness, call, "price_unknown")
     finally:
-        desk.model.priced = True
+        harness.model.priced = True
 
 
 @pytest.mark.sized
-async def test_any_order_of_claims_deaths_settles_and_ends_leaves_nothing_held(desk: Desk) -> None:
-    agent_id = await limited_agent(desk, max_tokens=2_000)
+async def test_any_order_of_claims_deaths_settles_and_ends_leaves_nothing_held(harness: Harness) -> None:
+    agent_id = await limited_agent(harness, max_tokens=2_000)
     dice = random.Random(20)
     for _ in range(sized(6, 2)):
-        calls = [await begun(desk, agent_id, Line("yes", seconds=dice.random() / 20)) for _ in range(8)]
-        work: list[Any] = [ask(desk, call, attempt) for call in calls for attempt in range(1, dice.randint(2, 4))]
-        work += [ended(desk, call.address, dice.random() / 20) for call in calls if dice.random() < 0.4]
+        calls = [await begun(harness, agent_id, Line("yes", seconds=dice.random() / 20)) for _ in range(8)]
+        work: list[Any] = [ask(harness, call, attempt) for call in calls for attempt in range(1, dice.randint(2, 4))]
+        work += [ended(harness, call.address, dice.random() / 20) for call in calls if dice.random() < 0.4]
         dice.shuffle(work)
         for outcome in await gathered(*work):
             assert not isinstance(outcome, BaseException), outcome
         for call in calls:
-            await ended(desk, call.address)
-        used, _, held, held_cost = await row(desk, agent_id)
+            await ended(harness, call.address)
+        used, _, held, held_cost = await row(harness, agent_id)
         assert (held, held_cost) == (0, 0)
-        assert used == await used_by(desk, agent_id) < 2_000 + HOLDS_TOKENS
+        assert used == await used_by(harness, agent_id) < 2_000 + HOLDS_TOKENS
 
 
-async def ended(desk: Desk, address: TurnAddress, after_seconds: float = 0) -> None:
+async def ended(harness: Harness, address: TurnAddress, after_seconds: float = 0) -> None:
     """End a turn, whatever of it is under way."""
     await asyncio.sleep(after_seconds)
-    async with desk.db.transaction("local") as tx:
+    async with harness.db.transaction("local") as tx:
         await finish(tx, FinishRequest(address=address, status=TurnStatus.FAILED))
 
 
 @pytest.mark.sized
-async def test_two_budgets_wanted_by_many_at_once_never_wait_crosswise(desk: Desk, unlimited_again: None) -> None:
-    await limit_tenant(desk, max_tokens=10**9)
+async def test_two_budgets_wanted_by_many_at_once_never_wait_crosswise(harness: Harness, unlimited_again: None) -> None:
+    await limit_tenant(harness, max_tokens=10**9)
     agents = [f"a{new_id()[-8:]}" for _ in range(3)]
-    await publish(desk, DayLimits(max_tokens=10**9), *agents)
-    calls = [await begun(desk, agents[number % 3], Line("yes", seconds=0.01)) for number in range(sized(60, 18))]
-    for reply in await gathered(*(ask(desk, call) for call in calls)):
+    await publish(harness, DayLimits(max_tokens=10**9), *agents)
+    calls = [await begun(harness, agents[number % 3], Line("yes", seconds=0.01)) for number in range(sized(60, 18))]
+    for reply in await gathered(*(ask(harness, call) for call in calls)):
         assert isinstance(reply, ModelReply) and reply.problem is None, reply
     for agent_id in agents:
-        assert (await row(desk, agent_id))[0] == 10 * len(calls) // 3
+        assert (await row(harness, agent_id))[0] == 10 * len(calls) // 3
 
 
 @pytest.fixture
-async def uncounted(desk: Desk) -> AsyncIterator[None]:
+async def uncounted(harness: Harness) -> AsyncIterator[None]:
     """Nobody has counted today yet; and nothing is limited afterwards."""
-    await forget(desk)
+    await forget(harness)
     yield
-    await forget(desk)
+    await forget(harness)
 
 
-async def forget(desk: Desk) -> None:
+async def forget(harness: Harness) -> None:
     """As before the tenant's first limit."""
-    await desk.write("DELETE FROM day_limits")
-    await desk.write("DELETE FROM day_usage")
+    await harness.write("DELETE FROM day_limits")
+    await harness.write("DELETE FROM day_usage")
 
 
-async def test_what_broke_off_or_is_under_way_when_a_budget_begins_counts_in_it(desk: Desk, uncounted: None) -> None:
-    broken = await begun(desk, "desk", Line("half an answer", fails=1))
-    earlier = await used_by(desk)
+async def test_what_broke_off_or_is_under_way_when_a_budget_begins_counts_in_it(
+    harness: Harness, uncounted: None
+) -> None:
+    broken = await begun(harness, "desk", Line("half an answer", fails=1))
+    earlier = await used_by(harness)
     with pytest.raises(ApplicationError):
-        await ask(desk, broken)
-    before = await used_by(desk)
+        await ask(harness, broken)
+    before = await used_by(harness)
     assert before > earlier, "the provider was paid for it"
-    calls = [await begun(desk, "desk", Line("slow", waits="begun", tokens=30)) for _ in range(4)]
-    with desk.model.held("begun"):
-        under_way = [asyncio.create_task(ask(desk, call)) for call in calls]
+    calls = [await begun(harness, "desk", Line("slow", waits="begun", tokens=30)) for _ in range(4)]
+    with harness.model.held("begun"):
+        under_way = [asyncio.create_task(ask(harness, call)) for call in calls]
         for call in calls:
-            await until_asked(desk, call)
-        await limit_tenant(desk, max_tokens=before + 100)
-        assert (await ask(desk, await begun(desk, "desk"))).problem is None, "it makes the day's row"
-        assert (await row(desk, TENANT))[0] == before + 10
+            await until_asked(harness, call)
+        await limit_tenant(harness, max_tokens=before + 100)
+        assert (await ask(harness, await begun(harness, "desk"))).problem is None, "it makes the day's row"
+        assert (await row(harness, TENANT))[0] == before + 10
     assert {reply.problem for reply in await asyncio.gather(*under_way)} == {None}
-    assert (await row(desk, TENANT))[::2] == (before + 130, 0) == (await used_by(desk), 0)
-    await refused(desk, await begun(desk, "desk"), TOKENS_MET)
+    assert (await row(harness, TENANT))[::2] == (before + 130, 0) == (await used_by(harness), 0)
+    await refused(harness, await begun(harness, "desk"), TOKENS_MET)
 
 
 async def test_a_call_that_the_tenants_budget_reserved_for_counts_in_its_agents_later_one(
-    desk: Desk, uncounted: None
+    harness: Harness, uncounted: None
 ) -> None:
     agent_id = f"a{new_id()[-8:]}"
-    await publish(desk, None, agent_id)
-    await limit_tenant(desk, max_tokens=10**9)
-    call = await begun(desk, agent_id, Line("slow", waits="published", tokens=30))
-    async with running(desk, call, "published") as first:
-        await publish(desk, DayLimits(max_tokens=1_000), agent_id)
-        assert (await ask(desk, await begun(desk, agent_id))).problem is None
+    await publish(harness, None, agent_id)
+    await limit_tenant(harness, max_tokens=10**9)
+    call = await begun(harness, agent_id, Line("slow", waits="published", tokens=30))
+    async with running(harness, call, "published") as first:
+        await publish(harness, DayLimits(max_tokens=1_000), agent_id)
+        assert (await ask(harness, await begun(harness, agent_id))).problem is None
     assert (await first).problem is None
-    assert (await row(desk, agent_id))[::2] == (40, 0)
-    assert (await row(desk, TENANT))[::2] == (await used_by(desk), 0), "counted once in each"
+    assert (await row(harness, agent_id))[::2] == (40, 0)
+    assert (await row(harness, TENANT))[::2] == (await used_by(harness), 0), "counted once in each"
 
 
 async def test_an_attempt_that_breaks_off_counts_in_a_budget_that_began_beside_it(
-    desk: Desk, uncounted: None, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, uncounted: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call, breaks = await begun(desk, "desk"), asyncio.Event()
+    call, breaks = await begun(harness, "desk"), asyncio.Event()
 
     async def stalls(model: SpokenModel, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
         model.requests[request.idempotency_key] += 1
@@ -320,144 +324,148 @@ async def test_an_attempt_that_breaks_off_counts_in_a_budget_that_began_beside_i
 
     with monkeypatch.context() as patch:
         patch.setattr(SpokenModel, "stream", stalls)
-        broken = asyncio.create_task(ask(desk, call))
-        await until_asked(desk, call)
-    await limit_tenant(desk, max_tokens=10**9)
-    assert (await ask(desk, await begun(desk, "desk"))).problem is None
-    counted = (await row(desk, TENANT))[0]
+        broken = asyncio.create_task(ask(harness, call))
+        await until_asked(harness, call)
+    await limit_tenant(harness, max_tokens=10**9)
+    assert (await ask(harness, await begun(harness, "desk"))).problem is None
+    counted = (await row(harness, TENANT))[0]
     breaks.set()
     with pytest.raises(ApplicationError):
         await broken
-    assert (await row(desk, TENANT))[0] == await used_by(desk) > counted
+    assert (await row(harness, TENANT))[0] == await used_by(harness) > counted
 
 
-async def test_a_limit_that_was_lowered_binds_the_turns_that_began_before(desk: Desk, uncounted: None) -> None:
+async def test_a_limit_that_was_lowered_binds_the_turns_that_began_before(harness: Harness, uncounted: None) -> None:
     agent_id = f"a{new_id()[-8:]}"
-    await publish(desk, None, agent_id)
-    old = [await begun(desk, agent_id, Line("yes", tokens=30)) for _ in range(3)]
-    await publish(desk, DayLimits(max_tokens=20), agent_id)
-    assert (await ask(desk, old[0])).problem is None, "nothing was used yet"
-    await refused(desk, old[1], TOKENS_MET)
-    assert (await row(desk, agent_id))[::2] == (30, 0)
-    await publish(desk, None, agent_id)
-    assert (await ask(desk, old[2])).problem is None, "and one that was lifted binds nobody"
-    assert (await row(desk, agent_id))[::2] == (60, 0), "what its day has come to is counted on"
+    await publish(harness, None, agent_id)
+    old = [await begun(harness, agent_id, Line("yes", tokens=30)) for _ in range(3)]
+    await publish(harness, DayLimits(max_tokens=20), agent_id)
+    assert (await ask(harness, old[0])).problem is None, "nothing was used yet"
+    await refused(harness, old[1], TOKENS_MET)
+    assert (await row(harness, agent_id))[::2] == (30, 0)
+    await publish(harness, None, agent_id)
+    assert (await ask(harness, old[2])).problem is None, "and one that was lifted binds nobody"
+    assert (await row(harness, agent_id))[::2] == (60, 0), "what its day has come to is counted on"
 
 
-async def until_waiting(desk: Desk, lock: str, *instead: asyncio.Task[ModelReply]) -> None:
+async def until_waiting(harness: Harness, lock: str, *instead: asyncio.Task[ModelReply]) -> None:
     """Until somebody waits for a lock of this kind, or one of these is done."""
     for _ in range(3_000):
-        if any(each.done() for each in instead) or await desk.value(_WAITING, lock):
+        if any(each.done() for each in instead) or await harness.value(_WAITING, lock):
             return
         await asyncio.sleep(0.01)
     raise AssertionError(f"nobody waited for a lock of the kind {lock}")
 
 
 @asynccontextmanager
-async def settling(desk: Desk, call: ModelCall) -> AsyncIterator[asyncio.Task[ModelReply]]:
+async def settling(harness: Harness, call: ModelCall) -> AsyncIterator[asyncio.Task[ModelReply]]:
     """The attempt of a call that has recorded its reply and commits no sooner than this is left."""
-    async with desk.db.transaction("local") as other:
-        async with running(desk, call, "late") as late:
+    async with harness.db.transaction("local") as other:
+        async with running(harness, call, "late") as late:
             await other.execute("SELECT FROM conversations WHERE id = $1 FOR UPDATE", call.address.conversation_id)
-        await until_waiting(desk, "transactionid")
+        await until_waiting(harness, "transactionid")
         yield late
 
 
-async def test_a_settle_that_commits_while_the_days_row_is_opened_is_counted_in_it(desk: Desk, uncounted: None) -> None:
-    before = await used_by(desk)
-    late, first = await begun(desk, "desk", LATE), await begun(desk, "desk")
-    async with settling(desk, late) as settled:
-        await limit_tenant(desk, max_tokens=10**9)
-        opening = asyncio.create_task(ask(desk, first))
-        await until_waiting(desk, "advisory", opening)
+async def test_a_settle_that_commits_while_the_days_row_is_opened_is_counted_in_it(
+    harness: Harness, uncounted: None
+) -> None:
+    before = await used_by(harness)
+    late, first = await begun(harness, "desk", LATE), await begun(harness, "desk")
+    async with settling(harness, late) as settled:
+        await limit_tenant(harness, max_tokens=10**9)
+        opening = asyncio.create_task(ask(harness, first))
+        await until_waiting(harness, "advisory", opening)
     assert (await settled).problem is None and (await opening).problem is None
-    assert await used_by(desk) == before + 40
-    assert (await row(desk, TENANT))[::2] == (before + 40, 0)
+    assert await used_by(harness) == before + 40
+    assert (await row(harness, TENANT))[::2] == (before + 40, 0)
 
 
 async def test_a_settle_that_comes_while_the_days_row_is_opened_waits_and_is_charged(
-    desk: Desk, uncounted: None
+    harness: Harness, uncounted: None
 ) -> None:
-    before = await used_by(desk)
-    call = await begun(desk, "desk", LATE)
-    async with desk.db.transaction("local") as tx:
-        async with running(desk, call, "late") as late:
+    before = await used_by(harness)
+    call = await begun(harness, "desk", LATE)
+    async with harness.db.transaction("local") as tx:
+        async with running(harness, call, "late") as late:
             await budgets.open_day(tx, [TENANT])
-        await until_waiting(desk, "advisory", late)
+        await until_waiting(harness, "advisory", late)
         assert await tx.fetchval("SELECT used_tokens FROM day_usage WHERE agent_id = ''") == before
     assert (await late).problem is None
-    assert (await row(desk, TENANT))[::2] == (before + 30, 0)
+    assert (await row(harness, TENANT))[::2] == (before + 30, 0)
 
 
 async def test_who_takes_a_dead_call_over_opens_a_row_before_it_locks_the_one_that_others_want(
-    desk: Desk, uncounted: None
+    harness: Harness, uncounted: None
 ) -> None:
-    agent_id = await limited_agent(desk, max_tokens=10**9)
-    dead = await begun(desk, agent_id, Line("slow", waits="taken over"))
-    late = await begun(desk, agent_id, LATE)
-    async with running(desk, dead, "taken over") as zombie:
-        async with settling(desk, late) as settled:
-            await limit_tenant(desk, max_tokens=10**9)
-            over = asyncio.create_task(ask(desk, dead, 2))
-            await until_waiting(desk, "advisory", over)
-        await until_asked(desk, dead, 2)
+    agent_id = await limited_agent(harness, max_tokens=10**9)
+    dead = await begun(harness, agent_id, Line("slow", waits="taken over"))
+    late = await begun(harness, agent_id, LATE)
+    async with running(harness, dead, "taken over") as zombie:
+        async with settling(harness, late) as settled:
+            await limit_tenant(harness, max_tokens=10**9)
+            over = asyncio.create_task(ask(harness, dead, 2))
+            await until_waiting(harness, "advisory", over)
+        await until_asked(harness, dead, 2)
     assert (await settled).problem is None and (await over).problem is None
     assert (await zombie).problem is not None
-    assert (await row(desk, agent_id))[::2] == (50, 0), "the dead one came back: it was paid too"
-    assert (await row(desk, TENANT))[::2] == (await used_by(desk), 0)
+    assert (await row(harness, agent_id))[::2] == (50, 0), "the dead one came back: it was paid too"
+    assert (await row(harness, TENANT))[::2] == (await used_by(harness), 0)
 
 
 @pytest.mark.sized
-async def test_many_who_settle_and_open_at_once_lose_nothing(desk: Desk, uncounted: None) -> None:
+async def test_many_who_settle_and_open_at_once_lose_nothing(harness: Harness, uncounted: None) -> None:
     for number in range(sized(5, 2)):
-        await forget(desk)
-        calls = [await begun(desk, "desk", Line("yes", seconds=0.02 * (place % 5))) for place in range(24)]
-        limiting = asyncio.create_task(limited_soon(desk, 0.01 * number))
-        replies = await asyncio.gather(*(ask(desk, call) for call in calls))
+        await forget(harness)
+        calls = [await begun(harness, "desk", Line("yes", seconds=0.02 * (place % 5))) for place in range(24)]
+        limiting = asyncio.create_task(limited_soon(harness, 0.01 * number))
+        replies = await asyncio.gather(*(ask(harness, call) for call in calls))
         await limiting
         assert {reply.problem for reply in replies} == {None}
-        assert (await ask(desk, await begun(desk, "desk"))).problem is None, "it makes the row, if nobody has"
-        assert (await row(desk, TENANT))[::2] == (await used_by(desk), 0)
+        assert (await ask(harness, await begun(harness, "desk"))).problem is None, "it makes the row, if nobody has"
+        assert (await row(harness, TENANT))[::2] == (await used_by(harness), 0)
 
 
-async def limited_soon(desk: Desk, seconds: float) -> None:
+async def limited_soon(harness: Harness, seconds: float) -> None:
     await asyncio.sleep(seconds)
-    await limit_tenant(desk, max_tokens=10**9)
+    await limit_tenant(harness, max_tokens=10**9)
 
 
-async def test_a_new_day_begins_at_nothing_and_a_call_counts_in_the_day_of_its_claim(desk: Desk) -> None:
-    agent_id = await limited_agent(desk, max_tokens=10)
-    call = await begun(desk, agent_id, Line("late", waits="midnight"))
-    async with running(desk, call, "midnight") as late:
-        await midnight(desk, agent_id, call.address)
+async def test_a_new_day_begins_at_nothing_and_a_call_counts_in_the_day_of_its_claim(harness: Harness) -> None:
+    agent_id = await limited_agent(harness, max_tokens=10)
+    call = await begun(harness, agent_id, Line("late", waits="midnight"))
+    async with running(harness, call, "midnight") as late:
+        await midnight(harness, agent_id, call.address)
     assert (await late).problem is None
-    assert await row(desk, agent_id) == (0, 0, 0, 0), "nothing of it is today's"
-    assert await days(desk, agent_id) == [(10, 0)]
-    assert (await ask(desk, await begun(desk, agent_id))).problem is None, "yesterday's budget is met, today's is not"
+    assert await row(harness, agent_id) == (0, 0, 0, 0), "nothing of it is today's"
+    assert await days(harness, agent_id) == [(10, 0)]
+    assert (await ask(harness, await begun(harness, agent_id))).problem is None, (
+        "yesterday's budget is met, today's is not"
+    )
 
 
-async def test_a_call_that_died_yesterday_is_taken_over_on_todays_budget(desk: Desk) -> None:
-    agent_id = await limited_agent(desk, max_tokens=1_000)
-    call = await begun(desk, agent_id, Line("slow", waits="looked"))
-    async with running(desk, call) as zombie:
-        await midnight(desk, agent_id, call.address)
-        second = asyncio.create_task(ask(desk, call, 2))
-        await until_asked(desk, call, 2)
-        assert await days(desk, agent_id) == [(HOLDS_TOKENS, 0), (0, HOLDS_TOKENS)]
+async def test_a_call_that_died_yesterday_is_taken_over_on_todays_budget(harness: Harness) -> None:
+    agent_id = await limited_agent(harness, max_tokens=1_000)
+    call = await begun(harness, agent_id, Line("slow", waits="looked"))
+    async with running(harness, call) as zombie:
+        await midnight(harness, agent_id, call.address)
+        second = asyncio.create_task(ask(harness, call, 2))
+        await until_asked(harness, call, 2)
+        assert await days(harness, agent_id) == [(HOLDS_TOKENS, 0), (0, HOLDS_TOKENS)]
     assert {type(each) for each in await gathered(zombie, second)} == {ModelReply}
 
 
-async def days(desk: Desk, agent_id: str) -> list[tuple[int, int]]:
+async def days(harness: Harness, agent_id: str) -> list[tuple[int, int]]:
     sql = "SELECT used_tokens, held_tokens FROM day_usage WHERE agent_id = $1 ORDER BY day"
-    return [tuple(each) for each in await desk.rows(sql, agent_id)]
+    return [tuple(each) for each in await harness.rows(sql, agent_id)]
 
 
-async def midnight(desk: Desk, agent_id: str, address: TurnAddress) -> None:
+async def midnight(harness: Harness, agent_id: str, address: TurnAddress) -> None:
     """Make all of today's yesterday's, behind the program's back."""
-    await desk.write("UPDATE day_usage SET day = day - 1 WHERE agent_id = $1", agent_id)
-    await desk.write(
+    await harness.write("UPDATE day_usage SET day = day - 1 WHERE agent_id = $1", agent_id)
+    await harness.write(
         "UPDATE model_calls SET budget_day = budget_day - 1, started_at = started_at - interval '1 day' "
         "WHERE turn_id = $1",
         address.turn_id,
     )
-    await desk.write("UPDATE turns SET created_at = created_at - interval '1 day' WHERE id = $1", address.turn_id)
+    await harness.write("UPDATE turns SET created_at = created_at - interval '1 day' WHERE id = $1", address.turn_id)

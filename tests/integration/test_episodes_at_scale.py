@@ -9,7 +9,7 @@ from perdure.store.database import Database
 from perdure.store.memory import episodes
 from perdure.store.memory.episodes import Vector
 from tests.conftest import Urls
-from tests.desk import Desk
+from tests.harness import Harness
 
 pytestmark = pytest.mark.soak
 
@@ -31,9 +31,9 @@ FROM generate_series(1, {EACH}) k JOIN pool a ON a.n = k % 200 JOIN pool b ON b.
 
 
 @pytest.fixture(scope="module")
-async def filled(desk: Desk, urls: Urls) -> list[list[float]]:
+async def filled(harness: Harness, urls: Urls) -> list[list[float]]:
     """Texts to search for, as vectors; each is the vector of one summary of the requester's."""
-    people, conversation_id = desk.people, await desk.conversation()
+    people, conversation_id = harness.people, await harness.conversation()
     admin = await asyncpg.connect(urls.admin.rpartition("/")[0] + "/" + urls.app.rpartition("/")[2])
     try:
         await admin.execute("SET search_path = perdure")
@@ -50,9 +50,9 @@ async def filled(desk: Desk, urls: Urls) -> list[list[float]]:
 
 @pytest.mark.timed
 async def test_a_search_over_ten_thousand_summaries_is_exact_and_takes_less_than_thirty_milliseconds(
-    db: Database, desk: Desk, filled: list[list[float]]
+    db: Database, harness: Harness, filled: list[list[float]]
 ) -> None:
-    user_id, took = desk.people["requester"].user_id, list[float]()
+    user_id, took = harness.people["requester"].user_id, list[float]()
     async with db.transaction("local") as tx:
         assert await tx.fetchval("SELECT count(*) FROM episodes WHERE user_id = $1", user_id) == EACH
         for number, vector in enumerate([*filled[:5], *filled]):  # the first few warm the connection's plans
@@ -67,8 +67,8 @@ async def test_a_search_over_ten_thousand_summaries_is_exact_and_takes_less_than
     assert p95 < P95_MS
 
 
-async def test_by_words_it_is_in_time_too(db: Database, desk: Desk, filled: list[list[float]]) -> None:
-    user_id, took = desk.people["requester"].user_id, list[float]()
+async def test_by_words_it_is_in_time_too(db: Database, harness: Harness, filled: list[list[float]]) -> None:
+    user_id, took = harness.people["requester"].user_id, list[float]()
     async with db.transaction("local") as tx:
         for number in range(20):
             began = time.perf_counter()

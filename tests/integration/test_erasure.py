@@ -23,9 +23,9 @@ from perdure.store.identity import erasure, users
 from perdure.store.identity.erasure import erase
 from perdure.store.turns.finish import finish
 from tests.conftest import KEYRING, Person, Urls
-from tests.desk import Desk, gathered
 from tests.doubles.spoken import Line
-from tests.integration.forger import forging
+from tests.harness import Harness, gathered
+from tests.integration.audit_tampering import as_table_owner
 
 MARK = "zaphod"
 NAME = f"{MARK}.b-1"
@@ -99,20 +99,20 @@ def neutral(column: str) -> bool:
     return column in named or column.partition(".")[0] + ".*" in named
 
 
-async def person(desk: Desk, name: str) -> Person:
+async def person(harness: Harness, name: str) -> Person:
     """A new user who may do everything."""
     roles = ("requester", "reviewer", "admin")
-    actor = desk.people["admin"].user_id
-    async with desk.db.transaction("local") as tx:
+    actor = harness.people["admin"].user_id
+    async with harness.db.transaction("local") as tx:
         user = await users.add_user(tx, name, f"{MARK} the display name", roles, actor)
         token = await users.mint_token(tx, name, f"{MARK}'s laptop", actor, OWN)
     made = Person("local", user.id, name, frozenset(roles), token)
-    desk.people[name] = made
+    harness.people[name] = made
     return made
 
 
-async def end(desk: Desk, address: TurnAddress) -> None:
-    async with desk.db.transaction("local") as tx:
+async def end(harness: Harness, address: TurnAddress) -> None:
+    async with harness.db.transaction("local") as tx:
         await finish(tx, FinishRequest(address=address, status=TurnStatus.STOPPED))
 
 
@@ -172,16 +172,16 @@ WITH me AS MATERIALIZED (SELECT set_config('perdure.reader', '*', true) AS said)
 """What the person says in ways that this test does not go: $2 the words, $3 an object with them."""
 
 
-async def own_turn(desk: Desk, by: str) -> TurnAddress:
+async def own_turn(harness: Harness, by: str) -> TurnAddress:
     """A turn of the person in which two calls waited, one was done, and somebody else decided."""
-    address = await desk.plan(("pay", {"mode": MARK}), ("post", {"text": MARK}), by=by)
-    paid, posted = await desk.open(address, "t1.0", "t1.1")
-    await desk.decide(paid.request_id, comment=f"{MARK} may have it")
-    await desk.decide(posted.request_id, Decision.REJECT, comment=f"not this, {MARK}")
-    await desk.run_tool(address)
-    await end(desk, address)
+    address = await harness.plan(("pay", {"mode": MARK}), ("post", {"text": MARK}), by=by)
+    paid, posted = await harness.open(address, "t1.0", "t1.1")
+    await harness.decide(paid.request_id, comment=f"{MARK} may have it")
+    await harness.decide(posted.request_id, Decision.REJECT, comment=f"not this, {MARK}")
+    await harness.run_tool(address)
+    await end(harness, address)
     for statement in PLANTED.replace("$3", "jsonb_build_object('t', $2)").replace("$2", "$2::text").split(";"):
-        await desk.write(statement, address.turn_id, f"{MARK} was here")
+        await harness.write(statement, address.turn_id, f"{MARK} was here")
     return address
 
 
@@ -191,50 +191,52 @@ ANSWERED = (
 )
 
 
-async def in_turns_of_others(desk: Desk, name: str) -> list[TurnAddress]:
+async def in_turns_of_others(harness: Harness, name: str) -> list[TurnAddress]:
     """Turns of somebody else in which the person rejected, edited and settled."""
-    address = await desk.plan(("pay", {}), ("post", {"mode": "break"}), ("post", {}))
-    first, second, third = await desk.open(address, "t1.0", "t1.1", "t1.2")
-    await desk.decide(first.request_id, Decision.REJECT, by=name, comment=f"{MARK} says no")
-    await desk.decide(second.request_id, by=name, comment=f"{MARK} says yes")
-    await desk.decide(third.request_id, Decision.EDIT, by=name, args={"text": "better"}, comment=f"{MARK} knows better")
-    await desk.run_tool(address, "t1.1")
-    who = desk.people[name]
-    key = await desk.value("SELECT key FROM tool_calls WHERE turn_id = $1 AND call_id = 't1.1'", address.turn_id)
-    async with desk.db.transaction("local") as tx:
+    address = await harness.plan(("pay", {}), ("post", {"mode": "break"}), ("post", {}))
+    first, second, third = await harness.open(address, "t1.0", "t1.1", "t1.2")
+    await harness.decide(first.request_id, Decision.REJECT, by=name, comment=f"{MARK} says no")
+    await harness.decide(second.request_id, by=name, comment=f"{MARK} says yes")
+    await harness.decide(
+        third.request_id, Decision.EDIT, by=name, args={"text": "better"}, comment=f"{MARK} knows better"
+    )
+    await harness.run_tool(address, "t1.1")
+    who = harness.people[name]
+    key = await harness.value("SELECT key FROM tool_calls WHERE turn_id = $1 AND call_id = 't1.1'", address.turn_id)
+    async with harness.db.transaction("local") as tx:
         await settle_by_person(tx, key, Decider(who.user_id, who.roles, name), "happened", f"{MARK} looked")
     seats = (
         "UPDATE approvals SET reviewers = ARRAY[$2::text], fallback_reviewer = $2, assignee = $3, "
         "withdrawal = jsonb_build_object('by', $2::text, 'comment', $4::text) WHERE turn_id = $1"
     )
-    await desk.write(seats, address.turn_id, name, who.user_id, MARK)
-    async with desk.db.transaction("local") as tx:  # never run, so its reason is told as the turn breaks off
+    await harness.write(seats, address.turn_id, name, who.user_id, MARK)
+    async with harness.db.transaction("local") as tx:  # never run, so its reason is told as the turn breaks off
         of = {"actor": who.user_id, "turn_id": address.turn_id}
         await audit.record(tx, "approval.withdrawn", first.request_id, {"by": name}, **of)
-    await desk.write(ANSWERED, desk.people["reviewer"].user_id, name)
-    other = await desk.plan(("pay", {}))
-    (handed,) = await desk.open(other, "t1.0")
-    async with desk.db.transaction("local") as tx:
-        reviewer = desk.people["reviewer"]
+    await harness.write(ANSWERED, harness.people["reviewer"].user_id, name)
+    other = await harness.plan(("pay", {}))
+    (handed,) = await harness.open(other, "t1.0")
+    async with harness.db.transaction("local") as tx:
+        reviewer = harness.people["reviewer"]
         by = {"actor": reviewer.user_id, "turn_id": other.turn_id}
         await audit.record(tx, "approval.fell_back", handed.request_id, {"fallback": name}, **by)
-    minted = await desk.plan(("pay", {}))
-    (asked,) = await desk.open(minted, "t1.0")
-    made = Credential(How.TOKEN, (desk.people["admin"].user_id, who.user_id), (who.user_id,))
-    async with desk.db.transaction("local") as tx:  # by somebody whose token and account are the person's making
+    minted = await harness.plan(("pay", {}))
+    (asked,) = await harness.open(minted, "t1.0")
+    made = Credential(How.TOKEN, (harness.people["admin"].user_id, who.user_id), (who.user_id,))
+    async with harness.db.transaction("local") as tx:  # by somebody whose token and account are the person's making
         digest = await tx.fetchval("SELECT digest FROM approvals WHERE id = $1", asked.request_id)
         decider = Decider(reviewer.user_id, reviewer.roles, "reviewer", credential=made)
         ask = DecisionAsk(decision=Decision.REJECT, digest=digest, comment="not now")
         await decide(tx, asked.request_id, decider, "reviewer", ask)
     for each in (minted, address, other):
-        await end(desk, each)
+        await end(harness, each)
     return [address, other, minted]
 
 
-async def test_every_column_is_said_to_hold_a_persons_words_or_not(desk: Desk, admin: asyncpg.Connection) -> None:
-    await person(desk, NAME)
-    await own_turn(desk, NAME)
-    await in_turns_of_others(desk, NAME)
+async def test_every_column_is_said_to_hold_a_persons_words_or_not(harness: Harness, admin: asyncpg.Connection) -> None:
+    await person(harness, NAME)
+    await own_turn(harness, NAME)
+    await in_turns_of_others(harness, NAME)
     found = await marked(admin)
     unsaid = [each for each in await columns(admin) if each not in found and not neutral(each)]
     assert unsaid == [], f"plant a person's words there in this test, or name them in NEUTRAL: {unsaid}"
@@ -242,127 +244,131 @@ async def test_every_column_is_said_to_hold_a_persons_words_or_not(desk: Desk, a
 
 
 async def test_no_word_of_an_erased_person_is_left_and_the_chain_verifies(
-    desk: Desk, admin: asyncpg.Connection
+    harness: Harness, admin: asyncpg.Connection
 ) -> None:
     before = await marked(admin)
     assert len(before) > 25
-    events = await desk.value("SELECT count(*) FROM events")
-    hers = desk.people[NAME].user_id
-    assert await desk.value(GUESSABLE, hers) > 0
-    done = await erase(desk.db, "local", NAME, desk.people["admin"].user_id)
+    events = await harness.value("SELECT count(*) FROM events")
+    hers = harness.people[NAME].user_id
+    assert await harness.value(GUESSABLE, hers) > 0
+    done = await erase(harness.db, "local", NAME, harness.people["admin"].user_id)
     assert sorted(await marked(admin)) == []
-    assert await desk.value(GUESSABLE, hers) == 0, "who reads the tables guesses no arguments by their digests"
-    report = await verify_chain(desk.db, "local", KEYRING)
+    assert await harness.value(GUESSABLE, hers) == 0, "who reads the tables guesses no arguments by their digests"
+    report = await verify_chain(harness.db, "local", KEYRING)
     assert (report.ok, report.faults) == (True, ())
     assert report.erased > 5
-    assert await desk.value("SELECT count(*) FROM events") == events, "what happened stays, without its words"
+    assert await harness.value("SELECT count(*) FROM events") == events, "what happened stays, without its words"
     account = "SELECT name, display_name, roles, disabled_at FROM users WHERE id = $1"
-    (row,) = await desk.rows(account, done["user_id"])
+    (row,) = await harness.rows(account, done["user_id"])
     assert (row["name"], row["display_name"], row["roles"]) == (done["name"], "", []) and row["disabled_at"]
-    told = await desk.rows("SELECT kind, actor, data FROM audit_trail WHERE subject = $1 ORDER BY id", done["user_id"])
+    told = await harness.rows(
+        "SELECT kind, actor, data FROM audit_trail WHERE subject = $1 ORDER BY id", done["user_id"]
+    )
     assert [each["kind"] for each in told][-2:] == ["user.erasure_begun", "user.erased"]
-    assert str(told[-1]["actor"]) == desk.people["admin"].user_id and told[-1]["data"]["rows"] == done["erased"]
+    assert str(told[-1]["actor"]) == harness.people["admin"].user_id and told[-1]["data"]["rows"] == done["erased"]
 
 
-async def test_the_words_of_others_stay(desk: Desk) -> None:
+async def test_the_words_of_others_stay(harness: Harness) -> None:
     name = f"{MARK}2"
-    await person(desk, name)
-    theirs, *_ = await in_turns_of_others(desk, name)
-    await erase(desk.db, "local", name, desk.people["admin"].user_id)
-    asked = await desk.rows("SELECT content FROM messages WHERE turn_id = $1 AND role = 'user'", theirs.turn_id)
+    await person(harness, name)
+    theirs, *_ = await in_turns_of_others(harness, name)
+    await erase(harness.db, "local", name, harness.people["admin"].user_id)
+    asked = await harness.rows("SELECT content FROM messages WHERE turn_id = $1 AND role = 'user'", theirs.turn_id)
     assert all(row["content"] for row in asked) and asked
-    edited = (await desk.approval_row(theirs, "t1.2"))["decision"]
+    edited = (await harness.approval_row(theirs, "t1.2"))["decision"]
     assert (edited["type"], edited["args"], edited["comment"]) == ("edit", {"text": "better"}, "")
     kept = "SELECT data FROM audit_trail WHERE turn_id = $1 AND kind = 'approval.opened'"
-    opened = await desk.rows(kept, theirs.turn_id)
+    opened = await harness.rows(kept, theirs.turn_id)
     assert len(opened) == 3 and all(row["data"] for row in opened)
 
 
-async def refused(desk: Desk, name: str, actor: str = "", tenant: str = "local") -> tuple[str, int, object]:
+async def refused(harness: Harness, name: str, actor: str = "", tenant: str = "local") -> tuple[str, int, object]:
     """The refusal of an erasure: its code, its status, the turns that it names."""
     with pytest.raises(CallerError) as error:
-        await erase(desk.db, tenant, name, actor or desk.people["admin"].user_id)
+        await erase(harness.db, tenant, name, actor or harness.people["admin"].user_id)
     return error.value.code, error.value.http, error.value.details.get("turns")
 
 
 async def test_a_person_is_not_erased_with_open_turns_a_decision_still_to_run_or_an_unsettled_effect(
-    desk: Desk,
+    harness: Harness,
 ) -> None:
     name = f"{MARK}3"
-    await person(desk, name)
-    own, _ = await desk.start(Line("hi"), by=name)
-    other = await desk.plan(("pay", {}))
-    (request,) = await desk.open(other, "t1.0")
-    await desk.decide(request.request_id, by=name)
+    await person(harness, name)
+    own, _ = await harness.start(Line("hi"), by=name)
+    other = await harness.plan(("pay", {}))
+    (request,) = await harness.open(other, "t1.0")
+    await harness.decide(request.request_id, by=name)
     for address in (own, other):
-        code, http, turns = await refused(desk, name)
+        code, http, turns = await refused(harness, name)
         assert (code, http) == ("turns_open", 409) and address.turn_id in str(turns)
-        await end(desk, address)
-    address = await desk.approved(("post", {"mode": "break"}), by=name)
-    await desk.run_tool(address)
-    await end(desk, address)
-    assert (await refused(desk, name))[:2] == ("effects_unsettled", 409)
-    assert await desk.value("SELECT disabled_at IS NULL FROM users WHERE name = $1", name), "nothing was touched"
-    key = await desk.value("SELECT key FROM tool_calls WHERE turn_id = $1", address.turn_id)
-    async with desk.db.transaction("local") as tx:
-        reviewer = desk.people["reviewer"]
+        await end(harness, address)
+    address = await harness.approved(("post", {"mode": "break"}), by=name)
+    await harness.run_tool(address)
+    await end(harness, address)
+    assert (await refused(harness, name))[:2] == ("effects_unsettled", 409)
+    assert await harness.value("SELECT disabled_at IS NULL FROM users WHERE name = $1", name), "nothing was touched"
+    key = await harness.value("SELECT key FROM tool_calls WHERE turn_id = $1", address.turn_id)
+    async with harness.db.transaction("local") as tx:
+        reviewer = harness.people["reviewer"]
         await settle_by_person(tx, key, Decider(reviewer.user_id, reviewer.roles, "reviewer"), "happened", "looked")
-    await erase(desk.db, "local", name, desk.people["admin"].user_id)
+    await erase(harness.db, "local", name, harness.people["admin"].user_id)
 
 
-async def test_nobody_erases_the_own_data_and_nobody_whom_there_is_not(desk: Desk) -> None:
-    assert (await refused(desk, "admin"))[:2] == ("own_data", 409)
+async def test_nobody_erases_the_own_data_and_nobody_whom_there_is_not(harness: Harness) -> None:
+    assert (await refused(harness, "admin"))[:2] == ("own_data", 409)
     for tenant, name in (("local", "nobody"), ("other", "requester")):
-        assert (await refused(desk, name, new_id(), tenant))[:2] == ("user_not_found", 404)
+        assert (await refused(harness, name, new_id(), tenant))[:2] == ("user_not_found", 404)
 
 
 async def test_an_erasure_that_was_cut_off_goes_on_where_it_was(
-    desk: Desk, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, admin_id, word = f"{MARK}5", desk.people["admin"].user_id, "magrathea"
-    await person(desk, name)
-    address = await desk.plan(("pay", {"mode": word}), by=name)
-    await end(desk, address)
+    name, admin_id, word = f"{MARK}5", harness.people["admin"].user_id, "magrathea"
+    await person(harness, name)
+    address = await harness.plan(("pay", {"mode": word}), by=name)
+    await end(harness, address)
     broken = erasure.Step("turns", "SELECT 1/0 WHERE $1::uuid IS NOT NULL")
     with monkeypatch.context() as patch:
         patch.setattr("perdure.store.identity.erasure.ELSEWHERE", (broken,))
         with pytest.raises(asyncpg.DivisionByZeroError):
-            await erase(desk.db, "local", name, admin_id)
-    assert await desk.value("SELECT disabled_at IS NOT NULL FROM users WHERE name = $1", name)
-    assert (await verify_chain(desk.db, "local", KEYRING)).ok, "half-way, too"
-    await erase(desk.db, "local", name, admin_id)
+            await erase(harness.db, "local", name, admin_id)
+    assert await harness.value("SELECT disabled_at IS NOT NULL FROM users WHERE name = $1", name)
+    assert (await verify_chain(harness.db, "local", KEYRING)).ok, "half-way, too"
+    await erase(harness.db, "local", name, admin_id)
     assert sorted(await marked(admin, word)) == []
-    assert (await verify_chain(desk.db, "local", KEYRING)).ok
+    assert (await verify_chain(harness.db, "local", KEYRING)).ok
 
 
-async def test_a_turn_that_begins_during_the_erasure_ends_it_without_loss(desk: Desk) -> None:
-    name, admin_id = f"{MARK}6", desk.people["admin"].user_id
-    await person(desk, name)
-    conversation = await desk.conversation(by=name)
-    starts = [desk.start(Line("late"), by=name, conversation_id=conversation) for _ in range(3)]
-    results: list[object] = [*await gathered(erase(desk.db, "local", name, admin_id), *starts)]
-    open_turns = await desk.rows("SELECT id FROM turns WHERE conversation_id = $1 AND ended_at IS NULL", conversation)
+async def test_a_turn_that_begins_during_the_erasure_ends_it_without_loss(harness: Harness) -> None:
+    name, admin_id = f"{MARK}6", harness.people["admin"].user_id
+    await person(harness, name)
+    conversation = await harness.conversation(by=name)
+    starts = [harness.start(Line("late"), by=name, conversation_id=conversation) for _ in range(3)]
+    results: list[object] = [*await gathered(erase(harness.db, "local", name, admin_id), *starts)]
+    open_turns = await harness.rows(
+        "SELECT id FROM turns WHERE conversation_id = $1 AND ended_at IS NULL", conversation
+    )
     if open_turns:
         assert isinstance(results[0], CallerError) and results[0].code == "turns_open"
         for row in open_turns:
             turn_id = str(row["id"])
-            await end(desk, TurnAddress(tenant_id="local", conversation_id=conversation, turn_id=turn_id))
-        await erase(desk.db, "local", name, admin_id)
-    said = await desk.rows("SELECT content FROM messages WHERE conversation_id = $1", conversation)
+            await end(harness, TurnAddress(tenant_id="local", conversation_id=conversation, turn_id=turn_id))
+        await erase(harness.db, "local", name, admin_id)
+    said = await harness.rows("SELECT content FROM messages WHERE conversation_id = $1", conversation)
     assert {row["content"] for row in said} <= {""}
 
 
 async def test_a_body_that_somebody_took_under_the_name_of_an_erasure_is_missed(db: Database, urls: Urls) -> None:
-    async with forging(urls.owner) as forger:
-        (row,) = await forger.fetch(
+    async with as_table_owner(urls.owner) as table_owner:
+        (row,) = await table_owner.fetch(
             "SELECT c.seq, c.audit_id FROM audit_chain c JOIN audit a ON a.id = c.audit_id "
             "JOIN audit_bodies b ON b.audit_id = a.id WHERE c.tenant_id = 'local' AND a.kind = 'approval.opened' "
             "AND b.data IS NOT NULL ORDER BY c.seq DESC LIMIT 1"
         )
         seq, taken = row
-        erasures = await forger.fetch("SELECT id FROM audit WHERE kind = 'user.erasure_begun'")
+        erasures = await table_owner.fetch("SELECT id FROM audit WHERE kind = 'user.erasure_begun'")
         for number in [taken, *(row["id"] for row in erasures)]:
-            await forger.execute(
+            await table_owner.execute(
                 "UPDATE audit_bodies SET data = NULL, salt = NULL, erased_by = $2 WHERE audit_id = $1", taken, number
             )
             report = await verify_chain(db, "local", KEYRING)

@@ -15,7 +15,7 @@ from perdure.store.database import Connection
 from perdure.store.identity import erasure
 from perdure.store.identity.erasure import Step, erase
 from tests.conftest import KEYRING, Urls
-from tests.desk import Desk
+from tests.harness import Harness
 from tests.integration.test_erasure import person
 
 pytestmark = pytest.mark.soak
@@ -46,24 +46,24 @@ SELECT id::text FROM begun
 """
 
 
-async def filled(desk: Desk, user_id: str) -> None:
+async def filled(harness: Harness, user_id: str) -> None:
     """A thousand ended turns of this person, each with messages, events and audit rows."""
-    async with desk.db.transaction("local") as tx:
+    async with harness.db.transaction("local") as tx:
         turns = [row[0] for row in await tx.fetch(_FILL, user_id, TURNS, timeout=60)]
     rows = [(turn, number) for turn in turns for number in range(ROWS_A_TURN)]
     for start in range(0, len(rows), AT_ONCE):
-        async with desk.db.transaction("local") as tx:
+        async with harness.db.transaction("local") as tx:
             for turn_id, number in rows[start : start + AT_ONCE]:
                 subject, actor = sha256_hex(f"{turn_id}{number}"), user_id if number % 2 else None
                 await audit.record(tx, "thing.done", subject, {"said": "words"}, actor=actor, turn_id=turn_id)
 
 
 async def test_a_thousand_turns_are_erased_in_short_statements_and_verified_as_fast_as_before(
-    desk: Desk, urls: Urls, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, other = await person(desk, "much"), await person(desk, "more")
+    made, other = await person(harness, "much"), await person(harness, "more")
     for user_id in (made.user_id, other.user_id):
-        await filled(desk, user_id)
+        await filled(harness, user_id)
     owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
     await owner.execute("ANALYZE")
     await owner.close()
@@ -78,13 +78,13 @@ async def test_a_thousand_turns_are_erased_in_short_statements_and_verified_as_f
 
     monkeypatch.setattr(erasure, "_do", timed)
     at = [time.perf_counter()]
-    assert (await verify_chain(desk.db, "local", KEYRING)).faults == ()
+    assert (await verify_chain(harness.db, "local", KEYRING)).faults == ()
     at.append(time.perf_counter())
-    await erase(desk.db, "local", "much", desk.people["admin"].user_id)
+    await erase(harness.db, "local", "much", harness.people["admin"].user_id)
     at.append(time.perf_counter())
-    assert (await verify_chain(desk.db, "local", KEYRING)).faults == ()
+    assert (await verify_chain(harness.db, "local", KEYRING)).faults == ()
     before, erasing, after = (end - began for began, end in pairwise([*at, time.perf_counter()]))
-    rows = await desk.value("SELECT count(*) FROM audit")
+    rows = await harness.value("SELECT count(*) FROM audit")
     slowest, table = max(took)
     print(
         f"{TURNS} turns erased in {erasing:.1f} s, {len(took)} statements, the slowest {slowest:.2f} s ({table}); "
@@ -92,5 +92,5 @@ async def test_a_thousand_turns_are_erased_in_short_statements_and_verified_as_f
     )
     assert slowest < STATEMENT_SECONDS
     assert after < 2 * before + 1
-    assert await desk.value("SELECT count(*) FROM messages WHERE content <> ''") == TURNS * 10
-    assert await desk.value("SELECT count(*) FROM audit_bodies WHERE data IS NULL") >= TURNS * ROWS_A_TURN
+    assert await harness.value("SELECT count(*) FROM messages WHERE content <> ''") == TURNS * 10
+    assert await harness.value("SELECT count(*) FROM audit_bodies WHERE data IS NULL") >= TURNS * ROWS_A_TURN

@@ -22,8 +22,8 @@ from perdure.store.audit import verify_chain
 from perdure.store.identity.erasure import erase
 from perdure.store.turns.finish import finish
 from tests.conftest import KEYRING
-from tests.desk import Desk
-from tests.integration.council import Council, convened
+from tests.harness import Harness
+from tests.integration.policies import Policies, publish_policies
 from tests.integration.test_approvals_seats import TOMORROW
 from tests.integration.test_erasure import admin, end, marked, neutral, person
 
@@ -41,9 +41,9 @@ STATE = topology("skill_pipeline").topology.state.initial(execution_id="e")
 
 
 @pytest.fixture(scope="module")
-async def council(desk: Desk) -> Council:
-    await person(desk, NAME)
-    made = await convened(desk)
+async def policies(harness: Harness) -> Policies:
+    await person(harness, NAME)
+    made = await publish_policies(harness)
     await made.republish({"named": POLICY})
     return made
 
@@ -52,82 +52,82 @@ async def said_in(admin: asyncpg.Connection, text: str) -> set[str]:
     return {each for each in await marked(admin, text) if not neutral(each)}
 
 
-async def ran(council: Council, address: TurnAddress, call_id: str, agent_id: str = "desk", version: str = "") -> str:
+async def ran(policies: Policies, address: TurnAddress, call_id: str, agent_id: str = "desk", version: str = "") -> str:
     """The state of the call after a worker has taken it up."""
-    call = await council.desk.tool_call(address, call_id, agent_id)
+    call = await policies.harness.tool_call(address, call_id, agent_id)
     if version:
         call = call.model_copy(update={"agent_version": version})
-    outcome = await council.desk.activity(ToolActivities(council.desk.deps).run, call)
+    outcome = await policies.harness.activity(ToolActivities(policies.harness.deps).run, call)
     return outcome.state.value
 
 
-async def denied(council: Council, decision: Decision) -> TurnAddress:
+async def denied(policies: Policies, decision: Decision) -> TurnAddress:
     """A round of which the person said no to the first call, another to the second, and one was allowed."""
-    desk = council.desk
-    address = await desk.plan(*[("pay", {"amount": n}) for n in (1, 2, 3)])
-    hers, theirs, allowed = await desk.open(address, "t1.0", "t1.1", "t1.2")
-    await desk.decide(hers.request_id, decision, by=NAME, comment=f'{SAID},"reason":"no"\n{decision}')
-    await desk.decide(theirs.request_id, decision, comment=OTHERS)
-    await desk.decide(allowed.request_id)
-    assert [await ran(council, address, f"t1.{n}") for n in range(3)] == ["denied", "denied", "done"]
+    harness = policies.harness
+    address = await harness.plan(*[("pay", {"amount": n}) for n in (1, 2, 3)])
+    hers, theirs, allowed = await harness.open(address, "t1.0", "t1.1", "t1.2")
+    await harness.decide(hers.request_id, decision, by=NAME, comment=f'{SAID},"reason":"no"\n{decision}')
+    await harness.decide(theirs.request_id, decision, comment=OTHERS)
+    await harness.decide(allowed.request_id)
+    assert [await ran(policies, address, f"t1.{n}") for n in range(3)] == ["denied", "denied", "done"]
     return address
 
 
-async def withdrawn(council: Council) -> TurnAddress:
+async def withdrawn(policies: Policies) -> TurnAddress:
     """A round of which the person took the first approval back that somebody else had given, another the second."""
-    desk = council.desk
-    address = await desk.approved(*[("pay", {"amount": n}) for n in (1, 2)])
+    harness = policies.harness
+    address = await harness.approved(*[("pay", {"amount": n}) for n in (1, 2)])
     for call_id, by, comment in (("t1.0", NAME, SAID), ("t1.1", "admin", OTHERS)):
-        row = await desk.approval_row(address, call_id)
-        async with desk.db.transaction("local") as tx:
-            await assignments.withdraw(tx, str(row["id"]), council.who(by), comment)
-        assert await ran(council, address, call_id) == "denied"
+        row = await harness.approval_row(address, call_id)
+        async with harness.db.transaction("local") as tx:
+            await assignments.withdraw(tx, str(row["id"]), policies.who(by), comment)
+        assert await ran(policies, address, call_id) == "denied"
     return address
 
 
-async def voided(council: Council) -> None:
+async def voided(policies: Policies) -> None:
     """An approval that the person gave, and that a change of the policy has made void."""
-    desk = council.desk
-    address, request = await council.asked("plain")
-    await desk.decide(request.request_id, by=NAME, comment=SAID)
-    old = await desk.version("plain")
-    await council.republish({"named": POLICY, "plain": {"quorum": 2}})
-    assert await ran(council, address, "t1.0", "plain", old) == "denied"
-    await council.republish({"named": POLICY})
-    await end(desk, address)
+    harness = policies.harness
+    address, request = await policies.asked("plain")
+    await harness.decide(request.request_id, by=NAME, comment=SAID)
+    old = await harness.version("plain")
+    await policies.republish({"named": POLICY, "plain": {"quorum": 2}})
+    assert await ran(policies, address, "t1.0", "plain", old) == "denied"
+    await policies.republish({"named": POLICY})
+    await end(harness, address)
 
 
-async def opened(council: Council, address: TurnAddress, gated: GatedCall, **kept: object) -> RequestRef:
-    desk = council.desk
-    ask = OpenRequest(address=address, agent_id="desk", agent_version=await desk.version(), gated=(gated,), **kept)
-    return (await desk.activity(ApprovalActivities(desk.deps).open, ask)).requests[0]
+async def opened(policies: Policies, address: TurnAddress, gated: GatedCall, **kept: object) -> RequestRef:
+    harness = policies.harness
+    ask = OpenRequest(address=address, agent_id="desk", agent_version=await harness.version(), gated=(gated,), **kept)
+    return (await harness.activity(ApprovalActivities(harness.deps).open, ask)).requests[0]
 
 
-async def paused_again(council: Council) -> TurnAddress:
+async def paused_again(policies: Policies) -> TurnAddress:
     """A turn that went on after a refusal, told of it by a note, and paused once more with all its state."""
-    desk = council.desk
-    address = await desk.plan(("pay", {"amount": 1}), ("pay", {"amount": 2}))
-    (refused,) = await desk.open(address, "t1.0")
-    await desk.decide(refused.request_id, Decision.REJECT, by=NAME, comment=SAID)
-    note = MessageRef(role=Role.SYSTEM, text=_verdict_message(await council.verdict(address, refused)))
+    harness = policies.harness
+    address = await harness.plan(("pay", {"amount": 1}), ("pay", {"amount": 2}))
+    (refused,) = await harness.open(address, "t1.0")
+    await harness.decide(refused.request_id, Decision.REJECT, by=NAME, comment=SAID)
+    note = MessageRef(role=Role.SYSTEM, text=_verdict_message(await policies.verdict(address, refused)))
     skill = MessageRef(role=Role.SYSTEM, text="a skill's text", skill_id="s")
     asked = MessageRef(id=refused.request_id, role=Role.USER, text="not kept")
     kept = snapshot(STATE, [asked, skill, note], whole=True)
-    await opened(council, address, GatedCall(call_id="t1.1", tool="pay", rule="t"), snapshot=kept)
-    await end(desk, address)
+    await opened(policies, address, GatedCall(call_id="t1.1", tool="pay", rule="t"), snapshot=kept)
+    await end(harness, address)
     return address
 
 
-async def not_raised(council: Council) -> TurnAddress:
+async def not_raised(policies: Policies) -> TurnAddress:
     """A turn that asked for a higher limit, and ended as the person did not raise it."""
-    desk = council.desk
-    address = await desk.plan(("pay", {}))
+    harness = policies.harness
+    address = await harness.plan(("pay", {}))
     gated = GatedCall(call_id="t1.limit", tool="", rule="limit", kind=RequestKind.LIMIT, message="spent")
-    request = await opened(council, address, gated)
-    await desk.decide(request.request_id, Decision.REJECT, by=NAME, comment=SAID)
+    request = await opened(policies, address, gated)
+    await harness.decide(request.request_id, Decision.REJECT, by=NAME, comment=SAID)
     asked = VerdictsRequest(address=address, requests=(request,))
-    ending = raised(STATE, await desk.activity(ApprovalActivities(desk.deps).read, asked))
-    async with desk.db.transaction("local") as tx:
+    ending = raised(STATE, await harness.activity(ApprovalActivities(harness.deps).read, asked))
+    async with harness.db.transaction("local") as tx:
         over = FinishRequest.model_validate(
             {"address": address, "status": TurnStatus.LIMITED, "problem": ending["error"]}
         )
@@ -135,31 +135,31 @@ async def not_raised(council: Council) -> TurnAddress:
     return address
 
 
-async def handed_on(council: Council) -> None:
+async def handed_on(policies: Policies) -> None:
     """Requests whose policy names the person: given on by others, claimed, decided in the person's seat."""
-    desk, her_id = council.desk, council.desk.people[NAME].user_id
+    harness, her_id = policies.harness, policies.harness.people[NAME].user_id
     for handing in ("reassigned", "released", "seated"):
-        address, request = await council.asked("named")
-        async with desk.db.transaction("local") as tx:
+        address, request = await policies.asked("named")
+        async with harness.db.transaction("local") as tx:
             if handing == "reassigned":
-                await assignments.reassign(tx, request.request_id, council.who("bob"), "carl", "")
+                await assignments.reassign(tx, request.request_id, policies.who("bob"), "carl", "")
             elif handing == "released":
-                await assignments.claim(tx, request.request_id, council.who(NAME), 60)
-                await assignments.release(tx, request.request_id, council.who("admin"))
+                await assignments.claim(tx, request.request_id, policies.who(NAME), 60)
+                await assignments.release(tx, request.request_id, policies.who("admin"))
             else:
                 await assignments.add_delegation(tx, her_id, NAME, "carl", TOMORROW, OWN)
         if handing == "seated":
-            await desk.decide(request.request_id, Decision.REJECT, by="carl", comment=OTHERS)
-        async with desk.db.transaction("local") as tx:
+            await harness.decide(request.request_id, Decision.REJECT, by="carl", comment=OTHERS)
+        async with harness.db.transaction("local") as tx:
             answer = jsonable_encoder(await views.get_approval(tx, request.request_id, None))
             seen = {key: answer[key] for key in ("id", "reviewers", "fallback")}
-            await tx.execute(ANSWERED, desk.people["reviewer"].user_id, seen)
-        await end(desk, address)
+            await tx.execute(ANSWERED, harness.people["reviewer"].user_id, seen)
+        await end(harness, address)
 
 
-async def answers(desk: Desk, turn: TurnAddress, call_id: str) -> list[str]:
+async def answers(harness: Harness, turn: TurnAddress, call_id: str) -> list[str]:
     """What the model, the ledger and the readers of a turn were told of a denied call."""
-    found = await desk.rows(
+    found = await harness.rows(
         "SELECT m.content, k.outcome #>> '{message,text}' AS outcome, e.data->>'result' AS shown FROM tool_calls k "
         "JOIN messages m ON m.turn_id = k.turn_id AND m.call_id = k.call_id AND m.role = 'tool' "
         "JOIN events e ON e.turn_id = k.turn_id AND e.call_id = k.call_id AND e.kind = 'tool.denied' "
@@ -171,58 +171,62 @@ async def answers(desk: Desk, turn: TurnAddress, call_id: str) -> list[str]:
 
 
 async def test_nothing_that_a_reviewer_said_in_the_turns_of_others_is_left(
-    council: Council, admin: asyncpg.Connection
+    policies: Policies, admin: asyncpg.Connection
 ) -> None:
-    desk = council.desk
-    turns = [await denied(council, Decision.REJECT), await denied(council, Decision.RESPOND), await withdrawn(council)]
-    await voided(council)
-    paused, limited = await paused_again(council), await not_raised(council)
-    await handed_on(council)
+    harness = policies.harness
+    turns = [
+        await denied(policies, Decision.REJECT),
+        await denied(policies, Decision.RESPOND),
+        await withdrawn(policies),
+    ]
+    await voided(policies)
+    paused, limited = await paused_again(policies), await not_raised(policies)
+    await handed_on(policies)
     for turn in turns:
-        await end(desk, turn)
-    await council.republish({})
+        await end(harness, turn)
+    await policies.republish({})
     assert await said_in(admin, MARK) >= {
         *("approval_votes.record", "approvals.decision", "approvals.fallback_reviewer", "approvals.reviewers"),
         *("approvals.snapshot", "approvals.withdrawal", "audit_bodies.data", "events.data", "idempotency.answer"),
         *("messages.content", "tool_calls.outcome", "turns.problem"),
     }
-    done = await erase(desk.db, "local", NAME, desk.people["admin"].user_id)
+    done = await erase(harness.db, "local", NAME, harness.people["admin"].user_id)
     assert await said_in(admin, MARK) == set()
-    assert (await verify_chain(desk.db, "local", KEYRING)).faults == ()
+    assert (await verify_chain(harness.db, "local", KEYRING)).faults == ()
     for turn in turns:
-        hers, theirs = [await answers(desk, turn, call_id) for call_id in ("t1.0", "t1.1")]
+        hers, theirs = [await answers(harness, turn, call_id) for call_id in ("t1.0", "t1.1")]
         assert len(hers) == len(theirs) == 3
         assert all(OTHERS in told for told in theirs), "what others said stays"
         assert [told.replace(f'"reason":"{OTHERS}",', "") for told in theirs] == hers, "and what the engine said"
-    kept = await desk.value("SELECT snapshot FROM approvals WHERE turn_id = $1 AND call_id = 't1.1'", paused.turn_id)
+    kept = await harness.value("SELECT snapshot FROM approvals WHERE turn_id = $1 AND call_id = 't1.1'", paused.turn_id)
     assert [sorted(message) for message in kept["messages"]] == [["id", "role"], ["role", "skill_id", "text"], ["role"]]
-    problem = await desk.value("SELECT problem FROM turns WHERE id = $1", limited.turn_id)
+    problem = await harness.value("SELECT problem FROM turns WHERE id = $1", limited.turn_id)
     assert problem["message"].endswith("; a reviewer did not raise it")
-    seats = await desk.rows("SELECT record FROM approval_votes WHERE record ? 'for'")
+    seats = await harness.rows("SELECT record FROM approval_votes WHERE record ? 'for'")
     assert [(row["record"]["for"], row["record"]["comment"]) for row in seats] == [(done["name"], OTHERS)]
 
 
 async def test_an_erasure_that_was_cut_off_knows_the_turns_that_name_the_person_when_it_goes_on(
-    council: Council, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+    policies: Policies, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk, name = council.desk, f"{MARK}.c"
-    await person(desk, name)
-    await council.republish({"named": {"reviewers": [name, "bob"]}})
-    address, request = await council.asked("named")
-    async with desk.db.transaction("local") as tx:
-        await assignments.add_delegation(tx, desk.people[name].user_id, name, "ann", TOMORROW, OWN)
-    await desk.decide(request.request_id, by="ann")
+    harness, name = policies.harness, f"{MARK}.c"
+    await person(harness, name)
+    await policies.republish({"named": {"reviewers": [name, "bob"]}})
+    address, request = await policies.asked("named")
+    async with harness.db.transaction("local") as tx:
+        await assignments.add_delegation(tx, harness.people[name].user_id, name, "ann", TOMORROW, OWN)
+    await harness.decide(request.request_id, by="ann")
     named = "UPDATE events SET data = jsonb_build_object('assignee', $2::text) WHERE turn_id = $1 AND seq = 2"
-    await desk.write(named, address.turn_id, name)
-    await end(desk, address)
-    await council.republish({})
+    await harness.write(named, address.turn_id, name)
+    await end(harness, address)
+    await policies.republish({})
     with monkeypatch.context() as patch:
         patch.setattr("perdure.store.identity.erasure.ELSEWHERE", ())
         patch.setattr("perdure.store.identity.erasure._end", None)
         with pytest.raises(TypeError):
-            await erase(desk.db, "local", name, desk.people["admin"].user_id)
+            await erase(harness.db, "local", name, harness.people["admin"].user_id)
     assert await marked(admin, name) >= {"approval_votes.record", "approvals.decision", "events.data", "users.name"}
-    assert (await verify_chain(desk.db, "local", KEYRING)).ok, "half-way, too"
-    await erase(desk.db, "local", name, desk.people["admin"].user_id)
+    assert (await verify_chain(harness.db, "local", KEYRING)).ok, "half-way, too"
+    await erase(harness.db, "local", name, harness.people["admin"].user_id)
     assert await said_in(admin, name) == set()
-    assert (await verify_chain(desk.db, "local", KEYRING)).ok
+    assert (await verify_chain(harness.db, "local", KEYRING)).ok

@@ -12,23 +12,23 @@ from perdure.contracts.agents import MemoryPolicy
 from perdure.contracts.memory import MOST_FACTS, Fact, FactsAnswer, FactsCall, FactScope, FactsRequest, FactStatus
 from perdure.contracts.turns import TurnAddress
 from perdure.store.identity.erasure import erase
-from tests.desk import Desk, publish_desk
-from tests.doubles.desk import desk_agents
 from tests.doubles.embedder import Hashing
 from tests.doubles.hub import KEEPER, keeper, without
+from tests.doubles.target import app_agents
+from tests.harness import Harness, publish_app
 
 C, U, S = FactScope.CONVERSATION, FactScope.USER, FactStatus
 
 
 @pytest.fixture(scope="module")
-async def keepers(desk: Desk) -> Desk:
+async def keepers(harness: Harness) -> Harness:
     ours = [keeper(), keeper("brief", memory=MemoryPolicy(facts=(C,)))]
-    await publish_desk(desk.owner_url, [*desk_agents()[0], *(("desk", each) for each in ours)])
-    return desk
+    await publish_app(harness.owner_url, [*app_agents()[0], *(("desk", each) for each in ours)])
+    return harness
 
 
 async def used(
-    desk: Desk,
+    harness: Harness,
     address: TurnAddress,
     scope: FactScope,
     *facts: Fact,
@@ -40,19 +40,19 @@ async def used(
     given = FactsRequest.model_validate(
         {"scope": scope, "authorized": True, "write": bool(facts), "facts": facts, **ask}
     )
-    call = FactsCall(address=address, agent_id=agent_id, agent_version=await desk.version(agent_id), ask=given)
-    return await desk.activity(FactsActivities(desk.deps).facts, call, attempt=attempt)
+    call = FactsCall(address=address, agent_id=agent_id, agent_version=await harness.version(agent_id), ask=given)
+    return await harness.activity(FactsActivities(harness.deps).facts, call, attempt=attempt)
 
 
-async def turn(desk: Desk, by: str = "requester", **given: object) -> TurnAddress:
-    return (await desk.start(agent_id=KEEPER, by=by, **given))[0]  # type: ignore[arg-type]
+async def turn(harness: Harness, by: str = "requester", **given: object) -> TurnAddress:
+    return (await harness.start(agent_id=KEEPER, by=by, **given))[0]  # type: ignore[arg-type]
 
 
 def said(*contents: str, kind: str = "likes", confidence: float = 0.5) -> list[Fact]:
     return [Fact(type=kind, content=each, confidence=confidence) for each in contents]
 
 
-async def test_a_conversation_keeps_the_newest_of_a_type_and_no_other_sees_it(keepers: Desk) -> None:
+async def test_a_conversation_keeps_the_newest_of_a_type_and_no_other_sees_it(keepers: Harness) -> None:
     first, other = await turn(keepers), await turn(keepers)
     for content in ("tea", "coffee"):
         assert (await used(keepers, first, C, *said(content))).status is S.SUCCESS
@@ -61,7 +61,7 @@ async def test_a_conversation_keeps_the_newest_of_a_type_and_no_other_sees_it(ke
     assert (await used(keepers, other, C)).status is S.NOT_FOUND
 
 
-async def test_a_persons_facts_are_only_added_and_kept_once_however_often_they_are_written(keepers: Desk) -> None:
+async def test_a_persons_facts_are_only_added_and_kept_once_however_often_they_are_written(keepers: Harness) -> None:
     first = await turn(keepers, by="admin")
     assert (await used(keepers, first, U)) == FactsAnswer(status=S.SUCCESS), "nothing known is a success (S3-30)"
     for attempt in (1, 2, 3):
@@ -75,9 +75,9 @@ async def test_a_persons_facts_are_only_added_and_kept_once_however_often_they_a
 
 
 @asynccontextmanager
-async def owner_of(desk: Desk) -> AsyncIterator[asyncpg.Connection]:
+async def owner_of(harness: Harness) -> AsyncIterator[asyncpg.Connection]:
     """Whoever owns the tables: what a migration may do."""
-    owner = await asyncpg.connect(desk.owner_url, server_settings={"search_path": "perdure"})
+    owner = await asyncpg.connect(harness.owner_url, server_settings={"search_path": "perdure"})
     try:
         await owner.execute("SELECT set_config('perdure.tenant', 'local', false)")
         yield owner
@@ -85,7 +85,9 @@ async def owner_of(desk: Desk) -> AsyncIterator[asyncpg.Connection]:
         await owner.close()
 
 
-async def test_nobody_changes_what_is_only_added_and_a_write_that_would_is_refused_and_says_so(keepers: Desk) -> None:
+async def test_nobody_changes_what_is_only_added_and_a_write_that_would_is_refused_and_says_so(
+    keepers: Harness,
+) -> None:
     address = await turn(keepers)
     await used(keepers, address, U, *said("tea"))
     for statement in ("UPDATE user_facts SET content = 'x'", "DELETE FROM user_facts"):
@@ -107,22 +109,24 @@ async def test_nobody_changes_what_is_only_added_and_a_write_that_would_is_refus
     assert "tea" in {fact.content for fact in (await used(keepers, address, U)).facts}
 
 
-async def test_of_many_facts_the_nearest_are_given_oldest_first_by_words_or_by_meaning(keepers: Desk) -> None:
+async def test_of_many_facts_the_nearest_are_given_oldest_first_by_words_or_by_meaning(keepers: Harness) -> None:
     for embedder, by in ((None, "reviewer"), (Hashing(), "requester")):
-        desk = replace(keepers, deps=replace(keepers.deps, embedder=embedder))
-        address = await turn(desk, by=by)
-        await used(desk, address, U, *said("green tea"))
-        await used(desk, address, U, *said(*(f"number {n}" for n in range(MOST_FACTS)), kind="number"))
-        await used(desk, address, U, *said(*(f"late {n}" for n in range(MOST_FACTS)), kind="late"))
-        found = [fact.content for fact in (await used(desk, address, U, about="green tea")).facts]
+        harness = replace(keepers, deps=replace(keepers.deps, embedder=embedder))
+        address = await turn(harness, by=by)
+        await used(harness, address, U, *said("green tea"))
+        await used(harness, address, U, *said(*(f"number {n}" for n in range(MOST_FACTS)), kind="number"))
+        await used(harness, address, U, *said(*(f"late {n}" for n in range(MOST_FACTS)), kind="late"))
+        found = [fact.content for fact in (await used(harness, address, U, about="green tea")).facts]
         assert len(found) == MOST_FACTS and "green tea" in found and (embedder or found[0] == "green tea")
-        rows = await desk.rows("SELECT embedder FROM user_facts WHERE content = 'green tea' ORDER BY id DESC LIMIT 1")
+        rows = await harness.rows(
+            "SELECT embedder FROM user_facts WHERE content = 'green tea' ORDER BY id DESC LIMIT 1"
+        )
         assert rows[0]["embedder"] == (embedder.name if embedder else None)
-        late = (await used(desk, address, U, types=("late",))).facts
+        late = (await used(harness, address, U, types=("late",))).facts
         assert [fact.content for fact in late] == [f"late {n}" for n in range(MOST_FACTS)]
 
 
-async def test_what_is_not_granted_cannot_be_kept_or_is_away_is_a_status(keepers: Desk) -> None:
+async def test_what_is_not_granted_cannot_be_kept_or_is_away_is_a_status(keepers: Harness) -> None:
     address = await turn(keepers)
     for facts in ((), said("tea")):
         assert (await used(keepers, address, U, *facts, agent_id="brief")).status is S.UNAUTHORIZED
@@ -137,7 +141,7 @@ async def test_what_is_not_granted_cannot_be_kept_or_is_away_is_a_status(keepers
     assert (await used(off, address, C, *said("tea"))).status is S.FAILED
 
 
-async def test_facts_go_with_the_person_and_with_the_conversation(keepers: Desk) -> None:
+async def test_facts_go_with_the_person_and_with_the_conversation(keepers: Harness) -> None:
     person, ended = (
         keepers.people["reviewer"],
         "UPDATE turns SET status = 'completed', ended_at = now() WHERE ended_at IS NULL",

@@ -19,65 +19,69 @@ from perdure.store.delivery.outbox import Note
 from perdure.store.turns.finish import finish, finish_broken
 from perdure.store.turns.start import request_stop
 from perdure.store.turns.views import story
-from tests.desk import Desk, gathered, until
 from tests.doubles.fake_turn import NOW
 from tests.doubles.spoken import Line
+from tests.harness import Harness, gathered, until
 from tests.scale import sized
 
 TRANSCRIPT = "SELECT * FROM messages WHERE conversation_id = $1 AND in_transcript ORDER BY seq"
 
 
-async def ended(desk: Desk, address: TurnAddress, **given: object) -> tuple[Finished, Note | None]:
+async def ended(harness: Harness, address: TurnAddress, **given: object) -> tuple[Finished, Note | None]:
     ask = FinishRequest.model_validate({"address": address, "status": TurnStatus.COMPLETED, **given})
-    async with desk.db.transaction("local") as tx:
+    async with harness.db.transaction("local") as tx:
         return await finish(tx, ask)
 
 
-async def test_the_end_sets_the_outcome_the_answer_and_done_as_the_last_event(desk: Desk) -> None:
-    address = await desk.plan()
+async def test_the_end_sets_the_outcome_the_answer_and_done_as_the_last_event(harness: Harness) -> None:
+    address = await harness.plan()
     pending = (PendingEvent(kind="node_end", at=NOW, number=5, data={"node": "output_format"}),)
-    said = await desk.value("SELECT id FROM messages WHERE turn_id = $1 AND role = 'assistant'", address.turn_id)
-    finished, note = await ended(desk, address, transcript=(str(said),), events=pending)
+    said = await harness.value("SELECT id FROM messages WHERE turn_id = $1 AND role = 'assistant'", address.turn_id)
+    finished, note = await ended(harness, address, transcript=(str(said),), events=pending)
     assert (finished.status, finished.admitted_turn_id, note) == (TurnStatus.COMPLETED, None, None)
-    (turn,) = await desk.rows("SELECT * FROM turns WHERE id = $1", address.turn_id)
+    (turn,) = await harness.rows("SELECT * FROM turns WHERE id = $1", address.turn_id)
     assert (turn["status"], turn["answer"], turn["waiting"]) == ("completed", "asking", None)
     assert turn["ended_at"] is not None
     last = ["node_end", "conversation.title.generated", "completed", "done"]
-    assert (await desk.kinds(address.turn_id))[-4:] == last
-    done = await desk.value("SELECT data FROM events WHERE turn_id = $1 AND kind = 'done'", address.turn_id)
+    assert (await harness.kinds(address.turn_id))[-4:] == last
+    done = await harness.value("SELECT data FROM events WHERE turn_id = $1 AND kind = 'done'", address.turn_id)
     assert done.pop("duration_ms") >= 0
     assert done == {
         "execution_id": address.turn_id, "status": "completed", "tokens_used": 10, "cost_usd": 0.00001
     }  # fmt: skip
-    assert await desk.value("SELECT active_turn_id FROM conversations WHERE id = $1", address.conversation_id) is None
+    assert (
+        await harness.value("SELECT active_turn_id FROM conversations WHERE id = $1", address.conversation_id) is None
+    )
 
 
-async def test_a_turn_ends_once_however_many_say_so(desk: Desk) -> None:
-    first, _ = await desk.start(Line("one"))
-    second, _ = await desk.start(Line("two"), conversation_id=first.conversation_id, on_busy=OnBusy.QUEUE)
+async def test_a_turn_ends_once_however_many_say_so(harness: Harness) -> None:
+    first, _ = await harness.start(Line("one"))
+    second, _ = await harness.start(Line("two"), conversation_id=first.conversation_id, on_busy=OnBusy.QUEUE)
     statuses = [TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.STOPPED, TurnStatus.LIMITED] * 4
-    answers = await asyncio.gather(*(ended(desk, first, status=status) for status in statuses))
-    stands = await desk.value("SELECT status FROM turns WHERE id = $1", first.turn_id)
+    answers = await asyncio.gather(*(ended(harness, first, status=status) for status in statuses))
+    stands = await harness.value("SELECT status FROM turns WHERE id = $1", first.turn_id)
     assert {finished.status for finished, _ in answers} == {stands}
     admitted = [finished.admitted_turn_id for finished, _ in answers if finished.admitted_turn_id]
-    kinds = await desk.kinds(first.turn_id)
+    kinds = await harness.kinds(first.turn_id)
     assert (admitted, kinds.count("done"), kinds[-1]) == ([second.turn_id], 1, "done")
 
 
-async def test_the_end_voids_what_is_open_and_answers_each_call_that_waited_as_truly_as_it_is_known(desk: Desk) -> None:
-    address = await desk.plan(("pay", {}), ("post", {}), ("look", {}), ("post", {}), ("pay", {}))
-    first, second, told_no, unheard = await desk.open(address, "t1.0", "t1.1", "t1.3", "t1.4")
-    await desk.decide(first.request_id)
-    await desk.decide(told_no.request_id, Decision.REJECT, comment="not today")
-    await desk.run_tool(address, "t1.3")
-    await desk.decide(unheard.request_id, Decision.REJECT, comment="nor this")
-    await ended(desk, address, status=TurnStatus.STOPPED)
-    statuses = await desk.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
+async def test_the_end_voids_what_is_open_and_answers_each_call_that_waited_as_truly_as_it_is_known(
+    harness: Harness,
+) -> None:
+    address = await harness.plan(("pay", {}), ("post", {}), ("look", {}), ("post", {}), ("pay", {}))
+    first, second, told_no, unheard = await harness.open(address, "t1.0", "t1.1", "t1.3", "t1.4")
+    await harness.decide(first.request_id)
+    await harness.decide(told_no.request_id, Decision.REJECT, comment="not today")
+    await harness.run_tool(address, "t1.3")
+    await harness.decide(unheard.request_id, Decision.REJECT, comment="nor this")
+    await ended(harness, address, status=TurnStatus.STOPPED)
+    statuses = await harness.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
     assert sorted(row["status"] for row in statuses) == ["cancelled", "cancelled", "rejected", "rejected"]
     cancelled = "SELECT subject FROM audit WHERE kind = 'approval.cancelled' AND turn_id = $1"
-    audited = {row["subject"] for row in await desk.rows(cancelled, address.turn_id)}
+    audited = {row["subject"] for row in await harness.rows(cancelled, address.turn_id)}
     assert audited == {first.request_id, second.request_id}
-    kept = await desk.rows(TRANSCRIPT, address.conversation_id)
+    kept = await harness.rows(TRANSCRIPT, address.conversation_id)
     assert [row["role"] for row in kept] == ["user", "assistant", *["tool"] * 5]
     assert kept[1]["content"] == "asking" and len(kept[1]["calls"]) == 5, "its reader has seen it"
     answers = {row["call_id"]: json.loads(row["content"]) for row in kept[2:]}
@@ -85,86 +89,94 @@ async def test_the_end_voids_what_is_open_and_answers_each_call_that_waited_as_t
     assert {call: (told["status"], told.get("reason")) for call, told in answers.items()} == {
         **dict.fromkeys(unrun, ("not_run", None)), "t1.3": ("denied", "not today"), "t1.4": ("denied", "nor this")
     }  # fmt: skip
-    assert (await desk.kinds(address.turn_id))[-2:] == ["stopped", "done"]
-    async with desk.db.transaction("local") as tx:
+    assert (await harness.kinds(address.turn_id))[-2:] == ["stopped", "done"]
+    async with harness.db.transaction("local") as tx:
         told = await story(tx, address.turn_id, None)
     states = {each["call_id"]: each["state"] for each in told if each["kind"] == "tool"}
     shown = dict.fromkeys(unrun, "error") | dict.fromkeys(("t1.3", "t1.4"), "denied")
     assert states == shown, "none is left waiting on its reader's screen"
-    assert {row["data"]["code"] for row in await closings(desk, address)} == {"not_run"}
+    assert {row["data"]["code"] for row in await closings(harness, address)} == {"not_run"}
 
 
 @pytest.mark.parametrize(
     ("tool", "code"), [("pay", "outcome_unknown"), ("post", "outcome_unknown"), ("look", "not_known")]
 )
-async def test_a_call_under_way_with_a_lost_worker_is_closed_as_it_is_known(desk: Desk, tool: str, code: str) -> None:
-    address = await desk.plan((tool, {}))
+async def test_a_call_under_way_with_a_lost_worker_is_closed_as_it_is_known(
+    harness: Harness, tool: str, code: str
+) -> None:
+    address = await harness.plan((tool, {}))
     reserved = "UPDATE tool_calls SET state = 'reserved', epoch = 1, run_id = 'run-1', attempt = 1 WHERE turn_id = $1"
-    await desk.write(reserved, address.turn_id)
-    await broken(desk, address)
-    (row,) = await closings(desk, address)
+    await harness.write(reserved, address.turn_id)
+    await broken(harness, address)
+    (row,) = await closings(harness, address)
     key = effect_key(address.turn_id, "t1.0")
     assert (row["data"]["code"], row["data"].get("effect")) == (code, key if code == "outcome_unknown" else None)
     assert row["data"]["message_id"]
-    assert (await desk.kinds(address.turn_id))[-1] == "done"
+    assert (await harness.kinds(address.turn_id))[-1] == "done"
 
 
-async def broken(desk: Desk, address: TurnAddress) -> None:
-    async with desk.db.transaction("local") as tx:
+async def broken(harness: Harness, address: TurnAddress) -> None:
+    async with harness.db.transaction("local") as tx:
         await finish_broken(tx, address, Problem(code="run_terminated", message="gone"))
 
 
-async def closings(desk: Desk, address: TurnAddress) -> list[asyncpg.Record]:
+async def closings(harness: Harness, address: TurnAddress) -> list[asyncpg.Record]:
     """The events by which calls without a result are closed."""
     sql = "SELECT call_id, data FROM events WHERE turn_id = $1 AND kind = 'tool.error' ORDER BY seq"
-    return await desk.rows(sql, address.turn_id)
+    return await harness.rows(sql, address.turn_id)
 
 
-async def test_a_turn_whose_run_is_gone_fails_with_what_it_had_said_and_an_answer_for_each_call(desk: Desk) -> None:
-    address = await desk.plan(("look", {}), ("look", {}), ("pay", {}))
-    (paid,) = await desk.open(address, "t1.2")
-    await desk.decide(paid.request_id)
+async def test_a_turn_whose_run_is_gone_fails_with_what_it_had_said_and_an_answer_for_each_call(
+    harness: Harness,
+) -> None:
+    address = await harness.plan(("look", {}), ("look", {}), ("pay", {}))
+    (paid,) = await harness.open(address, "t1.2")
+    await harness.decide(paid.request_id)
     for call_id in ("t1.0", "t1.2"):
-        await desk.run_tool(address, call_id)
-    await broken(desk, address)
-    (turn,) = await desk.rows("SELECT status, answer FROM turns WHERE id = $1", address.turn_id)
+        await harness.run_tool(address, call_id)
+    await broken(harness, address)
+    (turn,) = await harness.rows("SELECT status, answer FROM turns WHERE id = $1", address.turn_id)
     assert tuple(turn) == ("failed", "asking")
-    rows = await desk.rows(TRANSCRIPT, address.conversation_id)
+    rows = await harness.rows(TRANSCRIPT, address.conversation_id)
     asked = {call["call_id"] for row in rows for call in row["calls"]}
     assert asked == {row["call_id"] for row in rows if row["role"] == "tool"}
-    assert (await desk.approval_row(address, "t1.2"))["status"] == "done", "what has run keeps its status"
+    assert (await harness.approval_row(address, "t1.2"))["status"] == "done", "what has run keeps its status"
 
 
-async def test_the_next_turn_is_ready_behind_the_end_and_its_message_behind_all_that_the_end_wrote(desk: Desk) -> None:
+async def test_the_next_turn_is_ready_behind_the_end_and_its_message_behind_all_that_the_end_wrote(
+    harness: Harness,
+) -> None:
     """The end of a turn that broke off answers for calls that have no result; the next turn's model must see that."""
-    first = await desk.plan(("look", {}), ("pay", {}))
-    second, _ = await desk.start(Line("next"), conversation_id=first.conversation_id, on_busy=OnBusy.QUEUE)
-    assert await desk.kinds(second.turn_id) == ["queued"]
-    await desk.run_tool(first, "t1.0")
-    await ended(desk, first, status=TurnStatus.STOPPED)
-    assert await desk.kinds(second.turn_id) == ["queued", "ready"]
+    first = await harness.plan(("look", {}), ("pay", {}))
+    second, _ = await harness.start(Line("next"), conversation_id=first.conversation_id, on_busy=OnBusy.QUEUE)
+    assert await harness.kinds(second.turn_id) == ["queued"]
+    await harness.run_tool(first, "t1.0")
+    await ended(harness, first, status=TurnStatus.STOPPED)
+    assert await harness.kinds(second.turn_id) == ["queued", "ready"]
     last = "SELECT turn_id::text, kind, data FROM events WHERE conversation_id = $1 ORDER BY seq DESC LIMIT 2"
-    ready, done = await desk.rows(last, first.conversation_id)
+    ready, done = await harness.rows(last, first.conversation_id)
     assert [*ready] == [second.turn_id, "ready", {"agent": "desk", "run_id": second.turn_id}]
     assert [*done][:2] == [first.turn_id, "done"]
-    said = await desk.rows(TRANSCRIPT, first.conversation_id)
+    said = await harness.rows(TRANSCRIPT, first.conversation_id)
     assert [row["role"] for row in said] == ["user", "assistant", "tool", "tool", "user"]
     assert str(said[-1]["turn_id"]) == second.turn_id
-    through = await desk.value("SELECT through_seq FROM turns WHERE id = $1", second.turn_id)
+    through = await harness.value("SELECT through_seq FROM turns WHERE id = $1", second.turn_id)
     assert said[-2]["seq"] <= through < said[-1]["seq"]
 
 
 @pytest.mark.parametrize("status", [TurnStatus.COMPLETED, TurnStatus.FAILED])
-async def test_the_end_reads_the_messages_of_its_own_conversation_and_no_others(desk: Desk, status: TurnStatus) -> None:
+async def test_the_end_reads_the_messages_of_its_own_conversation_and_no_others(
+    harness: Harness, status: TurnStatus
+) -> None:
     """With 200,000 messages of others a scan of the table took 90 ms, and this takes 3 (measured)."""
-    others, address = await desk.plan(), await desk.plan(("look", {}))
-    await desk.run_tool(address)
+    others, address = await harness.plan(), await harness.plan(("look", {}))
+    await harness.run_tool(address)
     many = (
         "INSERT INTO messages (id, tenant_id, conversation_id, turn_id, seq, role, content) "
         "SELECT gen_random_uuid(), 'local', $1, $2, 1000 + n, 'tool', '' FROM generate_series(1, 2000) n"
     )
-    await desk.write(many, others.conversation_id, others.turn_id)
-    async with desk.db.transaction("local") as tx:
+    await harness.write(many, others.conversation_id, others.turn_id)
+    async with harness.db.transaction("local") as tx:
         await tx.execute("SET LOCAL enable_seqscan = off")  # a small table is scanned whatever its indexes
         # Counts of this session that are not flushed yet, so those of the transactions before may be among them.
         read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'messages'"
@@ -175,45 +187,46 @@ async def test_the_end_reads_the_messages_of_its_own_conversation_and_no_others(
 
 @pytest.mark.sized
 @pytest.mark.parametrize("how", ["finish", "stop"])
-async def test_no_effect_follows_the_end_or_a_stop(desk: Desk, how: str) -> None:
+async def test_no_effect_follows_the_end_or_a_stop(harness: Harness, how: str) -> None:
     """The race of a reservation with the end: whichever commits first decides. The first turn has ended before its call
     is begun and the last one ends after its effect, so that both are seen however the others fall."""
-    turns = [await desk.approved(("pay", {"amount": n + 1})) for n in range(sized(40, 12))]
-    requester = desk.people["requester"].user_id
+    turns = [await harness.approved(("pay", {"amount": n + 1})) for n in range(sized(40, 12))]
+    requester = harness.people["requester"].user_id
     chance = random.Random(5)
 
     async def ends(address: TurnAddress) -> None:
         await asyncio.sleep(chance.uniform(0, 0.3))
         if address is turns[-1]:
-            await until(lambda: ("/pay", effect_key(address.turn_id, "t1.0")) in desk.world.effects)
+            await until(lambda: ("/pay", effect_key(address.turn_id, "t1.0")) in harness.world.effects)
         if how == "finish":
-            await ended(desk, address, status=TurnStatus.STOPPED)
+            await ended(harness, address, status=TurnStatus.STOPPED)
             return
-        async with desk.db.transaction("local") as tx:
+        async with harness.db.transaction("local") as tx:
             await request_stop(tx, address.turn_id, requester)
 
     await ends(turns[0])
     answers = await gathered(
-        desk.run_tool(turns[0]), *(each for address in turns[1:] for each in (desk.run_tool(address), ends(address)))
+        harness.run_tool(turns[0]),
+        *(each for address in turns[1:] for each in (harness.run_tool(address), ends(address))),
     )
     odd = [each for each in answers if isinstance(each, BaseException) and not isinstance(each, ApplicationError)]
     assert not odd
-    effects = list(desk.world.effects)
+    effects = list(harness.world.effects)
     fell = set()
     for address in turns:
         happened = ("/pay", effect_key(address.turn_id, "t1.0")) in effects
-        row, approval = await desk.call_row(address), (await desk.approval_row(address))["status"]
+        row, approval = await harness.call_row(address), (await harness.approval_row(address))["status"]
         fell.add(happened)
         if happened:
             over = "SELECT coalesce(ended_at, stop_requested_at) FROM turns WHERE id = $1"
-            assert row["first_sent_at"] < await desk.value(over, address.turn_id), "reserved before the turn ended"
+            assert row["first_sent_at"] < await harness.value(over, address.turn_id), "reserved before the turn ended"
             assert approval == row["state"] and row["state"] in ("done", "outcome_unknown")
         else:
             assert approval != "done" and row["state"] in ("planned", "reserved", "outcome_unknown")
     assert fell == {True, False}, "the race falls both ways"
     for address in turns:
-        outcome = await desk.run_tool(address, attempt=2)
+        outcome = await harness.run_tool(address, attempt=2)
         happened = ("/pay", effect_key(address.turn_id, "t1.0")) in effects
         assert outcome.state is not CallState.DONE or happened
         assert outcome.state is not CallState.FAILED or not happened
-    assert desk.world.effects == effects, "nothing happens after the end"
+    assert harness.world.effects == effects, "nothing happens after the end"

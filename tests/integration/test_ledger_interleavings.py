@@ -27,8 +27,8 @@ from perdure.store.calls.effects import settle_by_person
 from perdure.store.turns.finish import finish
 from perdure.store.turns.reconcile import start_stranded, wake_decided
 from perdure.store.turns.start import request_stop
-from tests.desk import Desk, effect_ref, gathered, until
 from tests.doubles.spoken import Line
+from tests.harness import Harness, effect_ref, gathered, until
 from tests.scale import sized
 
 Operation = Callable[[], Coroutine[Any, Any, Any]]
@@ -44,38 +44,38 @@ AGAIN = {"tool_unavailable", "settle_refused"}
 """What an attempt that lost its call ends in; a `store_conflict` would be a deadlock that Postgres had to break."""
 
 
-async def settle(desk: Desk, address: TurnAddress, call_id: str, outcome: str = "happened") -> str:
+async def settle(harness: Harness, address: TurnAddress, call_id: str, outcome: str = "happened") -> str:
     """A reviewer says what became of an effect; its key, where this statement was the first."""
-    reviewer, key = desk.people["reviewer"], effect_key(address.turn_id, call_id)
-    async with desk.db.transaction("local") as tx:
+    reviewer, key = harness.people["reviewer"], effect_key(address.turn_id, call_id)
+    async with harness.db.transaction("local") as tx:
         await settle_by_person(tx, key, Decider(reviewer.user_id, reviewer.roles, "reviewer"), outcome, "I looked")
     return key
 
 
-async def end(desk: Desk, address: TurnAddress, status: TurnStatus) -> None:
-    async with desk.db.transaction("local") as tx:
+async def end(harness: Harness, address: TurnAddress, status: TurnStatus) -> None:
+    async with harness.db.transaction("local") as tx:
         await finish(tx, FinishRequest(address=address, status=status))
 
 
-async def stop(desk: Desk, address: TurnAddress) -> None:
-    async with desk.db.transaction("local") as tx:
-        await request_stop(tx, address.turn_id, desk.people["requester"].user_id)
+async def stop(harness: Harness, address: TurnAddress) -> None:
+    async with harness.db.transaction("local") as tx:
+        await request_stop(tx, address.turn_id, harness.people["requester"].user_id)
 
 
-async def told_apart(desk: Desk, work: list[Coroutine[Any, Any, Any]]) -> tuple[list[Any], set[str]]:
+async def told_apart(harness: Harness, work: list[Coroutine[Any, Any, Any]]) -> tuple[list[Any], set[str]]:
     """All of it at once: what came back, and the codes of refusals; attempts to be made again; anything else tears."""
-    before = await deadlocks(desk)
+    before = await deadlocks(harness)
     answers = await gathered(*work)
     failures = [each for each in answers if isinstance(each, BaseException)]
     odd = [each for each in failures if not isinstance(each, CallerError | ApplicationError)]
     assert not odd, odd[:3]
     assert {each.type for each in failures if isinstance(each, ApplicationError)} <= AGAIN
-    assert await deadlocks(desk) == before
+    assert await deadlocks(harness) == before
     return answers, {each.code for each in failures if isinstance(each, CallerError)}
 
 
-async def deadlocks(desk: Desk) -> int:
-    async with desk.db.pool.acquire() as connection:
+async def deadlocks(harness: Harness) -> int:
+    async with harness.db.pool.acquire() as connection:
         assert isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy)
         await connection.execute("SELECT pg_stat_force_next_flush()")
         sql = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
@@ -85,8 +85,8 @@ async def deadlocks(desk: Desk) -> int:
 class Storm:
     """Random operations on turns of a few conversations, some of which begin as others end."""
 
-    def __init__(self, desk: Desk, conversations: list[str], seed: int) -> None:
-        self.desk, self.conversations, self.chance = desk, conversations, random.Random(seed)
+    def __init__(self, harness: Harness, conversations: list[str], seed: int) -> None:
+        self.harness, self.conversations, self.chance = harness, conversations, random.Random(seed)
         self.turns: list[TurnAddress] = []
         self.attempts = itertools.count(1)
 
@@ -97,68 +97,68 @@ class Storm:
         """One of the latest turns that have a workflow, which a turn that waits in a queue has not."""
         sql = "SELECT id, conversation_id FROM turns WHERE conversation_id = ANY($1) AND status <> 'queued' "
         sql += "ORDER BY created_at DESC LIMIT $2"
-        row = self.chance.choice(await self.desk.rows(sql, self.conversations, 2 * CONVERSATIONS))
+        row = self.chance.choice(await self.harness.rows(sql, self.conversations, 2 * CONVERSATIONS))
         return TurnAddress(tenant_id="local", conversation_id=str(row["conversation_id"]), turn_id=str(row["id"]))
 
     async def start(self) -> None:
         """A new turn, at once or behind the others."""
         where, caps = self.chance.choice(self.conversations), Caps(queue_depth=3, turns_a_user=100_000)
         line = Line("asking", ROUND)
-        address, _ = await self.desk.start(line, conversation_id=where, on_busy=OnBusy.QUEUE, caps=caps)
+        address, _ = await self.harness.start(line, conversation_id=where, on_busy=OnBusy.QUEUE, caps=caps)
         self.turns.append(address)
 
     async def load(self) -> None:
-        given = LoadRequest(address=await self.admitted(), agent_id="desk", agent_version=await self.desk.version())
-        await self.desk.activity(MemoryActivities(self.desk.deps).load, given, attempt=next(self.attempts))
+        given = LoadRequest(address=await self.admitted(), agent_id="desk", agent_version=await self.harness.version())
+        await self.harness.activity(MemoryActivities(self.harness.deps).load, given, attempt=next(self.attempts))
 
     async def model(self) -> None:
-        call = await self.desk.model_call(await self.admitted())
-        await self.desk.activity(ModelActivities(self.desk.deps).complete, call, attempt=next(self.attempts))
+        call = await self.harness.model_call(await self.admitted())
+        await self.harness.activity(ModelActivities(self.harness.deps).complete, call, attempt=next(self.attempts))
 
     async def open(self) -> None:
         address = await self.admitted()
         if await self.planned(address):
-            await self.desk.open(address, *CALLS[:2])
+            await self.harness.open(address, *CALLS[:2])
 
     async def approvals(self) -> tuple[TurnAddress, list[asyncpg.Record]]:
         address = await self.admitted()
         sql = "SELECT id, call_id FROM approvals WHERE turn_id = $1"
-        return address, await self.desk.rows(sql, address.turn_id)
+        return address, await self.harness.rows(sql, address.turn_id)
 
     async def read(self) -> None:
         address, rows = await self.approvals()
         requests = tuple(RequestRef(request_id=str(row["id"]), call_id=row["call_id"], tool="x") for row in rows)
         given = VerdictsRequest(address=address, requests=requests)
-        await self.desk.activity(ApprovalActivities(self.desk.deps).read, given, attempt=next(self.attempts))
+        await self.harness.activity(ApprovalActivities(self.harness.deps).read, given, attempt=next(self.attempts))
 
     async def decide(self) -> None:
         _, rows = await self.approvals()
         if rows:
             decision = self.chance.choice([Decision.APPROVE, Decision.APPROVE, Decision.REJECT])
-            await self.desk.decide(str(self.chance.choice(rows)["id"]), decision, comment="storm")
+            await self.harness.decide(str(self.chance.choice(rows)["id"]), decision, comment="storm")
 
     async def run(self) -> None:
         address, call_id = await self.admitted(), self.chance.choice(CALLS)
         if await self.planned(address):
-            await self.desk.run_tool(address, call_id, attempt=next(self.attempts))
+            await self.harness.run_tool(address, call_id, attempt=next(self.attempts))
 
     async def finish(self) -> None:
-        await end(self.desk, await self.admitted(), self.chance.choice(ENDS))
+        await end(self.harness, await self.admitted(), self.chance.choice(ENDS))
 
     async def reconcile(self) -> None:
         """The reconciler's own statements."""
-        async with self.desk.db.transaction("local") as tx:
+        async with self.harness.db.transaction("local") as tx:
             await wake_decided(tx, "local")
             await start_stranded(tx, "local")
 
     async def planned(self, address: TurnAddress) -> bool:
         """Whether the round is in the ledger."""
-        return bool(await self.desk.value("SELECT true FROM tool_calls WHERE turn_id = $1 LIMIT 1", address.turn_id))
+        return bool(await self.harness.value("SELECT true FROM tool_calls WHERE turn_id = $1 LIMIT 1", address.turn_id))
 
     async def ended(self) -> int:
         """How many turns have ended."""
         query = "SELECT count(*) FROM turns WHERE conversation_id = ANY($1) AND ended_at IS NOT NULL"
-        return int(await self.desk.value(query, self.conversations))
+        return int(await self.harness.value(query, self.conversations))
 
     async def rage(self) -> None:
         """Runs the operations, many at once, until enough turns have ended; how many do depends on the machine."""
@@ -169,7 +169,7 @@ class Storm:
                 await operation()
 
         for _ in range(MOST_BATCHES):
-            await told_apart(self.desk, [one(operation) for operation in self.operations()])
+            await told_apart(self.harness, [one(operation) for operation in self.operations()])
             if await self.ended() > CONVERSATIONS:
                 break
 
@@ -178,7 +178,7 @@ class Storm:
         often: dict[Operation, float] = {self.model: 8, self.open: 8, self.decide: 10, self.run: 24}
         steady: dict[Operation, float] = {self.read: 4, self.start: 3, self.load: 1}
         seldom: dict[Operation, float] = {
-            lambda: settle(self.desk, self.turn(), "t1.1"): 2, lambda: stop(self.desk, self.turn()): 0.5,
+            lambda: settle(self.harness, self.turn(), "t1.1"): 2, lambda: stop(self.harness, self.turn()): 0.5,
             self.finish: 1.2, self.reconcile: 1,
         }  # fmt: skip
         weighted = often | steady | seldom
@@ -186,50 +186,50 @@ class Storm:
 
 
 @pytest.mark.sized
-async def test_whatever_happens_at_once_nothing_deadlocks_and_the_journal_has_no_gaps(desk: Desk) -> None:
-    conversations = [await desk.conversation() for _ in range(CONVERSATIONS)]
-    storm = Storm(desk, conversations, seed=2026)
+async def test_whatever_happens_at_once_nothing_deadlocks_and_the_journal_has_no_gaps(harness: Harness) -> None:
+    conversations = [await harness.conversation() for _ in range(CONVERSATIONS)]
+    storm = Storm(harness, conversations, seed=2026)
     for _ in range(2 * CONVERSATIONS):
         await gathered(storm.start())
     await storm.rage()
-    await the_journal_is_whole(desk, conversations)
-    await each_turn_ends_once(desk, storm.turns)
-    await nothing_happened_twice(desk, storm.turns)
+    await the_journal_is_whole(harness, conversations)
+    await each_turn_ends_once(harness, storm.turns)
+    await nothing_happened_twice(harness, storm.turns)
 
 
-async def the_journal_is_whole(desk: Desk, conversations: list[str]) -> None:
+async def the_journal_is_whole(harness: Harness, conversations: list[str]) -> None:
     """Events are numbered without gaps, and what is active is open."""
     running = (
         "SELECT t.id = c.active_turn_id FROM turns t JOIN conversations c ON c.id = t.conversation_id "
         "WHERE c.id = $1 AND t.ended_at IS NULL AND t.status <> 'queued'"
     )
     for conversation_id in conversations:
-        rows = await desk.rows("SELECT seq FROM events WHERE conversation_id = $1 ORDER BY seq", conversation_id)
-        head = await desk.value("SELECT event_seq FROM conversations WHERE id = $1", conversation_id)
+        rows = await harness.rows("SELECT seq FROM events WHERE conversation_id = $1 ORDER BY seq", conversation_id)
+        head = await harness.value("SELECT event_seq FROM conversations WHERE id = $1", conversation_id)
         assert [row["seq"] for row in rows] == list(range(1, head + 1))
-        assert [row[0] for row in await desk.rows(running, conversation_id)] in ([], [True]), "one turn at a time"
+        assert [row[0] for row in await harness.rows(running, conversation_id)] in ([], [True]), "one turn at a time"
 
 
-async def each_turn_ends_once(desk: Desk, turns: list[TurnAddress]) -> None:
+async def each_turn_ends_once(harness: Harness, turns: list[TurnAddress]) -> None:
     """`done` is said once, and last."""
     ended = 0
     for address in turns:
-        kinds = await desk.kinds(address.turn_id)
-        over = await desk.value("SELECT ended_at IS NOT NULL FROM turns WHERE id = $1", address.turn_id)
+        kinds = await harness.kinds(address.turn_id)
+        over = await harness.value("SELECT ended_at IS NOT NULL FROM turns WHERE id = $1", address.turn_id)
         assert (kinds.count("done"), kinds[-1] == "done") == (int(over), over), kinds
         ended += over
     assert ended > CONVERSATIONS, "the storm was long enough to matter"
 
 
-async def nothing_happened_twice(desk: Desk, turns: list[TurnAddress]) -> None:
+async def nothing_happened_twice(harness: Harness, turns: list[TurnAddress]) -> None:
     """Each effect at most once, and only where the ledger admits it."""
     happened = 0
     for address in turns:
-        paid = desk.world.effects.count(("/pay", effect_key(address.turn_id, "t1.0")))
-        posted = desk.world.effects.count(("/post", f"{address.turn_id}/t1.1"))
-        jotted = await desk.value("SELECT count(*) FROM entities WHERE created_by_turn = $1", address.turn_id)
+        paid = harness.world.effects.count(("/pay", effect_key(address.turn_id, "t1.0")))
+        posted = harness.world.effects.count(("/post", f"{address.turn_id}/t1.1"))
+        jotted = await harness.value("SELECT count(*) FROM entities WHERE created_by_turn = $1", address.turn_id)
         assert max(paid, posted, jotted) <= 1
-        rows = await desk.rows("SELECT call_id, state FROM tool_calls WHERE turn_id = $1", address.turn_id)
+        rows = await harness.rows("SELECT call_id, state FROM tool_calls WHERE turn_id = $1", address.turn_id)
         states = {row["call_id"]: row["state"] for row in rows}
         for count, call_id in ((paid, "t1.0"), (posted, "t1.1"), (jotted, "t1.2")):
             assert not count or states[call_id] in ("done", "outcome_unknown"), states
@@ -244,36 +244,36 @@ LOST = [f"t1.{index}" for index in range(len(UNKNOWN))]
 OTHERS = [f"t1.{len(UNKNOWN) + index}" for index in range(len(TO_RUN))]
 
 
-async def ready(desk: Desk) -> tuple[TurnAddress, list[asyncio.Task[ToolOutcome]]]:
+async def ready(harness: Harness) -> tuple[TurnAddress, list[asyncio.Task[ToolOutcome]]]:
     """A turn with lost effects, calls still to run and a turn behind it; and the workers that may still come back."""
-    address = await desk.plan(*UNKNOWN, *TO_RUN)
-    running = desk.world.running
-    frozen = [asyncio.create_task(desk.run_tool(address, call_id)) for call_id in LOST]
-    await until(lambda: desk.world.running == running + len(LOST))
-    outcomes = await asyncio.gather(*(desk.run_tool(address, call_id, attempt=2) for call_id in LOST))
+    address = await harness.plan(*UNKNOWN, *TO_RUN)
+    running = harness.world.running
+    frozen = [asyncio.create_task(harness.run_tool(address, call_id)) for call_id in LOST]
+    await until(lambda: harness.world.running == running + len(LOST))
+    outcomes = await asyncio.gather(*(harness.run_tool(address, call_id, attempt=2) for call_id in LOST))
     assert {outcome.state for outcome in outcomes} == {CallState.OUTCOME_UNKNOWN}
-    await desk.write("UPDATE tool_calls SET quiet_at = now() WHERE turn_id = $1", address.turn_id)
-    (request,) = await desk.open(address, OTHERS[-1])
-    await desk.decide(request.request_id)
-    await desk.start(Line("next"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
+    await harness.write("UPDATE tool_calls SET quiet_at = now() WHERE turn_id = $1", address.turn_id)
+    (request,) = await harness.open(address, OTHERS[-1])
+    await harness.decide(request.request_id)
+    await harness.start(Line("next"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
     return address, frozen
 
 
-async def everything(desk: Desk, address: TurnAddress, chance: random.Random) -> list[Coroutine[Any, Any, Any]]:
+async def everything(harness: Harness, address: TurnAddress, chance: random.Random) -> list[Coroutine[Any, Any, Any]]:
     """All that may touch one turn several times over, in a random order."""
-    load = LoadRequest(address=address, agent_id="desk", agent_version=await desk.version())
+    load = LoadRequest(address=address, agent_id="desk", agent_version=await harness.version())
     read = VerdictsRequest(address=address, requests=tuple(effect_ref(address, call, "shout") for call in LOST))
-    model = await desk.model_call(address, 2)
-    work: list[Coroutine[Any, Any, Any]] = [stop(desk, address)]
+    model = await harness.model_call(address, 2)
+    work: list[Coroutine[Any, Any, Any]] = [stop(harness, address)]
     for number in range(4):
         run_id = f"run-{number + 2}"
-        work += [settle(desk, address, call, chance.choice(["happened", "did_not_happen"])) for call in LOST]
-        work += [desk.run_tool(address, call, run_id=run_id) for call in (*LOST, *OTHERS)]
+        work += [settle(harness, address, call, chance.choice(["happened", "did_not_happen"])) for call in LOST]
+        work += [harness.run_tool(address, call, run_id=run_id) for call in (*LOST, *OTHERS)]
         work += [
-            desk.activity(MemoryActivities(desk.deps).load, load, run_id=run_id),
-            desk.activity(ApprovalActivities(desk.deps).read, read, run_id=run_id),
-            desk.activity(ModelActivities(desk.deps).complete, model, run_id=run_id),
-            end(desk, address, chance.choice([TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.STOPPED])),
+            harness.activity(MemoryActivities(harness.deps).load, load, run_id=run_id),
+            harness.activity(ApprovalActivities(harness.deps).read, read, run_id=run_id),
+            harness.activity(ModelActivities(harness.deps).complete, model, run_id=run_id),
+            end(harness, address, chance.choice([TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.STOPPED])),
         ]
     chance.shuffle(work)
     return work
@@ -281,20 +281,20 @@ async def everything(desk: Desk, address: TurnAddress, chance: random.Random) ->
 
 @pytest.mark.sized
 @pytest.mark.parametrize("seed", range(sized(5, 1)))
-async def test_settles_ends_and_claims_of_one_turn_at_once_never_deadlock(desk: Desk, seed: int) -> None:
-    desk.world.go_on.clear()
-    turns, chance = [await ready(desk) for _ in range(3)], random.Random(seed)
+async def test_settles_ends_and_claims_of_one_turn_at_once_never_deadlock(harness: Harness, seed: int) -> None:
+    harness.world.go_on.clear()
+    turns, chance = [await ready(harness) for _ in range(3)], random.Random(seed)
     work: list[Any] = [task for _, frozen in turns for task in frozen]
-    work += [each for address, _ in turns for each in await everything(desk, address, chance)]
-    desk.world.go_on.set()
-    answers, refused = await told_apart(desk, work)
+    work += [each for address, _ in turns for each in await everything(harness, address, chance)]
+    harness.world.go_on.set()
+    answers, refused = await told_apart(harness, work)
     assert refused <= {"already_settled"}
     settled = Counter(each for each in answers if isinstance(each, str))
     for address, _ in turns:
-        kinds = await desk.kinds(address.turn_id)
+        kinds = await harness.kinds(address.turn_id)
         assert (kinds.count("done"), kinds[-1]) == (1, "done")
         keys = [effect_key(address.turn_id, call_id) for call_id in LOST]
-        for row in await desk.rows("SELECT * FROM tool_calls WHERE key = ANY($1)", keys):
+        for row in await harness.rows("SELECT * FROM tool_calls WHERE key = ANY($1)", keys):
             # Its worker came back in time, or one of those who settled it was heard; never both.
             assert row["state"] in ("done", "failed")
             assert settled[row["key"]] == (row["settled_by"] is not None)

@@ -21,137 +21,141 @@ from perdure.core.calls.retries import PROVIDER_ERRORS
 from perdure.store.turns import views
 from perdure.store.turns.finish import finish
 from perdure.store.turns.start import request_stop
-from tests.desk import Desk, gathered, until
 from tests.doubles.fake_turn import NOW
 from tests.doubles.spoken import Line
+from tests.harness import Harness, gathered, until
 
 PAID = "SELECT ARRAY[input_tokens, output_tokens, cost_microusd] FROM turns WHERE id = $1"
 
 
-async def ask(desk: Desk, call: ModelCall, attempt: int = 1, run_id: str = "run-1") -> ModelReply:
-    return await desk.activity(ModelActivities(desk.deps).complete, call, attempt=attempt, run_id=run_id)
+async def ask(harness: Harness, call: ModelCall, attempt: int = 1, run_id: str = "run-1") -> ModelReply:
+    return await harness.activity(ModelActivities(harness.deps).complete, call, attempt=attempt, run_id=run_id)
 
 
-def requests(desk: Desk, call: ModelCall) -> int:
-    return desk.model.requests[f"{call.address.turn_id}.{call.call_id}"]
+def requests(harness: Harness, call: ModelCall) -> int:
+    return harness.model.requests[f"{call.address.turn_id}.{call.call_id}"]
 
 
 @asynccontextmanager
-async def under_way(desk: Desk, call: ModelCall, attempt: int, times: int) -> AsyncIterator[None]:
+async def under_way(harness: Harness, call: ModelCall, attempt: int, times: int) -> AsyncIterator[None]:
     """The provider is asked by that attempt, whose worker dies at the end; it has been asked so often."""
-    dying = asyncio.create_task(ask(desk, call, attempt))
-    await until(lambda: requests(desk, call) == times)
+    dying = asyncio.create_task(ask(harness, call, attempt))
+    await until(lambda: requests(harness, call) == times)
     yield
     dying.cancel()
     await gathered(dying)
 
 
-async def code_of(desk: Desk, call: ModelCall, attempt: int = 1) -> str | None:
+async def code_of(harness: Harness, call: ModelCall, attempt: int = 1) -> str | None:
     """What is the matter with that attempt."""
-    reply = await ask(desk, call, attempt)
+    reply = await ask(harness, call, attempt)
     return reply.problem.code if reply.problem else None
 
 
-async def begun(desk: Desk, *lines: Line) -> ModelCall:
-    address, _ = await desk.start(*lines)
-    return await desk.model_call(address)
+async def begun(harness: Harness, *lines: Line) -> ModelCall:
+    address, _ = await harness.start(*lines)
+    return await harness.model_call(address)
 
 
-async def test_a_settled_call_answers_every_later_attempt_and_is_never_paid_again(desk: Desk) -> None:
-    call = await begun(desk, Line("hello there", tokens=30))
-    await desk.write("UPDATE turns SET created_at = created_at - interval '9 s' WHERE id = $1", call.address.turn_id)
-    first = await ask(desk, call)
+async def test_a_settled_call_answers_every_later_attempt_and_is_never_paid_again(harness: Harness) -> None:
+    call = await begun(harness, Line("hello there", tokens=30))
+    await harness.write("UPDATE turns SET created_at = created_at - interval '9 s' WHERE id = $1", call.address.turn_id)
+    first = await ask(harness, call)
     assert first.message is not None and first.problem is None
-    again = await gathered(*(ask(desk, call, attempt, run) for attempt in range(1, 5) for run in ("run-1", "run-2")))
+    again = await gathered(*(ask(harness, call, attempt, run) for attempt in range(1, 5) for run in ("run-1", "run-2")))
     assert again == [first] * 8
-    assert requests(desk, call) == 1
-    assert await desk.value(PAID, call.address.turn_id) == [29, 1, 10]
+    assert requests(harness, call) == 1
+    assert await harness.value(PAID, call.address.turn_id) == [29, 1, 10]
     kinds = ["ready", "generation.start", "ttft", "token.usage", "generation.complete"]
-    assert await desk.kinds(call.address.turn_id) == kinds
-    async with desk.db.transaction("local") as tx:
+    assert await harness.kinds(call.address.turn_id) == kinds
+    async with harness.db.transaction("local") as tx:
         shown = await views.get_turn(tx, call.address.turn_id, None)
     assert 9 <= cast(float, shown["ttft_seconds"]) < 60, "from the turn's beginning, as its reader waited"
 
 
-async def test_many_attempts_at_once_settle_once_and_the_others_step_aside(desk: Desk) -> None:
-    call = await begun(desk, Line("hello", [("look", {}), ("pay", {})], seconds=0.05))
-    answers = await asyncio.gather(*(ask(desk, call, attempt) for attempt in range(1, 9)))
+async def test_many_attempts_at_once_settle_once_and_the_others_step_aside(harness: Harness) -> None:
+    call = await begun(harness, Line("hello", [("look", {}), ("pay", {})], seconds=0.05))
+    answers = await asyncio.gather(*(ask(harness, call, attempt) for attempt in range(1, 9)))
     assert len({answer.message.id for answer in answers if answer.problem is None and answer.message}) == 1
     assert {answer.problem.code for answer in answers if answer.problem} <= {"stale_attempt"}
-    assert requests(desk, call) <= 8
-    said = await desk.rows("SELECT id FROM messages WHERE turn_id = $1 AND role = 'assistant'", call.address.turn_id)
+    assert requests(harness, call) <= 8
+    said = await harness.rows("SELECT id FROM messages WHERE turn_id = $1 AND role = 'assistant'", call.address.turn_id)
     assert len(said) == 1
-    planned = await desk.rows("SELECT call_id FROM tool_calls WHERE turn_id = $1 ORDER BY 1", call.address.turn_id)
+    planned = await harness.rows("SELECT call_id FROM tool_calls WHERE turn_id = $1 ORDER BY 1", call.address.turn_id)
     assert [row["call_id"] for row in planned] == ["t1.0", "t1.1"]
-    usage = await desk.value("SELECT output_tokens FROM turns WHERE id = $1", call.address.turn_id)
-    assert usage == requests(desk, call), "one is heard, and each that was asked for is paid once"
+    usage = await harness.value("SELECT output_tokens FROM turns WHERE id = $1", call.address.turn_id)
+    assert usage == requests(harness, call), "one is heard, and each that was asked for is paid once"
 
 
-async def test_an_attempt_that_lost_its_epoch_may_not_settle(desk: Desk) -> None:
-    call = await begun(desk, Line("slow", waits="each"))
+async def test_an_attempt_that_lost_its_epoch_may_not_settle(harness: Harness) -> None:
+    call = await begun(harness, Line("slow", waits="each"))
     turn_id = call.address.turn_id
-    with desk.model.held("each") as gate:
-        zombie = asyncio.create_task(ask(desk, call, 1))
-        await until(lambda: requests(desk, call) == 1)
-        owner = asyncio.create_task(ask(desk, call, 2))
-        await until(lambda: requests(desk, call) == 2)
-        assumed = (await desk.value(PAID, turn_id))[1]
+    with harness.model.held("each") as gate:
+        zombie = asyncio.create_task(ask(harness, call, 1))
+        await until(lambda: requests(harness, call) == 1)
+        owner = asyncio.create_task(ask(harness, call, 2))
+        await until(lambda: requests(harness, call) == 2)
+        assumed = (await harness.value(PAID, turn_id))[1]
         assert assumed == USUAL_ANSWER_TOKENS, "what it may have said counts until it comes back"
         gate.release()
         lost = await zombie
         assert lost.problem is not None and lost.problem.code == "stale_attempt"
-        assert await desk.value("SELECT count(*) FROM messages WHERE turn_id = $1", turn_id) == 1
-        assert await desk.value(PAID, turn_id) == [9, 1, 10], "it was paid, though nobody hears it"
+        assert await harness.value("SELECT count(*) FROM messages WHERE turn_id = $1", turn_id) == 1
+        assert await harness.value(PAID, turn_id) == [9, 1, 10], "it was paid, though nobody hears it"
     reply = await owner
     assert reply.problem is None and reply.turn_used is not None and reply.turn_used.tokens == 20
-    assert await desk.value(PAID, turn_id) == [18, 2, 20]
-    assert await code_of(desk, call) is None, "settled: answers again"
+    assert await harness.value(PAID, turn_id) == [18, 2, 20]
+    assert await code_of(harness, call) is None, "settled: answers again"
 
 
-async def test_an_older_attempt_may_not_begin_and_a_worker_that_leaves_says_what_its_call_used(desk: Desk) -> None:
-    call = await begun(desk, Line("half an answer", seconds=30))
-    async with under_way(desk, call, 2, 1):
-        assert await code_of(desk, call, 1) == "stale_attempt" and requests(desk, call) == 1
-        await until(lambda: desk.model.said[f"{call.address.turn_id}.m1"] > 0)
-    paid = await desk.value(PAID, call.address.turn_id)
+async def test_an_older_attempt_may_not_begin_and_a_worker_that_leaves_says_what_its_call_used(
+    harness: Harness,
+) -> None:
+    call = await begun(harness, Line("half an answer", seconds=30))
+    async with under_way(harness, call, 2, 1):
+        assert await code_of(harness, call, 1) == "stale_attempt" and requests(harness, call) == 1
+        await until(lambda: harness.model.said[f"{call.address.turn_id}.m1"] > 0)
+    paid = await harness.value(PAID, call.address.turn_id)
     assert paid[0] > 0 and paid[1] == 4, "about four characters a token"
 
 
-async def test_a_call_begins_only_within_what_the_turn_has_by_then(desk: Desk) -> None:
-    call = await begun(desk, Line("never said"))
+async def test_a_call_begins_only_within_what_the_turn_has_by_then(harness: Harness) -> None:
+    call = await begun(harness, Line("never said"))
     used = "UPDATE turns SET input_tokens = $2 WHERE id = $1"
-    await desk.write(used, call.address.turn_id, 100_000)
-    assert await code_of(desk, call) == "token_budget_spent"
-    assert requests(desk, call) == 0
-    await desk.write(used, call.address.turn_id, 99_999)
-    assert await code_of(desk, call) is None
+    await harness.write(used, call.address.turn_id, 100_000)
+    assert await code_of(harness, call) == "token_budget_spent"
+    assert requests(harness, call) == 0
+    await harness.write(used, call.address.turn_id, 99_999)
+    assert await code_of(harness, call) is None
 
 
-async def test_a_new_run_of_the_turn_takes_a_call_over(desk: Desk) -> None:
-    call = await begun(desk, Line("hello"))
-    await desk.write(
+async def test_a_new_run_of_the_turn_takes_a_call_over(harness: Harness) -> None:
+    call = await begun(harness, Line("hello"))
+    await harness.write(
         "INSERT INTO model_calls (tenant_id, turn_id, call_id, epoch, run_id, attempt, model) "
         "VALUES ('local', $1, 'm1', 3, 'run-0', 9, 'spoken')",
         call.address.turn_id,
     )
-    assert await code_of(desk, call) is None
-    assert await desk.value("SELECT epoch FROM model_calls WHERE turn_id = $1", call.address.turn_id) == 4
+    assert await code_of(harness, call) is None
+    assert await harness.value("SELECT epoch FROM model_calls WHERE turn_id = $1", call.address.turn_id) == 4
 
 
 @pytest.mark.parametrize(("how", "code"), [("stop", "stopped"), ("finish", "turn_ended")])
-async def test_an_ended_turn_claims_nothing_and_still_hears_a_settled_reply(desk: Desk, how: str, code: str) -> None:
-    call, settled = await begun(desk, Line("hello")), await begun(desk, Line("hello"))
-    reply = await ask(desk, settled)
+async def test_an_ended_turn_claims_nothing_and_still_hears_a_settled_reply(
+    harness: Harness, how: str, code: str
+) -> None:
+    call, settled = await begun(harness, Line("hello")), await begun(harness, Line("hello"))
+    reply = await ask(harness, settled)
     for each in (call, settled):
-        await end(desk, each.address, how)
-    assert await code_of(desk, call) == code and requests(desk, call) == 0
-    assert await ask(desk, settled, 2) == reply
+        await end(harness, each.address, how)
+    assert await code_of(harness, call) == code and requests(harness, call) == 0
+    assert await ask(harness, settled, 2) == reply
 
 
-async def end(desk: Desk, address: TurnAddress, how: str) -> None:
-    async with desk.db.transaction("local") as tx:
+async def end(harness: Harness, address: TurnAddress, how: str) -> None:
+    async with harness.db.transaction("local") as tx:
         if how == "stop":
-            await request_stop(tx, address.turn_id, desk.people["requester"].user_id)
+            await request_stop(tx, address.turn_id, harness.people["requester"].user_id)
         else:
             await finish(tx, FinishRequest(address=address, status=TurnStatus.COMPLETED))
 
@@ -160,104 +164,108 @@ async def end(desk: Desk, address: TurnAddress, how: str) -> None:
     ("fails", "attempts", "code"), [(2, 3, None), (99, PROVIDER_ERRORS, "model_unavailable")], ids=["few", "too many"]
 )
 async def test_provider_errors_are_tried_again_after_their_wait_and_end_the_call_as_data_when_they_are_too_many(
-    desk: Desk, fails: int, attempts: int, code: str | None
+    harness: Harness, fails: int, attempts: int, code: str | None
 ) -> None:
-    call = await begun(desk, Line("half an", fails=fails))
+    call = await begun(harness, Line("half an", fails=fails))
     for attempt in range(1, attempts):
         with pytest.raises(ApplicationError) as raised:
-            await ask(desk, call, attempt)
+            await ask(harness, call, attempt)
         assert (raised.value.type, raised.value.non_retryable) == ("model_unavailable", False)
         assert raised.value.next_retry_delay is not None
-    reply = await ask(desk, call, attempts)
+    reply = await ask(harness, call, attempts)
     assert (reply.problem.code if reply.problem else None, reply.partial) == (code, code is not None)
     assert reply.message is not None and reply.message.text == "half an"
-    assert await ask(desk, call, attempts + 1) == reply
-    assert requests(desk, call) == attempts
-    assert (await desk.kinds(call.address.turn_id)).count("transient_error") == attempts - 1
+    assert await ask(harness, call, attempts + 1) == reply
+    assert requests(harness, call) == attempts
+    assert (await harness.kinds(call.address.turn_id)).count("transient_error") == attempts - 1
 
 
-async def test_the_death_of_workers_spends_none_of_the_providers_errors(desk: Desk) -> None:
-    call = await begun(desk, Line("hello", seconds=30))
+async def test_the_death_of_workers_spends_none_of_the_providers_errors(harness: Harness) -> None:
+    call = await begun(harness, Line("hello", seconds=30))
     for attempt in range(1, 7):
-        async with under_way(desk, call, attempt, attempt):
+        async with under_way(harness, call, attempt, attempt):
             pass
-    (row,) = await desk.rows("SELECT errors, epoch FROM model_calls WHERE turn_id = $1", call.address.turn_id)
+    (row,) = await harness.rows("SELECT errors, epoch FROM model_calls WHERE turn_id = $1", call.address.turn_id)
     assert tuple(row) == (0, 6)
 
 
 PENDING = tuple(PendingEvent(kind="node_start", at=NOW, number=n, data={"node": f"n{n}"}) for n in (1, 2))
 
 
-async def test_events_that_wait_are_written_once_however_often_the_call_is_claimed(desk: Desk) -> None:
-    call = await begun(desk, Line("hello", fails=1))
+async def test_events_that_wait_are_written_once_however_often_the_call_is_claimed(harness: Harness) -> None:
+    call = await begun(harness, Line("hello", fails=1))
     call = call.model_copy(update={"events": PENDING})
     with pytest.raises(ApplicationError):
-        await ask(desk, call, 1)
-    await ask(desk, call, 2)
-    await ask(desk, call, 3, "run-2")
-    assert await nodes(desk, call.address) == ["n1", "n2"]
+        await ask(harness, call, 1)
+    await ask(harness, call, 2)
+    await ask(harness, call, 3, "run-2")
+    assert await nodes(harness, call.address) == ["n1", "n2"]
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-async def test_loading_again_writes_the_waiting_events_once_also_for_a_stopped_turn(desk: Desk, stopped: bool) -> None:
-    address, _ = await desk.start(Line("hello"))
+async def test_loading_again_writes_the_waiting_events_once_also_for_a_stopped_turn(
+    harness: Harness, stopped: bool
+) -> None:
+    address, _ = await harness.start(Line("hello"))
     if stopped:
-        await end(desk, address, "stop")
-    given = LoadRequest(address=address, agent_id="desk", agent_version=await desk.version(), events=PENDING)
-    first = await desk.activity(MemoryActivities(desk.deps).load, given)
-    assert first == await desk.activity(MemoryActivities(desk.deps).load, given, attempt=2)
+        await end(harness, address, "stop")
+    given = LoadRequest(address=address, agent_id="desk", agent_version=await harness.version(), events=PENDING)
+    first = await harness.activity(MemoryActivities(harness.deps).load, given)
+    assert first == await harness.activity(MemoryActivities(harness.deps).load, given, attempt=2)
     assert (first.problem.code if first.problem else None) == ("stopped" if stopped else None)
-    assert await nodes(desk, address) == ["n1", "n2"]
+    assert await nodes(harness, address) == ["n1", "n2"]
 
 
-async def nodes(desk: Desk, address: TurnAddress) -> list[str]:
+async def nodes(harness: Harness, address: TurnAddress) -> list[str]:
     sql = "SELECT data->>'node' AS node FROM events WHERE turn_id = $1 AND kind = 'node_start' ORDER BY seq"
-    return [row["node"] for row in await desk.rows(sql, address.turn_id)]
+    return [row["node"] for row in await harness.rows(sql, address.turn_id)]
 
 
-async def test_the_input_of_a_call_stays_small_however_long_the_conversation_is(desk: Desk) -> None:
-    conversation_id = await desk.conversation()
+async def test_the_input_of_a_call_stays_small_however_long_the_conversation_is(harness: Harness) -> None:
+    conversation_id = await harness.conversation()
     for _ in range(3):
-        address, _ = await desk.start(Line("word " * 2_000), conversation_id=conversation_id)
-        call = await desk.model_call(address)
+        address, _ = await harness.start(Line("word " * 2_000), conversation_id=conversation_id)
+        call = await harness.model_call(address)
         assert len(call.model_dump_json()) < 4_096
-        await ask(desk, call)
-        async with desk.db.transaction("local") as tx:
+        await ask(harness, call)
+        async with harness.db.transaction("local") as tx:
             reply = await tx.fetchval("SELECT reply FROM model_calls WHERE turn_id = $1", address.turn_id)
             transcript = (reply["message"]["id"],)
             await finish(tx, FinishRequest(address=address, status=TurnStatus.COMPLETED, transcript=transcript))
-    sent = desk.model.seen[-1].messages
+    sent = harness.model.seen[-1].messages
     assert [message["role"] for message in sent] == ["system", "user", "assistant", "user", "assistant", "user"]
     assert len(str(sent[2]["content"])) > 9_000, "bodies come from Postgres, whole"
 
 
-async def test_waiting_events_are_written_whatever_becomes_of_the_tool_call_that_carries_them(desk: Desk) -> None:
+async def test_waiting_events_are_written_whatever_becomes_of_the_tool_call_that_carries_them(harness: Harness) -> None:
     for tool, args in (("nobody", {}), ("look", {}), ("pay", {}), ("shout", {"mode": "break"})):
-        address = await desk.plan((tool, args))
-        call = (await desk.tool_call(address, "t1.0")).model_copy(update={"events": PENDING})
+        address = await harness.plan((tool, args))
+        call = (await harness.tool_call(address, "t1.0")).model_copy(update={"events": PENDING})
         for attempt in (1, 2):
-            await desk.activity(ToolActivities(desk.deps).run, call, attempt=attempt)
-        assert await nodes(desk, address) == ["n1", "n2"], tool
+            await harness.activity(ToolActivities(harness.deps).run, call, attempt=attempt)
+        assert await nodes(harness, address) == ["n1", "n2"], tool
 
 
 @pytest.mark.parametrize("has_ended", [True, False])
-async def test_waiting_events_are_written_while_the_turn_is_open_never_behind_done(desk: Desk, has_ended: bool) -> None:
+async def test_waiting_events_are_written_while_the_turn_is_open_never_behind_done(
+    harness: Harness, has_ended: bool
+) -> None:
     """The attempts that bring them come late: what they ask for is settled."""
     for late in ("model", "tool", "verdicts"):
-        address = await desk.plan(("look", {}))
-        await desk.run_tool(address)
+        address = await harness.plan(("look", {}))
+        await harness.run_tool(address)
         if has_ended:
-            await end(desk, address, "finish")
-        before = await desk.kinds(address.turn_id)
+            await end(harness, address, "finish")
+        before = await harness.kinds(address.turn_id)
         if late == "model":
-            model_call = (await desk.model_call(address)).model_copy(update={"events": PENDING})
-            assert (await ask(desk, model_call, 2)).message is not None
+            model_call = (await harness.model_call(address)).model_copy(update={"events": PENDING})
+            assert (await ask(harness, model_call, 2)).message is not None
         elif late == "tool":
-            call = (await desk.tool_call(address, "t1.0")).model_copy(update={"events": PENDING})
-            assert (await desk.activity(ToolActivities(desk.deps).run, call, attempt=2)).message is not None
+            call = (await harness.tool_call(address, "t1.0")).model_copy(update={"events": PENDING})
+            assert (await harness.activity(ToolActivities(harness.deps).run, call, attempt=2)).message is not None
         else:
             verdicts = VerdictsRequest(address=address, requests=(), events=PENDING)
-            await desk.activity(ApprovalActivities(desk.deps).read, verdicts)
-        after = await desk.kinds(address.turn_id)
+            await harness.activity(ApprovalActivities(harness.deps).read, verdicts)
+        after = await harness.kinds(address.turn_id)
         assert after == (before if has_ended else [*before, "node_start", "node_start"]), late
         assert (after[-1] == "done") is has_ended

@@ -10,7 +10,7 @@ from perdure.store.approvals import views
 from perdure.store.approvals.views import Filters
 from perdure.store.calls import effects
 from tests.conftest import Urls
-from tests.desk import Desk
+from tests.harness import Harness
 from tests.integration.test_approvals_at_scale import _FILL, best_of
 
 pytestmark = pytest.mark.soak
@@ -30,27 +30,27 @@ FROM turns, generate_series(1, 3) g
 
 
 @pytest.fixture(scope="module")
-async def worn(desk: Desk, urls: Urls) -> Desk:
+async def worn(harness: Harness, urls: Urls) -> Harness:
     """Long in use: very many were decided and ran, three wait, one effect is unknown."""
-    async with desk.db.transaction("local") as tx:
+    async with harness.db.transaction("local") as tx:
         await tx.execute("SET LOCAL statement_timeout = 0")
         for statement, *given in ((_FILL, DECIDED), (_DECIDE,), (_EFFECTS,)):
             await tx.execute(statement, *given, timeout=120)
-    await desk.plan(("pay", {"amount": 1}))
-    await desk.write("UPDATE tool_calls SET state = 'outcome_unknown' WHERE call_id = 't1.0'")
+    await harness.plan(("pay", {"amount": 1}))
+    await harness.write("UPDATE tool_calls SET state = 'outcome_unknown' WHERE call_id = 't1.0'")
     for amount in range(3):
-        await desk.open(await desk.plan(("pay", {"amount": amount})), "t1.0")
+        await harness.open(await harness.plan(("pay", {"amount": amount})), "t1.0")
     owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
     for table in ("approvals", "tool_calls", "turns", "users"):
         await owner.execute(f"VACUUM ANALYZE {table}")
     await owner.close()
-    return desk
+    return harness
 
 
 EFFECTS = (None, "outcome_unknown", "failed", "done")
 
 
-async def test_a_page_reads_what_it_shows(worn: Desk) -> None:
+async def test_a_page_reads_what_it_shows(worn: Harness) -> None:
     reviewer = worn.people["reviewer"].user_id
     approvals = [Filters(status=status) for status in (None, "pending", "expired", "outcome_unknown", "lost'")]
     approvals += [Filters(decidable_by=reviewer), Filters(status="pending", tool="pay", decidable_by=reviewer)]
@@ -69,7 +69,7 @@ async def test_a_page_reads_what_it_shows(worn: Desk) -> None:
         assert not_wanted < 1_000, plan
 
 
-async def test_the_first_pages_take_milliseconds(worn: Desk) -> None:
+async def test_the_first_pages_take_milliseconds(worn: Harness) -> None:
     mine = Filters(decidable_by=worn.people["reviewer"].user_id)
     spent = [
         await best_of(worn.db, lambda tx, f=filters: views.list_approvals(tx, f, 50, None))  # type: ignore[misc]

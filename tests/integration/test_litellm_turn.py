@@ -12,8 +12,8 @@ from perdure.core.budgets import USUAL_ANSWER_TOKENS
 from perdure.core.calls.retries import PROVIDER_ERRORS
 from perdure.core.text import CHARACTERS_A_TOKEN
 from tests.doubles.provider_steps import CONTEXT_OVERFLOW, Call, Fault, Step
-from tests.integration.clerk import ASKED, CLERK, Clerk
-from tests.integration.scribe import text_of
+from tests.integration.litellm_agent import ASKED, LITELLM_AGENT, LitellmAgent
+from tests.integration.turn_writer import text_of
 
 # Warnings inside LiteLLM must not become errors there: it would take them for a broken stream.
 pytestmark = [
@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 
-async def test_text_and_reasoning_reach_the_reader_as_they_come_and_the_text_is_the_answer(talk: Clerk) -> None:
+async def test_text_and_reasoning_reach_the_reader_as_they_come_and_the_text_is_the_answer(talk: LitellmAgent) -> None:
     thinking, text = "The user wants me to look into something.", "Here is what I have found out."
     address = await talk.begin(Step(thinking=thinking, text=text, token_seconds=0.2))
     sent = await talk.seen_by_reader(address)
@@ -38,10 +38,10 @@ async def test_text_and_reasoning_reach_the_reader_as_they_come_and_the_text_is_
     assert row["answer"] == text_of(sent) == text
     assert len(talk.double.requests) == row["attempts"] == 1
     thought = "SELECT (reply -> 'usage' ->> 'thinking_tokens')::int FROM model_calls WHERE turn_id = $1"
-    assert await talk.served.desk.value(thought, address.turn_id) > 0
+    assert await talk.served.harness.value(thought, address.turn_id) > 0
 
 
-async def test_a_round_of_tools_is_told_to_the_provider_with_the_ids_that_it_gave(talk: Clerk) -> None:
+async def test_a_round_of_tools_is_told_to_the_provider_with_the_ids_that_it_gave(talk: LitellmAgent) -> None:
     usage = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 60}}
     calls = (Call(name="look", arguments={"what": "x"}, id="call_a"), Call(name="book", arguments={}, id="call_b"))
     address, row = await talk.ended(
@@ -65,22 +65,22 @@ async def test_a_round_of_tools_is_told_to_the_provider_with_the_ids_that_it_gav
     assert await talk.data(address, "token.usage") == [counted] * 2
 
 
-async def test_a_gated_call_waits_for_its_approval_unless_its_arguments_do_not_fit(talk: Clerk) -> None:
+async def test_a_gated_call_waits_for_its_approval_unless_its_arguments_do_not_fit(talk: LitellmAgent) -> None:
     wrong, right = (Step(calls=(Call(name="pay", arguments={"amount": amount}),)) for amount in ("a lot", 7))
     address = await talk.begin(wrong, right, Step(text="paid"))
     await talk.served.until(address, TurnStatus.AWAITING_APPROVAL)
     told: Any = talk.double.requests[-1].body["messages"]
     assert len(talk.double.requests) == 2 and told[-1]["role"] == "tool" and "amount" in told[-1]["content"]
-    (frozen,) = await talk.served.desk.rows("SELECT args FROM approvals WHERE turn_id = $1", address.turn_id)
+    (frozen,) = await talk.served.harness.rows("SELECT args FROM approvals WHERE turn_id = $1", address.turn_id)
     assert frozen["args"]["amount"] == 7, "a person is asked for what can run alone"
     await talk.served.decide(address, "t2.0")
     row = await talk.served.until(address, TurnStatus.COMPLETED)
     assert (row["answer"], row["attempts"]) == ("paid", 3)
     assert await talk.served.states(address) == {"t1.0": "failed", "t2.0": "done"}
-    assert talk.served.desk.world.requests[effect_key(address.turn_id, "t2.0")] == 1
+    assert talk.served.harness.world.requests[effect_key(address.turn_id, "t2.0")] == 1
 
 
-async def test_a_rate_limit_is_waited_for_as_long_as_it_says_and_is_in_the_events(talk: Clerk) -> None:
+async def test_a_rate_limit_is_waited_for_as_long_as_it_says_and_is_in_the_events(talk: LitellmAgent) -> None:
     address, row = await talk.ended(Step(status=429, retry_after="2"), Step(text="now"))
     assert (row["status"], row["answer"], row["attempts"]) == ("completed", "now", 2)
     first, second = talk.double.requests
@@ -91,10 +91,10 @@ async def test_a_rate_limit_is_waited_for_as_long_as_it_says_and_is_in_the_event
     assert [event["attempt"] for event in await talk.data(address, "generation.start")] == [1, 2]
 
 
-async def test_a_conversation_that_is_too_long_is_tried_once_more_with_half_of_it(talk: Clerk) -> None:
+async def test_a_conversation_that_is_too_long_is_tried_once_more_with_half_of_it(talk: LitellmAgent) -> None:
     first, _ = await talk.ended(Step(text="A long story. " * 200))
     talk.double.script(CONTEXT_OVERFLOW, Step(text="shorter"))
-    address = await talk.served.begin(ASKED, agent_id=CLERK, conversation_id=first.conversation_id)
+    address = await talk.served.begin(ASKED, agent_id=LITELLM_AGENT, conversation_id=first.conversation_id)
     row = await talk.served.until(address, TurnStatus.COMPLETED, TurnStatus.FAILED)
     assert (row["status"], row["answer"], row["attempts"]) == ("completed", "shorter", 2)
     whole, half = (str(request.body["messages"]) for request in talk.double.requests[-2:])
@@ -103,7 +103,7 @@ async def test_a_conversation_that_is_too_long_is_tried_once_more_with_half_of_i
     assert len(await talk.served.transcript(first)) == 1, "what is stored stays whole"
 
 
-async def test_a_reset_in_the_middle_of_a_text_leaves_one_clean_text_for_everybody(talk: Clerk) -> None:
+async def test_a_reset_in_the_middle_of_a_text_leaves_one_clean_text_for_everybody(talk: LitellmAgent) -> None:
     whole = "One two three four five."
     address = await talk.begin(
         Step(text="One two three four ", fault=Fault.RESET, token_seconds=0.2), Step(text=whole, token_seconds=0.2)
@@ -120,7 +120,7 @@ async def test_a_reset_in_the_middle_of_a_text_leaves_one_clean_text_for_everybo
     assert row["output_tokens"] > settled[0]["output_tokens"], "what broke off had been begun, and is counted too"
 
 
-async def test_garbage_without_end_fails_the_turn_with_a_code_and_none_of_the_garbage(talk: Clerk) -> None:
+async def test_garbage_without_end_fails_the_turn_with_a_code_and_none_of_the_garbage(talk: LitellmAgent) -> None:
     address, row = await talk.ended(Step(text="Half an ", fault=Fault.GARBAGE, times=None))
     assert (row["status"], row["problem"]["code"]) == ("failed", "model_unavailable")
     assert row["attempts"] == PROVIDER_ERRORS
@@ -132,9 +132,11 @@ async def test_garbage_without_end_fails_the_turn_with_a_code_and_none_of_the_ga
     assert "<<<<<" not in history and "sk-of-the-test" not in history
 
 
-async def test_words_without_end_are_broken_off_at_the_turns_limit_and_what_was_said_is_kept(talk: Clerk) -> None:
+async def test_words_without_end_are_broken_off_at_the_turns_limit_and_what_was_said_is_kept(
+    talk: LitellmAgent,
+) -> None:
     talk.double.script(Step(text="One two ", fault=Fault.ENDLESS))
-    address = await talk.served.begin(ASKED, agent_id=CLERK, limits=Limits(max_tokens=2_000))
+    address = await talk.served.begin(ASKED, agent_id=LITELLM_AGENT, limits=Limits(max_tokens=2_000))
     sent = await talk.seen_by_reader(address)
     row = await talk.served.until(address, TurnStatus.LIMITED, TurnStatus.FAILED, seconds=40)
     assert (row["status"], row["problem"]["code"], row["attempts"]) == ("limited", "answer_over_budget", 1)
@@ -147,7 +149,7 @@ async def test_words_without_end_are_broken_off_at_the_turns_limit_and_what_was_
     assert [seen.outcome for seen in talk.double.requests] == ["client_gone"], "the request was ended, and not repeated"
 
 
-async def test_five_megabytes_of_arguments_are_a_typed_end_and_no_call(talk: Clerk) -> None:
+async def test_five_megabytes_of_arguments_are_a_typed_end_and_no_call(talk: LitellmAgent) -> None:
     address = await talk.begin(Step(text="I pay. ", fault=Fault.HUGE_ARGUMENTS))
     row = await talk.served.until(address, TurnStatus.LIMITED, TurnStatus.FAILED, seconds=40)
     assert (row["status"], row["problem"]["code"], row["attempts"]) == ("limited", "answer_over_budget", 1)
@@ -156,19 +158,19 @@ async def test_five_megabytes_of_arguments_are_a_typed_end_and_no_call(talk: Cle
     assert len((await talk.served.history(address)).to_json()) < 256 * 1024
 
 
-async def test_a_model_that_asks_for_tools_that_nobody_has_ends_at_the_limit_of_rounds(talk: Clerk) -> None:
+async def test_a_model_that_asks_for_tools_that_nobody_has_ends_at_the_limit_of_rounds(talk: LitellmAgent) -> None:
     calls = (Call(name="rm_rf", arguments={"path": "/"}), Call(name="look\n; drop", arguments={}))
     talk.double.script(Step(calls=calls, times=None))
-    address = await talk.served.begin(ASKED, agent_id=CLERK, limits=Limits(max_iterations=3))
+    address = await talk.served.begin(ASKED, agent_id=LITELLM_AGENT, limits=Limits(max_iterations=3))
     row = await talk.served.until(address, TurnStatus.LIMITED, TurnStatus.FAILED, TurnStatus.COMPLETED, seconds=40)
     assert row["status"] == "limited" and len(talk.double.requests) <= 5
     assert set((await talk.served.states(address)).values()) == {"failed"}
     told: Any = talk.double.requests[1].body["messages"]
     assert [message["role"] for message in told[-2:]] == ["tool", "tool"], "each call has its answer"
-    assert not await talk.served.desk.rows("SELECT id FROM approvals WHERE turn_id = $1", address.turn_id)
+    assert not await talk.served.harness.rows("SELECT id FROM approvals WHERE turn_id = $1", address.turn_id)
 
 
-async def test_calls_that_repeat_an_id_of_kilobytes_are_each_run_once_under_ids_of_ours(talk: Clerk) -> None:
+async def test_calls_that_repeat_an_id_of_kilobytes_are_each_run_once_under_ids_of_ours(talk: LitellmAgent) -> None:
     signed = "call_1__thought__" + "QUJD" * 1_000
     twice = tuple(Call(name="look", arguments={"what": what}, id=signed, index=at) for at, what in enumerate("ab"))
     address, row = await talk.ended(Step(calls=twice), Step(calls=twice), Step(text="Seen."))
@@ -178,7 +180,7 @@ async def test_calls_that_repeat_an_id_of_kilobytes_are_each_run_once_under_ids_
     ids = [call["id"] for message in told for call in message.get("tool_calls") or ()]
     assert len(ids) == len(set(ids)) == 4, "a provider refuses a request that names a call twice"
     assert ids == [message["tool_call_id"] for message in told if message["role"] == "tool"]
-    kept = await talk.served.desk.rows("SELECT provider_call_id FROM tool_calls WHERE turn_id = $1", address.turn_id)
+    kept = await talk.served.harness.rows("SELECT provider_call_id FROM tool_calls WHERE turn_id = $1", address.turn_id)
     assert signed in [row["provider_call_id"] for row in kept], "it is kept whole, and shown to nobody"
-    events = await talk.served.desk.rows("SELECT call_id, data FROM events WHERE turn_id = $1", address.turn_id)
+    events = await talk.served.harness.rows("SELECT call_id, data FROM events WHERE turn_id = $1", address.turn_id)
     assert "__thought__" not in json.dumps([[event["call_id"], event["data"]] for event in events])

@@ -21,8 +21,8 @@ from perdure.contracts.agents import ToolCard
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.mcp import McpServer, McpToolListing
 from perdure.sdk.outcomes import ToolRefused, ToolResult, ToolUnavailable
-from tests.desk import until
 from tests.doubles.mcp_raw import TOOL
+from tests.harness import until
 from tests.unit.apps.tool_contexts import context
 
 DOUBLES = Path(__file__).parents[1] / "doubles"

@@ -15,167 +15,167 @@ from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import digest_of, sha256_hex
 from perdure.store.calls import tool_calls
 from tests.conftest import Person, Urls
-from tests.desk import Desk, publish_desk
-from tests.doubles.desk import desk_agents
+from tests.doubles.target import app_agents
+from tests.harness import Harness, publish_app
 from tests.integration.library import Library, other_tenant
 
 KEY = "AKI" + "A" + "A1B2C3D4E5F6G7H8"
 
 
 @pytest.fixture(scope="module")
-async def desk(desk: Desk, urls: Urls, people: dict[str, Person]) -> AsyncIterator[Desk]:
+async def harness(harness: Harness, urls: Urls, people: dict[str, Person]) -> AsyncIterator[Harness]:
     """The desk whose agent has the memory tools beside its own."""
-    await other_tenant(urls, desk.db, people)
-    (agents, tools), own = desk_agents(), list(MEMORY_BY_NAME.values())
+    await other_tenant(urls, harness.db, people)
+    (agents, tools), own = app_agents(), list(MEMORY_BY_NAME.values())
     widened = []
     for app, agent in agents:
         more = {"cards": (*agent.cards, *(tool.card for tool in own)), "version": digest_of([agent.version, "memory"])}
         widened.append((app, agent.model_copy(update=more) if agent.definition.id == "desk" else agent))
-    await publish_desk(urls.owner, widened)
-    toolbox = Toolbox([*tools, *(("desk", tool) for tool in own)], lambda name: None, desk.deps.toolbox.http)
-    yield replace(desk, deps=replace(desk.deps, toolbox=toolbox))
+    await publish_app(urls.owner, widened)
+    toolbox = Toolbox([*tools, *(("desk", tool) for tool in own)], lambda name: None, harness.deps.toolbox.http)
+    yield replace(harness, deps=replace(harness.deps, toolbox=toolbox))
 
 
 @pytest.fixture
-def library(desk: Desk) -> Library:
-    return Library(desk.db, desk.people)
+def library(harness: Harness) -> Library:
+    return Library(harness.db, harness.people)
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
     """One call of a memory tool in a turn of its own."""
 
-    desk: Desk
+    harness: Harness
     address: TurnAddress
     output: dict[str, Any]
 
     async def events(self) -> dict[str, dict[str, Any]]:
         """The memory events of the call, by kind; each names the call."""
         sql = "SELECT kind, call_id, data FROM events WHERE turn_id = $1 AND kind LIKE 'memory.%' ORDER BY seq"
-        rows = await self.desk.rows(sql, self.address.turn_id)
+        rows = await self.harness.rows(sql, self.address.turn_id)
         assert {row["call_id"] for row in rows} <= {"t1.0"}
         return {row["kind"]: row["data"] for row in rows}
 
     async def usage(self) -> list[tuple[str, str]]:
         """(kind, version) of the turn."""
         sql = "SELECT kind, version_id::text FROM conversation_memory_usage WHERE turn_id = $1 ORDER BY 1, 2"
-        return [(row["kind"], row["version_id"]) for row in await self.desk.rows(sql, self.address.turn_id)]
+        return [(row["kind"], row["version_id"]) for row in await self.harness.rows(sql, self.address.turn_id)]
 
 
-async def call(desk: Desk, tool: str, /, _in: str | None = None, **args: Any) -> Called:
+async def call(harness: Harness, tool: str, /, _in: str | None = None, **args: Any) -> Called:
     """Plan a call, have it approved where that is needed, and run it twice as two attempts would."""
-    plan = desk.approved if MEMORY_BY_NAME[tool].card.needs_approval else desk.plan
+    plan = harness.approved if MEMORY_BY_NAME[tool].card.needs_approval else harness.plan
     address = await plan((tool, args), conversation_id=_in)
-    outcome = await desk.run_tool(address)
-    assert outcome.state is CallState.DONE and outcome.message is not None, await desk.call_row(address)
-    assert await desk.run_tool(address, attempt=2) == outcome
-    content = await desk.value("SELECT content::jsonb FROM messages WHERE id = $1", outcome.message.id)
+    outcome = await harness.run_tool(address)
+    assert outcome.state is CallState.DONE and outcome.message is not None, await harness.call_row(address)
+    assert await harness.run_tool(address, attempt=2) == outcome
+    content = await harness.value("SELECT content::jsonb FROM messages WHERE id = $1", outcome.message.id)
     # Let the conversation take another turn.
-    await desk.write("UPDATE conversations SET active_turn_id = NULL WHERE id = $1", address.conversation_id)
-    return Called(desk, address, content)
+    await harness.write("UPDATE conversations SET active_turn_id = NULL WHERE id = $1", address.conversation_id)
+    return Called(harness, address, content)
 
 
-async def remember(desk: Desk, path: str, content: str, _in: str | None = None, **more: Any) -> Called:
+async def remember(harness: Harness, path: str, content: str, _in: str | None = None, **more: Any) -> Called:
     given = {"path": path, "title": path, "content": content, "evidence_summary": "the user said it", **more}
-    return await call(desk, "memory_remember", _in, **given)
+    return await call(harness, "memory_remember", _in, **given)
 
 
-async def test_a_kept_note_is_found_read_and_listed_in_its_own_conversation_only(desk: Desk) -> None:
+async def test_a_kept_note_is_found_read_and_listed_in_its_own_conversation_only(harness: Harness) -> None:
     text, query = "The ibex counter runs on port 8099", "which port has the ibex counter?"
-    here = await desk.conversation()
-    kept = await remember(desk, "notes/ibex", text, _in=here, type="runbook")
+    here = await harness.conversation()
+    kept = await remember(harness, "notes/ibex", text, _in=here, type="runbook")
     assert kept.output["status"] == "written" and kept.output["trust"] == "agent_draft"
     version = kept.output["version_id"]
     assert await kept.usage() == [("written", version)]
     assert (await kept.events())["memory.write.created"]["sha256"] == sha256_hex(text)
-    found = await call(desk, "memory_search", _in=here, query=query)
+    found = await call(harness, "memory_search", _in=here, query=query)
     (hit,) = found.output["hits"]
     document = {"document_id": hit["document_id"]}
     assert hit["version_id"] == version and "8099" in hit["excerpt"] and 0 < hit["score"] <= 1
     assert (await found.events())["memory.search"] == {"scope": "documents", "query": query, "count": 1}
     assert await found.usage() == [("read", version)]
-    read = await call(desk, "memory_read", _in=here, **document)
+    read = await call(harness, "memory_read", _in=here, **document)
     assert read.output["content"] == text and await read.events() == {}
-    listed = await call(desk, "memory_list", _in=here, prefix="notes/")
+    listed = await call(harness, "memory_list", _in=here, prefix="notes/")
     assert [each["path"] for each in listed.output["documents"]] == ["notes/ibex"]
-    entries = (await call(desk, "memory_history", _in=here, **document)).output["versions"]
+    entries = (await call(harness, "memory_history", _in=here, **document)).output["versions"]
     assert [(each["number"], each["by_agent"], each["call_id"]) for each in entries] == [(1, True, "t1.0")]
-    elsewhere = await desk.conversation()
-    assert (await call(desk, "memory_search", _in=elsewhere, query="ibex")).output["hits"] == []
-    assert (await call(desk, "memory_list", _in=elsewhere, prefix="notes/")).output["documents"] == []
+    elsewhere = await harness.conversation()
+    assert (await call(harness, "memory_search", _in=elsewhere, query="ibex")).output["hits"] == []
+    assert (await call(harness, "memory_list", _in=elsewhere, prefix="notes/")).output["documents"] == []
     for tool in ("memory_read", "memory_history"):
-        assert (await call(desk, tool, _in=elsewhere, **document)).output["code"] == "document_not_found"
+        assert (await call(harness, tool, _in=elsewhere, **document)).output["code"] == "document_not_found"
 
 
-async def test_ids_that_a_model_names_are_overwritten_by_the_servers(desk: Desk, library: Library) -> None:
+async def test_ids_that_a_model_names_are_overwritten_by_the_servers(harness: Harness, library: Library) -> None:
     theirs = await library.write("secrets/okapi", "the okapi belongs to the reviewer", by="reviewer")
-    forged = dict.fromkeys(("user_id", "conversation_id", "run_id", "tenant_id"), desk.people["reviewer"].user_id)
-    assert (await call(desk, "memory_search", query="okapi", **forged)).output["hits"] == []
-    read = await call(desk, "memory_read", document_id=theirs.ref.document_id, **forged)
+    forged = dict.fromkeys(("user_id", "conversation_id", "run_id", "tenant_id"), harness.people["reviewer"].user_id)
+    assert (await call(harness, "memory_search", query="okapi", **forged)).output["hits"] == []
+    read = await call(harness, "memory_read", document_id=theirs.ref.document_id, **forged)
     assert read.output["code"] == "document_not_found"
-    kept = await remember(desk, "secrets/okapi", "mine", scope="user", type="user_preference", **forged)
+    kept = await remember(harness, "secrets/okapi", "mine", scope="user", type="user_preference", **forged)
     document = await library.read(kept.output["document_id"])
-    assert document.owner_id == desk.people["requester"].user_id
+    assert document.owner_id == harness.people["requester"].user_id
     assert (await library.read(theirs.ref.document_id, "reviewer")).content == "the okapi belongs to the reviewer"
 
 
-async def test_a_secret_is_refused_and_flagged_without_being_repeated(desk: Desk) -> None:
-    before = await desk.value("SELECT count(*) FROM memory_documents")
-    refused = await remember(desk, f"notes/gh{'p_' + 'a1b2c3d4e5f6' * 3}", f"the key is {KEY}")
+async def test_a_secret_is_refused_and_flagged_without_being_repeated(harness: Harness) -> None:
+    before = await harness.value("SELECT count(*) FROM memory_documents")
+    refused = await remember(harness, f"notes/gh{'p_' + 'a1b2c3d4e5f6' * 3}", f"the key is {KEY}")
     assert (refused.output["status"], refused.output["code"]) == ("refused", "memory_unsafe")
     events = await refused.events()
     assert set(events) == {"memory.safety.flagged", "memory.write.blocked"}
     assert events["memory.safety.flagged"]["blocked"] is True
     for said in (str(events), str(refused.output)):
         assert KEY not in said and "a1b2c3" not in said
-    assert await refused.usage() == [] and await desk.value("SELECT count(*) FROM memory_documents") == before
+    assert await refused.usage() == [] and await harness.value("SELECT count(*) FROM memory_documents") == before
 
 
-async def test_a_refusal_is_an_answer_with_its_event(desk: Desk) -> None:
+async def test_a_refusal_is_an_answer_with_its_event(harness: Harness) -> None:
     for given, event, code in (
         ({"scope": "workspace"}, "memory.policy.denied", "workspace_read_only"),
         ({"path": "No Path"}, "memory.write.blocked", "path_invalid"),
         ({"evidence_summary": ""}, "memory.write.blocked", "evidence_missing"),
     ):
-        refused = await remember(desk, **{"path": "notes/refused", "content": "x", **given})
+        refused = await remember(harness, **{"path": "notes/refused", "content": "x", **given})
         assert refused.output["code"] == (await refused.events())[event]["code"] == code
         assert await refused.usage() == []
 
 
-async def test_a_patch_waits_for_a_person_and_a_stale_one_is_a_conflict(desk: Desk, library: Library) -> None:
+async def test_a_patch_waits_for_a_person_and_a_stale_one_is_a_conflict(harness: Harness, library: Library) -> None:
     made = await library.write("prefs/tone", "Answer briefly")
     edits, document = [{"find": "briefly", "replace": "at length"}], made.ref.document_id
     patch: dict[str, Any] = {"document_id": document, "edits": edits, "expected_sha256": made.sha256}
-    address = await desk.plan(("memory_patch", patch))
-    await desk.open(address, "t1.0")
-    assert (await desk.run_tool(address)).state is CallState.DENIED
+    address = await harness.plan(("memory_patch", patch))
+    await harness.open(address, "t1.0")
+    assert (await harness.run_tool(address)).state is CallState.DENIED
     assert (await library.read(document)).content == "Answer briefly"
-    assert (await call(desk, "memory_patch", **patch)).output["code"] == "evidence_missing"
+    assert (await call(harness, "memory_patch", **patch)).output["code"] == "evidence_missing"
     patch["evidence_summary"] = "the user asked for it"
-    done = await call(desk, "memory_patch", **patch)
+    done = await call(harness, "memory_patch", **patch)
     now = await library.read(document)
     assert (now.content, now.ref.trust.value, done.output["number"]) == ("Answer at length", "agent_draft", 2)
-    stale = await call(desk, "memory_patch", **patch)
+    stale = await call(harness, "memory_patch", **patch)
     assert stale.output["code"] == "memory_conflict" and stale.output["details"]["sha256"] == now.sha256
     assert (await stale.events())["memory.write.blocked"]["code"] == "memory_conflict"
 
 
-async def test_a_proposal_leaves_a_pending_review_and_nothing_shared(desk: Desk) -> None:
-    kept = await remember(desk, "notes/dingo", "dingo deploys are on Mondays", scope="conversation")
+async def test_a_proposal_leaves_a_pending_review_and_nothing_shared(harness: Harness) -> None:
+    kept = await remember(harness, "notes/dingo", "dingo deploys are on Mondays", scope="conversation")
     what = {"store": "workspace_conventions", "path": "dingo.md", "risk": "low", "evidence_summary": "seen three times"}
     document, here = kept.output["document_id"], kept.address.conversation_id
-    proposed = await call(desk, "memory_propose_promotion", here, document_id=document, **what)
+    proposed = await call(harness, "memory_propose_promotion", here, document_id=document, **what)
     assert proposed.output["status"] == "pending"
     assert (await proposed.events())["memory.promotion.proposed"]["promotion_id"] == proposed.output["promotion_id"]
     assert await proposed.usage() == [("proposed", kept.output["version_id"])]
-    (row,) = await desk.rows("SELECT * FROM memory_promotions WHERE id = $1", proposed.output["promotion_id"])
+    (row,) = await harness.rows("SELECT * FROM memory_promotions WHERE id = $1", proposed.output["promotion_id"])
     assert (row["status"], row["risk"], row["by_agent"], row["call_id"]) == ("pending", "low", True, "t1.0")
-    assert await desk.value("SELECT count(*) FROM memory_documents WHERE path = 'dingo.md'") == 0
+    assert await harness.value("SELECT count(*) FROM memory_documents WHERE path = 'dingo.md'") == 0
 
 
-async def test_a_crash_before_the_commit_leaves_nothing(desk: Desk, library: Library, monkeypatch: Any) -> None:
+async def test_a_crash_before_the_commit_leaves_nothing(harness: Harness, library: Library, monkeypatch: Any) -> None:
     note = {"path": "notes/crash", "title": "t", "content": "c", "evidence_summary": "e"}
-    address = await desk.plan(("memory_remember", note))
+    address = await harness.plan(("memory_remember", note))
 
     async def dies(*_: Any, **__: Any) -> bool:
         raise ConnectionResetError("the worker went away")
@@ -183,23 +183,23 @@ async def test_a_crash_before_the_commit_leaves_nothing(desk: Desk, library: Lib
     with monkeypatch.context() as patch:
         patch.setattr(tool_calls, "settle", dies)
         with pytest.raises(ApplicationError):
-            await desk.run_tool(address)
+            await harness.run_tool(address)
     assert await library.found("crash", conversation_id=address.conversation_id) == []
-    assert "memory.write.created" not in await desk.kinds(address.turn_id)
-    assert (await desk.run_tool(address, attempt=2)).state is CallState.DONE
+    assert "memory.write.created" not in await harness.kinds(address.turn_id)
+    assert (await harness.run_tool(address, attempt=2)).state is CallState.DONE
     assert await library.found("crash", conversation_id=address.conversation_id) == ["notes/crash"]
-    assert (await desk.kinds(address.turn_id)).count("memory.write.created") == 1
+    assert (await harness.kinds(address.turn_id)).count("memory.write.created") == 1
 
 
-async def test_the_operators_limits_hold_for_what_an_agent_writes_and_so_does_the_switch(desk: Desk) -> None:
+async def test_the_operators_limits_hold_for_what_an_agent_writes_and_so_does_the_switch(harness: Harness) -> None:
     narrow = MemoryLimits(document_bytes=60, write_bytes=40, evidence_required=False)
-    small = replace(desk, deps=replace(desk.deps, memory=narrow))
+    small = replace(harness, deps=replace(harness.deps, memory=narrow))
     assert (await remember(small, "a", "short", evidence_summary="")).output["status"] == "written"
     large = (await remember(small, "b", "x y " * 9, evidence_summary="")).output
     assert [each["rule"] for each in large["warnings"]] == ["large"]
     too_large = (await remember(small, "c", "x y " * 20, evidence_summary="")).output
     assert (too_large["status"], too_large["code"]) == ("refused", "memory_unsafe")
-    off = replace(desk, deps=replace(desk.deps, memory=MemoryLimits(enabled=False)))
+    off = replace(harness, deps=replace(harness.deps, memory=MemoryLimits(enabled=False)))
     for tool, args in (
         ("memory_search", {"query": "a"}),
         ("memory_remember", {"path": "e", "title": "e", "content": "e"}),

@@ -18,8 +18,8 @@ from perdure.store.database import Database
 from perdure.store.delivery import webhooks
 from perdure.worker import webhooks as posts
 from perdure.worker.webhooks import WebhookEgress, WebhookSender, send_deliveries
-from tests.desk import Desk
 from tests.doubles.receiver import Receiver
+from tests.harness import Harness
 
 Patch = pytest.MonkeyPatch
 PEOPLE = "https://perdure.test"
@@ -29,44 +29,44 @@ PEOPLE = "https://perdure.test"
 class Noticed:
     """A desk whose approvals a receiver is told of."""
 
-    desk: Desk
+    harness: Harness
     relay: Database
     receiver: Receiver
     post: WebhookSender
 
     async def add(self, url: str, *, with_args: bool = False) -> str:
-        admin = self.desk.people["admin"]
-        async with self.desk.db.transaction("local") as tx:
+        admin = self.harness.people["admin"]
+        async with self.harness.db.transaction("local") as tx:
             _, secret = await webhooks.add_webhook(tx, url, admin.user_id, admin.name, with_args=with_args)
         return secret
 
     async def end_all(self) -> None:
-        async with self.desk.db.transaction("local") as tx:
+        async with self.harness.db.transaction("local") as tx:
             for webhook in await webhooks.list_webhooks(tx):
-                await webhooks.end_webhook(tx, webhook.id, self.desk.people["admin"].user_id)
+                await webhooks.end_webhook(tx, webhook.id, self.harness.people["admin"].user_id)
 
     async def asked(self) -> tuple[TurnAddress, RequestRef]:
-        address = await self.desk.plan(("pay", {"amount": 7}))
-        (request,) = await self.desk.open(address, "t1.0")
+        address = await self.harness.plan(("pay", {"amount": 7}))
+        (request,) = await self.harness.open(address, "t1.0")
         return address, request
 
     async def deliver(self) -> int:
         return await send_deliveries(self.relay, self.post, PEOPLE)
 
     async def time_passes(self) -> None:
-        await self.desk.write("UPDATE notices SET due_at = now()")
+        await self.harness.write("UPDATE notices SET due_at = now()")
 
     async def waiting(self) -> list[dict[str, object]]:
         sql = "SELECT problem, gave_up_at IS NOT NULL AS gave_up, extract(epoch FROM due_at - now())::float AS seconds "
-        return [dict(row) for row in await self.desk.rows(sql + "FROM notices ORDER BY at")]
+        return [dict(row) for row in await self.harness.rows(sql + "FROM notices ORDER BY at")]
 
 
 @pytest.fixture
-async def noticed(desk: Desk, relay: Database) -> AsyncIterator[Noticed]:
+async def noticed(harness: Harness, relay: Database) -> AsyncIterator[Noticed]:
     receiver = await Receiver().start()
     port = urlsplit(receiver.url).port
     made = Noticed(
-        desk, relay, receiver, WebhookSender(WebhookEgress((f"127.0.0.1:{port}", "localhost", "*.example.org")))
+        harness, relay, receiver, WebhookSender(WebhookEgress((f"127.0.0.1:{port}", "localhost", "*.example.org")))
     )
     receiver.secret = await made.add(receiver.url)
     yield made
@@ -78,7 +78,7 @@ async def noticed(desk: Desk, relay: Database) -> AsyncIterator[Noticed]:
 async def test_a_receiver_is_told_of_the_request_and_of_what_became_of_it(noticed: Noticed) -> None:
     _, request = await noticed.asked()
     assert await noticed.deliver() == 1
-    await noticed.desk.decide(request.request_id, Decision.REJECT, comment="no")
+    await noticed.harness.decide(request.request_id, Decision.REJECT, comment="no")
     assert await noticed.deliver() == 1
     first, second = noticed.receiver.notices
     assert (first["event"], first["approval"]["status"]) == ("approval.opened", "pending")
@@ -106,13 +106,13 @@ async def test_what_does_not_get_through_is_tried_again_later_and_later_and_then
     assert len(noticed.receiver.requests) == 3, "a redirect is not followed"
     assert len({headers["x-perdure-delivery"] for headers, _ in noticed.receiver.requests}) == 1, "it is one delivery"
     assert not noticed.receiver.refused, "each attempt is signed for its own time"
-    await noticed.desk.write("UPDATE notices SET attempts = $1", MOST_ATTEMPTS - 1)
+    await noticed.harness.write("UPDATE notices SET attempts = $1", MOST_ATTEMPTS - 1)
     await noticed.deliver()
     (waiting,) = await noticed.waiting()
     assert waiting["gave_up"] is True
     await noticed.time_passes()
     assert await noticed.deliver() == 0
-    async with noticed.desk.db.transaction("local") as tx:
+    async with noticed.harness.db.transaction("local") as tx:
         (shown,) = await webhooks.list_webhooks(tx)
     assert (shown.waiting, shown.given_up) == (0, 1) and "500" in str(shown.problem)
 
@@ -142,7 +142,7 @@ async def test_a_notice_is_written_with_what_it_tells_of_or_not_at_all(noticed: 
     _, request = await noticed.asked()
     await noticed.deliver()
     with pytest.raises(RuntimeError):
-        async with noticed.desk.db.transaction("local") as tx:
+        async with noticed.harness.db.transaction("local") as tx:
             await audit.record(tx, "approval.decided", request.request_id, {}, actor=None, turn_id=None)
             assert await tx.fetchval("SELECT count(*) FROM notices") == 1
             raise RuntimeError("cut off")
@@ -152,9 +152,9 @@ async def test_a_notice_is_written_with_what_it_tells_of_or_not_at_all(noticed: 
 async def test_an_expiry_is_told_and_an_ended_webhook_is_told_nothing(noticed: Noticed) -> None:
     address, request = await noticed.asked()
     await noticed.deliver()
-    await noticed.desk.write("UPDATE approvals SET expires_at = now() WHERE id = $1", request.request_id)
+    await noticed.harness.write("UPDATE approvals SET expires_at = now() WHERE id = $1", request.request_id)
     ask = VerdictsRequest(address=address, requests=(request,))
-    await noticed.desk.activity(ApprovalActivities(noticed.desk.deps).read, ask)
+    await noticed.harness.activity(ApprovalActivities(noticed.harness.deps).read, ask)
     await noticed.deliver()
     last = noticed.receiver.notices[-1]
     assert (last["event"], last["approval"]["status"]) == ("approval.expired", "expired")
@@ -183,7 +183,7 @@ async def test_what_leads_elsewhere_is_not_gone_to(noticed: Noticed, monkeypatch
     await noticed.deliver()
     problems = [waiting["problem"] for waiting in await noticed.waiting()]
     assert len(problems) == 5 and all(problems) and not sent
-    await noticed.desk.write("UPDATE notices SET problem = NULL")
+    await noticed.harness.write("UPDATE notices SET problem = NULL")
     for address in ("127.0.0.1", "169.254.169.254", "fd00::7"):  # a name that stands for this machine, or the cloud's
 
         async def stands_for(*_: object, address: str = address, **__: object) -> list[tuple[object, ...]]:
@@ -200,8 +200,8 @@ async def test_what_has_a_low_risk_carries_its_arguments_where_the_administrator
     noticed.receiver.secret = await noticed.add(noticed.receiver.url, with_args=True)
     _, request = await noticed.asked()
     await noticed.deliver()
-    await noticed.desk.write("UPDATE approvals SET risk = 'low' WHERE id = $1", request.request_id)
-    await noticed.desk.decide(request.request_id)
+    await noticed.harness.write("UPDATE approvals SET risk = 'low' WHERE id = $1", request.request_id)
+    await noticed.harness.decide(request.request_id)
     await noticed.deliver()
     high, low = (notice["approval"] for notice in noticed.receiver.notices)
     assert "args" not in high

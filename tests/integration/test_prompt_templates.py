@@ -25,8 +25,8 @@ from perdure.store.agents import Mover, Seer
 from perdure.store.database import new_id
 from perdure.store.memory import facts
 from tests.conftest import Urls
-from tests.desk import Desk
 from tests.doubles.spoken import Line
+from tests.harness import Harness
 from tests.integration.conftest import Api
 from tests.integration.test_api_turns import code
 
@@ -261,91 +261,91 @@ OWN = "You speak with your own voice."
 PERSONA = "SELECT persona FROM turns WHERE id = $1"
 
 
-async def draft(desk: Desk, text: str, by: str = "requester") -> dict[str, object]:
-    async with desk.db.transaction("local") as tx:
-        return await agents.save_prompt_draft(tx, TEMPLATE, text, desk.people[by].user_id)
+async def draft(harness: Harness, text: str, by: str = "requester") -> dict[str, object]:
+    async with harness.db.transaction("local") as tx:
+        return await agents.save_prompt_draft(tx, TEMPLATE, text, harness.people[by].user_id)
 
 
-async def active(desk: Desk, text: str) -> str:
+async def active(harness: Harness, text: str) -> str:
     """The version that speaks from now on, and no draft of anybody."""
-    await desk.write("UPDATE prompt_versions SET stage = 'archived' WHERE template = $1", TEMPLATE)
-    version = await draft(desk, text, "admin")
-    mover = Mover(desk.people["reviewer"].user_id, frozenset({"reviewer"}))
+    await harness.write("UPDATE prompt_versions SET stage = 'archived' WHERE template = $1", TEMPLATE)
+    version = await draft(harness, text, "admin")
+    mover = Mover(harness.people["reviewer"].user_id, frozenset({"reviewer"}))
     for to in (Stage.PRE_PRODUCTION, Stage.ACTIVE):
-        async with desk.db.transaction("local") as tx:
+        async with harness.db.transaction("local") as tx:
             await agents.promote_prompt_template(tx, str(version["id"]), to, str(version["digest"]), mover)
     return str(version["id"])
 
 
-async def loaded(desk: Desk, address: TurnAddress, agent_id: str = AGENT) -> TurnContext:
+async def loaded(harness: Harness, address: TurnAddress, agent_id: str = AGENT) -> TurnContext:
     """What memory.load answers."""
-    ask = LoadRequest(address=address, agent_id=agent_id, agent_version=await desk.version(agent_id))
-    context: TurnContext = await desk.activity(MemoryActivities(desk.deps).load, ask)
+    ask = LoadRequest(address=address, agent_id=agent_id, agent_version=await harness.version(agent_id))
+    context: TurnContext = await harness.activity(MemoryActivities(harness.deps).load, ask)
     assert context.problem is None
     return context
 
 
-async def asked(desk: Desk, address: TurnAddress, step: int = 1, agent_id: str = AGENT) -> Any:
+async def asked(harness: Harness, address: TurnAddress, step: int = 1, agent_id: str = AGENT) -> Any:
     """The request that the model got."""
-    call = await desk.model_call(address, step, agent_id)
-    await desk.activity(ModelActivities(desk.deps).complete, call)
-    return desk.model.seen[-1]
+    call = await harness.model_call(address, step, agent_id)
+    await harness.activity(ModelActivities(harness.deps).complete, call)
+    return harness.model.seen[-1]
 
 
-async def began(desk: Desk, by: str = "requester") -> TurnAddress:
-    address, _ = await desk.start(Line("one"), Line("two"), agent_id=AGENT, by=by)
+async def began(harness: Harness, by: str = "requester") -> TurnAddress:
+    address, _ = await harness.start(Line("one"), Line("two"), agent_id=AGENT, by=by)
     return address
 
 
-async def told_of(desk: Desk, address: TurnAddress) -> list[dict[str, object]]:
+async def told_of(harness: Harness, address: TurnAddress) -> list[dict[str, object]]:
     """The stages among its events."""
-    rows = await desk.rows("SELECT data FROM events WHERE turn_id = $1 AND kind = 'stage'", address.turn_id)
+    rows = await harness.rows("SELECT data FROM events WHERE turn_id = $1 AND kind = 'stage'", address.turn_id)
     return [row["data"] for row in rows]
 
 
-async def test_a_turn_speaks_with_the_active_version_and_its_own_users_draft_comes_first(desk: Desk) -> None:
-    version = await active(desk, "You serve {{user_name}} at {{agent_title}}.")
-    await draft(desk, "You try something.")
-    theirs, own = await began(desk, "admin"), await began(desk, "requester")
+async def test_a_turn_speaks_with_the_active_version_and_its_own_users_draft_comes_first(harness: Harness) -> None:
+    version = await active(harness, "You serve {{user_name}} at {{agent_title}}.")
+    await draft(harness, "You try something.")
+    theirs, own = await began(harness, "admin"), await began(harness, "requester")
     said = {}
     for address in (theirs, own):
-        await loaded(desk, address)
-        said[address.turn_id] = (await asked(desk, address)).messages[0]["content"]
+        await loaded(harness, address)
+        said[address.turn_id] = (await asked(harness, address)).messages[0]["content"]
     assert said[theirs.turn_id].startswith("You serve ")
     assert "{{" not in said[theirs.turn_id] and "A desk whose voice is a template" in said[theirs.turn_id]
     assert said[own.turn_id].startswith("You try something.")
     assert OWN not in said[theirs.turn_id] + said[own.turn_id]
-    assert (await desk.value(PERSONA, theirs.turn_id))["version_id"] == version
-    (told,) = await told_of(desk, theirs)
+    assert (await harness.value(PERSONA, theirs.turn_id))["version_id"] == version
+    (told,) = await told_of(harness, theirs)
     assert (told["template"], told["version_id"], told["stage"]) == (TEMPLATE, version, "active")
     assert "You serve" not in str(told), "the text stays out of the events"
 
 
-async def test_a_version_that_is_promoted_meanwhile_does_not_change_a_running_turn(desk: Desk) -> None:
-    await active(desk, "Old voice.")
-    address = await began(desk)
-    await loaded(desk, address)
-    first = (await asked(desk, address)).messages[0]
-    await active(desk, "New voice.")
-    await draft(desk, "Newest voice.")
-    await loaded(desk, address)  # started again, by a worker that knows nothing of the first time
-    second = (await asked(desk, address, step=2)).messages[0]
+async def test_a_version_that_is_promoted_meanwhile_does_not_change_a_running_turn(harness: Harness) -> None:
+    await active(harness, "Old voice.")
+    address = await began(harness)
+    await loaded(harness, address)
+    first = (await asked(harness, address)).messages[0]
+    await active(harness, "New voice.")
+    await draft(harness, "Newest voice.")
+    await loaded(harness, address)  # started again, by a worker that knows nothing of the first time
+    second = (await asked(harness, address, step=2)).messages[0]
     assert first == second and str(first["content"]).startswith("Old voice.")
-    assert len(await told_of(desk, address)) == 1
+    assert len(await told_of(harness, address)) == 1
 
 
 @pytest.mark.parametrize("problem", ["not_found", "empty"])
 async def test_without_a_version_or_words_of_it_the_agents_own_persona_speaks_to_the_end(
-    desk: Desk, problem: str
+    harness: Harness, problem: str
 ) -> None:
-    await active(desk, "{{skill_name}}")
+    await active(harness, "{{skill_name}}")
     if problem == "not_found":
-        await desk.write("UPDATE prompt_versions SET stage = 'archived' WHERE template = $1", TEMPLATE)
-    address = await began(desk)
-    await loaded(desk, address)
-    await active(desk, "Too late.")
-    assert str((await asked(desk, address)).messages[0]["content"]).startswith(OWN)
-    assert (await desk.value(PERSONA, address.turn_id))["problem"] == problem
+        await harness.write("UPDATE prompt_versions SET stage = 'archived' WHERE template = $1", TEMPLATE)
+    address = await began(harness)
+    await loaded(harness, address)
+    await active(harness, "Too late.")
+    assert str((await asked(harness, address)).messages[0]["content"]).startswith(OWN)
+    assert (await harness.value(PERSONA, address.turn_id))["problem"] == problem
 
 
 @asynccontextmanager
@@ -366,31 +366,31 @@ async def unreadable(urls: Urls, how: str) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("how", ["forbidden", "locked"])
-async def test_an_outage_of_the_templates_costs_the_text_and_no_tool(desk: Desk, urls: Urls, how: str) -> None:
-    await active(desk, "A fine voice.")
-    whole = await began(desk)
-    with_template = await loaded(desk, whole)
-    tools_whole = (await asked(desk, whole)).tools
-    address = await began(desk)
+async def test_an_outage_of_the_templates_costs_the_text_and_no_tool(harness: Harness, urls: Urls, how: str) -> None:
+    await active(harness, "A fine voice.")
+    whole = await began(harness)
+    with_template = await loaded(harness, whole)
+    tools_whole = (await asked(harness, whole)).tools
+    address = await began(harness)
     async with unreadable(urls, how):
-        without = await loaded(desk, address)
+        without = await loaded(harness, address)
     assert with_template.plan is not None and without.plan is not None
     assert without.plan.cards == with_template.plan.cards
-    request = await asked(desk, address)
+    request = await asked(harness, address)
     assert request.tools == tools_whole and len(request.tools) == 5
     assert str(request.messages[0]["content"]).startswith(OWN)
-    (told,) = await told_of(desk, address)
+    (told,) = await told_of(harness, address)
     assert told["problem"] == "unavailable"
-    await loaded(desk, address)
-    again = await asked(desk, address, step=2)
+    await loaded(harness, address)
+    again = await asked(harness, address, step=2)
     assert str(again.messages[0]["content"]).startswith(OWN), "one turn, one voice"
 
 
-async def test_an_agent_without_a_template_asks_for_none(desk: Desk, urls: Urls) -> None:
-    address, _ = await desk.start(Line("hi"))
+async def test_an_agent_without_a_template_asks_for_none(harness: Harness, urls: Urls) -> None:
+    address, _ = await harness.start(Line("hi"))
     async with unreadable(urls, "locked"):
-        await loaded(desk, address, "desk")
-    assert await desk.value(PERSONA, address.turn_id) is None
+        await loaded(harness, address, "desk")
+    assert await harness.value(PERSONA, address.turn_id) is None
 
 
 SKILLS = ("house", "parcels", "weights")
@@ -398,22 +398,24 @@ ORDERS = [order for size in range(len(SKILLS) + 1) for order in permutations(SKI
 
 
 async def sent(
-    desk: Desk, address: TurnAddress, step: int, *skills: str, refs: tuple[str, ...] = ()
+    harness: Harness, address: TurnAddress, step: int, *skills: str, refs: tuple[str, ...] = ()
 ) -> list[dict[str, Any]]:
     """The messages of a call in a turn that has injected these skills, told of these entities."""
-    call = await desk.model_call(address, step, "checked")
+    call = await harness.model_call(address, step, "checked")
     notes = tuple(MessageRef(role=Role.SYSTEM, skill_id=skill, entities=refs) for skill in skills)
     ask = call.ask.model_copy(
         update={"messages": (*call.ask.messages, *notes), "prompt": {"name": "Ann", "role": "clerk"}}
     )
-    reply = await desk.activity(ModelActivities(desk.deps).complete, call.model_copy(update={"ask": ask}))
+    reply = await harness.activity(ModelActivities(harness.deps).complete, call.model_copy(update={"ask": ask}))
     assert reply.problem is None
-    return [dict(message) for message in desk.model.seen[-1].messages]
+    return [dict(message) for message in harness.model.seen[-1].messages]
 
 
-async def test_the_prefix_is_the_same_bytes_whatever_is_loaded_and_unloaded_and_in_whichever_order(desk: Desk) -> None:
-    address, _ = await desk.start(*[Line("yes")] * len(ORDERS), agent_id="checked")
-    seen = [await sent(desk, address, step, *order) for step, order in enumerate(ORDERS, 1)]
+async def test_the_prefix_is_the_same_bytes_whatever_is_loaded_and_unloaded_and_in_whichever_order(
+    harness: Harness,
+) -> None:
+    address, _ = await harness.start(*[Line("yes")] * len(ORDERS), agent_id="checked")
+    seen = [await sent(harness, address, step, *order) for step, order in enumerate(ORDERS, 1)]
     assert len({canonical_json(messages[0]) for messages in seen}) == 1
     assert len({canonical_json(messages) for messages in seen}) > 3, "what follows does change"
     prefix = str(seen[0][0]["content"])
@@ -424,44 +426,44 @@ async def test_the_prefix_is_the_same_bytes_whatever_is_loaded_and_unloaded_and_
     assert "Triggers: parcel, send. Tags: post." in prefix
 
 
-async def test_templates_follow_the_prefix_and_a_skills_text_stands_where_it_was_injected(desk: Desk) -> None:
-    address, _ = await desk.start(Line("a"), Line("b"), Line("c"), agent_id="checked")
-    plain = await sent(desk, address, 1)
+async def test_templates_follow_the_prefix_and_a_skills_text_stands_where_it_was_injected(harness: Harness) -> None:
+    address, _ = await harness.start(Line("a"), Line("b"), Line("c"), agent_id="checked")
+    plain = await sent(harness, address, 1)
     assert [message["role"] for message in plain] == ["system", "system", "user"]
     assert plain[1]["content"] == (
         "The desk is open from nine to five. You speak for A desk whose skills have rules and checkpoints to Ann."
     )
-    loaded = await sent(desk, address, 2, "weights", "parcels")
+    loaded = await sent(harness, address, 2, "weights", "parcels")
     assert loaded[:3] == plain, "loading moves nothing before it"
     weights, parcels = (str(message["content"]) for message in loaded[3:])
     assert weights.startswith("=== Skill Activated: Weights ===\n## Description\nHow a parcel is weighed.")
     for section in ("## Steps", "## Requirements", "## Output format", "## Artifact: sizes.md"):
         assert section in parcels
     assert "## Entity Context" not in parcels
-    marks = await desk.rows(
+    marks = await harness.rows(
         "SELECT skill_id, tier FROM injection_ledger WHERE turn_id = $1 ORDER BY skill_id", address.turn_id
     )
     assert [tuple(mark) for mark in marks] == [("parcels", 3), ("weights", 2)], "one mark each, however often"
-    await desk.write("UPDATE turns SET system_prompt = 'Only count.' WHERE id = $1", address.turn_id)
-    own = await sent(desk, address, 3)
+    await harness.write("UPDATE turns SET system_prompt = 'Only count.' WHERE id = $1", address.turn_id)
+    own = await sent(harness, address, 3)
     assert [message["content"] for message in own[:-1]] == ["Only count."], "the caller's own instead of all of it"
 
 
-async def test_a_skill_is_told_of_the_entities_at_hand(desk: Desk) -> None:
-    address, _ = await desk.start(Line("a"), agent_id="checked")
+async def test_a_skill_is_told_of_the_entities_at_hand(harness: Harness) -> None:
+    address, _ = await harness.start(Line("a"), agent_id="checked")
     number = new_id()
-    async with desk.db.transaction("local") as tx:
+    async with harness.db.transaction("local") as tx:
         made = await facts.create_entity(tx, "parcel", "The blue one", {"number": number, "weight": 3}, None, None)
     refs = (f"number={number}", f"id={made.id}", "name=nobody", "id=no-id")
-    (*_, told) = await sent(desk, address, 1, "weights", refs=refs)
+    (*_, told) = await sent(harness, address, 1, "weights", refs=refs)
     known = f"parcel: The blue one ({made.id})\n- number: {number}\n- weight: 3"
     assert str(told["content"]).endswith(f"## Entity Context\n{known}\n{known}")
 
 
-async def test_how_a_prompt_was_put_together_is_told_with_the_generation(desk: Desk) -> None:
-    address, _ = await desk.start(Line("a"), agent_id="checked")
-    await sent(desk, address, 1, "parcels")
-    told = await desk.value(
+async def test_how_a_prompt_was_put_together_is_told_with_the_generation(harness: Harness) -> None:
+    address, _ = await harness.start(Line("a"), agent_id="checked")
+    await sent(harness, address, 1, "parcels")
+    told = await harness.value(
         "SELECT data->'assembly' FROM events WHERE turn_id = $1 AND kind = 'generation.complete'", address.turn_id
     )
     prompt, tools = told["prompt.assemble"], told["tools.assemble"]

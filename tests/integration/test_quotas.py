@@ -19,9 +19,9 @@ from perdure.store.identity import erasure
 from perdure.store.memory import files
 from perdure.store.turns import conversations, start
 from tests.conftest import Person
-from tests.desk import Desk
 from tests.doubles.spoken import Line
 from tests.eventually import eventually
+from tests.harness import Harness
 from tests.integration.conftest import Api
 
 KIB = 1024
@@ -101,15 +101,17 @@ async def test_what_is_kept_is_counted_to_the_byte_and_given_back(ann: httpx.Asy
 
 
 async def test_what_a_turn_made_is_neither_deleted_alone_nor_with_its_conversation(
-    ann: httpx.AsyncClient, desk: Desk
+    ann: httpx.AsyncClient, harness: Harness
 ) -> None:
-    talk, (address, _) = await begun(ann), await desk.start(Line("hi"))
+    talk, (address, _) = await begun(ann), await harness.start(Line("hi"))
     made = (await upload(ann, talk)).json()
-    await desk.write("UPDATE files SET turn_id = $2 WHERE id = $1", made["id"], address.turn_id)  # a turn had made it
+    await harness.write(
+        "UPDATE files SET turn_id = $2 WHERE id = $1", made["id"], address.turn_id
+    )  # a turn had made it
     answer = await ann.delete(made["content"])
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "file_of_turn")
     assert (await ann.delete(f"/v1/conversations/{talk}")).status_code == 204
-    assert await desk.value("SELECT count(*) FROM files WHERE id = $1", made["id"]) == 1
+    assert await harness.value("SELECT count(*) FROM files WHERE id = $1", made["id"]) == 1
 
 
 async def test_two_uploads_at_once_do_not_pass_a_quota_that_one_would_reach(
@@ -125,14 +127,14 @@ async def test_two_uploads_at_once_do_not_pass_a_quota_that_one_would_reach(
 
 
 async def test_conversation_and_tenant_have_quotas_of_their_own(
-    ann: httpx.AsyncClient, api: Api, limit: Any, desk: Desk
+    ann: httpx.AsyncClient, api: Api, limit: Any, harness: Harness
 ) -> None:
     talk, other = await begun(ann), await begun(ann)
     limit(conversation_bytes=15 * KIB)
     assert (await upload(ann, talk)).status_code == 201
     refused(await upload(ann, talk), "conversation")
     assert (await upload(ann, other)).status_code == 201
-    async with desk.db.transaction("local") as tx:
+    async with harness.db.transaction("local") as tx:
         whole = (await budgets.bytes_used(tx, None))[0].tenant
     limit(tenant_bytes=whole + KIB)
     refused(await upload(ann, other), "tenant")
@@ -233,12 +235,12 @@ async def test_documents_count_with_all_their_versions(ann: httpx.AsyncClient, l
     refused(await ann.post("/v1/memory/documents", json={**DOCUMENT, "path": "b.md"}), "user")
 
 
-async def test_words_of_danger_are_answered_whatever_is_kept(desk: Desk) -> None:
-    conversation_id, person = await desk.conversation("care_navigator"), desk.people["requester"]
+async def test_words_of_danger_are_answered_whatever_is_kept(harness: Harness) -> None:
+    conversation_id, person = await harness.conversation("care_navigator"), harness.people["requester"]
     full = Caps(turns_a_user=MANY, quotas=Quotas(user_bytes=1))
 
     async def say(message: str) -> start.Started:
-        async with desk.db.transaction("local") as tx:
+        async with harness.db.transaction("local") as tx:
             new = start.NewTurn("local", conversation_id, person.user_id, message)
             return await start.start_turn(tx, new, await agents.current_agent(tx, "care_navigator"), full)
 
@@ -248,9 +250,9 @@ async def test_words_of_danger_are_answered_whatever_is_kept(desk: Desk) -> None
     assert (await say("I want to die")).status is TurnStatus.COMPLETED
 
 
-async def test_an_erasure_gives_everything_back(api: Api, desk: Desk, ann: httpx.AsyncClient) -> None:
+async def test_an_erasure_gives_everything_back(api: Api, harness: Harness, ann: httpx.AsyncClient) -> None:
     me = (await ann.get("/v1/auth/me")).json()
-    async with desk.db.transaction("local") as tx:
+    async with harness.db.transaction("local") as tx:
         await budgets.sum_texts_of_tenant(tx)
         before = (await budgets.bytes_used(tx, None))[0].tenant
     talk, gone = await begun(ann, metadata={"a": "x" * KIB}), await begun(ann, metadata={"a": "x" * KIB})
@@ -259,41 +261,41 @@ async def test_an_erasure_gives_everything_back(api: Api, desk: Desk, ann: httpx
     await ann.delete(f"/v1/conversations/{gone}")
     assert (await ann.post("/v1/memory/documents", json=DOCUMENT)).status_code == 201
     assert (await kept(ann))["user"] > 15 * KIB
-    await erasure.erase(desk.db, "local", me["name"], desk.people["admin"].user_id)
-    async with desk.db.transaction("local") as tx:
+    await erasure.erase(harness.db, "local", me["name"], harness.people["admin"].user_id)
+    async with harness.db.transaction("local") as tx:
         used, _ = await budgets.bytes_used(tx, me["user_id"], talk)
     assert (used.conversation, used.user) == (0, 0)
     assert used.tenant <= before + KIB, "a sum of texts may have come in between"
 
 
-async def test_counters_are_what_is_there(desk: Desk, people: dict[str, Person]) -> None:
+async def test_counters_are_what_is_there(harness: Harness, people: dict[str, Person]) -> None:
     """However files came and went, in any number of transactions at once."""
     person = people["requester"]
-    talks = [await desk.conversation() for _ in range(4)]
+    talks = [await harness.conversation() for _ in range(4)]
 
     async def one(number: int) -> None:
         mine = [files.NewFile.of(new_id(), "a", "text/plain", b"x" * (number + n + 1)) for n in range(3)]
-        async with desk.db.transaction("local") as tx:
+        async with harness.db.transaction("local") as tx:
             await files.keep(tx, talks[number % 4], person.user_id, mine)
         if number % 3 == 0:
-            async with desk.db.transaction("local") as tx:
+            async with harness.db.transaction("local") as tx:
                 await files.delete(tx, mine[0].id, person.user_id)
         if number % 5 == 0:
             with pytest.raises(ZeroDivisionError):
-                async with desk.db.transaction("local") as tx:
+                async with harness.db.transaction("local") as tx:
                     await files.keep(tx, talks[0], person.user_id, [replace(mine[1], id=new_id())])
                     raise ZeroDivisionError
         if number == 30:
-            async with desk.db.transaction("local") as tx:
+            async with harness.db.transaction("local") as tx:
                 await conversations.delete_conversation(tx, talks[3], person.user_id)
 
     await asyncio.gather(*(one(number) for number in range(40)))
     size, me = "SELECT coalesce(sum(size_bytes), 0) FROM files WHERE", person.user_id
-    async with desk.db.transaction("local") as tx:
+    async with harness.db.transaction("local") as tx:
         for talk in talks:
             there = await tx.fetchval(f"{size} conversation_id = $1", talk)
             assert (await budgets.bytes_used(tx, me, talk))[0].conversation == there
         counted = "SELECT stored_bytes FROM byte_usage WHERE scope = 'user' AND subject_id = $1"
         assert await tx.fetchval(counted, me) == await tx.fetchval(f"{size} user_id = $1", me)
-    async with desk.db.transaction("nobody") as tx:  # a tenant's counters are its own
+    async with harness.db.transaction("nobody") as tx:  # a tenant's counters are its own
         assert (await budgets.bytes_used(tx, people["requester"].user_id))[0] == Used()

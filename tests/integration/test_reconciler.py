@@ -25,81 +25,83 @@ from perdure.worker import reconcile
 from perdure.worker.reconcile import Reconciler
 from perdure.worker.telemetry import traces_of
 from tests.conftest import Urls
-from tests.desk import Desk, until
 from tests.doubles.moody_tracer import MoodyTracer
 from tests.doubles.spoken import Line
 from tests.eventually import eventually
+from tests.harness import Harness, until
 from tests.integration.lost_turns import aged, begun, found, status
 
 
 @pytest.fixture(autouse=True)
-async def alone(desk: Desk) -> None:
+async def alone(harness: Harness) -> None:
     """No turn of another test is looked at."""
-    await desk.write("UPDATE turns SET status = 'stopped', ended_at = now() WHERE ended_at IS NULL")
+    await harness.write("UPDATE turns SET status = 'stopped', ended_at = now() WHERE ended_at IS NULL")
 
 
-async def lost(desk: Desk) -> TurnAddress:
+async def lost(harness: Harness) -> TurnAddress:
     """A turn of a minute ago that was never delivered."""
-    address, _ = await desk.start(Line("lost"))
-    await undelivered(desk, address)
-    await aged(desk, address)
+    address, _ = await harness.start(Line("lost"))
+    await undelivered(harness, address)
+    await aged(harness, address)
     return address
 
 
-async def terminated(desk: Desk, temporal: Client) -> TurnAddress:
+async def terminated(harness: Harness, temporal: Client) -> TurnAddress:
     """A turn of a minute ago whose run has been ended by hand."""
-    address = await begun(desk)
+    address = await begun(harness)
     await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).terminate()
-    await aged(desk, address)
+    await aged(harness, address)
     return address
 
 
-async def undelivered(desk: Desk, address: TurnAddress) -> None:
+async def undelivered(harness: Harness, address: TurnAddress) -> None:
     """Nothing waits in the outbox for the turn."""
-    await desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    await harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
 
 
-async def stranded(desk: Desk) -> tuple[TurnAddress, TurnAddress]:
+async def stranded(harness: Harness) -> tuple[TurnAddress, TurnAddress]:
     """Two turns that wait in the queue of a conversation in which none is active."""
-    first, _ = await desk.start(Line("one"))
+    first, _ = await harness.start(Line("one"))
     given = {"conversation_id": first.conversation_id, "on_busy": OnBusy.QUEUE}
-    second, third = [(await desk.start(Line(text), **given))[0] for text in ("two", "three")]  # type: ignore[arg-type]
-    await desk.write("UPDATE turns SET status = 'failed', ended_at = now() WHERE id = $1", first.turn_id)
-    await desk.write("UPDATE conversations SET active_turn_id = NULL WHERE id = $1", first.conversation_id)
+    second, third = [(await harness.start(Line(text), **given))[0] for text in ("two", "three")]  # type: ignore[arg-type]
+    await harness.write("UPDATE turns SET status = 'failed', ended_at = now() WHERE id = $1", first.turn_id)
+    await harness.write("UPDATE conversations SET active_turn_id = NULL WHERE id = $1", first.conversation_id)
     return second, third
 
 
 async def test_a_turn_terminated_by_hand_fails_within_thirty_seconds_and_the_conversation_goes_on(
-    desk: Desk, reconciler: Reconciler, temporal: Client
+    harness: Harness, reconciler: Reconciler, temporal: Client
 ) -> None:
-    address = await begun(desk)
-    waiting, _ = await desk.start(Line("next"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
+    address = await begun(harness)
+    waiting, _ = await harness.start(Line("next"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
     stop = asyncio.Event()
     running = asyncio.create_task(reconciler.run(stop))
     await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).terminate("by hand")
     described = await eventually(lambda: found(temporal, waiting))  # rung after the commit that failed the other
     stop.set()
     running.cancel()
-    assert await status(desk, address) == ("failed", "run_terminated")
-    assert await status(desk, waiting) == ("accepted", None)
-    assert described is not None and described.task_queue == desk.routing.turns
-    kinds = await desk.kinds(address.turn_id)
+    assert await status(harness, address) == ("failed", "run_terminated")
+    assert await status(harness, waiting) == ("accepted", None)
+    assert described is not None and described.task_queue == harness.routing.turns
+    kinds = await harness.kinds(address.turn_id)
     assert kinds[-2:] == ["workflow.error", "done"]
 
 
 @pytest.mark.parametrize("how", ["terminate", "vanish"])
 async def test_a_turn_whose_run_is_gone_is_finished_once(
-    desk: Desk, reconciler: Reconciler, temporal: Client, how: str
+    harness: Harness, reconciler: Reconciler, temporal: Client, how: str
 ) -> None:
-    address = await (lost(desk) if how == "vanish" else terminated(desk, temporal))
+    address = await (lost(harness) if how == "vanish" else terminated(harness, temporal))
     passes = await asyncio.gather(*(reconciler.once() for _ in range(3)))
     assert sum(passes) >= 1
-    assert await status(desk, address) == ("failed", "run_vanished" if how == "vanish" else "run_terminated")
-    assert (await desk.kinds(address.turn_id)).count("done") == 1
+    assert await status(harness, address) == ("failed", "run_vanished" if how == "vanish" else "run_terminated")
+    assert (await harness.kinds(address.turn_id)).count("done") == 1
 
 
-async def test_a_turn_that_the_reconciler_ends_has_its_trace(desk: Desk, relay: Database, temporal: Client) -> None:
-    address = await terminated(desk, temporal)
+async def test_a_turn_that_the_reconciler_ends_has_its_trace(
+    harness: Harness, relay: Database, temporal: Client
+) -> None:
+    address = await terminated(harness, temporal)
     tracer = MoodyTracer()
     traces = traces_of(tracer, relay, TOPOLOGIES)
     try:
@@ -118,54 +120,63 @@ def spans(tracer: MoodyTracer, address: TurnAddress) -> list[tuple[str, str]]:
 
 
 async def test_a_run_that_lives_is_young_is_to_be_delivered_or_cannot_be_asked_about_is_left_alone(
-    desk: Desk, relay: Database, reconciler: Reconciler, temporal: Client
+    harness: Harness, relay: Database, reconciler: Reconciler, temporal: Client
 ) -> None:
-    alive, young, waits = await begun(desk), (await desk.start(Line("hi")))[0], (await desk.start(Line("hi")))[0]
-    await undelivered(desk, young)
-    await aged(desk, alive, waits)
+    alive, young, waits = (
+        await begun(harness),
+        (await harness.start(Line("hi")))[0],
+        (await harness.start(Line("hi")))[0],
+    )
+    await undelivered(harness, young)
+    await aged(harness, alive, waits)
     elsewhere = await Client.connect(temporal.service_client.config.target_host, namespace="misspelt")
     for looking in (reconciler, Reconciler(relay, elsewhere, Notifier(elsewhere, relay))):
         await looking.once()
         for address in (alive, young, waits):
-            assert await status(desk, address) == ("accepted", None)
+            assert await status(harness, address) == ("accepted", None)
 
 
 async def test_a_queued_turn_that_nobody_admitted_is_started_and_not_taken_for_lost(
-    desk: Desk, reconciler: Reconciler
+    harness: Harness, reconciler: Reconciler
 ) -> None:
-    second, third = await stranded(desk)
-    await aged(desk, second, third)
+    second, third = await stranded(harness)
+    await aged(harness, second, third)
     for _ in range(2):
         await reconciler.once()
-        assert await status(desk, second) == ("accepted", None)
-        assert await status(desk, third) == ("queued", None)
-    starts = await desk.rows("SELECT turn_id FROM outbox WHERE kind = 'start' AND turn_id = $1", second.turn_id)
+        assert await status(harness, second) == ("accepted", None)
+        assert await status(harness, third) == ("queued", None)
+    starts = await harness.rows("SELECT turn_id FROM outbox WHERE kind = 'start' AND turn_id = $1", second.turn_id)
     assert len(starts) == 1
-    assert await desk.kinds(second.turn_id) == ["queued", "ready"]
-    row = (await desk.rows("SELECT through_seq, message_id FROM turns WHERE id = $1", second.turn_id))[0]
-    assert await desk.value("SELECT seq FROM messages WHERE id = $1", row["message_id"]) == row["through_seq"] + 1
+    assert await harness.kinds(second.turn_id) == ["queued", "ready"]
+    row = (await harness.rows("SELECT through_seq, message_id FROM turns WHERE id = $1", second.turn_id))[0]
+    assert await harness.value("SELECT seq FROM messages WHERE id = $1", row["message_id"]) == row["through_seq"] + 1
 
 
 async def test_many_lost_turns_of_many_conversations_are_finished_in_one_pass(
-    desk: Desk, reconciler: Reconciler
+    harness: Harness, reconciler: Reconciler
 ) -> None:
-    turns = [await lost(desk) for _ in range(12)]
+    turns = [await lost(harness) for _ in range(12)]
     assert await reconciler.once() == len(turns)
-    assert {(await status(desk, address))[1] for address in turns} == {"run_vanished"}
+    assert {(await status(harness, address))[1] for address in turns} == {"run_vanished"}
 
 
 @pytest.mark.parametrize(("few", "listed_at"), [(4, 0), (3, -1)], ids=["those that wait", "those that ended"])
 async def test_of_many_paused_turns_only_those_without_a_waiting_run_are_asked_about(
-    desk: Desk, reconciler: Reconciler, temporal: Client, monkeypatch: pytest.MonkeyPatch, few: int, listed_at: int
+    harness: Harness,
+    reconciler: Reconciler,
+    temporal: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    few: int,
+    listed_at: int,
 ) -> None:
     """Asked one by one, thousands of paused turns take all of the server's time."""
-    paused = [await lost(desk) for _ in range(5)]
+    paused = [await lost(harness) for _ in range(5)]
     ids = [turn_workflow_id(address.turn_id) for address in paused]
     stranger = f"turn:of somebody else's making, {few}"
     for workflow_id in (*ids, stranger):  # nobody serves the queue: a run that only waits
-        await temporal.start_workflow("TurnWait", {}, id=workflow_id, task_queue=desk.routing.turns)
+        await temporal.start_workflow("TurnWait", {}, id=workflow_id, task_queue=harness.routing.turns)
     turn_ids = [address.turn_id for address in paused]
-    await desk.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = ANY($1)", turn_ids)
+    await harness.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = ANY($1)", turn_ids)
     for workflow_id in (stranger, ids[0]):
         await temporal.get_workflow_handle(workflow_id).terminate("by hand")
     query = "WorkflowType = 'TurnWait' AND ExecutionStatus = 'Running'"
@@ -175,7 +186,7 @@ async def test_of_many_paused_turns_only_those_without_a_waiting_run_are_asked_a
 
     async def reconciled() -> bool:
         await reconciler.once()
-        return (await status(desk, paused[0]))[0] == "failed"
+        return (await status(harness, paused[0]))[0] == "failed"
 
     await eventually(listed)  # Temporal's list lags
     asked: list[str] = []
@@ -189,71 +200,71 @@ async def test_of_many_paused_turns_only_those_without_a_waiting_run_are_asked_a
     monkeypatch.setattr("perdure.worker.reconcile.LISTED_AT", listed_at)
     monkeypatch.setattr(WorkflowHandle, "describe", counted)
     await eventually(reconciled, seconds=60)
-    assert await status(desk, paused[0]) == ("failed", "run_terminated")
-    assert [await status(desk, address) for address in paused[1:]] == [("awaiting_approval", None)] * 4
+    assert await status(harness, paused[0]) == ("failed", "run_terminated")
+    assert [await status(harness, address) for address in paused[1:]] == [("awaiting_approval", None)] * 4
     assert set(asked).intersection(ids) == {ids[0]}
     for workflow_id in ids[1:]:
         await temporal.get_workflow_handle(workflow_id).terminate()
 
 
-async def rung(desk: Desk, address: TurnAddress, kind: str = "ring") -> int:
+async def rung(harness: Harness, address: TurnAddress, kind: str = "ring") -> int:
     """Bells of this kind for the turn in the outbox."""
-    return len(await desk.rows("SELECT FROM outbox WHERE turn_id = $1 AND kind = $2", address.turn_id, kind))
+    return len(await harness.rows("SELECT FROM outbox WHERE turn_id = $1 AND kind = $2", address.turn_id, kind))
 
 
-async def looked(desk: Desk, reconciler: Reconciler, address: TurnAddress) -> None:
+async def looked(harness: Harness, reconciler: Reconciler, address: TurnAddress) -> None:
     """A pass in which no bell waits to be delivered."""
-    await undelivered(desk, address)
+    await undelivered(harness, address)
     await reconciler.once()
 
 
-async def test_a_decided_turn_whose_bell_was_lost_is_rung_again(desk: Desk, reconciler: Reconciler) -> None:
-    address = await desk.plan(("pay", {}), ("post", {}))
-    first, second = await desk.open(address, "t1.0", "t1.1")
-    await desk.decide(first.request_id, Decision.REJECT, comment="no")
-    await looked(desk, reconciler, address)
-    assert await rung(desk, address) == 0, "one of the round is still open, and nothing may start"
-    await desk.decide(second.request_id)
-    await looked(desk, reconciler, address)
+async def test_a_decided_turn_whose_bell_was_lost_is_rung_again(harness: Harness, reconciler: Reconciler) -> None:
+    address = await harness.plan(("pay", {}), ("post", {}))
+    first, second = await harness.open(address, "t1.0", "t1.1")
+    await harness.decide(first.request_id, Decision.REJECT, comment="no")
+    await looked(harness, reconciler, address)
+    assert await rung(harness, address) == 0, "one of the round is still open, and nothing may start"
+    await harness.decide(second.request_id)
+    await looked(harness, reconciler, address)
     await reconciler.once()
-    assert await rung(desk, address) == 1, "rung once, not at every pass"
+    assert await rung(harness, address) == 1, "rung once, not at every pass"
 
 
 async def test_a_call_that_may_start_is_rung_for_while_others_of_its_round_still_wait(
-    desk: Desk, reconciler: Reconciler
+    harness: Harness, reconciler: Reconciler
 ) -> None:
-    address = await desk.plan(("pay", {}), ("post", {}))
-    first, _ = await desk.open(address, "t1.0", "t1.1")
-    await desk.decide(first.request_id)
-    await looked(desk, reconciler, address)
+    address = await harness.plan(("pay", {}), ("post", {}))
+    first, _ = await harness.open(address, "t1.0", "t1.1")
+    await harness.decide(first.request_id)
+    await looked(harness, reconciler, address)
     await reconciler.once()
-    assert await rung(desk, address) == 1
-    await undelivered(desk, address)
-    await desk.run_tool(address)
-    await desk.write(
+    assert await rung(harness, address) == 1
+    await undelivered(harness, address)
+    await harness.run_tool(address)
+    await harness.write(
         "UPDATE turns SET status = $2, rung_at = now() - interval '1 hour' WHERE id = $1",
         address.turn_id,
         TurnStatus.AWAITING_APPROVAL.value,
     )
     await reconciler.once()
-    assert await rung(desk, address) == 0, "it has run; the other waits"
+    assert await rung(harness, address) == 0, "it has run; the other waits"
 
 
 async def test_a_decided_turn_that_never_goes_on_is_rung_ever_more_seldom_and_told_of_once(
-    desk: Desk, reconciler: Reconciler
+    harness: Harness, reconciler: Reconciler
 ) -> None:
-    address = await desk.plan(("pay", {}))
-    (request,) = await desk.open(address, "t1.0")
-    await desk.decide(request.request_id)
+    address = await harness.plan(("pay", {}))
+    (request,) = await harness.open(address, "t1.0")
+    await harness.decide(request.request_id)
     rung_at = []
     with capture_logs() as said:
         for minute in range(80):
-            await looked(desk, reconciler, address)
-            if await rung(desk, address):
+            await looked(harness, reconciler, address)
+            if await rung(harness, address):
                 rung_at.append(minute)
             for change in ("turns SET rung_at = rung_at", "approvals SET decided_at = decided_at"):
                 which = "id" if change.startswith("turns") else "turn_id"
-                await desk.write(f"UPDATE {change} - interval '61 seconds' WHERE {which} = $1", address.turn_id)
+                await harness.write(f"UPDATE {change} - interval '61 seconds' WHERE {which} = $1", address.turn_id)
     gaps = [after - before for before, after in pairwise(rung_at)]
     assert rung_at[:2] == [0, 1], "the first ones come soon"
     assert gaps == sorted(gaps)
@@ -262,66 +273,70 @@ async def test_a_decided_turn_that_never_goes_on_is_rung_ever_more_seldom_and_to
     assert [(line["where"], line["log_level"]) for line in told] == [(address.turn_id, "error")]
 
 
-async def test_a_turn_rung_in_vain_is_rung_at_once_for_its_next_decision(desk: Desk, reconciler: Reconciler) -> None:
-    address = await desk.plan(("pay", {}))
-    (request,) = await desk.open(address, "t1.0")
-    await desk.decide(request.request_id)
-    await desk.write(
+async def test_a_turn_rung_in_vain_is_rung_at_once_for_its_next_decision(
+    harness: Harness, reconciler: Reconciler
+) -> None:
+    address = await harness.plan(("pay", {}))
+    (request,) = await harness.open(address, "t1.0")
+    await harness.decide(request.request_id)
+    await harness.write(
         "UPDATE approvals SET decided_at = decided_at - interval '1 day' WHERE turn_id = $1", address.turn_id
     )
-    await desk.write("UPDATE turns SET rung_at = now() - interval '2 minutes' WHERE id = $1", address.turn_id)
-    await looked(desk, reconciler, address)
-    assert await rung(desk, address) == 0, "it has been rung for this one, long after it"
-    await desk.write("UPDATE approvals SET decided_at = now() WHERE turn_id = $1", address.turn_id)
+    await harness.write("UPDATE turns SET rung_at = now() - interval '2 minutes' WHERE id = $1", address.turn_id)
+    await looked(harness, reconciler, address)
+    assert await rung(harness, address) == 0, "it has been rung for this one, long after it"
+    await harness.write("UPDATE approvals SET decided_at = now() WHERE turn_id = $1", address.turn_id)
     await reconciler.once()
-    assert await rung(desk, address) == 1
+    assert await rung(harness, address) == 1
 
 
-async def test_an_overdue_turn_is_rung(desk: Desk, reconciler: Reconciler) -> None:
-    address = await desk.plan(("pay", {}))
-    (request,) = await desk.open(address, "t1.0")
-    await looked(desk, reconciler, address)
-    assert await rung(desk, address) == 0
-    await desk.write("UPDATE approvals SET expires_at = now() WHERE id = $1", request.request_id)
+async def test_an_overdue_turn_is_rung(harness: Harness, reconciler: Reconciler) -> None:
+    address = await harness.plan(("pay", {}))
+    (request,) = await harness.open(address, "t1.0")
+    await looked(harness, reconciler, address)
+    assert await rung(harness, address) == 0
+    await harness.write("UPDATE approvals SET expires_at = now() WHERE id = $1", request.request_id)
     await reconciler.once()
-    assert await rung(desk, address) == 1
+    assert await rung(harness, address) == 1
 
 
 async def test_a_turn_that_waits_for_a_person_to_settle_an_effect_is_not_rung_until_it_is_settled(
-    desk: Desk, reconciler: Reconciler
+    harness: Harness, reconciler: Reconciler
 ) -> None:
-    address = await desk.approved(("post", {"mode": "break"}))
-    await desk.run_tool(address)
-    await desk.write("UPDATE turns SET status = $2 WHERE id = $1", address.turn_id, TurnStatus.AWAITING_APPROVAL.value)
-    await looked(desk, reconciler, address)
-    assert await rung(desk, address) == 0
-    await desk.write("UPDATE tool_calls SET state = 'done' WHERE turn_id = $1", address.turn_id)
+    address = await harness.approved(("post", {"mode": "break"}))
+    await harness.run_tool(address)
+    await harness.write(
+        "UPDATE turns SET status = $2 WHERE id = $1", address.turn_id, TurnStatus.AWAITING_APPROVAL.value
+    )
+    await looked(harness, reconciler, address)
+    assert await rung(harness, address) == 0
+    await harness.write("UPDATE tool_calls SET state = 'done' WHERE turn_id = $1", address.turn_id)
     await reconciler.once()
-    assert await rung(desk, address) == 1
+    assert await rung(harness, address) == 1
 
 
 async def test_a_stop_that_came_before_the_workflow_was_there_still_stops_it(
-    desk: Desk, reconciler: Reconciler, temporal: Client
+    harness: Harness, reconciler: Reconciler, temporal: Client
 ) -> None:
     """The bell finds no workflow; then the start is delivered as it was written down, without the stop."""
-    address, started = await desk.start(Line("hi"))
-    async with desk.db.transaction("local") as tx:
-        _, _, note = await request_stop(tx, address.turn_id, desk.people["requester"].user_id)
-    assert note is not None and await desk.deps.doorbell.deliver_soon(note)
-    assert started.note is not None and await desk.deps.doorbell.deliver_soon(started.note)
+    address, started = await harness.start(Line("hi"))
+    async with harness.db.transaction("local") as tx:
+        _, _, note = await request_stop(tx, address.turn_id, harness.people["requester"].user_id)
+    assert note is not None and await harness.deps.doorbell.deliver_soon(note)
+    assert started.note is not None and await harness.deps.doorbell.deliver_soon(started.note)
     await reconciler.once()
-    assert await rung(desk, address, "stop") == 0, "it has only just been asked to"
-    await desk.write(
+    assert await rung(harness, address, "stop") == 0, "it has only just been asked to"
+    await harness.write(
         "UPDATE turns SET stop_requested_at = stop_requested_at - interval '11 seconds' WHERE id = $1", address.turn_id
     )
     for _ in range(3):
         await reconciler.once()
-        assert await rung(desk, address, "stop") == 1, "rung once, not at every pass"
-    await looked(desk, reconciler, address)
-    assert await rung(desk, address, "stop") == 0
-    await desk.write("UPDATE turns SET rung_at = now() - interval '61 seconds' WHERE id = $1", address.turn_id)
+        assert await rung(harness, address, "stop") == 1, "rung once, not at every pass"
+    await looked(harness, reconciler, address)
+    assert await rung(harness, address, "stop") == 0
+    await harness.write("UPDATE turns SET rung_at = now() - interval '61 seconds' WHERE id = $1", address.turn_id)
     await reconciler.once()
-    assert await rung(desk, address, "stop") == 1
+    assert await rung(harness, address, "stop") == 1
     await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).terminate()
 
 
@@ -337,10 +352,10 @@ STEPS = {
 
 @pytest.mark.parametrize("broken", list(STEPS))
 async def test_a_statement_that_fails_holds_up_no_other_and_is_said_once(
-    desk: Desk, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch, broken: str
+    harness: Harness, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    second, gone = (await stranded(desk))[0], await lost(desk)
-    await old_key(desk)
+    second, gone = (await stranded(harness))[0], await lost(harness)
+    await old_key(harness)
 
     async def fails(tx: Connection, *_: str) -> None:
         await tx.execute("SELECT 1 / 0")
@@ -349,9 +364,9 @@ async def test_a_statement_that_fails_holds_up_no_other_and_is_said_once(
     with capture_logs() as said:
         for _ in range(3):
             await reconciler.once()
-    assert await status(desk, gone) == ("failed", "run_vanished")
-    assert (await status(desk, second))[0] == ("queued" if broken == "start_stranded" else "accepted")
-    assert await desk.value("SELECT count(*) FROM idempotency") == (broken == "forget_old")
+    assert await status(harness, gone) == ("failed", "run_vanished")
+    assert (await status(harness, second))[0] == ("queued" if broken == "start_stranded" else "accepted")
+    assert await harness.value("SELECT count(*) FROM idempotency") == (broken == "forget_old")
     events = Counter(line["event"] for line in said if line.get("error"))
     assert events == {STEPS[broken]: 1}
     monkeypatch.undo()
@@ -360,22 +375,22 @@ async def test_a_statement_that_fails_holds_up_no_other_and_is_said_once(
     assert [line["event"] for line in said] == [f"{STEPS[broken]}_no_more"]
 
 
-async def old_key(desk: Desk) -> None:
+async def old_key(harness: Harness) -> None:
     """A client's key of the day before yesterday."""
-    await desk.write(
+    await harness.write(
         "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer, created_at) "
         "VALUES ('local', $1, 'r', 'k', 'd', 200, '{}', now() - interval '25 hours') ON CONFLICT DO NOTHING",
-        desk.people["requester"].user_id,
+        harness.people["requester"].user_id,
     )
 
 
 async def test_a_tenant_that_cannot_be_read_does_not_stop_those_behind_it(
-    desk: Desk, reconciler: Reconciler, urls: Urls, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, reconciler: Reconciler, urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
     await owner.execute("INSERT INTO tenants (tenant_id) VALUES ('aaa') ON CONFLICT DO NOTHING")
     await owner.close()
-    gone = await lost(desk)
+    gone = await lost(harness)
 
     async def not_theirs(tx: Connection, seconds: float, most_paused: int | None) -> list[OpenTurn]:
         if await tx.fetchval("SELECT current_setting('perdure.tenant')") == "aaa":
@@ -385,15 +400,15 @@ async def test_a_tenant_that_cannot_be_read_does_not_stop_those_behind_it(
     monkeypatch.setattr(reconcile, "open_turns", not_theirs)
     with capture_logs() as said:
         await reconciler.once()
-    assert await status(desk, gone) == ("failed", "run_vanished")
+    assert await status(harness, gone) == ("failed", "run_vanished")
     assert ("open_turns_not_listed", "aaa") in {(line["event"], line.get("where")) for line in said}
 
 
 async def test_where_temporal_does_not_list_what_waits_nobody_is_taken_for_lost_and_the_others_are_looked_at(
-    desk: Desk, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paused, gone = await lost(desk), await lost(desk)
-    await desk.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = $1", paused.turn_id)
+    paused, gone = await lost(harness), await lost(harness)
+    await harness.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = $1", paused.turn_id)
     exhausted = Mock(side_effect=RPCError("too many lists", RPCStatusCode.RESOURCE_EXHAUSTED, b""))
     monkeypatch.setattr("perdure.worker.reconcile.FEW", 0)
     monkeypatch.setattr("perdure.worker.reconcile.LISTED_AT", 0)
@@ -401,17 +416,17 @@ async def test_where_temporal_does_not_list_what_waits_nobody_is_taken_for_lost_
         broken.setattr(Client, "list_workflows", exhausted)
         with capture_logs() as said:
             await reconciler.once()
-    assert await status(desk, paused) == ("awaiting_approval", None)
-    assert await status(desk, gone) == ("failed", "run_vanished")
+    assert await status(harness, paused) == ("awaiting_approval", None)
+    assert await status(harness, gone) == ("failed", "run_vanished")
     assert "waiting_runs_not_listed" in {line["event"] for line in said}
 
 
 @pytest.mark.parametrize(("most", "read"), [(0, 0), (2, 2), (None, 3)])
 async def test_of_the_paused_turns_the_oldest_are_read_so_many_as_are_asked_for(
-    desk: Desk, most: int | None, read: int
+    harness: Harness, most: int | None, read: int
 ) -> None:
-    paused, going = [(await lost(desk)).turn_id for _ in range(3)], await lost(desk)
-    await desk.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = ANY($1)", paused)
-    async with desk.db.transaction("local") as tx:
+    paused, going = [(await lost(harness)).turn_id for _ in range(3)], await lost(harness)
+    await harness.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = ANY($1)", paused)
+    async with harness.db.transaction("local") as tx:
         turns = [turn.address.turn_id for turn in await open_turns(tx, 1.0, most)]
     assert going.turn_id in turns and [each for each in turns if each in paused] == paused[:read]

@@ -19,9 +19,9 @@ from perdure.store.events.live import LiveTokens
 from perdure.store.events.subscriptions import Wakes
 from perdure.store.valkey import Valkey, messages, subscribed
 from tests.conftest import Person
-from tests.desk import until
 from tests.doubles.link import Link
-from tests.integration.scribe import Scribe, Sent, parsed, read_until, text_of
+from tests.harness import until
+from tests.integration.turn_writer import Sent, TurnWriter, parsed, read_until, text_of
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +55,14 @@ async def streams(db: Database, live: LiveTokens, valkey: Valkey) -> AsyncIterat
 
 
 @pytest.fixture
-async def turn(db: Database, live: LiveTokens, people: dict[str, Person]) -> Scribe:
-    return await Scribe.begin(db, live, people["requester"])
+async def turn(db: Database, live: LiveTokens, people: dict[str, Person]) -> TurnWriter:
+    return await TurnWriter.begin(db, live, people["requester"])
 
 
-def of_turn(streams: Streams, scribe: Scribe, after: str | None = None) -> AsyncGenerator[bytes]:
+def of_turn(streams: Streams, turn_writer: TurnWriter, after: str | None = None) -> AsyncGenerator[bytes]:
     cursor = parse_cursor(after) if after else Cursor()
     assert cursor is not None
-    address = scribe.address
+    address = turn_writer.address
     return streams.frames(address.tenant_id, address.conversation_id, cursor, address.turn_id)
 
 
@@ -70,14 +70,16 @@ async def whole(stream: AsyncGenerator[bytes]) -> list[Sent]:
     return await read_until(stream, lambda sent: False)
 
 
-async def one_call(turn: Scribe, *words: str) -> None:
+async def one_call(turn: TurnWriter, *words: str) -> None:
     await turn.claim("m1")
     await turn.speak("m1", *(words or ("Hello ", "wörld", " 😀")))
     await turn.settle("m1", "".join(words or ("Hello ", "wörld", " 😀")))
     await turn.finish()
 
 
-async def test_a_finished_turn_streams_its_tokens_between_start_and_complete(streams: Streams, turn: Scribe) -> None:
+async def test_a_finished_turn_streams_its_tokens_between_start_and_complete(
+    streams: Streams, turn: TurnWriter
+) -> None:
     await one_call(turn)
     sent = await whole(of_turn(streams, turn))
     assert [event.kind for event in sent] == [
@@ -93,7 +95,7 @@ async def test_a_finished_turn_streams_its_tokens_between_start_and_complete(str
 
 
 @pytest.mark.timed
-async def test_tokens_reach_a_waiting_reader_one_by_one(streams: Streams, turn: Scribe) -> None:
+async def test_tokens_reach_a_waiting_reader_one_by_one(streams: Streams, turn: TurnWriter) -> None:
     async with aclosing(of_turn(streams, turn)) as stream:
         await turn.claim("m1")
         await read_until(stream, lambda sent: sent[-1].kind == "generation.start")
@@ -105,7 +107,9 @@ async def test_tokens_reach_a_waiting_reader_one_by_one(streams: Streams, turn: 
             assert time.monotonic() - began < 0.5, "pub/sub woke the reader, not the poll"
 
 
-async def test_resume_at_every_id_goes_on_with_nothing_lost_and_nothing_twice(streams: Streams, turn: Scribe) -> None:
+async def test_resume_at_every_id_goes_on_with_nothing_lost_and_nothing_twice(
+    streams: Streams, turn: TurnWriter
+) -> None:
     first: list[Sent] = []
     async with aclosing(of_turn(streams, turn)) as stream:
         await turn.claim("m1")
@@ -128,7 +132,7 @@ async def test_resume_at_every_id_goes_on_with_nothing_lost_and_nothing_twice(st
 
 
 async def test_a_wiped_valkey_costs_live_tokens_but_never_the_text(
-    streams: Streams, turn: Scribe, valkey: Valkey
+    streams: Streams, turn: TurnWriter, valkey: Valkey
 ) -> None:
     await turn.claim("m1")
     await turn.speak("m1", "Hello ")
@@ -144,7 +148,9 @@ async def test_a_wiped_valkey_costs_live_tokens_but_never_the_text(
     assert text_of([*sent[:3], *again]) == "Hello there"
 
 
-async def test_reasoning_comes_live_and_a_reader_cut_off_in_it_goes_on_there(streams: Streams, turn: Scribe) -> None:
+async def test_reasoning_comes_live_and_a_reader_cut_off_in_it_goes_on_there(
+    streams: Streams, turn: TurnWriter
+) -> None:
     await turn.claim("m1")
     address = turn.address
     await turn.live.append(address, "m1", epoch=1, sequence=0, text="Well, ", thinking=True)
@@ -160,7 +166,7 @@ async def test_reasoning_comes_live_and_a_reader_cut_off_in_it_goes_on_there(str
 
 
 async def test_a_reader_so_slow_that_the_live_stream_was_trimmed_gets_the_stored_text_at_once(
-    streams: Streams, turn: Scribe, valkey: Valkey
+    streams: Streams, turn: TurnWriter, valkey: Valkey
 ) -> None:
     words = [f"word{number} " for number in range(300)]
     await turn.claim("m1")
@@ -179,10 +185,10 @@ async def test_a_reader_so_slow_that_the_live_stream_was_trimmed_gets_the_stored
 
 
 async def test_a_turns_stream_has_that_turn_only_and_the_conversations_goes_on(
-    streams: Streams, turn: Scribe, people: dict[str, Person]
+    streams: Streams, turn: TurnWriter, people: dict[str, Person]
 ) -> None:
     await one_call(turn)
-    second = await Scribe.turn_in(turn.db, turn.live, people["requester"], turn.address.conversation_id)
+    second = await TurnWriter.turn_in(turn.db, turn.live, people["requester"], turn.address.conversation_id)
     await one_call(second)
     assert {event.data["turn_id"] for event in await whole(of_turn(streams, second))} == {second.address.turn_id}
     address = turn.address
@@ -190,7 +196,7 @@ async def test_a_turns_stream_has_that_turn_only_and_the_conversations_goes_on(
         both = await read_until(stream, lambda sent: [event.kind for event in sent].count("done") == 2)
         ended = [event.data["turn_id"] for event in both if event.kind == "done"]
         assert ended == [address.turn_id, second.address.turn_id]
-        third = await Scribe.turn_in(turn.db, turn.live, people["requester"], address.conversation_id)
+        third = await TurnWriter.turn_in(turn.db, turn.live, people["requester"], address.conversation_id)
         more = await read_until(stream, lambda sent: True)
         assert more[0].data["turn_id"] == third.address.turn_id
 
@@ -199,7 +205,7 @@ async def test_a_turns_stream_has_that_turn_only_and_the_conversations_goes_on(
 async def test_without_valkey_events_still_come_within_two_seconds(db: Database, people: dict[str, Person]) -> None:
     nowhere = Valkey.connect("redis://127.0.0.1:1/0")
     wakes, live = Wakes(db, nowhere), LiveTokens(nowhere)
-    turn = await Scribe.begin(db, live, people["requester"])
+    turn = await TurnWriter.begin(db, live, people["requester"])
     async with running(wakes.run()), aclosing(of_turn(Streams(db, live, wakes), turn)) as stream:
         await read_until(stream, lambda sent: True)
         assert await turn.speak("m1", "nobody hears this") == "degraded"
@@ -213,9 +219,9 @@ async def test_without_valkey_events_still_come_within_two_seconds(db: Database,
 
 
 async def test_a_silent_turn_beats_while_another_turn_of_its_conversation_speaks(
-    db: Database, live: LiveTokens, streams: Streams, turn: Scribe, people: dict[str, Person]
+    db: Database, live: LiveTokens, streams: Streams, turn: TurnWriter, people: dict[str, Person]
 ) -> None:
-    other = await Scribe.turn_in(db, live, people["requester"], turn.address.conversation_id)
+    other = await TurnWriter.turn_in(db, live, people["requester"], turn.address.conversation_id)
     await other.claim("m1")
 
     async def speak() -> None:
@@ -230,7 +236,7 @@ async def test_a_silent_turn_beats_while_another_turn_of_its_conversation_speaks
         assert ping == b": ping\n\n" and parsed(ping)[0].kind == ""
 
 
-async def test_a_long_log_is_replayed_in_batches(streams: Streams, turn: Scribe) -> None:
+async def test_a_long_log_is_replayed_in_batches(streams: Streams, turn: TurnWriter) -> None:
     await turn.events(*[NewEvent("budget", {"used": number}) for number in range(450)])
     words = [f"{number} " for number in range(450)]
     await one_call(turn, *words)
@@ -240,7 +246,7 @@ async def test_a_long_log_is_replayed_in_batches(streams: Streams, turn: Scribe)
 
 
 async def test_forty_readers_of_one_conversation_share_one_subscription(
-    streams: Streams, turn: Scribe, valkey: Valkey
+    streams: Streams, turn: TurnWriter, valkey: Valkey
 ) -> None:
     before = len(await valkey.client.client_list(_type="pubsub"))
     readers = [asyncio.create_task(whole(of_turn(streams, turn))) for _ in range(40)]
@@ -262,7 +268,7 @@ async def test_a_subscription_that_was_cut_is_made_again(
     behind = Valkey.connect(f"redis://{login}@127.0.0.1:{link.port}/0")
     wakes = Wakes(db, behind)
     straight = LiveTokens.connect(parts.redis_url)
-    turn = await Scribe.begin(db, straight, people["requester"])
+    turn = await TurnWriter.begin(db, straight, people["requester"])
     async with running(wakes.run()), aclosing(of_turn(Streams(db, LiveTokens(behind), wakes), turn)) as stream:
         await turn.claim("m1")
         await read_until(stream, lambda sent: sent[-1].kind == "generation.start")

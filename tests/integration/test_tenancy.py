@@ -13,8 +13,8 @@ from perdure.store.approvals.decisions import DecisionAsk, decide
 from perdure.store.database import Database, new_id
 from perdure.store.turns.start import request_stop
 from tests.conftest import Person, Urls
-from tests.desk import Desk, gathered
 from tests.doubles.spoken import Line
+from tests.harness import Harness, gathered
 from tests.scale import sized
 
 DENIED = asyncpg.InsufficientPrivilegeError
@@ -100,27 +100,27 @@ PUBLISHED = (
 
 
 @pytest.fixture(scope="module")
-async def tables(owner: asyncpg.Connection, desk: Desk) -> list[str]:
+async def tables(owner: asyncpg.Connection, harness: Harness) -> list[str]:
     """Every table with at least a row of ours in each, and another tenant that owns nothing."""
     await owner.execute("INSERT INTO tenants (tenant_id) VALUES ($1)", OTHER)
-    address = await desk.plan(("pay", {}), ("jot", {"text": "x"}))
-    await desk.open(address, "t1.0")
-    await desk.run_tool(address, "t1.1")
+    address = await harness.plan(("pay", {}), ("jot", {"text": "x"}))
+    await harness.open(address, "t1.0")
+    await harness.run_tool(address, "t1.1")
     for statement in BESIDE_A_TURN:
-        await desk.write(statement, address.turn_id)
+        await harness.write(statement, address.turn_id)
     async with owner.transaction():
         await owner.execute("SELECT set_config('perdure.tenant', 'local', true)")
         for statement in PUBLISHED:
             await owner.execute(statement)
     found = await owner.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'perdure' ORDER BY 1")
     names = [row["tablename"] for row in found]
-    assert [name for name, rows in (await ours(desk, names)).items() if not rows] == []
+    assert [name for name, rows in (await ours(harness, names)).items() if not rows] == []
     return names
 
 
-async def ours(desk: Desk, tables: list[str]) -> dict[str, int]:
+async def ours(harness: Harness, tables: list[str]) -> dict[str, int]:
     """How many rows of ours each table has."""
-    return {name: await desk.value(f"SELECT count(*) FROM {name} WHERE tenant_id = 'local'") for name in tables}
+    return {name: await harness.value(f"SELECT count(*) FROM {name} WHERE tenant_id = 'local'") for name in tables}
 
 
 async def test_every_table_has_a_tenant_and_forced_row_security(owner: asyncpg.Connection, tables: list[str]) -> None:
@@ -133,15 +133,15 @@ async def test_every_table_has_a_tenant_and_forced_row_security(owner: asyncpg.C
     assert set(tables) - {row["relname"] for row in guarded} == set()
 
 
-async def test_without_a_tenant_every_table_shows_no_rows(desk: Desk, tables: list[str]) -> None:
-    async with desk.db.pool.acquire() as connection:
+async def test_without_a_tenant_every_table_shows_no_rows(harness: Harness, tables: list[str]) -> None:
+    async with harness.db.pool.acquire() as connection:
         for table in tables:
             assert await connection.fetchval(f"SELECT count(*) FROM {table}") == 0, table
 
 
-async def test_another_tenant_sees_no_row_of_ours_and_changes_none(desk: Desk, tables: list[str]) -> None:
-    before = await ours(desk, tables)
-    async with desk.db.transaction(OTHER) as tx:
+async def test_another_tenant_sees_no_row_of_ours_and_changes_none(harness: Harness, tables: list[str]) -> None:
+    before = await ours(harness, tables)
+    async with harness.db.transaction(OTHER) as tx:
         for table in tables:
             seen = await tx.fetch(f"SELECT DISTINCT tenant_id FROM {table}")
             assert {row["tenant_id"] for row in seen} <= {OTHER, "*"}, table
@@ -149,15 +149,15 @@ async def test_another_tenant_sees_no_row_of_ours_and_changes_none(desk: Desk, t
     kept = {*audits, "agents", "agent_versions", "app_tables", "tenants", "user_facts"}
     writable = [table for table in tables if table not in kept]
     for table in writable:
-        async with desk.db.transaction(OTHER) as tx:
+        async with harness.db.transaction(OTHER) as tx:
             assert await tx.execute(f"UPDATE {table} SET tenant_id = tenant_id") == "UPDATE 0", table
             assert await tx.execute(f"DELETE FROM {table}") == "DELETE 0", table
-    assert await ours(desk, tables) == before
+    assert await ours(harness, tables) == before
 
 
-async def test_nobody_writes_a_row_for_another_tenant(desk: Desk) -> None:
-    address, _ = await desk.start(Line("hi"))
-    person = desk.people["requester"]
+async def test_nobody_writes_a_row_for_another_tenant(harness: Harness) -> None:
+    address, _ = await harness.start(Line("hi"))
+    person = harness.people["requester"]
     conversation_id, turn_id = address.conversation_id, address.turn_id
     for row in (
         f"conversations (id, tenant_id, user_id, agent_id) VALUES ('{new_id()}', 'local', '{person.user_id}', 'desk')",
@@ -167,10 +167,10 @@ async def test_nobody_writes_a_row_for_another_tenant(desk: Desk) -> None:
         f"VALUES ('local', '{conversation_id}', 99, '{turn_id}', 'forged', '{{}}', now())",
     ):
         with pytest.raises(DENIED):
-            async with desk.db.transaction(OTHER) as tx:
+            async with harness.db.transaction(OTHER) as tx:
                 await tx.execute(f"INSERT INTO {row}")
     with pytest.raises(DENIED):
-        async with desk.db.transaction("local") as tx:
+        async with harness.db.transaction("local") as tx:
             await tx.execute("UPDATE conversations SET tenant_id = $1", OTHER)
 
 
@@ -197,10 +197,10 @@ async def test_nobody_writes_a_row_for_another_tenant(desk: Desk) -> None:
         "SET ROLE perdure_owner",
     ],
 )
-async def test_the_programs_role_may_not(desk: Desk, statement: str) -> None:
+async def test_the_programs_role_may_not(harness: Harness, statement: str) -> None:
     for tenant in ("local", "*"):
         with pytest.raises(DENIED):
-            async with desk.db.transaction(tenant) as tx:
+            async with harness.db.transaction(tenant) as tx:
                 await tx.execute(statement)
 
 
@@ -220,31 +220,31 @@ async def test_a_role_that_looks_past_row_security_is_refused(urls: Urls) -> Non
 
 
 @pytest.mark.parametrize("tenant", ["", "Local", "a b", "x'; SET ROLE perdure_owner; --", "-x", "a" * 64, "local\n"])
-async def test_a_tenant_that_is_no_name_is_refused(desk: Desk, tenant: str) -> None:
+async def test_a_tenant_that_is_no_name_is_refused(harness: Harness, tenant: str) -> None:
     with pytest.raises(InvariantBroken) as refused:
-        async with desk.db.transaction(tenant):
+        async with harness.db.transaction(tenant):
             raise AssertionError("a transaction began")
     assert refused.value.code == "bad_tenant"
 
 
-async def test_another_tenants_objects_are_not_found(desk: Desk) -> None:
-    address = await desk.plan(("pay", {}))
-    (request,) = await desk.open(address, "t1.0")
-    row = await desk.approval_row(address)
-    spy = Decider(desk.people["reviewer"].user_id, frozenset({"reviewer", "admin"}))
+async def test_another_tenants_objects_are_not_found(harness: Harness) -> None:
+    address = await harness.plan(("pay", {}))
+    (request,) = await harness.open(address, "t1.0")
+    row = await harness.approval_row(address)
+    spy = Decider(harness.people["reviewer"].user_id, frozenset({"reviewer", "admin"}))
     ask = DecisionAsk(decision=Decision.APPROVE, digest=row["digest"])
     with pytest.raises(CallerError) as refused:
-        async with desk.db.transaction(OTHER) as tx:
+        async with harness.db.transaction(OTHER) as tx:
             await decide(tx, request.request_id, spy, "spy", ask)
     assert (refused.value.code, refused.value.http) == ("approval_not_found", 404)
     with pytest.raises(CallerError) as refused:
-        async with desk.db.transaction(OTHER) as tx:
+        async with harness.db.transaction(OTHER) as tx:
             await request_stop(tx, address.turn_id, spy.user_id)
     assert refused.value.http == 404
 
 
-async def test_the_relay_sees_wake_ups_of_all_tenants_and_nothing_else_of_them(urls: Urls, desk: Desk) -> None:
-    await desk.start(Line("hi"))
+async def test_the_relay_sees_wake_ups_of_all_tenants_and_nothing_else_of_them(urls: Urls, harness: Harness) -> None:
+    await harness.start(Line("hi"))
     relay = await Database.connect(urls.relay, most=2)
     try:
         async with relay.pool.acquire() as connection:
@@ -261,7 +261,7 @@ async def test_the_relay_sees_wake_ups_of_all_tenants_and_nothing_else_of_them(u
 
 @pytest.mark.sized
 async def test_transactions_of_two_tenants_over_one_pool_never_mix_even_when_they_are_cancelled(
-    urls: Urls, desk: Desk
+    urls: Urls, harness: Harness
 ) -> None:
     shared = await Database.connect(urls.app, most=3)
     chance = random.Random(3)
@@ -289,9 +289,11 @@ async def test_transactions_of_two_tenants_over_one_pool_never_mix_even_when_the
         await shared.close()
 
 
-async def test_a_callers_temporary_tables_do_not_make_it_somebody_else(desk: Desk, people: dict[str, Person]) -> None:
+async def test_a_callers_temporary_tables_do_not_make_it_somebody_else(
+    harness: Harness, people: dict[str, Person]
+) -> None:
     """The look-up of a token's owner runs with its owner's rights."""
-    async with desk.db.transaction("local") as tx:
+    async with harness.db.transaction("local") as tx:
         await tx.execute("CREATE TEMP TABLE users (LIKE users INCLUDING DEFAULTS) ON COMMIT DROP")
         await tx.execute("CREATE TEMP TABLE api_tokens (LIKE api_tokens INCLUDING DEFAULTS) ON COMMIT DROP")
         await tx.execute("GRANT SELECT ON pg_temp.users, pg_temp.api_tokens TO PUBLIC")

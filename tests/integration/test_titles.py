@@ -4,26 +4,26 @@ import pytest
 
 from perdure.contracts.turns import FinishRequest, TurnStatus
 from perdure.store.turns.finish import finish
-from tests.desk import Desk
 from tests.doubles.spoken import Line
+from tests.harness import Harness
 from tests.integration.conftest import Api
 
 
-async def titled(desk: Desk, status: TurnStatus, title: str = "", after: str = "") -> tuple[str, list[str]]:
+async def titled(harness: Harness, status: TurnStatus, title: str = "", after: str = "") -> tuple[str, list[str]]:
     """The title after a turn that ended so, and what its events tell of titles."""
-    conversation_id, set_title = await desk.conversation(), "UPDATE conversations SET title = $2 WHERE id = $1"
-    await desk.write(set_title, conversation_id, title)
-    address, _ = await desk.start(Line("yes"), conversation_id=conversation_id)
+    conversation_id, set_title = await harness.conversation(), "UPDATE conversations SET title = $2 WHERE id = $1"
+    await harness.write(set_title, conversation_id, title)
+    address, _ = await harness.start(Line("yes"), conversation_id=conversation_id)
     said = "Where is  order 1001\nand who has paid"
-    await desk.write("UPDATE messages SET content = $2 WHERE turn_id = $1", address.turn_id, said)
+    await harness.write("UPDATE messages SET content = $2 WHERE turn_id = $1", address.turn_id, said)
     if after:
-        await desk.write(set_title, conversation_id, after)
-    async with desk.db.transaction("local") as tx:
+        await harness.write(set_title, conversation_id, after)
+    async with harness.db.transaction("local") as tx:
         await finish(tx, FinishRequest(address=address, status=status))
     told = "SELECT data->>'title' FROM events WHERE turn_id = $1 AND kind = 'conversation.title.generated'"
-    rows = await desk.rows(told, address.turn_id)
-    assert (await desk.kinds(address.turn_id))[-1] == "done"
-    now = await desk.value("SELECT title FROM conversations WHERE id = $1", conversation_id)
+    rows = await harness.rows(told, address.turn_id)
+    assert (await harness.kinds(address.turn_id))[-1] == "done"
+    now = await harness.value("SELECT title FROM conversations WHERE id = $1", conversation_id)
     return str(now), [row[0] for row in rows]
 
 
@@ -38,9 +38,9 @@ TITLES: list[tuple[TurnStatus, dict[str, str], tuple[str, list[str]]]] = [
 
 @pytest.mark.parametrize(("status", "given", "expected"), TITLES)
 async def test_the_first_answer_gives_a_title_unless_the_user_did(
-    desk: Desk, status: TurnStatus, given: dict[str, str], expected: tuple[str, list[str]]
+    harness: Harness, status: TurnStatus, given: dict[str, str], expected: tuple[str, list[str]]
 ) -> None:
-    assert await titled(desk, status, **given) == expected
+    assert await titled(harness, status, **given) == expected
 
 
 async def test_the_story_of_a_turn_is_kept_in_segments_with_its_times(api: Api) -> None:

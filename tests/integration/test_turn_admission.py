@@ -25,8 +25,8 @@ from perdure.store.turns.finish import finish
 from perdure.store.turns.start import Started, request_stop
 from perdure.store.turns.views import get_turn
 from tests.conftest import Urls
-from tests.desk import Desk, gathered
 from tests.doubles.spoken import Line
+from tests.harness import Harness, gathered
 from tests.integration.conftest import Api
 from tests.scale import sized
 
@@ -34,17 +34,19 @@ MANY = Caps(queue_depth=20, turns_a_user=100_000)
 
 
 async def end(
-    desk: Desk, address: TurnAddress, status: TurnStatus = TurnStatus.COMPLETED, turn_id: str = "", **given: Any
+    harness: Harness, address: TurnAddress, status: TurnStatus = TurnStatus.COMPLETED, turn_id: str = "", **given: Any
 ) -> tuple[Finished, Note | None]:
     """Finish the turn, or another one of its conversation."""
-    async with desk.db.transaction("local") as tx:
+    async with harness.db.transaction("local") as tx:
         address = address.model_copy(update={"turn_id": turn_id or address.turn_id})
         return await finish(tx, FinishRequest(address=address, status=status, **given))
 
 
-async def test_of_many_starts_at_once_one_is_admitted(desk: Desk) -> None:
-    conversation_id = await desk.conversation()
-    answers = await gathered(*(desk.start(Line(str(n)), conversation_id=conversation_id, caps=MANY) for n in range(24)))
+async def test_of_many_starts_at_once_one_is_admitted(harness: Harness) -> None:
+    conversation_id = await harness.conversation()
+    answers = await gathered(
+        *(harness.start(Line(str(n)), conversation_id=conversation_id, caps=MANY) for n in range(24))
+    )
     started = [each for each in answers if isinstance(each, tuple)]
     refused = [each for each in answers if isinstance(each, CallerError)]
     assert (len(started), len(refused)) == (1, 23)
@@ -52,91 +54,94 @@ async def test_of_many_starts_at_once_one_is_admitted(desk: Desk) -> None:
     assert turn.status is TurnStatus.ACCEPTED and turn.note is not None and turn.note.kind is Wake.START
     told = {(each.code, each.http, each.details["turn_id"]) for each in refused}
     assert told == {("conversation_busy", 409, address.turn_id)}
-    assert await desk.value("SELECT count(*) FROM messages WHERE conversation_id = $1", conversation_id) == 1
-    assert await desk.value("SELECT count(*) FROM outbox WHERE turn_id = $1", address.turn_id) == 1
+    assert await harness.value("SELECT count(*) FROM messages WHERE conversation_id = $1", conversation_id) == 1
+    assert await harness.value("SELECT count(*) FROM outbox WHERE turn_id = $1", address.turn_id) == 1
 
 
-async def test_of_many_that_queue_the_queue_takes_twenty_and_they_run_in_their_order(desk: Desk) -> None:
-    conversation_id = await desk.conversation()
+async def test_of_many_that_queue_the_queue_takes_twenty_and_they_run_in_their_order(harness: Harness) -> None:
+    conversation_id = await harness.conversation()
     answers = await gathered(
-        *(desk.start(Line(str(n)), conversation_id=conversation_id, on_busy=OnBusy.QUEUE, caps=MANY) for n in range(24))
+        *(
+            harness.start(Line(str(n)), conversation_id=conversation_id, on_busy=OnBusy.QUEUE, caps=MANY)
+            for n in range(24)
+        )
     )
     codes = Counter(each.code for each in answers if isinstance(each, CallerError))
     assert codes == {"queue_full": 3}
     statuses = Counter(each[1].status for each in answers if isinstance(each, tuple))
     assert statuses == {TurnStatus.ACCEPTED: 1, TurnStatus.QUEUED: 20}
     in_order = "SELECT id, status FROM turns WHERE conversation_id = $1 ORDER BY created_at, id"
-    rows = await desk.rows(in_order, conversation_id)
+    rows = await harness.rows(in_order, conversation_id)
     waiting = [str(row["id"]) for row in rows if row["status"] == "queued"]
     active = next(str(row["id"]) for row in rows if row["status"] == "accepted")
     ran = []
     while active:
         address = TurnAddress(tenant_id="local", conversation_id=conversation_id, turn_id=active)
-        if active := (await end(desk, address))[0].admitted_turn_id or "":
+        if active := (await end(harness, address))[0].admitted_turn_id or "":
             ran.append(active)
-            found = await row(desk, active)
-            seq = await desk.value("SELECT seq FROM messages WHERE id = $1", found["message_id"])
+            found = await row(harness, active)
+            seq = await harness.value("SELECT seq FROM messages WHERE id = $1", found["message_id"])
             assert (found["status"], found["through_seq"]) == ("accepted", seq - 1)
-            assert await desk.value("SELECT count(*) FROM outbox WHERE turn_id = $1 AND kind = 'start'", active) == 1
+            assert await harness.value("SELECT count(*) FROM outbox WHERE turn_id = $1 AND kind = 'start'", active) == 1
     assert ran == waiting
-    assert await desk.value("SELECT active_turn_id FROM conversations WHERE id = $1", conversation_id) is None
+    assert await harness.value("SELECT active_turn_id FROM conversations WHERE id = $1", conversation_id) is None
 
 
-async def test_a_turn_sees_what_was_said_before_it_and_nothing_of_those_that_still_wait(desk: Desk) -> None:
-    conversation_id = await desk.conversation()
+async def test_a_turn_sees_what_was_said_before_it_and_nothing_of_those_that_still_wait(harness: Harness) -> None:
+    conversation_id = await harness.conversation()
     turns = [
-        (await desk.start(Line(f"answer {n}"), conversation_id=conversation_id, on_busy=OnBusy.QUEUE, caps=MANY))[0]
+        (await harness.start(Line(f"answer {n}"), conversation_id=conversation_id, on_busy=OnBusy.QUEUE, caps=MANY))[0]
         for n in range(3)
     ]
     for number, address in enumerate(turns):
-        reply = await desk.activity(ModelActivities(desk.deps).complete, await desk.model_call(address))
+        reply = await harness.activity(ModelActivities(harness.deps).complete, await harness.model_call(address))
         assert reply.message is not None
-        said = [str(message["content"]) for message in desk.model.seen[-1].messages if message["role"] != "system"]
+        said = [str(message["content"]) for message in harness.model.seen[-1].messages if message["role"] != "system"]
         assert len(said) == 2 * number + 1, said
         for earlier in range(number):
             assert f"answer {earlier}" in said[2 * earlier]
             assert said[2 * earlier + 1] == f"answer {earlier}"
         assert f"answer {number}" in said[-1]
-        await end(desk, address, transcript=(reply.message.id,))
+        await end(harness, address, transcript=(reply.message.id,))
 
 
-async def test_a_user_may_have_only_so_many_open_turns(desk: Desk) -> None:
-    open_now = await desk.value("SELECT count(*) FROM turns WHERE ended_at IS NULL")
+async def test_a_user_may_have_only_so_many_open_turns(harness: Harness) -> None:
+    open_now = await harness.value("SELECT count(*) FROM turns WHERE ended_at IS NULL")
     caps = Caps(turns_a_user=open_now + 1)
-    address, _ = await desk.start(Line("last"), caps=caps)
+    address, _ = await harness.start(Line("last"), caps=caps)
     with pytest.raises(CallerError) as refused:
-        await desk.start(Line("one more"), caps=caps)
+        await harness.start(Line("one more"), caps=caps)
     assert (refused.value.code, refused.value.http) == ("too_many_turns", 429)
     assert (refused.value.details["open"], refused.value.details["waiting"]) == (open_now + 1, 0)
-    await desk.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = $1", address.turn_id)
+    await harness.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = $1", address.turn_id)
     with pytest.raises(CallerError) as refused:
-        await desk.start(Line("one more"), caps=caps)
+        await harness.start(Line("one more"), caps=caps)
     assert refused.value.details["waiting"] == 1
-    await end(desk, address)
-    await desk.start(Line("again"), caps=caps)
+    await end(harness, address)
+    await harness.start(Line("again"), caps=caps)
 
 
-async def test_starts_at_once_in_many_conversations_do_not_pass_the_cap_of_their_user(desk: Desk) -> None:
-    conversations = [await desk.conversation(by="reviewer") for _ in range(20)]
+async def test_starts_at_once_in_many_conversations_do_not_pass_the_cap_of_their_user(harness: Harness) -> None:
+    conversations = [await harness.conversation(by="reviewer") for _ in range(20)]
     caps = Caps(turns_a_user=3)
     answers = await gathered(
-        *(desk.start(Line("hi"), conversation_id=each, caps=caps, by="reviewer") for each in conversations)
+        *(harness.start(Line("hi"), conversation_id=each, caps=caps, by="reviewer") for each in conversations)
     )
     codes = Counter(each.code for each in answers if isinstance(each, CallerError))
     assert codes == {"too_many_turns": 17}
     assert len([each for each in answers if isinstance(each, tuple)]) == 3
 
 
-async def test_a_start_that_waits_for_another_of_its_user_does_not_hold_its_conversation(desk: Desk) -> None:
-    conversation_id, person = await desk.conversation(), desk.people["requester"]
-    async with desk.db.transaction("local") as tx:
+async def test_a_start_that_waits_for_another_of_its_user_does_not_hold_its_conversation(harness: Harness) -> None:
+    conversation_id, person = await harness.conversation(), harness.people["requester"]
+    async with harness.db.transaction("local") as tx:
         await tx.execute("SELECT FROM users WHERE id = $1 FOR NO KEY UPDATE", person.user_id)
-        starting = asyncio.create_task(desk.start(Line("hi"), conversation_id=conversation_id, caps=MANY))
+        starting = asyncio.create_task(harness.start(Line("hi"), conversation_id=conversation_id, caps=MANY))
         while not await tx.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
             assert not starting.done(), "it does not wait for its user"
             await asyncio.sleep(0.01)
-        await desk.write("SELECT FROM conversations WHERE id = $1 FOR UPDATE NOWAIT", conversation_id)
-        await desk.conversation()  # what names the user is written all the same
+        await harness.write("SELECT FROM conversations WHERE id = $1 FOR UPDATE NOWAIT", conversation_id)
+        await harness.conversation()  # what names the user is written all the same
     await starting
 
 
@@ -183,153 +188,155 @@ async def test_a_start_is_counted_once_it_is_committed_however_often_it_is_sent(
     assert counted() == before + 1
 
 
-async def test_a_conversation_that_is_not_there_takes_no_turn(desk: Desk) -> None:
-    before = await desk.value("SELECT count(*) FROM turns")
+async def test_a_conversation_that_is_not_there_takes_no_turn(harness: Harness) -> None:
+    before = await harness.value("SELECT count(*) FROM turns")
     with pytest.raises(CallerError) as refused:
-        await desk.start(Line("hi"), conversation_id=new_id(), caps=MANY)
+        await harness.start(Line("hi"), conversation_id=new_id(), caps=MANY)
     assert (refused.value.code, refused.value.http) == ("conversation_not_found", 404)
-    deleted = await desk.conversation()
-    await desk.write("UPDATE conversations SET deleted_at = now() WHERE id = $1", deleted)
+    deleted = await harness.conversation()
+    await harness.write("UPDATE conversations SET deleted_at = now() WHERE id = $1", deleted)
     with pytest.raises(CallerError):
-        await desk.start(Line("hi"), conversation_id=deleted, caps=MANY)
-    assert await desk.value("SELECT count(*) FROM turns") == before
+        await harness.start(Line("hi"), conversation_id=deleted, caps=MANY)
+    assert await harness.value("SELECT count(*) FROM turns") == before
 
 
-async def test_a_turn_pins_its_agent_and_the_tighter_limits(desk: Desk) -> None:
-    address, _ = await desk.start(Line("hi"), limits=Limits(max_tokens=77, max_iterations=999), caps=MANY)
-    found = await row(desk, address.turn_id)
-    assert found["agent_version"] == await desk.version()
+async def test_a_turn_pins_its_agent_and_the_tighter_limits(harness: Harness) -> None:
+    address, _ = await harness.start(Line("hi"), limits=Limits(max_tokens=77, max_iterations=999), caps=MANY)
+    found = await row(harness, address.turn_id)
+    assert found["agent_version"] == await harness.version()
     assert found["limits"] == {"max_tokens": 77, "max_cost_microusd": 5_000_000, "max_iterations": 20}
 
 
-async def another(desk: Desk, beside: TurnAddress, on_busy: OnBusy, **given: Any) -> Started:
+async def another(harness: Harness, beside: TurnAddress, on_busy: OnBusy, **given: Any) -> Started:
     """Another message into the conversation."""
     given = {"conversation_id": beside.conversation_id, "caps": MANY, **given}
-    return (await desk.start(Line("another"), on_busy=on_busy, **given))[1]
+    return (await harness.start(Line("another"), on_busy=on_busy, **given))[1]
 
 
-async def stop(desk: Desk, turn_id: str) -> None:
-    async with desk.db.transaction("local") as tx:
-        await request_stop(tx, turn_id, desk.people["requester"].user_id)
+async def stop(harness: Harness, turn_id: str) -> None:
+    async with harness.db.transaction("local") as tx:
+        await request_stop(tx, turn_id, harness.people["requester"].user_id)
 
 
-async def row(desk: Desk, turn_id: str) -> dict[str, Any]:
+async def row(harness: Harness, turn_id: str) -> dict[str, Any]:
     """A turn's row."""
-    return dict((await desk.rows("SELECT * FROM turns WHERE id = $1", turn_id))[0])
+    return dict((await harness.rows("SELECT * FROM turns WHERE id = $1", turn_id))[0])
 
 
-async def test_the_turn_under_way_is_asked_to_stop_and_its_end_admits_the_one_that_replaces_it(desk: Desk) -> None:
-    old, _ = await desk.start(Line("one"), caps=MANY)
-    queued = await another(desk, old, OnBusy.QUEUE)
-    new = await another(desk, old, OnBusy.REPLACE)
+async def test_the_turn_under_way_is_asked_to_stop_and_its_end_admits_the_one_that_replaces_it(
+    harness: Harness,
+) -> None:
+    old, _ = await harness.start(Line("one"), caps=MANY)
+    queued = await another(harness, old, OnBusy.QUEUE)
+    new = await another(harness, old, OnBusy.REPLACE)
     assert (new.status, new.gives_way) == (TurnStatus.QUEUED, old)
     assert new.note is not None and (new.note.kind, new.note.turn_id) == (Wake.STOP, old.turn_id)
-    before = await row(desk, old.turn_id)
+    before = await row(harness, old.turn_id)
     assert before["stop_requested_at"] is not None and str(before["replaced_by"]) == new.turn_id
-    finished, note = await end(desk, old, TurnStatus.STOPPED)
+    finished, note = await end(harness, old, TurnStatus.STOPPED)
     assert (finished.status, finished.admitted_turn_id) == (TurnStatus.REPLACED, new.turn_id)
     assert note is not None and note.kind is Wake.START
-    told = await desk.rows("SELECT kind, data FROM events WHERE turn_id = $1 ORDER BY seq", old.turn_id)
+    told = await harness.rows("SELECT kind, data FROM events WHERE turn_id = $1 ORDER BY seq", old.turn_id)
     assert [each["kind"] for each in told][-2:] == ["stopped", "done"]
     assert told[-1]["data"]["status"] == "replaced" and told[-1]["data"]["replaced_by"] == new.turn_id
-    async with desk.db.transaction("local") as tx:
+    async with harness.db.transaction("local") as tx:
         shown = await get_turn(tx, old.turn_id, None)
     assert (shown["status"], shown["replaced_by"]) == ("replaced", new.turn_id)
-    finished, _ = await end(desk, old, turn_id=new.turn_id)
+    finished, _ = await end(harness, old, turn_id=new.turn_id)
     assert finished.admitted_turn_id == queued.turn_id, "who waited before goes on after it"
 
 
-async def test_what_waits_for_a_person_is_cancelled_on_record_and_no_decision_brings_it_back(desk: Desk) -> None:
-    old = await desk.plan(("post", {"text": "x"}), ("post", {"text": "y"}))
-    waiting, approved = await desk.open(old, "t1.0", "t1.1")
-    await desk.decide(approved.request_id)
-    new = await another(desk, old, OnBusy.REPLACE)
-    assert (await desk.run_tool(old, "t1.1")).problem is not None, "nothing begins once it gives way"
-    await end(desk, old, TurnStatus.STOPPED)
+async def test_what_waits_for_a_person_is_cancelled_on_record_and_no_decision_brings_it_back(harness: Harness) -> None:
+    old = await harness.plan(("post", {"text": "x"}), ("post", {"text": "y"}))
+    waiting, approved = await harness.open(old, "t1.0", "t1.1")
+    await harness.decide(approved.request_id)
+    new = await another(harness, old, OnBusy.REPLACE)
+    assert (await harness.run_tool(old, "t1.1")).problem is not None, "nothing begins once it gives way"
+    await end(harness, old, TurnStatus.STOPPED)
     for request in (waiting, approved):
-        assert await desk.value("SELECT status FROM approvals WHERE id = $1", request.request_id) == "cancelled"
-        kinds = await desk.rows("SELECT kind FROM audit WHERE subject = $1 ORDER BY id", request.request_id)
+        assert await harness.value("SELECT status FROM approvals WHERE id = $1", request.request_id) == "cancelled"
+        kinds = await harness.rows("SELECT kind FROM audit WHERE subject = $1 ORDER BY id", request.request_id)
         assert kinds[-1]["kind"] == "approval.cancelled"
     with pytest.raises(CallerError) as refused:
-        await desk.decide(waiting.request_id)
+        await harness.decide(waiting.request_id)
     assert refused.value.http == 409
-    assert not desk.world.effects
-    assert (await row(desk, new.turn_id))["status"] == "accepted"
+    assert not harness.world.effects
+    assert (await row(harness, new.turn_id))["status"] == "accepted"
 
 
-async def test_of_two_that_replace_the_same_turn_the_last_one_runs(desk: Desk) -> None:
-    old, _ = await desk.start(Line("one"), caps=MANY)
-    first, second = await another(desk, old, OnBusy.REPLACE), await another(desk, old, OnBusy.REPLACE)
-    ended = await row(desk, first.turn_id)
+async def test_of_two_that_replace_the_same_turn_the_last_one_runs(harness: Harness) -> None:
+    old, _ = await harness.start(Line("one"), caps=MANY)
+    first, second = await another(harness, old, OnBusy.REPLACE), await another(harness, old, OnBusy.REPLACE)
+    ended = await row(harness, first.turn_id)
     assert (ended["status"], str(ended["replaced_by"])) == ("replaced", second.turn_id)
-    assert await desk.kinds(first.turn_id) == ["queued", "stopped", "done"]
-    finished, _ = await end(desk, old, TurnStatus.STOPPED)
+    assert await harness.kinds(first.turn_id) == ["queued", "stopped", "done"]
+    finished, _ = await end(harness, old, TurnStatus.STOPPED)
     assert finished.admitted_turn_id == second.turn_id
-    assert await desk.value("SELECT count(*) FROM outbox WHERE turn_id = $1", first.turn_id) == 0
+    assert await harness.value("SELECT count(*) FROM outbox WHERE turn_id = $1", first.turn_id) == 0
 
 
-async def test_what_was_said_to_a_turn_that_never_began_stays_with_what_became_of_it(desk: Desk) -> None:
-    old, _ = await desk.start(Line("one"), caps=MANY)
-    replaced = await another(desk, old, OnBusy.REPLACE)
-    waits = await another(desk, old, OnBusy.QUEUE)
-    stopped, new = await another(desk, old, OnBusy.QUEUE), await another(desk, old, OnBusy.REPLACE)
+async def test_what_was_said_to_a_turn_that_never_began_stays_with_what_became_of_it(harness: Harness) -> None:
+    old, _ = await harness.start(Line("one"), caps=MANY)
+    replaced = await another(harness, old, OnBusy.REPLACE)
+    waits = await another(harness, old, OnBusy.QUEUE)
+    stopped, new = await another(harness, old, OnBusy.QUEUE), await another(harness, old, OnBusy.REPLACE)
 
     async def shown() -> list[tuple[str, str, bool]]:
-        async with desk.db.transaction("local") as tx:
+        async with harness.db.transaction("local") as tx:
             found, _ = await conversations.list_messages(tx, old.conversation_id, 50, 0)
         return [(str(each["turn_id"]), str(each["turn_status"]), bool(each["heard"])) for each in found]
 
     first = (replaced.turn_id, "replaced", False)
     assert await shown() == [(old.turn_id, "accepted", True), first], "what still waits is not said yet"
-    await stop(desk, stopped.turn_id)
-    await end(desk, old, TurnStatus.STOPPED)
+    await stop(harness, stopped.turn_id)
+    await end(harness, old, TurnStatus.STOPPED)
     assert await shown() == [
         (old.turn_id, "replaced", True), first, (stopped.turn_id, "stopped", False), (new.turn_id, "accepted", True)
     ]  # fmt: skip
-    await end(desk, old, turn_id=new.turn_id)
-    call = await desk.model_call(old.model_copy(update={"turn_id": waits.turn_id}))
-    async with desk.db.transaction("local") as tx:
+    await end(harness, old, turn_id=new.turn_id)
+    call = await harness.model_call(old.model_copy(update={"turn_id": waits.turn_id}))
+    async with harness.db.transaction("local") as tx:
         through = await tx.fetchval("SELECT through_seq FROM turns WHERE id = $1", waits.turn_id)
         said = await prompt_messages(tx, call, through, WindowPolicy(), {})
     assert len(said) == 3, "a model is told of the old turn, the new one and its own, and of nothing that nobody heard"
 
 
-async def test_a_replacement_that_is_stopped_itself_leaves_its_place_to_those_that_wait(desk: Desk) -> None:
-    old, _ = await desk.start(Line("one"), caps=MANY)
-    queued, new = await another(desk, old, OnBusy.QUEUE), await another(desk, old, OnBusy.REPLACE)
-    await stop(desk, new.turn_id)
-    assert (await row(desk, new.turn_id))["status"] == "stopped"
-    finished, _ = await end(desk, old, TurnStatus.STOPPED)
+async def test_a_replacement_that_is_stopped_itself_leaves_its_place_to_those_that_wait(harness: Harness) -> None:
+    old, _ = await harness.start(Line("one"), caps=MANY)
+    queued, new = await another(harness, old, OnBusy.QUEUE), await another(harness, old, OnBusy.REPLACE)
+    await stop(harness, new.turn_id)
+    assert (await row(harness, new.turn_id))["status"] == "stopped"
+    finished, _ = await end(harness, old, TurnStatus.STOPPED)
     assert (finished.status, finished.admitted_turn_id) == (TurnStatus.REPLACED, queued.turn_id)
 
 
-async def test_what_had_joined_the_old_turn_runs_after_the_one_that_replaced_it(desk: Desk) -> None:
-    old, _ = await desk.start(Line("one"), caps=MANY)
-    joined, new = await another(desk, old, OnBusy.STEER), await another(desk, old, OnBusy.REPLACE)
-    finished, _ = await end(desk, old)
+async def test_what_had_joined_the_old_turn_runs_after_the_one_that_replaced_it(harness: Harness) -> None:
+    old, _ = await harness.start(Line("one"), caps=MANY)
+    joined, new = await another(harness, old, OnBusy.STEER), await another(harness, old, OnBusy.REPLACE)
+    finished, _ = await end(harness, old)
     assert (finished.status, finished.admitted_turn_id) == (TurnStatus.COMPLETED, new.turn_id), "it was done already"
-    finished, _ = await end(desk, old, turn_id=new.turn_id)
-    message_id = await desk.value("SELECT message_id FROM turns WHERE id = $1", finished.admitted_turn_id)
+    finished, _ = await end(harness, old, turn_id=new.turn_id)
+    message_id = await harness.value("SELECT message_id FROM turns WHERE id = $1", finished.admitted_turn_id)
     assert str(message_id) == joined.message_id
 
 
-async def test_whoever_has_all_the_turns_one_may_have_can_still_replace_one(desk: Desk) -> None:
-    conversation_id = await desk.conversation(by="reviewer")
-    open_now = await desk.value(
-        "SELECT count(*) FROM turns WHERE ended_at IS NULL AND user_id = $1", desk.people["reviewer"].user_id
+async def test_whoever_has_all_the_turns_one_may_have_can_still_replace_one(harness: Harness) -> None:
+    conversation_id = await harness.conversation(by="reviewer")
+    open_now = await harness.value(
+        "SELECT count(*) FROM turns WHERE ended_at IS NULL AND user_id = $1", harness.people["reviewer"].user_id
     )
     caps = Caps(queue_depth=0, turns_a_user=open_now + 1)
     given: dict[str, Any] = {"conversation_id": conversation_id, "by": "reviewer", "caps": caps}
-    await desk.start(Line("one"), **given)
+    await harness.start(Line("one"), **given)
     with pytest.raises(CallerError):
-        await desk.start(Line("two"), on_busy=OnBusy.QUEUE, **given)
+        await harness.start(Line("two"), on_busy=OnBusy.QUEUE, **given)
     for _ in range(3):
-        _, started = await desk.start(Line("two"), on_busy=OnBusy.REPLACE, **given)
+        _, started = await harness.start(Line("two"), on_busy=OnBusy.REPLACE, **given)
         assert started.status is TurnStatus.QUEUED
 
 
 @pytest.mark.sized
-async def test_replacements_steers_stops_and_ends_at_once_leave_one_turn_after_the_other(desk: Desk) -> None:
+async def test_replacements_steers_stops_and_ends_at_once_leave_one_turn_after_the_other(harness: Harness) -> None:
     """Whatever comes first: no deadlock, one active turn, every message in the transcript of one turn or replaced."""
     chance = random.Random(66)
 
@@ -338,18 +345,18 @@ async def test_replacements_steers_stops_and_ends_at_once_leave_one_turn_after_t
         return await work
 
     for _ in range(sized(12, 3)):
-        old, _ = await desk.start(Line("one"), caps=MANY)
+        old, _ = await harness.start(Line("one"), caps=MANY)
         ways = [OnBusy.REPLACE, OnBusy.STEER, OnBusy.REPLACE, OnBusy.QUEUE, OnBusy.REPLACE]
         answers = await gathered(
-            *(late(another(desk, old, way)) for way in ways),
-            late(stop(desk, old.turn_id)),
-            late(end(desk, old, TurnStatus.STOPPED)),
+            *(late(another(harness, old, way)) for way in ways),
+            late(stop(harness, old.turn_id)),
+            late(end(harness, old, TurnStatus.STOPPED)),
         )
         assert not [each for each in answers if isinstance(each, BaseException)], answers
         active = "SELECT active_turn_id FROM conversations WHERE id = $1"
-        while turn_id := await desk.value(active, old.conversation_id):
-            await end(desk, old, TurnStatus.STOPPED, str(turn_id))
-        rows = await desk.rows("SELECT id, status FROM turns WHERE conversation_id = $1", old.conversation_id)
+        while turn_id := await harness.value(active, old.conversation_id):
+            await end(harness, old, TurnStatus.STOPPED, str(turn_id))
+        rows = await harness.rows("SELECT id, status FROM turns WHERE conversation_id = $1", old.conversation_id)
         assert {each["status"] for each in rows} <= {status.value for status in ENDED}, "nobody is left behind"
         said = "SELECT count(*) FROM messages WHERE conversation_id = $1 AND role = 'user'"
-        assert await desk.value(said, old.conversation_id) == 1 + len(ways)
+        assert await harness.value(said, old.conversation_id) == 1 + len(ways)

@@ -25,8 +25,8 @@ from perdure.local import DataParts
 from perdure.settings import Settings
 from perdure.worker.queues import tools_of
 from tests.conftest import Person, Urls
-from tests.desk import Desk
 from tests.doubles.listening import Listening
+from tests.harness import Harness
 from tests.near import new_client
 from tests.served import serve
 
@@ -56,7 +56,7 @@ class Window:
 class Site:
     url: str
     browser: Browser
-    desk: Desk
+    harness: Harness
     app: Any
     people: dict[str, Person]
     open: list[BrowserContext] = field(default_factory=list)
@@ -87,8 +87,8 @@ class Site:
 
     async def asks(self, tool: str = "post", *, agent_id: str = "desk", **args: Any) -> str:
         """A call that waits for a person; the approval's id."""
-        address = await self.desk.plan((tool, args), agent_id=agent_id)
-        (request,) = await self.desk.open(address, "t1.0", agent_id=agent_id)
+        address = await self.harness.plan((tool, args), agent_id=agent_id)
+        (request,) = await self.harness.open(address, "t1.0", agent_id=agent_id)
         return request.request_id
 
 
@@ -162,10 +162,10 @@ async def page_settings(
 
 @pytest.fixture(scope="module")
 async def opened(
-    page_settings: Settings, browser: Browser, desk: Desk, people: dict[str, Person]
+    page_settings: Settings, browser: Browser, harness: Harness, people: dict[str, Person]
 ) -> AsyncIterator[Site]:
     async with pages_at(page_settings) as (url, app):
-        yield Site(url, browser, desk, app, people)
+        yield Site(url, browser, harness, app, people)
 
 
 @pytest.fixture
@@ -176,22 +176,22 @@ async def site(opened: Site) -> AsyncIterator[Site]:
 
 
 @pytest.fixture(scope="module")
-async def workers(desk: Desk) -> AsyncIterator[None]:
+async def workers(harness: Harness) -> AsyncIterator[None]:
     """Every kind of work of the desk's queues, with the shipped agents' own tools and scripts."""
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(new_client())
         toolbox = Toolbox(tools_of(find_apps(app_folders((), examples=True))), lambda name: None, http)
-        deps = replace(desk.deps, toolbox=toolbox, models=Models(lambda name: None))
-        await serve(stack, replace(desk, deps=deps), (Kind.LLM, Kind.TURNS))
+        deps = replace(harness.deps, toolbox=toolbox, models=Models(lambda name: None))
+        await serve(stack, replace(harness, deps=deps), (Kind.LLM, Kind.TURNS))
         yield
 
 
-def routed(app: Any, desk: Desk) -> None:
+def routed(app: Any, harness: Harness) -> None:
     """Let the turns of this API go to the desk's queues."""
-    app.state.services = replace(app.state.services, routing=desk.routing)
+    app.state.services = replace(app.state.services, routing=harness.routing)
 
 
 @pytest.fixture
-async def talking(site: Site, workers: None, desk: Desk) -> Site:
-    routed(site.app, desk)
+async def talking(site: Site, workers: None, harness: Harness) -> Site:
+    routed(site.app, harness)
     return site

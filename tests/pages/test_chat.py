@@ -10,7 +10,7 @@ from playwright.async_api import Browser, FilePayload, Page, expect
 
 from perdure.settings import Settings
 from tests.conftest import Person
-from tests.desk import Desk
+from tests.harness import Harness
 from tests.pages.conftest import NARROW, Site, Window, alarm, pages_at, routed, sign_in
 from tests.pages.test_hostile_pages import CORPUS, UNSEEN
 
@@ -35,7 +35,7 @@ async def say(page: Page, text: str, way: str = "") -> None:
 
 
 async def stored(site: Site, page: Page) -> list[str]:
-    rows = await site.desk.rows(
+    rows = await site.harness.rows(
         "SELECT content FROM messages WHERE conversation_id = $1 AND role = 'assistant' AND content <> '' ORDER BY seq",
         page.url.rpartition("/")[2].partition("#")[0],
     )
@@ -43,13 +43,13 @@ async def stored(site: Site, page: Page) -> list[str]:
 
 
 async def test_words_come_to_every_tab_inert_and_whole_though_the_api_is_restarted_meanwhile(
-    page_settings: Settings, browser: Browser, desk: Desk, people: dict[str, Person], workers: None
+    page_settings: Settings, browser: Browser, harness: Harness, people: dict[str, Person], workers: None
 ) -> None:
     words = " ".join(CORPUS) + "".join(f" word{number}" for number in range(200))
     async with AsyncExitStack() as windows:
         async with pages_at(page_settings) as (url, app):
-            routed(app, desk)
-            site = Site(url, browser, desk, app, people)
+            routed(app, harness)
+            site = Site(url, browser, harness, app, people)
             windows.push_async_callback(site.close)
             window = await begun(site, "refunds")
             page, second = window.page, await window.context.new_page()
@@ -60,7 +60,7 @@ async def test_words_come_to_every_tab_inert_and_whole_though_the_api_is_restart
                 await expect(each.locator(".live p")).to_contain_text("word3")
             live = await page.locator(".live p").inner_text()
         async with pages_at(page_settings, httpx.URL(url).port or 0) as (_, again):
-            routed(again, desk)
+            routed(again, harness)
             for each in (page, second):
                 await expect(each.locator("p.theirs[data-call]")).to_contain_text("word199", timeout=30_000)
                 await expect(each.locator(".live p")).to_have_count(0)

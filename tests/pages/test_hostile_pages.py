@@ -10,7 +10,7 @@ from playwright.async_api import Browser, Route, expect
 
 from perdure.settings import Settings
 from tests.conftest import Person
-from tests.desk import Desk
+from tests.harness import Harness
 from tests.pages.conftest import NARROW, WIDE, Site, alarm, decided, pages_at, sign_in
 from tests.pages.test_reviewing import status_of
 
@@ -53,14 +53,14 @@ async def test_hostile_text_is_inert_and_nothing_of_it_is_hidden(site: Site, tex
     await page.goto("/review?all=1")
     assert await page.evaluate("window.hit") is None
     assert await page.locator("[onfocus], [onerror], [onload], main svg, main img, main script, base").count() == 0
-    await site.desk.decide(approval)
+    await site.harness.decide(approval)
     assert not window.faults, window.faults
     assert {httpx.URL(request.url).host for request in window.asked} == {"127.0.0.1"}
 
 
 async def test_one_long_word_makes_no_page_wider_than_its_window(site: Site) -> None:
     approval = await site.asks("post", text="W" * 300)
-    await site.desk.write("UPDATE approvals SET describe = 'Write {text} down.' WHERE id = $1", approval)
+    await site.harness.write("UPDATE approvals SET describe = 'Write {text} down.' WHERE id = $1", approval)
     page = (await site.visit("reviewer", f"/review/{approval}", viewport=NARROW)).page
     await expect(page.locator("p.says")).to_contain_text("WWWW")
     width = "document.documentElement.scrollWidth"
@@ -101,7 +101,7 @@ async def test_long_arguments_are_not_decided_on_among_others(site: Site) -> Non
     await window.page.get_by_role("button", name="Reject selected…").click()
     await window.page.wait_for_url(lambda url: not url.endswith("/review"))
     await expect(window.page.get_by_role("button", name="Reject")).to_have_count(0)
-    await site.desk.decide(approval)
+    await site.harness.decide(approval)
 
 
 async def test_ten_megabytes_are_refused_in_words(site: Site) -> None:
@@ -111,7 +111,7 @@ async def test_ten_megabytes_are_refused_in_words(site: Site) -> None:
     async with httpx.AsyncClient(base_url=site.url, cookies=cookies, timeout=30) as client:
         answer = await client.post(f"/review/{approval}/decision", data={"args": "x" * 10_000_000})
     assert answer.status_code == 413
-    await site.desk.decide(approval)
+    await site.harness.decide(approval)
 
 
 async def test_a_page_left_open_is_told_at_once_when_somebody_else_decides(site: Site) -> None:
@@ -122,7 +122,7 @@ async def test_a_page_left_open_is_told_at_once_when_somebody_else_decides(site:
     await page.get_by_label("Answer for the agent", exact=False).fill("half a sent")
     asked = (await site.visit("requester", f"/review/{approval}")).page
     await expect(asked.get_by_role("button", name="Withdraw")).to_be_enabled()
-    await site.desk.decide(approval, by="admin")
+    await site.harness.decide(approval, by="admin")
     for each in (page, asked):
         await decided(each, "approved", "admin")
         buttons = await each.locator("main form button").all()
@@ -137,7 +137,7 @@ async def test_a_page_left_open_is_told_at_once_when_somebody_else_decides(site:
 async def test_without_scripts_a_decision_that_comes_too_late_is_told_with_the_first_one(site: Site) -> None:
     approval = await site.asks("post", text="late")
     window = await site.visit("reviewer", f"/review/{approval}", java_script_enabled=False)
-    await site.desk.decide(approval, by="admin")
+    await site.harness.decide(approval, by="admin")
     await window.page.get_by_role("button", name="Approve").click()
     await expect(window.page.locator("#why")).to_contain_text("admin")
     await decided(window.page, "approved", "admin")
@@ -152,7 +152,7 @@ async def test_in_two_tabs_the_same_decision_counts_once_and_the_other_tab_says_
     await decided(window.page, "approved", "reviewer")
     await decided(second, "approved", "reviewer")
     await expect(second.locator("#approve")).to_be_disabled()
-    votes = await site.desk.value("SELECT count(*) FROM approval_votes WHERE approval_id = $1", approval)
+    votes = await site.harness.value("SELECT count(*) FROM approval_votes WHERE approval_id = $1", approval)
     assert votes == 1
 
 
@@ -165,7 +165,7 @@ async def test_a_page_is_kept_up_to_date_though_the_script_of_its_stream_comes_l
     window = await site.visit("reviewer", "/review/mine")
     await window.page.route("**/assets/review.js*", late)
     await window.page.goto(f"/review/{approval}")
-    await site.desk.decide(approval, by="admin")
+    await site.harness.decide(approval, by="admin")
     await decided(window.page, "approved", "admin")
     await expect(window.page.locator("#approve")).to_be_disabled()
 
@@ -186,7 +186,7 @@ async def test_a_page_asks_again_for_what_it_did_not_get(site: Site) -> None:
     await window.page.route("**/v1/approvals/stream", lost, times=1)
     await window.page.route("**/state?*", away, times=1)
     await window.page.goto(f"/review/{approval}")
-    await site.desk.decide(approval, by="admin")
+    await site.harness.decide(approval, by="admin")
     await decided(window.page, "approved", "admin")
     await expect(window.page.locator("#notice")).to_be_empty()
     assert met == ["no stream", "no state"]
@@ -209,7 +209,7 @@ async def test_a_session_that_ends_in_the_middle_of_an_edit_loses_nothing(site: 
     await page.locator("#edit").click()
     await page.get_by_role("button", name="Approve as edited").click()
     await decided(page, "edited", "reviewer")
-    sent = await site.desk.value("SELECT decision->'args' FROM approvals WHERE id = $1", approval)
+    sent = await site.harness.value("SELECT decision->'args' FROM approvals WHERE id = $1", approval)
     assert sent == {"text": "what I typed <b>\u202e"}
 
 
@@ -242,11 +242,11 @@ async def test_a_form_that_another_site_sends_does_nothing(site: Site) -> None:
 
 
 async def test_the_pages_outlive_a_restart_of_the_api(
-    page_settings: Settings, browser: Browser, desk: Desk, people: dict[str, Person]
+    page_settings: Settings, browser: Browser, harness: Harness, people: dict[str, Person]
 ) -> None:
     async with AsyncExitStack() as windows:
         async with pages_at(page_settings) as (url, app):
-            site = Site(url, browser, desk, app, people)
+            site = Site(url, browser, harness, app, people)
             windows.push_async_callback(site.close)
             approval = await site.asks("post", text="restart")
             window = await site.visit("reviewer")

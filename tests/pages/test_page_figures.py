@@ -59,10 +59,10 @@ async def first_paint_ms(window: Window) -> float:
 @pytest.fixture(scope="module")
 async def waiting(opened: Site) -> None:
     """Ten thousand requests that wait."""
-    async with opened.desk.db.transaction("local") as tx:
+    async with opened.harness.db.transaction("local") as tx:
         await tx.execute("SET LOCAL statement_timeout = 0")
         await tx.execute(_FILL, WAITING, timeout=120)
-    owner = await asyncpg.connect(opened.desk.owner_url, server_settings={"search_path": "perdure"})
+    owner = await asyncpg.connect(opened.harness.owner_url, server_settings={"search_path": "perdure"})
     await owner.execute("ANALYZE approvals")
     await owner.close()
 
@@ -90,9 +90,9 @@ async def test_the_first_page_of_ten_thousand_takes_less_than_150_ms_at_the_serv
 
 @pytest.mark.timed
 async def test_every_page_is_light_and_painted_within_a_second(crowded: Site) -> None:
-    approval = await crowded.desk.value("SELECT id::text FROM approvals LIMIT 1")
+    approval = await crowded.harness.value("SELECT id::text FROM approvals LIMIT 1")
     window = await crowded.visit("reviewer")
-    chat = f"/chat/{await crowded.desk.conversation(by='reviewer')}"
+    chat = f"/chat/{await crowded.harness.conversation(by='reviewer')}"
     for path in ("/sign-in", "/review", f"/review/{approval}", "/review/mine", "/chat", chat, "/nowhere"):
         window.asked.clear()
         await window.page.goto(path)

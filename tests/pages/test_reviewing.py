@@ -14,11 +14,11 @@ from tests.pages.conftest import NARROW, Site, Window, alarm, decided
 
 
 async def status_of(site: Site, approval: str) -> str:
-    return str(await site.desk.value("SELECT status FROM approvals WHERE id = $1", approval))
+    return str(await site.harness.value("SELECT status FROM approvals WHERE id = $1", approval))
 
 
 async def decision_of(site: Site, approval: str) -> dict[str, object]:
-    return dict(await site.desk.value("SELECT decision FROM approvals WHERE id = $1", approval) or {})
+    return dict(await site.harness.value("SELECT decision FROM approvals WHERE id = $1", approval) or {})
 
 
 async def press(page: Page, *keys: str) -> None:
@@ -180,7 +180,7 @@ async def test_many_are_decided_at_once_with_a_result_for_each(site: Site) -> No
         await window.page.locator(f"#pick-{approval}").check()
     await window.page.get_by_role("button", name="Reject selected…").click()
     await expect(window.page.locator("pre.json")).to_have_count(3)
-    await site.desk.decide(ours[0])
+    await site.harness.decide(ours[0])
     await expect(window.page.locator("h1")).to_contain_text("2")
     await window.page.get_by_role("button", name="Reject 2").click()
     await expect(alarm(window.page)).to_be_visible()
@@ -216,18 +216,18 @@ async def test_the_list_is_narrowed_and_its_counts_are_live(site: Site) -> None:
     await expect(window.page).to_have_title(re.compile(rf"\({before + 1}\)"))
     await expect(window.page.locator(f"#row-{approval}")).to_be_visible()
     await expect(window.page.locator("tbody a.call").filter(has_text="post")).to_have_count(0)
-    await site.desk.decide(approval)
+    await site.harness.decide(approval)
     await expect(window.page.locator(f"#row-{approval}")).to_have_count(0)
     await window.checked()
 
 
 async def test_my_decisions_tell_what_became_of_each(site: Site) -> None:
-    address = await site.desk.plan(("post", {"text": "become"}))
-    (request,) = await site.desk.open(address, "t1.0")
+    address = await site.harness.plan(("post", {"text": "become"}))
+    (request,) = await site.harness.open(address, "t1.0")
     window = await site.visit("reviewer", f"/review/{request.request_id}")
     await window.page.get_by_role("button", name="Approve").click()
     await decided(window.page, "approved", "reviewer")
-    await site.desk.run_tool(address)
+    await site.harness.run_tool(address)
     await window.page.goto("/review/mine")
     row = window.page.locator("tbody tr").first
     await expect(row).to_contain_text("done")
@@ -236,7 +236,7 @@ async def test_my_decisions_tell_what_became_of_each(site: Site) -> None:
 
 
 async def test_the_call_is_shown_against_the_one_that_was_approved_last(site: Site) -> None:
-    await site.desk.decide(await site.asks("book", what="a room"), Decision.APPROVE)
+    await site.harness.decide(await site.asks("book", what="a room"), Decision.APPROVE)
     approval = await site.asks("book", what="a hall")
     window = await site.visit("reviewer", f"/review/{approval}")
     section = window.page.get_by_role("region", name="Compared with the last approved call of book")
@@ -272,7 +272,7 @@ async def test_the_decision_page_works_on_a_phone(site: Site) -> None:
 async def test_a_text_for_everybodys_memory_is_read_and_decided_on_without_javascript_and_on_a_phone(
     site: Site,
 ) -> None:
-    library, db = Library(site.desk.db, site.desk.people), site.desk.db
+    library, db = Library(site.harness.db, site.harness.people), site.harness.db
     told = {"scope": Scope.WORKSPACE, "document_type": "runbook"}
     await library.write("pages/tone", "Answer briefly.\nUse names.", by="admin", **told)  # type: ignore[arg-type]
 
@@ -320,6 +320,6 @@ async def test_tabs_that_nobody_looks_at_leave_the_server_to_the_one_that_is_loo
     for _ in range(7):  # a browser has six connections to one server
         tab = await window.context.new_page()
         await tab.goto(f"/review/{approval}")
-    await site.desk.decide(approval, by="admin")
+    await site.harness.decide(approval, by="admin")
     await tab.evaluate("window.unseen = false; document.dispatchEvent(new Event('visibilitychange'))")
     await decided(tab, "approved", "admin")

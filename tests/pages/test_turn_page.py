@@ -21,8 +21,8 @@ PATH = (
 
 async def waiting(site: Site, text: str) -> tuple[TurnAddress, str]:
     """A turn that waits for a reviewer, and its approval's id."""
-    address = await site.desk.plan(("post", {"text": text}))
-    (request,) = await site.desk.open(address, "t1.0")
+    address = await site.harness.plan(("post", {"text": text}))
+    (request,) = await site.harness.open(address, "t1.0")
     return address, request.request_id
 
 
@@ -30,9 +30,9 @@ async def ends(site: Site, address: TurnAddress) -> None:
     """The turn's last transaction, with the nodes that it went through."""
     nodes = [PendingEvent(kind="node_end", at=NOW, number=n, data={"node": node}) for n, node in enumerate(PATH, 5)]
     said = "SELECT id::text FROM messages WHERE turn_id = $1 AND role = 'assistant' ORDER BY seq"
-    transcript = (str(await site.desk.value(said, address.turn_id)),)
+    transcript = (str(await site.harness.value(said, address.turn_id)),)
     ask = FinishRequest(address=address, status=TurnStatus.COMPLETED, transcript=transcript, events=tuple(nodes))
-    async with site.desk.db.transaction(address.tenant_id) as tx:
+    async with site.harness.db.transaction(address.tenant_id) as tx:
         await finish(tx, ask)
 
 
@@ -50,7 +50,7 @@ async def test_a_turn_is_followed_from_its_approval_to_its_end(site: Site) -> No
     assert await weight_of(window) < MOST_BYTES
     await window.checked()
     assert not set(await page.locator("main").inner_text()) & set(UNSEEN)
-    await site.desk.decide(approval)
+    await site.harness.decide(approval)
     await expect(page.locator(".story")).to_contain_text("approved")
     await ends(site, address)
     await expect(page.locator("h1")).to_contain_text("completed")
@@ -74,7 +74,7 @@ async def test_a_turn_that_nobody_looks_at_is_not_asked_for_until_somebody_does(
     page = window.page
     await page.add_init_script("Object.defineProperty(document, 'hidden', {get: () => window.unseen ?? true})")
     await page.goto(f"/turns/{address.turn_id}")
-    await site.desk.decide(approval)
+    await site.harness.decide(approval)
     window.asked.clear()
     await page.wait_for_timeout(3_000)
     assert not [request.url for request in window.asked if "/turns/" in request.url]
@@ -94,7 +94,7 @@ async def test_without_javascript_the_page_loads_itself_anew_until_the_turn_has_
 
 
 async def test_a_turn_of_somebody_else_or_of_nobody_is_not_there(site: Site) -> None:
-    address = await site.desk.plan(("post", {"text": "not yours"}), by="admin")
+    address = await site.harness.plan(("post", {"text": "not yours"}), by="admin")
     window = await site.visit("requester")
     for turn_id in (address.turn_id, str(uuid.uuid4()), "nothing"):
         answer = await window.page.goto(f"/turns/{turn_id}")
@@ -124,13 +124,13 @@ async def test_the_pages_of_the_machinery_keep_nobody_out_and_are_light(site: Si
 
 
 async def test_a_call_that_a_crash_left_unknown_is_settled_on_a_page_and_its_approval_says_so(site: Site) -> None:
-    address = await site.desk.plan(("post", {"text": "<b>once", "mode": "break"}))
-    (request,) = await site.desk.open(address, "t1.0")
+    address = await site.harness.plan(("post", {"text": "<b>once", "mode": "break"}))
+    (request,) = await site.harness.open(address, "t1.0")
     window = await site.visit("reviewer", f"/review/{request.request_id}")
     page = window.page
     await page.get_by_role("button", name="Approve").click()
     await decided(page, "approved", "reviewer")
-    await site.desk.run_tool(address)
+    await site.harness.run_tool(address)
     await expect(page.locator("#badge")).to_have_text("outcome unknown")
     await page.get_by_role("link", name="settle the call").click()
     await expect(page.locator("pre.json")).to_contain_text("<b>once")

@@ -6,9 +6,9 @@ import pytest
 from temporalio.client import Client
 
 from perdure.activities.providers.provider import Provider
-from tests.desk import Desk
 from tests.doubles.listener import Listener
 from tests.doubles.provider import ProviderDouble
+from tests.harness import Harness
 from tests.ports.contract import NewTurn
 from tests.ports.double_side import double_turn
 from tests.ports.real_side import RealSide, real_side
@@ -37,8 +37,8 @@ def listener(litellm_provider: Provider, provider_double: ProviderDouble) -> Lis
 
 
 @pytest.fixture(scope="module")
-async def real(desk: Desk, served: Served, temporal: Client) -> AsyncIterator[RealSide]:
-    async with real_side(desk, temporal) as side:
+async def real(harness: Harness, served: Served, temporal: Client) -> AsyncIterator[RealSide]:
+    async with real_side(harness, temporal) as side:
         yield side
 
 

@@ -14,11 +14,11 @@ from perdure.contracts.ids import approval_id
 from perdure.contracts.memory import FactsAnswer, FactScope, FactsRequest
 from perdure.contracts.turns import Usage
 from perdure.workflows.turn_segment import Steps
-from tests.doubles.desk import desk_agents
 from tests.doubles.fake_turn import TURN_ID, Ambiguous, Behaviour, FakeTurn, Refused, Says
 from tests.doubles.hub import KEEPER
 from tests.doubles.ports import FakeRun
 from tests.doubles.spoken import Line
+from tests.doubles.target import app_agents
 from tests.ports.contract import Args
 
 GONE = Problem(code="agent_version_not_found", message="the version that this turn began with is gone")
@@ -55,9 +55,9 @@ TOOLS: dict[str, Behaviour] = {
 
 def _cards() -> dict[str, PlanCard]:
     """The desk's cards, cut down as a plan has them."""
-    desk = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "desk")
+    harness = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
     names = PlanCard.model_fields
-    return {card.name: PlanCard.model_validate(card.model_dump(include=set(names))) for card in desk.cards}
+    return {card.name: PlanCard.model_validate(card.model_dump(include=set(names))) for card in harness.cards}
 
 
 @dataclass(frozen=True, slots=True)

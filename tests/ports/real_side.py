@@ -28,8 +28,8 @@ from perdure.store.delivery.outbox import workflow_input
 from perdure.store.memory import working_memory
 from perdure.store.turns.finish import finish
 from perdure.store.turns.start import request_stop
-from tests.desk import Desk
 from tests.doubles.spoken import Line
+from tests.harness import Harness
 from tests.ports.contract import Args
 from tests.ports.ports_workflow import Asked, PortsRun, Round
 from tests.served import MANY
@@ -86,11 +86,11 @@ class RealRun:
     async def wake_stop(self) -> None:
         """Ring as a stop does. Once it is confirmed the record forgets it: what follows is for the bell alone."""
         flag = "UPDATE turns SET stop_requested_at = $2::timestamptz WHERE id = $1"
-        desk, turn_id = self.turn.side.desk, self.turn.address.turn_id
-        await desk.write(flag, turn_id, datetime.now(UTC))
+        harness, turn_id = self.turn.side.harness, self.turn.address.turn_id
+        await harness.write(flag, turn_id, datetime.now(UTC))
         await self.handle.signal(PortsRun.wake, WakeSignal(kind="stop"))
         await self.handle.execute_update(PortsRun.heard_stop)
-        await desk.write(flag, turn_id, None)
+        await harness.write(flag, turn_id, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +100,11 @@ class RealTurn:
 
     async def run(self, *, step: int = 0, gone: bool = False) -> RealRun:
         """A workflow of its own, which begins as TurnRun would."""
-        desk = self.side.desk
-        async with desk.db.transaction(self.address.tenant_id) as tx:
+        harness = self.side.harness
+        async with harness.db.transaction(self.address.tenant_id) as tx:
             given = await workflow_input(tx, self.address.turn_id) or self.side.inputs[self.address.turn_id]
         self.side.inputs[self.address.turn_id] = given
-        message_id = await desk.value("SELECT message_id FROM turns WHERE id = $1", self.address.turn_id)
+        message_id = await harness.value("SELECT message_id FROM turns WHERE id = $1", self.address.turn_id)
         carried = Carried(state={}, requests=(), step=step) if step else given.carried
         version = "gone" if gone else given.agent_version
         handle = await self.side.client.start_workflow(
@@ -130,20 +130,20 @@ class RealTurn:
         approval = approval_id(self.address.turn_id, call_id)
         if state in DECISIONS:
             given: dict[str, Any] = {"comment": comment or "because"} | ({"args": args} if args is not None else {})
-            await self.side.desk.decide(approval, DECISIONS[state], **given)
+            await self.side.harness.decide(approval, DECISIONS[state], **given)
         elif state is VerdictState.EXPIRED:
             await self._write(call_id, "expires_at = now() - interval '1 second'")
         elif state is VerdictState.CANCELLED:
-            async with self.side.desk.db.transaction(self.address.tenant_id) as tx:
+            async with self.side.harness.db.transaction(self.address.tenant_id) as tx:
                 await finish(tx, FinishRequest(address=self.address, status=TurnStatus.STOPPED))
         else:
             await self._write(call_id, "status = $3", state.value)
 
     async def answer(self, call_id: str, answer: Args) -> None:
         """By the program's own way."""
-        person = self.side.desk.people["requester"]
+        person = self.side.harness.people["requester"]
         request_id = approval_id(self.address.turn_id, call_id)
-        async with self.side.desk.db.transaction(self.address.tenant_id) as tx:
+        async with self.side.harness.db.transaction(self.address.tenant_id) as tx:
             kind = await tx.fetchval("SELECT kind FROM questions WHERE id = $1", request_id)
             await questions.answer_question(tx, self.address.turn_id, request_id, person.user_id, kind, answer)
 
@@ -157,28 +157,28 @@ class RealTurn:
 
     async def _write(self, call_id: str, what: str, *values: object) -> None:
         sql = f"UPDATE approvals SET {what} WHERE turn_id = $1 AND call_id = $2"
-        assert await self.side.desk.write(sql, self.address.turn_id, call_id, *values) == "UPDATE 1"
+        assert await self.side.harness.write(sql, self.address.turn_id, call_id, *values) == "UPDATE 1"
 
     async def settle(self, call_id: str, *, happened: bool) -> None:
         """By the reviewer, long after the reservation."""
-        desk, person = self.side.desk, self.side.desk.people["reviewer"]
+        harness, person = self.side.harness, self.side.harness.people["reviewer"]
         key = effect_key(self.address.turn_id, call_id)
-        await desk.write("UPDATE tool_calls SET quiet_at = now() WHERE key = $1", key)
+        await harness.write("UPDATE tool_calls SET quiet_at = now() WHERE key = $1", key)
         said = "happened" if happened else "did_not_happen"
-        async with desk.db.transaction(self.address.tenant_id) as tx:
+        async with harness.db.transaction(self.address.tenant_id) as tx:
             await settle_by_person(tx, key, Decider(person.user_id, person.roles, person.name), said, "I looked")
 
     async def stop(self) -> None:
-        async with self.side.desk.db.transaction(self.address.tenant_id) as tx:
-            await request_stop(tx, self.address.turn_id, self.side.desk.people["requester"].user_id)
+        async with self.side.harness.db.transaction(self.address.tenant_id) as tx:
+            await request_stop(tx, self.address.turn_id, self.side.harness.people["requester"].user_id)
 
     async def remember(self, fields: Args) -> None:
         """As a settled tool call does."""
-        async with self.side.desk.db.transaction(self.address.tenant_id) as tx:
+        async with self.side.harness.db.transaction(self.address.tenant_id) as tx:
             await working_memory.merge(tx, self.address.tenant_id, self.address.conversation_id, fields)
 
     async def dispatched(self, call_id: str) -> int:
-        requests = self.side.desk.world.requests
+        requests = self.side.harness.world.requests
         return requests[effect_key(self.address.turn_id, call_id)] + requests[f"{self.address.turn_id}/{call_id}"]
 
 
@@ -186,7 +186,7 @@ class RealTurn:
 class RealSide:
     """Makes turns whose runs are real."""
 
-    desk: Desk
+    harness: Harness
     client: Client
     queue: str
     handles: list[WorkflowHandle[Any, Any]] = field(default_factory=list)
@@ -195,26 +195,26 @@ class RealSide:
 
     async def turn(self, *lines: Line, metadata: Args | None = None, agent_id: str = "desk") -> RealTurn:
         """A turn whose wake-up is not delivered: no workflow but those of this side touches it."""
-        address, _ = await self.desk.start(*lines, agent_id=agent_id, caps=MANY)
+        address, _ = await self.harness.start(*lines, agent_id=agent_id, caps=MANY)
         if metadata:
-            await self.desk.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, metadata)
+            await self.harness.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, metadata)
         return RealTurn(self, address)
 
 
 @asynccontextmanager
-async def real_side(desk: Desk, client: Client) -> AsyncIterator[RealSide]:
+async def real_side(harness: Harness, client: Client) -> AsyncIterator[RealSide]:
     """The side, with a worker for its workflow; the desk's activities are served by others."""
-    side = RealSide(desk, client, f"ports-{new_id()[-8:]}")
+    side = RealSide(harness, client, f"ports-{new_id()[-8:]}")
     worker = Worker(
         client,
         task_queue=side.queue,
         workflows=[PortsRun],
         # Brief calls run inside the workflow task where the turns queue serves their kind (ADR 7).
         activities=[
-            MemoryActivities(desk.deps).load,
-            FactsActivities(desk.deps).facts,
-            ApprovalActivities(desk.deps).read,
-            TurnActivities(desk.deps).read,
+            MemoryActivities(harness.deps).load,
+            FactsActivities(harness.deps).facts,
+            ApprovalActivities(harness.deps).read,
+            TurnActivities(harness.deps).read,
         ],
         workflow_runner=UnsandboxedWorkflowRunner(),
         workflow_failure_exception_types=[Exception],  # a port that raises fails its update, and so its test

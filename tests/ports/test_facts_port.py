@@ -3,18 +3,18 @@
 import pytest
 
 from perdure.contracts.memory import Fact, FactsAnswer, FactScope, FactsRequest, FactStatus
-from tests.desk import Desk, publish_desk
-from tests.doubles.desk import desk_agents
 from tests.doubles.hub import KEEPER, keeper
 from tests.doubles.spoken import Line
+from tests.doubles.target import app_agents
+from tests.harness import Harness, publish_app
 from tests.ports.contract import NewTurn, Run
 
 C, U, S = FactScope.CONVERSATION, FactScope.USER, FactStatus
 
 
 @pytest.fixture(scope="module", autouse=True)
-async def published(desk: Desk) -> None:
-    await publish_desk(desk.owner_url, [*desk_agents()[0], ("desk", keeper())])
+async def published(harness: Harness) -> None:
+    await publish_app(harness.owner_url, [*app_agents()[0], ("desk", keeper())])
 
 
 def fact(content: str, kind: str = "likes", confidence: float = 0.5) -> Fact:

@@ -31,8 +31,8 @@ from perdure.store.approvals.verdicts import read_verdicts
 from perdure.store.calls import tool_calls
 from perdure.store.database import Connection, new_id, set_up
 from perdure.store.turns.finish import finish
-from tests.desk import Desk
-from tests.doubles.desk import desk_agents
+from tests.doubles.target import app_agents
+from tests.harness import Harness
 from tests.protocol.model import ASKER, REVIEWER_ROLE, Ask, Policy
 from tests.served import MANY
 
@@ -122,8 +122,8 @@ class Seen:
 class Ground:
     """The program under test, with an agent for each policy."""
 
-    def __init__(self, desk: Desk, owner: asyncpg.Connection, agents: dict[str, list[PublishedAgent]]) -> None:
-        self._desk = desk
+    def __init__(self, harness: Harness, owner: asyncpg.Connection, agents: dict[str, list[PublishedAgent]]) -> None:
+        self._desk = harness
         self._owner = owner
         self._agents = agents
         self._published = dict.fromkeys(agents, 0)
@@ -131,16 +131,18 @@ class Ground:
         self.calls: list[Placed] = []
 
     @classmethod
-    async def made(cls, desk: Desk, policies: dict[str, tuple[Policy, Policy]]) -> "Ground":
+    async def made(cls, harness: Harness, policies: dict[str, tuple[Policy, Policy]]) -> "Ground":
         """The desk's agent once for each policy, with the desk's tools."""
-        published, tools = desk_agents()
+        published, tools = app_agents()
         base = next(agent for _, agent in published if agent.definition.id == "desk")
         agents = {name: [_of_policy(base, policy) for policy in pair] for name, pair in policies.items()}
         mine = [(pair[0].definition.id, tool) for pair in agents.values() for of, tool in tools if of == "desk"]
-        desk.deps = replace(desk.deps, toolbox=Toolbox([*tools, *mine], lambda name: None, desk.deps.toolbox.http))
-        owner = await asyncpg.connect(desk.owner_url, server_settings={"search_path": "perdure"})
+        harness.deps = replace(
+            harness.deps, toolbox=Toolbox([*tools, *mine], lambda name: None, harness.deps.toolbox.http)
+        )
+        owner = await asyncpg.connect(harness.owner_url, server_settings={"search_path": "perdure"})
         await set_up(owner)
-        return cls(desk, owner, agents)
+        return cls(harness, owner, agents)
 
     async def close(self) -> None:
         """Give the owner's connection back."""

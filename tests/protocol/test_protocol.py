@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.desk import Desk
+from tests.harness import Harness
 from tests.protocol.ground import Ground
 from tests.protocol.machine import POLICIES, Protocol
 from tests.protocol.mutants import MUTANTS, Mutant
@@ -36,9 +36,9 @@ REACHED = {
 
 
 @pytest.fixture(scope="module")
-async def ground(desk: Desk) -> AsyncIterator[Ground]:
+async def ground(harness: Harness) -> AsyncIterator[Ground]:
     """The desk under each policy."""
-    made = await Ground.made(desk, POLICIES)
+    made = await Ground.made(harness, POLICIES)
     yield made
     await made.close()
 

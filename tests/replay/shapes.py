@@ -14,13 +14,13 @@ from perdure.contracts.ids import approval_id, effect_key
 from perdure.contracts.turns import Limits, TurnAddress, TurnStatus, WakeSignal
 from perdure.core.approvals.decisions import Decision
 from perdure.store.approvals import requests
-from tests.desk import publish_desk, until
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
-from tests.doubles.desk import desk_agents
 from tests.doubles.gatherer import gatherer
 from tests.doubles.hub import KEEPER, keeper
 from tests.doubles.planner import CLIENT_TABLE, PLANNER, planner
 from tests.doubles.spoken import Line
+from tests.doubles.target import app_agents
+from tests.harness import publish_app, until
 from tests.replay import stopping
 from tests.replay.stopping import CONFIRM
 from tests.served import DONE, PAY, POST, Served
@@ -92,11 +92,11 @@ async def unreadable(served: Served) -> TurnAddress:
     address = await served.paused(Line("asking", [PAY]), DONE)
     run_id = await served.waits(address)
     spoil = "UPDATE approvals SET nonce = $2 WHERE turn_id = $1"
-    nonce = await served.desk.value("SELECT nonce FROM approvals WHERE turn_id = $1", address.turn_id)
-    await served.desk.write(spoil, address.turn_id, "spoiled")
+    nonce = await served.harness.value("SELECT nonce FROM approvals WHERE turn_id = $1", address.turn_id)
+    await served.harness.write(spoil, address.turn_id, "spoiled")
     await served.wake(address, WakeSignal(kind="request"))
     await served.waits_again(address, run_id)
-    await served.desk.write(spoil, address.turn_id, nonce)
+    await served.harness.write(spoil, address.turn_id, nonce)
     await served.decide(address)
     return address
 
@@ -123,20 +123,20 @@ async def decided_apart(served: Served) -> TurnAddress:
 async def decided_together(served: Served) -> TurnAddress:
     """Two gated calls, both decided before the turn looks."""
     address = await served.paused(Line("asking", [PAY, POST]), DONE)
-    await served.desk.decide(approval_id(address.turn_id, "t1.0"))
+    await served.harness.decide(approval_id(address.turn_id, "t1.0"))
     await served.decide(address, "t1.1", Decision.REJECT, comment="no")
     return address
 
 
 async def decided_while_one_runs(served: Served) -> TurnAddress:
     """Two gated calls; the second is approved while the first is under way."""
-    served.desk.world.go_on.clear()
+    served.harness.world.go_on.clear()
     address = await served.paused(Line("asking", [("pay", {"mode": "wait"}), POST]), DONE)
     await served.decide(address)
     await until(lambda: served.effects(address, "/pay") == 1)
     await served.decide(address, "t1.1")
     await until(lambda: served.effects(address, "/post", "t1.1") == 1)
-    served.desk.world.go_on.set()
+    served.harness.world.go_on.set()
     return address
 
 
@@ -184,37 +184,37 @@ def outside(brief: Brief) -> Callable[[Served], Awaitable[TurnAddress]]:
 
 async def handed_in(served: Served) -> TurnAddress:
     """The data stays with the client, which hands in what came of the plan; no tool is there to check what follows."""
-    desk = served.desk
-    await publish_desk(desk.owner_url, [*desk_agents()[0], ("desk", planner())])
+    harness = served.harness
+    await publish_app(harness.owner_url, [*app_agents()[0], ("desk", planner())])
     plan = {"early_exit": False, "question": "", "options": [], "transformation": "", "xml": "", "suggestions": []}
     objects = [{"kind": "visualization", "excludes": False}, {**plan, "visualization": "a"}, *[{"xml": "<a/>"}] * 4]
     lines = [*(Line(json.dumps(each)) for each in objects), DONE]
-    address, started = await desk.start(*lines, agent_id=PLANNER)
-    await desk.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, {"client_table": CLIENT_TABLE})
-    assert started.note is not None and await desk.deps.doorbell.deliver_soon(started.note)
+    address, started = await harness.start(*lines, agent_id=PLANNER)
+    await harness.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, {"client_table": CLIENT_TABLE})
+    assert started.note is not None and await harness.deps.doorbell.deliver_soon(started.note)
     await served.until(address, TurnStatus.AWAITING_ANSWER)
     await served.waits(address)
     request_id = approval_id(address.turn_id, "q2")
     payload: dict[str, Any] = {"ok": True, "rows": 2, "columns": CLIENT_TABLE["columns"]}
-    async with desk.db.transaction("local") as tx:
-        user_id = desk.people["requester"].user_id
+    async with harness.db.transaction("local") as tx:
+        user_id = harness.people["requester"].user_id
         _, note = await requests.answer_question(tx, address.turn_id, request_id, user_id, "client_run", payload)
-    assert await desk.deps.doorbell.deliver_soon(note)
+    assert await harness.deps.doorbell.deliver_soon(note)
     await served.until(address, TurnStatus.COMPLETED)
     return address
 
 
 async def at_the_hub(served: Served) -> TurnAddress:
     """A turn of the strict topology, which reads facts before its one model call and keeps none of them."""
-    await publish_desk(served.desk.owner_url, [*desk_agents()[0], ("desk", keeper())])
+    await publish_app(served.harness.owner_url, [*app_agents()[0], ("desk", keeper())])
     return (await served.ended(DONE, agent_id=KEEPER))[0]
 
 
 async def gathering(served: Served) -> TurnAddress:
     """The check of two questions, then the one tool of the context beside the tone. What that gives is no bundle; the
     answer can do without."""
-    owner, (agents, _) = served.desk.owner_url, desk_agents()
-    await publish_desk(owner, [each for each in agents if each[1].definition.id != "desk"] + [("desk", gatherer())])
+    owner, (agents, _) = served.harness.owner_url, app_agents()
+    await publish_app(owner, [each for each in agents if each[1].definition.id != "desk"] + [("desk", gatherer())])
     verdicts: tuple[tuple[str, dict[str, JsonValue]], ...] = (
         ("safety_verdict", {"hijacked": False}),
         ("intent_verdict", {"intent": "ask"}),
@@ -223,7 +223,7 @@ async def gathering(served: Served) -> TurnAddress:
     try:
         return (await served.ended(*(Line("", [verdict]) for verdict in verdicts), DONE))[0]
     finally:
-        await publish_desk(owner, agents)
+        await publish_app(owner, agents)
 
 
 COMPLETED = TurnStatus.COMPLETED

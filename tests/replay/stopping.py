@@ -3,9 +3,9 @@
 import asyncio
 
 from perdure.contracts.turns import TurnAddress, WakeSignal
-from tests.desk import until
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.spoken import Line
+from tests.harness import until
 from tests.replay.recording import run_of
 from tests.served import DONE, PAY, Served
 
@@ -16,7 +16,7 @@ CONFIRM = "turns.read"
 async def silent(served: Served, seconds: float = 60) -> TurnAddress:
     """A turn whose model has begun to speak and is silent for so long."""
     address = await served.begin(Line("thinking", seconds=seconds))
-    await until(lambda: served.desk.model.requests[f"{address.turn_id}.m1"] == 1)
+    await until(lambda: served.harness.model.requests[f"{address.turn_id}.m1"] == 1)
     return address
 
 

@@ -32,8 +32,8 @@ from perdure.temporal.workflow_client import Notifier
 from perdure.worker import queues
 from perdure.worker.queues import freeze_heap, tools_of, workers_for
 from tests.conftest import Person
-from tests.desk import own_queues
 from tests.eventually import eventually
+from tests.harness import own_queues
 from tests.near import new_client
 from tests.served import Served
 from tests.walked import RAN, assert_paths
@@ -121,7 +121,7 @@ class Engine:
 async def served(served: Served) -> AsyncIterator[Served]:
     """The desk at work; afterwards every turn that it ran is held against its manifest."""
     yield served
-    assert_paths(await served.desk.rows(RAN, served.desk.routing.turns))
+    assert_paths(await served.harness.rows(RAN, served.harness.routing.turns))
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,10 @@ from perdure.contracts.ids import approval_id
 from perdure.contracts.turns import StopRequest, TurnAddress, TurnStatus, WakeSignal
 from perdure.store.database import Connection
 from perdure.store.turns.finish import stop_asked
-from tests.desk import until
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.spoken import Line
 from tests.eventually import eventually
+from tests.harness import until
 from tests.replay.recording import run_of
 from tests.replay.replaying import Replaying
 from tests.replay.stopping import CONFIRM, silent, until_called
@@ -88,7 +88,7 @@ async def test_bells_before_during_and_after_the_decision_make_one_effect(served
     assert (early, late) == (50, 0), "a bell to a turn that has ended reaches nobody"
     assert served.effects(address, "/pay") == 1
     assert len(served.sent_to_model(address)) == 2
-    assert (await served.desk.kinds(address.turn_id)).count("done") == 1
+    assert (await served.harness.kinds(address.turn_id)).count("done") == 1
 
 
 async def test_a_bell_for_another_turn_says_nothing_about_this_one(served: Served) -> None:
@@ -115,14 +115,14 @@ async def nothing(_: Served, __: TurnAddress) -> None:
 
 async def in_a_call(served: Served, _: float = 0) -> TurnAddress:
     """A tool's call that ends when the world goes on."""
-    served.desk.world.go_on.clear()
+    served.harness.world.go_on.clear()
     address = await served.begin(Line("", [("shout", {"mode": "wait"})]), DONE)
     await until(lambda: served.effects(address, "/shout") == 1)
     return address
 
 
 async def the_call_ends(served: Served, _: TurnAddress) -> None:
-    served.desk.world.go_on.set()
+    served.harness.world.go_on.set()
 
 
 async def waiting(served: Served, _: float = 0) -> TurnAddress:
@@ -168,7 +168,7 @@ everywhere = pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys()
 def world_goes_on(served: Served) -> Iterator[None]:
     """Whatever a test held up."""
     yield
-    served.desk.world.go_on.set()
+    served.harness.world.go_on.set()
 
 
 async def called(served: Served, address: TurnAddress) -> list[str]:
@@ -191,7 +191,7 @@ async def cancels(served: Served, address: TurnAddress) -> int:
 async def ends_of_the_audit(served: Served, address: TurnAddress) -> list[tuple[str, bool]]:
     """What the audit says of stops, with whether it names somebody."""
     stops = "turn_id = $1 AND kind IN ('turn.stop_requested', 'turn.cancelled', 'approval.cancelled')"
-    rows = await served.desk.rows(f"SELECT kind, actor FROM audit WHERE {stops} ORDER BY id", address.turn_id)
+    rows = await served.harness.rows(f"SELECT kind, actor FROM audit WHERE {stops} ORDER BY id", address.turn_id)
     return [(row["kind"], row["actor"] is not None) for row in rows]
 
 
@@ -207,7 +207,7 @@ async def test_a_forged_stop_changes_nothing(served: Served, place: Place) -> No
     assert 1 <= (await called(served, address)).count(CONFIRM) <= 3
     assert await cancels(served, address) == 0
     assert await ends_of_the_audit(served, address) == []
-    assert "stopped" not in await served.desk.kinds(address.turn_id)
+    assert "stopped" not in await served.harness.kinds(address.turn_id)
 
 
 @everywhere
@@ -222,7 +222,7 @@ async def test_a_stop_ends_the_turn_also_right_after_forged_ones(
     row = await served.until(address, TurnStatus.COMPLETED, TurnStatus.STOPPED)
     assert (row["status"], row["problem"]) == ("stopped", None)
     assert await served.handle(address).result() == "stopped"
-    assert (await served.desk.kinds(address.turn_id))[-2:] == ["stopped", "done"]
+    assert (await served.harness.kinds(address.turn_id))[-2:] == ["stopped", "done"]
     assert CONFIRM in await called(served, address)
     paused = place.reached is waiting
     assert await cancels(served, address) == (0 if paused else 1)
@@ -263,7 +263,7 @@ async def test_while_the_record_cannot_be_read_nothing_is_cancelled_and_it_is_tr
     assert await cancels(served, address) == 0
     record.error = None
     if not asked:
-        served.desk.world.go_on.set()
+        served.harness.world.go_on.set()
     row = await served.until(address, TurnStatus.STOPPED, TurnStatus.COMPLETED)
     assert row["status"] == ("stopped" if asked else "completed")
     assert await served.handle(address).result() == row["status"]
@@ -291,7 +291,7 @@ async def test_a_pause_and_an_end_wait_for_the_look_that_is_under_way(
 ) -> None:
     record = unreadable(monkeypatch)
     address = await served.begin(Line("", [PAY], seconds=2.0), Line("well", seconds=2.0))
-    await until(lambda: served.desk.model.requests[f"{address.turn_id}.m1"] == 1)
+    await until(lambda: served.harness.model.requests[f"{address.turn_id}.m1"] == 1)
     await served.wake(address, STOP)
     await served.until(address, PAUSED)
     assert (await served.handle(address).describe()).workflow_type == "TurnRun"
@@ -303,7 +303,7 @@ async def test_a_pause_and_an_end_wait_for_the_look_that_is_under_way(
         return
     await served.waits(address)
     await served.decide(address)
-    await until(lambda: served.desk.model.requests[f"{address.turn_id}.m2"] == 1)
+    await until(lambda: served.harness.model.requests[f"{address.turn_id}.m2"] == 1)
     record.error = AWAY
     await served.wake(address, STOP)
     await until(lambda: record.tried >= 6)

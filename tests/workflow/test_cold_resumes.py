@@ -18,8 +18,8 @@ from perdure.core.approvals.decisions import Decision
 from perdure.store import agents
 from perdure.store.approvals import views
 from perdure.store.delivery.outbox import workflow_input
-from tests.desk import until
 from tests.doubles.spoken import Line
+from tests.harness import until
 from tests.served import DONE, PAUSED, PAY, POST, Served, refused
 
 pytestmark = pytest.mark.usefixtures("without_cache")
@@ -31,7 +31,7 @@ async def start_cold(served: Served, address: TurnAddress, *, goes_on: bool = Fa
     """Terminate the turn's run and start a fresh one, which waits again unless it goes on: nothing is left but what
     Postgres has."""
     await served.handle(address).terminate("the operator starts it again")
-    async with served.desk.db.transaction("local") as tx:
+    async with served.harness.db.transaction("local") as tx:
         turn = await workflow_input(tx, address.turn_id)
     assert turn is not None
     reuse, workflow_id = WorkflowIDReusePolicy.ALLOW_DUPLICATE, turn_workflow_id(address.turn_id)
@@ -59,7 +59,7 @@ async def test_a_gate_is_found_in_the_store_and_its_approved_call_runs_once(serv
     assert await served.states(address) == {"t1.0": "done", "t2.0": "done", "t2.1": "denied"}
     assert served.effects(address, "/pay", "t2.0") == 1
     assert len(served.sent_to_model(address)) == requests + 1
-    approvals = await served.desk.value("SELECT count(*) FROM approvals WHERE turn_id = $1", address.turn_id)
+    approvals = await served.harness.value("SELECT count(*) FROM approvals WHERE turn_id = $1", address.turn_id)
     assert approvals == 2, "nothing is asked twice"
 
 
@@ -102,10 +102,10 @@ async def test_a_cold_start_does_not_forget_what_was_used(served: Served) -> Non
 
 
 async def test_a_run_that_is_reset_to_its_beginning_pays_for_nothing_again(served: Served) -> None:
-    served.desk.world.go_on.clear()
+    served.harness.world.go_on.clear()
     waits = Line("wait", [("look", {"mode": "wait"})])
     address = await served.begin(Line("look", [LOOK, ("book", {"what": "x"})]), waits, DONE)
-    await until(lambda: served.desk.world.running > 0)
+    await until(lambda: served.harness.world.running > 0)
     requests = len(served.sent_to_model(address))
     history = await served.history(address)
     task = next(
@@ -120,19 +120,19 @@ async def test_a_run_that_is_reset_to_its_beginning_pays_for_nothing_again(serve
             request_id="reset-" + address.turn_id,
         )
     )
-    served.desk.world.go_on.set()
+    served.harness.world.go_on.set()
     row = await served.until(address, TurnStatus.COMPLETED)
     assert row["answer"] == "well"
     assert len(served.sent_to_model(address)) == requests + 1
     assert served.effects(address, "/book", "t1.1") == 1
-    kinds = await served.desk.kinds(address.turn_id)
+    kinds = await served.harness.kinds(address.turn_id)
     assert [kinds.count(kind) for kind in ("generation.complete", "tool.result", "done")] == [3, 3, 1]
     assert (await served.nodes(address)).count("memory_node") == 2, "the trace shows both runs"
 
 
 async def test_a_cold_start_after_a_bell_and_a_decision_goes_straight_on(served: Served) -> None:
     address = await served.paused(Line("asking", [PAY]), DONE)
-    await served.desk.decide(approval_id(address.turn_id, "t1.0"))
+    await served.harness.decide(approval_id(address.turn_id, "t1.0"))
     await start_cold(served, address, goes_on=True)
     await served.until(address, TurnStatus.COMPLETED)
     assert served.effects(address, "/pay") == 1
@@ -150,12 +150,12 @@ async def at_checkpoint(served: Served, *lines: Line) -> TurnAddress:
 
 
 async def seen(served: Served, address: TurnAddress, call_id: str = "c1.0") -> dict[str, Any]:
-    async with served.desk.db.transaction("local") as tx:
+    async with served.harness.db.transaction("local") as tx:
         return await views.get_approval(tx, approval_id(address.turn_id, call_id), None)
 
 
 async def fires(served: Served, address: TurnAddress) -> list[tuple[str, str]]:
-    rows = await served.desk.rows(
+    rows = await served.harness.rows(
         "SELECT call_id, data->>'rule_id' AS rule FROM events WHERE turn_id = $1 AND kind = 'hitl.rule_fire' "
         "ORDER BY seq",
         address.turn_id,
@@ -188,18 +188,18 @@ async def test_a_reviewer_sees_what_came_of_the_call_and_it_goes_on_approved_hav
     assert len(served.sent_to_model(address)) == requests + 1
     assert [message["role"] for message in served.sent_to_model(address)[-1][-3:]] == ["user", "assistant", "tool"]
     assert await fires(served, address) == [("t1.0", "desk/parcels:booked")]
-    assert (await served.desk.approval_row(address, "c1.0"))["status"] == "approved"
+    assert (await served.harness.approval_row(address, "c1.0"))["status"] == "approved"
     assert [role for role, _ in await served.transcript(address)] == ["assistant", "tool", "assistant"]
 
 
 async def test_an_edit_is_made_once_though_the_turn_is_started_again_while_it_runs(served: Served) -> None:
     address = await at_checkpoint(served)
-    served.desk.world.go_on.clear()
+    served.harness.world.go_on.clear()
     await served.decide(address, "c1.0", Decision.EDIT, args={"what": "a table", "mode": "wait"})
     await until(lambda: served.effects(address, "/book", "c1.0") == 1)
     assert (await served.states(address))["c1.0"] == "reserved"
     await start_cold(served, address, goes_on=True)
-    served.desk.world.go_on.set()
+    served.harness.world.go_on.set()
     await served.until(address, TurnStatus.COMPLETED)
     assert served.effects(address, "/book", "c1.0") == 1
     assert await served.states(address) == {"c1.0": "done", "t1.0": "done"}
@@ -209,15 +209,15 @@ async def test_an_edit_is_made_once_though_the_turn_is_started_again_while_it_ru
 async def test_a_checkpoint_that_was_passed_holds_up_no_turn_that_is_started_again_later(served: Served) -> None:
     waits = Line("wait", [("look", {"mode": "wait"})])
     address = await at_checkpoint(served, Line("", [BOOK]), waits, DONE)
-    served.desk.world.go_on.clear()
+    served.harness.world.go_on.clear()
     await served.decide(address, "c1.0")
-    await until(lambda: served.desk.world.running > 0)
+    await until(lambda: served.harness.world.running > 0)
     await start_cold(served, address, goes_on=True)
-    served.desk.world.go_on.set()
+    served.harness.world.go_on.set()
     await served.until(address, TurnStatus.COMPLETED)
     assert served.effects(address, "/book") == 1
     assert len(served.sent_to_model(address)) == 3, "nothing is paid twice"
-    assert await served.desk.value("SELECT count(*) FROM approvals WHERE turn_id = $1", address.turn_id) == 1
+    assert await served.harness.value("SELECT count(*) FROM approvals WHERE turn_id = $1", address.turn_id) == 1
 
 
 async def test_arguments_that_do_not_fit_the_tool_are_refused_and_the_checkpoint_stays_open(served: Served) -> None:
@@ -227,7 +227,7 @@ async def test_arguments_that_do_not_fit_the_tool_are_refused_and_the_checkpoint
     assert (await served.row(address))["status"] == PAUSED.value
     await served.stop(address)
     await served.until(address, TurnStatus.STOPPED)
-    assert (await served.desk.approval_row(address, "c1.0"))["status"] == "cancelled"
+    assert (await served.harness.approval_row(address, "c1.0"))["status"] == "cancelled"
     assert await served.states(address) == {"t1.0": "done"}
     with refused("already_decided"):
         await served.decide(address, "c1.0")
@@ -237,7 +237,7 @@ async def test_a_result_that_was_changed_behind_the_reviewers_back_does_not_pass
     address = await at_checkpoint(served)
     run_id = await served.waits(address)
     change = "UPDATE approvals SET result = $2 WHERE turn_id = $1"
-    await served.desk.write(change, address.turn_id, {"done": "/elsewhere"})
+    await served.harness.write(change, address.turn_id, {"done": "/elsewhere"})
     await served.decide(address, "c1.0")
     await served.waits_again(address, run_id)
     assert (await served.row(address))["status"] == PAUSED.value
@@ -253,14 +253,14 @@ async def test_a_condition_on_a_result_is_read_where_the_result_was_made(served:
 
 
 async def test_a_tenant_may_have_a_rule_end_the_turn_instead_of_asking(served: Served) -> None:
-    version = await served.desk.version("checked")
-    async with served.desk.db.transaction("local") as tx:
-        definition = (await served.desk.deps.shelf.at(tx, "checked", version)).definition
+    version = await served.harness.version("checked")
+    async with served.harness.db.transaction("local") as tx:
+        definition = (await served.harness.deps.shelf.at(tx, "checked", version)).definition
     rules = [rule for skill in definition.skills for rule in skill.rules]
     waiting = await at_checkpoint(served)
     for do in ("abort", "require_hitl"):
-        async with served.desk.db.transaction("local") as tx:
-            await agents.set_action(tx, rules, "desk/parcels:booked", do, served.desk.people["admin"].user_id)
+        async with served.harness.db.transaction("local") as tx:
+            await agents.set_action(tx, rules, "desk/parcels:booked", do, served.harness.people["admin"].user_id)
         if do == "abort":
             address, row = await served.ended(Line("", [BOOK]), DONE, **CHECKED)
             assert (row["status"], row["problem"]["code"]) == ("failed", "rule_abort")
@@ -271,10 +271,10 @@ async def test_a_tenant_may_have_a_rule_end_the_turn_instead_of_asking(served: S
 
 
 async def test_a_request_may_force_a_checkpoint_on_the_answer(served: Served) -> None:
-    address, started = await served.desk.start(Line("my answer"), **CHECKED)
+    address, started = await served.harness.start(Line("my answer"), **CHECKED)
     force = {"hitl_checkpoint_type": "before_answer"}
-    await served.desk.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, force)
-    assert started.note is not None and await served.desk.deps.doorbell.deliver_soon(started.note)
+    await served.harness.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, force)
+    assert started.note is not None and await served.harness.deps.doorbell.deliver_soon(started.note)
     await served.until(address, PAUSED)
     await served.waits(address)
     shown = await seen(served, address, "c1")
@@ -293,7 +293,7 @@ async def test_a_request_may_force_a_checkpoint_on_the_answer(served: Served) ->
 async def test_a_call_that_was_approved_and_done_does_not_hold_up_a_cold_start(served: Served) -> None:
     address = await served.paused(Line("first", [PAY]), Line("thinking", seconds=3.0))
     await served.decide(address, "t1.0")
-    await until(lambda: served.desk.model.requests[f"{address.turn_id}.m2"] == 1)
+    await until(lambda: served.harness.model.requests[f"{address.turn_id}.m2"] == 1)
     await start_cold(served, address, goes_on=True)
     row = await served.until(address, TurnStatus.COMPLETED)
     assert row["answer"] == "thinking"
@@ -302,7 +302,7 @@ async def test_a_call_that_was_approved_and_done_does_not_hold_up_a_cold_start(s
 
 
 async def test_a_round_with_one_call_done_one_under_way_and_one_open_goes_on_as_it_would_have(served: Served) -> None:
-    served.desk.world.go_on.clear()
+    served.harness.world.go_on.clear()
     address = await served.paused(Line("asking", [PAY, ("pay", {"mode": "wait"}), POST]), DONE)
     requests = len(served.sent_to_model(address))
     await served.decide(address, "t1.0")
@@ -314,7 +314,7 @@ async def test_a_round_with_one_call_done_one_under_way_and_one_open_goes_on_as_
     assert await served.states(address) == {"t1.0": "done", "t1.1": "done", "t1.2": "planned"}
     await served.decide(address, "t1.2")
     await served.until(address, TurnStatus.COMPLETED)
-    served.desk.world.go_on.set()
+    served.harness.world.go_on.set()
     assert told(served, address) == ["user", "assistant", "tool", "tool", "tool"]
     effects = [("/pay", "t1.0"), ("/pay", "t1.1"), ("/post", "t1.2")]
     assert [served.effects(address, path, call_id) for path, call_id in effects] == [1, 1, 1]

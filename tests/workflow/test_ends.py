@@ -22,10 +22,10 @@ from perdure.store.approvals.decisions import Raise, raise_limits
 from perdure.store.budgets import set_day_limits
 from perdure.store.turns.start import request_stop
 from tests.conftest import Urls
-from tests.desk import Desk, until
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.spoken import HOLDS_TOKENS, Line
 from tests.eventually import eventually
+from tests.harness import Harness, until
 from tests.replay.recording import run_of
 from tests.replay.stopping import CONFIRM, silent
 from tests.served import ALL_KINDS, DONE, PAY, Served, apart, refused, serve
@@ -59,7 +59,7 @@ async def test_a_limit_ends_the_turn_as_limited_and_the_conversation_stays_usabl
 async def test_a_provider_that_keeps_breaking_off_fails_the_turn_with_its_code(served: Served) -> None:
     address, row = await served.ended(Line("half", fails=99))
     assert (row["status"], row["problem"]["code"]) == ("failed", "model_unavailable")
-    assert served.desk.model.requests[f"{address.turn_id}.m1"] == PROVIDER_ERRORS
+    assert served.harness.model.requests[f"{address.turn_id}.m1"] == PROVIDER_ERRORS
     assert await served.handle(address).result() == "failed", "a failed turn is a run that ended well"
 
 
@@ -77,12 +77,12 @@ async def test_a_stop_between_two_tries_ends_the_turn_and_nothing_is_tried_again
     await served.stop(address)
     row = await served.until(address, TurnStatus.STOPPED)
     assert row["problem"] is None
-    assert (await served.desk.kinds(address.turn_id))[-2:] == ["stopped", "done"]
-    assert served.desk.model.requests[f"{address.turn_id}.m1"] == 1
-    assert served.desk.world.requests[f"{address.turn_id}/t1.0"] == (1 if what == "tool" else 0)
+    assert (await served.harness.kinds(address.turn_id))[-2:] == ["stopped", "done"]
+    assert served.harness.model.requests[f"{address.turn_id}.m1"] == 1
+    assert served.harness.world.requests[f"{address.turn_id}/t1.0"] == (1 if what == "tool" else 0)
     told = "SELECT data->>'code' FROM events WHERE turn_id = $1 AND kind = 'tool.error'"
-    assert await served.desk.value(told, address.turn_id) == ("not_run" if what == "tool" else None)
-    said = await served.desk.rows(
+    assert await served.harness.value(told, address.turn_id) == ("not_run" if what == "tool" else None)
+    said = await served.harness.rows(
         "SELECT m.content, m.partial, m.in_transcript, t.answer FROM turns t JOIN messages m ON m.turn_id = t.id "
         "WHERE t.id = $1 AND m.role = 'assistant' AND m.content <> ''",
         address.turn_id,
@@ -92,10 +92,10 @@ async def test_a_stop_between_two_tries_ends_the_turn_and_nothing_is_tried_again
 
 
 async def test_a_stop_before_the_first_task_ends_the_turn_without_a_model_call(served: Served) -> None:
-    address, started = await served.desk.start(Line("never said"))
+    address, started = await served.harness.start(Line("never said"))
     await served.stop(address)
     assert started.note is not None
-    await served.desk.deps.doorbell.deliver_soon(started.note)
+    await served.harness.deps.doorbell.deliver_soon(started.note)
     await served.until(address, TurnStatus.STOPPED)
     assert not served.sent_to_model(address)
 
@@ -112,18 +112,18 @@ async def test_what_breaks_inside_the_workflow_task_is_made_again_as_an_ordinary
         assert await served.handle(address).result() == "completed"
         assert broken == [address.turn_id]
     assert (row["answer"], row["problem"], served.effects(address, "/pay")) == ("well", None, 1)
-    assert (await served.desk.kinds(address.turn_id)).count("done") == 1
+    assert (await served.harness.kinds(address.turn_id)).count("done") == 1
     runs = [run_of(history) for history in await served.runs(address)]
     assert [name for run in runs for name, _ in run.scheduled].count(brief) == 1
     assert [name for run in runs for name in run.called].count(brief) == 2
 
 
 async def test_a_turn_with_a_queue_for_each_kind_loads_and_reads_in_activities_of_their_own(
-    desk: Desk, temporal: Client
+    harness: Harness, temporal: Client
 ) -> None:
-    served = apart(desk, temporal, Routing.spread())
+    served = apart(harness, temporal, Routing.spread())
     async with AsyncExitStack() as stack:
-        await serve(stack, served.desk, ALL_KINDS)
+        await serve(stack, served.harness, ALL_KINDS)
         address = await served.paused(Line("", [PAY]), DONE)
         await served.decide(address)
         await served.until(address, TurnStatus.COMPLETED)
@@ -154,13 +154,13 @@ async def is_stopped(served: Served, address: TurnAddress) -> None:
     row = await served.until(address, TurnStatus.STOPPED, TurnStatus.FAILED)
     assert (row["status"], row["problem"]) == ("stopped", None)
     assert await served.handle(address).result() == "stopped"
-    kinds = await served.desk.kinds(address.turn_id)
+    kinds = await served.harness.kinds(address.turn_id)
     assert kinds[-2:] == ["stopped", "done"] and kinds.count("done") == 1
 
 
 async def ends(served: Served, address: TurnAddress) -> list[tuple[str, bool]]:
     """What the audit says of the turn's end, with whether it names somebody."""
-    rows = await served.desk.rows(
+    rows = await served.harness.rows(
         "SELECT kind, actor FROM audit WHERE turn_id = $1 AND kind LIKE 'turn.%' ORDER BY id", address.turn_id
     )
     return [(row["kind"], row["actor"] is not None) for row in rows]
@@ -177,7 +177,7 @@ async def test_a_paused_turn_that_is_stopped_cancels_what_it_asked_for_and_admit
     address = await served.paused(Line("asking", [PAY]), DONE)
     waiting = await served.begin(Line("my turn"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
     await end(served, address)
-    assert await served.desk.value("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id) == "cancelled"
+    assert await served.harness.value("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id) == "cancelled"
     assert (await served.until(waiting, TurnStatus.COMPLETED))["answer"] == "my turn"
     sent = served.sent_to_model(waiting)[0]
     assert [message["role"] for message in sent][-4:] == ["user", "assistant", "tool", "user"]
@@ -187,7 +187,7 @@ async def test_a_paused_turn_that_is_stopped_cancels_what_it_asked_for_and_admit
 @either
 async def test_a_turn_stopped_while_the_model_speaks_keeps_what_was_said(served: Served, end: End) -> None:
     address = await served.begin(Line("thinking", seconds=60))
-    await until(lambda: served.desk.model.requests[f"{address.turn_id}.m1"] == 1)
+    await until(lambda: served.harness.model.requests[f"{address.turn_id}.m1"] == 1)
     await end(served, address)
     assert [text for _, text in await served.transcript(address)] == ["thinking"]
 
@@ -196,21 +196,21 @@ async def test_a_turn_stopped_while_the_model_speaks_keeps_what_was_said(served:
 async def test_a_turn_stopped_while_calls_are_under_way_leaves_their_outcome_to_a_person(
     served: Served, end: End
 ) -> None:
-    served.desk.world.go_on.clear()
+    served.harness.world.go_on.clear()
     address = await served.begin(Line("", [("shout", {"mode": "wait"}), ("look", {"mode": "wait"})]), DONE)
     await until(lambda: served.effects(address, "/shout") == 1)
     await end(served, address)
     assert (await served.states(address))["t1.0"] == "outcome_unknown"
     assert len(served.sent_to_model(address)) == 1
-    served.desk.world.go_on.set()
+    served.harness.world.go_on.set()
 
 
 async def test_a_turn_that_was_asked_to_stop_and_is_cancelled_too_was_stopped_by_whoever_asked(served: Served) -> None:
     address = await silent(served)
-    async with served.desk.db.transaction("local") as tx:
-        _, _, note = await request_stop(tx, address.turn_id, served.desk.people["requester"].user_id)
+    async with served.harness.db.transaction("local") as tx:
+        _, _, note = await request_stop(tx, address.turn_id, served.harness.people["requester"].user_id)
     assert note is not None
-    await asyncio.gather(served.desk.deps.doorbell.deliver_soon(note), served.handle(address).cancel())
+    await asyncio.gather(served.harness.deps.doorbell.deliver_soon(note), served.handle(address).cancel())
     await is_stopped(served, address)
     assert await ends(served, address) == [("turn.stop_requested", True)]
 
@@ -221,11 +221,11 @@ async def test_a_turn_that_was_asked_to_stop_and_is_cancelled_too_was_stopped_by
     + [(stopped, each) for each in (Kind.MEMORY, Kind.APPROVALS)],
 )
 async def test_a_cancel_and_a_stop_end_the_turn_whatever_it_waits_for(
-    desk: Desk, temporal: Client, end: End, late: Kind
+    harness: Harness, temporal: Client, end: End, late: Kind
 ) -> None:
     """The work that the end meets waits for a worker, so that it surely meets it; of turns it is the first task."""
-    served = apart(desk, temporal, Routing.spread())
-    at = served.desk
+    served = apart(harness, temporal, Routing.spread())
+    at = served.harness
     async with AsyncExitStack() as stack:
         await serve(stack, at, tuple(kind for kind in ALL_KINDS if kind is not late))
         address = await served.begin(Line("asking", [PAY]), DONE)
@@ -248,12 +248,12 @@ LOOKS = Line("let me look", [("look", {"what": "a"})])
 
 
 async def raise_to(served: Served, address: TurnAddress, by: str = "reviewer", **given: int) -> None:
-    person = served.desk.people[by]
-    async with served.desk.db.transaction("local") as tx:
+    person = served.harness.people[by]
+    async with served.harness.db.transaction("local") as tx:
         decider = Decider(person.user_id, person.roles)
         _, note = await raise_limits(tx, address.turn_id, decider, person.name, Raise(**given))
     assert note is not None
-    await served.desk.deps.doorbell.deliver_soon(note)
+    await served.harness.deps.doorbell.deliver_soon(note)
 
 
 async def test_a_raised_limit_lets_the_turn_go_on_with_all_it_had(served: Served) -> None:
@@ -272,11 +272,11 @@ async def test_a_raised_limit_lets_the_turn_go_on_with_all_it_had(served: Served
     assert [message["role"] for message in sent[-1]] == ["user", "assistant", "tool"]
     assert (await served.states(address)) == {"t1.0": "done"}
     budget = "SELECT array_agg(data->>'code' ORDER BY seq) FROM events WHERE turn_id = $1 AND kind = 'budget'"
-    assert await served.desk.value(budget, address.turn_id) == ["limit_spent", "limit_raised"]
+    assert await served.harness.value(budget, address.turn_id) == ["limit_spent", "limit_raised"]
     raised = "SELECT data FROM audit_trail WHERE kind = 'turn.limits_raised' AND turn_id = $1"
-    data = await served.desk.value(raised, address.turn_id)
+    data = await served.harness.value(raised, address.turn_id)
     assert (data["limits_before"]["max_tokens"], data["limits"]["max_tokens"]) == (10, 100)
-    assert await served.desk.value("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id) == "approved"
+    assert await served.harness.value("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id) == "approved"
 
 
 async def test_a_limit_may_be_asked_for_again_and_again(served: Served) -> None:
@@ -300,7 +300,7 @@ async def test_a_refused_raise_ends_the_turn_as_limited_with_the_reason(served: 
 
 async def test_a_raise_that_nobody_gives_in_time_ends_the_turn_as_limited(served: Served) -> None:
     address = await served.paused(LOOKS, Line("never said"), limits=ASKS)
-    await served.desk.write("UPDATE approvals SET expires_at = now() WHERE turn_id = $1", address.turn_id)
+    await served.harness.write("UPDATE approvals SET expires_at = now() WHERE turn_id = $1", address.turn_id)
     await served.wake(address, {"kind": "request"})
     row = await served.until(address, *ENDED)
     assert (row["status"], row["problem"]["code"]) == ("limited", "token_budget_spent")
@@ -347,23 +347,23 @@ FIRST = 8
 """Turns whose worker is killed; each then counts with all that it had reserved."""
 
 
-async def limit_tenant(desk: Desk, limits: DayLimits) -> None:
-    async with desk.db.transaction("local") as tx:
-        await set_day_limits(tx, limits, desk.people["admin"].user_id)
+async def limit_tenant(harness: Harness, limits: DayLimits) -> None:
+    async with harness.db.transaction("local") as tx:
+        await set_day_limits(tx, limits, harness.people["admin"].user_id)
 
 
-async def today(desk: Desk) -> tuple[int, int]:
+async def today(harness: Harness) -> tuple[int, int]:
     """Used and held tokens of the tenant."""
-    rows = await desk.rows("SELECT used_tokens, held_tokens FROM day_usage WHERE agent_id = $1", TENANT)
+    rows = await harness.rows("SELECT used_tokens, held_tokens FROM day_usage WHERE agent_id = $1", TENANT)
     return (rows[0]["used_tokens"], rows[0]["held_tokens"]) if rows else (0, 0)
 
 
 @pytest.mark.soak
 async def test_two_hundred_turns_on_one_days_budget_whose_worker_is_killed_overspend_by_less_than_one_call(
-    desk: Desk, temporal: Client, urls: Urls, parts: DataParts
+    harness: Harness, temporal: Client, urls: Urls, parts: DataParts
 ) -> None:
-    served = apart(desk, temporal, Routing.compact())
-    at = served.desk
+    served = apart(harness, temporal, Routing.compact())
+    at = served.harness
     await limit_tenant(at, DayLimits(max_tokens=LIMIT))
 
     async def busy() -> bool:
@@ -393,37 +393,37 @@ async def test_two_hundred_turns_on_one_days_budget_whose_worker_is_killed_overs
 
 
 async def test_a_limited_turn_says_so_once_and_its_conversation_goes_on_the_day_after(
-    served: Served, desk: Desk
+    served: Served, harness: Harness
 ) -> None:
-    await limit_tenant(desk, DayLimits(max_tokens=1))
-    await desk.write("DELETE FROM day_usage")
-    await desk.write("UPDATE model_calls SET started_at = started_at - interval '1 day'")
+    await limit_tenant(harness, DayLimits(max_tokens=1))
+    await harness.write("DELETE FROM day_usage")
+    await harness.write("UPDATE model_calls SET started_at = started_at - interval '1 day'")
     first, row = await served.ended(Line("yes"))
     assert row["status"] == "completed", "one call may begin where nothing is used"
     conversation = first.conversation_id
     address, row = await served.ended(Line("never said"), conversation_id=conversation)
     assert (row["status"], row["problem"]["code"]) == ("limited", "day_token_budget_spent")
-    kinds = await desk.kinds(address.turn_id)
+    kinds = await harness.kinds(address.turn_id)
     assert kinds.count("budget") == 1 and kinds[-2:] == ["workflow.error", "done"]
-    told = await desk.value("SELECT data FROM events WHERE turn_id = $1 AND kind = 'budget'", address.turn_id)
+    told = await harness.value("SELECT data FROM events WHERE turn_id = $1 AND kind = 'budget'", address.turn_id)
     assert told == {"code": "day_token_budget_spent", "message": row["problem"]["message"]}
-    await desk.write("UPDATE day_usage SET day = day - 1")
-    await desk.write("UPDATE model_calls SET started_at = started_at - interval '1 day'")
+    await harness.write("UPDATE day_usage SET day = day - 1")
+    await harness.write("UPDATE model_calls SET started_at = started_at - interval '1 day'")
     _, row = await served.ended(Line("a new day"), conversation_id=conversation)
     assert (row["status"], row["answer"]) == ("completed", "a new day")
-    await limit_tenant(desk, DayLimits())
+    await limit_tenant(harness, DayLimits())
 
 
 async def test_a_budget_that_is_spent_while_a_turn_waits_for_a_person_is_met_after_the_resume(
-    served: Served, desk: Desk
+    served: Served, harness: Harness
 ) -> None:
     address = await served.paused(Line("may I?", [("pay", {})]), Line("paid"))
-    await limit_tenant(desk, DayLimits(max_tokens=1))
+    await limit_tenant(harness, DayLimits(max_tokens=1))
     await served.decide(address)
     row = await served.until(address, *ENDED)
     assert (row["status"], row["problem"]["code"]) == (TurnStatus.LIMITED.value, "day_token_budget_spent")
     assert served.effects(address, "/pay") == 1, "what was approved has happened, and is in the record"
-    await limit_tenant(desk, DayLimits())
+    await limit_tenant(harness, DayLimits())
 
 
 RECOVERY_SECONDS = 8.0
@@ -431,10 +431,10 @@ RECOVERY_SECONDS = 8.0
 
 @pytest.mark.timed
 async def test_a_turn_whose_worker_is_killed_while_it_ends_it_ends_soon_elsewhere(
-    desk: Desk, temporal: Client, urls: Urls, parts: DataParts
+    harness: Harness, temporal: Client, urls: Urls, parts: DataParts
 ) -> None:
-    served = apart(desk, temporal, Routing.spread())
-    at = served.desk
+    served = apart(harness, temporal, Routing.spread())
+    at = served.harness
     async with AsyncExitStack() as stack:
         await serve(stack, at, tuple(kind for kind in ALL_KINDS if kind is not Kind.TURNS))
         async with worker_process("dying_worker", urls, parts, at.routing.turns) as process:

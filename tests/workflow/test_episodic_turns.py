@@ -14,10 +14,10 @@ from perdure.store.database import Database
 from perdure.store.memory import episodes
 from perdure.worker.embeddings import embed_due
 from tests.conftest import Urls
-from tests.desk import Desk, publish_desk
-from tests.doubles.desk import desk_agents
 from tests.doubles.embedder import Hashing
 from tests.doubles.spoken import Line
+from tests.doubles.target import app_agents
+from tests.harness import Harness, publish_app
 from tests.served import ALL_KINDS, Served, serve
 
 
@@ -35,15 +35,15 @@ def embedder() -> Hashing:
 
 
 @pytest.fixture(scope="module")
-async def remembering(desk: Desk, temporal: Client, embedder: Hashing) -> AsyncIterator[Served]:
+async def remembering(harness: Harness, temporal: Client, embedder: Hashing) -> AsyncIterator[Served]:
     """The desk, whose agent `desk` has episodic memory and whose others have not."""
-    await publish_desk(
-        desk.owner_url,
-        [(app, remembers(agent) if agent.definition.id == "desk" else agent) for app, agent in desk_agents()[0]],
+    await publish_app(
+        harness.owner_url,
+        [(app, remembers(agent) if agent.definition.id == "desk" else agent) for app, agent in app_agents()[0]],
     )
-    desk.deps = replace(desk.deps, embedder=embedder)
+    harness.deps = replace(harness.deps, embedder=embedder)
     async with AsyncExitStack() as stack:
-        yield Served(desk, temporal, await serve(stack, desk, ALL_KINDS))
+        yield Served(harness, temporal, await serve(stack, harness, ALL_KINDS))
 
 
 async def turn(served: Served, *lines: Line, **given: object) -> TurnAddress:
@@ -53,7 +53,7 @@ async def turn(served: Served, *lines: Line, **given: object) -> TurnAddress:
 
 
 async def events(served: Served, address: TurnAddress, kind: str) -> list[dict[str, object]]:
-    rows = await served.desk.rows(
+    rows = await served.harness.rows(
         "SELECT data FROM events WHERE turn_id = $1 AND kind = $2 ORDER BY seq", address.turn_id, kind
     )
     return [row["data"] for row in rows]
@@ -61,7 +61,7 @@ async def events(served: Served, address: TurnAddress, kind: str) -> list[dict[s
 
 async def test_what_a_turn_answered_is_before_the_model_in_the_next_conversation(remembering: Served) -> None:
     first = await turn(remembering, Line("The zebra lives in enclosure nine."))
-    (kept,) = await remembering.desk.rows("SELECT summary FROM episodes WHERE turn_id = $1", first.turn_id)
+    (kept,) = await remembering.harness.rows("SELECT summary FROM episodes WHERE turn_id = $1", first.turn_id)
     assert kept["summary"].endswith("The zebra lives in enclosure nine.")
     assert await events(remembering, first, "memory.write.created") == [{"scope": "episodic"}]
     second = await turn(remembering, Line("the zebra again"))
@@ -73,7 +73,7 @@ async def test_what_a_turn_answered_is_before_the_model_in_the_next_conversation
 
 
 async def test_the_text_is_the_same_in_every_call_of_a_turn_and_does_not_grow(remembering: Served) -> None:
-    conversation_id = await remembering.desk.conversation()
+    conversation_id = await remembering.harness.conversation()
     texts = []
     for number in range(3):
         asking = Line(f"giraffe {number}", [("look", {"what": "giraffe"})])
@@ -92,7 +92,7 @@ async def test_a_turn_that_does_not_complete_leaves_no_episode(remembering: Serv
     await remembering.until(address, TurnStatus.AWAITING_APPROVAL)
     await remembering.stop(address)
     await remembering.until(address, TurnStatus.STOPPED)
-    assert await remembering.desk.rows("SELECT id FROM episodes WHERE turn_id = $1", address.turn_id) == []
+    assert await remembering.harness.rows("SELECT id FROM episodes WHERE turn_id = $1", address.turn_id) == []
 
 
 async def test_a_memory_that_is_away_finds_nothing_and_the_turn_goes_on(
@@ -110,9 +110,9 @@ async def test_a_memory_that_is_away_finds_nothing_and_the_turn_goes_on(
 
 async def test_an_agent_that_does_not_ask_neither_searches_nor_keeps(remembering: Served) -> None:
     address, _ = await remembering.ended(Line("the zebra"), agent_id="hasty")
-    kinds = await remembering.desk.kinds(address.turn_id)
+    kinds = await remembering.harness.kinds(address.turn_id)
     assert not [kind for kind in kinds if kind.startswith("memory.")]
-    assert await remembering.desk.rows("SELECT id FROM episodes WHERE turn_id = $1", address.turn_id) == []
+    assert await remembering.harness.rows("SELECT id FROM episodes WHERE turn_id = $1", address.turn_id) == []
 
 
 async def test_with_a_model_the_hits_are_by_cosine(remembering: Served, embedder: Hashing, urls: Urls) -> None:

@@ -12,10 +12,10 @@ from perdure.contracts.errors import UpstreamRejected, UpstreamUnavailable
 from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import digest_of
 from perdure.core.calls.retries import PROVIDER_ERRORS
-from tests.desk import Desk, publish_desk
-from tests.doubles.desk import desk_agents
 from tests.doubles.hub import KEEPER, keeper, without
 from tests.doubles.spoken import Line
+from tests.doubles.target import app_agents
+from tests.harness import Harness, publish_app
 from tests.served import Served
 
 OWN, OTHER, TWO = "own", "other", "two_models"
@@ -24,66 +24,66 @@ DOWN = UpstreamUnavailable("model_unavailable", "The model's provider is away.",
 
 @pytest.fixture(scope="module", autouse=True)
 async def published(served: Served) -> None:
-    agent = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "desk")
+    agent = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
     changed: dict[str, Any] = {"id": TWO, "model": OWN, "fallback_model": OTHER}
     definition = agent.definition.model_copy(update=changed)
     version = digest_of(definition.model_dump(mode="json"))
     hubs = keeper(), keeper("two", model=OWN, fallback_model=OTHER)
     ours = *hubs, agent.model_copy(update={"definition": definition, "version": version})
-    await publish_desk(served.desk.owner_url, [*desk_agents()[0], *(("desk", each) for each in ours)])
+    await publish_app(served.harness.owner_url, [*app_agents()[0], *(("desk", each) for each in ours)])
 
 
 @pytest.fixture(autouse=True)
-def mended(desk: Desk) -> Iterator[None]:
+def mended(harness: Harness) -> Iterator[None]:
     """Every model works again afterwards."""
     yield
-    desk.model.broken.clear()
+    harness.model.broken.clear()
 
 
-def asked(desk: Desk, address: TurnAddress) -> list[str]:
+def asked(harness: Harness, address: TurnAddress) -> list[str]:
     """The models that were asked for the turn, in order."""
-    return [each.model for each in desk.model.seen if each.idempotency_key.startswith(address.turn_id)]
+    return [each.model for each in harness.model.seen if each.idempotency_key.startswith(address.turn_id)]
 
 
 async def test_the_other_model_answers_where_the_own_one_is_down(served: Served) -> None:
-    served.desk.model.broken[OWN] = DOWN
+    served.harness.model.broken[OWN] = DOWN
     address, row = await served.ended(Line("here I am"), agent_id=TWO)
     assert (row["status"], row["answer"]) == ("completed", "here I am")
-    assert asked(served.desk, address) == [OWN] * PROVIDER_ERRORS + [OTHER]
-    (call,) = await served.desk.rows("SELECT model, errors, call_id FROM model_calls WHERE turn_id = $1", row["id"])
+    assert asked(served.harness, address) == [OWN] * PROVIDER_ERRORS + [OTHER]
+    (call,) = await served.harness.rows("SELECT model, errors, call_id FROM model_calls WHERE turn_id = $1", row["id"])
     assert tuple(call) == (OTHER, PROVIDER_ERRORS, "m1"), "one call, one ledger row, paid to the model that answered"
     data = "SELECT data FROM events WHERE turn_id = $1 AND kind = $2 ORDER BY seq"
-    told = [each["data"] for each in await served.desk.rows(data, row["id"], "transient_error")]
+    told = [each["data"] for each in await served.harness.rows(data, row["id"], "transient_error")]
     assert told[-1]["fallback_model"] == OTHER and "fallback_model" not in told[0]
-    begun = await served.desk.rows(data, row["id"], "generation.start")
+    begun = await served.harness.rows(data, row["id"], "generation.start")
     assert [each["data"]["model"] for each in begun] == [OWN] * PROVIDER_ERRORS + [OTHER]
 
 
 async def test_a_model_that_is_not_there_is_given_up_at_once_and_asked_first_again_by_the_next_call(
     served: Served,
 ) -> None:
-    served.desk.model.broken[OWN] = UpstreamRejected("model_not_found", "The provider does not know this model.")
+    served.harness.model.broken[OWN] = UpstreamRejected("model_not_found", "The provider does not know this model.")
     address, _ = await served.ended(Line("from the other"), agent_id=TWO)
-    assert asked(served.desk, address) == [OWN, OTHER]
-    served.desk.model.broken.clear()
+    assert asked(served.harness, address) == [OWN, OTHER]
+    served.harness.model.broken.clear()
     again, row = await served.ended(Line("back"), agent_id=TWO, conversation_id=address.conversation_id)
-    assert row["answer"] == "back" and asked(served.desk, again) == [OWN]
+    assert row["answer"] == "back" and asked(served.harness, again) == [OWN]
 
 
 @pytest.mark.parametrize("code", ["model_bad_request", "model_auth", "output_limit"])
 async def test_a_refused_request_or_key_is_not_taken_elsewhere(served: Served, code: str) -> None:
-    served.desk.model.broken[OWN] = UpstreamRejected(code, "The provider refused it.")
+    served.harness.model.broken[OWN] = UpstreamRejected(code, "The provider refused it.")
     address, row = await served.ended(Line("never said"), agent_id=TWO)
     assert (row["status"], row["problem"]["code"]) == ("failed", code)
-    assert asked(served.desk, address) == [OWN]
+    assert asked(served.harness, address) == [OWN]
 
 
 async def test_the_other_model_is_asked_once(served: Served) -> None:
     gone = UpstreamRejected("model_not_found", "The provider does not know this model.")
-    served.desk.model.broken |= {OWN: gone, OTHER: DOWN}
+    served.harness.model.broken |= {OWN: gone, OTHER: DOWN}
     address, row = await served.ended(Line("never said"), agent_id=TWO)
     assert (row["status"], row["problem"]["code"]) == ("failed", "model_unavailable")
-    assert asked(served.desk, address) == [OWN, OTHER]
+    assert asked(served.harness, address) == [OWN, OTHER]
 
 
 BEGIN = "router_node state_init_node decision_logic_node task_preprocessing_node decision_logic_node"
@@ -99,27 +99,27 @@ async def trace(served: Served, address: TurnAddress) -> str:
 
 async def statuses(served: Served, address: TurnAddress) -> list[str]:
     status = "SELECT data->>'status' FROM events WHERE turn_id = $1 AND kind = 'memory.search' ORDER BY seq"
-    return [row[0] for row in await served.desk.rows(status, address.turn_id)]
+    return [row[0] for row in await served.harness.rows(status, address.turn_id)]
 
 
 async def test_a_turn_takes_its_exact_way_with_memory_alive_and_with_memory_broken(served: Served) -> None:
     alive, row = await served.ended(Line("fine"), agent_id=KEEPER)
     assert (row["status"], row["answer"]) == ("completed", "fine")
     assert await statuses(served, alive) == ["not_found", "success"]
-    async with without(served.desk, "conversation_facts"), without(served.desk, "user_facts"):
+    async with without(served.harness, "conversation_facts"), without(served.harness, "user_facts"):
         dead, row = await served.ended(Line("fine"), agent_id=KEEPER)
     assert (row["status"], row["answer"]) == ("completed", "fine")
     assert await statuses(served, dead) == ["unavailable", "unavailable"]
     assert await trace(served, alive) == await trace(served, dead) == WHOLE
 
 
-async def test_the_death_of_a_worker_is_no_answer_so_its_call_is_made_again(desk: Desk) -> None:
-    address, _ = await desk.start(Line("well"), agent_id=KEEPER)
-    call = (await desk.model_call(address, agent_id=KEEPER)).model_copy(update={"strict": True})
-    complete, asked = ModelActivities(desk.deps).complete, call.agent_id
-    desk.model.broken[keeper(asked).definition.model] = asyncio.CancelledError()  # type: ignore[assignment]
+async def test_the_death_of_a_worker_is_no_answer_so_its_call_is_made_again(harness: Harness) -> None:
+    address, _ = await harness.start(Line("well"), agent_id=KEEPER)
+    call = (await harness.model_call(address, agent_id=KEEPER)).model_copy(update={"strict": True})
+    complete, asked = ModelActivities(harness.deps).complete, call.agent_id
+    harness.model.broken[keeper(asked).definition.model] = asyncio.CancelledError()  # type: ignore[assignment]
     with pytest.raises(asyncio.CancelledError):
-        await desk.activity(complete, call, attempt=1)
-    desk.model.broken.clear()
-    reply = await desk.activity(complete, call, attempt=2)
+        await harness.activity(complete, call, attempt=1)
+    harness.model.broken.clear()
+    reply = await harness.activity(complete, call, attempt=2)
     assert reply.problem is None and reply.message is not None and reply.message.text == "well"

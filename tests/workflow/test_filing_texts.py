@@ -18,9 +18,9 @@ from perdure.core.approvals.decisions import Decision
 from perdure.store import agents
 from perdure.store.approvals import views
 from tests.conftest import Urls
-from tests.desk import own_queues, publish_desk
 from tests.doubles.playing import PlayingDouble
 from tests.doubles.wire import Request, requests_of
+from tests.harness import own_queues, publish_app
 from tests.workflow.conftest import Engine
 
 # Warnings inside LiteLLM must not become errors there: it would take them for a broken stream.
@@ -97,7 +97,7 @@ async def filings(engine: Engine, urls: Urls, player: str) -> AsyncIterator[Fili
         definition = agent.definition.model_copy(update={"model": player, "model_params": params})
         more = {"definition": definition, "version": digest_of(definition.model_dump(mode="json"))}
         ours = agent.model_copy(update=more)
-        await publish_desk(urls.owner, [("filings", ours)])
+        await publish_app(urls.owner, [("filings", ours)])
         provider: Any = await engine.deps.models.provider(ours)
         yield Filings(engine, player, double)
         await provider.aclose()

@@ -22,9 +22,9 @@ from perdure.core.approvals.gates import MARGIN
 from perdure.local import DataParts
 from perdure.store.approvals.verdicts import read_verdicts
 from tests.conftest import Urls
-from tests.desk import Desk, until
 from tests.doubles.spoken import Line
 from tests.eventually import eventually
+from tests.harness import Harness, until
 from tests.served import ALL_KINDS, DONE, PAUSED, PAY, POST, Served, apart, refused, serve
 from tests.worker_process import worker_process
 
@@ -68,14 +68,14 @@ async def test_a_decision_reaches_the_target_and_the_model(
 async def test_an_unreadable_verdict_keeps_the_turn_paused_until_it_can_be_read(served: Served) -> None:
     address = await served.paused(Line("asking", [PAY]), DONE)
     spoil = "UPDATE approvals SET nonce = $2 WHERE turn_id = $1"
-    nonce = await served.desk.value("SELECT nonce FROM approvals WHERE turn_id = $1", address.turn_id)
+    nonce = await served.harness.value("SELECT nonce FROM approvals WHERE turn_id = $1", address.turn_id)
     run_id = await served.waits(address)
-    await served.desk.write(spoil, address.turn_id, "spoiled")
+    await served.harness.write(spoil, address.turn_id, "spoiled")
     await served.decide(address)
     await served.waits_again(address, run_id)
     assert (await served.row(address))["status"] == PAUSED.value
     assert await served.states(address) == {"t1.0": "planned"}
-    await served.desk.write(spoil, address.turn_id, nonce)
+    await served.harness.write(spoil, address.turn_id, nonce)
     await served.wake(address, WakeSignal(kind="request"))
     await served.until(address, TurnStatus.COMPLETED)
     assert served.effects(address, "/pay") == 1
@@ -85,10 +85,10 @@ async def test_an_unreadable_verdict_keeps_the_turn_paused_until_it_can_be_read(
 async def test_an_approved_local_call_creates_its_entity_once_with_its_name_in_one_transaction(served: Served) -> None:
     create: Call = ("create_entity", {"kind": "well", "name": "Blue  Hill 7", "attributes": {"aliases": ["BH-7"]}})
     address = await served.paused(Line("asking", [create]), DONE)
-    assert not await served.desk.rows("SELECT id FROM entities WHERE created_by_turn = $1", address.turn_id)
+    assert not await served.harness.rows("SELECT id FROM entities WHERE created_by_turn = $1", address.turn_id)
     await served.decide(address)
     await served.until(address, TurnStatus.COMPLETED)
-    rows = await served.desk.rows(
+    rows = await served.harness.rows(
         "SELECT e.id, e.xmin::text AS entity, n.xmin::text AS name, c.xmin::text AS call, n.name_key FROM entities e "
         "JOIN entity_names n ON n.entity_id = e.id "
         "JOIN tool_calls c ON c.turn_id = e.created_by_turn AND c.call_id = e.created_by_call "
@@ -126,7 +126,7 @@ async def test_an_effect_with_an_unknown_outcome_waits_for_a_person_and_the_turn
     assert [served.effects(address, path, call) for path, call in (("/post", "t1.0"), ("/pay", "t1.1"))] == [1, 1]
     sent = served.sent_to_model(address)[-1]
     assert '"settled_by":"reviewer"' in sent[-3]["content"] and '"status":"happened"' in sent[-3]["content"]
-    approvals = await served.desk.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
+    approvals = await served.harness.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
     assert {row["status"] for row in approvals} == {"done"}
 
 
@@ -179,7 +179,7 @@ async def test_three_calls_run_in_the_order_in_which_they_are_decided(served: Se
     assert [call["id"] for call in sent[-1][-5]["tool_calls"]] == [each["tool_call_id"] for each in sent[-1][-4:]]
     assert len(sent) == 2, "the model is called when all are settled"
     assert [role for role, _ in await served.transcript(address)] == ["assistant", *["tool"] * 4, "assistant"]
-    told = await served.desk.kinds(address.turn_id)
+    told = await served.harness.kinds(address.turn_id)
     assert [told.count(kind) for kind in ("tool.executing", "tool.result", "tool.awaiting_approval")] == [4, 4, 3]
 
 
@@ -203,13 +203,13 @@ async def test_a_partly_run_round_waits_visibly_for_the_rest_with_nothing_dangli
 
 
 async def test_what_nobody_decides_on_while_another_runs_is_paused_for_afterwards(served: Served) -> None:
-    served.desk.world.go_on.clear()
+    served.harness.world.go_on.clear()
     address = await served.paused(Line("asking", [SLOW, POST]), DONE)
     await served.decide(address)
     await until(lambda: served.effects(address, "/pay") == 1)
     for _ in range(20):
         await served.wake(address, WakeSignal(kind="request"))
-    served.desk.world.go_on.set()
+    served.harness.world.go_on.set()
     await waits_for(served, address, approval_id(address.turn_id, "t1.1"))
     await served.decide(address, "t1.1")
     await served.until(address, TurnStatus.COMPLETED)
@@ -217,9 +217,11 @@ async def test_what_nobody_decides_on_while_another_runs_is_paused_for_afterward
 
 
 @pytest.mark.soak
-async def test_workers_that_are_replaced_between_the_decisions_change_nothing(desk: Desk, temporal: Client) -> None:
-    served = apart(desk, temporal)
-    at = served.desk
+async def test_workers_that_are_replaced_between_the_decisions_change_nothing(
+    harness: Harness, temporal: Client
+) -> None:
+    served = apart(harness, temporal)
+    at = served.harness
     async with AsyncExitStack() as stack:
         await serve(stack, at, ALL_KINDS)
         address = await served.paused(Line("asking", [PAY, POST, PAY]), DONE)
@@ -234,10 +236,10 @@ async def test_workers_that_are_replaced_between_the_decisions_change_nothing(de
 
 
 async def test_a_worker_that_is_killed_while_calls_of_a_round_run_takes_none_of_them_with_it(
-    desk: Desk, temporal: Client, urls: Urls, parts: DataParts
+    harness: Harness, temporal: Client, urls: Urls, parts: DataParts
 ) -> None:
-    served = apart(desk, temporal, Routing.spread())
-    at = served.desk
+    served = apart(harness, temporal, Routing.spread())
+    at = served.harness
     at.world.go_on.clear()
     async with AsyncExitStack() as stack:
         await serve(stack, at, tuple(kind for kind in ALL_KINDS if kind is not Kind.TURNS))
@@ -339,20 +341,20 @@ async def assert_expired(served: Served, address: TurnAddress) -> None:
     """The turn went on without the call, and not before the deadline."""
     row = await served.until(address, TurnStatus.COMPLETED)
     assert row["answer"] == "well"
-    approval = await served.desk.approval_row(address)
+    approval = await served.harness.approval_row(address)
     assert approval["status"] == "expired" and row["ended_at"] > approval["expires_at"]
     assert served.effects(address, "/pay") == 0
-    assert (await served.desk.kinds(address.turn_id)).count("tool.denied") == 1
+    assert (await served.harness.kinds(address.turn_id)).count("tool.denied") == 1
     assert [message["role"] for message in served.sent_to_model(address)[-1]] == ["user", "system"]
 
 
 async def test_a_bell_before_the_deadline_does_not_put_it_off(served: Served) -> None:
     address = await served.paused(*LINES, agent_id="hasty")
     run_id = await served.waits(address)
-    expires_at = (await served.desk.approval_row(address))["expires_at"]
+    expires_at = (await served.harness.approval_row(address))["expires_at"]
     await served.wake(address, WakeSignal(kind="request"))
     run_id = await served.waits_again(address, run_id)
-    assert (await served.desk.approval_row(address))["expires_at"] == expires_at
+    assert (await served.harness.approval_row(address))["expires_at"] == expires_at
     await assert_expired(served, address)
     assert abs(await goes_off_at(served, address, run_id) - expires_at - MARGIN) < timedelta(seconds=0.1)
     assert [woken_by(run) for run in (await served.runs(address))[1::2]] == [
@@ -361,15 +363,17 @@ async def test_a_bell_before_the_deadline_does_not_put_it_off(served: Served) ->
     ]
 
 
-async def test_a_deadline_that_passes_while_no_worker_runs_is_kept_when_one_does(desk: Desk, temporal: Client) -> None:
-    served = apart(desk, temporal)
+async def test_a_deadline_that_passes_while_no_worker_runs_is_kept_when_one_does(
+    harness: Harness, temporal: Client
+) -> None:
+    served = apart(harness, temporal)
     async with AsyncExitStack() as stack:
-        await serve(stack, served.desk, ALL_KINDS)
+        await serve(stack, served.harness, ALL_KINDS)
         address = await served.paused(*LINES, agent_id="hasty")
     await asyncio.sleep((EXPIRES + MARGIN).total_seconds() + 0.5)
     assert (await served.row(address))["status"] == PAUSED.value
     with refused("approval_expired"):
         await served.decide(address)
     async with AsyncExitStack() as stack:
-        await serve(stack, served.desk, ALL_KINDS)
+        await serve(stack, served.harness, ALL_KINDS)
         await assert_expired(served, address)

@@ -26,9 +26,9 @@ from perdure.telemetry.metrics import ROLES, metrics_addresses, serve_metrics
 from perdure.temporal.client import runtime
 from perdure.temporal.workflow_client import Notifier, forget_histories, is_workflow_missing
 from tests.conftest import Person
-from tests.desk import Desk, own_queues, until
 from tests.doubles.spoken import Line
 from tests.eventually import eventually
+from tests.harness import Harness, own_queues, until
 from tests.replay.recording import run_of
 from tests.served import ALL_KINDS, DONE, PAY, Served, serve
 
@@ -116,28 +116,28 @@ class Measured:
 
 
 @pytest.fixture
-async def measured(desk: Desk, parts: DataParts, temporal: Client) -> AsyncIterator[Measured]:
+async def measured(harness: Harness, parts: DataParts, temporal: Client) -> AsyncIterator[Measured]:
     """Workers on queues of their own, with a runtime that serves its metrics."""
     assert parts.temporal is not None
     port = free_port()
     where, named = parts.temporal.address, parts.temporal.namespace
     converter, reporting = temporal.data_converter, runtime(("127.0.0.1", port))
     client = await Client.connect(where, namespace=named, data_converter=converter, runtime=reporting)
-    at = replace(desk, deps=replace(desk.deps, doorbell=Notifier(client, desk.db)), routing=own_queues())
+    at = replace(harness, deps=replace(harness.deps, doorbell=Notifier(client, harness.db)), routing=own_queues())
     async with AsyncExitStack() as stack:
         workers = await serve(stack, at, ALL_KINDS)
         yield Measured(Served(at, client, workers), f"http://127.0.0.1:{port}/metrics")
 
 
 async def test_paused_turns_hold_nothing_in_a_workers_cache(measured: Measured) -> None:
-    served, world = measured.served, measured.served.desk.world
+    served, world = measured.served, measured.served.harness.world
     world.go_on.clear()
     under_way = await served.begin(Line("looking", [("look", {"mode": "wait"})]), DONE)
     await until(lambda: world.running > 0)
     paused = [await served.paused(Line("asking", [PAY]), DONE) for _ in range(8)]
 
     async def only_that() -> bool:  # a run is dropped a moment after its task is completed
-        return await measured.cached() == {served.desk.routing.turns: 1}
+        return await measured.cached() == {served.harness.routing.turns: 1}
 
     await eventually(only_that)
     world.go_on.set()
@@ -153,10 +153,10 @@ SAID = "over the budget of zaphod"
 async def reviewer(served: Served, name: str) -> str:
     """A reviewer of this name, who is on record; their id."""
     user_id = new_id()
-    await served.desk.write(
+    await served.harness.write(
         "INSERT INTO users (id, tenant_id, name, roles) VALUES ($1, 'local', $2, '{reviewer}')", user_id, name
     )
-    served.desk.people[name] = Person("local", user_id, name, frozenset({"reviewer"}), "")
+    served.harness.people[name] = Person("local", user_id, name, frozenset({"reviewer"}), "")
     return user_id
 
 
@@ -188,15 +188,17 @@ async def test_the_runs_of_a_turn_go_with_the_person_who_said_something_in_it_an
     assert len(before) == 3, "the run, the wait, the run again"
     said = [SAID.encode() in event.SerializeToString() for history in before for event in history.events]
     assert any(said), "there was something to take away"
-    admin = served.desk.people["admin"].user_id
+    admin = served.harness.people["admin"].user_id
     histories = partial(forget_histories, served.client)
-    done = await erase(served.desk.db, "local", "zaphod", admin, None, histories)
+    done = await erase(served.harness.db, "local", "zaphod", admin, None, histories)
     assert done["histories"] == {"runs": 3, "turns_left": 0}
     started = [history.events[0].workflow_execution_started_event_attributes for history in before]
     for each in started:  # the server deletes a little later than it says so
         await eventually(partial(gone, served.client, theirs, each.original_execution_run_id))
     assert len(await served.runs(others)) == 3
-    last = await served.desk.value("SELECT data FROM audit_trail WHERE kind = 'user.erased' AND subject = $1", user_id)
+    last = await served.harness.value(
+        "SELECT data FROM audit_trail WHERE kind = 'user.erased' AND subject = $1", user_id
+    )
     assert last["histories"] == {"runs": 3, "turns_left": 0}
     assert await forget_histories(served.client, [theirs.turn_id]) == (0, 0), "asked for again"
 
@@ -207,8 +209,8 @@ async def test_where_temporal_is_away_the_person_is_erased_and_it_is_on_record_w
     await reviewer(served, "marvin")
     await refused(served, "marvin")
     monkeypatch.setattr(served.client.workflow_service, "get_workflow_execution_history", _unavailable)
-    admin = served.desk.people["admin"].user_id
-    done = await erase(served.desk.db, "local", "marvin", admin, None, partial(forget_histories, served.client))
+    admin = served.harness.people["admin"].user_id
+    done = await erase(served.harness.db, "local", "marvin", admin, None, partial(forget_histories, served.client))
     assert done["histories"] == {"runs": 0, "turns_left": 1}
     assert str(done["name"]).startswith("erased-")
 

@@ -6,8 +6,8 @@ import pytest
 
 from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.core.turns import OnBusy
-from tests.desk import gathered, until
 from tests.doubles.spoken import Line
+from tests.harness import gathered, until
 from tests.replay.recording import run_of
 from tests.replay.stopping import silent
 from tests.scale import sized
@@ -21,22 +21,22 @@ NEVER = Line("never said")
 def world_goes_on(served: Served) -> Iterator[None]:
     """Whatever a test held up."""
     yield
-    served.desk.world.go_on.set()
+    served.harness.world.go_on.set()
 
 
 async def send(served: Served, to: TurnAddress, on_busy: OnBusy, *lines: Line) -> TurnAddress:
     """A message into the conversation, as the API sends it: stops are called out as well."""
-    address, started = await served.desk.start(*lines, conversation_id=to.conversation_id, on_busy=on_busy)
+    address, started = await served.harness.start(*lines, conversation_id=to.conversation_id, on_busy=on_busy)
     if started.gives_way is not None:
-        await served.desk.deps.live.stop(started.gives_way)
+        await served.harness.deps.live.stop(started.gives_way)
     if started.note is not None:
-        await served.desk.deps.doorbell.deliver_soon(started.note)
+        await served.harness.deps.doorbell.deliver_soon(started.note)
     return address
 
 
 async def in_a_call(served: Served, *lines: Line) -> TurnAddress:
     """A turn whose tool answers when the world goes on."""
-    served.desk.world.go_on.clear()
+    served.harness.world.go_on.clear()
     address = await served.begin(Line("", [WAITS]), *lines)
     await until(lambda: served.effects(address, "/shout") == 1)
     return address
@@ -50,7 +50,7 @@ async def test_a_message_sent_while_a_call_runs_is_heard_with_its_result(served:
     address = await in_a_call(served, NEVER)
     joined = await send(served, address, OnBusy.STEER, NEVER, Line("as you say"))
     assert joined.turn_id == address.turn_id
-    served.desk.world.go_on.set()
+    served.harness.world.go_on.set()
     row = await served.until(address, TurnStatus.COMPLETED)
     assert row["answer"] == "as you say"
     assert last_asked(served, address) == ["user", "assistant", "tool", "user"]
@@ -65,7 +65,7 @@ async def test_a_message_sent_while_the_turn_waits_for_a_person_waits_with_it(se
     await send(served, address, OnBusy.STEER, NEVER, NEVER)
     await send(served, address, OnBusy.STEER, NEVER, Line("both heard"))
     assert (await served.row(address))["status"] == PAUSED.value
-    assert await served.desk.value("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id) == "pending"
+    assert await served.harness.value("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id) == "pending"
     await served.decide(address)
     assert (await served.until(address, TurnStatus.COMPLETED))["answer"] == "both heard"
     assert last_asked(served, address) == ["user", "assistant", "tool", "user", "user"]
@@ -76,7 +76,7 @@ async def test_a_message_that_came_while_the_last_answer_was_spoken_is_a_turn_of
     address = await silent(served, 3.0)
     await send(served, address, OnBusy.STEER, Line("and now this"))
     assert (await served.until(address, TurnStatus.COMPLETED))["answer"] == "thinking"
-    done = await served.desk.value("SELECT data FROM events WHERE turn_id = $1 AND kind = 'done'", address.turn_id)
+    done = await served.harness.value("SELECT data FROM events WHERE turn_id = $1 AND kind = 'done'", address.turn_id)
     after = address.model_copy(update={"turn_id": done["left_over"]})
     assert (await served.until(after, TurnStatus.COMPLETED))["answer"] == "and now this"
     assert last_asked(served, after) == ["user", "assistant", "user"]
@@ -96,10 +96,10 @@ async def test_a_turn_gives_way_wherever_it_is_and_the_other_runs(served: Served
     row = await served.until(address, TurnStatus.REPLACED)
     assert (str(row["replaced_by"]), row["problem"]) == (other.turn_id, None)
     assert (await served.until(other, TurnStatus.COMPLETED))["answer"] == "instead"
-    states = await served.desk.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
+    states = await served.harness.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
     assert {each["status"] for each in states} == ({"cancelled"} if where in ("paused", "queued before it") else set())
     assert served.effects(address, "/pay") == 0
-    kinds = await served.desk.kinds(address.turn_id)
+    kinds = await served.harness.kinds(address.turn_id)
     assert kinds[-1] == "done" and "stopped" in kinds
     assert await served.handle(address).result() == "replaced"
 
@@ -112,7 +112,7 @@ async def test_an_approval_and_a_replacement_at_once_pay_once_or_never(served: S
         assert isinstance(answers[1], TurnAddress), answers
         assert (await served.until(answers[1], TurnStatus.COMPLETED))["answer"] == "instead"
         row = await served.until(address, TurnStatus.REPLACED, TurnStatus.COMPLETED)
-        status = await served.desk.value("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
+        status = await served.harness.value("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
         paid, state = served.effects(address, "/pay"), (await served.states(address))["t1.0"]
         assert (paid, state) in {(0, "planned"), (1, "done"), (1, "outcome_unknown"), (0, "outcome_unknown")}
         assert status == ("cancelled" if state == "planned" else state), (row["status"], status, state)

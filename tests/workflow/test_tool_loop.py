@@ -21,8 +21,8 @@ from perdure.store.agents import set_exemption
 from perdure.store.database import Database, new_id
 from perdure.worker.queues import workers_for
 from tests.conftest import Urls
-from tests.desk import own_queues, publish_desk
 from tests.eventually import eventually
+from tests.harness import own_queues, publish_app
 from tests.integration.library import Library
 from tests.worker_process import worker_process
 from tests.workflow.conftest import Engine
@@ -175,9 +175,9 @@ async def tidier(ops: Ops, urls: Urls) -> AsyncIterator[Ops]:
     changed: dict[str, object] = {"script": yaml.safe_load(TIDY), "toolsets": {"memory": True}}
     definition = shipped.definition.model_copy(update=changed)
     more = {"definition": definition, "version": digest_of([shipped.version, TIDY])}
-    await publish_desk(urls.owner, [("ops", shipped.model_copy(update=more))])
+    await publish_app(urls.owner, [("ops", shipped.model_copy(update=more))])
     yield ops
-    await publish_desk(urls.owner, [("ops", shipped)])
+    await publish_app(urls.owner, [("ops", shipped)])
     for tool in WAIVABLE:
         await waive(ops, tool, waived=False)
 

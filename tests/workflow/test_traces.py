@@ -13,12 +13,12 @@ from perdure.contracts.turns import TurnAddress
 from perdure.graph.registry import TOPOLOGIES
 from perdure.telemetry.traces import AlarmLog, TurnTraces
 from perdure.worker.telemetry import tracer_of, ways_of
-from tests.desk import Desk, publish_desk, until
 from tests.doubles.collector import Collector, attributes_of, collecting
-from tests.doubles.desk import desk_agents
 from tests.doubles.hub import KEEPER, keeper
 from tests.doubles.moody_tracer import MoodyTracer
 from tests.doubles.spoken import Line
+from tests.doubles.target import app_agents
+from tests.harness import Harness, publish_app, until
 from tests.served import Served
 
 CANARY = "xylophone"
@@ -49,8 +49,8 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="module")
-async def traced(desk: Desk, collector: Collector) -> Traced:
-    traces = desk.deps.traces
+async def traced(harness: Harness, collector: Collector) -> Traced:
+    traces = harness.deps.traces
     assert traces is not None
     tracer = traces._tracer
     assert isinstance(tracer, MoodyTracer)
@@ -58,15 +58,15 @@ async def traced(desk: Desk, collector: Collector) -> Traced:
 
 
 @pytest.fixture(scope="module")
-async def desk(desk: Desk, collector: Collector) -> AsyncIterator[Desk]:
+async def harness(harness: Harness, collector: Collector) -> AsyncIterator[Harness]:
     tracer = MoodyTracer()
     tracer.behind = tracer_of("otel", f"{collector.url}/v1/traces", None)
     assert tracer.behind.is_enabled()
     ways = {one.name: ways_of(one) for one in TOPOLOGIES}
-    traces = TurnTraces(desk.db, tracer, ways, AlarmLog(), most=4)
+    traces = TurnTraces(harness.db, tracer, ways, AlarmLog(), most=4)
     traces.open()
-    await publish_desk(desk.owner_url, [*desk_agents()[0], ("desk", keeper())])
-    yield replace(desk, deps=replace(desk.deps, traces=traces))
+    await publish_app(harness.owner_url, [*app_agents()[0], ("desk", keeper())])
+    yield replace(harness, deps=replace(harness.deps, traces=traces))
     began = time.monotonic()
     tracer.go_on.set()
     await traces.close()
@@ -96,7 +96,7 @@ async def course(served: Served, turn: str) -> tuple[Any, ...]:
     address, row = await served.ended(*lines, agent_id=agent_id)
     events = "SELECT kind, call_id, data->>'node', data->'data'->>'status' FROM events WHERE turn_id = $1 ORDER BY seq"
     asked = "SELECT call_id, epoch, errors FROM model_calls WHERE turn_id = $1 ORDER BY call_id"
-    rows, calls = [await served.desk.rows(sql, address.turn_id) for sql in (events, asked)]
+    rows, calls = [await served.harness.rows(sql, address.turn_id) for sql in (events, asked)]
     told = tuple(tuple(each) for each in (*rows, *calls))
     return row["status"], row["answer"], (row["problem"] or {}).get("code"), told
 
@@ -118,7 +118,7 @@ async def test_a_collector_gets_the_spans_of_a_turn_and_no_word_of_it(served: Se
     assert told["tools.assemble"]["total_tools_visible"] > 0 and told["prompt.assemble"]["token_estimate"] > 0
     for attributes in told.values():
         assert attributes["gen_ai.conversation.id"] == address.conversation_id
-        assert attributes["user.id"] == served.desk.people["requester"].user_id
+        assert attributes["user.id"] == served.harness.people["requester"].user_id
     events = [event.name for event in spans[chat].events]
     assert events == ["model_call_attempted", "model_call_completed"]
     assert not [body for _, body in traced.collector.bodies if CANARY.encode() in body]

@@ -25,9 +25,9 @@ from perdure.core.approvals.decisions import Decision
 from perdure.store.approvals.requests import open_requests
 from perdure.store.approvals.verdicts import read_verdicts
 from perdure.workflows import turn_run
-from tests.desk import Desk, publish_desk, until
-from tests.doubles.desk import desk_agents
 from tests.doubles.spoken import Line
+from tests.doubles.target import app_agents
+from tests.harness import Harness, publish_app, until
 from tests.served import ALL_KINDS, PAUSED, Served, refused, serve
 
 pytestmark = pytest.mark.usefixtures("without_cache")
@@ -42,7 +42,7 @@ PATIENCE = timedelta(seconds=2)
 
 def lenient() -> PublishedAgent:
     """The checked desk, where a booking goes on if nobody can be asked."""
-    agent = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "checked")
+    agent = next(agent for _, agent in app_agents()[0] if agent.definition.id == "checked")
 
     def softened(skill: Skill) -> Skill:
         own = ((each, {"go_on_when_unavailable": each.name == "before_sending"}) for each in skill.checkpoints)
@@ -54,13 +54,13 @@ def lenient() -> PublishedAgent:
 
 
 @pytest.fixture(scope="module")
-async def served(desk: Desk, temporal: Client) -> AsyncIterator[Served]:
+async def served(harness: Harness, temporal: Client) -> AsyncIterator[Served]:
     """The desk with workers for every queue of the module; none of them caches."""
-    await publish_desk(desk.owner_url, [*desk_agents()[0], ("desk", lenient())])
-    tools = desk_agents()[1]
+    await publish_app(harness.owner_url, [*app_agents()[0], ("desk", lenient())])
+    tools = app_agents()[1]
     own = [(LENIENT, tool) for agent_id, tool in tools if agent_id == "checked"]
-    toolbox = Toolbox([*tools, *own], lambda name: None, desk.deps.toolbox.http)
-    at = replace(desk, deps=replace(desk.deps, toolbox=toolbox))
+    toolbox = Toolbox([*tools, *own], lambda name: None, harness.deps.toolbox.http)
+    at = replace(harness, deps=replace(harness.deps, toolbox=toolbox))
     async with AsyncExitStack() as stack:
         yield Served(at, temporal, await serve(stack, at, ALL_KINDS))
 
@@ -110,7 +110,7 @@ def doors(monkeypatch: pytest.MonkeyPatch) -> Iterator[Doors]:
 async def warnings(served: Served, address: TurnAddress) -> list[tuple[str, str]]:
     """The turn's warnings: the call, and its tool."""
     warned = "SELECT call_id, data->>'tool' FROM events WHERE turn_id = $1 AND kind = 'hitl.warning'"
-    return [tuple(row) for row in await served.desk.rows(warned, address.turn_id)]
+    return [tuple(row) for row in await served.harness.rows(warned, address.turn_id)]
 
 
 async def test_a_checkpoint_that_says_so_goes_on_with_a_warning_on_record(served: Served, doors: Doors) -> None:
@@ -122,9 +122,9 @@ async def test_a_checkpoint_that_says_so_goes_on_with_a_warning_on_record(served
     note = served.sent_to_model(address)[-1][-1]
     assert note["role"] == "system" and note["content"].startswith("HITL_WARNING: ")
     assert await warnings(served, address) == [("t1.0", "book")]
-    audit = await served.desk.rows("SELECT kind, actor FROM audit WHERE turn_id = $1", address.turn_id)
+    audit = await served.harness.rows("SELECT kind, actor FROM audit WHERE turn_id = $1", address.turn_id)
     assert [tuple(each) for each in audit if each["kind"].startswith("checkpoint")] == [("checkpoint.not_asked", None)]
-    assert await served.desk.rows("SELECT id FROM approvals WHERE turn_id = $1", address.turn_id) == []
+    assert await served.harness.rows("SELECT id FROM approvals WHERE turn_id = $1", address.turn_id) == []
 
 
 async def test_one_that_a_fault_of_ours_keeps_from_opening_stays_closed(served: Served, doors: Doors) -> None:
@@ -168,15 +168,15 @@ async def test_one_that_was_opened_unheard_and_cannot_be_read_is_asked_about_no_
 ) -> None:
     doors.loses_answers = doors.unreadable = True
     waits = Line("", [("look", {"mode": "wait"})])
-    served.desk.world.go_on.clear()
+    served.harness.world.go_on.clear()
     address = await served.begin(SAID[0], waits, SAID[1], agent_id=LENIENT)
-    await until(lambda: served.desk.world.running > 0, seconds=20)
+    await until(lambda: served.harness.world.running > 0, seconds=20)
     row = await served.row(address)
     assert (row["status"], row["waiting"]) == ("running", None)
-    assert (await served.desk.approval_row(address, "c1.0"))["status"] == "cancelled"
+    assert (await served.harness.approval_row(address, "c1.0"))["status"] == "cancelled"
     with refused("already_decided"):
         await served.decide(address, "c1.0", Decision.EDIT, args={"what": "a table"})
-    served.desk.world.go_on.set()
+    served.harness.world.go_on.set()
     row = await served.until(address, TurnStatus.COMPLETED)
     assert row["answer"] == "well"
     assert await served.states(address) == {"t1.0": "done", "t2.0": "done"}
@@ -207,6 +207,6 @@ async def test_a_rejection_that_cannot_be_read_ends_the_turn_that_went_on(served
     row = await served.until(address, TurnStatus.FAILED)
     assert row["problem"]["code"] == "checkpoint_decided"
     assert len(served.sent_to_model(address)) == 1, "the model was not asked again"
-    assert (await served.desk.approval_row(address, "c1.0"))["status"] == "rejected"
-    audited = await served.desk.rows("SELECT kind FROM audit WHERE turn_id = $1", address.turn_id)
+    assert (await served.harness.approval_row(address, "c1.0"))["status"] == "rejected"
+    audited = await served.harness.rows("SELECT kind FROM audit WHERE turn_id = $1", address.turn_id)
     assert "checkpoint.not_asked" not in [each["kind"] for each in audited]

@@ -10,7 +10,7 @@ import pytest
 from perdure.local import DataParts
 from tests.acceptance.approvals.deciders import Answer, Person, api_processes, decide, with_tokens
 from tests.conftest import Urls
-from tests.desk import Desk
+from tests.harness import Harness
 from tests.scale import NO_RATE_LIMIT, PATIENCE_SECONDS, Clocked, sized
 from tests.served import MANY
 
@@ -22,16 +22,16 @@ AT_ONCE = 4
 """Approvals that are raced for at a time: 64 requests under way."""
 
 
-async def opened(desk: Desk, count: int) -> dict[str, str]:
+async def opened(harness: Harness, count: int) -> dict[str, str]:
     """Approvals of as many turns, with their digests."""
     digests: dict[str, str] = {}
     gate = asyncio.Semaphore(8)
 
     async def one(number: int) -> None:
         async with gate:
-            address = await desk.plan(("pay", {"amount": number + 1}), by="requester", caps=MANY)
-            (request,) = await desk.open(address, "t1.0")
-            digests[request.request_id] = str((await desk.approval_row(address))["digest"])
+            address = await harness.plan(("pay", {"amount": number + 1}), by="requester", caps=MANY)
+            (request,) = await harness.open(address, "t1.0")
+            digests[request.request_id] = str((await harness.approval_row(address))["digest"])
 
     await asyncio.gather(*(one(number) for number in range(count)))
     return digests
@@ -61,7 +61,7 @@ async def race(people: list[Person], digests: dict[str, str], chance: random.Ran
 
 @pytest.mark.timeout(PATIENCE_SECONDS)
 async def test_of_sixteen_racing_deciders_one_decides_each_approval_and_never_its_requester(
-    desk: Desk, parts: DataParts, urls: Urls
+    harness: Harness, parts: DataParts, urls: Urls
 ) -> None:
     assert parts.redis_url is not None and parts.temporal is not None
     environ = {
@@ -74,11 +74,11 @@ async def test_of_sixteen_racing_deciders_one_decides_each_approval_and_never_it
         "TEMPORAL_CONFIG_FILE": os.devnull,
         "LOG_LEVEL": "warning",
     }
-    digests = await opened(desk, APPROVALS)
+    digests = await opened(harness, APPROVALS)
     names = ["requester", *(f"decider-{number}" for number in range(DECIDERS - 1))]
     async with (
         api_processes(2, environ) as apis,
-        with_tokens(desk.people["admin"].token, names, [api.url for api in apis]) as people,
+        with_tokens(harness.people["admin"].token, names, [api.url for api in apis]) as people,
     ):
         with Clocked() as clocked:
             answers = await race(people, digests, random.Random(5))
@@ -90,7 +90,7 @@ async def test_of_sixteen_racing_deciders_one_decides_each_approval_and_never_it
         (409, "already_decided"): APPROVALS * (DECIDERS - 2),
     }
     assert sum(answer.status == 200 for answer in answers) == len(won) == APPROVALS
-    rows = await desk.rows(
+    rows = await harness.rows(
         "SELECT a.id::text, a.status, a.version, u.name, (SELECT count(*) FROM audit x WHERE x.subject = a.id::text "
         "AND x.kind = 'approval.decided') AS audited FROM approvals a JOIN users u ON u.id = a.decided_by "
         "WHERE a.id = ANY($1)",

@@ -62,7 +62,7 @@ async def send(served: Served, address: TurnAddress, bells: Sequence[object]) ->
 
 @pytest.mark.timeout(PATIENCE_SECONDS)
 async def test_doubled_late_and_forged_signals_have_at_most_one_effect_and_leave_no_run_dead(served: Served) -> None:
-    desk, chance = served.desk, random.Random(3)
+    harness, chance = served.harness, random.Random(3)
     line = [Line("paying", [("pay", {"amount": 1})]), Line("paid")]
     turns = await asyncio.gather(*(served.paused(*line) for _ in range(TURNS)))
     gone = 0
@@ -76,10 +76,10 @@ async def test_doubled_late_and_forged_signals_have_at_most_one_effect_and_leave
             assert await send(served, address, [*forged, *[bell] * early]) == 0
             await served.until(address, TurnStatus.AWAITING_APPROVAL)
             assert served.effects(address, "/pay") == 0, "no signal is a verdict"
-            _, note = await desk.decide(approval_id(address.turn_id, "t1.0"))
+            _, note = await harness.decide(approval_id(address.turn_id, "t1.0"))
             gone += await send(served, address, [bell] * (DUPLICATES - early))
             assert note is not None
-            await desk.deps.doorbell.deliver_soon(note)
+            await harness.deps.doorbell.deliver_soon(note)
             await served.until(address, TurnStatus.COMPLETED)
             await served.handle(address).result()  # the run ends a moment after its turn
             gone += await send(served, address, [bell] * LATE)
@@ -88,7 +88,7 @@ async def test_doubled_late_and_forged_signals_have_at_most_one_effect_and_leave
     said = f"{sent} to {TURNS} turns ({DUPLICATES} doubled, {LATE} late, {FORGED} forged each), {gone} found no run"
     print(f"\nsignals: {said}; {clocked}")
     keys = [effect_key(address.turn_id, "t1.0") for address in turns]
-    assert [desk.world.effects.count(("/pay", key)) for key in keys] == [1] * TURNS
+    assert [harness.world.effects.count(("/pay", key)) for key in keys] == [1] * TURNS
     assert gone >= TURNS * LATE
     for address in turns:
         assert (await served.handle(address).describe()).status is WorkflowExecutionStatus.COMPLETED

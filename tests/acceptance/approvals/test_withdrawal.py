@@ -13,7 +13,7 @@ from perdure.contracts.ids import approval_id, effect_key
 from perdure.contracts.turns import TurnAddress
 from perdure.core.approvals.decisions import Decider
 from perdure.store.approvals.assignments import withdraw
-from tests.desk import Desk
+from tests.harness import Harness
 from tests.scale import PATIENCE_SECONDS, Clocked, sized
 from tests.served import MANY
 
@@ -25,12 +25,12 @@ MOST_DELAY_SECONDS = 0.012
 """About what either takes: so neither is always first."""
 
 
-async def withdrawn(desk: Desk, address: TurnAddress, delay_seconds: float) -> str:
+async def withdrawn(harness: Harness, address: TurnAddress, delay_seconds: float) -> str:
     """Withdraw it after a moment; what that was answered."""
     await asyncio.sleep(delay_seconds)
-    reviewer = desk.people["reviewer"]
+    reviewer = harness.people["reviewer"]
     try:
-        async with desk.db.transaction("local") as tx:
+        async with harness.db.transaction("local") as tx:
             person = Decider(reviewer.user_id, reviewer.roles, reviewer.name)
             await withdraw(tx, approval_id(address.turn_id, "t1.0"), person, "no more")
     except CallerError as error:
@@ -38,26 +38,26 @@ async def withdrawn(desk: Desk, address: TurnAddress, delay_seconds: float) -> s
     return "withdrawn"
 
 
-async def executed(desk: Desk, call: ToolCall, delay_seconds: float) -> str:
+async def executed(harness: Harness, call: ToolCall, delay_seconds: float) -> str:
     """Run it after a moment; what that came to."""
     await asyncio.sleep(delay_seconds)
-    return (await desk.activity(ToolActivities(desk.deps).run, call)).state.value
+    return (await harness.activity(ToolActivities(harness.deps).run, call)).state.value
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS)
-async def test_an_approved_call_is_withdrawn_or_runs_and_never_both(desk: Desk) -> None:
+async def test_an_approved_call_is_withdrawn_or_runs_and_never_both(harness: Harness) -> None:
     chance, gate, seen = random.Random(9), asyncio.Semaphore(AT_ONCE), Counter[tuple[str, str, str, int]]()
 
     async def race(number: int) -> None:
         async with gate:
-            address = await desk.approved(("pay", {"amount": number + 1}), caps=MANY)
-            call = await desk.tool_call(address, "t1.0")
+            address = await harness.approved(("pay", {"amount": number + 1}), caps=MANY)
+            call = await harness.tool_call(address, "t1.0")
             said, came_to = await asyncio.gather(
-                withdrawn(desk, address, chance.uniform(0, MOST_DELAY_SECONDS)),
-                executed(desk, call, chance.uniform(0, MOST_DELAY_SECONDS)),
+                withdrawn(harness, address, chance.uniform(0, MOST_DELAY_SECONDS)),
+                executed(harness, call, chance.uniform(0, MOST_DELAY_SECONDS)),
             )
-            paid = desk.world.effects.count(("/pay", effect_key(address.turn_id, "t1.0")))
-            seen[said, came_to, (await desk.approval_row(address))["status"], paid] += 1
+            paid = harness.world.effects.count(("/pay", effect_key(address.turn_id, "t1.0")))
+            seen[said, came_to, (await harness.approval_row(address))["status"], paid] += 1
 
     with Clocked() as clocked:
         await asyncio.gather(*(race(number) for number in range(RACES)))

@@ -61,7 +61,8 @@ def test_where_nothing_runs_the_folder_is_named(perdure: Perdure, home: Path) ->
 
 def test_what_outlived_a_killed_supervisor_is_named_with_what_ends_it(perdure: Perdure, home: Path) -> None:
     script = (
-        "import os, signal, subprocess, sys\nfrom pathlib import Path\nfrom perdure.local.processes import ProcessRegistry\n"
+        "import os, signal, subprocess, sys\nfrom pathlib import Path\n"
+        "from perdure.local.processes import ProcessRegistry\n"
         "left = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL)\n"
         "ProcessRegistry(Path(sys.argv[1])).add('worker-llm', left.pid, signal.SIGKILL)\nprint(left.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"

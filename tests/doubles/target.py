@@ -72,7 +72,7 @@ class World:
         return httpx.Response(200, json={"done": path, "number": number}, request=request)
 
 
-def desk_agents() -> tuple[list[tuple[str, PublishedAgent]], list[tuple[str, Tool]]]:
+def app_agents() -> tuple[list[tuple[str, PublishedAgent]], list[tuple[str, Tool]]]:
     app = load_app(DESK)
     assert not app.problems, app.problems
     core = [tool.card for tool in CORE_BY_NAME.values()]

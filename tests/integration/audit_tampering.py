@@ -17,7 +17,7 @@ AT = "2026-01-01T00:00:00Z"
 
 
 @asynccontextmanager
-async def forging(owner_url: str) -> AsyncIterator[asyncpg.Connection]:
+async def as_table_owner(owner_url: str) -> AsyncIterator[asyncpg.Connection]:
     """A connection that may do everything to the audit's tables; afterwards they are guarded again."""
     connection = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
     await set_up(connection)
@@ -55,15 +55,15 @@ async def exported_head(db: Database, tenant_id: str) -> ExportedHead:
     return signed_head(KEYRING, tenant_id, head.seq, head.hash, AT)
 
 
-async def chained_anew(forger: asyncpg.Connection, tenant_id: str) -> None:
+async def chained_anew(table_owner: asyncpg.Connection, tenant_id: str) -> None:
     """The tenant's whole chain over the rows that there are, in the order of its links, numbered without gaps; digests,
     hashes and head as the program would have made them. All that lacks is the key."""
-    rows = await forger.fetch(
+    rows = await table_owner.fetch(
         "SELECT a.*, b.salt || b.data::text AS said FROM audit_chain c JOIN audit a ON a.id = c.audit_id "
         "JOIN audit_bodies b ON b.audit_id = a.id WHERE a.tenant_id = $1 ORDER BY c.seq",
         tenant_id,
     )
-    await forger.execute("DELETE FROM audit_chain WHERE tenant_id = $1", tenant_id)
+    await table_owner.execute("DELETE FROM audit_chain WHERE tenant_id = $1", tenant_id)
     prev, before, links, digests = GENESIS, "", [], []
     for seq, row in enumerate(rows, 1):
         digest = sha256_hex(row["said"])
@@ -72,8 +72,8 @@ async def chained_anew(forger: asyncpg.Connection, tenant_id: str) -> None:
         before, prev = prev, link_hash(seq, prev, entry)
         links.append((tenant_id, seq, row["id"], before, prev))
         digests.append((digest, row["id"]))
-    await forger.executemany("UPDATE audit SET body_digest = $1 WHERE id = $2 AND body_digest <> $1", digests)
-    await forger.executemany("INSERT INTO audit_chain VALUES ($1, $2, $3, $4, $5)", links)
-    await forger.execute(
+    await table_owner.executemany("UPDATE audit SET body_digest = $1 WHERE id = $2 AND body_digest <> $1", digests)
+    await table_owner.executemany("INSERT INTO audit_chain VALUES ($1, $2, $3, $4, $5)", links)
+    await table_owner.execute(
         "UPDATE audit_heads SET seq = $2, prev = $3, hash = $4 WHERE tenant_id = $1", tenant_id, len(rows), before, prev
     )

@@ -16,7 +16,7 @@ from tests.conftest import Person
 
 
 @dataclass(slots=True)
-class Scribe:
+class TurnWriter:
     """One turn in a conversation of its own."""
 
     db: Database
@@ -25,7 +25,7 @@ class Scribe:
     _said: dict[tuple[str, int], int] = field(default_factory=dict)
 
     @classmethod
-    async def begin(cls, db: Database, live: LiveTokens, person: Person) -> "Scribe":
+    async def begin(cls, db: Database, live: LiveTokens, person: Person) -> "TurnWriter":
         """A conversation with one running turn and its first event."""
         conversation_id = new_id()
         async with db.transaction(person.tenant_id) as tx:
@@ -36,7 +36,7 @@ class Scribe:
         return await cls.turn_in(db, live, person, conversation_id)
 
     @classmethod
-    async def turn_in(cls, db: Database, live: LiveTokens, person: Person, conversation_id: str) -> "Scribe":
+    async def turn_in(cls, db: Database, live: LiveTokens, person: Person, conversation_id: str) -> "TurnWriter":
         """A further turn of a conversation."""
         turn_id = new_id()
         async with db.transaction(person.tenant_id) as tx:
@@ -47,9 +47,9 @@ class Scribe:
                 *(turn_id, person.tenant_id, conversation_id, person.user_id),
             )
         address = TurnAddress(tenant_id=person.tenant_id, conversation_id=conversation_id, turn_id=turn_id)
-        scribe = cls(db, live, address)
-        await scribe.event("ready")
-        return scribe
+        turn_writer = cls(db, live, address)
+        await turn_writer.event("ready")
+        return turn_writer
 
     async def event(self, kind: str, call_id: str | None = None, **data: JsonValue) -> None:
         await self.events(NewEvent(kind, data, call_id))

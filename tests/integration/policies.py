@@ -15,8 +15,8 @@ from perdure.core.approvals.decisions import Decider
 from perdure.core.turns import Caps
 from perdure.store.database import new_id
 from tests.conftest import Person
-from tests.desk import Desk, publish_desk
-from tests.doubles.desk import desk_agents
+from tests.doubles.target import app_agents
+from tests.harness import Harness, publish_app
 
 POLICIES: dict[str, dict[str, Any]] = {
     "pair": {"quorum": 2},
@@ -33,68 +33,68 @@ _ROOM = Caps(turns_a_user=10_000)
 
 
 @dataclass(frozen=True, slots=True)
-class Council:
-    desk: Desk
+class Policies:
+    harness: Harness
 
     async def asked(self, policy: str, *, by: str = "requester", **args: Any) -> tuple[TurnAddress, RequestRef]:
         """A turn that waits for one approval of a call of high risk."""
-        address = await self.desk.plan(("pay", args or {"amount": 7}), agent_id=policy, by=by, caps=_ROOM)
-        (request,) = await self.desk.open(address, "t1.0", agent_id=policy)
+        address = await self.harness.plan(("pay", args or {"amount": 7}), agent_id=policy, by=by, caps=_ROOM)
+        (request,) = await self.harness.open(address, "t1.0", agent_id=policy)
         return address, request
 
     async def verdict(self, address: TurnAddress, request: RequestRef) -> Verdict:
         ask = VerdictsRequest(address=address, requests=(request,))
-        answer = await self.desk.activity(ApprovalActivities(self.desk.deps).read, ask)
+        answer = await self.harness.activity(ApprovalActivities(self.harness.deps).read, ask)
         return answer.verdicts[0]
 
     async def row(self, request: RequestRef) -> dict[str, Any]:
-        return dict((await self.desk.rows("SELECT * FROM approvals WHERE id = $1", request.request_id))[0])
+        return dict((await self.harness.rows("SELECT * FROM approvals WHERE id = $1", request.request_id))[0])
 
     async def audited(self, request: RequestRef) -> list[str]:
-        rows = await self.desk.rows("SELECT kind FROM audit WHERE subject = $1 ORDER BY id", request.request_id)
+        rows = await self.harness.rows("SELECT kind FROM audit WHERE subject = $1 ORDER BY id", request.request_id)
         return [row["kind"].removeprefix("approval.") for row in rows]
 
     async def set(self, request: RequestRef, what: str) -> None:
         """Change the record behind the program's back, for example to let time pass."""
-        await self.desk.write(f"UPDATE approvals SET {what} WHERE id = $1", request.request_id)
+        await self.harness.write(f"UPDATE approvals SET {what} WHERE id = $1", request.request_id)
 
     def who(self, name: str) -> Decider:
-        person = self.desk.people[name]
+        person = self.harness.people[name]
         return Decider(person.user_id, person.roles, person.name)
 
     async def roles(self, name: str, *roles: str) -> None:
         """Give a person exactly these roles, behind the back of whoever has read them."""
-        await self.desk.write("UPDATE users SET roles = $2 WHERE name = $1", name, list(roles))
+        await self.harness.write("UPDATE users SET roles = $2 WHERE name = $1", name, list(roles))
 
     async def republish(self, changed: Mapping[str, Mapping[str, Any]], card: ToolCard | None = None) -> None:
         """Publish the agents with other policies, or with another card of one tool."""
-        await publish_desk(self.desk.owner_url, _agents({**POLICIES, **changed}, card))
+        await publish_app(self.harness.owner_url, _agents({**POLICIES, **changed}, card))
 
 
 def _agents(
     policies: Mapping[str, Mapping[str, Any]], card: ToolCard | None = None
 ) -> list[tuple[str, PublishedAgent]]:
-    agents, _ = desk_agents()
-    desk = next(agent for _, agent in agents if agent.definition.id == "desk")
-    cards = tuple(card if card is not None and each.name == card.name else each for each in desk.cards)
+    agents, _ = app_agents()
+    harness = next(agent for _, agent in agents if agent.definition.id == "desk")
+    cards = tuple(card if card is not None and each.name == card.name else each for each in harness.cards)
     made = []
     for name, policy in policies.items():
         changed: dict[str, Any] = {"id": name, "approvals": ApprovalPolicy.model_validate(policy)}
-        definition = desk.definition.model_copy(update=changed)
+        definition = harness.definition.model_copy(update=changed)
         version = digest_of([definition.model_dump(mode="json"), [each.version for each in cards]])
-        made.append(("desk", desk.model_copy(update={"definition": definition, "cards": cards, "version": version})))
+        made.append(("desk", harness.model_copy(update={"definition": definition, "cards": cards, "version": version})))
     return [*agents, *made]
 
 
-async def convened(desk: Desk) -> Council:
+async def publish_policies(harness: Harness) -> Policies:
     """Publish the agents, and let ann, bob and carl have the role; dora has none."""
-    await publish_desk(desk.owner_url, _agents(POLICIES))
-    tools = [(name, tool) for name in POLICIES for agent, tool in desk_agents()[1] if agent == "desk"]
-    toolbox = Toolbox([*desk_agents()[1], *tools], lambda name: None, desk.deps.toolbox.http)
-    people = dict(desk.people)
+    await publish_app(harness.owner_url, _agents(POLICIES))
+    tools = [(name, tool) for name in POLICIES for agent, tool in app_agents()[1] if agent == "desk"]
+    toolbox = Toolbox([*app_agents()[1], *tools], lambda name: None, harness.deps.toolbox.http)
+    people = dict(harness.people)
     for name in ("ann", "bob", "carl", "dora"):
         roles = [] if name == "dora" else ["reviewer"]
-        async with desk.db.transaction("local") as tx:
+        async with harness.db.transaction("local") as tx:
             user_id = await tx.fetchval("SELECT id FROM users WHERE name = $1", name)
             if user_id is None:
                 user_id = new_id()
@@ -102,4 +102,4 @@ async def convened(desk: Desk) -> Council:
                     "INSERT INTO users (id, tenant_id, name, roles) VALUES ($1, 'local', $2, $3)", user_id, name, roles
                 )
         people[name] = Person("local", str(user_id), name, frozenset(roles), "")
-    return Council(replace(desk, deps=replace(desk.deps, toolbox=toolbox), people=people))
+    return Policies(replace(harness, deps=replace(harness.deps, toolbox=toolbox), people=people))

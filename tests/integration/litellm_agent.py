@@ -18,30 +18,32 @@ from perdure.contracts.values import digest_of
 from perdure.core.events.stream import Cursor
 from perdure.store.events.subscriptions import Wakes
 from perdure.store.valkey import Valkey
-from tests.desk import Desk, publish_desk
-from tests.doubles.desk import desk_agents
 from tests.doubles.provider import ProviderDouble
 from tests.doubles.provider_steps import Step
 from tests.doubles.spoken import Line
-from tests.integration.scribe import Sent, read_until
+from tests.doubles.target import app_agents
+from tests.harness import Harness, publish_app
+from tests.integration.turn_writer import Sent, read_until
 from tests.served import ALL_KINDS, Served, serve
 
-CLERK = "clerk"
+LITELLM_AGENT = "clerk"
 ASKED = Line("please look into it")
 """The user's message; its text is all that matters here."""
 
 
-def clerk(api_base: str) -> PublishedAgent:
+def litellm_agent(api_base: str) -> PublishedAgent:
     """The desk's agent with a real model, whose credential is a name."""
-    desk = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "desk")
+    harness = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
     params: dict[str, Any] = {"api_base": api_base, "api_key_secret": "model_key", "temperature": 0.2}
-    changed: dict[str, Any] = {"id": CLERK, "model": "openai/gpt-4o-mini", "model_params": params}
-    definition = desk.definition.model_copy(update=changed)
-    return desk.model_copy(update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))})
+    changed: dict[str, Any] = {"id": LITELLM_AGENT, "model": "openai/gpt-4o-mini", "model_params": params}
+    definition = harness.definition.model_copy(update=changed)
+    return harness.model_copy(
+        update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))}
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Clerk:
+class LitellmAgent:
     """Turns of the clerk, and the provider that it talks to."""
 
     served: Served
@@ -50,7 +52,7 @@ class Clerk:
 
     async def begin(self, *steps: Step) -> TurnAddress:
         self.double.script(*steps)
-        return await self.served.begin(ASKED, agent_id=CLERK)
+        return await self.served.begin(ASKED, agent_id=LITELLM_AGENT)
 
     async def ended(self, *steps: Step) -> tuple[TurnAddress, asyncpg.Record]:
         """A turn at its end. There are as many requests as attempts, whatever happened."""
@@ -66,7 +68,7 @@ class Clerk:
         return await read_until(frames, lambda sent: False, seconds=40)
 
     async def said(self, address: TurnAddress) -> list[asyncpg.Record]:
-        return await self.served.desk.rows(
+        return await self.served.harness.rows(
             "SELECT content, partial FROM messages WHERE turn_id = $1 AND role = 'assistant' ORDER BY seq",
             address.turn_id,
         )
@@ -74,32 +76,34 @@ class Clerk:
     async def first_words(self, address: TurnAddress) -> str:
         """The first live words of the turn, once they have come."""
         for _ in range(1_000):
-            batch = await self.served.desk.deps.live.tokens(address.tenant_id, address.conversation_id, "", "0-0")
+            batch = await self.served.harness.deps.live.tokens(address.tenant_id, address.conversation_id, "", "0-0")
             if batch.entries:
                 return batch.entries[0].text
             await asyncio.sleep(0.02)
         raise AssertionError("the model never spoke")
 
     async def data(self, address: TurnAddress, kind: str) -> list[dict[str, Any]]:
-        rows = await self.served.desk.rows(
+        rows = await self.served.harness.rows(
             "SELECT data FROM events WHERE turn_id = $1 AND kind = $2 ORDER BY seq", address.turn_id, kind
         )
         return [row["data"] for row in rows]
 
 
 @asynccontextmanager
-async def clerk_at_work(desk: Desk, redis_url: str, temporal: Client) -> AsyncIterator[Clerk]:
+async def clerk_at_work(harness: Harness, redis_url: str, temporal: Client) -> AsyncIterator[LitellmAgent]:
     """The clerk with workers for its queues, a provider double and a way to listen."""
     async with AsyncExitStack() as stack:
         double = stack.enter_context(ProviderDouble())
-        agent = clerk(double.api_base)
-        agents, tools = desk_agents()
-        await publish_desk(desk.owner_url, [*agents, ("desk", agent)])
+        agent = litellm_agent(double.api_base)
+        agents, tools = app_agents()
+        await publish_app(harness.owner_url, [*agents, ("desk", agent)])
         models = Models({"model_key": "sk-of-the-test"}.get)
         toolbox = Toolbox(
-            [(CLERK, tool) for agent_id, tool in tools if agent_id == "desk"], lambda name: None, desk.deps.toolbox.http
+            [(LITELLM_AGENT, tool) for agent_id, tool in tools if agent_id == "desk"],
+            lambda name: None,
+            harness.deps.toolbox.http,
         )
-        at = replace(desk, deps=replace(desk.deps, models=models, toolbox=toolbox))
+        at = replace(harness, deps=replace(harness.deps, models=models, toolbox=toolbox))
         provider: Any = await models.provider(agent)
         stack.push_async_callback(provider.aclose)
         workers = await serve(stack, at, ALL_KINDS)
@@ -107,7 +111,7 @@ async def clerk_at_work(desk: Desk, redis_url: str, temporal: Client) -> AsyncIt
         stack.push_async_callback(valkey.close)
         wakes = Wakes(at.db, valkey)
         listening = asyncio.create_task(wakes.run())
-        yield Clerk(Served(at, temporal, workers), double, Streams(at.db, at.deps.live, wakes))
+        yield LitellmAgent(Served(at, temporal, workers), double, Streams(at.db, at.deps.live, wakes))
         listening.cancel()
         with suppress(asyncio.CancelledError):
             await listening

@@ -13,15 +13,15 @@ from perdure.activities.toolbox.registry import Toolbox
 from perdure.apps import load_app, publish, tables_of
 from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.skills import DataTable
-from tests.desk import Desk, publish_desk
-from tests.doubles.desk import desk_agents
+from tests.doubles.target import app_agents
+from tests.harness import Harness, publish_app
 
-WORKSHOP = Path(__file__).parent / "apps" / "workshop"
+CODE_BLOCK_APP = Path(__file__).parent / "apps" / "workshop"
 MAKER = "maker"
 WALL_SECONDS = 1.5
 
 
-def workshop(folder: Path = WORKSHOP) -> tuple[list[tuple[str, PublishedAgent]], list[DataTable]]:
+def code_block_app(folder: Path = CODE_BLOCK_APP) -> tuple[list[tuple[str, PublishedAgent]], list[DataTable]]:
     """Its agents as they are published, and their tables."""
     app = load_app(folder)
     assert not app.problems, app.problems
@@ -62,10 +62,10 @@ async def noted() -> AsyncIterator[NotedSandbox]:
 
 
 @pytest.fixture(scope="module")
-async def workbench(desk: Desk, noted: NotedSandbox) -> Desk:
+async def workbench(harness: Harness, noted: NotedSandbox) -> Harness:
     """The desk with the workshop's agent beside its own, and a sandbox."""
-    agents, tables = workshop()
-    await publish_desk(desk.owner_url, [*desk_agents()[0], *agents], tables)
-    tools = [*desk_agents()[1], *((MAKER, tool) for tool in CORE_ALWAYS)]
-    toolbox = Toolbox(tools, lambda name: None, desk.deps.toolbox.http)
-    return replace(desk, deps=replace(desk.deps, sandbox=noted, toolbox=toolbox))
+    agents, tables = code_block_app()
+    await publish_app(harness.owner_url, [*app_agents()[0], *agents], tables)
+    tools = [*app_agents()[1], *((MAKER, tool) for tool in CORE_ALWAYS)]
+    toolbox = Toolbox(tools, lambda name: None, harness.deps.toolbox.http)
+    return replace(harness, deps=replace(harness.deps, sandbox=noted, toolbox=toolbox))

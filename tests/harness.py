@@ -42,14 +42,14 @@ from perdure.store.valkey import Valkey
 from perdure.temporal.client import DATA_CONVERTER
 from perdure.temporal.workflow_client import Notifier
 from tests.conftest import Person, Urls
-from tests.doubles.desk import World, desk_agents
 from tests.doubles.spoken import Line, SpokenModel, SpokenModels, script
+from tests.doubles.target import World, app_agents
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Desk:
+class Harness:
     """What a test of the desk needs."""
 
     deps: Deps
@@ -229,9 +229,9 @@ class Desk:
         """Publish the desk again with another tool in the place of one."""
         changed = [
             (app, agent.model_copy(update={"cards": tuple(_card(agent, each, name, tool) for each in agent.cards)}))
-            for app, agent in desk_agents()[0]
+            for app, agent in app_agents()[0]
         ]
-        await publish_desk(
+        await publish_app(
             self.owner_url,
             [
                 (app, agent.model_copy(update={"version": digest_of([card.version for card in agent.cards])}))
@@ -257,19 +257,19 @@ def _card(agent: PublishedAgent, card: ToolCard, name: tuple[str, str], tool: To
     return tool.card if (agent.definition.id, card.name) == name else card
 
 
-async def publish_desk(
+async def publish_app(
     owner_url: str, agents: Sequence[tuple[str, PublishedAgent]] | None = None, tables: Sequence[DataTable] = ()
 ) -> None:
     """Put the desk's agents beside the shipped ones."""
-    desk = desk_agents()[0] if agents is None else agents
-    ours = {agent.definition.id for _, agent in desk}
+    harness = app_agents()[0] if agents is None else agents
+    ours = {agent.definition.id for _, agent in harness}
     owner = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
     try:
         await set_up(owner)
         async with owner.transaction():
             await owner.execute("SELECT set_config('perdure.tenant', '*', true)")
             others = [each for each in await content.list_agents(owner) if each[1].definition.id not in ours]
-            await content.publish_agent(owner, [*others, *desk], tables)
+            await content.publish_agent(owner, [*others, *harness], tables)
     finally:
         await owner.close()
 
@@ -303,20 +303,20 @@ async def temporal(parts: DataParts) -> Client:
 
 
 @pytest.fixture(scope="module")
-async def desk(
+async def harness(
     parts: DataParts, urls: Urls, db: Database, people: dict[str, Person], temporal: Client
-) -> AsyncIterator[Desk]:
+) -> AsyncIterator[Harness]:
     """The desk on the module's database, on queues of the module's own that nobody serves yet."""
     assert parts.redis_url is not None
-    await publish_desk(urls.owner)
+    await publish_app(urls.owner)
     world, model = World(), SpokenModel()
     async with AsyncExitStack() as stack:
         valkey = Valkey.connect(parts.redis_url)
         stack.push_async_callback(valkey.close)
         http = await stack.enter_async_context(world.client())
-        toolbox = Toolbox(desk_agents()[1], lambda name: None, http)
+        toolbox = Toolbox(app_agents()[1], lambda name: None, http)
         deps = Deps(db, LiveTokens(valkey), toolbox, SpokenModels(model), Notifier(temporal, db))
-        yield Desk(deps, world, model, people, own_queues(), urls.owner)
+        yield Harness(deps, world, model, people, own_queues(), urls.owner)
 
 
 async def gathered(*work: Awaitable[T]) -> list[T | BaseException]:
