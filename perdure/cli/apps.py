@@ -60,11 +60,8 @@ def check_skills(
     apps = found.apps
     problems = [problem for each in apps for problem in each.problems]
     if as_json:
-        shown = {
-            "apps": [_skills_json(each) for each in apps],
-            "problems": [_problem_data(problem) for problem in problems],
-        }
-        say_json({**shown, "unchecked": found.unchecked})
+        skills = [_skills_json(each) for each in apps]
+        say_json({"apps": skills, "problems": [*map(_problem_data, problems)], "unchecked": found.unchecked})
     else:
         _say_checked(apps, problems, found.unchecked)
     if has_mistakes(problems):
