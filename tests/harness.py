@@ -122,7 +122,7 @@ class Harness:
         user = await self.value("SELECT message_id FROM turns WHERE id = $1", address.turn_id, tenant=address.tenant_id)
         version = await self.version(agent_id)
         async with self.db.transaction(address.tenant_id) as tx:
-            agent = await self.deps.shelf.at(tx, agent_id, version)
+            agent = await self.deps.agent_cache.at(tx, agent_id, version)
         return ModelCall(
             address=address,
             call_id=model_call_id(step),

@@ -113,10 +113,10 @@ class AssemblyActivities:
 
         Raises: UpstreamUnavailable `tool_not_here` if another worker may have the tool.
         """
-        agent = self._deps.shelf.known(call.agent_version)
+        agent = self._deps.agent_cache.known(call.agent_version)
         if agent is None:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
-                agent = await self._deps.shelf.at(tx, call.agent_id, call.agent_version)
+                agent = await self._deps.agent_cache.at(tx, call.agent_id, call.agent_version)
         assembly, card = agent.definition.assembly, agent.card(call.ask.tool)
         config = assembly.config(call.ask.tool) if assembly else None
         if assembly is None or config is None or card is None or card.effect is not EffectClass.READ:
@@ -127,7 +127,7 @@ class AssemblyActivities:
             injected = frozenset(key for each in assembly.registry for key in each.inject_inputs)
             return Declared(tool, config, hears, assembly.listed(call.ask.tool).arguments, injected)
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
-            published = await self._deps.shelf.published(tx, call.agent_id)
+            published = await self._deps.agent_cache.published(tx, call.agent_id)
         now = published.card(call.ask.tool) if published else None
         if now is not None and now.version == card.version:
             raise UpstreamUnavailable(

@@ -213,7 +213,7 @@ class MemoryActivities:
     async def _load(self, ask: LoadRequest, found: Found | None) -> TurnContext | Wanted:
         """Returns the turn's context, or the searches that must run before it can be fixed."""
         async with self._deps.db.transaction(ask.address.tenant_id) as tx:
-            agent = await self._deps.shelf.at(tx, ask.agent_id, ask.agent_version)
+            agent = await self._deps.agent_cache.at(tx, ask.agent_id, ask.agent_version)
             loaded = await turn_context.load_turn(tx, ask)
             if loaded is None:
                 if ask.events:
@@ -349,7 +349,7 @@ def with_persona(plan: TurnPlan, persona: TurnPersona) -> TurnPlan:
     return plan.model_copy(update={"persona_key": persona.template, "persona_source": ""})
 
 
-def speaking(agent: PublishedAgent, persona: str) -> PublishedAgent:
+def agent_with_persona(agent: PublishedAgent, persona: str) -> PublishedAgent:
     """Returns the agent with this persona instead of its own, for one prompt."""
     if not persona:
         return agent
@@ -394,7 +394,7 @@ class FactsActivities:
             return FactsAnswer(status=call.ask.failed())
         vectors = await self._vectors(call)
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
-            agent = await self._deps.shelf.at(tx, call.agent_id, call.agent_version)
+            agent = await self._deps.agent_cache.at(tx, call.agent_id, call.agent_version)
             memory = agent.definition.memory
             if memory is None or call.ask.scope not in memory.facts:
                 return FactsAnswer(status=FactStatus.UNAUTHORIZED)

@@ -56,34 +56,34 @@ class ModelActivities:
                 return begun
             call, claimed = begun.call, begun.claimed
             await self._deps.live.wake(call.address.conversation_id)
-            heard = _nothing_heard(begun)
+            received = _nothing_heard(begun)
             failed: Problem | None = None
             try:
                 async with self._deps.stops.breaking(call.address.turn_id) as stop:
-                    await self._listen(begun, heard)
-                heard.stopped = heard.stopped or stop.yes
+                    await self._listen(begun, received)
+                received.stopped = received.stopped or stop.yes
             except asyncio.CancelledError:
-                heard.stopped = True
+                received.stopped = True
                 if not stop_asked():  # this worker drains: another one takes over the call
-                    await uncancelled(self._count(call, claimed, heard.usage))
+                    await uncancelled(self._count(call, claimed, received.usage))
                     raise
             except PerdureError as error:
                 failed = error.as_problem()
-                heard.note_broken_off(error)
-                await self._leave_to_next(begun, agent, heard, error)
+                received.note_broken_off(error)
+                await self._leave_to_next(begun, agent, received, error)
             # A billed answer is recorded even if a stop arrives meanwhile.
-            return await uncancelled(self._settle(call, agent, claimed, heard, failed))
+            return await uncancelled(self._settle(call, agent, claimed, received, failed))
 
     async def _agent(self, call: ModelCall) -> PublishedAgent:
         """Returns the version that the turn pinned. Imports the packages of its models, while no row is locked."""
-        agent = self._deps.shelf.known(call.agent_version)
+        agent = self._deps.agent_cache.known(call.agent_version)
         if agent is None:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
-                agent = await self._deps.shelf.at(tx, call.agent_id, call.agent_version)
+                agent = await self._deps.agent_cache.at(tx, call.agent_id, call.agent_version)
         await self._deps.models.ready(agent)
         return agent
 
-    async def _listen(self, begun: Begun, heard: StreamAccumulator) -> None:
+    async def _listen(self, begun: Begun, received: StreamAccumulator) -> None:
         """Streams the provider's answer. Live tokens are sent as they arrive, fenced by the epoch."""
         call = begun.call
         began = time.monotonic()
@@ -94,21 +94,21 @@ class ModelActivities:
             async for chunk in chunks:
                 may_go_on = True
                 if isinstance(chunk, TextDelta):
-                    if heard.first_token_seconds is None:
-                        heard.first_token_seconds = time.monotonic() - began
-                    heard.text.append(chunk.text)
+                    if received.first_token_seconds is None:
+                        received.first_token_seconds = time.monotonic() - began
+                    received.text.append(chunk.text)
                     may_go_on = call.ask.output is not None or await speaker.say(chunk.text)
                 elif isinstance(chunk, ThinkingDelta):
-                    heard.think(chunk.text, time.monotonic() - began)
+                    received.think(chunk.text, time.monotonic() - began)
                     may_go_on = await speaker.think(chunk.text)
                 elif isinstance(chunk, Complete):
-                    heard.complete = chunk
+                    received.complete = chunk
                 if not may_go_on:
-                    heard.stopped = True
+                    received.stopped = True
                     return
 
     async def _leave_to_next(
-        self, begun: Begun, agent: PublishedAgent, heard: StreamAccumulator, error: PerdureError
+        self, begun: Begun, agent: PublishedAgent, received: StreamAccumulator, error: PerdureError
     ) -> None:
         """Ends this attempt if another attempt can answer: with the same model, with half of the conversation, or with
         the agent's other model. Otherwise the error is the call's answer.
@@ -123,11 +123,11 @@ class ModelActivities:
         other = "" if claimed.on_fallback or call.strict else agent.definition.second_model
         if other and gives_up(error.code, retryable=error.retryable, errors=claimed.errors + 1):
             error = UpstreamUnavailable(error.code, message, retry_after_seconds=FALLBACK_SECONDS)
-            await self._say_retry(call, error, claimed, heard, fallback_model=other)
+            await self._say_retry(call, error, claimed, received, fallback_model=other)
             raise to_temporal(error) from None
         more = claimed.errors + 1 < errors_allowed(strict=call.strict)
         if error.retryable and more and not claimed.on_fallback:
-            await self._say_retry(call, error, claimed, heard)
+            await self._say_retry(call, error, claimed, received)
             raise to_temporal(error) from None  # Temporal would store the vendor's text
 
     async def _say_retry(
@@ -135,7 +135,7 @@ class ModelActivities:
         call: ModelCall,
         error: PerdureError,
         claimed: ModelClaim,
-        heard: StreamAccumulator,
+        received: StreamAccumulator,
         *,
         fallback_model: str = "",
     ) -> None:
@@ -155,8 +155,8 @@ class ModelActivities:
             call.call_id,
         )
         compact, fall_back = problem.code == CONTEXT_OVERFLOW, bool(fallback_model)
-        said = "" if call.ask.output is not None else heard.whole
-        await self._count(call, claimed, heard.usage, event, compact=compact, fall_back=fall_back, said=said)
+        said = "" if call.ask.output is not None else received.whole
+        await self._count(call, claimed, received.usage, event, compact=compact, fall_back=fall_back, said=said)
 
     async def _count(
         self,
@@ -179,29 +179,29 @@ class ModelActivities:
         call: ModelCall,
         agent: PublishedAgent,
         claimed: ModelClaim,
-        heard: StreamAccumulator,
+        received: StreamAccumulator,
         failed: Problem | None,
     ) -> ModelReply:
         if call.ask.output is not None:
-            reply = structured_reply(call.ask.output, heard, failed)
-            return await self._keep(call, claimed, heard, Plans(()), reply, [])
-        drafts = heard.complete.tool_calls if heard.complete and not heard.stopped and failed is None else ()
+            reply = structured_reply(call.ask.output, received, failed)
+            return await self._keep(call, claimed, received, Plans(()), reply, [])
+        drafts = received.complete.tool_calls if received.complete and not received.stopped and failed is None else ()
         # On a thread: tool schemas come from any source, and validating each of 64 calls may take a second.
         plans = await asyncio.to_thread(plan_calls, call, agent, drafts) if drafts else Plans(())
-        reply, messages = reply_of(call, heard, failed, plans.calls)
+        reply, messages = reply_of(call, received, failed, plans.calls)
         reply = reply.model_copy(update={"joined": claimed.joined.refs})
-        return await self._keep(call, claimed, heard, plans, reply, messages)
+        return await self._keep(call, claimed, received, plans, reply, messages)
 
     async def _keep(
         self,
         call: ModelCall,
         claimed: ModelClaim,
-        heard: StreamAccumulator,
+        received: StreamAccumulator,
         plans: Plans,
         reply: ModelReply,
         messages: list[NewMessage],
     ) -> ModelReply:
-        events = events_of(call, claimed.epoch, heard, reply, plans.calls)
+        events = events_of(call, claimed.epoch, received, reply, plans.calls)
         address = call.address
         async with self._deps.db.transaction(address.tenant_id, address.turn_id, then=budgets.TO_CHARGE) as tx:
             if plans.loaded is not None:

@@ -239,12 +239,12 @@ class StreamAccumulator:
 
 
 def reply_of(
-    call: ModelCall, heard: StreamAccumulator, failed: Problem | None, planned: Sequence[Planned]
+    call: ModelCall, received: StreamAccumulator, failed: Problem | None, planned: Sequence[Planned]
 ) -> tuple[ModelReply, list[NewMessage]]:
     """Returns the settled reply and the messages to write."""
-    text = heard.whole
-    partial = heard.stopped or failed is not None
-    usage = heard.usage
+    text = received.whole
+    partial = received.stopped or failed is not None
+    usage = received.usage
     if partial and not text:
         return ModelReply(usage=usage, problem=failed or STOPPED, partial=True), []
     message = NewMessage(
@@ -262,7 +262,7 @@ def reply_of(
         tokens=message.tokens,
         calls=tuple(each.ref for each in planned),
     )
-    problem = failed or (STOPPED if heard.stopped else None)
+    problem = failed or (STOPPED if received.stopped else None)
     reply = ModelReply(
         message=ref,
         extracted=extracted(call.ask.extract_pattern, text),
@@ -273,29 +273,29 @@ def reply_of(
     return reply, [message, *(each.message for each in planned if each.message is not None)]
 
 
-def structured_reply(wanted: OutputAsk, heard: StreamAccumulator, failed: Problem | None) -> ModelReply:
+def structured_reply(wanted: OutputAsk, received: StreamAccumulator, failed: Problem | None) -> ModelReply:
     """Returns the settled reply of a call for structured output: the object, or why there is none."""
-    problem = failed or (STOPPED if heard.stopped else None)
+    problem = failed or (STOPPED if received.stopped else None)
     if problem is not None:
-        return ModelReply(usage=heard.usage, problem=problem, partial=True)
-    said = heard.whole
+        return ModelReply(usage=received.usage, problem=problem, partial=True)
+    said = received.whole
     if wanted.form is OutputForm.FUNCTION:
-        drafts = heard.complete.tool_calls if heard.complete else ()
+        drafts = received.complete.tool_calls if received.complete else ()
         answers = {draft.raw_arguments for draft in drafts if draft.name == wanted.name}
         if len(answers) != 1:  # it is unclear which of two different answers is meant
             fault = (
                 f"{wanted.name} was called twice with different answers" if answers else f"{wanted.name} was not called"
             )
-            return ModelReply(usage=heard.usage, fault=fault)
+            return ModelReply(usage=received.usage, fault=fault)
         said = answers.pop()
     read = read_object(said, wanted.fits)
     if read.fault is not None:
-        return ModelReply(usage=heard.usage, fault=read.fault)
-    return ModelReply(usage=heard.usage, value=read.args)
+        return ModelReply(usage=received.usage, fault=read.fault)
+    return ModelReply(usage=received.usage, value=read.args)
 
 
 def events_of(
-    call: ModelCall, epoch: int, heard: StreamAccumulator, reply: ModelReply, planned: Sequence[Planned] = ()
+    call: ModelCall, epoch: int, received: StreamAccumulator, reply: ModelReply, planned: Sequence[Planned] = ()
 ) -> list[NewEvent]:
     """Returns the call's events for the event log, in order. The events of calls that are already settled come last."""
     usage = reply.usage
@@ -308,34 +308,34 @@ def events_of(
         "attempt": epoch,
         "message_id": reply.message.id if reply.message else None,
         # Structured output is for programs: its text is neither shown nor stored.
-        "characters": len(heard.whole) if reply.message else 0,
+        "characters": len(received.whole) if reply.message else 0,
         "partial": reply.partial,
         "tool_calls": [ref.tool for ref in reply.message.calls] if reply.message else [],
-        "assembly": heard.assembly,
+        "assembly": received.assembly,
     }
     return [
-        *_on_the_way(call, heard),
+        *_on_the_way(call, received),
         NewEvent(TOKEN_USAGE, used, call.call_id),
         NewEvent(GENERATION_COMPLETE, made, call.call_id),
         *(each.event for each in planned if each.event is not None),
     ]
 
 
-def _on_the_way(call: ModelCall, heard: StreamAccumulator) -> list[NewEvent]:
+def _on_the_way(call: ModelCall, received: StreamAccumulator) -> list[NewEvent]:
     """Returns the events of what came before the end of the answer: the reasoning and the first token."""
     events = []
-    if heard.thinking_characters:
+    if received.thinking_characters:
         thought: dict[str, JsonValue] = {
-            "duration": round(heard.thinking_seconds, 3),
-            "characters": heard.thinking_characters,
-            "text": "".join(heard.thoughts),
+            "duration": round(received.thinking_seconds, 3),
+            "characters": received.thinking_characters,
+            "text": "".join(received.thoughts),
         }
         events.append(NewEvent(THINKING_COMPLETE, thought, call.call_id))
     # Tokens of structured output are not shown, so there is no first one to time.
-    if heard.first_token_seconds is not None and not call.ask.ttft_told and call.ask.output is None:
+    if received.first_token_seconds is not None and not call.ask.ttft_told and call.ask.output is None:
         waited: dict[str, JsonValue] = {
-            "seconds": round(heard.first_token_seconds, 3),
-            "turn_seconds": round(heard.turn_seconds + heard.first_token_seconds, 3),
+            "seconds": round(received.first_token_seconds, 3),
+            "turn_seconds": round(received.turn_seconds + received.first_token_seconds, 3),
         }
         events.append(NewEvent(TTFT, waited, call.call_id))
     return events

@@ -8,7 +8,7 @@ from functools import partial
 from pydantic import JsonValue
 
 from perdure.activities.dependencies import Deps
-from perdure.activities.memory import speaking
+from perdure.activities.memory import agent_with_persona
 from perdure.activities.providers.provider import Provider, ProviderRequest, tokens_of_request
 from perdure.activities.providers.registry import Models
 from perdure.contracts.agents import AgentDefinition, PublishedAgent
@@ -97,7 +97,7 @@ async def _begun(
     turn_began = time.monotonic() - claimed.turn_seconds
     if claimed.is_joined:
         claimed = replace(claimed, joined=await joined(tx, call.address.turn_id, call.call_id))
-    call = _hearing(call, claimed.joined.refs)
+    call = _accumulator(call, claimed.joined.refs)
     prompt = await prompt_of(tx, call, agent, claimed)
     provider = await deps.models.provider(agent, claimed.model)
     request = request_of(deps.models, provider, call, agent, claimed, prompt.messages)
@@ -122,7 +122,7 @@ async def _not_begun(deps: Deps, call: ModelCall, problem: Problem) -> ModelRepl
     return ModelReply(problem=problem)
 
 
-def _hearing(call: ModelCall, joined: tuple[MessageRef, ...]) -> ModelCall:
+def _accumulator(call: ModelCall, joined: tuple[MessageRef, ...]) -> ModelCall:
     """Returns the call with the messages that were added to the open turn, after those from the graph."""
     if not joined:
         return call
@@ -148,7 +148,7 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
 
     Effects: marks the skills that this turn injects, if there are any.
     """
-    definition, override = speaking(agent, claimed.persona).definition, claimed.system_prompt
+    definition, override = agent_with_persona(agent, claimed.persona).definition, claimed.system_prompt
     user = User(str(call.ask.prompt.get("name", "")), str(call.ask.prompt.get("role", "")))
     refs = {ref.skill_id: ref for ref in call.ask.messages if ref.skill_id}
     loaded = loaded_skills(definition, refs)

@@ -75,7 +75,7 @@ async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, 
 
     Raises: UpstreamUnavailable `tool_not_here`, `on_hold`.
     """
-    agent = await deps.shelf.at(tx, call.agent_id, call.agent_version)
+    agent = await deps.agent_cache.at(tx, call.agent_id, call.agent_version)
     card = agent.card(call.ask.tool)
     locked = await _locked(tx, call, card)
     if locked is None:
@@ -134,7 +134,7 @@ async def _in_force(deps: Deps, tx: Connection, call: ToolCall, version: str) ->
     """Returns what the currently published agent says about this tool, or None if no agent is published."""
     if not version:
         return None
-    agent = await deps.shelf.at(tx, call.agent_id, version)
+    agent = await deps.agent_cache.at(tx, call.agent_id, version)
     card = agent.card(call.ask.tool)
     return InForce(agent.definition.approvals.digest, card.version if card else "")
 
@@ -155,7 +155,7 @@ async def _need_current_card(deps: Deps, tx: Connection, call: ToolCall, card: T
 
     Raises: UpstreamUnavailable `tool_not_here`.
     """
-    agent = await deps.shelf.published(tx, call.agent_id)
+    agent = await deps.agent_cache.published(tx, call.agent_id)
     published = agent.card(card.name) if agent is not None else None
     if published is not None and published.version == card.version:
         raise UpstreamUnavailable("tool_not_here", f"this worker does not have {card.name} in the required version")

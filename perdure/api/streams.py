@@ -158,7 +158,7 @@ class Streams:
             done = await event_log.done_seq(tx, turn_id)
         return done is not None and cursor.seq >= done
 
-    async def _told(self, tenant_id: str, done: Frame) -> Frame:
+    async def _with_status(self, tenant_id: str, done: Frame) -> Frame:
         """Returns the last event with its status. If the event's data was erased with its user, the status comes from
         the turn's row."""
         if "status" in done.data:
@@ -171,7 +171,7 @@ class Streams:
         """Returns the frames of one turn up to its last event, and that event if it is among them."""
         for place, frame in enumerate(frames):
             if frame.kind == DONE:
-                done = await self._told(tenant_id, frame)
+                done = await self._with_status(tenant_id, frame)
                 return [*frames[:place], done], done
         return frames, None
 
@@ -189,10 +189,10 @@ class Streams:
         guest = _Guest(welcome, self._heartbeat_seconds)
         reader = StreamReader(self._database, self._live, self._events, tenant_id, conversation_id, turn_id)
         with STREAMS.track_inprogress():
-            async with self._wakes.listen(tenant_id, conversation_id) as bell:
+            async with self._wakes.listen(tenant_id, conversation_id) as wake:
                 look = True
                 while not self._wakes.closing:
-                    look = bell.quiet() or look
+                    look = wake.quiet() or look
                     try:
                         if not await guest.may_stay():
                             return
@@ -214,14 +214,14 @@ class Streams:
                         yield KEEPALIVE_COMMENT
                         beats_at = loop.time() + self._heartbeat_seconds
                     else:
-                        await _pause(reader, bell, beats_at - loop.time())
+                        await _pause(reader, wake, beats_at - loop.time())
 
 
-async def _pause(reader: StreamReader, bell: ReaderWake, seconds: float) -> None:
+async def _pause(reader: StreamReader, wake: ReaderWake, seconds: float) -> None:
     if reader.blocked:
         await asyncio.sleep(_BLOCKED_SECONDS)
     elif not reader.behind:
-        await bell.wait(seconds)
+        await wake.wait(seconds)
 
 
 class _Guest:

@@ -26,7 +26,7 @@ import asyncpg
 from perdure.activities.toolbox.engine_tools import ENGINE_TOOLS
 from perdure.activities.toolbox.mcp.tools import ServerMet
 from perdure.apps import app_folders, left_out, played_by, publish, tables_of, unloaded
-from perdure.apps.registry import Catalogue, block_digests, discovered, several_apps
+from perdure.apps.registry import AppRegistry, block_digests, discovered, several_apps
 from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.errors import CallerError
 from perdure.contracts.skills import DataTable
@@ -79,7 +79,7 @@ async def bootstrap(
         _made(settings.home / ACCESS_KEY_FILE)
     keyring = settings.keyring()
     await _provisioned(settings, owner_url)
-    found: Catalogue | None = None
+    found: AppRegistry | None = None
     if not await is_newest(owner_url):
         # In parallel: a first start checks every block, which takes as long as the migrations.
         checking = _checked(settings)
@@ -90,7 +90,7 @@ async def bootstrap(
         missing: tuple[str, ...] = ()
         kept: dict[str, list[str]] = {}
         if withdraw or app_folders(settings.apps, settings.examples):
-            missing = await _publish(owner, found or await _catalogue(owner, settings), settings, model)
+            missing = await _publish(owner, found or await _registry(owner, settings), settings, model)
         else:
             kept = await _published(owner)
         await _sealed(owner, keyring)
@@ -155,7 +155,7 @@ def _by_app(agents: Sequence[tuple[str, PublishedAgent]]) -> dict[str, list[str]
     return found
 
 
-async def _catalogue(owner: asyncpg.Connection, settings: Settings) -> Catalogue:
+async def _registry(owner: asyncpg.Connection, settings: Settings) -> AppRegistry:
     """Loads the apps. Blocks of agents that were published before are not checked again."""
     async with owner.transaction():
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
@@ -163,7 +163,7 @@ async def _catalogue(owner: asyncpg.Connection, settings: Settings) -> Catalogue
     return await _checked(settings, checked)
 
 
-async def _checked(settings: Settings, checked: Collection[str] = frozenset()) -> Catalogue:
+async def _checked(settings: Settings, checked: Collection[str] = frozenset()) -> AppRegistry:
     seconds = settings.request_seconds
     folders = app_folders(settings.apps, settings.examples)
     return await several_apps(folders, settings.sandbox(), checked, expires_seconds=seconds)
@@ -188,7 +188,7 @@ async def _server_model(settings: Settings) -> str:
         await provider.aclose()
 
 
-async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settings, model: str) -> tuple[str, ...]:
+async def _publish(owner: asyncpg.Connection, found: AppRegistry, settings: Settings, model: str) -> tuple[str, ...]:
     """Publishes the apps' agents and reports the mistakes of the others; returns those that are left out."""
     if found.unchecked:
         sys.stderr.write(f"warning: code blocks were not type-checked: {found.unchecked}\n")
@@ -230,7 +230,7 @@ def _tell(lines: Iterable[str], left_out: Collection[str], settings: Settings) -
         sys.stderr.write(f"{mark}{line}\n")
 
 
-def _withdrawn(before: Sequence[tuple[str, PublishedAgent]], found: Catalogue) -> list[str]:
+def _withdrawn(before: Sequence[tuple[str, PublishedAgent]], found: AppRegistry) -> list[str]:
     """Returns a line for each app that was published before and is no longer requested."""
     asked = {app.name for app in found.apps}
     return [

@@ -56,7 +56,7 @@ _ONLY_TOP = "\n\n\ndef run() -> None:\n    return None\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Catalogue:
+class AppRegistry:
     """The loaded apps and their mistakes."""
 
     apps: tuple[App, ...]
@@ -76,23 +76,23 @@ async def several_apps(
     *,
     examples: bool = False,
     expires_seconds: int = EXPIRES_SECONDS,
-) -> Catalogue:
+) -> AppRegistry:
     """Loads the apps in these folders. Blocks whose digests are in `checked` are not type-checked again."""
     checker = _Checker(sandbox, checked, asyncio.get_running_loop(), examples, expires_seconds)
     try:
         apps = await asyncio.to_thread(find_apps, folders, checker.engine)
-        return Catalogue(tuple(apps), checker.unchecked)
+        return AppRegistry(tuple(apps), checker.unchecked)
     finally:
         await checker.close()
 
 
 async def one_app(
     folder: Path, sandbox: SandboxConfig, *, examples: bool = False, expires_seconds: int = EXPIRES_SECONDS
-) -> Catalogue:
+) -> AppRegistry:
     """Loads the app in `folder`."""
     checker = _Checker(sandbox, frozenset(), asyncio.get_running_loop(), examples, expires_seconds)
     try:
-        return Catalogue((await asyncio.to_thread(load_app, folder, checker.engine),), checker.unchecked)
+        return AppRegistry((await asyncio.to_thread(load_app, folder, checker.engine),), checker.unchecked)
     finally:
         await checker.close()
 

@@ -51,7 +51,7 @@ class Surroundings:
 
     def why_nothing_runs(self) -> str:
         """Returns why no stack is reachable, and what to do."""
-        found = look(DataDir(self.home).roster_file)
+        found = look(DataDir(self.home).registry_file)
         if found.supervisor is not None:
             return f"Perdure is starting or stopping (supervisor pid {found.supervisor}); see its terminal"
         if not found.children:

@@ -108,7 +108,7 @@ def _deployment(run: dict[str, Any]) -> DeploymentStatus | None:
 
 def _left_behind(here: Surroundings) -> list[Health]:
     """Returns processes that run without a stack. A supervisor that was killed cannot end its children."""
-    found = look(DataDir(here.home).roster_file)
+    found = look(DataDir(here.home).registry_file)
     what = "still running without a supervisor" if found.supervisor is None else "starting or stopping"
     return [Health(role, False, what, pid, "") for role, pid in found.children.items()]
 

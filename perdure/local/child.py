@@ -302,14 +302,14 @@ class Child:
         spec: ChildSpec,
         console: Console,
         changed: Callable[["Child"], None],
-        nursery: ForkServer | None = None,
+        fork_server: ForkServer | None = None,
         patience: StartClock | None = None,
     ) -> None:
         self.spec = spec
         self._patience = patience or StartClock()
         self._given_up = ""
         """The reason why the first start was given up."""
-        self._nursery = nursery
+        self._fork_server = fork_server
         self.pid: int | None = None
         """The live process; None between two."""
         self.ready = False
@@ -444,7 +444,7 @@ class Child:
         if self.spec.held is not None and self.spec.held():
             starting.hold(now)
             return False
-        works = pid if pid is not None or self._nursery is None else self._nursery.pid
+        works = pid if pid is not None or self._fork_server is None else self._fork_server.pid
         starting.look(now, cpu_seconds(works) if works is not None else 0.0, self._log.lines)
         if word := starting.word(now):
             said = next((line.strip() for line in reversed(self._log.tail) if line.strip()), "")
@@ -470,9 +470,9 @@ class Child:
 
     async def _start_process(self) -> Process | ForkedProcess:
         spec = self.spec
-        if self._nursery is not None and spec.imports:
+        if self._fork_server is not None and spec.imports:
             with suppress(ForkServerGone):
-                return await self._nursery.fork(spec.role, spec.command, spec.environ, spec.cwd, spec.imports)
+                return await self._fork_server.fork(spec.role, spec.command, spec.environ, spec.cwd, spec.imports)
         return await spawn(
             spec.command, environ=spec.environ, cwd=spec.cwd, death_signal=spec.death_signal, run_as=spec.run_as
         )

@@ -35,7 +35,7 @@ class DataDir:
         return self.root / "ports.json"
 
     @property
-    def roster_file(self) -> Path:
+    def registry_file(self) -> Path:
         """The processes that this stack started, so that the next start can end leftovers."""
         return self.root / "children.json"
 
@@ -74,7 +74,7 @@ class DataDir:
         """Written when everything that the programs need is available; until then they import and wait."""
         return self.root / "ready" / "gate"
 
-    def companion(self, name: str) -> Path:
+    def service(self, name: str) -> Path:
         """An app service's own data. Perdure reads only the token that it created there."""
         return self.root / "companions" / name
 

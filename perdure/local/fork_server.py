@@ -55,12 +55,12 @@ class ForkServer:
         self._channel = channel
         self._to_import = list(modules)
         self._waiting: list[Request] = []
-        self._bell, bell = os.pipe()
-        os.set_blocking(bell, False)
-        os.set_blocking(self._bell, False)
-        signal.set_wakeup_fd(bell, warn_on_full_buffer=False)
+        self._wakeup, wakeup = os.pipe()
+        os.set_blocking(wakeup, False)
+        os.set_blocking(self._wakeup, False)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._bells = (self._bell, bell)
+        self._wakeups = (self._wakeup, wakeup)
 
     def tend(self) -> Request:
         """Imports and forks until the channel ends, which ends the process. Returns only in each forked process."""
@@ -69,10 +69,10 @@ class ForkServer:
                 self._waiting.remove(request)
                 if self._fork(request):
                     return request
-            files = (self._channel.fileno(), self._bell)
+            files = (self._channel.fileno(), self._wakeup)
             ready, _, _ = select.select(files, (), (), 0 if self._to_import else None)
-            if self._bell in ready:
-                os.read(self._bell, 4_096)
+            if self._wakeup in ready:
+                os.read(self._wakeup, 4_096)
                 self._reap()
             if self._channel.fileno() in ready:
                 self._waiting.append(self._receive())
@@ -111,7 +111,7 @@ class ForkServer:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # the supervisor died between the fork and the line above
             os._exit(1)
-        for descriptor in (*self._bells, self._channel.detach(), *(each.output for each in self._waiting)):
+        for descriptor in (*self._wakeups, self._channel.detach(), *(each.output for each in self._waiting)):
             os.close(descriptor)
         return True
 

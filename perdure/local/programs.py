@@ -81,10 +81,10 @@ def read_all_app_services(apps: Sequence[Path]) -> list[tuple[Path, AppService]]
 
     Raises: StackError, also if two have the same name or export the same URL.
     """
-    found = [(app, companion) for app in apps for companion in read_app_services(app)]
+    found = [(app, service) for app in apps for service in read_app_services(app)]
     for label, values in (
-        ("name", [companion.name for _, companion in found]),
-        ("url_env", [companion.url_env for _, companion in found]),
+        ("name", [service.name for _, service in found]),
+        ("url_env", [service.url_env for _, service in found]),
     ):
         doubled = sorted({value for value in values if values.count(value) > 1})
         if doubled:
@@ -96,37 +96,35 @@ def read_all_app_services(apps: Sequence[Path]) -> list[tuple[Path, AppService]]
     return found
 
 
-def app_service_spec(
-    home: DataDir, app: Path, companion: AppService, port: int, environ: Mapping[str, str]
-) -> ChildSpec:
+def app_service_spec(home: DataDir, app: Path, service: AppService, port: int, environ: Mapping[str, str]) -> ChildSpec:
     """Returns the child for the app service, with its own folder for its data."""
-    folder = _folder(home, companion)
-    program, *arguments = companion.command
+    folder = _folder(home, service)
+    program, *arguments = service.command
 
     async def ready(_pid: int) -> bool:
-        if companion.ready_path is None:
+        if service.ready_path is None:
             return await port_open(HOST, port)
-        answer = await http_get(HOST, port, companion.ready_path)
+        answer = await http_get(HOST, port, service.ready_path)
         return answer is not None and answer[0] == 200
 
     async def lives(pid: int) -> bool:
-        if companion.ready_path is None:
+        if service.ready_path is None:
             return not is_stopped(pid)  # the kernel accepts connections for a stopped process, too
-        return await http_get(HOST, port, companion.ready_path) is not None
+        return await http_get(HOST, port, service.ready_path) is not None
 
     return ChildSpec(
-        role=companion.name,
+        role=service.name,
         command=(sys.executable if program == "python" else program, *arguments),
         environ={
             **environ,
-            **companion.env,
-            companion.port_env: str(port),
-            **token_environ(home, companion),
+            **service.env,
+            service.port_env: str(port),
+            **token_environ(home, service),
             "PERDURE_COMPANION_HOME": str(folder),
             "PYTHONUNBUFFERED": "1",
         },
         cwd=app,
-        log=home.log(companion.name),
+        log=home.log(service.name),
         ready=ready,
         lives=lives,
         stop_steps=((signal.SIGTERM, 10.0),),
@@ -135,18 +133,18 @@ def app_service_spec(
     )
 
 
-def token_environ(home: DataDir, companion: AppService) -> dict[str, str]:
+def token_environ(home: DataDir, service: AppService) -> dict[str, str]:
     """Returns the app service's token by its variable, created once; empty if it declares none."""
-    if companion.token_env is None:
+    if service.token_env is None:
         return {}
-    path = _folder(home, companion) / "token"
+    path = _folder(home, service) / "token"
     if not path.exists():
         write_private(path, secrets.token_urlsafe(32))
-    return {companion.token_env: path.read_text().strip()}
+    return {service.token_env: path.read_text().strip()}
 
 
-def _folder(home: DataDir, companion: AppService) -> Path:
-    folder = home.companion(companion.name)
+def _folder(home: DataDir, service: AppService) -> Path:
+    folder = home.service(service.name)
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 
@@ -156,9 +154,9 @@ def app_service_url(port: int) -> str:
     return f"http://{HOST}:{port}"
 
 
-def take_port(book: PortFile, companion: AppService) -> int:
+def take_port(book: PortFile, service: AppService) -> int:
     """Returns the app service's port, the same at every start while it is free."""
-    return book.take(f"companion-{companion.name}")
+    return book.take(f"companion-{service.name}")
 
 
 # --- The program's own processes as children (environment, readiness, drain), and the prepare step.

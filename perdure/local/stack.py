@@ -139,7 +139,7 @@ async def _bring_up(config: StackConfig, home: DataDir, supervisor: Supervisor) 
     began = time.monotonic()
     _port_must_be_free(config.port)
     if shared := programs.shared_imports(config):
-        await supervisor.open_nursery(shared, {**config.environ, "PYTHONUNBUFFERED": "1"}, ROOT)
+        await supervisor.open_fork_server(shared, {**config.environ, "PYTHONUNBUFFERED": "1"}, ROOT)
     credentials = checked(home, config.environ, overridable=True)
     book = PortFile(home.ports_file)
     services = _AppServices.of(config, home, book)
@@ -215,7 +215,7 @@ class _Start:
                 self.config.environ,
                 self.credentials,
                 overridable=True,
-                when_stores_answer=self._prepare,
+                when_stores_answer=self._bootstrap,
                 temporal_found=self._temporal_found,
             ),
             *(
@@ -227,7 +227,7 @@ class _Start:
         )
         self.home.gate_file.write_text("open\n")
 
-    async def _prepare(self, data: DataParts) -> None:
+    async def _bootstrap(self, data: DataParts) -> None:
         self.data = data
         self._addresses_known.set()
         if self.config.prepare is None:

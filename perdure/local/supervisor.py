@@ -55,21 +55,21 @@ class Supervisor:
         """Other things to end at the stop, before the children."""
         self._stopping = False
         self._cannot_write = ""
-        self._nursery: ForkServer | None = None
+        self._fork_server: ForkServer | None = None
         self._running_once: set[str] = set()
-        found = sweep(home.roster_file)
+        found = sweep(home.registry_file)
         if found:
             console.say(f"  removed leftovers of an earlier run: {', '.join(found)}")
-        self._roster = ProcessRegistry(home.roster_file)
+        self._registry = ProcessRegistry(home.registry_file)
 
-    async def open_nursery(self, modules: Sequence[str], environ: Mapping[str, str], cwd: Path) -> None:
+    async def open_fork_server(self, modules: Sequence[str], environ: Mapping[str, str], cwd: Path) -> None:
         """Starts to fork children with shared imports from a process that has imported them.
 
         If the kernel cannot bind forks to the process that forks them, each child is started separately.
         """
         if sys.platform == "linux":
-            self._nursery = ForkServer(self.home, modules, environ, cwd, self.console, self.patience)
-            await self._nursery.start()
+            self._fork_server = ForkServer(self.home, modules, environ, cwd, self.console, self.patience)
+            await self._fork_server.start()
 
     async def launch(self, spec: ChildSpec, began: float | None = None) -> None:
         """Starts a child, waits until it is ready and reports it; afterwards it is kept running.
@@ -80,7 +80,7 @@ class Supervisor:
         """
         if spec.role in self.children:
             raise StackError(f"two processes have the role {spec.role}")
-        child = Child(spec, self.console, self._changed, self._nursery, self.patience)
+        child = Child(spec, self.console, self._changed, self._fork_server, self.patience)
         self.children[spec.role] = child
         began = time.monotonic() if began is None else began
         await child.start()
@@ -193,21 +193,21 @@ class Supervisor:
         ranked = sorted(self.children.values(), key=lambda child: child.spec.stop_rank)
         for _, rank in groupby(ranked, key=lambda child: child.spec.stop_rank):
             await asyncio.gather(*(child.stop(hurry) for child in rank))
-        if self._nursery is not None:
-            await self._nursery.stop()
+        if self._fork_server is not None:
+            await self._fork_server.stop()
 
     def _changed(self, child: Child) -> None:
         with suppress(OSError):  # it is retried and reported in the next line
             if child.pid is None:
-                self._roster.remove(child.spec.role)
+                self._registry.remove(child.spec.role)
             elif not child.ready:
-                self._roster.add(child.spec.role, child.pid, child.spec.death_signal)
+                self._registry.add(child.spec.role, child.pid, child.spec.death_signal)
         self.changed()
 
     def changed(self) -> None:
         """Writes the process registry and calls `on_change`; during the stop it only writes the registry."""
         try:
-            self._roster.save()
+            self._registry.save()
             if self.on_change is not None and not self._stopping:
                 self.on_change()
             self._cannot_write = ""

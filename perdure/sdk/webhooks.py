@@ -33,9 +33,9 @@ def read(secret: str, headers: Mapping[str, str], body: bytes, *, now_seconds: f
     if why:
         raise InvalidDelivery(why)
     try:
-        notice = json.loads(body)
+        document = json.loads(body)
     except ValueError as error:
         raise InvalidDelivery("the body is not valid JSON") from error
-    if not isinstance(notice, dict) or notice.get("id") != delivery:
+    if not isinstance(document, dict) or document.get("id") != delivery:
         raise InvalidDelivery("the body belongs to another delivery")
-    return notice
+    return document

@@ -112,12 +112,12 @@ class TurnTraces:
     """The traces of the turns that end in this process."""
 
     def __init__(
-        self, db: Database, tracer: Tracer, ways: Mapping[str, Ways], bell: AlarmLog, most: int = MOST_WAITING
+        self, db: Database, tracer: Tracer, ways: Mapping[str, Ways], log: AlarmLog, most: int = MOST_WAITING
     ) -> None:
         self._db = db
         self._tracer = tracer
         self._ways = ways
-        self._bell = bell
+        self._log = log
         self._ended: asyncio.Queue[TurnAddress] = asyncio.Queue(most)
         self._spans: queue.Queue[Sequence[Span]] = queue.Queue(most)
         self._busy_since: float | None = None
@@ -158,7 +158,7 @@ class TurnTraces:
         if since is not None and not self._hung and time.monotonic() - since > SLOW_SECONDS:
             self._hung = True
             told = "the tracer is blocked by one turn; traces are dropped until it continues"
-            self._bell.add(Alarm(type=AlarmType.TRACE_FAILURE_BLOCKING_EXECUTION, description=told))
+            self._log.add(Alarm(type=AlarmType.TRACE_FAILURE_BLOCKING_EXECUTION, description=told))
 
     async def _read_all(self) -> None:
         while True:
@@ -177,7 +177,7 @@ class TurnTraces:
         if record is None:
             return
         self._look_at_tracer()
-        spans = traced(record, self._ways.get(record.topology), self._bell)
+        spans = traced(record, self._ways.get(record.topology), self._log)
         try:
             self._spans.put_nowait(spans)
         except queue.Full:
@@ -197,15 +197,15 @@ class TurnTraces:
             self._busy_since, self._hung = None, False
 
 
-def traced(record: TurnRecord, ways: Ways | None, bell: AlarmLog) -> tuple[Span, ...]:
+def traced(record: TurnRecord, ways: Ways | None, log: AlarmLog) -> tuple[Span, ...]:
     """Returns the filtered spans. Broken invariants raise alarms and do not stop the spans."""
     for happened in record.happened:
         if happened.kind == "invariant.alarm":
-            _repeat_alarm(happened.data, record, bell)
+            _repeat_alarm(happened.data, record, log)
     nodes = [str(each.data.get("node", "")) for each in record.happened if each.kind == "node_end"]
     for alarm in alarms_of(nodes, ways, record.trace_id) if ways and nodes else ():
-        bell.add(alarm)
-    return tuple(_clean(span, bell) for span in spans_of(record, ways.unspanned if ways else frozenset()))
+        log.add(alarm)
+    return tuple(_clean(span, log) for span in spans_of(record, ways.unspanned if ways else frozenset()))
 
 
 def send(tracer: Tracer, spans: Sequence[Span]) -> None:
@@ -218,7 +218,7 @@ def send(tracer: Tracer, spans: Sequence[Span]) -> None:
     tracer.flush()
 
 
-def _clean(span: Span, bell: AlarmLog) -> Span:
+def _clean(span: Span, log: AlarmLog) -> Span:
     attributes, removed = filtered(span.attributes)
     events = []
     for event in span.events:
@@ -228,7 +228,7 @@ def _clean(span: Span, bell: AlarmLog) -> Span:
     for word in dict.fromkeys(removed):
         told = "an attribute of a span had a forbidden name and was removed"
         context = {"span": span.name.partition(" ")[0], "word": word}
-        bell.add(
+        log.add(
             Alarm(
                 type=AlarmType.FORBIDDEN_DATA_IN_TRACE,
                 node=span.name.partition(" ")[0],
@@ -241,10 +241,10 @@ def _clean(span: Span, bell: AlarmLog) -> Span:
     return replace(span, attributes=attributes, events=tuple(events))
 
 
-def _repeat_alarm(data: Mapping[str, object], record: TurnRecord, bell: AlarmLog) -> None:
+def _repeat_alarm(data: Mapping[str, object], record: TurnRecord, log: AlarmLog) -> None:
     """Repeats an alarm that the graph recorded in the turn's log."""
     try:
-        bell.add(Alarm.model_validate({**data, "description": "see the log of the turn", "trace_id": record.trace_id}))
+        log.add(Alarm.model_validate({**data, "description": "see the log of the turn", "trace_id": record.trace_id}))
     except ValueError:
         _log.warning("alarm_not_read", turn_id=record.turn_id)
 

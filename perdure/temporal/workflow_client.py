@@ -49,8 +49,8 @@ class Notifier:
         if note.kind is Wake.START:
             await self._start(note)
         else:
-            bell = WakeSignal(kind="stop" if note.kind is Wake.STOP else "request", request_id=note.request_id)
-            await self._signal(note, bell)
+            wake = WakeSignal(kind="stop" if note.kind is Wake.STOP else "request", request_id=note.request_id)
+            await self._signal(note, wake)
 
     async def deliver_soon(self, note: Note) -> bool:
         """Delivers `note` and removes it from the outbox. If that fails, the relay delivers it. An outage does not
@@ -86,9 +86,9 @@ class Notifier:
         except WorkflowAlreadyStartedError:
             return  # Another process has delivered the note first.
 
-    async def _signal(self, note: Note, bell: WakeSignal) -> None:
+    async def _signal(self, note: Note, wake: WakeSignal) -> None:
         try:
-            await self.client.get_workflow_handle(turn_workflow_id(note.turn_id)).signal(WAKE, bell)
+            await self.client.get_workflow_handle(turn_workflow_id(note.turn_id)).signal(WAKE, wake)
         except RPCError as error:
             if not is_workflow_missing(error):
                 raise

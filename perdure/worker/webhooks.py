@@ -112,37 +112,37 @@ _log = structlog.get_logger(__name__)
 async def send_deliveries(relay: Database, post: WebhookSender, public_url: str) -> int:
     """Sends all due notices concurrently and returns their number."""
     due = await webhooks.claim_due_deliveries(relay.pool)
-    await asyncio.gather(*(_deliver(relay, post, notice, public_url) for notice in due))
+    await asyncio.gather(*(_deliver(relay, post, delivery, public_url) for delivery in due))
     return len(due)
 
 
-async def _deliver(relay: Database, post: WebhookSender, notice: WebhookDelivery, public_url: str) -> None:
-    async with relay.transaction(notice.tenant_id) as tx:
-        receiver = await webhooks.receiver_of(tx, notice)
+async def _deliver(relay: Database, post: WebhookSender, delivery: WebhookDelivery, public_url: str) -> None:
+    async with relay.transaction(delivery.tenant_id) as tx:
+        receiver = await webhooks.receiver_of(tx, delivery)
         approval = None
         if receiver is not None:
-            approval = await approval_delivery(tx, notice.approval_id, with_args=receiver.with_args)
+            approval = await approval_delivery(tx, delivery.approval_id, with_args=receiver.with_args)
     if receiver is None or approval is None:
-        await webhooks.delivery_succeeded(relay.pool, notice)
+        await webhooks.delivery_succeeded(relay.pool, delivery)
         return
     try:
-        await post.send(receiver.url, *_signed(relay, notice, receiver, approval, public_url))
+        await post.send(receiver.url, *_signed(relay, delivery, receiver, approval, public_url))
     except Undelivered as error:
-        wait = wait_after(notice.attempts)
-        await webhooks.delivery_failed(relay.pool, notice, str(error), wait)
+        wait = wait_after(delivery.attempts)
+        await webhooks.delivery_failed(relay.pool, delivery, str(error), wait)
         _log.warning(
             "notice_not_delivered",
-            webhook_id=notice.webhook_id,
-            attempt=notice.attempts,
+            webhook_id=delivery.webhook_id,
+            attempt=delivery.attempts,
             gave_up=wait is None,
             problem=str(error),
         )
     else:
-        await webhooks.delivery_succeeded(relay.pool, notice)
+        await webhooks.delivery_succeeded(relay.pool, delivery)
 
 
 def _signed(
-    relay: Database, notice: WebhookDelivery, receiver: Receiver, approval: dict[str, JsonValue], public_url: str
+    relay: Database, delivery: WebhookDelivery, receiver: Receiver, approval: dict[str, JsonValue], public_url: str
 ) -> tuple[dict[str, str], bytes]:
     """Returns the headers and the body of a notice.
 
@@ -152,22 +152,22 @@ def _signed(
     if key is None:
         raise Undelivered("the key that encrypted the webhook's secret is missing; create the webhook again")
     said = {
-        "id": notice.id,
-        "event": notice.event,
-        "at": notice.at.isoformat(),
+        "id": delivery.id,
+        "event": delivery.event,
+        "at": delivery.at.isoformat(),
         "sent_at": datetime.now(UTC).isoformat(),
         "approval": approval,
-        "url": f"{public_url}/review/{notice.approval_id}",
+        "url": f"{public_url}/review/{delivery.approval_id}",
     }
     body = json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()
     timestamp = str(int(time.time()))
-    secret = key.webhook_secret(notice.tenant_id, notice.webhook_id)
+    secret = key.webhook_secret(delivery.tenant_id, delivery.webhook_id)
     headers = {
         "content-type": "application/json",
         "user-agent": "perdure",
-        DELIVERY: notice.id,
+        DELIVERY: delivery.id,
         TIMESTAMP: timestamp,
-        SIGNATURE: sign(secret, timestamp, notice.id, body),
+        SIGNATURE: sign(secret, timestamp, delivery.id, body),
     }
     return headers, body
 

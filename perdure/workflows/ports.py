@@ -54,45 +54,45 @@ from perdure.graph.ports import Ports
 from perdure.workflows.turn_segment import Steps, TurnSegment
 
 
-def ports_of(stretch: TurnSegment) -> Ports:
+def ports_of(segment: TurnSegment) -> Ports:
     """Returns the six ports of a run."""
-    people = PeoplePort(stretch)
-    memory, events, clock = MemoryPort(stretch), EventsPort(stretch), ClockPort()
+    people = PeoplePort(segment)
+    memory, events, clock = MemoryPort(segment), EventsPort(segment), ClockPort()
 
     def counted(steps: Steps) -> Ports:
         def apart(branches: int) -> Sequence[Ports]:
             return [counted(own) for own in steps.apart(branches)]
 
-        model, tools = ModelPort(stretch, steps), ToolsPort(stretch, people, steps)
+        model, tools = ModelPort(segment, steps), ToolsPort(segment, people, steps)
         return Ports(model, tools, memory, people, events, clock, apart)
 
-    return counted(stretch.steps)
+    return counted(segment.steps)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPort:
     """The port for `model.complete`. Each call takes the next step."""
 
-    stretch: TurnSegment
+    segment: TurnSegment
     steps: Steps
     """The counter of the run or of a branch."""
 
     async def complete(self, ask: ModelCallRequest) -> ModelReply:
         """Makes one model call under the id of its step."""
-        if self.stretch.mailbox.stop:
+        if self.segment.mailbox.stop:
             return ModelReply(problem=STOPPED)
-        turn = self.stretch.turn
+        turn = self.segment.turn
         call = ModelCall(
             address=turn.address,
             call_id=model_call_id(self.steps.take()),
             agent_id=turn.agent_id,
             agent_version=turn.agent_version,
             ask=ask.model_copy(update={"messages": tuple(_by_id(message) for message in ask.messages)}),
-            events=self.stretch.take_events(),
-            strict=self.stretch.strict,
+            events=self.segment.take_events(),
+            strict=self.segment.strict,
         )
         patience = timedelta(seconds=ask.patience_seconds) if ask.patience_seconds else None
-        reply = await self.stretch.call(MODEL_COMPLETE, call, summary=f"model call {call.call_id}", patience=patience)
+        reply = await self.segment.call(MODEL_COMPLETE, call, summary=f"model call {call.call_id}", patience=patience)
         return ModelReply(problem=reply) if isinstance(reply, Problem) else reply
 
 
@@ -105,7 +105,7 @@ def _by_id(message: MessageRef) -> MessageRef:
 class MemoryPort:
     """The port for `memory.load`, called once per run, and `memory.facts`."""
 
-    stretch: TurnSegment
+    segment: TurnSegment
     loaded: TurnContext | None = None
 
     async def load(self) -> TurnContext:
@@ -116,21 +116,21 @@ class MemoryPort:
 
     async def _load(self) -> TurnContext:
         """Loads the context. A turn that is restarted from its own records continues their numbers."""
-        turn = self.stretch.turn
+        turn = self.segment.turn
         ask = LoadRequest(
             address=turn.address,
             agent_id=turn.agent_id,
             agent_version=turn.agent_version,
-            events=self.stretch.take_events(),
+            events=self.segment.take_events(),
         )
-        found = await self.stretch.call(MEMORY_LOAD, ask, summary="memory and plan")
+        found = await self.segment.call(MEMORY_LOAD, ask, summary="memory and plan")
         if isinstance(found, Problem):
             return TurnContext(problem=found)
-        self.stretch.events_made = max(self.stretch.events_made, found.events_written)
+        self.segment.events_made = max(self.segment.events_made, found.events_written)
         if found.pending_round is not None and found.pending_round.calls:
-            self.stretch.steps.reach(step_of(found.pending_round.calls[0].call_id))
+            self.segment.steps.reach(step_of(found.pending_round.calls[0].call_id))
         elif found.pending:
-            self.stretch.steps.reach(step_of(found.pending[0].call_id))
+            self.segment.steps.reach(step_of(found.pending[0].call_id))
         return found
 
     async def facts(self, ask: FactsRequest) -> FactsAnswer:
@@ -138,13 +138,13 @@ class MemoryPort:
 
         The kept events stay for the next activity: facts are optional, so the events must not depend on this call.
         """
-        turn = self.stretch.turn
-        if self.stretch.mailbox.stop:
+        turn = self.segment.turn
+        if self.segment.mailbox.stop:
             return FactsAnswer(status=ask.failed())
         call = FactsCall(address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, ask=ask)
         summary = f"{'keep' if ask.write else 'read'} facts of the {ask.scope.value}"
         try:
-            return await self.stretch.calls.make(MEMORY_FACTS, call, summary=summary)
+            return await self.segment.calls.make(MEMORY_FACTS, call, summary=summary)
         except ActivityError:
             return FactsAnswer(status=ask.failed())
 
@@ -161,7 +161,7 @@ def named(asked: GatedCall, step: int) -> GatedCall:
 class PeoplePort:
     """The port for requests, which are opened when the run ends in its pause (ADR 2), and for `approvals.read`."""
 
-    stretch: TurnSegment
+    segment: TurnSegment
 
     def ask(
         self,
@@ -173,10 +173,10 @@ class PeoplePort:
     ) -> list[RequestRef]:
         """Records the requests that the pause opens and returns their references. A checkpoint on the answer gets its
         name here."""
-        turn = self.stretch.turn
-        self.stretch.goes_on = goes_on
-        gated = [named(call, self.stretch.steps.last) for call in gated]
-        self.stretch.asked = OpenRequest(
+        turn = self.segment.turn
+        self.segment.goes_on = goes_on
+        gated = [named(call, self.segment.steps.last) for call in gated]
+        self.segment.asked = OpenRequest(
             address=turn.address,
             agent_id=turn.agent_id,
             agent_version=turn.agent_version,
@@ -195,9 +195,9 @@ class PeoplePort:
 
     def question(self, question: Question) -> RequestRef:
         """Records the question that the pause opens. It is named by the step before it."""
-        turn = self.stretch.turn
-        named = question.model_copy(update={"call_id": question.call_id or question_id(self.stretch.steps.last)})
-        self.stretch.asked = OpenRequest(
+        turn = self.segment.turn
+        named = question.model_copy(update={"call_id": question.call_id or question_id(self.segment.steps.last)})
+        self.segment.asked = OpenRequest(
             address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, questions=(named,)
         )
         request_id = approval_id(turn.address.turn_id, named.call_id)
@@ -205,16 +205,16 @@ class PeoplePort:
 
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
         """Returns the current verdicts. Earlier wake signals are cleared."""
-        if requests and self.stretch.unopened.issuperset(request.request_id for request in requests):
+        if requests and self.segment.unopened.issuperset(request.request_id for request in requests):
             return Verdicts(verdicts=tuple(map(_never_asked, requests)))
-        self.stretch.mailbox.looked()
+        self.segment.mailbox.looked()
         ask = VerdictsRequest(
-            address=self.stretch.turn.address, requests=tuple(requests), events=self.stretch.take_events()
+            address=self.segment.turn.address, requests=tuple(requests), events=self.segment.take_events()
         )
-        found = await self.stretch.call(APPROVALS_READ, ask, summary="read verdicts")
+        found = await self.segment.call(APPROVALS_READ, ask, summary="read verdicts")
         if isinstance(found, Problem):
             return Verdicts(problem=found)
-        self.stretch.look_at |= {verdict.request_id: verdict.look_at for verdict in found.verdicts}
+        self.segment.look_at |= {verdict.request_id: verdict.look_at for verdict in found.verdicts}
         return found
 
 
@@ -228,14 +228,14 @@ def _never_asked(request: RequestRef) -> Verdict:
 class EventsPort:
     """The port for events of pure nodes, which are numbered and kept for the next activity."""
 
-    stretch: TurnSegment
+    segment: TurnSegment
 
     def emit(self, kind: str, data: dict[str, JsonValue] | None = None, call_id: str | None = None) -> None:
         """Keeps an event for the next activity."""
-        self.stretch.events_made += 1
-        self.stretch.events.append(
+        self.segment.events_made += 1
+        self.segment.events.append(
             PendingEvent(
-                kind=kind, at=workflow.now(), call_id=call_id, data=data or {}, number=self.stretch.events_made
+                kind=kind, at=workflow.now(), call_id=call_id, data=data or {}, number=self.segment.events_made
             )
         )
 
@@ -271,14 +271,14 @@ class Reader(Protocol):
 class ToolsPort:
     """The port for `tools.run`, for each call of a round, and `tools.assemble`, for each tool of a phase."""
 
-    stretch: TurnSegment
+    segment: TurnSegment
     people: Reader
     steps: Steps
     """The counter of the run or of a branch."""
 
     async def run(self, asks: Sequence[ToolCallRequest], waiting: Sequence[RequestRef] = ()) -> list[ToolOutcome]:
         """Runs all calls in parallel. The first one carries the kept events."""
-        if self.stretch.mailbox.stop:
+        if self.segment.mailbox.stop:
             return [_not_run(ask, STOPPED) for ask in asks]
         under_way = UnderWay(self, asks, {request.call_id: request for request in waiting})
         return await under_way.outcomes()
@@ -300,29 +300,29 @@ class ToolsPort:
 
     async def assemble(self, asks: Sequence[AssembleAsk]) -> list[Assembled]:
         """Runs all tools of a phase in parallel. The first one carries the kept events."""
-        if self.stretch.mailbox.stop:
+        if self.segment.mailbox.stop:
             return [Assembled(tool=ask.tool, problem=STOPPED) for ask in asks]
-        events = self.stretch.take_events() if asks else ()
+        events = self.segment.take_events() if asks else ()
         tasks = [asyncio.create_task(self._assembled(ask, () if place else events)) for place, ask in enumerate(asks)]
         return [await task for task in tasks]
 
     async def _assembled(self, ask: AssembleAsk, events: tuple[PendingEvent, ...]) -> Assembled:
-        turn = self.stretch.turn
+        turn = self.segment.turn
         call = AssembleCall(
             address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, ask=ask, events=events
         )
         timeout = timedelta(seconds=ask.timeout_seconds) + TOOL_MARGIN
-        outcome = await self.stretch.call(TOOLS_ASSEMBLE, call, summary=f"assemble {ask.tool}", timeout=timeout)
+        outcome = await self.segment.call(TOOLS_ASSEMBLE, call, summary=f"assemble {ask.tool}", timeout=timeout)
         return Assembled(tool=ask.tool, problem=outcome) if isinstance(outcome, Problem) else outcome
 
     async def one(self, ask: ToolCallRequest, events: tuple[PendingEvent, ...]) -> ToolOutcome:
         """Runs one call."""
-        turn = self.stretch.turn
+        turn = self.segment.turn
         call = ToolCall(
             address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, ask=ask, events=events
         )
         timeout = timedelta(seconds=ask.timeout_seconds) + TOOL_MARGIN
-        outcome = await self.stretch.call(TOOLS_RUN, call, summary=f"{ask.tool} {ask.call_id}", timeout=timeout)
+        outcome = await self.segment.call(TOOLS_RUN, call, summary=f"{ask.tool} {ask.call_id}", timeout=timeout)
         return _not_run(ask, outcome) if isinstance(outcome, Problem) else outcome
 
 
@@ -342,14 +342,14 @@ class UnderWay:
         problem."""
         ready: Sequence[str] = [ask.call_id for ask in self.asks if ask.call_id not in self.waiting]
         while self._start(ready):
-            await workflow.wait_condition(lambda: self._rung() or any(task.done() for task in self.running.values()))
+            await workflow.wait_condition(lambda: self._woken() or any(task.done() for task in self.running.values()))
             self._take_back()
-            ready = await self._decided() if self._rung() else []
+            ready = await self._decided() if self._woken() else []
         return [self.ended.get(ask.call_id) or _not_run(ask, None) for ask in self.asks]
 
     def _start(self, ready: Sequence[str]) -> bool:
         """Starts these calls. Returns whether any call runs."""
-        events = self.port.stretch.take_events() if ready else ()
+        events = self.port.segment.take_events() if ready else ()
         for place, ask in enumerate(ask for ask in self.asks if ask.call_id in ready):
             self.waiting.pop(ask.call_id, None)
             self.running[ask.call_id] = asyncio.create_task(self.port.one(ask, () if place else events))
@@ -363,13 +363,13 @@ class UnderWay:
             del self.running[ask.call_id]
             outcome = self.ended[ask.call_id] = task.result()
             if outcome.state is CallState.OUTCOME_UNKNOWN:
-                turn_id = self.port.stretch.turn.address.turn_id
+                turn_id = self.port.segment.turn.address.turn_id
                 self.waiting[ask.call_id] = effect_request(turn_id, ask.call_id, ask.tool)
 
-    def _rung(self) -> bool:
+    def _woken(self) -> bool:
         """Returns whether a wake signal may have released a call. After a stop or a problem that ends the turn, no call
         starts."""
-        mailbox = self.port.stretch.mailbox
+        mailbox = self.port.segment.mailbox
         hopeless = any(outcome.problem is not None for outcome in self.ended.values())
         return mailbox.rung and bool(self.waiting) and not mailbox.stop and not hopeless
 
@@ -378,7 +378,7 @@ class UnderWay:
         reads it again."""
         requests = [*self.waiting.values()]
         read = await self.port.people.verdicts(requests)
-        if read.problem is not None or self.port.stretch.mailbox.stop:
+        if read.problem is not None or self.port.segment.mailbox.stop:
             return ()
         calls = [ask.call_id for ask in self.asks if ask.call_id in self.waiting]
         return startable(calls, requests, read.verdicts, begun={*self.ended, *self.running} - self.waiting.keys())

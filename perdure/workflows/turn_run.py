@@ -67,60 +67,60 @@ class TurnRun:
         spec = topology(turn.topology).topology
         return await self._mailbox.uncancelled(self._run(TurnSegment(turn, self._mailbox, strict=spec.strict)))
 
-    async def _run(self, stretch: TurnSegment) -> str:
-        turn = stretch.turn
+    async def _run(self, segment: TurnSegment) -> str:
+        turn = segment.turn
         compiled = topology(turn.topology)
         workflow.set_current_details(f"agent {turn.agent_id}, entered by {turn.entry}")
         await self._mailbox.confirmed()
         if self._mailbox.stop:
             state: State = turn.carried.state if turn.carried and turn.carried.state else {}
-            return await self._finish(stretch, state, TurnStatus.STOPPED, None)
-        ports = ports_of(stretch)
+            return await self._finish(segment, state, TurnStatus.STOPPED, None)
+        ports = ports_of(segment)
         state = await compiled.run(_begin(turn), turn.entry, ports)
         outcome = compiled.topology.outcome(state)
         while outcome is Outcome.AWAITING and not self._mailbox.stop:
             kind = pause_kind(requests_of(state, "pending_requests"))
-            opened = await self._open(stretch, state)
-            waits = opened is not None and not stretch.goes_on
+            opened = await self._open(segment, state)
+            waits = opened is not None and not segment.goes_on
             if waits:
                 await self._mailbox.close()
             if opened is not None and (opened.problem is not None or self._mailbox.stop):
                 break
             if waits:
-                self._wait(stretch, state, stretch.waits_for(state), kind)
-            stretch.asked, stretch.goes_on = None, False
+                self._wait(segment, state, segment.waits_for(state), kind)
+            segment.asked, segment.goes_on = None, False
             state = await compiled.run(state, kind.value, ports)
             outcome = compiled.topology.outcome(state)
         if outcome is Outcome.AWAITING:
-            return await self._finish(stretch, state, TurnStatus.STOPPED, None)
+            return await self._finish(segment, state, TurnStatus.STOPPED, None)
         status = STATUS_OF[outcome]
-        return await self._finish(stretch, state, status, None if status is TurnStatus.STOPPED else error_of(state))
+        return await self._finish(segment, state, status, None if status is TurnStatus.STOPPED else error_of(state))
 
-    async def _open(self, stretch: TurnSegment, state: State) -> Opened | None:
+    async def _open(self, segment: TurnSegment, state: State) -> Opened | None:
         """Opens the requests of the pause, and returns them or the fact that the turn was stopped.
 
         Returns None if a service was unavailable, no record exists, and each request is a checkpoint that the turn can
         skip. All other requests, and other failures, are retried until the requests are open or finally refused.
         """
-        if stretch.asked is None:
+        if segment.asked is None:
             return Opened()  # The turn pauses again on requests that are already open.
-        ask = stretch.asked.model_copy(update={"events": stretch.take_events(alone=True)})
+        ask = segment.asked.model_copy(update={"events": segment.take_events(alone=True)})
         patience = OPEN_PATIENCE if _may_go_on(ask) else None
         summary = f"open {len(ask.gated) + len(ask.unknown) + len(ask.questions)} requests"
         try:
-            opened = await stretch.calls.make(APPROVALS_OPEN, ask, summary=summary, patience=patience, stoppable=False)
+            opened = await segment.calls.make(APPROVALS_OPEN, ask, summary=summary, patience=patience, stoppable=False)
         except ActivityError as error:
             if patience is None:
                 raise
-            if is_outage(error) and not await self._are_open(stretch, ask):
-                stretch.go_on_without(ask)
+            if is_outage(error) and not await self._are_open(segment, ask):
+                segment.go_on_without(ask)
                 return None
-            opened = await stretch.calls.make(APPROVALS_OPEN, ask, summary=summary, stoppable=False)
+            opened = await segment.calls.make(APPROVALS_OPEN, ask, summary=summary, stoppable=False)
         self._mailbox.rung = self._mailbox.rung or opened.decided
-        stretch.requests = opened.requests
+        segment.requests = opened.requests
         return opened
 
-    async def _are_open(self, stretch: TurnSegment, ask: OpenRequest) -> bool:
+    async def _are_open(self, segment: TurnSegment, ask: OpenRequest) -> bool:
         """Returns whether the records show that the requests were opened, although the activity failed.
 
         A reviewer may have decided by now. If the records cannot be read either, the next write refuses to continue
@@ -138,17 +138,17 @@ class TurnRun:
         )
         look = VerdictsRequest(address=address, requests=requests)
         try:
-            found = await stretch.calls.make(
+            found = await segment.calls.make(
                 APPROVALS_READ, look, summary="look for what was opened", patience=READ_PATIENCE, stoppable=False
             )
         except ActivityError:
             return False
         return any(not verdict.no_record for verdict in found.verdicts)
 
-    def _wait(self, stretch: TurnSegment, state: State, requests: tuple[RequestRef, ...], kind: PauseKind) -> None:
+    def _wait(self, segment: TurnSegment, state: State, requests: tuple[RequestRef, ...], kind: PauseKind) -> None:
         """Continues as `TurnWait`, which uses no memory of a worker."""
-        turn = stretch.turn
-        paused = {"entry": kind.value, "carried": stretch.carried(state, requests)}
+        turn = segment.turn
+        paused = {"entry": kind.value, "carried": segment.carried(state, requests)}
         status = TurnStatus.AWAITING_APPROVAL if kind is PauseKind.APPROVAL else TurnStatus.AWAITING_ANSWER
         workflow.continue_as_new(
             args=[turn.model_copy(update=paused)],
@@ -157,21 +157,21 @@ class TurnRun:
             search_attributes=attributes(turn, status.value),
         )
 
-    async def _finish(self, stretch: TurnSegment, state: State, status: TurnStatus, problem: Problem | None) -> str:
+    async def _finish(self, segment: TurnSegment, state: State, status: TurnStatus, problem: Problem | None) -> str:
         await self._mailbox.close()
         messages = messages_of(state) if "messages" in state else []
         last, output = messages[-1] if messages else None, state.get("output")
         said = last.text if last is not None and not last.id and last.role is Role.ASSISTANT else ""
         ask = FinishRequest(
-            address=stretch.turn.address,
+            address=segment.turn.address,
             status=status,
             problem=problem,
             transcript=tuple(message.id for message in messages if message.id),
             answer=said if status is TurnStatus.COMPLETED else "",
             output=output if isinstance(output, dict) else {},
-            events=stretch.take_events(alone=True),
+            events=segment.take_events(alone=True),
         )
-        finished = await stretch.calls.make(TURNS_FINISH, ask, summary=f"finish: {status.value}", stoppable=False)
+        finished = await segment.calls.make(TURNS_FINISH, ask, summary=f"finish: {status.value}", stoppable=False)
         workflow.set_current_details(f"{finished.status.value}" + (f": {problem.message}" if problem else ""))
         return finished.status.value
 

@@ -30,7 +30,7 @@ async def test_libraries_are_imported_before_the_turn_is_locked_and_a_prompt_is_
 
     monkeypatch.setattr(harness.deps.models, "ready", imported)
     monkeypatch.setattr(model_request, "prompt_of", made)
-    harness.deps.shelf._agents.clear()
+    harness.deps.agent_cache._agents.clear()
     reply = await harness.activity(ModelActivities(harness.deps).complete, call)
     assert reply.problem is None and free == [address.turn_id, address.conversation_id]
     kinds = await harness.kinds(address.turn_id)

@@ -18,7 +18,7 @@ from perdure.core.turns import OnBusy
 from perdure.store.delivery.outbox import Note
 from perdure.store.turns.finish import finish, finish_broken
 from perdure.store.turns.start import request_stop
-from perdure.store.turns.views import story
+from perdure.store.turns.views import turn_segments
 from tests.doubles.fake_turn import NOW
 from tests.doubles.spoken import Line
 from tests.harness import Harness, gathered, until
@@ -91,7 +91,7 @@ async def test_the_end_voids_what_is_open_and_answers_each_call_that_waited_as_t
     }  # fmt: skip
     assert (await harness.kinds(address.turn_id))[-2:] == ["stopped", "done"]
     async with harness.db.transaction("local") as tx:
-        told = await story(tx, address.turn_id, None)
+        told = await turn_segments(tx, address.turn_id, None)
     states = {each["call_id"]: each["state"] for each in told if each["kind"] == "tool"}
     shown = dict.fromkeys(unrun, "error") | dict.fromkeys(("t1.3", "t1.4"), "denied")
     assert states == shown, "none is left waiting on its reader's screen"

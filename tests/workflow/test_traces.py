@@ -54,7 +54,7 @@ async def traced(harness: Harness, collector: Collector) -> Traced:
     assert traces is not None
     tracer = traces._tracer
     assert isinstance(tracer, MoodyTracer)
-    return Traced(collector, tracer, traces, traces._bell)
+    return Traced(collector, tracer, traces, traces._log)
 
 
 @pytest.fixture(scope="module")

@@ -98,7 +98,7 @@ class BlockTool:
 
 
 async def block_tool(
-    tx: Connection, shelf: TableCache, sandbox: Sandbox, agent: PublishedAgent, card: ToolCard
+    tx: Connection, cache: TableCache, sandbox: Sandbox, agent: PublishedAgent, card: ToolCard
 ) -> BlockTool | None:
     """Returns the block for `card` with its tables; None if the card is for another tool.
 
@@ -107,6 +107,6 @@ async def block_tool(
     for skill in agent.definition.skills:
         for block in skill.blocks:
             if block.name == card.name and block.llm_visible:
-                tables = await shelf.at(tx, {name: agent.tables[name] for name in block.needs})
+                tables = await cache.at(tx, {name: agent.tables[name] for name in block.needs})
                 return BlockTool(card, block, tables, sandbox)
     return None

@@ -37,7 +37,7 @@ from perdure.store.delivery.outbox import Note
 from perdure.store.turns import conversations, views
 from perdure.store.turns import conversations as conversation_story
 from perdure.store.turns import start as turns
-from perdure.store.turns.views import calls_of, metrics_of, story
+from perdure.store.turns.views import calls_of, metrics_of, turn_segments
 
 turns_router = APIRouter(prefix="/v1", tags=["turns"])
 TURNS_PAGE_LIMIT = 200
@@ -167,7 +167,7 @@ async def metrics(services: Open, who: Reader, turn_id: TurnId) -> dict[str, obj
 async def segments(services: Open, who: Reader, turn_id: TurnId) -> dict[str, object]:
     """Lists what the turn produced in order: reasoning, text and calls."""
     async with services.db.transaction(who.tenant_id) as tx:
-        return {"items": await story(tx, turn_id, who.scope), "next": None}
+        return {"items": await turn_segments(tx, turn_id, who.scope), "next": None}
 
 
 @turns_router.post("/turns/{turn_id}/stop", status_code=202)

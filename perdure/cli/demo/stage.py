@@ -115,7 +115,7 @@ class Stage:
 
     def payments(self) -> tuple[str, str]:
         """Returns the address and the secret of the payments service."""
-        token = (DataDir(self.home).companion("payments") / "token").read_text().strip()
+        token = (DataDir(self.home).service("payments") / "token").read_text().strip()
         return str(self.run()["companions"]["payments"]), token
 
     def kill(self, roles: Iterable[str]) -> dict[str, int]:

@@ -245,26 +245,26 @@ class _Merge:
             self._claim_entries()
 
     def _take_entry(self, entry: TokenEntry) -> None:
-        heard = self.calls[entry.key]
-        if entry.attempt < heard.attempt:
+        held = self.calls[entry.key]
+        if entry.attempt < held.attempt:
             return
         if any(other.characters is None for key, other in self.calls.items() if key != entry.key):
             # A cursor cannot express "this call's text, but not that one's", so this text is held back, too. Text that
             # was sent remains valid, so the attempt stays as well: the start of a newer one must still void it.
             if not entry.thinking:
-                self.calls[entry.key] = HeldCall(heard.attempt, None)
+                self.calls[entry.key] = HeldCall(held.attempt, None)
             return
         anew = entry.begins or (entry.start == 0 and not (entry.thinking and entry.thought))
-        if entry.attempt > heard.attempt or (heard.characters is None and anew):
-            self._void_open(entry.key, heard)
-            heard = HeldCall(entry.attempt, 0)
-        self.calls[entry.key] = heard
-        if heard.characters is None or not entry.text:
+        if entry.attempt > held.attempt or (held.characters is None and anew):
+            self._void_open(entry.key, held)
+            held = HeldCall(entry.attempt, 0)
+        self.calls[entry.key] = held
+        if held.characters is None or not entry.text:
             return
-        if entry.start > heard.characters:
+        if entry.start > held.characters:
             self.calls[entry.key] = HeldCall(entry.attempt, None)
-        elif entry.start == heard.characters:
-            self._show(entry, heard.thought, heard.characters)
+        elif entry.start == held.characters:
+            self._show(entry, held.thought, held.characters)
 
     def _show(self, entry: TokenEntry, thought: bool, characters: int) -> None:
         kind = THINKING if entry.thinking else TOKEN
@@ -286,7 +286,7 @@ class _Merge:
 
     def _claim_entries(self) -> None:
         """Advances the cursor to the last entry that was read, unless the text of an open call has a gap."""
-        if self.entry_id != FIRST_ENTRY and all(heard.characters is not None for heard in self.calls.values()):
+        if self.entry_id != FIRST_ENTRY and all(held.characters is not None for held in self.calls.values()):
             self.cursor = replace(self.cursor, epoch=self.epoch, entry_id=self.entry_id)
 
     # Durable events
@@ -306,27 +306,27 @@ class _Merge:
         self._send(event.kind, event.turn_id, event.at, data)
 
     def _begin(self, key: CallKey, attempt: int) -> None:
-        heard = self.calls.get(key)
-        if heard is None:
+        held = self.calls.get(key)
+        if held is None:
             self.calls[key] = HeldCall(attempt, 0)
-        elif attempt > heard.attempt:
+        elif attempt > held.attempt:
             # The reset comes before the event itself, so that no cursor after the event keeps the old text.
-            self._void_open(key, heard)
+            self._void_open(key, held)
             # After a gap, it is unknown how much of the new attempt is behind the reader's position in the live stream.
-            self.calls[key] = HeldCall(attempt, None if heard.characters is None else 0)
+            self.calls[key] = HeldCall(attempt, None if held.characters is None else 0)
 
     def _whole(self, event: LoggedEvent) -> bool:
-        heard = self.calls.get(event.key)
+        held = self.calls.get(event.key)
         characters, attempt = _number(event.data, "characters"), _number(event.data, "attempt")
         if characters is None:
             return True
-        if heard is None or heard.characters != characters:
+        if held is None or held.characters != characters:
             return False
-        return characters == 0 or attempt is None or attempt == heard.attempt
+        return characters == 0 or attempt is None or attempt == held.attempt
 
     def _complete(self, key: CallKey, event: LoggedEvent) -> None:
         if not self._whole(event):
-            heard = self.calls.get(key, HeldCall(0, None))
+            held = self.calls.get(key, HeldCall(0, None))
             message_id = event.data.get("message_id")
             if _number(event.data, "characters") and isinstance(message_id, str):
                 # A reader that disconnects between these frames and the event receives them again, so the reset is
@@ -335,7 +335,7 @@ class _Merge:
                 data: dict[str, JsonValue] = {"call_id": key[1], "attempt": event.data.get("attempt"), "text": ""}
                 self._send(TOKEN, key[0], event.at, data, message_id, cursor=self._unsure())
             else:
-                self._void(key, heard, event.at)
+                self._void(key, held, event.at)
         self._close(key)
 
     def _close(self, key: CallKey) -> None:
@@ -345,15 +345,15 @@ class _Merge:
 
     # Frames
 
-    def _void(self, key: CallKey, heard: HeldCall, at: datetime | None = None) -> None:
+    def _void(self, key: CallKey, held: HeldCall, at: datetime | None = None) -> None:
         """Sends a reset if the reader has any text of the call."""
-        if heard.characters != 0 or heard.thought:
+        if held.characters != 0 or held.thought:
             self._send(RESET, key[0], at, {"call_id": key[1]}, cursor=self._unsure())
 
-    def _void_open(self, key: CallKey, heard: HeldCall) -> None:
+    def _void_open(self, key: CallKey, held: HeldCall) -> None:
         """Sends a reset for a call that continues; the old live position would restore the void text."""
-        self._void(key, heard)
-        if heard.characters is None:
+        self._void(key, held)
+        if held.characters is None:
             self.cursor = self._unsure()
 
     def _unsure(self) -> Cursor:

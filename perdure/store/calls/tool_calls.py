@@ -79,7 +79,7 @@ async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> Locked 
         r["args"],
         r["key"],
         r["outcome"],
-        _covering(r, call) if r["approval_id"] is not None else None,
+        _approval_of(r, call) if r["approval_id"] is not None else None,
         str(r["user_id"]),
         r["now"],
         r["errors"],
@@ -104,7 +104,7 @@ async def plan(tx: Connection, call: ToolCall, card: ToolCard) -> None:
     await tx.execute(_PLAN, turn_id, *named, args, digest_of(args))
 
 
-def _covering(r: asyncpg.Record, call: ToolCall) -> ApprovalValidity:
+def _approval_of(r: asyncpg.Record, call: ToolCall) -> ApprovalValidity:
     """Returns the approval of the call, with its digest recomputed from the stored values."""
     decision = r["decision"] or {}
     args = decision["args"] if "args" in decision else r["frozen_args"]

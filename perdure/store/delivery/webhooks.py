@@ -138,27 +138,27 @@ async def claim_due_deliveries(relay_pool: asyncpg.Pool, most: int = 20) -> list
     ]
 
 
-async def receiver_of(tx: Connection, notice: WebhookDelivery) -> Receiver | None:
+async def receiver_of(tx: Connection, delivery: WebhookDelivery) -> Receiver | None:
     """Returns the notice's destination, or None if its webhook has ended."""
     row = await tx.fetchrow(
-        "SELECT url, key_id, with_args FROM webhooks WHERE id = $1 AND ended_at IS NULL", notice.webhook_id
+        "SELECT url, key_id, with_args FROM webhooks WHERE id = $1 AND ended_at IS NULL", delivery.webhook_id
     )
     return Receiver(**row) if row is not None else None
 
 
-async def delivery_succeeded(relay_pool: asyncpg.Pool, notice: WebhookDelivery) -> None:
+async def delivery_succeeded(relay_pool: asyncpg.Pool, delivery: WebhookDelivery) -> None:
     """Deletes a notice that was delivered or is no longer needed."""
-    await relay_pool.execute("DELETE FROM notices WHERE id = $1", notice.id)
+    await relay_pool.execute("DELETE FROM notices WHERE id = $1", delivery.id)
 
 
 async def delivery_failed(
-    relay_pool: asyncpg.Pool, notice: WebhookDelivery, problem: str, wait: timedelta | None
+    relay_pool: asyncpg.Pool, delivery: WebhookDelivery, problem: str, wait: timedelta | None
 ) -> None:
     """Schedules the next attempt after `wait`. With None, gives the notice up."""
     await relay_pool.execute(
         "UPDATE notices SET problem = $2, due_at = now() + coalesce($3::interval, '0'), "
         "gave_up_at = CASE WHEN $3::interval IS NULL THEN now() END WHERE id = $1",
-        notice.id,
+        delivery.id,
         problem,
         wait,
     )

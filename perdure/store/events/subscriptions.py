@@ -58,7 +58,7 @@ class Wakes:
     def __init__(self, database: Database, valkey: Valkey) -> None:
         self._database = database
         self._valkey = valkey
-        self._bells: dict[str, set[ReaderWake]] = defaultdict(set)
+        self._readers: dict[str, set[ReaderWake]] = defaultdict(set)
         self._tenants: dict[str, str] = {}
         self._seen: dict[str, int] = {}
         self._subscription: PubSub | None = None
@@ -74,18 +74,18 @@ class Wakes:
     @asynccontextmanager
     async def listen(self, tenant_id: str, conversation_id: str) -> AsyncIterator[ReaderWake]:
         """Provides a wake signal for a conversation while the block runs."""
-        bell = ReaderWake()
-        bells = self._bells[conversation_id]
-        bells.add(bell)
+        reader = ReaderWake()
+        readers = self._readers[conversation_id]
+        readers.add(reader)
         self._tenants[conversation_id] = tenant_id
-        if len(bells) == 1:
+        if len(readers) == 1:
             await self._tell("subscribe", conversation_id)
         try:
-            yield bell
+            yield reader
         finally:
-            bells.discard(bell)
-            if not bells and self._bells.get(conversation_id) is bells:
-                for book in (self._bells, self._tenants, self._seen):
+            readers.discard(reader)
+            if not readers and self._readers.get(conversation_id) is readers:
+                for book in (self._readers, self._tenants, self._seen):
                     book.pop(conversation_id, None)
                 await self._tell("unsubscribe", conversation_id)
 
@@ -112,11 +112,11 @@ class Wakes:
                 await getattr(self._subscription, verb)(channel(conversation_id))
 
     async def _follow_valkey(self) -> None:
-        async with subscribed(self._valkey, _OWN_CHANNEL, *map(channel, self._bells)) as subscription:
+        async with subscribed(self._valkey, _OWN_CHANNEL, *map(channel, self._readers)) as subscription:
             self._subscription = subscription
             try:
                 # Readers that arrived during the subscription are missing from it. Later ones add themselves.
-                if late := {*map(channel, self._bells)} - subscription.channels.keys():
+                if late := {*map(channel, self._readers)} - subscription.channels.keys():
                     await subscription.subscribe(*sorted(late))
                 self._wake_all(events=False)
                 async for message in messages(subscription):
@@ -141,11 +141,11 @@ class Wakes:
                     self._wake(conversation_id, events=True)
 
     def _wake(self, conversation_id: str, events: bool) -> None:
-        for bell in self._bells.get(conversation_id, ()):
-            bell.wake(events=events)
+        for reader in self._readers.get(conversation_id, ()):
+            reader.wake(events=events)
 
     def _wake_all(self, *, events: bool) -> None:
-        for conversation_id in list(self._bells):
+        for conversation_id in list(self._readers):
             self._wake(conversation_id, events)
 
 

@@ -224,7 +224,7 @@ def _dollars(used: dict[str, int]) -> dict[str, object]:
 # --- The stored segments of a turn with their texts, arguments and results
 
 
-async def story(tx: Connection, turn_id: str, user_id: str | None) -> list[dict[str, object]]:
+async def turn_segments(tx: Connection, turn_id: str, user_id: str | None) -> list[dict[str, object]]:
     """Returns the segments of the turn in the order in which they began, if it belongs to this user. With None, any
     turn of the tenant is allowed.
 

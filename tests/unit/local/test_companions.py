@@ -77,7 +77,7 @@ def test_a_companion_gets_its_port_and_a_folder_and_nothing_of_ours(tmp_path: Pa
         "PATH": "/bin",
         "CURRENCY": "EUR",
         "PAYMENTS_PORT": "23456",
-        "PERDURE_COMPANION_HOME": str(home.companion("payments")),
+        "PERDURE_COMPANION_HOME": str(home.service("payments")),
         "PYTHONUNBUFFERED": "1",
     }
-    assert home.companion("payments").is_dir()
+    assert home.service("payments").is_dir()

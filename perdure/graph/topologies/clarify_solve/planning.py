@@ -53,7 +53,7 @@ class Planning:
             return {}
         entries = number(state, "entries") + (0 if text_of(state, "replied") else 1)
         own = left(entries=entries, replied=None, planned="failed", fault=None)
-        said = self._said(state)
+        said = self._messages(state)
         got = await ask_object(state, ports, PLAN_OBJECT, said)
         if got.value is None:
             told = got.problem.message if got.problem else "the model gave no plan that could be read"
@@ -72,7 +72,7 @@ class Planning:
                 return _patch(state, got, own, left(planned="xsd", fault="the plan came without its XML"))
         return _patch(state, got, own, await self._checked(state, ports, xml))
 
-    def _said(self, state: State) -> list[MessageRef]:
+    def _messages(self, state: State) -> list[MessageRef]:
         fault = text_of(state, "fault")
         said = [described(state), *at_fault("plan", fault), *asked(state)]
         if _closed(state):

@@ -171,7 +171,7 @@ def described(state: State, name: str = "table") -> MessageRef:
     others = table.get("others")
     for other in others if isinstance(others, list) else []:
         lines += _lines(other, "Another table") if isinstance(other, dict) else []
-    return _said("\n".join(lines)[:MOST_TABLE_CHARACTERS])
+    return _message("\n".join(lines)[:MOST_TABLE_CHARACTERS])
 
 
 def _lines(table: dict[str, JsonValue], what: str) -> list[str]:
@@ -186,7 +186,7 @@ def _lines(table: dict[str, JsonValue], what: str) -> list[str]:
 
 def at_fault(what: str, fault: str) -> list[MessageRef]:
     """Returns the fault of the last try. It quotes column names and texts of the tool or the client."""
-    return [_said(f"What was wrong with the last {what}:\n{fault}")] if fault else []
+    return [_message(f"What was wrong with the last {what}:\n{fault}")] if fault else []
 
 
 def asked(state: State) -> list[MessageRef]:
@@ -194,7 +194,10 @@ def asked(state: State) -> list[MessageRef]:
     said = messages_of(state)[:1]
     answers = [one for one in list_of(state, "answers") if isinstance(one, dict)]
     for one in answers:
-        said += [_said(f"Asked back: {one.get('question')}{_offered(one.get('options'))}"), _said(str(one["reply"]))]
+        said += [
+            _message(f"Asked back: {one.get('question')}{_offered(one.get('options'))}"),
+            _message(str(one["reply"])),
+        ]
     return [*said, note(ANSWERED)] if answers else said
 
 
@@ -203,7 +206,7 @@ def _offered(options: JsonValue) -> str:
     return f" Offered: {found}." if found else ""
 
 
-def _said(text: str) -> MessageRef:
+def _message(text: str) -> MessageRef:
     return MessageRef(role=Role.USER, text=text)
 
 

@@ -195,7 +195,7 @@ class RunPhases:
             asks = [put.ask(tool, slice_hash) for tool in phase if gates[tool.name] is Gate.RUN]
             outcomes = await ports.tools.assemble(asks) if asks else []
             put.take(phase, gates, outcomes)
-            ports.events.emit(STAGE, _told(number, gates, outcomes))
+            ports.events.emit(STAGE, _round_data(number, gates, outcomes))
             problem = _ending(put.tools, outcomes)
             if problem is not None:
                 ended: Patch = {"error": problem.model_dump(mode="json"), "status": ended_by(problem)}
@@ -268,7 +268,7 @@ def _ending(tools: Mapping[str, PlannedTool], outcomes: Sequence[Assembled]) -> 
     return None
 
 
-def _told(number: int, gates: Mapping[str, Gate], outcomes: Sequence[Assembled]) -> dict[str, JsonValue]:
+def _round_data(number: int, gates: Mapping[str, Gate], outcomes: Sequence[Assembled]) -> dict[str, JsonValue]:
     failed = {outcome.tool: outcome.problem for outcome in outcomes if outcome.problem is not None}
     return {
         "stage": "context_assembly",
