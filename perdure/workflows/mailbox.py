@@ -33,14 +33,14 @@ class Mailbox:
         self._looking: asyncio.Task[None] | None = None
         self._on_stop: Callable[[], None] | None = None
 
-    def put(self, heard: Sequence[object]) -> None:
+    def put(self, arguments: Sequence[object]) -> None:
         """Handles the arguments of a signal, which should be one `WakeSignal`.
 
         Any client can send any number of signals with any arguments. All except a stop count as ordinary wake signals.
         The handler must not raise, because a failing handler would block the run forever.
         """
-        bell = heard[0] if heard else None
-        if not isinstance(bell, Mapping) or bell.get("kind") != STOP:
+        signal = arguments[0] if arguments else None
+        if not isinstance(signal, Mapping) or signal.get("kind") != STOP:
             self.rung = True
             return
         self.stop_rung = True
