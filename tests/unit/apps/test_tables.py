@@ -92,6 +92,8 @@ def test_a_step_does_what_it_says(steps: str, left: list[dict[str, Any]]) -> Non
         ('<aggregate column="side" function="sum" as="a"/>', "sum 'side'"),
         ('<filter where="n &gt; 100"/>', ""),
         ('<join table="away"><on left="side" right="side"/></join>', "1 join 'away'"),
+        ('<join table="main"><on left="side" right="gone"/></join>', "1 join 'gone'"),
+        ('<join table="main"><on left="side" right="n"/></join>', "1 join"),
         ('<group><by column="n"/><aggregate column="n" function="sum" as="n"/></group>', "1 group 'n'"),
         ('<input name="away"/>', "'away' main"),
         ('<input name="main" visible="false"/>', "'main'"),
