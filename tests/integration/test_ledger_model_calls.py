@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import cast
 
 import pytest
@@ -13,11 +14,13 @@ from perdure.activities.memory import MemoryActivities
 from perdure.activities.model import ModelActivities
 from perdure.activities.tools import ToolActivities
 from perdure.contracts.activities import LoadRequest, VerdictsRequest
+from perdure.contracts.agents import DayLimits
 from perdure.contracts.calls import ModelCall, ModelReply
 from perdure.contracts.events import PendingEvent
 from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
-from perdure.core.budgets import USUAL_ANSWER_TOKENS
+from perdure.core.budgets import RESERVED_SECONDS, RESERVED_TRIES, USUAL_ANSWER_TOKENS
 from perdure.core.calls.retries import PROVIDER_ERRORS
+from perdure.store.budgets import set_day_limits
 from perdure.store.turns import views
 from perdure.store.turns.finish import finish
 from perdure.store.turns.start import request_stop
@@ -269,3 +272,22 @@ async def test_waiting_events_are_written_while_the_turn_is_open_never_behind_do
         after = await harness.kinds(address.turn_id)
         assert after == (before if has_ended else [*before, "node_start", "node_start"]), late
         assert (after[-1] == "done") is has_ended
+
+
+async def test_a_call_that_anothers_reservation_keeps_back_is_tried_again_soon_and_refused_in_the_end(
+    harness: Harness,
+) -> None:
+    first, second = await begun(harness, Line("slow", seconds=30)), await begun(harness, Line("never said"))
+    admin = harness.people["admin"].user_id
+    used = await harness.value("SELECT coalesce(sum(input_tokens + output_tokens), 0)::int FROM turns")
+    async with harness.db.transaction("local") as tx:
+        await set_day_limits(tx, DayLimits(max_tokens=used + 5), admin)
+    async with under_way(harness, first, 1, 1):
+        with pytest.raises(ApplicationError) as raised:
+            await ask(harness, second)
+        assert raised.value.type == "day_budget_reserved" and not raised.value.non_retryable
+        assert raised.value.next_retry_delay == timedelta(seconds=RESERVED_SECONDS)
+        assert await code_of(harness, second, RESERVED_TRIES) == "day_token_budget_spent"
+    async with harness.db.transaction("local") as tx:
+        await set_day_limits(tx, DayLimits(), admin)
+    assert requests(harness, second) == 0

@@ -341,8 +341,8 @@ async def test_a_stop_that_came_before_the_workflow_was_there_still_stops_it(
 
 
 STEPS = {
-    "ring_stopped": "stops_not_rung",
-    "ring_decided": "decisions_not_rung",
+    "wake_stopped": "stops_not_rung",
+    "wake_decided": "decisions_not_rung",
     "start_stranded": "stranded_turns_not_started",
     "forget_old": "old_keys_not_forgotten",
     "fall_back": "requests_not_handed_on",

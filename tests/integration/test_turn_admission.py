@@ -58,6 +58,13 @@ async def test_of_many_starts_at_once_one_is_admitted(harness: Harness) -> None:
     assert await harness.value("SELECT count(*) FROM outbox WHERE turn_id = $1", address.turn_id) == 1
 
 
+@pytest.mark.parametrize("way", OnBusy)
+async def test_every_way_starts_at_once_in_a_conversation_that_is_free(harness: Harness, way: OnBusy) -> None:
+    _, turn = await harness.start(Line("hi"), on_busy=way, caps=MANY)
+    assert turn.status is TurnStatus.ACCEPTED and turn.note is not None and turn.note.kind is Wake.START
+    assert turn.message_id and not turn.joined and turn.gives_way is None
+
+
 async def test_of_many_that_queue_the_queue_takes_twenty_and_they_run_in_their_order(harness: Harness) -> None:
     conversation_id = await harness.conversation()
     answers = await gathered(

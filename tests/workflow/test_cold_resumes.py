@@ -290,15 +290,19 @@ async def test_a_request_may_force_a_checkpoint_on_the_answer(served: Served) ->
     assert len(served.sent_to_model(address)) == 1, "no skill, no synthesis"
 
 
-async def test_a_call_that_was_approved_and_done_does_not_hold_up_a_cold_start(served: Served) -> None:
+@pytest.mark.parametrize("decision", [Decision.APPROVE, Decision.REJECT])
+async def test_a_call_that_was_decided_on_and_settled_does_not_hold_up_a_cold_start(
+    served: Served, decision: Decision
+) -> None:
     address = await served.paused(Line("first", [PAY]), Line("thinking", seconds=3.0))
-    await served.decide(address, "t1.0")
+    await served.decide(address, "t1.0", decision, comment="so be it")
     await until(lambda: served.harness.model.requests[f"{address.turn_id}.m2"] == 1)
     await start_cold(served, address, goes_on=True)
     row = await served.until(address, TurnStatus.COMPLETED)
     assert row["answer"] == "thinking"
-    assert served.effects(address, "/pay") == 1
-    assert told(served, address) == ["user", "assistant", "tool"]
+    approved = decision is Decision.APPROVE
+    assert served.effects(address, "/pay") == approved
+    assert told(served, address) == ["user", *(("assistant", "tool") if approved else ("system",))]
 
 
 async def test_a_round_with_one_call_done_one_under_way_and_one_open_goes_on_as_it_would_have(served: Served) -> None:

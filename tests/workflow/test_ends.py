@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from temporalio.client import Client
 
 from perdure.contracts.agents import DayLimits
+from perdure.contracts.errors import LimitReached
 from perdure.contracts.ids import approval_id
 from perdure.contracts.turns import ENDED, Kind, Limits, OnSpent, Routing, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decider, Decision
@@ -54,6 +55,20 @@ async def test_a_limit_ends_the_turn_as_limited_and_the_conversation_stays_usabl
     for message in served.sent_to_model(again)[0]:
         asked = {call["id"] for call in message.get("tool_calls", [])}
         assert asked <= {other.get("tool_call_id") for other in served.sent_to_model(again)[0]}
+
+
+async def test_an_agents_own_limits_and_window_hold(served: Served) -> None:
+    lines = (Line(f"round {n}", [LOOK], tokens=2) for n in range(3))
+    address, row = await served.ended(*lines, agent_id="narrow", limits=Limits(max_iterations=99))
+    assert (row["status"], row["problem"]["code"]) == ("limited", "iteration_limit")
+    roles = [message["role"] for message in served.sent_to_model(address)[-1]]
+    assert roles == ["user", "assistant", "tool"], "two messages of the past, a round whole, and the first user's"
+
+
+async def test_a_provider_that_breaks_off_is_asked_again_and_the_reader_gets_one_text(served: Served) -> None:
+    address, row = await served.ended(Line("one two three", fails=2))
+    assert (row["status"], row["answer"], row["attempts"]) == ("completed", "one two three", 3)
+    assert [text for _, text in await served.transcript(address)] == ["one two three"]
 
 
 async def test_a_provider_that_keeps_breaking_off_fails_the_turn_with_its_code(served: Served) -> None:
@@ -286,6 +301,20 @@ async def test_a_limit_may_be_asked_for_again_and_again(served: Served) -> None:
     await raise_to(served, address, max_tokens=30)
     row = await served.until(address, *ENDED)
     assert (row["status"], row["attempts"]) == ("completed", 3)
+
+
+async def test_an_answer_that_went_on_beyond_its_limit_is_asked_about_and_made_anew(served: Served) -> None:
+    broken = served.harness.model.broken
+    broken["scripted"] = LimitReached("answer_over_budget", "the answer went on", {"output_tokens": 50})
+    address = await served.begin(Line("never said"), Line("well"), limits=ASKS)
+    try:
+        await served.waits_for(address, approval_id(address.turn_id, "l1"))
+    finally:
+        broken.clear()
+    assert (await served.row(address))["output_tokens"] == 50, "what broke off is paid for"
+    await raise_to(served, address, max_tokens=10_000)
+    row = await served.until(address, *ENDED)
+    assert (row["status"], row["answer"], row["attempts"]) == ("completed", "well", 2)
 
 
 async def test_a_refused_raise_ends_the_turn_as_limited_with_the_reason(served: Served) -> None:

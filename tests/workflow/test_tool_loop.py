@@ -261,3 +261,12 @@ async def test_a_worker_killed_after_the_effect_and_before_its_record_changes_th
         row = await spread.until(turn_id, TurnStatus.COMPLETED, seconds=40)
     assert sorted(await ops.restarted(turn_id)) == ["api", "web"], "each once, whoever sent it twice"
     assert row["problem"] is None
+
+
+async def test_an_approved_call_without_its_credential_fails_as_data_and_the_turn_completes(engine: Engine) -> None:
+    started = await engine.begin("Refund order 1001", agent_id="refunds")
+    row = await engine.until(started.turn_id, PAUSED)
+    await engine.decide(row["waiting"]["ids"][0], Decision.APPROVE)
+    await engine.until(started.turn_id, TurnStatus.COMPLETED)
+    calls = await engine.rows("SELECT state FROM tool_calls WHERE turn_id = $1", started.turn_id)
+    assert [call["state"] for call in calls] == ["failed"]

@@ -127,6 +127,18 @@ async def test_a_checkpoint_that_says_so_goes_on_with_a_warning_on_record(served
     assert await served.harness.rows("SELECT id FROM approvals WHERE turn_id = $1", address.turn_id) == []
 
 
+async def test_after_going_on_the_turn_still_pauses_for_what_needs_a_person(served: Served, doors: Doors) -> None:
+    doors.closed = AWAY
+    address = await served.begin(SAID[0], Line("", [("pay", {"amount": 1})]), SAID[1], agent_id=LENIENT)
+    await until(lambda: len(served.sent_to_model(address)) == 2)
+    doors.closed = None
+    await served.until(address, PAUSED)
+    await served.decide(address, "t2.0")
+    await served.until(address, TurnStatus.COMPLETED)
+    assert [served.effects(address, "/book"), served.effects(address, "/pay", "t2.0")] == [1, 1]
+    assert await warnings(served, address) == [("t1.0", "book")]
+
+
 async def test_one_that_a_fault_of_ours_keeps_from_opening_stays_closed(served: Served, doors: Doors) -> None:
     doors.closed = REFUSED
     address = await served.begin(*SAID, agent_id=LENIENT)

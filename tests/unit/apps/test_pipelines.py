@@ -5,6 +5,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from pydantic import ValidationError
 
 from perdure.activities.providers.scripted import Script
 from perdure.apps import SHIPPED, App, Engine, assembled_tools, load_app, publish, unloaded
@@ -69,6 +70,8 @@ def test_a_registry_is_loaded_by_its_name_and_its_tools_are_published(tmp_path: 
     fit = agent.assembly.config("fit")
     assert fit == PipelineToolConfig(name="fit", dependencies=("signal",), inject_inputs=("themes",))
     assert (fit.defaults, fit.max_retries, fit.retry_backoff, fit.timeout, fit.optional) == ({}, 1, 0.5, 30.0, False)
+    with pytest.raises(ValidationError):
+        fit.max_retries = 5  # type: ignore[misc]
     (published,) = publish(app(tmp_path, agent=AGENT + "core_tools: false\ntools: [book]\n"), ())
     assert [card.name for card in published.cards] == ["book", "signal", "fit"]
     plan = turn_plan(published, Limits())  # no model is offered them

@@ -46,6 +46,8 @@ def test_a_local_token_is_never_sent_elsewhere(perdure: Perdure, home: Path, mon
         assert ended.code == 2 and "PERDURE_TOKEN" in ended.err and perdure.asked == []
     monkeypatch.setenv("PERDURE_TOKEN", "mine")
     assert perdure("turns list", EMPTY).code == 0
+    (home / "run.json").unlink()
+    assert perdure("turns list", EMPTY).code == 0, "the address needs no local stack"
 
 
 def test_where_nothing_runs_the_folder_is_named(perdure: Perdure, home: Path) -> None:

@@ -173,7 +173,9 @@ def test_what_is_not_public_is_named_or_refused(host: str, port: int, address: s
 def test_one_forbidden_address_of_several_is_enough_and_is_not_told() -> None:
     assert refusal_of("example.org", 443, ["93.184.216.34", "10.0.0.7"], ())
     assert refusal_of("example.org", 443, [], ())
-    assert "10.0.0.7" not in (refusal_of("intranet", 8080, ["10.0.0.7"], ()) or "10.0.0.7")
+    told = refusal_of("intranet", 8080, ["10.0.0.7"], ()) or ""
+    assert "intranet:8080" in told and "10.0.0.7" not in told
+    assert "[fd00::7]:80" in (refusal_of("fd00::7", 80, ["fd00::7"], ()) or "")
 
 
 NOT_FOR_AN_APP = ["10.0.0.0/8", "localhost", "127.0.0.1", "[::1]", METADATA, "*.com", "*.localhost", "0.0.0.0:80"]

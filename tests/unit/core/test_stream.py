@@ -75,6 +75,7 @@ BEGINS = piece(2, 0, "", 2, begins=True)
         ([complete(2, 11)], [piece(1, 0, "Hello "), piece(2, 6, "there")],
          ["token:Hello there", "generation.complete"]),
         ([event(2, "done", None)], [piece(1, 0, "Hel")], ["token:Hel", "reset", "done"]),
+        ([complete(2, 0)], [piece(1, 0, "Hel")], ["token:Hel", "reset", "generation.complete"]),
         ([], [OTHERS, piece(2, 0, "yes")], ["token:yes"]),
         ([complete(2, 2)], [thought(1, 0, "Well, "), thought(2, 6, "yes."), piece(3, 0, "Hi")],
          ["thinking:Well, yes.", "token:Hi", "generation.complete"]),
@@ -82,7 +83,8 @@ BEGINS = piece(2, 0, "", 2, begins=True)
         ([complete(2, 2)], [thought(1, 0, "Well, "), thought(2, 20, "yes."), piece(3, 0, "Hi")],
          ["thinking:Well, yes.", "token:Hi", "generation.complete"]),
     ],
-    ids=["a new attempt resets", "settled", "never settled", "another turn", "reasoning is no text", "reset", "lost"],
+    ids=["a new attempt resets", "settled", "never settled", "settled as nothing", "another turn",
+         "reasoning is no text", "reset", "lost"],
 )  # fmt: skip
 def test_a_new_reader_sees_what_counts(
     events: list[LoggedEvent], entries: list[stream.TokenEntry], shown: list[str]
