@@ -52,11 +52,7 @@ os.environ["PERDURE_AUDIT_KEY"] = AUDIT_KEY
 os.environ["JWT_SECRET"] = "the access key of all tests and of the processes that they start"
 os.environ["SSL_CERT_FILE"] = str(one_certificate())
 hypothesis.settings.register_profile(
-    "suite",
-    deadline=None,
-    derandomize=True,
-    max_examples=sized(300, 25),
-    suppress_health_check=[HealthCheck.too_slow],
+    "suite", deadline=None, derandomize=True, max_examples=sized(300, 25), suppress_health_check=[HealthCheck.too_slow]
 )
 hypothesis.settings.register_profile(
     "search", hypothesis.settings.get_profile("suite"), derandomize=False, max_examples=1_000

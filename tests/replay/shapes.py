@@ -290,9 +290,7 @@ SHAPES: dict[str, Shape] = {
         ((LOAD, MODEL, TOOL, TOOL, FINISH),),
     ),
     "loop_answer": Shape(
-        said(LOADING, Line("look", LOOKS), DONE, agent_id="looper"),
-        COMPLETED,
-        ((LOAD, MODEL, MODEL, *ROUND, FINISH),),
+        said(LOADING, Line("look", LOOKS), DONE, agent_id="looper"), COMPLETED, ((LOAD, MODEL, MODEL, *ROUND, FINISH),)
     ),
     "loop_approved": Shape(looping(Decision.APPROVE), COMPLETED, (TO_LOOP_GATE, WAIT, FREED)),
     "loop_rejected": Shape(looping(Decision.REJECT, comment="no"), COMPLETED, (TO_LOOP_GATE, WAIT, FREED)),

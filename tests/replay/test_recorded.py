@@ -96,7 +96,7 @@ def test_a_stop_and_a_cancel_under_way_cancel_the_call(name: str) -> None:
 
 
 MACHINE = re.compile(
-    r"/(?:home|root|work|tmp|usr|opt|var|private|Users)/|[A-Z]:\\|\.py\b|\d+@\w|localhost|127\.0\.0\.1",
+    r"/(?:home|root|work|tmp|usr|opt|var|private|Users)/|[A-Z]:\\|\.py\b|\d+@\w|localhost|127\.0\.0\.1"
 )
 """A path, a source file, a process at a host, an address."""
 
