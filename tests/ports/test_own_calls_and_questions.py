@@ -50,7 +50,7 @@ async def test_a_call_of_the_graphs_own_is_settled_once_whoever_makes_it_again(n
 async def test_a_graph_makes_no_call_that_needs_leave_and_none_of_a_tool_that_is_not_there(new_turn: NewTurn) -> None:
     turn = await new_turn(line())
     run = await turn.run(step=4)
-    outcomes = await run.make_calls([PlannedAsk(tool="pay", args={}), PlannedAsk(tool="nobodys", args={})])
+    outcomes = await run.make_calls(PlannedAsk(tool="pay", args={}), PlannedAsk(tool="nobodys", args={}))
     assert [(each.state, each.problem.code if each.problem else "") for each in outcomes] == [
         (S.PLANNED, "call_not_planned"),
         (S.PLANNED, "call_not_planned"),
@@ -62,7 +62,7 @@ async def test_a_stopped_run_makes_no_call(new_turn: NewTurn) -> None:
     turn = await new_turn(line())
     run = await turn.run(step=4)
     await run.wake_stop()
-    (outcome,) = await run.make_calls([PlannedAsk(tool="look", args={})])
+    (outcome,) = await run.make_calls(PlannedAsk(tool="look", args={}))
     assert outcome.problem is not None and outcome.problem.code == "stopped"
     assert await turn.dispatched("t5.0") == 0
 
