@@ -140,7 +140,6 @@ class _Parts:
 
 @pytest.fixture(scope="session")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataParts]:
-    """Postgres, Valkey and Temporal."""
     running = _Parts(tmp_path_factory.mktemp("home"))
     try:
         yield running.start()
@@ -150,8 +149,6 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataParts]:
 
 @dataclass(frozen=True, slots=True)
 class Urls:
-    """One database, by role."""
-
     admin: str
     owner: str
     app: str
@@ -214,8 +211,6 @@ async def db(urls: Urls) -> AsyncIterator[Database]:
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """A local user."""
-
     tenant_id: str
     user_id: str
     name: str
@@ -225,7 +220,6 @@ class Person:
 
 @pytest.fixture(scope="module")
 async def people(db: Database, template: Template) -> dict[str, Person]:
-    """requester, reviewer and admin."""
     found = {}
     for name, token in template.tokens.items():
         row = await db.principal_row(sha256_hex(token))

@@ -50,8 +50,6 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Harness:
-    """What a test of the desk needs."""
-
     deps: Deps
     world: World
     model: SpokenModel
@@ -61,11 +59,9 @@ class Harness:
 
     @property
     def db(self) -> Database:
-        """The module's database."""
         return self.deps.db
 
     async def conversation(self, agent_id: str = "desk", by: str = "requester") -> str:
-        """A new conversation."""
         conversation_id, person = new_id(), self.people[by]
         async with self.db.transaction(person.tenant_id) as tx:
             await tx.execute(
@@ -105,14 +101,12 @@ class Harness:
         return address, started
 
     async def version(self, agent_id: str = "desk") -> str:
-        """The agent's current version."""
         async with self.db.transaction("local") as tx:
             return (await content.current_agent(tx, agent_id)).version
 
     async def activity(
         self, method: Callable[[Any], Awaitable[T]], given: Any, *, attempt: int = 1, run_id: str = "run-1"
     ) -> T:
-        """Run an activity as the `attempt`-th attempt of a run."""
         environment = ActivityEnvironment()
         environment.info = replace(environment.info, attempt=attempt, workflow_run_id=run_id)
         return await environment.run(method, given)
@@ -142,7 +136,6 @@ class Harness:
         return address
 
     async def tool_call(self, address: TurnAddress, call_id: str, agent_id: str = "desk") -> ToolCall:
-        """The input of a tool call."""
         tool = await self.value(
             "SELECT tool FROM tool_calls WHERE turn_id = $1 AND call_id = $2",
             address.turn_id,
@@ -159,12 +152,10 @@ class Harness:
     async def run_tool(
         self, address: TurnAddress, call_id: str = "t1.0", *, attempt: int = 1, run_id: str = "run-1"
     ) -> ToolOutcome:
-        """Run a planned call as that attempt."""
         call = await self.tool_call(address, call_id)
         return await self.activity(ToolActivities(self.deps).run, call, attempt=attempt, run_id=run_id)
 
     async def open(self, address: TurnAddress, *call_ids: str, agent_id: str = "desk") -> list[RequestRef]:
-        """Open approvals for planned calls."""
         gated = [
             GatedCall(
                 call_id=call_id,
@@ -192,7 +183,6 @@ class Harness:
             return await decide(tx, approval, Decider(person.user_id, person.roles), person.name, ask)
 
     async def approved(self, *calls: tuple[str, dict[str, Any]], agent_id: str = "desk", **given: Any) -> TurnAddress:
-        """A turn whose planned calls are all approved."""
         address = await self.plan(*calls, agent_id=agent_id, **given)
         call_ids = [f"t1.{index}" for index in range(len(calls))]
         for request in await self.open(address, *call_ids, agent_id=agent_id):
@@ -200,13 +190,11 @@ class Harness:
         return address
 
     async def rows(self, sql: str, *args: object, tenant: str = "local") -> list[asyncpg.Record]:
-        """Rows as the program's role sees them."""
         async with self.db.transaction(tenant) as tx:
             found: list[asyncpg.Record] = await tx.fetch(sql, *args)
         return found
 
     async def value(self, sql: str, *args: object, tenant: str = "local") -> Any:
-        """The first column of the first row."""
         rows = await self.rows(sql, *args, tenant=tenant)
         return rows[0][0] if rows else None
 
@@ -216,12 +204,10 @@ class Harness:
             return str(await tx.execute(sql, *args))
 
     async def call_row(self, address: TurnAddress, call_id: str = "t1.0") -> asyncpg.Record:
-        """A call's row in the ledger."""
         rows = await self.rows("SELECT * FROM tool_calls WHERE turn_id = $1 AND call_id = $2", address.turn_id, call_id)
         return rows[0]
 
     async def approval_row(self, address: TurnAddress, call_id: str = "t1.0") -> asyncpg.Record:
-        """A call's approval."""
         rows = await self.rows("SELECT * FROM approvals WHERE id = $1", approval_id(address.turn_id, call_id))
         return rows[0]
 
@@ -242,13 +228,11 @@ class Harness:
         )
 
     async def kinds(self, turn_id: str) -> list[str]:
-        """The kinds of a turn's durable events, in order."""
         rows = await self.rows("SELECT kind FROM events WHERE turn_id = $1 ORDER BY seq", turn_id)
         return [row["kind"] for row in rows]
 
 
 def effect_ref(address: TurnAddress, call_id: str = "t1.0", tool: str = "post") -> RequestRef:
-    """The request by which a person settles an effect."""
     key = effect_key(address.turn_id, call_id)
     return RequestRef(request_id=key, kind=RequestKind.EFFECT, call_id=call_id, tool=tool)
 
@@ -295,7 +279,6 @@ def own_queues(base: Routing | None = None) -> Routing:
 
 @pytest.fixture(scope="session")
 async def temporal(parts: DataParts) -> Client:
-    """A client of the real server."""
     assert parts.temporal is not None
     return await Client.connect(
         parts.temporal.address, namespace=parts.temporal.namespace, data_converter=DATA_CONVERTER

@@ -47,7 +47,6 @@ class Served:
         on_busy: OnBusy = OnBusy.REJECT,
         limits: Limits | None = None,
     ) -> TurnAddress:
-        """Start a turn and deliver its wake-up."""
         address, started = await self.harness.start(
             *lines, agent_id=agent_id, conversation_id=conversation_id, on_busy=on_busy, limits=limits, caps=MANY
         )
@@ -56,7 +55,6 @@ class Served:
         return address
 
     async def row(self, address: TurnAddress) -> asyncpg.Record:
-        """The turn's row."""
         return (await self.harness.rows("SELECT * FROM turns WHERE id = $1", address.turn_id))[0]
 
     async def until(self, address: TurnAddress, *statuses: TurnStatus, seconds: float = 40.0) -> asyncpg.Record:
@@ -72,19 +70,16 @@ class Served:
             await asyncio.sleep(0.02)
 
     async def ended(self, *lines: Line, **given: Any) -> tuple[TurnAddress, asyncpg.Record]:
-        """A turn, begun and run to its end."""
         address = await self.begin(*lines, **given)
         return address, await self.until(address, *ENDED)
 
     async def paused(self, *lines: Line, **given: Any) -> TurnAddress:
-        """A turn, begun and run to its pause, with its wait under way."""
         address = await self.begin(*lines, **given)
         await self.until(address, PAUSED)
         await self.waits(address)
         return address
 
     async def waits(self, address: TurnAddress) -> str:
-        """The run id of the turn's wait, once there is one."""
         for _ in range(1_500):
             found = await self.handle(address).describe()
             if found.workflow_type == "TurnWait":
@@ -114,13 +109,11 @@ class Served:
     async def decide(
         self, address: TurnAddress, call_id: str = "t1.0", decision: Decision = Decision.APPROVE, **given: Any
     ) -> None:
-        """Decide on a call and ring."""
         _, note = await self.harness.decide(approval_id(address.turn_id, call_id), decision, **given)
         if note is not None:
             await self.harness.deps.doorbell.deliver_soon(note)
 
     async def settle(self, address: TurnAddress, call_id: str, outcome: str = "happened") -> None:
-        """State what became of an effect, and ring."""
         person = self.harness.people["reviewer"]
         key, settler = effect_key(address.turn_id, call_id), Decider(person.user_id, person.roles, person.name)
         async with self.harness.db.transaction("local") as tx:
@@ -129,27 +122,22 @@ class Served:
             await self.harness.deps.doorbell.deliver_soon(note)
 
     async def stop(self, address: TurnAddress) -> None:
-        """Ask for a stop, and ring."""
         async with self.harness.db.transaction("local") as tx:
             _, _, note = await request_stop(tx, address.turn_id, self.harness.people["requester"].user_id)
         if note is not None:
             await self.harness.deps.doorbell.deliver_soon(note)
 
     async def wake(self, address: TurnAddress, bell: WakeSignal | Mapping[str, Any] | str | None) -> None:
-        """Ring with whatever is given."""
         await self.handle(address).signal(WAKE, bell)
 
     def handle(self, address: TurnAddress) -> WorkflowHandle[Any, Any]:
-        """The turn's workflow, its latest run."""
         return self.client.get_workflow_handle(turn_workflow_id(address.turn_id))
 
     async def history(self, address: TurnAddress, run_id: str | None = None) -> WorkflowHistory:
-        """The history of a run of the turn, by default the latest."""
         handle = self.client.get_workflow_handle(turn_workflow_id(address.turn_id), run_id=run_id)
         return await handle.fetch_history()
 
     async def runs(self, address: TurnAddress) -> list[WorkflowHistory]:
-        """The histories of all runs of the turn, in order."""
         found: list[WorkflowHistory] = []
         run_id = (await self.handle(address).describe()).run_id
         while run_id:
@@ -159,7 +147,6 @@ class Served:
         return found
 
     async def nodes(self, address: TurnAddress) -> list[str]:
-        """The node trace."""
         rows = await self.harness.rows(
             "SELECT data->>'node' AS node FROM events WHERE turn_id = $1 AND kind = 'node_end' ORDER BY seq",
             address.turn_id,
@@ -167,7 +154,6 @@ class Served:
         return [row["node"] for row in rows]
 
     async def states(self, address: TurnAddress) -> dict[str, str]:
-        """The turn's tool calls by id, with their states."""
         rows = await self.harness.rows(
             "SELECT call_id, state FROM tool_calls WHERE turn_id = $1 ORDER BY call_id", address.turn_id
         )
@@ -195,7 +181,6 @@ class Served:
 
 
 async def serve(stack: AsyncExitStack, harness: Harness, kinds: tuple[Kind, ...]) -> dict[str, Worker]:
-    """Workers for the queues of these kinds, until the stack is left."""
     workers = {}
     for queue, kind in {harness.routing.queue(kind): kind for kind in kinds}.items():
         for worker in workers_for(harness.deps, kind, queue):

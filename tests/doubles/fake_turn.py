@@ -51,8 +51,6 @@ class Says:
 
 @dataclass(slots=True)
 class Row:
-    """A tool call in the fake ledger."""
-
     call_id: str
     tool: str
     args: Args
@@ -159,7 +157,6 @@ class FakeTurn:
         record.round = self.message(Role.ASSISTANT, "", calls=(call,))
 
     def settle(self, call_id: str, happened: bool, comment: str = "I looked") -> None:
-        """A person states what became of a call."""
         row = self.rows[call_id]
         assert row.state is CallState.OUTCOME_UNKNOWN
         row.comment, self.rung = comment, True
@@ -213,7 +210,6 @@ class FakeTurn:
         return self._close(row, CallState.DONE, output, updates, facts, whole=ask.args is not None)
 
     def deny(self, row: Row, approval: Record | None) -> ToolOutcome:
-        """Settle a call that nobody allowed."""
         why = f"the approval is {approval.state.value}" if approval else "the call needs an approval and has none"
         body: Args = {"status": "denied", "message": why}
         if approval is not None and approval.comment:

@@ -16,7 +16,6 @@ KEEPER = "keeper"
 
 
 def keeper(agent_id: str = KEEPER, **changed: Any) -> PublishedAgent:
-    """The agent, with these fields of its definition changed."""
     agent = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
     own: dict[str, Any] = {
         "id": agent_id,

@@ -80,7 +80,6 @@ class FakeRun:
         return [str(data["node"]) for kind, data in self.events if kind == "node_end"]
 
     def open(self) -> None:
-        """What the engine does when a run ends in a pause: opening again changes nothing."""
         for call in self.asked[0] if self.asked else ():
             record = Record(call.call_id, kind=call.kind, tool=call.tool, snapshot=self.snapshot)
             self.turn.book.setdefault(approval_id(TURN_ID, call.call_id), record)
@@ -166,7 +165,6 @@ class FakeTools:
         return await self.run(made)
 
     async def assemble(self, asks: Sequence[AssembleAsk]) -> list[Assembled]:
-        """The tools of a phase, one after another."""
         problem = STOPPED if self.of.stopped or self.of.turn.stopped else self.of.problem
         context = self.of.turn.context
         if problem is not None or context is None:
@@ -334,7 +332,6 @@ class FakePeople:
     def ask(
         self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall], snapshot: Args, *, goes_on: bool = False
     ) -> list[RequestRef]:
-        """Kept until the run ends."""
         self.run.goes_on = goes_on
         own = {RequestKind.CHECKPOINT: forced_checkpoint_id(self.run.step), RequestKind.LIMIT: limit_id(self.run.step)}
         gated = [call if call.call_id else call.model_copy(update={"call_id": own[call.kind]}) for call in gated]

@@ -62,7 +62,6 @@ class ConnectionAware(H11Protocol):
 
 
 def reset(request: Request) -> None:
-    """Answer with a TCP reset: linger of zero, then abort."""
     transport = request.scope["state"]["transport"]
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
@@ -70,8 +69,6 @@ def reset(request: Request) -> None:
 
 @dataclass(slots=True)
 class Script:
-    """The steps, how often each was used, and the log."""
-
     steps: list[Step] = field(default_factory=list)
     used: list[int] = field(default_factory=list)
     log: list[Seen] = field(default_factory=list)
@@ -153,7 +150,6 @@ class ProviderDouble:
         return f"http://127.0.0.1:{self.port}/v1"
 
     def script(self, *steps: Step) -> None:
-        """Replace the steps and forget what was seen."""
         self.state.replace(steps)
         self.state.log.clear()
 

@@ -95,7 +95,6 @@ class Step(BaseModel):
     fault: Fault | None = None
 
     def serves(self, user_text: str) -> bool:
-        """Whether this step is for a request with that latest user message."""
         return self.match is None or re.search(self.match, user_text) is not None
 
 

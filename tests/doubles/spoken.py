@@ -70,7 +70,6 @@ class SpokenModel:
             gate.release()
 
     def most(self, request: ProviderRequest) -> Bound:
-        """More than any line uses."""
         return Bound(HOLDS_TOKENS, HOLDS_MICROUSD if self.priced else None)
 
     def cost_microusd(self, model: str, usage: Usage) -> int:

@@ -101,7 +101,6 @@ NewTurn = Callable[..., Awaitable[Turn]]
 
 
 def line(*calls: tuple[str, Args], text: str = "asking") -> Line:
-    """An answer that asks for these calls."""
     return Line(text, calls)
 
 
@@ -132,7 +131,6 @@ async def paused(turn: Turn, *tools: str) -> tuple[Run, Sequence[RequestRef]]:
 
 
 async def approved(turn: Turn, *tools: str) -> Run:
-    """A run of a turn whose first calls are all approved."""
     run, requests = await paused(turn, *tools)
     for request in requests:
         await turn.decide(request.call_id, VerdictState.APPROVED)
@@ -140,5 +138,4 @@ async def approved(turn: Turn, *tools: str) -> Run:
 
 
 def problem(given: ModelReply | ToolOutcome | TurnContext) -> str:
-    """The code of its problem, if it has one."""
     return given.problem.code if given.problem is not None else ""

@@ -68,7 +68,6 @@ class DoubleRun(Run):
         return await call(Calls(self.fake.as_ports()), *given)
 
     async def pause(self) -> None:
-        """What the engine does at the end of a run that pauses."""
         self.fake.open()
 
     async def wake(self) -> None:
@@ -120,7 +119,6 @@ class DoubleTurn:
 
 
 async def double_turn(*lines: Line, metadata: Args | None = None, agent_id: str = "desk") -> DoubleTurn:
-    """A turn in memory whose model says these lines."""
     says = [Says(line.text, line.calls, Usage(input_tokens=9, output_tokens=1, cost_microusd=10)) for line in lines]
     facts = tuple(FactScope) if agent_id == KEEPER else ()
     return DoubleTurn(FakeTurn(_cards(), TOOLS, says, skill_ids=("plan",), metadata=metadata or {}, facts=facts))

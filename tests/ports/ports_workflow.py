@@ -78,7 +78,6 @@ class PortsRun(Calls):
 
     @workflow.run
     async def run(self, turn: TurnInput) -> None:
-        """Stays until it is told that it is over."""
         await workflow.wait_condition(lambda: self._over and workflow.all_handlers_finished())
 
     @workflow.signal(name=WAKE)

@@ -110,7 +110,6 @@ class RealTurn:
             await self._write(call_id, "status = $3", state.value)
 
     async def answer(self, call_id: str, answer: Args) -> None:
-        """By the program's own way."""
         person = self.side.harness.people["requester"]
         request_id = approval_id(self.address.turn_id, call_id)
         async with self.side.harness.db.transaction(self.address.tenant_id) as tx:
@@ -143,7 +142,6 @@ class RealTurn:
             await request_stop(tx, self.address.turn_id, self.side.harness.people["requester"].user_id)
 
     async def remember(self, fields: Args) -> None:
-        """As a settled tool call does."""
         async with self.side.harness.db.transaction(self.address.tenant_id) as tx:
             await working_memory.merge(tx, self.address.tenant_id, self.address.conversation_id, fields)
 
@@ -154,8 +152,6 @@ class RealTurn:
 
 @dataclass(slots=True)
 class RealSide:
-    """Makes turns whose runs are real."""
-
     harness: Harness
     client: Client
     queue: str

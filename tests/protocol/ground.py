@@ -81,8 +81,6 @@ class Breaking:
 
 @dataclass(slots=True)
 class Placed:
-    """A call of the model's, as it is in the database."""
-
     address: TurnAddress
     agent_id: str
     agent_version: str
@@ -100,8 +98,6 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A call as its records show it."""
-
     status: str
     version: int
     role: str
@@ -120,8 +116,6 @@ class Seen:
 
 
 class Ground:
-    """The program under test, with an agent for each policy."""
-
     def __init__(self, harness: Harness, owner: asyncpg.Connection, agents: dict[str, list[PublishedAgent]]) -> None:
         self._desk = harness
         self._owner = owner
@@ -145,7 +139,6 @@ class Ground:
         return cls(harness, owner, agents)
 
     async def close(self) -> None:
-        """Give the owner's connection back."""
         await self._owner.close()
 
     async def begin(self, people: dict[str, frozenset[str]]) -> None:
@@ -191,7 +184,6 @@ class Ground:
             return error.code
 
     async def seen(self) -> list[Seen]:
-        """What is on record of each call."""
         async with self._desk.db.transaction(TENANT) as tx:
             rows = {str(row["id"]): row for row in await tx.fetch(_SEEN, [each.approval_id for each in self.calls])}
             return [await self._seen(tx, placed, rows[placed.approval_id]) for placed in self.calls]

@@ -236,12 +236,10 @@ class Protocol(RuleBasedStateMachine):
 
 
 def one(of: Sequence[T], number: int) -> T:
-    """One of them, by a number that chance has given."""
     return of[number % len(of)]
 
 
 def _seen(call: Call, now: int) -> Seen:
-    """What the model says is on record."""
     return Seen(
         status=call.status,
         version=call.version,

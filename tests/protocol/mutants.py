@@ -15,8 +15,6 @@ import perdure.store.calls.tool_calls
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One mistake."""
-
     name: str
     plant: Callable[[pytest.MonkeyPatch], None]
 

@@ -45,8 +45,6 @@ ACKNOWLEDGED = (READ, MODEL, FINISH)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One course of a turn."""
-
     play: Callable[[Served], Awaitable[TurnAddress]]
     """Takes a turn through it; the turn may still be on its last run."""
     status: TurnStatus
@@ -164,7 +162,6 @@ def looping(decision: Decision, **given: Any) -> Callable[[Served], Awaitable[Tu
 
 
 async def looping_stopped(served: Served) -> TurnAddress:
-    """Stopped while the loop waits for its approval."""
     address = await served.paused(LOADING, Line("asking", [PAY]), DONE, agent_id="looper")
     await served.stop(address)
     return address

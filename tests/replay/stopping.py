@@ -21,14 +21,12 @@ async def silent(served: Served, seconds: float = 60) -> TurnAddress:
 
 
 async def stopped_running(served: Served) -> TurnAddress:
-    """Stopped while the model is silent."""
     address = await silent(served)
     await served.stop(address)
     return address
 
 
 async def stopped_paused(served: Served) -> TurnAddress:
-    """Stopped while it waits for its approval."""
     address = await served.paused(ASKING, DONE)
     await served.stop(address)
     return address
@@ -69,7 +67,6 @@ async def stop_read_outside(served: Served) -> TurnAddress:
 
 
 async def until_called(served: Served, address: TurnAddress, name: str) -> None:
-    """Until the turn's latest run has called this."""
     for _ in range(1_500):
         if name in run_of(await served.history(address)).called:
             return
@@ -78,14 +75,12 @@ async def until_called(served: Served, address: TurnAddress, name: str) -> None:
 
 
 async def cancelled_running(served: Served) -> TurnAddress:
-    """Cancelled from Temporal's side while the model is silent."""
     address = await silent(served)
     await served.handle(address).cancel()
     return address
 
 
 async def cancelled_paused(served: Served) -> TurnAddress:
-    """Cancelled from Temporal's side while it waits for its approval."""
     address = await served.paused(ASKING, DONE)
     await served.handle(address).cancel()
     return address

@@ -41,7 +41,6 @@ SIGNALED = "EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED"
 
 @pytest.fixture(scope="module")
 def runners() -> dict[str, Replaying]:
-    """Today's workflows on either runner."""
     return {"sandboxed": Replaying(runner()), "unsandboxed": Replaying(UnsandboxedWorkflowRunner())}
 
 
@@ -125,7 +124,6 @@ def test_a_recording_says_nothing_of_the_machine_that_it_was_made_on(path: Path)
 
 
 def telltale(key: str, text: str) -> str | None:
-    """What gives a machine away in a string, if anything does."""
     if key == "identity" and text != "worker":
         return "an identity"
     if key == "stackTrace" and text:

@@ -25,14 +25,12 @@ def replaying() -> Replaying:
 
 
 def changed(run: Run, event_type: str, number: int, change: Change) -> Run:
-    """The run with one of its events changed."""
     events = deepcopy(run.events)
     change(attributes([event for event in events if event["eventType"] == event_type][number]))
     return replace(run, events=events)
 
 
 def rewrite(payloads: dict[str, Any], change: Change) -> None:
-    """Change the value in a payload."""
     payload = payloads["payloads"][0]
     value = json.loads(base64.b64decode(payload["data"]))
     change(value)
@@ -40,7 +38,6 @@ def rewrite(payloads: dict[str, Any], change: Change) -> None:
 
 
 def given(change: Change) -> Change:
-    """A change of what an event hands over."""
     return lambda found: rewrite(found["input"], change)
 
 

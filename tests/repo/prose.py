@@ -32,8 +32,6 @@ CHECKED = (".py", ".md", ".html", ".jinja", ".j2", ".env.example", "Makefile", "
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A piece of prose."""
-
     path: str
     line: int
     kind: str
@@ -43,8 +41,6 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One finding."""
-
     path: str
     line: int
     rule: str
@@ -54,8 +50,6 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A pattern with its advice."""
-
     name: str
     pattern: re.Pattern[str]
     advice: str
@@ -95,7 +89,6 @@ _SENTENCE = re.compile(
 
 
 def texts(name: str, source: str) -> Iterator[Text]:
-    """The prose of one file."""
     path = Path(name)
     if path.suffix == ".py":
         yield from _python(source, name)
@@ -151,7 +144,6 @@ def _python(source: str, name: str) -> Iterator[Text]:
 
 
 def _is_test(name: str) -> bool:
-    """Returns whether a path belongs to the tests or the benchmark, whose strings are data."""
     return name.startswith(("tests/", "bench/"))
 
 
@@ -213,7 +205,6 @@ def _hashes(source: str, name: str) -> Iterator[Text]:
 
 
 def hits(text: Text) -> Iterator[Hit]:
-    """The findings in one piece of prose."""
     words = _CODE.sub(lambda match: "`" + "\n" * match.group().count("\n") + "`", text.words)
     lines = words.split("\n")
     flat = " ".join(line.strip() for line in lines)
@@ -258,7 +249,6 @@ def names(source: str, path: str) -> Iterator[Hit]:
 
 
 def findings(path: str) -> list[Hit]:
-    """The findings in one file, in the order of its lines; `path` is relative to the root."""
     source = (ROOT / path).read_text(encoding="utf-8", errors="replace")
     allowed = {number for number, line in enumerate(source.split("\n"), 1) if "prose: ok" in line}
     found = [hit for text in texts(path, source) for hit in hits(text)]
@@ -288,7 +278,6 @@ def differences(found: Mapping[str, int], left: Mapping[str, int]) -> Iterator[s
 
 
 def left_to_mend() -> dict[str, int]:
-    """The findings that are allowed, by file."""
     rows = (line.split("\t") for line in LEFT.read_text(encoding="utf-8").splitlines())
     return {path: int(count) for count, path in rows}
 
@@ -298,7 +287,6 @@ def _count(path: str) -> tuple[str, int]:
 
 
 def counted() -> dict[str, int]:
-    """Returns the findings of the files outside tests/ by file, without files that have none."""
     paths = [path for path in checked_files() if not path.startswith("tests/")]
     with ProcessPoolExecutor() as pool:
         return {path: count for path, count in pool.map(_count, paths, chunksize=20) if count}
@@ -325,7 +313,6 @@ def _write_lower(found: Mapping[str, int], left: Mapping[str, int]) -> None:
 
 
 def main() -> int:
-    """Runs the check and returns the exit status."""
     parser = argparse.ArgumentParser(description="Check the project's prose.")
     parser.add_argument("paths", nargs="*", help="print the findings of these files and folders")
     parser.add_argument("--packages", action="store_true", help="print the number of findings by package")

@@ -18,7 +18,6 @@ NOTHING = cast(Deps, None)
 
 
 def name_of(function: Callable[..., Any]) -> str | None:
-    """The public name of an activity, None for any other function."""
     found = activity._Definition.from_callable(function)
     return found.name if found else None
 
@@ -39,7 +38,6 @@ def defined() -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def fault_of(ref: ActivityRef[Any, Any], found: list[Callable[..., Any]]) -> str | None:
-    """What is wrong with the activities found for a reference."""
     if len(found) != 1:
         return f"{ref.name} has {len(found)} activities; write exactly one @activity.defn(name={ref.name!r})"
     hints = get_type_hints(found[0])

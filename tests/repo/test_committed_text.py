@@ -44,7 +44,6 @@ def naming(hosts: set[str]) -> re.Pattern[str]:
 
 
 def said(pattern: re.Pattern[str], path: str, text: str) -> list[str]:
-    """Places where a text says what a pattern finds."""
     return [
         f"{path}:{number} says {found.group()!r}"
         for number, line in enumerate(text.splitlines(), 1)

@@ -43,7 +43,6 @@ def worker_faults(found: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def checked(path: Path) -> subprocess.CompletedProcess[str]:
-    """What the checker of the compose schema says; the schema comes with it."""
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(path)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 

@@ -58,7 +58,6 @@ def names_in(text: str) -> Iterator[tuple[int, str]]:
 
 
 def faults_anywhere(path: str, text: str) -> list[str]:
-    """Domain words in a text of whatever kind."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         for match in ANYWHERE.finditer(re.sub(r"_", " ", line)):
@@ -74,7 +73,6 @@ def of_a_domain(name: str) -> bool:
 
 
 def faults_in_names(path: str, text: str) -> list[str]:
-    """Domain words in the names of a file of Python or SQL."""
     return [
         f"{path}:{number} has the name {name!r}: what knows a domain belongs to perdure/examples/"
         for number, name in (names_in_sql if path.endswith(".sql") else names_in)(text)

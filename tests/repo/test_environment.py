@@ -15,7 +15,6 @@ LINE = re.compile(r"^([A-Z_]+)=(.*)$", re.MULTILINE)
 
 
 def bare(**given: str) -> Settings:
-    """Settings that see nothing but `given`."""
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
             patch.delenv(name)

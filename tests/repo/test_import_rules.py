@@ -27,7 +27,6 @@ def layers() -> list[str]:
 
 
 def packages() -> set[str]:
-    """The packages and modules directly below `perdure`."""
     names = {path.split("/")[1] for path in files() if path.startswith("perdure/") and path.endswith(".py")}
     return {name.removesuffix(".py") for name in names} - {"__init__", *DATA}
 
@@ -39,7 +38,6 @@ def test_every_package_has_its_layer_once() -> None:
 
 
 def linted(tree: Path) -> subprocess.CompletedProcess[str]:
-    """What import-linter says of the packages in this tree."""
     command = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
     return subprocess.run(
         [sys.executable, "-c", command, "--no-cache"], cwd=tree, capture_output=True, text=True, timeout=120
@@ -48,7 +46,6 @@ def linted(tree: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packages and the contracts, in a folder of their own."""
     tree = tmp_path_factory.mktemp("tree")
     for path in files():
         if path.startswith("perdure/") and path.endswith(".py") and not path.startswith("perdure/examples/"):
@@ -88,12 +85,10 @@ def test_the_packages_as_they_are_break_no_rule(copy: Path) -> None:
 
 
 def below(name: str, *packages: str) -> bool:
-    """Whether a dotted name is one of these or below one."""
     return any(name == each or name.startswith(f"{each}.") for each in packages)
 
 
 def sources(*folders: str) -> dict[str, str]:
-    """The Python files in these folders, by path."""
     return dict(texts(".py", within=folders))
 
 

@@ -26,7 +26,6 @@ def product() -> list[str]:
 
 
 def crowded(paths: list[str]) -> list[str]:
-    """The folders with too many siblings: modules and folders with modules."""
     siblings: Counter[str] = Counter()
     seen: set[PurePosixPath] = set()
     for path in map(PurePosixPath, paths):

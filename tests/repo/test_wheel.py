@@ -47,7 +47,6 @@ def copied(to: Path, *, links: bool = True, wanted: Callable[[str], bool] = lamb
 
 
 def uv(*arguments: str | Path, cache: Path) -> None:
-    """uv, without a network and without what it did before."""
     said([find_uv_bin(), *map(str, arguments), "--offline", "--quiet"], ROOT, UV_CACHE_DIR=str(cache))
 
 
@@ -86,7 +85,6 @@ def wheel(place: Path, checkout: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(place: Path, wheel: Path) -> Path:
-    """The folder that the wheel is installed in, without its dependencies."""
     to = ("--target", place / "installed", "--python", sys.executable)
     uv("pip", "install", "--no-deps", *to, wheel, cache=place / "cache")
     return place / "installed"
