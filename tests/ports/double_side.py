@@ -25,7 +25,7 @@ GONE = Problem(code="agent_version_not_found", message="the version that this tu
 
 
 def _target(path: str) -> Behaviour:
-    """A tool that asks the desk's target, in the modes of tests/doubles/desk.py that the suites use."""
+    """A tool that asks the desk's target, in the modes of tests/doubles/target.py that the suites use."""
 
     def act(args: Args) -> JsonValue:
         if args.get("mode") == "refuse":
