@@ -45,8 +45,7 @@ class Says:
     calls: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
     usage: Usage = USAGE
     problem: Problem | None = None
-    turn_used: Usage | None = None
-    """Where attempts have broken off before it: what the turn has used with them."""
+    turn_used: Usage | None = None  # where attempts have broken off before it: what the turn has used with them
 
 
 @dataclass(slots=True)
@@ -58,8 +57,7 @@ class Row:
     gated: bool
     state: CallState = CallState.PLANNED
     outcome: ToolOutcome | None = None
-    comment: str = ""
-    """Of the person who stated what became of it."""
+    comment: str = ""  # of the person who stated what became of it
 
 
 @dataclass(slots=True)
@@ -68,8 +66,7 @@ class Record:
     kind: RequestKind = RequestKind.APPROVAL
     tool: str = ""
     snapshot: Args = field(default_factory=dict)
-    round: MessageRef | None = None
-    """Of an edited checkpoint: the message that makes its call again."""
+    round: MessageRef | None = None  # of an edited checkpoint: the message that makes its call again
     state: VerdictState = VerdictState.PENDING
     comment: str = ""
     args: Args | None = None
@@ -94,25 +91,18 @@ class FakeTurn:
     skills: tuple[PlanSkill, ...] = ()
     rules: tuple[Rule, ...] = ()
     entity_fields: Mapping[str, str] = field(default_factory=dict)
-    injected: tuple[str, ...] = ()
-    """Skills that earlier turns have injected."""
+    injected: tuple[str, ...] = ()  # skills that earlier turns have injected
     metadata: Args = field(default_factory=dict)
     working: Args = field(default_factory=dict)
     stage_tools: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
-    model: str = "openai/small"
-    """Of its agent."""
-    reviewers: tuple[str, ...] = ()
-    """The people whom its agent names."""
-    said: str = "please"
-    """The user's message."""
-    toolsets: dict[str, bool] = field(default_factory=dict)
-    """What its conversation has loaded."""
+    model: str = "openai/small"  # of its agent
+    reviewers: tuple[str, ...] = ()  # the people whom its agent names
+    said: str = "please"  # the user's message
+    toolsets: dict[str, bool] = field(default_factory=dict)  # what its conversation has loaded
     user_name: str = "Ann"
-    context: FakeContext | None = None
-    """Of a turn that puts a context together."""
-    facts: tuple[FactScope, ...] = ()
-    """Whose facts its agent may use."""
+    context: FakeContext | None = None  # of a turn that puts a context together
+    facts: tuple[FactScope, ...] = ()  # whose facts its agent may use
     known_facts: dict[FactScope, list[Fact]] = field(default_factory=dict)
     facts_are_dead: bool = False
     fact_asks: list[FactsRequest] = field(default_factory=list)
@@ -121,18 +111,13 @@ class FakeTurn:
     book: dict[str, Record] = field(default_factory=dict)
     rounds: list[MessageRef] = field(default_factory=list)
     asks: list[ModelCallRequest] = field(default_factory=list)
-    ran: list[tuple[str, Args]] = field(default_factory=list)
-    """(call id, arguments) of every dispatch."""
-    called: list[str] = field(default_factory=list)
-    """The calls that the tools port was asked for, in order."""
-    made: list[MessageRef] = field(default_factory=list)
-    """Every stored message, in order."""
-    rung: bool = False
-    """Somebody has decided since the records were last read."""
+    ran: list[tuple[str, Args]] = field(default_factory=list)  # (call id, arguments) of every dispatch
+    called: list[str] = field(default_factory=list)  # the calls that the tools port was asked for, in order
+    made: list[MessageRef] = field(default_factory=list)  # every stored message, in order
+    rung: bool = False  # somebody has decided since the records were last read
     stopped: bool = False
     load_problem: Problem | None = None
-    reading: Callable[[Verdicts], Awaitable[Verdicts]] | None = None
-    """Spoils what a read of verdicts answers."""
+    reading: Callable[[Verdicts], Awaitable[Verdicts]] | None = None  # spoils what a read of verdicts answers
 
     def message(self, role: Role, text: str, call_id: str = "", calls: tuple[CallRef, ...] = ()) -> MessageRef:
         number = len(self.made) + 1

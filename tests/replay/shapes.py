@@ -15,9 +15,7 @@ from perdure.contracts.turns import Limits, TurnAddress, TurnStatus, WakeSignal
 from perdure.core.approvals.decisions import Decision
 from perdure.store.approvals import requests
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
-from tests.doubles.gatherer import gatherer
-from tests.doubles.hub import KEEPER, keeper
-from tests.doubles.planner import CLIENT_TABLE, PLANNER, planner
+from tests.doubles.hub import CLIENT_TABLE, KEEPER, PLANNER, gatherer, keeper, planner
 from tests.doubles.spoken import Line
 from tests.doubles.target import app_agents
 from tests.harness import publish_app, until
