@@ -173,15 +173,10 @@ async def template(parts: DataParts, tmp_path_factory: pytest.TempPathFactory) -
     """Prepared once a session, as `python -m perdure.apps.bootstrap` does it."""
     assert parts.postgres is not None
     postgres = parts.postgres
-    given = {
-        "DATABASE_ADMIN_URL": postgres.admin,
-        "DATABASE_OWNER_URL": postgres.owner,
-        "DATABASE_URL": postgres.app,
-        "DATABASE_RELAY_URL": postgres.relay,
-        "PERDURE_LOCAL": "1",
-        "PERDURE_EXAMPLES": "true",
-        "PERDURE_HOME": str(tmp_path_factory.mktemp("tokens")),
-    }
+    databases = {"DATABASE_ADMIN_URL": postgres.admin, "DATABASE_OWNER_URL": postgres.owner}
+    databases |= {"DATABASE_URL": postgres.app, "DATABASE_RELAY_URL": postgres.relay}
+    home = str(tmp_path_factory.mktemp("tokens"))
+    given = {**databases, "PERDURE_LOCAL": "1", "PERDURE_EXAMPLES": "true", "PERDURE_HOME": home}
     tokens = (await bootstrap(Settings(_env_file=None, **given))).tokens  # type: ignore[arg-type]
     return Template(Urls(postgres.admin, postgres.owner, postgres.app, postgres.relay), tokens)
 

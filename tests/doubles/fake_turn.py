@@ -208,14 +208,8 @@ class FakeTurn:
         call_id = tool_call_id(step, index)
         row = self.rows[call_id] = Row(call_id, LOAD_TOOLSET, dict(args), EffectClass.READ, False)
         told = self._close(row, CallState.DONE if loading.done else CallState.FAILED, loading.told)
-        return CallRef(
-            call_id=call_id,
-            tool=LOAD_TOOLSET,
-            digest=digest_of(dict(args)),
-            settled=True,
-            answer_id=told.message.id if told.message else "",
-            args=dict(args) if loading.done else {},
-        )
+        ref = CallRef(call_id=call_id, tool=LOAD_TOOLSET, digest=digest_of(dict(args)))
+        return _settled(ref, told).model_copy(update={"args": dict(args) if loading.done else {}})
 
     def plan_call(
         self, step: int, index: int, tool: str, args: Mapping[str, JsonValue], offered: Sequence[str]
@@ -231,4 +225,8 @@ class FakeTurn:
         if card is not None:
             return ref
         told = self._close(row, CallState.FAILED, {"status": "error", "message": f"there is no tool {tool}"})
-        return ref.model_copy(update={"settled": True, "answer_id": told.message.id if told.message else ""})
+        return _settled(ref, told)
+
+
+def _settled(ref: CallRef, told: ToolOutcome) -> CallRef:
+    return ref.model_copy(update={"settled": True, "answer_id": told.message.id if told.message else ""})

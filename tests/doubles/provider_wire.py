@@ -87,7 +87,7 @@ def closing_lines(step: Step, model: str, body: dict[str, JsonValue]) -> Iterato
 def fault_lines(fault: Fault, model: str) -> Iterator[bytes]:
     """What follows a step's text where the fault is in what the stream says."""
     stop, calls = (line(chunk(model, {}, reason)) + DONE for reason in ("stop", "tool_calls"))
-    nameless = {"tool_calls": [{"index": 0, "id": "c", "function": {"arguments": "{}"}}]}
+    nameless: JsonValue = {"tool_calls": [{"index": 0, "id": "c", "function": {"arguments": "{}"}}]}
     broke_off: JsonValue = {"message": "the engine stopped", "type": "server_error", "code": "server_error"}
     odd = line({**chunk(model, {}), "choices": {"0": "none"}, "usage": [1, 2]})
     said = {

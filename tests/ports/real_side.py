@@ -173,7 +173,11 @@ async def real_side(harness: Harness, client: Client) -> AsyncIterator[RealSide]
     side = RealSide(harness, client, f"ports-{new_id()[-8:]}")
     deps = harness.deps
     # Brief calls run inside the workflow task where the turns queue serves their kind (ADR 7).
-    brief = [MemoryActivities(deps).load, FactsActivities(deps).facts, ApprovalActivities(deps).read]
+    brief: list[Callable[..., Any]] = [
+        MemoryActivities(deps).load,
+        FactsActivities(deps).facts,
+        ApprovalActivities(deps).read,
+    ]
     worker = Worker(
         client,
         task_queue=side.queue,
