@@ -22,7 +22,6 @@ WALL_SECONDS = 1.5
 
 
 def code_block_app(folder: Path = CODE_BLOCK_APP) -> tuple[list[tuple[str, PublishedAgent]], list[DataTable]]:
-    """Its agents as they are published, and their tables."""
     app = load_app(folder)
     assert not app.problems, app.problems
     published = publish(app, [tool.card for tool in CORE_BY_NAME.values()])
@@ -63,7 +62,6 @@ async def noted() -> AsyncIterator[NotedSandbox]:
 
 @pytest.fixture(scope="module")
 async def workbench(harness: Harness, noted: NotedSandbox) -> Harness:
-    """The desk with the workshop's agent beside its own, and a sandbox."""
     agents, tables = code_block_app()
     await publish_app(harness.owner_url, [*app_agents()[0], *agents], tables)
     tools = [*app_agents()[1], *((MAKER, tool) for tool in CORE_ALWAYS)]

@@ -52,11 +52,7 @@ os.environ["PERDURE_AUDIT_KEY"] = AUDIT_KEY
 os.environ["JWT_SECRET"] = "the access key of all tests and of the processes that they start"
 os.environ["SSL_CERT_FILE"] = str(one_certificate())
 hypothesis.settings.register_profile(
-    "suite",
-    deadline=None,
-    derandomize=True,
-    max_examples=sized(300, 25),
-    suppress_health_check=[HealthCheck.too_slow],
+    "suite", deadline=None, derandomize=True, max_examples=sized(300, 25), suppress_health_check=[HealthCheck.too_slow]
 )
 hypothesis.settings.register_profile(
     "search", hypothesis.settings.get_profile("suite"), derandomize=False, max_examples=1_000
@@ -144,7 +140,6 @@ class _Parts:
 
 @pytest.fixture(scope="session")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataParts]:
-    """Postgres, Valkey and Temporal."""
     running = _Parts(tmp_path_factory.mktemp("home"))
     try:
         yield running.start()
@@ -154,8 +149,6 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataParts]:
 
 @dataclass(frozen=True, slots=True)
 class Urls:
-    """One database, by role."""
-
     admin: str
     owner: str
     app: str
@@ -180,15 +173,10 @@ async def template(parts: DataParts, tmp_path_factory: pytest.TempPathFactory) -
     """Prepared once a session, as `python -m perdure.apps.bootstrap` does it."""
     assert parts.postgres is not None
     postgres = parts.postgres
-    given = {
-        "DATABASE_ADMIN_URL": postgres.admin,
-        "DATABASE_OWNER_URL": postgres.owner,
-        "DATABASE_URL": postgres.app,
-        "DATABASE_RELAY_URL": postgres.relay,
-        "PERDURE_LOCAL": "1",
-        "PERDURE_EXAMPLES": "true",
-        "PERDURE_HOME": str(tmp_path_factory.mktemp("tokens")),
-    }
+    databases = {"DATABASE_ADMIN_URL": postgres.admin, "DATABASE_OWNER_URL": postgres.owner}
+    databases |= {"DATABASE_URL": postgres.app, "DATABASE_RELAY_URL": postgres.relay}
+    home = str(tmp_path_factory.mktemp("tokens"))
+    given = {**databases, "PERDURE_LOCAL": "1", "PERDURE_EXAMPLES": "true", "PERDURE_HOME": home}
     tokens = (await bootstrap(Settings(_env_file=None, **given))).tokens  # type: ignore[arg-type]
     return Template(Urls(postgres.admin, postgres.owner, postgres.app, postgres.relay), tokens)
 
@@ -218,8 +206,6 @@ async def db(urls: Urls) -> AsyncIterator[Database]:
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """A local user."""
-
     tenant_id: str
     user_id: str
     name: str
@@ -229,7 +215,6 @@ class Person:
 
 @pytest.fixture(scope="module")
 async def people(db: Database, template: Template) -> dict[str, Person]:
-    """requester, reviewer and admin."""
     found = {}
     for name, token in template.tokens.items():
         row = await db.principal_row(sha256_hex(token))

@@ -8,7 +8,6 @@ T = TypeVar("T")
 
 
 async def eventually(look: Callable[[], Awaitable[T]], seconds: float = 30.0) -> T:
-    """What a look finds, once it finds something."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not (found := await look()):
         assert asyncio.get_running_loop().time() < deadline, f"it never came: {found!r}"

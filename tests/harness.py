@@ -20,7 +20,7 @@ from perdure.activities.model import ModelActivities
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.activities.tools import ToolActivities
 from perdure.contracts.activities import OpenRequest
-from perdure.contracts.agents import PublishedAgent, ToolCard
+from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.approvals import GatedCall, RequestKind, RequestRef
 from perdure.contracts.calls import ModelCall, ModelCallRequest, ModelReply, ToolCall, ToolCallRequest, ToolOutcome
 from perdure.contracts.ids import approval_id, effect_key, model_call_id
@@ -50,8 +50,6 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Harness:
-    """What a test of the desk needs."""
-
     deps: Deps
     world: World
     model: SpokenModel
@@ -61,20 +59,13 @@ class Harness:
 
     @property
     def db(self) -> Database:
-        """The module's database."""
         return self.deps.db
 
     async def conversation(self, agent_id: str = "desk", by: str = "requester") -> str:
-        """A new conversation."""
         conversation_id, person = new_id(), self.people[by]
+        sql = "INSERT INTO conversations (id, tenant_id, user_id, agent_id) VALUES ($1, $2, $3, $4)"
         async with self.db.transaction(person.tenant_id) as tx:
-            await tx.execute(
-                "INSERT INTO conversations (id, tenant_id, user_id, agent_id) VALUES ($1, $2, $3, $4)",
-                conversation_id,
-                person.tenant_id,
-                person.user_id,
-                agent_id,
-            )
+            await tx.execute(sql, conversation_id, person.tenant_id, person.user_id, agent_id)
         return conversation_id
 
     async def start(
@@ -90,29 +81,20 @@ class Harness:
         """Start a turn whose model says these lines; its wake-up is not delivered."""
         person = self.people[by]
         conversation_id = conversation_id or await self.conversation(agent_id, by)
-        new = NewTurn(
-            person.tenant_id,
-            conversation_id,
-            person.user_id,
-            script(*lines),
-            on_busy=on_busy,
-            limits=limits,
-            routing=self.routing,
-        )
+        given = {"on_busy": on_busy, "limits": limits, "routing": self.routing}
+        new = NewTurn(person.tenant_id, conversation_id, person.user_id, script(*lines), **given)  # type: ignore[arg-type]
         async with self.db.transaction(person.tenant_id) as tx:
             started = await start_turn(tx, new, await content.current_agent(tx, agent_id), caps or Caps())
         address = TurnAddress(tenant_id=person.tenant_id, conversation_id=conversation_id, turn_id=started.turn_id)
         return address, started
 
     async def version(self, agent_id: str = "desk") -> str:
-        """The agent's current version."""
         async with self.db.transaction("local") as tx:
             return (await content.current_agent(tx, agent_id)).version
 
     async def activity(
         self, method: Callable[[Any], Awaitable[T]], given: Any, *, attempt: int = 1, run_id: str = "run-1"
     ) -> T:
-        """Run an activity as the `attempt`-th attempt of a run."""
         environment = ActivityEnvironment()
         environment.info = replace(environment.info, attempt=attempt, workflow_run_id=run_id)
         return await environment.run(method, given)
@@ -123,14 +105,13 @@ class Harness:
         version = await self.version(agent_id)
         async with self.db.transaction(address.tenant_id) as tx:
             agent = await self.deps.agent_cache.at(tx, agent_id, version)
+        messages, tools = (MessageRef(id=str(user), role=Role.USER),), tuple(card.name for card in agent.cards)
         return ModelCall(
             address=address,
             call_id=model_call_id(step),
             agent_id=agent_id,
             agent_version=version,
-            ask=ModelCallRequest(
-                messages=(MessageRef(id=str(user), role=Role.USER),), tools=tuple(card.name for card in agent.cards)
-            ),
+            ask=ModelCallRequest(messages=messages, tools=tools),
         )
 
     async def plan(self, *calls: tuple[str, dict[str, Any]], agent_id: str = "desk", **given: Any) -> TurnAddress:
@@ -142,42 +123,23 @@ class Harness:
         return address
 
     async def tool_call(self, address: TurnAddress, call_id: str, agent_id: str = "desk") -> ToolCall:
-        """The input of a tool call."""
-        tool = await self.value(
-            "SELECT tool FROM tool_calls WHERE turn_id = $1 AND call_id = $2",
-            address.turn_id,
-            call_id,
-            tenant=address.tenant_id,
-        )
-        return ToolCall(
-            address=address,
-            agent_id=agent_id,
-            agent_version=await self.version(agent_id),
-            ask=ToolCallRequest(call_id=call_id, tool=tool),
-        )
+        ask = ToolCallRequest(call_id=call_id, tool=await self._tool(address, call_id))
+        return ToolCall(address=address, agent_id=agent_id, agent_version=await self.version(agent_id), ask=ask)
+
+    async def _tool(self, address: TurnAddress, call_id: str) -> str:
+        sql = "SELECT tool FROM tool_calls WHERE turn_id = $1 AND call_id = $2"
+        return str(await self.value(sql, address.turn_id, call_id, tenant=address.tenant_id))
 
     async def run_tool(
         self, address: TurnAddress, call_id: str = "t1.0", *, attempt: int = 1, run_id: str = "run-1"
     ) -> ToolOutcome:
-        """Run a planned call as that attempt."""
         call = await self.tool_call(address, call_id)
         return await self.activity(ToolActivities(self.deps).run, call, attempt=attempt, run_id=run_id)
 
     async def open(self, address: TurnAddress, *call_ids: str, agent_id: str = "desk") -> list[RequestRef]:
-        """Open approvals for planned calls."""
-        gated = [
-            GatedCall(
-                call_id=call_id,
-                tool=await self.value(
-                    "SELECT tool FROM tool_calls WHERE turn_id = $1 AND call_id = $2", address.turn_id, call_id
-                ),
-                rule="test",
-            )
-            for call_id in call_ids
-        ]
-        ask = OpenRequest(
-            address=address, agent_id=agent_id, agent_version=await self.version(agent_id), gated=tuple(gated)
-        )
+        gated = [GatedCall(call_id=each, tool=await self._tool(address, each), rule="test") for each in call_ids]
+        version = await self.version(agent_id)
+        ask = OpenRequest(address=address, agent_id=agent_id, agent_version=version, gated=tuple(gated))
         opened = await self.activity(ApprovalActivities(self.deps).open, ask)
         return list(opened.requests)
 
@@ -192,7 +154,6 @@ class Harness:
             return await decide(tx, approval, Decider(person.user_id, person.roles), person.name, ask)
 
     async def approved(self, *calls: tuple[str, dict[str, Any]], agent_id: str = "desk", **given: Any) -> TurnAddress:
-        """A turn whose planned calls are all approved."""
         address = await self.plan(*calls, agent_id=agent_id, **given)
         call_ids = [f"t1.{index}" for index in range(len(calls))]
         for request in await self.open(address, *call_ids, agent_id=agent_id):
@@ -200,13 +161,11 @@ class Harness:
         return address
 
     async def rows(self, sql: str, *args: object, tenant: str = "local") -> list[asyncpg.Record]:
-        """Rows as the program's role sees them."""
         async with self.db.transaction(tenant) as tx:
             found: list[asyncpg.Record] = await tx.fetch(sql, *args)
         return found
 
     async def value(self, sql: str, *args: object, tenant: str = "local") -> Any:
-        """The first column of the first row."""
         rows = await self.rows(sql, *args, tenant=tenant)
         return rows[0][0] if rows else None
 
@@ -216,45 +175,32 @@ class Harness:
             return str(await tx.execute(sql, *args))
 
     async def call_row(self, address: TurnAddress, call_id: str = "t1.0") -> asyncpg.Record:
-        """A call's row in the ledger."""
         rows = await self.rows("SELECT * FROM tool_calls WHERE turn_id = $1 AND call_id = $2", address.turn_id, call_id)
         return rows[0]
 
     async def approval_row(self, address: TurnAddress, call_id: str = "t1.0") -> asyncpg.Record:
-        """A call's approval."""
         rows = await self.rows("SELECT * FROM approvals WHERE id = $1", approval_id(address.turn_id, call_id))
         return rows[0]
 
     async def republished(self, name: tuple[str, str], tool: Tool) -> None:
         """Publish the desk again with another tool in the place of one."""
-        changed = [
-            (app, agent.model_copy(update={"cards": tuple(_card(agent, each, name, tool) for each in agent.cards)}))
-            for app, agent in app_agents()[0]
-        ]
-        await publish_app(
-            self.owner_url,
-            [
-                (app, agent.model_copy(update={"version": digest_of([card.version for card in agent.cards])}))
-                if agent.definition.id == name[0]
-                else (app, agent)
-                for app, agent in changed
-            ],
-        )
+        agents = []
+        for app, agent in app_agents()[0]:
+            if agent.definition.id == name[0]:
+                cards = tuple(tool.card if card.name == name[1] else card for card in agent.cards)
+                version = digest_of([card.version for card in cards])
+                agent = agent.model_copy(update={"cards": cards, "version": version})
+            agents.append((app, agent))
+        await publish_app(self.owner_url, agents)
 
     async def kinds(self, turn_id: str) -> list[str]:
-        """The kinds of a turn's durable events, in order."""
         rows = await self.rows("SELECT kind FROM events WHERE turn_id = $1 ORDER BY seq", turn_id)
         return [row["kind"] for row in rows]
 
 
 def effect_ref(address: TurnAddress, call_id: str = "t1.0", tool: str = "post") -> RequestRef:
-    """The request by which a person settles an effect."""
     key = effect_key(address.turn_id, call_id)
     return RequestRef(request_id=key, kind=RequestKind.EFFECT, call_id=call_id, tool=tool)
-
-
-def _card(agent: PublishedAgent, card: ToolCard, name: tuple[str, str], tool: Tool) -> ToolCard:
-    return tool.card if (agent.definition.id, card.name) == name else card
 
 
 async def publish_app(
@@ -262,27 +208,24 @@ async def publish_app(
 ) -> None:
     """Put the desk's agents beside the shipped ones."""
     harness = app_agents()[0] if agents is None else agents
-    ours = {agent.definition.id for _, agent in harness}
-    owner = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
-    try:
-        await set_up(owner)
-        async with owner.transaction():
-            await owner.execute("SELECT set_config('perdure.tenant', '*', true)")
-            others = [each for each in await content.list_agents(owner) if each[1].definition.id not in ours]
-            await content.publish_agent(owner, [*others, *harness], tables)
-    finally:
-        await owner.close()
+    await _publish(owner_url, harness, {agent.definition.id for _, agent in harness}, tables)
 
 
 async def withdraw_agent(owner_url: str, agent_id: str) -> None:
     """Take one agent away, as a start without its app does."""
+    await _publish(owner_url, (), {agent_id})
+
+
+async def _publish(
+    owner_url: str, agents: Sequence[tuple[str, PublishedAgent]], without: set[str], tables: Sequence[DataTable] = ()
+) -> None:
     owner = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
     try:
         await set_up(owner)
         async with owner.transaction():
             await owner.execute("SELECT set_config('perdure.tenant', '*', true)")
-            others = [each for each in await content.list_agents(owner) if each[1].definition.id != agent_id]
-            await content.publish_agent(owner, others)
+            others = [each for each in await content.list_agents(owner) if each[1].definition.id not in without]
+            await content.publish_agent(owner, [*others, *agents], tables)
     finally:
         await owner.close()
 
@@ -295,11 +238,9 @@ def own_queues(base: Routing | None = None) -> Routing:
 
 @pytest.fixture(scope="session")
 async def temporal(parts: DataParts) -> Client:
-    """A client of the real server."""
     assert parts.temporal is not None
-    return await Client.connect(
-        parts.temporal.address, namespace=parts.temporal.namespace, data_converter=DATA_CONVERTER
-    )
+    address, namespace = parts.temporal.address, parts.temporal.namespace
+    return await Client.connect(address, namespace=namespace, data_converter=DATA_CONVERTER)
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,6 @@ from perdure.core.events.stream import CallKey, Cursor, Mark, TokenBatch, TokenE
 
 @dataclass
 class Fence:
-    """One call's fence."""
-
     attempt: int = -1
     end: int = 0
     chained_from: int = 0
@@ -21,8 +19,6 @@ class Fence:
 
 @dataclass
 class LiveModel:
-    """One conversation's live side."""
-
     epoch: str = ""
     entries: list[TokenEntry] = field(default_factory=list)
     chains: dict[str, int] = field(default_factory=dict)
@@ -33,7 +29,6 @@ class LiveModel:
     def append(
         self, key: CallKey, epoch: int, start: int, text: str, *, thinking: bool = False, thought: int = 0
     ) -> str:
-        """What APPEND does."""
         fence = self.fences.get(key) or Fence()
         if epoch < fence.attempt:
             return "stale"
@@ -78,7 +73,6 @@ class LiveModel:
         return entry_id
 
     def flush(self) -> None:
-        """FLUSHALL."""
         self.epoch, self.entries, self.fences = "", [], {}
 
     def trim(self, kept: int) -> None:
@@ -86,7 +80,6 @@ class LiveModel:
         self.entries = self.entries[-max(kept, 1) :]
 
     def tokens(self, epoch: str, entry_id: str, most: int = 200) -> TokenBatch:
-        """What READ does."""
         if not self.epoch:
             return TokenBatch(None)
         after = entry_order(entry_id) if epoch == self.epoch else (-1, 0)
@@ -94,7 +87,6 @@ class LiveModel:
         return TokenBatch(self.epoch, found, more=len(found) == most)
 
     def marks(self, cursor: Cursor, keys: Sequence[CallKey]) -> dict[CallKey, Mark]:
-        """What `LiveTokens.marks` does."""
         found: dict[CallKey, Mark] = {}
         at = entry_order(cursor.entry_id)
         for key in keys:

@@ -16,7 +16,6 @@ def new_client() -> httpx.AsyncClient:
 
 
 def near_guard(litellm: Any) -> None:
-    """LiteLLM's clients, for providers on this machine."""
     from perdure.egress.httpx_transport import guard
 
     guard(litellm, NEAR)

@@ -14,7 +14,6 @@ NO_RATE_LIMIT = {"PERDURE_DECISIONS_PER_MINUTE": "100000", "RATE_LIMITING_ENABLE
 
 
 def sized(full: int, sample: int) -> int:
-    """Returns the number for this tier."""
     return full if FULL else sample
 
 

@@ -18,9 +18,11 @@ from perdure.contracts.turns import ENDED, Kind, Limits, Routing, TurnAddress, T
 from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.turns import Caps, OnBusy
 from perdure.store.calls.effects import settle_by_person
+from perdure.store.delivery.outbox import Note
 from perdure.store.turns.start import request_stop
 from perdure.worker.queues import workers_for
 from tests.doubles.spoken import Line
+from tests.eventually import eventually
 from tests.harness import Harness, own_queues
 
 PAUSED = TurnStatus.AWAITING_APPROVAL
@@ -47,7 +49,6 @@ class Served:
         on_busy: OnBusy = OnBusy.REJECT,
         limits: Limits | None = None,
     ) -> TurnAddress:
-        """Start a turn and deliver its wake-up."""
         address, started = await self.harness.start(
             *lines, agent_id=agent_id, conversation_id=conversation_id, on_busy=on_busy, limits=limits, caps=MANY
         )
@@ -56,28 +57,23 @@ class Served:
         return address
 
     async def row(self, address: TurnAddress) -> asyncpg.Record:
-        """The turn's row."""
         return (await self.harness.rows("SELECT * FROM turns WHERE id = $1", address.turn_id))[0]
 
     async def until(self, address: TurnAddress, *statuses: TurnStatus, seconds: float = 40.0) -> asyncpg.Record:
         """The turn's row once it has one of `statuses` (by default: ended or paused)."""
         wanted = {status.value for status in statuses or (*ENDED, PAUSED)}
         deadline = asyncio.get_running_loop().time() + seconds
-        while True:
-            row = await self.row(address)
-            if row["status"] in wanted:
-                return row
+        while (row := await self.row(address))["status"] not in wanted:
             late = asyncio.get_running_loop().time() > deadline
             assert not late, f"the turn is {row['status']} ({row['problem']}), wanted {sorted(wanted)}"
             await asyncio.sleep(0.02)
+        return row
 
     async def ended(self, *lines: Line, **given: Any) -> tuple[TurnAddress, asyncpg.Record]:
-        """A turn, begun and run to its end."""
         address = await self.begin(*lines, **given)
         return address, await self.until(address, *ENDED)
 
     async def paused(self, *lines: Line, **given: Any) -> TurnAddress:
-        """A turn, begun and run to its pause, with its wait under way."""
         address = await self.begin(*lines, **given)
         await self.until(address, PAUSED)
         await self.waits(address)
@@ -85,71 +81,62 @@ class Served:
 
     async def waits(self, address: TurnAddress) -> str:
         """The run id of the turn's wait, once there is one."""
-        for _ in range(1_500):
-            found = await self.handle(address).describe()
-            if found.workflow_type == "TurnWait":
-                return found.run_id
-            await asyncio.sleep(0.02)
-        raise AssertionError("the turn never came to wait")
+        return await self.waits_again(address, "")
 
     async def waits_again(self, address: TurnAddress, before: str) -> str:
         """The run id of another wait than `before`: the turn has looked, and pauses again."""
-        for _ in range(1_500):
-            run_id = await self.waits(address)
-            if run_id != before:
-                return run_id
-            await asyncio.sleep(0.02)
-        raise AssertionError("the turn never looked")
+
+        async def look() -> str | None:
+            found = await self.handle(address).describe()
+            return found.run_id if found.workflow_type == "TurnWait" and found.run_id != before else None
+
+        return await eventually(look) or ""
 
     async def waits_for(self, address: TurnAddress, request_id: str) -> str:
         """The run id of the wait for this request."""
-        for _ in range(1_500):
+
+        async def look() -> bool:
             row = await self.row(address)
-            if row["waiting"] and request_id in row["waiting"]["ids"]:
-                return await self.waits(address)
-            assert row["ended_at"] is None, row["problem"]
-            await asyncio.sleep(0.02)
-        raise AssertionError("the turn never waited for it")
+            found = bool(row["waiting"]) and request_id in row["waiting"]["ids"]
+            assert found or row["ended_at"] is None, row["problem"]
+            return found
+
+        await eventually(look)
+        return await self.waits(address)
 
     async def decide(
         self, address: TurnAddress, call_id: str = "t1.0", decision: Decision = Decision.APPROVE, **given: Any
     ) -> None:
-        """Decide on a call and ring."""
         _, note = await self.harness.decide(approval_id(address.turn_id, call_id), decision, **given)
-        if note is not None:
-            await self.harness.deps.doorbell.deliver_soon(note)
+        await self._ring(note)
 
     async def settle(self, address: TurnAddress, call_id: str, outcome: str = "happened") -> None:
-        """State what became of an effect, and ring."""
         person = self.harness.people["reviewer"]
         key, settler = effect_key(address.turn_id, call_id), Decider(person.user_id, person.roles, person.name)
         async with self.harness.db.transaction("local") as tx:
             _, note = await settle_by_person(tx, key, settler, outcome, "I looked")
-        if note is not None:
-            await self.harness.deps.doorbell.deliver_soon(note)
+        await self._ring(note)
 
     async def stop(self, address: TurnAddress) -> None:
-        """Ask for a stop, and ring."""
         async with self.harness.db.transaction("local") as tx:
             _, _, note = await request_stop(tx, address.turn_id, self.harness.people["requester"].user_id)
+        await self._ring(note)
+
+    async def _ring(self, note: Note | None) -> None:
         if note is not None:
             await self.harness.deps.doorbell.deliver_soon(note)
 
     async def wake(self, address: TurnAddress, bell: WakeSignal | Mapping[str, Any] | str | None) -> None:
-        """Ring with whatever is given."""
         await self.handle(address).signal(WAKE, bell)
 
     def handle(self, address: TurnAddress) -> WorkflowHandle[Any, Any]:
-        """The turn's workflow, its latest run."""
         return self.client.get_workflow_handle(turn_workflow_id(address.turn_id))
 
     async def history(self, address: TurnAddress, run_id: str | None = None) -> WorkflowHistory:
-        """The history of a run of the turn, by default the latest."""
         handle = self.client.get_workflow_handle(turn_workflow_id(address.turn_id), run_id=run_id)
         return await handle.fetch_history()
 
     async def runs(self, address: TurnAddress) -> list[WorkflowHistory]:
-        """The histories of all runs of the turn, in order."""
         found: list[WorkflowHistory] = []
         run_id = (await self.handle(address).describe()).run_id
         while run_id:
@@ -159,25 +146,17 @@ class Served:
         return found
 
     async def nodes(self, address: TurnAddress) -> list[str]:
-        """The node trace."""
-        rows = await self.harness.rows(
-            "SELECT data->>'node' AS node FROM events WHERE turn_id = $1 AND kind = 'node_end' ORDER BY seq",
-            address.turn_id,
-        )
-        return [row["node"] for row in rows]
+        sql = "SELECT data->>'node' AS node FROM events WHERE turn_id = $1 AND kind = 'node_end' ORDER BY seq"
+        return [row["node"] for row in await self.harness.rows(sql, address.turn_id)]
 
     async def states(self, address: TurnAddress) -> dict[str, str]:
-        """The turn's tool calls by id, with their states."""
-        rows = await self.harness.rows(
-            "SELECT call_id, state FROM tool_calls WHERE turn_id = $1 ORDER BY call_id", address.turn_id
-        )
-        return {row["call_id"]: row["state"] for row in rows}
+        sql = "SELECT call_id, state FROM tool_calls WHERE turn_id = $1 ORDER BY call_id"
+        return {row["call_id"]: row["state"] for row in await self.harness.rows(sql, address.turn_id)}
 
     async def transcript(self, address: TurnAddress) -> list[tuple[str, str]]:
         """Role and text of the turn's messages that stay, in order."""
-        rows = await self.harness.rows(
-            "SELECT role, content FROM messages WHERE turn_id = $1 AND in_transcript ORDER BY seq", address.turn_id
-        )
+        sql = "SELECT role, content FROM messages WHERE turn_id = $1 AND in_transcript ORDER BY seq"
+        rows = await self.harness.rows(sql, address.turn_id)
         return [(row["role"], row["content"]) for row in rows if row["role"] != "user"]
 
     def effects(self, address: TurnAddress, path: str, call_id: str = "t1.0") -> int:
@@ -187,15 +166,11 @@ class Served:
 
     def sent_to_model(self, address: TurnAddress) -> list[list[dict[str, Any]]]:
         """The messages of each request to the model, the base message left out."""
-        return [
-            [*request.messages[1:]]
-            for request in self.harness.model.seen
-            if request.idempotency_key.startswith(address.turn_id)
-        ]
+        seen = self.harness.model.seen
+        return [[*asked.messages[1:]] for asked in seen if asked.idempotency_key.startswith(address.turn_id)]
 
 
 async def serve(stack: AsyncExitStack, harness: Harness, kinds: tuple[Kind, ...]) -> dict[str, Worker]:
-    """Workers for the queues of these kinds, until the stack is left."""
     workers = {}
     for queue, kind in {harness.routing.queue(kind): kind for kind in kinds}.items():
         for worker in workers_for(harness.deps, kind, queue):

@@ -31,7 +31,6 @@ time, at full size. What a test printed is its figure; `others` is what other pr
 
 
 def rows(report: Path) -> Iterator[str]:
-    """A row of the table for each test of pytest's JUnit report."""
     for case in ElementTree.parse(report).getroot().iter("testcase"):
         failed = case.find("failure") is not None or case.find("error") is not None
         name = f"{case.get('classname', '').removeprefix('tests.')}: {case.get('name')}"
@@ -42,7 +41,6 @@ def rows(report: Path) -> Iterator[str]:
 
 
 def head() -> str:
-    """The date, the commit and the machine."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
     return HEAD.format(
         date=f"{datetime.now(UTC):%Y-%m-%d}",
@@ -54,7 +52,6 @@ def head() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the tests and returns pytest's exit status."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-m", "soak or sized"]

@@ -16,7 +16,6 @@ WHERE t.routing ->> 'turns' = $1 GROUP BY t.id
 
 
 def assert_paths(rows: list[asyncpg.Record]) -> None:
-    """Hold what `RAN` has found against the manifests."""
     for row in rows:
         off = [alarm.model_dump() for alarm in alarms_of(row["nodes"], WAYS[row["topology"]], row["turn_id"])]
         assert not off, (row["topology"], row["nodes"], off)

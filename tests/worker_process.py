@@ -31,7 +31,6 @@ async def worker_process(
 
 
 async def said(process: asyncio.subprocess.Process, word: bytes) -> None:
-    """Read until the worker says `word`."""
     assert process.stdout is not None
     async with asyncio.timeout(START_SECONDS):
         while (line := await process.stdout.readline()).strip() != word:

@@ -41,7 +41,6 @@ class Collector:
         ]
 
     def runs(self) -> list[dict[str, Any]]:
-        """Every run that came to the batch route of LangSmith's protocol."""
         return [run for path, body in self.bodies if path.endswith("/runs/batch") for run in json.loads(body)["post"]]
 
 

@@ -45,15 +45,11 @@ class FakeContext:
     turn_id: str = "turn-1"
     acknowledgements: tuple[str, ...] = ("thanks",)
     danger: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    bases: dict[str, str] = field(default_factory=dict)
-    """By tool, where it is another one than before."""
-    outputs: dict[tuple[str, str], Args] = field(default_factory=dict)
-    """By turn and tool."""
+    bases: dict[str, str] = field(default_factory=dict)  # by tool, where it is another one than before
+    outputs: dict[tuple[str, str], Args] = field(default_factory=dict)  # by turn and tool
     bundles: list[Bundle] = field(default_factory=list)
-    given: list[tuple[str, Args]] = field(default_factory=list)
-    """(tool, arguments) of every run."""
-    asked: list[str] = field(default_factory=list)
-    """The questions that were put to the model."""
+    given: list[tuple[str, Args]] = field(default_factory=list)  # (tool, arguments) of every run
+    asked: list[str] = field(default_factory=list)  # the questions that were put to the model
 
     @property
     def plan(self) -> PlannedAssembly:

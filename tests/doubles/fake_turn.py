@@ -45,14 +45,11 @@ class Says:
     calls: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
     usage: Usage = USAGE
     problem: Problem | None = None
-    turn_used: Usage | None = None
-    """Where attempts have broken off before it: what the turn has used with them."""
+    turn_used: Usage | None = None  # where attempts have broken off before it: what the turn has used with them
 
 
 @dataclass(slots=True)
 class Row:
-    """A tool call in the fake ledger."""
-
     call_id: str
     tool: str
     args: Args
@@ -60,8 +57,7 @@ class Row:
     gated: bool
     state: CallState = CallState.PLANNED
     outcome: ToolOutcome | None = None
-    comment: str = ""
-    """Of the person who stated what became of it."""
+    comment: str = ""  # of the person who stated what became of it
 
 
 @dataclass(slots=True)
@@ -70,8 +66,7 @@ class Record:
     kind: RequestKind = RequestKind.APPROVAL
     tool: str = ""
     snapshot: Args = field(default_factory=dict)
-    round: MessageRef | None = None
-    """Of an edited checkpoint: the message that makes its call again."""
+    round: MessageRef | None = None  # of an edited checkpoint: the message that makes its call again
     state: VerdictState = VerdictState.PENDING
     comment: str = ""
     args: Args | None = None
@@ -96,25 +91,18 @@ class FakeTurn:
     skills: tuple[PlanSkill, ...] = ()
     rules: tuple[Rule, ...] = ()
     entity_fields: Mapping[str, str] = field(default_factory=dict)
-    injected: tuple[str, ...] = ()
-    """Skills that earlier turns have injected."""
+    injected: tuple[str, ...] = ()  # skills that earlier turns have injected
     metadata: Args = field(default_factory=dict)
     working: Args = field(default_factory=dict)
     stage_tools: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
-    model: str = "openai/small"
-    """Of its agent."""
-    reviewers: tuple[str, ...] = ()
-    """The people whom its agent names."""
-    said: str = "please"
-    """The user's message."""
-    toolsets: dict[str, bool] = field(default_factory=dict)
-    """What its conversation has loaded."""
+    model: str = "openai/small"  # of its agent
+    reviewers: tuple[str, ...] = ()  # the people whom its agent names
+    said: str = "please"  # the user's message
+    toolsets: dict[str, bool] = field(default_factory=dict)  # what its conversation has loaded
     user_name: str = "Ann"
-    context: FakeContext | None = None
-    """Of a turn that puts a context together."""
-    facts: tuple[FactScope, ...] = ()
-    """Whose facts its agent may use."""
+    context: FakeContext | None = None  # of a turn that puts a context together
+    facts: tuple[FactScope, ...] = ()  # whose facts its agent may use
     known_facts: dict[FactScope, list[Fact]] = field(default_factory=dict)
     facts_are_dead: bool = False
     fact_asks: list[FactsRequest] = field(default_factory=list)
@@ -123,18 +111,13 @@ class FakeTurn:
     book: dict[str, Record] = field(default_factory=dict)
     rounds: list[MessageRef] = field(default_factory=list)
     asks: list[ModelCallRequest] = field(default_factory=list)
-    ran: list[tuple[str, Args]] = field(default_factory=list)
-    """(call id, arguments) of every dispatch."""
-    called: list[str] = field(default_factory=list)
-    """The calls that the tools port was asked for, in order."""
-    made: list[MessageRef] = field(default_factory=list)
-    """Every stored message, in order."""
-    rung: bool = False
-    """Somebody has decided since the records were last read."""
+    ran: list[tuple[str, Args]] = field(default_factory=list)  # (call id, arguments) of every dispatch
+    called: list[str] = field(default_factory=list)  # the calls that the tools port was asked for, in order
+    made: list[MessageRef] = field(default_factory=list)  # every stored message, in order
+    rung: bool = False  # somebody has decided since the records were last read
     stopped: bool = False
     load_problem: Problem | None = None
-    reading: Callable[[Verdicts], Awaitable[Verdicts]] | None = None
-    """Spoils what a read of verdicts answers."""
+    reading: Callable[[Verdicts], Awaitable[Verdicts]] | None = None  # spoils what a read of verdicts answers
 
     def message(self, role: Role, text: str, call_id: str = "", calls: tuple[CallRef, ...] = ()) -> MessageRef:
         number = len(self.made) + 1
@@ -159,7 +142,6 @@ class FakeTurn:
         record.round = self.message(Role.ASSISTANT, "", calls=(call,))
 
     def settle(self, call_id: str, happened: bool, comment: str = "I looked") -> None:
-        """A person states what became of a call."""
         row = self.rows[call_id]
         assert row.state is CallState.OUTCOME_UNKNOWN
         row.comment, self.rung = comment, True
@@ -213,7 +195,6 @@ class FakeTurn:
         return self._close(row, CallState.DONE, output, updates, facts, whole=ask.args is not None)
 
     def deny(self, row: Row, approval: Record | None) -> ToolOutcome:
-        """Settle a call that nobody allowed."""
         why = f"the approval is {approval.state.value}" if approval else "the call needs an approval and has none"
         body: Args = {"status": "denied", "message": why}
         if approval is not None and approval.comment:
@@ -227,14 +208,8 @@ class FakeTurn:
         call_id = tool_call_id(step, index)
         row = self.rows[call_id] = Row(call_id, LOAD_TOOLSET, dict(args), EffectClass.READ, False)
         told = self._close(row, CallState.DONE if loading.done else CallState.FAILED, loading.told)
-        return CallRef(
-            call_id=call_id,
-            tool=LOAD_TOOLSET,
-            digest=digest_of(dict(args)),
-            settled=True,
-            answer_id=told.message.id if told.message else "",
-            args=dict(args) if loading.done else {},
-        )
+        ref = CallRef(call_id=call_id, tool=LOAD_TOOLSET, digest=digest_of(dict(args)))
+        return _settled(ref, told).model_copy(update={"args": dict(args) if loading.done else {}})
 
     def plan_call(
         self, step: int, index: int, tool: str, args: Mapping[str, JsonValue], offered: Sequence[str]
@@ -250,4 +225,8 @@ class FakeTurn:
         if card is not None:
             return ref
         told = self._close(row, CallState.FAILED, {"status": "error", "message": f"there is no tool {tool}"})
-        return ref.model_copy(update={"settled": True, "answer_id": told.message.id if told.message else ""})
+        return _settled(ref, told)
+
+
+def _settled(ref: CallRef, told: ToolOutcome) -> CallRef:
+    return ref.model_copy(update={"settled": True, "answer_id": told.message.id if told.message else ""})

@@ -1,4 +1,4 @@
-"""An agent of the desk whose topology is `decision_hub`, and which may keep facts; and a memory that is broken."""
+"""The desk's agent in other topologies: one that may keep facts, one with a client's table, one with a context."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,28 +7,44 @@ from typing import Any
 import asyncpg
 
 from perdure.contracts.agents import MemoryPolicy, PublishedAgent
+from perdure.contracts.context_assembly import ContextAssembly, PipelineToolConfig
 from perdure.contracts.memory import FactScope
 from perdure.contracts.values import digest_of
 from tests.doubles.target import app_agents
 from tests.harness import Harness
 
-KEEPER = "keeper"
+KEEPER, PLANNER = "keeper", "planner"
+CLIENT_TABLE: dict[str, Any] = {
+    "name": "t",
+    "rows": 2,
+    "columns": [{"name": "a", "kind": "nominal", "distinct": 2, "nulls": 0}],
+}
 
 
 def keeper(agent_id: str = KEEPER, **changed: Any) -> PublishedAgent:
-    """The agent, with these fields of its definition changed."""
+    memory = MemoryPolicy(facts=(FactScope.CONVERSATION, FactScope.USER))
+    own: dict[str, Any] = {"id": agent_id, "topology": "decision_hub", "tools": (), "skills": (), "memory": memory}
+    return as_desk(**{**own, **changed}).model_copy(update={"cards": ()})
+
+
+def planner() -> PublishedAgent:
+    """One whose topology is `clarify_solve`, and which has no tools: its client has the table."""
+    own: dict[str, Any] = {"id": PLANNER, "topology": "clarify_solve", "tools": (), "skills": (), "memory": None}
+    return as_desk(**own).model_copy(update={"cards": ()})
+
+
+def gatherer() -> PublishedAgent:
+    """The desk in `context_assembly`: one optional tool of the context, which the desk has already."""
+    registry = (PipelineToolConfig(name="look", optional=True),)
+    said: dict[str, Any] = {"intents": ("ask",), "default_intent": "ask", "intervention": "Talk to somebody."}
+    return as_desk(topology="context_assembly", assembly=ContextAssembly(pipeline="p", registry=registry, **said))
+
+
+def as_desk(**changed: Any) -> PublishedAgent:
+    """The desk's agent with these fields of its definition changed."""
     agent = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
-    own: dict[str, Any] = {
-        "id": agent_id,
-        "topology": "decision_hub",
-        "tools": (),
-        "skills": (),
-        "memory": MemoryPolicy(facts=(FactScope.CONVERSATION, FactScope.USER)),
-        **changed,
-    }
-    definition = agent.definition.model_copy(update=own)
-    version = digest_of(definition.model_dump(mode="json"))
-    return agent.model_copy(update={"definition": definition, "cards": (), "version": version})
+    definition = agent.definition.model_copy(update=changed)
+    return agent.model_copy(update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))})
 
 
 @asynccontextmanager

@@ -38,7 +38,6 @@ class Link:
         self._flows.clear()
 
     async def mend(self) -> None:
-        """As if nothing had happened."""
         self._flows.set()
         if self._server is None:
             await self.open()

@@ -33,18 +33,14 @@ def cluster_server(**fields: Any) -> McpServer:
 
 @dataclass(slots=True)
 class Bench:
-    """A session with the cluster, and what is kept in its folder."""
-
     session: McpSession
     home: Path
 
     @property
     def state(self) -> State:
-        """What was done."""
         return State(self.home / "cluster.json")
 
     def fail(self, kind: Kind, tool: str = "", **fields: Any) -> None:
-        """Arm a failure."""
         Faults(self.home / "faults.json").arm(Fault(kind, tool, **fields))
 
     async def call(self, name: str, args: dict[str, Any], key: str = "key-1", seconds: float = 30.0) -> ToolResult:
@@ -75,11 +71,9 @@ class Web:
 
     @property
     def url(self) -> str:
-        """Its address."""
         return f"http://{HOST}:{self.port}/mcp"
 
     async def start(self) -> None:
-        """Until it answers."""
         self.process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "cluster", "--home", str(self.home), "http", "--port", str(self.port),
             cwd=OPS, env={"CLUSTER_TOKEN": "open sesame"},
@@ -91,7 +85,6 @@ class Web:
         raise AssertionError("the server did not start")
 
     async def kill(self) -> None:
-        """With SIGKILL."""
         if self.process is not None and self.process.returncode is None:
             self.process.kill()
         if self.process is not None:

@@ -12,7 +12,6 @@ from mcp_types import ToolAnnotations
 
 
 def server_in(folder: Path) -> MCPServer:
-    """The server, as it is at this moment."""
     server = MCPServer("liar", log_level="WARNING")
     harmless = ToolAnnotations(read_only_hint=True, destructive_hint=False)
 

@@ -37,7 +37,6 @@ _ERRORS = {
 
 
 def answer(message: dict[str, Any], calls: Path, how: str) -> None:
-    """Answer one message, or break."""
     method, number = message.get("method"), message.get("id")
     if method == "initialize":
         version = message["params"]["protocolVersion"]
@@ -58,7 +57,6 @@ GOOD = {"content": [{"type": "text", "text": "pressed"}]}
 
 
 def pressed(number: Any, how: str) -> None:
-    """What comes back for a call."""
     if how in _ERRORS:
         write({"jsonrpc": "2.0", "id": number, "error": {"code": _ERRORS[how], "message": "because of the test"}})
     elif how == "result_is_text":
@@ -101,12 +99,10 @@ def pressed(number: Any, how: str) -> None:
 
 
 def say(number: Any, result: Any) -> None:
-    """A result."""
     write({"jsonrpc": "2.0", "id": number, "result": result})
 
 
 def write(message: dict[str, Any]) -> None:
-    """One line."""
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 

@@ -3,8 +3,6 @@
 It answers on OpenAI's and on Anthropic's route, so what an agent's turn puts on either wire can be looked at.
 """
 
-import time
-
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -30,7 +28,7 @@ class PlayingDouble(ProviderDouble):
         return self.api_base.removesuffix("/v1")
 
     def forget(self) -> None:
-        self.state.log.clear()
+        self.log.clear()
 
     async def _step(self, seen: Seen) -> Step:
         shape = openai_shape(seen.body)
@@ -49,5 +47,5 @@ class PlayingDouble(ProviderDouble):
     async def _messages(self, request: Request) -> Response:
         seen = await self._arrived(request)
         step = await self._step(seen)
-        seen.outcome, seen.ended_at = "answered", time.time()
+        seen.outcome = "answered"
         return StreamingResponse(message_lines(step, seen.body), media_type="text/event-stream")

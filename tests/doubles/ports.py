@@ -27,7 +27,7 @@ from perdure.contracts.ids import (
     tool_call_id,
 )
 from perdure.contracts.memory import MOST_FACTS, FactsAnswer, FactScope, FactsRequest, FactStatus
-from perdure.contracts.messages import CallRef, MessageRef, Role
+from perdure.contracts.messages import MessageRef, Role
 from perdure.core.approvals.gates import effect_request, startable
 from perdure.core.calls.arguments import extracted, read_object
 from perdure.core.calls.ledger import STOPPED
@@ -66,9 +66,8 @@ class FakeRun:
         def apart(branches: int) -> list[Ports]:
             return [self._counted(own) for own in steps.apart(branches)]
 
-        return Ports(
-            FakeModel(self, steps), FakeTools(self, steps), FakeMemory(self), FakePeople(self), self, self, apart
-        )
+        own = (FakeModel(self, steps), FakeTools(self, steps), FakeMemory(self), FakePeople(self))
+        return Ports(*own, self, self, apart)
 
     def emit(self, kind: str, data: Args | None = None, call_id: str | None = None) -> None:
         self.events.append((kind, data or {}))
@@ -80,7 +79,6 @@ class FakeRun:
         return [str(data["node"]) for kind, data in self.events if kind == "node_end"]
 
     def open(self) -> None:
-        """What the engine does when a run ends in a pause: opening again changes nothing."""
         for call in self.asked[0] if self.asked else ():
             record = Record(call.call_id, kind=call.kind, tool=call.tool, snapshot=self.snapshot)
             self.turn.book.setdefault(approval_id(TURN_ID, call.call_id), record)
@@ -166,7 +164,6 @@ class FakeTools:
         return await self.run(made)
 
     async def assemble(self, asks: Sequence[AssembleAsk]) -> list[Assembled]:
-        """The tools of a phase, one after another."""
         problem = STOPPED if self.of.stopped or self.of.turn.stopped else self.of.problem
         context = self.of.turn.context
         if problem is not None or context is None:
@@ -205,6 +202,10 @@ class FakeTools:
         return turn.perform(row, approval, ask)
 
 
+def _ref(call_id: str, tool: str, kind: RequestKind) -> RequestRef:
+    return RequestRef(request_id=approval_id(TURN_ID, call_id), kind=kind, call_id=call_id, tool=tool)
+
+
 def _not_run(ask: ToolCallRequest, problem: Problem | None) -> ToolOutcome:
     return ToolOutcome(call_id=ask.call_id, state=CallState.PLANNED, problem=problem)
 
@@ -237,9 +238,8 @@ class FakeMemory:
                 newer = {fact.type for fact in ask.facts}
                 known[:] = sorted([f for f in known if f.type not in newer] + [*ask.facts], key=lambda f: f.type)
             else:
-                known += [
-                    fact for fact in ask.facts if (fact.type, fact.content) not in {(f.type, f.content) for f in known}
-                ]
+                had = {(fact.type, fact.content) for fact in known}
+                known += [fact for fact in ask.facts if (fact.type, fact.content) not in had]
             return FactsAnswer(status=FactStatus.SUCCESS)
         empty = FactStatus.SUCCESS if ask.scope is FactScope.USER else FactStatus.NOT_FOUND
         return FactsAnswer(status=FactStatus.SUCCESS if known else empty, facts=tuple(known[:MOST_FACTS]))
@@ -287,20 +287,12 @@ class FakeMemory:
         """Those of the last step, unless the model has been asked again since."""
         turn = self.run.turn
         reached = max(map(step_of, turn.replies), default=0)
-        return [
-            record
-            for record in turn.book.values()
-            if record.kind is RequestKind.CHECKPOINT and step_of(record.call_id) >= reached
-        ]
+        checkpoints = [record for record in turn.book.values() if record.kind is RequestKind.CHECKPOINT]
+        return [record for record in checkpoints if step_of(record.call_id) >= reached]
 
     def _at(self, record: Record) -> RequestRef:
-        return RequestRef(
-            request_id=approval_id(TURN_ID, record.call_id),
-            kind=record.kind,
-            call_id=record.call_id,
-            tool=record.tool,
-            expires_at=NOW + timedelta(days=7),
-        )
+        ref = _ref(record.call_id, record.tool, record.kind)
+        return ref.model_copy(update={"expires_at": NOW + timedelta(days=7)})
 
     def _restored(self, pending: Sequence[RequestRef]) -> Args:
         kept = self.run.turn.book[pending[-1].request_id].snapshot if pending else {}
@@ -313,16 +305,12 @@ class FakeMemory:
             asked = [call for call in gated_round.calls if approval_id(TURN_ID, call.call_id) in turn.book]
             if asked:
                 unsettled = any(turn.rows[call.call_id].outcome is None for call in asked)
-                return (gated_round, tuple(map(self._ref, asked))) if unsettled else (None, ())
+                return (
+                    (gated_round, tuple(self._at(turn.book[approval_id(TURN_ID, call.call_id)]) for call in asked))
+                    if unsettled
+                    else (None, ())
+                )
         return None, ()
-
-    def _ref(self, call: CallRef) -> RequestRef:
-        return RequestRef(
-            request_id=approval_id(TURN_ID, call.call_id),
-            call_id=call.call_id,
-            tool=call.tool,
-            expires_at=NOW + timedelta(days=7),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,24 +322,18 @@ class FakePeople:
     def ask(
         self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall], snapshot: Args, *, goes_on: bool = False
     ) -> list[RequestRef]:
-        """Kept until the run ends."""
         self.run.goes_on = goes_on
         own = {RequestKind.CHECKPOINT: forced_checkpoint_id(self.run.step), RequestKind.LIMIT: limit_id(self.run.step)}
         gated = [call if call.call_id else call.model_copy(update={"call_id": own[call.kind]}) for call in gated]
         self.run.asked, self.run.snapshot = (tuple(gated), tuple(unknown)), snapshot
-        approvals = [
-            RequestRef(
-                request_id=approval_id(TURN_ID, call.call_id), kind=call.kind, call_id=call.call_id, tool=call.tool
-            )
-            for call in gated
-        ]
+        approvals = [_ref(call.call_id, call.tool, call.kind) for call in gated]
         return [*approvals, *(effect_request(TURN_ID, call.call_id, call.tool) for call in unknown)]
 
     def question(self, question: Question) -> RequestRef:
         """Kept until the run ends; named by the step."""
         call_id = question.call_id or question_id(self.run.step)
         self.run.questions = (question.model_copy(update={"call_id": call_id}),)
-        return RequestRef(request_id=approval_id(TURN_ID, call_id), kind=question.kind, call_id=call_id, tool="")
+        return _ref(call_id, "", question.kind)
 
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
         self.run.turn.rung = False
@@ -361,9 +343,8 @@ class FakePeople:
         return await self.run.turn.reading(read) if self.run.turn.reading else read
 
     def _verdict(self, request: RequestRef) -> Verdict:
-        verdict = Verdict(
-            request_id=request.request_id, call_id=request.call_id, tool=request.tool, state=VerdictState.UNREADABLE
-        )
+        same = {"request_id": request.request_id, "call_id": request.call_id, "tool": request.tool}
+        verdict = Verdict(**same, state=VerdictState.UNREADABLE)
         if request.kind is RequestKind.EFFECT:
             row = self.run.turn.rows.get(request.call_id)
             if row is None or request.request_id != effect_key(TURN_ID, request.call_id):
@@ -376,13 +357,12 @@ class FakePeople:
             return verdict.model_copy(update={"no_record": True})
         if record.call_id != request.call_id or record.state is VerdictState.UNREADABLE:
             return verdict
-        return verdict.model_copy(
-            update={
-                "state": VerdictState.EDITED if record.round else record.state,
-                "comment": preview(record.comment),
-                "is_cut": preview(record.comment) != record.comment,
-                "decided_by": record.decided_by,
-                "round": record.round,
-                "answer": record.args or {} if record.state is VerdictState.ANSWERED else {},
-            }
-        )
+        told = {
+            "state": VerdictState.EDITED if record.round else record.state,
+            "comment": preview(record.comment),
+            "is_cut": preview(record.comment) != record.comment,
+            "decided_by": record.decided_by,
+            "round": record.round,
+            "answer": record.args or {} if record.state is VerdictState.ANSWERED else {},
+        }
+        return verdict.model_copy(update=told)

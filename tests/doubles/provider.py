@@ -2,8 +2,8 @@
 
 As a process: `python -m tests.doubles.provider --port N --script FILE` (YAML or JSON, a list of steps). In a test:
 `with ProviderDouble() as double`. Steps are tried in order; the first that is not used up and matches serves the
-request. `POST /_script` replaces the steps, `GET /_requests` lists every request that ever arrived, so that a test
-can count them; `DELETE /_requests` forgets them.
+request. `GET /_requests` lists every request that arrived, so that a test can count them; `DELETE /_requests` forgets
+them.
 """
 
 import argparse
@@ -14,14 +14,15 @@ import socket
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import uvicorn
 import yaml
-from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic import JsonValue, TypeAdapter
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -30,27 +31,22 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tests.doubles.provider_steps import Fault, Step
 from tests.doubles.provider_wire import chunk as wire_chunk
-from tests.doubles.provider_wire import closing_lines, error_body, fault_lines, line, text_lines, whole_answer
+from tests.doubles.provider_wire import closing_lines, error_body, fault_lines, line, text_lines
 
 STEPS = TypeAdapter(list[Step])
 
 
 @dataclass(slots=True)
 class Seen:
-    number: int
     idempotency_key: str
     model: str
     user_text: str
     tools: list[str]
     body: dict[str, JsonValue]
-    received_at: float
-    """Seconds since the epoch."""
+    received_at: float  # seconds since the epoch
     authorized: bool
-    ended_at: float | None = None
-    outcome: str = "running"
-    """`answered`, an error status, a fault, `client_gone`, or `no_step`."""
-    spoke_at: float | None = None
-    """When the first word of its text or thinking left."""
+    outcome: str = "running"  # `answered`, an error status, a fault, `client_gone`, or `no_step`
+    spoke_at: float | None = None  # when the first word of its text or thinking left
 
 
 class ConnectionAware(H11Protocol):
@@ -62,33 +58,9 @@ class ConnectionAware(H11Protocol):
 
 
 def reset(request: Request) -> None:
-    """Answer with a TCP reset: linger of zero, then abort."""
     transport = request.scope["state"]["transport"]
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
-
-
-@dataclass(slots=True)
-class Script:
-    """The steps, how often each was used, and the log."""
-
-    steps: list[Step] = field(default_factory=list)
-    used: list[int] = field(default_factory=list)
-    log: list[Seen] = field(default_factory=list)
-    numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
-
-    def replace(self, steps: Iterable[Step]) -> None:
-        """Forget the old steps; the log stays."""
-        self.steps = list(steps)
-        self.used = [0] * len(self.steps)
-
-    def take(self, user_text: str) -> Step | None:
-        """The step for this request, or None where the script has no more."""
-        for place, step in enumerate(self.steps):
-            if (step.times is None or self.used[place] < step.times) and step.serves(user_text):
-                self.used[place] += 1
-                return step
-        return None
 
 
 def latest_user_text(body: dict[str, Any]) -> str:
@@ -125,25 +97,20 @@ async def _stream(step: Step, seen: Seen, request: Request) -> AsyncIterator[byt
             outcome = step.fault.value if step.fault else "answered"
     finally:
         seen.outcome = outcome
-        seen.ended_at = time.time()
 
 
 def _ended(seen: Seen, outcome: str, response: Response) -> Response:
-    seen.outcome, seen.ended_at = outcome, time.time()
+    seen.outcome = outcome
     return response
 
 
 class ProviderDouble:
     def __init__(self, steps: Iterable[Step] = ()) -> None:
-        self.state = Script()
-        self.state.replace(steps)
-        self.app = Starlette(
-            routes=[
-                Route("/v1/chat/completions", self._complete, methods=["POST"]),
-                Route("/_script", self._replace, methods=["POST"]),
-                Route("/_requests", self._requests, methods=["GET", "DELETE"]),
-            ]
-        )
+        self.steps = [*steps]
+        self.used: Counter[int] = Counter()
+        self.log: list[Seen] = []
+        complete = Route("/v1/chat/completions", self._complete, methods=["POST"])
+        self.app = Starlette(routes=[complete, Route("/_requests", self._requests, methods=["GET", "DELETE"])])
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self.port = 0
@@ -153,14 +120,14 @@ class ProviderDouble:
         return f"http://127.0.0.1:{self.port}/v1"
 
     def script(self, *steps: Step) -> None:
-        """Replace the steps and forget what was seen."""
-        self.state.replace(steps)
-        self.state.log.clear()
+        self.steps = [*steps]
+        self.used.clear()
+        self.log.clear()
 
     @property
     def requests(self) -> list[Seen]:
         """Every request since the last script, in order of arrival."""
-        return list(self.state.log)
+        return list(self.log)
 
     async def _complete(self, request: Request) -> Response:
         seen = await self._arrived(request)
@@ -174,7 +141,6 @@ class ProviderDouble:
     async def _arrived(self, request: Request) -> Seen:
         body = await request.json()
         seen = Seen(
-            number=next(self.state.numbers),
             idempotency_key=request.headers.get("idempotency-key", ""),
             model=str(body.get("model")),
             user_text=latest_user_text(body),
@@ -183,12 +149,16 @@ class ProviderDouble:
             received_at=time.time(),
             authorized=bool({"authorization", "x-api-key"}.intersection(request.headers)),
         )
-        self.state.log.append(seen)
+        self.log.append(seen)
         return seen
 
     async def _step(self, seen: Seen) -> Step | None:
         """What to do with a request; None where nobody has said."""
-        return self.state.take(seen.user_text)
+        for place, step in enumerate(self.steps):
+            if (step.times is None or self.used[place] < step.times) and step.serves(seen.user_text):
+                self.used[place] += 1
+                return step
+        return None
 
     async def _serve(self, step: Step, seen: Seen, request: Request) -> Response:
         if step.status != 200:
@@ -204,35 +174,19 @@ class ProviderDouble:
             return _ended(seen, "html", Response("<html>Welcome to the proxy</html>", media_type="text/html"))
         if step.fault is Fault.EMPTY_BODY:
             return _ended(seen, "empty_body", Response(b"", media_type="text/event-stream"))
-        if not seen.body.get("stream"):
-            return _ended(seen, "answered", JSONResponse(whole_answer(step, seen.body)))
+        assert seen.body.get("stream"), "every request of LiteLLM asks for a stream"
         return StreamingResponse(_stream(step, seen, request), media_type="text/event-stream")
-
-    async def _replace(self, request: Request) -> Response:
-        try:
-            steps = STEPS.validate_python(await request.json())
-        except ValidationError as error:
-            return JSONResponse({"error": str(error)}, 422)
-        self.state.replace(steps)
-        return JSONResponse({"steps": len(steps)})
 
     async def _requests(self, request: Request) -> Response:
         if request.method == "DELETE":
-            self.state.log.clear()
-        return JSONResponse([asdict(seen) for seen in self.state.log])
+            self.log.clear()
+        return JSONResponse([asdict(seen) for seen in self.log])
 
     def config(self, port: int) -> uvicorn.Config:
         """How the server runs: h11, quiet, one second for open streams at the end."""
-        return uvicorn.Config(
-            self.app,
-            host="127.0.0.1",
-            port=port,
-            http=ConnectionAware,
-            ws="none",
-            lifespan="off",
-            log_level="critical",
-            timeout_graceful_shutdown=1,
-        )
+        quiet: dict[str, Any] = {"ws": "none", "lifespan": "off", "log_level": "critical"}
+        where: dict[str, Any] = {"host": "127.0.0.1", "port": port, "http": ConnectionAware}
+        return uvicorn.Config(self.app, **where, **quiet, timeout_graceful_shutdown=1)
 
     def __enter__(self) -> Self:
         listener = socket.create_server(("127.0.0.1", 0))

@@ -13,58 +13,35 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 class Fault(StrEnum):
     """Ways in which a provider goes wrong while its status is 200, or before it has one."""
 
-    RESET = "reset"
-    """The connection is reset after `text`."""
-    RESET_AT_ONCE = "reset_at_once"
-    """The connection is reset before the first byte."""
-    CUT = "cut"
-    """The stream ends after `text`: no finish reason, no [DONE]."""
-    NO_FINISH = "no_finish"
-    """[DONE] follows `text`, the finish reason is missing."""
-    GARBAGE = "garbage"
-    """A line that is no JSON follows `text`."""
-    TRUNCATED_JSON = "truncated_json"
-    """The stream ends in the middle of a JSON object."""
-    DEEP_JSON = "deep_json"
-    """A chunk nested 100,000 deep follows `text`."""
-    HTML = "html"
-    """A web page instead of a stream."""
-    EMPTY_BODY = "empty_body"
-    """Status 200 and not one byte."""
-    EMPTY = "empty"
-    """A well-formed answer that says nothing."""
-    WRONG_TYPES = "wrong_types"
-    """Chunks in which numbers, lists and strings have changed places."""
-    UNKNOWN_FINISH = "unknown_finish"
-    """The finish reason is a word that nobody defined."""
-    NO_CALLS = "no_calls"
-    """The finish reason promises tool calls, none came."""
-    NAMELESS_CALL = "nameless_call"
-    """A tool call without a name."""
-    ERROR_IN_STREAM = "error_in_stream"
-    """An error object follows `text`."""
-    HANG = "hang"
-    """Nothing follows `text`; the connection stays open."""
-    HANG_AT_ONCE = "hang_at_once"
-    """The request is read and never answered."""
-    ENDLESS = "endless"
-    """Words without end, never the same twice."""
-    HUGE_ARGUMENTS = "huge_arguments"
-    """A tool call with 5 MB of arguments."""
-    LONE_SURROGATES = "lone_surrogates"
-    """Text that JSON can carry and UTF-8 cannot, and a NUL."""
+    RESET = "reset"  # the connection is reset after `text`
+    RESET_AT_ONCE = "reset_at_once"  # the connection is reset before the first byte
+    CUT = "cut"  # the stream ends after `text`: no finish reason, no [DONE]
+    NO_FINISH = "no_finish"  # [DONE] follows `text`, the finish reason is missing
+    GARBAGE = "garbage"  # a line that is no JSON follows `text`
+    TRUNCATED_JSON = "truncated_json"  # the stream ends in the middle of a JSON object
+    DEEP_JSON = "deep_json"  # a chunk nested 100,000 deep follows `text`
+    HTML = "html"  # a web page instead of a stream
+    EMPTY_BODY = "empty_body"  # status 200 and not one byte
+    EMPTY = "empty"  # a well-formed answer that says nothing
+    WRONG_TYPES = "wrong_types"  # chunks in which numbers, lists and strings have changed places
+    UNKNOWN_FINISH = "unknown_finish"  # the finish reason is a word that nobody defined
+    NO_CALLS = "no_calls"  # the finish reason promises tool calls, none came
+    NAMELESS_CALL = "nameless_call"  # a tool call without a name
+    ERROR_IN_STREAM = "error_in_stream"  # an error object follows `text`
+    HANG = "hang"  # nothing follows `text`; the connection stays open
+    HANG_AT_ONCE = "hang_at_once"  # the request is read and never answered
+    ENDLESS = "endless"  # words without end, never the same twice
+    HUGE_ARGUMENTS = "huge_arguments"  # a tool call with 5 MB of arguments
+    LONE_SURROGATES = "lone_surrogates"  # text that JSON can carry and UTF-8 cannot, and a NUL
 
 
 class Call(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    arguments: JsonValue = {}
-    """A string is sent as it is; anything else as JSON."""
-    id: str | None = None
-    """None: made by the double; empty: left out."""
-    index: int | None = None
-    """None: its place in the answer."""
+    arguments: JsonValue = {}  # a string is sent as it is; anything else as JSON
+    id: str | None = None  # None: made by the double; empty: left out
+    index: int | None = None  # None: its place in the answer
 
 
 class Step(BaseModel):
@@ -72,30 +49,23 @@ class Step(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    match: str | None = None
-    """Only for a request whose latest user message has this regular expression in it."""
-    times: int | None = 1
-    """How many requests it serves; None for any number."""
+    match: str | None = None  # only for a request whose latest user message has this regular expression in it
+    times: int | None = 1  # how many requests it serves; None for any number
     text: str = ""
     thinking: str = ""
     refusal: str = ""
     calls: tuple[Call, ...] = ()
-    finish_reason: str | None = None
-    """None: `tool_calls` where there are calls, else `stop`."""
-    usage: JsonValue = None
-    """None: counted by words; `{}` leaves it out."""
+    finish_reason: str | None = None  # None: `tool_calls` where there are calls, else `stop`
+    usage: JsonValue = None  # None: counted by words; `{}` leaves it out
     first_byte_seconds: float = 0.0
-    token_seconds: float = 0.0
-    """Wait before each word."""
+    token_seconds: float = 0.0  # wait before each word
     status: int = 200
     code: str | None = None
     message: str = "the double was told to say this"
-    retry_after: str | None = None
-    """The Retry-After header as it is sent."""
+    retry_after: str | None = None  # the Retry-After header as it is sent
     fault: Fault | None = None
 
     def serves(self, user_text: str) -> bool:
-        """Whether this step is for a request with that latest user message."""
         return self.match is None or re.search(self.match, user_text) is not None
 
 

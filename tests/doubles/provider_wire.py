@@ -86,30 +86,25 @@ def closing_lines(step: Step, model: str, body: dict[str, JsonValue]) -> Iterato
 
 def fault_lines(fault: Fault, model: str) -> Iterator[bytes]:
     """What follows a step's text where the fault is in what the stream says."""
-    stop = line(chunk(model, {}, "stop"))
-    if fault is Fault.NO_FINISH:
-        yield DONE
-    elif fault is Fault.GARBAGE:
-        yield b"data: <<<<< \xff\xfe not json at all\n\n" + stop + DONE
-    elif fault is Fault.TRUNCATED_JSON:
-        yield line(chunk(model, {"content": "and so"}))[:60]
-    elif fault is Fault.DEEP_JSON:
-        yield b"data: " + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"\n\n" + stop + DONE
-    elif fault is Fault.EMPTY:
-        yield stop + DONE
-    elif fault is Fault.WRONG_TYPES:
-        yield line(chunk(model, {"content": 42})) + line(chunk(model, {"tool_calls": "yes"}))
-        yield line({**chunk(model, {}), "choices": {"0": "none"}, "usage": [1, 2]}) + stop + DONE
-    elif fault is Fault.UNKNOWN_FINISH:
-        yield line(chunk(model, {}, "meltdown")) + DONE
-    elif fault is Fault.NO_CALLS:
-        yield line(chunk(model, {}, "tool_calls")) + DONE
-    elif fault is Fault.NAMELESS_CALL:
-        yield line(chunk(model, {"tool_calls": [{"index": 0, "id": "c", "function": {"arguments": "{}"}}]}))
-        yield line(chunk(model, {}, "tool_calls")) + DONE
-    elif fault is Fault.ERROR_IN_STREAM:
-        yield line({"error": {"message": "the engine stopped", "type": "server_error", "code": "server_error"}})
-        yield DONE
+    stop, calls = (line(chunk(model, {}, reason)) + DONE for reason in ("stop", "tool_calls"))
+    nameless: JsonValue = {"tool_calls": [{"index": 0, "id": "c", "function": {"arguments": "{}"}}]}
+    broke_off: JsonValue = {"message": "the engine stopped", "type": "server_error", "code": "server_error"}
+    odd = line({**chunk(model, {}), "choices": {"0": "none"}, "usage": [1, 2]})
+    said = {
+        Fault.NO_FINISH: DONE,
+        Fault.GARBAGE: b"data: <<<<< \xff\xfe not json at all\n\n" + stop,
+        Fault.TRUNCATED_JSON: line(chunk(model, {"content": "and so"}))[:60],
+        Fault.DEEP_JSON: b"data: " + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"\n\n" + stop,
+        Fault.EMPTY: stop,
+        Fault.WRONG_TYPES: line(chunk(model, {"content": 42})) + line(chunk(model, {"tool_calls": "yes"})) + odd + stop,
+        Fault.UNKNOWN_FINISH: line(chunk(model, {}, "meltdown")) + DONE,
+        Fault.NO_CALLS: calls,
+        Fault.NAMELESS_CALL: line(chunk(model, nameless)) + calls,
+        Fault.ERROR_IN_STREAM: line({"error": broke_off}) + DONE,
+        Fault.LONE_SURROGATES: line(chunk(model, {"content": "half a \ud83d face and a \x00."})) + stop,
+    }
+    if fault in said:
+        yield said[fault]
     elif fault is Fault.HUGE_ARGUMENTS:
         function: JsonValue = {"name": "store", "arguments": '{"a": "'}
         first: JsonValue = {"index": 0, "id": "c", "type": "function", "function": function}
@@ -117,9 +112,7 @@ def fault_lines(fault: Fault, model: str) -> Iterator[bytes]:
         piece = line(chunk(model, {"tool_calls": [{"index": 0, "function": {"arguments": "x" * 50_000}}]}))
         yield from (piece for _ in range(HUGE_ARGUMENT_BYTES // 50_000))
         yield line(chunk(model, {"tool_calls": [{"index": 0, "function": {"arguments": '"}'}}]}))
-        yield line(chunk(model, {}, "tool_calls")) + DONE
-    elif fault is Fault.LONE_SURROGATES:
-        yield line(chunk(model, {"content": "half a \ud83d face and a \x00."})) + stop + DONE
+        yield calls
 
 
 ERROR_TYPES = {401: "invalid_request_error", 402: "billing_error", 403: "permission_error", 429: "rate_limit_exceeded"}
@@ -131,28 +124,3 @@ def error_body(step: Step) -> dict[str, JsonValue]:
     if step.code == "insufficient_quota":
         kind = step.code
     return {"error": {"message": step.message, "type": kind, "param": None, "code": step.code}}
-
-
-def whole_answer(step: Step, body: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """A good answer to a request that did not ask for a stream."""
-    calls: list[JsonValue] = [
-        {
-            "id": call.id or f"call_double_{place}",
-            "type": "function",
-            "function": {"name": call.name, "arguments": _arguments(call)},
-        }
-        for place, call in enumerate(step.calls)
-    ]
-    message: dict[str, JsonValue] = {"role": "assistant", "content": step.text or None}
-    if calls:
-        message["tool_calls"] = calls
-    return {
-        "id": "chatcmpl-double",
-        "object": "chat.completion",
-        "created": 1_700_000_000,
-        "model": body.get("model"),
-        "choices": [
-            {"index": 0, "message": message, "finish_reason": step.finish_reason or ("tool_calls" if calls else "stop")}
-        ],
-        "usage": counted_usage(step, body),
-    }

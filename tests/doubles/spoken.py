@@ -31,15 +31,11 @@ HOLDS_MICROUSD = 20
 class Line:
     text: str = ""
     calls: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
-    seconds: float = 0.0
-    """Waited between the words and the end."""
-    fails: int = 0
-    """How many requests of this call break off first."""
-    again_seconds: float = 0.05
-    """The wait that such a request asks for."""
+    seconds: float = 0.0  # waited between the words and the end
+    fails: int = 0  # how many requests of this call break off first
+    again_seconds: float = 0.05  # the wait that such a request asks for
     tokens: int = 10
-    waits: str = ""
-    """It also waits there for as long as a test holds what it names."""
+    waits: str = ""  # it also waits there for as long as a test holds what it names
 
 
 def script(*lines: Line) -> str:
@@ -51,11 +47,9 @@ class SpokenModel:
     """The provider. `requests` counts what was asked for, by turn and call."""
 
     requests: Counter[str] = field(default_factory=Counter)
-    said: Counter[str] = field(default_factory=Counter)
-    """Answers whose words have all been said, by turn and call."""
+    said: Counter[str] = field(default_factory=Counter)  # answers whose words have all been said, by turn and call
     seen: list[ProviderRequest] = field(default_factory=list)
-    broken: dict[str, PerdureError] = field(default_factory=dict)
-    """What every request to a model of this name ends in."""
+    broken: dict[str, PerdureError] = field(default_factory=dict)  # what every request to a model of this name ends in
     priced: bool = True
     gates: dict[str, asyncio.Semaphore] = field(default_factory=dict)
 
@@ -70,7 +64,6 @@ class SpokenModel:
             gate.release()
 
     def most(self, request: ProviderRequest) -> Bound:
-        """More than any line uses."""
         return Bound(HOLDS_TOKENS, HOLDS_MICROUSD if self.priced else None)
 
     def cost_microusd(self, model: str, usage: Usage) -> int:

@@ -34,7 +34,6 @@ class World:
     _known: set[str] = field(default_factory=set)
 
     def count(self, path: str) -> int:
-        """How often something was done."""
         return sum(1 for done, _ in self.effects if done == path)
 
     def client(self) -> httpx.AsyncClient:

@@ -16,7 +16,6 @@ class Request:
 
     @property
     def prefix(self) -> bytes:
-        """The message at its head, as it was sent."""
         first = self.seen.body["system"][0] if "system" in self.seen.body else self.seen.body["messages"][0]  # type: ignore[index]
         return json.dumps(first).encode()
 

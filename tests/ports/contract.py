@@ -3,8 +3,9 @@
 `double_side.py` has the double of tests/doubles/ports.py, `real_side.py` the workflow's own ports on a real server.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
 
 from pydantic import JsonValue
 
@@ -13,97 +14,83 @@ from perdure.contracts.approvals import GatedCall, Question, RequestRef, Verdict
 from perdure.contracts.calls import ModelCallRequest, ModelReply, PlannedAsk, ToolCallRequest, ToolOutcome
 from perdure.contracts.memory import FactsAnswer, FactsRequest
 from tests.doubles.spoken import Line
+from tests.ports.ports_workflow import Asked, Calls, Round
 
 Args = dict[str, JsonValue]
+T = TypeVar("T")
 OFFERED = ("look", "slow_look", "pay", "book", "post", "shout", "entity_resolve")
 """The tools of the desk (tests/apps/desk) that the suites use; `nobodys` is none of them."""
+ASK = ModelCallRequest(messages=(), tools=OFFERED)
+SCHEMA: Args = {
+    "type": "object",
+    "properties": {"text": {"type": "string"}},
+    "required": ["text"],
+    "additionalProperties": False,
+}
 
 
-class Run(Protocol):
+class Run(ABC):
     """One run's ports. What nodes await is awaited here; `ask` too, since the real run is in another thread."""
 
-    async def complete(self, ask: ModelCallRequest) -> ModelReply:
-        """The model port."""
-        ...
+    @abstractmethod
+    async def do(self, call: Callable[..., Awaitable[T]], *given: object) -> T:
+        """Make one of `Calls`."""
 
-    async def run_tools(
-        self, asks: Sequence[ToolCallRequest], waiting: Sequence[RequestRef] = ()
-    ) -> Sequence[ToolOutcome]:
-        """The tools port."""
-        ...
-
-    async def make_calls(self, asks: Sequence[PlannedAsk]) -> Sequence[ToolOutcome]:
-        """The tools port: calls of the graph's own."""
-        ...
-
-    async def question(self, question: Question) -> RequestRef:
-        """The people port, in place of `ask`."""
-        ...
-
-    async def load(self) -> TurnContext:
-        """The memory port."""
-        ...
-
-    async def facts(self, ask: FactsRequest) -> FactsAnswer:
-        """The memory port, while a run goes on."""
-        ...
-
-    async def ask(self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall] = ()) -> Sequence[RequestRef]:
-        """The people port, first half."""
-        ...
-
-    async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
-        """The people port, second half."""
-        ...
-
+    @abstractmethod
     async def pause(self) -> None:
         """End in a pause: what was asked for is opened."""
-        ...
 
+    @abstractmethod
     async def wake(self) -> None:
         """Let the run hear that somebody has decided."""
-        ...
 
+    @abstractmethod
     async def wake_stop(self) -> None:
         """Let the run hear that the turn is stopped."""
-        ...
+
+    async def complete(self, ask: ModelCallRequest) -> ModelReply:
+        return await self.do(Calls.complete, ask)
+
+    async def run_tools(self, asks: Sequence[ToolCallRequest], waiting: Sequence[RequestRef] = ()) -> list[ToolOutcome]:
+        return await self.do(Calls.run_tools, Round(asks=tuple(asks), waiting=tuple(waiting)))
+
+    async def make_calls(self, *asks: PlannedAsk) -> list[ToolOutcome]:
+        return await self.do(Calls.make_calls, [*asks])
+
+    async def question(self, question: Question) -> RequestRef:
+        return await self.do(Calls.question, question)
+
+    async def load(self) -> TurnContext:
+        return await self.do(Calls.load)
+
+    async def facts(self, ask: FactsRequest) -> FactsAnswer:
+        return await self.do(Calls.facts, ask)
+
+    async def ask(self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall] = ()) -> list[RequestRef]:
+        return await self.do(Calls.ask, Asked(gated=tuple(gated), unknown=tuple(unknown)))
+
+    async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
+        return await self.do(Calls.verdicts, [*requests])
 
 
 class Turn(Protocol):
+    """A turn, and what others do to it.
+
+    `decide` brings the approval of a call into a state, by `reviewer` where a person decides; `forge` makes its record
+    one of another call, `garble` one that cannot be read at all. After `stop` nobody has told the runs yet.
+    """
+
     async def run(self, *, step: int = 0, gone: bool = False) -> Run:
         """A new run over it, at this step; `gone`: of an agent version that nobody has any more."""
         ...
 
-    async def decide(
-        self, call_id: str, state: VerdictState, comment: str = "", args: Mapping[str, JsonValue] | None = None
-    ) -> None:
-        """Bring the approval of a call into that state, by the name of `reviewer` where a person decides."""
-        ...
-
-    async def answer(self, call_id: str, answer: Args) -> None:
-        """The turn's own user answers."""
-        ...
-
-    async def forge(self, call_id: str) -> None:
-        """Make the approval's record one of another call than the one that it was opened for."""
-        ...
-
-    async def garble(self, call_id: str) -> None:
-        """Make the approval's record one that cannot be read at all."""
-        ...
-
-    async def settle(self, call_id: str, *, happened: bool) -> None:
-        """A person says what became of a call."""
-        ...
-
-    async def stop(self) -> None:
-        """Ask for a stop; nobody has told the runs yet."""
-        ...
-
-    async def remember(self, fields: Args) -> None:
-        """Put fields in the conversation's working memory."""
-        ...
-
+    async def decide(self, call_id: str, state: VerdictState, comment: str = "", args: Args | None = None) -> None: ...
+    async def answer(self, call_id: str, answer: Args) -> None: ...
+    async def forge(self, call_id: str) -> None: ...
+    async def garble(self, call_id: str) -> None: ...
+    async def settle(self, call_id: str, *, happened: bool) -> None: ...
+    async def stop(self) -> None: ...
+    async def remember(self, fields: Args) -> None: ...
     async def dispatched(self, call_id: str) -> int:
         """How often a call was sent to its target."""
         ...
@@ -114,14 +101,13 @@ NewTurn = Callable[..., Awaitable[Turn]]
 
 
 def line(*calls: tuple[str, Args], text: str = "asking") -> Line:
-    """An answer that asks for these calls."""
     return Line(text, calls)
 
 
 async def planned(turn: Turn, run: Run | None = None) -> Run:
     """The run, once its model has asked for its calls."""
     run = run or await turn.run()
-    reply = await run.complete(ModelCallRequest(messages=(), tools=OFFERED))
+    reply = await run.complete(ASK)
     assert reply.message is not None and reply.problem is None
     return run
 
@@ -145,8 +131,11 @@ async def paused(turn: Turn, *tools: str) -> tuple[Run, Sequence[RequestRef]]:
 
 
 async def approved(turn: Turn, *tools: str) -> Run:
-    """A run of a turn whose first calls are all approved."""
     run, requests = await paused(turn, *tools)
     for request in requests:
         await turn.decide(request.call_id, VerdictState.APPROVED)
     return run
+
+
+def problem(given: ModelReply | ToolOutcome | TurnContext) -> str:
+    return given.problem.code if given.problem is not None else ""

@@ -1,17 +1,16 @@
 """The double's side of the port suites: tests/doubles/ports.py, with tools that misbehave as the desk's target does."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from perdure.contracts.activities import TurnContext, Verdicts
+from perdure.contracts.activities import Verdicts
 from perdure.contracts.agents import PlanCard
-from perdure.contracts.approvals import GatedCall, Question, RequestRef, VerdictState
-from perdure.contracts.calls import ModelCallRequest, ModelReply, PlannedAsk, ToolCallRequest, ToolOutcome
+from perdure.contracts.approvals import VerdictState
 from perdure.contracts.errors import Problem
 from perdure.contracts.ids import approval_id
-from perdure.contracts.memory import FactsAnswer, FactScope, FactsRequest
+from perdure.contracts.memory import FactScope
 from perdure.contracts.turns import Usage
 from perdure.workflows.turn_segment import Steps
 from tests.doubles.fake_turn import TURN_ID, Ambiguous, Behaviour, FakeTurn, Refused, Says
@@ -19,7 +18,8 @@ from tests.doubles.hub import KEEPER
 from tests.doubles.ports import FakeRun
 from tests.doubles.spoken import Line
 from tests.doubles.target import app_agents
-from tests.ports.contract import Args
+from tests.ports.contract import Args, Run, T
+from tests.ports.ports_workflow import Calls
 
 GONE = Problem(code="agent_version_not_found", message="the version that this turn began with is gone")
 
@@ -61,37 +61,13 @@ def _cards() -> dict[str, PlanCard]:
 
 
 @dataclass(frozen=True, slots=True)
-class DoubleRun:
+class DoubleRun(Run):
     fake: FakeRun
 
-    async def complete(self, ask: ModelCallRequest) -> ModelReply:
-        return await self.fake.as_ports().model.complete(ask)
-
-    async def run_tools(
-        self, asks: Sequence[ToolCallRequest], waiting: Sequence[RequestRef] = ()
-    ) -> Sequence[ToolOutcome]:
-        return await self.fake.as_ports().tools.run(asks, waiting)
-
-    async def make_calls(self, asks: Sequence[PlannedAsk]) -> Sequence[ToolOutcome]:
-        return await self.fake.as_ports().tools.make(asks)
-
-    async def question(self, question: Question) -> RequestRef:
-        return self.fake.as_ports().people.question(question)
-
-    async def load(self) -> TurnContext:
-        return await self.fake.as_ports().memory.load()
-
-    async def facts(self, ask: FactsRequest) -> FactsAnswer:
-        return await self.fake.as_ports().memory.facts(ask)
-
-    async def ask(self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall] = ()) -> Sequence[RequestRef]:
-        return self.fake.as_ports().people.ask(gated, unknown, {})
-
-    async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
-        return await self.fake.as_ports().people.verdicts(requests)
+    async def do(self, call: Callable[..., Awaitable[T]], *given: object) -> T:
+        return await call(Calls(self.fake.as_ports()), *given)
 
     async def pause(self) -> None:
-        """What the engine does at the end of a run that pauses."""
         self.fake.open()
 
     async def wake(self) -> None:
@@ -108,10 +84,8 @@ class DoubleTurn:
     async def run(self, *, step: int = 0, gone: bool = False) -> DoubleRun:
         return DoubleRun(FakeRun(self.fake, Steps(step), problem=GONE if gone else None))
 
-    async def decide(
-        self, call_id: str, state: VerdictState, comment: str = "", args: Mapping[str, JsonValue] | None = None
-    ) -> None:
-        self.fake.decide(call_id, state, comment, dict(args) if args is not None else None)
+    async def decide(self, call_id: str, state: VerdictState, comment: str = "", args: Args | None = None) -> None:
+        self.fake.decide(call_id, state, comment, args)
 
     async def answer(self, call_id: str, answer: Args) -> None:
         self.fake.decide(call_id, VerdictState.ANSWERED, args=answer)
@@ -145,7 +119,6 @@ class DoubleTurn:
 
 
 async def double_turn(*lines: Line, metadata: Args | None = None, agent_id: str = "desk") -> DoubleTurn:
-    """A turn in memory whose model says these lines."""
     says = [Says(line.text, line.calls, Usage(input_tokens=9, output_tokens=1, cost_microusd=10)) for line in lines]
     facts = tuple(FactScope) if agent_id == KEEPER else ()
     return DoubleTurn(FakeTurn(_cards(), TOOLS, says, skill_ids=("plan",), metadata=metadata or {}, facts=facts))

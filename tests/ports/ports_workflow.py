@@ -1,17 +1,20 @@
-"""A workflow that holds a run's real ports and does with them what the suites tell it."""
+"""A run's ports as the suites call them, and a workflow that holds a run's real ports and offers these calls."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from temporalio import workflow
 
-with workflow.unsafe.imports_passed_through():
-    from perdure.contracts.activities import APPROVALS_OPEN, WAKE, TurnContext, Verdicts
-    from perdure.contracts.approvals import GatedCall, Question, RequestRef
-    from perdure.contracts.calls import ModelCallRequest, ModelReply, PlannedAsk, ToolCallRequest, ToolOutcome
-    from perdure.contracts.memory import FactsAnswer, FactsRequest
-    from perdure.contracts.turns import TurnInput, WakeSignal
-    from perdure.contracts.values import Frozen
-    from perdure.workflows.mailbox import Mailbox
-    from perdure.workflows.ports import ports_of
-    from perdure.workflows.turn_segment import TurnSegment
+from perdure.contracts.activities import APPROVALS_OPEN, WAKE, TurnContext, Verdicts
+from perdure.contracts.approvals import GatedCall, Question, RequestRef
+from perdure.contracts.calls import ModelCallRequest, ModelReply, PlannedAsk, ToolCallRequest, ToolOutcome
+from perdure.contracts.memory import FactsAnswer, FactsRequest
+from perdure.contracts.turns import TurnInput, WakeSignal
+from perdure.contracts.values import Frozen
+from perdure.graph.ports import Ports
+from perdure.workflows.mailbox import Mailbox
+from perdure.workflows.ports import ports_of
+from perdure.workflows.turn_segment import TurnSegment
 
 
 class Asked(Frozen):
@@ -26,20 +29,55 @@ class Round(Frozen):
     waiting: tuple[RequestRef, ...]
 
 
+class Calls:
+    """Each takes one value at most and gives one, so that it can be an update."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+
+    async def complete(self, ask: ModelCallRequest) -> ModelReply:
+        return await self._ports.model.complete(ask)
+
+    async def run_tools(self, given: Round) -> list[ToolOutcome]:
+        return [*await self._ports.tools.run(given.asks, given.waiting)]
+
+    async def make_calls(self, asks: list[PlannedAsk]) -> list[ToolOutcome]:
+        return [*await self._ports.tools.make(asks)]
+
+    async def question(self, question: Question) -> RequestRef:
+        return self._ports.people.question(question)
+
+    async def load(self) -> TurnContext:
+        return await self._ports.memory.load()
+
+    async def facts(self, ask: FactsRequest) -> FactsAnswer:
+        return await self._ports.memory.facts(ask)
+
+    async def ask(self, asked: Asked) -> list[RequestRef]:
+        return [*self._ports.people.ask(asked.gated, asked.unknown, {})]
+
+    async def verdicts(self, requests: list[RequestRef]) -> Verdicts:
+        return await self._ports.people.verdicts(requests)
+
+
+UPDATES: list[Callable[..., Awaitable[Any]]] = [call for name, call in vars(Calls).items() if name[0] != "_"]
+for _call in UPDATES:
+    workflow.update(_call)
+
+
 @workflow.defn
-class PortsRun:
+class PortsRun(Calls):
     """One run over a turn, as TurnRun begins it, without a graph."""
 
     @workflow.init
     def __init__(self, turn: TurnInput) -> None:
         self._mailbox = Mailbox(turn.carried)
         self._stretch = TurnSegment(turn, self._mailbox)
-        self._ports = ports_of(self._stretch)
         self._over = False
+        super().__init__(ports_of(self._stretch))
 
     @workflow.run
     async def run(self, turn: TurnInput) -> None:
-        """Stays until it is told that it is over."""
         await workflow.wait_condition(lambda: self._over and workflow.all_handlers_finished())
 
     @workflow.signal(name=WAKE)
@@ -54,38 +92,6 @@ class PortsRun:
     @workflow.signal
     def end(self) -> None:
         self._over = True
-
-    @workflow.update
-    async def complete(self, ask: ModelCallRequest) -> ModelReply:
-        return await self._ports.model.complete(ask)
-
-    @workflow.update
-    async def run_tools(self, given: Round) -> list[ToolOutcome]:
-        return [*await self._ports.tools.run(given.asks, given.waiting)]
-
-    @workflow.update
-    async def make_calls(self, asks: list[PlannedAsk]) -> list[ToolOutcome]:
-        return [*await self._ports.tools.make(asks)]
-
-    @workflow.update
-    async def question(self, question: Question) -> RequestRef:
-        return self._ports.people.question(question)
-
-    @workflow.update
-    async def load(self) -> TurnContext:
-        return await self._ports.memory.load()
-
-    @workflow.update
-    async def facts(self, ask: FactsRequest) -> FactsAnswer:
-        return await self._ports.memory.facts(ask)
-
-    @workflow.update
-    async def ask(self, asked: Asked) -> list[RequestRef]:
-        return [*self._ports.people.ask(asked.gated, asked.unknown, {})]
-
-    @workflow.update
-    async def verdicts(self, requests: list[RequestRef]) -> Verdicts:
-        return await self._ports.people.verdicts(requests)
 
     @workflow.update
     async def pause(self) -> None:

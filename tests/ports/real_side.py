@@ -1,23 +1,20 @@
 """The real side of the port suites: the workflow's ports, real activities, Postgres, Valkey, the desk's target."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
-from pydantic import JsonValue
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from perdure.activities.approvals import ApprovalActivities
 from perdure.activities.memory import FactsActivities, MemoryActivities
 from perdure.activities.turns import TurnActivities
-from perdure.contracts.activities import TurnContext, Verdicts
-from perdure.contracts.approvals import GatedCall, Question, RequestRef, VerdictState
-from perdure.contracts.calls import ModelCallRequest, ModelReply, PlannedAsk, ToolCallRequest, ToolOutcome
+from perdure.contracts.approvals import VerdictState
+from perdure.contracts.calls import ModelCallRequest, ModelReply
 from perdure.contracts.ids import approval_id, effect_key
-from perdure.contracts.memory import FactsAnswer, FactsRequest
 from perdure.contracts.messages import MessageRef, Role
 from perdure.contracts.turns import Carried, FinishRequest, TurnAddress, TurnInput, TurnStatus, WakeSignal
 from perdure.core.approvals.decisions import Decider, Decision
@@ -30,8 +27,8 @@ from perdure.store.turns.finish import finish
 from perdure.store.turns.start import request_stop
 from tests.doubles.spoken import Line
 from tests.harness import Harness
-from tests.ports.contract import Args
-from tests.ports.ports_workflow import Asked, PortsRun, Round
+from tests.ports.contract import Args, Run, T
+from tests.ports.ports_workflow import PortsRun
 from tests.served import MANY
 
 DECISIONS = {
@@ -43,39 +40,19 @@ DECISIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class RealRun:
+class RealRun(Run):
     """A run's ports, reached by updates of the workflow that holds them."""
 
     handle: WorkflowHandle[Any, Any]
     user_message: MessageRef
     turn: "RealTurn"
 
+    async def do(self, call: Callable[..., Awaitable[T]], *given: object) -> T:
+        update: Any = call
+        return cast(T, await self.handle.execute_update(update, args=given))
+
     async def complete(self, ask: ModelCallRequest) -> ModelReply:
-        given = ask.model_copy(update={"messages": (self.user_message, *ask.messages)})
-        return await self.handle.execute_update(PortsRun.complete, given)
-
-    async def run_tools(
-        self, asks: Sequence[ToolCallRequest], waiting: Sequence[RequestRef] = ()
-    ) -> Sequence[ToolOutcome]:
-        return await self.handle.execute_update(PortsRun.run_tools, Round(asks=tuple(asks), waiting=tuple(waiting)))
-
-    async def make_calls(self, asks: Sequence[PlannedAsk]) -> Sequence[ToolOutcome]:
-        return await self.handle.execute_update(PortsRun.make_calls, list(asks))
-
-    async def question(self, question: Question) -> RequestRef:
-        return await self.handle.execute_update(PortsRun.question, question)
-
-    async def load(self) -> TurnContext:
-        return await self.handle.execute_update(PortsRun.load)
-
-    async def facts(self, ask: FactsRequest) -> FactsAnswer:
-        return await self.handle.execute_update(PortsRun.facts, ask)
-
-    async def ask(self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall] = ()) -> Sequence[RequestRef]:
-        return await self.handle.execute_update(PortsRun.ask, Asked(gated=tuple(gated), unknown=tuple(unknown)))
-
-    async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
-        return await self.handle.execute_update(PortsRun.verdicts, list(requests))
+        return await Run.complete(self, ask.model_copy(update={"messages": (self.user_message, *ask.messages)}))
 
     async def pause(self) -> None:
         await self.handle.execute_update(PortsRun.pause)
@@ -105,27 +82,20 @@ class RealTurn:
             given = await workflow_input(tx, self.address.turn_id) or self.side.inputs[self.address.turn_id]
         self.side.inputs[self.address.turn_id] = given
         message_id = await harness.value("SELECT message_id FROM turns WHERE id = $1", self.address.turn_id)
-        carried = Carried(state={}, requests=(), step=step) if step else given.carried
-        version = "gone" if gone else given.agent_version
-        handle = await self.side.client.start_workflow(
-            PortsRun.run,
+        own = {
+            "carried": Carried(state={}, requests=(), step=step) if step else given.carried,
+            "agent_version": "gone" if gone else given.agent_version,
             # The turns queue is the workflow's own, whose worker serves no activities.
-            given.model_copy(
-                update={
-                    "carried": carried,
-                    "agent_version": version,
-                    "routing": given.routing.model_copy(update={"turns": self.side.queue}),
-                }
-            ),
-            id=f"ports-{new_id()}",
-            task_queue=self.side.queue,
+            "routing": given.routing.model_copy(update={"turns": self.side.queue}),
+        }
+        queue, name = self.side.queue, f"ports-{new_id()}"
+        handle = await self.side.client.start_workflow(
+            PortsRun.run, given.model_copy(update=own), id=name, task_queue=queue
         )
         self.side.handles.append(handle)
         return RealRun(handle, MessageRef(id=str(message_id), role=Role.USER), self)
 
-    async def decide(
-        self, call_id: str, state: VerdictState, comment: str = "", args: Mapping[str, JsonValue] | None = None
-    ) -> None:
+    async def decide(self, call_id: str, state: VerdictState, comment: str = "", args: Args | None = None) -> None:
         """By the program's own way where it has one."""
         approval = approval_id(self.address.turn_id, call_id)
         if state in DECISIONS:
@@ -140,7 +110,6 @@ class RealTurn:
             await self._write(call_id, "status = $3", state.value)
 
     async def answer(self, call_id: str, answer: Args) -> None:
-        """By the program's own way."""
         person = self.side.harness.people["requester"]
         request_id = approval_id(self.address.turn_id, call_id)
         async with self.side.harness.db.transaction(self.address.tenant_id) as tx:
@@ -173,7 +142,6 @@ class RealTurn:
             await request_stop(tx, self.address.turn_id, self.side.harness.people["requester"].user_id)
 
     async def remember(self, fields: Args) -> None:
-        """As a settled tool call does."""
         async with self.side.harness.db.transaction(self.address.tenant_id) as tx:
             await working_memory.merge(tx, self.address.tenant_id, self.address.conversation_id, fields)
 
@@ -184,8 +152,6 @@ class RealTurn:
 
 @dataclass(slots=True)
 class RealSide:
-    """Makes turns whose runs are real."""
-
     harness: Harness
     client: Client
     queue: str
@@ -205,17 +171,18 @@ class RealSide:
 async def real_side(harness: Harness, client: Client) -> AsyncIterator[RealSide]:
     """The side, with a worker for its workflow; the desk's activities are served by others."""
     side = RealSide(harness, client, f"ports-{new_id()[-8:]}")
+    deps = harness.deps
+    # Brief calls run inside the workflow task where the turns queue serves their kind (ADR 7).
+    brief: list[Callable[..., Any]] = [
+        MemoryActivities(deps).load,
+        FactsActivities(deps).facts,
+        ApprovalActivities(deps).read,
+    ]
     worker = Worker(
         client,
         task_queue=side.queue,
         workflows=[PortsRun],
-        # Brief calls run inside the workflow task where the turns queue serves their kind (ADR 7).
-        activities=[
-            MemoryActivities(harness.deps).load,
-            FactsActivities(harness.deps).facts,
-            ApprovalActivities(harness.deps).read,
-            TurnActivities(harness.deps).read,
-        ],
+        activities=[*brief, TurnActivities(deps).read],
         workflow_runner=UnsandboxedWorkflowRunner(),
         workflow_failure_exception_types=[Exception],  # a port that raises fails its update, and so its test
     )

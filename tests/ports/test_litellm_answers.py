@@ -1,23 +1,32 @@
 """Odd answers that are answers all the same: what LiteLLM hands on is whole, storable, counted and priced."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import JsonValue
 from structlog.testing import capture_logs
 
 from perdure.activities.providers.provider import (
     REFUSAL_TEXT,
+    Chunk,
+    Complete,
     DraftCall,
     Provider,
     ProviderRequest,
     TextDelta,
     ThinkingDelta,
 )
+from perdure.activities.providers.scripted import Script
+from perdure.contracts.agents import Reasoning
 from perdure.contracts.turns import Usage
+from perdure.core.agents.models import LEAST_CAP_TOKENS
 from tests.doubles.listener import Listener
-from tests.doubles.provider import ProviderDouble
+from tests.doubles.playing import PlayingDouble
+from tests.doubles.provider import ProviderDouble, Seen
 from tests.doubles.provider_steps import CONTENT_POLICY, Call, Fault, Step
 
 # Warnings inside LiteLLM must not become errors there: it would take them for a broken stream.
@@ -27,15 +36,12 @@ pytestmark = [
 ]
 
 
-async def test_a_refusal_for_content_is_an_answer_that_costs_nothing(listener: Listener) -> None:
-    await listener.ask(CONTENT_POLICY)
-    assert listener.text == REFUSAL_TEXT
-    assert listener.complete.finish_reason == "content_filter" and listener.complete.usage == Usage()
-
-
-async def test_a_content_filter_leaves_no_calls_behind(listener: Listener) -> None:
-    await listener.ask(Step(calls=(Call(name="pay"),), finish_reason="content_filter"))
-    assert listener.text == REFUSAL_TEXT and listener.complete.tool_calls == ()
+@pytest.mark.parametrize("step", [CONTENT_POLICY, Step(calls=(Call(name="pay"),), finish_reason="content_filter")])
+async def test_a_refusal_for_content_is_an_answer_that_leaves_no_calls(listener: Listener, step: Step) -> None:
+    await listener.ask(step)
+    assert (listener.text, listener.complete.tool_calls) == (REFUSAL_TEXT, ())
+    assert listener.complete.finish_reason == "content_filter"
+    assert step is not CONTENT_POLICY or listener.complete.usage == Usage(), "an error status costs nothing"
 
 
 @pytest.mark.parametrize(
@@ -43,18 +49,14 @@ async def test_a_content_filter_leaves_no_calls_behind(listener: Listener) -> No
     [
         (Step(refusal="I will not say."), "I will not say.", "stop"),
         (Step(text="And then", finish_reason="length"), "And then", "length"),
+        (Step(calls=(Call(name="look_up", arguments={"a": 1}),), finish_reason="stop"), "", "tool_calls"),
     ],
 )
-async def test_a_refusal_in_the_stream_and_a_text_cut_at_the_limit_are_answers(
+async def test_a_refusal_in_the_stream_a_text_cut_at_the_limit_and_calls_that_end_with_stop_are_answers(
     listener: Listener, step: Step, text: str, reason: str
 ) -> None:
     await listener.ask(step)
     assert (listener.text, listener.complete.finish_reason) == (text, reason)
-
-
-async def test_calls_that_end_with_stop_are_calls(listener: Listener) -> None:
-    await listener.ask(Step(calls=(Call(name="look_up", arguments={"a": 1}),), finish_reason="stop"))
-    assert listener.complete.finish_reason == "tool_calls"
 
 
 @pytest.mark.parametrize(
@@ -159,3 +161,73 @@ async def test_chunks_that_have_all_arrived_let_the_other_calls_run_between_them
         await anext(chunks)
     beating.cancel()
     assert beats >= 99
+
+
+# --- Thinking and caches, in both vendors' forms
+
+CLAUDE, OPENAI = "anthropic/claude-sonnet-4-5", "openai/o3-mini"
+HELLO: tuple[dict[str, JsonValue], ...] = ({"role": "user", "content": "hello"},)
+
+
+class Caching(PlayingDouble):
+    """Says that it has written most of the request to a cache, and read some of it from there."""
+
+    async def _step(self, seen: Seen) -> Step:
+        usage: dict[str, JsonValue] = {"prompt_tokens": 100, "completion_tokens": 10}
+        cache: dict[str, JsonValue] = {"cache_creation_input_tokens": 2_000, "cache_read_input_tokens": 1_000}
+        return (await super()._step(seen)).model_copy(update={"usage": {**usage, **cache}})
+
+
+async def test_what_anthropic_writes_to_its_cache_and_reads_from_it_is_counted_and_priced(
+    litellm_provider: Provider,
+) -> None:
+    with Caching(Script(fallback="Yes.")) as double:
+        _, complete = await sent(litellm_provider, double, CLAUDE)
+    assert isinstance(complete, Complete)
+    # 100 at 3, 2,000 written at 3.75, 1,000 read at 0.30 and 10 at 15 dollars a million.
+    assert complete.usage == Usage(input_tokens=3_100, output_tokens=10, cached_tokens=1_000, cost_microusd=8_250)
+
+
+async def sent(
+    provider: Provider, double: PlayingDouble, model: str, reasoning: Reasoning | None = None
+) -> tuple[dict[str, JsonValue], Chunk]:
+    """The body of the request that is made, and the end of its answer."""
+    where = {"api_base": double.root if model == CLAUDE else double.api_base, "api_key": "k"}
+    asked = ProviderRequest(model, HELLO, params=where, timeout_seconds=10, reasoning=reasoning)
+    async with aclosing(provider.stream(asked)) as chunks:
+        *_, last = [chunk async for chunk in chunks]
+    return double.requests[-1].body, last
+
+
+Body = Callable[..., Awaitable[dict[str, Any]]]
+
+
+@pytest.fixture
+def body(litellm_provider: Provider) -> Iterator[Body]:
+    """What goes over the wire where so much thinking is asked of a model."""
+    with PlayingDouble(Script(fallback="Yes.")) as double:
+
+        async def of(model: str, reasoning: Reasoning | None) -> dict[str, Any]:
+            return (await sent(litellm_provider, double, model, reasoning))[0]
+
+        yield of
+
+
+async def test_a_budget_with_its_cap_and_an_effort_reach_anthropic_as_thinking(body: Body) -> None:
+    budget = await body(CLAUDE, Reasoning(budget_tokens=4_000))
+    assert budget["thinking"] == {"type": "enabled", "budget_tokens": 4_000}
+    assert budget["max_tokens"] == LEAST_CAP_TOKENS
+    thinking = (await body(CLAUDE, Reasoning(effort="low")))["thinking"]
+    assert thinking["type"] == "enabled" and thinking["budget_tokens"] >= 1_024
+
+
+async def test_a_model_that_can_think_is_asked_for_much_where_nothing_is_said(body: Body) -> None:
+    assert (await body(OPENAI, Reasoning()))["reasoning_effort"] == "high"
+    assert "reasoning_effort" not in await body(OPENAI, None)
+    assert "reasoning_effort" not in await body("openai/gpt-4o-mini", Reasoning())
+
+
+async def test_a_budget_is_an_effort_and_a_cap_where_the_vendor_counts_no_thinking(body: Body) -> None:
+    asked = await body(OPENAI, Reasoning(budget_tokens=4_000))
+    assert asked["reasoning_effort"] == "medium"
+    assert LEAST_CAP_TOKENS in (asked.get("max_tokens"), asked.get("max_completion_tokens"))

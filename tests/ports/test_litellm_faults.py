@@ -1,9 +1,13 @@
 """Every way in which a provider goes wrong has its typed end, for one request, and nothing half is an answer."""
 
+import importlib
+import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from perdure.activities.providers.errors import PROVIDER, UNEXPECTED, provider_error
 from perdure.activities.providers.provider import Complete, Provider, ProviderRequest
 from perdure.contracts.errors import PerdureError, UpstreamRejected, UpstreamUnavailable
 from tests.doubles.listener import Listener
@@ -16,48 +20,31 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
 ]
 
+CUT_OFF = (Fault.CUT, Fault.NO_FINISH, Fault.TRUNCATED_JSON, Fault.HTML, Fault.EMPTY_BODY)
+DOWN = (Fault.RESET, Fault.RESET_AT_ONCE, Fault.GARBAGE, Fault.DEEP_JSON, Fault.WRONG_TYPES, Fault.ERROR_IN_STREAM)
 AFTER_TEXT: dict[Fault, tuple[type[PerdureError], str]] = {
-    Fault.RESET: (UpstreamUnavailable, "model_unavailable"),
-    Fault.RESET_AT_ONCE: (UpstreamUnavailable, "model_unavailable"),
-    Fault.CUT: (UpstreamUnavailable, "model_cut_off"),
-    Fault.NO_FINISH: (UpstreamUnavailable, "model_cut_off"),
-    Fault.GARBAGE: (UpstreamUnavailable, "model_unavailable"),
-    Fault.TRUNCATED_JSON: (UpstreamUnavailable, "model_cut_off"),
-    Fault.DEEP_JSON: (UpstreamUnavailable, "model_unavailable"),
-    Fault.HTML: (UpstreamUnavailable, "model_cut_off"),
-    Fault.EMPTY_BODY: (UpstreamUnavailable, "model_cut_off"),
-    Fault.WRONG_TYPES: (UpstreamUnavailable, "model_unavailable"),
+    **dict.fromkeys(DOWN, (UpstreamUnavailable, "model_unavailable")),
+    **dict.fromkeys(CUT_OFF, (UpstreamUnavailable, "model_cut_off")),
     Fault.UNKNOWN_FINISH: (UpstreamUnavailable, "model_unreadable"),
     Fault.NO_CALLS: (UpstreamUnavailable, "model_unreadable"),
     Fault.NAMELESS_CALL: (UpstreamUnavailable, "model_unreadable"),
-    Fault.ERROR_IN_STREAM: (UpstreamUnavailable, "model_unavailable"),
     Fault.HANG: (UpstreamUnavailable, "model_timeout"),
     Fault.HANG_AT_ONCE: (UpstreamUnavailable, "model_timeout"),
     Fault.ENDLESS: (UpstreamRejected, "answer_too_large"),
     Fault.HUGE_ARGUMENTS: (UpstreamRejected, "answer_too_large"),
 }
-FAULTS: dict[Fault, tuple[type[PerdureError], str]] = {
-    **AFTER_TEXT,
-    Fault.EMPTY: (UpstreamUnavailable, "model_empty_answer"),
-}
+FAULTS = {**AFTER_TEXT, Fault.EMPTY: (UpstreamUnavailable, "model_empty_answer")}
 FIRST = (Fault.RESET_AT_ONCE, Fault.CUT, Fault.HTML)
 """Of those before any text; `make soak` has them all."""
 STATUSES: dict[int, tuple[type[PerdureError], str]] = {
-    400: (UpstreamRejected, "model_bad_request"),
-    401: (UpstreamRejected, "model_auth"),
+    **dict.fromkeys((400, 418, 422), (UpstreamRejected, "model_bad_request")),
+    **dict.fromkeys((401, 403), (UpstreamRejected, "model_auth")),
+    **dict.fromkeys((409, 500, 502, 503), (UpstreamUnavailable, "model_unavailable")),
+    **dict.fromkeys((408, 504), (UpstreamUnavailable, "model_timeout")),
     402: (UpstreamRejected, "model_billing"),
-    403: (UpstreamRejected, "model_auth"),
     404: (UpstreamRejected, "model_not_found"),
-    408: (UpstreamUnavailable, "model_timeout"),
-    409: (UpstreamUnavailable, "model_unavailable"),
     413: (UpstreamRejected, "context_overflow"),
-    418: (UpstreamRejected, "model_bad_request"),
-    422: (UpstreamRejected, "model_bad_request"),
     429: (UpstreamUnavailable, "model_rate_limited"),
-    500: (UpstreamUnavailable, "model_unavailable"),
-    502: (UpstreamUnavailable, "model_unavailable"),
-    503: (UpstreamUnavailable, "model_unavailable"),
-    504: (UpstreamUnavailable, "model_timeout"),
     529: (UpstreamUnavailable, "model_overloaded"),
 }
 
@@ -127,3 +114,29 @@ async def test_a_word_repeated_for_ever_is_ended(listener: Listener) -> None:
 async def test_arguments_cut_at_the_output_limit_never_look_like_arguments(listener: Listener) -> None:
     error = await listener.fail(Step(calls=(Call(name="pay", arguments='{"amount": 1'),), finish_reason="length"))
     assert error.code == "output_limit" and listener.chunks == []
+
+
+def _raised() -> Iterator[type[Exception]]:
+    for name in ("openai", "litellm.exceptions"):
+        for _, member in inspect.getmembers(importlib.import_module(name), inspect.isclass):
+            if issubclass(member, Exception) and not issubclass(member, Warning):
+                yield member
+
+
+def test_every_exception_class_of_litellm_and_openai_means_something(litellm_provider: Provider) -> None:
+    unknown = [kind for kind in _raised() if provider_error(kind.__new__(kind)).code == UNEXPECTED.code]
+    assert unknown == []
+    assert len(list(_raised())) > 40
+    for name in PROVIDER:  # each row names a class that exists
+        module, _, attribute = name.rpartition(".")
+        assert issubclass(getattr(importlib.import_module(module), attribute), Exception), name
+
+
+def test_litellm_is_set_up_to_ask_once_and_to_tell_nobody(litellm_provider: Provider) -> None:
+    import litellm
+
+    importlib.import_module("litellm.llms.vertex_ai.context_caching.vertex_ai_context_caching")
+    assert litellm.num_retries is None and litellm.disable_aiohttp_transport is True
+    assert litellm.failure_callback == litellm.callbacks == []
+    # The import above, which a call to Vertex makes too, adds LiteLLM's own cache, which is off.
+    assert litellm.success_callback == ["cache"] and litellm.cache is None

@@ -4,13 +4,22 @@ import pytest
 
 from perdure.contracts.activities import TurnContext
 from perdure.contracts.approvals import RequestKind, VerdictState
-from perdure.contracts.calls import EffectClass, ModelCallRequest
+from perdure.contracts.calls import EffectClass
+from perdure.contracts.memory import Fact, FactsAnswer, FactScope, FactsRequest, FactStatus
 from perdure.contracts.messages import Role
+from tests.doubles.hub import KEEPER, keeper
 from tests.doubles.spoken import Line
-from tests.ports.contract import OFFERED, NewTurn, asks, gated, line, paused, planned
+from tests.doubles.target import app_agents
+from tests.harness import Harness, publish_app
+from tests.ports.contract import ASK, NewTurn, Run, asks, gated, line, paused, planned, problem
 
 V = VerdictState
-ASK = ModelCallRequest(messages=(), tools=OFFERED)
+C, U, S = FactScope.CONVERSATION, FactScope.USER, FactStatus
+
+
+@pytest.fixture(scope="module", autouse=True)
+async def published(harness: Harness) -> None:
+    await publish_app(harness.owner_url, [*app_agents()[0], ("desk", keeper())])
 
 
 def gate(context: TurnContext) -> list[str]:
@@ -53,20 +62,16 @@ async def test_a_run_loads_once_and_a_later_run_anew(new_turn: NewTurn) -> None:
     assert (await (await turn.run()).load()).working == {"recent_entity_context": ["e2"]}
 
 
-async def test_a_failure_is_a_problem_and_is_loaded_once_too(new_turn: NewTurn) -> None:
-    run = await (await new_turn(Line("hi"))).run(gone=True)
-    context = await run.load()
-    assert context.problem is not None and context.problem.code == "agent_version_not_found"
-    assert (context.plan, context.user_message, context.pending) == (None, None, ())
-    assert await run.load() == context
-
-
-async def test_a_turn_that_was_stopped_loads_nothing(new_turn: NewTurn) -> None:
+async def test_a_failure_and_a_stop_are_problems_that_load_nothing(new_turn: NewTurn) -> None:
     turn = await new_turn(Line("hi"))
+    run = await turn.run(gone=True)
+    context = await run.load()
+    assert problem(context) == "agent_version_not_found"
+    assert (context.plan, context.user_message, context.pending) == (None, None, ())
+    assert await run.load() == context, "read once too"
     await turn.stop()
-    context = await (await turn.run()).load()
-    assert context.problem is not None and context.problem.code == "stopped"
-    assert context.plan is None
+    stopped = await (await turn.run()).load()
+    assert (problem(stopped), stopped.plan) == ("stopped", None)
 
 
 async def test_a_run_that_starts_over_finds_the_gate_and_the_round_whole(new_turn: NewTurn) -> None:
@@ -81,12 +86,9 @@ async def test_a_run_that_starts_over_finds_the_gate_and_the_round_whole(new_tur
     assert all(request.kind is RequestKind.APPROVAL and request.expires_at for request in context.pending)
     assert context.pending_round is not None and context.pending_round.role is Role.ASSISTANT
     assert context.pending_round.id
-    assert [(call.call_id, call.tool, call.settled) for call in context.pending_round.calls] == [
-        ("t1.0", "look", False),
-        ("t1.1", "pay", False),
-        ("t1.2", "post", False),
-    ]
-    assert all(call.digest for call in context.pending_round.calls)
+    calls = context.pending_round.calls
+    assert [(call.call_id, call.tool) for call in calls] == [("t1.0", "look"), ("t1.1", "pay"), ("t1.2", "post")]
+    assert not any(call.settled for call in calls) and all(call.digest for call in calls)
 
 
 async def test_a_run_that_starts_over_at_a_gate_counts_its_steps_on_from_there(new_turn: NewTurn) -> None:
@@ -139,12 +141,10 @@ async def test_a_gate_that_was_acknowledged_is_not_taken_for_the_one_that_is_ope
     run, _ = await paused(turn, "pay")
     await turn.decide("t1.0", V.REJECTED, "no")
     await run.complete(ASK)
-    requests = await run.ask(gated("post", step=2))
+    await run.ask(gated("post", step=2))
     await run.pause()
     context = await (await turn.run()).load()
-    assert gate(context) == ["t2.0"]
-    assert [request.request_id for request in context.pending] == [request.request_id for request in requests]
-    assert context.pending_round is not None
+    assert gate(context) == ["t2.0"] and context.pending_round is not None
     assert [call.call_id for call in context.pending_round.calls] == ["t2.0"]
 
 
@@ -162,3 +162,54 @@ async def test_the_tenth_round_is_newer_than_the_second(new_turn: NewTurn) -> No
     context = await (await turn.run()).load()
     assert gate(context) == ["t10.0"]
     assert context.pending_round is not None and context.pending_round.text == "round 10"
+
+
+# --- Facts
+
+
+def fact(content: str, kind: str = "likes", confidence: float = 0.5) -> Fact:
+    return Fact(type=kind, content=content, confidence=confidence)
+
+
+async def kept(run: Run, scope: FactScope, *facts: Fact) -> FactStatus:
+    return (await run.facts(FactsRequest(scope=scope, authorized=True, write=True, facts=facts))).status
+
+
+async def known(run: Run, scope: FactScope) -> FactsAnswer:
+    return await run.facts(FactsRequest(scope=scope, authorized=True))
+
+
+async def test_of_a_conversation_the_newest_of_a_type_stands(new_turn: NewTurn) -> None:
+    run = await (await new_turn(Line("hi"), agent_id=KEEPER)).run()
+    assert await known(run, C) == FactsAnswer(status=S.NOT_FOUND)
+    assert await kept(run, C, fact("tea"), fact("Ann", "name")) is S.SUCCESS
+    assert await kept(run, C, fact("coffee")) is S.SUCCESS
+    assert (await known(run, C)).facts == (fact("coffee"), fact("Ann", "name"))
+
+
+async def test_of_a_person_each_is_kept_once_and_the_oldest_comes_first(new_turn: NewTurn) -> None:
+    run = await (await new_turn(Line("hi"), agent_id=KEEPER)).run()
+    assert (await known(run, U)).status is S.SUCCESS
+    for _ in range(2):
+        assert await kept(run, U, fact("tea"), fact("coffee")) is S.SUCCESS
+    assert await kept(run, U, fact("tea", confidence=0.9)) is S.SUCCESS
+    assert (await known(run, U)).facts == (fact("tea"), fact("coffee")), "what was said first stays as it was said"
+
+
+async def test_without_leave_nothing_is_read_or_kept(new_turn: NewTurn) -> None:
+    run = await (await new_turn(Line("hi"), agent_id=KEEPER)).run()
+    for write in (False, True):
+        ask = FactsRequest(scope=C, authorized=False, write=write, facts=(fact("tea"),) if write else ())
+        assert (await run.facts(ask)).status is S.UNAUTHORIZED
+    assert (await known(run, C)).status is S.NOT_FOUND
+    other = await (await new_turn(Line("hi"))).run()
+    assert (await known(other, C)).status is S.UNAUTHORIZED, "the agent of this one may keep none"
+    assert await kept(other, U, fact("tea")) is S.UNAUTHORIZED
+
+
+async def test_a_turn_that_is_to_stop_keeps_nothing(new_turn: NewTurn) -> None:
+    turn = await new_turn(Line("hi"), agent_id=KEEPER)
+    run = await turn.run()
+    await turn.stop()
+    assert await kept(run, C, fact("tea")) is S.FAILED
+    assert (await known(run, C)).status is S.UNAVAILABLE

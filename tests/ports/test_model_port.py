@@ -1,11 +1,11 @@
 """What the model port promises, of the double and of real model calls behind a real run alike."""
 
-from perdure.contracts.calls import ModelCallRequest, ModelReply
+import json
+
+from perdure.contracts.calls import ModelCallRequest, ModelReply, OutputAsk
 from perdure.contracts.messages import Role
 from tests.doubles.spoken import Line
-from tests.ports.contract import OFFERED, NewTurn, asks, line
-
-ASK = ModelCallRequest(messages=(), tools=OFFERED)
+from tests.ports.contract import ASK, SCHEMA, NewTurn, asks, line, problem
 
 
 def calls(reply: ModelReply) -> list[tuple[str, str, bool]]:
@@ -22,30 +22,16 @@ async def test_a_reply_is_a_stored_message_with_its_usage(new_turn: NewTurn) -> 
 
 
 async def test_calls_are_named_by_step_and_place_and_one_that_cannot_run_is_settled(new_turn: NewTurn) -> None:
-    turn = await new_turn(line(("look", {}), ("nobodys", {}), ("pay", {})), line(("look", {})))
-    run = await turn.run()
-    assert calls(await run.complete(ASK)) == [
-        ("t1.0", "look", False),
-        ("t1.1", "nobodys", True),
-        ("t1.2", "pay", False),
-    ]
-    assert calls(await run.complete(ASK)) == [("t2.0", "look", False)]
-
-
-async def test_a_call_that_cannot_run_names_the_message_that_answers_it(new_turn: NewTurn) -> None:
-    run = await (await new_turn(line(("nobodys", {}), ("look", {})))).run()
+    run = await (
+        await new_turn(line(("look", {}), ("nobodys", {}), ("pay", {})), line(("look", {}), ("pay", {})))
+    ).run()
     reply = await run.complete(ASK)
-    assert reply.message is not None
-    refused, look = reply.message.calls
-    (outcome, _) = await run.run_tools(asks("nobodys", "look"))
-    assert outcome.message is not None and refused.answer_id == outcome.message.id != ""
-    assert look.answer_id == ""
-
-
-async def test_a_tool_that_was_not_offered_is_one_that_nobody_has(new_turn: NewTurn) -> None:
-    run = await (await new_turn(line(("look", {}), ("pay", {})))).run()
-    reply = await run.complete(ASK.model_copy(update={"tools": ("look",)}))
-    assert [settled for _, _, settled in calls(reply)] == [False, True]
+    assert calls(reply) == [("t1.0", "look", False), ("t1.1", "nobodys", True), ("t1.2", "pay", False)]
+    (_, outcome, _) = await run.run_tools(asks("look", "nobodys", "pay"))
+    assert reply.message is not None and outcome.message is not None and outcome.message.id
+    assert [call.answer_id for call in reply.message.calls] == ["", outcome.message.id, ""], "it names its answer"
+    not_offered = await run.complete(ASK.model_copy(update={"tools": ("look",)}))
+    assert calls(not_offered) == [("t2.0", "look", False), ("t2.1", "pay", True)], "what is not offered nobody has"
 
 
 async def test_equal_arguments_have_equal_digests(new_turn: NewTurn) -> None:
@@ -81,18 +67,17 @@ async def test_a_stopped_turn_is_told_what_is_settled_and_asks_nothing_new(new_t
     await turn.stop()
     assert await later.complete(ASK) == first
     reply = await later.complete(ASK)
-    assert reply.message is None
-    assert reply.problem is not None and reply.problem.code == "stopped"
+    assert (reply.message, problem(reply)) == (None, "stopped")
 
 
-async def test_a_run_that_has_heard_of_the_stop_asks_nothing_at_all(new_turn: NewTurn) -> None:
-    run = await (await new_turn(Line("first"))).run()
-    await run.wake_stop()
-    reply = await run.complete(ASK)
-    assert reply.problem is not None and reply.problem.code == "stopped"
-
-
-async def test_work_that_cannot_be_done_is_a_problem_and_raises_nothing(new_turn: NewTurn) -> None:
-    reply = await (await (await new_turn(Line("first"))).run(gone=True)).complete(ASK)
-    assert reply.message is None
-    assert reply.problem is not None and reply.problem.code == "agent_version_not_found"
+async def test_an_object_comes_as_it_fits_and_what_does_not_fit_is_a_fault(new_turn: NewTurn) -> None:
+    turn = await new_turn(Line(json.dumps({"text": "yes"})), Line("words"))
+    run = await turn.run()
+    ask = ModelCallRequest(messages=(), tools=(), stage="say", output=OutputAsk(name="say", fits=SCHEMA))
+    good = await run.complete(ask)
+    assert (good.value, good.fault, good.message, good.problem) == ({"text": "yes"}, "", None, None)
+    bad = await run.complete(ask)
+    assert bad.value is None and bad.fault and bad.problem is None and bad.usage.tokens > 0
+    again = await (await turn.run()).complete(ask)
+    now = {"turn_used": None}  # what the turn has come to meanwhile
+    assert again.model_copy(update=now) == good.model_copy(update=now), "paid once"

@@ -4,11 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from perdure.contracts.approvals import RequestKind, RequestRef, Verdict, VerdictState
+from perdure.contracts.approvals import GatedCall, Question, RequestKind, RequestRef, Verdict, VerdictState
+from perdure.contracts.calls import CallState, ToolCallRequest
+from perdure.contracts.messages import Role
 from perdure.core.text import preview
-from tests.ports.contract import NewTurn, Run, Turn, approved, asks, gated, line, paused, planned
+from tests.ports.contract import SCHEMA, NewTurn, Run, Turn, approved, asks, gated, line, paused, planned, problem
 
 V = VerdictState
+ASKED = Question(call_id="", kind=RequestKind.CLARIFICATION, asked={"question": "Which?"}, answer_schema=SCHEMA)
 DECIDED = {
     V.APPROVED: ("fine by me", "reviewer"),
     V.EDITED: ("less, please", "reviewer"),
@@ -48,20 +51,17 @@ async def test_requests_are_named_before_anything_is_opened_and_the_same_at_ever
     assert await (await turn.run(step=1)).ask([pay, post], [shout]) == first
 
 
-async def test_what_a_run_asked_for_is_open_only_once_the_run_ends_in_its_pause(new_turn: NewTurn) -> None:
+async def test_what_a_run_asked_for_is_open_once_the_run_has_paused_and_opening_again_changes_nothing(
+    new_turn: NewTurn,
+) -> None:
     turn = await new_turn(line(("pay", {}), ("post", {})))
     run = await planned(turn)
     requests = await run.ask(gated("pay", "post"))
     before = (await run.verdicts(requests)).verdicts
     assert [(each.state, each.no_record) for each in before] == [(V.UNREADABLE, True)] * 2, "no record, no verdict"
     await run.pause()
-    after = (await run.verdicts(requests)).verdicts
-    assert [(each.state, each.no_record) for each in after] == [(V.PENDING, False)] * 2
-
-
-async def test_opening_again_changes_no_verdict(new_turn: NewTurn) -> None:
-    turn = await new_turn(line(("pay", {}), ("post", {})))
-    run, requests = await paused(turn, "pay", "post")
+    for after in (await run.verdicts(requests)).verdicts:
+        assert (after.state, after.no_record, after.comment, after.decided_by) == (V.PENDING, False, "", "")
     await decided(turn, "t1.0", V.REJECTED)
     assert await run.ask(gated("pay", "post")) == requests
     await run.pause()
@@ -101,32 +101,17 @@ async def test_verdicts_come_in_the_order_of_the_requests_one_for_each(new_turn:
     assert await states(run, []) == []
 
 
-async def test_each_read_is_fresh(new_turn: NewTurn) -> None:
-    turn = await new_turn(line(("pay", {})))
-    run, requests = await paused(turn, "pay")
-    (verdict,) = (await run.verdicts(requests)).verdicts
-    assert (verdict.state, verdict.comment, verdict.decided_by) == (V.PENDING, "", "")
-    await decided(turn, "t1.0", V.APPROVED)
-    assert await states(run, requests) == [V.APPROVED]
-
-
-async def test_a_forged_record_is_unreadable_and_its_sibling_is_not(new_turn: NewTurn) -> None:
+async def test_a_crossed_request_and_a_forged_record_are_unreadable_and_a_sibling_is_not(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("pay", {}), ("post", {})))
     run, requests = await paused(turn, "pay", "post")
     await decided(turn, "t1.0", V.APPROVED)
     await decided(turn, "t1.1", V.APPROVED)
+    crossed = requests[1].model_copy(update={"request_id": requests[0].request_id})
+    assert await states(run, [crossed]) == [V.UNREADABLE]
     await turn.forge("t1.0")
     (forged, sibling) = (await run.verdicts(requests)).verdicts
     assert (forged.state, forged.comment, forged.decided_by) == (V.UNREADABLE, "", "")
     assert sibling.state is V.APPROVED
-
-
-async def test_a_request_for_another_call_than_the_records_is_unreadable(new_turn: NewTurn) -> None:
-    turn = await new_turn(line(("pay", {}), ("post", {})))
-    run, (pay, post) = await paused(turn, "pay", "post")
-    await decided(turn, "t1.0", V.APPROVED)
-    crossed = post.model_copy(update={"request_id": pay.request_id})
-    assert await states(run, [crossed]) == [V.UNREADABLE]
 
 
 @pytest.mark.parametrize("kind", RequestKind)
@@ -167,3 +152,103 @@ async def test_an_effect_is_pending_until_a_person_says_what_became_of_it(new_tu
     (settled,) = (await run.verdicts([effect])).verdicts
     assert (settled.state, settled.comment) == (V.SETTLED, "I looked")
     assert (settled.request_id, settled.call_id, settled.tool) == (effect.request_id, "t1.0", "post")
+
+
+# --- Checkpoints
+
+
+def checkpoint(call_id: str = "c1.0", tool: str = "look") -> GatedCall:
+    return GatedCall(call_id=call_id, tool=tool, rule="test", kind=RequestKind.CHECKPOINT, checkpoint="before_sending")
+
+
+async def at_checkpoint(turn: Turn) -> Run:
+    """A run that has made its call and waits for somebody to look at it."""
+    run = await planned(turn)
+    (done,) = await run.run_tools(asks("look"))
+    assert done.state is CallState.DONE
+    await run.ask([checkpoint()])
+    await run.pause()
+    return run
+
+
+async def test_a_checkpoint_on_no_call_is_named_by_the_step_at_which_it_is_asked_for(new_turn: NewTurn) -> None:
+    turn = await new_turn(line(("look", {})))
+    run = await planned(turn)
+    (request,) = await run.ask([checkpoint("", "")])
+    assert (request.call_id, request.kind, request.tool) == ("c1", RequestKind.CHECKPOINT, "")
+    assert (await run.ask([checkpoint("c1", "")]))[0] == request
+
+
+@pytest.mark.parametrize("state", [V.APPROVED, V.REJECTED, V.RESPONDED, V.EXPIRED])
+async def test_a_run_that_starts_over_finds_the_checkpoint_and_its_verdict(
+    new_turn: NewTurn, state: VerdictState
+) -> None:
+    turn = await new_turn(line(("look", {})))
+    await at_checkpoint(turn)
+    await turn.decide("c1.0", state, "because")
+    later = await turn.run()
+    found = await later.load()
+    assert [(ref.kind, ref.call_id) for ref in found.pending] == [(RequestKind.CHECKPOINT, "c1.0")]
+    assert found.pending_round is None, "nothing was stripped"
+    (verdict,) = (await later.verdicts(found.pending)).verdicts
+    assert (verdict.state, verdict.round) == (state, None)
+
+
+async def test_an_edited_checkpoint_names_the_round_that_makes_its_call_again_and_it_runs_once(
+    new_turn: NewTurn,
+) -> None:
+    turn = await new_turn(line(("look", {})))
+    run = await at_checkpoint(turn)
+    requests = await run.ask([checkpoint()])
+    await turn.decide("c1.0", V.EDITED, args={"what": "b", "mode": ""})
+    for _ in range(2):
+        (verdict,) = (await run.verdicts(requests)).verdicts
+        assert verdict.state is V.EDITED and verdict.round is not None
+        assert (verdict.round.role, [call.call_id for call in verdict.round.calls]) == (Role.ASSISTANT, ["c1.0"])
+        (again,) = await run.run_tools([ToolCallRequest(call_id="c1.0", tool="look")])
+        assert again.state is CallState.DONE and again.message is not None
+        assert '"b"' in again.message.text
+    assert [await turn.dispatched(call_id) for call_id in ("t1.0", "c1.0")] == [1, 1]
+
+
+async def test_a_call_that_nobody_edited_is_none_to_run(new_turn: NewTurn) -> None:
+    turn = await new_turn(line(("look", {})))
+    run = await at_checkpoint(turn)
+    await turn.decide("c1.0", V.APPROVED)
+    (outcome,) = await run.run_tools([ToolCallRequest(call_id="c1.0", tool="look")])
+    assert problem(outcome) == "call_not_planned"
+
+
+# --- Questions to the turn's own user
+
+
+async def asked(turn: Turn, run: Run | None = None) -> tuple[Run, RequestRef]:
+    """A run that has ended in the pause for a question."""
+    run = run or await turn.run(step=3)
+    request = await run.question(ASKED)
+    await run.pause()
+    return run, request
+
+
+async def test_a_question_is_named_by_its_step_and_open_only_once_the_run_has_paused(new_turn: NewTurn) -> None:
+    turn = await new_turn(line())
+    run = await turn.run(step=3)
+    request = await run.question(ASKED)
+    assert (request.kind, request.call_id) == (RequestKind.CLARIFICATION, "q3")
+    (before,) = (await run.verdicts([request])).verdicts
+    assert (before.state, before.no_record) == (V.UNREADABLE, True)
+    await run.pause()
+    (after,) = (await run.verdicts([request])).verdicts
+    assert after.state is V.PENDING and after.answer == {}
+
+
+async def test_an_answer_is_read_as_it_was_given_also_by_a_later_run(new_turn: NewTurn) -> None:
+    turn = await new_turn(line())
+    run, request = await asked(turn)
+    await turn.answer("q3", {"text": "the second"})
+    for reader in (run, await turn.run(step=3)):
+        (verdict,) = (await reader.verdicts([request])).verdicts
+        assert (verdict.state, verdict.answer) == (V.ANSWERED, {"text": "the second"})
+    again, same = await asked(turn, await turn.run(step=3))
+    assert same == request, "asked again it stays answered"
+    assert (await again.verdicts([request])).verdicts[0].state is V.ANSWERED

@@ -1,14 +1,13 @@
 """What the tools port promises, of the double and of the real ledger behind a real run alike."""
 
 import json
-from collections.abc import Sequence
 
 import pytest
 
-from perdure.contracts.approvals import RequestRef, VerdictState
-from perdure.contracts.calls import CallState, ToolOutcome
+from perdure.contracts.approvals import VerdictState
+from perdure.contracts.calls import CallState, PlannedAsk, ToolCallRequest, ToolOutcome
 from perdure.contracts.messages import Role
-from tests.ports.contract import Args, NewTurn, Run, Turn, approved, asks, gated, line, paused, planned
+from tests.ports.contract import ASK, Args, NewTurn, approved, asks, gated, line, paused, planned, problem
 
 S, V = CallState, VerdictState
 
@@ -25,11 +24,10 @@ def told(outcome: ToolOutcome) -> Args:
 async def test_outcomes_come_in_the_order_of_the_asks_and_not_of_their_ends(new_turn: NewTurn) -> None:
     run = await planned(await new_turn(line(("slow_look", {}), ("look", {}), ("look", {"mode": "refuse"}))))
     outcomes = await run.run_tools(asks("slow_look", "look", "look"))
-    assert [(outcome.call_id, outcome.state) for outcome in outcomes] == [
-        ("t1.0", S.FAILED),
-        ("t1.1", S.DONE),
-        ("t1.2", S.FAILED),
-    ]
+    assert [outcome.call_id for outcome in outcomes] == ["t1.0", "t1.1", "t1.2"]
+    assert [outcome.state for outcome in outcomes] == [S.FAILED, S.DONE, S.FAILED]
+    body = told(outcomes[2])
+    assert body["status"] == "error" and "the desk says no" in str(body["message"]), "a no is an answer, no problem"
     backwards = await run.run_tools([*reversed(asks("slow_look", "look", "look"))])
     assert backwards == [*reversed(outcomes)]
 
@@ -49,14 +47,6 @@ async def test_a_settled_call_answers_with_its_stored_result_in_this_run_and_in_
     assert await run.run_tools(asks("book", "look")) == first
     assert await (await turn.run(step=1)).run_tools(asks("book", "look")) == first
     assert [await turn.dispatched(call) for call in ("t1.0", "t1.1")] == [1, 1]
-
-
-async def test_a_targets_no_is_an_answer_to_the_model_and_no_problem(new_turn: NewTurn) -> None:
-    run = await planned(await new_turn(line(("book", {"mode": "refuse"}))))
-    (outcome,) = await run.run_tools(asks("book"))
-    assert outcome.state is S.FAILED
-    body = told(outcome)
-    assert body["status"] == "error" and "the desk says no" in str(body["message"])
 
 
 async def test_a_state_aware_tool_updates_the_fields_that_its_card_names(new_turn: NewTurn) -> None:
@@ -81,7 +71,7 @@ async def test_a_call_that_no_model_asked_for_is_a_problem_and_is_not_run(new_tu
     planned_call, other = await run.run_tools([*asks("look"), *asks("look", step=7)])
     assert planned_call.state is S.DONE
     assert (other.state, other.message) == (S.PLANNED, None)
-    assert other.problem is not None and other.problem.code == "call_not_planned"
+    assert problem(other) == "call_not_planned"
     assert await turn.dispatched("t7.0") == 0
 
 
@@ -177,34 +167,38 @@ async def test_after_a_stop_nothing_new_is_sent_and_what_is_settled_is_still_tol
     outcomes = await run.run_tools(everything)
     assert (outcomes[0], outcomes[2]) == (done, unknown)
     for outcome in (outcomes[1], outcomes[3]):
-        assert (outcome.state, outcome.message) == (S.PLANNED, None)
-        assert outcome.problem is not None and outcome.problem.code == "stopped"
+        assert (outcome.state, outcome.message, problem(outcome)) == (S.PLANNED, None, "stopped")
     assert [await turn.dispatched(f"t1.{index}") for index in range(4)] == [1, 0, 1, 0]
 
 
-async def test_a_run_that_has_heard_of_the_stop_calls_nothing_at_all(new_turn: NewTurn) -> None:
-    turn = await new_turn(line(("book", {})))
+async def test_a_run_that_has_heard_of_the_stop_asks_and_calls_nothing_at_all(new_turn: NewTurn) -> None:
+    turn = await new_turn(line(("book", {})), line())
     run = await planned(turn)
     await run.wake_stop()
     (outcome,) = await run.run_tools(asks("book"))
-    assert outcome.problem is not None and outcome.problem.code == "stopped"
-    assert await turn.dispatched("t1.0") == 0
+    (own,) = await run.make_calls(PlannedAsk(tool="look", args={}))
+    assert {problem(each) for each in (outcome, own, await run.complete(ASK))} == {"stopped"}
+    assert [await turn.dispatched(call) for call in (outcome.call_id, own.call_id)] == [0, 0]
 
 
 async def test_work_that_cannot_be_done_is_a_problem_for_each_call_and_raises_nothing(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("look", {}), ("book", {})))
     await planned(turn)
-    outcomes = await (await turn.run(step=1, gone=True)).run_tools(asks("look", "book"))
+    gone = await turn.run(step=1, gone=True)
+    outcomes = await gone.run_tools(asks("look", "book"))
     assert [outcome.call_id for outcome in outcomes] == ["t1.0", "t1.1"]
     for outcome in outcomes:
-        assert (outcome.state, outcome.message) == (S.PLANNED, None)
-        assert outcome.problem is not None and outcome.problem.code == "agent_version_not_found"
+        assert (outcome.state, outcome.message, problem(outcome)) == (S.PLANNED, None, "agent_version_not_found")
     assert [await turn.dispatched(call) for call in ("t1.0", "t1.1")] == [0, 0]
+    reply = await gone.complete(ASK)
+    assert (reply.message, problem(reply)) == (None, "agent_version_not_found")
 
 
 async def test_a_call_that_waits_is_neither_run_nor_settled_and_its_siblings_are(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("look", {}), ("pay", {}), ("post", {})))
-    run, (pay, post) = await paused_for(turn, "t1.1", "t1.2")
+    run = await planned(turn)
+    pay, post = await run.ask(gated("look", "pay", "post")[1:])
+    await run.pause()
     await turn.decide("t1.1", V.APPROVED)
     look, paid, posted = await run.run_tools(asks("look", "pay", "post"), [post])
     assert (look.state, paid.state) == (S.DONE, S.DONE)
@@ -243,10 +237,32 @@ async def test_a_bell_that_finds_no_record_to_read_starts_nothing(new_turn: NewT
     assert await turn.dispatched("t1.1") == 0
 
 
-async def paused_for(turn: Turn, *call_ids: str) -> tuple[Run, Sequence[RequestRef]]:
-    """A run that has asked for leave for these calls and ended in the pause."""
-    run = await planned(turn)
-    wanted = [each for each in gated("look", "pay", "post") if each.call_id in call_ids]
-    requests = await run.ask(wanted)
-    await run.pause()
-    return run, requests
+async def test_the_places_asked_about_are_told_of_a_result_then_and_later(new_turn: NewTurn) -> None:
+    run = await planned(await new_turn(line(("look", {}))))
+    for _ in range(2):
+        ask = ToolCallRequest(call_id="t1.0", tool="look", paths=("number", "done", "nowhere"))
+        (outcome,) = await run.run_tools([ask])
+        assert outcome.facts == {"number": 0, "done": "/look"}
+
+
+# --- Calls of the graph's own
+
+
+async def test_calls_of_the_graphs_own_are_done_once_and_answer_whole_in_their_order(new_turn: NewTurn) -> None:
+    turn = await new_turn(line())
+    own = [PlannedAsk(tool="look", args={}), PlannedAsk(tool="look", args={"mode": "refuse"})]
+    outcomes = await (await turn.run(step=4)).make_calls(*own)
+    assert [(each.call_id, each.state) for each in outcomes] == [("t5.0", S.DONE), ("t5.1", S.FAILED)]
+    assert outcomes[0].output == {"done": "/look", "number": 0}
+    refused = outcomes[1].output
+    assert isinstance(refused, dict) and refused["status"] == "error" and "says no" in str(refused["message"])
+    assert await (await turn.run(step=4)).make_calls(*own) == outcomes, "whoever makes them again"
+    assert [await turn.dispatched(call) for call in ("t5.0", "t5.1")] == [1, 1]
+
+
+async def test_a_graph_makes_no_call_that_needs_leave_and_none_of_a_tool_that_is_not_there(new_turn: NewTurn) -> None:
+    turn = await new_turn(line())
+    run = await turn.run(step=4)
+    outcomes = await run.make_calls(PlannedAsk(tool="pay", args={}), PlannedAsk(tool="nobodys", args={}))
+    assert [(each.state, problem(each)) for each in outcomes] == [(S.PLANNED, "call_not_planned")] * 2
+    assert await turn.dispatched("t5.0") == 0

@@ -44,6 +44,21 @@ UPDATE approvals SET expires_at = expires_at - d, fallback_at = fallback_at - d,
   claimed_since = claimed_since - d,
   ready_at = ready_at - d FROM make_interval(secs => $2) d WHERE id = ANY($1)
 """
+_ROLE_TURNED = """
+UPDATE users SET roles = CASE WHEN $2 = ANY(roles) THEN array_remove(roles, $2) ELSE array_append(roles, $2) END
+WHERE name = $1
+"""
+_NEW_VERSION = """
+INSERT INTO agent_versions (tenant_id, agent_id, version, body) VALUES ('*', $1, $2, $3) ON CONFLICT DO NOTHING
+"""
+_CURRENT_VERSION = """
+INSERT INTO agents (tenant_id, agent_id, version, app) VALUES ('*', $1, $2, 'desk')
+ON CONFLICT (tenant_id, agent_id) DO UPDATE SET version = excluded.version
+"""
+_NEW_PERSON = """
+INSERT INTO users (id, tenant_id, name, roles) SELECT $1, $2, $3, $4
+WHERE NOT EXISTS (SELECT FROM users WHERE name = $3)
+"""
 _SEEN = """
 SELECT a.id, a.status, a.version, a.reviewer_role AS role, a.reviewers, a.escalated_at IS NOT NULL AS escalated,
   (SELECT name FROM users WHERE id = a.assignee) AS assignee, c.state AS ledger, c.epoch,
@@ -81,8 +96,6 @@ class Breaking:
 
 @dataclass(slots=True)
 class Placed:
-    """A call of the model's, as it is in the database."""
-
     address: TurnAddress
     agent_id: str
     agent_version: str
@@ -100,8 +113,6 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A call as its records show it."""
-
     status: str
     version: int
     role: str
@@ -120,8 +131,6 @@ class Seen:
 
 
 class Ground:
-    """The program under test, with an agent for each policy."""
-
     def __init__(self, harness: Harness, owner: asyncpg.Connection, agents: dict[str, list[PublishedAgent]]) -> None:
         self._desk = harness
         self._owner = owner
@@ -145,7 +154,6 @@ class Ground:
         return cls(harness, owner, agents)
 
     async def close(self) -> None:
-        """Give the owner's connection back."""
         await self._owner.close()
 
     async def begin(self, people: dict[str, frozenset[str]]) -> None:
@@ -155,14 +163,7 @@ class Ground:
             await tx.execute("UPDATE delegations SET ended_at = now() WHERE ended_at IS NULL")
             await tx.execute("UPDATE approvals SET status = 'cancelled' WHERE status = 'pending'")
             for name, roles in people.items():
-                await tx.execute(
-                    "INSERT INTO users (id, tenant_id, name, roles) SELECT $1, $2, $3, $4 "
-                    "WHERE NOT EXISTS (SELECT FROM users WHERE name = $3)",
-                    new_id(),
-                    TENANT,
-                    name,
-                    list(roles),
-                )
+                await tx.execute(_NEW_PERSON, new_id(), TENANT, name, list(roles))
                 await tx.execute("UPDATE users SET roles = $2 WHERE name = $1", name, list(roles))
             self._ids = {row["name"]: str(row["id"]) for row in await tx.fetch("SELECT id, name FROM users")}
         for name in self._agents:
@@ -183,15 +184,19 @@ class Ground:
 
         Raises: Crash, where it was to break off and nothing refused it before.
         """
+        turn_id = self.calls[ask.call].address.turn_id if ask.verb == "run" else None
         try:
-            return str(await getattr(self, f"_{ask.verb}")(ask, crash_at))
+            async with self._tx(crash_at, turn_id) as tx:
+                said = str(await getattr(self, f"_{ask.verb}")(tx, ask))
         except CallerError as error:
             return f"409 {error.code}" if error.http == 409 else str(error.http)
         except UpstreamUnavailable as error:
             return error.code
+        if said.startswith("acts "):
+            self.calls[ask.call].epochs.add(int(said.removeprefix("acts ")))
+        return said
 
     async def seen(self) -> list[Seen]:
-        """What is on record of each call."""
         async with self._desk.db.transaction(TENANT) as tx:
             rows = {str(row["id"]): row for row in await tx.fetch(_SEEN, [each.approval_id for each in self.calls])}
             return [await self._seen(tx, placed, rows[placed.approval_id]) for placed in self.calls]
@@ -200,18 +205,13 @@ class Ground:
         if row["digest"] not in placed.digests:
             placed.digests.append(row["digest"])
         senders = [each for each in placed.epochs if await tool_calls.still_owned(tx, placed.tool_call, each)]
+        same = {name: row[name] for name in ("status", "version", "role", "escalated", "trail", "ledger", "epoch")}
         return Seen(
-            status=row["status"],
-            version=row["version"],
-            role=row["role"],
+            **same,
             reviewers=tuple(row["reviewers"]),
             assignee=row["assignee"] or "",
             claimer=row["claimer"] or "",
-            escalated=row["escalated"],
             votes=tuple((by, seat) for by, seat in row["votes"]),
-            trail=row["trail"],
-            ledger=row["ledger"],
-            epoch=row["epoch"],
             senders=tuple(senders),
         )
 
@@ -226,116 +226,92 @@ class Ground:
         """As a token that was checked long ago says: with every role."""
         return Decider(self._ids[name], frozenset({"requester", "reviewer", "admin"}), name)
 
-    async def _decide(self, ask: Ask, crash_at: int | None) -> str:
-        placed = self.calls[ask.call]
-        given = DecisionAsk.model_validate(
-            {
-                "decision": ask.decision,
-                "digest": placed.digests[ask.text] if ask.text < len(placed.digests) else "0" * 64,
-                "args": None if ask.amount is None else {"amount": ask.amount},
-                "comment": ask.comment,
-            }
-        )
-        async with self._tx(crash_at) as tx:
-            decided, _ = await decide(tx, placed.approval_id, self._person(ask.who), ask.who, given)
+    def _approval(self, ask: Ask) -> str:
+        return self.calls[ask.call].approval_id
+
+    async def _decide(self, tx: Connection, ask: Ask) -> str:
+        digests = self.calls[ask.call].digests
+        given = {
+            "decision": ask.decision,
+            "digest": digests[ask.text] if ask.text < len(digests) else "0" * 64,
+            "args": None if ask.amount is None else {"amount": ask.amount},
+            "comment": ask.comment,
+        }
+        asked = DecisionAsk.model_validate(given)
+        decided, _ = await decide(tx, self._approval(ask), self._person(ask.who), ask.who, asked)
         return decided.status
 
-    async def _withdraw(self, ask: Ask, crash_at: int | None) -> str:
-        async with self._tx(crash_at) as tx:
-            await withdraw(tx, self.calls[ask.call].approval_id, self._person(ask.who), ask.comment)
+    async def _withdraw(self, tx: Connection, ask: Ask) -> str:
+        await withdraw(tx, self._approval(ask), self._person(ask.who), ask.comment)
         return "withdrawn"
 
-    async def _claim(self, ask: Ask, crash_at: int | None) -> str:
-        async with self._tx(crash_at) as tx:
-            await claim(tx, self.calls[ask.call].approval_id, self._person(ask.who), ask.seconds)
+    async def _claim(self, tx: Connection, ask: Ask) -> str:
+        await claim(tx, self._approval(ask), self._person(ask.who), ask.seconds)
         return "pending"
 
-    async def _release(self, ask: Ask, crash_at: int | None) -> str:
-        async with self._tx(crash_at) as tx:
-            await release(tx, self.calls[ask.call].approval_id, self._person(ask.who))
+    async def _release(self, tx: Connection, ask: Ask) -> str:
+        await release(tx, self._approval(ask), self._person(ask.who))
         return "pending"
 
-    async def _reassign(self, ask: Ask, crash_at: int | None) -> str:
-        async with self._tx(crash_at) as tx:
-            await reassign(tx, self.calls[ask.call].approval_id, self._person(ask.who), ask.to, ask.comment)
+    async def _reassign(self, tx: Connection, ask: Ask) -> str:
+        await reassign(tx, self._approval(ask), self._person(ask.who), ask.to, ask.comment)
         return "pending"
 
-    async def _escalate(self, ask: Ask, crash_at: int | None) -> str:
-        async with self._tx(crash_at) as tx:
-            await escalate(tx, self.calls[ask.call].approval_id, self._person(ask.who), ask.comment)
+    async def _escalate(self, tx: Connection, ask: Ask) -> str:
+        await escalate(tx, self._approval(ask), self._person(ask.who), ask.comment)
         return "pending"
 
-    async def _delegate(self, ask: Ask, crash_at: int | None) -> str:
+    async def _delegate(self, tx: Connection, ask: Ask) -> str:
         until = datetime.now(UTC) + timedelta(seconds=ask.seconds)
-        async with self._tx(crash_at) as tx:
-            await assignments.add_delegation(tx, self._ids[ask.who], ask.who, ask.to, until, OWN)
+        await assignments.add_delegation(tx, self._ids[ask.who], ask.who, ask.to, until, OWN)
         return "delegated"
 
-    async def _set_role(self, ask: Ask, crash_at: int | None) -> str:
-        async with self._tx(crash_at) as tx:
-            await tx.execute(
-                "UPDATE users SET roles = CASE WHEN $2 = ANY(roles) THEN array_remove(roles, $2) "
-                "ELSE array_append(roles, $2) END WHERE name = $1",
-                ask.who,
-                REVIEWER_ROLE,
-            )
+    async def _set_role(self, tx: Connection, ask: Ask) -> str:
+        await tx.execute(_ROLE_TURNED, ask.who, REVIEWER_ROLE)
         return "set"
 
-    async def _pass_time(self, ask: Ask, crash_at: int | None) -> str:
-        async with self._tx(crash_at) as tx:
-            await tx.execute(_SHIFTED, [placed.approval_id for placed in self.calls], ask.seconds)
-            await tx.execute("UPDATE delegations SET until = until - make_interval(secs => $1)", ask.seconds)
+    async def _pass_time(self, tx: Connection, ask: Ask) -> str:
+        await tx.execute(_SHIFTED, [placed.approval_id for placed in self.calls], ask.seconds)
+        await tx.execute("UPDATE delegations SET until = until - make_interval(secs => $1)", ask.seconds)
         return "later"
 
-    async def _read(self, ask: Ask, crash_at: int | None) -> str:
-        placed = self.calls[ask.call]
-        request = RequestRef(request_id=placed.approval_id, call_id=CALL, tool="pay")
-        async with self._tx(crash_at) as tx:
-            found = await read_verdicts(tx, VerdictsRequest(address=placed.address, requests=(request,)))
-        return found.verdicts[0].state.value
+    async def _read(self, tx: Connection, ask: Ask) -> str:
+        request = RequestRef(request_id=self._approval(ask), call_id=CALL, tool="pay")
+        asked = VerdictsRequest(address=self.calls[ask.call].address, requests=(request,))
+        return (await read_verdicts(tx, asked)).verdicts[0].state.value
 
-    async def _reconcile(self, ask: Ask, crash_at: int | None) -> str:
-        async with self._tx(crash_at) as tx:
-            await escalate_all_overdue(tx)
-            await fall_back(tx)
+    async def _reconcile(self, tx: Connection, ask: Ask) -> str:
+        await escalate_all_overdue(tx)
+        await fall_back(tx)
         return "reconciled"
 
-    async def _run(self, ask: Ask, crash_at: int | None) -> str:
-        placed = self.calls[ask.call]
-        attempt = Attempt("run-1", ask.attempt)
-        async with self._tx(crash_at, placed.address.turn_id) as tx:
-            held = await claimed(self._desk.deps, tx, placed.tool_call, attempt, uptime_seconds())
+    async def _run(self, tx: Connection, ask: Ask) -> str:
+        attempt, call = Attempt("run-1", ask.attempt), self.calls[ask.call].tool_call
+        held = await claimed(self._desk.deps, tx, call, attempt, uptime_seconds())
         if isinstance(held, Held):
-            placed.epochs.add(held.epoch)
             return f"acts {held.epoch}"
         return held.problem.code if held.problem is not None else f"is {held.state.value}"
 
-    async def _settle(self, ask: Ask, crash_at: int | None) -> str:
+    async def _settle(self, tx: Connection, ask: Ask) -> str:
         call = self.calls[ask.call].tool_call
         card = next(card for card in self._agents["plain"][0].cards if card.name == "pay")
         answer = settled_answer(call, card, None, ToolResult(output={"paid": True}))
-        async with self._tx(crash_at) as tx:
-            mine = await tool_calls.settle(tx, call, ask.epoch, *answer.row, list(answer.events))
-        return "settled" if mine else "lost"
+        return "settled" if await tool_calls.settle(tx, call, ask.epoch, *answer.row, list(answer.events)) else "lost"
 
-    async def _give_back(self, ask: Ask, crash_at: int | None) -> str:
-        async with self._tx(crash_at) as tx:
-            await tool_calls.release(tx, self.calls[ask.call].tool_call, ask.epoch)
+    async def _give_back(self, tx: Connection, ask: Ask) -> str:
+        await tool_calls.release(tx, self.calls[ask.call].tool_call, ask.epoch)
         return "given back"
 
-    async def _end(self, ask: Ask, crash_at: int | None) -> str:
-        async with self._tx(crash_at) as tx:
-            await finish(tx, FinishRequest(address=self.calls[ask.call].address, status=TurnStatus.STOPPED))
+    async def _end(self, tx: Connection, ask: Ask) -> str:
+        await finish(tx, FinishRequest(address=self.calls[ask.call].address, status=TurnStatus.STOPPED))
         return "over"
 
-    async def _tamper(self, ask: Ask, crash_at: int | None) -> str:
-        async with self._tx(crash_at) as tx:
-            args = {"amount": 1_000_000}
-            await tx.execute("UPDATE approvals SET args = $2 WHERE id = $1", self.calls[ask.call].approval_id, args)
+    async def _tamper(self, tx: Connection, ask: Ask) -> str:
+        await tx.execute("UPDATE approvals SET args = $2 WHERE id = $1", self._approval(ask), {"amount": 1_000_000})
         return "changed"
 
-    async def _change_policy(self, ask: Ask, crash_at: int | None) -> str:
-        if crash_at is not None:
+    async def _change_policy(self, tx: Connection, ask: Ask) -> str:
+        if isinstance(tx, Breaking):
             raise Crash
         agent_id = self.calls[ask.call].agent_id
         name = next(name for name, pair in self._agents.items() if pair[0].definition.id == agent_id)
@@ -346,19 +322,8 @@ class Ground:
         agent, owner = self._agents[name][which], self._owner
         async with owner.transaction():
             await owner.execute("SELECT set_config('perdure.tenant', '*', true)")
-            await owner.execute(
-                "INSERT INTO agent_versions (tenant_id, agent_id, version, body) VALUES ('*', $1, $2, $3) "
-                "ON CONFLICT DO NOTHING",
-                agent.definition.id,
-                agent.version,
-                agent.model_dump(mode="json"),
-            )
-            await owner.execute(
-                "INSERT INTO agents (tenant_id, agent_id, version, app) VALUES ('*', $1, $2, 'desk') "
-                "ON CONFLICT (tenant_id, agent_id) DO UPDATE SET version = excluded.version",
-                agent.definition.id,
-                agent.version,
-            )
+            await owner.execute(_NEW_VERSION, agent.definition.id, agent.version, agent.model_dump(mode="json"))
+            await owner.execute(_CURRENT_VERSION, agent.definition.id, agent.version)
         self._published[name] = which
 
 

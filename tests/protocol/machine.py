@@ -17,10 +17,7 @@ from tests.protocol.model import ADMIN, ASKER, Ask, Call, Model, Policy, Refused
 T = TypeVar("T")
 PEOPLE = {
     ASKER: frozenset({"requester", "reviewer"}),
-    "ann": frozenset({"reviewer"}),
-    "bob": frozenset({"reviewer"}),
-    "cem": frozenset({"reviewer"}),
-    "dot": frozenset({"reviewer"}),
+    **{name: frozenset({"reviewer"}) for name in ("ann", "bob", "cem", "dot")},
     "eve": frozenset({"requester"}),
     ADMIN: frozenset({"admin"}),
 }
@@ -48,18 +45,8 @@ MOST_CALLS = 6
 """Another is opened where no call waits any more."""
 MOST_STATEMENTS = 12
 """No request has more: a crash beyond its last one comes just before the commit."""
-WEIGHTS = {
-    "approve": 7,
-    "decide": 6,
-    "decide_anyhow": 4,
-    "hand_on": 9,
-    "change_people": 4,
-    "time": 7,
-    "run": 6,
-    "report": 6,
-    "rare": 2,
-    "again": 5,
-}
+_OFTEN = {"approve": 7, "decide": 6, "decide_anyhow": 4, "hand_on": 9, "change_people": 4}
+WEIGHTS = _OFTEN | {"time": 7, "run": 6, "report": 6, "rare": 2, "again": 5}
 """One rule chooses by these: of several, Hypothesis leaves some out of each example, and all are needed in most."""
 
 
@@ -175,19 +162,13 @@ class Protocol(RuleBasedStateMachine):
         return Ask(verb, one(NAMES, roll.pick), number, comment="no", to=one(NAMES, roll.other), seconds=2_500)
 
     def _change_people(self, roll: Roll, number: int) -> Ask | None:
-        verb, who, to = (
-            one(("delegate", "delegate", "set_role"), roll.verb),
-            one(NAMES, roll.pick),
-            one(NAMES, roll.other),
-        )
+        verb = one(("delegate", "delegate", "set_role"), roll.verb)
+        who, to = one(NAMES, roll.pick), one(NAMES, roll.other)
         return Ask(verb, who, to=to, seconds=4_500) if who != to else None
 
     def _time(self, roll: Roll, number: int) -> Ask:
-        return Ask(
-            one(("pass_time", "pass_time", "read", "reconcile", "reconcile"), roll.verb),
-            call=number,
-            seconds=roll.seconds,
-        )
+        verb = one(("pass_time", "pass_time", "read", "reconcile", "reconcile"), roll.verb)
+        return Ask(verb, call=number, seconds=roll.seconds)
 
     def _run(self, roll: Roll, number: int) -> Ask | None:
         """One that is decided: no turn of ours asks for another."""
@@ -236,22 +217,14 @@ class Protocol(RuleBasedStateMachine):
 
 
 def one(of: Sequence[T], number: int) -> T:
-    """One of them, by a number that chance has given."""
     return of[number % len(of)]
 
 
 def _seen(call: Call, now: int) -> Seen:
-    """What the model says is on record."""
+    same = ("status", "version", "role", "reviewers", "assignee", "escalated", "ledger", "epoch")
     return Seen(
-        status=call.status,
-        version=call.version,
-        role=call.role,
-        reviewers=call.reviewers,
-        assignee=call.assignee,
+        **{name: getattr(call, name) for name in same},
         claimer=call.claim[0] if call.claim[1] > now else "",
-        escalated=call.escalated,
         votes=tuple((vote.by, vote.seat) for vote in call.votes),
         trail=dict(call.trail),
-        ledger=call.ledger,
-        epoch=call.epoch,
     )

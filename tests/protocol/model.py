@@ -22,8 +22,6 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Who decides on an agent's calls."""
-
     name: str
     quorum: int = 1
     reviewers: tuple[str, ...] = ()
@@ -97,8 +95,6 @@ class Call:
 
 
 class Model:
-    """Everybody, their delegations, every call so far."""
-
     def __init__(self, people: dict[str, frozenset[str]], policies: dict[str, tuple[Policy, Policy]]) -> None:
         self.now = 0
         self.roles = dict(people)
@@ -410,7 +406,6 @@ class Model:
         return "is denied"
 
     def settle(self, ask: Ask) -> str:
-        """A worker says that the call is done."""
         call = self.calls[ask.call]
         if ask.epoch != call.epoch or call.ledger not in ("reserved", "outcome_unknown"):
             return "lost"
@@ -431,7 +426,6 @@ class Model:
         return "given back"
 
     def end(self, ask: Ask) -> str:
-        """The turn is stopped."""
         call = self.calls[ask.call]
         if call.ended:
             return "over"
@@ -447,7 +441,6 @@ class Model:
     # Others' doing
 
     def tamper(self, ask: Ask) -> str:
-        """Somebody changes the frozen arguments behind the program's back."""
         self.calls[ask.call].tampered = True
         return "changed"
 

@@ -8,15 +8,13 @@ import pytest
 
 import perdure.core.approvals.assignments
 import perdure.core.approvals.decisions
-import perdure.store.approvals.decisions
+import perdure.store.approvals.decisions as cast
 import perdure.store.approvals.review
 import perdure.store.calls.tool_calls
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One mistake."""
-
     name: str
     plant: Callable[[pytest.MonkeyPatch], None]
 
@@ -42,15 +40,9 @@ def _value(name: str, module: ModuleType, attribute: str, value: object) -> Muta
 
 MUTANTS = [
     _text("an old worker settles", perdure.store.calls.tool_calls, "_SETTLE", "AND epoch = $3", ""),
-    _text(
-        "an edit keeps the votes before it",
-        perdure.store.approvals.decisions,
-        "_CAST",
-        "v.voided_at IS NULL AND $7 = 'edit'",
-        "false",
-    ),
+    _text("an edit keeps the votes before it", cast, "_CAST", "v.voided_at IS NULL AND $7 = 'edit'", "false"),
     _value("a claim keeps nobody away", perdure.core.approvals.decisions, "held_by_another", lambda *_: None),
-    _text("a hold is not kept", perdure.store.approvals.decisions, "_CAST", "$9::int > 0 AND", "false AND"),
+    _text("a hold is not kept", cast, "_CAST", "$9::int > 0 AND", "false AND"),
     _value("what has begun may be withdrawn", perdure.core.approvals.assignments, "_BEGUN", frozenset()),
     _value("somebody counts twice", perdure.core.approvals.decisions, "has_voted", lambda *_: False),
     _text("an escalation is not the only one", perdure.store.approvals.review, "_ONE", "AND escalated_at IS NULL", ""),

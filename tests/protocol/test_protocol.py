@@ -37,7 +37,6 @@ REACHED = {
 
 @pytest.fixture(scope="module")
 async def ground(harness: Harness) -> AsyncIterator[Ground]:
-    """The desk under each policy."""
     made = await Ground.made(harness, POLICIES)
     yield made
     await made.close()

@@ -22,8 +22,6 @@ Call = tuple[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a recorded turn."""
-
     workflow_id: str
     events: list[dict[str, Any]]
     inside: tuple[Call, ...] = ()
@@ -31,12 +29,10 @@ class Run:
 
     @property
     def history(self) -> WorkflowHistory:
-        """As the replayer takes it."""
         return WorkflowHistory.from_json(self.workflow_id, {"events": self.events})
 
     @property
     def workflow(self) -> str:
-        """The type of its workflow."""
         return str(self._of(STARTED)[0]["workflowType"]["name"])
 
     @property
@@ -68,13 +64,11 @@ class Run:
 
 
 def attributes(event: dict[str, Any]) -> dict[str, Any]:
-    """What an event of any type says."""
     found: dict[str, Any] = next((each for name, each in event.items() if name.endswith("EventAttributes")), {})
     return found
 
 
 def values(payloads: dict[str, Any]) -> list[Any]:
-    """Payloads, decoded."""
     return [json.loads(base64.b64decode(each["data"])) for each in payloads.get("payloads", [])]
 
 
@@ -105,12 +99,10 @@ def scrub(given: Any) -> None:
 
 
 def path_of(name: str) -> Path:
-    """Where a shape's recording is."""
     return HISTORIES / f"{name}.json"
 
 
 def write(name: str, runs: Sequence[Run]) -> None:
-    """Write a recording, one event a line."""
     path_of(name).write_text("[\n" + ",\n".join(map(_text, runs)) + "\n]\n", encoding="utf-8")
 
 
@@ -123,7 +115,6 @@ def _text(run: Run) -> str:
 
 
 def read(path: Path) -> tuple[Run, ...]:
-    """A recording."""
     runs: Iterable[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     return tuple(
         Run(each["workflow_id"], each["events"], tuple((name, given) for name, given in each["inside"]))

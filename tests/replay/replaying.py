@@ -56,8 +56,6 @@ old code can be under way."""
 
 @dataclass(slots=True)
 class Heard:
-    """What a run asked for while it was replayed."""
-
     scheduled: list[Call] = field(default_factory=list)
     inside: list[Call] = field(default_factory=list)
     end: Call = ("nothing", [])
@@ -76,7 +74,6 @@ class Replaying:
         )
 
     async def heard(self, run: Run) -> tuple[Heard, Exception | None]:
-        """What today's code asks for on the recorded answers, and what the SDK's replayer says of its commands."""
         heard = self._listener.heard = Heard()
         result = await self._replayer.replay_workflow(run.history, raise_on_replay_failure=False)
         return heard, result.replay_failure
@@ -115,13 +112,10 @@ def first_difference(before: Any, now: Any, at: str = "") -> str | None:
 
 
 class Listener(Interceptor):
-    """Keeps what the run that is being replayed asks for."""
-
     def __init__(self) -> None:
         self.heard = Heard()
 
     def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:
-        """The interceptor of a run."""
         listener = self
 
         class Inbound(WorkflowInboundInterceptor):

@@ -15,9 +15,7 @@ from perdure.contracts.turns import Limits, TurnAddress, TurnStatus, WakeSignal
 from perdure.core.approvals.decisions import Decision
 from perdure.store.approvals import requests
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
-from tests.doubles.gatherer import gatherer
-from tests.doubles.hub import KEEPER, keeper
-from tests.doubles.planner import CLIENT_TABLE, PLANNER, planner
+from tests.doubles.hub import CLIENT_TABLE, KEEPER, PLANNER, gatherer, keeper, planner
 from tests.doubles.spoken import Line
 from tests.doubles.target import app_agents
 from tests.harness import publish_app, until
@@ -45,8 +43,6 @@ ACKNOWLEDGED = (READ, MODEL, FINISH)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One course of a turn."""
-
     play: Callable[[Served], Awaitable[TurnAddress]]
     """Takes a turn through it; the turn may still be on its last run."""
     status: TurnStatus
@@ -164,7 +160,6 @@ def looping(decision: Decision, **given: Any) -> Callable[[Served], Awaitable[Tu
 
 
 async def looping_stopped(served: Served) -> TurnAddress:
-    """Stopped while the loop waits for its approval."""
     address = await served.paused(LOADING, Line("asking", [PAY]), DONE, agent_id="looper")
     await served.stop(address)
     return address
@@ -290,9 +285,7 @@ SHAPES: dict[str, Shape] = {
         ((LOAD, MODEL, TOOL, TOOL, FINISH),),
     ),
     "loop_answer": Shape(
-        said(LOADING, Line("look", LOOKS), DONE, agent_id="looper"),
-        COMPLETED,
-        ((LOAD, MODEL, MODEL, *ROUND, FINISH),),
+        said(LOADING, Line("look", LOOKS), DONE, agent_id="looper"), COMPLETED, ((LOAD, MODEL, MODEL, *ROUND, FINISH),)
     ),
     "loop_approved": Shape(looping(Decision.APPROVE), COMPLETED, (TO_LOOP_GATE, WAIT, FREED)),
     "loop_rejected": Shape(looping(Decision.REJECT, comment="no"), COMPLETED, (TO_LOOP_GATE, WAIT, FREED)),

@@ -1,10 +1,9 @@
 """Courses of turns that are stopped, cancelled, or rung by somebody who only says that they are to stop."""
 
-import asyncio
-
 from perdure.contracts.turns import TurnAddress, WakeSignal
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.spoken import Line
+from tests.eventually import eventually
 from tests.harness import until
 from tests.replay.recording import run_of
 from tests.served import DONE, PAY, Served
@@ -21,14 +20,12 @@ async def silent(served: Served, seconds: float = 60) -> TurnAddress:
 
 
 async def stopped_running(served: Served) -> TurnAddress:
-    """Stopped while the model is silent."""
     address = await silent(served)
     await served.stop(address)
     return address
 
 
 async def stopped_paused(served: Served) -> TurnAddress:
-    """Stopped while it waits for its approval."""
     address = await served.paused(ASKING, DONE)
     await served.stop(address)
     return address
@@ -69,23 +66,20 @@ async def stop_read_outside(served: Served) -> TurnAddress:
 
 
 async def until_called(served: Served, address: TurnAddress, name: str) -> None:
-    """Until the turn's latest run has called this."""
-    for _ in range(1_500):
-        if name in run_of(await served.history(address)).called:
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"it never called {name}")
+
+    async def look() -> bool:
+        return name in run_of(await served.history(address)).called
+
+    await eventually(look)
 
 
 async def cancelled_running(served: Served) -> TurnAddress:
-    """Cancelled from Temporal's side while the model is silent."""
     address = await silent(served)
     await served.handle(address).cancel()
     return address
 
 
 async def cancelled_paused(served: Served) -> TurnAddress:
-    """Cancelled from Temporal's side while it waits for its approval."""
     address = await served.paused(ASKING, DONE)
     await served.handle(address).cancel()
     return address

@@ -41,7 +41,6 @@ SIGNALED = "EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED"
 
 @pytest.fixture(scope="module")
 def runners() -> dict[str, Replaying]:
-    """Today's workflows on either runner."""
     return {"sandboxed": Replaying(runner()), "unsandboxed": Replaying(UnsandboxedWorkflowRunner())}
 
 
@@ -96,7 +95,7 @@ def test_a_stop_and_a_cancel_under_way_cancel_the_call(name: str) -> None:
 
 
 MACHINE = re.compile(
-    r"/(?:home|root|work|tmp|usr|opt|var|private|Users)/|[A-Z]:\\|\.py\b|\d+@\w|localhost|127\.0\.0\.1",
+    r"/(?:home|root|work|tmp|usr|opt|var|private|Users)/|[A-Z]:\\|\.py\b|\d+@\w|localhost|127\.0\.0\.1"
 )
 """A path, a source file, a process at a host, an address."""
 
@@ -125,7 +124,6 @@ def test_a_recording_says_nothing_of_the_machine_that_it_was_made_on(path: Path)
 
 
 def telltale(key: str, text: str) -> str | None:
-    """What gives a machine away in a string, if anything does."""
     if key == "identity" and text != "worker":
         return "an identity"
     if key == "stackTrace" and text:

@@ -25,14 +25,12 @@ def replaying() -> Replaying:
 
 
 def changed(run: Run, event_type: str, number: int, change: Change) -> Run:
-    """The run with one of its events changed."""
     events = deepcopy(run.events)
     change(attributes([event for event in events if event["eventType"] == event_type][number]))
     return replace(run, events=events)
 
 
 def rewrite(payloads: dict[str, Any], change: Change) -> None:
-    """Change the value in a payload."""
     payload = payloads["payloads"][0]
     value = json.loads(base64.b64decode(payload["data"]))
     change(value)
@@ -40,30 +38,21 @@ def rewrite(payloads: dict[str, Any], change: Change) -> None:
 
 
 def given(change: Change) -> Change:
-    """A change of what an event hands over."""
     return lambda found: rewrite(found["input"], change)
-
-
-def another_step(call: dict[str, Any]) -> None:
-    call["call_id"] = "m7"
-
-
-def fewer_events(call: dict[str, Any]) -> None:
-    call["events"] = call["events"][1:]
 
 
 def another_iteration(turn: dict[str, Any]) -> None:
     turn["carried"]["state"]["iteration"] += 1
 
 
-def a_field_of_old(call: dict[str, Any]) -> None:
-    call["was_here"] = True
+def setting(**fields: Any) -> Change:
+    return lambda call: call.update(fields)
 
 
 VALUES = [
-    ("tool_loop", 0, SCHEDULED, 0, another_step, "model.complete", "at [0].call_id recorded 'm7', now 'm1'"),
-    ("tool_loop", 0, SCHEDULED, 1, fewer_events, "tools.run", "at [0].events"),
-    ("gate_approved", 0, SCHEDULED, 1, a_field_of_old, "approvals.open", "recorded True, now '(absent)'"),
+    ("tool_loop", 0, SCHEDULED, 0, setting(call_id="m7"), "model.complete", "at [0].call_id recorded 'm7', now 'm1'"),
+    ("tool_loop", 0, SCHEDULED, 1, setting(events=[]), "tools.run", "at [0].events"),
+    ("gate_approved", 0, SCHEDULED, 1, setting(was_here=True), "approvals.open", "recorded True, now '(absent)'"),
     ("gate_approved", 0, CONTINUED, 0, another_iteration, "continue as TurnWait", "carried.state.iteration"),
     ("gate_approved", 1, CONTINUED, 0, another_iteration, "continue as TurnRun", "carried.state.iteration"),
 ]
@@ -81,13 +70,9 @@ async def test_a_recording_with_another_value_is_refused_and_told_where(
     assert "workflow.patched" in fault and f"python -m tests.replay.record {name}" in fault
 
 
-def another_activity(found: dict[str, Any]) -> None:
-    found["activityType"]["name"] = "tools.run"
-
-
 async def test_a_recording_with_another_command_is_refused_with_the_way_out(replaying: Replaying) -> None:
-    run = read(path_of("tool_loop"))[0]
-    fault = await replaying.fault("tool_loop", 1, changed(run, SCHEDULED, 0, another_activity))
+    run = changed(read(path_of("tool_loop"))[0], SCHEDULED, 0, setting(activityType={"name": "tools.run"}))
+    fault = await replaying.fault("tool_loop", 1, run)
     assert fault is not None and "does not take the course" in fault and "workflow.patched" in fault
     assert "tool_loop--before-what-has-changed.json" in fault
 

@@ -7,38 +7,16 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ENGINE = (
-    "perdure/activities",
-    "perdure/api",
-    "perdure/apps",
-    "perdure/cli",
-    "perdure/client",
-    "perdure/contracts",
-    "perdure/core",
-    "perdure/graph",
-    "perdure/local",
-    "perdure/pages",
-    "perdure/schemas",
-    "perdure/sdk",
-    "perdure/store",
-    "perdure/telemetry",
-    "perdure/temporal",
-    "perdure/worker",
-    "perdure/workflows",
-)
+_LAYERS = "activities api apps cli client contracts core graph local pages schemas sdk store telemetry temporal worker"
+ENGINE = tuple(f"perdure/{each}" for each in (*_LAYERS.split(), "workflows"))
 """The packages that know no domain; perdure/examples/, bench/ and tests/ do."""
 
 
 @cache
 def files() -> tuple[str, ...]:
     """Paths from the root of the checkout, in order."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    list_all = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(list_all, cwd=ROOT, check=True, capture_output=True, text=True)
     return tuple(path for path in sorted(set(listed.stdout.split("\0"))) if path and (ROOT / path).is_file())
 
 
@@ -53,10 +31,9 @@ def text_of(path: str) -> str:
 
 def texts(*endings: str, within: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
     """(path, text) of the files with one of these endings, in these folders or files; no ending, no folder: all."""
+    folders = tuple(f"{each}/" for each in within)
     for path in files():
-        if (not endings or path.endswith(endings)) and (
-            not within or path.startswith(tuple(f"{each}/" for each in within)) or path in within
-        ):
+        if (not endings or path.endswith(endings)) and (not within or path.startswith(folders) or path in within):
             yield path, text_of(path)
 
 

@@ -14,10 +14,12 @@ import re
 import sys
 import tokenize
 import tomllib
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate, groupby
 from pathlib import Path
 
 from tests.repo.committed import ROOT, files
@@ -32,8 +34,6 @@ CHECKED = (".py", ".md", ".html", ".jinja", ".j2", ".env.example", "Makefile", "
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A piece of prose."""
-
     path: str
     line: int
     kind: str
@@ -43,8 +43,6 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One finding."""
-
     path: str
     line: int
     rule: str
@@ -54,8 +52,6 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A pattern with its advice."""
-
     name: str
     pattern: re.Pattern[str]
     advice: str
@@ -63,23 +59,18 @@ class Rule:
     """Empty: every kind of text."""
 
 
-def _rules() -> tuple[tuple[Rule, ...], dict[str, str]]:
-    table = tomllib.loads((HERE / "prose_rules.toml").read_text(encoding="utf-8"))
-    rules = tuple(
-        Rule(
-            each["name"],
-            re.compile(each["pattern"], 0 if each.get("case") else re.IGNORECASE),
-            each["advice"],
-            frozenset(each.get("kinds", ())),
-        )
-        for each in table["rules"]
+_TABLE = tomllib.loads((HERE / "prose_rules.toml").read_text(encoding="utf-8"))
+NAMES: dict[str, str] = _TABLE["names"]
+"""The advice for names of modules, classes and functions."""
+RULES = tuple(
+    Rule(
+        each["name"],
+        re.compile(each["pattern"], 0 if each.get("case") else re.IGNORECASE),
+        each["advice"],
+        frozenset(each.get("kinds", ())),
     )
-    return rules, table["names"]
-
-
-RULES, NAMES = _rules()
-"""The rules, and the advice for names of modules, classes and functions."""
-
+    for each in _TABLE["rules"]
+)
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _SQL = re.compile(
     r"\b(?:SELECT|INSERT INTO|UPDATE \w+ SET|DELETE FROM|CREATE (?:TABLE|INDEX|FUNCTION|POLICY|ROLE)"
@@ -95,7 +86,6 @@ _SENTENCE = re.compile(
 
 
 def texts(name: str, source: str) -> Iterator[Text]:
-    """The prose of one file."""
     path = Path(name)
     if path.suffix == ".py":
         yield from _python(source, name)
@@ -107,52 +97,43 @@ def texts(name: str, source: str) -> Iterator[Text]:
         yield from _hashes(source, name)
 
 
+def _blocks(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """The first line and the words of lines that follow one another."""
+    for _, run in groupby(enumerate(numbered), lambda each: each[1][0] - each[0]):
+        lines = [line for _, line in run]
+        yield lines[0][0], "\n".join(words for _, words in lines)
+
+
 def _python(source: str, name: str) -> Iterator[Text]:
-    tree = ast.parse(source)
+    nodes = [*ast.walk(ast.parse(source))]
     docs: set[int] = set()
-    for node in ast.walk(tree):
-        for field in ("body", "orelse", "finalbody"):
-            block = getattr(node, field, None)
-            statements = block if isinstance(block, list) else []
-            for place, each in enumerate(statements):
-                if (
-                    isinstance(each, ast.Expr)
-                    and isinstance(each.value, ast.Constant)
-                    and isinstance(each.value.value, str)
-                ):
-                    docs.add(id(each.value))
-                    first = place == 0 and isinstance(node, _DOCUMENTED)
-                    yield Text(name, each.value.lineno, "docstring" if first else "attribute", each.value.value)
-    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs | inside:
-            words = node.value
+    for node in nodes:
+        blocks = [getattr(node, field, None) for field in ("body", "orelse", "finalbody")]
+        for place, each in (pair for block in blocks if isinstance(block, list) for pair in enumerate(block)):
+            value = each.value if isinstance(each, ast.Expr) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                docs.add(id(value))
+                first = place == 0 and isinstance(node, _DOCUMENTED)
+                yield Text(name, value.lineno, "docstring" if first else "attribute", value.value)
+    if not name.startswith(("tests/", "bench/")):  # strings of tests and of the benchmark are data
+        for line, words in _strings(nodes, docs):
+            if _is_message(words):
+                yield Text(name, line, "message", words)
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = ((each.start[0], each.string.lstrip("#").strip()) for each in tokens if each.type == tokenize.COMMENT)
+    for line, words in _blocks(comments):
+        yield Text(name, line, "comment", words)
+
+
+def _strings(nodes: list[ast.AST], left_out: set[int]) -> Iterator[tuple[int, str]]:
+    """The strings of a module with their lines; what an f-string inserts is `x`."""
+    inside = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in left_out | inside:
+            yield node.lineno, node.value
         elif isinstance(node, ast.JoinedStr):
-            words = "".join(str(part.value) if isinstance(part, ast.Constant) else "`x`" for part in node.values)
-        else:
-            continue
-        if not _is_test(name) and _is_message(words):
-            yield Text(name, node.lineno, "message", words)
-    lines: list[str] = []
-    start = last = 0
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type != tokenize.COMMENT:
-            continue
-        line, words = token.start[0], token.string.lstrip("#").strip()
-        if lines and line != last + 1:
-            yield Text(name, start, "comment", "\n".join(lines))
-            lines = []
-        if not lines:
-            start = line
-        lines.append(words)
-        last = line
-    if lines:
-        yield Text(name, start, "comment", "\n".join(lines))
-
-
-def _is_test(name: str) -> bool:
-    """Returns whether a path belongs to the tests or the benchmark, whose strings are data."""
-    return name.startswith(("tests/", "bench/"))
+            parts = (str(part.value) if isinstance(part, ast.Constant) else "`x`" for part in node.values)
+            yield node.lineno, "".join(parts)
 
 
 def _is_message(words: str) -> bool:
@@ -201,50 +182,34 @@ def _template(source: str, name: str) -> Iterator[Text]:
 
 
 def _hashes(source: str, name: str) -> Iterator[Text]:
-    block: list[str] = []
-    start = 0
-    for number, line in enumerate([*source.split("\n"), ""], 1):
-        if line.lstrip().startswith("#"):
-            start = start if block else number
-            block.append(line.lstrip().lstrip("#").strip())
-        elif block:
-            yield Text(name, start, "settings", "\n".join(block))
-            block = []
+    lines = ((number, line.lstrip()) for number, line in enumerate(source.split("\n"), 1))
+    for start, words in _blocks((number, line.lstrip("#").strip()) for number, line in lines if line.startswith("#")):
+        yield Text(name, start, "settings", words)
 
 
 def hits(text: Text) -> Iterator[Hit]:
-    """The findings in one piece of prose."""
     words = _CODE.sub(lambda match: "`" + "\n" * match.group().count("\n") + "`", text.words)
-    lines = words.split("\n")
-    flat = " ".join(line.strip() for line in lines)
-    starts: list[int] = []
-    at = 0
-    for each in lines:
-        starts.append(at)
-        at += len(each.strip()) + 1
+    lines = [line.strip() for line in words.split("\n")]
+    flat, starts = " ".join(lines), [0, *accumulate(len(line) + 1 for line in lines)]
     seen: set[tuple[str, int]] = set()
     for rule in RULES:
         if rule.kinds and text.kind not in rule.kinds:
             continue
         for match in rule.pattern.finditer(flat.lstrip() if rule.name in ("opening", "clause") else flat):
-            line = text.line + max(k for k, start in enumerate(starts) if start <= match.start())
-            if (rule.name, match.start()) in seen:
-                continue
-            seen.add((rule.name, match.start()))
-            shown = flat[max(0, match.start() - 30) : match.end() + 30].strip()
-            yield Hit(text.path, line, rule.name, shown, rule.advice)
+            if (rule.name, match.start()) not in seen:
+                seen.add((rule.name, match.start()))
+                line = text.line + bisect_right(starts, match.start()) - 1
+                shown = flat[max(0, match.start() - 30) : match.end() + 30].strip()
+                yield Hit(text.path, line, rule.name, shown, rule.advice)
     if text.kind == "comment" and re.match(r"(?:type:|noqa|fmt:|ruff:|mypy:|!)", text.words):
         return
     for sentence in _SENTENCE.split(words):
         plain = sentence or ""
         count = len([word for word in plain.replace("/", " ").split() if re.search(r"\w|`", word)])
         if count > LONGEST_SENTENCE_WORDS:
-            at = words.find(plain)
-            line = text.line + words.count("\n", 0, at) + (len(plain) - len(plain.lstrip("\n")))
-            shown = " ".join(plain.split())[:70] + "…"
-            yield Hit(
-                text.path, line, "long", shown, f"{count} words; split it: at most {LONGEST_SENTENCE_WORDS}, better 25"
-            )
+            line = text.line + words.count("\n", 0, words.find(plain)) + (len(plain) - len(plain.lstrip("\n")))
+            advice = f"{count} words; split it: at most {LONGEST_SENTENCE_WORDS}, better 25"
+            yield Hit(text.path, line, "long", " ".join(plain.split())[:70] + "…", advice)
 
 
 def names(source: str, path: str) -> Iterator[Hit]:
@@ -258,7 +223,6 @@ def names(source: str, path: str) -> Iterator[Hit]:
 
 
 def findings(path: str) -> list[Hit]:
-    """The findings in one file, in the order of its lines; `path` is relative to the root."""
     source = (ROOT / path).read_text(encoding="utf-8", errors="replace")
     allowed = {number for number, line in enumerate(source.split("\n"), 1) if "prose: ok" in line}
     found = [hit for text in texts(path, source) for hit in hits(text)]
@@ -288,7 +252,6 @@ def differences(found: Mapping[str, int], left: Mapping[str, int]) -> Iterator[s
 
 
 def left_to_mend() -> dict[str, int]:
-    """The findings that are allowed, by file."""
     rows = (line.split("\t") for line in LEFT.read_text(encoding="utf-8").splitlines())
     return {path: int(count) for count, path in rows}
 
@@ -298,50 +261,39 @@ def _count(path: str) -> tuple[str, int]:
 
 
 def counted() -> dict[str, int]:
-    """Returns the findings of the files outside tests/ by file, without files that have none."""
     paths = [path for path in checked_files() if not path.startswith("tests/")]
     with ProcessPoolExecutor() as pool:
         return {path: count for path, count in pool.map(_count, paths, chunksize=20) if count}
 
 
-def package_of(path: str) -> str:
+def _package_of(path: str) -> str:
     """The package that a file is counted under: two levels below perdure/, else one."""
     parts = path.split("/")
     return "(root)" if len(parts) == 1 else "/".join(parts[:2]) if parts[0] == "perdure" and parts[2:] else parts[0]
 
 
-def _print_packages(found: Mapping[str, int]) -> None:
-    packages: Counter[str] = Counter()
-    for path, count in found.items():
-        packages[package_of(path)] += count
-    for package, count in sorted(packages.items()):
-        print(f"{count:>6}  {package}")
-    print(f"{sum(found.values()):>6}  in all")
-
-
-def _write_lower(found: Mapping[str, int], left: Mapping[str, int]) -> None:
-    rows = {path: min(found.get(path, 0), count) for path, count in left.items()}
-    LEFT.write_text("".join(f"{count}\t{path}\n" for path, count in sorted(rows.items()) if count), encoding="utf-8")
-
-
 def main() -> int:
-    """Runs the check and returns the exit status."""
     parser = argparse.ArgumentParser(description="Check the project's prose.")
     parser.add_argument("paths", nargs="*", help="print the findings of these files and folders")
     parser.add_argument("--packages", action="store_true", help="print the number of findings by package")
     parser.add_argument("--lower", action="store_true", help="lower the numbers of prose_left.tsv to the findings")
     options = parser.parse_args()
     if options.paths:
-        found = [hit for path in checked_files(options.paths) for hit in findings(path)]
-        for hit in found:
+        hits_found = [hit for path in checked_files(options.paths) for hit in findings(path)]
+        for hit in hits_found:
             print(f"{hit.path}:{hit.line}: {hit.rule}: {hit.found} -> {hit.advice}")
-        return 1 if found else 0
+        return 1 if hits_found else 0
     count = counted()
     if options.packages:
-        _print_packages(count)
+        packages: Counter[str] = Counter()
+        for path, found in count.items():
+            packages[_package_of(path)] += found
+        print("\n".join(f"{found:>6}  {package}" for package, found in sorted(packages.items())))
+        print(f"{sum(count.values()):>6}  in all")
         return 0
     if options.lower:
-        _write_lower(count, left_to_mend())
+        rows = sorted((path, min(count.get(path, 0), before)) for path, before in left_to_mend().items())
+        LEFT.write_text("".join(f"{found}\t{path}\n" for path, found in rows if found), encoding="utf-8")
     wrong = list(differences(count, left_to_mend()))
     print("\n".join(wrong) if wrong else f"prose: {sum(count.values())} findings left, none new")
     return 1 if wrong else 0

@@ -8,6 +8,7 @@ import pytest
 from temporalio import activity
 
 from perdure.activities.dependencies import Deps
+from perdure.contracts import activities as contracts
 from perdure.contracts.activities import ALL, ActivityRef
 from perdure.contracts.turns import Kind, Routing
 from perdure.worker.queues import _activities
@@ -18,7 +19,6 @@ NOTHING = cast(Deps, None)
 
 
 def name_of(function: Callable[..., Any]) -> str | None:
-    """The public name of an activity, None for any other function."""
     found = activity._Definition.from_callable(function)
     return found.name if found else None
 
@@ -30,16 +30,13 @@ def defined() -> Iterator[tuple[str, Callable[..., Any]]]:
             continue
         module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
         owners = [value for value in vars(module).values() if isinstance(value, type)] + [module]
-        for owner in owners:
-            for value in vars(owner).values():
-                if callable(value) and getattr(value, "__module__", "") == module.__name__:
-                    name = name_of(value)
-                    if name is not None:
-                        yield name, value
+        for value in (each for owner in owners for each in vars(owner).values() if callable(each)):
+            name = name_of(value) if getattr(value, "__module__", "") == module.__name__ else None
+            if name is not None:
+                yield name, value
 
 
 def fault_of(ref: ActivityRef[Any, Any], found: list[Callable[..., Any]]) -> str | None:
-    """What is wrong with the activities found for a reference."""
     if len(found) != 1:
         return f"{ref.name} has {len(found)} activities; write exactly one @activity.defn(name={ref.name!r})"
     hints = get_type_hints(found[0])
@@ -55,28 +52,19 @@ def test_each_reference_has_one_activity_with_its_types(ref: ActivityRef[Any, An
     assert fault is None, fault
 
 
-def test_each_activity_has_a_reference() -> None:
+def test_each_activity_has_a_reference_and_each_reference_is_in_all() -> None:
     unknown = {name for name, _ in defined()} - {ref.name for ref in ALL}
     assert not unknown, f"add references for {sorted(unknown)} to perdure/contracts/activities.py, and to ALL"
-    assert len({ref.name for ref in ALL}) == len(ALL)
-
-
-def test_every_reference_of_contracts_is_in_all() -> None:
-    import perdure.contracts.activities
-
-    stray = [name for name, value in vars(perdure.contracts.activities).items() if isinstance(value, ActivityRef)]
-    assert len(stray) == len(ALL), f"put every reference in ALL: {stray}"
+    held = [name for name, value in vars(contracts).items() if isinstance(value, ActivityRef)]
+    assert len({ref.name for ref in ALL}) == len(ALL) == len(held), f"put every reference in ALL: {held}"
 
 
 @pytest.mark.parametrize("routing", [Routing.compact(), Routing.spread()], ids=["compact", "spread"])
 @pytest.mark.parametrize("ref", ALL, ids=lambda ref: ref.name)
 def test_each_activity_is_served_where_each_routing_sends_it(ref: ActivityRef[Any, Any], routing: Routing) -> None:
     queues = {Routing.spread().queue(kind): kind for kind in Kind}
-    serving = queues[routing.queue(ref.kind)]
-    names = [name_of(function) for function in _activities(NOTHING, serving)]
-    assert names.count(ref.name) == 1, (
-        f"a worker of the {serving} queue does not serve {ref.name}: see perdure/worker/queues.py"
-    )
+    serving = _activities(NOTHING, queues[routing.queue(ref.kind)])
+    assert [name_of(function) for function in serving].count(ref.name) == 1, "see perdure/worker/queues.py"
 
 
 def test_a_wrong_type_and_a_missing_activity_are_found() -> None:

@@ -44,7 +44,6 @@ def naming(hosts: set[str]) -> re.Pattern[str]:
 
 
 def said(pattern: re.Pattern[str], path: str, text: str) -> list[str]:
-    """Places where a text says what a pattern finds."""
     return [
         f"{path}:{number} says {found.group()!r}"
         for number, line in enumerate(text.splitlines(), 1)
@@ -71,20 +70,10 @@ def bare_skips(path: str, text: str) -> Iterator[str]:
             yield f"{path}:{token.start[0]} skips without a reason: say why, or mend it"
 
 
-def test_no_text_names_a_package_registry() -> None:
-    hosts = naming(registry_hosts())
-    faults = [fault for path, text in texts() for fault in said(hosts, path, text)]
-    assert not faults, "an address belongs to the machine's own configuration:\n" + "\n".join(faults)
-
-
-def test_no_text_names_a_path_of_one_machine() -> None:
-    faults = [fault for path, text in texts() for fault in said(MACHINE_PATH, path, text)]
-    assert not faults, "write paths from the root of the checkout, or ask the environment:\n" + "\n".join(faults)
-
-
-def test_no_work_is_left_for_later() -> None:
-    faults = [fault for path, text in texts() for fault in said(LATER, path, text)]
-    assert not faults, "do it, or open an issue:\n" + "\n".join(faults)
+def test_no_text_names_a_package_registry_a_path_of_one_machine_or_work_for_later() -> None:
+    patterns = (naming(registry_hosts()), MACHINE_PATH, LATER)
+    faults = [fault for path, text in texts() for pattern in patterns for fault in said(pattern, path, text)]
+    assert not faults, "\n".join(faults)
 
 
 def test_no_test_is_skipped_without_a_reason() -> None:

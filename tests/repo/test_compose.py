@@ -1,10 +1,8 @@
 """docker-compose.yml is a valid compose file, and has a worker for every kind of work."""
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +19,7 @@ BESIDE = {"postgres", "redis", "temporal", "temporal-ui", "temporal-ui-door", "p
 """The services that serve no task queue."""
 
 
-def services(text: str) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = yaml.safe_load(text)["services"]
-    return found
+SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE.read_text())["services"]
 
 
 def worker_faults(found: dict[str, dict[str, Any]]) -> list[str]:
@@ -37,79 +33,63 @@ def worker_faults(found: dict[str, dict[str, Any]]) -> list[str]:
             faults.append(f"the {kind.value} queue is served by {serving}; it wants one service {name}: {command}")
     faults += [f"there is no service {name}" for name in sorted(BESIDE - commands.keys())]
     unknown = sorted(commands.keys() - BESIDE - {f"worker-{kind.value}" for kind in Kind})
-    return faults + [
-        f"nobody knows the service {name}: say in tests/repo/test_compose.py what it is" for name in unknown
-    ]
-
-
-def checked(path: Path) -> subprocess.CompletedProcess[str]:
-    """What the checker of the compose schema says; the schema comes with it."""
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(path)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return faults + [f"nobody knows the service {name}" for name in unknown]
 
 
 def test_the_file_fits_the_compose_schema() -> None:
-    said = checked(COMPOSE)
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert said.returncode == 0, f"docker compose would refuse it:\n{said.stdout}{said.stderr}"
 
 
-def test_a_file_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    wrong = tmp_path / "docker-compose.yml"
-    wrong.write_text("services: {api: {image: 5, restarts: always}}\n")
-    assert checked(wrong).returncode == 1
-
-
 def test_every_kind_of_work_has_one_worker_service_and_there_is_a_relay_and_an_api() -> None:
-    faults = worker_faults(services(COMPOSE.read_text()))
-    assert not faults, "\n".join(faults)
-
-
-def test_relay_api_and_preparation_are_started_as_the_programs_are() -> None:
-    found = services(COMPOSE.read_text())
-    assert found["worker-relay"]["command"] == [*WORKER, "--relay"]
-    assert found["api"]["command"] == ["python", "-m", "perdure.api"]
-    assert found["prepare"]["command"] == ["python", "-m", "perdure.apps.bootstrap"]
+    assert worker_faults(SERVICES) == []
+    assert SERVICES["worker-relay"]["command"] == [*WORKER, "--relay"]
+    assert SERVICES["api"]["command"] == ["python", "-m", "perdure.api"]
+    assert SERVICES["prepare"]["command"] == ["python", "-m", "perdure.apps.bootstrap"]
 
 
 def test_the_api_every_worker_and_the_relay_are_watched_by_their_heartbeat() -> None:
-    found = services(COMPOSE.read_text())
-    for name in ["api", *(name for name in found if name.startswith("worker-"))]:
-        file = found[name]["environment"]["PERDURE_READY_FILE"]
-        assert found[name]["healthcheck"]["test"] == ["CMD", "python", "-m", "perdure.telemetry.heartbeat", file], name
-    assert found["prepare"]["healthcheck"] == {"disable": True}
+    for name in ["api", *(name for name in SERVICES if name.startswith("worker-"))]:
+        file = SERVICES[name]["environment"]["PERDURE_READY_FILE"]
+        assert SERVICES[name]["healthcheck"]["test"] == ["CMD", "python", "-m", "perdure.telemetry.heartbeat", file], (
+            name
+        )
+    assert SERVICES["prepare"]["healthcheck"] == {"disable": True}
 
 
 def test_every_published_port_is_on_loopback_and_temporal_has_none() -> None:
-    found = services(COMPOSE.read_text())
-    published = {name: service["ports"] for name, service in found.items() if "ports" in service}
+    published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
     assert set(published) == {"api", "temporal-ui-door"}
     assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
 
 
-def test_the_web_ui_of_temporal_is_reached_through_its_door_alone() -> None:
-    found = services(COMPOSE.read_text())
-    assert found["temporal-ui"]["network_mode"] == "service:temporal-ui-door"
-    (mounted,) = found["temporal-ui"]["volumes"]
+def test_the_web_ui_of_temporal_is_reached_through_its_door_alone_and_its_http_api_refuses_every_host() -> None:
+    assert SERVICES["temporal-ui"]["network_mode"] == "service:temporal-ui-door"
+    (mounted,) = SERVICES["temporal-ui"]["volumes"]
     written = yaml.safe_load((ROOT / mounted.partition(":")[0]).read_text())
     assert written["host"] == "127.0.0.1"
-    door = found["temporal-ui-door"]["command"]
+    door = SERVICES["temporal-ui-door"]["command"]
     assert door[1:3] == ["-m", "perdure.local.temporal_web"] and door[-1] == f"127.0.0.1:{written['port']}"
-
-
-def test_temporals_http_api_refuses_every_host() -> None:
     settings = yaml.safe_load((ROOT / "deploy" / "temporal-dynamic-config.yaml").read_text())
     assert settings["frontend.httpAllowedHosts"] == [{"value": ["nobody.perdure.invalid"]}]
 
 
-OURS = sorted(name for name, service in services(COMPOSE.read_text()).items() if service["image"] == "perdure")
+OURS = sorted(name for name, service in SERVICES.items() if service["image"] == "perdure")
+
+
+READ = {str(field.alias) for field in Settings.model_fields.values()} | {"TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE"}
+ASKED = {"PERDURE_APP": "${PERDURE_APP:-}", "PERDURE_EXAMPLES": "${PERDURE_EXAMPLES:-}"}
+READ_APPS = {"prepare", "worker-turns", "worker-tools"}
+"""The services that publish agents or run their tools."""
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_a_service_of_ours_is_given_only_variables_that_its_program_reads(name: str) -> None:
-    service = services(COMPOSE.read_text())[name]
-    read = {str(field.alias) for field in Settings.model_fields.values()} | {"TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE"}
-    unread = sorted(set(service["environment"]) - read)
-    assert not unread, f"{name} is given {unread}, which perdure/settings.py does not read"
+def test_a_service_of_ours_is_given_what_its_program_reads_and_apps_only_where_it_reads_them(name: str) -> None:
+    given = SERVICES[name]["environment"]
+    assert not set(given) - READ, "perdure/settings.py does not read it"
+    apps = {variable: value for variable, value in given.items() if variable in ASKED}
+    assert apps == (ASKED if name in READ_APPS else {})
 
 
 JAILERS = {"prepare", "worker-tools"}
@@ -119,17 +99,14 @@ NEEDED = {"clone", "clone3", "unshare", "setns", "mount", "umount2", "pivot_root
 
 
 def test_what_runs_code_blocks_may_build_their_jail_and_nothing_else_is_let_loose() -> None:
-    for name, service in services(COMPOSE.read_text()).items():
+    for name, service in SERVICES.items():
         options = set(service.get("security_opt", ()))
         loosened = {option for option in options if "unconfined" in option or option.startswith("seccomp")}
         assert bool(loosened) is (name in JAILERS), f"{name}: {sorted(options)}"
         assert not {"privileged", "cap_add", "userns_mode", "user"} & service.keys(), name
         if name in JAILERS:
-            assert loosened == {
-                "seccomp=./deploy/seccomp-sandbox.json",
-                "apparmor=unconfined",
-                "systempaths=unconfined",
-            }
+            loose = ("seccomp=./deploy/seccomp-sandbox.json", "apparmor=unconfined", "systempaths=unconfined")
+            assert loosened == set(loose)
             assert "no-new-privileges:true" in options and service["cap_drop"] == ["ALL"]
 
 
@@ -148,31 +125,18 @@ def test_the_image_has_the_program_that_builds_the_jail_and_is_nobodys_root() ->
 
 
 def test_the_api_listens_on_all_addresses_so_it_needs_the_address_that_people_use() -> None:
-    given = services(COMPOSE.read_text())["api"]["environment"]
+    given = SERVICES["api"]["environment"]
     assert exposed(given["PERDURE_HOST"], "") and given["PERDURE_PUBLIC_URL"].startswith("${PERDURE_PUBLIC_URL:?")
     assert "PERDURE_PUBLIC_URL=" in COMPOSE.read_text().partition("name:")[0], "the top of the file says how to set it"
 
 
 def test_no_secret_is_written_down() -> None:
-    for name, service in services(COMPOSE.read_text()).items():
+    for name, service in SERVICES.items():
         for variable, value in (service.get("environment") or {}).items():
             if "PASSWORD" in variable or variable.endswith("_PWD") or "://" in str(value).replace("http://", ""):
                 assert "${" in str(value), f"{name}.{variable} has a secret of its own; take it from .env"
 
 
 def test_a_kind_without_a_worker_and_an_unknown_service_are_found() -> None:
-    found = services(COMPOSE.read_text())
-    faults = worker_faults({name: service for name, service in found.items() if name != "worker-llm"} | {"extra": {}})
-    assert [fault.split()[1] for fault in faults] == ["llm", "knows"], os.linesep.join(faults)
-
-
-ASKED = {"PERDURE_APP": "${PERDURE_APP:-}", "PERDURE_EXAMPLES": "${PERDURE_EXAMPLES:-}"}
-READ_APPS = {"prepare", "worker-turns", "worker-tools"}
-"""The services that publish agents or run their tools."""
-
-
-def test_what_reads_apps_has_the_same_and_none_by_itself() -> None:
-    for name in OURS:
-        given = services(COMPOSE.read_text())[name]["environment"]
-        apps = {variable: value for variable, value in given.items() if variable in ASKED}
-        assert apps == (ASKED if name in READ_APPS else {}), name
+    changed = {name: service for name, service in SERVICES.items() if name != "worker-llm"} | {"extra": {}}
+    assert [fault.split()[1] for fault in worker_faults(changed)] == ["llm", "knows"]

@@ -15,7 +15,6 @@ LINE = re.compile(r"^([A-Z_]+)=(.*)$", re.MULTILINE)
 
 
 def bare(**given: str) -> Settings:
-    """Settings that see nothing but `given`."""
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
             patch.delenv(name)
@@ -30,18 +29,16 @@ def test_every_variable_is_in_the_example_and_no_other() -> None:
     assert sorted(named) == sorted([*read, *STACK_ALONE])
 
 
-def test_the_values_of_what_only_the_stack_reads_are_its_defaults(tmp_path: Path) -> None:
-    given = {name: value for name, value in LINE.findall(EXAMPLE.read_text()) if name in STACK_ALONE}
-    bare_stack = {"PERDURE_HOME": str(tmp_path), "PERDURE_LEAST_FREE_BYTES": str(bare().least_free_bytes)}
-    from_example = StackConfig.from_env(environ={**bare_stack, **given})
-    assert from_example.patience == StackConfig.from_env(environ={"PERDURE_HOME": str(tmp_path)}).patience
+def test_the_values_of_the_example_are_the_defaults(tmp_path: Path) -> None:
+    given = LINE.findall(EXAMPLE.read_text())
+    assert bare(**{name: value for name, value in given if value}) == bare()
+    stack = {name: value for name, value in given if name in STACK_ALONE}
+    home = {"PERDURE_HOME": str(tmp_path)}
+    least = {"PERDURE_LEAST_FREE_BYTES": str(bare().least_free_bytes)}
+    from_example = StackConfig.from_env(environ={**home, **least, **stack})
+    assert from_example.patience == StackConfig.from_env(environ=home).patience
     assert from_example.least_free_bytes == StackConfig.from_env(environ={}).least_free_bytes
-    assert synchronous_setting(given) == synchronous_setting({})
-
-
-def test_the_examples_values_are_the_defaults() -> None:
-    given = {name: value for name, value in LINE.findall(EXAMPLE.read_text()) if value}
-    assert bare(**given) == bare()
+    assert synchronous_setting(stack) == synchronous_setting({})
 
 
 def test_no_secret_has_a_default_and_none_is_shown() -> None:
@@ -54,8 +51,7 @@ def test_no_secret_has_a_default_and_none_is_shown() -> None:
 
 
 def test_variables_of_the_same_name_as_a_field_mean_something_else() -> None:
-    settings = bare(HOME="/home/somebody", PORT="1", HOST="example.org", LOCAL="1", APPS="/tmp")
-    assert settings == bare()
+    assert bare(HOME="/home/somebody", PORT="1", HOST="example.org", LOCAL="1", APPS="/tmp") == bare()
 
 
 def test_relative_folders_lie_beside_the_env_file_wherever_the_process_starts(
@@ -63,10 +59,8 @@ def test_relative_folders_lie_beside_the_env_file_wherever_the_process_starts(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     settings = bare(PERDURE_HOME="data", PERDURE_APP="perdure/examples/refunds")
-    assert (settings.home, settings.apps) == (
-        EXAMPLE.parent / "data",
-        (EXAMPLE.parent / "perdure" / "examples" / "refunds",),
-    )
+    refunds = EXAMPLE.parent / "perdure" / "examples" / "refunds"
+    assert (settings.home, settings.apps) == (EXAMPLE.parent / "data", (refunds,))
     assert bare().home == EXAMPLE.parent / ".perdure"
     assert Settings.model_config["env_file"] == EXAMPLE.parent / ".env"
 

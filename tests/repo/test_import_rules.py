@@ -14,41 +14,27 @@ import pytest
 import perdure
 from perdure.worker.queues import DECIDING
 from tests.repo.committed import ROOT, files, imported, text_of, texts
+from tests.repo.loaded import said
 
 MAY_IMPORT_LANGGRAPH = "perdure/graph/compile.py"
-DATA = frozenset({"examples"})
-"""Read from their files, never imported."""
-
-
-def layers() -> list[str]:
-    read = configparser.ConfigParser()
-    read.read_string(text_of(".importlinter"))
-    return re.findall(r"\w+", read["importlinter:contract:layers"]["layers"])
-
-
-def packages() -> set[str]:
-    """The packages and modules directly below `perdure`."""
-    names = {path.split("/")[1] for path in files() if path.startswith("perdure/") and path.endswith(".py")}
-    return {name.removesuffix(".py") for name in names} - {"__init__", *DATA}
 
 
 def test_every_package_has_its_layer_once() -> None:
-    named = layers()
-    assert len(named) == len(set(named))
-    assert set(named) == packages()
+    read = configparser.ConfigParser()
+    read.read_string(text_of(".importlinter"))
+    named = re.findall(r"\w+", read["importlinter:contract:layers"]["layers"])
+    below_root = {path.split("/")[1] for path in files() if path.startswith("perdure/") and path.endswith(".py")}
+    assert sorted(named) == sorted({name.removesuffix(".py") for name in below_root} - {"__init__", "examples"})
 
 
 def linted(tree: Path) -> subprocess.CompletedProcess[str]:
-    """What import-linter says of the packages in this tree."""
-    command = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
-    return subprocess.run(
-        [sys.executable, "-c", command, "--no-cache"], cwd=tree, capture_output=True, text=True, timeout=120
-    )
+    call = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
+    command = [sys.executable, "-c", call, "--no-cache"]
+    return subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packages and the contracts, in a folder of their own."""
     tree = tmp_path_factory.mktemp("tree")
     for path in files():
         if path.startswith("perdure/") and path.endswith(".py") and not path.startswith("perdure/examples/"):
@@ -88,13 +74,7 @@ def test_the_packages_as_they_are_break_no_rule(copy: Path) -> None:
 
 
 def below(name: str, *packages: str) -> bool:
-    """Whether a dotted name is one of these or below one."""
     return any(name == each or name.startswith(f"{each}.") for each in packages)
-
-
-def sources(*folders: str) -> dict[str, str]:
-    """The Python files in these folders, by path."""
-    return dict(texts(".py", within=folders))
 
 
 def faults(found: Mapping[str, str], is_allowed: Callable[[str], bool]) -> list[str]:
@@ -131,37 +111,24 @@ def decides(name: str) -> bool:
     return not below(name, "perdure") or below(name, *(f"perdure.{each}" for each in DECIDING))
 
 
-ENGINE = ("perdure", "deploy")
-DECIDERS = tuple(f"perdure/{each}" for each in DECIDING)
+def test_no_file_imports_what_its_rule_forbids() -> None:
+    product = dict(texts(".py", within=("perdure", "deploy")))
+    engine = {path: text for path, text in product.items() if not path.startswith("perdure/examples/")}
+    users = {path: text for path, text in product.items() if path.startswith(("perdure/examples/", "deploy/"))}
+    deciders = dict(texts(".py", within=tuple(f"perdure/{each}" for each in DECIDING)))
+    found = [
+        *faults({path: text for path, text in engine.items() if path != MAY_IMPORT_LANGGRAPH}, no_langgraph),
+        *faults({path: text for path, text in engine.items() if path != "perdure/worker/__main__.py"}, no_program),
+        *faults(engine, no_example),
+        *faults(users, for_apps),
+        *faults(deciders, decides),
+    ]
+    assert not found, "\n".join(found)
 
 
-def engine() -> dict[str, str]:
-    """The files of the product without its examples."""
-    return {path: text for path, text in sources(*ENGINE).items() if not path.startswith("perdure/examples/")}
-
-
-def test_langgraph_is_imported_in_one_place() -> None:
-    found = {path: text for path, text in engine().items() if path != MAY_IMPORT_LANGGRAPH}
-    assert not faults(found, no_langgraph)
-
-
-def test_no_package_imports_the_tests_the_benchmark_or_a_program() -> None:
-    found = {path: text for path, text in engine().items() if path != "perdure/worker/__main__.py"}
-    assert not faults(found, no_program)
-
-
-def test_nothing_imports_an_example_or_starts_one_as_a_part_of_the_package() -> None:
-    assert not faults(engine(), no_example), "examples are data, read by path"
+def test_nothing_starts_an_example_as_a_part_of_the_package() -> None:
     product = [path for path in files() if path.startswith(("perdure/", "deploy/", "bench/")) or path == "Makefile"]
     assert not [path for path in product if re.search(r"-m[\s\"',]+perdure\.examples", text_of(path))]
-
-
-def test_an_example_and_a_receiver_import_only_what_a_user_can() -> None:
-    assert not faults(sources("perdure/examples", "deploy"), for_apps)
-
-
-def test_code_that_decides_imports_only_code_that_names_the_build() -> None:
-    assert not faults(sources(*DECIDERS), decides)
 
 
 @pytest.mark.parametrize(
@@ -182,28 +149,18 @@ def test_a_planted_import_against_a_rule_is_found(rule: Callable[[str], bool], l
     assert len(faults({"a.py": line}, rule)) == 1
 
 
-def old_roots() -> list[str]:
-    read = tomllib.loads(text_of("pyproject.toml"))
-    return [*read["tool"]["ruff"]["lint"]["flake8-tidy-imports"]["banned-api"]]
-
-
 def test_an_import_through_a_link_or_an_old_root_is_a_fault_for_ruff() -> None:
-    banned = old_roots()
+    read = tomllib.loads(text_of("pyproject.toml"))
+    banned = [*read["tool"]["ruff"]["lint"]["flake8-tidy-imports"]["banned-api"]]
     assert {"activities", "api", "examples", "graph", "workflows", "worker"} <= set(banned), "the entries on top"
     assert {"policy", "reviewer", "store", "settings", "relay", "tracing"} <= set(banned), "roots of before the move"
     lines = "".join(f"import {name}\nfrom {name}.part import thing\n" for name in banned)
-    ended = subprocess.run(
-        [sys.executable, "-m", "ruff", "check", "--select", "TID251", "--output-format", "concise", "-"],
-        input=lines, cwd=ROOT, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    check = [sys.executable, "-m", "ruff", "check", "--select", "TID251", "--output-format", "concise", "-"]
+    ended = subprocess.run(check, input=lines, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert ended.stdout.count("TID251") == 2 * len(banned), ended.stdout + ended.stderr
 
 
 def test_the_public_package_imports_nothing_before_it_is_used() -> None:
-    listed = "import sys, perdure; print(*sys.modules)"
-    ended = subprocess.run(
-        [sys.executable, "-c", listed], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
-    )
-    found = ended.stdout.split()
+    found = said([sys.executable, "-c", "import sys, perdure; print(*sys.modules)"], ROOT).split()
     assert [name for name in found if below(name, "perdure")] == ["perdure"]
     assert not [name for name in found if below(name, "httpx", "pydantic", "temporalio", "langgraph")]

@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from tests.repo.committed import ROOT, text_of
+from tests.repo.committed import text_of
 
 ENTRY = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[\w,-]+\])?==(?P<version>[^\s;\\]+)")
 HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
@@ -32,19 +32,16 @@ def entries(text: str) -> dict[str, int]:
 
 def addresses(text: str) -> list[str]:
     """What looks like an address or an option that names one."""
-    return re.findall(
-        r"\S*://\S+|^-{1,2}(?:i|index-url|extra-index-url|find-links|trusted-host)\b.*|\S+ @ \S+", text, re.M
-    )
+    option = r"^-{1,2}(?:i|index-url|extra-index-url|find-links|trusted-host)\b.*"
+    return re.findall(rf"\S*://\S+|{option}|\S+ @ \S+", text, re.M)
 
 
-def test_every_entry_has_its_hashes() -> None:
+def test_every_entry_has_its_hashes_none_names_an_address_and_the_image_asks_for_hashes() -> None:
     bare = [name for name, hashes in entries(text_of("requirements.lock")).items() if hashes == 0]
     assert not bare, f"without a hash: {bare}; run make lock"
-
-
-def test_it_carries_no_address() -> None:
     found = addresses(text_of("requirements.lock"))
     assert not found, f"which registry is used is the machine's business: {found}"
+    assert "--require-hashes" in text_of("deploy/Dockerfile")
 
 
 def test_everything_that_the_project_asks_for_is_locked() -> None:
@@ -57,10 +54,6 @@ def test_everything_that_the_project_asks_for_is_locked() -> None:
 
 def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def test_the_dockerfile_installs_from_it_with_hashes() -> None:
-    assert "--require-hashes" in (ROOT / "deploy" / "Dockerfile").read_text()
 
 
 def test_an_entry_without_a_hash_an_address_and_a_stray_line_are_found() -> None:

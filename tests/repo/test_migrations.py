@@ -5,9 +5,9 @@ import re
 import pytest
 
 from perdure.store.migrations import NEWEST
-from tests.repo.committed import files, text_of
+from tests.repo.committed import files, texts
 
-FOLDER = "perdure/store/migrations/versions/"
+FOLDER = "perdure/store/migrations/versions"
 
 
 def revisions(sources: dict[str, str]) -> dict[str, str | None]:
@@ -35,7 +35,7 @@ def line_of_descent(found: dict[str, str | None]) -> list[str]:
 
 
 def sources() -> dict[str, str]:
-    return {path: text_of(path) for path in files() if path.startswith(FOLDER) and path.endswith(".py")}
+    return dict(texts(".py", within=(FOLDER,)))
 
 
 def test_the_store_waits_for_the_last_migration() -> None:
@@ -46,7 +46,7 @@ def test_the_store_waits_for_the_last_migration() -> None:
 def test_files_are_named_by_their_revision_and_each_has_its_sql() -> None:
     for path, text in sources().items():
         (revision,) = revisions({path: text})
-        assert path.removeprefix(FOLDER).startswith(f"{revision}_"), f"name {path} {revision}_<what it does>.py"
+        assert path.startswith(f"{FOLDER}/{revision}_"), f"name {path} {revision}_<what it does>.py"
         assert path.removesuffix(".py") + ".sql" in files(), f"{path} has no .sql beside it"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.repo.committed import files, imported, text_of
+from tests.repo.committed import imported, text_of, texts
 
 LAYERS = ("activities", "api", "core", "graph", "store")
 
@@ -15,29 +15,24 @@ def room(dotted: str, layer: str) -> str:
     return parts[2] if parts[:2] == ["perdure", layer] and len(parts) > 2 else ""
 
 
-def arrows(layer: str, sources: Mapping[str, str]) -> dict[tuple[str, str], set[str]]:
-    """Pairs of rooms, of which the first imports the second, with the files that do."""
-    found: dict[tuple[str, str], set[str]] = {}
+def arrows(layer: str, sources: Mapping[str, str]) -> set[tuple[str, str]]:
+    """Pairs of rooms, of which the first imports the second."""
+    found: set[tuple[str, str]] = set()
     for path, text in sources.items():
         mine = room(path.removesuffix(".py").replace("/", "."), layer)
         others = {room(name, layer) for name in imported(text)} if mine else set()
-        for other in others - {"", mine}:
-            found.setdefault((mine, other), set()).add(path)
+        found |= {(mine, other) for other in others - {"", mine}}
     return found
 
 
-def knots(layer: str, sources: Mapping[str, str]) -> list[str]:
-    """The pairs of rooms that import each other, in words."""
+def knots(layer: str, sources: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The pairs of rooms that import each other."""
     found = arrows(layer, sources)
-    return [
-        f"{one} and {other}: {sorted(paths)} and {sorted(found[other, one])}"
-        for (one, other), paths in sorted(found.items())
-        if one < other and (other, one) in found
-    ]
+    return sorted((one, other) for one, other in found if one < other and (other, one) in found)
 
 
 def sources() -> dict[str, str]:
-    return {path: text_of(path) for path in files() if path.startswith("perdure/") and path.endswith(".py")}
+    return dict(texts(".py", within=("perdure",)))
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -22,7 +22,6 @@ def edge_table(topology: Topology) -> str:
 
 
 def faults(page: str, topology: Topology) -> list[str]:
-    """What a page shows otherwise than the spec has it."""
     drawn = f"```mermaid\n{mermaid_of(manifest_of(topology)).rstrip()}\n```"
     found = [] if "```mermaid" not in page or drawn in page else [f"draw it anew:\n{drawn}"]
     table = edge_table(topology)

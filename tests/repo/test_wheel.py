@@ -47,7 +47,6 @@ def copied(to: Path, *, links: bool = True, wanted: Callable[[str], bool] = lamb
 
 
 def uv(*arguments: str | Path, cache: Path) -> None:
-    """uv, without a network and without what it did before."""
     said([find_uv_bin(), *map(str, arguments), "--offline", "--quiet"], ROOT, UV_CACHE_DIR=str(cache))
 
 
@@ -86,7 +85,6 @@ def wheel(place: Path, checkout: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(place: Path, wheel: Path) -> Path:
-    """The folder that the wheel is installed in, without its dependencies."""
     to = ("--target", place / "installed", "--python", sys.executable)
     uv("pip", "install", "--no-deps", *to, wheel, cache=place / "cache")
     return place / "installed"
@@ -197,23 +195,22 @@ def test_each_way_of_asking_names_the_version(installed: Path, checkout: Path, u
     assert said([sys.executable, "-m", "perdure", "--version"], users_folder, **ours) == line
 
 
+ASK = [sys.executable, "-c", "import perdure; print(perdure.__version__)"]
+
+
 def test_a_checkout_says_what_its_own_pyproject_says(plain: Path, installed: Path) -> None:
-    ask = [sys.executable, "-c", "import perdure; print(perdure.__version__)"]
     written = (plain / "pyproject.toml").read_text()
     try:
         (plain / "pyproject.toml").write_text(written.replace(f'version = "{VERSION}"', 'version = "9.9"'))
-        assert said(ask, plain, PYTHONPATH=str(installed)) == "9.9\n"
+        assert said(ASK, plain, PYTHONPATH=str(installed)) == "9.9\n"
     finally:
         (plain / "pyproject.toml").write_text(written)
 
 
-def test_an_installed_perdure_does_not_say_the_version_of_a_project_that_it_is_in(
-    installed: Path, tmp_path: Path
-) -> None:
+def test_an_installed_perdure_says_no_version_of_a_project_that_it_is_in(installed: Path, tmp_path: Path) -> None:
     (installed / "pyproject.toml").write_text('[project]\nname = "theirs"\nversion = "9.9"\n')
     try:
-        ask = [sys.executable, "-c", "import perdure; print(perdure.__version__)"]
-        assert said(ask, tmp_path, PYTHONPATH=str(installed)) == f"{VERSION}\n"
+        assert said(ASK, tmp_path, PYTHONPATH=str(installed)) == f"{VERSION}\n"
     finally:
         (installed / "pyproject.toml").unlink()
 
@@ -247,13 +244,11 @@ def test_a_new_app_of_an_installed_perdure_names_the_environments_own_command(wh
 
 
 @pytest.mark.soak
-def test_without_links_the_same_wheel_is_built(place: Path, plain: Path, wheel: Path) -> None:
+def test_without_links_the_wheel_is_the_same_a_worker_starts_and_the_checks_find_the_same_files(
+    place: Path, plain: Path, wheel: Path
+) -> None:
     uv("build", "--wheel", "-o", place / "linkless", plain, cache=place / "cache")
     assert held(place / "linkless" / wheel.name) == held(wheel)
-
-
-@pytest.mark.soak
-def test_without_links_a_worker_starts_and_the_checks_find_the_same_files(plain: Path) -> None:
     bin_ = Path(sys.executable).parent
     assert "--queues" in said([sys.executable, "worker.py", "--help"], plain)
     assert said([sys.executable, "-m", "perdure", "--version"], plain) == f"perdure {VERSION}\n"
@@ -287,12 +282,8 @@ def in_image() -> Callable[[str], bool]:
     return has
 
 
-@pytest.fixture
-def image(tmp_path: Path) -> Path:
-    return copied(tmp_path / "app", wanted=in_image())
-
-
-def test_the_image_has_the_links_and_the_modules_of_its_processes(image: Path) -> None:
+def test_the_image_has_the_links_and_the_modules_of_its_processes(tmp_path: Path) -> None:
+    image = copied(tmp_path / "app", wanted=in_image())
     assert {name for name in LINKS if (image / name).resolve() == image / "perdure" / name} == {*LINKS}
     assert not (image / "tests").exists() and below(image, "perdure").keys() == {
         path for path in files() if path.startswith("perdure/")

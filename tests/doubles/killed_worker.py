@@ -1,0 +1,67 @@
+"""What the workers in processes of their own share: they serve one queue, say so, and are killed.
+
+`python -m tests.doubles.<worker> DATABASE_URL REDIS_URL TEMPORAL_ADDRESS NAMESPACE QUEUE`
+"""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+
+import httpx
+from temporalio.client import Client
+
+from perdure.activities.dependencies import Deps
+from perdure.activities.providers.registry import Models
+from perdure.activities.toolbox.registry import Toolbox
+from perdure.contracts.turns import Kind
+from perdure.settings import Settings
+from perdure.store.database import Database
+from perdure.store.events.live import LiveTokens
+from perdure.store.valkey import Valkey
+from perdure.temporal.client import DATA_CONVERTER
+from perdure.temporal.workflow_client import Notifier
+from perdure.worker.queues import workers_for
+from tests.near import new_client
+
+
+def nothing(name: str) -> None:
+    """No secret has a value."""
+
+
+def no_tools(http: httpx.AsyncClient) -> Toolbox:
+    return Toolbox([], nothing, http)
+
+
+async def say(word: str) -> None:
+    """Say it and hang."""
+    print(word, flush=True)
+    await asyncio.sleep(3600)
+
+
+def serve(
+    kind: Kind,
+    *,
+    toolbox: Callable[[httpx.AsyncClient], Toolbox] = no_tools,
+    models: Models | None = None,
+    then: Callable[[], Awaitable[None]] = lambda: say("serving"),
+) -> None:
+    asyncio.run(_serve(kind, sys.argv[1:], toolbox, models or Models(nothing), then))
+
+
+async def _serve(
+    kind: Kind,
+    where: Sequence[str],
+    toolbox: Callable[[httpx.AsyncClient], Toolbox],
+    models: Models,
+    then: Callable[[], Awaitable[None]],
+) -> None:
+    database, redis, temporal, namespace, queue = where
+    async with AsyncExitStack() as stack:
+        db = await Database.connect(database, most=12, plan_once=True, keyring=Settings(_env_file=None).keyring())
+        client = await Client.connect(temporal, namespace=namespace, data_converter=DATA_CONVERTER)
+        http = await stack.enter_async_context(new_client())
+        deps = Deps(db, LiveTokens(Valkey.connect(redis)), toolbox(http), models, Notifier(client, db))
+        for worker in workers_for(deps, kind, queue):
+            await stack.enter_async_context(worker)
+        await then()
