@@ -43,7 +43,7 @@ async def test_an_edited_spec_changes_manifest_picture_wiring_and_run_alike() ->
     drawn = mermaid_of(manifest_of(after))
     assert "triage --> finalize" in drawn
     assert "navigator --> finalize" not in drawn
-    _, ports = await run_leg(compiled, after.state.initial(), Leg("", "completed"))
+    _, ports = await run_leg(compiled, after.state.initial(), Leg(""))
     assert ports.recorded.trace()[-3:] == ["navigator", "triage", "finalize"]
 
 
