@@ -207,7 +207,7 @@ async def test_a_question_waits_and_the_reply_spends_no_planning_budget() -> Non
     assert question.kind is RequestKind.CLARIFICATION
     assert question.asked == {"question": "Which?", "options": ["a", "b"]}
     assert await answered(played, PauseKind.CLARIFICATION, {"text": "the first"}) is Outcome.COMPLETED
-    assert processing(played)["entries"] == 3, "the first, and two after the reply's own"
+    assert processing(played)["entries"] == 3 and stages(played).count("plan") == 4, "the reply's own is not counted"
     assert "the first" in notes(played, 2) and "a, b" in notes(played, 2), "S4-19"
 
 

@@ -60,7 +60,7 @@ def broken(args: Args) -> JsonValue:
 
 
 async def play(made: FakeContext, *script: Says, **given: Any) -> Played:
-    tools = dict.fromkeys(("look", "book"), lambda args: {"done": True})
+    tools: dict[str, Callable[[Args], JsonValue]] = dict.fromkeys(CARDS, lambda args: {"done": True})
     turn = FakeTurn(CARDS, tools, list(script or (Says("hello"),)), context=made, **given)
     made.turn_id = f"turn-{len({bundle.turn_id for bundle in made.bundles}) + 1}"
     made.given.clear()

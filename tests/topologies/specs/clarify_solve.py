@@ -1,5 +1,7 @@
 """S4 with stand-in nodes: the routes of the real one."""
 
+from collections.abc import Sequence
+
 from pydantic import JsonValue
 
 from perdure.contracts.messages import Patch
@@ -52,7 +54,7 @@ def answered(**steps: str) -> Patch:
     return {**found(**steps), "status": "running", "pending_requests": []}
 
 
-def chart(**says: list[Patch | Exception]) -> Rows:
+def chart(**says: Sequence[Patch | Exception]) -> Rows:
     """What the nodes of a turn that asks for a chart say."""
     return {"entry_classif_message_type": [found(classified="visualization")], **says}
 
