@@ -8,7 +8,7 @@ from perdure.graph.manifest import lines_of, manifest_of, mermaid_of
 from perdure.graph.registry import names, spec
 from perdure.graph.spec import Topology
 from tests.repo.committed import files, text_of
-from tests.topologies.test_pictures import with_triage
+from tests.topologies.test_routes import with_triage
 
 PAGES = {name: f"docs/{name}.md" for name in names() if f"docs/{name}.md" in files()}
 

@@ -17,38 +17,25 @@ STATE = StateSchema(
 Shape = tuple[Any, ...]
 NODE: Shape = ("node",)
 
-_flat = st.recursive(
-    st.just(NODE),
-    lambda inner: st.one_of(
-        st.tuples(st.just("seq"), inner, inner),
-        st.tuples(st.just("choice"), inner, st.none() | inner),
-        st.tuples(st.just("loop"), inner),
-    ),
-    max_leaves=4,
-)
+
+def _lines_of(inner: st.SearchStrategy[Shape]) -> st.SearchStrategy[Shape]:
+    choice = st.tuples(st.just("choice"), inner, st.none() | inner)
+    return st.tuples(st.just("seq"), inner, inner) | choice | st.tuples(st.just("loop"), inner)
 
 
 def _fork_of(branch: st.SearchStrategy[Shape]) -> st.SearchStrategy[Shape]:
-    return st.tuples(
-        st.just("fork"),
-        st.lists(branch, min_size=2, max_size=3),
-        st.sampled_from(["plain", "deferred", "optional", "loose"]),
-        st.booleans(),
-    )
+    styles = st.sampled_from(["plain", "deferred", "optional", "loose"])
+    return st.tuples(st.just("fork"), st.lists(branch, min_size=2, max_size=3), styles, st.booleans())
 
 
 def _sub_of(inner: st.SearchStrategy[Shape]) -> st.SearchStrategy[Shape]:
     return st.tuples(st.just("sub"), inner)
 
 
+_flat = st.recursive(st.just(NODE), _lines_of, max_leaves=4)
 shapes: st.SearchStrategy[Shape] = st.recursive(
     _flat | _fork_of(_flat) | _fork_of(_flat | _sub_of(_flat | _fork_of(_flat))),
-    lambda inner: st.one_of(
-        st.tuples(st.just("seq"), inner, inner),
-        st.tuples(st.just("choice"), inner, st.none() | inner),
-        st.tuples(st.just("loop"), inner),
-        _sub_of(inner),
-    ),
+    lambda inner: _lines_of(inner) | _sub_of(inner),
     max_leaves=3,
 )
 

@@ -32,8 +32,6 @@ BY_METHOD: Mapping[tuple[str, str], ActivityRef[Any, Any]] = {
     ("people", "question"): APPROVALS_OPEN,
     ("people", "verdicts"): APPROVALS_READ,
 }
-USED: set[tuple[str, str, str]] = set()
-"""(topology, node, activity) of all that was played in this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,6 @@ class Port:
     def __getattr__(self, method: str) -> Any:
         ref = BY_METHOD[self.name, method]
         assert ref.name in self.declared, f"{self.topology}/{self.node} calls {ref.name} and does not declare it"
-        USED.add((self.topology, self.node, ref.name))
         return getattr(self.port, method)
 
 

@@ -4,6 +4,7 @@ cold from the store."""
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from pydantic import JsonValue
@@ -31,14 +32,12 @@ LOOK: Call = ("look", {"what": "x"})
 PAY: Call = ("pay", {"amount": 5})
 POST: Call = ("post", {})
 BREAKS: Call = ("post", {"breaks": True})
-FAILED = "consecutive_failed_resolves"
+FAILED, CONTEXT = "consecutive_failed_resolves", "recent_entity_context"
 CARDS = {
     card.name: card
     for card in (
         PlanCard(name="look", effect=EffectClass.READ, needs_approval=False),
-        PlanCard(
-            name="resolve", effect=EffectClass.LOCAL, needs_approval=False, wants_state=("recent_entity_context",)
-        ),
+        PlanCard(name="resolve", effect=EffectClass.LOCAL, needs_approval=False, wants_state=(CONTEXT,)),
         PlanCard(name="find", effect=EffectClass.LOCAL, needs_approval=False, wants_state=(FAILED,)),
         PlanCard(name="pay", effect=EffectClass.KEYED, needs_approval=True),
         PlanCard(name="post", effect=EffectClass.OPAQUE, needs_approval=True),
@@ -54,7 +53,7 @@ def _look(args: Args) -> JsonValue:
 
 
 def _resolve(args: Args) -> tuple[JsonValue, Args]:
-    return {"status": "resolved"}, {"recent_entity_context": ["e1"], "consecutive_failed_resolves": 0, "nobodys": 1}
+    return {"status": "resolved"}, {CONTEXT: ["e1"], FAILED: 0, "nobodys": 1}
 
 
 def _find(args: Args) -> tuple[JsonValue, Args]:
@@ -105,6 +104,21 @@ class Played:
     def outcome(self) -> Outcome:
         return self.compiled.topology.outcome(self.state)
 
+    @property
+    def code(self) -> str:
+        """Of its error, where there is one."""
+        error = self.state["error"]
+        return str(error["code"]) if isinstance(error, dict) else ""
+
+    @property
+    def output(self) -> dict[str, Any]:
+        found: Any = self.state["output"]
+        return dict(found)
+
+    def fires(self) -> list[str]:
+        """The rules that fired, over all runs."""
+        return [str(data["rule_id"]) for run in self.runs for kind, data in run.events if kind == "hitl.rule_fire"]
+
     def traces(self) -> list[str]:
         return [" ".join(run.trace()) for run in self.runs]
 
@@ -114,10 +128,15 @@ class Played:
         return [*(call.call_id for call in gated), *(f"|{call.call_id}" for call in unknown)]
 
 
-async def begin(made: FakeTurn, of: str = "skill_pipeline") -> Played:
-    played = Played(made, compiled=held(of))
+async def begin(made: FakeTurn, of: str = "skill_pipeline", compiled: CompiledTopology | None = None) -> Played:
+    played = Played(made, compiled=compiled or held(of))
     await again_from_the_store(played)
     return played
+
+
+async def play(*script: Says, **given: object) -> Played:
+    """A turn whose model says these lines, up to its end or its pause."""
+    return await begin(turn(*script, **given))
 
 
 async def again_from_the_store(played: Played) -> None:
@@ -158,4 +177,22 @@ def ran(made: FakeTurn) -> list[str]:
 
 
 Way = Callable[[Played], Awaitable[None]]
+
+
+async def decided(
+    played: Played, call_id: str, state: V, comment: str = "", args: Args | None = None, *, way: Way = resume
+) -> Outcome:
+    """A person decides on a call, and the turn goes on; how it stands then."""
+    played.turn.decide(call_id, state, comment, args)
+    await way(played)
+    return played.outcome()
+
+
+async def settled(played: Played, call_id: str, *, happened: bool, way: Way = resume) -> Outcome:
+    """A person says what became of a call, and the turn goes on; how it stands then."""
+    played.turn.settle(call_id, happened)
+    await way(played)
+    return played.outcome()
+
+
 each_way = pytest.mark.parametrize("way", [resume, again_from_the_store], ids=["warm", "cold"])

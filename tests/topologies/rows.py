@@ -18,8 +18,8 @@ class Leg:
 
     trace: str
     """Node ids in the order in which they start, separated by blanks."""
-    status: str
     script: Rows = field(default_factory=dict)
+    status: str = "completed"
     entry: str = FRESH
 
 
@@ -32,6 +32,10 @@ class Row:
     initial: Mapping[str, JsonValue] = field(default_factory=dict)
     error: str = ""
     """The code of the error that the last leg ends with."""
+
+
+def row(name: str, *legs: Leg, initial: Mapping[str, JsonValue] | None = None, error: str = "") -> Row:
+    return Row(name, legs, initial or {}, error)
 
 
 async def run_leg(

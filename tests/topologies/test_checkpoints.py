@@ -8,12 +8,13 @@ from perdure.contracts.skills import PlanSkill, Rule
 from perdure.contracts.turns import Limits
 from perdure.core.agents.rule_matching import PLATFORM_RULES
 from perdure.graph.spec import Outcome
-from tests.doubles.fake_turn import FakeTurn, Says
-from tests.topologies.played import LOOK, Call, Played, V, Way, begin, each_way, ran, resume, turn
+from tests.doubles.fake_turn import Says
+from tests.topologies.played import LOOK, Call, Played, V, Way, decided, each_way, play, ran, settled
 
 START = "system_prompt_node memory_node resume_guard"
 FINISH = "skill_select_node approval_node synthesis_llm_call output_format"
 SHOUT = ("shout", {"text": "a"})
+SHOUTS, SELECTS = Says("", (SHOUT,)), Says("SKILL_SELECT:plan")
 
 
 def rule(rule_id: str, on: str, do: str = "require_hitl", **given: object) -> Rule:
@@ -25,16 +26,12 @@ NO_LOOK = rule("desk/plan:blind", "before_tool_call", "abort", when={"tool": "lo
 ASK_LOOK = rule("desk/plan:ask", "before_tool_call", when={"tool": "look"})
 NO_SEEN = rule("desk/plan:seen", "after_tool_call", "abort", when={"tool": "shout"}, message="That was too loud.")
 LOUD = rule("desk/plan:loud", "after_tool_call", when={"tool": "shout", "result": {"path": "posted", "equals": False}})
+PAID = rule("desk/plan:paid", "after_tool_call", when={"tool": "pay"}, checkpoint="paid")
 
 
-def checked(*script: Says, **given: object) -> FakeTurn:
+async def checked(*script: Says, **given: object) -> Played:
     """A turn of an agent with a checkpoint after `shout`."""
-    return turn(*script, **{"rules": (SEEN,), **given})
-
-
-def fires(played: Played) -> list[str]:
-    """The rules that fired, over all runs."""
-    return [str(data["rule_id"]) for run in played.runs for kind, data in run.events if kind == "hitl.rule_fire"]
+    return await play(*script, **{"rules": (SEEN,), **given})
 
 
 def told(played: Played) -> list[str]:
@@ -47,210 +44,154 @@ def told(played: Played) -> list[str]:
     ]
 
 
+def notes(played: Played) -> list[str]:
+    """What the model is told by the system."""
+    return [message.text for message in played.messages if message.role.value == "system"]
+
+
 async def test_a_checkpoint_pauses_with_the_round_answered_and_skips_everything_after() -> None:
-    played = await begin(checked(Says("", (SHOUT, LOOK)), Says("done")))
+    played = await checked(Says("", (SHOUT, LOOK)), Says("done"))
     assert played.traces() == [f"{START} initial_llm_call tool_node output_format"]
     assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, ["c1.0"])
     assert told(played) == ["user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1"], "every call has its answer"
     assert (played.state["hitl_required"], played.state["hitl_checkpoint_type"]) == (True, "before_sending")
-    assert played.run.snapshot["messages"] == [
-        {"id": message.id, "role": message.role.value} for message in played.messages
-    ]
-    assert fires(played) == ["desk/plan:seen"]
+    stored = [{"id": message.id, "role": message.role.value} for message in played.messages]
+    assert played.run.snapshot["messages"] == stored
+    assert played.fires() == ["desk/plan:seen"]
 
 
 @each_way
 async def test_an_approved_checkpoint_goes_on_with_the_model_that_asked_and_is_not_opened_again(way: Way) -> None:
-    made = checked(Says("", (SHOUT,)), Says("done"))
-    played = await begin(made)
+    played = await checked(SHOUTS, Says("done"))
     await way(played)
     assert played.outcome() is Outcome.AWAITING, "nobody has decided"
-    made.decide("c1.0", V.APPROVED, "fine")
-    await way(played)
-    assert played.outcome() is Outcome.COMPLETED
+    assert await decided(played, "c1.0", V.APPROVED, "fine", way=way) is Outcome.COMPLETED
     assert played.traces()[-1].endswith(f"resume_guard initial_llm_call {FINISH}")
-    assert ran(made) == ["t1.0"], "the call ran once"
+    assert ran(played.turn) == ["t1.0"], "the call ran once"
     assert told(played) == ["user", "assistantt1.0", "toolt1.0", "assistant"]
-    assert fires(played) == ["desk/plan:seen"]
+    assert played.fires() == ["desk/plan:seen"]
     assert played.state["hitl_required"] is False
 
 
 @each_way
 @pytest.mark.parametrize("state", [V.REJECTED, V.EXPIRED, V.RESPONDED, V.WITHDRAWN])
 async def test_a_refused_checkpoint_is_told_to_the_model_with_the_reason(way: Way, state: V) -> None:
-    made = checked(Says("", (SHOUT,)), Says("I was told no"))
-    played = await begin(made)
-    made.decide("c1.0", state, "too loud")
-    await way(played)
-    assert played.outcome() is Outcome.COMPLETED
+    played = await checked(SHOUTS, Says("I was told no"))
+    assert await decided(played, "c1.0", state, "too loud", way=way) is Outcome.COMPLETED
     assert told(played) == ["user", "assistantt1.0", "toolt1.0", "system", "assistant"]
-    assert "too loud" in played.messages[3].text
-    assert ran(made) == ["t1.0"]
+    assert "too loud" in notes(played)[0]
+    assert ran(played.turn) == ["t1.0"]
 
 
 @each_way
 async def test_an_edited_checkpoint_makes_the_call_again_once_as_a_call_of_its_own(way: Way) -> None:
-    made = checked(Says("", (SHOUT, LOOK)), Says("done"))
-    played = await begin(made)
-    made.decide("c1.0", V.EDITED, args={"text": "b"})
-    await way(played)
-    assert played.outcome() is Outcome.COMPLETED
+    played = await checked(Says("", (SHOUT, LOOK)), Says("done"))
+    assert await decided(played, "c1.0", V.EDITED, args={"text": "b"}, way=way) is Outcome.COMPLETED
     assert played.traces()[-1].endswith(f"resume_guard tool_node initial_llm_call {FINISH}")
-    assert made.ran == [("t1.0", {"text": "a"}), ("t1.1", {"what": "x"}), ("c1.0", {"text": "b"})]
-    assert told(played) == [
-        *("user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1", "assistantc1.0", "toolc1.0", "assistant")
-    ]
-    assert fires(played) == ["desk/plan:seen"], "what a reviewer made is not put before a reviewer again"
+    assert played.turn.ran == [("t1.0", {"text": "a"}), ("t1.1", {"what": "x"}), ("c1.0", {"text": "b"})]
+    assert told(played)[4:] == ["assistantc1.0", "toolc1.0", "assistant"]
+    assert played.fires() == ["desk/plan:seen"], "what a reviewer made is not put before a reviewer again"
 
 
 @each_way
-async def test_two_checkpoints_of_a_round_wait_for_both_and_each_is_taken_by_its_own_verdict(way: Way) -> None:
-    made = checked(Says("", (SHOUT, SHOUT)), Says("done"))
-    played = await begin(made)
-    assert played.asked_for() == ["c1.0", "c1.1"]
-    made.decide("c1.0", V.REJECTED, "no")
-    await way(played)
-    assert played.outcome() is Outcome.AWAITING
-    made.decide("c1.1", V.EDITED, args={"text": "b"})
-    await way(played)
-    assert played.outcome() is Outcome.COMPLETED
-    assert told(played)[4:] == ["system", "assistantc1.1", "toolc1.1", "assistant"]
-
-
-@each_way
-async def test_checkpoints_are_passed_once_though_an_edited_call_broke_off_and_had_to_be_settled(way: Way) -> None:
-    made = checked(Says("", (SHOUT, SHOUT, SHOUT)), Says("done"))
-    played = await begin(made)
-    made.decide("c1.0", V.EDITED, args={"breaks": True})
-    made.decide("c1.1", V.EDITED, args={"text": "b"})
-    made.decide("c1.2", V.REJECTED, "no")
-    await way(played)
-    assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, ["|c1.0"])
-    made.settle("c1.0", happened=True)
-    await way(played)
-    assert played.outcome() is Outcome.COMPLETED
+async def test_checkpoints_wait_for_all_and_are_passed_once_though_an_edited_call_has_to_be_settled(way: Way) -> None:
+    played = await checked(Says("", (SHOUT, SHOUT, SHOUT)), Says("done"))
+    assert played.asked_for() == ["c1.0", "c1.1", "c1.2"]
+    assert await decided(played, "c1.2", V.REJECTED, "no", way=way) is Outcome.AWAITING
+    played.turn.decide("c1.0", V.EDITED, args={"breaks": True})
+    assert await decided(played, "c1.1", V.EDITED, args={"text": "b"}, way=way) is Outcome.AWAITING
+    assert played.asked_for() == ["|c1.0"]
+    assert await settled(played, "c1.0", happened=True, way=way) is Outcome.COMPLETED
     assert told(played)[5:] == ["system", "assistantc1.0", "assistantc1.1", "toolc1.0", "toolc1.1", "assistant"]
-    assert ran(made) == ["t1.0", "t1.1", "t1.2", "c1.0", "c1.1"], "each ran once"
+    assert ran(played.turn) == ["t1.0", "t1.1", "t1.2", "c1.0", "c1.1"], "each ran once"
 
 
 @each_way
 async def test_a_checkpoint_in_the_synthesis_goes_on_in_the_synthesis_with_the_skill_still_there(way: Way) -> None:
-    made = checked(
-        Says("SKILL_SELECT:plan"), Says("", (SHOUT,)), Says("done"), skill_ids=("plan",), skills=(PlanSkill(id="plan"),)
-    )
-    played = await begin(made)
+    played = await checked(SELECTS, SHOUTS, Says("done"), skill_ids=("plan",), skills=(PlanSkill(id="plan"),))
     assert played.asked_for() == ["c2.0"]
-    made.decide("c2.0", V.APPROVED)
-    await way(played)
-    assert played.outcome() is Outcome.COMPLETED
+    assert await decided(played, "c2.0", V.APPROVED, way=way) is Outcome.COMPLETED
     assert played.traces()[-1].endswith("resume_guard synthesis_llm_call output_format")
     assert told(played) == ["user", "assistant", "systemplan", "assistantt2.0", "toolt2.0", "assistant"]
-    assert [message.skill_id for message in made.asks[-1].messages][2] == "plan"
+    assert [message.skill_id for message in played.turn.asks[-1].messages][2] == "plan"
 
 
 @each_way
 async def test_a_gate_in_the_synthesis_finds_its_skill_again(way: Way) -> None:
-    made = turn(Says("SKILL_SELECT:plan"), Says("", (("pay", {}),)), Says("done"), skill_ids=("plan",))
-    played = await begin(made)
-    made.decide("t2.0", V.APPROVED)
-    await way(played)
+    played = await play(SELECTS, Says("", (("pay", {}),)), Says("done"), skill_ids=("plan",))
+    await decided(played, "t2.0", V.APPROVED, way=way)
     assert told(played) == ["user", "assistant", "systemplan", "assistantt2.0", "toolt2.0", "assistant"]
     assert played.traces()[-1].endswith("resume_guard tool_node synthesis_llm_call output_format")
 
 
 @each_way
 async def test_a_gate_and_a_checkpoint_on_one_call_are_two_pauses_and_the_call_runs_once(way: Way) -> None:
-    paid = rule("desk/plan:paid", "after_tool_call", when={"tool": "pay"}, checkpoint="paid")
-    made = turn(Says("", (("pay", {"amount": 5}),)), Says("done"), rules=(paid,))
-    played = await begin(made)
-    made.decide("t1.0", V.APPROVED)
-    await way(played)
-    assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, ["c1.0"])
-    made.decide("c1.0", V.EDITED, args={"amount": 1})
-    await way(played)
-    assert played.outcome() is Outcome.COMPLETED
-    assert made.ran == [("t1.0", {"amount": 5}), ("c1.0", {"amount": 1})]
+    played = await play(Says("", (("pay", {"amount": 5}),)), Says("done"), rules=(PAID,))
+    assert await decided(played, "t1.0", V.APPROVED, way=way) is Outcome.AWAITING
+    assert played.asked_for() == ["c1.0"]
+    assert await decided(played, "c1.0", V.EDITED, args={"amount": 1}, way=way) is Outcome.COMPLETED
+    assert played.turn.ran == [("t1.0", {"amount": 5}), ("c1.0", {"amount": 1})]
 
 
 async def test_a_rule_may_gate_a_call_that_changes_nothing_and_its_fire_is_told_once() -> None:
-    made = turn(Says("", (LOOK,)), Says("done"), rules=(ASK_LOOK,))
-    played = await begin(made)
-    assert (played.asked_for(), made.ran) == (["t1.0"], [])
-    made.decide("t1.0", V.APPROVED)
-    await resume(played)
-    assert ran(made) == ["t1.0"]
-    assert fires(played) == ["desk/plan:ask"]
+    played = await play(Says("", (LOOK,)), Says("done"), rules=(ASK_LOOK,))
+    assert (played.asked_for(), played.turn.ran) == (["t1.0"], [])
+    await decided(played, "t1.0", V.APPROVED)
+    assert (ran(played.turn), played.fires()) == (["t1.0"], ["desk/plan:ask"])
 
 
 @pytest.mark.parametrize(
-    ("rules", "call", "dispatched", "message"),
-    [((NO_LOOK,), LOOK, [], "Nobody looks."), ((NO_SEEN,), SHOUT, ["t1.0"], "That was too loud.")],
-    ids=["before", "after"],
+    ("rule", "call", "dispatched"), [(NO_LOOK, LOOK, []), (NO_SEEN, SHOUT, ["t1.0"])], ids=["before", "after"]
 )
-async def test_a_rule_that_aborts_ends_the_turn_with_its_message(
-    rules: tuple[Rule, ...], call: Call, dispatched: list[str], message: str
-) -> None:
-    made = turn(Says("", (call,)), rules=rules)
-    played = await begin(made)
+async def test_a_rule_that_aborts_ends_the_turn_with_its_message(rule: Rule, call: Call, dispatched: list[str]) -> None:
+    played = await play(Says("", (call,)), rules=(rule,))
     assert played.outcome() is Outcome.FAILED
-    assert played.state["error"] == {"code": "rule_abort", "message": message, "retry_after_seconds": None}
-    assert ran(made) == dispatched
-    assert len(fires(played)) == 1
+    assert played.state["error"] == {"code": "rule_abort", "message": rule.message, "retry_after_seconds": None}
+    assert ran(played.turn) == dispatched
+    assert played.fires() == [rule.id]
 
 
 async def test_a_rule_reads_the_result_and_stays_silent_where_it_does_not_hold() -> None:
-    played = await begin(turn(Says("", (SHOUT,)), Says("done"), rules=(LOUD,)))
-    assert (played.outcome(), fires(played)) == (Outcome.COMPLETED, [])
+    played = await play(SHOUTS, Says("done"), rules=(LOUD,))
+    assert (played.outcome(), played.fires()) == (Outcome.COMPLETED, [])
 
 
 @each_way
 async def test_three_failed_resolves_ask_a_person_and_the_count_begins_anew_once_somebody_answered(way: Way) -> None:
     find: Call = ("find", {})
-    made = turn(Says("", (find, find)), Says("", (find,)), Says("", (find,)), Says("done"), rules=tuple(PLATFORM_RULES))
-    played = await begin(made)
+    once = Says("", (find,))
+    played = await play(Says("", (find, find)), once, once, Says("done"), rules=tuple(PLATFORM_RULES))
     assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, ["c2.0"]), "two and one are three"
     assert played.state["hitl_checkpoint_type"] == "force_clarify_after_failed_resolves"
-    made.decide("c2.0", V.RESPONDED, "the one on Main Street")
-    await way(played)
-    assert played.outcome() is Outcome.COMPLETED, "one failure after the answer is only the first"
-    assert "the one on Main Street" in next(one.text for one in played.messages if one.role.value == "system")
+    outcome = await decided(played, "c2.0", V.RESPONDED, "the one on Main Street", way=way)
+    assert outcome is Outcome.COMPLETED, "one failure after the answer is only the first"
+    assert "the one on Main Street" in notes(played)[0]
     assert played.state["consecutive_failed_resolves"] == 1
 
 
 async def test_a_checkpoint_at_the_limit_is_asked_first_and_the_turn_ends_at_the_limit() -> None:
-    made = checked(Says("", (SHOUT,)), limits=Limits(max_iterations=1))
-    played = await begin(made)
+    played = await checked(SHOUTS, limits=Limits(max_iterations=1))
     assert played.outcome() is Outcome.AWAITING
-    made.decide("c1.0", V.APPROVED)
-    await resume(played)
-    assert played.outcome() is Outcome.LIMITED
-    assert len(made.asks) == 1
+    assert await decided(played, "c1.0", V.APPROVED) is Outcome.LIMITED
+    assert len(played.turn.asks) == 1
 
 
 async def test_a_checkpoint_that_nobody_could_be_asked_about_goes_on_with_a_warning() -> None:
-    made = checked(Says("", (SHOUT,)), Says("unseen"))
-    played = await begin(made)
-    made.decide("c1.0", V.UNAVAILABLE)
-    await resume(played)
-    assert played.outcome() is Outcome.COMPLETED
-    note = next(message.text for message in played.messages if message.role.value == "system")
-    assert note.startswith("HITL_WARNING: ")
+    played = await checked(SHOUTS, Says("unseen"))
+    assert await decided(played, "c1.0", V.UNAVAILABLE) is Outcome.COMPLETED
+    assert notes(played)[0].startswith("HITL_WARNING: ")
     warned = [data for run in played.runs for kind, data in run.events if kind == "hitl.warning"]
     assert [each["tool"] for each in warned] == ["shout"]
 
 
 @each_way
 async def test_a_model_that_makes_its_call_again_after_every_answer_comes_to_its_limit(way: Way) -> None:
-    made = checked(*[Says("", (SHOUT,))] * 5, limits=Limits(max_iterations=3))
-    played = await begin(made)
+    played = await checked(*[SHOUTS] * 5, limits=Limits(max_iterations=3))
     for step in (1, 2, 3):
         assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, [f"c{step}.0"])
-        made.decide(f"c{step}.0", V.RESPONDED, "not that one")
-        await way(played)
-    assert played.outcome() is Outcome.LIMITED
-    assert len(made.asks) == 3
-    notes = [message.text for message in played.messages if message.role.value == "system"]
-    assert len(notes) == 3 and all("not that one" in note for note in notes)
+        await decided(played, f"c{step}.0", V.RESPONDED, "not that one", way=way)
+    assert (played.outcome(), len(played.turn.asks)) == (Outcome.LIMITED, 3)
+    assert ["not that one" in note for note in notes(played)] == [True] * 3
 
 
 FORCED: dict[str, JsonValue] = {"hitl_checkpoint_type": "pre_answer"}
@@ -258,57 +199,45 @@ FORCED: dict[str, JsonValue] = {"hitl_checkpoint_type": "pre_answer"}
 
 @each_way
 async def test_a_forced_checkpoint_skips_the_synthesis_until_it_is_approved_and_is_asked_once(way: Way) -> None:
-    made = turn(Says("SKILL_SELECT:plan"), Says("as planned"), skill_ids=("plan",), metadata=FORCED)
-    played = await begin(made)
-    assert played.traces() == [
-        f"{START} initial_llm_call skill_select_node skill_inject_node approval_node output_format"
-    ]
+    played = await play(SELECTS, Says("as planned"), skill_ids=("plan",), metadata=FORCED)
+    paused = "initial_llm_call skill_select_node skill_inject_node approval_node output_format"
+    assert played.traces() == [f"{START} {paused}"]
     assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, ["c1"])
-    made.decide("c1", V.APPROVED)
-    await way(played)
-    assert played.outcome() is Outcome.COMPLETED
+    assert await decided(played, "c1", V.APPROVED, way=way) is Outcome.COMPLETED
     assert played.traces()[-1].endswith("resume_guard synthesis_llm_call output_format")
     assert told(played) == ["user", "assistant", "systemplan", "assistant"]
 
 
 @each_way
 async def test_a_forced_checkpoint_that_is_rejected_is_acknowledged_and_nothing_is_synthesised(way: Way) -> None:
-    made = turn(Says("SKILL_SELECT:plan"), Says("I was told no"), skill_ids=("plan",), metadata=FORCED)
-    played = await begin(made)
-    made.decide("c1", V.REJECTED, "not yet")
-    await way(played)
-    assert played.outcome() is Outcome.COMPLETED
+    played = await play(SELECTS, Says("I was told no"), skill_ids=("plan",), metadata=FORCED)
+    assert await decided(played, "c1", V.REJECTED, "not yet", way=way) is Outcome.COMPLETED
     assert played.traces()[-1].endswith(f"resume_guard initial_llm_call {FINISH}")
-    assert "not yet" in made.asks[-1].messages[-1].text
-    assert len(made.asks) == 2, "the synthesis is skipped"
+    assert "not yet" in played.turn.asks[-1].messages[-1].text
+    assert len(played.turn.asks) == 2, "the synthesis is skipped"
 
 
 @pytest.mark.parametrize("name", ["No Name", "x" * 99, "pre_answer\n", 7, ["pre_answer"]])
 async def test_a_forced_checkpoint_without_a_proper_name_fails_closed(name: JsonValue) -> None:
-    played = await begin(turn(Says("hi"), metadata={"hitl_checkpoint_type": name}))
-    assert played.outcome() is Outcome.FAILED
-    assert isinstance(played.state["error"], dict) and played.state["error"]["code"] == "bad_checkpoint"
-
-
-SKILLS = (PlanSkill(id="plan", dependencies=("sums",), tools=("shout",), artifacts=2), PlanSkill(id="sums"))
+    played = await play(Says("hi"), metadata={"hitl_checkpoint_type": name})
+    assert (played.outcome(), played.code) == (Outcome.FAILED, "bad_checkpoint")
 
 
 async def test_a_skill_brings_its_dependencies_first_its_tier_and_its_tools() -> None:
-    made = turn(
-        Says("SKILL_SELECT:plan"),
+    played = await play(
+        SELECTS,
         Says("done"),
         skill_ids=("plan", "sums"),
-        skills=SKILLS,
+        skills=(PlanSkill(id="plan", dependencies=("sums",), tools=("shout",), artifacts=2), PlanSkill(id="sums")),
         working={"recent_entity_context": ["e1", "e2"], "desk_no": "D-7"},
         entity_fields={"desk_no": "number"},
         injected=("sums",),
     )
-    played = await begin(made)
-    assert "shout" not in made.asks[0].tools and "shout" in made.asks[1].tools
+    assert ["shout" in ask.tools for ask in played.turn.asks] == [False, True]
     assert played.state["injected_skill_ids"] == ["sums", "plan"]
     assert played.state["active_skills"] == {"sums": 2, "plan": 3}
-    refs = [message for message in played.messages if message.skill_id]
-    assert [(ref.skill_id, ref.entities) for ref in refs] == [("sums", ()), ("plan", ("number=D-7", "id=e2"))]
+    refs = [(message.skill_id, message.entities) for message in played.messages if message.skill_id]
+    assert refs == [("sums", ()), ("plan", ("number=D-7", "id=e2"))]
     assert played.state["injected_entity_ids"] == ["number=D-7", "id=e2"]
     told_of = [data for kind, data in played.run.events if kind == "skill.injected"]
     assert told_of == [{"skill_id": "sums", "tier": 2, "again": True}, {"skill_id": "plan", "tier": 3}]

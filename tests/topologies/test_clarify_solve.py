@@ -27,6 +27,8 @@ COLUMNS = [
     {"name": "sales", "kind": "quantitative", "distinct": 9, "nulls": 0, "least": 1, "most": 9},
 ]
 TABLE = {"table": "f1", "name": "t.csv", "rows": 9, "columns": COLUMNS}
+LATE = "No design was found in time."
+TIMED_OUT: Args = {"success": False, "timed_out": True, "outcome": "timed_out", "message": LATE}
 CLIENT = {"client_table": {"name": "t", "rows": 9, "columns": COLUMNS}}
 
 
@@ -46,7 +48,7 @@ def run(args: Args) -> Any:
 def solve(args: Args) -> Any:
     """Exclusions of everything cannot be met."""
     if args["exclusions"]:
-        return {"success": False, "timed_out": True, "outcome": "timed_out", "message": "No design was found in time."}
+        return TIMED_OUT
     return {"success": True, "outcome": "solved", "design": {"mark": "bar"}, "specification": {"mark": "bar"}}
 
 
@@ -81,7 +83,13 @@ def plan(xml: str = "<plan/>", *, asks: bool = False, shows: str = "sales by reg
 
 
 XML, MARKS, DONE = says(xml="<chart/>"), says(marks=[{"mark": "bar", "score": 0.9}]), Says("Here it is.")
+EXCLUSIONS = says(exclusions=[{"selector": "mark", "value": "bar", "scope": "*"}])
 FAULTY = Says("this is no object")
+HANDED_IN = {"ok": True, "rows": 2, "columns": COLUMNS}
+
+
+def fails(code: str) -> Says:
+    return Says(problem=Problem(code=code, message="no"))
 
 
 def turn(*script: Says, **given: Any) -> FakeTurn:
@@ -92,11 +100,19 @@ async def play(*script: Says, **given: Any) -> Played:
     return await begin(turn(*script, **given), "clarify_solve")
 
 
-async def answered(played: Played, kind: PauseKind, payload: Mapping[str, Any], **given: VerdictState) -> None:
-    """The user answers, and the run goes on."""
+async def play_with(tool: str, says: Any, *script: Says, **given: Any) -> Played:
+    """With another answer of one tool."""
+    made = turn(*script, **given)
+    made.tools = {**made.tools, tool: lambda args: says}
+    return await begin(made, "clarify_solve")
+
+
+async def answered(played: Played, kind: PauseKind, payload: Mapping[str, Any], **given: VerdictState) -> Outcome:
+    """The user answers, and the run goes on; how it stands then."""
     call_id = next(reversed(played.turn.book.values())).call_id
     played.turn.decide(call_id, given.get("state", VerdictState.ANSWERED), args=dict(payload))
     await _leg(played, kind.value, played.run.step)
+    return played.outcome()
 
 
 def processing(played: Played) -> dict[str, Any]:
@@ -108,6 +124,19 @@ def last(played: Played) -> str:
     return played.messages[-1].text
 
 
+def stages(played: Played) -> list[str]:
+    return [ask.stage for ask in played.turn.asks]
+
+
+def tools_run(played: Played) -> list[str]:
+    return [played.turn.rows[call_id].tool for call_id, _ in played.turn.ran]
+
+
+def given_to_run(played: Played) -> Args:
+    """The arguments of the first run of a plan."""
+    return played.turn.ran[tools_run(played).index("run")][1]
+
+
 def notes(played: Played, ask: int) -> str:
     """What the model was told beside the person's words."""
     return "\n".join(message.text for message in played.turn.asks[ask].messages)
@@ -117,14 +146,12 @@ async def test_a_chart_is_planned_run_specified_solved_drawn_and_told() -> None:
     played = await play(kind(), plan(), XML, MARKS, DONE)
     viz = f"{VIZ} {DRAW} viz_processing_branch/finalize viz_processing_branch/mark_classification"
     # A node ends after those inside it.
-    assert set(played.traces()[0].split()) == set(
-        f"{CLASSIFY} {PLAN} {RUN} {viz} asp_solving_node viz_building_node {SAY}".split()
-    )
+    wanted = f"{CLASSIFY} {PLAN} {RUN} {viz} asp_solving_node viz_building_node {SAY}"
+    assert set(played.traces()[0].split()) == set(wanted.split())
     assert played.outcome() is Outcome.COMPLETED and last(played) == "Here it is."
-    output: Any = played.state["output"]
-    assert output["pictures"] == {"png": "/v1/files/f3", "svg": "/v1/files/f4"}
-    assert output["suggestions"] == [{"kind": "text", "text": "another"}]
-    assert [ask.stage for ask in played.turn.asks] == ["classify", "plan", "specify", "marks", "feedback"]
+    assert played.output["pictures"] == {"png": "/v1/files/f3", "svg": "/v1/files/f4"}
+    assert played.output["suggestions"] == [{"kind": "text", "text": "another"}]
+    assert stages(played) == ["classify", "plan", "specify", "marks", "feedback"]
     assert "f1" not in notes(played, 1), "where the table lies is no part of a prompt (S4-32)"
 
 
@@ -139,7 +166,7 @@ async def test_the_ladder_takes_six_calls_in_both_forms_and_tells_each_fault() -
 
 @pytest.mark.parametrize("code", ["model_auth", "model_not_found", "model_billing"])
 async def test_what_another_try_would_meet_again_ends_the_ladder_at_once(code: str) -> None:
-    played = await play(Says(problem=Problem(code=code, message="no")), DONE)
+    played = await play(fails(code), DONE)
     assert len(played.turn.asks) == 2 and played.outcome() is Outcome.COMPLETED
 
 
@@ -150,49 +177,37 @@ async def test_three_plans_that_do_not_fit_spend_the_budget_and_the_fault_is_tol
     assert "/x: no such step" in notes(played, -1), "and to the person"
 
 
-async def test_faults_of_the_xml_and_of_the_run_share_one_budget() -> None:
+async def test_faults_of_the_xml_and_of_the_run_share_one_budget_and_the_same_xml_never_runs_twice() -> None:
     played = await play(kind(), plan("<bad/>"), plan("<breaks1/>"), plan("<breaks2/>"), DONE)
     assert played.traces()[0] == f"{CLASSIFY} {PLAN} {PLAN} {RUN} {PLAN} {RUN} {SAY}"
     assert processing(played)["entries"] == 3
+    played = await play(kind(), *[plan("<breaks/>")] * 3, DONE)
+    assert tools_run(played).count("run") == 1
 
 
-async def test_the_same_xml_is_never_run_twice() -> None:
-    played = await play(kind(), plan("<breaks/>"), plan("<breaks/>"), plan("<breaks/>"), DONE)
-    assert sum(1 for call_id, _ in played.turn.ran if played.turn.rows[call_id].tool == "run") == 1
-
-
-async def test_a_plan_without_its_xml_gets_one_more_call_outside_of_the_budget() -> None:
+async def test_a_plan_without_its_xml_gets_one_more_call_and_one_without_work_leaves_the_table_as_it_is() -> None:
     played = await play(kind(), plan("", work="sum it"), says(xml="<plan/>"), XML, MARKS, DONE)
-    assert [ask.stage for ask in played.turn.asks][:3] == ["classify", "plan", "plan_xml"]
-    assert processing(played)["entries"] == 1 and played.outcome() is Outcome.COMPLETED
-
-
-async def test_neither_plan_nor_xml_leaves_the_table_as_it_is() -> None:
-    played = await play(kind(), plan(""), XML, MARKS, DONE)
-    assert next(args for call_id, args in played.turn.ran if played.turn.rows[call_id].tool == "run")["xml"] == ""
+    assert stages(played)[:3] == ["classify", "plan", "plan_xml"]
+    assert processing(played)["entries"] == 1, "outside of the budget"
+    assert played.outcome() is Outcome.COMPLETED
+    assert given_to_run(await play(kind(), plan(""), XML, MARKS, DONE))["xml"] == ""
 
 
 async def test_four_specifications_that_do_not_fit_are_told_and_never_solved_as_empty() -> None:
-    bad = says(xml="<bad/>")
-    played = await play(kind(), plan(), bad, bad, bad, bad, DONE)
+    played = await play(kind(), plan(), *[says(xml="<bad/>")] * 4, DONE)
     assert played.traces()[0].count("xml_generation") == 4
-    assert "solve" not in [played.turn.rows[call_id].tool for call_id, _ in played.turn.ran]
+    assert "solve" not in tools_run(played) and "pictures" not in played.output
     assert "/x: no such step" in notes(played, -1), "S4-28: the person sees why"
-    output: Any = played.state["output"]
-    assert "pictures" not in output
 
 
 async def test_a_question_waits_and_the_reply_spends_no_planning_budget() -> None:
     played = await play(kind(), plan(asks=True), plan("<bad/>"), plan("<bad2/>"), plan("<breaks/>"), DONE)
     assert played.outcome() is Outcome.AWAITING
     (question,) = played.run.questions
-    assert question.kind is RequestKind.CLARIFICATION and question.asked == {
-        "question": "Which?",
-        "options": ["a", "b"],
-    }
-    await answered(played, PauseKind.CLARIFICATION, {"text": "the first"})
-    assert played.outcome() is Outcome.COMPLETED
-    assert processing(played)["entries"] == 3, "the first, and two after the reply's own"
+    assert question.kind is RequestKind.CLARIFICATION
+    assert question.asked == {"question": "Which?", "options": ["a", "b"]}
+    assert await answered(played, PauseKind.CLARIFICATION, {"text": "the first"}) is Outcome.COMPLETED
+    assert processing(played)["entries"] == 3 and stages(played).count("plan") == 4, "the reply's own is not counted"
     assert "the first" in notes(played, 2) and "a, b" in notes(played, 2), "S4-19"
 
 
@@ -212,33 +227,31 @@ async def test_what_stays_open_at_the_bound_is_told_with_the_columns_that_there_
     for said in ("hm", "well"):
         await answered(played, PauseKind.CLARIFICATION, {"text": said})
     assert STILL_OPEN in notes(played, -1) and "region, sales" in notes(played, -1)
-    output: Any = played.state["output"]
-    assert output["suggestions"] == [], "what was planned came to nothing"
+    assert played.output["suggestions"] == [], "what was planned came to nothing"
     at_home = await play(kind(), plan("", asks=True, shows=""), metadata=CLIENT)
     await answered(at_home, PauseKind.CLIENT_RUN, {"ok": True, "rows": 9, "columns": COLUMNS})
-    output = at_home.state["output"]
-    assert "region, sales" in last(at_home) and STILL_OPEN in output["warnings"][-1]
+    assert "region, sales" in last(at_home) and STILL_OPEN in at_home.output["warnings"][-1]
 
 
 @pytest.mark.parametrize("said", ["a chart #go", "#go a chart", "a #go chart"])
 async def test_the_word_that_saves_the_last_call_is_no_part_of_the_request(said: str) -> None:
     played = await play(kind(), plan(), XML, MARKS, words={"bypass": "#go"}, said=said)
-    assert [ask.stage for ask in played.turn.asks] == ["classify", "plan", "specify", "marks"]
+    assert stages(played) == ["classify", "plan", "specify", "marks"]
     assert played.messages[0].text == "a chart" and "bar" in last(played)
 
 
 async def test_the_word_that_saves_the_last_call_may_stand_in_a_reply() -> None:
     played = await play(kind(), plan(asks=True), plan(), XML, MARKS, words={"bypass": "#go"})
     await answered(played, PauseKind.CLARIFICATION, {"text": "#go the first"})
-    assert played.turn.asks[-1].stage == "marks" and "\nthe first" in notes(played, 2)
+    assert stages(played)[-1] == "marks" and "\nthe first" in notes(played, 2)
 
 
 async def test_an_unanswered_question_waits_on_and_an_expired_one_ends_in_words() -> None:
     played = await play(kind(), plan(asks=True), DONE)
     await _leg(played, PauseKind.CLARIFICATION.value, played.run.step)
     assert played.outcome() is Outcome.AWAITING and not played.run.questions, "nothing is asked anew"
-    await answered(played, PauseKind.CLARIFICATION, {}, state=VerdictState.EXPIRED)
-    assert played.outcome() is Outcome.COMPLETED and NO_ANSWER in notes(played, -1)
+    assert await answered(played, PauseKind.CLARIFICATION, {}, state=VerdictState.EXPIRED) is Outcome.COMPLETED
+    assert NO_ANSWER in notes(played, -1)
 
 
 async def test_the_clients_form_asks_no_question_and_ends_with_the_design() -> None:
@@ -247,37 +260,25 @@ async def test_the_clients_form_asks_no_question_and_ends_with_the_design() -> N
     asked = {"plan": "<plan/>", "table": "t", "visualization": "sales by region"}
     assert question.kind is RequestKind.CLIENT_RUN and question.asked == asked, "S4-44"
     assert NO_QUESTION in notes(played, 1), "S4-17"
-    await answered(played, PauseKind.CLIENT_RUN, {"ok": True, "rows": 2, "columns": COLUMNS})
-    assert played.outcome() is Outcome.COMPLETED
+    assert await answered(played, PauseKind.CLIENT_RUN, HANDED_IN) is Outcome.COMPLETED
     assert "feedback_node" not in played.traces()[1] and last(played) == "sales by region"
-    output: Any = played.state["output"]
-    assert output["specification"] == {"mark": "bar"}
-    assert not {"profile", "run", "draw"} & {played.turn.rows[call_id].tool for call_id, _ in played.turn.ran}
+    assert played.output["specification"] == {"mark": "bar"}
+    assert not {"profile", "run", "draw"} & set(tools_run(played))
 
 
 async def test_what_the_client_could_not_do_is_planned_again() -> None:
     played = await play(kind(), plan("<a/>"), plan("<b/>"), XML, MARKS, metadata=CLIENT)
     await answered(played, PauseKind.CLIENT_RUN, {"ok": False, "error": "there is no column 'x'"})
     assert played.outcome() is Outcome.AWAITING and "there is no column 'x'" in notes(played, 2)
-    await answered(played, PauseKind.CLIENT_RUN, {"ok": True, "rows": 2, "columns": COLUMNS})
-    assert played.outcome() is Outcome.COMPLETED
+    assert await answered(played, PauseKind.CLIENT_RUN, HANDED_IN) is Outcome.COMPLETED
 
 
 async def test_a_design_that_is_not_found_is_a_warning_to_the_client() -> None:
-    nothing: Args = {
-        "success": False,
-        "timed_out": True,
-        "outcome": "timed_out",
-        "message": "No design was found in time.",
-    }
-    made = turn(kind(), plan(), XML, MARKS, DONE, metadata=CLIENT)
-    made.tools = {**made.tools, "solve": lambda args: nothing}
-    played = await begin(made, "clarify_solve")
-    handed_in = {"ok": True, "rows": 2, "columns": COLUMNS, "warnings": ["5 rows were left out"]}
-    await answered(played, PauseKind.CLIENT_RUN, handed_in)
-    output: Any = played.state["output"]
-    assert played.outcome() is Outcome.COMPLETED and "specification" not in output
-    assert output["warnings"] == ["5 rows were left out", "No design was found in time."], "S4-45"
+    played = await play_with("solve", TIMED_OUT, kind(), plan(), XML, MARKS, DONE, metadata=CLIENT)
+    left_out = "5 rows were left out"
+    outcome = await answered(played, PauseKind.CLIENT_RUN, {**HANDED_IN, "warnings": [left_out]})
+    assert outcome is Outcome.COMPLETED and "specification" not in played.output
+    assert played.output["warnings"] == [left_out, LATE], "S4-45"
 
 
 async def test_a_model_that_never_plans_ends_in_words_after_six_tries() -> None:
@@ -286,53 +287,42 @@ async def test_a_model_that_never_plans_ends_in_words_after_six_tries() -> None:
 
 
 async def test_the_tables_before_the_last_one_are_told_and_can_be_joined() -> None:
-    other: dict[str, Any] = {"table": "f0", "name": "u.csv", "rows": 3, "columns": [*COLUMNS[:1]]}
-    made = turn(kind(), plan('<plan><join table="u.csv"/></plan>'), XML, MARKS, DONE)
-    told: Any = {**TABLE, "others": [other]}
-    made.tools = {**made.tools, "profile": lambda args: told}
-    played = await begin(made, "clarify_solve")
+    other = {"table": "f0", "name": "u.csv", "rows": 3, "columns": [*COLUMNS[:1]]}
+    join = plan('<plan><join table="u.csv"/></plan>')
+    played = await play_with("profile", {**TABLE, "others": [other]}, kind(), join, XML, MARKS, DONE)
     assert "u.csv" in notes(played, 1) and "f0" not in notes(played, 1)
-    ran = next(args for call_id, args in played.turn.ran if played.turn.rows[call_id].tool == "run")
+    ran = given_to_run(played)
     assert (ran["table"], ran["others"]) == ("f1", ["f0"])
 
 
 async def test_exclusions_run_beside_the_specification_and_the_solver_runs_once_after_both() -> None:
-    both = [says(xml="<chart/>"), says(exclusions=[{"selector": "mark", "value": "bar", "scope": "*"}])]
+    both, told = [XML, EXCLUSIONS], []
     for script in (both, both[::-1]):
         played = await play(kind(excludes=True), plan(), *script, MARKS, *[DONE] * 60)
         trace = played.traces()[0].split()
         assert trace.count("asp_solving_node") == 1 and "exclusion_processing" in trace
         assert trace.index("asp_solving_node") > max(trace.index("exclusion_processing"), trace.index(VIZ.split()[0]))
+        told.append("solve" in tools_run(played) and LATE in notes(played, -1))
+        assert played.outcome() is Outcome.COMPLETED
+    assert any(told), "the order in which the two ask is not given; a solver that runs out of time is told"
 
 
-async def test_a_solver_that_runs_out_of_time_is_an_outcome_that_is_told() -> None:
-    exclusions = says(exclusions=[{"selector": "mark", "value": "bar", "scope": "*"}])
-    played = await play(kind(excludes=True), plan(), exclusions, XML, MARKS, *[DONE] * 2)
-    if "solve" not in [played.turn.rows[call_id].tool for call_id, _ in played.turn.ran]:
-        played = await play(kind(excludes=True), plan(), XML, exclusions, MARKS, *[DONE] * 2)
-    assert played.outcome() is Outcome.COMPLETED and "No design was found in time." in notes(played, -1)
-
-
-@pytest.mark.parametrize(
-    "metadata", [{"client_table": "x"}, {"client_table": {"name": "t", "rows": [[1]], "columns": []}}]
-)
-async def test_a_table_that_a_client_describes_wrongly_ends_the_turn_with_a_code(metadata: Args) -> None:
-    played = await play(metadata=metadata)
-    assert played.outcome() is Outcome.FAILED
-    error: Any = played.state["error"]
-    assert error["code"] == "client_table_invalid" and not played.turn.asks
+@pytest.mark.parametrize("table", ["x", {"name": "t", "rows": [[1]], "columns": []}])
+async def test_a_table_that_a_client_describes_wrongly_ends_the_turn_with_a_code(table: Any) -> None:
+    played = await play(metadata={"client_table": table})
+    assert (played.outcome(), played.code) == (Outcome.FAILED, "client_table_invalid")
+    assert not played.turn.asks
 
 
 async def test_a_spent_budget_ends_the_run_as_limited_and_a_stop_as_stopped() -> None:
     played = await play(kind(), plan(), limits=Limits(max_tokens=USAGE.tokens))
     assert played.outcome() is Outcome.LIMITED and len(played.turn.asks) == 1
-    played = await play(Says(problem=Problem(code="stopped", message="the turn was stopped")))
-    assert played.outcome() is Outcome.STOPPED
+    assert (await play(fails("stopped"))).outcome() is Outcome.STOPPED
 
 
 @pytest.mark.parametrize("code", ["model_timeout", "token_budget_spent"])
 async def test_a_feedback_that_fails_or_cannot_be_paid_for_is_said_in_our_own_words(code: str) -> None:
-    played = await play(kind(), plan(), XML, MARKS, Says(problem=Problem(code=code, message="late")))
+    played = await play(kind(), plan(), XML, MARKS, fails(code))
     assert played.outcome() is Outcome.COMPLETED
     rows, design, _ = last(played).split("\n")
     assert "2" in rows and "bar" in design
@@ -340,21 +330,20 @@ async def test_a_feedback_that_fails_or_cannot_be_paid_for_is_said_in_our_own_wo
 
 @pytest.mark.parametrize("code", ["token_budget_spent", "day_cost_budget_spent", "answer_over_budget"])
 async def test_an_object_that_the_turn_could_not_pay_for_is_not_asked_for_again(code: str) -> None:
-    played = await play(kind(), Says(problem=Problem(code=code, message="spent")))
+    played = await play(kind(), fails(code))
     assert played.outcome() is Outcome.LIMITED and len(played.turn.asks) == 2
 
 
 async def test_markup_in_the_models_words_is_text() -> None:
     played = await play(kind("question"), Says("<img src=x onerror=alert(1)> & more"))
-    output: Any = played.state["output"]
-    assert output["text"] == "<p>&lt;img src=x onerror=alert(1)&gt; &amp; more</p>"
+    assert played.output["text"] == "<p>&lt;img src=x onerror=alert(1)&gt; &amp; more</p>"
 
 
 WHATEVER: Sequence[Says] = (
     *(kind(), kind(excludes=True), kind("question"), kind("palette"), kind("transformation")),
     *(plan(), plan("<bad/>"), plan("<breaks/>"), plan(asks=True), plan("", work="x"), plan(shows="")),
     *(XML, says(xml="<bad/>"), MARKS, DONE, FAULTY, says(exclusions=[])),
-    *(Says(problem=Problem(code=code, message="no")) for code in ("model_timeout", "model_auth")),
+    *(fails("model_timeout"), fails("model_auth")),
 )
 
 

@@ -16,7 +16,7 @@ from perdure.core.calls.ledger import STOPPED
 from perdure.graph.spec import Outcome
 from tests.doubles.fake_context import INTERVENTION, Args, Broken, FakeContext
 from tests.doubles.fake_turn import FakeTurn, Says
-from tests.topologies.played import Played, again_from_the_store, begin, resume
+from tests.topologies.played import Played, again_from_the_store, begin, decided, ran
 
 REGISTRY = (
     PipelineToolConfig(name="signal", hears=True),
@@ -25,6 +25,7 @@ REGISTRY = (
     PipelineToolConfig(name="fit", dependencies=("signal", "catalogue"), inject_inputs=("themes", "nobodys")),
     PipelineToolConfig(name="story", optional=True, hears=True, dependencies=("signal",)),
 )
+UNSAFE = "preflight safety_intervention finalize"
 CALM = "preflight assembly_gate context_assembly empathy context_format navigator finalize"
 CARDS = {
     "look": PlanCard(name="look", effect=EffectClass.READ, needs_approval=False),
@@ -51,64 +52,53 @@ def context(**given: Callable[[Args], JsonValue]) -> FakeContext:
     return FakeContext(REGISTRY, {**tools, **given})
 
 
+BOOKS = Says("", (("book", {}),))
+
+
 def broken(args: Args) -> JsonValue:
     raise Broken("out of order")
 
 
 async def play(made: FakeContext, *script: Says, **given: Any) -> Played:
-    tools: dict[str, Callable[[Args], JsonValue]] = {
-        "look": lambda args: {"seen": True},
-        "book": lambda args: {"booked": True},
-    }
+    tools: dict[str, Callable[[Args], JsonValue]] = dict.fromkeys(CARDS, lambda args: {"done": True})
     turn = FakeTurn(CARDS, tools, list(script or (Says("hello"),)), context=made, **given)
     made.turn_id = f"turn-{len({bundle.turn_id for bundle in made.bundles}) + 1}"
     made.given.clear()
     return await begin(turn, "context_assembly")
 
 
-def stages(played: Played) -> list[Args]:
+def stages(played: Played) -> list[dict[str, Any]]:
     return [data for kind, data in played.run.events if kind == "stage"]
+
+
+def texts(played: Played) -> list[str]:
+    return [message.text for message in played.messages]
 
 
 async def test_a_calm_turn_takes_every_stage_once() -> None:
     made = context()
+    made.said = ["no sleep"]
     played = await play(made)
-    trace = played.run.trace()
-    assert sorted(trace) == sorted(CALM.split())
+    assert sorted(played.run.trace()) == sorted(CALM.split())
     assert played.outcome() is Outcome.COMPLETED
-    done = played.state["completed_stages"]
-    assert isinstance(done, list)
-    assert sorted(map(str, done)) == sorted(CALM.split()), "both branches are in it (S1-08)"
+    done: Any = played.state["completed_stages"]
+    assert sorted(done) == sorted(CALM.split()), "both branches are in it (S1-08)"
     assert sorted(made.asked) == ["empathy", "intent", "safety"]
     assert made.ran == ["signal", "catalogue", "profile", "fit", "story"]
+    injected = dict(made.given)
+    assert (injected["fit"], injected["catalogue"]) == ({"themes": ["no sleep"]}, {}), "of those that are there"
 
 
-async def test_injected_values_are_those_that_are_there() -> None:
-    made = context()
-    made.said = ["no sleep"]
-    await play(made)
-    assert dict(made.given)["fit"] == {"themes": ["no sleep"]}
-    assert dict(made.given)["catalogue"] == {}
+UNHEARD = [Problem(code=code, message="m") for code in ("model_unavailable", "activity_timeout", "verdict_unreadable")]
 
 
-@pytest.mark.parametrize(
-    "verdict",
-    [
-        {"hijacked": True, "category": "harm"},
-        {"hijacked": "no"},
-        {},
-        Problem(code="model_unavailable", message="m"),
-        Problem(code="activity_timeout", message="m"),
-        Problem(code="verdict_unreadable", message="m"),
-    ],
-)
+@pytest.mark.parametrize("verdict", [{"hijacked": True, "category": "harm"}, {"hijacked": "no"}, {}, *UNHEARD])
 async def test_what_is_no_plain_no_is_answered_by_the_text_and_no_model(verdict: Args | Problem) -> None:
     made = context()
     made.verdicts["safety"] = verdict
     played = await play(made, Says("never said"))
-    assert played.traces() == ["preflight safety_intervention finalize"]
-    assert played.outcome() is Outcome.COMPLETED
-    assert [message.text for message in played.messages] == ["please", INTERVENTION]
+    assert (played.traces(), played.outcome()) == ([UNSAFE], Outcome.COMPLETED)
+    assert texts(played) == ["please", INTERVENTION]
     assert (len(played.turn.asks), made.ran) == (2, []), "the two questions, and no work after them"
 
 
@@ -119,7 +109,7 @@ async def test_words_of_danger_are_answered_by_the_text_though_no_model_is_asked
     made = context()
     made.danger, made.said = {"harm": ["end it*"]}, ["hello", "I will END  it"]
     played = await play(made, Says("never said"), limits=limits)
-    assert (played.traces(), played.outcome()) == (["preflight safety_intervention finalize"], Outcome.COMPLETED)
+    assert (played.traces(), played.outcome()) == ([UNSAFE], Outcome.COMPLETED)
     assert played.messages[-1].text == INTERVENTION and (made.asked, made.ran) == ([], [])
     (checked, _) = stages(played)
     assert (checked["safety_hijacked"], checked["safety_category"], checked["intent"]) == (True, "harm", "ask")
@@ -131,7 +121,7 @@ async def test_a_turn_started_again_after_its_check_is_answered_by_the_verdict_t
     played = await play(made, Says("never said"))
     made.verdicts["safety"] = {"hijacked": False}
     await again_from_the_store(played)
-    assert played.traces() == ["preflight safety_intervention finalize"] * 2
+    assert played.traces() == [UNSAFE] * 2
     assert (played.messages[-1].text, len(played.turn.asks)) == (INTERVENTION, 2), "nobody is asked again (S1-15)"
 
 
@@ -143,7 +133,7 @@ async def test_a_turn_that_is_taken_over_has_its_text_though_the_budget_ended_at
     made = context()
     made.verdicts |= {"safety": verdict, "intent": Problem(code=code, message="spent")}
     played = await play(made, Says("never said"))
-    assert (played.traces(), played.outcome()) == (["preflight safety_intervention finalize"], Outcome.COMPLETED)
+    assert (played.traces(), played.outcome()) == ([UNSAFE], Outcome.COMPLETED)
     assert played.messages[-1].text == INTERVENTION
 
 
@@ -166,10 +156,8 @@ async def test_a_required_tool_that_fails_ends_the_turn_before_the_navigator() -
     made = context(catalogue=broken)
     played = await play(made, Says("never said"))
     assert sorted(played.run.trace()) == sorted(CALM.replace("navigator ", "").split())
-    error = played.state["error"]
-    assert isinstance(error, dict)
-    assert error["code"] == "assembly_failed" and "out of order" in str(error["message"])
-    assert played.outcome() is Outcome.FAILED
+    assert (played.outcome(), played.code) == (Outcome.FAILED, "assembly_failed")
+    assert "out of order" in str(played.state["error"])
     assert "fit" not in made.ran, "no later phase begins"
     assert len(played.turn.asks) == 3, "the questions alone"
 
@@ -180,8 +168,7 @@ async def test_an_optional_tool_that_fails_is_left_out_and_the_model_is_told() -
     ask = played.turn.asks[-1]
     assert [source.tool for source in ask.sections] == ["signal", "catalogue", "profile", "fit"]
     assert "story" in ask.guidance and "warm" in ask.guidance
-    failed = [each for data in stages(played) for each in data.get("failed", [])]  # type: ignore[union-attr]
-    assert [each["tool"] for each in failed if isinstance(each, dict)] == ["story"]
+    assert [each["tool"] for data in stages(played) for each in data.get("failed", [])] == ["story"]
 
 
 @pytest.mark.parametrize("said", [float("nan"), -0.1, 1.5, "much"])
@@ -196,8 +183,7 @@ async def test_the_same_slice_runs_nothing() -> None:
     made.said.append("Thanks")
     played = await play(made)
     assert made.ran == []
-    skipped = [each for data in stages(played) for each in data.get("skipped", [])]  # type: ignore[union-attr]
-    assert [each["why"] for each in skipped if isinstance(each, dict)] == ["same_slice"] * 5
+    assert [each["why"] for data in stages(played) for each in data.get("skipped", [])] == ["same_slice"] * 5
     assert [source.turn_id for source in played.turn.asks[-1].sections] == ["turn-1"] * 5
 
 
@@ -227,21 +213,15 @@ async def test_a_value_from_a_tool_that_is_no_dependency_feeds_all_the_same() ->
     assert made.ran == []
 
 
-async def test_another_version_of_a_tool_runs_though_nothing_was_said() -> None:
-    made = context()
+async def test_another_version_of_a_tool_and_one_that_failed_run_though_nothing_was_said() -> None:
+    made = context(story=broken)
     await play(made)
+    made.tools = {**made.tools, "story": lambda args: {"told": True, "completeness": 1}}
+    played = await play(made)
+    assert (made.ran, played.state["degraded_sections"]) == (["story"], [])
     made.bases["catalogue"] = "catalogue, second version"
     await play(made)
     assert made.ran == ["catalogue"], "its output is what it was, so the fit is fed the same"
-
-
-async def test_a_tool_that_failed_is_tried_in_the_next_turn() -> None:
-    made = context(story=broken)
-    await play(made)
-    made.tools = {**made.tools, "story": lambda args: {"told": True}}
-    played = await play(made)
-    assert made.ran == ["story"]
-    assert played.state["degraded_sections"] == []
 
 
 async def test_a_sixth_tool_is_an_entry_of_the_registry() -> None:
@@ -258,36 +238,31 @@ async def test_a_call_that_changes_something_waits_in_the_navigator_and_the_chec
     made = context()
     played = await play(made, Says("", (("look", {}), ("book", {}))), Says("booked"))
     assert played.outcome() is Outcome.AWAITING
-    assert played.turn.ran == [("t4.0", {})], "what needs nobody runs beside it"
+    assert ran(played.turn) == ["t4.0"], "what needs nobody runs beside it"
     asked = list(made.asked)
-    played.turn.decide("t4.1", VerdictState.APPROVED)
-    await resume(played)
+    assert await decided(played, "t4.1", VerdictState.APPROVED) is Outcome.COMPLETED
     assert played.traces()[-1] == "navigator finalize"
-    assert played.outcome() is Outcome.COMPLETED
     assert (made.asked, made.ran.count("signal")) == (asked, 1)
-    assert [call_id for call_id, _ in played.turn.ran] == ["t4.0", "t4.1"]
+    assert ran(played.turn) == ["t4.0", "t4.1"]
 
 
 @pytest.mark.parametrize(
     ("state", "outcome"), [(VerdictState.REJECTED, Outcome.COMPLETED), (VerdictState.PENDING, Outcome.AWAITING)]
 )
 async def test_a_refused_call_is_told_and_an_undecided_one_waits_on(state: VerdictState, outcome: Outcome) -> None:
-    played = await play(context(), Says("", (("book", {}),)), Says("not booked"))
-    played.turn.decide("t4.0", state, "too early")
-    await resume(played)
-    assert (played.traces()[-1], played.outcome(), played.turn.ran) == ("navigator finalize", outcome, [])
+    played = await play(context(), BOOKS, Says("not booked"))
+    assert await decided(played, "t4.0", state, "too early") is outcome
+    assert (played.traces()[-1], played.turn.ran) == ("navigator finalize", [])
 
 
 async def test_a_turn_started_again_over_its_gate_asks_nothing_and_runs_nothing_again() -> None:
     made = context()
-    played = await play(made, Says("", (("book", {}),)), Says("booked"))
-    asked, ran = list(made.asked), list(made.ran)
+    played = await play(made, BOOKS, Says("booked"))
+    asked, done = list(made.asked), list(made.ran)
     await again_from_the_store(played)
     assert played.outcome() is Outcome.AWAITING
-    assert (made.asked, made.ran) == ([*asked, "empathy"], ran), "it was cleared, and its bundles are there"
-    played.turn.decide("t4.0", VerdictState.APPROVED)
-    await resume(played)
-    assert played.outcome() is Outcome.COMPLETED
+    assert (made.asked, made.ran) == ([*asked, "empathy"], done), "it was cleared, and its bundles are there"
+    assert await decided(played, "t4.0", VerdictState.APPROVED) is Outcome.COMPLETED
 
 
 async def test_a_model_that_never_stops_calling_meets_the_limit_of_rounds() -> None:
@@ -299,8 +274,7 @@ async def test_a_turn_without_a_budget_asks_nothing_and_is_limited() -> None:
     made = context()
     played = await play(made, limits=Limits(max_tokens=0))
     assert (played.outcome(), made.asked) == (Outcome.LIMITED, [])
-    assert played.traces() == ["preflight safety_intervention finalize"]
-    assert [message.text for message in played.messages] == ["please"]
+    assert (played.traces(), texts(played)) == ([UNSAFE], ["please"])
 
 
 @pytest.mark.parametrize("question", ["safety", "intent"])
@@ -310,7 +284,7 @@ async def test_a_turn_that_cannot_pay_for_its_check_is_limited_and_not_called_un
     made.verdicts[question] = Problem(code=code, message="spent")
     played = await play(made)
     assert played.outcome() is Outcome.LIMITED
-    assert INTERVENTION not in [message.text for message in played.messages]
+    assert INTERVENTION not in texts(played)
     assert [data["code"] for kind, data in played.run.events if kind == "budget"] == [code]
 
 
@@ -320,16 +294,14 @@ async def test_a_stop_at_a_question_ends_the_turn_as_stopped(question: str) -> N
     made.verdicts[question] = STOPPED
     played = await play(made)
     assert played.outcome() is Outcome.STOPPED
-    assert INTERVENTION not in [message.text for message in played.messages]
+    assert INTERVENTION not in texts(played)
 
 
 async def test_a_turn_that_cannot_be_loaded_ends_with_the_reason() -> None:
     played = await play(context(), load_problem=Problem(code="no_plan", message="m"))
-    assert (played.outcome(), played.traces()) == (Outcome.FAILED, ["preflight safety_intervention finalize"])
+    assert (played.outcome(), played.traces()) == (Outcome.FAILED, [UNSAFE])
 
 
 async def test_an_agent_without_an_assembly_is_refused_in_words() -> None:
     played = await begin(FakeTurn(CARDS, {}, [Says("never said")]), "context_assembly")
-    error = played.state["error"]
-    assert isinstance(error, dict)
-    assert (error["code"], played.outcome()) == ("no_assembly", Outcome.FAILED)
+    assert (played.outcome(), played.code) == (Outcome.FAILED, "no_assembly")

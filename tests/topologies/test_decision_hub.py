@@ -1,6 +1,7 @@
 """`decision_hub` with its real nodes on fake ports: exact traces, whatever the model and the memory say (S3)."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -37,6 +38,11 @@ async def played(*script: Says, **given: object) -> Played:
     return await begin(hub(*script, **given), "decision_hub")
 
 
+def response_of(run: Played) -> dict[str, Any]:
+    found: Any = run.state["response"]
+    return dict(found)
+
+
 def alarms(run: Played) -> list[JsonValue]:
     return [data["type"] for kind, data in run.run.events if kind == "invariant.alarm"]
 
@@ -47,19 +53,16 @@ async def test_a_turn_takes_the_success_path_node_by_node() -> None:
     assert run.outcome() is Outcome.COMPLETED
     assert run.state["final_output"] == "fine"
     assert [message.role for message in run.messages] == [Role.USER, Role.ASSISTANT]
+    assert [ask.deaf for ask in run.turn.asks] == [True], "nothing joins the one request"
     assert alarms(run) == []
 
 
 @pytest.mark.parametrize(
     ("code", "error_type"),
     [
-        ("model_timeout", "timeout"),
-        ("activity_timeout", "timeout"),
-        ("model_unavailable", "backend_unavailable"),
-        ("model_auth", "backend_unavailable"),
-        ("model_unreadable", "invalid_output"),
-        ("model_empty_answer", "invalid_output"),
-        ("something_new", "backend_unavailable"),
+        *((code, "timeout") for code in ("model_timeout", "activity_timeout")),
+        *((code, "backend_unavailable") for code in ("model_unavailable", "model_auth", "something_new")),
+        *((code, "invalid_output") for code in ("model_unreadable", "model_empty_answer")),
     ],
 )
 async def test_a_provider_error_takes_the_failure_path_after_one_call(code: str, error_type: str) -> None:
@@ -67,10 +70,9 @@ async def test_a_provider_error_takes_the_failure_path_after_one_call(code: str,
     assert run.traces() == [f"{BEGIN} {READ} {FAILURE}"]
     assert len(run.turn.asks) == 1, "a failure is not tried again (S3-13)"
     assert (run.state["status"], run.state["error_type"]) == ("failed", error_type)
-    response = run.state["response"]
-    assert isinstance(response, dict)
+    response = response_of(run)
     assert (response["status"], response["error_type"]) == ("error", error_type)
-    assert str(response["output"]).startswith(f"[{error_type}] ")
+    assert response["output"].startswith(f"[{error_type}] ")
 
 
 async def test_what_broke_off_before_the_answer_counts_in_the_run() -> None:
@@ -91,24 +93,20 @@ async def test_a_call_that_the_model_asks_for_is_no_call() -> None:
     assert run.turn.called == [] and run.turn.asks[0].tools == ()
 
 
-async def test_the_trace_is_the_same_with_memory_on_off_and_broken() -> None:
+async def test_the_trace_is_the_same_with_memory_on_and_broken() -> None:
     alive, dead = await played(Says("fine"), facts=BOTH), await played(Says("fine"), facts=BOTH, facts_are_dead=True)
     assert alive.traces() == dead.traces() == [f"{BEGIN} {READ} {ANSWER} {WRITE} format_response_node"]
     assert len(dead.turn.fact_asks) == 2, "a read each; what the text states is nothing to keep"
     assert dead.outcome() is Outcome.COMPLETED
-    assert (dead.state["memory_available"], dead.state["long_term_memory_status"]) == (False, "unavailable")
     assert dead.state["memory_read_result"] is None and dead.state["long_term_memory_read_result"] is None
-    assert (alive.state["memory_available"], alive.state["long_term_memory_status"]) == (True, "available")
+    available = [(run.state["memory_available"], run.state["long_term_memory_status"]) for run in (alive, dead)]
+    assert available == [(True, "available"), (False, "unavailable")]
 
 
 async def test_a_dead_memory_is_asked_once_for_each_operation() -> None:
     run = await played(Says("fine"), facts=BOTH, facts_are_dead=True, said=STATED)
-    assert [(ask.scope, ask.write) for ask in run.turn.fact_asks] == [
-        (FactScope.CONVERSATION, False),
-        (FactScope.USER, False),
-        (FactScope.CONVERSATION, True),
-        (FactScope.USER, True),
-    ]
+    asked = [(ask.scope, ask.write) for ask in run.turn.fact_asks]
+    assert asked == [(scope, write) for write in (False, True) for scope in BOTH]
     statuses = ("memory_read_status", "long_term_memory_read_status", "memory_write_status")
     assert [run.state[name] for name in statuses] == ["unavailable", "unavailable", "failed"]
 
@@ -124,11 +122,8 @@ async def test_a_memory_that_is_not_allowed_is_never_touched() -> None:
 async def test_what_is_kept_are_derived_facts_and_what_is_read_advises_the_next_turn() -> None:
     first = await played(Says("noted"), facts=BOTH, said=STATED)
     kept = first.turn.known_facts[FactScope.USER]
-    assert [(fact.type, fact.content) for fact in kept] == [
-        ("name", "Ann"),
-        ("language", "French"),
-        ("prefers", "short answers"),
-    ]
+    stated = {fact.type: fact.content for fact in kept}
+    assert stated == {"name": "Ann", "language": "French", "prefers": "short answers"} and len(kept) == 3
     assert all(STATED not in fact.content and 0 <= fact.confidence <= 1 for fact in kept)
     second = await played(Says("fine"), facts=BOTH, known_facts=first.turn.known_facts)
     notes = [message.text for message in second.turn.asks[0].messages if message.role is Role.SYSTEM]
@@ -137,23 +132,14 @@ async def test_what_is_kept_are_derived_facts_and_what_is_read_advises_the_next_
     assert second.traces() == first.traces()
 
 
-async def test_nothing_joins_the_one_request() -> None:
-    assert [ask.deaf for ask in (await played(Says("fine"))).turn.asks] == [True]
-
-
 async def test_ids_are_fixed_once_and_a_given_trace_id_reaches_the_response() -> None:
     given_id = await played(Says("fine"), metadata={"trace_id": "trace-7"})
-    own = await played(Says("fine"))
-    unfit = await played(Says("fine"), metadata={"trace_id": "no\nid"})
-    assert [run.state["trace_id"] for run in (given_id, own, unfit)] == [
-        "trace-7",
-        own.state["execution_id"],
-        own.state["execution_id"],
-    ]
+    own, unfit = await played(Says("fine")), await played(Says("fine"), metadata={"trace_id": "no\nid"})
+    assert given_id.state["trace_id"] == "trace-7"
+    assert [run.state["trace_id"] for run in (own, unfit)] == [own.state["execution_id"]] * 2
     refused = await played(metadata={"trace_id": "trace-7", "input_type": "video"})
-    assert isinstance(refused.state["response"], dict) and refused.state["response"]["trace_id"] == "trace-7"
-    response = given_id.state["response"]
-    assert isinstance(response, dict)
+    assert response_of(refused)["trace_id"] == "trace-7"
+    response = response_of(given_id)
     assert (response["trace_id"], response["conversation_id"]) == ("trace-7", "c")
     told = [data for kind, data in given_id.run.events if kind == "stage"]
     assert told == [{"stage": "response", **response}]
@@ -171,8 +157,7 @@ async def test_audio_and_image_are_stood_in_for_and_keep_no_facts(kind: str) -> 
 async def test_an_input_of_no_known_kind_ends_the_turn_without_a_call(kind: JsonValue) -> None:
     run = await played(metadata={"input_type": kind})
     assert run.traces() == ["router_node state_init_node decision_logic_node format_response_node"]
-    error = run.state["error"]
-    assert isinstance(error, dict) and error["code"] == "bad_input_type"
+    assert run.code == "bad_input_type"
     assert (run.state["status"], run.state["error_type"], run.turn.asks) == ("failed", None, [])
 
 
@@ -192,8 +177,7 @@ async def test_a_stop_and_a_spent_budget_keep_their_own_ends() -> None:
     spent = await played(limits=Limits(max_tokens=0))
     assert spent.traces() == [f"{BEGIN} {FAILURE}"]
     assert spent.outcome() is Outcome.LIMITED and spent.turn.asks == []
-    error = spent.state["error"]
-    assert isinstance(error, dict) and error["code"] == "token_budget_spent"
+    assert spent.code == "token_budget_spent"
 
 
 async def test_the_same_input_gives_the_same_state_and_events_every_time() -> None:

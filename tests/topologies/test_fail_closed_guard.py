@@ -12,7 +12,7 @@ from perdure.contracts.errors import Problem
 from perdure.contracts.messages import Role
 from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import Says
-from tests.topologies.played import PAY, Played, V, Way, again_from_the_store, begin, each_way, resume, turn
+from tests.topologies.played import PAY, Played, V, Way, again_from_the_store, each_way, play, ran, resume
 
 Reading = Callable[[Verdicts], Awaitable[Verdicts]]
 
@@ -42,47 +42,36 @@ async def wrong_digest(read: Verdicts) -> Verdicts:
     return Verdicts(verdicts=tuple(one.model_copy(update={"state": V.UNREADABLE}) for one in read.verdicts))
 
 
-CLOSED: list[tuple[str, V, Reading | None]] = [
-    ("pending", V.PENDING, None),
-    ("service error", V.APPROVED, service_error),
-    ("error beside approvals", V.APPROVED, error_beside_verdicts),
-    ("missing record", V.APPROVED, nothing_read),
-    ("one record missing", V.APPROVED, one_missing),
-    ("wrong digest", V.APPROVED, wrong_digest),
-    ("unreadable", V.UNREADABLE, None),
-    ("service error over a rejection", V.REJECTED, service_error),
-]
-READABLE = [
-    ("approved", V.APPROVED, 2),
-    ("edited", V.EDITED, 2),
-    ("rejected", V.REJECTED, 0),
-    ("responded", V.RESPONDED, 0),
-    ("expired", V.EXPIRED, 0),
-    ("cancelled", V.CANCELLED, 0),
-    ("withdrawn", V.WITHDRAWN, 0),
-    ("unavailable", V.UNAVAILABLE, 0),
-]
+CLOSED: dict[str, tuple[V, Reading | None]] = {
+    "pending": (V.PENDING, None),
+    "service error": (V.APPROVED, service_error),
+    "error beside approvals": (V.APPROVED, error_beside_verdicts),
+    "missing record": (V.APPROVED, nothing_read),
+    "one record missing": (V.APPROVED, one_missing),
+    "wrong digest": (V.APPROVED, wrong_digest),
+    "unreadable": (V.UNREADABLE, None),
+    "service error over a rejection": (V.REJECTED, service_error),
+}
+REFUSED = [V.REJECTED, V.RESPONDED, V.EXPIRED, V.CANCELLED, V.WITHDRAWN, V.UNAVAILABLE]
 
 
 async def paused(state: V, reading: Reading | None = None) -> Played:
     """A turn that waits for two approvals, both of which are decided like this."""
-    made = turn(Says("asking", (PAY, PAY)), Says("well"))
-    played = await begin(made)
+    played = await play(Says("asking", (PAY, PAY)), Says("well"))
     for call_id in ("t1.0", "t1.1"):
-        made.decide(call_id, state, args={"amount": 1} if state is V.EDITED else None)
-    made.reading = reading
+        played.turn.decide(call_id, state, args={"amount": 1} if state is V.EDITED else None)
+    played.turn.reading = reading
     return played
 
 
 @each_way
-@pytest.mark.parametrize(("state", "reading"), [row[1:] for row in CLOSED], ids=[row[0] for row in CLOSED])
+@pytest.mark.parametrize(("state", "reading"), CLOSED.values(), ids=list(CLOSED))
 async def test_a_gate_that_is_open_or_unreadable_pauses_again_with_nothing_dispatched(
     way: Way, state: V, reading: Reading | None
 ) -> None:
     played = await paused(state, reading)
     await way(played)
-    assert played.outcome() is Outcome.AWAITING
-    assert played.turn.ran == []
+    assert (played.outcome(), played.turn.ran) == (Outcome.AWAITING, [])
     assert len(played.turn.asks) == 1, "no model call either"
     assert played.run.trace()[-2:] == ["resume_guard", "output_format"]
     assert played.run.asked is None or way is again_from_the_store, "nothing is opened twice"
@@ -93,20 +82,15 @@ async def test_a_gate_that_is_open_or_unreadable_pauses_again_with_nothing_dispa
 
 
 @each_way
-@pytest.mark.parametrize(("state", "dispatched"), [row[1:] for row in READABLE], ids=[row[0] for row in READABLE])
-async def test_a_readable_verdict_is_taken_the_same_way_warm_and_cold(way: Way, state: V, dispatched: int) -> None:
+@pytest.mark.parametrize(("state", "amount"), [(V.APPROVED, 5), (V.EDITED, 1), *((state, 0) for state in REFUSED)])
+async def test_a_readable_verdict_is_taken_the_same_way_warm_and_cold(way: Way, state: V, amount: int) -> None:
+    """An amount of 0 is not paid."""
     played = await paused(state)
     await way(played)
-    assert played.outcome() is Outcome.COMPLETED
-    assert len(played.turn.ran) == dispatched
-    if dispatched:
-        amount = 1 if state is V.EDITED else 5
-        assert played.turn.ran == [("t1.0", {"amount": amount}), ("t1.1", {"amount": amount})]
-    assert len(played.turn.asks) == 2
+    assert (played.outcome(), len(played.turn.asks)) == (Outcome.COMPLETED, 2)
+    assert played.turn.ran == ([("t1.0", {"amount": amount}), ("t1.1", {"amount": amount})] if amount else [])
     roles = [message.role.value for message in played.messages]
-    assert roles == (
-        ["user", "assistant", "tool", "tool", "assistant"] if dispatched else ["user", "system", "assistant"]
-    )
+    assert roles == ["user", *(["assistant", "tool", "tool"] if amount else ["system"]), "assistant"]
 
 
 @each_way
@@ -117,8 +101,7 @@ async def test_an_unreadable_verdict_that_becomes_readable_lets_the_call_run_onc
         assert played.outcome() is Outcome.AWAITING
     played.turn.reading = None
     await way(played)
-    assert played.outcome() is Outcome.COMPLETED
-    assert [call_id for call_id, _ in played.turn.ran] == ["t1.0", "t1.1"]
+    assert (played.outcome(), ran(played.turn)) == (Outcome.COMPLETED, ["t1.0", "t1.1"])
 
 
 @each_way
@@ -128,8 +111,7 @@ async def test_a_stop_while_verdicts_are_read_ends_the_turn_as_stopped(way: Way)
 
     played = await paused(V.APPROVED, stopped)
     await way(played)
-    assert played.outcome() is Outcome.STOPPED
-    assert played.turn.ran == []
+    assert (played.outcome(), played.turn.ran) == (Outcome.STOPPED, [])
 
 
 decisions = st.sampled_from([V.PENDING, V.APPROVED, V.EDITED, V.REJECTED, V.RESPONDED, V.EXPIRED, V.WITHDRAWN])
@@ -143,8 +125,8 @@ async def test_whatever_the_round_and_the_verdicts_each_call_runs_at_most_once_a
 ) -> None:
     breaks = {f"t1.{index}" for index in range(len(tools)) if data.draw(st.booleans())}
     script = tuple((tool, {"breaks": True} if f"t1.{index}" in breaks else {}) for index, tool in enumerate(tools))
-    made = turn(Says("asking", script), Says("well"))
-    played = await begin(made)
+    played = await play(Says("asking", script), Says("well"))
+    made = played.turn
     allowed = {f"t1.{index}" for index, tool in enumerate(tools) if tool in ("look", "shout")}
     free = set(allowed)
     gated = {f"t1.{index}" for index, tool in enumerate(tools) if tool in ("pay", "post")}
@@ -162,10 +144,10 @@ async def test_whatever_the_round_and_the_verdicts_each_call_runs_at_most_once_a
             if row.state is CallState.OUTCOME_UNKNOWN and data.draw(st.booleans()):
                 made.settle(row.call_id, data.draw(st.booleans()))
         await data.draw(st.sampled_from([resume, again_from_the_store]))(played)
-        ran = [call_id for call_id, _ in made.ran]
-        assert len(ran) == len(set(ran))
-        assert set(ran) <= allowed
-        assert not ran or not (made.book or gated) or allowed - free, "a verdict has freed the round"
+        dispatched = ran(made)
+        assert len(dispatched) == len(set(dispatched))
+        assert set(dispatched) <= allowed
+        assert not dispatched or not (made.book or gated) or allowed - free, "a verdict has freed the round"
         assert all(message.role is not Role.TOOL for message in played.messages) or not gated, "it stays stripped"
     answered = {message.call_id for message in played.messages if message.role is Role.TOOL}
     asked = {call.call_id for message in played.messages for call in message.calls}

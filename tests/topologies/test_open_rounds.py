@@ -1,12 +1,12 @@
 """A round whose gated calls are decided one by one: each starts as it is decided, and nothing of it is asked twice."""
 
 from itertools import permutations
+from typing import Any
 
 import pytest
 from pydantic import JsonValue
 
 from perdure.contracts.approvals import RequestKind
-from perdure.contracts.calls import CallState
 from perdure.contracts.messages import Role
 from perdure.contracts.skills import Rule
 from perdure.contracts.values import canonical_json
@@ -27,77 +27,74 @@ from tests.topologies.played import (
     Way,
     again_from_the_store,
     begin,
+    decided,
     each_way,
+    play,
     ran,
     resume,
     roles,
+    settled,
     turn,
     ungated_first,
 )
 
+PAY_TWICE = Says("asking", (PAY, PAY))
+
 
 def waits_for(played: Played) -> list[str]:
     """The calls whose requests the pause waits for; those whose outcome a person must say after a bar."""
-    found = played.state["pending_requests"]
-    assert isinstance(found, list)
-    requests = [each for each in found if isinstance(each, dict)]
-    return [("|" if each["kind"] == RequestKind.EFFECT else "") + str(each["call_id"]) for each in requests]
+    found: Any = played.state["pending_requests"]
+    return [("|" if each["kind"] == RequestKind.EFFECT else "") + str(each["call_id"]) for each in found]
 
 
 @pytest.mark.parametrize("order", [*permutations(("t1.0", "t1.1", "t1.2"))], ids="-".join)
 async def test_three_calls_decided_in_any_order_start_as_they_are_decided_and_are_asked_for_once(
     order: tuple[str, ...],
 ) -> None:
-    made = turn(Says("asking", (PAY, PAY, PAY, LOOK)), Says("well"))
-    played = await begin(made)
+    played = await play(Says("asking", (PAY, PAY, PAY, LOOK)), Says("well"))
     for number, call_id in enumerate(order, 1):
-        made.decide(call_id, V.APPROVED)
-        await resume(played)
-        assert set(ran(made)) == {*order[:number], "t1.3"}
+        outcome = await decided(played, call_id, V.APPROVED)
+        assert set(ran(played.turn)) == {*order[:number], "t1.3"}
         if number < 3:
-            assert played.outcome() is Outcome.AWAITING
-            assert waits_for(played) == sorted(order[number:])
+            assert (outcome, waits_for(played)) == (Outcome.AWAITING, sorted(order[number:]))
             assert roles(played) == ["user"], "no dangling call crosses the pause"
             assert sorted(outcomes_of(played.state)) == sorted({*order[:number], "t1.3"})
     assert played.outcome() is Outcome.COMPLETED
-    assert sorted(made.called) == ["t1.0", "t1.1", "t1.2", "t1.3"], "four calls, four times the tools port"
     ids = ["t1.0", "t1.1", "t1.2", "t1.3"]
+    assert sorted(played.turn.called) == ids, "four calls, four times the tools port"
     assert roles(played) == ["user", "assistant" + ",".join(ids), *(f"tool{each}" for each in ids), "assistant"]
     assert (played.state["settled_calls"], played.state["pending_round"]) == ([], None)
-    assert len(made.asks) == 2
+    assert len(played.turn.asks) == 2
 
 
-ONE_BY_ONE = [
-    ("refused first, then allowed", [("t1.0", V.REJECTED), ("t1.1", V.APPROVED)], [[], ["t1.1"]], "denied done"),
-    ("allowed first, then refused", [("t1.0", V.APPROVED), ("t1.1", V.REJECTED)], [["t1.0"], ["t1.0"]], "done denied"),
-    ("allowed first, then expired", [("t1.1", V.EDITED), ("t1.0", V.EXPIRED)], [["t1.1"], ["t1.1"]], "denied done"),
-    ("allowed first, then void", [("t1.0", V.APPROVED), ("t1.1", V.CANCELLED)], [["t1.0"], ["t1.0"]], "done denied"),
-    ("refused both", [("t1.1", V.REJECTED), ("t1.0", V.WITHDRAWN)], [[], []], "planned planned"),
-]
+ONE_BY_ONE = {
+    "refused first, then allowed": ([("t1.0", V.REJECTED), ("t1.1", V.APPROVED)], [[], ["t1.1"]], "denied done"),
+    "allowed first, then refused": ([("t1.0", V.APPROVED), ("t1.1", V.REJECTED)], [["t1.0"]] * 2, "done denied"),
+    "allowed first, then expired": ([("t1.1", V.EDITED), ("t1.0", V.EXPIRED)], [["t1.1"]] * 2, "denied done"),
+    "allowed first, then void": ([("t1.0", V.APPROVED), ("t1.1", V.CANCELLED)], [["t1.0"]] * 2, "done denied"),
+    "refused both": ([("t1.1", V.REJECTED), ("t1.0", V.WITHDRAWN)], [[], []], "planned planned"),
+}
 
 
 @each_way
-@pytest.mark.parametrize(
-    ("decisions", "dispatched", "states"), [row[1:] for row in ONE_BY_ONE], ids=[row[0] for row in ONE_BY_ONE]
-)
+@pytest.mark.parametrize(("decisions", "dispatched", "states"), ONE_BY_ONE.values(), ids=list(ONE_BY_ONE))
 async def test_two_calls_decided_apart_each_come_to_what_was_decided_of_them(
     way: Way, decisions: list[tuple[str, V]], dispatched: list[list[str]], states: str
 ) -> None:
-    made = turn(Says("asking", (PAY, PAY)), Says("well"))
-    played = await begin(made)
+    played = await play(PAY_TWICE, Says("well"))
     for (call_id, state), expected in zip(decisions, dispatched, strict=True):
         assert played.outcome() is Outcome.AWAITING
-        made.decide(call_id, state, f"because {call_id}", {"amount": 1} if state is V.EDITED else None)
-        await way(played)
-        assert ran(made) == expected
+        edit: Args | None = {"amount": 1} if state is V.EDITED else None
+        await decided(played, call_id, state, f"because {call_id}", edit, way=way)
+        assert ran(played.turn) == expected
     assert played.outcome() is Outcome.COMPLETED
-    assert [row.state.value for row in made.rows.values()] == states.split()
+    assert [row.state.value for row in played.turn.rows.values()] == states.split()
     if states == "planned planned":
         assert roles(played) == ["user", "system", "assistant"], "acknowledged, as one refusal is"
         return
     assert roles(played) == ["user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1", "assistant"]
-    denied = next(message for message in played.messages if '"denied"' in message.text)
-    assert denied.call_id == made.rows[denied.call_id].call_id and "because" in denied.text
+    (denied,) = (message for message in played.messages if '"denied"' in message.text)
+    assert f"because {denied.call_id}" in denied.text
 
 
 async def test_a_call_that_is_approved_while_another_runs_starts_in_the_same_run() -> None:
@@ -109,31 +106,23 @@ async def test_a_call_that_is_approved_while_another_runs_starts_in_the_same_run
 
     made = FakeTurn(CARDS, {**TOOLS, "pay": pay}, [Says("asking", (PAY, ("pay", {"amount": 6}), POST)), Says("well")])
     played = await begin(made)
-    made.decide("t1.0", V.APPROVED)
-    await resume(played)
-    assert played.outcome() is Outcome.COMPLETED
+    assert await decided(played, "t1.0", V.APPROVED) is Outcome.COMPLETED
     assert len(played.runs) == 2, "no pause between them"
-    assert ran(made) == ["t1.0", "t1.1"]
-    assert made.called == ["t1.0", "t1.1", "t1.2"]
+    assert (ran(made), made.called) == (["t1.0", "t1.1"], ["t1.0", "t1.1", "t1.2"])
     assert roles(played)[2:5] == ["toolt1.0", "toolt1.1", "toolt1.2"]
 
 
 async def test_an_unknown_outcome_is_asked_about_while_its_siblings_go_on() -> None:
-    made = turn(Says("asking", (BREAKS, PAY, PAY)), Says("well"))
-    played = await begin(made)
-    made.decide("t1.0", V.APPROVED)
-    await resume(played)
+    played = await play(Says("asking", (BREAKS, PAY, PAY)), Says("well"))
+    made = played.turn
+    await decided(played, "t1.0", V.APPROVED)
     assert waits_for(played) == ["t1.1", "t1.2", "|t1.0"]
     assert played.asked_for() == ["t1.1", "t1.2", "|t1.0"], "all that the pause waits for, in one transaction"
-    made.decide("t1.1", V.APPROVED)
-    await resume(played)
+    await decided(played, "t1.1", V.APPROVED)
     assert (ran(made), waits_for(played)) == (["t1.0", "t1.1"], ["t1.2", "|t1.0"])
-    made.settle("t1.0", happened=True)
-    await resume(played)
+    await settled(played, "t1.0", happened=True)
     assert (waits_for(played), made.called) == (["t1.2"], ["t1.0", "t1.1", "t1.0"])
-    made.decide("t1.2", V.REJECTED, "no")
-    await resume(played)
-    assert played.outcome() is Outcome.COMPLETED
+    assert await decided(played, "t1.2", V.REJECTED, "no") is Outcome.COMPLETED
     assert ran(made) == ["t1.0", "t1.1"]
     assert made.called == ["t1.0", "t1.1", "t1.0", "t1.2"], "only the settled one was asked for twice"
     assert roles(played) == ["user", "assistantt1.0,t1.1,t1.2", "toolt1.0", "toolt1.1", "toolt1.2", "assistant"]
@@ -141,32 +130,20 @@ async def test_an_unknown_outcome_is_asked_about_while_its_siblings_go_on() -> N
 
 
 async def test_rules_are_asked_once_over_the_whole_round() -> None:
-    rules = (
-        Rule.model_validate(
-            {"id": "desk:paid", "on": "after_tool_call", "do": "require_hitl", "app": "desk", "when": {"tool": "pay"}}
-        ),
-    )
-    made = turn(Says("asking", (PAY, PAY)), Says("well"), rules=rules)
-    played = await begin(made)
-    made.decide("t1.1", V.APPROVED)
-    await resume(played)
+    paid = {"id": "desk:paid", "on": "after_tool_call", "do": "require_hitl", "app": "desk", "when": {"tool": "pay"}}
+    played = await play(PAY_TWICE, Says("well"), rules=(Rule.model_validate(paid),))
+    await decided(played, "t1.1", V.APPROVED)
     assert waits_for(played) == ["t1.0"]
-    made.decide("t1.0", V.APPROVED)
-    await resume(played)
-    assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, ["c1.0", "c1.1"])
-    fired = [data["rule_id"] for run in played.runs for kind, data in run.events if kind == "hitl.rule_fire"]
-    assert fired == ["desk:paid", "desk:paid"]
+    assert await decided(played, "t1.0", V.APPROVED) is Outcome.AWAITING
+    assert (played.asked_for(), played.fires()) == (["c1.0", "c1.1"], ["desk:paid", "desk:paid"])
 
 
 async def test_what_calls_did_to_the_state_survives_the_pauses_of_their_round() -> None:
     find: Call = ("find", {})
-    made = turn(Says("asking", (find, PAY, find, PAY)), Says("well"))
-    played = await begin(made)
-    made.decide("t1.1", V.APPROVED)
-    await resume(played)
+    played = await play(Says("asking", (find, PAY, find, PAY)), Says("well"))
+    await decided(played, "t1.1", V.APPROVED)
     assert played.state["consecutive_failed_resolves"] == 0, "not before the round is settled"
-    made.decide("t1.3", V.APPROVED)
-    await resume(played)
+    await decided(played, "t1.3", V.APPROVED)
     assert played.state["consecutive_failed_resolves"] == 2
     assert played.state["iteration"] == 2, "one round of tools, and output_format"
 
@@ -180,74 +157,51 @@ async def test_outcomes_that_do_not_fit_are_left_to_the_ledger_and_asked_for_at_
     calls: list[Call] = [("resolve", {})] * 3
     made = FakeTurn(CARDS, {**TOOLS, "resolve": resolve}, [Says("", (*calls, PAY, PAY)), Says("well")])
     played = await begin(made)
-    made.decide("t1.3", V.APPROVED)
-    await resume(played)
+    await decided(played, "t1.3", V.APPROVED)
     assert len(canonical_json(played.state["settled_calls"])) <= MOST_KEPT_CHARACTERS + 200
     left = [call_id for call_id, outcome in outcomes_of(played.state).items() if outcome.message is None]
     assert left == ["t1.2"], "two of them fit"
-    made.decide("t1.4", V.APPROVED)
-    await resume(played)
-    assert played.outcome() is Outcome.COMPLETED
+    assert await decided(played, "t1.4", V.APPROVED) is Outcome.COMPLETED
     assert sorted(made.called) == ["t1.0", "t1.1", "t1.2", "t1.2", "t1.3", "t1.4"]
     assert ran(made).count("t1.2") == 1
-    assert [message.call_id for message in played.messages if message.role is Role.TOOL] == [
-        f"t1.{index}" for index in range(5)
-    ]
+    answered = [message.call_id for message in played.messages if message.role is Role.TOOL]
+    assert answered == [f"t1.{index}" for index in range(5)]
 
 
-@pytest.mark.parametrize("running", [CallState.DONE, CallState.OUTCOME_UNKNOWN], ids=["done", "broken-off"])
-async def test_warm_and_cold_come_to_the_same_with_one_done_one_under_way_and_one_pending(running: CallState) -> None:
+@pytest.mark.parametrize("breaks_off", [False, True], ids=["done", "broken-off"])
+async def test_warm_and_cold_come_to_the_same_with_one_done_one_under_way_and_one_pending(breaks_off: bool) -> None:
     ended = []
     for way in (resume, again_from_the_store):
-        second = BREAKS if running is CallState.OUTCOME_UNKNOWN else PAY
-        made = turn(Says("asking", (PAY, second, PAY)), Says("well"))
-        played = await begin(made)
-        made.decide("t1.0", V.APPROVED)
-        await resume(played)
-        made.decide("t1.1", V.APPROVED)
-        await way(played)
-        assert waits_for(played) == (["t1.2"] if running is CallState.DONE else ["t1.2", "|t1.1"])
-        if running is CallState.OUTCOME_UNKNOWN:
-            made.settle("t1.1", happened=True)
-        made.decide("t1.2", V.APPROVED)
-        await way(played)
-        assert played.outcome() is Outcome.COMPLETED
-        assert ran(made) == ["t1.0", "t1.1", "t1.2"]
+        played = await play(Says("asking", (PAY, BREAKS if breaks_off else PAY, PAY)), Says("well"))
+        await decided(played, "t1.0", V.APPROVED)
+        await decided(played, "t1.1", V.APPROVED, way=way)
+        assert waits_for(played) == (["t1.2", "|t1.1"] if breaks_off else ["t1.2"])
+        if breaks_off:
+            played.turn.settle("t1.1", happened=True)
+        assert await decided(played, "t1.2", V.APPROVED, way=way) is Outcome.COMPLETED
+        assert ran(played.turn) == ["t1.0", "t1.1", "t1.2"]
         ended.append((roles(played), [message.text for message in played.messages], played.run.step))
     assert ended[0] == ended[1]
 
 
 async def test_a_stop_while_one_has_run_and_one_waits_ends_the_turn_stopped() -> None:
-    made = turn(Says("asking", (PAY, PAY)), Says("well"))
-    played = await begin(made)
-    made.decide("t1.0", V.APPROVED)
-    await resume(played)
-    made.decide("t1.1", V.APPROVED)
-    made.stopped = True
-    await resume(played)
-    assert played.outcome() is Outcome.STOPPED
-    assert ran(made) == ["t1.0"]
+    played = await play(PAY_TWICE, Says("well"))
+    await decided(played, "t1.0", V.APPROVED)
+    played.turn.stopped = True
+    assert await decided(played, "t1.1", V.APPROVED) is Outcome.STOPPED
+    assert ran(played.turn) == ["t1.0"]
 
 
 async def test_a_node_may_run_what_needs_nobody_first_once_the_requests_are_open() -> None:
     made = turn(Says("asking", (PAY, LOOK, POST)), Says("well"))
-    played = Played(made, compiled=ungated_first())
-    await again_from_the_store(played)
+    played = await begin(made, compiled=ungated_first())
     assert (played.outcome(), ran(made), waits_for(played)) == (Outcome.AWAITING, ["t1.1"], ["t1.0", "t1.2"])
     assert [run.asked is not None for run in played.runs] == [True, True]
     assert played.runs[0].trace()[-2:] == ["tool_node", "output_format"], "opened before anything runs"
-    made.decide("t1.0", V.REJECTED, "no")
-    await resume(played)
+    await decided(played, "t1.0", V.REJECTED, "no")
     assert made.called == ["t1.1", "t1.0"], "answered at once by its denial"
-    made.decide("t1.2", V.APPROVED)
-    await resume(played)
-    assert played.outcome() is Outcome.COMPLETED
+    assert await decided(played, "t1.2", V.APPROVED) is Outcome.COMPLETED
     assert made.called == ["t1.1", "t1.0", "t1.2"]
     assert roles(played)[2:5] == ["toolt1.0", "toolt1.1", "toolt1.2"]
-
-
-async def test_a_round_of_gated_calls_alone_waits_there_too() -> None:
-    made = turn(Says("asking", (PAY, POST)), Says("well"))
-    played = Played(made, compiled=ungated_first())
-    await again_from_the_store(played)
-    assert (played.outcome(), len(played.runs), made.called) == (Outcome.AWAITING, 1, [])
+    alone = await begin(turn(Says("asking", (PAY, POST)), Says("well")), compiled=ungated_first())
+    assert (alone.outcome(), len(alone.runs), alone.turn.called) == (Outcome.AWAITING, 1, []), "gated calls alone"

@@ -1,16 +1,109 @@
-"""Every row of every route table: exactly these nodes run, in this order, and it ends like this."""
+"""The five topologies of the requirements: their manifests and pictures, and every row of every route table, which runs
+exactly its nodes, in this order, and ends as it says."""
 
 import asyncio
 import json
 from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from perdure.contracts.approvals import PauseKind
 from perdure.contracts.values import canonical_json
-from perdure.graph.spec import Outcome, Switch, Topology
+from perdure.graph.compile import CompiledTopology, compile_topology
+from perdure.graph.manifest import lines_of, manifest_of, mermaid_of
+from perdure.graph.spec import FRESH, Goto, NodeSpec, Outcome, Sub, Switch, Topology
+from perdure.graph.validate import sources_of, validate
 from tests.topologies.observed import observed
-from tests.topologies.rows import Row, run_leg, run_row
+from tests.topologies.rows import Leg, Row, run_leg, run_row
 from tests.topologies.specs.every import COMPILED, ROWS, SPECS, TOPOLOGIES
+from tests.topologies.stand_ins import StandIn
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.mark.parametrize("compiled", COMPILED.values(), ids=list(COMPILED))
+def test_a_topology_is_valid_wired_as_its_manifest_says_and_can_be_resumed_where_it_pauses(
+    compiled: CompiledTopology,
+) -> None:
+    topology = compiled.topology
+    assert validate(topology) == ()
+    assert compiled.wired_edges() == tuple(sorted({(line.source, line.target) for line in lines_of(topology)}))
+    manifest = manifest_of(topology)
+    assert json.loads(canonical_json(manifest)) == manifest
+    resumes = [entry for entry in topology.entries if entry != FRESH]
+    assert bool(resumes) == any(node.pauses for node in topology.nodes)
+    assert set(resumes) <= {kind.value for kind in PauseKind}
+
+
+def test_the_specs_have_the_nodes_that_the_requirements_count() -> None:
+    counted = [(name, len(topology.nodes)) for name, topology in TOPOLOGIES.items()]
+    first = [("skill_pipeline", 10), ("context_assembly", 8), ("tool_loop", 5)]
+    assert counted == [*first, ("decision_hub", 12), ("clarify_solve", 12)]
+    nested = [node.id for node in TOPOLOGIES["clarify_solve"].nodes if isinstance(node.run, Sub)]
+    assert nested == ["viz_processing_branch"]
+
+
+def test_the_labels_of_the_clinical_edges_are_those_of_the_seed() -> None:
+    lines = lines_of(TOPOLOGIES["context_assembly"])
+    assert {(line.source, line.target): (line.kind, line.condition) for line in lines} == {
+        ("START", "preflight"): ("ENTRY", ""),
+        ("START", "navigator"): ("ENTRY", ""),  # the twelve, and where a turn comes back that waited for an approval
+        ("preflight", "safety_intervention"): ("CONDITIONAL", "SAFETY_HIJACKED"),
+        ("preflight", "assembly_gate"): ("CONDITIONAL", "NOT_SAFETY_HIJACKED"),
+        ("safety_intervention", "finalize"): ("TERMINAL_PATH", ""),
+        ("assembly_gate", "context_assembly"): ("PARALLEL_BRANCH", ""),
+        ("assembly_gate", "empathy"): ("PARALLEL_BRANCH", ""),
+        ("context_assembly", "context_format"): ("JOIN_INPUT", ""),
+        ("empathy", "context_format"): ("JOIN_INPUT", ""),
+        ("context_format", "navigator"): ("SEQUENCE", ""),
+        ("context_format", "finalize"): ("TERMINAL_PATH", "ASSEMBLY_FAILED"),
+        ("navigator", "finalize"): ("SEQUENCE", ""),
+        ("finalize", "END"): ("EXIT", ""),
+    }
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_the_picture_is_the_reviewed_one(name: str) -> None:
+    drawn = mermaid_of(manifest_of(TOPOLOGIES[name]))
+    reviewed = (GOLDEN / f"{name}.mmd").read_text()
+    assert drawn == reviewed, f"{name} is drawn differently now; look at it, then put it in {name}.mmd:\n{drawn}"
+
+
+def with_triage(topology: Topology) -> Topology:
+    """The clinical topology with a stage more, between the navigator and the end."""
+    kept = tuple(edge for edge in topology.edges if sources_of(edge) != ("navigator",))
+    return replace(
+        topology,
+        version=topology.version + 1,
+        nodes=(*topology.nodes, NodeSpec("triage", StandIn("triage"))),
+        edges=(*kept, Goto("navigator", "triage"), Goto("triage", "finalize")),
+    )
+
+
+async def test_an_edited_spec_changes_manifest_picture_wiring_and_run_alike() -> None:
+    before, after = TOPOLOGIES["context_assembly"], with_triage(TOPOLOGIES["context_assembly"])
+    compiled = compile_topology(after)
+    assert ("navigator", "triage") in compiled.wired_edges()
+    assert ("navigator", "finalize") not in compiled.wired_edges()
+    assert manifest_of(after) != manifest_of(before)
+    drawn = mermaid_of(manifest_of(after))
+    assert "triage --> finalize" in drawn
+    assert "navigator --> finalize" not in drawn
+    _, ports = await run_leg(compiled, after.state.initial(), Leg(""))
+    assert ports.recorded.trace()[-3:] == ["navigator", "triage", "finalize"]
+
+
+def test_a_manifest_names_entries_limits_and_what_the_statuses_mean_and_holds_a_nested_topology() -> None:
+    manifest = manifest_of(TOPOLOGIES["skill_pipeline"])
+    assert manifest["entries"] == {"fresh": "system_prompt_node", "approval": "resume_guard"}
+    assert manifest["limits"] == {"max_steps": 500, "max_iterations": 20}
+    assert manifest["statuses"] == {"pending": "running", "awaiting_hitl": "awaiting"}
+    assert manifest["version"] == 3
+    nodes: Any = manifest_of(TOPOLOGIES["clarify_solve"])["nodes"]
+    assert [node["sub"]["name"] for node in nodes if "sub" in node] == ["viz"]
 
 
 @pytest.mark.parametrize(("name", "row"), ROWS, ids=[f"{name}: {row.name}" for name, row in ROWS])

@@ -1,5 +1,7 @@
 """The nodes of `tool_loop` on the fake ports: what is offered, what runs first, what waits, how it ends (S2)."""
 
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,7 +17,19 @@ from perdure.contracts.turns import Limits, OnSpent
 from perdure.core.agents.toolsets import LOAD_TOOLSET
 from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import Args, FakeTurn, Says
-from tests.topologies.played import Call, Played, V, Way, again_from_the_store, begin, each_way, ran, resume, roles
+from tests.topologies.played import (
+    Call,
+    Played,
+    V,
+    Way,
+    again_from_the_store,
+    begin,
+    decided,
+    each_way,
+    ran,
+    resume,
+    roles,
+)
 
 
 def card(name: str, effect: EffectClass, toolset: str = "", **given: str) -> PlanCard:
@@ -40,6 +54,7 @@ CARDS = {
 }
 LOCK: Call = ("lock_room", {"room": "a"})
 LIST: Call = ("list_rooms", {})
+LOCKS = Says("", (LOCK,))
 WRITES = {"rooms": True}
 
 
@@ -53,38 +68,30 @@ def turn(*script: Says, **given: object) -> FakeTurn:
     return FakeTurn(CARDS, tools, list(script), **({"toolsets": {"rooms": False}} | given))  # type: ignore[arg-type]
 
 
-async def play(made: FakeTurn) -> Played:
-    return await begin(made, "tool_loop")
+async def play(*script: Says, **given: object) -> Played:
+    return await begin(turn(*script, **given), "tool_loop")
 
 
 def pending(played: Played) -> list[list[tuple[str, bool]]]:
-    found = []
-    for run in played.runs:
-        for kind, data in run.events:
-            if kind == "tools.pending":
-                calls = data["calls"]
-                assert isinstance(calls, list)
-                found.append([(str(c["tool"]), bool(c["requires_approval"])) for c in calls if isinstance(c, dict)])
-    return found
+    """The calls that are announced, and whether they are gated."""
+    told: list[Any] = [data["calls"] for run in played.runs for kind, data in run.events if kind == "tools.pending"]
+    return [[(call["tool"], call["requires_approval"]) for call in calls] for calls in told]
 
 
 async def test_a_text_only_answer_ends_the_turn() -> None:
-    played = await play(turn(Says("hello")))
+    played = await play(Says("hello"))
     assert played.traces() == ["entry memory_prepare model final"]
     assert played.outcome() is Outcome.COMPLETED
     assert (played.state["done"], played.state["duration_ms"]) == (True, 0)
 
 
 async def test_what_is_offered_follows_what_is_loaded() -> None:
-    made = turn(Says("", (load("rooms", True), load("doors"))), Says("", (LIST,)), Says("well"))
-    played = await play(made)
-    assert [ask.tools for ask in made.asks] == [
-        (LOAD_TOOLSET, "note", "list_rooms", "memory_read"),
-        (LOAD_TOOLSET, "note", "list_rooms", "lock_room", "list_doors", "memory_read"),
-        (LOAD_TOOLSET, "note", "list_rooms", "lock_room", "list_doors", "memory_read"),
-    ]
+    played = await play(Says("", (load("rooms", True), load("doors"))), Says("", (LIST,)), Says("well"))
+    all_loaded = (LOAD_TOOLSET, "note", "list_rooms", "lock_room", "list_doors", "memory_read")
+    first = (LOAD_TOOLSET, "note", "list_rooms", "memory_read")
+    assert [ask.tools for ask in played.turn.asks] == [first, all_loaded, all_loaded]
     assert played.state["loaded_toolsets"] == {"rooms": True, "doors": False}
-    assert made.called == ["t2.0"], "loading is no call of a tool"
+    assert played.turn.called == ["t2.0"], "loading is no call of a tool"
     assert roles(played)[:4] == ["user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1"]
     assert pending(played) == [[("list_rooms", False)]], "nor is it announced as one (S2-35)"
 
@@ -100,41 +107,33 @@ async def test_what_is_offered_follows_what_is_loaded() -> None:
     ],
 )
 async def test_a_loading_that_means_nothing_is_explained_and_changes_nothing(arguments: Args) -> None:
-    made = turn(Says("", ((LOAD_TOOLSET, arguments),)), Says("well"))
-    played = await play(made)
+    played = await play(Says("", ((LOAD_TOOLSET, arguments),)), Says("well"))
     assert roles(played) == ["user", "assistantt1.0", "toolt1.0", "assistant"]
-    assert made.asks[0].tools == made.asks[1].tools
+    assert played.turn.asks[0].tools == played.turn.asks[1].tools
     assert played.outcome() is Outcome.COMPLETED
 
 
 async def test_write_access_is_never_taken_back() -> None:
-    made = turn(Says("", (load("rooms", True),)), Says("", (load("rooms", False),)), Says("", (LOCK,)), Says("well"))
-    played = await play(made)
+    played = await play(Says("", (load("rooms", True),)), Says("", (load("rooms", False),)), LOCKS, Says("well"))
     assert played.state["loaded_toolsets"] == {"rooms": True}
     assert played.asked_for() == ["t3.0"]
 
 
 async def test_a_tool_that_is_not_offered_is_refused_and_nobody_is_asked_about_it() -> None:
-    made = turn(Says("", (LOCK, LIST)), Says("well"))
-    played = await play(made)
-    assert ran(made) == ["t1.1"]
-    assert made.rows["t1.0"].state is CallState.FAILED
-    assert played.outcome() is Outcome.COMPLETED
+    played = await play(Says("", (LOCK, LIST)), Says("well"))
+    assert (ran(played.turn), played.outcome()) == (["t1.1"], Outcome.COMPLETED)
+    assert played.turn.rows["t1.0"].state is CallState.FAILED
 
 
 async def test_calls_that_need_nobody_run_while_the_others_wait_each_for_its_own_decision() -> None:
-    made = turn(Says("", (LOCK, LIST, LOCK)), Says("well"), toolsets=WRITES)
-    played = await play(made)
-    assert played.outcome() is Outcome.AWAITING
-    assert (ran(made), played.state["awaiting_approval"], played.state["done"]) == (["t1.1"], True, False)
+    played = await play(Says("", (LOCK, LIST, LOCK)), Says("well"), toolsets=WRITES)
+    assert (played.outcome(), ran(played.turn)) == (Outcome.AWAITING, ["t1.1"])
+    assert (played.state["awaiting_approval"], played.state["done"]) == (True, False)
     assert played.traces() == ["entry memory_prepare model gate final", "entry gate final"]
-    made.decide("t1.2", V.APPROVED)
-    await resume(played)
-    assert (ran(made), played.outcome()) == (["t1.1", "t1.2"], Outcome.AWAITING)
-    made.decide("t1.0", V.APPROVED)
-    await resume(played)
-    assert played.outcome() is Outcome.COMPLETED
-    assert ran(made) == ["t1.1", "t1.2", "t1.0"]
+    assert await decided(played, "t1.2", V.APPROVED) is Outcome.AWAITING
+    assert ran(played.turn) == ["t1.1", "t1.2"]
+    assert await decided(played, "t1.0", V.APPROVED) is Outcome.COMPLETED
+    assert ran(played.turn) == ["t1.1", "t1.2", "t1.0"]
     assert roles(played) == ["user", "assistantt1.0,t1.1,t1.2", "toolt1.0", "toolt1.1", "toolt1.2", "assistant"]
     assert pending(played) == [[("lock_room", True), ("list_rooms", False), ("lock_room", True)]], "told once"
     assert not any("memory_prepare" in trace for trace in played.traces()[1:]), "never on the way back (S2-06)"
@@ -142,95 +141,69 @@ async def test_calls_that_need_nobody_run_while_the_others_wait_each_for_its_own
 
 @each_way
 async def test_a_refused_call_gets_its_denial_and_the_model_goes_on(way: Way) -> None:
-    made = turn(Says("", (LOCK,)), Says("as you wish"), toolsets=WRITES)
-    played = await play(made)
-    made.decide("t1.0", V.REJECTED, "not today")
-    await way(played)
-    assert played.outcome() is Outcome.COMPLETED
-    assert made.rows["t1.0"].state is CallState.DENIED
+    played = await play(LOCKS, Says("as you wish"), toolsets=WRITES)
+    assert await decided(played, "t1.0", V.REJECTED, "not today", way=way) is Outcome.COMPLETED
+    assert played.turn.rows["t1.0"].state is CallState.DENIED
     assert roles(played) == ["user", "assistantt1.0", "toolt1.0", "assistant"]
     assert "not today" in played.messages[2].text
 
 
-async def test_a_later_changing_call_pauses_again() -> None:
-    made = turn(Says("", (LOCK,)), Says("", (LOCK,)), Says("well"), toolsets=WRITES)
-    played = await play(made)
-    made.decide("t1.0", V.APPROVED)
-    await resume(played)
-    assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, ["t2.0"])
-
-
 @each_way
-async def test_what_cannot_be_read_is_not_passed(way: Way) -> None:
-    made = turn(Says("", (LOCK,)), Says("well"), toolsets=WRITES)
-    played = await play(made)
-    made.decide("t1.0", V.APPROVED)
-
+async def test_what_cannot_be_read_is_not_passed_and_a_later_changing_call_pauses_again(way: Way) -> None:
     async def unreadable(read: Verdicts) -> Verdicts:
         return Verdicts(problem=Problem(code="activity_timeout", message="no answer"))
 
-    made.reading = unreadable
-    await way(played)
-    assert (played.outcome(), ran(made), len(made.asks)) == (Outcome.AWAITING, [], 1)
+    played = await play(LOCKS, LOCKS, Says("well"), toolsets=WRITES)
+    played.turn.reading = unreadable
+    assert await decided(played, "t1.0", V.APPROVED, way=way) is Outcome.AWAITING
+    assert (ran(played.turn), len(played.turn.asks)) == ([], 1)
     assert played.run.trace()[-3:] == ["entry", "gate", "final"]
-    made.reading = None
+    played.turn.reading = None
     await way(played)
-    assert (played.outcome(), ran(made)) == (Outcome.COMPLETED, ["t1.0"])
+    assert (played.outcome(), ran(played.turn), played.asked_for()) == (Outcome.AWAITING, ["t1.0"], ["t2.0"])
 
 
 async def test_memory_tools_that_write_are_offered_once_memory_is_loaded_and_are_not_announced() -> None:
-    patch: Call = ("memory_patch", {})
-    made = turn(Says("", (load("memory", True),)), Says("", (patch, ("memory_read", {}))), Says("well"))
-    played = await play(made)
-    assert ("memory_patch" in made.asks[0].tools, "memory_patch" in made.asks[1].tools) == (False, True)
+    both = Says("", (("memory_patch", {}), ("memory_read", {})))
+    played = await play(Says("", (load("memory", True),)), both, Says("well"))
+    assert ["memory_patch" in ask.tools for ask in played.turn.asks] == [False, True]
     assert pending(played) == []
-    assert (played.asked_for(), ran(made)) == (["t2.0"], ["t2.1"])
-    made.decide("t2.0", V.APPROVED)
-    await resume(played)
-    assert played.outcome() is Outcome.COMPLETED
+    assert (played.asked_for(), ran(played.turn)) == (["t2.0"], ["t2.1"])
+    assert await decided(played, "t2.0", V.APPROVED) is Outcome.COMPLETED
 
 
 async def test_a_model_that_never_stops_meets_the_limit() -> None:
-    made = turn(*[Says("", (LIST,))] * 5, limits=Limits(max_iterations=3))
-    played = await play(made)
-    assert played.outcome() is Outcome.LIMITED
+    played = await play(*[Says("", (LIST,))] * 5, limits=Limits(max_iterations=3))
+    assert (played.outcome(), played.code) == (Outcome.LIMITED, "iteration_limit")
     assert played.traces() == ["entry memory_prepare model gate model gate model gate final"]
-    error = played.state["error"]
-    assert isinstance(error, dict) and error["code"] == "iteration_limit"
 
 
 async def test_a_limit_that_may_be_raised_is_asked_for_and_the_turn_goes_on() -> None:
-    made = turn(Says("", (LIST,)), Says("well"), limits=Limits(max_tokens=15, on_spent=OnSpent.ASK))
-    played = await play(made)
+    played = await play(Says("", (LIST,)), Says("well"), limits=Limits(max_tokens=15, on_spent=OnSpent.ASK))
     assert played.outcome() is Outcome.AWAITING
     assert played.traces() == ["entry memory_prepare model gate model final"]
 
 
 @pytest.mark.parametrize(("on", "expected"), [("before_tool_call", "t1.0"), ("after_tool_call", "c1.0")])
 async def test_an_apps_rules_hold_here_too(on: str, expected: str) -> None:
-    found: dict[str, object] = {"id": "house:looks", "on": on, "do": "require_hitl", "when": {"tool": "list_rooms"}}
-    made = turn(Says("", (LIST,)), Says("well"), rules=(Rule.model_validate(found | {"app": "house"}),))
-    played = await play(made)
+    found = {"id": "house:looks", "on": on, "do": "require_hitl", "app": "house", "when": {"tool": "list_rooms"}}
+    played = await play(Says("", (LIST,)), Says("well"), rules=(Rule.model_validate(found),))
     assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, [expected])
-    made.decide(expected, V.APPROVED)
-    await resume(played)
-    assert (played.outcome(), ran(made)) == (Outcome.COMPLETED, ["t1.0"])
+    assert await decided(played, expected, V.APPROVED) is Outcome.COMPLETED
+    assert ran(played.turn) == ["t1.0"]
 
 
 async def test_a_failed_load_ends_the_turn_without_a_model_call() -> None:
-    made = turn(load_problem=Problem(code="activity_timeout", message="no answer"))
-    played = await play(made)
-    assert (played.outcome(), made.asks) == (Outcome.FAILED, [])
+    played = await play(load_problem=Problem(code="activity_timeout", message="no answer"))
+    assert (played.outcome(), played.turn.asks) == (Outcome.FAILED, [])
     assert played.traces() == ["entry memory_prepare model final"]
 
 
 async def test_the_first_token_is_told_once_a_run() -> None:
-    made = turn(Says("looking", (LIST,)), Says("", (LOCK,)), Says("well"), toolsets=WRITES)
-    played = await play(made)
-    assert [ask.ttft_told for ask in made.asks] == [False, True]
-    made.decide("t2.0", V.APPROVED)
-    await resume(played)
-    assert [ask.ttft_told for ask in made.asks] == [False, True, False], "entry resets it (S2-04)"
+    played = await play(Says("looking", (LIST,)), LOCKS, Says("well"), toolsets=WRITES)
+    assert [ask.ttft_told for ask in played.turn.asks] == [False, True]
+    await decided(played, "t2.0", V.APPROVED)
+    assert [ask.ttft_told for ask in played.turn.asks] == [False, True, False], "entry resets it (S2-04)"
 
 
 decisions = st.sampled_from([V.PENDING, V.APPROVED, V.EDITED, V.REJECTED, V.EXPIRED, V.WITHDRAWN])
@@ -244,8 +217,8 @@ async def test_whatever_is_asked_and_decided_each_call_runs_once_at_most_and_onl
 ) -> None:
     loading = load("doors", data.draw(st.booleans()))
     says = [Says("", [loading if tool == LOAD_TOOLSET else (tool, {}) for tool in tools]) for tools in script]
-    made = turn(*says, Says("well"), toolsets=WRITES)
-    played = await play(made)
+    played = await play(*says, Says("well"), toolsets=WRITES)
+    made = played.turn
     decided: dict[str, V] = {}
     for _ in range(40):
         if played.outcome() is not Outcome.AWAITING:

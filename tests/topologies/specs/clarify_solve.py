@@ -1,10 +1,14 @@
 """S4 with stand-in nodes: the routes of the real one."""
 
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
 from perdure.contracts.messages import Patch
 from perdure.graph.spec import State, Topology
 from perdure.graph.topologies.clarify_solve import spec
-from tests.topologies.rows import Leg, Row
-from tests.topologies.stand_ins import stand_ins
+from tests.topologies.rows import Leg, row
+from tests.topologies.stand_ins import Rows, stand_ins
 
 
 def begin(state: State) -> Patch:
@@ -32,7 +36,8 @@ def found(**steps: str) -> Patch:
 
 INIT = "initialize_processing_state"
 CLASSIFY = f"{INIT} entry_classif_message_type"
-PLAN = "planning_transformation_node transformation_clarification_gate"
+GATE = "transformation_clarification_gate"
+PLAN = f"planning_transformation_node {GATE}"
 RUN = "trigger_choregraph_run_node"
 VIZ = "viz_processing_branch viz_processing_branch/entry"
 DRAW = "viz_processing_branch/xml_generation viz_processing_branch/xml_validator"
@@ -40,7 +45,7 @@ DONE = "viz_processing_branch/finalize"
 MARK = "viz_processing_branch/mark_classification"
 SAY = "feedback_node format_feedback"
 SHOW = f"asp_solving_node viz_building_node {SAY}"
-CHART = {"entry_classif_message_type": [found(classified="visualization")]}
+SHORTCUT: dict[str, JsonValue] = {"input": {"message": "#nveil#"}}
 WAITS: Patch = {"status": "awaiting", "pending_requests": [{"request_id": "r1"}]}
 
 
@@ -49,121 +54,81 @@ def answered(**steps: str) -> Patch:
     return {**found(**steps), "status": "running", "pending_requests": []}
 
 
+def chart(**says: Sequence[Patch | Exception]) -> Rows:
+    """What the nodes of a turn that asks for a chart say."""
+    return {"entry_classif_message_type": [found(classified="visualization")], **says}
+
+
 ROWS = (
-    Row("a chart", (Leg(f"{CLASSIFY} {PLAN} {RUN} {VIZ} {DRAW} {DONE} {SHOW}", "completed", CHART),)),
+    row("a chart", Leg(f"{CLASSIFY} {PLAN} {RUN} {VIZ} {DRAW} {DONE} {SHOW}", chart())),
     *(
-        Row(
+        row(
             f"{kind} is answered at once",
-            (Leg(f"{CLASSIFY} {SAY}", "completed", {"entry_classif_message_type": [found(classified=kind)]}),),
+            Leg(f"{CLASSIFY} {SAY}", {"entry_classif_message_type": [found(classified=kind)]}),
         )
         for kind in ("palette", "no_data", "question")
     ),
-    Row("an upload is acknowledged", (Leg(f"{INIT} {SAY}", "completed"),), initial={"input": {"message": "upload"}}),
-    Row(
-        "an empty shortcut is explained",
-        (Leg(f"{INIT} expand_shortcut_node {SAY}", "completed"),),
-        initial={"input": {"message": "#nveil#"}},
-    ),
-    Row(
+    row("an upload is acknowledged", Leg(f"{INIT} {SAY}"), initial={"input": {"message": "upload"}}),
+    row("an empty shortcut is explained", Leg(f"{INIT} expand_shortcut_node {SAY}"), initial=SHORTCUT),
+    row(
         "a shortcut goes straight to the solver",
-        (Leg(f"{INIT} expand_shortcut_node {SHOW}", "completed", {"expand_shortcut_node": [found(shortcut="<x/>")]}),),
-        initial={"input": {"message": "#nveil#"}},
+        Leg(f"{INIT} expand_shortcut_node {SHOW}", {"expand_shortcut_node": [found(shortcut="<x/>")]}),
+        initial=SHORTCUT,
     ),
-    Row(
+    row(
         "a transformation asks, waits, plans again with the reply",
-        (
-            Leg(
-                f"{CLASSIFY} {PLAN}",
-                "awaiting",
-                {
-                    "entry_classif_message_type": [found(classified="transformation")],
-                    "transformation_clarification_gate": [WAITS],
-                },
-            ),
-            Leg(
-                f"transformation_clarification_gate {PLAN} {RUN} {VIZ} {DRAW} {DONE} {SHOW}",
-                "completed",
-                {"transformation_clarification_gate": [answered(clarified="replied"), found(clarified="run")]},
-                entry="clarification",
-            ),
+        Leg(
+            f"{CLASSIFY} {PLAN}",
+            {"entry_classif_message_type": [found(classified="transformation")], GATE: [WAITS]},
+            "awaiting",
+        ),
+        Leg(
+            f"{GATE} {PLAN} {RUN} {VIZ} {DRAW} {DONE} {SHOW}",
+            {GATE: [answered(clarified="replied"), found(clarified="run")]},
+            entry="clarification",
         ),
     ),
-    Row(
+    row(
         "a plan that breaks the schema is tried again until the budget is spent",
-        (
-            Leg(
-                f"{CLASSIFY} {PLAN} {PLAN} {PLAN} {SAY}",
-                "completed",
-                {
-                    **CHART,
-                    "transformation_clarification_gate": [
-                        found(clarified="xsd_retry"),
-                        found(clarified="xsd_retry"),
-                        found(clarified="spent"),
-                    ],
-                },
-            ),
+        Leg(
+            f"{CLASSIFY} {PLAN} {PLAN} {PLAN} {SAY}",
+            chart(**{GATE: [*[found(clarified="xsd_retry")] * 2, found(clarified="spent")]}),
         ),
     ),
-    Row(
-        "a failed plan is explained",
-        (
-            Leg(
-                f"{CLASSIFY} {PLAN} {SAY}",
-                "completed",
-                {**CHART, "transformation_clarification_gate": [found(clarified="failed")]},
-            ),
-        ),
-    ),
-    Row(
+    row("a failed plan is explained", Leg(f"{CLASSIFY} {PLAN} {SAY}", chart(**{GATE: [found(clarified="failed")]}))),
+    row(
         "a failed run is planned again, then the budget is spent",
-        (
-            Leg(
-                f"{CLASSIFY} {PLAN} {RUN} {PLAN} {RUN} {SAY}",
-                "completed",
-                {**CHART, RUN: [found(choregraph="retry"), found(choregraph="spent")]},
-            ),
+        Leg(
+            f"{CLASSIFY} {PLAN} {RUN} {PLAN} {RUN} {SAY}",
+            chart(**{RUN: [found(choregraph="retry"), found(choregraph="spent")]}),
         ),
     ),
-    Row(
+    row(
         "the client runs the pipeline and gets the solved chart without feedback",
-        (
-            Leg(f"{CLASSIFY} {PLAN} {RUN}", "awaiting", {**CHART, RUN: [WAITS]}),
-            Leg(
-                f"{RUN} {VIZ} {DRAW} {DONE} asp_solving_node",
-                "completed",
-                {RUN: [answered()], "asp_solving_node": [found(asp="api")]},
-                entry="client_run",
-            ),
+        Leg(f"{CLASSIFY} {PLAN} {RUN}", chart(**{RUN: [WAITS]}), "awaiting"),
+        Leg(
+            f"{RUN} {VIZ} {DRAW} {DONE} asp_solving_node",
+            {RUN: [answered()], "asp_solving_node": [found(asp="api")]},
+            entry="client_run",
         ),
     ),
-    Row(
+    row(
         "exclusions run beside the chart and the solver runs once",
-        (
-            Leg(
-                f"{CLASSIFY} {PLAN} {RUN} viz_processing_branch exclusion_processing"
-                f" viz_processing_branch/entry {DRAW} {DONE} {MARK} {SHOW}",
-                "completed",
-                {**CHART, RUN: [found(exclusion_asked="yes")], "finalize": [found(marks="yes")]},
-            ),
+        Leg(
+            f"{CLASSIFY} {PLAN} {RUN} viz_processing_branch exclusion_processing"
+            f" viz_processing_branch/entry {DRAW} {DONE} {MARK} {SHOW}",
+            chart(**{RUN: [found(exclusion_asked="yes")], "finalize": [found(marks="yes")]}),
         ),
     ),
-    Row(
+    row(
         "an unsolvable chart is explained",
-        (
-            Leg(
-                f"{CLASSIFY} {PLAN} {RUN} {VIZ} {DRAW} {DRAW} {DONE} asp_solving_node {SAY}",
-                "completed",
-                {
-                    **CHART,
-                    "xml_validator": [found(xml="retry"), found(xml="spent")],
-                    "asp_solving_node": [found(asp="failed")],
-                },
-            ),
+        Leg(
+            f"{CLASSIFY} {PLAN} {RUN} {VIZ} {DRAW} {DRAW} {DONE} asp_solving_node {SAY}",
+            chart(xml_validator=[found(xml="retry"), found(xml="spent")], asp_solving_node=[found(asp="failed")]),
         ),
     ),
-    Row(
+    row(
         "nothing to draw leaves the nested topology at once",
-        (Leg(f"{CLASSIFY} {PLAN} {RUN} {VIZ} {SHOW}", "completed", {**CHART, RUN: [found(viz="nothing")]}),),
+        Leg(f"{CLASSIFY} {PLAN} {RUN} {VIZ} {SHOW}", chart(**{RUN: [found(viz="nothing")]})),
     ),
 )

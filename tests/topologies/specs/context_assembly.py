@@ -4,7 +4,7 @@ from perdure.contracts.messages import Patch
 from perdure.graph.nodes.fields import AWAITING_HITL
 from perdure.graph.spec import State, Topology
 from perdure.graph.topologies.context_assembly.spec import StageId, context_assembly
-from tests.topologies.rows import Leg, Row
+from tests.topologies.rows import Leg, row
 from tests.topologies.stand_ins import stand_ins
 
 IDS = tuple(stage.value for stage in StageId)
@@ -34,27 +34,23 @@ GATHER = "preflight assembly_gate context_assembly empathy context_format"
 WAITS: Patch = {"status": AWAITING_HITL, "pending_requests": [{"request_id": "r1"}]}
 
 ROWS = (
-    Row("a calm turn reaches the navigator", (Leg(f"{GATHER} navigator finalize", "completed"),)),
-    Row(
+    row("a calm turn reaches the navigator", Leg(f"{GATHER} navigator finalize")),
+    row(
         "a hijacked turn takes the safety path",
-        (Leg("preflight safety_intervention finalize", "completed", {"preflight": [{"safety_hijacked": True}]}),),
+        Leg("preflight safety_intervention finalize", {"preflight": [{"safety_hijacked": True}]}),
     ),
-    Row(
+    row(
         "a failed assembly never reaches the navigator",
-        (
-            Leg(
-                f"{GATHER} finalize",
-                "failed",
-                {"context_assembly": [{"error": {"code": "tool_failed", "message": "A required tool failed."}}]},
-            ),
+        Leg(
+            f"{GATHER} finalize",
+            {"context_assembly": [{"error": {"code": "tool_failed", "message": "A required tool failed."}}]},
+            "failed",
         ),
         error="tool_failed",
     ),
-    Row(
+    row(
         "an approval pauses the navigator, and the resumed turn goes on there",
-        (
-            Leg(f"{GATHER} navigator finalize", AWAITING_HITL, {"navigator": [WAITS]}),
-            Leg("navigator finalize", "completed", {"navigator": [{"status": "running"}]}, entry="approval"),
-        ),
+        Leg(f"{GATHER} navigator finalize", {"navigator": [WAITS]}, AWAITING_HITL),
+        Leg("navigator finalize", {"navigator": [{"status": "running"}]}, entry="approval"),
     ),
 )

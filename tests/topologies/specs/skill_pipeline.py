@@ -3,8 +3,8 @@
 from perdure.contracts.messages import Patch
 from perdure.graph.spec import State, Topology
 from perdure.graph.topologies.skill_pipeline.spec import skill_pipeline
-from tests.topologies.rows import Leg, Row
-from tests.topologies.stand_ins import count, stand_ins
+from tests.topologies.rows import Leg, row
+from tests.topologies.stand_ins import Rows, count, stand_ins
 
 IDS = (
     *("system_prompt_node", "memory_node", "resume_guard", "initial_llm_call", "tool_node"),
@@ -62,150 +62,88 @@ CHECKPOINT: Patch = {"status": "awaiting_hitl", "pending_requests": [{"request_i
 LIMIT: Patch = {"status": "awaiting_hitl", "pending_requests": [{"request_id": "r3"}]}
 RAISED: Patch = {"status": "running", "pending_requests": [], "pending_tool_calls": []}
 SELECTS: Patch = {"selected_skill_ids": ["s1"]}
+ANSWER = f"initial_llm_call {FINISH}"
+SYNTHESIS = "initial_llm_call skill_select_node approval_node synthesis_llm_call"
+
+
+def waits(trace: str, script: Rows) -> Leg:
+    """A fresh run up to its pause."""
+    return Leg(f"{START} {trace} output_format", script, "awaiting_hitl")
+
+
+def resumed(trace: str, patch: Patch) -> Leg:
+    """The run after a pause, with what its guard leaves."""
+    return Leg(f"resume_guard {trace}", {"resume_guard": [patch]}, entry="approval")
+
+
+GATED = waits("initial_llm_call tool_node", {"initial_llm_call": [ASKS], "tool_node": [GATE]})
 
 ROWS = (
-    Row("an answer without tools or skills", (Leg(f"{START} initial_llm_call {FINISH}", "completed"),)),
-    Row(
+    row("an answer without tools or skills", Leg(f"{START} {ANSWER}")),
+    row(
         "the first model call fails",
-        (Leg(f"{START} initial_llm_call output_format", "failed", {"initial_llm_call": [BROKEN]}),),
+        Leg(f"{START} initial_llm_call output_format", {"initial_llm_call": [BROKEN]}, "failed"),
         error="model_refused",
     ),
-    Row(
+    row(
         "two rounds of tools before the answer",
-        (
-            Leg(
-                f"{START} initial_llm_call tool_node initial_llm_call tool_node initial_llm_call {FINISH}",
-                "completed",
-                {"initial_llm_call": [ASKS, ASKS]},
-            ),
+        Leg(
+            f"{START} initial_llm_call tool_node initial_llm_call tool_node {ANSWER}",
+            {"initial_llm_call": [ASKS, ASKS]},
         ),
     ),
-    Row(
+    row(
         "a skill is injected and its synthesis runs tools",
-        (
-            Leg(
-                f"{START} initial_llm_call skill_select_node skill_inject_node approval_node"
-                " synthesis_llm_call tool_node synthesis_llm_call output_format",
-                "completed",
-                {"skill_select_node": [SELECTS], "synthesis_llm_call": [ASKS]},
-            ),
+        Leg(
+            f"{START} initial_llm_call skill_select_node skill_inject_node approval_node"
+            " synthesis_llm_call tool_node synthesis_llm_call output_format",
+            {"skill_select_node": [SELECTS], "synthesis_llm_call": [ASKS]},
         ),
     ),
-    Row(
+    row(
         "the second model call fails",
-        (Leg(f"{START} initial_llm_call {FINISH}", "failed", {"synthesis_llm_call": [BROKEN]}),),
+        Leg(f"{START} {ANSWER}", {"synthesis_llm_call": [BROKEN]}, "failed"),
         error="model_refused",
     ),
-    Row(
-        "a gate pauses and the approved call is replayed",
-        (
-            Leg(
-                f"{START} initial_llm_call tool_node output_format",
-                "awaiting_hitl",
-                {"initial_llm_call": [ASKS], "tool_node": [GATE]},
-            ),
-            Leg(
-                f"resume_guard tool_node initial_llm_call {FINISH}",
-                "completed",
-                {"resume_guard": [APPROVED]},
-                entry="approval",
-            ),
-        ),
-    ),
-    Row(
+    row("a gate pauses and the approved call is replayed", GATED, resumed(f"tool_node {ANSWER}", APPROVED)),
+    row(
         "a gate in the synthesis comes back to the synthesis",
-        (
-            Leg(
-                f"{START} initial_llm_call skill_select_node approval_node synthesis_llm_call tool_node output_format",
-                "awaiting_hitl",
-                {"synthesis_llm_call": [ASKS], "tool_node": [GATE]},
-            ),
-            Leg(
-                "resume_guard tool_node synthesis_llm_call output_format",
-                "completed",
-                {"resume_guard": [APPROVED]},
-                entry="approval",
-            ),
-        ),
+        waits(f"{SYNTHESIS} tool_node", {"synthesis_llm_call": [ASKS], "tool_node": [GATE]}),
+        resumed("tool_node synthesis_llm_call output_format", APPROVED),
     ),
-    Row(
+    row(
         "an approved checkpoint in the synthesis goes on there",
-        (
-            Leg(
-                f"{START} initial_llm_call skill_select_node approval_node synthesis_llm_call tool_node output_format",
-                "awaiting_hitl",
-                {"synthesis_llm_call": [ASKS], "tool_node": [CHECKPOINT]},
-            ),
-            Leg(
-                "resume_guard synthesis_llm_call output_format",
-                "completed",
-                {"resume_guard": [APPROVED | {"pending_tool_calls": []}]},
-                entry="approval",
-            ),
-        ),
+        waits(f"{SYNTHESIS} tool_node", {"synthesis_llm_call": [ASKS], "tool_node": [CHECKPOINT]}),
+        resumed("synthesis_llm_call output_format", APPROVED | {"pending_tool_calls": []}),
     ),
-    Row(
+    row(
         "an undecided gate pauses again until it is rejected",
-        (
-            Leg(
-                f"{START} initial_llm_call tool_node output_format",
-                "awaiting_hitl",
-                {"initial_llm_call": [ASKS], "tool_node": [GATE]},
-            ),
-            Leg("resume_guard output_format", "awaiting_hitl", entry="approval"),
-            Leg(f"resume_guard initial_llm_call {FINISH}", "completed", {"resume_guard": [REJECTED]}, entry="approval"),
-        ),
+        GATED,
+        Leg("resume_guard output_format", status="awaiting_hitl", entry="approval"),
+        resumed(ANSWER, REJECTED),
     ),
-    Row(
-        "a fresh run that finds an open gate pauses before any model call",
-        (Leg(f"{START} output_format", "awaiting_hitl", {"memory_node": [GATE]}),),
-    ),
-    Row(
+    row("a fresh run that finds an open gate pauses before any model call", waits("", {"memory_node": [GATE]})),
+    row(
         "a checkpoint skips the synthesis until it is approved",
-        (
-            Leg(
-                f"{START} initial_llm_call skill_select_node approval_node output_format",
-                "awaiting_hitl",
-                {"approval_node": [CHECKPOINT]},
-            ),
-            Leg(f"resume_guard initial_llm_call {FINISH}", "completed", {"resume_guard": [REJECTED]}, entry="approval"),
-        ),
+        waits("initial_llm_call skill_select_node approval_node", {"approval_node": [CHECKPOINT]}),
+        resumed(ANSWER, REJECTED),
     ),
-    Row(
+    row(
         "a limit that is spent before the model is called pauses until it is raised",
-        (
-            Leg(
-                f"{START} initial_llm_call tool_node initial_llm_call output_format",
-                "awaiting_hitl",
-                {"initial_llm_call": [ASKS, LIMIT]},
-            ),
-            Leg(f"resume_guard initial_llm_call {FINISH}", "completed", {"resume_guard": [RAISED]}, entry="approval"),
-        ),
+        waits("initial_llm_call tool_node initial_llm_call", {"initial_llm_call": [ASKS, LIMIT]}),
+        resumed(ANSWER, RAISED),
     ),
-    Row(
+    row(
         "a limit that is spent before the synthesis pauses until it is raised",
-        (
-            Leg(
-                f"{START} initial_llm_call skill_select_node approval_node synthesis_llm_call output_format",
-                "awaiting_hitl",
-                {"synthesis_llm_call": [LIMIT]},
-            ),
-            Leg(
-                "resume_guard synthesis_llm_call output_format",
-                "completed",
-                {"resume_guard": [RAISED]},
-                entry="approval",
-            ),
-        ),
+        waits(SYNTHESIS, {"synthesis_llm_call": [LIMIT]}),
+        resumed("synthesis_llm_call output_format", RAISED),
     ),
-    Row(
+    row(
         "the iteration limit ends a loop of tools",
-        (
-            Leg(
-                f"{START} initial_llm_call tool_node initial_llm_call tool_node output_format",
-                "limited",
-                {"initial_llm_call": [ASKS, ASKS]},
-            ),
+        Leg(
+            f"{START} initial_llm_call tool_node initial_llm_call tool_node output_format",
+            {"initial_llm_call": [ASKS, ASKS]},
+            "limited",
         ),
         initial={"max_iterations": 2},
     ),

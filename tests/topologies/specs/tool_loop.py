@@ -4,7 +4,7 @@ from perdure.contracts.messages import Patch
 from perdure.graph.nodes.fields import AWAITING_HITL
 from perdure.graph.spec import State, Topology
 from perdure.graph.topologies.tool_loop.spec import tool_loop
-from tests.topologies.rows import Leg, Row
+from tests.topologies.rows import Leg, row
 from tests.topologies.stand_ins import count, stand_ins
 
 IDS = ("entry", "memory_prepare", "model", "gate", "final")
@@ -49,52 +49,40 @@ WAITS: Patch = {
 RAN: Patch = {"messages": [{"role": "tool", "text": "ok"}], "pending_requests": []}
 LIMIT: Patch = WAITS | {"pending_tool_calls": [], "awaiting_approval": False}
 
+GATED = Leg(f"{FRESH_RUN} gate final", {"model": [ASKS], "gate": [WAITS]}, AWAITING_HITL)
+GOES_ON = Leg("entry gate model final", {"gate": [RAN], "model": [SAYS]}, entry="approval")
+FAILS: Patch = {"error": {"code": "gate_failed", "message": "The gate failed."}}
+
 ROWS = (
-    Row("a text-only answer", (Leg(f"{FRESH_RUN} final", "completed", {"model": [SAYS]}),)),
-    Row(
+    row("a text-only answer", Leg(f"{FRESH_RUN} final", {"model": [SAYS]})),
+    row(
         "a tool call and the answer after it",
-        (Leg(f"{FRESH_RUN} gate model final", "completed", {"model": [ASKS, SAYS], "gate": [RAN]}),),
+        Leg(f"{FRESH_RUN} gate model final", {"model": [ASKS, SAYS], "gate": [RAN]}),
     ),
-    Row(
-        "an approval pauses the turn, and the resumed turn skips memory",
-        (
-            Leg(f"{FRESH_RUN} gate final", AWAITING_HITL, {"model": [ASKS], "gate": [WAITS]}),
-            Leg("entry gate model final", "completed", {"gate": [RAN], "model": [SAYS]}, entry="approval"),
-        ),
-    ),
-    Row(
+    row("an approval pauses the turn, and the resumed turn skips memory", GATED, GOES_ON),
+    row(
         "an undecided approval pauses again",
-        (
-            Leg(f"{FRESH_RUN} gate final", AWAITING_HITL, {"model": [ASKS], "gate": [WAITS]}),
-            Leg("entry gate final", AWAITING_HITL, {"gate": [WAITS]}, entry="approval"),
-            Leg("entry gate model final", "completed", {"gate": [RAN], "model": [SAYS]}, entry="approval"),
-        ),
+        GATED,
+        Leg("entry gate final", {"gate": [WAITS]}, AWAITING_HITL, entry="approval"),
+        GOES_ON,
     ),
-    Row(
+    row(
         "a fresh run that finds an open gate goes there before any model call",
-        (Leg("entry gate final", AWAITING_HITL, {"entry": [{"pending_mutation": [{}]}], "gate": [WAITS]}),),
+        Leg("entry gate final", {"entry": [{"pending_mutation": [{}]}], "gate": [WAITS]}, AWAITING_HITL),
     ),
-    Row(
+    row(
         "a limit that is spent before the model is called pauses until it is raised",
-        (
-            Leg(f"{FRESH_RUN} final", AWAITING_HITL, {"model": [LIMIT]}),
-            Leg("entry gate model final", "completed", {"model": [SAYS]}, entry="approval"),
-        ),
+        Leg(f"{FRESH_RUN} final", {"model": [LIMIT]}, AWAITING_HITL),
+        Leg("entry gate model final", {"model": [SAYS]}, entry="approval"),
     ),
-    Row(
+    row(
         "a failure of the gate ends the turn",
-        (
-            Leg(
-                f"{FRESH_RUN} gate final",
-                "failed",
-                {"model": [ASKS], "gate": [{"error": {"code": "gate_failed", "message": "The gate failed."}}]},
-            ),
-        ),
+        Leg(f"{FRESH_RUN} gate final", {"model": [ASKS], "gate": [FAILS]}, "failed"),
         error="gate_failed",
     ),
-    Row(
+    row(
         "a model that never stops meets the limit of rounds",
-        (Leg(f"{FRESH_RUN} gate model gate final", "limited", {"model": [ASKS] * 2}),),
+        Leg(f"{FRESH_RUN} gate model gate final", {"model": [ASKS] * 2}, "limited"),
         error="iteration_limit",
         initial={"max_iterations": 2},
     ),

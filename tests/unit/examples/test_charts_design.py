@@ -36,11 +36,27 @@ def wanted(*shows: str, concept: str = "", intent: str = "", title: str = "t") -
     }
 
 
+async def solved(
+    specification: dict[str, Any], columns: list[dict[str, Any]] = COLUMNS, **given: Any
+) -> _solver.Solved:
+    return await _solver.solve(_design.program_of(specification, columns, **given), 30.0)
+
+
 async def designed(specification: dict[str, Any], **given: Any) -> dict[str, Any]:
     """What the rules make of it."""
-    solved = await _solver.solve(_design.program_of(specification, COLUMNS, **given), 30.0)
-    assert solved.outcome == "solved", solved
-    return _design.design_of(solved.atoms, specification, COLUMNS)
+    found = await solved(specification, **given)
+    assert found.outcome == "solved", found
+    return _design.design_of(found.atoms, specification, given.get("columns", COLUMNS))
+
+
+def children() -> set[psutil.Process]:
+    """Of this process, and theirs."""
+    return set(psutil.Process().children(recursive=True))
+
+
+HOLES = "p(1..13). h(1..12). 1{at(P,H):h(H)}1 :- p(P). :- at(P,H), at(Q,H), P<Q."
+GROUNDS = "p(1..3000). q(A,B,C,D) :- p(A), p(B), p(C), p(D)."
+"""Two that no solver comes to an end of."""
 
 
 @pytest.mark.parametrize(
@@ -69,32 +85,26 @@ async def test_what_a_specification_leaves_open_is_decided(
     assert {show["column"] for show in specification["shows"]} <= set(shown.values())
 
 
-async def test_exclusions_scores_and_their_scope_are_obeyed() -> None:
+async def test_exclusions_scores_and_their_scope_are_obeyed_and_excluding_everything_is_an_outcome() -> None:
+    both = wanted("region", "sales")
     no_bar = [{"selector": "mark", "value": "bar", "scope": "*"}]
-    assert (await designed(wanted("region", "sales"), exclusions=no_bar))["mark"] != "bar"
+    assert (await designed(both, exclusions=no_bar))["mark"] != "bar"
     likely = [{"mark": "arc", "score": 0.9}, {"mark": "line", "score": 0.4}]
-    assert (await designed(wanted("region", "sales"), marks=likely))["mark"] == "arc"
+    assert (await designed(both, marks=likely))["mark"] == "arc"
     no_y_here = [{"selector": "channel", "value": "y", "scope": "bar"}]
-    assert (await designed(wanted("region", "sales"), exclusions=no_y_here))["mark"] != "bar"
-
-
-async def test_wishes_that_exclude_each_other_are_an_outcome() -> None:
+    assert (await designed(both, exclusions=no_y_here))["mark"] != "bar"
     none = [{"selector": "mark", "value": mark, "scope": "*"} for mark in _design.MARKS]
-    solved = await _solver.solve(_design.program_of(wanted("region", "sales"), COLUMNS, exclusions=none), 30.0)
-    assert solved == _solver.Solved("unsatisfiable")
+    assert await solved(both, exclusions=none) == _solver.Solved("unsatisfiable")
 
 
 @given(st.text(max_size=60), st.text(max_size=30), st.text(max_size=30))
 def test_no_word_of_a_person_or_a_table_is_a_rule(name: str, word: str, value: str) -> None:
     columns = [{**COLUMNS[0], "name": name}]
-    exclusions = [
-        {"selector": value, "value": word, "scope": name},
-        {"selector": "mark", "value": "bar", "scope": name},
-    ]
-    marks = [{"mark": word, "score": 0.9}]
-    specification = wanted("x", concept=f'{word}"). evil("{name}')
-    specification["shows"] = [{"column": name, "on": ""}]
-    facts = _design.program_of(specification, columns, marks, exclusions).removeprefix(_design.RULES.read_text())
+    told = ((value, word), ("mark", "bar"))
+    exclusions = [{"selector": selector, "value": what, "scope": name} for selector, what in told]
+    specification = {**wanted("x", concept=f'{word}"). evil("{name}'), "shows": [{"column": name, "on": ""}]}
+    program = _design.program_of(specification, columns, [{"mark": word, "score": 0.9}], exclusions)
+    facts = program.removeprefix(_design.RULES.read_text())
     for line in facts.strip().splitlines():
         assert line.startswith(("column(c0,", "shown(c0)", "concept(", "likely(", "excluded(")), line
         assert line.count("(") == line.count(")") == 1 and line.endswith(").")
@@ -102,31 +112,28 @@ def test_no_word_of_a_person_or_a_table_is_a_rule(name: str, word: str, value: s
 
 @pytest.mark.sized
 async def test_a_bomb_is_ended_at_its_limit_and_nothing_of_it_is_left() -> None:
-    before, limit = set(psutil.Process().children(recursive=True)), sized(4, 1) / 2
-    holes = "p(1..13). h(1..12). 1{at(P,H):h(H)}1 :- p(P). :- at(P,H), at(Q,H), P<Q."
-    grounds = "p(1..3000). q(A,B,C,D) :- p(A), p(B), p(C), p(D)."
-    for bomb in (holes, grounds):
+    before, limit = children(), sized(4, 1) / 2
+    for bomb in (HOLES, GROUNDS):
         began = time.monotonic()
-        solved = await _solver.solve(bomb, limit)
-        assert solved.outcome in ("timed_out", "failed") and solved.atoms == ()
+        found = await _solver.solve(bomb, limit)
+        assert found.outcome in ("timed_out", "failed") and found.atoms == ()
         assert time.monotonic() - began < limit + 1.0
-    assert set(psutil.Process().children(recursive=True)) <= before
+    assert children() <= before
 
 
 async def test_a_caller_that_is_cancelled_leaves_no_solver_behind() -> None:
-    before = set(psutil.Process().children(recursive=True))
-    task = asyncio.create_task(_solver.solve("p(1..3000). q(A,B,C,D) :- p(A), p(B), p(C), p(D).", 60.0))
-    await until(lambda: bool(set(psutil.Process().children(recursive=True)) - before))
+    before = children()
+    task = asyncio.create_task(_solver.solve(GROUNDS, 60.0))
+    await until(lambda: bool(children() - before))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert set(psutil.Process().children(recursive=True)) <= before
+    assert children() <= before
 
 
 async def test_a_solver_dies_with_the_process_that_started_it() -> None:
-    bomb = "p(1..13). h(1..12). 1{at(P,H):h(H)}1 :- p(P). :- at(P,H), at(Q,H), P<Q."
     code = "import asyncio; from perdure.examples.charts.tools import _solver; "
-    code += f"asyncio.run(_solver.solve({bomb!r}, 600.0))"
+    code += f"asyncio.run(_solver.solve({HOLES!r}, 600.0))"
     starter = psutil.Popen([sys.executable, "-c", code])
     try:
         await until(lambda: bool(starter.children()))
@@ -178,9 +185,7 @@ async def test_rows_of_one_bar_stand_on_each_other_and_a_pie_has_no_negative_sli
 
 async def test_rows_without_a_value_are_left_out_and_told_and_a_missing_name_is_one() -> None:
     columns = [{**COLUMNS[0], "nulls": 1}, {**COLUMNS[1], "nulls": 2}]
-    specification = wanted("region", "sales")
-    solved = await _solver.solve(_design.program_of(specification, columns), 30.0)
-    design = _design.design_of(solved.atoms, specification, columns)
+    design = await designed(wanted("region", "sales"), columns=columns)
     by_region, by_sales = _telling.warnings_of(design, columns, ())
     assert by_region.startswith("1 ") and "'region'" in by_region
     assert by_sales.startswith("2 ") and "'sales'" in by_sales
@@ -202,9 +207,9 @@ async def test_rows_without_a_value_are_left_out_and_told_and_a_missing_name_is_
     ],
 )
 async def test_another_mark_than_the_one_that_was_asked_for_is_told(specification: dict[str, Any], told: int) -> None:
-    solved = await _solver.solve(_design.program_of(specification, COLUMNS), 30.0)
-    design = _design.design_of(solved.atoms, specification, COLUMNS)
-    warnings = _telling.warnings_of(design, COLUMNS, _design.wished_of(solved.atoms))
+    found = await solved(specification)
+    design = _design.design_of(found.atoms, specification, COLUMNS)
+    warnings = _telling.warnings_of(design, COLUMNS, _design.wished_of(found.atoms))
     assert len(warnings) == told and all(("'cost'" in each) is ("cost" in str(specification)) for each in warnings)
 
 

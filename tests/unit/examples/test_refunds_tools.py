@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,31 +23,39 @@ def tools() -> Mapping[str, Tool]:
     return load_app(SHIPPED / "refunds").tools
 
 
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """The tools, and the service that they call."""
+
+    tools: Mapping[str, Tool]
+    http: httpx.AsyncClient
+    url: str
+    key: str
+
+    def context(self, name: str, seconds: float = 10.0) -> ToolContext:
+        return ToolContext(
+            card=self.tools[name].card,
+            tenant_id="t",
+            turn_id="turn",
+            conversation_id="conversation",
+            call_id="t1.0",
+            user_id="user",
+            idempotency_key=self.key,
+            deadline=datetime.now(UTC) + timedelta(seconds=seconds),
+            http=self.http,
+            secrets={"payments_url": self.url, "payments_token": TOKEN},
+        )
+
+    async def run(self, name: str, args: dict[str, Any], seconds: float = 10.0) -> dict[str, Any]:
+        output: Any = (await self.tools[name].run(args, self.context(name, seconds))).output
+        return dict(output)
+
+
 @pytest.fixture
-async def http() -> AsyncIterator[httpx.AsyncClient]:
+async def desk(tools: Mapping[str, Tool], payments: PaymentsProcess, key: str) -> AsyncIterator[Desk]:
+    """At the service that tests share."""
     async with new_client() as client:
-        yield client
-
-
-def context(tool: Tool, http: httpx.AsyncClient, url: str, key: str = "", seconds: float = 10.0) -> ToolContext:
-    return ToolContext(
-        card=tool.card,
-        tenant_id="t",
-        turn_id="turn",
-        conversation_id="conversation",
-        call_id="t1.0",
-        user_id="user",
-        idempotency_key=key,
-        deadline=datetime.now(UTC) + timedelta(seconds=seconds),
-        http=http,
-        secrets={"payments_url": url, "payments_token": TOKEN},
-    )
-
-
-async def run(tool: Tool, args: dict[str, Any], given: ToolContext) -> dict[str, Any]:
-    output = (await tool.run(args, given)).output
-    assert isinstance(output, dict)
-    return output
+        yield Desk(tools, client, payments.url, key)
 
 
 def test_the_cards_state_effect_gate_and_risk(tools: Mapping[str, Tool]) -> None:
@@ -69,92 +77,66 @@ def test_an_absurd_amount_does_not_fit_whoever_writes_it(tools: Mapping[str, Too
 
 
 async def test_a_refund_made_again_with_its_key_is_one_refund(
-    tools: Mapping[str, Tool], http: httpx.AsyncClient, payments: PaymentsProcess, order: str, key: str
+    desk: Desk, payments: PaymentsProcess, order: str
 ) -> None:
-    given = context(tools["refund"], http, payments.url, key)
-    first = await run(tools["refund"], {"order": order}, given)
-    second = await run(tools["refund"], {"order": order}, given)
+    first, second = [await desk.run("refund", {"order": order}) for _ in range(2)]
     assert first == second
     assert first["status"] == "refunded" and order in first["message"]
     assert payments.counts(order)["refund"] == 1
-    status = await run(tools["order_status"], {"order": order}, context(tools["order_status"], http, payments.url))
-    assert status["refunds"] == 1
+    assert (await desk.run("order_status", {"order": order}))["refunds"] == 1
 
 
-async def test_a_note_carries_no_key_and_each_call_lands(
-    tools: Mapping[str, Tool], http: httpx.AsyncClient, payments: PaymentsProcess, order: str, key: str
-) -> None:
+async def test_a_note_carries_no_key_and_each_call_lands(desk: Desk, payments: PaymentsProcess, order: str) -> None:
     for _ in range(2):
-        given = context(tools["send_note"], http, payments.url, key)
-        assert (await run(tools["send_note"], {"order": order, "text": "Sorry."}, given))["status"] == "sent"
+        assert (await desk.run("send_note", {"order": order, "text": "Sorry."}))["status"] == "sent"
     assert payments.counts(order)["note"] == 2
-    assert payments.requests(key) == []
+    assert payments.requests(desk.key) == []
 
 
 @pytest.mark.parametrize(("name", "args"), [("refund", {}), ("send_note", {"text": "Sorry."})])
 async def test_no_answer_in_time_is_ambiguous_although_the_effect_was_made(
-    tools: Mapping[str, Tool],
-    http: httpx.AsyncClient,
-    payments: PaymentsProcess,
-    order: str,
-    key: str,
-    name: str,
-    args: dict[str, Any],
+    desk: Desk, payments: PaymentsProcess, order: str, name: str, args: dict[str, Any]
 ) -> None:
     payments.hold("after_commit")
     with pytest.raises(TimeoutError):
-        await run(tools[name], {"order": order, **args}, context(tools[name], http, payments.url, key, seconds=0.7))
+        await desk.run(name, {"order": order, **args}, seconds=0.7)
     assert sum(payments.counts(order).values()) == 1
 
 
 async def test_a_service_that_dies_before_its_answer_is_ambiguous_and_the_key_heals_it(
-    tools: Mapping[str, Tool], http: httpx.AsyncClient, own_payments: PaymentsProcess, order: str, key: str
+    desk: Desk, own_payments: PaymentsProcess, order: str
 ) -> None:
     own_payments.hold("after_commit")
-    given = context(tools["refund"], http, own_payments.url, key, seconds=30)
-    asked = asyncio.create_task(run(tools["refund"], {"order": order}, given))
+    at_its_own = replace(desk, url=own_payments.url)
+    asked = asyncio.create_task(at_its_own.run("refund", {"order": order}, seconds=30))
     await asyncio.to_thread(own_payments.wait_for_refunds, order, 1)
     own_payments.kill()
     with pytest.raises((httpx.ReadError, httpx.RemoteProtocolError)):
         await asked
     await asyncio.to_thread(own_payments.start)
-    assert (await run(tools["refund"], {"order": order}, given))["status"] == "refunded"
+    assert (await at_its_own.run("refund", {"order": order}))["status"] == "refunded"
     assert own_payments.counts(order)["refund"] == 1
 
 
-@pytest.mark.parametrize("name", ["order_status", "refund", "send_note"])
-async def test_a_service_that_is_down_was_sent_nothing(
-    tools: Mapping[str, Tool], http: httpx.AsyncClient, name: str
-) -> None:
-    args = {"order": "1"} | ({"text": "Sorry."} if name == "send_note" else {})
+@pytest.mark.parametrize(("name", "args"), [("order_status", {}), ("refund", {}), ("send_note", {"text": "Sorry."})])
+async def test_a_service_that_is_down_was_sent_nothing(desk: Desk, name: str, args: dict[str, Any]) -> None:
     with pytest.raises(ToolUnavailable):
-        await run(tools[name], args, context(tools[name], http, f"http://127.0.0.1:{free_port()}"))
+        await replace(desk, url=f"http://127.0.0.1:{free_port()}").run(name, {"order": "1", **args})
 
 
-async def test_an_order_that_does_not_exist_is_a_no_in_the_services_words(
-    tools: Mapping[str, Tool], http: httpx.AsyncClient, payments: PaymentsProcess
-) -> None:
+async def test_an_order_that_does_not_exist_and_a_missing_credential_are_a_no(desk: Desk) -> None:
     with pytest.raises(ToolRefused, match="999999"):
-        await run(tools["refund"], {"order": "999999"}, context(tools["refund"], http, payments.url))
-
-
-async def test_a_missing_credential_is_a_no_before_anything_is_sent(
-    tools: Mapping[str, Tool], http: httpx.AsyncClient
-) -> None:
-    given = context(tools["refund"], http, "")
+        await desk.run("refund", {"order": "999999"})
     with pytest.raises(ToolRefused, match="payments_url"):
-        await run(tools["refund"], {"order": "1"}, given)
+        await replace(desk, url="").run("refund", {"order": "1"})
 
 
-async def test_the_preview_of_a_refund_reads_the_order_and_leaves_it_as_it_is(
-    tools: Mapping[str, Tool], http: httpx.AsyncClient, payments: PaymentsProcess, order: str
-) -> None:
-    refund = tools["refund"]
+async def test_the_preview_of_a_refund_reads_the_order_and_leaves_it_as_it_is(desk: Desk, order: str) -> None:
+    preview = desk.tools["refund"].preview
     args: dict[str, JsonValue] = {"order": order, "amount_cents": 150, "reason": "late"}
-    assert refund.preview is not None
-    look = replace(context(refund, http, payments.url), reads_only=True)
-    made = await refund.preview.make(args, look)
-    assert isinstance(made.before, dict) and isinstance(made.after, dict)
-    assert made.before["refunds"] == 0
+    assert preview is not None
+    look = replace(desk.context("refund"), reads_only=True)
+    made = await preview.make(args, look)
+    assert isinstance(made.before, dict) and made.before["refunds"] == 0
     assert made.after == {**made.before, "refunds": 1, "paid_back_now": "1.50 EUR"}
-    assert await refund.preview.make(args, look) == made
+    assert await preview.make(args, look) == made

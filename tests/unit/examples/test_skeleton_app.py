@@ -31,11 +31,9 @@ def test_the_folder_has_no_mistake_and_publishes_one_strict_agent_without_tools(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("what is this", "what is this"),
+        *((text, text) for text in ("what is this", "memory_write", "two\nlines")),
         ("/echo one two three", "one two three"),
-        ("memory_write", "memory_write"),
         ("say nothing", ""),
-        ("two\nlines", "two\nlines"),
     ],
 )
 async def test_the_same_text_gets_the_same_answer(app: App, text: str, said: str) -> None:

@@ -13,14 +13,10 @@ from perdure.core.agents.prompts import as_changed, unremembered
 from tests.unit.examples.scripted_answers import scripted_answer
 
 TEMPLATE = SHIPPED.parent / "apps" / "template"
+BOOKED = {"status": "booked", "number": 4, "provider": "p2", "slot": "Friday"}
 WELL = {"status": "created", "entity": {"id": "e1", "kind": "well", "name": "W"}}
 RAN: list[tuple[str, str, dict[str, Any], str]] = [
-    (
-        "care/scripts/care_navigator",
-        "book_session",
-        {"status": "booked", "number": 4, "provider": "p2", "slot": "Friday"},
-        "p2, Friday, number 4",
-    ),
+    ("care/scripts/care_navigator", "book_session", BOOKED, "p2, Friday, number 4"),
     ("ops/scripts/ops", "cluster_k8s_deployment_restart", {"status": "restarted", "message": "Done so."}, "Done so."),
     ("refunds/scripts/refunds", "refund", {"status": "refunded", "message": "It is paid."}, "It is paid."),
     ("refunds/scripts/refunds", "send_note", {"status": "sent", "message": "It is out."}, "It is out."),

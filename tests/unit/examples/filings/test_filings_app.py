@@ -23,19 +23,13 @@ from tests.unit.examples.filings.blocks import FILINGS, run
 DOMAIN = re.compile(r"\b(wells?|leases?|rule|flar\w+|filing|texas|rrc|gas|oil|spacing|operator|commission)\b", re.I)
 
 
-def copied(to: Path) -> Path:
-    """A copy of the app."""
-    shutil.copytree(FILINGS, to)
-    return to
-
-
 def loaded(folder: Path) -> App:
     return load_app(folder, Engine(topologies=("skill_pipeline",), script=Script))
 
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> App:
-    return loaded(copied(tmp_path_factory.mktemp("app") / "filings"))
+    return loaded(Path(shutil.copytree(FILINGS, tmp_path_factory.mktemp("app") / "filings")))
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +165,7 @@ def test_a_skills_parts_have_the_sizes_of_their_tiers_and_their_templates_are_fi
 
 def test_a_reserved_name_is_refused_for_a_block_and_the_rest_is_loaded(tmp_path: Path) -> None:
     """S0-50."""
-    folder = copied(tmp_path / "filings")
+    folder = Path(shutil.copytree(FILINGS, tmp_path / "filings"))
     place = folder / "skills" / "rrc_rule37" / "blocks"
     for suffix in (".py", ".yaml"):
         (place / f"spacing_assessment{suffix}").rename(place / f"spacing_calculation{suffix}")

@@ -1,12 +1,23 @@
-"""gas_analysis: heating values worked out by hand, limits exactly met, and what must hold for any mixture."""
+"""gas_analysis and emissions_estimate: heating values and masses worked out by hand, limits exactly met, and what must
+hold for any mixture and any flare."""
 
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.unit.examples.filings.blocks import run
-from tests.unit.examples.filings.mixtures import SHARES, composition_of
+
+HEAVIER = ("iso_butane", "n_butane", "iso_pentane", "n_pentane", "hexanes_plus")
+REST = ("nitrogen", "carbon_dioxide", "oxygen", "hydrogen_sulfide")
+NAMES = ("methane", "ethane", "propane", *HEAVIER, *REST)
+SHARES = st.tuples(*[st.floats(min_value=0.01, max_value=1)] * len(NAMES))
+
+
+def composition_of(shares: tuple[float, ...]) -> dict[str, float]:
+    """Mole percent that add up to 100."""
+    return {name: share * 100 / sum(shares) for name, share in zip(NAMES, shares, strict=True)}
 
 
 def analyse(lease: str = "Sand Draw", **args: Any) -> dict[str, Any]:
@@ -42,12 +53,7 @@ def test_methane_alone_has_the_heating_value_of_methane_and_unknown_water_is_no_
 
 @pytest.mark.parametrize(
     ("name", "within", "beyond"),
-    [
-        ("carbon_dioxide", 2.0, 2.01),
-        ("oxygen", 0.2, 0.21),
-        ("nitrogen", 4.0, 4.01),
-        ("hydrogen_sulfide", 0.0004, 0.00041),
-    ],
+    [("carbon_dioxide", 2, 2.01), ("oxygen", 0.2, 0.21), ("nitrogen", 4, 4.01), ("hydrogen_sulfide", 0.0004, 0.00041)],
 )
 def test_a_value_at_a_limit_is_within_it(name: str, within: float, beyond: float) -> None:
     for share, ok in ((within, True), (beyond, False)):
@@ -84,3 +90,78 @@ def test_a_mixture_lies_between_its_components_and_nitrogen_only_lowers_it(share
     thinned = {name: share / 2 for name, share in mixed.items()}
     thinned["nitrogen"] += 50
     assert analyse(composition_mol_pct=thinned)["heating_value_btu_per_scf"] == pytest.approx(btu / 2, abs=0.06)
+
+
+def estimate(lease: str = "Sand Draw", **args: Any) -> dict[str, Any]:
+    return run("emissions_estimate", {"lease_name": lease, **args})
+
+
+def of(how: str, mcf: float, efficiency: float | None = None, **gas: float) -> dict[str, Any]:
+    """A volume of a gas that is flared or vented."""
+    burnt = {} if efficiency is None else {"combustion_efficiency_pct": efficiency}
+    return {f"{how}_mcf": mcf, "composition_mol_pct": gas, **burnt}
+
+
+OLD_TABLE = {"warming_table": "table_a1_2014"}
+
+
+@pytest.mark.parametrize(
+    ("args", "co2_kg", "ch4_kg", "n2o_kg", "tons"),
+    [
+        # 1e6 scf * 0.98 * 0.0526; 1e6 * 0.02 * 0.0192; 1e6 * 1.235e-7
+        (of("flared", 1000, methane=100), 51548, 384, 0.1235, 62.333),
+        (of("vented", 1000, methane=100), 0, 19200, 0, 537.6),
+        (of("flared", 1000, 100, ethane=100), 105200, 0, 0.1235, 105.233),
+        (of("flared", 100, 100, methane=50, carbon_dioxide=50), 5260, 0, 0.0124, 5.263),
+        (of("flared", 1000, methane=100) | OLD_TABLE, 51548, 384, 0.1235, 61.185),
+        (of("flared", 0, methane=100), 0, 0, 0, 0),
+        (of("flared", 1000, 0, methane=100), 0, 19200, 0.1235, 537.633),
+    ],
+)
+def test_burning_and_venting_give_these_masses(
+    args: dict[str, Any], co2_kg: float, ch4_kg: float, n2o_kg: float, tons: float
+) -> None:
+    found = estimate(**args)
+    assert found["co2_kg"] == pytest.approx(co2_kg, abs=0.001) and found["ch4_kg"] == pytest.approx(ch4_kg, abs=0.001)
+    assert found["n2o_kg"] == pytest.approx(n2o_kg, abs=0.00011) and found["co2e_metric_tons"] == tons
+
+
+def test_what_is_on_record_is_used_and_what_is_not_is_asked_for() -> None:
+    found = estimate("Twin Windmills", from_month="2026-01", to_month="2026-02")
+    assert (found["flared_mcf"], found["vented_mcf"]) == (18346, 62) and found["estimated"]
+    assert len(estimate("Sand Draw")["missing"]) == 2 and estimate("Sand Draw")["co2e_metric_tons"] is None
+    assert not estimate("Sand Draw", flared_mcf=5)["estimated"]
+
+
+MCF = st.floats(min_value=0, max_value=1e6).map(lambda mcf: round(mcf, 2))
+
+
+@settings(deadline=None)
+@given(shares=SHARES, less=MCF, more=MCF, efficiency=st.floats(min_value=0, max_value=100))
+def test_more_gas_never_gives_less_and_two_volumes_give_what_they_give_together(
+    shares: tuple[float, ...], less: float, more: float, efficiency: float
+) -> None:
+    def tons(**volumes: float) -> float:
+        given: dict[str, Any] = {"composition_mol_pct": composition_of(shares)}
+        found: float = estimate(**(given | volumes), combustion_efficiency_pct=efficiency)["co2e_metric_tons"]
+        return found
+
+    for kind in ("flared_mcf", "vented_mcf"):
+        assert tons(**{kind: less}) <= tons(**{kind: less + more}) + 0.001
+    assert tons(flared_mcf=less, vented_mcf=more) == pytest.approx(
+        tons(flared_mcf=less) + tons(vented_mcf=more), abs=0.002
+    )
+
+
+PERCENT = st.floats(min_value=0, max_value=100)
+
+
+@settings(deadline=None)
+@given(methane=st.floats(min_value=70, max_value=100), better=PERCENT, worse=PERCENT)
+def test_of_gas_that_is_mostly_methane_a_better_flare_gives_less(methane: float, better: float, worse: float) -> None:
+    gas = {"methane": methane, "hexanes_plus": 100 - methane}
+    less, more = (
+        estimate(**of("flared", 1000, each, **gas))["co2e_metric_tons"]
+        for each in (max(better, worse), min(better, worse))
+    )
+    assert less <= more

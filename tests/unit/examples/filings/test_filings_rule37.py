@@ -11,9 +11,8 @@ from syrupy.assertion import SnapshotAssertion
 from tests.unit.examples.filings.blocks import rows, run
 
 PAPERS = [
-    {"kind": "plat", "reference": "plat.pdf"},
-    {"kind": "certification", "reference": "certificate.pdf"},
-    {"kind": "fee_receipt", "reference": "0001"},
+    {"kind": kind, "reference": reference}
+    for kind, reference in (("plat", "plat.pdf"), ("certification", "certificate.pdf"), ("fee_receipt", "0001"))
 ]
 NARRATIVE = "Prevention of waste. Oil would stay behind (F1; study)."
 ALWAYS = ["well_record", "operator", "lease"]
@@ -32,11 +31,8 @@ def test_a_package_with_every_paper_is_complete_and_one_without_says_what_is_mis
     whole = assemble("Mitchell Ranch 1H", good_cause_narrative=NARRATIVE, attachments=PAPERS)
     assert whole["complete"] and whole["missing"] == []
     assert [each["item"] for each in whole["completeness"]] == ALWAYS + FOR_AN_EXCEPTION
-    assert (whole["form"], whole["operator"]["p5_number"], whole["lease"]["lease_number"]) == (
-        "W-1",
-        "990001",
-        "99-00101",
-    )
+    of = (whole["form"], whole["operator"]["p5_number"], whole["lease"]["lease_number"])
+    assert of == ("W-1", "990001", "99-00101")
     bare = assemble("Mitchell Ranch 1H")
     assert not bare["complete"] and bare["missing"] == ["plat", "certification", "fee_receipt", "good_cause_narrative"]
     for left_out in PAPERS:

@@ -10,9 +10,7 @@ from perdure.contracts.values import canonical_json
 from perdure.core.agents.prompts import as_changed
 from tests.unit.examples.filings.play import agent, agent_ids, answer, play
 
-SPACING = "330.00"
-
-
+SPACING, REGISTER = "330.00", "Register the well Lone Star 1, API 42-999-00099"
 WELL, LEASE = "Mitchell Ranch 1H", "Mitchell Ranch"
 SPRING = {"lease_name": "North Pasture", "from_month": "2026-03", "to_month": "2026-05"}
 ASKED = {"requested_mcf_per_day": 85, "from_day": "2026-07-01", "to_day": "2026-12-27"}
@@ -62,15 +60,11 @@ async def test_good_cause_is_argued_from_the_users_fact_alone() -> None:
     assert "a regular location leaves oil behind" in turn.answer and "F1" in turn.answer
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["Register the well Lone Star 1, API 42-999-00099", "register the well Lone Star 1 API number 42-999-00099."],
-)
+@pytest.mark.parametrize("text", [REGISTER, "register the well Lone Star 1 API number 42-999-00099."])
 async def test_registering_a_well_creates_an_entity_without_a_skill(text: str) -> None:
     turn = await play("rule_37", text)
-    assert turn.calls == [
-        ("create_entity", {"kind": "well", "name": "Lone Star 1", "attributes": {"api_number": "42-999-00099"}})
-    ]
+    well = {"kind": "well", "name": "Lone Star 1", "attributes": {"api_number": "42-999-00099"}}
+    assert turn.calls == [("create_entity", well)]
     assert "Lone Star 1" in turn.answer and "e1" in turn.answer and turn.loaded == []
 
 
@@ -96,7 +90,7 @@ async def test_a_monitor_reads_and_tells_without_a_skill(
         "Prepare the Rule 37 filing for Mitchell Ranch 1H",
         "Assess spacing for Mitchell Ranch 1H",
         "How much did Cottonwood flare, and was the flaring allowed?",
-        "Register the well Lone Star 1, API 42-999-00099",
+        REGISTER,
         "Is this lease in compliance?",
     ],
 )
@@ -107,18 +101,13 @@ async def test_the_general_agent_refuses_the_work_of_a_field(text: str) -> None:
     assert turn.calls == [] and turn.answer and turn.answer != fallback
 
 
-async def test_the_general_agent_does_what_is_general() -> None:
-    assert (await play("general", "Look up Mitchell Ranch 1H")).calls == [
-        ("entity_resolve", {"name": "Mitchell Ranch 1H"})
-    ]
-
-
 @pytest.mark.parametrize("agent_id", agent_ids())
 async def test_every_agent_echoes_says_what_it_can_and_ends(agent_id: str) -> None:
     assert (await play(agent_id, "/echo Assess spacing for x")).answer == "Assess spacing for x"
     help_text = (await play(agent_id, "What?")).answer
     assert help_text == agent(agent_id)["script"]["fallback"].strip()
-    assert (await play(agent_id, "Find Lone Star 1")).answer not in ("", help_text)
+    looked_up = await play(agent_id, "Find Lone Star 1")
+    assert looked_up.answer not in ("", help_text) and ("entity_resolve", {"name": "Lone Star 1"}) in looked_up.calls
 
 
 @pytest.mark.parametrize("agent_id", ["rule_37", "rule_32", "compliance_monitor", "flaring_monitor"])
@@ -137,7 +126,7 @@ REFUSED = "The call to {} was rejected by rita: the plat is old\nIt has not run.
 @pytest.mark.parametrize(
     ("agent_id", "text", "tool"),
     [
-        ("rule_37", "Register the well Lone Star 1, API 42-999-00099", "create_entity"),
+        ("rule_37", REGISTER, "create_entity"),
         ("rule_37", "Prepare the Rule 37 filing for Dry Fork 2", "rule37_filing_assembly"),
         ("rule_32", "Prepare the Rule 32 filing for Cottonwood", "rule32_filing_assembly"),
     ],
@@ -154,11 +143,10 @@ async def test_a_rejection_is_acknowledged_with_its_reason_and_nothing_is_called
         assert calls == [] and "rita" in said and "the plat is old" in said
 
 
-@pytest.mark.parametrize("note", [None, "The checkpoint pre_filing was approved by rita."])
-async def test_an_approved_package_is_told_and_not_assembled_again(note: str | None) -> None:
+@pytest.mark.parametrize("notes", [[], [{"role": "system", "content": "The checkpoint pre_filing was approved."}]])
+async def test_an_approved_package_is_told_and_not_assembled_again(notes: list[dict[str, Any]]) -> None:
     done = await play("rule_37", "Prepare the Rule 37 filing for Dry Fork 2")
-    messages = [*done.messages[:-1], *([{"role": "system", "content": note}] if note else [])]
-    said, calls = await answer("rule_37", messages, ["rule37_filing_assembly"])
+    said, calls = await answer("rule_37", [*done.messages[:-1], *notes], ["rule37_filing_assembly"])
     assert calls == [] and said == done.answer
 
 

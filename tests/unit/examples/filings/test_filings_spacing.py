@@ -70,10 +70,8 @@ def test_nearer_than_1200_feet_is_strict(apart_ft: float, conforms: bool) -> Non
     ("fields", "counts"),
     [
         ({}, True),
-        ({"status": "shut_in"}, True),
-        ({"status": "drilling"}, True),
-        ({"status": "plugged"}, False),
-        ({"status": "proposed"}, False),
+        *(({"status": status}, True) for status in ("shut_in", "drilling")),
+        *(({"status": status}, False) for status in ("plugged", "proposed")),
         ({"horizon": "Placeholder Lime"}, False),
         ({"lease_id": "L-02"}, False),
     ],
@@ -84,16 +82,13 @@ def test_only_wells_in_the_same_horizon_on_the_same_lease_count(fields: dict[str
     assert (found["nearest_well"] is not None) is counts
 
 
-def test_field_rules_set_other_distances() -> None:
+def test_field_rules_set_other_distances_and_a_place_outside_its_lease_needs_an_exception() -> None:
     found = assess("Mitchell Ranch 1H", lease_line_minimum_ft=330, between_wells_minimum_ft=1700)
     assert found["exceptions_needed"] == ["between_wells"]
     assert found["nearest_well"]["shortfall_ft"] == 57.41
-
-
-def test_a_place_outside_its_lease_needs_an_exception_however_far_the_line_is() -> None:
-    found = assess("Mitchell Ranch 1H", surface_x_ft=7920, surface_y_ft=2640)
-    assert not found["inside_lease"] and found["lease_line"]["distance_ft"] == 2640
-    assert found["exceptions_needed"] == ["lease_line"]
+    outside = assess("Mitchell Ranch 1H", surface_x_ft=7920, surface_y_ft=2640)
+    assert not outside["inside_lease"] and outside["lease_line"]["distance_ft"] == 2640
+    assert outside["exceptions_needed"] == ["lease_line"], "however far the line is"
 
 
 def test_a_well_that_is_not_on_record_is_told_and_one_described_whole_is_assessed() -> None:
