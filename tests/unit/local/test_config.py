@@ -12,11 +12,6 @@ from perdure.local.config import PAGES, ROOT, StackConfig, addresses, default_pr
 from perdure.local.data_dir import StackError
 
 
-def test_the_defaults_are_a_folder_of_the_checkout_and_port_8080() -> None:
-    config = StackConfig.from_env(environ={})
-    assert (config.home, config.port, config.routing) == (ROOT / ".perdure", 8080, "compact")
-
-
 def test_a_relative_folder_in_a_setting_is_the_same_wherever_the_command_is_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,7 +44,8 @@ def test_every_setting_can_come_from_the_environment(tmp_path: Path) -> None:
         "PERDURE_ROUTING": "spread",
         "PERDURE_APP": os.pathsep.join((str(tmp_path / "one"), "")),
     }
-    config = StackConfig.from_env(environ=environ)
+    plain, config = StackConfig.from_env(environ={}), StackConfig.from_env(environ=environ)
+    assert (plain.home, plain.port, plain.routing) == (ROOT / ".perdure", 8080, "compact")
     assert (config.home, config.port, config.routing) == (tmp_path / "data", 9001, "spread")
     assert config.app_dirs == config.apps == (tmp_path / "one",)
     typed = StackConfig.from_env([tmp_path / "two"], environ=environ)
@@ -78,20 +74,16 @@ def test_compact_runs_four_processes_and_spread_a_worker_for_each_queue() -> Non
 
 
 @pytest.mark.parametrize(
-    ("environ", "named"),
+    ("name", "value", "named"),
     [
-        ({"PERDURE_PORT": "http"}, "PERDURE_PORT"),
-        ({"PERDURE_PORT": "0"}, "PERDURE_PORT"),
-        ({"PERDURE_PORT": "65536"}, "PERDURE_PORT"),
-        ({"PERDURE_PORT": "-1"}, "PERDURE_PORT"),
-        ({"PERDURE_PORT": "\N{SUPERSCRIPT TWO}"}, "PERDURE_PORT"),
-        ({"PERDURE_ROUTING": "wide"}, "PERDURE_ROUTING"),
-        ({"PERDURE_APP": "/no/such/app"}, "/no/such/app"),
+        *(("PERDURE_PORT", port, "PERDURE_PORT") for port in ("http", "0", "65536", "-1", "\N{SUPERSCRIPT TWO}")),
+        ("PERDURE_ROUTING", "wide", "PERDURE_ROUTING"),
+        ("PERDURE_APP", "/no/such/app", "/no/such/app"),
     ],
 )
-def test_a_wrong_setting_is_one_line_that_names_it(environ: dict[str, str], named: str) -> None:
+def test_a_wrong_setting_is_one_line_that_names_it(name: str, value: str, named: str) -> None:
     with pytest.raises(StackError, match=named) as caught:
-        StackConfig.from_env(environ=environ)
+        StackConfig.from_env(environ={name: value})
     assert "\n" not in str(caught.value)
 
 
