@@ -17,9 +17,7 @@ def steps(count: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "defs",
-    [{"d0": {"anyOf": [{"$ref": "#/$defs/d0"}, {"type": "null"}]}}, steps(6)],
-    ids=["itself", "ever more"],
+    "defs", [{"d0": {"anyOf": [{"$ref": "#/$defs/d0"}, {"type": "null"}]}}, steps(6)], ids=["itself", "ever more"]
 )
 def test_a_schema_that_names_itself_or_branches_without_end_is_edited_as_json(defs: dict[str, Any]) -> None:
     (field,) = fields_of({"a": "x"}, {"$defs": defs, "properties": {"a": {"$ref": "#/$defs/d0"}}})

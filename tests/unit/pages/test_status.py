@@ -45,11 +45,8 @@ async def test_what_is_wrong_is_said_where_it_is_and_is_inert(
 async def test_it_is_read_anew_by_itself_and_leads_to_temporals_pages(api: SpokenApi, browse: Browse) -> None:
     api.answers["/v1/status"] = ok(deployment())
     page = (await browse("/status")).text
-    assert (
-        'class="tag bad"' not in page
-        and 'href="http://temporal/q"' in page
-        and 'hx-get="/status" hx-trigger="every 5s" hx-swap="outerMorph"' in page
-    )
+    assert 'class="tag bad"' not in page and 'href="http://temporal/q"' in page
+    assert 'hx-get="/status" hx-trigger="every 5s" hx-swap="outerMorph"' in page
     assert '<a href="/status" aria-current="page">' in page
     part = (await browse("/status", headers={"HX-Request": "true"})).text
     assert part.count('class="tag good"') == 6 and "<html" not in part
