@@ -54,16 +54,13 @@ def test_a_plain_stream_gets_prefixes_and_a_terminal_colours_unless_the_person_s
     assert "\x1b[" in coloured.getvalue() and "\x1b[" not in plain.getvalue()
 
 
-def test_progress_replaces_itself_on_a_terminal_and_gives_way_to_lines() -> None:
+def test_progress_on_a_terminal_replaces_itself_and_what_is_waited_for_and_gives_way_to_lines() -> None:
     out = Terminal()
     console = Console(out, {"NO_COLOR": "1"})
     console.live("step 1")
     console.live("step 2")
     console.say("a line")
     assert out.getvalue() == "step 1\r\x1b[2Kstep 2\r\x1b[2Ka line\n"
-
-
-def test_what_is_waited_for_gives_way_to_progress_of_its_own() -> None:
     out = Terminal()
     console = Console(out, {"NO_COLOR": "1"})
     console.waiting("waiting for api")
@@ -123,12 +120,9 @@ def test_a_flood_shows_its_first_lines_and_counts_the_rest_ever_more_seldom() ->
     assert shown == [0, 1, 2, 3, 4, 100, 101, 300, 301]
 
 
-def test_lines_that_differ_are_shown_up_to_a_number_of_them() -> None:
+def test_lines_that_differ_are_shown_up_to_a_number_and_after_a_quiet_window_all_is_as_before() -> None:
     flood = Flood(0.0)
     assert [number for number in range(50) if flood.shows("x" * number)] == list(range(20))
-
-
-def test_after_a_quiet_window_all_is_as_before() -> None:
     flood = Flood(0.0)
     for _ in range(30):
         _ = flood.shows("away") or flood.folds()

@@ -115,9 +115,6 @@ async def test_a_replaced_part_that_does_not_answer_is_named_without_its_passwor
 )
 def test_an_address_is_read_in_every_form(location: str, expected: tuple[str, int]) -> None:
     assert host_and_port("X", location) == expected
-
-
-def test_an_address_that_is_none_is_one_clear_line() -> None:
     with pytest.raises(StackError, match="REDIS_URL"):
         host_and_port("REDIS_URL", "redis://cache:port/0")
 
