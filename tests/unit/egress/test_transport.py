@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime
+import gzip
 import ssl
 import time
 import tracemalloc
@@ -9,6 +10,7 @@ import zlib
 from pathlib import Path
 
 import httpx
+import httpx2
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -16,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from perdure.core.egress import Outbound, named_by_url, named_host
 from perdure.egress import AnswerWithheld, BlockingTransport, Call, EgressRefused, OutOfTime, Transport, calling
+from perdure.egress.httpx2_transport import Transport2
 from perdure.egress.httpx_transport import new_client
 from tests.doubles.hostile_target import (
     MEBI,
@@ -30,6 +33,12 @@ from tests.doubles.hostile_target import (
     threaded,
 )
 from tests.doubles.resolver import Names
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+    """Names that resolve as a test says."""
+    return Names(monkeypatch)
 
 
 def naming(*urls: str, **given: object) -> Outbound:
@@ -79,25 +88,17 @@ async def test_a_public_name_with_a_private_address_is_refused_and_nothing_is_co
 
 
 async def test_a_name_is_resolved_once_and_the_checked_address_is_connected_to(names: Names) -> None:
-    async with target(says()) as made, new_client(naming(f"http://service.test:{made.port}")) as http:
+    async with target(says()) as made, new_client(naming(f"http://service.test:{made.port}", made.url)) as http:
         # A second look-up would lead to an address at which nobody listens.
         asked = names("service.test", ["127.0.0.1"], ["127.0.0.99"])
         assert (await http.get(f"http://service.test:{made.port}/")).status_code == 200
-    assert asked == ["service.test"]
-    assert f"service.test:{made.port}" in made.heads[0]
-
-
-async def test_the_next_address_is_tried_if_the_first_does_not_answer(names: Names) -> None:
-    async with target(says()) as made, new_client(naming(f"http://service.test:{made.port}")) as http:
+        assert asked == ["service.test"]
+        assert f"service.test:{made.port}" in made.heads[0]
         names("service.test", ["127.0.0.99", "127.0.0.1"])
-        assert (await http.get(f"http://service.test:{made.port}/")).status_code == 200
-
-
-async def test_a_literal_address_is_not_resolved(names: Names) -> None:
-    async with target(says()) as made, new_client(naming(made.url)) as http:
-        asked = names("127.0.0.1", ["10.0.0.7"])
+        assert (await http.get(f"http://service.test:{made.port}/")).status_code == 200, "by the next address"
+        names("127.0.0.1", ["10.0.0.7"])
         await http.get(made.url)
-    assert asked == []
+        assert "127.0.0.1" not in asked, "a literal address is not resolved"
 
 
 async def test_an_unknown_name_is_a_connection_error(names: Names) -> None:
@@ -354,3 +355,76 @@ def test_a_thread_is_held_to_the_same_rules(names: Names) -> None:
 def test_an_apps_named_host_is_an_entry_like_any_other() -> None:
     outbound = Outbound().naming(named_host("intranet", by_operator=False), None)
     assert outbound.naming(*outbound.named) is outbound
+
+
+# --- the same for httpx2, which the MCP client and Authlib use
+
+
+def client2(*urls: str, follow: bool = False, proxy: str = "") -> httpx2.AsyncClient:
+    transport = Transport2(naming(*urls, proxy=proxy))
+    return httpx2.AsyncClient(transport=transport, trust_env=False, follow_redirects=follow)
+
+
+async def test_httpx2_reaches_only_named_hosts_of_this_machine_and_resolves_them_once(names: Names) -> None:
+    names("public.test", ["93.184.216.34", "127.0.0.1"])
+    async with target(says()) as made, client2() as http, client2(f"http://service.test:{made.port}") as allowed:
+        for url in (made.url, f"http://public.test:{made.port}/", "http://169.254.169.254/", "http://0x7f.1/"):
+            with pytest.raises(EgressRefused):
+                await http.get(url)
+        assert made.heads == []
+        asked = names("service.test", ["127.0.0.1"], ["127.0.0.99"])
+        assert (await allowed.get(f"http://service.test:{made.port}/")).status_code == 200
+    assert asked.count("service.test") == 1
+
+
+async def test_httpx2_does_not_follow_a_redirect_to_another_host() -> None:
+    async with target(says()) as other, target(says(307, b"", f"location: {other.url}")) as made:
+        async with client2(made.url, other.url, follow=True) as http:
+            with pytest.raises(EgressRefused):
+                await http.get(made.url)
+    assert other.heads == []
+
+
+async def test_httpx2_uses_a_configured_proxy_and_none_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    async with target(says(200, b"by the proxy")) as proxy, target(says(200, b"direct")) as made:
+        async with client2(made.url, proxy=proxy.url) as http:
+            assert (await http.get("http://public.test/")).text == "by the proxy"
+            assert (await http.get(made.url)).text == "direct"
+            with pytest.raises(EgressRefused):
+                await http.get("http://intranet/")
+
+
+@pytest.mark.parametrize(
+    ("talk", "error"),
+    [
+        *((FLOODS[kind][0], AnswerWithheld) for kind in ("announced", "chunked to the end", "gzip bomb", "brotli")),
+        (FLOODS["zlib bomb"][0], AnswerWithheld),
+        (says(200, b"no gzip", "content-encoding: gzip"), httpx2.DecodingError),
+        (endless_head(), httpx2.RemoteProtocolError),
+    ],
+)
+async def test_httpx2_reads_nothing_that_is_too_large_or_broken(talk: Talk, error: type[Exception]) -> None:
+    with threaded(talk) as made:
+        async with client2(made.url) as http:
+            with pytest.raises(error):
+                await http.get(made.url)
+
+
+async def test_httpx2_reads_small_packed_answers_and_cuts_errors() -> None:
+    packed = gzip.compress(b"hello")
+    async with target(says(200, packed, "content-encoding: gzip")) as made, client2(made.url) as http:
+        assert (await http.get(made.url)).text == "hello"
+    with threaded(floods(500)) as made:
+        async with client2(made.url) as http:
+            answer = await http.get(made.url)
+    assert answer.status_code == 500 and len(answer.content) <= MEBI
+
+
+@pytest.mark.parametrize("talk", [endless_hints, floods(200, b"x", gap=0.02)])
+async def test_httpx2_keeps_the_deadline_for_the_whole_exchange(talk: Talk) -> None:
+    began = time.monotonic()
+    async with target(talk) as made, client2(made.url) as http:
+        with calling(Call(deadline=began + 0.3)), pytest.raises(OutOfTime):
+            await http.get(made.url)
+    assert time.monotonic() - began < 2

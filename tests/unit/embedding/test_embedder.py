@@ -72,12 +72,9 @@ async def test_a_search_has_its_vector_in_time_or_none(monkeypatch: pytest.Monke
     assert await query_vector(None, "four") is None
 
 
-def test_a_setting_that_names_nothing_is_refused_and_says_what_there_is() -> None:
+def test_a_setting_names_none_or_a_providers_model_for_who_may_import_it_and_is_refused_otherwise() -> None:
     with pytest.raises(SystemExit, match="auto, minilm, none"):
         embedder_of("word2vec")
-
-
-def test_none_is_none_and_a_providers_model_is_only_for_who_may_import_it() -> None:
     assert embedder_of("none") is None
     assert embedder_of("openai/text-embedding-3-small", remote=False) is None
     chosen = embedder_of("openai/text-embedding-3-small", "http://127.0.0.1:9", "key")
@@ -111,7 +108,4 @@ async def test_a_vector_that_can_be_compared_with_none_is_refused_and_the_next_i
     with pytest.raises(VectorRefused):
         await threaded.embed(["two", "three"])
     assert await query_vector(threaded, "four") == ("broken", [0.0, -1.0])
-
-
-async def test_a_search_for_what_has_no_vector_goes_by_words() -> None:
     assert await query_vector(Threaded("broken", lambda: Broken([0.0, 0.0])), "nothing") is None

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from perdure.embedding.choice import embedder_of
-from perdure.embedding.embedder import EmbeddingUnavailable, query_vector
+from perdure.embedding.embedder import Embedder, EmbeddingUnavailable, query_vector
 from tests.near import near_guard
-from tests.unit.apps.api_double import ApiDouble, said
+from tests.unit.apps.api_double import ApiDouble, Reply, said
 
 MODEL = "openai/text-embedding-3-small"
 USAGE = {"prompt_tokens": 1, "total_tokens": 1}
@@ -19,14 +19,21 @@ def provider() -> Iterator[ApiDouble]:
         yield double
 
 
+@pytest.fixture
+def embedder(provider: ApiDouble) -> Embedder:
+    made = embedder_of(MODEL, provider.url, "k-1", guard=near_guard)
+    assert made is not None
+    return made
+
+
 def answer(*vectors: tuple[int, list[float]]) -> dict[str, object]:
     data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in vectors]
     return {"object": "list", "data": data, "model": "text-embedding-3-small", "usage": USAGE}
 
 
-async def test_a_batch_is_one_request_and_vectors_come_back_in_the_order_of_the_texts(provider: ApiDouble) -> None:
-    embedder = embedder_of(MODEL, provider.url, "k-1", guard=near_guard)
-    assert embedder is not None
+async def test_a_batch_is_one_request_and_vectors_come_back_in_the_order_of_the_texts(
+    provider: ApiDouble, embedder: Embedder
+) -> None:
     provider.will(said(answer((1, [0.0, 1.0]), (0, [1.0, 0.0]))))
     assert await embedder.embed(["a", "b"]) == [[1.0, 0.0], [0.0, 1.0]]
     (request,) = provider.asked
@@ -34,20 +41,19 @@ async def test_a_batch_is_one_request_and_vectors_come_back_in_the_order_of_the_
     assert request.body["input"] == ["a", "b"] and request.body["model"] == "text-embedding-3-small"
 
 
-@pytest.mark.parametrize("status", [401, 429, 500])
-async def test_a_provider_in_trouble_is_asked_once_and_quoted_nowhere(provider: ApiDouble, status: int) -> None:
-    embedder = embedder_of(MODEL, provider.url, "k-1", guard=near_guard)
-    assert embedder is not None
-    provider.will(said({"error": {"message": "you sent: secret words"}}, status))
+TROUBLE = {"error": {"message": "you sent: secret words"}}
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [*(said(TROUBLE, status) for status in (401, 429, 500)), said(answer((0, [1.0])))],
+    ids=["401", "429", "500", "fewer vectors than texts"],
+)
+async def test_a_provider_in_trouble_is_asked_once_and_quoted_nowhere(
+    provider: ApiDouble, embedder: Embedder, trouble: Reply
+) -> None:
+    provider.will(trouble)
     with pytest.raises(EmbeddingUnavailable) as raised:
-        await embedder.embed(["secret words"])
+        await embedder.embed(["secret words", "b"])
     assert "secret" not in str(raised.value) and len(provider.asked) == 1
     assert await query_vector(embedder, "secret words") is None
-
-
-async def test_fewer_vectors_than_texts_are_none(provider: ApiDouble) -> None:
-    embedder = embedder_of(MODEL, provider.url, "k-1", guard=near_guard)
-    assert embedder is not None
-    provider.will(said(answer((0, [1.0]))))
-    with pytest.raises(EmbeddingUnavailable):
-        await embedder.embed(["a", "b"])

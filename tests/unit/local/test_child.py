@@ -1,4 +1,4 @@
-"""One supervised child, with small real processes."""
+"""One supervised child, with small real processes, and the nursery from which such are forked."""
 
 import asyncio
 import io
@@ -7,21 +7,27 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from perdure.local.child import Child, ChildSpec, restart_delay_seconds
+from perdure.local.child import Child, ChildSpec, ForkedProcess, ForkServer, ForkServerGone, restart_delay_seconds
 from perdure.local.config import ROOT
 from perdure.local.data_dir import StackError, open_home
-from perdure.local.output import Console
+from perdure.local.output import Console, read_lines
 from perdure.local.ports import beats
 from perdure.local.processes import StartClock, alive
 from perdure.local.supervisor import Supervisor
+
+PATH = {"PATH": "/usr/bin:/bin"}
+SLEEPS = "touch ready; exec sleep 60"
+LOOPS = "touch ready; while :; do sleep 0.05; done"
 
 
 def spec(folder: Path, script: str, **changes: Any) -> ChildSpec:
@@ -33,7 +39,7 @@ def spec(folder: Path, script: str, **changes: Any) -> ChildSpec:
     given: dict[str, Any] = {
         "role": "thing",
         "command": ("/bin/sh", "-c", script),
-        "environ": {"PATH": "/usr/bin:/bin"},
+        "environ": PATH,
         "cwd": folder,
         "log": folder / "thing.log",
         "ready": ready,
@@ -52,6 +58,32 @@ def child(
     return Child(spec(folder, script, **changes), console, lambda _child: None, patience=patience)
 
 
+@asynccontextmanager
+async def started(folder: Path, script: str, *given: Any, **changes: Any) -> AsyncIterator[Child]:
+    """One that is ready."""
+    made = child(folder, script, *given, **changes)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def refusal(child: Child) -> str:
+    """What its start is refused with, in one line."""
+    with pytest.raises(StackError) as caught:
+        await child.start()
+    await child.stop()
+    assert child.pid is None and "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def struck(process: Child | ForkServer, how: signal.Signals = signal.SIGKILL) -> int:
+    """Sends it a signal, and says which process that was."""
+    assert process.pid is not None
+    pid = process.pid
+    os.kill(pid, how)
+    return pid
+
+
 @contextmanager
 def hogs(count: int) -> Iterator[None]:
     """As many processes that want a whole processor each."""
@@ -64,7 +96,7 @@ def hogs(count: int) -> Iterator[None]:
             process.wait()
 
 
-async def until(condition: Any, seconds: float = 30.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -79,45 +111,41 @@ def test_the_first_restart_is_quick_and_repeated_failures_wait_longer() -> None:
 async def test_a_child_that_ends_again_and_again_for_an_outage_says_so_each_time(tmp_path: Path) -> None:
     """Beside another that does the same: both are away, and each says why."""
     out = io.StringIO()
-    home = open_home(tmp_path / "home")
-    supervisor = Supervisor(home, Console(out))
-    script = 'touch ready; sleep 0.1; echo "$ROLE: ConnectionRefusedError: [Errno 111] port 5432"; exit 1'
+    supervisor = Supervisor(open_home(tmp_path / "home"), Console(out))
+    why = "ConnectionRefusedError: [Errno 111] port 5432"
     for role in ("worker-llm", "worker-turns"):
         folder = tmp_path / role
         folder.mkdir()
-        environ = {"PATH": "/usr/bin:/bin", "ROLE": role}
-        await supervisor.launch(spec(folder, script, role=role, log=folder / "log", environ=environ))
+        script = f'touch ready; sleep 0.1; echo "{role}: {why}"; exit 1'
+        await supervisor.launch(spec(folder, script, role=role, log=folder / "log"))
     try:
         await until(lambda: all(child.restarts >= 3 for child in supervisor.children.values()))
     finally:
         await supervisor.stop()
     for role in ("worker-llm", "worker-turns"):
         said = [line for line in out.getvalue().splitlines() if line.startswith(role)]
-        reasons = [at for at, line in enumerate(said) if "ConnectionRefusedError: [Errno 111] port 5432" in line]
+        reasons = [at for at, line in enumerate(said) if why in line]
         assert len(reasons) >= 3 and all(at + 1 not in reasons for at in reasons), said
 
 
 async def test_a_killed_child_that_was_healthy_is_started_again_at_once(tmp_path: Path) -> None:
     out = io.StringIO()
-    kept = child(tmp_path, "touch ready; exec sleep 60", out)
-    await kept.start()
-    await asyncio.sleep(1.05)
-    first = kept.pid
-    assert first is not None
-    os.kill(first, signal.SIGKILL)
-    await until(lambda: kept.pid not in (None, first) and kept.ready)
-    assert "SIGKILL" in out.getvalue() and "0.1 s" in out.getvalue()
-    assert kept.restarts == 1
-    await kept.stop()
+    async with started(tmp_path, SLEEPS, out) as kept:
+        await asyncio.sleep(1.05)
+        first = struck(kept)
+        await until(lambda: kept.pid not in (None, first) and kept.ready)
+        assert "SIGKILL" in out.getvalue() and "0.1 s" in out.getvalue()
+        assert kept.restarts == 1
     assert alive(first) is None
 
 
 async def test_a_child_that_exits_before_it_is_ready_ends_the_start_with_its_last_words(tmp_path: Path) -> None:
-    failing = child(tmp_path, "echo starting; echo 'FATAL: no room'; echo bye; exit 3", shows=re.compile("FATAL"))
-    with pytest.raises(StackError, match="FATAL: no room") as caught:
-        await failing.start()
-    assert "\n" not in str(caught.value)
-    await failing.stop()
+    script = "echo starting; echo 'FATAL: no room'; echo bye; exit 3"
+    assert "FATAL: no room" in await refusal(child(tmp_path, script, shows=re.compile("FATAL")))
+
+
+async def test_a_program_that_does_not_exist_is_one_clear_line(tmp_path: Path) -> None:
+    assert "/no/such/program" in await refusal(child(tmp_path, "", command=("/no/such/program",)))
 
 
 async def test_a_child_that_makes_no_progress_is_given_up_and_ended(
@@ -125,10 +153,7 @@ async def test_a_child_that_makes_no_progress_is_given_up_and_ended(
 ) -> None:
     monkeypatch.setattr("perdure.local.child._LOOK_AT_START_SECONDS", 0.3)
     slow = child(tmp_path, "echo thinking; sleep 60 & wait", patience=StartClock(start_seconds=1))
-    with pytest.raises(StackError, match="thinking"):
-        await slow.start()
-    await slow.stop()
-    assert slow.pid is None
+    assert "thinking" in await refusal(slow)
 
 
 BURN = "import time, pathlib\nwhile time.process_time() < 2.5: pass\npathlib.Path('ready').touch()\ntime.sleep(60)"
@@ -141,27 +166,18 @@ async def test_a_slow_child_that_makes_progress_is_named_and_not_torn_down(
     monkeypatch.setattr("perdure.local.child._LOOK_AT_START_SECONDS", 0.5)
     monkeypatch.setattr("perdure.local.processes._MOST_STARTS", 40)
     monkeypatch.setattr("perdure.local.processes._FIRST_WORD_SECONDS", 0.5)
-    out = io.StringIO()
-    limit = StartClock(start_seconds=2)
-    slow = child(tmp_path, "", out, limit, command=(sys.executable, "-S", "-c", BURN))
+    out, limit, began = io.StringIO(), StartClock(start_seconds=2), time.monotonic()
     with hogs(1):
-        began = time.monotonic()
-        await slow.start()
-        took = time.monotonic() - began
-    assert took > limit.start_seconds
-    assert re.search(r"thing +\| ", out.getvalue()) and slow.restarts == 0
-    await slow.stop()
+        async with started(tmp_path, "", out, limit, command=(sys.executable, "-S", "-c", BURN)) as slow:
+            assert time.monotonic() - began > limit.start_seconds
+            assert re.search(r"thing +\| ", out.getvalue()) and slow.restarts == 0
 
 
 async def test_a_child_that_waits_for_others_is_not_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perdure.local.child._LOOK_AT_START_SECONDS", 0.3)
-    gate = tmp_path / "gate"
-    waits = child(
-        tmp_path,
-        "while ! test -e gate; do sleep 0.2; done; touch ready; exec sleep 60",
-        patience=StartClock(start_seconds=1),
-        held=lambda: not gate.exists(),
-    )
+    gate, patience = tmp_path / "gate", StartClock(start_seconds=1)
+    script = f"while ! test -e gate; do sleep 0.2; done; {SLEEPS}"
+    waits = child(tmp_path, script, patience=patience, held=lambda: not gate.exists())
     starting = asyncio.create_task(waits.start())
     await asyncio.sleep(2.5)
     assert not starting.done()
@@ -185,15 +201,9 @@ asyncio.run(main())
 
 
 def beating_child(folder: Path, out: io.StringIO, hang_seconds: float) -> Child:
-    return child(
-        folder,
-        "",
-        out,
-        StartClock(hang_seconds=hang_seconds),
-        command=(sys.executable, "-c", BEATS),
-        environ={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
-        lives=beats(folder / "ready"),
-    )
+    environ, command = {**PATH, "PYTHONPATH": str(ROOT)}, (sys.executable, "-c", BEATS)
+    patience, lives = StartClock(hang_seconds=hang_seconds), beats(folder / "ready")
+    return child(folder, "", out, patience, command=command, environ=environ, lives=lives)
 
 
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGUSR1], ids=["stopped", "busy loop"])
@@ -205,12 +215,8 @@ async def test_a_child_that_hangs_is_killed_and_comes_back(
     kept = beating_child(tmp_path, out, hang_seconds=3)
     await kept.start()
     await asyncio.sleep(1.2)
-    first = kept.pid
-    assert first is not None
-    os.kill(first, how)
-    began = time.monotonic()
+    first = struck(kept, how)
     await until(lambda: kept.pid not in (None, first) and kept.ready)
-    assert time.monotonic() - began < 30
     assert "3 s" in out.getvalue()
     assert kept.restarts == 1 and alive(first) is None
     await kept.stop()
@@ -264,30 +270,18 @@ asyncio.run(main())
 """
 
 
-async def test_a_program_that_does_not_exist_is_one_clear_line(tmp_path: Path) -> None:
-    missing = child(tmp_path, "", command=("/no/such/program",))
-    with pytest.raises(StackError, match="/no/such/program"):
-        await missing.start()
-    await missing.stop()
-
-
 async def test_a_child_may_finish_its_work_before_it_ends(tmp_path: Path) -> None:
     out = io.StringIO()
-    draining = child(
-        tmp_path, "trap 'sleep 0.2; echo drained; exit 0' TERM; touch ready; while :; do sleep 0.05; done", out
-    )
-    await draining.start()
-    await draining.stop()
+    async with started(tmp_path, f"trap 'sleep 0.2; echo drained; exit 0' TERM; {LOOPS}", out):
+        pass
     assert "drained" in out.getvalue()
 
 
 @pytest.mark.timed
 async def test_a_child_that_ignores_its_stop_signal_is_killed_with_what_it_started(tmp_path: Path) -> None:
-    script = "trap '' TERM; sleep 60 & echo $! > grandchild; touch ready; while :; do sleep 0.05; done"
-    stubborn = child(tmp_path, script, stop_steps=((signal.SIGTERM, 0.3),))
-    await stubborn.start()
-    began = time.monotonic()
-    await stubborn.stop()
+    script = f"trap '' TERM; sleep 60 & echo $! > grandchild; {LOOPS}"
+    async with started(tmp_path, script, stop_steps=((signal.SIGTERM, 0.3),)):
+        began = time.monotonic()
     assert 0.3 <= time.monotonic() - began < 2.0
     grandchild = int((tmp_path / "grandchild").read_text())
     await until(lambda: alive(grandchild) is None)
@@ -295,9 +289,7 @@ async def test_a_child_that_ignores_its_stop_signal_is_killed_with_what_it_start
 
 @pytest.mark.timed
 async def test_hurry_cuts_the_drain_short(tmp_path: Path) -> None:
-    slow = child(
-        tmp_path, "trap '' TERM; touch ready; while :; do sleep 0.05; done", stop_steps=((signal.SIGTERM, 30.0),)
-    )
+    slow = child(tmp_path, f"trap '' TERM; {LOOPS}", stop_steps=((signal.SIGTERM, 30.0),))
     await slow.start()
     hurry = asyncio.Event()
     began = time.monotonic()
@@ -311,36 +303,191 @@ async def test_hurry_cuts_the_drain_short(tmp_path: Path) -> None:
 async def test_the_terminal_gets_only_telling_lines_and_the_log_gets_all(tmp_path: Path) -> None:
     out = io.StringIO()
     script = "echo 'WARNING early'; sleep 0.3; touch ready; sleep 0.3; echo chatter; echo 'WARNING late'; exec sleep 60"
-    noisy = child(tmp_path, script, out, shows=re.compile("WARNING"))
-    await noisy.start()
-    await until(lambda: "WARNING late" in out.getvalue())
-    await noisy.stop()
-    assert "early" not in out.getvalue()
-    assert "chatter" not in out.getvalue()
+    async with started(tmp_path, script, out, shows=re.compile("WARNING")):
+        await until(lambda: "WARNING late" in out.getvalue())
+    assert "early" not in out.getvalue() and "chatter" not in out.getvalue()
     assert (tmp_path / "thing.log").read_text().splitlines() == ["WARNING early", "chatter", "WARNING late"]
+
+
+@asynccontextmanager
+async def broken_since(folder: Path, out: io.StringIO) -> AsyncIterator[None]:
+    """A child that was ready once and has failed ever since, in a longer pause."""
+    async with started(folder, f"test -e second && exit 1; touch second; {SLEEPS}", out) as broken:
+        struck(broken)
+        await until(lambda: "1.0 s" in out.getvalue(), 8.0)
+        yield
 
 
 async def test_a_child_that_keeps_failing_after_it_was_healthy_once_is_started_ever_more_slowly(tmp_path: Path) -> None:
     out = io.StringIO()
-    script = "test -e second && exit 1; touch second ready; exec sleep 60"
-    broken = child(tmp_path, script, out)
-    await broken.start()
-    assert broken.pid is not None
-    os.kill(broken.pid, signal.SIGKILL)
-    await until(lambda: "1.0 s" in out.getvalue(), 8.0)
-    waits = re.findall(r"([\d.]+) s\b", out.getvalue())
-    assert waits == sorted(waits, key=float)
-    await broken.stop()
+    async with broken_since(tmp_path, out):
+        waits = re.findall(r"([\d.]+) s\b", out.getvalue())
+        assert waits == sorted(waits, key=float)
 
 
 @pytest.mark.timed
 async def test_stopping_does_not_wait_for_the_pause_before_a_restart(tmp_path: Path) -> None:
-    out = io.StringIO()
-    broken = child(tmp_path, "test -e second && exit 1; touch second ready; exec sleep 60", out)
-    await broken.start()
-    assert broken.pid is not None
-    os.kill(broken.pid, signal.SIGKILL)
-    await until(lambda: "1.0 s" in out.getvalue(), 8.0)
-    began = time.monotonic()
-    await broken.stop()
+    async with broken_since(tmp_path, io.StringIO()):
+        began = time.monotonic()
     assert time.monotonic() - began < 0.5
+
+
+# --- programs forked from the nursery
+
+
+OF_A_USER = "import sys\nif __name__ == '__main__':\n    print(sys.argv[1:], __package__)\n    sys.exit(4)\n"
+SLOW = "import time\ntime.sleep(0.3)\nWHEN = time.monotonic()\n"
+
+
+def nursery_of(folder: Path, *modules: str, out: io.StringIO | None = None, hang_seconds: float = 20) -> ForkServer:
+    environ = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "OF_NURSERY": "1", "PYTHONUNBUFFERED": "1"}
+    console, patience = Console(out or io.StringIO()), StartClock(hang_seconds=hang_seconds)
+    return ForkServer(open_home(folder / "home"), modules, environ, folder, console, patience)
+
+
+@pytest.fixture
+async def nursery(tmp_path: Path) -> AsyncIterator[ForkServer]:
+    (tmp_path / "shared_by_all.py").write_text(SLOW)
+    (tmp_path / "broken_here.py").write_text("raise RuntimeError('not today')\n")
+    (tmp_path / "of_a_user").mkdir()
+    (tmp_path / "of_a_user" / "__init__.py").touch()
+    (tmp_path / "of_a_user" / "__main__.py").write_text(OF_A_USER)
+    opened = nursery_of(tmp_path, "json", "broken_here", "of_a_user.__main__", "shared_by_all")
+    await opened.start()
+    yield opened
+    await opened.stop()
+
+
+async def test_a_nursery_that_is_stopped_is_killed_and_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.local.child.LOOK_SECONDS", 0.2)
+    out = io.StringIO()
+    opened = nursery_of(tmp_path, "json", out=out, hang_seconds=3)
+    await opened.start()
+    try:
+        first = struck(opened, signal.SIGSTOP)
+        await until(lambda: opened.pid not in (None, first))
+        assert "3 s" in out.getvalue() and alive(first) is None
+    finally:
+        await opened.stop()
+
+
+async def run(nursery: ForkServer, folder: Path, script: str, *arguments: str, **environ: str) -> ForkedProcess:
+    path = folder / "program.py"
+    path.write_text(textwrap.dedent(script))
+    command = (sys.executable, str(path), *arguments)
+    return await nursery.fork("thing", command, {**PATH, **environ}, folder, ("shared_by_all",))
+
+
+async def said(forked: ForkedProcess) -> list[str]:
+    return [line async for line in read_lines(forked.stdout)]
+
+
+async def test_a_program_finds_its_own_arguments_environment_and_folder(nursery: ForkServer, tmp_path: Path) -> None:
+    script = """
+        import os, sys
+        print(__name__, sys.argv[1:], sorted(os.environ), os.getcwd(), "json" in sys.modules)
+        print("to stderr", file=sys.stderr)
+        print(os.getsid(0) == os.getpid(), os.stat(0).st_rdev == os.stat(os.devnull).st_rdev, oct(os.umask(0)))
+        print(len(os.listdir("/proc/self/fd")), open("/proc/self/cmdline").read().rstrip("\\0"))
+    """
+    forked = await run(nursery, tmp_path, script, "--queues", "turns", LONG="x" * 100_000)
+    lines = await said(forked)
+    assert lines[0] == f"__main__ ['--queues', 'turns'] ['LONG', 'PATH'] {tmp_path} True"
+    assert lines[1:] == ["to stderr", "True True 0o77", "4 perdure: thing"]
+    assert await forked.wait() == 0
+
+
+async def test_a_module_is_run_as_the_interpreter_would_run_it(nursery: ForkServer, tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "of_a_user", "one")
+    forked = await nursery.fork("thing", command, PATH, tmp_path, ("of_a_user.__main__",))
+    assert await said(forked) == ["['one'] of_a_user"]
+    assert await forked.wait() == 4
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "last"),
+    [
+        ("raise ValueError('no room')", 1, "ValueError: no room"),
+        ("raise SystemExit('not like this')", 1, "not like this"),
+        ("import os\nos._exit(3)", 3, None),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", -9, None),
+        ("import broken_here", 1, "RuntimeError: not today"),
+    ],
+)
+async def test_the_end_of_a_program_is_told_as_it_was(
+    nursery: ForkServer, tmp_path: Path, script: str, code: int, last: str | None
+) -> None:
+    forked = await run(nursery, tmp_path, script)
+    lines = await said(forked)
+    assert await forked.wait() == code
+    assert (lines[-1] if lines else None) == last
+
+
+async def test_many_programs_are_forked_at_once_and_none_before_what_it_needs_is_imported(
+    nursery: ForkServer, tmp_path: Path
+) -> None:
+    script = "import shared_by_all, sys\nprint(shared_by_all.WHEN)\nsys.exit(int(sys.argv[1]))"
+    forked = await asyncio.gather(*(run(nursery, tmp_path, script, str(n)) for n in range(12)))
+    assert [await each.wait() for each in forked] == list(range(12))
+    assert len({line for each in forked for line in await said(each)}) == 1, "it was imported more than once"
+    assert len({each.pid for each in forked}) == 12
+
+
+async def test_a_signal_reaches_the_program(nursery: ForkServer, tmp_path: Path) -> None:
+    script = """
+        import signal, sys, time
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+        print("ready")
+        time.sleep(60)
+    """
+    forked = await run(nursery, tmp_path, script)
+    assert await forked.stdout.readline() == b"ready\n"
+    forked.send_signal(signal.SIGTERM)
+    assert await forked.wait() == 7
+    forked.send_signal(signal.SIGTERM)  # to whoever has its number by now: to nobody
+
+
+async def test_what_was_forked_ends_with_the_nursery_and_the_next_is_refused(
+    nursery: ForkServer, tmp_path: Path
+) -> None:
+    forked = await run(nursery, tmp_path, "import time\nprint('ready')\ntime.sleep(60)")
+    assert await forked.stdout.readline() == b"ready\n"
+    struck(nursery)
+    assert await forked.wait() == -9
+    await until(lambda: alive(forked.pid) is None)
+    with pytest.raises(ForkServerGone):
+        await run(nursery, tmp_path, "print('never')")
+
+
+@pytest.mark.parametrize("steady_seconds", [0.0, 60.0])
+async def test_a_child_that_died_with_the_nursery_comes_back_forked_or_by_itself(
+    nursery: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steady_seconds: float
+) -> None:
+    """By itself where the nursery had only just been started: it may have died of what it imports."""
+    monkeypatch.setattr("perdure.local.child._SERVER_STEADY_SECONDS", steady_seconds)
+    (tmp_path / "program.py").write_text("import time\nopen('ready', 'w').close()\ntime.sleep(60)\n")
+    command = (sys.executable, str(tmp_path / "program.py"))
+    forked = spec(tmp_path, "", command=command, stop_steps=(), imports=("shared_by_all",))
+    kept = Child(forked, Console(io.StringIO()), lambda _child: None, nursery)
+    await kept.start()
+    first = kept.pid
+    assert first is not None and psutil.Process(first).ppid() == nursery.pid
+    struck(nursery)
+    await until(lambda: kept.pid not in (None, first) and kept.ready)
+    assert kept.pid is not None and alive(first) is None
+    assert (psutil.Process(kept.pid).ppid() == os.getpid()) is (steady_seconds > 0)
+    await kept.stop()
+
+
+async def test_who_waits_for_a_nursery_that_dies_is_told(tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text("import time\ntime.sleep(60)\n")
+    nursery = nursery_of(tmp_path, "endless")
+    await nursery.start()
+    command = (sys.executable, "-c", "pass")
+    waiting = asyncio.create_task(nursery.fork("thing", command, {}, tmp_path, ("endless",)))
+    await asyncio.sleep(0)
+    await nursery.stop()
+    with pytest.raises(ForkServerGone):
+        await waiting

@@ -1,17 +1,15 @@
-"""The stack as the environment describes it."""
+"""The stack as the environment describes it, and the addresses that are printed when everything is up."""
 
+import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from perdure.local.config import ROOT, StackConfig, default_programs, home_of, own_environ
+from perdure.local.config import PAGES, ROOT, StackConfig, addresses, default_programs, home_of, own_environ
 from perdure.local.data_dir import StackError
-
-
-def test_the_defaults_are_a_folder_of_the_checkout_and_port_8080() -> None:
-    config = StackConfig.from_env(environ={})
-    assert (config.home, config.port, config.routing) == (ROOT / ".perdure", 8080, "compact")
 
 
 def test_a_relative_folder_in_a_setting_is_the_same_wherever_the_command_is_typed(
@@ -46,7 +44,8 @@ def test_every_setting_can_come_from_the_environment(tmp_path: Path) -> None:
         "PERDURE_ROUTING": "spread",
         "PERDURE_APP": os.pathsep.join((str(tmp_path / "one"), "")),
     }
-    config = StackConfig.from_env(environ=environ)
+    plain, config = StackConfig.from_env(environ={}), StackConfig.from_env(environ=environ)
+    assert (plain.home, plain.port, plain.routing) == (ROOT / ".perdure", 8080, "compact")
     assert (config.home, config.port, config.routing) == (tmp_path / "data", 9001, "spread")
     assert config.app_dirs == config.apps == (tmp_path / "one",)
     typed = StackConfig.from_env([tmp_path / "two"], environ=environ)
@@ -75,23 +74,59 @@ def test_compact_runs_four_processes_and_spread_a_worker_for_each_queue() -> Non
 
 
 @pytest.mark.parametrize(
-    ("environ", "named"),
+    ("name", "value", "named"),
     [
-        ({"PERDURE_PORT": "http"}, "PERDURE_PORT"),
-        ({"PERDURE_PORT": "0"}, "PERDURE_PORT"),
-        ({"PERDURE_PORT": "65536"}, "PERDURE_PORT"),
-        ({"PERDURE_PORT": "-1"}, "PERDURE_PORT"),
-        ({"PERDURE_PORT": "\N{SUPERSCRIPT TWO}"}, "PERDURE_PORT"),
-        ({"PERDURE_ROUTING": "wide"}, "PERDURE_ROUTING"),
-        ({"PERDURE_APP": "/no/such/app"}, "/no/such/app"),
+        *(("PERDURE_PORT", port, "PERDURE_PORT") for port in ("http", "0", "65536", "-1", "\N{SUPERSCRIPT TWO}")),
+        ("PERDURE_ROUTING", "wide", "PERDURE_ROUTING"),
+        ("PERDURE_APP", "/no/such/app", "/no/such/app"),
     ],
 )
-def test_a_wrong_setting_is_one_line_that_names_it(environ: dict[str, str], named: str) -> None:
+def test_a_wrong_setting_is_one_line_that_names_it(name: str, value: str, named: str) -> None:
     with pytest.raises(StackError, match=named) as caught:
-        StackConfig.from_env(environ=environ)
+        StackConfig.from_env(environ={name: value})
     assert "\n" not in str(caught.value)
 
 
 def test_a_printed_configuration_does_not_show_the_environment() -> None:
     config = StackConfig.from_env(environ={"DATABASE_URL": "postgresql://u:hush@h/d"})
     assert "hush" not in repr(config)
+
+
+TOKENS = {"requester": "t-req", "reviewer": "t-rev"}
+
+
+@asynccontextmanager
+async def api(answer: bytes) -> AsyncIterator[tuple[int, list[bytes]]]:
+    """A port where everything is answered so, and what was asked there."""
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1], asked
+
+
+async def test_each_page_has_a_code_of_its_own_user_under_a_name_of_its_own() -> None:
+    body = b'{"code": "local.abc"}'
+    async with api(b"HTTP/1.1 201 Created\r\n\r\n" + body) as (port, asked):
+        found = dict(await addresses(PAGES, port, TOKENS))
+    assert found == {
+        "Chat as requester": f"http://127.0.0.1:{port}/sign-in?code=local.abc",
+        "Review as reviewer": f"http://localhost:{port}/sign-in?code=local.abc",
+        "API docs": f"http://127.0.0.1:{port}/docs",
+    }
+    assert [b"Bearer t-req" in each or b"Bearer t-rev" in each for each in asked] == [True, True]
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 501 No\r\n\r\n", b"HTTP/1.1 201 Created\r\n\r\nnot JSON", b"junk", b""])
+async def test_where_no_code_is_given_the_pages_are_printed_as_they_are(answer: bytes) -> None:
+    async with api(answer) as (port, _):
+        found = dict(await addresses(PAGES, port, TOKENS))
+        assert found["Chat as requester"] == f"http://127.0.0.1:{port}/chat"
+        assert found["Review as reviewer"] == f"http://localhost:{port}/review"
+        nobody = dict(await addresses(PAGES, port, {}))
+    assert nobody["Chat as requester"] == f"http://127.0.0.1:{port}/chat"

@@ -2,9 +2,15 @@
 
 import asyncio
 import io
+import re
+import subprocess
+import sys
 from pathlib import Path
 
-from perdure.local.output import Console, LogFile, read_lines
+import pytest
+
+from perdure.local import output as module
+from perdure.local.output import Console, Excerpt, Flood, LogFile, read_lines
 
 
 class Terminal(io.StringIO):
@@ -25,44 +31,43 @@ async def lines_of(*chunks: bytes) -> list[str]:
     return [line async for line in read_lines(stream)]
 
 
-async def test_lines_are_whole_however_the_bytes_arrive() -> None:
+async def test_lines_are_whole_however_the_bytes_arrive_and_whatever_they_are() -> None:
     assert await lines_of(b"on", b"e\ntwo\r\n", b"\nlast") == ["one", "two", "", "last"]
-
-
-async def test_bytes_that_are_no_text_do_not_stop_the_reader() -> None:
     assert await lines_of(b"\xff\xfe ok\n") == ["\ufffd\ufffd ok"]
 
 
-async def test_a_line_without_end_is_cut_into_pieces_and_nothing_is_lost() -> None:
-    for ending in (b"", b"\nnext"):
-        lines = await lines_of(b"x" * 200_000, ending)
-        assert "".join(line for line in lines if line != "next") == "x" * 200_000
-        assert max(map(len, lines)) <= 32 * 1024
+@pytest.mark.parametrize("ending", [b"", b"\nnext"])
+async def test_a_line_without_end_is_cut_into_pieces_and_nothing_is_lost(ending: bytes) -> None:
+    lines = await lines_of(b"x" * 200_000, ending)
+    assert "".join(line for line in lines if line != "next") == "x" * 200_000
+    assert max(map(len, lines)) <= 32 * 1024
 
 
-def test_a_plain_stream_gets_prefixes_and_no_colour() -> None:
-    out = io.StringIO()
+def test_a_plain_stream_gets_prefixes_and_a_terminal_colours_unless_the_person_said_no() -> None:
+    out, coloured, plain = io.StringIO(), Terminal(), Terminal()
     console = Console(out, {})
     console.child("api", "hello")
     console.part("postgres", "ready", 0.94, "127.0.0.1:1")
     assert out.getvalue() == "api              | hello\n  postgres         ready    0.9 s   127.0.0.1:1\n"
-
-
-def test_a_terminal_gets_colours_unless_the_person_said_no() -> None:
-    coloured, plain = Terminal(), Terminal()
     Console(coloured, {}).child("api", "hello")
     Console(plain, {"NO_COLOR": "1"}).child("api", "hello")
-    assert "\x1b[" in coloured.getvalue()
-    assert "\x1b[" not in plain.getvalue()
+    assert "\x1b[" in coloured.getvalue() and "\x1b[" not in plain.getvalue()
 
 
-def test_progress_replaces_itself_on_a_terminal_and_gives_way_to_lines() -> None:
+def test_progress_on_a_terminal_replaces_itself_and_what_is_waited_for_and_gives_way_to_lines() -> None:
     out = Terminal()
     console = Console(out, {"NO_COLOR": "1"})
     console.live("step 1")
     console.live("step 2")
     console.say("a line")
     assert out.getvalue() == "step 1\r\x1b[2Kstep 2\r\x1b[2Ka line\n"
+    out = Terminal()
+    console = Console(out, {"NO_COLOR": "1"})
+    console.waiting("waiting for api")
+    console.live("building")
+    console.waiting("waiting for api")
+    console.end_live()
+    assert out.getvalue() == "waiting for api\r\x1b[2Kbuilding\r\x1b[2K"
 
 
 def test_progress_without_a_terminal_is_a_line_now_and_then() -> None:
@@ -96,3 +101,242 @@ def test_a_log_has_a_bounded_size(tmp_path: Path) -> None:
     log.close()
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 2200
     assert log.tail[-1] == "line 999"
+
+
+# --- a flood of one child's lines
+
+
+def test_a_flood_shows_its_first_lines_and_counts_the_rest_ever_more_seldom() -> None:
+    flood, shown, said = Flood(0.0), [], []
+    for tick in range(600):
+        now = tick / 10
+        if flood.ends_in(now) <= 0:
+            said.append((now, re.findall(r"\d+", flood.closed(now))))
+        if flood.shows(f"ERROR: no room in block {tick}"):
+            shown.append(tick)
+        else:
+            flood.folds()
+    assert said == [(10.0, ["95", "10"]), (30.0, ["198", "20"])]
+    assert shown == [0, 1, 2, 3, 4, 100, 101, 300, 301]
+
+
+def test_lines_that_differ_are_shown_up_to_a_number_and_after_a_quiet_window_all_is_as_before() -> None:
+    flood = Flood(0.0)
+    assert [number for number in range(50) if flood.shows("x" * number)] == list(range(20))
+    flood = Flood(0.0)
+    for _ in range(30):
+        _ = flood.shows("away") or flood.folds()
+    assert re.findall(r"\d+", flood.closed(10.0)) == ["25", "10"]
+    assert flood.shows("back") and flood.closed(30.0) == ""
+    assert [flood.shows("away") for _ in range(6)] == [True] * 5 + [False]
+
+
+async def test_what_was_left_out_is_told_also_when_no_other_line_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_WINDOW_SECONDS", 0.3)
+    out = io.StringIO()
+    console = Console(out, {})
+    console.logs = Path("/data/logs")
+    for number in range(417):
+        console.child("postgres", f"PANIC:  could not write to file 17.{number}: No space left on device")
+        console.child("api", "one") if number == 7 else None
+    await asyncio.sleep(0.8)
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 7
+    assert lines[-1].startswith("postgres ") and "412" in lines[-1] and "/data/logs/postgres.log" in lines[-1]
+    assert "api              | one" in lines
+
+
+# --- what is counted and not shown
+
+
+def test_what_children_say_of_a_full_disk_is_counted_and_not_shown() -> None:
+    out, full = io.StringIO(), "ERROR database or disk is full (13)"
+    console, is_full = Console(out, {}), False
+    console.disk_is_full = lambda: is_full
+    console.child("temporal", full)
+    is_full = True
+    console.child("temporal", full)
+    console.child("postgres", "PANIC:  could not write: No space left on device")
+    console.child("temporal", "ERROR something else")
+    assert said_in(out) == [full, "ERROR something else"]
+
+
+def said_in(out: io.StringIO) -> list[str]:
+    """What the children said, without their names."""
+    return [line.partition(" | ")[2] for line in out.getvalue().splitlines()]
+
+
+LOST = "relay_waits_for_postgres error=ConnectionRefusedError"
+
+
+async def test_what_children_say_of_a_part_that_comes_back_is_counted_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.05)
+    out, away = io.StringIO(), set[str]()
+    console = Console(out, {})
+    console.logs = Path("/data/logs")
+    console.outage.away = lambda: away
+    console.child("relay", LOST)
+    away.add("postgres")
+    for _ in range(3):
+        console.child("relay", LOST)
+    console.child("api", f"{LOST}: 1")
+    console.child("relay", "turn_not_compared")
+    await asyncio.sleep(0.2)
+    shown = [f"relay            | {LOST}", "relay            | turn_not_compared"]
+    assert out.getvalue().splitlines() == shown
+    away.clear()
+    await asyncio.sleep(0.2)
+    *before, told = out.getvalue().splitlines()
+    assert before == shown and re.findall(r"(\d+) of (\w+)", told) == [("3", "relay"), ("1", "api")]
+    assert "/data/logs" in told
+    away.add("postgres")
+    console.child("relay", LOST)
+    assert out.getvalue().splitlines() == [*shown, told], "the next outage is quiet, too"
+
+
+async def test_an_outage_that_lasts_is_shown_after_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_QUIET_OUTAGE_SECONDS", 0.3)
+    out = io.StringIO()
+    console = Console(out, {})
+    console.outage.away = lambda: {"worker-llm"}
+    console.child("relay", LOST)
+    assert out.getvalue() == ""
+    await asyncio.sleep(0.5)
+    console.child("relay", LOST)
+    told, line = out.getvalue().splitlines()
+    assert re.findall(r"(\d+) of (\w+)", told) == [("1", "relay")] and line == f"relay            | {LOST}"
+
+
+def test_what_a_child_that_is_away_says_of_an_outage_is_shown_whatever_else_is_away() -> None:
+    out, away = io.StringIO(), {"worker-llm"}
+    console = Console(out, {})
+    console.outage.away = lambda: away
+    last, exited = "said before it died: ConnectionRefusedError: last", "exited with 1; starting it again in 4.0 s"
+    console.child("worker-turns", "said before it died: ConnectionRefusedError: first")
+    console.child("worker-turns", last)
+    assert out.getvalue() == ""
+    away.add("worker-turns")
+    console.child("worker-turns", exited)
+    console.child("worker-turns", LOST)
+    assert said_in(out) == [last, exited, LOST]
+
+
+def test_what_children_say_of_the_apps_is_not_shown_while_somebody_else_tells_of_it() -> None:
+    out = io.StringIO()
+    console = Console(out, {})
+    problem = "2026-11-21 [warning  ] app_problem    problem=desk/agents/desk.yaml:3: there is no tool lok"
+    console.apps_are_told = True
+    console.child("worker-turns", problem)
+    console.child("worker-turns", problem.replace("app_problem", "agents_not_here"))
+    assert out.getvalue() == ""
+    console.apps_are_told = False
+    console.child("worker-turns", problem)
+    assert said_in(out) == [problem]
+
+
+# --- one line for a traceback, one for a warning that repeats itself
+
+
+def shown(*lines: str) -> list[str]:
+    """What is left of these lines, as they come from one child."""
+    out: list[str] = []
+
+    async def take() -> None:
+        taken = Excerpt(out.append)
+        for line in lines:
+            taken.take(line)
+        taken.close()
+
+    asyncio.run(take())
+    return out
+
+
+def written_by(code: str) -> list[str]:
+    """What Python itself writes."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return (done.stdout + done.stderr).splitlines()
+
+
+SECOND = ["starting: OSError: second"]
+FAILED = "Failed: ZeroDivisionError: division by zero"
+TRACEBACKS = [
+    ("import logging\ntry: 1 / 0\nexcept Exception: logging.getLogger().warning('Failed', exc_info=1)", [FAILED]),
+    (
+        "import logging as it\nit.basicConfig(level=20)\ntry: 1 / 0\nexcept Exception: it.info('Failed', exc_info=1)",
+        [f"INFO:root:{FAILED}"],
+    ),
+    ("print('starting')\ntry: 1 / 0\nexcept Exception as error: raise OSError('second')", SECOND),
+    ("print('starting')\ntry: 1 / 0\nexcept Exception as error: raise OSError('second') from error", SECOND),
+]
+
+
+@pytest.mark.parametrize(("code", "left"), TRACEBACKS, ids=["logged", "as information", "a chain", "a cause"])
+def test_a_traceback_is_one_line_of_its_last_exception_and_what_was_said_before_it(code: str, left: list[str]) -> None:
+    lines = written_by(code)
+    assert len(lines) > 3
+    assert shown("before", "", *lines) == ["before", "", *left]
+
+
+def test_after_a_traceback_lines_go_on_and_one_that_breaks_off_shows_how_it_began() -> None:
+    begun = ["Failed", "Traceback (most recent call last):", '  File "x.py", line 1, in <module>']
+    assert shown(*begun, "ZeroDivisionError: division by zero", "after") == [FAILED, "after"]
+    assert shown(*begun) == ["Failed"]
+
+
+def test_a_traceback_drawn_in_a_box_is_one_line_too() -> None:
+    code = "import structlog\ntry: 1 / 0\nexcept Exception: structlog.get_logger().exception('unforeseen', part='x')"
+    lines = written_by(code)
+    assert len(lines) > 4
+    (line,) = shown(*lines)
+    assert "unforeseen" in line and line.endswith("ZeroDivisionError: division by zero")
+
+
+def test_a_warning_that_repeats_itself_is_shown_once_until_a_minute_was_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = [f"2026-11-21 13:48:{at} [warning  ] relay_waits error=ConnectionRefusedError" for at in range(20, 40)]
+    fatal = [f"2026-11-21 13:48:20.1{pid} UTC [246{pid}] FATAL:  terminating connection" for pid in range(10, 20)]
+    assert shown(*lost, *fatal) == [lost[0], fatal[0]]
+    monkeypatch.setattr(module, "_QUIET_SECONDS", 0.0)
+    assert shown("ERROR: away", "ERROR: away") == ["ERROR: away", "ERROR: away"]
+
+
+INFORMATION = [
+    "INFO:     Uvicorn running on http://127.0.0.1:8080 (Press CTRL+C to quit)",
+    "2026-11-26 01:47:15 [info     ] worker_ready                   queues=['llm']",
+    "2026-11-26 01:47:15 [debug    ] looked",
+    "INFO  [alembic.runtime.migration] Context impl PostgresqlImpl.",
+    "12:00:01 - LiteLLM:INFO: utils.py:1 - \x1b[92mcalled",
+    "[11/26/26 01:48:15] INFO     Processing request of type ListTools",
+    "INFO:root:started",
+    "2026-11-26 01:47:15,123 - httpx - INFO - HTTP Request: GET /",
+    "time=2026-11-26T01:48:53.843 level=INFO msg=x",
+]
+
+
+@pytest.mark.parametrize("line", INFORMATION)
+def test_what_is_marked_as_information_is_not_shown(line: str) -> None:
+    assert shown(line, "ERROR: after") == ["ERROR: after"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["one", "", "  indented", "one", "one"],
+        [f"2026-11-21 13:48:20 [warning  ] turn_not_compared turn_id={number}" for number in range(5)],
+        ["WARNING: low on INFO"],
+        ["the INFO desk is closed"],
+        ["Information for you"],
+        ["2026-11-26 01:47:15 [warning  ] info"],
+    ],
+    ids=["plain", "warnings that differ", *("it names information",) * 4],
+)
+def test_other_lines_are_shown_as_they_are(lines: list[str]) -> None:
+    assert shown(*lines) == lines
+
+
+async def test_a_line_is_shown_at_once_and_not_only_with_the_next() -> None:
+    shown_line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    Excerpt(shown_line.set_result).take("ready")
+    assert await asyncio.wait_for(shown_line, 20) == "ready"

@@ -8,13 +8,11 @@ import pytest
 from perdure.local.ports import HOST, PortFile, is_free
 
 
-def test_a_port_is_remembered_by_the_next_start(tmp_path: Path) -> None:
-    path = tmp_path / "ports.json"
-    first = PortFile(path)
-    ports = [first.take(name) for name in ("postgres", "valkey", "temporal")]
-    assert len(set(ports)) == 3
-    second = PortFile(path)
-    assert [second.take(name) for name in ("postgres", "valkey", "temporal")] == ports
+def test_a_port_below_those_of_outgoing_connections_is_remembered_by_the_next_start(tmp_path: Path) -> None:
+    path, names = tmp_path / "ports.json", [f"part-{number}" for number in range(20)]
+    ports = [*map(PortFile(path).take, names)]
+    assert len(set(ports)) == 20 and all(20_000 <= port < 32_768 for port in ports)
+    assert [*map(PortFile(path).take, names)] == ports
 
 
 def test_a_port_that_someone_else_took_is_replaced_and_the_new_one_is_remembered(tmp_path: Path) -> None:
@@ -33,11 +31,6 @@ def test_a_damaged_file_only_costs_the_memory(tmp_path: Path, content: str) -> N
     path = tmp_path / "ports.json"
     path.write_text(content)
     assert is_free(PortFile(path).take("postgres"))
-
-
-def test_ports_lie_below_those_of_outgoing_connections(tmp_path: Path) -> None:
-    book = PortFile(tmp_path / "ports.json")
-    assert all(20_000 <= book.take(f"part-{number}") < 32_768 for number in range(20))
 
 
 def test_two_names_never_share_a_port_even_if_the_file_says_so(tmp_path: Path) -> None:

@@ -44,7 +44,8 @@ async def test_an_agent_is_told_with_its_limits_and_why_its_tools_wait(
     assert all(each in page for each in ("50,000", "$1.50", "$9.00", "7 d", "1 d", "Pay {amount}"))
     for text in (listed, page):
         assert "&lt;script&gt;window.hit" in text and "<script>window" not in text and "\u202e" not in text
-    assert (await browse("/agents/nobody")).status_code == 404
+    for path in ("/agents/nobody", "/topologies/nothing"):
+        assert (await browse(path)).status_code == 404
 
 
 @pytest.mark.parametrize("name", names())
@@ -61,7 +62,3 @@ async def test_a_topology_is_drawn_with_its_nodes_and_how_their_calls_are_tried(
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     assert 'class="line taken"' not in page and '<a href="/agents" aria-current="page">' in page
-
-
-async def test_a_topology_that_is_not_there_is_the_frames_404(browse: Browse) -> None:
-    assert (await browse("/topologies/nothing")).status_code == 404

@@ -59,11 +59,14 @@ async def test_a_conversation_is_told_in_order_and_what_was_said_is_inert(
     assert "hidden disabled" in page and 'name="on_busy"' in page and "/stop" not in page
 
 
-async def test_an_answer_that_no_part_has_said_is_shown_and_so_is_what_went_wrong(
+async def test_what_no_part_has_said_is_shown_of_an_answer_a_failure_and_colours(
     told: dict[str, Any], browse: Browse
 ) -> None:
+    colours = ["#4c78a8", 'red" onload="x', 7]
     told |= {"answer": "a template's words", "status": "failed", "error": {"code": "x", "message": HOSTILE}}
+    told["output"] = {"suggestions": [{"kind": "custom_palette", "colors": colours}]}
     page = (await browse(PATH)).text
+    assert page.count("<rect") == 1 and 'fill="#4c78a8"' in page and "onload" not in page
     assert "a template&#39;s words" in page and "failed" in page
     assert "<script>window" not in page
 
@@ -95,7 +98,7 @@ async def test_an_open_turn_can_be_stopped_and_what_is_said_meanwhile_needs_a_wa
     assert f"{TURN}/stop" not in (await browse(PATH)).text
 
 
-async def waiting(api: SpokenApi, told: dict[str, Any], **changed: Any) -> None:
+def waiting(api: SpokenApi, told: dict[str, Any], **changed: Any) -> None:
     """Let the turn wait for an approval."""
     told |= {"status": "awaiting_approval", "waiting_for": {"kind": "approval", "ids": [APPROVAL]}}
     approval = {
@@ -109,7 +112,7 @@ async def waiting(api: SpokenApi, told: dict[str, Any], **changed: Any) -> None:
 async def test_who_may_decide_decides_beside_the_words_and_comes_back(
     api: SpokenApi, told: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion
 ) -> None:
-    await waiting(api, told)
+    waiting(api, told)
     page = (await browse(PATH)).text
     assert words_of(page) == snapshot
     assert page.count(f'action="/review/{APPROVAL}/decision"') == 2 and f'href="/review/{APPROVAL}#edit"' in page
@@ -117,35 +120,25 @@ async def test_who_may_decide_decides_beside_the_words_and_comes_back(
     api.answers[f"/v1/approvals/{APPROVAL}/decision"] = api.answers[f"/v1/approvals/{APPROVAL}"]
     back = re.search(r'name="back" value="([^"]+)"', page)
     assert back is not None and back[1] == f"{PATH}#turn-{TURN}"
-    for wanted, leads_to in (
-        (back[1], back[1]),
-        ("//evil.example", f"/review/{APPROVAL}"),
-        ("", f"/review/{APPROVAL}"),
-    ):
+    here = f"/review/{APPROVAL}"
+    for wanted, leads_to in ((back[1], back[1]), ("//evil.example", here), ("", here)):
         form = {"csrf": "f-1", "decision": "approve", "digest": "d" * 64, "back": wanted}
         answer = await browse(f"/review/{APPROVAL}/decision", "POST", data=form)
         assert (answer.status_code, answer.headers["location"]) == (303, leads_to)
 
 
-async def test_who_may_not_decide_is_told_for_whom_it_waits(
+async def test_who_may_not_decide_is_told_for_whom_it_waits_and_a_long_call_is_decided_on_by_itself(
     api: SpokenApi, told: dict[str, Any], browse: Browse
 ) -> None:
     for changed, names in (
-        ({"requested_by": "rita"}, ["reviewer"]),
-        ({"reviewers": ["bea", "bob"]}, ["bea", "bob"]),
-        ({"claimed_by": "carl", "claimed_until": "2099-01-01T00:00:00Z"}, ["carl"]),
+        ({"requested_by": "rita", "allowed_decisions": []}, ["reviewer"]),
+        ({"reviewers": ["bea", "bob"], "allowed_decisions": []}, ["bea", "bob"]),
+        ({"claimed_by": "carl", "claimed_until": "2099-01-01T00:00:00Z", "allowed_decisions": []}, ["carl"]),
+        ({"args": {"text": "x" * 9_000}}, [f'href="/review/{APPROVAL}']),
     ):
-        await waiting(api, told, allowed_decisions=[], **changed)
+        waiting(api, told, **changed)
         page = (await browse(PATH)).text
         assert all(name in page for name in names) and "/decision" not in page
-
-
-async def test_a_call_that_is_long_is_decided_on_by_itself(
-    api: SpokenApi, told: dict[str, Any], browse: Browse
-) -> None:
-    await waiting(api, told, args={"text": "x" * 9_000})
-    page = (await browse(PATH)).text
-    assert f'href="/review/{APPROVAL}' in page and "/decision" not in page
 
 
 async def test_a_question_is_answered_by_a_field_or_an_option(
@@ -169,15 +162,6 @@ async def test_a_question_is_answered_by_a_field_or_an_option(
         assert api.bodies[-1] == {"kind": "clarification", "payload": {"text": text}}, sent.url
     api.answers[address] = (422, problem("answer_unfit", "it does not fit"))
     assert (await browse(to, "POST", data={"csrf": "f-1", "arg.0": "x"})).status_code == 422
-
-
-async def test_colours_that_are_proposed_are_seen_and_nothing_else_is_drawn(
-    told: dict[str, Any], browse: Browse
-) -> None:
-    colours = ["#4c78a8", 'red" onload="x', 7]
-    told["output"] = {"suggestions": [{"kind": "custom_palette", "colors": colours}]}
-    page = (await browse(PATH)).text
-    assert page.count("<rect") == 1 and 'fill="#4c78a8"' in page and "onload" not in page
 
 
 async def test_work_where_the_data_is_is_told_with_what_to_type(
@@ -227,8 +211,8 @@ async def test_a_script_gets_the_form_anew_and_the_turn_to_look_at(
     assert (whole.status_code, whole.headers["location"]) == (303, f"{PATH}#turn-{TURN}")
 
 
-async def test_a_file_is_refused_that_does_not_say_how_long_it_is_or_comes_from_elsewhere(
-    told: dict[str, Any], browse: Browse
+async def test_a_file_is_refused_that_is_too_long_or_comes_from_elsewhere_and_how_large_it_may_be_is_told(
+    api: SpokenApi, told: dict[str, Any], browse: Browse
 ) -> None:
     files = {"file": ("a.csv", b"a\n1\n", "text/csv")}
     foreign = await browse(f"{PATH}/files", "POST", files=files, headers={"Origin": "https://elsewhere.example"})
@@ -244,15 +228,10 @@ async def test_a_file_is_refused_that_does_not_say_how_long_it_is_or_comes_from_
     for came, leads in (("http://perdure.example" + PATH, True), ("http://elsewhere.example" + PATH, False)):
         plain = await browse(f"{PATH}/files", "POST", content=b"x", headers={**long, "Referer": came})
         assert (f'<a href="{PATH}">' in plain.text) is leads
-
-
-async def test_how_large_a_file_may_be_is_said_before_one_is_sent(
-    api: SpokenApi, told: dict[str, Any], browse: Browse
-) -> None:
     api.answers["/v1/agents"] = ok({"items": [{"id": "desk", "title": "Help desk", "files": ["text/csv"]}]})
     api.answers[f"/v1/conversations/{CONVERSATION}/files"] = ok({"items": []})
     page = (await browse(PATH)).text
-    assert "20 MB" in page and 'data-most-bytes="20971520"' in page
+    assert "20 MB" in page and 'data-most-bytes="20971520"' in page, "it is said before a file is sent"
 
 
 async def test_a_full_quota_is_told_in_words_over_what_was_typed(
@@ -279,11 +258,8 @@ async def test_agents_are_begun_with_by_one_click_on_what_they_can_be_asked(
     api.answers["/v1/conversations"] = (201, {"id": CONVERSATION, "agent": "desk"})
     api.answers[TURNS] = (429, problem("too_many_turns", "you have too many"))
     refused = await browse("/chat", "POST", data={"csrf": "f-1", "key": "k", "agent": "desk", "example": "Ask <me>"})
-    assert (
-        refused.status_code == 429
-        and "you have too many" in refused.text
-        and "Ask &lt;me&gt;</textarea>" in refused.text
-    )
+    assert refused.status_code == 429 and "you have too many" in refused.text
+    assert "Ask &lt;me&gt;</textarea>" in refused.text
 
 
 async def test_without_a_published_agent_the_first_page_says_how_to_publish_one(
@@ -311,14 +287,10 @@ texts = st.integers(0, 2 * CHARACTERS).map(lambda length: "x" * length)
 
 @given(st.lists(st.lists(texts, min_size=1, max_size=4), max_size=6))
 def test_a_page_is_never_much_longer_than_it_may_be_and_the_newest_is_cut_last(turns: list[list[str]]) -> None:
+    segments = ([{"kind": "text", "text": text} for text in several] for several in turns)
     told = [
-        ConversationTurn(
-            turn_id=str(number),
-            conversation_id="c",
-            status="completed",
-            segments=[{"kind": "text", "text": text} for text in several],
-        )
-        for number, several in enumerate(turns)
+        ConversationTurn(turn_id=str(number), conversation_id="c", status="completed", segments=each)
+        for number, each in enumerate(segments)
     ]
     most = allotted(told)
     lengths = [

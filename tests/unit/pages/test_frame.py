@@ -54,13 +54,8 @@ async def test_a_refusal_of_the_api_is_a_page_with_its_status(
     api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
 ) -> None:
     told = {}
-    for status, code in (
-        (403, "role_required"),
-        (404, "approval_not_found"),
-        (429, "too_many"),
-        (503, "unavailable"),
-        (500, "internal"),
-    ):
+    codes = {403: "role_required", 404: "approval_not_found", 429: "too_many", 503: "unavailable", 500: "internal"}
+    for status, code in codes.items():
         api.answers["/v1/approvals"] = (status, problem(code, "because <b>of</b> it"))
         answer = await browse("/review")
         assert answer.status_code == status
@@ -72,14 +67,13 @@ async def test_a_refusal_of_the_api_is_a_page_with_its_status(
     assert part.status_code == 500 and "<html" not in part.text and "because &lt;b&gt;of" in part.text
 
 
-async def test_an_answer_that_is_none_of_the_apis_says_nothing_of_our_inside(api: SpokenApi, browse: Browse) -> None:
+async def test_what_is_no_answer_or_no_address_is_a_page_that_says_nothing_of_our_inside(
+    api: SpokenApi, browse: Browse
+) -> None:
     api.answers["/v1/approvals"] = ok({"surprise": 1})
     answer = await browse("/review")
     assert answer.status_code >= 500 or "surprise" not in answer.text
     assert "Traceback" not in answer.text and ".py" not in answer.text
-
-
-async def test_an_unknown_address_and_a_wrong_method_are_pages_too(browse: Browse) -> None:
     assert (await browse("/nowhere")).status_code == 404
     assert (await browse("/review", "DELETE")).status_code == 405
 
@@ -91,12 +85,9 @@ async def test_a_person_begins_where_the_own_work_is(api: SpokenApi, browse: Bro
         assert (answer.status_code, answer.headers["location"]) == (303, leads_to)
 
 
-def test_where_one_is_is_one_entry_the_longest_that_fits() -> None:
+def test_where_one_is_is_one_entry_the_longest_that_fits_and_no_page_is_described_to_programs() -> None:
     assert [entry.path for entry in entries("/review/123") if entry.is_here] == ["/review"]
     assert not [entry for entry in entries("/reviewed") if entry.is_here]
-
-
-def test_no_page_is_described_to_programs() -> None:
     assert create_pages(SpokenApi().app()).openapi_url is None
 
 

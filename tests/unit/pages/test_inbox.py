@@ -1,6 +1,7 @@
-"""What became of a person's decisions."""
+"""Many decisions at once and what became of a person's, in front of an API that says what it is told to."""
 
 import json
+from typing import Any
 
 import pytest
 from markupsafe import escape
@@ -10,6 +11,73 @@ from syrupy.assertion import SnapshotAssertion
 from perdure.core.agents.prompts import as_changed
 from perdure.pages.approvals.inbox import came_of
 from tests.unit.pages.conftest import Browse, SpokenApi, ok, words_of
+
+ID = "01920000-0000-7000-8000-000000000000"
+CHECKPOINT: dict[str, Any] = {
+    "id": ID, "kind": "checkpoint", "checkpoint": "pre_filing", "tool": "assemble", "status": "pending",
+    "args": {"well": "Mitchell"}, "result": {"filing": "the <b>text that is filed"}, "digest": "d" * 64,
+    "risk": "high", "agent": "rule_37", "requested_by": "ann", "allowed_decisions": ["approve", "reject"],
+    "reject_reasons": ["too early"], "turn_id": "t", "version": 1, "args_schema": {}, "history": [],
+}  # fmt: skip
+
+
+async def test_what_a_checkpoint_has_to_show_is_seen_before_it_is_rejected_among_others(
+    api: SpokenApi, browse: Browse
+) -> None:
+    api.answers[f"/v1/approvals/{ID}"] = (200, CHECKPOINT)
+    page = (await browse(f"/review/bulk?decision=reject&pick={ID}")).text
+    assert "the &lt;b&gt;text that is filed" in page and "Mitchell" in page
+    assert 'value="too early"' in page
+    api.answers[f"/v1/approvals/{ID}"] = (200, {**CHECKPOINT, "reject_reasons": []})
+    assert 'value="too early"' not in (await browse(f"/review/bulk?decision=reject&pick={ID}")).text
+
+
+def call(number: int, **given: Any) -> dict[str, Any]:
+    """One that waits, of low risk."""
+    plain = {"id": f"{ID[:-1]}{number}", "kind": "approval", "checkpoint": "", "result": None, "risk": "low"}
+    return {**CHECKPOINT, **plain, **given}
+
+
+async def test_what_is_not_approved_with_others_is_told_before_the_last_click_and_why(
+    api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
+) -> None:
+    calls = [call(1), call(2, risk="high"), {**CHECKPOINT, "risk": "low", "id": call(3)["id"]}, call(4, tool="other")]
+    api.answers |= {f"/v1/approvals/{each['id']}": (200, each) for each in calls}
+    picks = "".join(f"&pick={each['id']}" for each in calls)
+    page = (await browse(f"/review/bulk?decision=approve{picks}")).text
+    assert page.count('name="item"') == 1 and f'value="{calls[0]["id"]}:' in page
+    assert words_of(page) == snapshot
+    risky = (await browse(f"/review/bulk?decision=approve&pick={calls[1]['id']}")).text
+    assert words_of(risky) == snapshot
+    assert "<button" not in risky.partition("<main")[2], "nothing is left to be sent"
+
+
+async def test_what_became_of_each_is_a_page_of_its_own_that_can_be_loaded_again(
+    api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
+) -> None:
+    calls = [call(1, status="rejected"), call(2, status="approved")]
+    api.answers |= {f"/v1/approvals/{each['id']}": (200, each) for each in calls}
+    late = {"id": calls[1]["id"], "error": {"code": "already_decided", "message": "too late"}}
+    api.answers["/v1/approvals/decisions"] = (200, {"items": [{"id": calls[0]["id"], "status": "rejected"}, late]})
+    items = [f"{each['id']}:{each['digest']}" for each in calls]
+    sent = {"csrf": "f-1", "decision": "reject", "comment": "no", "item": items}
+    answer = await browse("/review/bulk/decide", "POST", data=sent)
+    assert answer.status_code == 303
+    page = (await browse(answer.headers["location"])).text
+    assert words_of(page) == snapshot
+    forged = (await browse(f"/review/bulk/done?decision=reject&of={calls[0]['id']}:<b>Call+us")).text
+    assert "Call us" not in forged and "<b>" not in forged
+
+
+async def test_what_is_long_only_as_it_is_written_out_must_be_opened_and_the_page_stays_light(
+    api: SpokenApi, browse: Browse
+) -> None:
+    hidden = {**CHECKPOINT, "kind": "approval", "checkpoint": "", "args": {"text": "a\u200b" * 2_900}}
+    api.answers |= {f"/v1/approvals/{ID}": (200, hidden), "/v1/approvals": (200, {"items": []})}
+    page = (await browse(f"/review/{ID}")).text
+    assert 'value="approve"' not in page and "whole=1" in page
+    assert len(page.encode()) < 140_000
+
 
 REFUND: dict[str, JsonValue] = {"message": "Order 1 was refunded.", "amount_cents": 100}
 

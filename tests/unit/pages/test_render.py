@@ -27,16 +27,12 @@ def test_text_from_outside_is_drawn_inert(text: str, drawn: str) -> None:
     assert drawn in seen(text)
 
 
-@given(st.text())
-def test_whatever_the_text_only_our_own_markup_is_in_it(text: str) -> None:
+@given(st.text(), st.integers(min_value=2, max_value=50))
+def test_whatever_the_text_only_our_own_markup_is_in_it_and_a_brief_one_is_one_line(text: str, most: int) -> None:
+    assert "\n" not in brief(text, most)
     drawn = str(seen(text))
     drawn = re.sub(r'<span class="unseen" title="[^"<>]*">|</span>|</?bdi>', "", drawn)
     assert "<" not in drawn and ">" not in drawn and '"' not in drawn
-
-
-@given(st.text(), st.integers(min_value=2, max_value=50))
-def test_a_brief_text_is_one_line(text: str, most: int) -> None:
-    assert "\n" not in brief(text, most)
 
 
 def test_times_are_told_in_full_and_from_here() -> None:

@@ -101,14 +101,18 @@ async def press(
     return (await receiver.post("/slack/actions", content=body, headers=heads)).status_code
 
 
+async def tell(receiver: httpx.AsyncClient, *said: dict[str, Any]) -> None:
+    """Notices that are taken."""
+    for each in said:
+        assert (await receiver.post("/perdure", **signed(each))).status_code == 204
+
+
 def text_of(message: dict[str, Any]) -> str:
     return json.dumps(message, ensure_ascii=False)
 
 
 async def test_an_approval_has_one_message_which_is_rewritten(receiver: httpx.AsyncClient, outside: Outside) -> None:
-    assert (await receiver.post("/perdure", **signed(notice()))).status_code == 204
-    decided = notice(2, status="approved", version=2, decision="approve", decided_by="ann")
-    assert (await receiver.post("/perdure", **signed(decided))).status_code == 204
+    await tell(receiver, notice(), notice(2, status="approved", version=2, decision="approve", decided_by="ann"))
     (posted,), (updated,) = outside.of("chat.postMessage"), outside.of("chat.update")
     assert "https://perdure.test/review/a-1" in text_of(posted) and "approve" in text_of(posted["blocks"])
     assert (updated["channel"], updated["ts"]) == ("C1", "1.0")
@@ -117,9 +121,8 @@ async def test_an_approval_has_one_message_which_is_rewritten(receiver: httpx.As
 
 
 async def test_what_came_before_or_is_older_changes_nothing(receiver: httpx.AsyncClient, outside: Outside) -> None:
-    await receiver.post("/perdure", **signed(notice(2, status="expired", version=2)))
-    for late in (notice(2, status="expired", version=2), notice(1), notice(3, status="expired", version=2)):
-        assert (await receiver.post("/perdure", **signed(late))).status_code == 204
+    first, again = (notice(number, status="expired", version=2) for number in (2, 3))
+    await tell(receiver, first, first, notice(1), again)
     assert len(outside.calls) == 1
 
 
@@ -150,13 +153,13 @@ async def test_what_perdure_did_not_send_is_refused(
 async def test_only_what_has_a_low_risk_and_is_seen_whole_has_buttons(
     changed: dict[str, Any], receiver: httpx.AsyncClient, outside: Outside
 ) -> None:
-    await receiver.post("/perdure", **signed(notice(**changed)))
+    await tell(receiver, notice(**changed))
     assert "actions" not in text_of(outside.of("chat.postMessage")[0]["blocks"])
 
 
 async def test_what_a_call_says_is_text_and_nothing_else(receiver: httpx.AsyncClient, outside: Outside) -> None:
     hostile = {"text": "<!channel> <https://evil.test|Approved> ``` *bold* \u202e\x1b[31m"}
-    await receiver.post("/perdure", **signed(notice(args=hostile, requested_by="<@U1>")))
+    await tell(receiver, notice(args=hostile, requested_by="<@U1>"))
     said = text_of(outside.of("chat.postMessage")[0])
     for inert in ("<!channel>", "<https://evil.test", "<@U1>", "\u202e", "\x1b"):
         assert inert not in said
@@ -226,13 +229,9 @@ async def test_a_mail_asks_and_its_thread_says_what_became_of_it(mail_server: Ma
     to = ("a@corp.test", "b@corp.test")
     config = MailConfig(SECRET, "perdure@corp.test", to, "127.0.0.1", mail_server.port, "none")
     app = mail.create_receiver(config, Book(tmp_path / "book.db"))
+    rejected = notice(3, status="rejected", version=3, decision="reject", decided_by="ann")
     async with client_of(app) as receiver:
-        for said in (
-            notice(1),
-            notice(2, version=2, assignee="carl"),
-            notice(3, status="rejected", version=3, decision="reject", decided_by="ann"),
-        ):
-            assert (await receiver.post("/perdure", **signed(said))).status_code == 204
+        await tell(receiver, notice(1), notice(2, version=2, assignee="carl"), rejected)
     asked, answered = mail_server.mails
     assert "\r\nSubject: " in asked and "note" in asked and "https://perdure.test/review/a-1" in asked
     assert "To: a@corp.test, b@corp.test" in asked and "hi" not in asked.rpartition("\r\n\r\n")[2].split()

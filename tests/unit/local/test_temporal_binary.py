@@ -49,11 +49,12 @@ def cached(folder: Path, says: str = GOOD) -> Path:
     return install(program(folder / "made", says), cache_folder(environ(folder)))
 
 
-def never() -> Source:
-    async def source(_folder: Path, _console: Console) -> bool:
-        raise AssertionError("this source must not be asked")
+async def never(_folder: Path, _console: Console) -> bool:
+    raise AssertionError("this source must not be asked")
 
-    return source
+
+async def fails(_folder: Path, _console: Console) -> bool:
+    return False
 
 
 def brings(says: str = GOOD) -> Source:
@@ -64,18 +65,23 @@ def brings(says: str = GOOD) -> Source:
     return source
 
 
-def fails() -> Source:
-    async def source(_folder: Path, _console: Console) -> bool:
-        return False
+async def found(folder: Path, out: io.StringIO | None = None, **sources: Source) -> tuple[Path, str]:
+    """Which program is taken, and where it comes from."""
+    taken = await find_temporal(environ(folder), Console(out), sources)
+    return taken.path, taken.source
 
-    return source
+
+@pytest.fixture
+def out() -> io.StringIO:
+    """What is said."""
+    return io.StringIO()
 
 
 async def test_a_new_enough_program_on_path_comes_first(tmp_path: Path) -> None:
     cached(tmp_path)
     on_path = program(tmp_path / "bin" / "temporal", "temporal version 1.5.0 (Server 1.29.0, UI 2.40.0)")
-    found = await find_temporal(environ(tmp_path), Console(None), {"build": never()})
-    assert (found.path, found.source, found.cli) == (on_path, "path", (1, 5, 0))
+    taken = await find_temporal(environ(tmp_path), Console(None), {"build": never})
+    assert (taken.path, taken.source, taken.cli) == (on_path, "path", (1, 5, 0))
 
 
 @pytest.mark.parametrize(
@@ -87,150 +93,126 @@ async def test_a_new_enough_program_on_path_comes_first(tmp_path: Path) -> None:
     ],
 )
 async def test_a_program_on_path_that_is_too_old_or_strange_is_named_and_passed_over(
-    tmp_path: Path, says: str, version: str
+    tmp_path: Path, says: str, version: str, out: io.StringIO
 ) -> None:
     kept = cached(tmp_path)
-    program(tmp_path / "bin" / "temporal", says)
-    out = io.StringIO()
-    found = await find_temporal(environ(tmp_path), Console(out), {"build": never()})
-    assert found.path == kept
-    assert str(tmp_path / "bin" / "temporal") in out.getvalue() and version in out.getvalue()
-    assert out.getvalue().count("\n") == 1
-
-
-async def test_the_cached_program_is_used_without_asking_any_source(tmp_path: Path) -> None:
-    kept = cached(tmp_path)
-    found = await find_temporal(environ(tmp_path), Console(None), {"download": never(), "build": never()})
-    assert (found.path, found.source) == (kept, "cache")
-
-
-async def test_a_changed_program_in_the_cache_is_never_run_but_set_aside_and_replaced(tmp_path: Path) -> None:
-    kept = cached(tmp_path)
-    proof = tmp_path / "it-ran"
-    kept.write_text(f"#!/bin/sh\ntouch {proof}\necho '{GOOD}'\n")
-    out = io.StringIO()
-    found = await find_temporal(environ(tmp_path), Console(out), {"build": brings()})
-    assert (found.path, found.source) == (kept, "build")
-    assert not proof.exists()
-    assert proof.name in kept.with_name("temporal.broken").read_text()
+    strange = program(tmp_path / "bin" / "temporal", says)
+    assert await found(tmp_path, out, download=never, build=never) == (kept, "cache")
     (line,) = out.getvalue().splitlines()
-    assert str(kept.with_name("temporal.broken")) in line
+    assert str(strange) in line and version in line
 
 
-async def test_a_cached_program_that_does_not_run_is_set_aside_whatever_its_checksum(tmp_path: Path) -> None:
-    folder = cache_folder(environ(tmp_path))
-    folder.mkdir(parents=True)
-    (folder / "temporal").write_bytes(b"\x7fELF cut short")
-    (folder / "temporal").chmod(0o755)
-    out = io.StringIO()
-    assert await from_cache(folder, Console(out)) is None
-    assert "temporal.broken" in out.getvalue()
-    assert (folder / "temporal.broken").read_bytes() == b"\x7fELF cut short"
+async def test_a_changed_program_in_the_cache_is_never_run_but_set_aside_and_replaced(
+    tmp_path: Path, out: io.StringIO
+) -> None:
+    kept, proof = cached(tmp_path), tmp_path / "it-ran"
+    kept.write_text(f"#!/bin/sh\ntouch {proof}\necho '{GOOD}'\n")
+    assert await found(tmp_path, out, build=brings()) == (kept, "build")
+    assert not proof.exists()
+    aside = kept.with_name("temporal.broken")
+    assert proof.name in aside.read_text()
+    (line,) = out.getvalue().splitlines()
+    assert str(aside) in line
 
 
-async def test_a_folder_in_the_place_of_the_cached_program_is_set_aside_too(tmp_path: Path) -> None:
-    in_the_way = cached(tmp_path)
-    in_the_way.unlink()
-    (in_the_way / "inside").mkdir(parents=True)
-    out = io.StringIO()
+@pytest.mark.parametrize("is_folder", [False, True])
+async def test_what_does_not_run_in_the_place_of_the_cached_program_is_set_aside(
+    is_folder: bool, tmp_path: Path, out: io.StringIO
+) -> None:
+    in_the_way = cache_folder(environ(tmp_path)) / "temporal"
+    if is_folder:
+        (in_the_way / "inside").mkdir(parents=True)
+    else:
+        program(in_the_way).write_bytes(b"\x7fELF cut short")
     assert await from_cache(cache_folder(environ(tmp_path)), Console(out)) is None
-    assert "temporal.broken" in out.getvalue()
-    assert (in_the_way.with_name("temporal.broken") / "inside").is_dir()
+    aside = in_the_way.with_name("temporal.broken")
+    assert aside.name in out.getvalue()
+    assert (aside / "inside").is_dir() if is_folder else aside.read_bytes() == b"\x7fELF cut short"
 
 
-async def test_a_cached_program_that_lost_its_execute_bit_gets_it_back_and_is_used(tmp_path: Path) -> None:
+async def test_a_cached_program_that_lost_its_execute_bit_gets_it_back_and_is_used(
+    tmp_path: Path, out: io.StringIO
+) -> None:
     kept = cached(tmp_path)
     kept.chmod(0o644)
-    out = io.StringIO()
-    found = await find_temporal(environ(tmp_path), Console(out), {"build": never()})
-    assert (found.path, found.source) == (kept, "cache")
+    assert await found(tmp_path, out, build=never) == (kept, "cache")
     assert str(kept) in out.getvalue() and out.getvalue().count("\n") == 1
     assert os.access(kept, os.X_OK)
 
 
 async def test_a_program_that_someone_put_into_the_cache_by_hand_is_used_when_it_runs(tmp_path: Path) -> None:
-    folder = cache_folder(environ(tmp_path))
-    program(folder / "temporal")
-    assert await from_cache(folder, Console(None)) is not None
+    by_hand = program(cache_folder(environ(tmp_path)) / "temporal")
+    assert await found(tmp_path, build=never) == (by_hand, "cache")
 
 
-async def test_the_sources_are_asked_in_order_until_one_brings_a_program_that_runs(tmp_path: Path) -> None:
-    out = io.StringIO()
-    sources = {"download": fails(), "mirror": brings("nonsense"), "build": brings(), "last": never()}
-    found = await find_temporal(environ(tmp_path), Console(out), sources)
-    assert found.source == "build"
-    assert "mirror" in out.getvalue()
-    again = await find_temporal(environ(tmp_path), Console(None), {"build": never()})
-    assert (again.path, again.source) == (found.path, "cache")
-    left = sorted(path.name for path in found.path.parent.parent.iterdir())
-    assert left == ["build.lock", f"temporal-{CLI_VERSION}"]
+async def test_the_sources_are_asked_in_order_until_one_brings_a_program_that_runs(
+    tmp_path: Path, out: io.StringIO
+) -> None:
+    leftover = cache_folder(environ(tmp_path)).parent / ".making-of-a-killed-builder"
+    leftover.mkdir(parents=True)
+    (leftover / "temporal").write_text("half")
+    path, source = await found(tmp_path, out, download=fails, mirror=brings("nonsense"), build=brings(), last=never)
+    assert source == "build" and "mirror" in out.getvalue()
+    assert await found(tmp_path, build=never) == (path, "cache")
+    assert sorted(each.name for each in path.parent.parent.iterdir()) == ["build.lock", f"temporal-{CLI_VERSION}"]
 
 
 async def test_with_no_source_left_one_line_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(StackError, match="PATH") as caught:
-        await find_temporal(environ(tmp_path), Console(None), {"build": fails()})
-    assert "TEMPORAL_ADDRESS" in str(caught.value)
-    assert "\n" not in str(caught.value)
+        await found(tmp_path, build=fails)
+    assert "TEMPORAL_ADDRESS" in str(caught.value) and "\n" not in str(caught.value)
 
 
 async def test_a_cache_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(StackError, match=re.escape(str(tmp_path / "cache"))):
-        await find_temporal(environ(tmp_path), Console(None), {"build": brings()})
+        await found(tmp_path, build=brings())
 
 
-async def test_the_second_of_two_builders_waits_and_uses_what_the_first_one_built(tmp_path: Path) -> None:
+async def test_the_second_of_two_builders_waits_and_uses_what_the_first_one_built(
+    tmp_path: Path, out: io.StringIO
+) -> None:
     lock = cache_folder(environ(tmp_path)).parent / "build.lock"
     lock.parent.mkdir(parents=True)
-    out = io.StringIO()
     async with only_builder(lock, Console(None)):
-        second = asyncio.create_task(find_temporal(environ(tmp_path), Console(out), {"build": never()}))
+        second = asyncio.create_task(found(tmp_path, out, build=never))
         await asyncio.sleep(0.4)
         assert not second.done()
         kept = cached(tmp_path)
-    assert (await second).path == kept
+    assert (await second)[0] == kept
     assert out.getvalue().count("\n") == 1
 
 
-async def test_what_a_killed_builder_left_is_cleared_away(tmp_path: Path) -> None:
-    leftover = cache_folder(environ(tmp_path)).parent / ".making-abc"
-    leftover.mkdir(parents=True)
-    (leftover / "temporal").write_text("half")
-    await find_temporal(environ(tmp_path), Console(None), {"build": brings()})
-    assert not leftover.exists()
+def downloading(*command: str, **given: float) -> Source:
+    return downloaded({"PATH": "/usr/bin:/bin"}, ("/bin/sh", *command), **given)
 
 
 async def test_the_file_that_the_download_left_becomes_the_program(tmp_path: Path) -> None:
     script = tmp_path / "download.sh"
     script.write_text(f"#!/bin/sh\nprintf '#!/bin/sh\\necho \"{GOOD}\"\\n' > $1/temporal-sdk-$2\nchmod 755 $1/*\n")
-    source = downloaded({"PATH": "/usr/bin:/bin"}, ("/bin/sh", str(script)))
-    found = await find_temporal(environ(tmp_path), Console(None), {"download": source})
-    assert (found.source, found.cli) == ("download", (1, 8, 2))
+    taken = await find_temporal(environ(tmp_path), Console(None), {"download": downloading(str(script))})
+    assert (taken.source, taken.cli) == ("download", (1, 8, 2))
 
 
-async def test_a_refused_download_says_why_and_the_next_source_is_asked(tmp_path: Path) -> None:
-    out = io.StringIO()
-    source = downloaded({"PATH": "/usr/bin:/bin"}, ("/bin/sh", "-c", "echo trying; echo no such host; exit 1"))
-    found = await find_temporal(environ(tmp_path), Console(out), {"download": source, "build": brings()})
-    assert found.source == "build"
+async def test_a_refused_download_says_why_and_the_next_source_is_asked(tmp_path: Path, out: io.StringIO) -> None:
+    refused = downloading("-c", "echo trying; echo no such host; exit 1")
+    assert (await found(tmp_path, out, download=refused, build=brings()))[1] == "build"
     assert "no such host" in out.getvalue()
 
 
 @pytest.mark.timed
-async def test_a_silent_download_is_given_up_and_a_slow_one_is_not(tmp_path: Path) -> None:
-    out = io.StringIO()
-    silent = downloaded({"PATH": "/usr/bin:/bin"}, ("/bin/sh", "-c", "sleep 60"), silent_seconds=0.6)
+async def test_a_silent_download_is_given_up_and_a_slow_one_is_not(tmp_path: Path, out: io.StringIO) -> None:
+    silent = downloading("-c", "sleep 60", silent_seconds=0.6)
     began = time.monotonic()
     assert not await silent(tmp_path, Console(out))
     assert time.monotonic() - began < 3
     assert out.getvalue()
     drip = "for n in 1 2 3 4 5; do echo $n >> $0/part; sleep 0.4; done"
-    slow = downloaded({"PATH": "/usr/bin:/bin"}, ("/bin/sh", "-c", drip), silent_seconds=1.2)
+    slow = downloading("-c", drip, silent_seconds=1.2)
     assert await slow(tmp_path, Console(None))
 
 
-async def test_the_sdk_itself_is_what_downloads_and_its_failure_is_a_line(tmp_path: Path) -> None:
-    out = io.StringIO()
+async def test_the_sdk_itself_is_what_downloads_and_its_failure_is_a_line(tmp_path: Path, out: io.StringIO) -> None:
     # A proxy where nothing listens: the SDK's request fails at once, whatever network this machine has.
     nowhere = "http://127.0.0.1:9"
     env = {**os.environ, "HTTPS_PROXY": nowhere, "https_proxy": nowhere, "NO_PROXY": "", "no_proxy": ""}
@@ -260,34 +242,32 @@ def module(folder: Path, main: str) -> Path:
 
 
 @needs_go
-async def test_a_build_says_beforehand_how_to_avoid_it_and_shows_what_it_does(tmp_path: Path, go_cache: str) -> None:
-    out = io.StringIO()
+async def test_a_build_says_beforehand_how_to_avoid_it_and_shows_what_it_does(
+    tmp_path: Path, go_cache: str, out: io.StringIO
+) -> None:
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "GOFLAGS": "-mod=vendor", "GOCACHE": go_cache}
     env["PATH"] = str(Path(shutil.which("go") or "").parent)
     half_built = tmp_path / "cache" / "perdure" / "go-build"
     half_built.mkdir(parents=True)
     source = built(env, module(tmp_path / "module", MAIN % GOOD))
-    found = await find_temporal(env, Console(out), {"build": source})
-    assert found.source == "build"
+    assert (await find_temporal(env, Console(out), {"build": source})).source == "build"
     told = out.getvalue().splitlines()
     assert "TEMPORAL_ADDRESS" in told[1] and len(told) > 3
     assert not half_built.exists()
 
 
 @needs_go
-async def test_a_build_that_fails_says_the_last_words_of_go(tmp_path: Path, go_cache: str) -> None:
-    out = io.StringIO()
-    env = {**os.environ, "GOCACHE": go_cache}
-    source = built(env, module(tmp_path / "module", "package main\n\nfunc main() { nonsense }\n"))
+async def test_a_build_that_fails_says_the_last_words_of_go(tmp_path: Path, go_cache: str, out: io.StringIO) -> None:
+    source = built(
+        {**os.environ, "GOCACHE": go_cache}, module(tmp_path / "module", "package main\n\nfunc main() { nonsense }\n")
+    )
     assert not await source(tmp_path, Console(out))
     assert "nonsense" in out.getvalue()
 
 
-async def test_an_old_go_is_named_and_not_used(tmp_path: Path) -> None:
+async def test_an_old_go_is_named_and_not_used(tmp_path: Path, out: io.StringIO) -> None:
     old = program(tmp_path / "bin" / "go", "go version go1.21.3 linux/amd64")
-    out = io.StringIO()
-    found = await find_go({"PATH": str(old.parent)}, Console(out))
-    assert found != old
+    assert await find_go({"PATH": str(old.parent)}, Console(out)) != old
     assert all(version in out.getvalue() for version in ("1.21.3", ".".join(map(str, GO_MINIMUM))))
 
 
@@ -295,8 +275,7 @@ def test_the_build_ignores_settings_of_the_caller_that_would_change_it() -> None
     env = go_environ({"GOFLAGS": "-mod=vendor", "GOARCH": "arm", "GOPROXY": "a-proxy", "HOME": "/h"})
     assert env["GOCACHE"].endswith("/perdure/go-build")
     assert go_environ({"GOCACHE": "/warm", "HOME": "/h"})["GOCACHE"] == "/warm"
-    assert "GOFLAGS" not in env
-    assert "GOARCH" not in env
+    assert "GOFLAGS" not in env and "GOARCH" not in env
     assert (env["GOPROXY"], env["GOTOOLCHAIN"], env["GOWORK"]) == ("a-proxy", "local", "off")
 
 

@@ -1,9 +1,12 @@
-"""The page of the deployment in front of an API that says what it is told to."""
+"""The pages of the deployment and of the reference in front of an API that says what it is told to."""
 
+import re
 from typing import Any
 
 from syrupy.assertion import SnapshotAssertion
 
+from perdure.api.app import create_app
+from perdure.settings import Settings
 from tests.unit.pages.conftest import Browse, SpokenApi, ok, problem, words_of
 
 HOSTILE = "<script>window.hit = 1</script>\u202egnp"
@@ -42,11 +45,8 @@ async def test_what_is_wrong_is_said_where_it_is_and_is_inert(
 async def test_it_is_read_anew_by_itself_and_leads_to_temporals_pages(api: SpokenApi, browse: Browse) -> None:
     api.answers["/v1/status"] = ok(deployment())
     page = (await browse("/status")).text
-    assert (
-        'class="tag bad"' not in page
-        and 'href="http://temporal/q"' in page
-        and 'hx-get="/status" hx-trigger="every 5s" hx-swap="outerMorph"' in page
-    )
+    assert 'class="tag bad"' not in page and 'href="http://temporal/q"' in page
+    assert 'hx-get="/status" hx-trigger="every 5s" hx-swap="outerMorph"' in page
     assert '<a href="/status" aria-current="page">' in page
     part = (await browse("/status", headers={"HX-Request": "true"})).text
     assert part.count('class="tag good"') == 6 and "<html" not in part
@@ -73,3 +73,17 @@ async def test_a_tenants_administrator_sees_the_parts_and_nothing_of_queues_and_
     assert 'id="queues"' not in page and 'id="servers"' not in page
     assert "q-turns" not in page and "dead" not in page and "http://temporal/q" not in page
     assert words_of(page) == snapshot
+
+
+async def test_everything_that_can_be_sent_is_told_without_a_script_or_another_host(
+    api: SpokenApi, browse: Browse
+) -> None:
+    said = create_app(Settings(_env_file=None)).openapi()
+    api.answers["/openapi.json"] = 200, said
+    page = (await browse("/docs")).text
+    for path, item in said["paths"].items():
+        for method in item:
+            assert f"<strong>{method.upper()}</strong> <code>{path}</code>" in page
+    decide = page[page.index("<code>/v1/approvals/{approval_id}/decision</code>") :]
+    assert "<code>digest</code>" in decide[: decide.index("</details>")]
+    assert len(page.encode()) < 130_000 and not re.findall(r"""(?:src|href)=["'](?:https?:)?//""", page)

@@ -1,0 +1,162 @@
+"""The data folder: made, checked, held by one; its passwords and run.json."""
+
+import errno
+import json
+import os
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perdure.local.config import ROOT
+from perdure.local.data_dir import (
+    AlreadyRunning,
+    RunFile,
+    StackError,
+    hold,
+    its_own,
+    load_credentials,
+    open_home,
+    write_private,
+)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_private_file_is_replaced_whole_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("old")
+    path.chmod(0o644)
+    (tmp_path / "run.json.new").write_text("half a file of an interrupted write")
+    write_private(path, "new")
+    assert (path.read_text(), mode(path)) == ("new", 0o600)
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_the_data_folder_is_made_with_its_parents(tmp_path: Path) -> None:
+    home = open_home(tmp_path / "deep" / "home")
+    assert home.log("api").parent.is_dir() and home.ready_file("api").parent.is_dir()
+    assert not mode(home.root) & 0o044, "others may not read it"
+
+
+@pytest.mark.parametrize("below", [".", "home"])
+def test_a_data_folder_that_is_a_file_or_in_one_is_one_clear_line(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StackError) as caught:
+        open_home(tmp_path / "file" / below)
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path / "file" / below) in str(caught.value) and "PERDURE_HOME" in str(caught.value)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.skipif(not Path("/proc/version").exists(), reason="needs a folder that even root cannot write in (/proc)")
+def test_a_read_only_file_system_is_one_clear_line() -> None:
+    with pytest.raises(StackError, match="/proc/perdure"):
+        open_home(Path("/proc/perdure"))
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]", "{}", "null", '{"api": "http://127.0.0.1:9999"}'])
+def test_a_second_holder_is_refused_and_told_where_the_first_one_runs(tmp_path: Path, content: str | None) -> None:
+    home = open_home(tmp_path)
+    if content is not None:
+        home.run_file.write_text(content)
+    with hold(home), pytest.raises(AlreadyRunning, match=str(tmp_path)) as caught, hold(home):
+        pass
+    assert caught.value.exit_code == 2
+    assert ("http://127.0.0.1:9999" in str(caught.value)) is ("9999" in (content or ""))
+
+
+def test_the_folder_is_free_again_after_its_holder_was_killed(tmp_path: Path) -> None:
+    script = (
+        "import os, sys\nfrom pathlib import Path\nfrom perdure.local.data_dir import hold, open_home\n"
+        "with hold(open_home(Path(sys.argv[1]))):\n    os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, check=False)
+    assert done.returncode == -9
+    with hold(open_home(tmp_path)):
+        pass
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PermissionError(errno.EACCES, "Permission denied", "{}/pg/PG_VERSION"),
+        OSError(errno.ENOSPC, "No space left on device", b"{}/valkey"),
+    ],
+)
+def test_what_the_file_system_refuses_in_the_data_folder_is_one_clear_line(tmp_path: Path, error: OSError) -> None:
+    where = os.fsdecode(error.filename).format(tmp_path)
+    with pytest.raises(StackError) as caught, its_own(tmp_path):
+        raise type(error)(error.errno, error.strerror, where)
+    assert all(part in str(caught.value) for part in (where, str(tmp_path), str(error.strerror)))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(errno.ENOENT, "none", "/elsewhere/x"), ConnectionError("refused")])
+def test_trouble_elsewhere_is_not_laid_at_the_data_folders_door(tmp_path: Path, error: OSError) -> None:
+    with pytest.raises(type(error)), its_own(tmp_path):
+        raise error
+
+
+# --- passwords of the embedded parts
+
+
+def test_each_folder_has_passwords_of_its_own_made_once_and_kept_for_their_owner_only(tmp_path: Path) -> None:
+    home = open_home(tmp_path / "a")
+    made = load_credentials(home)
+    assert made == load_credentials(home) != load_credentials(open_home(tmp_path / "b"))
+    assert mode(home.secrets_file) == 0o600
+    values = json.loads(home.secrets_file.read_text()).values()
+    assert len(set(values)) == 5 and all(len(value) >= 32 and value.isascii() for value in values)
+    assert made.app not in repr(made)
+
+
+def test_a_password_added_by_a_later_version_leaves_the_others_as_they_are(tmp_path: Path) -> None:
+    home = open_home(tmp_path)
+    before = load_credentials(home)
+    kept = json.loads(home.secrets_file.read_text())
+    del kept["valkey"]
+    home.secrets_file.write_text(json.dumps(kept))
+    after = load_credentials(home)
+    assert after.valkey and replace(after, valkey=before.valkey) == before
+
+
+@pytest.mark.parametrize("content", [None, "{ broken"])
+def test_a_secrets_file_that_is_lost_beside_a_cluster_or_unreadable_is_one_clear_line_and_stays_so(
+    tmp_path: Path, content: str | None
+) -> None:
+    home = open_home(tmp_path)
+    if content is None:
+        home.postgres.mkdir()
+        (home.postgres / "PG_VERSION").write_text("18\n")
+    else:
+        home.secrets_file.write_text(content)
+    with pytest.raises(StackError, match=r"secrets\.json"):
+        load_credentials(home)
+    assert (home.secrets_file.read_text() if home.secrets_file.exists() else None) == content
+
+
+def test_run_json_has_the_promised_keys_and_is_its_owners_alone(tmp_path: Path) -> None:
+    addresses = {"api": "http://a", "temporal": "t:1", "temporal_ui": "u", "postgres": "p", "redis": "r"}
+    tokens = {"requester": "x", "reviewer": "y", "admin": "z"}
+    code = tmp_path / "setup.code"
+    run_file = RunFile(tmp_path / "run.json", addresses, tokens, {}, 1, "compact", setup_code_file=code)
+
+    def written() -> dict[str, object]:
+        run_file.write({"api": 7}, ["api"], {"api": 18080})
+        return dict(json.loads(run_file.path.read_text()))
+
+    content = written()
+    assert {**addresses, "pids": {"api": 7}, "tokens": tokens, "ports": {"api": 18080}}.items() <= content.items()
+    assert mode(run_file.path) == 0o600 and "setup_code" not in content
+    code.write_text("ABCD\n")
+    assert written() == {**content, "setup_code": "ABCD"}
+    code.unlink()
+    assert written() == content
+    run_file.remove()
+    assert not run_file.path.exists()

