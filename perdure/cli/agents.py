@@ -24,9 +24,11 @@ from perdure.cli.terminal import (
     say_json,
     table,
 )
-from perdure.client import ApiError, Client, ExemptibleTool, Page, PromptVersion, Rule
+from perdure.client import ApiError, Client
 from perdure.client.agents import Shown
 from perdure.core.text import escape_terminal
+from perdure.schemas.agents import ExemptibleTool, PromptVersion, Rule
+from perdure.schemas.answers import Page
 
 agents_app = typer.Typer(help="List agents.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -7,7 +7,7 @@ import typer
 
 from perdure.cli.connection import Role, connect
 from perdure.cli.terminal import USAGE, AsJson, AsName, fail, moment, say, say_json, table
-from perdure.client import Budget, Budgets
+from perdure.schemas.agents import Budget, Budgets
 
 app = typer.Typer(help="Show and set daily budgets.", no_args_is_help=True, rich_markup_mode=None)
 MOST_TOKENS = 2**53

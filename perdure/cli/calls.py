@@ -8,8 +8,8 @@ import typer
 
 from perdure.cli.connection import Role, command, connect
 from perdure.cli.terminal import DECIDED, AsJson, AsName, Yes, confirm, fail, fields, left, moment, say, say_json, table
-from perdure.client import Effect
 from perdure.core.text import pretty_json
+from perdure.schemas.calls import Effect
 
 app = typer.Typer(help="List and settle effects whose outcome is unknown.", no_args_is_help=True, rich_markup_mode=None)
 EffectKey = Annotated[str, typer.Argument(metavar="EFFECT", help="The effect's key.")]

@@ -12,10 +12,11 @@ from rich.cells import cell_len
 from perdure.cli.connection import Role, command, connect
 from perdure.cli.memory import ToSend, say_pictures
 from perdure.cli.terminal import OTHER, USAGE, AsJson, AsName, fail, say, say_json
-from perdure.client import ApiError, Client, Event, Turn
+from perdure.client import ApiError, Client, Event
 from perdure.client.turns import OnBusy as Way
 from perdure.core.text import escape_terminal, one_line, pretty_json
 from perdure.core.turns import OnBusy
+from perdure.schemas.turns import Turn
 
 # --- Streamed answer on the screen, and its removal by a `reset`
 #

@@ -7,8 +7,9 @@ import typer
 
 from perdure.cli.connection import Role, command, connect, connect_to_register
 from perdure.cli.terminal import USAGE, AsJson, AsName, fail, moment, say, say_json, table
-from perdure.client import Member, User
 from perdure.client.requests import Call, path
+from perdure.schemas.agents import User
+from perdure.schemas.identity import Member
 
 # --- `perdure users erase`: removes a user's texts, but not the audit trail
 

@@ -25,9 +25,8 @@ from perdure.cli.terminal import (
     say_json,
     table,
 )
-from perdure.client import Client, Turn
+from perdure.client import Client
 from perdure.client.memory import (
-    Promotion,
     clear_memory,
     decide_promotion,
     list_promotions,
@@ -35,9 +34,10 @@ from perdure.client.memory import (
     read_promotion,
     write_memory,
 )
-from perdure.client.turns import File, Usage
 from perdure.core.memory.files import BY_ENDING
 from perdure.core.text import pretty_json, size
+from perdure.schemas.memory import Promotion
+from perdure.schemas.turns import File, Turn, Usage
 
 # --- `perdure memory promotions`: proposals for shared memory, read and decided by an admin
 #

@@ -13,12 +13,13 @@ import typer
 
 from perdure.cli.connection import Role, Surroundings, connect
 from perdure.cli.terminal import OTHER, AsJson, fail, say, say_json, table
-from perdure.client import ApiError, Client, DeploymentStatus
+from perdure.client import ApiError, Client
 from perdure.core.delivery import disk_fault
 from perdure.local.config import least_free_bytes, own_environ
 from perdure.local.data_dir import DataDir
 from perdure.local.ports import grpc_lives, http_get, port_open, postgres_lives, valkey_lives
 from perdure.local.processes import alive, is_stopped, look
+from perdure.schemas.status import DeploymentStatus
 
 _PARTS = (("api", "/readyz"), ("temporal", None), ("temporal_ui", "/"), ("postgres", None), ("redis", None))
 """Addresses in run.json, each with a page to request if that shows more than an open port."""

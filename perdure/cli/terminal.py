@@ -16,11 +16,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from perdure.client import Answer, ApiError
+from perdure.client import ApiError
 from perdure.client.requests import UNREACHABLE
 from perdure.core import text as moments
 from perdure.core.text import escape_terminal, one_line
 from perdure.local.config import own_environ
+from perdure.schemas.answers import Answer
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AsName = Annotated[

@@ -11,27 +11,9 @@ with Client("http://127.0.0.1:8080", token) as perdure:
 """
 
 from perdure.client.asynchronous import AsyncClient
-from perdure.client.calls import Effect, Settled
 from perdure.client.connection import Event
-from perdure.client.delivery import Webhook
-from perdure.client.identity import Invitation, Me, Member, Registered, SignInCode, Ways
 from perdure.client.requests import ApiError
-from perdure.client.status import DeploymentStatus
 from perdure.client.sync import Client
-from perdure.client.turns import (
-    Conversation,
-    ConversationTurn,
-    ConversationView,
-    File,
-    Message,
-    Metrics,
-    ModelUse,
-    Question,
-    Segment,
-    TranscriptMessage,
-    Turn,
-    TurnCall,
-)
 from perdure.schemas.agents import (
     Agent,
     AgentTool,
@@ -56,6 +38,24 @@ from perdure.schemas.approvals import (
     OwnDecision,
     Vote,
     signed_in_words,
+)
+from perdure.schemas.calls import Effect, Settled
+from perdure.schemas.delivery import Webhook
+from perdure.schemas.identity import Invitation, Me, Member, Registered, SignInCode, Ways
+from perdure.schemas.status import DeploymentStatus
+from perdure.schemas.turns import (
+    Conversation,
+    ConversationTurn,
+    ConversationView,
+    File,
+    Message,
+    Metrics,
+    ModelUse,
+    Question,
+    Segment,
+    TranscriptMessage,
+    Turn,
+    TurnCall,
 )
 
 __all__ = [

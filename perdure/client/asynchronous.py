@@ -25,7 +25,7 @@ from perdure.client.connection import (
     unreadable,
 )
 from perdure.client.requests import Call, Patience
-from perdure.client.turns import Turn
+from perdure.schemas.turns import Turn
 
 # --- Methods by subject. Each method sends the `Call` that a function of the subject's module builds.
 

@@ -1,47 +1,12 @@
 """API calls for effects. Each function builds a `Call`; a client sends it."""
 
-from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import JsonValue
 
 from perdure.client.requests import Call, get, one, path, post
-from perdure.schemas.answers import Answer, Page
-
-# --- Answers about effects of the ledger
-
-
-class Effect(Answer):
-    """An effect of the ledger. `get_effect` returns it with all fields."""
-
-    key: str
-    tool: str
-    state: str
-    turn_id: str = ""
-    call_id: str = ""
-    agent: str = ""
-    args: dict[str, Any] = {}
-    effect: str = ""
-    attempts: int = 0
-    """The number of workers that have owned the call."""
-    first_sent_at: datetime | None = None
-    """The time after which the effect may have happened."""
-    deadline: datetime | None = None
-    """The time until which a frozen worker may still send the effect. Before it, the outcome cannot be "did not
-    happen"."""
-    settled_at: datetime | None = None
-    settled_by: str | None = None
-    comment: str | None = None
-    """The evidence of the user who settled it."""
-    created_at: datetime | None = None
-
-
-class Settled(Answer):
-    """The outcome that a user recorded for an effect."""
-
-    key: str
-    outcome: str
-
+from perdure.schemas.answers import Page
+from perdure.schemas.calls import Effect, Settled
 
 Outcome = Literal["happened", "did_not_happen"]
 

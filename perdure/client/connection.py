@@ -10,7 +10,7 @@ import httpx
 from pydantic import ValidationError
 
 from perdure.client.requests import UNREADABLE, ApiError, path
-from perdure.client.turns import Turn
+from perdure.schemas.turns import Turn
 
 PATIENCE_SECONDS = 45.0
 """Seconds for which a request to an API that does not answer is retried. A restart of the API takes less."""

@@ -1,29 +1,10 @@
-"""API calls for webhooks of approval events, and their answers."""
+"""API calls for webhooks of approval events. Each function builds a `Call`; a client sends it."""
 
-from datetime import datetime
-
-from pydantic import Field, JsonValue
+from pydantic import JsonValue
 
 from perdure.client.requests import Call, get, one, path
 from perdure.schemas.answers import Answer, Page
-
-
-class Webhook(Answer):
-    """A webhook."""
-
-    id: str
-    url: str
-    with_args: bool = False
-    """True if notices about calls of low risk contain the call's arguments."""
-    made_by: str = ""
-    made_at: datetime | None = None
-    waiting: int = 0
-    """Notices that are not delivered yet."""
-    given_up: int = 0
-    problem: str | None = None
-    """The problem of the last delivery that failed."""
-    secret: str = Field(default="", repr=False)
-    """The secret with which the receiver verifies notices. Only the answer of `add_webhook` contains it."""
+from perdure.schemas.delivery import Webhook
 
 
 def list_webhooks() -> Call[Page[Webhook]]:

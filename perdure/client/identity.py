@@ -1,52 +1,12 @@
-"""API calls and answers for the caller, sign-in, registration and the tenant's accounts."""
+"""API calls for the caller, sign-in, registration and the tenant's accounts."""
 
 from collections.abc import Sequence
-from datetime import datetime
 
-from pydantic import Field, JsonValue
+from pydantic import JsonValue
 
 from perdure.client.requests import Call, get, one, path
-from perdure.schemas.agents import User
-from perdure.schemas.answers import Answer, Page
-
-
-class Me(Answer):
-    """The caller."""
-
-    name: str
-    display_name: str = ""
-    user_id: str = ""
-    tenant: str = ""
-    roles: list[str] = []
-    form_token: str | None = None
-    """The form token of a browser session, which its forms must send. None for a token, because no other site can make
-    a browser send it."""
-
-
-class Ways(Answer):
-    """The sign-in methods in addition to name and password."""
-
-    oidc: bool = False
-    open_registration: bool = False
-    setup_code: bool = False
-    """True if the first user can register with the setup code."""
-
-
-class Registered(Answer):
-    """A newly registered user, with the tokens of the new session."""
-
-    user: User
-    access_token: str = Field(repr=False)
-    refresh_token: str = Field(repr=False)
-    expires_in: int = 0
-    """The lifetime of the access token in seconds."""
-
-
-class SignInCode(Answer):
-    """A sign-in code for the link `/sign-in?code=…`. It works once, for a browser on the machine of the stack."""
-
-    code: str = Field(repr=False)
-    expires_at: datetime
+from perdure.schemas.answers import Page
+from perdure.schemas.identity import Invitation, Me, Member, Registered, SignInCode, Ways
 
 
 def ways_in() -> Call[Ways]:
@@ -91,28 +51,6 @@ def who_am_i() -> Call[Me]:
 
 
 # --- Accounts of a tenant, for its administrators
-
-
-class Member(Answer):
-    """An account of the tenant."""
-
-    name: str
-    display_name: str = ""
-    roles: list[str] = []
-    active: bool = True
-    """True if the account is open."""
-    has_password: bool = False
-    has_identity: bool = False
-    """True if the user signs in through an external provider."""
-    invited_until: datetime | None = None
-
-
-class Invitation(Answer):
-    """An invitation, which works once. Its holder sets the password of the account."""
-
-    name: str
-    invitation: str = Field(repr=False)
-    expires_at: datetime | None = None
 
 
 def list_team() -> Call[Page[Member]]:

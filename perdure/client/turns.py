@@ -2,42 +2,27 @@
 
 import uuid
 from collections.abc import AsyncIterable, Mapping
-from datetime import datetime
 from typing import Any, Literal
 
 import httpx
 from pydantic import JsonValue
 
 from perdure.client.requests import Call, get, one, path, post
-from perdure.contracts.turns import ENDED
 from perdure.schemas.answers import Answer, Page
+from perdure.schemas.turns import (
+    Conversation,
+    ConversationView,
+    File,
+    Message,
+    Metrics,
+    Question,
+    Segment,
+    Turn,
+    TurnCall,
+    Usage,
+)
 
 # --- Files of a conversation
-
-
-class File(Answer):
-    """A file of a conversation: uploaded by its user or made by a turn."""
-
-    id: str
-    conversation_id: str
-    turn_id: str | None = None
-    name: str
-    media_type: str
-    size_bytes: int
-    sha256: str = ""
-    created_at: datetime | None = None
-
-
-class Usage(Answer):
-    """The storage that a scope uses, and its quota."""
-
-    scope: str
-    """`conversation`, `user` or `tenant`."""
-    used_bytes: int
-    limit_bytes: int | None = None
-    """The quota in bytes, or None if there is no quota."""
-    variable: str = ""
-    """The environment variable with which the operator sets the quota."""
 
 
 def upload_file(
@@ -88,215 +73,6 @@ def _bytes(response: httpx.Response) -> bytes:
 
 
 # --- Conversations and turns
-
-_ENDED = frozenset(status.value for status in ENDED)
-_AWAITING = "awaiting_"
-
-
-class Conversation(Answer):
-    """A conversation with one agent."""
-
-    id: str
-    agent: str
-    title: str = ""
-    metadata: Mapping[str, Any] = {}
-    updated_at: datetime | None = None
-
-
-class Message(Answer):
-    """A message of the transcript."""
-
-    id: str
-    role: str
-    content: str = ""
-    turn_id: str | None = None
-    turn_status: str = ""
-    heard: bool = True
-    """False if the message's turn ended before it began, so that no model received the message."""
-
-
-class Failure(Answer):
-    """The reason why a turn did not complete."""
-
-    code: str
-    message: str
-
-
-class Waiting(Answer):
-    """The requests that a turn waits for."""
-
-    kind: str
-    ids: list[str] = []
-    since: datetime | None = None
-    expires_at: datetime | None = None
-
-
-class TurnUsage(Answer):
-    """The tokens and the cost that a turn has used so far."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    tokens_used: int = 0
-    cost_usd: float = 0.0
-
-
-class Turn(Answer):
-    """A turn. The answer to a start has only its ids, its status and `events`."""
-
-    turn_id: str
-    conversation_id: str
-    status: str
-    agent: str = ""
-    topology: str = ""
-    answer: str | None = None
-    output: Mapping[str, Any] | None = None
-    """The structured output of the turn, in addition to its answer."""
-    error: Failure | None = None
-    usage: TurnUsage = TurnUsage()
-    waiting_for: Waiting | None = None
-    ttft_seconds: float | None = None
-    """Seconds from the start of the turn to the first token that is shown to the user."""
-    ttr_seconds: float | None = None
-    """Seconds from the start of the turn to its end."""
-    nodes: list[str] = []
-    attempts: int = 0
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-    stop_requested_at: datetime | None = None
-    events: str | None = None
-    links: Mapping[str, str] = {}
-    message_id: str | None = None
-    joined: bool = False
-    """True if the message, sent with `on_busy="steer"`, was added to the open turn. The turn's next model call receives
-    it. If there is no further call, a new turn starts with it; `done` names that turn."""
-    replaces: str | None = None
-    """The turn that ends because this one was started with `on_busy="replace"`."""
-    replaced_by: str | None = None
-    left_over: str | None = None
-    """The turn that starts with messages that were added to this one and that no model call received before its end."""
-
-    @property
-    def has_ended(self) -> bool:
-        """Returns whether the turn has its final status."""
-        return self.status in _ENDED
-
-    @property
-    def is_paused(self) -> bool:
-        """Returns whether the turn waits for a person."""
-        return self.status.startswith(_AWAITING)
-
-
-class Question(Answer):
-    """A request of a turn to its own user."""
-
-    id: str
-    turn_id: str
-    kind: str
-    asked: Mapping[str, Any] = {}
-    answer_schema: Mapping[str, Any] = {}
-    status: str
-    asked_at: datetime | None = None
-    expires_at: datetime | None = None
-    answered_at: datetime | None = None
-
-
-class Segment(Answer):
-    """A part of a turn in the conversation view: thinking, text, a tool call, a question, or a message that the user
-    sent while it ran."""
-
-    kind: str
-    """`thinking`, `text`, `tool`, `message` or `question`."""
-    call_id: str = ""
-    state: str = ""
-    text: str = ""
-    """The text of a `text` or a `message`, or the stored part of a `thinking`. The fields from `tool` to `approval_id`
-    are set for a `tool` only."""
-    tool: str = ""
-    arguments: Any = None
-    result: Any = None
-    approval_id: str | None = None
-    asks_for: str = ""
-    """The kind of a `question`: `clarification` or `client_run`. `asked` and `answer` are for a `question` only."""
-    asked: Mapping[str, Any] = {}
-    answer: Mapping[str, Any] | None = None
-
-
-class ModelUse(Answer):
-    """The tokens, the cost and the duration of one model call."""
-
-    call_id: str
-    label: str = ""
-    number: int = 1
-    """The position among calls with the same label."""
-    model: str = ""
-    attempts: int = 0
-    seconds: float | None = None
-    """The duration, or None while the call runs."""
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost_usd: float = 0.0
-    refused: str | None = None
-    """The reason why the model's answer was rejected."""
-
-
-class TurnCall(Answer):
-    """One call of a turn."""
-
-    call_id: str
-    kind: str
-    """`model`, `tool`, or `context` for a tool that assembles the context."""
-    name: str = ""
-    """The name of the model or of the tool."""
-    label: str = ""
-    """The purpose of a model call, if it has a single one."""
-    effect: str | None = None
-    state: str = ""
-    code: str | None = None
-    """The reason why the call failed or its answer was rejected."""
-    attempts: int = 0
-    errors: int = 0
-    planned_at: datetime | None = None
-    started_at: datetime | None = None
-    """The start, or None if the call has not begun or was answered when it was planned."""
-    settled_at: datetime | None = None
-    seconds: float | None = None
-    cost_usd: float | None = None
-    approval_id: str | None = None
-
-
-class Metrics(Answer):
-    """The metrics of each model call of a turn."""
-
-    calls: list[ModelUse] = []
-
-
-class TranscriptMessage(Answer):
-    """A message of a turn's user that started the turn, or that waits for one of its model calls."""
-
-    id: str
-    content: str = ""
-    waits: bool = False
-    """True if the message was sent to the open turn and no model call has received it yet."""
-
-
-class ConversationTurn(Turn):
-    """A turn with everything that the conversation view shows."""
-
-    said: list[TranscriptMessage] = []
-    segments: list[Segment] = []
-    files: list[File] = []
-    """The files that the turn made."""
-
-
-class ConversationView(Page[ConversationTurn]):
-    """The turns of a conversation at one moment, newest first."""
-
-    seq: int = 0
-    """The number of the last event at that moment. A stream that is read after it misses no event."""
-    own: bool = False
-    """True if the conversation belongs to the caller."""
-
 
 OnBusy = Literal["reject", "queue", "steer", "replace"]
 _EXECUTE_SECONDS = 120.0

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from perdure.client import Agent, ApiError, Approval, AsyncClient, ConversationTurn, ConversationView, File, Question
+from perdure.client import ApiError, AsyncClient
 from perdure.client.turns import OnBusy
 from perdure.contracts.approvals import ANSWERED_BY_CLIENT
 from perdure.core.memory.files import BY_ENDING
@@ -30,6 +30,9 @@ from perdure.pages.request import (
     most_upload_bytes,
 )
 from perdure.pages.turns import value
+from perdure.schemas.agents import Agent
+from perdure.schemas.approvals import Approval
+from perdure.schemas.turns import ConversationTurn, ConversationView, File, Question
 
 SHOWN = 10
 """Turns per page."""

@@ -5,10 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from perdure.client import ApiError, Ways
+from perdure.client import ApiError
 from perdure.core.request_origin import local_path
 from perdure.pages.render import page
 from perdure.pages.request import PageProblem, Stranger, Typed
+from perdure.schemas.identity import Ways
 
 sign_in_router = APIRouter()
 _WORDS = {

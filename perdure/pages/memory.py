@@ -7,18 +7,11 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from perdure.client import ApiError, AsyncClient
-from perdure.client.memory import (
-    Promotion,
-    SharedDocument,
-    decide_promotion,
-    list_promotions,
-    list_shared,
-    read_promotion,
-    read_shared,
-)
+from perdure.client.memory import decide_promotion, list_promotions, list_shared, read_promotion, read_shared
 from perdure.pages.approvals.page import text_differences
 from perdure.pages.render import page
 from perdure.pages.request import AGAIN, BrowserRequest, Form, PageProblem, Posted, Visitor
+from perdure.schemas.memory import Promotion, SharedDocument
 
 router = APIRouter()
 HERE = "/review/memory"

@@ -18,9 +18,9 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from perdure.client import Approval, signed_in_words
 from perdure.core.text import flat, format_age, format_time_left, one_line, pieces, size, span
 from perdure.pages.request import BrowserRequest, written
+from perdure.schemas.approvals import Approval, signed_in_words
 
 # --- Stylesheet and scripts: served only from here, and cached by browsers until their bytes change
 

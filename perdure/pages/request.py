@@ -19,9 +19,10 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from perdure.client import ApiError, AsyncClient, Me
+from perdure.client import ApiError, AsyncClient
 from perdure.core.request_origin import is_foreign
 from perdure.core.text import is_clean, size
+from perdure.schemas.identity import Me
 
 # --- Posted forms: pairs of names and values, read whole up to a limit before a page uses them
 

@@ -11,12 +11,16 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from markupsafe import Markup
 
-from perdure.client import Answer, ApiError, Approval, AsyncClient, Message, Segment, Topology, Turn, TurnCall
+from perdure.client import ApiError, AsyncClient
 from perdure.contracts.approvals import ANSWERED_BY_CLIENT
 from perdure.core.text import cut
 from perdure.pages.diagrams import Span, bars, graph, path_over
 from perdure.pages.render import drawn, page, seen
 from perdure.pages.request import Visitor
+from perdure.schemas.agents import Topology
+from perdure.schemas.answers import Answer
+from perdure.schemas.approvals import Approval
+from perdure.schemas.turns import Message, Segment, Turn, TurnCall
 
 SHOWN = 40
 """Maximum segments, from the end, and calls."""

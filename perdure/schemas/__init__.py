@@ -1,1 +1,1 @@
-"""The responses of the API as Pydantic models, shared by the API, the client, the pages and the command line."""
+"""The responses of the API as Pydantic models, shared by the client, the SDK, the pages and the command line."""

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from perdure.api.routes.memory import MOST_HITS
-from perdure.client.memory import Promotion
 from perdure.contracts.values import sha256_hex
+from perdure.schemas.memory import Promotion
 from perdure.store.database import new_id
 from perdure.store.memory import facts, working_memory
 from tests.integration.conftest import Api

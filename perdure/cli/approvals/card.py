@@ -9,8 +9,8 @@ import typer
 
 from perdure.cli.connection import Role, command, connect
 from perdure.cli.terminal import AsJson, AsName, fields, left, moment, say, say_json, time_text, until
-from perdure.client import Approval, Vote, signed_in_words
 from perdure.core.text import cut, escape_terminal, one_line, pretty_json
+from perdure.schemas.approvals import Approval, Vote, signed_in_words
 
 
 def show_card(approval: Approval, *, full: bool) -> None:

@@ -26,9 +26,10 @@ from perdure.cli.terminal import (
     say_json,
     table,
 )
-from perdure.client import Ageing, Approval, Client, Fallback
+from perdure.client import Client
 from perdure.contracts.activities import ApprovalStatus
 from perdure.core.text import cut
+from perdure.schemas.approvals import Ageing, Approval, Fallback
 
 # --- `perdure approvals claim|release|reassign|escalate|withdraw`
 

@@ -36,11 +36,12 @@ from perdure.cli.terminal import (
     time_text,
     until,
 )
-from perdure.client import ApiError, Approval, Client, ItemAnswer
+from perdure.client import ApiError, Client
 from perdure.client.approvals import MOST_IN_A_BATCH, Decision, Item
 from perdure.core.calls.arguments import InvalidArgumentText, check_arguments, parsed, same
 from perdure.core.json_schema import outline
 from perdure.core.text import is_blank, one_line, pretty_json
+from perdure.schemas.approvals import Approval, ItemAnswer
 
 ApprovalId = Annotated[str, typer.Argument(metavar="APPROVAL", help="The approval's id.")]
 Comment = Annotated[str, typer.Option(help="A comment for the record and for the agent.")]

@@ -9,8 +9,9 @@ from typing import TextIO
 
 from perdure.cli.chat import LiveText
 from perdure.cli.demo.stage import WORKERS, Payments, Stage, StageFailed
-from perdure.client import AsyncClient, Event, Message, Turn
+from perdure.client import AsyncClient, Event
 from perdure.local.config import own_environ
+from perdure.schemas.turns import Message, Turn
 
 # --- Claims of the demo, each with its evidence
 

@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from perdure.client import ApiError, Approval
+from perdure.client import ApiError
 from perdure.core.calls.arguments import InvalidArgumentText, check_arguments, parsed, same
 from perdure.pages.approvals.page import PRESENT, Sent, differences, opened_from, read_fields, show
 from perdure.pages.render import page
 from perdure.pages.request import AGAIN, Form, PageProblem, Post, Posted
+from perdure.schemas.approvals import Approval
 
 decide_router = APIRouter()
 _UNCHANGED = "The arguments are unchanged, so nothing was sent. To run the call as it is, approve it."

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from perdure.client import ApiError, Approval, Me
+from perdure.client import ApiError
 from perdure.client.approvals import Item
 from perdure.client.memory import list_promotions
 from perdure.core.agents.prompts import inside
@@ -18,6 +18,8 @@ from perdure.core.approvals.decisions import NOT_IN_BULK, alone
 from perdure.pages.approvals.page import DAY_SECONDS, KINDS, PAST, PRESENT, DecisionForm, is_long, reasons_for
 from perdure.pages.render import page
 from perdure.pages.request import BrowserRequest, Form, PageProblem, Posted, Visitor
+from perdure.schemas.approvals import Approval
+from perdure.schemas.identity import Me
 
 inbox_router = APIRouter()
 SHOWN = 25

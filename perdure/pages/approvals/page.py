@@ -12,12 +12,12 @@ from urllib.parse import parse_qsl, urlencode
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import HTMLResponse
 
-from perdure.client import Approval
 from perdure.core.calls.arguments import InvalidArgumentText, parsed_value
 from perdure.core.json_schema import followed, kind
 from perdure.core.text import escape_terminal, flat, pieces
 from perdure.pages.render import page
 from perdure.pages.request import BrowserRequest, Form, Typed, Visitor
+from perdure.schemas.approvals import Approval
 
 # --- Arguments of a call as form fields, and back to exact arguments
 #

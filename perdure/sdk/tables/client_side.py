@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import JsonValue
 
-from perdure.client import ApiError, AsyncClient, Client, Turn
+from perdure.client import ApiError, AsyncClient, Client
 from perdure.contracts.errors import CallerError
 from perdure.contracts.memory import CLIENT_TABLE, MOST_OTHERS
 from perdure.core.memory.files import check_content
+from perdure.schemas.turns import Turn
 from perdure.sdk.tables.execution import Ran, run_plan
 from perdure.sdk.tables.plan import Plan, TableTrouble, read_plan
 from perdure.sdk.tables.reading import as_json, drawn_rows, left_out, profile_of, read_csv
