@@ -14,7 +14,7 @@ from perdure.egress import EgressRefused
 from tests.doubles.hostile_target import Talk, bomb, floods, says, threaded
 from tests.doubles.oidc_provider import CLIENT_ID, CLIENT_SECRET, OidcProvider
 from tests.doubles.resolver import Names
-from tests.integration.conftest import Api
+from tests.integration.conftest import Api, Caller
 from tests.integration.test_api_approvals import paused
 from tests.integration.test_api_turns import refusal
 
@@ -222,8 +222,7 @@ async def test_only_the_issuers_host_is_let_through(
                 await client.request("GET", url, withhold_token=True)
 
 
-async def test_where_no_provider_is_set_up_there_is_no_way_in(api: Api) -> None:
+async def test_where_no_provider_is_set_up_there_is_no_way_in(api: Api, visitor: Caller) -> None:
     api.app.state.services = api.services
-    async with api.client(None) as client:
-        for path in (START, CALLBACK):
-            assert refusal(await client.get(path)) == (404, "oidc_not_set_up")
+    for path in (START, CALLBACK):
+        assert refusal(await visitor.get(path)) == (404, "oidc_not_set_up")

@@ -24,7 +24,7 @@ from perdure.settings import Settings
 from perdure.store.database import Database
 from perdure.store.events.live import LiveTokens
 from tests.conftest import Person, Urls
-from tests.integration.test_api_streams import reading
+from tests.integration.test_sse_resume import reading
 from tests.integration.turn_writer import Sent, TurnWriter, text_of
 
 ROOT = Path(__file__).parents[2]

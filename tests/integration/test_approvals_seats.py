@@ -35,8 +35,9 @@ from perdure.store.turns.start import request_stop
 from perdure.worker.reconcile import Reconciler
 from tests.doubles.target import app_agents
 from tests.harness import Harness, gathered
+from tests.integration.conftest import in_transaction
 from tests.integration.policies import Policies, publish_policies
-from tests.integration.test_cold_load import BLOCKED
+from tests.integration.test_ledger_model_calls import BLOCKED
 from tests.scale import sized
 
 V = VerdictState
@@ -52,16 +53,14 @@ async def policies(harness: Harness) -> Policies:
 async def does(policies: Policies, verb: Any, request: RequestRef, by: str, *given: object) -> str:
     """What came of it: `done`, or the refusal's code."""
     try:
-        async with policies.harness.db.transaction("local") as tx:
-            await verb(tx, request.request_id, policies.who(by), *given)
+        await in_transaction(policies.harness.db, verb, request.request_id, policies.who(by), *given)
     except CallerError as refused:
         return refused.code
     return "done"
 
 
 async def seen(policies: Policies, request: RequestRef, who: Decider | None = None) -> Any:
-    async with policies.harness.db.transaction("local") as tx:
-        return await views.get_approval(tx, request.request_id, None, who)
+    return await in_transaction(policies.harness.db, views.get_approval, request.request_id, None, who)
 
 
 async def decides(policies: Policies, request: RequestRef, by: str, decision: str = "approve", **given: Any) -> str:
@@ -85,15 +84,13 @@ async def stands_in(policies: Policies, to: str, *owners: str) -> AsyncIterator[
     made = []
     for owner in owners:
         user_id = policies.harness.people[owner].user_id
-        async with policies.harness.db.transaction("local") as tx:
-            lent = await assignments.add_delegation(tx, user_id, owner, to, TOMORROW, OWN)
+        lent = await in_transaction(policies.harness.db, assignments.add_delegation, user_id, owner, to, TOMORROW, OWN)
         made.append((user_id, str(lent["id"])))
     try:
         yield
     finally:
         for user_id, delegation_id in made:
-            async with policies.harness.db.transaction("local") as tx:
-                await assignments.remove_delegation(tx, user_id, delegation_id)
+            await in_transaction(policies.harness.db, assignments.remove_delegation, user_id, delegation_id)
 
 
 async def planned(policies: Policies, address: TurnAddress, agent_id: str = "plain") -> ToolCall:
@@ -115,8 +112,7 @@ def paid(policies: Policies, address: TurnAddress) -> int:
 
 async def raises(policies: Policies, address: TurnAddress, credential: Credential) -> None:
     who = replace(policies.who("carl"), credential=credential)
-    async with policies.harness.db.transaction("local") as tx:
-        await raise_limits(tx, address.turn_id, who, "carl", Raise(max_tokens=2**50))
+    await in_transaction(policies.harness.db, raise_limits, address.turn_id, who, "carl", Raise(max_tokens=2**50))
 
 
 async def test_a_limit_is_raised_in_anothers_place_not_by_what_its_requester_made(policies: Policies) -> None:
@@ -135,13 +131,11 @@ async def test_a_seat_that_the_requester_lent_in_another_name_is_no_seat(policie
     _, request = await policies.asked("named")
     ann, requester = policies.harness.people["ann"].user_id, policies.harness.people["requester"].user_id
     lent = Credential(How.TOKEN, (policies.harness.people["admin"].user_id, requester))
-    async with policies.harness.db.transaction("local") as tx:
-        made = await assignments.add_delegation(tx, ann, "ann", "carl", TOMORROW, lent)
+    made = await in_transaction(policies.harness.db, assignments.add_delegation, ann, "ann", "carl", TOMORROW, lent)
     assert await decides(policies, request, "carl") == "own_request"
     async with stands_in(policies, "carl", "ann"):
         assert await decides(policies, request, "carl") == "pending", "she lent it herself, too"
-    async with policies.harness.db.transaction("local") as tx:
-        await assignments.remove_delegation(tx, ann, str(made["id"]))
+    await in_transaction(policies.harness.db, assignments.remove_delegation, ann, str(made["id"]))
 
 
 async def test_two_credentials_that_one_person_created_are_one_vote(policies: Policies) -> None:
@@ -498,9 +492,7 @@ async def test_an_outdated_request_says_so_and_can_only_be_rejected(policies: Po
     assert paid(policies, address) == 0
 
 
-async def test_what_is_outdated_says_so_until_it_has_run_or_is_published_again_as_it_was(
-    policies: Policies,
-) -> None:
+async def test_what_is_outdated_says_so_until_it_has_run_or_is_published_again_as_it_was(policies: Policies) -> None:
     _, held = await policies.asked("plain")
     await policies.harness.decide(held.request_id, by="bob")
     address, done = await policies.asked("plain")

@@ -121,8 +121,7 @@ def status(code: int) -> httpx.HTTPStatusError:
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [TimeoutError(), httpx.ConnectError("c"), httpx.ReadTimeout("r"), status(503), ToolUnavailable("away")],
+    "fault", [TimeoutError(), httpx.ConnectError("c"), httpx.ReadTimeout("r"), status(503), ToolUnavailable("away")]
 )
 async def test_what_may_mend_is_tried_with_growing_waits_and_then_given_up(bench: Bench, fault: Exception) -> None:
     SAYS.script = [fault]

@@ -29,6 +29,7 @@ from perdure.store.turns.start import request_stop
 from tests.doubles.spoken import HOLDS_TOKENS, Line, SpokenModel
 from tests.doubles.target import app_agents
 from tests.harness import Harness, gathered, publish_app, until
+from tests.integration.conftest import in_transaction
 from tests.scale import sized
 
 MANY = Caps(turns_a_user=100_000)
@@ -94,8 +95,7 @@ async def used_by(harness: Harness, agent_id: str = "") -> int:
 
 
 async def limit_tenant(harness: Harness, **limits: int) -> None:
-    async with harness.db.transaction("local") as tx:
-        await set_day_limits(tx, DayLimits(**limits), harness.people["admin"].user_id)
+    await in_transaction(harness.db, set_day_limits, DayLimits(**limits), harness.people["admin"].user_id)
 
 
 @pytest.fixture
@@ -208,8 +208,7 @@ async def test_a_provider_that_fails_and_is_asked_again_holds_nothing_in_between
 async def test_a_stop_gives_back_what_the_call_held(harness: Harness) -> None:
     agent_id = await limited_agent(harness, max_tokens=1_000)
     call = await begun(harness, agent_id)
-    async with harness.db.transaction("local") as tx:
-        await request_stop(tx, call.address.turn_id, harness.people["requester"].user_id)
+    await in_transaction(harness.db, request_stop, call.address.turn_id, harness.people["requester"].user_id)
     assert (await ask(harness, call)).problem is not None
     assert await row(harness, agent_id) == (0, 0, 0, 0)
 
@@ -244,8 +243,7 @@ async def test_any_order_of_claims_deaths_settles_and_ends_leaves_nothing_held(h
 async def ended(harness: Harness, address: TurnAddress, after_seconds: float = 0) -> None:
     """End a turn, whatever of it is under way."""
     await asyncio.sleep(after_seconds)
-    async with harness.db.transaction("local") as tx:
-        await finish(tx, FinishRequest(address=address, status=TurnStatus.FAILED))
+    await in_transaction(harness.db, finish, FinishRequest(address=address, status=TurnStatus.FAILED))
 
 
 @pytest.mark.sized

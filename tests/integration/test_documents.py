@@ -21,6 +21,7 @@ from perdure.store.memory.promotions import Target
 from perdure.store.turns.conversations import delete_conversation
 from tests.conftest import Person, Urls
 from tests.harness import Harness, gathered
+from tests.integration.conftest import in_transaction
 from tests.integration.library import OTHER, Library, other_tenant
 
 
@@ -98,8 +99,7 @@ async def test_a_path_is_taken_once_a_place_and_free_again_after_a_delete(librar
     error = await refused(library.write("taken", "again"))
     assert (error.code, error.details) == ("document_exists", {"path": "taken", "sha256": made.sha256})
     assert (await library.write("taken", "theirs", by="reviewer")).number == 1
-    async with library.db.transaction("local") as tx:
-        await documents.delete_document(tx, made.ref.document_id, library.people["admin"].user_id)
+    await in_transaction(library.db, documents.delete_document, made.ref.document_id, library.people["admin"].user_id)
     assert (await refused(library.read(made.ref.document_id))).code == "document_not_found"
     assert (await library.write("taken", "second")).number == 1
 
@@ -163,8 +163,7 @@ async def test_another_users_and_another_tenants_search_finds_nothing(library: L
     for name in ("stranger", "requester"):
         assert await library.found("zebra", name, here, tenant=OTHER) == []
     assert (await refused(library.read(made.ref.document_id, tenant=OTHER))).http == 404
-    async with library.db.transaction("local") as tx:
-        await delete_conversation(tx, here, _me(library))
+    await in_transaction(library.db, delete_conversation, here, _me(library))
     assert await library.found("zebra", conversation_id=here) == ["mine"]
     assert (await refused(library.read(note.ref.document_id))).http == 404
 
@@ -262,8 +261,7 @@ async def test_a_proposal_is_scanned_and_goes_away_with_the_version_that_it_copi
     made = await library.write("withdrawn", "quokka", by="reviewer")
     proposal = await propose(library, made.ref.document_id, "quokka.md")
     await redact(library, made, made.ref.version_id, "private")
-    async with library.db.transaction("local") as tx:
-        now = await documents_promotions.get(tx, str(proposal["id"]), None)
+    now = await in_transaction(library.db, documents_promotions.get, str(proposal["id"]), None)
     assert (now["status"], now["content"]) == (PromotionState.WITHDRAWN.value, "")
     assert (await refused(decide(library, proposal, by="admin"))).code == "promotion_decided"
 

@@ -1,4 +1,4 @@
-"""The end of a turn: one transaction after which nothing of it happens any more."""
+"""The end of a turn: one transaction after which nothing of it happens any more; the title that it may give."""
 
 import asyncio
 import json
@@ -22,6 +22,7 @@ from perdure.store.turns.views import story
 from tests.doubles.fake_turn import NOW
 from tests.doubles.spoken import Line
 from tests.harness import Harness, gathered, until
+from tests.integration.conftest import Caller, in_transaction
 from tests.scale import sized
 
 TRANSCRIPT = "SELECT * FROM messages WHERE conversation_id = $1 AND in_transcript ORDER BY seq"
@@ -29,8 +30,7 @@ TRANSCRIPT = "SELECT * FROM messages WHERE conversation_id = $1 AND in_transcrip
 
 async def ended(harness: Harness, address: TurnAddress, **given: object) -> tuple[Finished, Note | None]:
     ask = FinishRequest.model_validate({"address": address, "status": TurnStatus.COMPLETED, **given})
-    async with harness.db.transaction("local") as tx:
-        return await finish(tx, ask)
+    return await in_transaction(harness.db, finish, ask)
 
 
 async def test_the_end_sets_the_outcome_the_answer_and_done_as_the_last_event(harness: Harness) -> None:
@@ -90,8 +90,7 @@ async def test_the_end_voids_what_is_open_and_answers_each_call_that_waited_as_t
         **dict.fromkeys(unrun, ("not_run", None)), "t1.3": ("denied", "not today"), "t1.4": ("denied", "nor this")
     }  # fmt: skip
     assert (await harness.kinds(address.turn_id))[-2:] == ["stopped", "done"]
-    async with harness.db.transaction("local") as tx:
-        told = await story(tx, address.turn_id, None)
+    told = await in_transaction(harness.db, story, address.turn_id, None)
     states = {each["call_id"]: each["state"] for each in told if each["kind"] == "tool"}
     shown = dict.fromkeys(unrun, "error") | dict.fromkeys(("t1.3", "t1.4"), "denied")
     assert states == shown, "none is left waiting on its reader's screen"
@@ -116,8 +115,7 @@ async def test_a_call_under_way_with_a_lost_worker_is_closed_as_it_is_known(
 
 
 async def broken(harness: Harness, address: TurnAddress) -> None:
-    async with harness.db.transaction("local") as tx:
-        await finish_broken(tx, address, Problem(code="run_terminated", message="gone"))
+    await in_transaction(harness.db, finish_broken, address, Problem(code="run_terminated", message="gone"))
 
 
 async def closings(harness: Harness, address: TurnAddress) -> list[asyncpg.Record]:
@@ -201,8 +199,7 @@ async def test_no_effect_follows_the_end_or_a_stop(harness: Harness, how: str) -
         if how == "finish":
             await ended(harness, address, status=TurnStatus.STOPPED)
             return
-        async with harness.db.transaction("local") as tx:
-            await request_stop(tx, address.turn_id, requester)
+        await in_transaction(harness.db, request_stop, address.turn_id, requester)
 
     await ends(turns[0])
     answers = await gathered(
@@ -230,3 +227,56 @@ async def test_no_effect_follows_the_end_or_a_stop(harness: Harness, how: str) -
         assert outcome.state is not CallState.DONE or happened
         assert outcome.state is not CallState.FAILED or not happened
     assert harness.world.effects == effects, "nothing happens after the end"
+
+
+async def titled(harness: Harness, status: TurnStatus, title: str = "", after: str = "") -> tuple[str, list[str]]:
+    """The title after a turn that ended so, and what its events tell of titles."""
+    conversation_id, set_title = await harness.conversation(), "UPDATE conversations SET title = $2 WHERE id = $1"
+    await harness.write(set_title, conversation_id, title)
+    address, _ = await harness.start(Line("yes"), conversation_id=conversation_id)
+    said = "Where is  order 1001\nand who has paid"
+    await harness.write("UPDATE messages SET content = $2 WHERE turn_id = $1", address.turn_id, said)
+    if after:
+        await harness.write(set_title, conversation_id, after)
+    await in_transaction(harness.db, finish, FinishRequest(address=address, status=status))
+    told = "SELECT data->>'title' FROM events WHERE turn_id = $1 AND kind = 'conversation.title.generated'"
+    rows = await harness.rows(told, address.turn_id)
+    assert (await harness.kinds(address.turn_id))[-1] == "done"
+    now = await harness.value("SELECT title FROM conversations WHERE id = $1", conversation_id)
+    return str(now), [row[0] for row in rows]
+
+
+MADE = "Where is order 1001 and who"
+TITLES: list[tuple[TurnStatus, dict[str, str], tuple[str, list[str]]]] = [
+    (TurnStatus.COMPLETED, {}, (MADE, [MADE])),
+    (TurnStatus.COMPLETED, {"title": "Mine"}, ("Mine", [])),
+    (TurnStatus.COMPLETED, {"after": "Mine"}, ("Mine", [])),
+    *((status, {}, ("", [])) for status in (TurnStatus.FAILED, TurnStatus.STOPPED, TurnStatus.LIMITED)),
+]
+
+
+@pytest.mark.parametrize(("status", "given", "expected"), TITLES)
+async def test_the_first_answer_gives_a_title_unless_the_user_did(
+    harness: Harness, status: TurnStatus, given: dict[str, str], expected: tuple[str, list[str]]
+) -> None:
+    assert await titled(harness, status, **given) == expected
+
+
+async def test_the_story_of_a_turn_is_kept_in_segments_with_its_times(requester: Caller) -> None:
+    made = (await requester.post("/v1/conversations", json={"agent": "refunds"})).json()
+    path = f"/v1/conversations/{made['id']}/turns"
+    turn = (await requester.post(path, params={"wait": 20}, json={"message": "/echo one two"})).json()
+    assert 0 <= turn["ttft_seconds"] <= turn["ttr_seconds"]
+    story = (await requester.get(f"/v1/turns/{turn['turn_id']}/segments")).json()["items"]
+    assert [(each["kind"], each["state"], each["text"]) for each in story] == [("text", "completed", "one two")]
+    assert (await requester.get(f"/v1/conversations/{made['id']}")).json()["title"] == "/echo one two"
+    paused = (await requester.post(path, params={"wait": 20}, json={"message": "Refund order 1001"})).json()
+    assert paused["ttr_seconds"] is None
+    story = (await requester.get(f"/v1/turns/{paused['turn_id']}/segments")).json()["items"]
+    asked = story[-1]
+    assert (asked["kind"], asked["state"], asked["tool"]) == ("tool", "awaiting_approval", "refund")
+    assert asked["arguments"]["order"] and asked["approval_id"] == paused["waiting_for"]["ids"][0]
+    assert "result" not in asked
+    await requester.post(f"/v1/turns/{paused['turn_id']}/stop")
+    missing = await requester.get("/v1/turns/00000000-0000-0000-0000-000000000000/segments")
+    assert missing.status_code == 404

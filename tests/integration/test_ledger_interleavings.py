@@ -29,6 +29,7 @@ from perdure.store.turns.reconcile import start_stranded, wake_decided
 from perdure.store.turns.start import request_stop
 from tests.doubles.spoken import Line
 from tests.harness import Harness, effect_ref, gathered, until
+from tests.integration.conftest import in_transaction
 from tests.scale import sized
 
 Operation = Callable[[], Coroutine[Any, Any, Any]]
@@ -53,13 +54,11 @@ async def settle(harness: Harness, address: TurnAddress, call_id: str, outcome: 
 
 
 async def end(harness: Harness, address: TurnAddress, status: TurnStatus) -> None:
-    async with harness.db.transaction("local") as tx:
-        await finish(tx, FinishRequest(address=address, status=status))
+    await in_transaction(harness.db, finish, FinishRequest(address=address, status=status))
 
 
 async def stop(harness: Harness, address: TurnAddress) -> None:
-    async with harness.db.transaction("local") as tx:
-        await request_stop(tx, address.turn_id, harness.people["requester"].user_id)
+    await in_transaction(harness.db, request_stop, address.turn_id, harness.people["requester"].user_id)
 
 
 async def told_apart(harness: Harness, work: list[Coroutine[Any, Any, Any]]) -> tuple[list[Any], set[str]]:

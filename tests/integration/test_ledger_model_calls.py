@@ -1,29 +1,46 @@
-"""`model.complete` on the real ledger: whoever asks, however often, a settled call is paid once."""
+"""`model.complete` on the real ledger: paid once whoever asks, brief claims, checkpoints; `memory.load` run twice."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from pydantic import JsonValue
 from temporalio.exceptions import ApplicationError
 
+from perdure.activities import model_request
 from perdure.activities.approvals import ApprovalActivities
 from perdure.activities.memory import MemoryActivities
 from perdure.activities.model import ModelActivities
+from perdure.activities.model_request import Prompt, prompt_of
+from perdure.activities.toolbox.registry import Toolbox
 from perdure.activities.tools import ToolActivities
-from perdure.contracts.activities import LoadRequest, VerdictsRequest
+from perdure.contracts.activities import LoadRequest, OpenRequest, VerdictsRequest
+from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.approvals import GatedCall, RequestKind, VerdictState
 from perdure.contracts.calls import ModelCall, ModelReply
 from perdure.contracts.events import PendingEvent
-from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
+from perdure.contracts.turns import FinishRequest, Limits, OnSpent, TurnAddress, TurnStatus
 from perdure.core.budgets import USUAL_ANSWER_TOKENS
 from perdure.core.calls.retries import PROVIDER_ERRORS
+from perdure.core.turns import Caps
+from perdure.store.approvals.requests import open_requests
+from perdure.store.calls.model_calls import ModelClaim
+from perdure.store.database import Connection
+from perdure.store.memory import working_memory
 from perdure.store.turns import views
 from perdure.store.turns.finish import finish
 from perdure.store.turns.start import request_stop
 from tests.doubles.fake_turn import NOW
 from tests.doubles.spoken import Line
+from tests.doubles.target import app_agents
 from tests.harness import Harness, gathered, until
+from tests.scale import sized
 
 PAID = "SELECT ARRAY[input_tokens, output_tokens, cost_microusd] FROM turns WHERE id = $1"
 
@@ -269,3 +286,122 @@ async def test_waiting_events_are_written_while_the_turn_is_open_never_behind_do
         after = await harness.kinds(address.turn_id)
         assert after == (before if has_ended else [*before, "node_start", "node_start"]), late
         assert (after[-1] == "done") is has_ended
+
+
+async def test_libraries_are_imported_before_the_turn_is_locked_and_a_prompt_is_made_before_the_conversation_is(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, _ = await harness.start(Line("a"))
+    call, free = await harness.model_call(address), list[str]()
+
+    async def imported(agent: PublishedAgent) -> None:
+        free.append(str(await harness.value("SELECT id FROM turns WHERE id = $1 FOR UPDATE NOWAIT", address.turn_id)))
+
+    async def made(tx: Connection, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim) -> Prompt:
+        prompt = await prompt_of(tx, call, agent, claimed)
+        lock = "SELECT id FROM conversations WHERE id = $1 FOR NO KEY UPDATE NOWAIT"
+        free.append(str(await harness.value(lock, call.address.conversation_id)))
+        return prompt
+
+    monkeypatch.setattr(harness.deps.models, "ready", imported)
+    monkeypatch.setattr(model_request, "prompt_of", made)
+    harness.deps.shelf._agents.clear()
+    reply = await harness.activity(ModelActivities(harness.deps).complete, call)
+    assert reply.problem is None and free == [address.turn_id, address.conversation_id]
+    kinds = await harness.kinds(address.turn_id)
+    assert kinds.index("generation.start") < kinds.index("generation.complete")
+
+
+BOOK = ("desk", "book")
+MANY = Caps(turns_a_user=100_000)
+DEEP: JsonValue = json.loads("[" * 60 + "1e16" + "]" * 60)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@dataclass(slots=True)
+class Answering:
+    """A desk whose bookings answer with `value`."""
+
+    harness: Harness
+    value: JsonValue = None
+
+
+@pytest.fixture(scope="module")
+def answering(harness: Harness) -> Answering:
+    made = Answering(harness)
+
+    async def answers(*_: Any, **__: Any) -> Any:
+        return {"net": made.value}
+
+    tools = [
+        (agent_id, replace(tool, function=answers) if (agent_id, tool.card.name) == BOOK else tool)
+        for agent_id, tool in app_agents()[1]
+    ]
+    toolbox = Toolbox(tools, lambda name: None, harness.deps.toolbox.http)
+    made.harness = replace(harness, deps=replace(harness.deps, toolbox=toolbox))
+    return made
+
+
+@pytest.mark.sized
+@settings(deadline=None, max_examples=sized(30, 4), suppress_health_check=[HealthCheck.too_slow])
+@given(JSON)
+@example([-0.0, 1e16, 1e22, {"net": 1.0}, 0.1, 1e-9, 5e-324, 1.7976931348623157e308])
+@example(10**400)
+@example(DEEP)
+async def test_an_approved_checkpoint_reads_as_approved_whatever_its_call_came_to(
+    answering: Answering, value: JsonValue
+) -> None:
+    harness, answering.value = answering.harness, value
+    address = await harness.plan(("book", {"what": "x"}), caps=MANY)
+    await harness.run_tool(address)
+    seen = GatedCall(call_id="c1.0", tool="book", rule="test", kind=RequestKind.CHECKPOINT, checkpoint="before_sending")
+    ask = OpenRequest(address=address, agent_id="desk", agent_version=await harness.version(), gated=(seen,))
+    opened = await harness.activity(ApprovalActivities(harness.deps).open, ask)
+    await harness.decide(opened.requests[0].request_id)
+    look = VerdictsRequest(address=address, requests=opened.requests)
+    found = await harness.activity(ApprovalActivities(harness.deps).read, look)
+    assert [verdict.state for verdict in found.verdicts] == [VerdictState.APPROVED]
+
+
+BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+
+async def test_a_load_that_waited_for_the_turn_sees_what_was_written_meanwhile(harness: Harness) -> None:
+    address = await harness.plan(("pay", {"amount": 5}))
+    version = await harness.version()
+    gated = (GatedCall(call_id="t1.0", tool="pay", rule="test"),)
+    asked = OpenRequest(address=address, agent_id="desk", agent_version=version, gated=gated)
+    given = LoadRequest(address=address, agent_id="desk", agent_version=version)
+    async with harness.db.transaction("local") as tx:
+        opened = await open_requests(tx, asked, await harness.deps.shelf.at(tx, "desk", version))
+        await working_memory.merge(tx, "local", address.conversation_id, {"recent_entity_context": ["e1"]})
+        loading = asyncio.create_task(harness.activity(MemoryActivities(harness.deps).load, given, run_id="run-2"))
+        for _ in range(200):
+            if await harness.value(BLOCKED):
+                break
+            await asyncio.sleep(0.01)
+        assert not loading.done(), "it waits for the turn's row"
+    loaded = await loading
+    assert opened is not None
+    assert [request.request_id for request in loaded.pending] == [request.request_id for request in opened.requests]
+    assert loaded.pending_round is not None and loaded.pending_round.calls[0].call_id == "t1.0"
+    assert loaded.working == {"recent_entity_context": ["e1"]}
+
+
+async def test_a_limit_that_was_asked_about_before_the_first_call_is_past_once_the_model_was_asked(
+    harness: Harness,
+) -> None:
+    little = Limits(max_cost_microusd=1, max_tokens=10**6, max_iterations=10, on_spent=OnSpent.ASK)
+    address = await harness.plan(("book", {"what": "x"}), limits=little)
+    version = await harness.version()
+    asked = GatedCall(call_id="l0", tool="", rule="test", kind=RequestKind.LIMIT)
+    ask = OpenRequest(address=address, agent_id="desk", agent_version=version, gated=(asked,))
+    opened = await harness.activity(ApprovalActivities(harness.deps).open, ask)
+    assert [request.call_id for request in opened.requests] == ["l0"]
+    given = LoadRequest(address=address, agent_id="desk", agent_version=version)
+    loaded = await harness.activity(MemoryActivities(harness.deps).load, given, run_id="run-2")
+    assert (loaded.problem, loaded.pending, loaded.pending_round) == (None, (), None)

@@ -119,8 +119,7 @@ async def test_an_answer_that_the_tools_own_output_schema_forbids_is_told_as_suc
 
 @pytest.mark.timed
 @pytest.mark.parametrize(
-    "how",
-    ["fits", "slow_pattern", soak("has_no_structure"), soak("schema_elsewhere"), soak("schema_is_none")],
+    "how", ["fits", "slow_pattern", soak("has_no_structure"), soak("schema_elsewhere"), soak("schema_is_none")]
 )
 async def test_an_output_schema_that_fits_or_cannot_be_used_leaves_the_answer_as_it_is(raws: Raws, how: str) -> None:
     raw, began = raws(how, **READ), time.monotonic()

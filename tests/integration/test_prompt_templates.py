@@ -27,7 +27,7 @@ from perdure.store.memory import facts
 from tests.conftest import Urls
 from tests.doubles.spoken import Line
 from tests.harness import Harness
-from tests.integration.conftest import Api
+from tests.integration.conftest import Api, Caller, in_transaction
 from tests.integration.test_api_turns import code
 
 OTHER = "other"
@@ -108,23 +108,22 @@ async def test_a_version_goes_from_draft_to_the_archive_and_speaks_to_those_it_s
         assert await speaks(reviewer, template) is None
 
 
-async def test_each_user_has_one_draft_however_many_are_saved_at_once(api: Api) -> None:
+async def test_each_user_has_one_draft_however_many_are_saved_at_once(requester: Caller, admin: Caller) -> None:
     template = fresh()
-    async with api.client() as author, api.client("admin") as other:
-        saved = await asyncio.gather(*(drafted(author, template, f"text {number}") for number in range(10)))
-        again = await drafted(author, template, "b")
-        assert {each["id"] for each in saved} == {again["id"]} and again["text"] == "b"
-        assert (await drafted(other, template, "c"))["id"] != again["id"]
-        before, same, after = [
-            len((await author.get(f"/v1/prompt-versions/{again['id']}")).json()["history"]),
-            await drafted(author, template, "b"),
-            len((await author.get(f"/v1/prompt-versions/{again['id']}")).json()["history"]),
-        ]
-        assert (before, same["text"]) == (after, "b"), "nothing is new"
-        mine, every = await listed(author, template), await listed(other, template)
-        assert [item["author"] for item in mine] == ["requester"], "another one's draft is not shown to a requester"
-        assert {item["author"] for item in every} == {"requester", "admin"}
-        assert all("text" not in item for item in every)
+    saved = await asyncio.gather(*(drafted(requester, template, f"text {number}") for number in range(10)))
+    again = await drafted(requester, template, "b")
+    assert {each["id"] for each in saved} == {again["id"]} and again["text"] == "b"
+    assert (await drafted(admin, template, "c"))["id"] != again["id"]
+    before, same, after = [
+        len((await requester.get(f"/v1/prompt-versions/{again['id']}")).json()["history"]),
+        await drafted(requester, template, "b"),
+        len((await requester.get(f"/v1/prompt-versions/{again['id']}")).json()["history"]),
+    ]
+    assert (before, same["text"]) == (after, "b"), "nothing is new"
+    mine, every = await listed(requester, template), await listed(admin, template)
+    assert [item["author"] for item in mine] == ["requester"], "another one's draft is not shown to a requester"
+    assert {item["author"] for item in every} == {"requester", "admin"}
+    assert all("text" not in item for item in every)
 
 
 @pytest.mark.parametrize("to", ["pre_production", "active"])
@@ -171,14 +170,13 @@ async def test_nobody_activates_the_own_words_alone_whatever_the_role(api: Api) 
         assert await speaks(reader, template) == "Mine alone."
 
 
-async def test_a_second_version_does_not_enter_pre_production_beside_the_first(api: Api) -> None:
+async def test_a_second_version_does_not_enter_pre_production_beside_the_first(reviewer: Caller, admin: Caller) -> None:
     template = fresh()
-    async with api.client("reviewer") as one, api.client("admin") as two:
-        first, second = await drafted(one, template, "One."), await drafted(two, template, "Two.")
-        assert (await moved(one, first, "pre_production")).status_code == 200
-        assert refusal(await moved(two, second, "pre_production")) == (409, "prompt_stage_taken")
-        assert (await one.post(f"/v1/prompt-versions/{first['id']}/archive")).status_code == 200
-        assert (await moved(two, second, "pre_production")).status_code == 200
+    first, second = await drafted(reviewer, template, "One."), await drafted(admin, template, "Two.")
+    assert (await moved(reviewer, first, "pre_production")).status_code == 200
+    assert refusal(await moved(admin, second, "pre_production")) == (409, "prompt_stage_taken")
+    assert (await reviewer.post(f"/v1/prompt-versions/{first['id']}/archive")).status_code == 200
+    assert (await moved(admin, second, "pre_production")).status_code == 200
 
 
 async def test_a_requester_drafts_and_drops_the_own_draft_but_moves_nothing_on(api: Api) -> None:
@@ -214,7 +212,7 @@ async def test_a_text_is_rendered_for_who_asks_once_and_an_unknown_variable_refu
         assert await speaks(client, template) is None
 
 
-async def test_another_tenant_sees_none_of_it_and_has_templates_of_its_own(api: Api) -> None:
+async def test_another_tenant_sees_none_of_it_and_has_templates_of_its_own(api: Api, requester: Caller) -> None:
     template = fresh()
     version = await activated(api, template, "Ours.")
     stranger = Mover(api.people["requester"].user_id, frozenset({"admin"}))
@@ -230,8 +228,7 @@ async def test_another_tenant_sees_none_of_it_and_has_templates_of_its_own(api: 
             with pytest.raises(CallerError) as caught:
                 await refused
             assert caught.value.http == 404
-    async with api.client() as client:
-        assert await speaks(client, template) == "Ours."
+    assert await speaks(requester, template) == "Ours."
 
 
 @pytest.mark.parametrize(
@@ -249,9 +246,8 @@ async def test_another_tenant_sees_none_of_it_and_has_templates_of_its_own(api: 
         ("POST", f"/v1/prompt-versions/{new_id()}/archive", None, 404),
     ],
 )
-async def test_bad_input_is_a_typed_4xx(api: Api, method: str, path: str, body: object, status: int) -> None:
-    async with api.client("admin") as client:
-        answer = await client.request(method, path, json=body)
+async def test_bad_input_is_a_typed_4xx(admin: Caller, method: str, path: str, body: object, status: int) -> None:
+    answer = await admin.request(method, path, json=body)
     assert answer.status_code == status, answer.text
     assert answer.json()["error"]["code"]
 
@@ -262,8 +258,7 @@ PERSONA = "SELECT persona FROM turns WHERE id = $1"
 
 
 async def draft(harness: Harness, text: str, by: str = "requester") -> dict[str, object]:
-    async with harness.db.transaction("local") as tx:
-        return await agents.save_prompt_draft(tx, TEMPLATE, text, harness.people[by].user_id)
+    return await in_transaction(harness.db, agents.save_prompt_draft, TEMPLATE, text, harness.people[by].user_id)
 
 
 async def active(harness: Harness, text: str) -> str:

@@ -20,7 +20,7 @@ from perdure.store import agents
 from perdure.store.database import Database
 from perdure.worker.queues import _tell_missing
 from tests.conftest import Person, Template, Urls
-from tests.integration.conftest import Api
+from tests.integration.conftest import Caller
 
 SIX = {"care", "charts", "filings", "ops", "refunds", "skeleton"}
 DESK = Path(__file__).parents[2] / "perdure" / "apps" / "template"
@@ -119,14 +119,13 @@ async def test_a_worker_names_the_published_agents_that_it_does_not_have_and_ser
 
 
 async def test_a_conversation_whose_agent_is_gone_is_there_and_says_so_to_a_message(
-    api: Api, urls: Urls, people: dict[str, Person], tmp_path: Path
+    requester: Caller, urls: Urls, people: dict[str, Person], tmp_path: Path
 ) -> None:
-    async with api.client() as client:
-        turn = (await client.post("/v1/execute", json={"agent": "skeleton", "message": "hello"})).json()
-        assert turn["status"] == "completed"
-        prepare(urls, tmp_path, "--withdraw")
-        at = f"/v1/conversations/{turn['conversation_id']}"
-        assert (await client.get(f"{at}/messages")).json()["items"], "what was said stays"
-        refused = await client.post(f"{at}/turns", json={"message": "again"})
-        assert (await client.get("/v1/agents")).json()["items"] == []
+    turn = (await requester.post("/v1/execute", json={"agent": "skeleton", "message": "hello"})).json()
+    assert turn["status"] == "completed"
+    prepare(urls, tmp_path, "--withdraw")
+    at = f"/v1/conversations/{turn['conversation_id']}"
+    assert (await requester.get(f"{at}/messages")).json()["items"], "what was said stays"
+    refused = await requester.post(f"{at}/turns", json={"message": "again"})
+    assert (await requester.get("/v1/agents")).json()["items"] == []
     assert (refused.status_code, refused.json()["error"]["code"]) == (404, "agent_not_found")

@@ -29,6 +29,7 @@ from tests.doubles.moody_tracer import MoodyTracer
 from tests.doubles.spoken import Line
 from tests.eventually import eventually
 from tests.harness import Harness, until
+from tests.integration.conftest import in_transaction
 from tests.integration.lost_turns import aged, begun, found, status
 
 
@@ -320,8 +321,7 @@ async def test_a_stop_that_came_before_the_workflow_was_there_still_stops_it(
 ) -> None:
     """The bell finds no workflow; then the start is delivered as it was written down, without the stop."""
     address, started = await harness.start(Line("hi"))
-    async with harness.db.transaction("local") as tx:
-        _, _, note = await request_stop(tx, address.turn_id, harness.people["requester"].user_id)
+    _, _, note = await in_transaction(harness.db, request_stop, address.turn_id, harness.people["requester"].user_id)
     assert note is not None and await harness.deps.doorbell.deliver_soon(note)
     assert started.note is not None and await harness.deps.doorbell.deliver_soon(started.note)
     await reconciler.once()
@@ -427,6 +427,5 @@ async def test_of_the_paused_turns_the_oldest_are_read_so_many_as_are_asked_for(
 ) -> None:
     paused, going = [(await lost(harness)).turn_id for _ in range(3)], await lost(harness)
     await harness.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = ANY($1)", paused)
-    async with harness.db.transaction("local") as tx:
-        turns = [turn.address.turn_id for turn in await open_turns(tx, 1.0, most)]
+    turns = [turn.address.turn_id for turn in await in_transaction(harness.db, open_turns, 1.0, most)]
     assert going.turn_id in turns and [each for each in turns if each in paused] == paused[:read]
