@@ -324,9 +324,7 @@ async def test_an_invited_reviewer_decides_and_the_history_shows_who_invited(tea
     assert (await team.history(asked))[-1]["data"]["signed_in"] == {"how": "invitation", "invited_by": "admin"}
 
 
-async def test_a_password_that_the_requester_reset_decides_nothing_of_theirs_however_often_it_is_reset(
-    team: Team,
-) -> None:
+async def test_a_password_that_the_requester_reset_decides_nothing_of_theirs_ever(team: Team) -> None:
     admin = team.token_of("admin")
     asked = await paused(team.api, by="admin")
     name, before = await team.invited(admin, "reviewer")

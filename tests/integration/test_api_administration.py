@@ -235,7 +235,7 @@ async def test_an_administrator_makes_a_rule_stricter_and_takes_it_back(api: Api
         ("admin", "rules/tools", {"tool": ["memory_patch"], "approval": False}, 422, "invalid_input"),
     ],
 )
-async def test_what_nobody_may_set_is_refused_and_stays(
+async def test_the_unfit_is_refused(
     api: Api, who: str, path: str, body: dict[str, Any], status: int, told: str
 ) -> None:
     async with api.client(who) as client:

@@ -146,9 +146,7 @@ async def test_a_tenant_that_is_not_there_is_answered_as_one_that_is_closed(fres
         assert await fresh.refused("eve") == (403, "invitation_needed")
 
 
-async def test_the_local_administrators_token_and_no_other_lets_the_first_person_in(
-    fresh: Fresh, tmp_path: Path
-) -> None:
+async def test_the_local_administrators_token_alone_lets_the_first_person_in(fresh: Fresh, tmp_path: Path) -> None:
     """Of the tenant `local`, whose own users are not people."""
     api, fresh.name = fresh.api, "local"
     kept = tmp_path / "setup.code"

@@ -60,9 +60,7 @@ STATEMENTS: dict[str, tuple[str, tuple[object, ...]]] = {
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-async def test_no_pass_reads_the_whole_table_of_approvals_or_turns(
-    crowded: Harness, relay: Database, name: str
-) -> None:
+async def test_no_pass_reads_a_whole_table_of_approvals_or_turns(crowded: Harness, relay: Database, name: str) -> None:
     statement, given = STATEMENTS[name]
     async with relay.transaction("local") as tx:
         plan = "\n".join(row[0] for row in await tx.fetch(f"EXPLAIN {statement}", *given))

@@ -74,9 +74,7 @@ async def test_an_approved_call_runs_once_and_its_approval_is_done(harness: Harn
 @pytest.mark.parametrize(
     ("decision", "state"), [(Decision.REJECT, V.REJECTED), (Decision.RESPOND, V.RESPONDED), (None, V.PENDING)]
 )
-async def test_without_an_approval_nothing_runs(
-    harness: Harness, decision: Decision | None, state: VerdictState
-) -> None:
+async def test_nothing_unapproved_runs(harness: Harness, decision: Decision | None, state: VerdictState) -> None:
     address, request = await gated(harness)
     if decision is not None:
         await harness.decide(request.request_id, decision, comment="because")
@@ -98,9 +96,7 @@ async def test_without_an_approval_nothing_runs(
         "DELETE FROM approvals",
     ],
 )
-async def test_a_record_changed_behind_the_reviewer_is_unreadable_and_runs_nothing(
-    harness: Harness, statement: str
-) -> None:
+async def test_a_record_changed_behind_the_reviewer_runs_nothing(harness: Harness, statement: str) -> None:
     address, request = await gated(harness, amount=1)
     await harness.decide(request.request_id)
     await harness.write(f"{statement} WHERE id = $1", request.request_id)
@@ -154,9 +150,7 @@ async def is_elsewhere(harness: Harness, call: ToolCall) -> None:
     assert elsewhere.value.type == "tool_not_here" and not elsewhere.value.non_retryable
 
 
-async def test_a_call_of_an_agent_that_is_not_published_any_more_is_denied_and_its_approval_void(
-    harness: Harness,
-) -> None:
+async def test_a_call_of_an_agent_no_longer_published_is_denied_and_its_approval_void(harness: Harness) -> None:
     """As after a start without its app: its tools are in no worker, and no other attempt would find them."""
     address, request = await gated(harness)
     await harness.decide(request.request_id)
@@ -303,9 +297,7 @@ async def test_only_whoever_could_decide_on_the_call_settles_it_once(policies: P
     assert await state(policies, address) == "done"
 
 
-async def test_the_role_of_the_policy_is_asked_for_as_it_is_now_and_an_admin_may_in_any_case(
-    policies: Policies,
-) -> None:
+async def test_the_policys_role_is_asked_for_as_it_is_now_and_an_admin_may_in_any_case(policies: Policies) -> None:
     await policies.roles("admin", "admin")
     address = await unknown(policies, {"reviewer_role": "admin"}, "admin")
     assert [await settles(policies, address, by) for by in ("ann", "admin")] == ["role_required", "done"]
@@ -320,9 +312,7 @@ async def test_the_role_of_the_policy_is_asked_for_as_it_is_now_and_an_admin_may
     assert await settles(policies, address, "carl") == "done"
 
 
-async def test_nobody_settles_an_own_request_not_even_an_admin_nor_by_a_credential_made_for_another(
-    policies: Policies,
-) -> None:
+async def test_nobody_settles_an_own_request_no_admin_and_by_no_others_credential(policies: Policies) -> None:
     address = await unknown(policies, {}, "ann")
     for roles in (("requester", "reviewer"), ("requester", "reviewer", "admin")):
         await policies.roles("requester", *roles)
@@ -480,9 +470,7 @@ async def crowd(harness: Harness) -> list[str]:
 
 
 @pytest.mark.sized
-async def test_of_sixteen_racing_deciders_one_decides_each_of_many_approvals(
-    harness: Harness, crowd: list[str]
-) -> None:
+async def test_of_sixteen_racing_deciders_one_decides_each_approval(harness: Harness, crowd: list[str]) -> None:
     approvals = await opened(harness, TURNS, 10)
     assert len(approvals) == APPROVALS
     chance = random.Random(7)

@@ -258,9 +258,7 @@ async def waited(policies: Policies, request: RequestRef) -> None:
     await policies.set(request, "fallback_at = clock_timestamp()")
 
 
-async def test_what_nobody_decides_on_falls_to_the_fallback_reviewer(
-    policies: Policies, reconciler: Reconciler
-) -> None:
+async def test_what_nobody_decides_falls_to_the_fallback_reviewer(policies: Policies, reconciler: Reconciler) -> None:
     _, request = await policies.asked("watched")
     await waited(policies, request)
     for _ in range(2):
@@ -270,9 +268,7 @@ async def test_what_nobody_decides_on_falls_to_the_fallback_reviewer(
     assert await policies.audited(request) == ["opened", "fell_back"]
 
 
-async def test_where_the_fallback_reviewer_may_not_decide_it_goes_up(
-    policies: Policies, reconciler: Reconciler
-) -> None:
+async def test_where_the_fallback_may_not_decide_it_goes_up(policies: Policies, reconciler: Reconciler) -> None:
     _, without_role = await policies.asked("orphaned")
     _, own = await policies.asked("watched", by="carl")
     for request in (without_role, own):
@@ -285,9 +281,7 @@ async def test_where_the_fallback_reviewer_may_not_decide_it_goes_up(
 
 
 @pytest.mark.sized
-async def test_reconcilers_and_deciders_at_once_hand_each_row_on_once_at_most(
-    policies: Policies, relay: Database
-) -> None:
+async def test_reconcilers_and_deciders_at_once_hand_a_row_on_at_most_once(policies: Policies, relay: Database) -> None:
     asked = [(await policies.asked("watched"))[1] for _ in range(sized(20, 6))]
     climbing = [(await policies.asked("climbing"))[1] for _ in range(sized(10, 4))]
     for request in asked:
@@ -409,9 +403,7 @@ async def test_an_approved_call_waits_for_its_hold_and_rings_then(policies: Poli
     assert (await run(policies, address, "held")).state is CallState.DONE
 
 
-async def test_a_bell_for_a_hold_keeps_no_stop_from_being_rung_again(
-    policies: Policies, reconciler: Reconciler
-) -> None:
+async def test_a_bell_for_a_hold_keeps_no_stop_from_being_rung(policies: Policies, reconciler: Reconciler) -> None:
     address, request = await policies.asked("held")
     await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     await policies.harness.decide(request.request_id)

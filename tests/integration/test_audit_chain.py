@@ -128,9 +128,7 @@ APP_ONLY = [
 ]
 
 
-async def test_neither_program_nor_owner_changes_the_record(
-    harness: Harness, relay: Database, owner: asyncpg.Connection
-) -> None:
+async def test_nobody_changes_the_record(harness: Harness, relay: Database, owner: asyncpg.Connection) -> None:
     await written(harness.db, "local", 1)
     for statement in [*CHANGES, *APP_ONLY]:
         for database in (harness.db, relay):
@@ -157,9 +155,7 @@ def lines(path: Path, tenant: str) -> list[dict[str, object]]:
     return [each for each in map(json.loads, path.read_text().splitlines()) if each["tenant"] == tenant]
 
 
-async def test_a_line_is_written_for_each_grown_chain(
-    db: Database, relay: Database, urls: Urls, tmp_path: Path
-) -> None:
+async def test_a_line_is_written_for_a_grown_chain(db: Database, relay: Database, urls: Urls, tmp_path: Path) -> None:
     one, two = await new_tenant(urls.owner, "one"), await new_tenant(urls.owner, "two")
     path = tmp_path / "outside" / "heads.jsonl"
     export = HeadExport(relay, path, KEYRING)
@@ -360,9 +356,7 @@ async def test_calls_that_were_given_rejected_or_are_still_asked_for_are_no_faul
 
 
 @pytest.mark.parametrize("before", ["nothing", "rejected", "withdrawn"])
-async def test_a_call_that_ran_by_a_status_written_behind_the_programs_back_is_found(
-    harness: Harness, before: str
-) -> None:
+async def test_a_call_that_ran_by_a_status_written_elsewhere_is_found(harness: Harness, before: str) -> None:
     known = await doubted(harness)
     address, request = await asked(harness)
     if before == "rejected":

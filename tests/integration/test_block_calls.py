@@ -99,9 +99,7 @@ async def test_each_tenants_block_runs_for_that_tenant_and_reads_the_shared_tabl
         assert {row["tenant_id"] for row in owners} == {SHARED}, "which no tenant writes (test_tenancy.py)"
 
 
-async def test_a_block_that_may_change_something_waits_for_a_person_and_needs_no_transaction(
-    workbench: Harness,
-) -> None:
+async def test_a_block_that_may_change_anything_waits_for_a_person_and_needs_no_transaction(workbench: Harness) -> None:
     address = await workbench.plan(("stamp", {"number": 7}), agent_id=MAKER)
     denied = await run(workbench, address)
     assert denied.state is CallState.DENIED

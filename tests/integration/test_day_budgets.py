@@ -139,9 +139,7 @@ async def test_a_met_budget_refuses_the_call_and_nothing_of_its_claim_stands(har
     assert await harness.value("SELECT count(*) FROM day_usage WHERE agent_id = 'desk'") == 0, "it has no limit: no row"
 
 
-async def test_the_tenants_budget_counts_what_was_used_before_it_was_set(
-    harness: Harness, unlimited_again: None
-) -> None:
+async def test_the_tenants_budget_counts_what_was_used_before_it(harness: Harness, unlimited_again: None) -> None:
     await ask(harness, await begun(harness, "desk", Line("before", tokens=500)))
     counted = await used_by(harness)
     await limit_tenant(harness, max_tokens=counted + 5)
@@ -272,9 +270,7 @@ async def forget(harness: Harness) -> None:
     await harness.write("DELETE FROM day_usage")
 
 
-async def test_what_broke_off_or_is_under_way_when_a_budget_begins_counts_in_it(
-    harness: Harness, uncounted: None
-) -> None:
+async def test_what_broke_off_or_runs_when_a_budget_begins_counts_in_it(harness: Harness, uncounted: None) -> None:
     broken = await begun(harness, "desk", Line("half an answer", fails=1))
     earlier = await used_by(harness)
     with pytest.raises(ApplicationError):
@@ -294,9 +290,7 @@ async def test_what_broke_off_or_is_under_way_when_a_budget_begins_counts_in_it(
     await refused(harness, await begun(harness, "desk"), TOKENS_MET)
 
 
-async def test_a_call_that_the_tenants_budget_reserved_for_counts_in_its_agents_later_one(
-    harness: Harness, uncounted: None
-) -> None:
+async def test_a_call_of_the_tenants_budget_counts_in_its_agents_later_one(harness: Harness, uncounted: None) -> None:
     agent_id = f"a{new_id()[-8:]}"
     await publish(harness, None, agent_id)
     await limit_tenant(harness, max_tokens=10**9)
@@ -365,9 +359,7 @@ async def settling(harness: Harness, call: ModelCall) -> AsyncIterator[asyncio.T
         yield late
 
 
-async def test_a_settle_that_commits_while_the_days_row_is_opened_is_counted_in_it(
-    harness: Harness, uncounted: None
-) -> None:
+async def test_a_settle_that_commits_as_the_days_row_is_opened_is_counted(harness: Harness, uncounted: None) -> None:
     before = await used_by(harness)
     late, first = await begun(harness, "desk", LATE), await begun(harness, "desk")
     async with settling(harness, late) as settled:
@@ -379,9 +371,7 @@ async def test_a_settle_that_commits_while_the_days_row_is_opened_is_counted_in_
     assert (await row(harness, TENANT))[::2] == (before + 40, 0)
 
 
-async def test_a_settle_that_comes_while_the_days_row_is_opened_waits_and_is_charged(
-    harness: Harness, uncounted: None
-) -> None:
+async def test_a_settle_that_comes_as_the_days_row_is_opened_waits(harness: Harness, uncounted: None) -> None:
     before = await used_by(harness)
     call = await begun(harness, "desk", LATE)
     async with harness.db.transaction("local") as tx:
@@ -393,9 +383,7 @@ async def test_a_settle_that_comes_while_the_days_row_is_opened_waits_and_is_cha
     assert (await row(harness, TENANT))[::2] == (before + 30, 0)
 
 
-async def test_who_takes_a_dead_call_over_opens_a_row_before_it_locks_the_one_that_others_want(
-    harness: Harness, uncounted: None
-) -> None:
+async def test_who_takes_a_dead_call_over_opens_a_row_before_it_locks_one(harness: Harness, uncounted: None) -> None:
     agent_id = await limited_agent(harness, max_tokens=10**9)
     dead = await begun(harness, agent_id, Line("slow", waits="taken over"))
     late = await begun(harness, agent_id, LATE)

@@ -164,9 +164,7 @@ asyncio.run(main())
             await connection.close()
 
 
-async def test_a_folder_with_a_strange_name_holds_all_data_itself_and_temporal_counts_its_requests(
-    tmp_path: Path,
-) -> None:
+async def test_a_folder_with_a_strange_name_holds_all_data_and_temporal_counts_its_requests(tmp_path: Path) -> None:
     home = tmp_path / 'my "home" #1?%20 \'x'
     async with embedded(home) as parts:
         assert set(parts.pids()) == {"postgres", "valkey", "temporal"}
@@ -218,9 +216,7 @@ async def as_a_normal_user(home: Path) -> str:
     return said.decode()
 
 
-async def test_a_normal_user_has_all_parts_and_one_clear_line_where_root_has_taken_a_part_of_the_data(
-    passable: Path,
-) -> None:
+async def test_a_normal_user_has_all_parts_and_one_clear_line_where_root_has_taken_data(passable: Path) -> None:
     if (is_root := os.geteuid() == 0) and not namespaces_are_allowed():
         pytest.skip("root cannot become a normal user here")
     home, user = passable / "home", 1000 if is_root else os.geteuid()

@@ -248,9 +248,7 @@ async def test_every_column_is_said_to_hold_a_persons_words_or_not(harness: Harn
     assert sorted(each for each in found if neutral(each)) == []
 
 
-async def test_no_word_of_an_erased_person_is_left_and_the_chain_verifies(
-    harness: Harness, admin: asyncpg.Connection
-) -> None:
+async def test_no_word_of_the_erased_stays_and_the_chain_verifies(harness: Harness, admin: asyncpg.Connection) -> None:
     before = await marked(admin)
     assert len(before) > 25
     events = await harness.value("SELECT count(*) FROM events")
@@ -294,9 +292,7 @@ async def refused(harness: Harness, name: str, actor: str = "", tenant: str = "l
     return error.value.code, error.value.http, error.value.details.get("turns")
 
 
-async def test_a_person_is_not_erased_with_open_turns_a_decision_still_to_run_or_an_unsettled_effect(
-    harness: Harness,
-) -> None:
+async def test_nobody_is_erased_with_open_turns_a_decision_to_run_or_an_unsettled_effect(harness: Harness) -> None:
     name = f"{MARK}3"
     await person(harness, name)
     own, _ = await harness.start(Line("hi"), by=name)

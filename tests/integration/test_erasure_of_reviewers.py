@@ -184,9 +184,7 @@ async def answers(harness: Harness, turn: TurnAddress, call_id: str) -> list[str
     return [str(text) for row in found for text in row.values()]
 
 
-async def test_nothing_that_a_reviewer_said_in_the_turns_of_others_is_left(
-    policies: Policies, admin: asyncpg.Connection
-) -> None:
+async def test_nothing_said_in_the_turns_of_others_is_left(policies: Policies, admin: asyncpg.Connection) -> None:
     harness = policies.harness
     turns = [
         await denied(policies, Decision.REJECT),

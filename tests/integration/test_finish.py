@@ -66,9 +66,7 @@ async def test_a_turn_ends_once_however_many_say_so(harness: Harness) -> None:
     assert (admitted, kinds.count("done"), kinds[-1]) == ([second.turn_id], 1, "done")
 
 
-async def test_the_end_voids_what_is_open_and_answers_each_call_that_waited_as_truly_as_it_is_known(
-    harness: Harness,
-) -> None:
+async def test_the_end_voids_what_is_open_and_answers_each_call_that_waited_as_it_is_known(harness: Harness) -> None:
     address = await harness.plan(("pay", {}), ("post", {}), ("look", {}), ("post", {}), ("pay", {}))
     first, second, told_no, unheard = await harness.open(address, "t1.0", "t1.1", "t1.3", "t1.4")
     await harness.decide(first.request_id)
@@ -100,9 +98,7 @@ async def test_the_end_voids_what_is_open_and_answers_each_call_that_waited_as_t
 @pytest.mark.parametrize(
     ("tool", "code"), [("pay", "outcome_unknown"), ("post", "outcome_unknown"), ("look", "not_known")]
 )
-async def test_a_call_under_way_with_a_lost_worker_is_closed_as_it_is_known(
-    harness: Harness, tool: str, code: str
-) -> None:
+async def test_a_call_of_a_lost_worker_is_closed_as_it_is_known(harness: Harness, tool: str, code: str) -> None:
     address = await harness.plan((tool, {}))
     reserved = "UPDATE tool_calls SET state = 'reserved', epoch = 1, run_id = 'run-1', attempt = 1 WHERE turn_id = $1"
     await harness.write(reserved, address.turn_id)
@@ -124,9 +120,7 @@ async def closings(harness: Harness, address: TurnAddress) -> list[asyncpg.Recor
     return await harness.rows(sql, address.turn_id)
 
 
-async def test_a_turn_whose_run_is_gone_fails_with_what_it_had_said_and_an_answer_for_each_call(
-    harness: Harness,
-) -> None:
+async def test_a_turn_whose_run_is_gone_fails_with_what_it_said_and_an_answer_for_each_call(harness: Harness) -> None:
     address = await harness.plan(("look", {}), ("look", {}), ("pay", {}))
     (paid,) = await harness.open(address, "t1.2")
     await harness.decide(paid.request_id)
@@ -141,9 +135,7 @@ async def test_a_turn_whose_run_is_gone_fails_with_what_it_had_said_and_an_answe
     assert (await harness.approval_row(address, "t1.2"))["status"] == "done", "what has run keeps its status"
 
 
-async def test_the_next_turn_is_ready_behind_the_end_and_its_message_behind_all_that_the_end_wrote(
-    harness: Harness,
-) -> None:
+async def test_the_next_turn_is_ready_behind_the_end_and_its_message_behind_all_of_the_end(harness: Harness) -> None:
     """The end of a turn that broke off answers for calls that have no result; the next turn's model must see that."""
     first = await harness.plan(("look", {}), ("pay", {}))
     second, _ = await harness.start(Line("next"), conversation_id=first.conversation_id, on_busy=OnBusy.QUEUE)
@@ -163,9 +155,7 @@ async def test_the_next_turn_is_ready_behind_the_end_and_its_message_behind_all_
 
 
 @pytest.mark.parametrize("status", [TurnStatus.COMPLETED, TurnStatus.FAILED])
-async def test_the_end_reads_the_messages_of_its_own_conversation_and_no_others(
-    harness: Harness, status: TurnStatus
-) -> None:
+async def test_the_end_reads_the_messages_of_its_own_conversation_only(harness: Harness, status: TurnStatus) -> None:
     """With 200,000 messages of others a scan of the table took 90 ms, and this takes 3 (measured)."""
     others, address = await harness.plan(), await harness.plan(("look", {}))
     await harness.run_tool(address)

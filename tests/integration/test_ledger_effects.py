@@ -143,9 +143,7 @@ async def test_a_worker_that_wakes_late_with_the_truth_settles_what_was_given_up
 
 
 @pytest.mark.parametrize(("tool", "epoch"), [("shout", 1), ("book", 2)])
-async def test_a_worker_that_wakes_after_a_settle_is_refused_and_counted(
-    harness: Harness, tool: str, epoch: int
-) -> None:
+async def test_a_worker_that_wakes_after_a_settle_is_refused(harness: Harness, tool: str, epoch: int) -> None:
     address = await harness.plan((tool, {"mode": "wait"}))
     key, reviewer = effect_key(address.turn_id, "t1.0"), harness.people["reviewer"]
     zombie = await frozen_inside(harness, address)
@@ -203,9 +201,7 @@ async def test_a_local_call_whose_worker_dies_before_the_commit_never_happened(h
 
 
 @pytest.mark.parametrize(("how", "times"), [("mistake", 1), ("answer", TOOL_ERRORS)])
-async def test_a_mistake_of_a_tools_own_is_not_tried_again_an_odd_answer_is(
-    harness: Harness, how: str, times: int
-) -> None:
+async def test_a_tools_own_mistake_is_not_tried_again_an_odd_answer_is(harness: Harness, how: str, times: int) -> None:
     address = await harness.plan(("stumble", {"how": how}), agent_id="voiced")
     call, before = await harness.tool_call(address, "t1.0", "voiced"), harness.world.count("/look")
     for attempt in range(1, times):
@@ -225,9 +221,7 @@ async def test_a_read_that_used_its_time_fails_at_once(harness: Harness) -> None
 @pytest.mark.parametrize(
     ("tool", "state"), [("shout", S.OUTCOME_UNKNOWN), ("book", S.OUTCOME_UNKNOWN), ("look", S.FAILED)]
 )
-async def test_a_stop_inside_a_call_records_what_may_have_happened(
-    harness: Harness, tool: str, state: CallState
-) -> None:
+async def test_a_stop_inside_a_call_records_what_may_have_been(harness: Harness, tool: str, state: CallState) -> None:
     address = await harness.plan((tool, {"mode": "wait"}))
     environment, running = ActivityEnvironment(), harness.world.running
     call = await harness.tool_call(address, "t1.0")
@@ -260,9 +254,7 @@ def unreadable(monkeypatch: Patch) -> None:
     monkeypatch.setattr(tool_calls, "still_owned", broken)
 
 
-async def test_a_call_that_was_sent_stays_open_to_settle_if_a_stop_meets_it(
-    harness: Harness, monkeypatch: Patch
-) -> None:
+async def test_a_sent_call_stays_open_to_settle_if_a_stop_meets_it(harness: Harness, monkeypatch: Patch) -> None:
     address = await harness.plan(("book", {"mode": "wait"}))
     await kill_while_sent(harness, address)
     owned = tool_calls.still_owned
@@ -301,9 +293,7 @@ async def test_a_keyed_call_whose_worker_dies_is_sent_again_unless_its_key_has_g
 
 
 @pytest.mark.parametrize("tool", ["book", "shout", "look"])
-async def test_a_call_that_nobody_can_have_sent_is_planned_anew(
-    harness: Harness, monkeypatch: Patch, tool: str
-) -> None:
+async def test_a_call_that_nobody_can_have_sent_is_replanned(harness: Harness, monkeypatch: Patch, tool: str) -> None:
     address = await harness.plan((tool, {}))
     unreadable(monkeypatch)
     await unsent(harness, address, 1)
@@ -417,9 +407,7 @@ async def test_no_free_connection_for_the_tool(harness: Harness, monkeypatch: Pa
     await is_left_to_the_next_attempt(harness, address, attempt)
 
 
-async def test_a_tools_time_out_fails_it_and_a_fault_of_ours_is_no_lost_settle(
-    harness: Harness, monkeypatch: Patch
-) -> None:
+async def test_a_tools_time_out_fails_it_and_our_fault_is_no_lost_settle(harness: Harness, monkeypatch: Patch) -> None:
     raised: Exception = TimeoutError()  # as `send` does when the target is silent
 
     async def broken(context: ToolContext, *given: Any, **named: Any) -> None:
@@ -468,9 +456,7 @@ WRITTEN = [("book", "announced"), ("shout", "endless"), ("post", "bomb")]
 
 
 @pytest.mark.parametrize(("tool", "kind"), [*UNDONE, *WRITTEN])
-async def test_an_answer_that_is_too_large_fails_what_is_not_written_and_leaves_a_write_done(
-    harness: Harness, tool: str, kind: str
-) -> None:
+async def test_an_answer_too_large_fails_a_read_and_leaves_a_write_done(harness: Harness, tool: str, kind: str) -> None:
     state = S.DONE if (tool, kind) in WRITTEN else S.FAILED
     address = await (harness.approved if tool == "post" else harness.plan)((tool, {}))
     before = psutil.Process().memory_info().rss

@@ -125,9 +125,7 @@ async def test_an_attempt_that_lost_its_epoch_may_not_settle(harness: Harness) -
     assert await code_of(harness, call) is None, "settled: answers again"
 
 
-async def test_an_older_attempt_may_not_begin_and_a_worker_that_leaves_says_what_its_call_used(
-    harness: Harness,
-) -> None:
+async def test_an_older_attempt_may_not_begin_and_a_leaving_worker_says_what_its_call_used(harness: Harness) -> None:
     call = await begun(harness, Line("half an answer", seconds=30))
     async with under_way(harness, call, 2, 1):
         assert await code_of(harness, call, 1) == "stale_attempt" and requests(harness, call) == 1
@@ -158,9 +156,7 @@ async def test_a_new_run_of_the_turn_takes_a_call_over(harness: Harness) -> None
 
 
 @pytest.mark.parametrize(("how", "code"), [("stop", "stopped"), ("finish", "turn_ended")])
-async def test_an_ended_turn_claims_nothing_and_still_hears_a_settled_reply(
-    harness: Harness, how: str, code: str
-) -> None:
+async def test_an_ended_turn_claims_nothing_but_hears_a_settled_reply(harness: Harness, how: str, code: str) -> None:
     call, settled = await begun(harness, Line("hello")), await begun(harness, Line("hello"))
     reply = await ask(harness, settled)
     for each in (call, settled):
@@ -220,9 +216,7 @@ async def test_events_that_wait_are_written_once_however_often_the_call_is_claim
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-async def test_loading_again_writes_the_waiting_events_once_also_for_a_stopped_turn(
-    harness: Harness, stopped: bool
-) -> None:
+async def test_loading_again_writes_waiting_events_once_also_if_stopped(harness: Harness, stopped: bool) -> None:
     address, _ = await harness.start(Line("hello"))
     if stopped:
         await end(harness, address, "stop")
@@ -264,9 +258,7 @@ async def test_waiting_events_are_written_whatever_becomes_of_the_tool_call_that
 
 
 @pytest.mark.parametrize("has_ended", [True, False])
-async def test_waiting_events_are_written_while_the_turn_is_open_never_behind_done(
-    harness: Harness, has_ended: bool
-) -> None:
+async def test_waiting_events_are_written_in_an_open_turn_never_behind_done(harness: Harness, has_ended: bool) -> None:
     """The attempts that bring them come late: what they ask for is settled."""
     for late in ("model", "tool", "verdicts"):
         address = await harness.plan(("look", {}))
@@ -352,9 +344,7 @@ def answering(harness: Harness) -> Answering:
 @example([-0.0, 1e16, 1e22, {"net": 1.0}, 0.1, 1e-9, 5e-324, 1.7976931348623157e308])
 @example(10**400)
 @example(DEEP)
-async def test_an_approved_checkpoint_reads_as_approved_whatever_its_call_came_to(
-    answering: Answering, value: JsonValue
-) -> None:
+async def test_an_approved_checkpoint_reads_as_approved_at_any_value(answering: Answering, value: JsonValue) -> None:
     harness, answering.value = answering.harness, value
     address = await harness.plan(("book", {"what": "x"}), caps=MANY)
     await harness.run_tool(address)
@@ -392,9 +382,7 @@ async def test_a_load_that_waited_for_the_turn_sees_what_was_written_meanwhile(h
     assert loaded.working == {"recent_entity_context": ["e1"]}
 
 
-async def test_a_limit_that_was_asked_about_before_the_first_call_is_past_once_the_model_was_asked(
-    harness: Harness,
-) -> None:
+async def test_a_limit_asked_about_before_the_first_call_is_past_once_the_model_was_asked(harness: Harness) -> None:
     little = Limits(max_cost_microusd=1, max_tokens=10**6, max_iterations=10, on_spent=OnSpent.ASK)
     address = await harness.plan(("book", {"what": "x"}), limits=little)
     version = await harness.version()

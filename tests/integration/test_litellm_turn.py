@@ -150,9 +150,7 @@ async def test_garbage_without_end_fails_the_turn_with_a_code_and_none_of_the_ga
     assert "<<<<<" not in history and "sk-of-the-test" not in history
 
 
-async def test_words_without_end_are_broken_off_at_the_turns_limit_and_what_was_said_is_kept(
-    talk: LitellmAgent,
-) -> None:
+async def test_words_without_end_are_broken_off_at_the_turns_limit_and_those_said_are_kept(talk: LitellmAgent) -> None:
     talk.double.script(Step(text="One two ", fault=Fault.ENDLESS))
     address = await talk.served.begin(ASKED, agent_id=LITELLM_AGENT, limits=Limits(max_tokens=2_000))
     sent = await talk.seen_by_reader(address)
@@ -347,9 +345,7 @@ async def test_a_plan_joins_the_table_that_was_uploaded_before(bench: Bench) -> 
     assert values == [{"name": "Upland", "sales": 30}, {"name": "Lowland", "sales": 10}]
 
 
-async def test_the_first_model_that_answers_is_the_servers_and_without_one_nothing_starts(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_first_model_to_answer_is_used_or_none_starts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     from perdure.activities.providers.litellm_provider import LiteLLMProvider  # 5 s, which the bench has spent
 
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-test")

@@ -53,7 +53,7 @@ async def test_pieces_come_back_in_order_with_their_place(live: LiveTokens, addr
         assert (await live.tokens(*elsewhere, "", "0-0")).epoch is None, "nobody else hears it"
 
 
-async def test_many_places_are_read_at_once_and_an_entry_that_does_not_read_fails_alone(
+async def test_of_many_places_read_a_bad_one_fails_alone(
     live: LiveTokens, valkey: Valkey, address: TurnAddress
 ) -> None:
     places = [address.model_copy(update={"conversation_id": new_id()}) for _ in range(150)]

@@ -75,9 +75,7 @@ async def left(relay: Database) -> int:
     return int(await relay.pool.fetchval("SELECT count(*) FROM outbox"))
 
 
-async def test_a_turn_whose_starter_died_is_started_by_the_relay(
-    harness: Harness, relay: Database, temporal: Client
-) -> None:
+async def test_the_relay_starts_a_turn_whose_starter_died(harness: Harness, relay: Database, temporal: Client) -> None:
     address, started = await harness.start(Line("hi"))
     assert started.note is not None and not await Heard(temporal, harness.db, fails=1).deliver_soon(started.note)
     assert await left(relay) == 1
@@ -99,9 +97,7 @@ async def test_a_turn_whose_starter_died_is_started_by_the_relay(
     await handle.terminate()
 
 
-async def test_a_start_delivered_twice_starts_once_and_no_more(
-    harness: Harness, relay: Database, temporal: Client
-) -> None:
+async def test_a_start_delivered_twice_starts_once(harness: Harness, relay: Database, temporal: Client) -> None:
     address, started = await harness.start(Line("hi"))
     assert started.note is not None
     for _ in range(3):
@@ -113,9 +109,7 @@ async def test_a_start_delivered_twice_starts_once_and_no_more(
     assert (await handle.describe()).run_id == first_run, "a terminated turn is for the reconciler, not for a new run"
 
 
-async def test_what_wakes_a_turn_that_is_not_there_does_nothing(
-    harness: Harness, relay: Database, temporal: Client
-) -> None:
+async def test_what_wakes_an_absent_turn_does_nothing(harness: Harness, relay: Database, temporal: Client) -> None:
     address, started = await harness.start(Line("hi"))
     assert started.note is not None
     for kind in (Wake.RING, Wake.STOP):
@@ -131,9 +125,7 @@ async def test_what_wakes_a_turn_that_is_not_there_does_nothing(
 
 
 @pytest.mark.parametrize("kind", list(Wake))
-async def test_a_wake_up_stays_without_its_namespace(
-    harness: Harness, relay: Database, temporal: Client, kind: Wake
-) -> None:
+async def test_a_wake_up_without_a_place_stays(harness: Harness, relay: Database, temporal: Client, kind: Wake) -> None:
     address, _ = await harness.start(Line("hi"))
     if kind is not Wake.START:
         await put(harness, kind, address.turn_id)
@@ -165,9 +157,7 @@ async def test_an_outage_of_postgres_is_said_once_and_so_is_its_end(
     assert said[0]["error"] == "InterfaceError"
 
 
-async def test_two_relays_side_by_side_deliver_each_wake_up_once(
-    harness: Harness, relay: Database, temporal: Client
-) -> None:
+async def test_two_relays_deliver_each_wake_up_once(harness: Harness, relay: Database, temporal: Client) -> None:
     notes = await put(harness, Wake.RING, *(new_id() for _ in range(120)))
     heard = Heard(temporal, relay)
     await relay.pool.execute("UPDATE outbox SET due_at = now() - interval '1 ms'")
@@ -187,9 +177,7 @@ async def test_what_could_not_be_delivered_is_due_again(harness: Harness, relay:
     assert await left(relay) == 0
 
 
-async def test_a_turn_that_temporal_refuses_fails_after_tries(
-    harness: Harness, relay: Database, temporal: Client
-) -> None:
+async def test_a_turn_temporal_refuses_fails_after_tries(harness: Harness, relay: Database, temporal: Client) -> None:
     address, _ = await harness.start(Line("hi"))
     no_queue = "UPDATE turns SET routing = routing || jsonb_build_object('turns', repeat('q', 1001)) WHERE id = $1"
     await harness.write(no_queue, address.turn_id)  # a name that Temporal does not take

@@ -330,9 +330,7 @@ async def test_a_version_that_is_promoted_meanwhile_does_not_change_a_running_tu
 
 
 @pytest.mark.parametrize("problem", ["not_found", "empty"])
-async def test_without_a_version_or_words_of_it_the_agents_own_persona_speaks_to_the_end(
-    harness: Harness, problem: str
-) -> None:
+async def test_without_a_version_or_its_words_the_agents_persona_speaks(harness: Harness, problem: str) -> None:
     await active(harness, "{{skill_name}}")
     if problem == "not_found":
         await harness.write("UPDATE prompt_versions SET stage = 'archived' WHERE template = $1", TEMPLATE)
@@ -406,9 +404,7 @@ async def sent(
     return [dict(message) for message in harness.model.seen[-1].messages]
 
 
-async def test_the_prefix_is_the_same_bytes_whatever_is_loaded_and_unloaded_and_in_whichever_order(
-    harness: Harness,
-) -> None:
+async def test_the_prefix_is_the_same_bytes_whatever_is_loaded_and_unloaded_in_any_order(harness: Harness) -> None:
     address, _ = await harness.start(*[Line("yes")] * len(ORDERS), agent_id="checked")
     seen = [await sent(harness, address, step, *order) for step, order in enumerate(ORDERS, 1)]
     assert len({canonical_json(messages[0]) for messages in seen}) == 1

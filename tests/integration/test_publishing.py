@@ -51,9 +51,7 @@ async def test_without_an_app_nothing_is_published_and_nothing_withdrawn(
     assert any("--withdraw" in line for line in said)
 
 
-async def test_what_is_not_asked_for_is_withdrawn_if_another_app_is_or_on_request_and_told(
-    urls: Urls, db: Database, tmp_path: Path
-) -> None:
+async def test_the_unasked_is_withdrawn_beside_another_and_told(urls: Urls, db: Database, tmp_path: Path) -> None:
     assert await published(db) == SIX
     gone, _ = prepare(urls, tmp_path, PERDURE_APP=str(DESK))
     assert await published(db) == {"desk"}
@@ -65,9 +63,7 @@ async def test_what_is_not_asked_for_is_withdrawn_if_another_app_is_or_on_reques
     assert (await published(db), gone) == (SIX, [])
 
 
-async def test_a_mistake_that_the_last_block_of_a_start_shows_is_in_the_log_alone(
-    urls: Urls, db: Database, tmp_path: Path
-) -> None:
+async def test_a_mistake_shown_at_the_starts_end_is_in_the_log_alone(urls: Urls, db: Database, tmp_path: Path) -> None:
     app = tmp_path / "desk"
     shutil.copytree(DESK, app)
     (agent,) = (app / "agents").glob("*.yaml")
@@ -98,9 +94,7 @@ def shown(lines: list[str]) -> list[str]:
     return out
 
 
-async def test_a_worker_names_the_published_agents_that_it_does_not_have_and_serves_also_if_it_cannot_read_them(
-    template: Template, db: Database
-) -> None:
+async def test_a_worker_names_published_agents_that_it_lacks_and_serves_still(template: Template, db: Database) -> None:
     """As before the first migration: the database is there, its tables are not."""
     elsewhere = await Database.connect(urlunsplit(urlsplit(template.urls.app)._replace(path="/postgres")), most=2)
     try:

@@ -100,9 +100,7 @@ async def test_what_is_kept_is_counted_to_the_byte_and_given_back(ann: httpx.Asy
     assert (await kept(ann))["user"] in summed(0)[1:], "its texts stay on record, its uploads do not"
 
 
-async def test_what_a_turn_made_is_neither_deleted_alone_nor_with_its_conversation(
-    ann: httpx.AsyncClient, harness: Harness
-) -> None:
+async def test_what_a_turn_made_is_not_deleted_nor_is_its_talk(ann: httpx.AsyncClient, harness: Harness) -> None:
     talk, (address, _) = await begun(ann), await harness.start(Line("hi"))
     made = (await upload(ann, talk)).json()
     await harness.write(
@@ -114,9 +112,7 @@ async def test_what_a_turn_made_is_neither_deleted_alone_nor_with_its_conversati
     assert await harness.value("SELECT count(*) FROM files WHERE id = $1", made["id"]) == 1
 
 
-async def test_two_uploads_at_once_do_not_pass_a_quota_that_one_would_reach(
-    ann: httpx.AsyncClient, api: Api, limit: Any
-) -> None:
+async def test_two_uploads_at_once_do_not_pass_a_quota(ann: httpx.AsyncClient, api: Api, limit: Any) -> None:
     talks = [await begun(ann) for _ in range(8)]
     limit(user_bytes=35 * KIB)
     answers = await asyncio.gather(*(upload(ann, talk) for talk in talks))
@@ -126,9 +122,7 @@ async def test_two_uploads_at_once_do_not_pass_a_quota_that_one_would_reach(
     assert 30 * KIB <= (await kept(ann))["user"] < 35 * KIB
 
 
-async def test_conversation_and_tenant_have_quotas_of_their_own(
-    ann: httpx.AsyncClient, admin: Caller, limit: Any, harness: Harness
-) -> None:
+async def test_talk_and_tenant_have_quotas(ann: httpx.AsyncClient, admin: Caller, limit: Any, harness: Harness) -> None:
     talk, other = await begun(ann), await begun(ann)
     limit(conversation_bytes=15 * KIB)
     assert (await upload(ann, talk)).status_code == 201
@@ -160,9 +154,7 @@ async def test_a_refused_upload_is_refused_before_it_is_sent(ann: httpx.AsyncCli
     assert (await ann.get(f"/v1/conversations/{talk}/files")).json()["items"] == []
 
 
-async def test_an_upload_that_is_sent_again_is_answered_as_before_whatever_is_kept_by_then(
-    ann: httpx.AsyncClient, limit: Any
-) -> None:
+async def test_an_upload_that_is_sent_again_is_answered_as_before(ann: httpx.AsyncClient, limit: Any) -> None:
     talk, key = await begun(ann), new_id()
     first = await upload(ann, talk, KIB, key)
     limit(user_bytes=1)
@@ -183,9 +175,7 @@ async def test_a_conversation_has_so_many_files(ann: httpx.AsyncClient, limit: A
     assert (await upload(ann, talk, 1)).status_code == 201
 
 
-async def test_messages_and_metadata_count_and_a_full_conversation_takes_no_more(
-    ann: httpx.AsyncClient, limit: Any
-) -> None:
+async def test_messages_and_metadata_count_and_what_is_full_takes_no_more(ann: httpx.AsyncClient, limit: Any) -> None:
     talk = await begun(ann, metadata={"a": "x" * KIB})
     assert KIB < (await kept(ann, talk))["conversation"] < KIB + 50
     await ann.patch(f"/v1/conversations/{talk}", json={"metadata": {}})

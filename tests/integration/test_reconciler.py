@@ -89,9 +89,7 @@ async def test_a_turn_terminated_by_hand_fails_within_thirty_seconds_and_the_con
 
 
 @pytest.mark.parametrize("how", ["terminate", "vanish"])
-async def test_a_turn_whose_run_is_gone_is_finished_once(
-    harness: Harness, reconciler: Reconciler, temporal: Client, how: str
-) -> None:
+async def test_a_lost_turn_is_ended_once(harness: Harness, reconciler: Reconciler, temporal: Client, how: str) -> None:
     address = await (lost(harness) if how == "vanish" else terminated(harness, temporal))
     passes = await asyncio.gather(*(reconciler.once() for _ in range(3)))
     assert sum(passes) >= 1
@@ -99,9 +97,7 @@ async def test_a_turn_whose_run_is_gone_is_finished_once(
     assert (await harness.kinds(address.turn_id)).count("done") == 1
 
 
-async def test_a_turn_that_the_reconciler_ends_has_its_trace(
-    harness: Harness, relay: Database, temporal: Client
-) -> None:
+async def test_a_turn_the_reconciler_ends_has_its_trace(harness: Harness, relay: Database, temporal: Client) -> None:
     address = await terminated(harness, temporal)
     tracer = MoodyTracer()
     traces = traces_of(tracer, relay, TOPOLOGIES)
@@ -137,9 +133,7 @@ async def test_a_run_that_lives_is_young_is_to_be_delivered_or_cannot_be_asked_a
             assert await status(harness, address) == ("accepted", None)
 
 
-async def test_a_queued_turn_that_nobody_admitted_is_started_and_not_taken_for_lost(
-    harness: Harness, reconciler: Reconciler
-) -> None:
+async def test_a_queued_turn_not_admitted_is_started_and_not_lost(harness: Harness, reconciler: Reconciler) -> None:
     second, third = await stranded(harness)
     await aged(harness, second, third)
     for _ in range(2):
@@ -153,9 +147,7 @@ async def test_a_queued_turn_that_nobody_admitted_is_started_and_not_taken_for_l
     assert await harness.value("SELECT seq FROM messages WHERE id = $1", row["message_id"]) == row["through_seq"] + 1
 
 
-async def test_many_lost_turns_of_many_conversations_are_finished_in_one_pass(
-    harness: Harness, reconciler: Reconciler
-) -> None:
+async def test_lost_turns_of_many_conversations_are_finished_at_once(harness: Harness, reconciler: Reconciler) -> None:
     turns = [await lost(harness) for _ in range(12)]
     assert await reconciler.once() == len(turns)
     assert {(await status(harness, address))[1] for address in turns} == {"run_vanished"}
@@ -231,9 +223,7 @@ async def test_a_decided_turn_whose_bell_was_lost_is_rung_again(harness: Harness
     assert await rung(harness, address) == 1, "rung once, not at every pass"
 
 
-async def test_a_call_that_may_start_is_rung_for_while_others_of_its_round_still_wait(
-    harness: Harness, reconciler: Reconciler
-) -> None:
+async def test_a_call_that_may_start_is_rung_for_while_others_wait(harness: Harness, reconciler: Reconciler) -> None:
     address = await harness.plan(("pay", {}), ("post", {}))
     first, _ = await harness.open(address, "t1.0", "t1.1")
     await harness.decide(first.request_id)
@@ -251,9 +241,7 @@ async def test_a_call_that_may_start_is_rung_for_while_others_of_its_round_still
     assert await rung(harness, address) == 0, "it has run; the other waits"
 
 
-async def test_a_decided_turn_that_never_goes_on_is_rung_ever_more_seldom_and_told_of_once(
-    harness: Harness, reconciler: Reconciler
-) -> None:
+async def test_a_decided_turn_that_never_goes_on_is_rung_ever_less(harness: Harness, reconciler: Reconciler) -> None:
     address = await harness.plan(("pay", {}))
     (request,) = await harness.open(address, "t1.0")
     await harness.decide(request.request_id)
@@ -274,9 +262,7 @@ async def test_a_decided_turn_that_never_goes_on_is_rung_ever_more_seldom_and_to
     assert [(line["where"], line["log_level"]) for line in told] == [(address.turn_id, "error")]
 
 
-async def test_a_turn_rung_in_vain_is_rung_at_once_for_its_next_decision(
-    harness: Harness, reconciler: Reconciler
-) -> None:
+async def test_a_turn_rung_in_vain_is_rung_for_its_next_decision(harness: Harness, reconciler: Reconciler) -> None:
     address = await harness.plan(("pay", {}))
     (request,) = await harness.open(address, "t1.0")
     await harness.decide(request.request_id)
@@ -301,9 +287,7 @@ async def test_an_overdue_turn_is_rung(harness: Harness, reconciler: Reconciler)
     assert await rung(harness, address) == 1
 
 
-async def test_a_turn_that_waits_for_a_person_to_settle_an_effect_is_not_rung_until_it_is_settled(
-    harness: Harness, reconciler: Reconciler
-) -> None:
+async def test_a_turn_that_waits_for_an_effect_is_rung_when_settled(harness: Harness, reconciler: Reconciler) -> None:
     address = await harness.approved(("post", {"mode": "break"}))
     await harness.run_tool(address)
     await harness.write(
@@ -316,9 +300,7 @@ async def test_a_turn_that_waits_for_a_person_to_settle_an_effect_is_not_rung_un
     assert await rung(harness, address) == 1
 
 
-async def test_a_stop_that_came_before_the_workflow_was_there_still_stops_it(
-    harness: Harness, reconciler: Reconciler, temporal: Client
-) -> None:
+async def test_a_stop_before_the_workflow_stops_it(harness: Harness, reconciler: Reconciler, temporal: Client) -> None:
     """The bell finds no workflow; then the start is delivered as it was written down, without the stop."""
     address, started = await harness.start(Line("hi"))
     _, _, note = await in_transaction(harness.db, request_stop, address.turn_id, harness.people["requester"].user_id)
@@ -422,9 +404,7 @@ async def test_where_temporal_does_not_list_what_waits_nobody_is_taken_for_lost_
 
 
 @pytest.mark.parametrize(("most", "read"), [(0, 0), (2, 2), (None, 3)])
-async def test_of_the_paused_turns_the_oldest_are_read_so_many_as_are_asked_for(
-    harness: Harness, most: int | None, read: int
-) -> None:
+async def test_the_oldest_paused_turns_are_read_as_many_as_asked(harness: Harness, most: int | None, read: int) -> None:
     paused, going = [(await lost(harness)).turn_id for _ in range(3)], await lost(harness)
     await harness.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = ANY($1)", paused)
     turns = [turn.address.turn_id for turn in await in_transaction(harness.db, open_turns, 1.0, most)]

@@ -88,9 +88,7 @@ async def one_call(turn: TurnWriter, *words: str) -> None:
     await turn.finish()
 
 
-async def test_a_finished_turn_streams_its_tokens_between_start_and_complete(
-    streams: Streams, turn: TurnWriter
-) -> None:
+async def test_a_finished_turn_streams_tokens_between_start_and_complete(streams: Streams, turn: TurnWriter) -> None:
     await one_call(turn)
     sent = await whole(of_turn(streams, turn))
     assert [event.kind for event in sent] == [
@@ -118,9 +116,7 @@ async def test_tokens_reach_a_waiting_reader_one_by_one(streams: Streams, turn: 
             assert time.monotonic() - began < 0.5, "pub/sub woke the reader, not the poll"
 
 
-async def test_resume_at_every_id_goes_on_with_nothing_lost_and_nothing_twice(
-    streams: Streams, turn: TurnWriter
-) -> None:
+async def test_resume_at_every_id_goes_on_with_nothing_lost_or_twice(streams: Streams, turn: TurnWriter) -> None:
     first: list[Sent] = []
     async with aclosing(of_turn(streams, turn)) as stream:
         await turn.claim("m1")
@@ -142,9 +138,7 @@ async def test_resume_at_every_id_goes_on_with_nothing_lost_and_nothing_twice(
         assert "reset" not in [event.kind for event in rest], "the place was known exactly"
 
 
-async def test_a_wiped_valkey_costs_live_tokens_but_never_the_text(
-    streams: Streams, turn: TurnWriter, valkey: Valkey
-) -> None:
+async def test_a_wiped_valkey_costs_tokens_but_never_text(streams: Streams, turn: TurnWriter, valkey: Valkey) -> None:
     await turn.claim("m1")
     await turn.speak("m1", "Hello ")
     async with aclosing(of_turn(streams, turn)) as stream:
@@ -159,9 +153,7 @@ async def test_a_wiped_valkey_costs_live_tokens_but_never_the_text(
     assert text_of([*sent[:3], *again]) == "Hello there"
 
 
-async def test_reasoning_comes_live_and_a_reader_cut_off_in_it_goes_on_there(
-    streams: Streams, turn: TurnWriter
-) -> None:
+async def test_reasoning_comes_live_and_a_reader_cut_off_goes_on_there(streams: Streams, turn: TurnWriter) -> None:
     await turn.claim("m1")
     address = turn.address
     await turn.live.append(address, "m1", epoch=1, sequence=0, text="Well, ", thinking=True)
@@ -176,9 +168,7 @@ async def test_reasoning_comes_live_and_a_reader_cut_off_in_it_goes_on_there(
     assert text_of(sent) == "Hello" and "reset" not in [event.kind for event in sent]
 
 
-async def test_a_reader_so_slow_that_the_live_stream_was_trimmed_gets_the_stored_text_at_once(
-    streams: Streams, turn: TurnWriter, valkey: Valkey
-) -> None:
+async def test_a_reader_too_slow_for_tokens_gets_the_text(streams: Streams, turn: TurnWriter, valkey: Valkey) -> None:
     words = [f"word{number} " for number in range(300)]
     await turn.claim("m1")
     await turn.speak("m1", words[0])
@@ -195,9 +185,7 @@ async def test_a_reader_so_slow_that_the_live_stream_was_trimmed_gets_the_stored
     assert kinds.count("reset") == 1 and kinds.count("token") == 2, "its beginning, and the snapshot"
 
 
-async def test_a_turns_stream_has_that_turn_only_and_the_conversations_goes_on(
-    streams: Streams, turn: TurnWriter, people: dict[str, Person]
-) -> None:
+async def test_a_turns_stream_has_that_turn_only(streams: Streams, turn: TurnWriter, people: dict[str, Person]) -> None:
     await one_call(turn)
     second = await TurnWriter.turn_in(turn.db, turn.live, people["requester"], turn.address.conversation_id)
     await one_call(second)
@@ -256,9 +244,7 @@ async def test_a_long_log_is_replayed_in_batches(streams: Streams, turn: TurnWri
     assert "reset" not in [event.kind for event in sent]
 
 
-async def test_forty_readers_of_one_conversation_share_one_subscription(
-    streams: Streams, turn: TurnWriter, valkey: Valkey
-) -> None:
+async def test_forty_readers_share_one_subscription(streams: Streams, turn: TurnWriter, valkey: Valkey) -> None:
     before = len(await valkey.client.client_list(_type="pubsub"))
     readers = [asyncio.create_task(whole(of_turn(streams, turn))) for _ in range(40)]
     await until(lambda: REGISTRY.get_sample_value("perdure_streams") == 40, seconds=30)

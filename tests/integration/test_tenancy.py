@@ -259,9 +259,7 @@ async def test_the_relay_sees_wake_ups_of_all_tenants_and_nothing_else_of_them(u
 
 
 @pytest.mark.sized
-async def test_transactions_of_two_tenants_over_one_pool_never_mix_even_when_they_are_cancelled(
-    urls: Urls, harness: Harness
-) -> None:
+async def test_transactions_of_two_tenants_never_mix_even_when_they_are_cancelled(urls: Urls, harness: Harness) -> None:
     shared = await Database.connect(urls.app, most=3)
     chance = random.Random(3)
     seen: list[tuple[str, str | None]] = []
@@ -288,9 +286,7 @@ async def test_transactions_of_two_tenants_over_one_pool_never_mix_even_when_the
         await shared.close()
 
 
-async def test_a_callers_temporary_tables_do_not_make_it_somebody_else(
-    harness: Harness, people: dict[str, Person]
-) -> None:
+async def test_temporary_tables_do_not_make_a_caller_another(harness: Harness, people: dict[str, Person]) -> None:
     """The look-up of a token's owner runs with its owner's rights."""
     async with harness.db.transaction("local") as tx:
         await tx.execute("CREATE TEMP TABLE users (LIKE users INCLUDING DEFAULTS) ON COMMIT DROP")

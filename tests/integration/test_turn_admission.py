@@ -223,9 +223,7 @@ async def row(harness: Harness, turn_id: str) -> dict[str, Any]:
     return dict((await harness.rows("SELECT * FROM turns WHERE id = $1", turn_id))[0])
 
 
-async def test_the_turn_under_way_is_asked_to_stop_and_its_end_admits_the_one_that_replaces_it(
-    harness: Harness,
-) -> None:
+async def test_the_turn_under_way_is_asked_to_stop_and_its_end_admits_its_replacement(harness: Harness) -> None:
     old, _ = await harness.start(Line("one"), caps=MANY)
     queued = await another(harness, old, OnBusy.QUEUE)
     new = await another(harness, old, OnBusy.REPLACE)
@@ -414,9 +412,7 @@ async def test_a_message_that_joins_is_heard_by_the_next_model_call_behind_what_
     assert [(row["call_id"], row["data"]["heard"]) for row in told] == [(None, False), ("m2", True)]
 
 
-async def test_a_later_attempt_hears_the_same_and_what_came_meanwhile_and_a_replay_tells_it_again(
-    harness: Harness,
-) -> None:
+async def test_a_later_attempt_hears_the_same_and_what_came_since_and_a_replay_tells_it_again(harness: Harness) -> None:
     address, _ = await harness.start(Line("x", fails=1), caps=MANY)
     line = Line("once more", fails=1)
     await harness.start(line, conversation_id=address.conversation_id, on_busy=OnBusy.STEER, caps=MANY)
@@ -430,9 +426,7 @@ async def test_a_later_attempt_hears_the_same_and_what_came_meanwhile_and_a_repl
 
 
 @pytest.mark.parametrize("deaf", [{"stage": "own"}, {"deaf": True}], ids=str)
-async def test_messages_are_heard_in_their_order_once_by_a_call_that_listens(
-    harness: Harness, deaf: dict[str, Any]
-) -> None:
+async def test_messages_are_heard_in_order_once_by_a_call_that_listens(harness: Harness, deaf: dict[str, Any]) -> None:
     address, _ = await harness.start(*[Line("one")] * 4, caps=MANY)
     first = [(await steer(harness, address, str(number))).message_id for number in range(3)]
     assert ids(await ask(harness, address, 1, **deaf)) == [], "a call of the graph's own leaves it to the next"
@@ -444,9 +438,7 @@ async def test_messages_are_heard_in_their_order_once_by_a_call_that_listens(
 
 
 @pytest.mark.parametrize("status", ENDS)
-async def test_what_no_call_has_heard_becomes_one_queued_turn_at_whatever_end(
-    harness: Harness, status: TurnStatus
-) -> None:
+async def test_what_no_call_heard_becomes_one_queued_turn_at_any_end(harness: Harness, status: TurnStatus) -> None:
     address, _ = await harness.start(Line("one"), caps=MANY)
     assert ids(await ask(harness, address, 1)) == []
     late = [(await steer(harness, address, text)).message_id for text in ("first", "second")]
