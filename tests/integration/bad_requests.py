@@ -15,8 +15,6 @@ JSON = {"content-type": "application/json"}
 
 @dataclass(frozen=True)
 class Bad:
-    """A request that must be refused."""
-
     method: str
     path: str
     body: bytes | None = None

@@ -41,8 +41,6 @@ Caller: TypeAlias = httpx.AsyncClient
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """A running API."""
-
     url: str
     services: Services
     people: dict[str, Person]

@@ -75,7 +75,6 @@ async def _upload(client: httpx.AsyncClient, talk: str) -> str:
 
 
 async def _turn(client: httpx.AsyncClient, message: str, agent: str = "refunds") -> dict[str, str]:
-    """A turn of a new conversation, once it ended or waits, with what it waits for."""
     talk = await conversation(client, agent=agent)
     await _upload(client, talk)
     turn = (await client.post(f"/v1/conversations/{talk}/turns", params={"wait": 30}, json={"message": message})).json()

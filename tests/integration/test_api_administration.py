@@ -132,7 +132,6 @@ async def test_no_limit_is_raised_of_what_does_not_wait(api: Api, reviewer: Call
 
 
 def allowed(api: Api) -> AbstractAsyncContextManager[None]:
-    """The operator lets webhooks go to one host."""
     return having(api, webhook_hosts=("hooks.example.org",))
 
 

@@ -57,7 +57,6 @@ async def behind_its_back(api: Api, statement: str, *given: object) -> None:
 
 @pytest.fixture(scope="module")
 async def second(api: Api) -> AsyncIterator[httpx.AsyncClient]:
-    """Another reviewer than the local one, with a token from the API."""
     async with api.client("admin") as admin:
         assert (await admin.post("/v1/users", json={"name": "second", "roles": ["reviewer"]})).status_code == 201
         token = (await admin.post("/v1/users/second/tokens", json={"label": "t"})).json()["token"]

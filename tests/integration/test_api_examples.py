@@ -39,7 +39,6 @@ def calendar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 async def talk(client: httpx.AsyncClient) -> str:
-    """Where turns of a new conversation are started."""
     made = await client.post("/v1/conversations", json={"agent": AGENT})
     return f"/v1/conversations/{made.json()['id']}/turns"
 
@@ -173,7 +172,6 @@ CHARTS = "chart_builder"
 
 
 async def conversation(client: httpx.AsyncClient, *tables: str) -> str:
-    """A conversation that has these tables."""
     made = await client.post("/v1/conversations", json={"agent": CHARTS})
     path = f"/v1/conversations/{made.json()['id']}"
     for number, table in enumerate(tables):
@@ -192,7 +190,6 @@ async def say(client: httpx.AsyncClient, path: str, message: str, **given: Any) 
 
 
 async def reply(client: httpx.AsyncClient, turn: dict[str, Any], **payload: Any) -> dict[str, Any]:
-    """The turn, ended or paused again after this answer."""
     waits = turn["waiting_for"]
     path = f"/v1/turns/{turn['turn_id']}"
     sent = await client.post(f"{path}/answers/{waits['ids'][0]}", json={"kind": waits["kind"], "payload": payload})

@@ -32,7 +32,6 @@ class Fresh:
         self.api, self.owner, self.name = api, owner, name
 
     async def prepared(self, before: str = "", *, local: bool = False) -> str:
-        """The code that a run of perdure/apps/bootstrap.py makes."""
         async with self.owner.transaction():
             await self.owner.execute("SELECT set_config('perdure.tenant', $1, true)", self.name)
             return await registration.ensure_code(self.owner, self.name, before, local=local)

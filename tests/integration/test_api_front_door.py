@@ -31,7 +31,6 @@ SAFE = {"x-content-type-options": "nosniff", "cache-control": "no-store", "cross
 def served_by(
     parts: DataParts, urls: Urls, people: dict[str, Person], **settings: str
 ) -> AbstractAsyncContextManager[Api]:
-    """An API that takes five requests a minute."""
     assert parts.redis_url is not None and parts.temporal is not None
     where = parts.temporal
     given = {"database_url": urls.app, "redis_url": parts.redis_url, "temporal": where.address}
@@ -296,7 +295,6 @@ async def clients(api: Api) -> AsyncIterator[dict[str, httpx.AsyncClient]]:
 
 
 def fault(answer: httpx.Response, bad: Bad) -> str | None:
-    """What is wrong with the answer to a bad request."""
     about = f"{bad.method} {bad.path[:120]} {(bad.body or b'')[:80]!r} -> {answer.status_code} {answer.text[:200]}"
     if answer.status_code not in bad.status:
         return f"{about}, wanted {bad.status}"

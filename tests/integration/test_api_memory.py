@@ -236,7 +236,6 @@ async def test_search_knows_its_agents_and_clamps_its_limit(requester: Caller) -
 
 
 async def registered(api: Api, name: str, **attributes: object) -> str:
-    """Register an entity as `create_entity` does."""
     async with api.services.db.transaction("local") as tx:
         return (await facts.create_entity(tx, "well", name, {**attributes}, None, None)).id  # type: ignore[dict-item]
 

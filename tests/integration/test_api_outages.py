@@ -167,7 +167,6 @@ async def test_without_valkey_the_api_stays_ready_and_turns_are_accepted(behind:
 
 
 def parts_of(api: Api, home: Path | None = None, least_free_bytes: int = 0) -> Parts:
-    """New ones, which have not written yet."""
     return Parts(api.services.db, api.services.doorbell.client, api.services.valkey, home, least_free_bytes)
 
 

@@ -99,7 +99,6 @@ def environment(parts: DataParts, urls: Urls, port: int, **given: str) -> dict[s
 
 @asynccontextmanager
 async def served_with(parts: DataParts, urls: Urls, **given: str) -> AsyncIterator[Served]:
-    """The process with these variables beside those that it needs."""
     port = port_of_nobody()
     running = Served(environment(parts, urls, port, **given), f"http://127.0.0.1:{port}")
     await running.start()

@@ -31,7 +31,6 @@ OURS = {"X-Perdure-Request": "1"}
 
 @pytest.fixture(scope="module", autouse=True)
 async def fresh(api: Api, urls: Urls) -> str:
-    """A tenant without anybody: its setup code."""
     owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
     try:
         await users.ensure_tenant(owner, "fresh")
@@ -344,7 +343,6 @@ CODES = "/v1/auth/codes"
 
 @pytest.fixture
 async def local(api: Api) -> AsyncIterator[Api]:
-    """The API as the embedded stack has it."""
     before = api.app.state.services
     api.app.state.services = replace(before, local=True)
     yield api
@@ -359,7 +357,6 @@ async def made(api: Api, name: str = "requester") -> str:
 
 
 async def entered(api: Api, code: str, **given: object) -> httpx.Response:
-    """Follow the link's form."""
     async with api.client(None) as client:
         return await client.post("/sign-in", data={"code": code, "next": "/chat"}, **given)  # type: ignore[arg-type]
 

@@ -46,7 +46,6 @@ def paid(harness: Harness, address: TurnAddress) -> int:
 
 
 async def read(harness: Harness, address: TurnAddress, *requests: RequestRef) -> list[VerdictState]:
-    """The verdicts as a resumed run reads them."""
     answer = await harness.activity(
         ApprovalActivities(harness.deps).read, VerdictsRequest(address=address, requests=tuple(requests))
     )
@@ -256,7 +255,6 @@ async def policies(harness: Harness) -> Policies:
 
 
 async def unknown(policies: Policies, policy: dict[str, object], decider: str) -> TurnAddress:
-    """An approved call of which nobody knows what became."""
     await policies.republish({"plain": policy})
     try:
         address = await policies.harness.plan(("post", {"mode": "break"}), agent_id="plain")
@@ -366,18 +364,15 @@ class Looking:
         return address, request.request_id
 
     async def look(self, address: TurnAddress, approval_id: str, seconds: float = 5.0) -> bool:
-        """Have it made."""
         ask = PreviewRequest(address=address, approval_id=approval_id, routing=self.harness.routing)
         made = await self.harness.activity(PreviewActivities(self.harness.deps, seconds).preview, ask)
         return made.kept
 
     async def shown(self, approval_id: str) -> dict[str, object]:
-        """The approval as a reviewer sees it."""
         async with self.harness.db.transaction("local") as tx:
             return await views.get_approval(tx, approval_id, None)
 
     async def seen(self, approval_id: str) -> dict[str, object]:
-        """Its preview."""
         found = (await self.shown(approval_id))["preview"]
         assert isinstance(found, dict)
         return found

@@ -80,7 +80,6 @@ async def decides(policies: Policies, request: RequestRef, by: str, decision: st
 
 @asynccontextmanager
 async def stands_in(policies: Policies, to: str, *owners: str) -> AsyncIterator[None]:
-    """While it lasts `to` sits in the owners' seats, too."""
     made = []
     for owner in owners:
         user_id = policies.harness.people[owner].user_id
@@ -417,7 +416,6 @@ async def test_a_bell_for_a_hold_keeps_no_stop_from_being_rung(policies: Policie
 
 @asynccontextmanager
 async def changed(policies: Policies, what: str) -> AsyncIterator[None]:
-    """The policy or the tool is published otherwise for a while."""
     harness = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
     newer = next(card for card in harness.cards if card.name == "pay").model_copy(
         update={"version": digest_of("newer")}

@@ -235,7 +235,6 @@ GIVE = "UPDATE approvals SET status = 'approved' WHERE id = $1"
 
 
 async def exported(harness: Harness, turn_id: str) -> list[dict[str, Any]]:
-    """The turn's rows, as whoever has nothing but the export reads them."""
     rows = [row async for row in audit.exported_rows(harness.db, "local", 0, turn_id, None)]
     return list(json.loads(json.dumps(rows, default=str)))
 

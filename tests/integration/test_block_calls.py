@@ -28,19 +28,16 @@ RESULT = {"status": "ok", "message": "one cm is 10 mm", "result": {"square_milli
 
 
 async def run(harness: Harness, address: TurnAddress, call_id: str = "t1.0", attempt: int = 1) -> ToolOutcome:
-    """That attempt of a planned call of the maker."""
     call = await harness.tool_call(address, call_id, MAKER)
     return await harness.activity(ToolActivities(harness.deps).run, call, attempt=attempt)
 
 
 async def called(harness: Harness, tool: str, args: dict[str, Any], **given: Any) -> tuple[TurnAddress, ToolOutcome]:
-    """A turn of the maker whose one call has run."""
     address = await harness.plan((tool, args), agent_id=MAKER, **given)
     return address, await run(harness, address)
 
 
 async def answer(harness: Harness, address: TurnAddress, call_id: str = "t1.0") -> Any:
-    """What the model reads of a call."""
     said = "SELECT content FROM messages WHERE turn_id = $1 AND call_id = $2"
     (row,) = await harness.rows(said, address.turn_id, call_id, tenant=address.tenant_id)
     return json.loads(row["content"])

@@ -55,7 +55,6 @@ async def limited_agent(harness: Harness, **limits: int) -> str:
 
 
 async def begun(harness: Harness, agent_id: str, *lines: Line) -> ModelCall:
-    """The first model call of a new turn."""
     address, _ = await harness.start(*(lines or (Line("yes"),)), agent_id=agent_id, caps=MANY)
     return await harness.model_call(address, agent_id=agent_id)
 
@@ -65,7 +64,6 @@ async def ask(harness: Harness, call: ModelCall, attempt: int = 1, run_id: str =
 
 
 async def refused(harness: Harness, call: ModelCall, code: str) -> None:
-    """The call is refused with this code, and nobody was asked."""
     reply = await ask(harness, call)
     assert reply.problem is not None and reply.problem.code == code
     assert harness.model.requests[f"{call.address.turn_id}.{call.call_id}"] == 0
@@ -239,7 +237,6 @@ async def test_any_order_of_claims_deaths_settles_and_ends_leaves_nothing_held(h
 
 
 async def ended(harness: Harness, address: TurnAddress, after_seconds: float = 0) -> None:
-    """End a turn, whatever of it is under way."""
     await asyncio.sleep(after_seconds)
     await in_transaction(harness.db, finish, FinishRequest(address=address, status=TurnStatus.FAILED))
 
@@ -265,7 +262,6 @@ async def uncounted(harness: Harness) -> AsyncIterator[None]:
 
 
 async def forget(harness: Harness) -> None:
-    """As before the tenant's first limit."""
     await harness.write("DELETE FROM day_limits")
     await harness.write("DELETE FROM day_usage")
 

@@ -41,8 +41,6 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to run 
 
 @workflow.defn
 class Waits:
-    """Waits for a signal, for ever."""
-
     def __init__(self) -> None:
         self._go = False
 
@@ -66,7 +64,6 @@ def passable() -> Any:
 
 
 async def connected(temporal: str, *, before: float) -> Client:
-    """A client of a server that may still be coming up."""
     while True:
         try:
             return await Client.connect(temporal)

@@ -133,7 +133,6 @@ class Stack:
         return dict(json.loads((self.home / "run.json").read_text()))
 
     async def up(self) -> dict[str, Any]:
-        """Wait until everything is healthy."""
         await until(lambda: (self.home / "run.json").exists() or self.process.returncode is not None)
         assert self.process.returncode is None, await self.ended()
         return self.run()

@@ -88,7 +88,6 @@ async def columns(admin: asyncpg.Connection) -> list[str]:
 
 
 async def marked(admin: asyncpg.Connection, text: str = MARK) -> set[str]:
-    """The columns in which `text` is found anywhere."""
     found = set()
     for column in await columns(admin):
         table, _, name = column.partition(".")
@@ -99,13 +98,11 @@ async def marked(admin: asyncpg.Connection, text: str = MARK) -> set[str]:
 
 
 def neutral(column: str) -> bool:
-    """Whether no word of a person's comes into this column."""
     named = " ".join(NEUTRAL.values()).split()
     return column in named or column.partition(".")[0] + ".*" in named
 
 
 async def person(harness: Harness, name: str) -> Person:
-    """A new user who may do everything."""
     roles = ("requester", "reviewer", "admin")
     actor = harness.people["admin"].user_id
     async with harness.db.transaction("local") as tx:
@@ -382,7 +379,6 @@ GONE = {"answer", "outcome", "ttft_seconds", "items[].data"}
 
 
 def nulls(value: Any, path: str = "") -> Iterator[str]:
-    """Where there is null."""
     if isinstance(value, dict):
         for name, each in value.items():
             yield from nulls(each, f"{path}.{name}" if path else name)
@@ -394,7 +390,6 @@ def nulls(value: Any, path: str = "") -> Iterator[str]:
 
 
 def told(stream: str) -> list[tuple[str, dict[str, Any]]]:
-    """Kind and data of a stream's events."""
     blocks = [block.splitlines() for block in stream.split("\n\n") if "data: " in block]
     fields = [dict(line.split(": ", 1) for line in block) for block in blocks]
     return [(each["event"], json.loads(each["data"])) for each in fields]

@@ -115,7 +115,6 @@ async def broken(harness: Harness, address: TurnAddress) -> None:
 
 
 async def closings(harness: Harness, address: TurnAddress) -> list[asyncpg.Record]:
-    """The events by which calls without a result are closed."""
     sql = "SELECT call_id, data FROM events WHERE turn_id = $1 AND kind = 'tool.error' ORDER BY seq"
     return await harness.rows(sql, address.turn_id)
 

@@ -52,7 +52,6 @@ async def nothing_goes_on(harness: Harness) -> None:
 
 
 async def tries(harness: Harness, address: TurnAddress, most: int = 8) -> ToolOutcome:
-    """Attempts as Temporal makes them, until one returns."""
     for attempt in range(1, most):
         try:
             return await harness.run_tool(address, attempt=attempt)
@@ -338,7 +337,6 @@ async def entities_locked(urls: Urls) -> AsyncIterator[None]:
 
 
 async def cut(urls: Urls, where: str) -> None:
-    """End the module's one connection of which `where` holds, as a restart of Postgres would."""
     admin = await asyncpg.connect(urls.admin)
     found = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1 AND usename = 'perdure_app' AND "
     for _ in range(3_000):
@@ -443,7 +441,6 @@ class At(httpx.AsyncBaseTransport):
 async def run(
     harness: Harness, address: TurnAddress, talk: Talk, outbound: Outbound = NEAR
 ) -> tuple[ToolOutcome, Target]:
-    """The call's only attempt, against a target that talks so."""
     with threaded(talk) as made:
         async with httpx.AsyncClient(transport=At(made, outbound)) as http:
             toolbox = Toolbox(app_agents()[1], lambda name: None, http)

@@ -145,17 +145,14 @@ class Storm:
         await end(self.harness, await self.admitted(), self.chance.choice(ENDS))
 
     async def reconcile(self) -> None:
-        """The reconciler's own statements."""
         async with self.harness.db.transaction("local") as tx:
             await wake_decided(tx, "local")
             await start_stranded(tx, "local")
 
     async def planned(self, address: TurnAddress) -> bool:
-        """Whether the round is in the ledger."""
         return bool(await self.harness.value("SELECT true FROM tool_calls WHERE turn_id = $1 LIMIT 1", address.turn_id))
 
     async def ended(self) -> int:
-        """How many turns have ended."""
         query = "SELECT count(*) FROM turns WHERE conversation_id = ANY($1) AND ended_at IS NOT NULL"
         return int(await self.harness.value(query, self.conversations))
 

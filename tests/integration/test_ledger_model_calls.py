@@ -64,7 +64,6 @@ async def under_way(harness: Harness, call: ModelCall, attempt: int, times: int)
 
 
 async def code_of(harness: Harness, call: ModelCall, attempt: int = 1) -> str | None:
-    """What is the matter with that attempt."""
     reply = await ask(harness, call, attempt)
     return reply.problem.code if reply.problem else None
 

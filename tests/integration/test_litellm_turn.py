@@ -218,7 +218,6 @@ class Bench:
     async def ended(
         self, *steps: Step, tables: Mapping[str, bytes] | None = None, words: str = "a chart"
     ) -> tuple[TurnAddress, Any]:
-        """A turn about tables, which are uploaded in this order, to its end."""
         self.double.script(*steps)
         harness = self.served.harness
         conversation_id = await harness.conversation(AGENT)
@@ -230,7 +229,6 @@ class Bench:
         return address, await self.served.until(address, *RESTING, seconds=90)
 
     async def answered(self, address: TurnAddress, kind: str, **payload: Any) -> Any:
-        """The turn at its end, after its user has answered what it asks."""
         harness, row = self.served.harness, await self.served.until(address, TurnStatus.AWAITING_ANSWER)
         await self.served.waits(address)
         async with harness.db.transaction("local") as tx:
@@ -240,7 +238,6 @@ class Bench:
         return await self.served.until(address, TurnStatus.COMPLETED, TurnStatus.FAILED, seconds=90)
 
     def requests(self, address: TurnAddress) -> list[Any]:
-        """What the turn has put on the wire."""
         return [seen for seen in self.double.requests if seen.idempotency_key.startswith(address.turn_id)]
 
     async def labels(self, address: TurnAddress) -> list[str]:

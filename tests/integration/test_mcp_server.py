@@ -48,7 +48,6 @@ SHOP = {"namespace": "shop"}
 
 @pytest.fixture
 async def web(tmp_path: Path) -> AsyncIterator[Web]:
-    """The server over HTTP, to be started."""
     served = Web(tmp_path, free_ports(1)[0])
     yield served
     await served.kill()
@@ -66,7 +65,6 @@ async def cluster(request: pytest.FixtureRequest, web: Web, tmp_path: Path) -> A
 
 
 async def told(cluster: Bench, tool: str, args: dict[str, Any], key: str = "key-1") -> dict[str, Any]:
-    """What comes back of a call, as an object."""
     output = (await cluster.call(tool, args, key)).output
     assert isinstance(output, dict)
     return output
@@ -334,7 +332,6 @@ SERVER += "toolsets: [k8s]\nstart_seconds: 30\n"
 
 
 async def prepared(urls: Urls, folder: Path, **beside: str) -> dict[str, PublishedAgent]:
-    """The agents that are published by one more start."""
     given = {
         "DATABASE_OWNER_URL": urls.owner, "DATABASE_URL": urls.app, "PERDURE_LOCAL": "1", "PERDURE_EXAMPLES": "true",
         "PERDURE_HOME": str(folder / "home"), "PERDURE_APP": str(folder), **beside,
@@ -350,7 +347,6 @@ async def prepared(urls: Urls, folder: Path, **beside: str) -> dict[str, Publish
 
 
 def write_app(folder: Path, server: str, agent: str = "keeper") -> None:
-    """An app with one agent of one server."""
     for path, text in {"agents/a.yaml": KEEPER.replace("keeper", agent), "mcp/cluster.yaml": server}.items():
         (folder / path).parent.mkdir()
         (folder / path).write_text(text)

@@ -64,14 +64,11 @@ def library(harness: Harness) -> Library:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """One call of a memory tool in a turn of its own."""
-
     harness: Harness
     address: TurnAddress
     output: dict[str, Any]
 
     async def events(self) -> dict[str, dict[str, Any]]:
-        """The memory events of the call, by kind; each names the call."""
         sql = "SELECT kind, call_id, data FROM events WHERE turn_id = $1 AND kind LIKE 'memory.%' ORDER BY seq"
         rows = await self.harness.rows(sql, self.address.turn_id)
         assert {row["call_id"] for row in rows} <= {"t1.0"}
@@ -247,7 +244,6 @@ async def used(
     attempt: int = 1,
     **ask: object,
 ) -> FactsAnswer:
-    """One operation as the activity makes it."""
     given = FactsRequest.model_validate(
         {"scope": scope, "authorized": True, "write": bool(facts), "facts": facts, **ask}
     )
@@ -382,7 +378,6 @@ async def made(harness: Harness, name: str, **attributes: object) -> str:
 
 
 async def named(harness: Harness, *references: str, tenant: str = "local") -> dict[str, str]:
-    """The first line of what each reference leads to."""
     async with harness.db.transaction(tenant) as tx:
         found = await facts.referred_entities(tx, references)
     return {reference: told.splitlines()[0] for reference, told in found.items()}
@@ -449,7 +444,6 @@ async def test_an_entity_that_changes_is_found_by_what_it_has_now(harness: Harne
 
 @pytest.fixture(scope="module")
 async def many(harness: Harness, urls: Urls) -> None:
-    """So many entities of the tenant, half of whose attributes they share."""
     admin = await asyncpg.connect(urls.admin.rpartition("/")[0] + "/" + urls.app.rpartition("/")[2])
     try:
         await admin.execute("SET search_path = perdure")

@@ -71,7 +71,6 @@ async def put(harness: Harness, kind: Wake, *turn_ids: str) -> list[Note]:
 
 
 async def left(relay: Database) -> int:
-    """Wake-ups that nobody has delivered."""
     return int(await relay.pool.fetchval("SELECT count(*) FROM outbox"))
 
 

@@ -34,7 +34,6 @@ OTHER = "other"
 
 
 def fresh() -> str:
-    """A template that nobody has used yet."""
     return f"t{new_id().replace('-', '')}"
 
 
@@ -64,7 +63,6 @@ def refusal(answer: httpx.Response) -> tuple[int, str]:
 
 
 async def listed(client: httpx.AsyncClient, template: str, **given: str) -> list[dict[str, Any]]:
-    """All pages of the template's versions, two at a time."""
     found: list[dict[str, Any]] = []
     query: dict[str, str] | None = {"template": template, "limit": "2", **given}
     while query:
@@ -273,7 +271,6 @@ async def active(harness: Harness, text: str) -> str:
 
 
 async def loaded(harness: Harness, address: TurnAddress, agent_id: str = AGENT) -> TurnContext:
-    """What memory.load answers."""
     ask = LoadRequest(address=address, agent_id=agent_id, agent_version=await harness.version(agent_id))
     context: TurnContext = await harness.activity(MemoryActivities(harness.deps).load, ask)
     assert context.problem is None
@@ -281,7 +278,6 @@ async def loaded(harness: Harness, address: TurnAddress, agent_id: str = AGENT) 
 
 
 async def asked(harness: Harness, address: TurnAddress, step: int = 1, agent_id: str = AGENT) -> Any:
-    """The request that the model got."""
     call = await harness.model_call(address, step, agent_id)
     await harness.activity(ModelActivities(harness.deps).complete, call)
     return harness.model.seen[-1]
@@ -293,7 +289,6 @@ async def began(harness: Harness, by: str = "requester") -> TurnAddress:
 
 
 async def told_of(harness: Harness, address: TurnAddress) -> list[dict[str, object]]:
-    """The stages among its events."""
     rows = await harness.rows("SELECT data FROM events WHERE turn_id = $1 AND kind = 'stage'", address.turn_id)
     return [row["data"] for row in rows]
 

@@ -36,7 +36,6 @@ def prepare(urls: Urls, home: Path, *arguments: str, **environ: str) -> tuple[li
 
 
 async def published(db: Database) -> set[str]:
-    """The apps that have agents now."""
     async with db.transaction(agents.SHARED) as tx:
         return {app for app, _ in await agents.list_agents(tx)}
 

@@ -33,8 +33,6 @@ DOCUMENT = {"scope": "user", "path": "a.md", "type": "user_preference", "title":
 
 @pytest.fixture
 def limit(api: Api) -> Any:
-    """Sets the quotas of the running API; none at the end."""
-
     def put(**given: int) -> None:
         services: Services = api.app.state.services
         api.app.state.services = replace(services, caps=Caps(turns_a_user=MANY, quotas=Quotas(**given)))
@@ -45,7 +43,6 @@ def limit(api: Api) -> Any:
 
 @pytest.fixture
 async def ann(api: Api) -> AsyncIterator[httpx.AsyncClient]:
-    """A new user of the tenant."""
     name = "ann" + new_id()[-8:]
     async with api.client("admin") as admin:
         await admin.post("/v1/users", json={"name": name, "roles": ["requester"]})

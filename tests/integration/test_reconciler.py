@@ -40,7 +40,6 @@ async def alone(harness: Harness) -> None:
 
 
 async def lost(harness: Harness) -> TurnAddress:
-    """A turn of a minute ago that was never delivered."""
     address, _ = await harness.start(Line("lost"))
     await undelivered(harness, address)
     await aged(harness, address)
@@ -56,12 +55,10 @@ async def terminated(harness: Harness, temporal: Client) -> TurnAddress:
 
 
 async def undelivered(harness: Harness, address: TurnAddress) -> None:
-    """Nothing waits in the outbox for the turn."""
     await harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
 
 
 async def stranded(harness: Harness) -> tuple[TurnAddress, TurnAddress]:
-    """Two turns that wait in the queue of a conversation in which none is active."""
     first, _ = await harness.start(Line("one"))
     given = {"conversation_id": first.conversation_id, "on_busy": OnBusy.QUEUE}
     second, third = [(await harness.start(Line(text), **given))[0] for text in ("two", "three")]  # type: ignore[arg-type]

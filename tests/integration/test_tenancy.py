@@ -23,7 +23,6 @@ OTHER = "other"
 
 @pytest.fixture(scope="module")
 async def owner(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
-    """The role that migrates and publishes."""
     connection = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
     yield connection
     await connection.close()

@@ -37,7 +37,6 @@ MANY = Caps(queue_depth=20, turns_a_user=100_000)
 async def end(
     harness: Harness, address: TurnAddress, status: TurnStatus = TurnStatus.COMPLETED, turn_id: str = "", **given: Any
 ) -> tuple[Finished, Note | None]:
-    """Finish the turn, or another one of its conversation."""
     async with harness.db.transaction("local") as tx:
         address = address.model_copy(update={"turn_id": turn_id or address.turn_id})
         return await finish(tx, FinishRequest(address=address, status=status, **given))
@@ -166,7 +165,6 @@ def counted() -> float:
 
 
 async def begin(api: Api, how: str, key: str) -> int:
-    """Ask for a turn over HTTP; the answer's status."""
     async with api.client("admin") as client:
         headers = {"Idempotency-Key": key}
         if how == "execute":
@@ -209,7 +207,6 @@ async def test_a_turn_pins_its_agent_and_the_tighter_limits(harness: Harness) ->
 
 
 async def another(harness: Harness, beside: TurnAddress, on_busy: OnBusy, **given: Any) -> Started:
-    """Another message into the conversation."""
     given = {"conversation_id": beside.conversation_id, "caps": MANY, **given}
     return (await harness.start(Line("another"), on_busy=on_busy, **given))[1]
 
@@ -219,7 +216,6 @@ async def stop(harness: Harness, turn_id: str) -> None:
 
 
 async def row(harness: Harness, turn_id: str) -> dict[str, Any]:
-    """A turn's row."""
     return dict((await harness.rows("SELECT * FROM turns WHERE id = $1", turn_id))[0])
 
 

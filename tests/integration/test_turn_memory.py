@@ -55,7 +55,6 @@ async def left(harness: Harness, conversation_id: str) -> dict[str, int]:
 
 
 async def age(harness: Harness, conversation_id: str, by: timedelta) -> None:
-    """As if that much time had passed."""
     older = "UPDATE working_memory SET expires_at = expires_at - $2::interval WHERE conversation_id = $1"
     await harness.write(older, conversation_id, by)
 
@@ -178,7 +177,6 @@ async def made(harness: Harness, *names: str) -> list[str]:
 
 
 async def resolved(harness: Harness, address: TurnAddress, call_id: str, recent: list[str]) -> ToolOutcome:
-    """Run a call in a round that began with these."""
     call = await harness.tool_call(address, call_id)
     ask = call.ask.model_copy(update={"state": {RECENT: recent}})
     return await harness.activity(ToolActivities(harness.deps).run, call.model_copy(update={"ask": ask}))
@@ -335,7 +333,6 @@ DUE = "UPDATE episodes SET embed_after = now() WHERE embedder IS NULL"
 
 
 async def keep(harness: Harness, *summaries: str, by: str = "requester", agent: str = "desk", into: str = "") -> str:
-    """Episodes of a conversation."""
     conversation_id = into or await harness.conversation(by=by)
     async with harness.db.transaction("local") as tx:
         for summary in summaries:
