@@ -105,15 +105,8 @@ async def api(parts: DataParts, urls: Urls, db: Database, people: dict[str, Pers
     assert parts.redis_url is not None and parts.temporal is not None
     where = parts.temporal
     async with AsyncExitStack() as stack:
-        running = await stack.enter_async_context(
-            serving(
-                people,
-                database_url=urls.app,
-                redis_url=parts.redis_url,
-                temporal=where.address,
-                namespace=where.namespace,
-            )
-        )
+        given = {"database_url": urls.app, "redis_url": parts.redis_url, "temporal": where.address}
+        running = await stack.enter_async_context(serving(people, namespace=where.namespace, **given))
         services = running.services
         http = await stack.enter_async_context(new_client())
 

@@ -336,13 +336,10 @@ async def _token(api: Api, name: str, *roles: str) -> str:
 @pytest.mark.soak
 async def test_schemathesis_finds_no_operation_that_ignores_who_asks(api: Api, tmp_path: Path) -> None:
     callers = {"everything": ("requester", "reviewer", "admin"), "peer": ("requester",)}
-    people = [
-        {
-            "name": name,
-            "fixedHeaders": [{"name": "Authorization", "value": f"Bearer {await _token(api, name, *roles)}"}],
-        }
-        for name, roles in callers.items()
-    ]
+    people = []
+    for name, roles in callers.items():
+        header = {"name": "Authorization", "value": f"Bearer {await _token(api, name, *roles)}"}
+        people.append({"name": name, "fixedHeaders": [header]})
     (tmp_path / "auth.json").write_text(json.dumps({"auth": people}))
     command = [
         *(str(Path(sys.executable).with_name("st")), "run", f"{api.url}/openapi.json"),

@@ -38,15 +38,22 @@ def calendar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.wait()
 
 
-async def talk(client: httpx.AsyncClient) -> str:
-    made = await client.post("/v1/conversations", json={"agent": AGENT})
-    return f"/v1/conversations/{made.json()['id']}/turns"
+async def conversation(client: httpx.AsyncClient, *tables: str, agent: str = "chart_builder") -> str:
+    made = await client.post("/v1/conversations", json={"agent": agent})
+    path = f"/v1/conversations/{made.json()['id']}"
+    for number, table in enumerate(tables):
+        sent = await client.post(
+            f"{path}/files", params={"name": f"t{number}.csv"}, content=table, headers={"Content-Type": "text/csv"}
+        )
+        assert sent.status_code == 201, sent.text
+    return path
 
 
-async def turn(client: httpx.AsyncClient, path: str, message: str) -> dict[str, Any]:
-    answer = await client.post(path, params={"wait": 30}, json={"message": message})
+async def say(client: httpx.AsyncClient, path: str, message: str, **given: Any) -> dict[str, Any]:
+    answer = await client.post(f"{path}/turns", params={"wait": 100}, json={"message": message, **given}, timeout=120)
     assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    turn: dict[str, Any] = answer.json()
+    return turn
 
 
 async def stages(client: httpx.AsyncClient, of: dict[str, Any]) -> list[dict[str, Any]]:
@@ -57,12 +64,12 @@ async def stages(client: httpx.AsyncClient, of: dict[str, Any]) -> list[dict[str
 
 
 async def test_the_second_turn_of_a_conversation_shows_what_it_skipped(requester: Caller) -> None:
-    path = await talk(requester)
-    first = await turn(requester, path, "I am anxious and cannot sleep")
+    path = await conversation(requester, agent=AGENT)
+    first = await say(requester, path, "I am anxious and cannot sleep")
     assert (first["status"], first["topology"]) == ("completed", "context_assembly")
     ran = [each["ran"] for each in await stages(requester, first) if each["stage"] == "context_assembly"]
     assert {*ran[0], *ran[1]} == BUNDLES and ran[1:] == [["therapeutic_fit"]]
-    second = await turn(requester, path, "Thanks")
+    second = await say(requester, path, "Thanks")
     told = [each for each in await stages(requester, second) if each["stage"] == "context_assembly"]
     assert [each["ran"] for each in told] == [[], []]
     assert {(skipped["tool"], skipped["why"]) for each in told for skipped in each["skipped"]} == {
@@ -72,7 +79,7 @@ async def test_the_second_turn_of_a_conversation_shows_what_it_skipped(requester
 
 async def test_an_approved_booking_is_made_exactly_once(api: Api, calendar: str) -> None:
     async with api.client() as client, api.client("reviewer") as reviewer, httpx.AsyncClient() as outside:
-        found = await turn(client, await talk(client), "Book p1 at Monday 10:00")
+        found = await say(client, await conversation(client, agent=AGENT), "Book p1 at Monday 10:00")
         assert found["status"] == "awaiting_approval"
         assert (await outside.get(f"{calendar}/bookings")).json() == {"bookings": []}, "nothing before somebody decides"
         (approval_id,) = found["waiting_for"]["ids"]
@@ -96,7 +103,7 @@ async def test_an_approved_booking_is_made_exactly_once(api: Api, calendar: str)
 
 async def test_a_booking_that_a_reviewer_changed_is_told_as_made(api: Api, calendar: str) -> None:
     async with api.client() as client, api.client("reviewer") as reviewer:
-        found = await turn(client, await talk(client), "Book p2 at Tuesday 9:00")
+        found = await say(client, await conversation(client, agent=AGENT), "Book p2 at Tuesday 9:00")
         (approval_id,) = found["waiting_for"]["ids"]
         digest = (await reviewer.get(f"/v1/approvals/{approval_id}")).json()["digest"]
         decision = {"decision": "edit", "digest": digest, "args": {"provider": "p2", "slot": "Tuesday 11:00"}}
@@ -107,19 +114,19 @@ async def test_a_booking_that_a_reviewer_changed_is_told_as_made(api: Api, calen
 
 
 async def test_words_of_danger_while_a_booking_waits_are_answered_in_the_request_itself(requester: Caller) -> None:
-    path = await talk(requester)
-    waiting = await turn(requester, path, "Book p3 at Monday 10:00")
+    path = await conversation(requester, agent=AGENT)
+    waiting = await say(requester, path, "Book p3 at Monday 10:00")
     assert waiting["status"] == "awaiting_approval"
     key = {"Idempotency-Key": f"danger-{waiting['turn_id']}"}
-    said = [await requester.post(path, json={"message": "I want to  D1E"}, headers=key) for _ in range(2)]
+    said = [await requester.post(f"{path}/turns", json={"message": "I want to  D1E"}, headers=key) for _ in range(2)]
     assert [(each.status_code, each.json()["status"]) for each in said] == [(202, "completed")] * 2
     found = (await requester.get(f"/v1/turns/{said[0].json()['turn_id']}")).json()
     assert said[0].json() == said[1].json() and found["answer"]
     told = await stages(requester, found)
     assert [each["stage"] for each in told] == ["preflight", "safety_intervention"] and told[0]["at_once"]
-    now = await turn(requester, path, "i want to end it all")
+    now = await say(requester, path, "i want to end it all")
     assert (now["status"], now["answer"]) == ("completed", found["answer"])
-    busy = await requester.post(path, json={"message": "Which therapists are there?"})
+    busy = await requester.post(f"{path}/turns", json={"message": "Which therapists are there?"})
     assert (busy.status_code, busy.json()["error"]["details"]["turn_id"]) == (409, waiting["turn_id"])
     assert (await requester.get(f"/v1/turns/{waiting['turn_id']}")).json()["waiting_for"] == waiting["waiting_for"]
     await requester.post(f"/v1/turns/{waiting['turn_id']}/stop")
@@ -168,25 +175,6 @@ async def test_what_a_person_states_is_known_in_another_conversation(admin: Call
 
 
 SALES = "region,sales,day\nNorth,30,2024-01-01\nSouth,10,2024-01-02\nNorth,5,2024-01-03\n"
-CHARTS = "chart_builder"
-
-
-async def conversation(client: httpx.AsyncClient, *tables: str) -> str:
-    made = await client.post("/v1/conversations", json={"agent": CHARTS})
-    path = f"/v1/conversations/{made.json()['id']}"
-    for number, table in enumerate(tables):
-        sent = await client.post(
-            f"{path}/files", params={"name": f"t{number}.csv"}, content=table, headers={"Content-Type": "text/csv"}
-        )
-        assert sent.status_code == 201, sent.text
-    return path
-
-
-async def say(client: httpx.AsyncClient, path: str, message: str, **given: Any) -> dict[str, Any]:
-    answer = await client.post(f"{path}/turns", params={"wait": 100}, json={"message": message, **given}, timeout=120)
-    assert answer.status_code == 200, answer.text
-    turn: dict[str, Any] = answer.json()
-    return turn
 
 
 async def reply(client: httpx.AsyncClient, turn: dict[str, Any], **payload: Any) -> dict[str, Any]:

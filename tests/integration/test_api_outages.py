@@ -71,13 +71,9 @@ async def behind(parts: DataParts, urls: Urls, people: dict[str, Person]) -> Asy
     assert parts.redis_url is not None and parts.temporal is not None
     postgres, valkey = await link_to(urls.app), await link_to(parts.redis_url)
     temporal = await link_to(parts.temporal.address)
-    async with serving(
-        people,
-        database_url=through(urls.app, postgres),
-        redis_url=through(parts.redis_url, valkey),
-        temporal=f"127.0.0.1:{temporal.port}",
-        namespace=parts.temporal.namespace,
-    ) as api:
+    given = {"database_url": through(urls.app, postgres), "redis_url": through(parts.redis_url, valkey)}
+    given |= {"temporal": f"127.0.0.1:{temporal.port}", "namespace": parts.temporal.namespace}
+    async with serving(people, **given) as api:
         yield Behind(api, postgres, valkey, temporal)
     for link in (postgres, valkey, temporal):
         await link.cut()

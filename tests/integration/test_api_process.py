@@ -40,9 +40,8 @@ class Served:
     process: Process | None = None
 
     async def start(self) -> None:
-        self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "perdure.api", cwd=ROOT, env=self.environ
-        )
+        command = (sys.executable, "-m", "perdure.api")
+        self.process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=self.environ)
         async with httpx.AsyncClient(base_url=self.url) as client:
             for _ in range(300):
                 try:

@@ -24,6 +24,7 @@ from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.identity import OWN, Credential, How
+from perdure.core.turns import Caps
 from perdure.sdk.tools import Preview, PreviewOf, ToolContext
 from perdure.store.approvals import assignments, views
 from perdure.store.approvals.decisions import Decided
@@ -188,9 +189,7 @@ async def test_a_round_stays_paused_until_all_of_it_is_decided(harness: Harness)
     assert await read(harness, address, first, second) == [V.APPROVED, V.REJECTED]
     assert await harness.value("SELECT status FROM turns WHERE id = $1", address.turn_id) == "awaiting_approval"
     await harness.run_tool(address)
-    assert await harness.value("SELECT status FROM turns WHERE id = $1", address.turn_id) == "running", (
-        "it claims again"
-    )
+    assert await harness.value("SELECT status FROM turns WHERE id = $1", address.turn_id) == "running"
 
 
 async def test_an_unsettled_effect_is_pending_until_a_person_says_what_happened(harness: Harness) -> None:
@@ -216,11 +215,8 @@ async def settle(harness: Harness, address: TurnAddress, outcome: str, comment: 
 async def test_an_effect_is_settled_by_saying_how_one_knows_and_not_too_early(harness: Harness) -> None:
     address = await harness.approved(("post", {"mode": "break"}))
     await harness.run_tool(address)
-    for outcome, comment, code in (
-        ("perhaps", "I looked", "outcome_invalid"),
-        ("happened", " ", "outcome_invalid"),
-        ("did_not_happen", "I looked", "too_early"),
-    ):
+    invalid = [(*given, "outcome_invalid") for given in (("perhaps", "I looked"), ("happened", " "))]
+    for outcome, comment, code in (*invalid, ("did_not_happen", "I looked", "too_early")):
         with pytest.raises(CallerError) as refused:
             await settle(harness, address, outcome, comment)
         assert refused.value.code == code
@@ -431,15 +427,14 @@ async def test_a_tool_that_has_changed_since_is_not_looked_with(looking: Looking
     assert (await looking.seen(approval_id))["fault"]
 
 
-RACERS = 16
+RACERS, MANY = 16, Caps(turns_a_user=100_000)
 TURNS = sized(10, 2)
 APPROVALS = TURNS * 10
 
 
 async def opened(harness: Harness, turns: int, calls: int) -> dict[str, TurnAddress]:
-
     async def one() -> dict[str, TurnAddress]:
-        address = await harness.plan(*(("pay", {"amount": n + 1}) for n in range(calls)), by="requester")
+        address = await harness.plan(*(("pay", {"amount": n + 1}) for n in range(calls)), caps=MANY)
         requests = await harness.open(address, *(f"t1.{n}" for n in range(calls)))
         return {request.request_id: address for request in requests}
 
@@ -486,11 +481,8 @@ async def test_of_sixteen_racing_deciders_one_decides_each_approval(harness: Har
         "already_decided": APPROVALS * (RACERS - 2),
         "own_request": APPROVALS,
     }
-    rows = await harness.rows(
-        "SELECT a.id, a.status, a.version, u.name FROM approvals a JOIN users u ON u.id = a.decided_by "
-        "WHERE a.id = ANY($1)",
-        list(approvals),
-    )
+    decided = "SELECT a.id, a.status, a.version, u.name FROM approvals a JOIN users u ON u.id = a.decided_by"
+    rows = await harness.rows(f"{decided} WHERE a.id = ANY($1)", list(approvals))
     assert sorted((str(row["id"]), row["name"], row["status"]) for row in rows) == sorted(won)
     assert {row["version"] for row in rows} == {2}
     audited = await harness.rows(

@@ -417,9 +417,7 @@ async def test_a_bell_for_a_hold_keeps_no_stop_from_being_rung(policies: Policie
 @asynccontextmanager
 async def changed(policies: Policies, what: str) -> AsyncIterator[None]:
     harness = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
-    newer = next(card for card in harness.cards if card.name == "pay").model_copy(
-        update={"version": digest_of("newer")}
-    )
+    newer = next(card for card in harness.cards if card.name == "pay").model_copy(update={"version": digest_of("new")})
     await (policies.republish({"plain": {"quorum": 2}}) if what == "policy" else policies.republish({}, newer))
     try:
         yield

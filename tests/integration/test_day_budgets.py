@@ -71,11 +71,9 @@ async def refused(harness: Harness, call: ModelCall, code: str) -> None:
 
 async def row(harness: Harness, agent_id: str) -> tuple[int, int, int, int]:
     """Used tokens and cost, held tokens and cost, of today."""
-    rows = await harness.rows(
-        "SELECT used_tokens, used_cost_microusd, held_tokens, held_cost_microusd FROM day_usage "
-        "WHERE agent_id = $1 AND day = (now() AT TIME ZONE 'UTC')::date",
-        agent_id,
-    )
+    counted = "used_tokens, used_cost_microusd, held_tokens, held_cost_microusd"
+    today = f"SELECT {counted} FROM day_usage WHERE agent_id = $1 AND day = (now() AT TIME ZONE 'UTC')::date"
+    rows = await harness.rows(today, agent_id)
     return tuple(rows[0]) if rows else (0, 0, 0, 0)
 
 
@@ -421,9 +419,7 @@ async def test_a_new_day_begins_at_nothing_and_a_call_counts_in_the_day_of_its_c
     assert (await late).problem is None
     assert await row(harness, agent_id) == (0, 0, 0, 0), "nothing of it is today's"
     assert await days(harness, agent_id) == [(10, 0)]
-    assert (await ask(harness, await begun(harness, agent_id))).problem is None, (
-        "yesterday's budget is met, today's is not"
-    )
+    assert (await ask(harness, await begun(harness, agent_id))).problem is None, "today's budget is not met"
 
 
 async def test_a_call_that_died_yesterday_is_taken_over_on_todays_budget(harness: Harness) -> None:
@@ -445,9 +441,6 @@ async def days(harness: Harness, agent_id: str) -> list[tuple[int, int]]:
 async def midnight(harness: Harness, agent_id: str, address: TurnAddress) -> None:
     """Make all of today's yesterday's, behind the program's back."""
     await harness.write("UPDATE day_usage SET day = day - 1 WHERE agent_id = $1", agent_id)
-    await harness.write(
-        "UPDATE model_calls SET budget_day = budget_day - 1, started_at = started_at - interval '1 day' "
-        "WHERE turn_id = $1",
-        address.turn_id,
-    )
+    calls = "budget_day = budget_day - 1, started_at = started_at - interval '1 day'"
+    await harness.write(f"UPDATE model_calls SET {calls} WHERE turn_id = $1", address.turn_id)
     await harness.write("UPDATE turns SET created_at = created_at - interval '1 day' WHERE id = $1", address.turn_id)

@@ -49,12 +49,9 @@ async def test_stores_are_made_once_also_by_many_at_once(library: Library) -> No
             return await documents.list_stores(tx)
 
     seen = await asyncio.gather(*(look() for _ in range(8)))
-    assert sorted(f"{store['scope']} {store['slug']}" for store in seen[-1]) == [
-        "conversation conversation_memory",
-        "user user_memory",
-        "workspace workspace_conventions",
-        "workspace workspace_runbooks",
-    ]
+    shared = {("workspace", "workspace_conventions"), ("workspace", "workspace_runbooks")}
+    own = {("conversation", "conversation_memory"), ("user", "user_memory")}
+    assert {(store["scope"], store["slug"]) for store in seen[-1]} == own | shared
     async with library.db.transaction(OTHER) as tx:
         assert await tx.fetchval("SELECT count(*) FROM memory_stores") == 4
 
@@ -86,9 +83,8 @@ async def test_a_stale_digest_is_a_conflict_and_of_many_writers_at_once_one_wins
     won = [result for result in results if not isinstance(result, BaseException)]
     lost = [result for result in results if isinstance(result, CallerError)]
     assert len(won) == 1 and len(lost) == 5
-    assert {(error.code, error.http, str(error.details["sha256"])) for error in lost} == {
-        ("memory_conflict", 409, won[0].sha256)
-    }
+    told = {(error.code, error.http, str(error.details["sha256"])) for error in lost}
+    assert told == {("memory_conflict", 409, won[0].sha256)}
     assert (await library.read(made.ref.document_id)).versions == 2
     error = await refused(library.change(won[0], [Edit("nowhere", "x")]))
     assert error.code == "patch_mismatch"

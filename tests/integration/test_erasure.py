@@ -199,9 +199,8 @@ async def in_turns_of_others(harness: Harness, name: str) -> list[TurnAddress]:
     first, second, third = await harness.open(address, "t1.0", "t1.1", "t1.2")
     await harness.decide(first.request_id, Decision.REJECT, by=name, comment=f"{MARK} says no")
     await harness.decide(second.request_id, by=name, comment=f"{MARK} says yes")
-    await harness.decide(
-        third.request_id, Decision.EDIT, by=name, args={"text": "better"}, comment=f"{MARK} knows better"
-    )
+    edited = {"text": "better"}
+    await harness.decide(third.request_id, Decision.EDIT, by=name, args=edited, comment=f"{MARK} knows better")
     await harness.run_tool(address, "t1.1")
     who = harness.people[name]
     key = await harness.value("SELECT key FROM tool_calls WHERE turn_id = $1 AND call_id = 't1.1'", address.turn_id)
@@ -261,9 +260,8 @@ async def test_no_word_of_the_erased_stays_and_the_chain_verifies(harness: Harne
     account = "SELECT name, display_name, roles, disabled_at FROM users WHERE id = $1"
     (row,) = await harness.rows(account, done["user_id"])
     assert (row["name"], row["display_name"], row["roles"]) == (done["name"], "", []) and row["disabled_at"]
-    told = await harness.rows(
-        "SELECT kind, actor, data FROM audit_trail WHERE subject = $1 ORDER BY id", done["user_id"]
-    )
+    trail = "SELECT kind, actor, data FROM audit_trail WHERE subject = $1 ORDER BY id"
+    told = await harness.rows(trail, done["user_id"])
     assert [each["kind"] for each in told][-2:] == ["user.erasure_begun", "user.erased"]
     assert str(told[-1]["actor"]) == harness.people["admin"].user_id and told[-1]["data"]["rows"] == done["erased"]
 
@@ -343,9 +341,8 @@ async def test_a_turn_that_begins_during_the_erasure_ends_it_without_loss(harnes
     conversation = await harness.conversation(by=name)
     starts = [harness.start(Line("late"), by=name, conversation_id=conversation) for _ in range(3)]
     results: list[object] = [*await gathered(erase(harness.db, "local", name, admin_id), *starts)]
-    open_turns = await harness.rows(
-        "SELECT id FROM turns WHERE conversation_id = $1 AND ended_at IS NULL", conversation
-    )
+    still_open = "SELECT id FROM turns WHERE conversation_id = $1 AND ended_at IS NULL"
+    open_turns = await harness.rows(still_open, conversation)
     if open_turns:
         assert isinstance(results[0], CallerError) and results[0].code == "turns_open"
         for row in open_turns:

@@ -186,11 +186,8 @@ async def answers(harness: Harness, turn: TurnAddress, call_id: str) -> list[str
 
 async def test_nothing_said_in_the_turns_of_others_is_left(policies: Policies, admin: asyncpg.Connection) -> None:
     harness = policies.harness
-    turns = [
-        await denied(policies, Decision.REJECT),
-        await denied(policies, Decision.RESPOND),
-        await withdrawn(policies),
-    ]
+    turns = [await denied(policies, how) for how in (Decision.REJECT, Decision.RESPOND)]
+    turns.append(await withdrawn(policies))
     await voided(policies)
     paused, limited = await paused_again(policies), await not_raised(policies)
     await handed_on(policies)

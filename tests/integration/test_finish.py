@@ -49,9 +49,8 @@ async def test_the_end_sets_the_outcome_the_answer_and_done_as_the_last_event(ha
     assert done == {
         "execution_id": address.turn_id, "status": "completed", "tokens_used": 10, "cost_usd": 0.00001
     }  # fmt: skip
-    assert (
-        await harness.value("SELECT active_turn_id FROM conversations WHERE id = $1", address.conversation_id) is None
-    )
+    active = "SELECT active_turn_id FROM conversations WHERE id = $1"
+    assert await harness.value(active, address.conversation_id) is None
 
 
 async def test_a_turn_ends_once_however_many_say_so(harness: Harness) -> None:

@@ -145,11 +145,9 @@ async def test_a_call_begins_only_within_what_the_turn_has_by_then(harness: Harn
 
 async def test_a_new_run_of_the_turn_takes_a_call_over(harness: Harness) -> None:
     call = await begun(harness, Line("hello"))
-    await harness.write(
-        "INSERT INTO model_calls (tenant_id, turn_id, call_id, epoch, run_id, attempt, model) "
-        "VALUES ('local', $1, 'm1', 3, 'run-0', 9, 'spoken')",
-        call.address.turn_id,
-    )
+    columns = "tenant_id, turn_id, call_id, epoch, run_id, attempt, model"
+    values = "'local', $1, 'm1', 3, 'run-0', 9, 'spoken'"
+    await harness.write(f"INSERT INTO model_calls ({columns}) VALUES ({values})", call.address.turn_id)
     assert await code_of(harness, call) is None
     assert await harness.value("SELECT epoch FROM model_calls WHERE turn_id = $1", call.address.turn_id) == 4
 

@@ -1,37 +1,19 @@
-"""Whole turns whose model is reached through LiteLLM over real HTTP: one that means no good, and charts."""
+"""Whole turns whose model is reached through LiteLLM over real HTTP, also of one that means no good."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from temporalio.client import Client
 
-from perdure.activities.providers.registry import Models, first_that_answers
-from perdure.activities.toolbox.registry import Toolbox
-from perdure.apps import SHIPPED, load_app, played_by, publish
 from perdure.contracts.events import RATE_LIMIT, TRANSIENT_ERROR
 from perdure.contracts.ids import effect_key
-from perdure.contracts.turns import Limits, TurnAddress, TurnStatus
-from perdure.contracts.values import digest_of
+from perdure.contracts.turns import Limits, TurnStatus
 from perdure.core.budgets import USUAL_ANSWER_TOKENS
 from perdure.core.calls.retries import PROVIDER_ERRORS
 from perdure.core.text import CHARACTERS_A_TOKEN
-from perdure.sdk.tables import read_csv
-from perdure.sdk.tables.client_side import ClientTable
-from perdure.settings import Settings
-from perdure.store.approvals import requests as questions
-from perdure.store.database import new_id
-from perdure.store.memory import files
-from tests.doubles.provider import ProviderDouble
 from tests.doubles.provider_steps import CONTEXT_OVERFLOW, Call, Fault, Step
-from tests.doubles.spoken import Line
-from tests.harness import Harness, publish_app
 from tests.integration.litellm_agent import ASKED, LITELLM_AGENT, LitellmAgent
 from tests.integration.turn_writer import text_of
-from tests.served import ALL_KINDS, Served, serve
 
 # Warnings inside LiteLLM must not become errors there: it would take them for a broken stream.
 pytestmark = [
@@ -150,7 +132,9 @@ async def test_garbage_without_end_fails_the_turn_with_a_code_and_none_of_the_ga
     assert "<<<<<" not in history and "sk-of-the-test" not in history
 
 
-async def test_words_without_end_are_broken_off_at_the_turns_limit_and_those_said_are_kept(talk: LitellmAgent) -> None:
+async def test_words_without_end_are_broken_off_at_the_turns_limit_and_those_said_are_kept(
+    talk: LitellmAgent,
+) -> None:
     talk.double.script(Step(text="One two ", fault=Fault.ENDLESS))
     address = await talk.served.begin(ASKED, agent_id=LITELLM_AGENT, limits=Limits(max_tokens=2_000))
     sent = await talk.seen_by_reader(address)
@@ -200,171 +184,3 @@ async def test_calls_that_repeat_an_id_of_kilobytes_are_each_run_once_under_ids_
     assert signed in [row["provider_call_id"] for row in kept], "it is kept whole, and shown to nobody"
     events = await talk.served.harness.rows("SELECT call_id, data FROM events WHERE turn_id = $1", address.turn_id)
     assert "__thought__" not in json.dumps([[event["call_id"], event["data"]] for event in events])
-
-
-AGENT = "charts_by_model"
-CSV = b"region,sales\nNorth,30\nSouth,10\n"
-RESTING = (TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.AWAITING_ANSWER)
-GROUP = '<group><by column="region"/><aggregate column="sales" function="sum" as="sales"/></group>'
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """Turns of the chart builder, and the provider that it talks to."""
-
-    served: Served
-    double: ProviderDouble
-
-    async def ended(
-        self, *steps: Step, tables: Mapping[str, bytes] | None = None, words: str = "a chart"
-    ) -> tuple[TurnAddress, Any]:
-        self.double.script(*steps)
-        harness = self.served.harness
-        conversation_id = await harness.conversation(AGENT)
-        for name, content in (tables or {"sales.csv": CSV}).items():
-            async with harness.db.transaction("local") as tx:
-                file = files.NewFile.of(new_id(), name, "text/csv", content)
-                await files.keep(tx, conversation_id, harness.people["requester"].user_id, [file])
-        address = await self.served.begin(Line(words), agent_id=AGENT, conversation_id=conversation_id)
-        return address, await self.served.until(address, *RESTING, seconds=90)
-
-    async def answered(self, address: TurnAddress, kind: str, **payload: Any) -> Any:
-        harness, row = self.served.harness, await self.served.until(address, TurnStatus.AWAITING_ANSWER)
-        await self.served.waits(address)
-        async with harness.db.transaction("local") as tx:
-            user_id, (request_id,) = harness.people["requester"].user_id, row["waiting"]["ids"]
-            _, note = await questions.answer_question(tx, address.turn_id, request_id, user_id, kind, payload)
-        assert await harness.deps.doorbell.deliver_soon(note)
-        return await self.served.until(address, TurnStatus.COMPLETED, TurnStatus.FAILED, seconds=90)
-
-    def requests(self, address: TurnAddress) -> list[Any]:
-        return [seen for seen in self.double.requests if seen.idempotency_key.startswith(address.turn_id)]
-
-    async def labels(self, address: TurnAddress) -> list[str]:
-        stages = "SELECT stage FROM model_calls WHERE turn_id = $1 ORDER BY length(call_id), call_id"
-        return [row["stage"] for row in await self.served.harness.rows(stages, address.turn_id)]
-
-
-@pytest.fixture(scope="module")
-async def bench(harness: Harness, temporal: Client) -> AsyncIterator[Bench]:
-    async with AsyncExitStack() as stack:
-        double = stack.enter_context(ProviderDouble())
-        app = load_app(SHIPPED / "charts")
-        (shipped,) = publish(app, [])
-        params = {"api_base": double.api_base, "api_key_secret": "model_key"}
-        changed = {"id": AGENT, "model": "openai/gpt-4o-mini", "model_params": params, "script": None}
-        definition = shipped.definition.model_copy(update=changed)
-        version = digest_of(definition.model_dump(mode="json"))
-        agent = shipped.model_copy(update={"definition": definition, "version": version})
-        await publish_app(harness.owner_url, [("charts", agent)])
-        models = Models({"model_key": "sk-of-the-test"}.get)
-        toolbox = Toolbox([(AGENT, tool) for tool in app.tools.values()], lambda name: None, harness.deps.toolbox.http)
-        at = replace(harness, deps=replace(harness.deps, models=models, toolbox=toolbox))
-        provider: Any = await models.provider(agent)
-        stack.push_async_callback(provider.aclose)
-        workers = await serve(stack, at, ALL_KINDS)
-        yield Bench(Served(at, temporal, workers), double)
-
-
-def said(**value: object) -> Step:
-    return Step(text=json.dumps(value))
-
-
-def plan(xml: str) -> Step:
-    given = {"transformation": "sum" if xml else "", "xml": xml, "visualization": "sales by region"}
-    return said(early_exit=False, question="", options=[], suggestions=[], **given)
-
-
-CLASSIFIED = said(kind="visualization", excludes=False)
-SPECIFIED = said(xml='<chart><show column="region"/><show column="sales"/></chart>')
-REST = (said(marks=[]), Step(text="Sales by region are drawn."))
-
-
-async def test_a_plan_that_does_not_fit_twice_and_then_does_ends_in_a_picture(bench: Bench) -> None:
-    address, row = await bench.ended(
-        CLASSIFIED, plan("<plan><bogus/></plan>"), plan("<plan><group/></plan>"), plan(f"<plan>{GROUP}</plan>"),
-        SPECIFIED, *REST,
-    )  # fmt: skip
-    assert row["status"] == "completed" and row["output"]["pictures"], row["problem"]
-    assert row["answer"] == "Sales by region are drawn."
-    assert await bench.labels(address) == ["classify", "plan", "plan", "plan", "specify", "marks", "feedback"]
-    requests = bench.requests(address)
-    assert len(requests) == row["attempts"] == 7
-    assert "bogus" in json.dumps(requests[2].body["messages"]), "the fault is told, with its place"
-    first: Any = requests[0].body
-    assert first["response_format"]["json_schema"]["name"] == "classify" and first["temperature"] == 0
-    assert first["response_format"]["json_schema"]["strict"] is True and "tools" not in first
-    assert "sales.csv" in json.dumps(first["messages"]) and "North" not in json.dumps(first["messages"])
-
-
-async def test_a_table_that_stays_at_home_is_planned_and_specified_by_a_model_that_sees_no_row(bench: Bench) -> None:
-    bench.double.script(CLASSIFIED, plan(f"<plan>{GROUP}</plan>"), SPECIFIED, REST[0])
-    harness, kept = bench.served.harness, ClientTable("sales", read_csv(CSV))
-    address, started = await harness.start(Line("a chart"), agent_id=AGENT)
-    metadata = {"client_table": kept.described()}
-    await harness.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, metadata)
-    assert started.note is not None and await harness.deps.doorbell.deliver_soon(started.note)
-    row = await bench.answered(address, "client_run", **kept.carry_out(f"<plan>{GROUP}</plan>"))
-    assert row["status"] == "completed", row["problem"]
-    drawn = kept.drawn(row["output"]["specification"])
-    assert drawn["data"]["values"] == [{"region": "North", "sales": 30}, {"region": "South", "sales": 10}]
-    assert await bench.labels(address) == ["classify", "plan", "specify", "marks"]
-    sent = json.dumps([seen.body for seen in bench.requests(address)])
-    assert "region" in sent and "North" not in sent
-
-
-async def test_words_in_place_of_an_object_are_asked_again_by_a_function_that_must_be_called(bench: Bench) -> None:
-    called = Step(calls=(Call(name="classify", arguments={"kind": "question", "excludes": False}),))
-    address, row = await bench.ended(Step(text="It is a chart, I think."), called, Step(text="Ask me for a chart."))
-    assert (row["status"], row["answer"]) == ("completed", "Ask me for a chart.")
-    second: Any = bench.requests(address)[1].body
-    assert second["tool_choice"] == {"type": "function", "function": {"name": "classify"}}
-    assert "response_format" not in second
-    assert await bench.labels(address) == ["classify", "classify", "feedback"]
-
-
-async def test_a_plan_joins_the_table_that_was_uploaded_before(bench: Bench) -> None:
-    join = '<input name="sales.csv"/><join table="names.csv"><on left="region" right="key"/></join>'
-    grouped = '<group><by column="name"/><aggregate column="sales" function="sum" as="sales"/></group>'
-    shown = said(xml='<chart><show column="name"/><show column="sales"/></chart>')
-    address, row = await bench.ended(
-        CLASSIFIED, plan(f"<plan>{join}{grouped}</plan>"), shown, *REST,
-        tables={"sales.csv": CSV, "names.csv": b"key,name\nNorth,Upland\nSouth,Lowland\n"},
-    )  # fmt: skip
-    assert row["status"] == "completed" and row["output"]["pictures"], row["output"]
-    planning = json.dumps(bench.requests(address)[1].body["messages"])
-    assert "Table names.csv, 2 rows" in planning and "Another table sales.csv, 2 rows" in planning
-    async with bench.served.harness.db.transaction("local") as tx:
-        picture = row["output"]["pictures"]["specification"].rpartition("/")[2]
-        drawn = await files.read_in(tx, address.conversation_id, picture)
-    assert drawn is not None
-    values = json.loads(drawn.content)["data"]["values"]
-    assert values == [{"name": "Upland", "sales": 30}, {"name": "Lowland", "sales": 10}]
-
-
-async def test_the_first_model_to_answer_is_used_or_none_starts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    from perdure.activities.providers.litellm_provider import LiteLLMProvider  # 5 s, which the bench has spent
-
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-test")
-    monkeypatch.setenv("OPENAI_BASE_URL", bench.double.api_base)
-    provider = LiteLLMProvider(Settings(_env_file=None).outbound_to_providers())
-    try:
-        bench.double.script(Step(status=401, code="invalid_api_key"), Step(text="ready"))
-        names = ("openai/gpt-4o", "openai/gpt-4o-mini", "openai/o3")
-        assert await first_that_answers(names, provider, {}) == "openai/gpt-4o-mini"
-        bench.double.script(Step(status=401, code="invalid_api_key", times=None))
-        with pytest.raises(SystemExit) as ended:
-            await first_that_answers(names, provider, {})
-        assert all(name in str(ended.value) for name in names) and "model_auth" in str(ended.value)
-    finally:
-        await provider.aclose()
-
-
-def test_the_servers_model_plays_every_script_and_no_agents_own_model() -> None:
-    app = load_app(SHIPPED / "charts")
-    (played,) = publish(played_by(app, "openai/gpt-4o", {"api_key_secret": "model"}), [])
-    assert (played.definition.model, played.definition.script) == ("openai/gpt-4o", None)
-    assert played.definition.model_params == {"api_key_secret": "model"}
-    assert played.version != publish(app, [])[0].version
-    own = replace(app, agents=tuple(agent.model_copy(update={"model": "openai/o3"}) for agent in app.agents))
-    assert played_by(own, "openai/gpt-4o", {}) == own

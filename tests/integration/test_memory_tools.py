@@ -218,10 +218,8 @@ async def test_the_operators_limits_hold_for_what_an_agent_writes_and_so_does_th
     too_large = (await remember(small, "c", "x y " * 20, evidence_summary="")).output
     assert (too_large["status"], too_large["code"]) == ("refused", "memory_unsafe")
     off = replace(harness, deps=replace(harness.deps, memory=MemoryLimits(enabled=False)))
-    for tool, args in (
-        ("memory_search", {"query": "a"}),
-        ("memory_remember", {"path": "e", "title": "e", "content": "e"}),
-    ):
+    note = {"path": "e", "title": "e", "content": "e"}
+    for tool, args in (("memory_search", {"query": "a"}), ("memory_remember", note)):
         assert (await off.run_tool(await off.plan((tool, args)))).state is CallState.FAILED
 
 
@@ -244,9 +242,8 @@ async def used(
     attempt: int = 1,
     **ask: object,
 ) -> FactsAnswer:
-    given = FactsRequest.model_validate(
-        {"scope": scope, "authorized": True, "write": bool(facts), "facts": facts, **ask}
-    )
+    asked = {"scope": scope, "authorized": True, "write": bool(facts), "facts": facts, **ask}
+    given = FactsRequest.model_validate(asked)
     call = FactsCall(address=address, agent_id=agent_id, agent_version=await harness.version(agent_id), ask=given)
     return await harness.activity(FactsActivities(harness.deps).facts, call, attempt=attempt)
 
@@ -347,10 +344,8 @@ async def test_what_is_not_granted_cannot_be_kept_or_is_away_is_a_status(keepers
 
 
 async def test_facts_go_with_the_person_and_with_the_conversation(keepers: Harness) -> None:
-    person, ended = (
-        keepers.people["reviewer"],
-        "UPDATE turns SET status = 'completed', ended_at = now() WHERE ended_at IS NULL",
-    )
+    person = keepers.people["reviewer"]
+    ended = "UPDATE turns SET status = 'completed', ended_at = now() WHERE ended_at IS NULL"
     await keepers.write(ended)
     address = await turn(keepers, by="reviewer")
     for scope in (C, U):
@@ -415,17 +410,8 @@ async def test_of_several_with_one_name_or_value_the_newest_counts(harness: Harn
 
 async def test_a_value_of_any_kind_is_found_as_its_text(harness: Harness) -> None:
     mark = new_id()
-    values = {
-        "n": 7,
-        "f": 7.5,
-        "e": 1e2,
-        "yes": True,
-        "none": None,
-        "list": [1, "a"],
-        "of": {"a": 1},
-        "é": "ü",
-        "": "x",
-    }
+    values: dict[str, Any] = {"n": 7, "f": 7.5, "e": 1e2, "yes": True, "none": None, "list": [1, "a"], "of": {"a": 1}}
+    values |= {"é": "ü", "": "x"}
     entity_id = await made(harness, f"Any {mark}", **{f"{mark}{name}": value for name, value in values.items()})
     only = f"thing: Any {mark} ({entity_id})"
     told = {"n": "7", "f": "7.5", "e": "100.0", "yes": "true", "list": '[1, "a"]', "of": '{"a": 1}', "é": "ü", "": "x"}

@@ -43,9 +43,8 @@ WHAT = {
 @asynccontextmanager
 async def empty_database(template: Template) -> AsyncIterator[Urls]:
     name, given = "t_old_" + new_id()[-12:], template.urls
-    owner, app, relay = (
-        urlunsplit(urlsplit(url)._replace(path=f"/{name}")) for url in (given.owner, given.app, given.relay)
-    )
+    urls = (given.owner, given.app, given.relay)
+    owner, app, relay = (urlunsplit(urlsplit(url)._replace(path=f"/{name}")) for url in urls)
     await provision(given.admin, owner_url=owner, app_url=app, relay_url=relay)
     yield Urls(given.admin, owner, app, relay)
     admin = await asyncpg.connect(given.admin)

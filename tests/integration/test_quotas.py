@@ -100,9 +100,7 @@ async def test_what_is_kept_is_counted_to_the_byte_and_given_back(ann: httpx.Asy
 async def test_what_a_turn_made_is_not_deleted_nor_is_its_talk(ann: httpx.AsyncClient, harness: Harness) -> None:
     talk, (address, _) = await begun(ann), await harness.start(Line("hi"))
     made = (await upload(ann, talk)).json()
-    await harness.write(
-        "UPDATE files SET turn_id = $2 WHERE id = $1", made["id"], address.turn_id
-    )  # a turn had made it
+    await harness.write("UPDATE files SET turn_id = $2 WHERE id = $1", made["id"], address.turn_id)
     answer = await ann.delete(made["content"])
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "file_of_turn")
     assert (await ann.delete(f"/v1/conversations/{talk}")).status_code == 204

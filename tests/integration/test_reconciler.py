@@ -116,11 +116,8 @@ def spans(tracer: MoodyTracer, address: TurnAddress) -> list[tuple[str, str]]:
 async def test_a_run_that_lives_is_young_is_to_be_delivered_or_cannot_be_asked_about_is_left_alone(
     harness: Harness, relay: Database, reconciler: Reconciler, temporal: Client
 ) -> None:
-    alive, young, waits = (
-        await begun(harness),
-        (await harness.start(Line("hi")))[0],
-        (await harness.start(Line("hi")))[0],
-    )
+    alive = await begun(harness)
+    young, waits = [(await harness.start(Line("hi")))[0] for _ in range(2)]
     await undelivered(harness, young)
     await aged(harness, alive, waits)
     elsewhere = await Client.connect(temporal.service_client.config.target_host, namespace="misspelt")
@@ -229,11 +226,8 @@ async def test_a_call_that_may_start_is_rung_for_while_others_wait(harness: Harn
     assert await rung(harness, address) == 1
     await undelivered(harness, address)
     await harness.run_tool(address)
-    await harness.write(
-        "UPDATE turns SET status = $2, rung_at = now() - interval '1 hour' WHERE id = $1",
-        address.turn_id,
-        TurnStatus.AWAITING_APPROVAL.value,
-    )
+    rung_then = "UPDATE turns SET status = $2, rung_at = now() - interval '1 hour' WHERE id = $1"
+    await harness.write(rung_then, address.turn_id, TurnStatus.AWAITING_APPROVAL.value)
     await reconciler.once()
     assert await rung(harness, address) == 0, "it has run; the other waits"
 
@@ -320,8 +314,8 @@ async def test_a_stop_before_the_workflow_stops_it(harness: Harness, reconciler:
 
 
 STEPS = {
-    "ring_stopped": "stops_not_rung",
-    "ring_decided": "decisions_not_rung",
+    "wake_stopped": "stops_not_rung",
+    "wake_decided": "decisions_not_rung",
     "start_stranded": "stranded_turns_not_started",
     "forget_old": "old_keys_not_forgotten",
     "fall_back": "requests_not_handed_on",

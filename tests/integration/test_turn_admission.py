@@ -44,9 +44,8 @@ async def end(
 
 async def test_of_many_starts_at_once_one_is_admitted(harness: Harness) -> None:
     conversation_id = await harness.conversation()
-    answers = await gathered(
-        *(harness.start(Line(str(n)), conversation_id=conversation_id, caps=MANY) for n in range(24))
-    )
+    starts = (harness.start(Line(str(n)), conversation_id=conversation_id, caps=MANY) for n in range(24))
+    answers = await gathered(*starts)
     started = [each for each in answers if isinstance(each, tuple)]
     refused = [each for each in answers if isinstance(each, CallerError)]
     assert (len(started), len(refused)) == (1, 23)
@@ -60,12 +59,8 @@ async def test_of_many_starts_at_once_one_is_admitted(harness: Harness) -> None:
 
 async def test_of_many_that_queue_the_queue_takes_twenty_and_they_run_in_their_order(harness: Harness) -> None:
     conversation_id = await harness.conversation()
-    answers = await gathered(
-        *(
-            harness.start(Line(str(n)), conversation_id=conversation_id, on_busy=OnBusy.QUEUE, caps=MANY)
-            for n in range(24)
-        )
-    )
+    given: dict[str, Any] = {"conversation_id": conversation_id, "on_busy": OnBusy.QUEUE, "caps": MANY}
+    answers = await gathered(*(harness.start(Line(str(n)), **given) for n in range(24)))
     codes = Counter(each.code for each in answers if isinstance(each, CallerError))
     assert codes == {"queue_full": 3}
     statuses = Counter(each[1].status for each in answers if isinstance(each, tuple))
@@ -339,11 +334,8 @@ async def test_replacements_steers_stops_and_ends_at_once_leave_one_turn_after_t
     for _ in range(sized(12, 3)):
         old, _ = await harness.start(Line("one"), caps=MANY)
         ways = [OnBusy.REPLACE, OnBusy.STEER, OnBusy.REPLACE, OnBusy.QUEUE, OnBusy.REPLACE]
-        answers = await gathered(
-            *(late(another(harness, old, way)) for way in ways),
-            late(stop(harness, old.turn_id)),
-            late(end(harness, old, TurnStatus.STOPPED)),
-        )
+        ends = (stop(harness, old.turn_id), end(harness, old, TurnStatus.STOPPED))
+        answers = await gathered(*(late(another(harness, old, way)) for way in ways), *map(late, ends))
         assert not [each for each in answers if isinstance(each, BaseException)], answers
         active = "SELECT active_turn_id FROM conversations WHERE id = $1"
         while turn_id := await harness.value(active, old.conversation_id):
@@ -471,9 +463,7 @@ async def test_messages_that_wait_count_as_the_queue_does_and_a_turn_that_stops_
     address, _ = await harness.start(Line("one"), caps=MANY)
     few = Caps(queue_depth=2, turns_a_user=100_000)
     await steer(harness, address, caps=few)
-    queued, _ = await harness.start(
-        Line("two"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE, caps=few
-    )
+    queued, _ = await harness.start(Line("2"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE, caps=few)
     for on_busy in (OnBusy.STEER, OnBusy.QUEUE):
         with pytest.raises(CallerError) as refused:
             await harness.start(Line("three"), conversation_id=address.conversation_id, on_busy=on_busy, caps=few)

@@ -269,9 +269,8 @@ async def test_nothing_near_means_no_message_no_event_and_no_rows(harness: Harne
     for text in ("", "   ", "the of and", "xylophone", "'; DROP TABLE turns; --", "\\ ' & | ! :*"):
         found = await recalled(harness, address, text)
         assert found == NOTHING and loaded_event(found) is None
-    assert (
-        await harness.value("SELECT count(*) FROM conversation_memory_usage WHERE turn_id = $1", address.turn_id) == 0
-    )
+    used = "SELECT count(*) FROM conversation_memory_usage WHERE turn_id = $1"
+    assert await harness.value(used, address.turn_id) == 0
 
 
 async def test_drafts_of_an_agent_come_apart_and_no_other_person_gets_them(harness: Harness, library: Library) -> None:
