@@ -23,6 +23,7 @@ from perdure.contracts.turns import Kind, Routing
 from perdure.local import DataParts
 from perdure.settings import Settings
 from perdure.store.database import Connection, Database
+from perdure.store.events.live import LiveTokens
 from perdure.store.valkey import Valkey
 from perdure.temporal.workflow_client import Notifier
 from perdure.worker.queues import tools_of, workers_for
@@ -31,6 +32,7 @@ from tests.conftest import KEYRING, Person, Urls
 from tests.doubles.listening import Listening
 from tests.harness import Harness, own_queues
 from tests.integration.litellm_agent import LitellmAgent, clerk_at_work
+from tests.integration.policies import Policies, publish_policies
 from tests.near import new_client
 
 P = ParamSpec("P")
@@ -141,6 +143,24 @@ async def talk(harness: Harness, parts: DataParts, temporal: Client) -> AsyncIte
     assert parts.redis_url is not None
     async with clerk_at_work(harness, parts.redis_url, temporal) as litellm_agent:
         yield litellm_agent
+
+
+@pytest.fixture(scope="module")
+async def valkey(parts: DataParts) -> AsyncIterator[Valkey]:
+    assert parts.redis_url is not None
+    client = Valkey.connect(parts.redis_url)
+    yield client
+    await client.close()
+
+
+@pytest.fixture(scope="module")
+def live(valkey: Valkey) -> LiveTokens:
+    return LiveTokens(valkey)
+
+
+@pytest.fixture(scope="module")
+async def policies(harness: Harness) -> Policies:
+    return await publish_policies(harness)
 
 
 @pytest.fixture

@@ -120,11 +120,8 @@ def client_of(served: Served, person: Person) -> httpx.AsyncClient:
 
 
 @pytest.fixture
-async def turn(db: Database, parts: DataParts, people: dict[str, Person]) -> AsyncIterator[TurnWriter]:
-    assert parts.redis_url is not None
-    live = LiveTokens.connect(parts.redis_url)
-    yield await TurnWriter.begin(db, live, people["requester"])
-    await live.close()
+async def turn(db: Database, live: LiveTokens, people: dict[str, Person]) -> TurnWriter:
+    return await TurnWriter.begin(db, live, people["requester"])
 
 
 async def follow(client: httpx.AsyncClient, path: str) -> list[Sent]:

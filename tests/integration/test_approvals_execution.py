@@ -35,7 +35,7 @@ from tests.conftest import Person
 from tests.doubles.target import app_agents
 from tests.harness import Harness, effect_ref, gathered, publish_app, withdraw_agent
 from tests.integration.conftest import in_transaction
-from tests.integration.policies import Policies, publish_policies
+from tests.integration.policies import Policies
 from tests.integration.test_approvals_seats import TOMORROW
 from tests.scale import sized
 
@@ -243,11 +243,6 @@ async def test_of_many_who_settle_at_once_one_does(harness: Harness) -> None:
 
 
 SETTLED = "SELECT data FROM audit_trail WHERE kind = 'effect.settled' AND turn_id = $1"
-
-
-@pytest.fixture(scope="module")
-async def policies(harness: Harness) -> Policies:
-    return await publish_policies(harness)
 
 
 async def unknown(policies: Policies, policy: dict[str, object], decider: str) -> TurnAddress:

@@ -34,20 +34,15 @@ from perdure.store.turns import views as turn_views
 from perdure.store.turns.start import request_stop
 from perdure.worker.reconcile import Reconciler
 from tests.doubles.target import app_agents
-from tests.harness import Harness, gathered
+from tests.harness import gathered
 from tests.integration.conftest import in_transaction
-from tests.integration.policies import Policies, publish_policies
+from tests.integration.policies import Policies
 from tests.integration.test_ledger_model_calls import BLOCKED
 from tests.scale import sized
 
 V = VerdictState
 TOMORROW = datetime.now(UTC) + timedelta(days=1)
 BELLS = "SELECT count(*) FROM outbox WHERE turn_id = $1"
-
-
-@pytest.fixture(scope="module")
-async def policies(harness: Harness) -> Policies:
-    return await publish_policies(harness)
 
 
 async def does(policies: Policies, verb: Any, request: RequestRef, by: str, *given: object) -> str:

@@ -35,6 +35,7 @@ SAYS = Says()
 
 @tool(effect="read")
 async def probe(said: list[str] | None = None, size: int = 0, word: str = "") -> Any:
+    """Say what the test says."""
     SAYS.given.append({"said": said, "size": size, "word": word})
     now = SAYS.script.pop(0) if len(SAYS.script) > 1 else SAYS.script[0]
     if isinstance(now, BaseException):
@@ -44,6 +45,7 @@ async def probe(said: list[str] | None = None, size: int = 0, word: str = "") ->
 
 @tool(effect="read")
 async def other(context: ToolContext) -> Any:
+    """Another one, without arguments."""
     return {"word": "from the other", "completeness": 0.5}
 
 

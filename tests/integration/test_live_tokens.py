@@ -3,7 +3,6 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -11,25 +10,11 @@ from structlog.testing import capture_logs
 
 from perdure.contracts.turns import TurnAddress
 from perdure.core.events.stream import CallKey, Cursor, TokenBatch
-from perdure.local import DataParts
 from perdure.store.database import new_id
 from perdure.store.events.live import LIVE_ENTRIES, LIVE_SECONDS, Appended, LiveTokens, stream_and_epoch
 from perdure.store.valkey import Valkey
 from tests.live_model import LiveModel
 from tests.scale import sized
-
-
-@pytest.fixture(scope="module")
-async def valkey(parts: DataParts) -> AsyncIterator[Valkey]:
-    assert parts.redis_url is not None
-    client = Valkey.connect(parts.redis_url)
-    yield client
-    await client.close()
-
-
-@pytest.fixture(scope="module")
-def live(valkey: Valkey) -> LiveTokens:
-    return LiveTokens(valkey)
 
 
 @pytest.fixture

@@ -35,19 +35,6 @@ from tests.integration.test_api_turns import conversation, refusal, started
 from tests.integration.turn_writer import Sent, TurnWriter, parsed, read_until, text_of
 
 
-@pytest.fixture(scope="module")
-async def valkey(parts: DataParts) -> AsyncIterator[Valkey]:
-    assert parts.redis_url is not None
-    client = Valkey.connect(parts.redis_url)
-    yield client
-    await client.close()
-
-
-@pytest.fixture(scope="module")
-def live(valkey: Valkey) -> LiveTokens:
-    return LiveTokens(valkey)
-
-
 @asynccontextmanager
 async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Beside what is done here."""
