@@ -15,8 +15,6 @@ JSON = {"content-type": "application/json"}
 
 @dataclass(frozen=True)
 class Bad:
-    """A request that must be refused."""
-
     method: str
     path: str
     body: bytes | None = None
@@ -70,6 +68,7 @@ NO_FIELDS: list[object] = [
 ]  # fmt: skip
 NO_TOOL: list[object] = [*NO_TEXT, "refund", "memory_patch ", "x" * 201]
 NO_COST: list[object] = [*ANYTHING, 0, -1, -0.0, "1", 1e300, 10**10]
+NO_DIGEST: tuple[object, list[object]] = ("0" * 64, [*ANYTHING, None, 7, "0" * 129])
 CHANGES: list[tuple[str, str, str, dict[str, tuple[object, list[object]]]]] = [
     ("PUT", MEMORY, "requester", {"fields": ({"a": 1}, NO_FIELDS), "ttl_seconds": (60, [*NO_COUNT, None])}),
     ("PUT", DRAFT, "requester", {"text": ("You are kind.", [*NO_TEXT, " \n\t", "x" * 50_001])}),
@@ -78,19 +77,10 @@ CHANGES: list[tuple[str, str, str, dict[str, tuple[object, list[object]]]]] = [
         *("PUT", "/v1/rules/tools", "admin"),
         {"tool": ("memory_patch", NO_TOOL), "approval": (True, [*ANYTHING[1:], None, 0, 1, "false"])},
     ),
-    (
-        *("PUT", "/v1/budgets", "admin"),
-        {"max_tokens": (5, [*NO_COUNT, 2**53 + 1]), "max_cost_usd": (1.0, NO_COST)},
-    ),
+    (*("PUT", "/v1/budgets", "admin"), {"max_tokens": (5, [*NO_COUNT, 2**53 + 1]), "max_cost_usd": (1.0, NO_COST)}),
     ("POST", RAISE, "reviewer", {"max_tokens": (5, NO_COUNT)}),
     ("POST", RAISE, "reviewer", {"max_cost_usd": (5, [*ANYTHING, 0, -1, "1"])}),
-    (
-        *("POST", PROMOTION, "reviewer"),
-        {
-            "to": ("active", [*NO_TEXT, "draft", "archived", "ACTIVE"]),
-            "digest": ("0" * 64, [*ANYTHING, None, 7, "0" * 129]),
-        },
-    ),
+    ("POST", PROMOTION, "reviewer", {"to": ("active", [*NO_TEXT, "draft", "archived", "ACTIVE"]), "digest": NO_DIGEST}),
 ]
 """Each route that sets something, who may ask it, and for each field what would fit and what is wrong."""
 NO_VALUE = (b"1e999", b"-Infinity", b"NaN", b"9" * 4_000, b"[" * 70 + b"]" * 70, b'{"a": {"b": "\\u0000"}}')
@@ -140,9 +130,7 @@ def limits() -> list[Bad]:
     wrong += [{"max_cost_usd": -1}, {"max_cost_usd": "1"}, {"max_iterations": 10**20}, {"nope": 1}]
     wrong.append({"max_iterations": [1]})
     found = [post(TURNS, {"message": "/echo hi", "limits": each}) for each in wrong]
-    found += [
-        post(TURNS, {"message": "/echo hi", "on_busy": each}) for each in ("never", 1, "STEER", ["replace"], None)
-    ]
+    found += [post(TURNS, {"message": "hi", "on_busy": each}) for each in ("never", 1, "STEER", ["replace"], None)]
     return found + [post(f"{TURNS}?wait={each}", {"message": "hi"}) for each in ("x", "-1", "nan", "inf", "1e9", "301")]
 
 
@@ -168,7 +156,7 @@ def queries() -> list[Bad]:
     return [
         *found,
         *(get(f"/v1/{each}=sideways") for each in ("turns?status", "effects?state", "prompt-templates?stage")),
-        get("/v1/conversations?title=a"),
+        *(get(f"/v1/{each}") for each in ("conversations?title=a", "prompt-templates/x?stage=archived")),
         get("/v1/conversations/{conversation}/stream?after=-1"),
         Bad("GET", "/v1/turns/{turn}/events", headers={"Last-Event-ID": "1;drop"}),
         Bad("GET", "/v1/turns/{turn}/events", headers={"Last-Event-ID": "9" * 400}, status=(400, 422)),
@@ -187,7 +175,7 @@ def paths() -> list[Bad]:
     ids = [quote(each, safe="%") for each in raw]
     gets = (
         "conversations/{}", "conversations/{}/messages", "conversations/{}/stream", "turns/{}", "turns/{}/events",
-        "approvals/{}", "agents/{}/tools", "topologies/{}", "topologies/{}.mmd", "entities/{}",
+        "approvals/{}", "prompt-versions/{}", "agents/{}/tools", "topologies/{}", "topologies/{}.mmd", "entities/{}",
         "memory/documents/{}", "memory/documents/{}/versions", "memory/promotions/{}",
     )  # fmt: skip
     found = [get(f"/v1/{form.format(each)}", 404, 400) for form in gets for each in ids]

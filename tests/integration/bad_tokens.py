@@ -73,11 +73,8 @@ def bad_tokens(good: str, key: AccessKey) -> Iterator[tuple[str, str]]:
     yield "says another algorithm", signed({**header, "alg": "HS384"}, claims, key.secret)
     yield "brings its own key", signed({**header, "jwk": {"kty": "oct", "k": part(b"mine" * 10)}}, claims, b"mine" * 10)
     yield "names its own keys", signed({**header, "jku": "http://127.0.0.1:9/keys"}, claims, b"mine" * 10)
-    for own, algorithm in (
-        (RSAKey.generate_key(2048), "RS256"),
-        (ECKey.generate_key("P-256"), "ES256"),
-        (OKPKey.generate_key("Ed25519"), "Ed25519"),
-    ):
+    curves = ((ECKey.generate_key("P-256"), "ES256"), (OKPKey.generate_key("Ed25519"), "Ed25519"))
+    for own, algorithm in ((RSAKey.generate_key(2048), "RS256"), *curves):
         yield f"signed by {algorithm}", jwt.encode({**header, "alg": algorithm}, claims, own, algorithms=[algorithm])
         public = own.as_pem(private=False)
         yield f"HMAC with the public key of {algorithm}", signed(header, claims, public)

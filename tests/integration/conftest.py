@@ -1,10 +1,11 @@
 """The API as it is served: a real HTTP server in front of real parts, with workers for its turns."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
+from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import httpx
 import pytest
@@ -21,7 +22,8 @@ from perdure.apps import app_folders, find_apps
 from perdure.contracts.turns import Kind, Routing
 from perdure.local import DataParts
 from perdure.settings import Settings
-from perdure.store.database import Database
+from perdure.store.database import Connection, Database
+from perdure.store.events.live import LiveTokens
 from perdure.store.valkey import Valkey
 from perdure.temporal.workflow_client import Notifier
 from perdure.worker.queues import tools_of, workers_for
@@ -30,22 +32,34 @@ from tests.conftest import KEYRING, Person, Urls
 from tests.doubles.listening import Listening
 from tests.harness import Harness, own_queues
 from tests.integration.litellm_agent import LitellmAgent, clerk_at_work
+from tests.integration.policies import Policies, publish_policies
 from tests.near import new_client
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Caller: TypeAlias = httpx.AsyncClient
+"""A client of the API, with somebody's token or with none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """A running API."""
-
     url: str
     services: Services
     people: dict[str, Person]
     app: FastAPI
 
-    def client(self, name: str | None = "requester") -> httpx.AsyncClient:
+    def client(self, name: str | None = "requester") -> Caller:
         """A client with that local user's token, or with none."""
         headers = {"Authorization": f"Bearer {self.people[name].token}"} if name else {}
         return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30)
+
+
+async def in_transaction(
+    db: Database, work: Callable[Concatenate[Connection, P], Awaitable[T]], *args: P.args, **given: P.kwargs
+) -> T:
+    """Do this in a transaction of the tenant `local`."""
+    async with db.transaction("local") as tx:
+        return await work(tx, *args, **given)
 
 
 async def _forget_guesses(valkey: Valkey) -> None:
@@ -93,15 +107,8 @@ async def api(parts: DataParts, urls: Urls, db: Database, people: dict[str, Pers
     assert parts.redis_url is not None and parts.temporal is not None
     where = parts.temporal
     async with AsyncExitStack() as stack:
-        running = await stack.enter_async_context(
-            serving(
-                people,
-                database_url=urls.app,
-                redis_url=parts.redis_url,
-                temporal=where.address,
-                namespace=where.namespace,
-            )
-        )
+        given = {"database_url": urls.app, "redis_url": parts.redis_url, "temporal": where.address}
+        running = await stack.enter_async_context(serving(people, namespace=where.namespace, **given))
         services = running.services
         http = await stack.enter_async_context(new_client())
 
@@ -136,3 +143,46 @@ async def talk(harness: Harness, parts: DataParts, temporal: Client) -> AsyncIte
     assert parts.redis_url is not None
     async with clerk_at_work(harness, parts.redis_url, temporal) as litellm_agent:
         yield litellm_agent
+
+
+@pytest.fixture(scope="module")
+async def valkey(parts: DataParts) -> AsyncIterator[Valkey]:
+    assert parts.redis_url is not None
+    client = Valkey.connect(parts.redis_url)
+    yield client
+    await client.close()
+
+
+@pytest.fixture(scope="module")
+def live(valkey: Valkey) -> LiveTokens:
+    return LiveTokens(valkey)
+
+
+@pytest.fixture(scope="module")
+async def policies(harness: Harness) -> Policies:
+    return await publish_policies(harness)
+
+
+@pytest.fixture
+async def requester(api: Api) -> AsyncIterator[Caller]:
+    async with api.client() as client:
+        yield client
+
+
+@pytest.fixture
+async def reviewer(api: Api) -> AsyncIterator[Caller]:
+    async with api.client("reviewer") as client:
+        yield client
+
+
+@pytest.fixture
+async def admin(api: Api) -> AsyncIterator[Caller]:
+    async with api.client("admin") as client:
+        yield client
+
+
+@pytest.fixture
+async def visitor(api: Api) -> AsyncIterator[Caller]:
+    """A client without a token."""
+    async with api.client(None) as client:
+        yield client

@@ -40,7 +40,6 @@ class Library:
         tenant: str = "local",
         entities: Sequence[str] = (),
     ) -> Written:
-        """A new document."""
         store = CONVENTIONS if scope is Scope.WORKSPACE else None
         draft = Draft(scope, path, document_type, path, content, store, conversation_id, entities)
         async with self.db.transaction(tenant) as tx:
@@ -61,7 +60,6 @@ class Library:
     async def found(
         self, text: str, by: str = "requester", conversation_id: str | None = None, tenant: str = "local", most: int = 6
     ) -> list[str]:
-        """The paths that a search finds, best first."""
         async with self.db.transaction(tenant) as tx:
             question = Question(text, self.people[by].user_id, conversation_id)
             return [each.ref.path for each in await search(tx, question, most)]

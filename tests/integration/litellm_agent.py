@@ -98,11 +98,8 @@ async def clerk_at_work(harness: Harness, redis_url: str, temporal: Client) -> A
         agents, tools = app_agents()
         await publish_app(harness.owner_url, [*agents, ("desk", agent)])
         models = Models({"model_key": "sk-of-the-test"}.get)
-        toolbox = Toolbox(
-            [(LITELLM_AGENT, tool) for agent_id, tool in tools if agent_id == "desk"],
-            lambda name: None,
-            harness.deps.toolbox.http,
-        )
+        own = [(LITELLM_AGENT, tool) for agent_id, tool in tools if agent_id == "desk"]
+        toolbox = Toolbox(own, lambda name: None, harness.deps.toolbox.http)
         at = replace(harness, deps=replace(harness.deps, models=models, toolbox=toolbox))
         provider: Any = await models.provider(agent)
         stack.push_async_callback(provider.aclose)

@@ -37,7 +37,6 @@ class Policies:
     harness: Harness
 
     async def asked(self, policy: str, *, by: str = "requester", **args: Any) -> tuple[TurnAddress, RequestRef]:
-        """A turn that waits for one approval of a call of high risk."""
         address = await self.harness.plan(("pay", args or {"amount": 7}), agent_id=policy, by=by, caps=_ROOM)
         (request,) = await self.harness.open(address, "t1.0", agent_id=policy)
         return address, request
@@ -55,7 +54,6 @@ class Policies:
         return [row["kind"].removeprefix("approval.") for row in rows]
 
     async def set(self, request: RequestRef, what: str) -> None:
-        """Change the record behind the program's back, for example to let time pass."""
         await self.harness.write(f"UPDATE approvals SET {what} WHERE id = $1", request.request_id)
 
     def who(self, name: str) -> Decider:

@@ -14,6 +14,7 @@ from perdure.store.turns.start import request_stop
 from perdure.worker.reconcile import Reconciler
 from tests.doubles.spoken import Line
 from tests.harness import Harness, gathered
+from tests.integration.conftest import in_transaction
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 ASKED = Question(call_id="q1", kind=RequestKind.CLARIFICATION, asked={"question": "Which one?"}, answer_schema=SCHEMA)
@@ -84,11 +85,9 @@ async def test_an_overdue_question_expires_and_takes_no_answer(harness: Harness)
 
 async def test_a_stop_or_an_end_closes_the_question(harness: Harness) -> None:
     address, request = await opened(harness)
-    async with harness.db.transaction("local") as tx:
-        await request_stop(tx, address.turn_id, harness.people["requester"].user_id)
+    await in_transaction(harness.db, request_stop, address.turn_id, harness.people["requester"].user_id)
     assert await say(harness, address, request) == "turn_stopped"
-    async with harness.db.transaction("local") as tx:
-        await finish(tx, FinishRequest(address=address, status=TurnStatus.STOPPED))
+    await in_transaction(harness.db, finish, FinishRequest(address=address, status=TurnStatus.STOPPED))
     assert await harness.value("SELECT status FROM questions WHERE turn_id = $1", address.turn_id) == "cancelled"
 
 

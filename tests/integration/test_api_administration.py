@@ -1,53 +1,53 @@
-"""What administrators and reviewers see and set over HTTP: the audit, budgets and raised limits, webhooks, chats."""
+"""What administrators and reviewers see and set: the audit, budgets, limits, webhooks, chats, actions of rules."""
 
 import json
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from perdure.core.agents.rule_matching import RULE_FORCE_CLARIFY
 from perdure.core.audit import signed_head
 from perdure.store import audit
 from perdure.store.audit import head_of
-from perdure.store.database import new_id
+from perdure.store.database import Database, new_id
 from tests.conftest import KEYRING, Urls
 from tests.integration.audit_tampering import as_table_owner, exported_head, written
-from tests.integration.conftest import Api
+from tests.integration.conftest import Api, Caller, in_transaction
 from tests.integration.test_api_access import having
 from tests.integration.test_api_approvals import ended, item, paused
-from tests.integration.test_api_turns import conversation, refusal
+from tests.integration.test_api_turns import code, conversation, refusal
 
 
-async def test_the_verification_says_how_far_it_went_and_what_is_wrong(api: Api, urls: Urls) -> None:
+async def test_the_verification_says_how_far_it_went_and_what_is_wrong(api: Api, reviewer: Caller, urls: Urls) -> None:
     await written(api.services.db, "local", 700)
-    async with api.client("reviewer") as client:
-        report = (await client.get("/v1/audit/verify")).json()
-        async with api.services.db.transaction("local") as tx:
-            head = await head_of(tx)
-        assert report["ok"] and report["faults"] == [] and report["rows"] == head.seq >= 700
-        assert report["head"] == {"seq": head.seq, "hash": head.hash}
-        ahead = signed_head(KEYRING, "local", head.seq + 5, "0" * 64, "t")
-        answer = await client.post("/v1/audit/verify", json={"heads": [ahead.model_dump()]})
-        assert answer.status_code == 200
-        assert answer.json()["faults"] == [{"seq": head.seq + 5, "kind": "tail_cut", "audit_id": None, "subject": None}]
-        async with as_table_owner(urls.owner) as table_owner:
-            await table_owner.execute("UPDATE audit SET kind = 'x' WHERE kind = 'thing.done'")
-        report = (await client.post("/v1/audit/verify", json={"heads": [ahead.model_dump()]})).json()
-        assert (report["ok"], len(report["faults"])) == (False, 100)
-        assert report["faults"][0]["kind"] == "tail_cut", "many faults of the rows do not hide it"
-        assert (report["faults_by_kind"]["tail_cut"], report["faults_by_kind"]["row_changed"]) == (1, 700)
-        assert report["faults_found"] >= 1_400
-        async with as_table_owner(urls.owner) as table_owner:
-            await table_owner.execute("UPDATE audit SET kind = 'thing.done' WHERE kind = 'x'")
-        bodies: list[Any] = [{}, {"heads": [{}]}, {"heads": [{"tenant": "local", "seq": -1}]}, {"heads": [], "more": 1}]
-        for body in bodies:
-            assert (await client.post("/v1/audit/verify", json=body)).status_code == 422
+    report = (await reviewer.get("/v1/audit/verify")).json()
+    head = await in_transaction(api.services.db, head_of)
+    assert report["ok"] and report["faults"] == [] and report["rows"] == head.seq >= 700
+    assert report["head"] == {"seq": head.seq, "hash": head.hash}
+    ahead = signed_head(KEYRING, "local", head.seq + 5, "0" * 64, "t")
+    answer = await reviewer.post("/v1/audit/verify", json={"heads": [ahead.model_dump()]})
+    assert answer.status_code == 200
+    assert answer.json()["faults"] == [{"seq": head.seq + 5, "kind": "tail_cut", "audit_id": None, "subject": None}]
+    async with as_table_owner(urls.owner) as table_owner:
+        await table_owner.execute("UPDATE audit SET kind = 'x' WHERE kind = 'thing.done'")
+    report = (await reviewer.post("/v1/audit/verify", json={"heads": [ahead.model_dump()]})).json()
+    assert (report["ok"], len(report["faults"])) == (False, 100)
+    assert report["faults"][0]["kind"] == "tail_cut", "many faults of the rows do not hide it"
+    assert (report["faults_by_kind"]["tail_cut"], report["faults_by_kind"]["row_changed"]) == (1, 700)
+    assert report["faults_found"] >= 1_400
+    async with as_table_owner(urls.owner) as table_owner:
+        await table_owner.execute("UPDATE audit SET kind = 'thing.done' WHERE kind = 'x'")
+    bodies: list[Any] = [{}, {"heads": [{}]}, {"heads": [{"tenant": "local", "seq": -1}]}, {"heads": [], "more": 1}]
+    for body in bodies:
+        assert (await reviewer.post("/v1/audit/verify", json=body)).status_code == 422
 
 
-async def test_the_deployments_own_file_is_looked_at(api: Api) -> None:
+async def test_the_deployments_own_file_is_looked_at(api: Api, admin: Caller) -> None:
     file: Path = api.services.audit_heads
     audit.append_heads(file, [await exported_head(api.services.db, "local")])
-    async with api.client("admin") as client:
-        report = (await client.get("/v1/audit/verify")).json()
+    report = (await admin.get("/v1/audit/verify")).json()
     assert (report["ok"], report["heads_checked"]) == (True, 1)
 
 
@@ -67,30 +67,28 @@ async def test_the_export_is_one_object_a_line_and_goes_on_where_it_was_left(api
     assert set(rows[-1]) >= {"at", "kind", "subject", "actor", "turn_id", "data", "salt", "body_digest", "hash", "prev"}
 
 
-async def test_an_administrator_erases_a_user(api: Api) -> None:
-    async with api.client("admin") as admin:
-        added = (await admin.post("/v1/users", json={"name": "trillian", "display_name": "T"})).json()
-        token = (await admin.post("/v1/users/trillian/tokens", json={})).json()["token"]
-        theirs = {"Authorization": f"Bearer {token}"}
-        assert (await admin.get("/v1/auth/me", headers=theirs)).status_code == 200
-        done = await admin.delete("/v1/users/trillian/data")
-        assert done.status_code == 200 and done.json()["user_id"] == added["id"]
-        assert (await admin.get("/v1/auth/me", headers=theirs)).status_code == 401
-        assert (await admin.delete("/v1/users/trillian/data")).status_code == 404
-        assert (await admin.delete("/v1/users/admin/data")).status_code == 409
-        assert (await admin.get("/v1/audit/verify")).json()["ok"]
-        exported = (await admin.get("/v1/audit/export")).text
-        assert "trillian" not in exported and done.json()["name"] not in ("", "trillian")
+async def test_an_administrator_erases_a_user(admin: Caller) -> None:
+    added = (await admin.post("/v1/users", json={"name": "trillian", "display_name": "T"})).json()
+    token = (await admin.post("/v1/users/trillian/tokens", json={})).json()["token"]
+    theirs = {"Authorization": f"Bearer {token}"}
+    assert (await admin.get("/v1/auth/me", headers=theirs)).status_code == 200
+    done = await admin.delete("/v1/users/trillian/data")
+    assert done.status_code == 200 and done.json()["user_id"] == added["id"]
+    assert (await admin.get("/v1/auth/me", headers=theirs)).status_code == 401
+    assert (await admin.delete("/v1/users/trillian/data")).status_code == 404
+    assert (await admin.delete("/v1/users/admin/data")).status_code == 409
+    assert (await admin.get("/v1/audit/verify")).json()["ok"]
+    exported = (await admin.get("/v1/audit/export")).text
+    assert "trillian" not in exported and done.json()["name"] not in ("", "trillian")
 
 
-async def test_an_administrator_sets_and_sees_the_days_budget(api: Api) -> None:
-    async with api.client("admin") as admin:
-        before = (await admin.get("/v1/budgets")).json()
-        assert before["tenant"] is None and before["resets_at"].startswith(before["day"][:4])
-        given = {"max_tokens": 5_000_000, "max_cost_usd": 12.5}
-        put = await admin.put("/v1/budgets", json=given)
-        seen = (await admin.get("/v1/budgets")).json()
-        await admin.put("/v1/budgets", json={"max_tokens": None, "max_cost_usd": None})
+async def test_an_administrator_sets_and_sees_the_days_budget(admin: Caller) -> None:
+    before = (await admin.get("/v1/budgets")).json()
+    assert before["tenant"] is None and before["resets_at"].startswith(before["day"][:4])
+    given = {"max_tokens": 5_000_000, "max_cost_usd": 12.5}
+    put = await admin.put("/v1/budgets", json=given)
+    seen = (await admin.get("/v1/budgets")).json()
+    await admin.put("/v1/budgets", json={"max_tokens": None, "max_cost_usd": None})
     assert put.status_code == 200 and put.json() == seen
     assert {name: seen["tenant"][name] for name in given} == given
     assert (seen["tenant"]["reserved_tokens"], seen["tenant"]["assumed_tokens"]) == (0, 0)
@@ -103,40 +101,37 @@ async def spent(api: Api) -> dict[str, Any]:
         return dict((await client.post(path, json=body)).json())
 
 
-async def test_a_reviewer_raises_the_limit_of_a_turn_that_waits_for_it(api: Api) -> None:
+async def test_a_reviewer_raises_the_limit_of_a_turn_that_waits_for_it(api: Api, reviewer: Caller) -> None:
     turn = await spent(api)
     assert (turn["status"], turn["waiting_for"]["kind"]) == ("awaiting_approval", "limit")
     route = f"/v1/turns/{turn['turn_id']}/limits"
-    async with api.client("reviewer") as reviewer:
-        shown = (await reviewer.get(f"/v1/approvals/{turn['waiting_for']['ids'][0]}")).json()
-        assert shown["kind"] == "limit" and shown["allowed_decisions"] == ["reject"]
-        assert shown["args"]["max_tokens"] == 5 and shown["args"]["tokens_used"] >= 5
-        approve = {"decision": "approve", "digest": shown["digest"]}
-        refused = await reviewer.post(f"/v1/approvals/{shown['id']}/decision", json=approve)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (422, "raise_the_limit")
-        assert (await reviewer.post(route, json={"max_tokens": 4})).status_code == 422
-        key = {"Idempotency-Key": "raise-it"}
-        raised = await reviewer.post(route, json={"max_tokens": 5_000}, headers=key)
-        again = await reviewer.post(route, json={"max_tokens": 5_000}, headers=key)
-        assert raised.status_code == 200 and again.json() == raised.json()
-        assert raised.json()["limits"]["max_tokens"] == 5_000
-        done = await ended(reviewer, turn["turn_id"])
-        history = (await reviewer.get(f"/v1/approvals/{shown['id']}")).json()["history"]
+    shown = (await reviewer.get(f"/v1/approvals/{turn['waiting_for']['ids'][0]}")).json()
+    assert shown["kind"] == "limit" and shown["allowed_decisions"] == ["reject"]
+    assert shown["args"]["max_tokens"] == 5 and shown["args"]["tokens_used"] >= 5
+    approve = {"decision": "approve", "digest": shown["digest"]}
+    refused = await reviewer.post(f"/v1/approvals/{shown['id']}/decision", json=approve)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "raise_the_limit")
+    assert (await reviewer.post(route, json={"max_tokens": 4})).status_code == 422
+    key = {"Idempotency-Key": "raise-it"}
+    raised = await reviewer.post(route, json={"max_tokens": 5_000}, headers=key)
+    again = await reviewer.post(route, json={"max_tokens": 5_000}, headers=key)
+    assert raised.status_code == 200 and again.json() == raised.json()
+    assert raised.json()["limits"]["max_tokens"] == 5_000
+    done = await ended(reviewer, turn["turn_id"])
+    history = (await reviewer.get(f"/v1/approvals/{shown['id']}")).json()["history"]
     assert done["status"] == "completed" and done["answer"]
     assert [entry["what"] for entry in history] == ["approval.opened", "turn.limits_raised"]
 
 
-async def test_no_limit_is_raised_of_what_does_not_wait(api: Api) -> None:
+async def test_no_limit_is_raised_of_what_does_not_wait(api: Api, reviewer: Caller) -> None:
     turn = await spent(api)
-    async with api.client("reviewer") as reviewer:
-        await reviewer.post(f"/v1/turns/{turn['turn_id']}/stop")
-        await ended(reviewer, turn["turn_id"])
-        late = await reviewer.post(f"/v1/turns/{turn['turn_id']}/limits", json={"max_tokens": 5_000})
+    await reviewer.post(f"/v1/turns/{turn['turn_id']}/stop")
+    await ended(reviewer, turn["turn_id"])
+    late = await reviewer.post(f"/v1/turns/{turn['turn_id']}/limits", json={"max_tokens": 5_000})
     assert refusal(late) == (409, "already_decided")
 
 
 def allowed(api: Api) -> AbstractAsyncContextManager[None]:
-    """The operator lets webhooks go to one host."""
     return having(api, webhook_hosts=("hooks.example.org",))
 
 
@@ -156,14 +151,13 @@ async def test_an_administrator_makes_sees_and_ends_webhooks(api: Api) -> None:
     assert made.json()["secret"] not in kept
 
 
-async def test_an_address_that_the_operator_does_not_allow_is_422(api: Api) -> None:
-    async with api.client("admin") as admin:
-        answer = await admin.post("/v1/webhooks", json={"url": "https://hooks.example.org/x"})
-        assert refusal(answer) == (422, "address_refused"), "there are none without the operator's word"
-        other = ("http://hooks.example.org/", "https://169.254.169.254/", "https://other.test/", "x", "", "https://a b")
-        async with allowed(api):
-            for url in other:
-                assert (await admin.post("/v1/webhooks", json={"url": url})).status_code == 422, url
+async def test_an_address_that_the_operator_does_not_allow_is_422(api: Api, admin: Caller) -> None:
+    answer = await admin.post("/v1/webhooks", json={"url": "https://hooks.example.org/x"})
+    assert refusal(answer) == (422, "address_refused"), "there are none without the operator's word"
+    other = ("http://hooks.example.org/", "https://169.254.169.254/", "https://other.test/", "x", "", "https://a b")
+    async with allowed(api):
+        for url in other:
+            assert (await admin.post("/v1/webhooks", json={"url": url})).status_code == 422, url
 
 
 async def chat_token(api: Api, name: str) -> dict[str, str]:
@@ -172,38 +166,102 @@ async def chat_token(api: Api, name: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {minted.json()['token']}"}
 
 
-async def test_a_chat_decides_on_low_risk_alone_and_as_the_person(api: Api) -> None:
+async def test_a_chat_decides_on_low_risk_alone_and_as_the_person(api: Api, reviewer: Caller, visitor: Caller) -> None:
     head = await chat_token(api, "reviewer")
-    async with api.client(None) as chat:
-        asked = await paused(api)
-        refused = await chat.post(f"{asked.path}/decision", json=asked.body(), headers=head)
-        assert refusal(refused) == (403, "not_from_chat")
-        async with api.services.db.transaction("local") as tx:
-            await tx.execute("UPDATE approvals SET risk = 'low' WHERE id = $1", asked.approval["id"])
-        own = await chat.post(f"{asked.path}/decision", json=asked.body(), headers=await chat_token(api, "requester"))
-        assert own.status_code == 403, "nobody decides on the own request there either"
-        done = await chat.post(f"{asked.path}/decision", json=asked.body(), headers=head)
-        assert (done.status_code, done.json()["decided_by"]) == (200, "reviewer")
-        assert done.json()["decision"]["channel"] == "chat"
-        async with api.client("reviewer") as reviewer:
-            assert refusal(await reviewer.post(f"{asked.path}/decision", json=asked.body())) == (409, "already_decided")
+    asked = await paused(api)
+    refused = await visitor.post(f"{asked.path}/decision", json=asked.body(), headers=head)
+    assert refusal(refused) == (403, "not_from_chat")
+    async with api.services.db.transaction("local") as tx:
+        await tx.execute("UPDATE approvals SET risk = 'low' WHERE id = $1", asked.approval["id"])
+    own = await visitor.post(f"{asked.path}/decision", json=asked.body(), headers=await chat_token(api, "requester"))
+    assert own.status_code == 403, "nobody decides on the own request there either"
+    done = await visitor.post(f"{asked.path}/decision", json=asked.body(), headers=head)
+    assert (done.status_code, done.json()["decided_by"]) == (200, "reviewer")
+    assert done.json()["decision"]["channel"] == "chat"
+    assert refusal(await reviewer.post(f"{asked.path}/decision", json=asked.body())) == (409, "already_decided")
 
 
-async def test_a_chats_token_is_good_for_nothing_else(api: Api) -> None:
+async def test_a_chats_token_is_good_for_nothing_else(api: Api, visitor: Caller) -> None:
     head = await chat_token(api, "admin")
     asked = await paused(api)
-    async with api.client(None) as chat:
-        assert (await chat.get(asked.path, headers=head)).status_code == 200
-        for method, path, body in (
-            ("GET", "/v1/approvals", None),
-            ("POST", "/v1/approvals/decisions", {"items": [item(asked, "approve")]}),
-            ("POST", f"{asked.path}/claim", {}),
-            ("POST", f"{asked.path}/reassign", {"to": "admin"}),
-            ("GET", "/v1/turns", None),
-            ("POST", "/v1/conversations", {"agent": "refunds"}),
-            ("POST", "/v1/users", {"name": "eve", "roles": ["admin"]}),
-            ("POST", "/v1/auth/password", {"password": "taken over"}),
-        ):
-            assert refusal(await chat.request(method, path, json=body, headers=head)) == (403, "chat_token"), path
-        token = head["Authorization"].removeprefix("Bearer ")
-        assert refusal(await chat.post("/v1/auth/login", json={"token": token})) == (403, "chat_token")
+    assert (await visitor.get(asked.path, headers=head)).status_code == 200
+    for method, path, body in (
+        ("GET", "/v1/approvals", None),
+        ("POST", "/v1/approvals/decisions", {"items": [item(asked, "approve")]}),
+        ("POST", f"{asked.path}/claim", {}),
+        ("POST", f"{asked.path}/reassign", {"to": "admin"}),
+        ("GET", "/v1/turns", None),
+        ("POST", "/v1/conversations", {"agent": "refunds"}),
+        ("POST", "/v1/users", {"name": "eve", "roles": ["admin"]}),
+        ("POST", "/v1/auth/password", {"password": "taken over"}),
+    ):
+        assert refusal(await visitor.request(method, path, json=body, headers=head)) == (403, "chat_token"), path
+    token = head["Authorization"].removeprefix("Bearer ")
+    assert refusal(await visitor.post("/v1/auth/login", json={"token": token})) == (403, "chat_token")
+
+
+def action(answer: dict[str, Any]) -> tuple[str, bool]:
+    """What the platform's rule does, and whether the tenant made it so."""
+    (rule,) = [each for each in answer["items"] if each["id"] == RULE_FORCE_CLARIFY]
+    return rule["do"], rule["overridden"]
+
+
+async def test_an_administrator_makes_a_rule_stricter_and_takes_it_back(api: Api, db: Database) -> None:
+    async with api.client("admin") as admin, api.client("requester") as requester:
+        assert action((await requester.get("/v1/rules")).json()) == ("require_hitl", False)
+        for do, own in (("abort", True), ("abort", True), ("require_hitl", False)):
+            answer = await admin.put("/v1/rules", json={"rule": RULE_FORCE_CLARIFY, "do": do})
+            assert (answer.status_code, action(answer.json())) == (200, (do, own))
+            assert action((await requester.get("/v1/rules")).json()) == (do, own)
+    async with db.transaction("local") as tx:
+        rows = await tx.fetch("SELECT data FROM audit_trail WHERE kind = 'rule.action_set' ORDER BY id")
+    assert [row["data"]["before"] for row in rows] == ["require_hitl", "abort", "abort"]
+    assert [row["data"]["do"] for row in rows] == ["abort", "abort", "require_hitl"]
+
+
+@pytest.mark.parametrize(
+    ("who", "path", "body", "status", "told"),
+    [
+        ("requester", "rules", {"rule": RULE_FORCE_CLARIFY, "do": "abort"}, 403, "role_required"),
+        ("reviewer", "rules", {"rule": RULE_FORCE_CLARIFY, "do": "abort"}, 403, "role_required"),
+        ("admin", "rules", {"rule": "platform:nobodys", "do": "abort"}, 404, "rule_not_found"),
+        ("admin", "rules", {"rule": RULE_FORCE_CLARIFY, "do": "allow"}, 422, "rule_looser"),
+        ("requester", "rules/tools", {"tool": "memory_patch", "approval": False}, 403, "role_required"),
+        ("reviewer", "rules/tools", {"tool": "memory_patch", "approval": False}, 403, "role_required"),
+        ("admin", "rules/tools", {"tool": "refund", "approval": False}, 422, "approval_not_waivable"),
+        ("admin", "rules/tools", {"tool": "memory_remember", "approval": True}, 422, "approval_not_waivable"),
+        ("admin", "rules/tools", {"tool": "Memory_Patch", "approval": False}, 422, "approval_not_waivable"),
+        ("admin", "rules/tools", {"tool": ["memory_patch"], "approval": False}, 422, "invalid_input"),
+    ],
+)
+async def test_the_unfit_is_refused(
+    api: Api, who: str, path: str, body: dict[str, Any], status: int, told: str
+) -> None:
+    async with api.client(who) as client:
+        answer = await client.put(f"/v1/{path}", json=body)
+        assert (answer.status_code, code(answer)) == (status, told)
+        assert all(each["approval"] for each in (await client.get("/v1/rules/tools")).json()["items"])
+
+
+PATCH, PROPOSE = "memory_patch", "memory_propose_promotion"
+
+
+async def test_an_administrator_waives_the_approval_of_a_memory_tool_and_takes_it_back(api: Api, db: Database) -> None:
+    async with api.client("admin") as admin, api.client("requester") as requester:
+        for approval in (False, False, True):
+            answer = await admin.put("/v1/rules/tools", json={"tool": PATCH, "approval": approval})
+            told = [{"tool": PATCH, "approval": approval}, {"tool": PROPOSE, "approval": True}]
+            assert (answer.status_code, answer.json()["items"]) == (200, told)
+            assert (await requester.get("/v1/rules/tools")).json()["items"] == told
+            tools = (await requester.get("/v1/agents/ops/tools")).json()["items"]
+            (shown,) = [each for each in tools if each["name"] == PATCH]
+            assert (shown["needs_approval"], "tenant" in shown["free_because"]) == (approval, not approval)
+            assert bool(shown["reasons"]) is approval
+    async with db.transaction("local") as tx:
+        rows = await tx.fetch(
+            "SELECT subject, data, actor_name FROM (SELECT t.*, u.name AS actor_name FROM audit_trail t "
+            "JOIN users u ON u.id = t.actor) AS told WHERE kind = 'approval.waiver_set' ORDER BY id"
+        )
+    assert {(row["subject"], row["actor_name"]) for row in rows} == {(PATCH, "admin")}
+    changes = [(row["data"]["before"], row["data"]["approval"]) for row in rows]
+    assert changes == [(True, False), (False, False), (False, True)]

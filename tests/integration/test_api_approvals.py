@@ -11,7 +11,7 @@ import pytest
 
 from perdure.store.database import new_id
 from perdure.store.events.live import WOKEN_BY_EVENTS, channel
-from tests.integration.conftest import Api
+from tests.integration.conftest import Api, Caller
 from tests.integration.test_api_turns import code, conversation, pages, refusal
 
 
@@ -57,7 +57,6 @@ async def behind_its_back(api: Api, statement: str, *given: object) -> None:
 
 @pytest.fixture(scope="module")
 async def second(api: Api) -> AsyncIterator[httpx.AsyncClient]:
-    """Another reviewer than the local one, with a token from the API."""
     async with api.client("admin") as admin:
         assert (await admin.post("/v1/users", json={"name": "second", "roles": ["reviewer"]})).status_code == 201
         token = (await admin.post("/v1/users/second/tokens", json={"label": "t"})).json()["token"]
@@ -66,10 +65,9 @@ async def second(api: Api) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_an_approval_shows_the_exact_call_and_all_that_a_reviewer_needs(api: Api) -> None:
+async def test_an_approval_shows_the_exact_call_and_all_that_a_reviewer_needs(api: Api, reviewer: Caller) -> None:
     asked = await paused(api)
-    async with api.client("reviewer") as reviewer:
-        shown = (await reviewer.get(asked.path)).json()
+    shown = (await reviewer.get(asked.path)).json()
     wanted = {
         "id", "status", "agent", "tool", "args", "schema", "digest", "rule", "prompt_excerpt", "history", "expires_at",
         "version", "allowed_decisions", "links", "turn_id", "conversation_id", "requested_by", "risk", "effect",
@@ -84,17 +82,16 @@ async def test_an_approval_shows_the_exact_call_and_all_that_a_reviewer_needs(ap
     assert [entry["what"] for entry in shown["history"]] == ["approval.opened"]
 
 
-async def test_a_rejection_needs_a_reason_reaches_the_turn_and_stands(api: Api) -> None:
+async def test_a_rejection_needs_a_reason_reaches_the_turn_and_stands(api: Api, reviewer: Caller) -> None:
     asked = await paused(api)
-    async with api.client("reviewer") as client:
-        assert refusal(await asked.decided(client, "reject")) == (422, "reason_required")
-        done = await asked.decided(client, "reject", comment="wrong order")
-        assert (done.status_code, done.json()["status"], done.json()["decided_by"]) == (200, "rejected", "reviewer")
-        turn = await ended(client, asked.turn_id)
-        assert turn["status"] == "completed" and "wrong order" in str(turn["answer"])
-        shown = (await client.get(asked.path)).json()
-        assert [entry["what"] for entry in shown["history"]] == ["approval.opened", "approval.decided"]
-        assert shown["allowed_decisions"] == []
+    assert refusal(await asked.decided(reviewer, "reject")) == (422, "reason_required")
+    done = await asked.decided(reviewer, "reject", comment="wrong order")
+    assert (done.status_code, done.json()["status"], done.json()["decided_by"]) == (200, "rejected", "reviewer")
+    turn = await ended(reviewer, asked.turn_id)
+    assert turn["status"] == "completed" and "wrong order" in str(turn["answer"])
+    shown = (await reviewer.get(asked.path)).json()
+    assert [entry["what"] for entry in shown["history"]] == ["approval.opened", "approval.decided"]
+    assert shown["allowed_decisions"] == []
 
 
 async def test_a_decision_on_what_one_has_not_seen_or_comes_late_for_is_refused(api: Api) -> None:
@@ -114,13 +111,12 @@ async def test_a_decision_on_what_one_has_not_seen_or_comes_late_for_is_refused(
         await ended(reviewer, asked.turn_id)
 
 
-async def test_a_decision_after_a_stop_is_told_what_became_of_the_call(api: Api) -> None:
+async def test_a_decision_after_a_stop_is_told_what_became_of_the_call(api: Api, admin: Caller) -> None:
     asked = await paused(api)
-    async with api.client("admin") as client:
-        await stopped(client, asked)
-        at_once = await asked.decided(client)
-        await ended(client, asked.turn_id)
-        after = await asked.decided(client)
+    await stopped(admin, asked)
+    at_once = await asked.decided(admin)
+    await ended(admin, asked.turn_id)
+    after = await asked.decided(admin)
     assert at_once.status_code == 409
     if code(at_once) == "turn_stopped":
         assert at_once.json()["error"]["details"].keys() == {"turn_id", "stopped_at"}
@@ -141,15 +137,14 @@ async def test_an_edit_is_checked_against_the_schema_and_both_versions_are_on_re
         await ended(client, asked.turn_id)
 
 
-async def test_a_response_answers_the_model_instead_of_running_the_call(api: Api) -> None:
+async def test_a_response_answers_the_model_instead_of_running_the_call(api: Api, reviewer: Caller) -> None:
     asked = await paused(api)
-    async with api.client("reviewer") as client:
-        assert refusal(await asked.decided(client, "respond")) == (422, "comment_required")
-        body, key = asked.body("respond", comment="ask the shop first"), {"Idempotency-Key": "decide-once"}
-        told, again = [await client.post(f"{asked.path}/decision", headers=key, json=body) for _ in range(2)]
-        assert (told.status_code, told.json()["status"]) == (200, "responded")
-        assert (again.status_code, again.json()) == (200, told.json()), "a key is answered again as before"
-        assert (await ended(client, asked.turn_id))["status"] == "completed"
+    assert refusal(await asked.decided(reviewer, "respond")) == (422, "comment_required")
+    body, key = asked.body("respond", comment="ask the shop first"), {"Idempotency-Key": "decide-once"}
+    told, again = [await reviewer.post(f"{asked.path}/decision", headers=key, json=body) for _ in range(2)]
+    assert (told.status_code, told.json()["status"]) == (200, "responded")
+    assert (again.status_code, again.json()) == (200, told.json()), "a key is answered again as before"
+    assert (await ended(reviewer, asked.turn_id))["status"] == "completed"
 
 
 async def test_the_queue_is_filtered_and_paged_and_a_requester_sees_only_the_own_ones(api: Api) -> None:
@@ -192,33 +187,31 @@ async def test_settling_an_effect_that_is_not_there_or_not_open_is_refused(api: 
         await stopped(client, asked)
 
 
-async def test_effects_are_paged_without_losing_calls_of_one_round(api: Api) -> None:
+async def test_effects_are_paged_without_losing_calls_of_one_round(api: Api, reviewer: Caller) -> None:
     asked = await paused(api, "Refund orders 1042 and 1043")
-    async with api.client("reviewer") as client:
-        listed = await pages(client, "/v1/effects", 1)
-        seen = [item["key"] for item in listed if item["turn_id"] == asked.turn_id]
-        assert len(seen) == len(set(seen)) == 2
-        await stopped(client, asked)
+    listed = await pages(reviewer, "/v1/effects", 1)
+    seen = [item["key"] for item in listed if item["turn_id"] == asked.turn_id]
+    assert len(seen) == len(set(seen)) == 2
+    await stopped(reviewer, asked)
 
 
-async def test_settling_an_effect_wakes_the_readers_of_its_conversation(api: Api) -> None:
+async def test_settling_an_effect_wakes_the_readers_of_its_conversation(api: Api, reviewer: Caller) -> None:
     """Of a turn that was stopped, so that nothing else wakes them."""
     asked = await paused(api)
     services, conversation_id = api.services, str(asked.approval["conversation_id"])
-    async with api.client("reviewer") as client:
-        await stopped(client, asked)
-        assert (await ended(client, asked.turn_id))["status"] == "stopped"
-        async with services.db.transaction("local") as tx:
-            lost = "UPDATE tool_calls SET state = 'outcome_unknown' WHERE turn_id = $1 RETURNING key"
-            key = await tx.fetchval(lost, asked.turn_id)
-        async with services.valkey.client.pubsub(ignore_subscribe_messages=True) as heard:
-            await heard.subscribe(channel(conversation_id))
-            while await heard.get_message(timeout=0.5) is not None:
-                pass  # what the end still had to say
-            body = {"outcome": "happened", "comment": "saw it in the ledger"}
-            assert (await client.post(f"/v1/effects/{key}/settle", json=body)).status_code == 200
-            message = await heard.get_message(timeout=20)
-        assert message is not None and message["data"] == WOKEN_BY_EVENTS
+    await stopped(reviewer, asked)
+    assert (await ended(reviewer, asked.turn_id))["status"] == "stopped"
+    async with services.db.transaction("local") as tx:
+        lost = "UPDATE tool_calls SET state = 'outcome_unknown' WHERE turn_id = $1 RETURNING key"
+        key = await tx.fetchval(lost, asked.turn_id)
+    async with services.valkey.client.pubsub(ignore_subscribe_messages=True) as heard:
+        await heard.subscribe(channel(conversation_id))
+        while await heard.get_message(timeout=0.5) is not None:
+            pass  # what the end still had to say
+        body = {"outcome": "happened", "comment": "saw it in the ledger"}
+        assert (await reviewer.post(f"/v1/effects/{key}/settle", json=body)).status_code == 200
+        message = await heard.get_message(timeout=20)
+    assert message is not None and message["data"] == WOKEN_BY_EVENTS
 
 
 async def test_a_preview_is_made_by_a_worker_kept_with_its_time_and_stands_in_nobodys_way(api: Api) -> None:
@@ -304,42 +297,40 @@ async def many(client: httpx.AsyncClient, *items: dict[str, object]) -> list[Any
     return answers
 
 
-async def test_many_are_rejected_at_once_each_for_itself(api: Api) -> None:
+async def test_many_are_rejected_at_once_each_for_itself(api: Api, admin: Caller) -> None:
     asked = [await paused(api) for _ in range(3)]
     own = await paused(api, by="admin")
     items = [item(each, comment="not today") for each in (*asked[:2], own)] + [item(asked[2])]
     items += [{"id": id_, "digest": "x", "decision": "reject", "comment": "c"} for id_ in (new_id(), "nothing")]
     key = {"Idempotency-Key": new_id()}
-    async with api.client("admin") as client:
-        path = "/v1/approvals/decisions"
-        done, again = [await client.post(path, json={"items": items}, headers=key) for _ in range(2)]
-        answers = done.json()["items"]
-        assert [each.get("status") or each["error"]["code"] for each in answers] == [
-            *["rejected"] * 2, "own_request", "reason_required", *["approval_not_found"] * 2,
-        ]  # fmt: skip
-        assert [each["id"] for each in answers] == [each["id"] for each in items]
-        assert again.json() == done.json()
-        other = await client.post(path, json={"items": items[:1]}, headers=key)
-        assert refusal(other) == (422, "idempotency_key_reused")
-        for each in asked[:2]:
-            assert (await ended(client, each.turn_id))["status"] == "completed"
-        await stopped(client, asked[2], own)
+    path = "/v1/approvals/decisions"
+    done, again = [await admin.post(path, json={"items": items}, headers=key) for _ in range(2)]
+    answers = done.json()["items"]
+    assert [each.get("status") or each["error"]["code"] for each in answers] == [
+        *["rejected"] * 2, "own_request", "reason_required", *["approval_not_found"] * 2,
+    ]  # fmt: skip
+    assert [each["id"] for each in answers] == [each["id"] for each in items]
+    assert again.json() == done.json()
+    other = await admin.post(path, json={"items": items[:1]}, headers=key)
+    assert refusal(other) == (422, "idempotency_key_reused")
+    for each in asked[:2]:
+        assert (await ended(admin, each.turn_id))["status"] == "completed"
+    await stopped(admin, asked[2], own)
 
 
-async def test_only_calls_of_low_risk_and_of_one_tool_are_approved_together(api: Api) -> None:
+async def test_only_calls_of_low_risk_and_of_one_tool_are_approved_together(api: Api, reviewer: Caller) -> None:
     low, high = [await paused(api) for _ in range(2)], await paused(api)
     await behind_its_back(
         api, "UPDATE approvals SET risk = 'low' WHERE id = ANY($1)", [each.approval["id"] for each in low]
     )
-    async with api.client("reviewer") as client:
-        refused = await many(client, *(item(each, "approve") for each in (*low, high)))
-        assert [(each["error"]["status"], each["error"]["code"]) for each in refused] == [(422, "not_in_bulk")] * 3
-        assert (await many(client, item(high, "edit")))[0]["error"]["code"] == "not_in_bulk"
-        together = [item(each, "approve") for each in low] + [item(high, reason_code="too_much")]
-        assert [each["status"] for each in await many(client, *together)] == ["approved", "approved", "rejected"]
-        for each in (*low, high):
-            assert (await ended(client, each.turn_id))["status"] == "completed"
-        assert (await client.get(low[0].path)).json()["decision"]["channel"] == "bulk"
+    refused = await many(reviewer, *(item(each, "approve") for each in (*low, high)))
+    assert [(each["error"]["status"], each["error"]["code"]) for each in refused] == [(422, "not_in_bulk")] * 3
+    assert (await many(reviewer, item(high, "edit")))[0]["error"]["code"] == "not_in_bulk"
+    together = [item(each, "approve") for each in low] + [item(high, reason_code="too_much")]
+    assert [each["status"] for each in await many(reviewer, *together)] == ["approved", "approved", "rejected"]
+    for each in (*low, high):
+        assert (await ended(reviewer, each.turn_id))["status"] == "completed"
+    assert (await reviewer.get(low[0].path)).json()["decision"]["channel"] == "bulk"
 
 
 def in_days(days: float) -> str:
@@ -402,7 +393,7 @@ async def test_an_admin_sees_whose_place_is_lent_to_whom_and_ends_it(api: Api, s
         assert (await client.get("/v1/delegations")).json()["items"] == []
 
 
-async def test_a_delegation_that_cannot_be_is_refused(api: Api) -> None:
+async def test_a_delegation_that_cannot_be_is_refused(reviewer: Caller) -> None:
     refused: list[tuple[dict[str, Any], int, str]] = [
         ({"to": "nobody", "until": in_days(1)}, 404, "user_not_found"),
         ({"to": "reviewer", "until": in_days(1)}, 422, "to_yourself"),
@@ -412,10 +403,9 @@ async def test_a_delegation_that_cannot_be_is_refused(api: Api) -> None:
         ({"to": "admin"}, 422, "invalid_input"),
         ({"to": "admin", "until": in_days(1), "from": "second"}, 422, "invalid_input"),
     ]
-    async with api.client("reviewer") as client:
-        for body, *expected in refused:
-            assert refusal(await client.post("/v1/delegations", json=body)) == tuple(expected), body
-        assert (await client.get("/v1/delegations")).json()["items"] == []
+    for body, *expected in refused:
+        assert refusal(await reviewer.post("/v1/delegations", json=body)) == tuple(expected), body
+    assert (await reviewer.get("/v1/delegations")).json()["items"] == []
 
 
 BAD: dict[str, list[Any]] = {
@@ -431,51 +421,48 @@ BAD_ONE: list[dict[str, Any]] = [{"decision": "shrug"}, {"args": {}}, {"digest":
 BAD_MANY = [{}, *({"items": wrong} for wrong in BAD_ITEMS), *({"items": [{**ONE, **wrong}]} for wrong in BAD_ONE)]
 
 
-async def test_bodies_that_do_not_fit_are_refused_and_change_nothing(api: Api) -> None:
+async def test_bodies_that_do_not_fit_are_refused_and_change_nothing(api: Api, reviewer: Caller) -> None:
     asked = await paused(api)
     sent = [(f"{asked.path}/{verb}", body) for verb, bodies in BAD.items() for body in bodies]
     sent += [("/v1/approvals/decisions", body) for body in BAD_MANY]
-    async with api.client("reviewer") as client:
-        for path, body in sent:
-            assert refusal(await client.post(path, json=body)) == (422, "invalid_input"), (path, body)
-        for verb in ("claim", "release", "withdraw", "escalate"):
-            for unknown in (new_id(), "x", "%00"):
-                answer = await client.post(f"/v1/approvals/{unknown}/{verb}", json={})
-                assert answer.status_code in (404, 400), (verb, unknown, answer.text)
-        assert (await client.post(f"/v1/approvals/{new_id()}/reassign", json={"to": "admin"})).status_code == 404
-        assert (await client.get("/v1/effects/nothing")).status_code == 404
-        shown = (await client.get(asked.path)).json()
-        assert (shown["status"], shown["version"], len(shown["history"])) == ("pending", 1, 1)
-        await stopped(client, asked)
+    for path, body in sent:
+        assert refusal(await reviewer.post(path, json=body)) == (422, "invalid_input"), (path, body)
+    for verb in ("claim", "release", "withdraw", "escalate"):
+        for unknown in (new_id(), "x", "%00"):
+            answer = await reviewer.post(f"/v1/approvals/{unknown}/{verb}", json={})
+            assert answer.status_code in (404, 400), (verb, unknown, answer.text)
+    assert (await reviewer.post(f"/v1/approvals/{new_id()}/reassign", json={"to": "admin"})).status_code == 404
+    assert (await reviewer.get("/v1/effects/nothing")).status_code == 404
+    shown = (await reviewer.get(asked.path)).json()
+    assert (shown["status"], shown["version"], len(shown["history"])) == ("pending", 1, 1)
+    await stopped(reviewer, asked)
 
 
-async def test_a_verb_on_what_has_expired_is_gone(api: Api) -> None:
+async def test_a_verb_on_what_has_expired_is_gone(api: Api, admin: Caller) -> None:
     asked = await paused(api)
     await behind_its_back(api, "UPDATE approvals SET expires_at = now() WHERE id = $1", asked.approval["id"])
     bodies = {"reassign": {"to": "a"}, "decision": asked.body()}
-    async with api.client("admin") as client:
-        for verb in ("claim", "release", "escalate", "withdraw", *bodies):
-            answer = await client.post(f"{asked.path}/{verb}", json=bodies.get(verb, {}))
-            assert refusal(answer) == (410, "approval_expired"), verb
-        assert (await client.get(asked.path)).json()["status"] == "expired"
+    for verb in ("claim", "release", "escalate", "withdraw", *bodies):
+        answer = await admin.post(f"{asked.path}/{verb}", json=bodies.get(verb, {}))
+        assert refusal(answer) == (410, "approval_expired"), verb
+    assert (await admin.get(asked.path)).json()["status"] == "expired"
 
 
-async def test_what_waits_is_counted_by_age_and_says_who_is_next(api: Api) -> None:
+async def test_what_waits_is_counted_by_age_and_says_who_is_next(api: Api, requester: Caller, reviewer: Caller) -> None:
     asked = [await paused(api) for _ in range(3)]
     for each, age in zip(asked, ("0 hours", "2 hours", "5 days"), strict=True):
         set_back = f"requested_at = now() - interval '{age}', agent_id = 'ages', fallback_at = now()"
         statement = f"UPDATE approvals SET {set_back}, fallback_reviewer = 'second' WHERE id = $1"
         await behind_its_back(api, statement, each.approval["id"])
-    async with api.client("reviewer") as client, api.client() as requester:
-        groups = (await client.get("/v1/approvals/ageing")).json()["items"]
-        (mine,) = [group for group in groups if group["agent"] == "ages"]
-        assert (mine["waiting"], mine["role"], mine["assignee"]) == (3, "reviewer", None)
-        assert mine["buckets"] == {"1h": 1, "1d": 1, "3d": 0, "older": 1}
-        assert mine["fallback"]["reviewer"] == "second"
-        assert mine["oldest_at"] < mine["next_expiry_at"]
-        own = (await requester.get("/v1/approvals/ageing")).json()["items"]
-        assert [group["waiting"] for group in own if group["agent"] == "ages"] == [3]
-        await stopped(client, *asked)
+    groups = (await reviewer.get("/v1/approvals/ageing")).json()["items"]
+    (mine,) = [group for group in groups if group["agent"] == "ages"]
+    assert (mine["waiting"], mine["role"], mine["assignee"]) == (3, "reviewer", None)
+    assert mine["buckets"] == {"1h": 1, "1d": 1, "3d": 0, "older": 1}
+    assert mine["fallback"]["reviewer"] == "second"
+    assert mine["oldest_at"] < mine["next_expiry_at"]
+    own = (await requester.get("/v1/approvals/ageing")).json()["items"]
+    assert [group["waiting"] for group in own if group["agent"] == "ages"] == [3]
+    await stopped(reviewer, *asked)
 
 
 async def test_an_effect_is_shown_with_all_that_is_known_of_it(api: Api) -> None:

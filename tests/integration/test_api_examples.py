@@ -1,11 +1,12 @@
-"""The agents `care_navigator`, with its calendar as a process of its own, and `skeleton` over REST: skipped tools, a
-booking that a person approves (S1), exact nodes, facts from turn to turn."""
+"""The agents `care_navigator`, `skeleton` and `chart_builder` over REST: what is skipped, approved, drawn."""
 
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import httpx
 import pytest
 
 from perdure.apps import SHIPPED
-from tests.integration.conftest import Api
+from tests.integration.conftest import Api, Caller
 from tests.unit.examples.payments_process import free_port, wait_until_healthy
 
 AGENT = "care_navigator"
@@ -37,16 +38,22 @@ def calendar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.wait()
 
 
-async def talk(client: httpx.AsyncClient) -> str:
-    """Where turns of a new conversation are started."""
-    made = await client.post("/v1/conversations", json={"agent": AGENT})
-    return f"/v1/conversations/{made.json()['id']}/turns"
+async def conversation(client: httpx.AsyncClient, *tables: str, agent: str = "chart_builder") -> str:
+    made = await client.post("/v1/conversations", json={"agent": agent})
+    path = f"/v1/conversations/{made.json()['id']}"
+    for number, table in enumerate(tables):
+        sent = await client.post(
+            f"{path}/files", params={"name": f"t{number}.csv"}, content=table, headers={"Content-Type": "text/csv"}
+        )
+        assert sent.status_code == 201, sent.text
+    return path
 
 
-async def turn(client: httpx.AsyncClient, path: str, message: str) -> dict[str, Any]:
-    answer = await client.post(path, params={"wait": 30}, json={"message": message})
+async def say(client: httpx.AsyncClient, path: str, message: str, **given: Any) -> dict[str, Any]:
+    answer = await client.post(f"{path}/turns", params={"wait": 100}, json={"message": message, **given}, timeout=120)
     assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    turn: dict[str, Any] = answer.json()
+    return turn
 
 
 async def stages(client: httpx.AsyncClient, of: dict[str, Any]) -> list[dict[str, Any]]:
@@ -56,15 +63,14 @@ async def stages(client: httpx.AsyncClient, of: dict[str, Any]) -> list[dict[str
     return [json.loads(line.removeprefix("data: ")) for line in told]
 
 
-async def test_the_second_turn_of_a_conversation_shows_what_it_skipped(api: Api) -> None:
-    async with api.client() as client:
-        path = await talk(client)
-        first = await turn(client, path, "I am anxious and cannot sleep")
-        assert (first["status"], first["topology"]) == ("completed", "context_assembly")
-        ran = [each["ran"] for each in await stages(client, first) if each["stage"] == "context_assembly"]
-        assert {*ran[0], *ran[1]} == BUNDLES and ran[1:] == [["therapeutic_fit"]]
-        second = await turn(client, path, "Thanks")
-        told = [each for each in await stages(client, second) if each["stage"] == "context_assembly"]
+async def test_the_second_turn_of_a_conversation_shows_what_it_skipped(requester: Caller) -> None:
+    path = await conversation(requester, agent=AGENT)
+    first = await say(requester, path, "I am anxious and cannot sleep")
+    assert (first["status"], first["topology"]) == ("completed", "context_assembly")
+    ran = [each["ran"] for each in await stages(requester, first) if each["stage"] == "context_assembly"]
+    assert {*ran[0], *ran[1]} == BUNDLES and ran[1:] == [["therapeutic_fit"]]
+    second = await say(requester, path, "Thanks")
+    told = [each for each in await stages(requester, second) if each["stage"] == "context_assembly"]
     assert [each["ran"] for each in told] == [[], []]
     assert {(skipped["tool"], skipped["why"]) for each in told for skipped in each["skipped"]} == {
         (name, "same_slice") for name in BUNDLES
@@ -73,7 +79,7 @@ async def test_the_second_turn_of_a_conversation_shows_what_it_skipped(api: Api)
 
 async def test_an_approved_booking_is_made_exactly_once(api: Api, calendar: str) -> None:
     async with api.client() as client, api.client("reviewer") as reviewer, httpx.AsyncClient() as outside:
-        found = await turn(client, await talk(client), "Book p1 at Monday 10:00")
+        found = await say(client, await conversation(client, agent=AGENT), "Book p1 at Monday 10:00")
         assert found["status"] == "awaiting_approval"
         assert (await outside.get(f"{calendar}/bookings")).json() == {"bookings": []}, "nothing before somebody decides"
         (approval_id,) = found["waiting_for"]["ids"]
@@ -97,7 +103,7 @@ async def test_an_approved_booking_is_made_exactly_once(api: Api, calendar: str)
 
 async def test_a_booking_that_a_reviewer_changed_is_told_as_made(api: Api, calendar: str) -> None:
     async with api.client() as client, api.client("reviewer") as reviewer:
-        found = await turn(client, await talk(client), "Book p2 at Tuesday 9:00")
+        found = await say(client, await conversation(client, agent=AGENT), "Book p2 at Tuesday 9:00")
         (approval_id,) = found["waiting_for"]["ids"]
         digest = (await reviewer.get(f"/v1/approvals/{approval_id}")).json()["digest"]
         decision = {"decision": "edit", "digest": digest, "args": {"provider": "p2", "slot": "Tuesday 11:00"}}
@@ -107,24 +113,23 @@ async def test_a_booking_that_a_reviewer_changed_is_told_as_made(api: Api, calen
     assert "Tuesday 11:00" in answer and "Tuesday 9:00" not in answer
 
 
-async def test_words_of_danger_while_a_booking_waits_are_answered_in_the_request_itself(api: Api) -> None:
-    async with api.client() as client:
-        path = await talk(client)
-        waiting = await turn(client, path, "Book p3 at Monday 10:00")
-        assert waiting["status"] == "awaiting_approval"
-        key = {"Idempotency-Key": f"danger-{waiting['turn_id']}"}
-        said = [await client.post(path, json={"message": "I want to  D1E"}, headers=key) for _ in range(2)]
-        assert [(each.status_code, each.json()["status"]) for each in said] == [(202, "completed")] * 2
-        found = (await client.get(f"/v1/turns/{said[0].json()['turn_id']}")).json()
-        assert said[0].json() == said[1].json() and found["answer"]
-        told = await stages(client, found)
-        assert [each["stage"] for each in told] == ["preflight", "safety_intervention"] and told[0]["at_once"]
-        now = await turn(client, path, "i want to end it all")
-        assert (now["status"], now["answer"]) == ("completed", found["answer"])
-        busy = await client.post(path, json={"message": "Which therapists are there?"})
-        assert (busy.status_code, busy.json()["error"]["details"]["turn_id"]) == (409, waiting["turn_id"])
-        assert (await client.get(f"/v1/turns/{waiting['turn_id']}")).json()["waiting_for"] == waiting["waiting_for"]
-        await client.post(f"/v1/turns/{waiting['turn_id']}/stop")
+async def test_words_of_danger_while_a_booking_waits_are_answered_in_the_request_itself(requester: Caller) -> None:
+    path = await conversation(requester, agent=AGENT)
+    waiting = await say(requester, path, "Book p3 at Monday 10:00")
+    assert waiting["status"] == "awaiting_approval"
+    key = {"Idempotency-Key": f"danger-{waiting['turn_id']}"}
+    said = [await requester.post(f"{path}/turns", json={"message": "I want to  D1E"}, headers=key) for _ in range(2)]
+    assert [(each.status_code, each.json()["status"]) for each in said] == [(202, "completed")] * 2
+    found = (await requester.get(f"/v1/turns/{said[0].json()['turn_id']}")).json()
+    assert said[0].json() == said[1].json() and found["answer"]
+    told = await stages(requester, found)
+    assert [each["stage"] for each in told] == ["preflight", "safety_intervention"] and told[0]["at_once"]
+    now = await say(requester, path, "i want to end it all")
+    assert (now["status"], now["answer"]) == ("completed", found["answer"])
+    busy = await requester.post(f"{path}/turns", json={"message": "Which therapists are there?"})
+    assert (busy.status_code, busy.json()["error"]["details"]["turn_id"]) == (409, waiting["turn_id"])
+    assert (await requester.get(f"/v1/turns/{waiting['turn_id']}")).json()["waiting_for"] == waiting["waiting_for"]
+    await requester.post(f"/v1/turns/{waiting['turn_id']}/stop")
 
 
 BEGIN = "router_node state_init_node decision_logic_node task_preprocessing_node decision_logic_node"
@@ -138,35 +143,157 @@ async def executed(client: httpx.AsyncClient, message: str) -> dict[str, Any]:
     return dict((await client.post("/v1/execute", json={"agent": "skeleton", "message": message})).json())
 
 
-async def test_any_text_takes_the_same_way_and_a_success_without_a_word_fails_with_its_type(api: Api) -> None:
-    async with api.client() as client:
-        for text in ("/echo one two", 'memory_read {"command": "format"}'):
-            turn = await executed(client, text)
-            assert (turn["status"], turn["topology"], turn["nodes"]) == ("completed", "decision_hub", WHOLE)
-            assert text.removeprefix("/echo ") in turn["answer"]
-        turn = await executed(client, "say nothing")
+async def test_any_text_takes_the_same_way_and_a_success_without_a_word_fails_with_its_type(requester: Caller) -> None:
+    for text in ("/echo one two", 'memory_read {"command": "format"}'):
+        turn = await executed(requester, text)
+        assert (turn["status"], turn["topology"], turn["nodes"]) == ("completed", "decision_hub", WHOLE)
+        assert text.removeprefix("/echo ") in turn["answer"]
+    turn = await executed(requester, "say nothing")
     assert (turn["status"], turn["error"]["code"]) == ("failed", "invalid_output")
 
 
-async def test_a_given_trace_id_reaches_the_response_and_audio_is_stood_in_for(api: Api) -> None:
+async def test_a_given_trace_id_reaches_the_response_and_audio_is_stood_in_for(requester: Caller) -> None:
     given = {"trace_id": "trace-7", "input_type": "audio"}
-    async with api.client() as client:
-        body = {"agent": "skeleton", "message": "a sound", "metadata": given}
-        turn = (await client.post("/v1/execute", json=body)).json()
-        events = (await client.get(turn["events"])).text
-        bad = [{"input_type": each} for each in ("video", "", 3, ["text"], None)]
-        bad += [{"trace_id": each} for each in ("two words", "x" * 129, 7)]
-        refused = [await client.post("/v1/execute", json={**body, "metadata": each}) for each in bad]
+    body = {"agent": "skeleton", "message": "a sound", "metadata": given}
+    turn = (await requester.post("/v1/execute", json=body)).json()
+    events = (await requester.get(turn["events"])).text
+    bad = [{"input_type": each} for each in ("video", "", 3, ["text"], None)]
+    bad += [{"trace_id": each} for each in ("two words", "x" * 129, 7)]
+    refused = [await requester.post("/v1/execute", json={**body, "metadata": each}) for each in bad]
     assert (turn["status"], turn["nodes"]) == ("completed", WHOLE)
     assert '"trace_id":"trace-7"' in events.replace(" ", "") and "event: stage" in events
     assert [each.status_code for each in refused] == [422] * len(bad)
     assert [each.json()["error"]["code"] for each in refused] == ["bad_input_type"] * 5 + ["bad_trace_id"] * 3
 
 
-async def test_what_a_person_states_is_known_in_another_conversation(api: Api) -> None:
-    async with api.client("admin") as client:
-        first, second = [await executed(client, text) for text in ("My name is Ann", "who am I?")]
-        events = (await client.get(second["events"])).text.replace(" ", "")
+async def test_what_a_person_states_is_known_in_another_conversation(admin: Caller) -> None:
+    first, second = [await executed(admin, text) for text in ("My name is Ann", "who am I?")]
+    events = (await admin.get(second["events"])).text.replace(" ", "")
     assert first["conversation_id"] != second["conversation_id"]
     assert '"scope":"user","status":"success"' in events or '"status":"success","scope":"user"' in events
     assert '"facts":1' in events
+
+
+SALES = "region,sales,day\nNorth,30,2024-01-01\nSouth,10,2024-01-02\nNorth,5,2024-01-03\n"
+
+
+async def reply(client: httpx.AsyncClient, turn: dict[str, Any], **payload: Any) -> dict[str, Any]:
+    waits = turn["waiting_for"]
+    path = f"/v1/turns/{turn['turn_id']}"
+    sent = await client.post(f"{path}/answers/{waits['ids'][0]}", json={"kind": waits["kind"], "payload": payload})
+    assert sent.status_code == 200, sent.text
+    return await rests(client, path, waits["ids"])
+
+
+async def rests(client: httpx.AsyncClient, path: str, before: Sequence[str] = ()) -> dict[str, Any]:
+    """The turn once it rests on something new."""
+    async with client.stream("GET", f"{path}/events", timeout=120) as stream:
+        async for line in stream.aiter_lines():
+            if line.startswith(("event: done", "event: clarification", "event: client_run")):
+                turn = (await client.get(path)).json()
+                if turn["ended_at"] or (turn["waiting_for"] and turn["waiting_for"]["ids"] != before):
+                    return dict(turn)
+    return dict((await client.get(path)).json())
+
+
+async def test_plot_a_column_by_a_column_gives_a_picture_of_it(api: Api) -> None:
+    async with api.client() as client:
+        path = await conversation(client, SALES)
+        turn = await say(client, path, "Plot sales by region")
+        assert turn["status"] == "completed", turn["error"]
+        pictures = turn["output"]["pictures"]
+        png, svg = [(await client.get(pictures[kind])) for kind in ("png", "svg")]
+        assert (png.headers["content-type"], svg.headers["content-type"]) == ("image/png", "image/svg+xml")
+        assert png.content[:8] == b"\x89PNG\r\n\x1a\n" and "sandbox" in svg.headers["content-security-policy"]
+        assert all(word in svg.text for word in ("North", "South", "region", "sales")), "the picture says what it shows"
+        drawn = (await client.get(pictures["specification"])).json()
+        assert drawn["data"]["values"] == [{"region": "North", "sales": 35}, {"region": "South", "sales": 10}]
+        assert drawn["mark"]["type"] == "bar" and drawn["encoding"]["y"]["field"] == "sales"
+        metrics = (await client.get(f"/v1/turns/{turn['turn_id']}/metrics")).json()
+        labels = ["classify", "plan", "specify", "marks", "feedback"]
+        assert [call["label"] for call in metrics["calls"]] == labels and metrics["source"] == "server"
+        assert metrics["totals"]["input_tokens"] == turn["usage"]["input_tokens"] > 0
+        assert all(call["seconds"] > 0 and call["number"] == 1 for call in metrics["calls"])
+        assert metrics["retries"] == {"classify": 1, "planning": 1, "specify": 1, "marks": 1}
+        assert turn["answer"] and turn["output"]["text"].startswith("<p>")
+        made = (await client.get(f"{path}/files")).json()["items"]
+        kept = sorted(file["name"] for file in made if file["turn_id"])
+        assert kept == ["chart.png", "chart.svg", "chart.vl.json", "rows.json"]
+
+
+async def test_an_open_request_is_asked_back_no_other_message_passes_and_the_reply_leads_to_a_picture(api: Api) -> None:
+    async with api.client() as client:
+        path = await conversation(client, SALES)
+        turn = await say(client, path, "Plot something")
+        assert (turn["status"], turn["waiting_for"]["kind"]) == ("awaiting_answer", "clarification")
+        asked = await client.get(f"/v1/turns/{turn['turn_id']}/answers/{turn['waiting_for']['ids'][0]}")
+        assert asked.json()["asked"]["question"]
+        until = [datetime.fromisoformat(each["expires_at"]) for each in (asked.json(), turn["waiting_for"])]
+        assert until[0] == until[1] > datetime.now(UTC), "a question has an end, which the turn tells"
+        refused = await client.post(f"{path}/turns", json={"message": "/echo no"})
+        details = refused.json()["error"]["details"]
+        assert (refused.status_code, details["turn_id"]) == (409, turn["turn_id"])
+        assert details["waiting_for"]["kind"] == "clarification"
+        turn = await reply(client, turn, text="sales by region")
+        assert turn["status"] == "completed" and turn["output"]["pictures"], turn
+        assert turn["nodes"].count("planning_transformation_node") == 2
+
+
+async def test_another_message_takes_the_place_of_a_turn_that_waits_for_an_answer(requester: Caller) -> None:
+    path = await conversation(requester, SALES)
+    turn = await say(requester, path, "Plot something")
+    fresh = await say(requester, path, "/echo fine", on_busy="replace")
+    assert (fresh["status"], fresh["answer"]) == ("completed", "fine")
+    old = f"/v1/turns/{turn['turn_id']}"
+    assert (await requester.get(old)).json()["status"] == "replaced"
+    given = {"kind": "clarification", "payload": {"text": "x"}}
+    late = await requester.post(f"{old}/answers/{turn['waiting_for']['ids'][0]}", json=given)
+    assert (late.status_code, late.json()["error"]["code"]) == (409, "turn_stopped"), "S4-42"
+
+
+async def test_what_asks_for_no_work_has_none_and_a_shortcut_goes_straight_to_the_solver(requester: Caller) -> None:
+    path = await conversation(requester)
+    without = await say(requester, path, "Plot sales by region")
+    assert without["status"] == "completed" and without["answer"] and not without["output"].get("pictures")
+    palette = await say(requester, path, "Which colours are there?")
+    assert palette["output"]["suggestions"][0]["kind"] == "custom_palette" and palette["output"]["selection_prompt"]
+    arrived = await say(requester, path, "#uploaded# t.csv")
+    assert arrived["nodes"] == ["initialize_processing_state", "feedback_node", "format_feedback"]
+    assert (await say(requester, path, "/echo one two"))["answer"] == "one two"
+    bypassed = await say(requester, path, "Which colours are there? #bypass_feedback")
+    assert bypassed["status"] == "completed" and bypassed["attempts"] == palette["attempts"] - 1 == 1
+    path = await conversation(requester, SALES)
+    turn = await say(requester, path, '#chart# <chart concept="pie"><show column=')
+    assert turn["nodes"][1:] == ["expand_shortcut_node", "feedback_node", "format_feedback"], "it is broken off"
+    turn = await say(requester, path, '#chart# <chart concept="pie"><show column="region"/></chart>')
+    assert "asp_solving_node" in turn["nodes"] and turn["output"]["pictures"], turn
+
+
+async def test_what_a_picture_leaves_out_is_said_with_it(requester: Caller) -> None:
+    table = "region,sales\nNorth,30\nNorth,\nSouth,\nEast,inf\n,-5\n"
+    turn = await say(requester, await conversation(requester, table), "Plot sales by region #bypass_feedback")
+    svg = (await requester.get(turn["output"]["pictures"]["svg"])).text
+    assert re.search(r">2 rows", svg), "the picture itself says it"
+    assert ">(missing)<" in svg and ">South<" not in svg and ">null<" not in svg
+    named = [re.findall(r"\d+|'\w+'", each) for each in turn["output"]["warnings"]]
+    assert ["1", "'region'"] in named and ["2", "'sales'"] in named
+    assert turn["output"]["warnings"][0] in turn["answer"], "and the person reads it"
+
+
+async def test_files_are_their_owners_and_their_conversations_and_a_bad_one_is_not_kept(api: Api) -> None:
+    async with api.client() as client, api.client("admin") as other:
+        path = await conversation(client, SALES)
+        (file,) = (await client.get(f"{path}/files")).json()["items"]
+        assert (await client.get(file["content"])).content == SALES.encode()
+        assert (await other.get(f"{path}/files")).status_code == 404
+        assert (await client.get("/v1/files/nothing")).status_code == 404
+        for name, kind, content, status, code in (
+            ("a.csv", "text/csv", b"a,b\n\x00,1\n", 422, "file_has_nul"),
+            ("../a.csv", "text/csv", b"a,b\n1,2\n", 422, "name_not_safe"),
+            ("a.csv", "application/zip", b"PK", 415, "unsupported_media_type"),
+            ("a.csv", "text/csv", b"\n".join([b",".join(b"c%d" % n for n in range(201))] * 2), 422, "table_too_large"),
+        ):
+            headers = {"Content-Type": kind}
+            sent = await client.post(f"{path}/files", params={"name": name}, content=content, headers=headers)
+            assert (sent.status_code, sent.json()["error"]["code"]) == (status, code)
+        assert (await client.get(f"{path}/files")).json()["items"] == [file]

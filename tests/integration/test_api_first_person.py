@@ -32,7 +32,6 @@ class Fresh:
         self.api, self.owner, self.name = api, owner, name
 
     async def prepared(self, before: str = "", *, local: bool = False) -> str:
-        """The code that a run of perdure/apps/bootstrap.py makes."""
         async with self.owner.transaction():
             await self.owner.execute("SELECT set_config('perdure.tenant', $1, true)", self.name)
             return await registration.ensure_code(self.owner, self.name, before, local=local)
@@ -146,9 +145,7 @@ async def test_a_tenant_that_is_not_there_is_answered_as_one_that_is_closed(fres
         assert await fresh.refused("eve") == (403, "invitation_needed")
 
 
-async def test_the_local_administrators_token_and_no_other_lets_the_first_person_in(
-    fresh: Fresh, tmp_path: Path
-) -> None:
+async def test_the_local_administrators_token_alone_lets_the_first_person_in(fresh: Fresh, tmp_path: Path) -> None:
     """Of the tenant `local`, whose own users are not people."""
     api, fresh.name = fresh.api, "local"
     kept = tmp_path / "setup.code"

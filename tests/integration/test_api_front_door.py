@@ -1,9 +1,10 @@
-"""The outermost layer: foreign hosts, forged addresses, the headers of every answer, HEAD, ambiguous requests."""
+"""The outermost layer: foreign hosts, forged addresses, every answer's headers; bad input is a typed 4xx, unstored."""
 
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from itertools import permutations
 from urllib.parse import urlsplit
 
@@ -15,9 +16,11 @@ from perdure.api.health import FRONT_DOOR
 from perdure.local import DataParts
 from perdure.store.database import new_id
 from tests.conftest import Person, Urls
-from tests.integration.conftest import Api, serving
+from tests.integration.bad_requests import JSON, TABLE, Bad
+from tests.integration.conftest import Api, Caller, serving
 from tests.integration.test_api_access import filled, routes
 from tests.integration.test_api_turns import conversation, refusal
+from tests.scale import FULL
 
 EVIL = "rebound.evil.example:8080"
 PROXIED = "perdure.example.org"
@@ -28,7 +31,6 @@ SAFE = {"x-content-type-options": "nosniff", "cache-control": "no-store", "cross
 def served_by(
     parts: DataParts, urls: Urls, people: dict[str, Person], **settings: str
 ) -> AbstractAsyncContextManager[Api]:
-    """An API that takes five requests a minute."""
     assert parts.redis_url is not None and parts.temporal is not None
     where = parts.temporal
     given = {"database_url": urls.app, "redis_url": parts.redis_url, "temporal": where.address}
@@ -88,13 +90,12 @@ async def test_a_host_that_is_malformed_or_of_no_one_is_refused_and_counted(api:
             assert counter.get() == before + 1
 
 
-async def test_what_else_a_request_says_of_its_host_is_not_read(api: Api) -> None:
+async def test_what_else_a_request_says_of_its_host_is_not_read(api: Api, requester: Caller) -> None:
     port = urlsplit(api.url).port
     for name in ("X-Forwarded-Host", "Forwarded", "X-Original-Host", "X-Host"):
         for value in ("127.0.0.1", "host=127.0.0.1"):
-            async with api.client() as client:
-                assert (await client.get("/v1/turns", headers={"Host": EVIL, name: value})).status_code == 421, name
-                assert (await client.get("/v1/turns", headers={name: EVIL})).status_code == 200, name
+            assert (await requester.get("/v1/turns", headers={"Host": EVIL, name: value})).status_code == 421, name
+            assert (await requester.get("/v1/turns", headers={name: EVIL})).status_code == 200, name
     for target in (f"http://127.0.0.1:{port}/v1/turns", f"http://{EVIL}/healthz", "*", "x"):
         close = b"Connection: close\r\n\r\n"
         said = await raw(api, f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n".encode() + close)
@@ -103,16 +104,15 @@ async def test_what_else_a_request_says_of_its_host_is_not_read(api: Api) -> Non
     assert (await raw(api, b"GET /healthz HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200")
 
 
-async def test_health_under_any_host_is_one_word(api: Api) -> None:
-    async with api.client("admin") as client:
-        for host in ("127.0.0.1", EVIL, "10.1.2.3:8080", ""):
-            for path, body in (("/healthz", {"status": "ok"}), ("/readyz", {"ready": True})):
-                answer = await client.get(path, headers={"Host": host})
-                assert (answer.status_code, answer.json()) == (200, body)
-                assert not {"set-cookie", "server"} & answer.headers.keys()
-        for path in ("/healthz/", "//healthz", "/readyz/x", "/healthz%2f"):
-            assert (await client.get(path, headers={"Host": EVIL})).status_code == 421, path
-        assert (await client.post("/readyz", headers={"Host": EVIL})).status_code == 421
+async def test_health_under_any_host_is_one_word(admin: Caller) -> None:
+    for host in ("127.0.0.1", EVIL, "10.1.2.3:8080", ""):
+        for path, body in (("/healthz", {"status": "ok"}), ("/readyz", {"ready": True})):
+            answer = await admin.get(path, headers={"Host": host})
+            assert (answer.status_code, answer.json()) == (200, body)
+            assert not {"set-cookie", "server"} & answer.headers.keys()
+    for path in ("/healthz/", "//healthz", "/readyz/x", "/healthz%2f"):
+        assert (await admin.get(path, headers={"Host": EVIL})).status_code == 421, path
+    assert (await admin.post("/readyz", headers={"Host": EVIL})).status_code == 421
 
 
 async def test_the_hosts_that_the_operator_names_are_answered(proxied: Api) -> None:
@@ -256,3 +256,154 @@ async def test_behind_a_proxy_a_client_has_so_many_requests_under_way_and_browse
         held.set()
         answer = await client.get("/sign-in", headers={"X-Forwarded-For": "198.51.100.99"})
         assert answer.headers["strict-transport-security"] == "max-age=31536000"
+
+
+COUNTED = (
+    "users", "api_tokens", "conversations", "turns", "messages", "tool_calls", "approvals", "audit", "events", "outbox",
+    "idempotency", "working_memory", "entities", "episodes", "day_limits", "prompt_versions",
+)  # fmt: skip
+UNREAD = ("image_url", "input_audio")
+
+
+@dataclass(frozen=True)
+class Place:
+    conversation: str
+    turn: str
+
+
+@pytest.fixture(scope="module")
+async def place(api: Api) -> Place:
+    async with api.client() as client:
+        conversation_id = await conversation(client)
+        body = {"message": "/echo settled"}
+        turn = await client.post(f"/v1/conversations/{conversation_id}/turns", params={"wait": 20}, json=body)
+        await client.get(f"/v1/turns/{turn.json()['turn_id']}/events")
+    return Place(conversation_id, turn.json()["turn_id"])
+
+
+async def stored(api: Api) -> dict[str, int]:
+    async with api.services.db.transaction("local") as tx:
+        return {name: await tx.fetchval(f"SELECT count(*) FROM {name}") for name in COUNTED}
+
+
+@pytest.fixture(scope="module")
+async def clients(api: Api) -> AsyncIterator[dict[str, httpx.AsyncClient]]:
+    made = {name: api.client(name) for name in ("requester", "reviewer", "admin")}
+    yield made
+    for client in made.values():
+        await client.aclose()
+
+
+def fault(answer: httpx.Response, bad: Bad) -> str | None:
+    about = f"{bad.method} {bad.path[:120]} {(bad.body or b'')[:80]!r} -> {answer.status_code} {answer.text[:200]}"
+    if answer.status_code not in bad.status:
+        return f"{about}, wanted {bad.status}"
+    error = answer.json().get("error", {})
+    if error.keys() != {"code", "message", "details", "request_id"} or not isinstance(error["details"], dict):
+        return f"{about}: not the one error form"
+    if not error["code"] or not error["message"] or error["request_id"] != answer.headers["x-request-id"]:
+        return f"{about}: says nothing"
+    return None
+
+
+@pytest.mark.sized
+async def test_each_is_a_typed_4xx_and_unstored(api: Api, place: Place, clients: dict[str, httpx.AsyncClient]) -> None:
+    before = await stored(api)
+    faults = []
+    for number, bad in enumerate(TABLE):
+        path = bad.path.replace("{conversation}", place.conversation).replace("{turn}", place.turn)
+        sent = [{**JSON, **bad.headers} if bad.body is not None else bad.headers]
+        if "Idempotency-Key" not in sent[0] and bad.body is not None and (FULL or number % 8 == 0):
+            sent.append({**sent[0], "Idempotency-Key": "bad"})
+        for headers in sent:
+            answer = await clients[bad.by].request(bad.method, path, content=bad.body, headers=headers)
+            faults.append(fault(answer, bad))
+    found = [each for each in faults if each]
+    assert not found, "\n".join(found)
+    assert await stored(api) == before
+    assert len(TABLE) > 1_100
+
+
+async def test_a_limit_beyond_all_reason_is_clamped_like_any_other(requester: Caller) -> None:
+    for path in ("conversations", "turns", "approvals", "effects", "prompt-templates"):
+        for limit in ("1" * 30, "9" * 5_000, "0" * 20 + "7"):
+            answer = await requester.get(f"/v1/{path}", params={"limit": limit})
+            assert answer.status_code == 200, (path, limit[:9], answer.text)
+
+
+@pytest.mark.parametrize("kind", UNREAD)
+async def test_an_unread_kind_of_message_is_refused_by_its_field(requester: Caller, place: Place, kind: str) -> None:
+    body = {"message": [{"type": kind, kind: {"data": "AAAA"}}]}
+    answer = await requester.post(f"/v1/conversations/{place.conversation}/turns", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["error"]["details"]["fields"][0]["field"] == "body.message"
+
+
+async def opened(api: Api, head: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, port = api.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(head.replace(b"{token}", api.people["requester"].token.encode()))
+    await writer.drain()
+    return reader, writer
+
+
+async def answered(api: Api, head: bytes, *chunks: bytes) -> bytes:
+    """What the server says to bytes that no client library would send."""
+    reader, writer = await opened(api, head)
+    try:
+        for chunk in chunks:
+            writer.write(chunk)
+            await writer.drain()
+        async with asyncio.timeout(30):
+            return await reader.read(65_536)
+    except ConnectionError:
+        return await reader.read(65_536)
+    finally:
+        writer.close()
+
+
+HEAD = (
+    b"POST /v1/conversations HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
+    b"Content-Type: application/json\r\n"
+)
+
+
+async def test_a_chunked_body_is_measured_while_it_is_read(api: Api) -> None:
+    before = await stored(api)
+    chunk = b"4000\r\n" + b" " * 0x4000 + b"\r\n"
+    answer = await answered(api, HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *[chunk] * 40, b"0\r\n\r\n")
+    assert b" 413 " in answer.split(b"\r\n")[0]
+    assert b'"code":"body_too_large"' in answer.replace(b" ", b"")
+    assert await stored(api) == before
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /v1/turns?x=\x00 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        b"GET /v1/turns HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer a\x00b\r\n\r\n",
+        b"GET /v1/turns/\xed\xa0\x80 HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n\r\n",
+        b"POST /v1/conversations HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v1/conversations HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GARBAGE\r\n\r\n",
+    ],
+)
+async def test_broken_http_is_400_and_the_server_goes_on(head: bytes, api: Api, requester: Caller) -> None:
+    assert b" 400 " in (await answered(api, head)).split(b"\r\n")[0]
+    assert (await requester.get("/healthz")).status_code == 200
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_body_changes_nothing(api: Api) -> None:
+    before = await stored(api)
+    for _ in range(20):
+        _, writer = await opened(api, HEAD + b'Content-Length: 400\r\n\r\n{"agent": "refunds"')
+        writer.close()
+    await asyncio.sleep(0.2)
+    assert await stored(api) == before
+
+
+async def test_unusual_but_good_text_is_stored_as_it_is(requester: Caller) -> None:
+    text = "é \U0001f600 \u202e bidi \ufffd \r\n tab\t 𝔘𝔫𝔦 " + "\\u0000 is only text here"
+    made = await conversation(requester, title=text, metadata={text: text})
+    shown = (await requester.get(f"/v1/conversations/{made}")).json()
+    assert (shown["title"], shown["metadata"]) == (text, {text: text})

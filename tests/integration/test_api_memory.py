@@ -16,7 +16,7 @@ from perdure.contracts.values import sha256_hex
 from perdure.schemas.memory import Promotion
 from perdure.store.database import new_id
 from perdure.store.memory import facts, working_memory
-from tests.integration.conftest import Api
+from tests.integration.conftest import Api, Caller
 from tests.integration.test_api_turns import code, conversation, pages, refusal
 
 DOCUMENTS, PROMOTIONS = "/v1/memory/documents", "/v1/memory/promotions"
@@ -202,44 +202,40 @@ async def test_fields_are_put_merged_read_and_removed_and_refused_whole_where_th
         assert (await client.get(path)).json()["fields"] == {}
 
 
-async def test_a_summary_is_kept_once_a_key_and_found_and_listed(api: Api) -> None:
-    async with api.client() as client:
-        conversation_id = await conversation(client)
-        body = {"conversation_id": conversation_id, "summary": "The flamingo order came late"}
-        key = {"Idempotency-Key": new_id()}
-        first, again = [await client.post("/v1/memory/episodic", json=body, headers=key) for _ in range(2)]
-        assert first.status_code == again.status_code == 201 and first.json() == again.json()
-        search = {"agent": "refunds", "query": "where are my flamingos?"}
-        (hit,) = (await client.post("/v1/memory/episodic/search", json=search)).json()["items"]
-        assert (hit["id"], hit["summary"]) == (first.json()["id"], body["summary"])
-        assert hit["by"] in ("cosine", "full_text") and 0 < hit["similarity"] <= 1
-        listed = await client.get("/v1/memory/episodic", params={"conversation_id": conversation_id})
-        (entry,) = listed.json()["items"]
-        assert entry["summary"] == body["summary"] and "similarity" not in entry
-    async with api.client("admin") as other:
-        assert (await other.post("/v1/memory/episodic/search", json=search)).json()["items"] == []
+async def test_a_summary_is_kept_once_a_key_and_found_and_listed(requester: Caller, admin: Caller) -> None:
+    conversation_id = await conversation(requester)
+    body = {"conversation_id": conversation_id, "summary": "The flamingo order came late"}
+    key = {"Idempotency-Key": new_id()}
+    first, again = [await requester.post("/v1/memory/episodic", json=body, headers=key) for _ in range(2)]
+    assert first.status_code == again.status_code == 201 and first.json() == again.json()
+    search = {"agent": "refunds", "query": "where are my flamingos?"}
+    (hit,) = (await requester.post("/v1/memory/episodic/search", json=search)).json()["items"]
+    assert (hit["id"], hit["summary"]) == (first.json()["id"], body["summary"])
+    assert hit["by"] in ("cosine", "full_text") and 0 < hit["similarity"] <= 1
+    listed = await requester.get("/v1/memory/episodic", params={"conversation_id": conversation_id})
+    (entry,) = listed.json()["items"]
+    assert entry["summary"] == body["summary"] and "similarity" not in entry
+    assert (await admin.post("/v1/memory/episodic/search", json=search)).json()["items"] == []
 
 
-async def test_search_knows_its_agents_and_clamps_its_limit(api: Api) -> None:
-    async with api.client() as client:
-        conversation_id = await conversation(client)
-        for number in range(MOST_HITS + 2):
-            body = {"conversation_id": conversation_id, "summary": f"pelican number {number}"}
-            assert (await client.post("/v1/memory/episodic", json=body)).status_code == 201
-        search = {"agent": "refunds", "query": "pelican", "limit": 10_000}
-        answer = await client.post("/v1/memory/episodic/search", json=search)
-        assert len(answer.json()["items"]) == MOST_HITS
-        for limit in (0, True, None):
-            wrong = await client.post("/v1/memory/episodic/search", json={**search, "limit": limit})
-            assert [each["field"] for each in wrong.json()["error"]["details"]["fields"]] == ["body.limit"]
-        unknown = await client.post("/v1/memory/episodic/search", json={"agent": "nobody", "query": "x"})
-        assert refusal(unknown) == (404, "agent_not_found")
-        listed = await pages(client, "/v1/memory/episodic", 20, conversation_id=conversation_id)
-        assert len({each["id"] for each in listed}) == len(listed) == MOST_HITS + 2
+async def test_search_knows_its_agents_and_clamps_its_limit(requester: Caller) -> None:
+    conversation_id = await conversation(requester)
+    for number in range(MOST_HITS + 2):
+        body = {"conversation_id": conversation_id, "summary": f"pelican number {number}"}
+        assert (await requester.post("/v1/memory/episodic", json=body)).status_code == 201
+    search = {"agent": "refunds", "query": "pelican", "limit": 10_000}
+    answer = await requester.post("/v1/memory/episodic/search", json=search)
+    assert len(answer.json()["items"]) == MOST_HITS
+    for limit in (0, True, None):
+        wrong = await requester.post("/v1/memory/episodic/search", json={**search, "limit": limit})
+        assert [each["field"] for each in wrong.json()["error"]["details"]["fields"]] == ["body.limit"]
+    unknown = await requester.post("/v1/memory/episodic/search", json={"agent": "nobody", "query": "x"})
+    assert refusal(unknown) == (404, "agent_not_found")
+    listed = await pages(requester, "/v1/memory/episodic", 20, conversation_id=conversation_id)
+    assert len({each["id"] for each in listed}) == len(listed) == MOST_HITS + 2
 
 
 async def registered(api: Api, name: str, **attributes: object) -> str:
-    """Register an entity as `create_entity` does."""
     async with api.services.db.transaction("local") as tx:
         return (await facts.create_entity(tx, "well", name, {**attributes}, None, None)).id  # type: ignore[dict-item]
 
@@ -261,6 +257,5 @@ async def test_an_entity_is_found_by_its_name_an_alias_or_a_part_of_it_and_read_
 @pytest.mark.parametrize(
     ("path", "status"), [("", 422), ("?name=", 422), ("?name=" + "a" * 201, 422), ("?name=a&limit=0", 422), ("/x", 404)]
 )
-async def test_a_question_that_makes_no_sense_is_refused(api: Api, path: str, status: int) -> None:
-    async with api.client() as client:
-        assert (await client.get(f"/v1/entities{path}")).status_code == status
+async def test_a_question_that_makes_no_sense_is_refused(requester: Caller, path: str, status: int) -> None:
+    assert (await requester.get(f"/v1/entities{path}")).status_code == status

@@ -14,7 +14,7 @@ from perdure.egress import EgressRefused
 from tests.doubles.hostile_target import Talk, bomb, floods, says, threaded
 from tests.doubles.oidc_provider import CLIENT_ID, CLIENT_SECRET, OidcProvider
 from tests.doubles.resolver import Names
-from tests.integration.conftest import Api
+from tests.integration.conftest import Api, Caller
 from tests.integration.test_api_approvals import paused
 from tests.integration.test_api_turns import refusal
 
@@ -71,9 +71,7 @@ async def test_somebody_new_gets_an_account_and_finds_it_again(api: Api, provide
     assert len(set(ids)) == 1
 
 
-async def test_an_account_that_is_there_is_not_taken_over_but_linked_by_its_owner(
-    api: Api, provider: OidcProvider
-) -> None:
+async def test_an_account_is_not_taken_over_but_linked_by_its_owner(api: Api, provider: OidcProvider) -> None:
     provider.person = {"sub": "s-2", "preferred_username": "reviewer"}
     async with api.client(None) as client:
         assert failed(await come(client)) == "user_exists"
@@ -210,9 +208,7 @@ async def test_a_trickled_answer_of_it_ends(api: Api, provider: OidcProvider, mo
     assert time.monotonic() - began < 5
 
 
-async def test_only_the_issuers_host_is_let_through(
-    api: Api, provider: OidcProvider, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_the_issuers_host_passes(api: Api, provider: OidcProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     Names(monkeypatch)("keys.public.test", ["127.0.0.1"])
     config = OidcConfig(provider.issuer, CLIENT_ID, CLIENT_SECRET, ("requester",))
     async with Provider(config)._session(f"{api.url}{CALLBACK}") as client:
@@ -222,8 +218,7 @@ async def test_only_the_issuers_host_is_let_through(
                 await client.request("GET", url, withhold_token=True)
 
 
-async def test_where_no_provider_is_set_up_there_is_no_way_in(api: Api) -> None:
+async def test_where_no_provider_is_set_up_there_is_no_way_in(api: Api, visitor: Caller) -> None:
     api.app.state.services = api.services
-    async with api.client(None) as client:
-        for path in (START, CALLBACK):
-            assert refusal(await client.get(path)) == (404, "oidc_not_set_up")
+    for path in (START, CALLBACK):
+        assert refusal(await visitor.get(path)) == (404, "oidc_not_set_up")

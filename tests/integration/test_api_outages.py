@@ -1,19 +1,28 @@
-"""What the API says while one of its parts is away, and that it recovers by itself."""
+"""What the API says while one of its parts is away, and what it finds out about its parts."""
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+import asyncpg
 import httpx
 import pytest
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.api.health import WRITE_SECONDS, Parts
 from perdure.local import DataParts
+from perdure.store.status import write_fault
+from perdure.temporal import status as write_probe
 from tests.conftest import Person, Urls
 from tests.doubles.link import Link
-from tests.integration.conftest import Api, serving
+from tests.eventually import eventually
+from tests.integration.conftest import Api, Caller, serving
 from tests.integration.test_api_turns import conversation, refusal
 
 
@@ -62,13 +71,9 @@ async def behind(parts: DataParts, urls: Urls, people: dict[str, Person]) -> Asy
     assert parts.redis_url is not None and parts.temporal is not None
     postgres, valkey = await link_to(urls.app), await link_to(parts.redis_url)
     temporal = await link_to(parts.temporal.address)
-    async with serving(
-        people,
-        database_url=through(urls.app, postgres),
-        redis_url=through(parts.redis_url, valkey),
-        temporal=f"127.0.0.1:{temporal.port}",
-        namespace=parts.temporal.namespace,
-    ) as api:
+    given = {"database_url": through(urls.app, postgres), "redis_url": through(parts.redis_url, valkey)}
+    given |= {"temporal": f"127.0.0.1:{temporal.port}", "namespace": parts.temporal.namespace}
+    async with serving(people, **given) as api:
         yield Behind(api, postgres, valkey, temporal)
     for link in (postgres, valkey, temporal):
         await link.cut()
@@ -155,3 +160,99 @@ async def test_without_valkey_the_api_stays_ready_and_turns_are_accepted(behind:
         async with client.stream("GET", f"/v1/turns/{accepted.json()['turn_id']}/events") as stream:
             assert "event: ready" in await anext(stream.aiter_text())
         await behind.valkey.mend()
+
+
+def parts_of(api: Api, home: Path | None = None, least_free_bytes: int = 0) -> Parts:
+    return Parts(api.services.db, api.services.doorbell.client, api.services.valkey, home, least_free_bytes)
+
+
+async def faults(parts: Parts) -> dict[str, str]:
+    return {name: part.fault for name, part in (await parts.look()).items()}
+
+
+async def written_at(urls: Urls) -> object:
+    connection = await asyncpg.connect(urls.admin.rpartition("/")[0] + "/" + urls.app.rpartition("/")[2])
+    try:
+        return await connection.fetchval("SELECT at FROM perdure.write_probes WHERE tenant_id = '*'")
+    finally:
+        await connection.close()
+
+
+async def test_parts_that_are_well_have_no_fault_and_were_written_to(api: Api, urls: Urls, temporal: Client) -> None:
+    parts = parts_of(api)
+    before, began = await written_at(urls), time.monotonic()
+    assert await faults(parts) == {"postgres": "", "temporal": "", "valkey": ""}
+    first = await written_at(urls)
+    assert first is not None and first != before
+    found = await asyncio.gather(*(parts.look() for _ in range(500)))
+    assert all(each is found[0] for each in found), "many looks at once are one"
+    assert await written_at(urls) == first and time.monotonic() - began < WRITE_SECONDS, "a write speaks for seconds"
+
+
+async def test_a_postgres_that_only_reads_is_at_fault(api: Api, visitor: Caller, urls: Urls) -> None:
+    """As a provider does it whose disk is full: every new transaction is read-only."""
+    name = urls.app.rpartition("/")[2]
+    admin = await asyncpg.connect(urls.admin)
+    parts = parts_of(api)
+
+    async def unready() -> bool:  # its own look may have written a moment ago
+        ready = await visitor.get("/readyz")
+        return (ready.status_code, ready.json()) == (503, {"ready": False})
+
+    try:
+        await admin.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+        await api.services.db.pool.expire_connections()
+        assert (await faults(parts))["postgres"]
+        await eventually(unready)
+    finally:
+        await admin.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+        await api.services.db.pool.expire_connections()
+        await admin.close()
+    assert (await faults(parts))["postgres"] == ""
+
+
+async def test_the_disk_is_looked_at_where_the_data_is_on_this_machine(api: Api, tmp_path: Path) -> None:
+    assert (await faults(parts_of(api, tmp_path)))["disk"] == ""
+    more_than_there_is = shutil.disk_usage(tmp_path).total + 1
+    assert "the disk is nearly full" in (await faults(parts_of(api, tmp_path, more_than_there_is)))["disk"]
+    assert "disk" not in await faults(parts_of(api, None, more_than_there_is))
+
+
+@dataclass
+class Refusing:
+    """A Temporal that is reached by a client without the right to write settings, as a hosted one may be."""
+
+    status: RPCStatusCode
+
+    async def update_task_queue_config(self, _request: object) -> None:
+        raise RPCError("Request unauthorized.", self.status, b"")
+
+
+@pytest.mark.parametrize("status", [RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED])
+async def test_a_temporal_that_forbids_the_write_is_well_and_it_is_said(
+    api: Api, monkeypatch: pytest.MonkeyPatch, status: RPCStatusCode
+) -> None:
+    client = api.services.doorbell.client
+    monkeypatch.setattr(type(client), "workflow_service", Refusing(status))
+    parts = parts_of(api)
+    for _ in range(2):
+        look = (await parts.look())["temporal"]
+        assert look.fault == "" and look.note
+
+
+def test_each_kind_of_error_is_told_apart() -> None:
+    kinds = asyncpg.DiskFullError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError
+    of_postgres = [write_fault(kind("x")) for kind in (*kinds, asyncpg.UndefinedTableError, TimeoutError)]
+    assert all(of_postgres) and len(set(of_postgres)) == 5 and "UndefinedTableError" in of_postgres[3]
+    assert write_fault(ConnectionRefusedError()) == of_postgres[4]
+    full = RPCError("UpdateTaskQueueUserData failed: database or disk is full", RPCStatusCode.UNAVAILABLE, b"")
+    busy = RPCError("too many", RPCStatusCode.RESOURCE_EXHAUSTED, b"")
+    of_temporal = [write_probe.write_fault(error) for error in (full, busy, TimeoutError())]
+    assert all(of_temporal) and len(set(of_temporal)) == 3
+
+
+async def test_the_write_to_temporal_leaves_nothing_behind_that_grows(temporal: Client) -> None:
+    for _ in range(5):
+        await write_probe.write_once(temporal)
+    running = [each async for each in temporal.list_workflows(f"TaskQueue = '{write_probe.QUEUE}'")]
+    assert running == []

@@ -24,7 +24,7 @@ from perdure.settings import Settings
 from perdure.store.database import Database
 from perdure.store.events.live import LiveTokens
 from tests.conftest import Person, Urls
-from tests.integration.test_api_streams import reading
+from tests.integration.test_sse_resume import reading
 from tests.integration.turn_writer import Sent, TurnWriter, text_of
 
 ROOT = Path(__file__).parents[2]
@@ -40,9 +40,8 @@ class Served:
     process: Process | None = None
 
     async def start(self) -> None:
-        self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "perdure.api", cwd=ROOT, env=self.environ
-        )
+        command = (sys.executable, "-m", "perdure.api")
+        self.process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=self.environ)
         async with httpx.AsyncClient(base_url=self.url) as client:
             for _ in range(300):
                 try:
@@ -99,7 +98,6 @@ def environment(parts: DataParts, urls: Urls, port: int, **given: str) -> dict[s
 
 @asynccontextmanager
 async def served_with(parts: DataParts, urls: Urls, **given: str) -> AsyncIterator[Served]:
-    """The process with these variables beside those that it needs."""
     port = port_of_nobody()
     running = Served(environment(parts, urls, port, **given), f"http://127.0.0.1:{port}")
     await running.start()
@@ -122,11 +120,8 @@ def client_of(served: Served, person: Person) -> httpx.AsyncClient:
 
 
 @pytest.fixture
-async def turn(db: Database, parts: DataParts, people: dict[str, Person]) -> AsyncIterator[TurnWriter]:
-    assert parts.redis_url is not None
-    live = LiveTokens.connect(parts.redis_url)
-    yield await TurnWriter.begin(db, live, people["requester"])
-    await live.close()
+async def turn(db: Database, live: LiveTokens, people: dict[str, Person]) -> TurnWriter:
+    return await TurnWriter.begin(db, live, people["requester"])
 
 
 async def follow(client: httpx.AsyncClient, path: str) -> list[Sent]:

@@ -1,7 +1,11 @@
-"""People sign in, stay signed in, and are out at once when they should be."""
+"""People sign in, by passwords or links, stay signed in, and are out at once when they should be."""
 
 import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from random import randrange
 
 import asyncpg
 import httpx
@@ -9,12 +13,16 @@ import pytest
 
 from perdure.api.credentials import Audience, TokenRefused
 from perdure.contracts.values import sha256_hex
+from perdure.core.identity import ACCOUNT, ADDRESS, DEVICE, PLACE
+from perdure.local import DataParts
 from perdure.store.database import new_id
 from perdure.store.identity import registration, users
-from tests.conftest import Urls
+from tests.conftest import Person, Urls
 from tests.integration.bad_tokens import bad_tokens, opened
-from tests.integration.conftest import Api
-from tests.integration.test_api_turns import refusal
+from tests.integration.conftest import Api, Caller
+from tests.integration.test_api_outages import Two, two_processes
+from tests.integration.test_api_turns import code, refusal
+from tests.integration.test_api_turns import code as code_of
 
 PASSWORD = "correct horse battery"
 FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -23,7 +31,6 @@ OURS = {"X-Perdure-Request": "1"}
 
 @pytest.fixture(scope="module", autouse=True)
 async def fresh(api: Api, urls: Urls) -> str:
-    """A tenant without anybody: its setup code."""
     owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
     try:
         await users.ensure_tenant(owner, "fresh")
@@ -77,12 +84,11 @@ async def test_who_comes_after_the_first_person_of_a_tenant_must_be_invited(api:
         assert (named.json()["display_name"], named.json()["roles"]) == ("S", ["requester"])
 
 
-async def test_where_there_are_people_nobody_registers_unasked(api: Api) -> None:
-    async with api.client(None) as client:
-        for body in ({"name": "mallory"}, {"name": "mallory", "invitation": "guessed"}, {"name": "admin"}):
-            assert (await client.post("/v1/auth/register", json={**body, "password": PASSWORD})).status_code == 403
-        for body in ({"name": "x", "password": "short"}, {"name": "Not A Name", "password": PASSWORD}, {"name": "x"}):
-            assert (await client.post("/v1/auth/register", json=body)).status_code == 422
+async def test_where_there_are_people_nobody_registers_unasked(visitor: Caller) -> None:
+    for body in ({"name": "mallory"}, {"name": "mallory", "invitation": "guessed"}, {"name": "admin"}):
+        assert (await visitor.post("/v1/auth/register", json={**body, "password": PASSWORD})).status_code == 403
+    for body in ({"name": "x", "password": "short"}, {"name": "Not A Name", "password": PASSWORD}, {"name": "x"}):
+        assert (await visitor.post("/v1/auth/register", json=body)).status_code == 422
 
 
 async def test_a_wrong_password_an_unknown_name_and_another_tenant_are_answered_alike(api: Api, ann: str) -> None:
@@ -204,11 +210,10 @@ async def test_a_session_ends_ninety_days_after_it_began_however_often_it_is_ref
         assert refusal(third) == (401, "refresh_token_invalid")
 
 
-async def test_what_is_no_refresh_token_is_401(api: Api) -> None:
-    async with api.client(None) as client:
-        for token in ("", "x", "prt.local.short", "prt.LOCAL." + "a" * 43, "prt.other." + "a" * 43):
-            answer = await client.post("/v1/auth/refresh", json={"refresh_token": token})
-            assert refusal(answer) == (401, "refresh_token_invalid"), token
+async def test_what_is_no_refresh_token_is_401(visitor: Caller) -> None:
+    for token in ("", "x", "prt.local.short", "prt.LOCAL." + "a" * 43, "prt.other." + "a" * 43):
+        answer = await visitor.post("/v1/auth/refresh", json={"refresh_token": token})
+        assert refusal(answer) == (401, "refresh_token_invalid"), token
 
 
 async def test_a_browser_carries_its_session_in_a_cookie(api: Api, ann: str) -> None:
@@ -331,3 +336,239 @@ async def test_roles_are_those_of_this_moment_and_who_is_removed_is_out_at_once(
         assert (await admin.delete(f"/v1/team/{ann}")).status_code == 200
         assert (await client.get("/v1/auth/me", headers=head)).status_code == 401
         assert (await signed_in(client, ann)).status_code == 401
+
+
+CODES = "/v1/auth/codes"
+
+
+@pytest.fixture
+async def local(api: Api) -> AsyncIterator[Api]:
+    before = api.app.state.services
+    api.app.state.services = replace(before, local=True)
+    yield api
+    api.app.state.services = before
+
+
+async def made(api: Api, name: str = "requester") -> str:
+    async with api.client(name) as client:
+        answer = await client.post(CODES)
+    assert answer.status_code == 201 and answer.headers["cache-control"] == "no-store", answer.text
+    return str(answer.json()["code"])
+
+
+async def entered(api: Api, code: str, **given: object) -> httpx.Response:
+    async with api.client(None) as client:
+        return await client.post("/sign-in", data={"code": code, "next": "/chat"}, **given)  # type: ignore[arg-type]
+
+
+def refused(answer: httpx.Response) -> bool:
+    where = httpx.URL(answer.headers["location"])
+    told = (where.path, where.params.get("failed")) == ("/sign-in", "code_invalid")
+    return told and "set-cookie" not in answer.headers
+
+
+async def test_a_code_signs_one_browser_in_as_whoever_asked_for_it(local: Api) -> None:
+    code = await made(local)
+    answer = await entered(local, code, headers={"Origin": local.url})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/chat")
+    async with local.client(None) as client:
+        cookie = answer.headers["set-cookie"].partition(";")[0]
+        me = (await client.get("/v1/auth/me", headers={"Cookie": cookie})).json()
+        assert (me["name"], me["roles"]) == ("requester", ["requester"]) and me["form_token"]
+        again = await client.post(CODES, headers={"Cookie": cookie, "X-Perdure-Request": "1"})
+        assert (again.status_code, code_of(again)) == (403, "codes_are_local"), "a browser makes no other"
+    assert refused(await entered(local, code)), "it is used up"
+
+
+async def test_a_code_is_refused_that_is_too_old_guessed_from_another_site_or_of_another_machine(local: Api) -> None:
+    code = await made(local)
+    tenant, _, secret = code.partition(".")
+    for guess in (f"{tenant}.{'x' * 32}", f"nobody.{secret}", secret, code + "x", "'; --", "." * 500):
+        assert refused(await entered(local, guess)), guess
+    foreign = await entered(local, code, headers={"Origin": "https://elsewhere.example"})
+    assert foreign.status_code == 403
+    port = httpx.URL(local.url).port
+    assert (await entered(local, code, headers={"Host": f"leads-here.example:{port}"})).status_code == 421
+    for name in ("X-Forwarded-For", "Forwarded", "Via"):
+        through_proxy = await entered(local, code, headers={name: "127.0.0.1"})
+        assert refused(through_proxy), "a proxy of this machine brings people of others"
+    async with local.services.db.transaction("local") as tx:
+        await tx.execute("UPDATE sign_in_codes SET expires_at = now()")
+    assert refused(await entered(local, code))
+    await made(local)
+    async with local.services.db.transaction("local") as tx:
+        assert await tx.fetchval("SELECT count(*) FROM sign_in_codes") == 1, "those that are over go with the next one"
+
+
+async def test_only_the_stack_of_one_machine_gives_codes(api: Api, local: Api) -> None:
+    code = await made(local)
+    api.app.state.services = replace(api.app.state.services, local=False)
+    assert refused(await entered(api, code))
+    async with api.client("reviewer") as client:
+        answer = await client.post(CODES)
+    assert (answer.status_code, code_of(answer)) == (403, "codes_are_local")
+    async with api.client(None) as client:
+        assert (await client.post(CODES)).status_code == 401
+        ways = await client.get("/v1/auth/ways")
+    assert (ways.status_code, ways.json()) == (200, {"oidc": False, "open_registration": False, "setup_code": False})
+
+
+WRONG = "a wrong one, surely"
+
+
+@pytest.fixture(scope="module")
+async def two(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncIterator[Two]:
+    async with two_processes(parts, urls, people) as running:
+        yield running
+
+
+class Account:
+    """A person with a password, and the places that this person or a stranger signs in from."""
+
+    def __init__(self, two: Two, name: str) -> None:
+        self.two, self.name = two, name
+        self.address = f"127.{randrange(1, 250)}.{randrange(1, 250)}.{randrange(1, 250)}"
+
+    async def sign_in(
+        self, password: str, client: httpx.AsyncClient | None = None, *, name: str = "", address: str = ""
+    ) -> httpx.Response:
+        """From a browser that keeps its cookies, or from a program at some loopback address."""
+        body = {"name": name or self.name, "password": password}
+        if client is not None:
+            return await client.post("/v1/auth/login", json=body)
+        transport = httpx.AsyncHTTPTransport(local_address=address or self.address)
+        async with httpx.AsyncClient(base_url=self.two.one.url, transport=transport, timeout=30) as program:
+            return await program.post("/v1/auth/login", json=body)
+
+    async def wrong(self, times: int, **where: str) -> Counter[tuple[int, str]]:
+        answers = [await self.sign_in(WRONG, **where) for _ in range(times)]  # type: ignore[arg-type]
+        return Counter(refusal(answer) for answer in answers)
+
+
+@pytest.fixture
+async def owner(two: Two) -> Account:
+    return Account(two, await invited(two.one, "reviewer"))
+
+
+def delayed(answer: httpx.Response) -> int:
+    assert refusal(answer) == (429, "sign_in_delayed")
+    assert "set-cookie" not in answer.headers
+    return int(answer.headers["retry-after"])
+
+
+async def test_wrong_guesses_wait_longer_and_longer_and_the_right_password_waits_too(owner: Account) -> None:
+    assert await owner.wrong(PLACE.free) == {(401, "sign_in_failed"): PLACE.free}
+    assert delayed(await owner.sign_in(WRONG)) == 1
+    assert delayed(await owner.sign_in(PASSWORD)) == 1, "or a guesser would know"
+    await asyncio.sleep(1.1)
+    assert await owner.wrong(1) == {(401, "sign_in_failed"): 1}
+    assert delayed(await owner.sign_in(WRONG)) == 2
+    here = httpx.AsyncHTTPTransport(local_address=owner.address)
+    async with httpx.AsyncClient(base_url=owner.two.other.url, transport=here, timeout=30) as client:
+        assert 0 < delayed(await owner.sign_in(PASSWORD, client)) <= 2, "every process counts with the others"
+
+
+async def test_a_name_that_nobody_has_waits_alike(owner: Account) -> None:
+    nobody = f"nobody-{new_id()[-8:]}"
+    for name in (owner.name, nobody):
+        seen = [await owner.sign_in(WRONG, name=name, address="127.0.0.9") for _ in range(PLACE.free + 2)]
+        told = [(answer.status_code, code(answer), answer.headers.get("retry-after")) for answer in seen]
+        assert told == [(401, "sign_in_failed", None)] * PLACE.free + [(429, "sign_in_delayed", "1")] * 2
+
+
+async def test_many_guesses_at_once_get_no_further_than_one_after_the_other(owner: Account) -> None:
+    answers = await asyncio.gather(*(owner.sign_in(WRONG, address="127.0.0.7") for _ in range(40)))
+    seen = Counter(answer.status_code for answer in answers)
+    assert seen[401] <= PLACE.free + 1 and seen[401] + seen[429] == 40
+
+
+async def test_guesses_from_elsewhere_never_delay_a_known_device(owner: Account) -> None:
+    async with owner.two.one.client(None) as browser:
+        assert (await owner.sign_in(PASSWORD, browser)).status_code == 200
+        (device,) = [cookie for cookie in browser.cookies.jar if cookie.name.startswith("perdure_device_")]
+        assert device.has_nonstandard_attr("HttpOnly") and "strict" in str(device.__dict__).lower()
+        browser.cookies.delete("perdure_session")
+        for place in range(ACCOUNT.free // PLACE.free + 2):
+            await owner.wrong(PLACE.free, address=f"127.0.1.{place + 1}")
+        delayed(await owner.sign_in(PASSWORD, address="127.0.2.1"))
+        for _ in range(DEVICE.free + 2):
+            assert (await owner.sign_in(PASSWORD, browser)).status_code == 200
+        assert [(await owner.sign_in(WRONG, browser)).status_code for _ in range(DEVICE.free)] == [401] * DEVICE.free
+        assert delayed(await owner.sign_in(PASSWORD, browser)) == 1, "it has a counter of its own"
+        await asyncio.sleep(1.1)
+        assert (await owner.sign_in(PASSWORD, browser)).status_code == 200
+        assert (await owner.sign_in(PASSWORD, browser)).status_code == 200, "the right one ends the count"
+
+
+async def test_one_address_that_guesses_at_many_accounts_is_delayed_at_all_of_them(owner: Account) -> None:
+    """And what many people share is forgotten an hour after the first mistake, however many follow."""
+    codes = [(await owner.sign_in(WRONG, name=f"n{index}")).status_code for index in range(ADDRESS.free + 1)]
+    assert codes == [401] * ADDRESS.free + [429]
+    delayed(await owner.sign_in(PASSWORD))
+    client = owner.two.one.services.valkey.client
+    lasts = {}
+    for pace, of in ((ADDRESS, owner.address), (PLACE, f"local/n1/{owner.address}")):
+        lasts[pace] = await client.ttl(f"perdure:guesses:{pace.name}:{sha256_hex(of)[:32]}")
+    assert 0 < lasts[ADDRESS] <= 3_600 < lasts[PLACE] <= 86_400
+
+
+async def test_a_forged_or_foreign_device_is_an_unknown_one(owner: Account) -> None:
+    async with owner.two.one.client(None) as browser, owner.two.one.client(None) as forger:
+        await owner.sign_in(PASSWORD, browser)
+        (device,) = [cookie for cookie in browser.cookies.jar if cookie.name.startswith("perdure_device_")]
+        assert device.value is not None
+        name, until, seal = device.value.split(".")
+        await owner.wrong(PLACE.free + 1, address="127.0.0.1")
+        forged = (f"{name}x.{until}.{seal}", f"{name}.{int(until) + 1}.{seal}", f"{name}.{until}.x", "x", "..", ".0.")
+        for value in forged:
+            forger.cookies.set(device.name, value)
+            delayed(await owner.sign_in(PASSWORD, forger))
+        other = Account(owner.two, "reviewer")
+        forger.cookies.set(device.name, device.value)
+        assert (await owner.sign_in(PASSWORD, forger)).status_code == 200, "whole, it is the device"
+        assert (await other.sign_in(WRONG, forger)).status_code in (401, 429)
+
+
+async def test_the_own_password_cannot_be_guessed_by_a_session_either(owner: Account) -> None:
+    answer = await owner.sign_in(PASSWORD)
+    async with owner.two.one.client(None) as client:
+        client.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
+        body = {"password": "another good one", "current": WRONG}
+        seen = [await client.post("/v1/auth/password", json=body) for _ in range(DEVICE.free + 1)]
+        assert [each.status_code for each in seen] == [403] * DEVICE.free + [429]
+        right = await client.post("/v1/auth/password", json={**body, "current": PASSWORD})
+        assert refusal(right) == (429, "sign_in_delayed")
+
+
+async def test_weak_passwords_are_refused_wherever_one_is_set(owner: Account) -> None:
+    session = (await owner.sign_in(PASSWORD)).json()["access_token"]
+    name = f"carla.mendez-{new_id()[-4:]}"
+    async with owner.two.one.client("admin") as admin, owner.two.one.client(None) as client:
+        made = await admin.post("/v1/team/invitations", json={"name": name, "display_name": "Xaviera Quillfeather"})
+        for weak in ("password1", "Carla.Mendez", "xaviera1", "local1234"):
+            given = {"name": name, "password": weak, "invitation": made.json()["invitation"]}
+            assert refusal(await client.post("/v1/auth/register", json=given)) == (422, "password_weak"), weak
+            form = await client.post("/sign-in", data=given)
+            assert httpx.URL(form.headers["location"]).params["failed"] == "password_weak"
+        body, head = {"password": "Trustno1", "current": PASSWORD}, {"Authorization": f"Bearer {session}"}
+        refused = await client.post("/v1/auth/password", json=body, headers=head)
+        assert refusal(refused) == (422, "password_weak")
+        assert refused.json()["error"]["details"] == {"field": "password"}
+        stranger = {"name": "eve", "password": "password1"}
+        assert code(await client.post("/v1/auth/register", json=stranger)) != "password_weak", "nothing is computed"
+        long = "🐙 any character, " * 11
+        taken = await client.post("/v1/auth/register", json={**given, "password": long})
+        assert taken.status_code == 201, "up to 200 characters"
+        assert (await client.post("/v1/auth/login", json={"name": name, "password": long})).status_code == 200
+
+
+async def test_while_valkey_is_away_each_process_counts_alone(owner: Account) -> None:
+    two = owner.two
+    async with two.one.client(None) as browser:
+        assert (await owner.sign_in(PASSWORD, browser)).status_code == 200
+        await two.valkey.cut()
+        try:
+            assert (await owner.wrong(PLACE.free + 2))[(429, "sign_in_delayed")] == 2
+            assert (await owner.sign_in(PASSWORD, browser)).status_code == 200, "a known device gets in"
+        finally:
+            await two.valkey.mend()

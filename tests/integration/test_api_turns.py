@@ -1,4 +1,4 @@
-"""Conversations and turns over HTTP: the life of a turn as a client sees it."""
+"""Conversations and turns over HTTP: the life of a turn as a client sees it, and its story as a person reads it."""
 
 import asyncio
 import re
@@ -6,7 +6,10 @@ from typing import Any
 
 import httpx
 
-from tests.integration.conftest import Api
+from tests.doubles.spoken import Line
+from tests.harness import Harness
+from tests.integration.conftest import Api, Caller
+from tests.integration.test_turn_admission import ask, end, steer
 
 PAUSES = "Refund order 1042"
 
@@ -46,128 +49,120 @@ async def pages(client: httpx.AsyncClient, path: str, limit: int, **params: str)
         params["cursor"] = page["next"]
 
 
-async def test_a_turn_is_accepted_and_its_final_state_has_every_field_of_the_contract(api: Api) -> None:
-    async with api.client() as client:
-        conversation_id = await conversation(client, title="First", metadata={"k": [1, None]})
-        accepted = await started(client, conversation_id, "/echo one two")
-        assert accepted.status_code == 202
-        assert accepted.json().keys() == {"turn_id", "conversation_id", "status", "message_id", "events"}
-        turn_id = accepted.json()["turn_id"]
-        await client.get(accepted.json()["events"])
-        turn = (await client.get(f"/v1/turns/{turn_id}")).json()
-        wanted = {
-            "turn_id", "conversation_id", "agent", "topology", "status", "answer", "error", "usage", "waiting_for",
-            "nodes", "attempts", "started_at", "ended_at", "events",
-        }  # fmt: skip
-        assert wanted <= turn.keys()
-        assert (turn["status"], turn["answer"], turn["error"]) == ("completed", "one two", None)
-        assert turn["usage"].keys() == {"input_tokens", "output_tokens", "cached_tokens", "tokens_used", "cost_usd"}
-        assert turn["nodes"][0] == "system_prompt_node" and turn["nodes"][-1] == "output_format"
-        messages = (await client.get(f"/v1/conversations/{conversation_id}/messages")).json()["items"]
-        assert [(m["role"], m["content"]) for m in messages] == [("user", "/echo one two"), ("assistant", "one two")]
+async def test_a_turn_is_accepted_and_its_final_state_has_every_field_of_the_contract(requester: Caller) -> None:
+    conversation_id = await conversation(requester, title="First", metadata={"k": [1, None]})
+    accepted = await started(requester, conversation_id, "/echo one two")
+    assert accepted.status_code == 202
+    assert accepted.json().keys() == {"turn_id", "conversation_id", "status", "message_id", "events"}
+    turn_id = accepted.json()["turn_id"]
+    await requester.get(accepted.json()["events"])
+    turn = (await requester.get(f"/v1/turns/{turn_id}")).json()
+    wanted = {
+        "turn_id", "conversation_id", "agent", "topology", "status", "answer", "error", "usage", "waiting_for",
+        "nodes", "attempts", "started_at", "ended_at", "events",
+    }  # fmt: skip
+    assert wanted <= turn.keys()
+    assert (turn["status"], turn["answer"], turn["error"]) == ("completed", "one two", None)
+    assert turn["usage"].keys() == {"input_tokens", "output_tokens", "cached_tokens", "tokens_used", "cost_usd"}
+    assert turn["nodes"][0] == "system_prompt_node" and turn["nodes"][-1] == "output_format"
+    messages = (await requester.get(f"/v1/conversations/{conversation_id}/messages")).json()["items"]
+    assert [(m["role"], m["content"]) for m in messages] == [("user", "/echo one two"), ("assistant", "one two")]
 
 
-async def test_wait_answers_200_with_the_turn_when_it_ends_in_time_and_202_when_not(api: Api) -> None:
-    async with api.client() as client:
-        path = f"/v1/conversations/{await conversation(client)}/turns"
-        ended = await client.post(path, params={"wait": 20}, json={"message": "/echo done"})
-        assert (ended.status_code, ended.json()["answer"]) == (200, "done")
-        late = await client.post(path, params={"wait": 0.05}, json={"message": "/echo " + "word " * 40})
-        assert (late.status_code, "answer" in late.json()) == (202, False)
+async def test_wait_answers_200_with_the_turn_when_it_ends_in_time_and_202_when_not(requester: Caller) -> None:
+    path = f"/v1/conversations/{await conversation(requester)}/turns"
+    ended = await requester.post(path, params={"wait": 20}, json={"message": "/echo done"})
+    assert (ended.status_code, ended.json()["answer"]) == (200, "done")
+    late = await requester.post(path, params={"wait": 0.05}, json={"message": "/echo " + "word " * 40})
+    assert (late.status_code, "answer" in late.json()) == (202, False)
 
 
-async def test_execute_runs_the_whole_pipeline_and_answers_with_the_final_state(api: Api) -> None:
-    async with api.client() as client:
-        answer = await client.post("/v1/execute", json={"agent": "refunds", "message": "/echo at once"})
-        assert (answer.status_code, answer.json()["answer"]) == (200, "at once")
-        again = {"agent": "refunds", "message": "/echo more", "conversation_id": answer.json()["conversation_id"]}
-        more = await client.post("/v1/execute", json=again)
-        assert more.json()["conversation_id"] == answer.json()["conversation_id"]
-        paused = await client.post("/v1/execute", json={"agent": "refunds", "message": PAUSES})
-        assert (paused.status_code, paused.json()["status"]) == (200, "awaiting_approval")
-        assert paused.json()["waiting_for"].keys() >= {"kind", "ids", "since", "expires_at"}
-        await client.post(f"/v1/turns/{paused.json()['turn_id']}/stop")
+async def test_execute_runs_the_whole_pipeline_and_answers_with_the_final_state(requester: Caller) -> None:
+    answer = await requester.post("/v1/execute", json={"agent": "refunds", "message": "/echo at once"})
+    assert (answer.status_code, answer.json()["answer"]) == (200, "at once")
+    again = {"agent": "refunds", "message": "/echo more", "conversation_id": answer.json()["conversation_id"]}
+    more = await requester.post("/v1/execute", json=again)
+    assert more.json()["conversation_id"] == answer.json()["conversation_id"]
+    paused = await requester.post("/v1/execute", json={"agent": "refunds", "message": PAUSES})
+    assert (paused.status_code, paused.json()["status"]) == (200, "awaiting_approval")
+    assert paused.json()["waiting_for"].keys() >= {"kind", "ids", "since", "expires_at"}
+    await requester.post(f"/v1/turns/{paused.json()['turn_id']}/stop")
 
 
-async def test_a_busy_conversation_names_its_turn_and_what_it_waits_for(api: Api) -> None:
-    async with api.client() as client:
-        conversation_id = await conversation(client)
-        paused = await paused_turn(client, conversation_id)
-        busy = await started(client, conversation_id, "again")
-        assert refusal(busy) == (409, "conversation_busy")
-        details = busy.json()["error"]["details"]
-        assert details["turn_id"] == paused["turn_id"]
-        assert details["waiting_for"]["ids"] == paused["waiting_for"]["ids"]
-        assert refusal(await client.delete(f"/v1/conversations/{conversation_id}")) == (409, "conversation_busy")
-        await client.post(f"/v1/turns/{paused['turn_id']}/stop")
+async def test_a_busy_conversation_names_its_turn_and_what_it_waits_for(requester: Caller) -> None:
+    conversation_id = await conversation(requester)
+    paused = await paused_turn(requester, conversation_id)
+    busy = await started(requester, conversation_id, "again")
+    assert refusal(busy) == (409, "conversation_busy")
+    details = busy.json()["error"]["details"]
+    assert details["turn_id"] == paused["turn_id"]
+    assert details["waiting_for"]["ids"] == paused["waiting_for"]["ids"]
+    assert refusal(await requester.delete(f"/v1/conversations/{conversation_id}")) == (409, "conversation_busy")
+    await requester.post(f"/v1/turns/{paused['turn_id']}/stop")
 
 
-async def test_a_message_joins_the_open_turn_or_takes_its_place_and_a_key_sends_it_once(api: Api) -> None:
-    async with api.client() as client:
-        conversation_id = await conversation(client)
-        path = f"/v1/conversations/{conversation_id}/turns"
-        paused = await paused_turn(client, conversation_id)
-        body = {"message": "/echo by the way", "on_busy": "steer"}
-        joined = [await client.post(path, headers={"Idempotency-Key": "one"}, json=body) for _ in range(2)]
-        assert [(each.status_code, each.json()["joined"]) for each in joined] == [(202, True)] * 2
-        assert joined[0].json() == joined[1].json() and joined[0].json()["turn_id"] == paused["turn_id"]
-        assert joined[0].json()["status"] == "awaiting_approval"
-        body = {"message": "/echo instead", "on_busy": "replace"}
-        other = await client.post(path, params={"wait": 20}, json=body)
-        assert (other.status_code, other.json()["answer"]) == (200, "instead")
-        old = (await client.get(f"/v1/turns/{paused['turn_id']}")).json()
-        assert (old["status"], old["replaced_by"]) == ("replaced", other.json()["turn_id"])
-        events = (await client.get(f"/v1/turns/{paused['turn_id']}/events")).text
-        left = re.search(r'"left_over":"([^"]+)"', events)
-        assert left is not None and "event: message.joined" in events
-        assert old["left_over"] == left[1] and other.json()["left_over"] is None
-        await client.get(f"/v1/turns/{left[1]}/events")
-        assert (await client.get(f"/v1/turns/{left[1]}")).json()["answer"] == "by the way"
+async def test_a_message_joins_the_open_turn_or_takes_its_place_and_a_key_sends_it_once(requester: Caller) -> None:
+    conversation_id = await conversation(requester)
+    path = f"/v1/conversations/{conversation_id}/turns"
+    paused = await paused_turn(requester, conversation_id)
+    body = {"message": "/echo by the way", "on_busy": "steer"}
+    joined = [await requester.post(path, headers={"Idempotency-Key": "one"}, json=body) for _ in range(2)]
+    assert [(each.status_code, each.json()["joined"]) for each in joined] == [(202, True)] * 2
+    assert joined[0].json() == joined[1].json() and joined[0].json()["turn_id"] == paused["turn_id"]
+    assert joined[0].json()["status"] == "awaiting_approval"
+    body = {"message": "/echo instead", "on_busy": "replace"}
+    other = await requester.post(path, params={"wait": 20}, json=body)
+    assert (other.status_code, other.json()["answer"]) == (200, "instead")
+    old = (await requester.get(f"/v1/turns/{paused['turn_id']}")).json()
+    assert (old["status"], old["replaced_by"]) == ("replaced", other.json()["turn_id"])
+    events = (await requester.get(f"/v1/turns/{paused['turn_id']}/events")).text
+    left = re.search(r'"left_over":"([^"]+)"', events)
+    assert left is not None and "event: message.joined" in events
+    assert old["left_over"] == left[1] and other.json()["left_over"] is None
+    await requester.get(f"/v1/turns/{left[1]}/events")
+    assert (await requester.get(f"/v1/turns/{left[1]}")).json()["answer"] == "by the way"
 
 
-async def test_a_queued_turn_can_be_stopped_and_the_running_one_keeps_the_conversation(api: Api) -> None:
-    async with api.client() as client:
-        conversation_id = await conversation(client)
-        paused = await paused_turn(client, conversation_id)
-        first = (await started(client, conversation_id, "/echo first", on_busy="queue")).json()
-        second = (await started(client, conversation_id, "/echo second", on_busy="queue")).json()
-        assert (first["status"], second["status"]) == ("queued", "queued")
-        stopped = await client.post(f"/v1/turns/{first['turn_id']}/stop")
-        assert (stopped.status_code, stopped.json()["status"]) == (202, "stopped")
-        shown = (await client.get(f"/v1/conversations/{conversation_id}")).json()
-        assert shown["active_turn_id"] == paused["turn_id"], "stopping a queued turn starts nothing"
-        assert (await client.get(f"/v1/turns/{second['turn_id']}")).json()["status"] == "queued"
-        await client.post(f"/v1/turns/{paused['turn_id']}/stop")
-        await client.get(f"/v1/turns/{second['turn_id']}/events")
-        assert (await client.get(f"/v1/turns/{second['turn_id']}")).json()["answer"] == "second"
+async def test_a_queued_turn_can_be_stopped_and_the_running_one_keeps_the_conversation(requester: Caller) -> None:
+    conversation_id = await conversation(requester)
+    paused = await paused_turn(requester, conversation_id)
+    first = (await started(requester, conversation_id, "/echo first", on_busy="queue")).json()
+    second = (await started(requester, conversation_id, "/echo second", on_busy="queue")).json()
+    assert (first["status"], second["status"]) == ("queued", "queued")
+    stopped = await requester.post(f"/v1/turns/{first['turn_id']}/stop")
+    assert (stopped.status_code, stopped.json()["status"]) == (202, "stopped")
+    shown = (await requester.get(f"/v1/conversations/{conversation_id}")).json()
+    assert shown["active_turn_id"] == paused["turn_id"], "stopping a queued turn starts nothing"
+    assert (await requester.get(f"/v1/turns/{second['turn_id']}")).json()["status"] == "queued"
+    await requester.post(f"/v1/turns/{paused['turn_id']}/stop")
+    await requester.get(f"/v1/turns/{second['turn_id']}/events")
+    assert (await requester.get(f"/v1/turns/{second['turn_id']}")).json()["answer"] == "second"
 
 
-async def test_a_stop_is_idempotent_and_ends_the_turn(api: Api) -> None:
-    async with api.client() as client:
-        conversation_id = await conversation(client)
-        turn_id = (await started(client, conversation_id, "/echo " + "word " * 1_000)).json()["turn_id"]
-        for _ in range(2):
-            assert (await client.post(f"/v1/turns/{turn_id}/stop")).status_code == 202
-        stream = (await client.get(f"/v1/turns/{turn_id}/events")).text
-        assert "event: stopped" in stream
-        assert (await client.get(f"/v1/turns/{turn_id}")).json()["status"] == "stopped"
-        assert (await client.post(f"/v1/turns/{turn_id}/stop")).json()["status"] == "stopped"
+async def test_a_stop_is_idempotent_and_ends_the_turn(requester: Caller) -> None:
+    conversation_id = await conversation(requester)
+    turn_id = (await started(requester, conversation_id, "/echo " + "word " * 1_000)).json()["turn_id"]
+    for _ in range(2):
+        assert (await requester.post(f"/v1/turns/{turn_id}/stop")).status_code == 202
+    stream = (await requester.get(f"/v1/turns/{turn_id}/events")).text
+    assert "event: stopped" in stream
+    assert (await requester.get(f"/v1/turns/{turn_id}")).json()["status"] == "stopped"
+    assert (await requester.post(f"/v1/turns/{turn_id}/stop")).json()["status"] == "stopped"
 
 
-async def test_the_same_key_and_body_start_one_turn_however_many_ask_at_once(api: Api) -> None:
-    async with api.client() as client:
-        conversation_id, key = await conversation(client), {"Idempotency-Key": "once"}
-        path = f"/v1/conversations/{conversation_id}/turns"
-        asked = [client.post(path, headers=key, json={"message": "/echo hi"}) for _ in range(12)]
-        answers = await asyncio.gather(*asked)
-        assert {answer.status_code for answer in answers} == {202}
-        assert len({answer.json()["turn_id"] for answer in answers}) == 1
-        other = await client.post(path, headers=key, json={"message": "/echo other"})
-        assert refusal(other) == (422, "idempotency_key_reused")
-        listed = (await client.get("/v1/turns", params={"conversation": conversation_id})).json()["items"]
-        assert len(listed) == 1
-        waited = await client.post(path, headers=key, params={"wait": 20}, json={"message": "/echo hi"})
-        assert (waited.status_code, waited.json()["answer"]) == (200, "hi")
+async def test_the_same_key_and_body_start_one_turn_however_many_ask_at_once(requester: Caller) -> None:
+    conversation_id, key = await conversation(requester), {"Idempotency-Key": "once"}
+    path = f"/v1/conversations/{conversation_id}/turns"
+    asked = [requester.post(path, headers=key, json={"message": "/echo hi"}) for _ in range(12)]
+    answers = await asyncio.gather(*asked)
+    assert {answer.status_code for answer in answers} == {202}
+    assert len({answer.json()["turn_id"] for answer in answers}) == 1
+    other = await requester.post(path, headers=key, json={"message": "/echo other"})
+    assert refusal(other) == (422, "idempotency_key_reused")
+    listed = (await requester.get("/v1/turns", params={"conversation": conversation_id})).json()["items"]
+    assert len(listed) == 1
+    waited = await requester.post(path, headers=key, params={"wait": 20}, json={"message": "/echo hi"})
+    assert (waited.status_code, waited.json()["answer"]) == (200, "hi")
 
 
 async def test_keys_are_of_a_principal_a_route_and_a_day_and_a_refused_request_frees_its_own(api: Api) -> None:
@@ -189,32 +184,30 @@ async def test_keys_are_of_a_principal_a_route_and_a_day_and_a_refused_request_f
         assert later.status_code == 201 and later.json()["id"] != answer.json()["id"], "forgotten after a day"
 
 
-async def test_conversations_are_listed_by_pages_filtered_changed_and_hidden(api: Api) -> None:
-    async with api.client("admin") as client:
-        made = [await conversation(client, title=f"Topic {number}") for number in range(5)]
-        assert [item["id"] for item in await pages(client, "/v1/conversations", 2)] == made[::-1]
-        found = (await client.get("/v1/conversations", params={"title": "topic 3"})).json()["items"]
-        assert [item["id"] for item in found] == [made[3]]
-        assert len((await client.get("/v1/conversations", params={"limit": 5_000})).json()["items"]) == 5, "clamped"
-        path = f"/v1/conversations/{made[0]}"
-        changed = await client.patch(path, json={"title": "Renamed", "metadata": {"a": 1}})
-        assert (changed.json()["title"], changed.json()["metadata"]) == ("Renamed", {"a": 1})
-        assert (await client.delete(path)).status_code == 204
-        assert (await client.get(path)).status_code == 404
-        assert (await started(client, made[0], "hello")).status_code == 404
+async def test_conversations_are_listed_by_pages_filtered_changed_and_hidden(admin: Caller) -> None:
+    made = [await conversation(admin, title=f"Topic {number}") for number in range(5)]
+    assert [item["id"] for item in await pages(admin, "/v1/conversations", 2)] == made[::-1]
+    found = (await admin.get("/v1/conversations", params={"title": "topic 3"})).json()["items"]
+    assert [item["id"] for item in found] == [made[3]]
+    assert len((await admin.get("/v1/conversations", params={"limit": 5_000})).json()["items"]) == 5, "clamped"
+    path = f"/v1/conversations/{made[0]}"
+    changed = await admin.patch(path, json={"title": "Renamed", "metadata": {"a": 1}})
+    assert (changed.json()["title"], changed.json()["metadata"]) == ("Renamed", {"a": 1})
+    assert (await admin.delete(path)).status_code == 204
+    assert (await admin.get(path)).status_code == 404
+    assert (await started(admin, made[0], "hello")).status_code == 404
 
 
-async def test_turns_are_listed_newest_first_by_pages_and_filters(api: Api) -> None:
-    async with api.client() as client:
-        conversation_id = await conversation(client)
-        path = f"/v1/conversations/{conversation_id}/turns"
-        sent = [await client.post(path, params={"wait": 20}, json={"message": f"/echo {n}"}) for n in range(3)]
-        made = [each.json()["turn_id"] for each in sent]
-        listed = await pages(client, "/v1/turns", 2, conversation=conversation_id)
-        assert [turn["turn_id"] for turn in listed] == made[::-1]
-        none = await client.get("/v1/turns", params={"conversation": conversation_id, "status": "failed"})
-        assert none.json()["items"] == []
-        assert (await client.get("/v1/turns", params={"agent": "nobody"})).json()["items"] == []
+async def test_turns_are_listed_newest_first_by_pages_and_filters(requester: Caller) -> None:
+    conversation_id = await conversation(requester)
+    path = f"/v1/conversations/{conversation_id}/turns"
+    sent = [await requester.post(path, params={"wait": 20}, json={"message": f"/echo {n}"}) for n in range(3)]
+    made = [each.json()["turn_id"] for each in sent]
+    listed = await pages(requester, "/v1/turns", 2, conversation=conversation_id)
+    assert [turn["turn_id"] for turn in listed] == made[::-1]
+    none = await requester.get("/v1/turns", params={"conversation": conversation_id, "status": "failed"})
+    assert none.json()["items"] == []
+    assert (await requester.get("/v1/turns", params={"agent": "nobody"})).json()["items"] == []
 
 
 async def test_one_message_more_than_the_queue_takes_is_answered_429(api: Api) -> None:
@@ -229,3 +222,45 @@ async def test_one_message_more_than_the_queue_takes_is_answered_429(api: Api) -
         assert code(sent[-1]) == "queue_full" and int(sent[-1].headers["retry-after"]) > 0
         for turn in (await client.get("/v1/turns", params={"conversation": conversation_id})).json()["items"]:
             await client.post(f"/v1/turns/{turn['turn_id']}/stop")  # newest first, so that none of them begins
+
+
+async def story(client: httpx.AsyncClient, conversation_id: str, **query: object) -> httpx.Response:
+    return await client.get(f"/v1/conversations/{conversation_id}/story", params=query)  # type: ignore[arg-type]
+
+
+async def test_a_story_tells_what_was_said_where_it_was_heard_and_what_waits(api: Api, harness: Harness) -> None:
+    address, _ = await harness.start(Line("first"), Line("second"))
+    conversation_id = address.conversation_id
+    await steer(harness, address, "heard")
+    await ask(harness, address, 1)
+    await steer(harness, address, "later")
+    async with api.client() as client:
+        told = (await story(client, conversation_id)).json()
+        assert told["own"] is True and told["next"] is None
+        (turn,) = told["items"]
+        assert [(each["kind"], each["call_id"]) for each in turn["segments"]] == [("message", "m1"), ("text", "m1")]
+        assert [each["waits"] for each in turn["said"]] == [False, True]
+        last = await harness.value("SELECT max(seq) FROM events WHERE conversation_id = $1", conversation_id)
+        assert told["seq"] == last
+        await end(harness, address)
+        newer, older = (await story(client, conversation_id)).json()["items"]
+        assert (older["turn_id"], older["status"]) == (address.turn_id, "completed"), "the newest is the first"
+        assert [each["waits"] for each in newer["said"]] == [False] and not newer["segments"]
+        one = (await story(client, conversation_id, turn=newer["turn_id"])).json()["items"]
+        assert [each["turn_id"] for each in one] == [newer["turn_id"]]
+        first = (await story(client, conversation_id, limit=1)).json()
+        second = (await story(client, conversation_id, limit=1, cursor=first["next"])).json()
+        assert [each["items"][0]["turn_id"] for each in (first, second)] == [newer["turn_id"], address.turn_id]
+
+
+async def test_a_story_is_told_to_its_person_and_to_reviewers_and_to_nobody_else(api: Api, harness: Harness) -> None:
+    address, _ = await harness.start(Line("mine"), by="admin")
+    elsewhere, _ = await harness.start(Line("other"))
+    async with api.client("reviewer") as reviewer, api.client() as requester:
+        seen = await story(reviewer, address.conversation_id)
+        assert (seen.status_code, seen.json()["own"]) == (200, False)
+        assert (await story(requester, address.conversation_id)).status_code == 404
+        assert (await story(requester, "nothing")).status_code == 404
+        mixed = await story(reviewer, address.conversation_id, turn=elsewhere.turn_id)
+        assert (mixed.status_code, mixed.json()["items"]) == (200, [])
+        assert (await story(reviewer, address.conversation_id, turn="nothing")).status_code == 404

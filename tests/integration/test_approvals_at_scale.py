@@ -1,4 +1,4 @@
-"""With ten thousand paused turns the reconciler's statements go by indexes and take milliseconds."""
+"""With ten thousand paused turns the reconciler's and the lists' statements go by indexes and take milliseconds."""
 
 import re
 import time
@@ -10,6 +10,7 @@ import pytest
 
 from perdure.store.approvals import review, views
 from perdure.store.approvals.views import Filters, ageing
+from perdure.store.calls import effects
 from perdure.store.database import Connection, Database
 from perdure.store.turns import reconcile as open_turns
 from perdure.worker.reconcile import MOST_HANDED_ON, Reconciler
@@ -59,9 +60,7 @@ STATEMENTS: dict[str, tuple[str, tuple[object, ...]]] = {
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-async def test_no_pass_reads_the_whole_table_of_approvals_or_turns(
-    crowded: Harness, relay: Database, name: str
-) -> None:
+async def test_no_pass_reads_a_whole_table_of_approvals_or_turns(crowded: Harness, relay: Database, name: str) -> None:
     statement, given = STATEMENTS[name]
     async with relay.transaction("local") as tx:
         plan = "\n".join(row[0] for row in await tx.fetch(f"EXPLAIN {statement}", *given))
@@ -92,11 +91,8 @@ async def test_a_pass_over_ten_thousand_paused_turns_takes_milliseconds(crowded:
 
 async def test_a_list_and_the_ageing_view_stay_quick_with_ten_thousand_that_wait(crowded: Harness) -> None:
     reviewer = crowded.people["reviewer"].user_id
-    lists = {
-        "pending": Filters(status="pending"),
-        "mine": Filters(decidable_by=reviewer),
-        "expiring": Filters(expiring_within_seconds=60),
-    }
+    lists = {"pending": Filters(status="pending"), "mine": Filters(decidable_by=reviewer)}
+    lists["expiring"] = Filters(expiring_within_seconds=60)
     spent = {
         name: await best_of(crowded.db, lambda tx, f=filters: views.list_approvals(tx, f, 50, None))  # type: ignore[misc]
         for name, filters in lists.items()
@@ -118,3 +114,72 @@ async def test_all_that_are_due_go_on_in_small_steps(crowded: Harness, relay: Da
     assert await crowded.value(done) == 50 + MOST_HANDED_ON, "one pass does many of them"
     of_one = "SELECT count(*) FROM audit WHERE kind = 'approval.fell_back' GROUP BY xmin ORDER BY 1 DESC LIMIT 1"
     assert await crowded.value(of_one) == 50, "the audit chain is free for others in between"
+
+
+DECIDED = 30_000
+_DECIDE = """
+WITH over AS (UPDATE turns SET status = 'completed', ended_at = now() WHERE status = 'awaiting_approval')
+UPDATE approvals SET status = 'done', requested_at = requested_at - random() * interval '90 days', decided_at = now()
+"""
+_EFFECTS = """
+INSERT INTO tool_calls (tenant_id, turn_id, call_id, conversation_id, agent_id, key, tool, tool_version, effect, args,
+  digest, state, created_at)
+SELECT 'local', id, 't9.' || g, conversation_id, agent_id, gen_random_uuid()::text, 'pay', 'v',
+  CASE g WHEN 2 THEN 'read' ELSE 'keyed' END, '{}', 'd', 'done', now() - random() * interval '90 days'
+FROM turns, generate_series(1, 3) g
+"""
+
+
+@pytest.fixture(scope="module")
+async def worn(harness: Harness, urls: Urls) -> Harness:
+    """Long in use: very many were decided and ran, three wait, one effect is unknown."""
+    async with harness.db.transaction("local") as tx:
+        await tx.execute("SET LOCAL statement_timeout = 0")
+        for statement, *given in ((_FILL, DECIDED), (_DECIDE,), (_EFFECTS,)):
+            await tx.execute(statement, *given, timeout=120)
+    await harness.plan(("pay", {"amount": 1}))
+    await harness.write("UPDATE tool_calls SET state = 'outcome_unknown' WHERE call_id = 't1.0'")
+    for amount in range(3):
+        await harness.open(await harness.plan(("pay", {"amount": amount})), "t1.0")
+    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
+    for table in ("approvals", "tool_calls", "turns", "users"):
+        await owner.execute(f"VACUUM ANALYZE {table}")
+    await owner.close()
+    return harness
+
+
+EFFECTS = (None, "outcome_unknown", "failed", "done")
+
+
+@pytest.mark.soak
+async def test_a_page_reads_what_it_shows(worn: Harness) -> None:
+    reviewer = worn.people["reviewer"].user_id
+    approvals = [Filters(status=status) for status in (None, "pending", "expired", "outcome_unknown", "lost'")]
+    approvals += [Filters(decidable_by=reviewer), Filters(status="pending", tool="pay", decidable_by=reviewer)]
+    approvals.append(Filters(expiring_within_seconds=60))
+    pages: list[tuple[str, Any]] = [("approvals", views._page(filters, 50, None)) for filters in approvals]
+    pages += [("tool_calls|turns", effects._page(None, state, 50, None)) for state in EFFECTS]
+    for tables, (statement, *given) in pages:
+        values = ", ".join("'{}'" if value in ((), []) else f"'{value}'" for value in given)
+        async with worn.db.transaction("local") as tx:  # its plan, as it is made once for all parameters
+            assert await tx.fetchval("SHOW plan_cache_mode") == "force_generic_plan"
+            await tx.execute(f"PREPARE page AS {statement}")
+            plan = "\n".join(row[0] for row in await tx.fetch(f"EXPLAIN (ANALYZE, TIMING OFF) EXECUTE page({values})"))
+            await tx.execute("DEALLOCATE page")
+        assert not re.findall(rf"Seq Scan on ({tables})\b", plan), plan
+        not_wanted = sum(int(number) for number in re.findall(r"Rows Removed by Filter: (\d+)", plan))
+        assert not_wanted < 1_000, plan
+
+
+@pytest.mark.soak
+async def test_the_first_pages_take_milliseconds(worn: Harness) -> None:
+    mine = Filters(decidable_by=worn.people["reviewer"].user_id)
+    spent = [
+        await best_of(worn.db, lambda tx, f=filters: views.list_approvals(tx, f, 50, None))  # type: ignore[misc]
+        for filters in (Filters(status="pending"), mine, Filters(status="outcome_unknown"))
+    ]
+    for state in EFFECTS:
+        page = lambda tx, s=state: effects.list_effects(tx, None, s, 50, None)  # noqa: E731
+        spent.append(await best_of(worn.db, page))
+    print([round(value, 1) for value in spent])
+    assert max(spent) < 50, spent

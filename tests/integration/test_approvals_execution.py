@@ -1,23 +1,43 @@
-"""An approval lets exactly one call run, exactly as it was seen, and nothing else does."""
+"""An approval lets one call run, as it was seen; previews; who settles an effect; of many who decide one wins."""
 
-from dataclasses import replace
-from typing import Any
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
 import pytest
+from pydantic import Field
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.approvals import ApprovalActivities
+from perdure.activities.approvals import MOST_CHARACTERS, ApprovalActivities, PreviewActivities
+from perdure.activities.toolbox.registry import Toolbox
 from perdure.activities.tools import ToolActivities
-from perdure.contracts.activities import VerdictsRequest
+from perdure.contracts.activities import PreviewRequest, VerdictsRequest
 from perdure.contracts.approvals import RequestRef, VerdictState
 from perdure.contracts.calls import CallState, ToolCall
 from perdure.contracts.errors import CallerError
 from perdure.contracts.ids import effect_key
-from perdure.contracts.turns import TurnAddress
+from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decider, Decision
+from perdure.core.identity import OWN, Credential, How
+from perdure.core.turns import Caps
+from perdure.sdk.tools import Preview, PreviewOf, ToolContext
+from perdure.store.approvals import assignments, views
+from perdure.store.approvals.decisions import Decided
 from perdure.store.calls.effects import settle_by_person
+from perdure.store.database import new_id
+from perdure.store.turns.finish import finish
+from tests.conftest import Person
+from tests.doubles.target import app_agents
 from tests.harness import Harness, effect_ref, gathered, publish_app, withdraw_agent
+from tests.integration.conftest import in_transaction
+from tests.integration.policies import Policies
+from tests.integration.test_approvals_seats import TOMORROW
+from tests.scale import sized
 
 V = VerdictState
 
@@ -27,7 +47,6 @@ def paid(harness: Harness, address: TurnAddress) -> int:
 
 
 async def read(harness: Harness, address: TurnAddress, *requests: RequestRef) -> list[VerdictState]:
-    """The verdicts as a resumed run reads them."""
     answer = await harness.activity(
         ApprovalActivities(harness.deps).read, VerdictsRequest(address=address, requests=tuple(requests))
     )
@@ -55,9 +74,7 @@ async def test_an_approved_call_runs_once_and_its_approval_is_done(harness: Harn
 @pytest.mark.parametrize(
     ("decision", "state"), [(Decision.REJECT, V.REJECTED), (Decision.RESPOND, V.RESPONDED), (None, V.PENDING)]
 )
-async def test_without_an_approval_nothing_runs(
-    harness: Harness, decision: Decision | None, state: VerdictState
-) -> None:
+async def test_nothing_unapproved_runs(harness: Harness, decision: Decision | None, state: VerdictState) -> None:
     address, request = await gated(harness)
     if decision is not None:
         await harness.decide(request.request_id, decision, comment="because")
@@ -79,9 +96,7 @@ async def test_without_an_approval_nothing_runs(
         "DELETE FROM approvals",
     ],
 )
-async def test_a_record_changed_behind_the_reviewer_is_unreadable_and_runs_nothing(
-    harness: Harness, statement: str
-) -> None:
+async def test_a_record_changed_behind_the_reviewer_runs_nothing(harness: Harness, statement: str) -> None:
     address, request = await gated(harness, amount=1)
     await harness.decide(request.request_id)
     await harness.write(f"{statement} WHERE id = $1", request.request_id)
@@ -135,9 +150,7 @@ async def is_elsewhere(harness: Harness, call: ToolCall) -> None:
     assert elsewhere.value.type == "tool_not_here" and not elsewhere.value.non_retryable
 
 
-async def test_a_call_of_an_agent_that_is_not_published_any_more_is_denied_and_its_approval_void(
-    harness: Harness,
-) -> None:
+async def test_a_call_of_an_agent_no_longer_published_is_denied_and_its_approval_void(harness: Harness) -> None:
     """As after a start without its app: its tools are in no worker, and no other attempt would find them."""
     address, request = await gated(harness)
     await harness.decide(request.request_id)
@@ -176,9 +189,7 @@ async def test_a_round_stays_paused_until_all_of_it_is_decided(harness: Harness)
     assert await read(harness, address, first, second) == [V.APPROVED, V.REJECTED]
     assert await harness.value("SELECT status FROM turns WHERE id = $1", address.turn_id) == "awaiting_approval"
     await harness.run_tool(address)
-    assert await harness.value("SELECT status FROM turns WHERE id = $1", address.turn_id) == "running", (
-        "it claims again"
-    )
+    assert await harness.value("SELECT status FROM turns WHERE id = $1", address.turn_id) == "running"
 
 
 async def test_an_unsettled_effect_is_pending_until_a_person_says_what_happened(harness: Harness) -> None:
@@ -204,11 +215,8 @@ async def settle(harness: Harness, address: TurnAddress, outcome: str, comment: 
 async def test_an_effect_is_settled_by_saying_how_one_knows_and_not_too_early(harness: Harness) -> None:
     address = await harness.approved(("post", {"mode": "break"}))
     await harness.run_tool(address)
-    for outcome, comment, code in (
-        ("perhaps", "I looked", "outcome_invalid"),
-        ("happened", " ", "outcome_invalid"),
-        ("did_not_happen", "I looked", "too_early"),
-    ):
+    invalid = [(*given, "outcome_invalid") for given in (("perhaps", "I looked"), ("happened", " "))]
+    for outcome, comment, code in (*invalid, ("did_not_happen", "I looked", "too_early")):
         with pytest.raises(CallerError) as refused:
             await settle(harness, address, outcome, comment)
         assert refused.value.code == code
@@ -232,3 +240,320 @@ async def test_of_many_who_settle_at_once_one_does(harness: Harness) -> None:
     assert (len(refused), {each.code for each in refused}) == (11, {"already_settled"})
     for once in ("messages WHERE role = 'tool'", "audit WHERE kind = 'effect.settled'"):
         assert await harness.value(f"SELECT count(*) FROM {once} AND turn_id = $1", address.turn_id) == 1
+
+
+SETTLED = "SELECT data FROM audit_trail WHERE kind = 'effect.settled' AND turn_id = $1"
+
+
+async def unknown(policies: Policies, policy: dict[str, object], decider: str) -> TurnAddress:
+    await policies.republish({"plain": policy})
+    try:
+        address = await policies.harness.plan(("post", {"mode": "break"}), agent_id="plain")
+        (request,) = await policies.harness.open(address, "t1.0", agent_id="plain")
+        await policies.harness.decide(request.request_id, by=decider)
+        call = await policies.harness.tool_call(address, "t1.0", agent_id="plain")
+        outcome = await policies.harness.activity(ToolActivities(policies.harness.deps).run, call)
+        assert outcome.state is CallState.OUTCOME_UNKNOWN
+    finally:
+        await policies.republish({})
+    return address
+
+
+async def settles(
+    policies: Policies, address: TurnAddress, by: str, comment: str = "I looked", credential: Credential = OWN
+) -> str:
+    """As a token that was looked up before says, with every role: `done`, or the refusal's code."""
+    person = policies.harness.people[by]
+    settler = Decider(person.user_id, frozenset({"requester", "reviewer", "admin"}), by, credential=credential)
+    key = effect_key(address.turn_id, "t1.0")
+    try:
+        await in_transaction(policies.harness.db, settle_by_person, key, settler, "happened", comment)
+    except CallerError as refused:
+        return refused.code
+    return "done"
+
+
+async def state(policies: Policies, address: TurnAddress) -> str:
+    return str((await policies.harness.call_row(address))["state"])
+
+
+async def test_only_whoever_could_decide_on_the_call_settles_it_once(policies: Policies) -> None:
+    address = await unknown(policies, {"reviewers": ["ann"]}, "ann")
+    for by, code in (("carl", "not_a_reviewer"), ("dora", "role_required"), ("requester", "role_required")):
+        assert await settles(policies, address, by) == code
+    assert await state(policies, address) == "outcome_unknown"
+    assert [await settles(policies, address, "ann") for _ in range(2)] == ["done", "already_settled"]
+    assert await state(policies, address) == "done"
+
+
+async def test_the_policys_role_is_asked_for_as_it_is_now_and_an_admin_may_in_any_case(policies: Policies) -> None:
+    await policies.roles("admin", "admin")
+    address = await unknown(policies, {"reviewer_role": "admin"}, "admin")
+    assert [await settles(policies, address, by) for by in ("ann", "admin")] == ["role_required", "done"]
+    assert await settles(policies, await unknown(policies, {"reviewers": ["ann"]}, "ann"), "admin") == "done"
+    address = await unknown(policies, {}, "ann")
+    await policies.roles("carl")
+    try:
+        assert await settles(policies, address, "carl") == "role_required", "lost since the request came in"
+        assert await state(policies, address) == "outcome_unknown"
+    finally:
+        await policies.roles("carl", "reviewer")
+    assert await settles(policies, address, "carl") == "done"
+
+
+async def test_nobody_settles_an_own_request_no_admin_and_by_no_others_credential(policies: Policies) -> None:
+    address = await unknown(policies, {}, "ann")
+    for roles in (("requester", "reviewer"), ("requester", "reviewer", "admin")):
+        await policies.roles("requester", *roles)
+        try:
+            assert await settles(policies, address, "requester") == "own_request"
+        finally:
+            await policies.roles("requester", "requester")
+    requester, admin = (policies.harness.people[name].user_id for name in ("requester", "admin"))
+    for by in ("carl", "admin"):
+        for created_by in ((requester,), (admin, requester)):
+            credential = Credential(How.TOKEN, created_by)
+            assert await settles(policies, address, by, credential=credential) == "own_request", (by, created_by)
+    assert await settles(policies, address, "carl", credential=Credential(How.TOKEN, (admin,))) == "done"
+    said = await policies.harness.value(SETTLED, address.turn_id)
+    assert said["signed_in"] == {"how": "token", "created_by": "admin"}
+
+
+async def test_a_stand_in_settles_and_the_record_says_for_whom(policies: Policies) -> None:
+    address = await unknown(policies, {"reviewers": ["ann"]}, "ann")
+    ann = policies.harness.people["ann"].user_id
+    made = await in_transaction(policies.harness.db, assignments.add_delegation, ann, "ann", "carl", TOMORROW, OWN)
+    assert await settles(policies, address, "carl", "\u200b") == "outcome_invalid"
+    assert await settles(policies, address, "carl") == "done"
+    await in_transaction(policies.harness.db, assignments.remove_delegation, ann, str(made["id"]))
+    said = await policies.harness.value(SETTLED, address.turn_id)
+    assert (said["settled_by"], said["for"]) == ("carl", "ann")
+
+
+async def looked(context: ToolContext, amount: Annotated[int, Field(gt=0)] = 1, mode: str = "") -> Preview:
+    """As `mode` says."""
+    if mode == "send":
+        await context.send("POST", "http://desk.test/pay", json={"call": "x"})
+    if mode == "wait":
+        await context.send("GET", "http://desk.test/look", json={"call": "preview", "mode": "hang"})
+    if mode == "break":
+        raise ValueError("a secret of the target")
+    after = "x" * MOST_CHARACTERS if mode == "long" else f"{100 - amount} left"
+    return Preview({"account": "100 left"}, {"account": after})
+
+
+@dataclass(frozen=True, slots=True)
+class Looking:
+    """The desk, whose `pay` has a preview."""
+
+    harness: Harness
+
+    async def asked(self, **args: object) -> tuple[TurnAddress, str]:
+        """A call that waits, and its approval's id."""
+        address = await self.harness.plan(("pay", args))
+        (request,) = await self.harness.open(address, "t1.0")
+        return address, request.request_id
+
+    async def look(self, address: TurnAddress, approval_id: str, seconds: float = 5.0) -> bool:
+        ask = PreviewRequest(address=address, approval_id=approval_id, routing=self.harness.routing)
+        made = await self.harness.activity(PreviewActivities(self.harness.deps, seconds).preview, ask)
+        return made.kept
+
+    async def shown(self, approval_id: str) -> dict[str, object]:
+        async with self.harness.db.transaction("local") as tx:
+            return await views.get_approval(tx, approval_id, None)
+
+    async def seen(self, approval_id: str) -> dict[str, object]:
+        found = (await self.shown(approval_id))["preview"]
+        assert isinstance(found, dict)
+        return found
+
+
+@pytest.fixture(scope="module")
+async def looking(harness: Harness) -> AsyncIterator[Looking]:
+    tools = app_agents()[1]
+    pay = next(tool for agent_id, tool in tools if (agent_id, tool.card.name) == ("desk", "pay"))
+    more = {"previews": True, "describe": "Pay {amount}.", "version": digest_of("with a preview")}
+    card = pay.card.model_copy(update=more)
+    seeing = replace(pay, card=card, preview=PreviewOf.of("pay", looked, pay.parameters))
+    await harness.republished(("desk", "pay"), seeing)
+    of_desk = [
+        (agent_id, seeing if (agent_id, tool.card.name) == ("desk", "pay") else tool) for agent_id, tool in tools
+    ]
+    toolbox = Toolbox(of_desk, lambda name: None, harness.deps.toolbox.http)
+    yield Looking(replace(harness, deps=replace(harness.deps, toolbox=toolbox)))
+
+
+async def test_a_preview_is_of_the_call_that_is_decided_on_now_and_stays_once_it_is(looking: Looking) -> None:
+    address, approval_id = await looking.asked(amount=30)
+    assert await looking.seen(approval_id) == {}
+    assert await looking.look(address, approval_id)
+    found = await looking.seen(approval_id)
+    assert (found["before"], found["after"]) == ({"account": "100 left"}, {"account": "70 left"})
+    assert found["fault"] is None and found["is_current"] is True and found["at"]
+    await looking.harness.decide(approval_id, Decision.REJECT, comment="no")
+    assert not await looking.look(address, approval_id)
+    assert await looking.seen(approval_id) == found
+
+
+async def test_once_an_edit_has_decided_the_record_tells_of_the_call_that_ran(looking: Looking) -> None:
+    address, approval_id = await looking.asked(amount=30)
+    assert await looking.look(address, approval_id)
+    await looking.harness.decide(approval_id, Decision.EDIT, args={"amount": 20})
+    shown = await looking.shown(approval_id)
+    assert shown["says"] == "Pay 20." and shown["args_brief"] == "amount: 20" and shown["args"] == {"amount": 30}
+    assert (await looking.seen(approval_id))["is_current"] is False
+
+
+@pytest.mark.parametrize(("mode", "names"), [("send", ""), ("wait", "0.2"), ("break", "ValueError"), ("long", "")])
+async def test_whatever_goes_wrong_is_a_sentence_and_nothing_is_done(looking: Looking, mode: str, names: str) -> None:
+    paid = looking.harness.world.count("/pay")
+    address, approval_id = await looking.asked(mode=mode)
+    assert await looking.look(address, approval_id, 0.2 if mode == "wait" else 5.0)
+    found = await looking.seen(approval_id)
+    assert found["fault"] and names in str(found["fault"]) and "secret" not in str(found["fault"])
+    assert found["before"] is None and looking.harness.world.count("/pay") == paid
+
+
+async def test_a_tool_that_has_changed_since_is_not_looked_with(looking: Looking) -> None:
+    address, approval_id = await looking.asked(amount=5)
+    await looking.harness.write("UPDATE approvals SET tool_version = 'older' WHERE id = $1", approval_id)
+    assert await looking.look(address, approval_id)
+    assert (await looking.seen(approval_id))["fault"]
+
+
+RACERS, MANY = 16, Caps(turns_a_user=100_000)
+TURNS = sized(10, 2)
+APPROVALS = TURNS * 10
+
+
+async def opened(harness: Harness, turns: int, calls: int) -> dict[str, TurnAddress]:
+    async def one() -> dict[str, TurnAddress]:
+        address = await harness.plan(*(("pay", {"amount": n + 1}) for n in range(calls)), caps=MANY)
+        requests = await harness.open(address, *(f"t1.{n}" for n in range(calls)))
+        return {request.request_id: address for request in requests}
+
+    made = await asyncio.gather(*(one() for _ in range(turns)))
+    return {request: address for each in made for request, address in each.items()}
+
+
+@pytest.fixture(scope="module")
+async def crowd(harness: Harness) -> list[str]:
+    """Reviewers, one of them the requester, who has the role here too."""
+    names = ["requester"]
+    async with harness.db.transaction("local") as tx:
+        await tx.execute("UPDATE users SET roles = '{requester,reviewer}' WHERE name = 'requester'")
+        for number in range(RACERS - 1):
+            user_id, name = new_id(), f"reviewer-{number}"
+            await tx.execute(
+                "INSERT INTO users (id, tenant_id, name, roles) VALUES ($1, 'local', $2, '{reviewer}')", user_id, name
+            )
+            harness.people[name] = Person("local", user_id, name, frozenset({"reviewer"}), "")
+            names.append(name)
+    harness.people["requester"] = replace(harness.people["requester"], roles=frozenset({"requester", "reviewer"}))
+    return names
+
+
+@pytest.mark.sized
+async def test_of_sixteen_racing_deciders_one_decides_each_approval(harness: Harness, crowd: list[str]) -> None:
+    approvals = await opened(harness, TURNS, 10)
+    assert len(approvals) == APPROVALS
+    chance = random.Random(7)
+    work = [(approval, name) for approval in approvals for name in crowd]
+    chance.shuffle(work)
+    decisions = [chance.choice([Decision.APPROVE, Decision.REJECT]) for _ in work]
+    sent = zip(work, decisions, strict=True)
+    answers = await gathered(
+        *(harness.decide(each, decision, by=name, comment=name) for (each, name), decision in sent)
+    )
+    told = zip(answers, work, strict=True)
+    won = [(said[0].approval_id, name, said[0].status) for said, (_, name) in told if isinstance(said, tuple)]
+    lost = [answer for answer in answers if isinstance(answer, BaseException)]
+    assert len(won) == APPROVALS
+    assert {approval for approval, _, _ in won} == set(approvals)
+    assert "requester" not in {name for _, name, _ in won}
+    assert Counter(each.code for each in lost if isinstance(each, CallerError)) == {
+        "already_decided": APPROVALS * (RACERS - 2),
+        "own_request": APPROVALS,
+    }
+    decided = "SELECT a.id, a.status, a.version, u.name FROM approvals a JOIN users u ON u.id = a.decided_by"
+    rows = await harness.rows(f"{decided} WHERE a.id = ANY($1)", list(approvals))
+    assert sorted((str(row["id"]), row["name"], row["status"]) for row in rows) == sorted(won)
+    assert {row["version"] for row in rows} == {2}
+    audited = await harness.rows(
+        "SELECT subject FROM audit WHERE kind = 'approval.decided' AND subject = ANY($1)", list(approvals)
+    )
+    assert sorted(row["subject"] for row in audited) == sorted(approvals)
+    bells = await harness.rows("SELECT request_id FROM outbox WHERE request_id = ANY($1)", list(approvals))
+    assert sorted(row["request_id"] for row in bells) == sorted(approvals)
+
+
+async def test_a_decision_and_the_expiry_never_both_count(harness: Harness) -> None:
+    approvals = await opened(harness, 8, 5)
+    moment = await harness.value("SELECT clock_timestamp() + interval '1.5 seconds'")
+    await harness.write("UPDATE approvals SET expires_at = $2 WHERE id = ANY($1)", list(approvals), moment)
+    chance = random.Random(11)
+
+    async def at(offset_seconds: float) -> None:
+        await asyncio.sleep(max(0.0, (moment - datetime.now(UTC)).total_seconds() + offset_seconds))
+
+    offsets = [-1.2, 0.3, *(chance.uniform(-0.15, 0.15) for _ in range(len(approvals) - 2))]
+
+    async def decides(approval: str, offset: float) -> str:
+        await at(offset)
+        try:
+            return (await harness.decide(approval))[0].status
+        except CallerError as error:
+            return error.code
+
+    async def reads(address: TurnAddress) -> None:
+        for offset in (-0.1, 0.0, 0.1):
+            await at(offset)
+            await verdicts(harness, address, approvals)
+
+    turns = {address.turn_id: address for address in approvals.values()}
+    said, _ = await asyncio.gather(
+        asyncio.gather(*map(decides, approvals, offsets)), asyncio.gather(*map(reads, turns.values()))
+    )
+    for address in turns.values():
+        await verdicts(harness, address, approvals)
+    found = await harness.rows("SELECT id, status FROM approvals WHERE id = ANY($1)", list(approvals))
+    rows = {str(row["id"]): row["status"] for row in found}
+    for approval, answer in zip(approvals, said, strict=True):
+        assert (answer, rows[approval]) in {("approved", "approved"), ("approval_expired", "expired")}
+    assert set(rows.values()) == {"approved", "expired"}, "the race fell both ways"
+    denied = await harness.rows("SELECT data FROM events WHERE kind = 'tool.denied' AND turn_id = ANY($1)", [*turns])
+    assert len(denied) == sum(status == "expired" for status in rows.values()), "each expiry is said once"
+
+
+async def verdicts(harness: Harness, address: TurnAddress, approvals: dict[str, TurnAddress]) -> list[VerdictState]:
+    rows = await harness.rows("SELECT id, call_id FROM approvals WHERE turn_id = $1 ORDER BY call_id", address.turn_id)
+    requests = tuple(RequestRef(request_id=str(row["id"]), call_id=row["call_id"], tool="pay") for row in rows)
+    answer = await harness.activity(
+        ApprovalActivities(harness.deps).read, VerdictsRequest(address=address, requests=requests)
+    )
+    return [verdict.state for verdict in answer.verdicts]
+
+
+@pytest.mark.sized
+async def test_a_decision_and_the_end_of_the_turn_leave_one_truth(harness: Harness) -> None:
+    approvals = await opened(harness, sized(30, 8), 1)
+
+    async def ends(address: TurnAddress) -> None:
+        async with harness.db.transaction("local") as tx:
+            await finish(tx, FinishRequest(address=address, status=TurnStatus.STOPPED))
+
+    answers = await gathered(
+        *(harness.decide(approval) for approval in approvals), *(ends(address) for address in approvals.values())
+    )
+    for (approval, address), answer in zip(approvals.items(), answers, strict=False):
+        status = await harness.value("SELECT status FROM approvals WHERE id = $1", approval)
+        assert status == "cancelled", "an approval that was not reserved is void with its turn"
+        if isinstance(answer, tuple):
+            assert isinstance(answer[0], Decided)
+        else:
+            assert isinstance(answer, CallerError) and answer.code == "already_decided"
+        assert (await harness.run_tool(address)).problem is not None
+    assert not [each for each in answers[len(approvals) :] if each is not None]
+    turns = [address.turn_id for address in approvals.values()]
+    assert await harness.value("SELECT count(*) FROM turns WHERE id = ANY($1) AND ended_at IS NULL", turns) == 0

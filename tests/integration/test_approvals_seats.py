@@ -34,9 +34,10 @@ from perdure.store.turns import views as turn_views
 from perdure.store.turns.start import request_stop
 from perdure.worker.reconcile import Reconciler
 from tests.doubles.target import app_agents
-from tests.harness import Harness, gathered
-from tests.integration.policies import Policies, publish_policies
-from tests.integration.test_cold_load import BLOCKED
+from tests.harness import gathered
+from tests.integration.conftest import in_transaction
+from tests.integration.policies import Policies
+from tests.integration.test_ledger_model_calls import BLOCKED
 from tests.scale import sized
 
 V = VerdictState
@@ -44,24 +45,17 @@ TOMORROW = datetime.now(UTC) + timedelta(days=1)
 BELLS = "SELECT count(*) FROM outbox WHERE turn_id = $1"
 
 
-@pytest.fixture(scope="module")
-async def policies(harness: Harness) -> Policies:
-    return await publish_policies(harness)
-
-
 async def does(policies: Policies, verb: Any, request: RequestRef, by: str, *given: object) -> str:
     """What came of it: `done`, or the refusal's code."""
     try:
-        async with policies.harness.db.transaction("local") as tx:
-            await verb(tx, request.request_id, policies.who(by), *given)
+        await in_transaction(policies.harness.db, verb, request.request_id, policies.who(by), *given)
     except CallerError as refused:
         return refused.code
     return "done"
 
 
 async def seen(policies: Policies, request: RequestRef, who: Decider | None = None) -> Any:
-    async with policies.harness.db.transaction("local") as tx:
-        return await views.get_approval(tx, request.request_id, None, who)
+    return await in_transaction(policies.harness.db, views.get_approval, request.request_id, None, who)
 
 
 async def decides(policies: Policies, request: RequestRef, by: str, decision: str = "approve", **given: Any) -> str:
@@ -81,19 +75,16 @@ async def decides(policies: Policies, request: RequestRef, by: str, decision: st
 
 @asynccontextmanager
 async def stands_in(policies: Policies, to: str, *owners: str) -> AsyncIterator[None]:
-    """While it lasts `to` sits in the owners' seats, too."""
     made = []
     for owner in owners:
         user_id = policies.harness.people[owner].user_id
-        async with policies.harness.db.transaction("local") as tx:
-            lent = await assignments.add_delegation(tx, user_id, owner, to, TOMORROW, OWN)
+        lent = await in_transaction(policies.harness.db, assignments.add_delegation, user_id, owner, to, TOMORROW, OWN)
         made.append((user_id, str(lent["id"])))
     try:
         yield
     finally:
         for user_id, delegation_id in made:
-            async with policies.harness.db.transaction("local") as tx:
-                await assignments.remove_delegation(tx, user_id, delegation_id)
+            await in_transaction(policies.harness.db, assignments.remove_delegation, user_id, delegation_id)
 
 
 async def planned(policies: Policies, address: TurnAddress, agent_id: str = "plain") -> ToolCall:
@@ -115,8 +106,7 @@ def paid(policies: Policies, address: TurnAddress) -> int:
 
 async def raises(policies: Policies, address: TurnAddress, credential: Credential) -> None:
     who = replace(policies.who("carl"), credential=credential)
-    async with policies.harness.db.transaction("local") as tx:
-        await raise_limits(tx, address.turn_id, who, "carl", Raise(max_tokens=2**50))
+    await in_transaction(policies.harness.db, raise_limits, address.turn_id, who, "carl", Raise(max_tokens=2**50))
 
 
 async def test_a_limit_is_raised_in_anothers_place_not_by_what_its_requester_made(policies: Policies) -> None:
@@ -135,13 +125,11 @@ async def test_a_seat_that_the_requester_lent_in_another_name_is_no_seat(policie
     _, request = await policies.asked("named")
     ann, requester = policies.harness.people["ann"].user_id, policies.harness.people["requester"].user_id
     lent = Credential(How.TOKEN, (policies.harness.people["admin"].user_id, requester))
-    async with policies.harness.db.transaction("local") as tx:
-        made = await assignments.add_delegation(tx, ann, "ann", "carl", TOMORROW, lent)
+    made = await in_transaction(policies.harness.db, assignments.add_delegation, ann, "ann", "carl", TOMORROW, lent)
     assert await decides(policies, request, "carl") == "own_request"
     async with stands_in(policies, "carl", "ann"):
         assert await decides(policies, request, "carl") == "pending", "she lent it herself, too"
-    async with policies.harness.db.transaction("local") as tx:
-        await assignments.remove_delegation(tx, ann, str(made["id"]))
+    await in_transaction(policies.harness.db, assignments.remove_delegation, ann, str(made["id"]))
 
 
 async def test_two_credentials_that_one_person_created_are_one_vote(policies: Policies) -> None:
@@ -264,9 +252,7 @@ async def waited(policies: Policies, request: RequestRef) -> None:
     await policies.set(request, "fallback_at = clock_timestamp()")
 
 
-async def test_what_nobody_decides_on_falls_to_the_fallback_reviewer(
-    policies: Policies, reconciler: Reconciler
-) -> None:
+async def test_what_nobody_decides_falls_to_the_fallback_reviewer(policies: Policies, reconciler: Reconciler) -> None:
     _, request = await policies.asked("watched")
     await waited(policies, request)
     for _ in range(2):
@@ -276,9 +262,7 @@ async def test_what_nobody_decides_on_falls_to_the_fallback_reviewer(
     assert await policies.audited(request) == ["opened", "fell_back"]
 
 
-async def test_where_the_fallback_reviewer_may_not_decide_it_goes_up(
-    policies: Policies, reconciler: Reconciler
-) -> None:
+async def test_where_the_fallback_may_not_decide_it_goes_up(policies: Policies, reconciler: Reconciler) -> None:
     _, without_role = await policies.asked("orphaned")
     _, own = await policies.asked("watched", by="carl")
     for request in (without_role, own):
@@ -291,9 +275,7 @@ async def test_where_the_fallback_reviewer_may_not_decide_it_goes_up(
 
 
 @pytest.mark.sized
-async def test_reconcilers_and_deciders_at_once_hand_each_row_on_once_at_most(
-    policies: Policies, relay: Database
-) -> None:
+async def test_reconcilers_and_deciders_at_once_hand_a_row_on_at_most_once(policies: Policies, relay: Database) -> None:
     asked = [(await policies.asked("watched"))[1] for _ in range(sized(20, 6))]
     climbing = [(await policies.asked("climbing"))[1] for _ in range(sized(10, 4))]
     for request in asked:
@@ -415,9 +397,7 @@ async def test_an_approved_call_waits_for_its_hold_and_rings_then(policies: Poli
     assert (await run(policies, address, "held")).state is CallState.DONE
 
 
-async def test_a_bell_for_a_hold_keeps_no_stop_from_being_rung_again(
-    policies: Policies, reconciler: Reconciler
-) -> None:
+async def test_a_bell_for_a_hold_keeps_no_stop_from_being_rung(policies: Policies, reconciler: Reconciler) -> None:
     address, request = await policies.asked("held")
     await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     await policies.harness.decide(request.request_id)
@@ -431,11 +411,8 @@ async def test_a_bell_for_a_hold_keeps_no_stop_from_being_rung_again(
 
 @asynccontextmanager
 async def changed(policies: Policies, what: str) -> AsyncIterator[None]:
-    """The policy or the tool is published otherwise for a while."""
     harness = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
-    newer = next(card for card in harness.cards if card.name == "pay").model_copy(
-        update={"version": digest_of("newer")}
-    )
+    newer = next(card for card in harness.cards if card.name == "pay").model_copy(update={"version": digest_of("new")})
     await (policies.republish({"plain": {"quorum": 2}}) if what == "policy" else policies.republish({}, newer))
     try:
         yield
@@ -498,9 +475,7 @@ async def test_an_outdated_request_says_so_and_can_only_be_rejected(policies: Po
     assert paid(policies, address) == 0
 
 
-async def test_what_is_outdated_says_so_until_it_has_run_or_is_published_again_as_it_was(
-    policies: Policies,
-) -> None:
+async def test_what_is_outdated_says_so_until_it_has_run_or_is_published_again_as_it_was(policies: Policies) -> None:
     _, held = await policies.asked("plain")
     await policies.harness.decide(held.request_id, by="bob")
     address, done = await policies.asked("plain")

@@ -83,13 +83,10 @@ async def bench(harness: Harness) -> AsyncIterator[Bench]:
     assembly = assembly_of.ContextAssembly(
         pipeline="p", registry=REGISTRY, intents=("a",), default_intent="a", intervention="Talk to somebody."
     )
-    published = agent.model_copy(
-        update={
-            "definition": agent.definition.model_copy(update={"assembly": assembly}),
-            "cards": (*agent.cards, *(each.card for each in own)),
-            "version": "with an assembly",
-        }
-    )
+    definition = agent.definition.model_copy(update={"assembly": assembly})
+    cards = (*agent.cards, *(each.card for each in own))
+    changed = {"definition": definition, "cards": cards, "version": "with an assembly"}
+    published = agent.model_copy(update=changed)
     await publish_app(harness.owner_url, [(app, published)])
     async with httpx.AsyncClient() as http:
         toolbox = Toolbox([*tools, *(("desk", each) for each in own)], lambda name: None, http)
@@ -121,8 +118,7 @@ def status(code: int) -> httpx.HTTPStatusError:
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [TimeoutError(), httpx.ConnectError("c"), httpx.ReadTimeout("r"), status(503), ToolUnavailable("away")],
+    "fault", [TimeoutError(), httpx.ConnectError("c"), httpx.ReadTimeout("r"), status(503), ToolUnavailable("away")]
 )
 async def test_what_may_mend_is_tried_with_growing_waits_and_then_given_up(bench: Bench, fault: Exception) -> None:
     SAYS.script = [fault]

@@ -78,18 +78,13 @@ async def test_a_row_put_beside_the_chain_and_a_copy_of_a_signed_row_are_found(d
         report = await verified(db, tenant)
         assert Fault(0, FaultKind.ROW_UNCHAINED, stray) in report.faults
         await table_owner.execute("INSERT INTO audit_chain VALUES ($1, 11, $2, '', '')", tenant, stray)
-        await table_owner.execute(
-            "INSERT INTO audit_bodies SELECT $2, b.tenant_id, b.salt, b.data FROM audit_bodies b "
-            "JOIN audit_chain c ON c.audit_id = b.audit_id WHERE c.tenant_id = $1 AND c.seq = 1",
-            tenant,
-            stray,
-        )
+        first = "audit_bodies b JOIN audit_chain c ON c.audit_id = b.audit_id WHERE c.tenant_id = $1 AND c.seq = 1"
+        body = f"INSERT INTO audit_bodies SELECT $2, b.tenant_id, b.salt, b.data FROM {first}"
+        await table_owner.execute(body, tenant, stray)
         await chained_anew(table_owner, tenant)
     report = await verified(db, tenant)
-    assert {(fault.seq, fault.kind) for fault in report.faults} == {
-        (1, FaultKind.ROW_REPEATED),
-        (11, FaultKind.ROW_REPEATED),
-    }
+    repeated = {(number, FaultKind.ROW_REPEATED) for number in (1, 11)}
+    assert {(fault.seq, fault.kind) for fault in report.faults} == repeated
 
 
 async def test_rows_of_a_key_that_is_gone_are_told_and_those_of_an_older_key_are_good(db: Database, urls: Urls) -> None:

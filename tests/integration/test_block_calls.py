@@ -28,19 +28,16 @@ RESULT = {"status": "ok", "message": "one cm is 10 mm", "result": {"square_milli
 
 
 async def run(harness: Harness, address: TurnAddress, call_id: str = "t1.0", attempt: int = 1) -> ToolOutcome:
-    """That attempt of a planned call of the maker."""
     call = await harness.tool_call(address, call_id, MAKER)
     return await harness.activity(ToolActivities(harness.deps).run, call, attempt=attempt)
 
 
 async def called(harness: Harness, tool: str, args: dict[str, Any], **given: Any) -> tuple[TurnAddress, ToolOutcome]:
-    """A turn of the maker whose one call has run."""
     address = await harness.plan((tool, args), agent_id=MAKER, **given)
     return address, await run(harness, address)
 
 
 async def answer(harness: Harness, address: TurnAddress, call_id: str = "t1.0") -> Any:
-    """What the model reads of a call."""
     said = "SELECT content FROM messages WHERE turn_id = $1 AND call_id = $2"
     (row,) = await harness.rows(said, address.turn_id, call_id, tenant=address.tenant_id)
     return json.loads(row["content"])
@@ -99,9 +96,7 @@ async def test_each_tenants_block_runs_for_that_tenant_and_reads_the_shared_tabl
         assert {row["tenant_id"] for row in owners} == {SHARED}, "which no tenant writes (test_tenancy.py)"
 
 
-async def test_a_block_that_may_change_something_waits_for_a_person_and_needs_no_transaction(
-    workbench: Harness,
-) -> None:
+async def test_a_block_that_may_change_anything_waits_for_a_person_and_needs_no_transaction(workbench: Harness) -> None:
     address = await workbench.plan(("stamp", {"number": 7}), agent_id=MAKER)
     denied = await run(workbench, address)
     assert denied.state is CallState.DENIED

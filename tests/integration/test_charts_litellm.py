@@ -59,7 +59,6 @@ class Bench:
         return address, await self.served.until(address, *RESTING, seconds=90)
 
     async def answered(self, address: TurnAddress, kind: str, **payload: Any) -> Any:
-        """The turn at its end, after its user has answered what it asks."""
         harness, row = self.served.harness, await self.served.until(address, TurnStatus.AWAITING_ANSWER)
         await self.served.waits(address)
         async with harness.db.transaction("local") as tx:
@@ -69,7 +68,6 @@ class Bench:
         return await self.served.until(address, TurnStatus.COMPLETED, TurnStatus.FAILED, seconds=90)
 
     def requests(self, address: TurnAddress) -> list[Any]:
-        """What the turn has put on the wire."""
         return [seen for seen in self.double.requests if seen.idempotency_key.startswith(address.turn_id)]
 
     async def labels(self, address: TurnAddress) -> list[str]:
@@ -174,9 +172,7 @@ async def test_a_plan_joins_the_table_that_was_uploaded_before(bench: Bench) -> 
     assert values == [{"name": "Upland", "sales": 30}, {"name": "Lowland", "sales": 10}]
 
 
-async def test_the_first_model_that_answers_is_the_servers_and_without_one_nothing_starts(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_first_model_to_answer_is_used_or_none_starts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     from perdure.activities.providers.litellm_provider import LiteLLMProvider  # 5 s, which the bench has spent
 
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-test")

@@ -29,6 +29,7 @@ from perdure.store.turns.start import request_stop
 from tests.doubles.spoken import HOLDS_TOKENS, Line, SpokenModel
 from tests.doubles.target import app_agents
 from tests.harness import Harness, gathered, publish_app, until
+from tests.integration.conftest import in_transaction
 from tests.scale import sized
 
 MANY = Caps(turns_a_user=100_000)
@@ -54,7 +55,6 @@ async def limited_agent(harness: Harness, **limits: int) -> str:
 
 
 async def begun(harness: Harness, agent_id: str, *lines: Line) -> ModelCall:
-    """The first model call of a new turn."""
     address, _ = await harness.start(*(lines or (Line("yes"),)), agent_id=agent_id, caps=MANY)
     return await harness.model_call(address, agent_id=agent_id)
 
@@ -64,7 +64,6 @@ async def ask(harness: Harness, call: ModelCall, attempt: int = 1, run_id: str =
 
 
 async def refused(harness: Harness, call: ModelCall, code: str) -> None:
-    """The call is refused with this code, and nobody was asked."""
     reply = await ask(harness, call)
     assert reply.problem is not None and reply.problem.code == code
     assert harness.model.requests[f"{call.address.turn_id}.{call.call_id}"] == 0
@@ -72,11 +71,9 @@ async def refused(harness: Harness, call: ModelCall, code: str) -> None:
 
 async def row(harness: Harness, agent_id: str) -> tuple[int, int, int, int]:
     """Used tokens and cost, held tokens and cost, of today."""
-    rows = await harness.rows(
-        "SELECT used_tokens, used_cost_microusd, held_tokens, held_cost_microusd FROM day_usage "
-        "WHERE agent_id = $1 AND day = (now() AT TIME ZONE 'UTC')::date",
-        agent_id,
-    )
+    counted = "used_tokens, used_cost_microusd, held_tokens, held_cost_microusd"
+    today = f"SELECT {counted} FROM day_usage WHERE agent_id = $1 AND day = (now() AT TIME ZONE 'UTC')::date"
+    rows = await harness.rows(today, agent_id)
     return tuple(rows[0]) if rows else (0, 0, 0, 0)
 
 
@@ -94,8 +91,7 @@ async def used_by(harness: Harness, agent_id: str = "") -> int:
 
 
 async def limit_tenant(harness: Harness, **limits: int) -> None:
-    async with harness.db.transaction("local") as tx:
-        await set_day_limits(tx, DayLimits(**limits), harness.people["admin"].user_id)
+    await in_transaction(harness.db, set_day_limits, DayLimits(**limits), harness.people["admin"].user_id)
 
 
 @pytest.fixture
@@ -139,9 +135,7 @@ async def test_a_met_budget_refuses_the_call_and_nothing_of_its_claim_stands(har
     assert await harness.value("SELECT count(*) FROM day_usage WHERE agent_id = 'desk'") == 0, "it has no limit: no row"
 
 
-async def test_the_tenants_budget_counts_what_was_used_before_it_was_set(
-    harness: Harness, unlimited_again: None
-) -> None:
+async def test_the_tenants_budget_counts_what_was_used_before_it(harness: Harness, unlimited_again: None) -> None:
     await ask(harness, await begun(harness, "desk", Line("before", tokens=500)))
     counted = await used_by(harness)
     await limit_tenant(harness, max_tokens=counted + 5)
@@ -208,8 +202,7 @@ async def test_a_provider_that_fails_and_is_asked_again_holds_nothing_in_between
 async def test_a_stop_gives_back_what_the_call_held(harness: Harness) -> None:
     agent_id = await limited_agent(harness, max_tokens=1_000)
     call = await begun(harness, agent_id)
-    async with harness.db.transaction("local") as tx:
-        await request_stop(tx, call.address.turn_id, harness.people["requester"].user_id)
+    await in_transaction(harness.db, request_stop, call.address.turn_id, harness.people["requester"].user_id)
     assert (await ask(harness, call)).problem is not None
     assert await row(harness, agent_id) == (0, 0, 0, 0)
 
@@ -242,10 +235,8 @@ async def test_any_order_of_claims_deaths_settles_and_ends_leaves_nothing_held(h
 
 
 async def ended(harness: Harness, address: TurnAddress, after_seconds: float = 0) -> None:
-    """End a turn, whatever of it is under way."""
     await asyncio.sleep(after_seconds)
-    async with harness.db.transaction("local") as tx:
-        await finish(tx, FinishRequest(address=address, status=TurnStatus.FAILED))
+    await in_transaction(harness.db, finish, FinishRequest(address=address, status=TurnStatus.FAILED))
 
 
 @pytest.mark.sized
@@ -269,14 +260,11 @@ async def uncounted(harness: Harness) -> AsyncIterator[None]:
 
 
 async def forget(harness: Harness) -> None:
-    """As before the tenant's first limit."""
     await harness.write("DELETE FROM day_limits")
     await harness.write("DELETE FROM day_usage")
 
 
-async def test_what_broke_off_or_is_under_way_when_a_budget_begins_counts_in_it(
-    harness: Harness, uncounted: None
-) -> None:
+async def test_what_broke_off_or_runs_when_a_budget_begins_counts_in_it(harness: Harness, uncounted: None) -> None:
     broken = await begun(harness, "desk", Line("half an answer", fails=1))
     earlier = await used_by(harness)
     with pytest.raises(ApplicationError):
@@ -296,9 +284,7 @@ async def test_what_broke_off_or_is_under_way_when_a_budget_begins_counts_in_it(
     await refused(harness, await begun(harness, "desk"), TOKENS_MET)
 
 
-async def test_a_call_that_the_tenants_budget_reserved_for_counts_in_its_agents_later_one(
-    harness: Harness, uncounted: None
-) -> None:
+async def test_a_call_of_the_tenants_budget_counts_in_its_agents_later_one(harness: Harness, uncounted: None) -> None:
     agent_id = f"a{new_id()[-8:]}"
     await publish(harness, None, agent_id)
     await limit_tenant(harness, max_tokens=10**9)
@@ -367,9 +353,7 @@ async def settling(harness: Harness, call: ModelCall) -> AsyncIterator[asyncio.T
         yield late
 
 
-async def test_a_settle_that_commits_while_the_days_row_is_opened_is_counted_in_it(
-    harness: Harness, uncounted: None
-) -> None:
+async def test_a_settle_that_commits_as_the_days_row_is_opened_is_counted(harness: Harness, uncounted: None) -> None:
     before = await used_by(harness)
     late, first = await begun(harness, "desk", LATE), await begun(harness, "desk")
     async with settling(harness, late) as settled:
@@ -381,9 +365,7 @@ async def test_a_settle_that_commits_while_the_days_row_is_opened_is_counted_in_
     assert (await row(harness, TENANT))[::2] == (before + 40, 0)
 
 
-async def test_a_settle_that_comes_while_the_days_row_is_opened_waits_and_is_charged(
-    harness: Harness, uncounted: None
-) -> None:
+async def test_a_settle_that_comes_as_the_days_row_is_opened_waits(harness: Harness, uncounted: None) -> None:
     before = await used_by(harness)
     call = await begun(harness, "desk", LATE)
     async with harness.db.transaction("local") as tx:
@@ -395,9 +377,7 @@ async def test_a_settle_that_comes_while_the_days_row_is_opened_waits_and_is_cha
     assert (await row(harness, TENANT))[::2] == (before + 30, 0)
 
 
-async def test_who_takes_a_dead_call_over_opens_a_row_before_it_locks_the_one_that_others_want(
-    harness: Harness, uncounted: None
-) -> None:
+async def test_who_takes_a_dead_call_over_opens_a_row_before_it_locks_one(harness: Harness, uncounted: None) -> None:
     agent_id = await limited_agent(harness, max_tokens=10**9)
     dead = await begun(harness, agent_id, Line("slow", waits="taken over"))
     late = await begun(harness, agent_id, LATE)
@@ -439,9 +419,7 @@ async def test_a_new_day_begins_at_nothing_and_a_call_counts_in_the_day_of_its_c
     assert (await late).problem is None
     assert await row(harness, agent_id) == (0, 0, 0, 0), "nothing of it is today's"
     assert await days(harness, agent_id) == [(10, 0)]
-    assert (await ask(harness, await begun(harness, agent_id))).problem is None, (
-        "yesterday's budget is met, today's is not"
-    )
+    assert (await ask(harness, await begun(harness, agent_id))).problem is None, "today's budget is not met"
 
 
 async def test_a_call_that_died_yesterday_is_taken_over_on_todays_budget(harness: Harness) -> None:
@@ -463,9 +441,6 @@ async def days(harness: Harness, agent_id: str) -> list[tuple[int, int]]:
 async def midnight(harness: Harness, agent_id: str, address: TurnAddress) -> None:
     """Make all of today's yesterday's, behind the program's back."""
     await harness.write("UPDATE day_usage SET day = day - 1 WHERE agent_id = $1", agent_id)
-    await harness.write(
-        "UPDATE model_calls SET budget_day = budget_day - 1, started_at = started_at - interval '1 day' "
-        "WHERE turn_id = $1",
-        address.turn_id,
-    )
+    calls = "budget_day = budget_day - 1, started_at = started_at - interval '1 day'"
+    await harness.write(f"UPDATE model_calls SET {calls} WHERE turn_id = $1", address.turn_id)
     await harness.write("UPDATE turns SET created_at = created_at - interval '1 day' WHERE id = $1", address.turn_id)

@@ -41,8 +41,6 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to run 
 
 @workflow.defn
 class Waits:
-    """Waits for a signal, for ever."""
-
     def __init__(self) -> None:
         self._go = False
 
@@ -66,7 +64,6 @@ def passable() -> Any:
 
 
 async def connected(temporal: str, *, before: float) -> Client:
-    """A client of a server that may still be coming up."""
     while True:
         try:
             return await Client.connect(temporal)
@@ -164,9 +161,7 @@ asyncio.run(main())
             await connection.close()
 
 
-async def test_a_folder_with_a_strange_name_holds_all_data_itself_and_temporal_counts_its_requests(
-    tmp_path: Path,
-) -> None:
+async def test_a_folder_with_a_strange_name_holds_all_data_and_temporal_counts_its_requests(tmp_path: Path) -> None:
     home = tmp_path / 'my "home" #1?%20 \'x'
     async with embedded(home) as parts:
         assert set(parts.pids()) == {"postgres", "valkey", "temporal"}
@@ -218,9 +213,7 @@ async def as_a_normal_user(home: Path) -> str:
     return said.decode()
 
 
-async def test_a_normal_user_has_all_parts_and_one_clear_line_where_root_has_taken_a_part_of_the_data(
-    passable: Path,
-) -> None:
+async def test_a_normal_user_has_all_parts_and_one_clear_line_where_root_has_taken_data(passable: Path) -> None:
     if (is_root := os.geteuid() == 0) and not namespaces_are_allowed():
         pytest.skip("root cannot become a normal user here")
     home, user = passable / "home", 1000 if is_root else os.geteuid()

@@ -133,7 +133,6 @@ class Stack:
         return dict(json.loads((self.home / "run.json").read_text()))
 
     async def up(self) -> dict[str, Any]:
-        """Wait until everything is healthy."""
         await until(lambda: (self.home / "run.json").exists() or self.process.returncode is not None)
         assert self.process.returncode is None, await self.ended()
         return self.run()
@@ -262,9 +261,7 @@ async def test_a_killed_process_is_back_at_once_and_run_json_names_the_new_one(s
     assert {name: value for name, value in stack.run().items() if name not in changing} == before
 
 
-async def test_replaced_parts_are_not_started_and_a_second_stack_is_told_where_the_first_one_is(
-    start: Start, replaced: dict[str, str]
-) -> None:
+async def test_replaced_parts_do_not_start_and_a_second_stack_is_told(start: Start, replaced: dict[str, str]) -> None:
     stack: Stack = await start(**replaced)
     run = await stack.up()
     assert set(run["pids"]) == {"payments", "api", "worker-turns", "worker-llm", "worker-relay"}
@@ -278,9 +275,7 @@ async def test_replaced_parts_are_not_started_and_a_second_stack_is_told_where_t
     assert run["api"] in said and stack.run() == run
 
 
-async def test_after_kill_9_of_the_supervisor_the_next_start_finds_everything_and_clears_away_what_is_left(
-    start: Start,
-) -> None:
+async def test_after_kill_9_of_the_supervisor_the_next_start_finds_all_and_clears_away_the_rest(start: Start) -> None:
     first: Stack = await start()
     run = await first.up()
     listed = json.loads((first.home / "children.json").read_text())
@@ -316,9 +311,7 @@ async def test_a_second_ctrl_c_kills_what_still_drains(start: Start, replaced: d
 
 
 @pytest.mark.parametrize(("how", "there"), [(signal.SIGTERM, "children.json"), (signal.SIGINT, "prepare-began")])
-async def test_a_signal_while_it_starts_or_prepares_stops_what_was_started_without_a_traceback(
-    start: Start, how: signal.Signals, there: str
-) -> None:
+async def test_a_signal_at_the_start_stops_all_without_traceback(start: Start, how: signal.Signals, there: str) -> None:
     stack: Stack = await start(SLOW_PREPARE="1")
     await until((stack.home / there).exists)
     pids = [record["pid"] for record in json.loads((stack.home / "children.json").read_text())]
@@ -338,9 +331,7 @@ async def test_a_taken_port_is_one_clear_line_and_nothing_was_started(start: Sta
     assert not (tmp_path / "home").exists()
 
 
-async def test_a_failing_prepare_step_ends_the_start_with_its_last_words(
-    start: Start, replaced: dict[str, str], tmp_path: Path
-) -> None:
+async def test_a_failing_prepare_step_ends_the_start(start: Start, replaced: dict[str, str], tmp_path: Path) -> None:
     code, _, said = await (await start(BREAK_PREPARE="1", **replaced)).ended()
     assert code == 1 and "7" in said and "relation does not exist" in said
     assert json.loads((tmp_path / "home" / "children.json").read_text()) == []

@@ -1,16 +1,18 @@
-"""A person is erased: no word is left in any column of any table, and the audit chain verifies.
+"""A person is erased: no word is left in any column of any table or in any view, and the audit chain verifies."""
 
-`MARK` is in everything that a person can say. `WORDS` are the columns in which it was found before: the test of the
-erasure cannot pass because nothing was there. `NEUTRAL` are all others, with the reason why no person's words come in.
-"""
-
-from collections.abc import AsyncIterator
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
+from typing import Any
 
 import asyncpg
+import httpx
 import pytest
 
 from perdure.contracts.errors import CallerError
 from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
+from perdure.contracts.values import sha256_hex
 from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.audit import FaultKind
 from perdure.core.identity import OWN, Credential, How
@@ -18,14 +20,17 @@ from perdure.store import audit
 from perdure.store.approvals.decisions import DecisionAsk, decide
 from perdure.store.audit import verify_chain
 from perdure.store.calls.effects import settle_by_person
-from perdure.store.database import Database, new_id
+from perdure.store.database import Connection, Database, new_id
 from perdure.store.identity import erasure, users
-from perdure.store.identity.erasure import erase
+from perdure.store.identity.erasure import Step, erase
 from perdure.store.turns.finish import finish
 from tests.conftest import KEYRING, Person, Urls
 from tests.doubles.spoken import Line
 from tests.harness import Harness, gathered
 from tests.integration.audit_tampering import as_table_owner
+from tests.integration.conftest import Api
+from tests.integration.test_api_approvals import ended
+from tests.integration.test_api_turns import code, conversation
 
 MARK = "zaphod"
 NAME = f"{MARK}.b-1"
@@ -83,7 +88,6 @@ async def columns(admin: asyncpg.Connection) -> list[str]:
 
 
 async def marked(admin: asyncpg.Connection, text: str = MARK) -> set[str]:
-    """The columns in which `text` is found anywhere."""
     found = set()
     for column in await columns(admin):
         table, _, name = column.partition(".")
@@ -94,13 +98,11 @@ async def marked(admin: asyncpg.Connection, text: str = MARK) -> set[str]:
 
 
 def neutral(column: str) -> bool:
-    """Whether no word of a person's comes into this column."""
     named = " ".join(NEUTRAL.values()).split()
     return column in named or column.partition(".")[0] + ".*" in named
 
 
 async def person(harness: Harness, name: str) -> Person:
-    """A new user who may do everything."""
     roles = ("requester", "reviewer", "admin")
     actor = harness.people["admin"].user_id
     async with harness.db.transaction("local") as tx:
@@ -197,9 +199,8 @@ async def in_turns_of_others(harness: Harness, name: str) -> list[TurnAddress]:
     first, second, third = await harness.open(address, "t1.0", "t1.1", "t1.2")
     await harness.decide(first.request_id, Decision.REJECT, by=name, comment=f"{MARK} says no")
     await harness.decide(second.request_id, by=name, comment=f"{MARK} says yes")
-    await harness.decide(
-        third.request_id, Decision.EDIT, by=name, args={"text": "better"}, comment=f"{MARK} knows better"
-    )
+    edited = {"text": "better"}
+    await harness.decide(third.request_id, Decision.EDIT, by=name, args=edited, comment=f"{MARK} knows better")
     await harness.run_tool(address, "t1.1")
     who = harness.people[name]
     key = await harness.value("SELECT key FROM tool_calls WHERE turn_id = $1 AND call_id = 't1.1'", address.turn_id)
@@ -243,9 +244,7 @@ async def test_every_column_is_said_to_hold_a_persons_words_or_not(harness: Harn
     assert sorted(each for each in found if neutral(each)) == []
 
 
-async def test_no_word_of_an_erased_person_is_left_and_the_chain_verifies(
-    harness: Harness, admin: asyncpg.Connection
-) -> None:
+async def test_no_word_of_the_erased_stays_and_the_chain_verifies(harness: Harness, admin: asyncpg.Connection) -> None:
     before = await marked(admin)
     assert len(before) > 25
     events = await harness.value("SELECT count(*) FROM events")
@@ -261,9 +260,8 @@ async def test_no_word_of_an_erased_person_is_left_and_the_chain_verifies(
     account = "SELECT name, display_name, roles, disabled_at FROM users WHERE id = $1"
     (row,) = await harness.rows(account, done["user_id"])
     assert (row["name"], row["display_name"], row["roles"]) == (done["name"], "", []) and row["disabled_at"]
-    told = await harness.rows(
-        "SELECT kind, actor, data FROM audit_trail WHERE subject = $1 ORDER BY id", done["user_id"]
-    )
+    trail = "SELECT kind, actor, data FROM audit_trail WHERE subject = $1 ORDER BY id"
+    told = await harness.rows(trail, done["user_id"])
     assert [each["kind"] for each in told][-2:] == ["user.erasure_begun", "user.erased"]
     assert str(told[-1]["actor"]) == harness.people["admin"].user_id and told[-1]["data"]["rows"] == done["erased"]
 
@@ -289,9 +287,7 @@ async def refused(harness: Harness, name: str, actor: str = "", tenant: str = "l
     return error.value.code, error.value.http, error.value.details.get("turns")
 
 
-async def test_a_person_is_not_erased_with_open_turns_a_decision_still_to_run_or_an_unsettled_effect(
-    harness: Harness,
-) -> None:
+async def test_nobody_is_erased_with_open_turns_a_decision_to_run_or_an_unsettled_effect(harness: Harness) -> None:
     name = f"{MARK}3"
     await person(harness, name)
     own, _ = await harness.start(Line("hi"), by=name)
@@ -345,9 +341,8 @@ async def test_a_turn_that_begins_during_the_erasure_ends_it_without_loss(harnes
     conversation = await harness.conversation(by=name)
     starts = [harness.start(Line("late"), by=name, conversation_id=conversation) for _ in range(3)]
     results: list[object] = [*await gathered(erase(harness.db, "local", name, admin_id), *starts)]
-    open_turns = await harness.rows(
-        "SELECT id FROM turns WHERE conversation_id = $1 AND ended_at IS NULL", conversation
-    )
+    still_open = "SELECT id FROM turns WHERE conversation_id = $1 AND ended_at IS NULL"
+    open_turns = await harness.rows(still_open, conversation)
     if open_turns:
         assert isinstance(results[0], CallerError) and results[0].code == "turns_open"
         for row in open_turns:
@@ -373,3 +368,145 @@ async def test_a_body_that_somebody_took_under_the_name_of_an_erasure_is_missed(
             )
             report = await verify_chain(db, "local", KEYRING)
             assert (seq, FaultKind.BODY_MISSING) in {(fault.seq, fault.kind) for fault in report.faults}
+
+
+LEAVER = "leaver"
+GONE = {"answer", "outcome", "ttft_seconds", "items[].data"}
+"""What the contract has null where it is not known; the audit says `erased` beside it."""
+
+
+def nulls(value: Any, path: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from nulls(each, f"{path}.{name}" if path else name)
+    elif isinstance(value, list):
+        for each in value:
+            yield from nulls(each, f"{path}[]")
+    elif value is None:
+        yield path
+
+
+def told(stream: str) -> list[tuple[str, dict[str, Any]]]:
+    blocks = [block.splitlines() for block in stream.split("\n\n") if "data: " in block]
+    fields = [dict(line.split(": ", 1) for line in block) for block in blocks]
+    return [(each["event"], json.loads(each["data"])) for each in fields]
+
+
+async def test_every_view_of_an_erased_persons_turn_answers_without_a_null_that_was_none(api: Api) -> None:
+    async with api.client("admin") as admin, api.client("reviewer") as reviewer:
+        await admin.post("/v1/users", json={"name": LEAVER, "roles": ["requester"]})
+        token = (await admin.post(f"/v1/users/{LEAVER}/tokens", json={})).json()["token"]
+        headers = {"Authorization": f"Bearer {token}"}
+        async with httpx.AsyncClient(base_url=api.url, headers=headers, timeout=30) as leaver:
+            path = f"/v1/conversations/{await conversation(leaver)}/turns"
+            turn = (await leaver.post(path, params={"wait": 20}, json={"message": "Refund order 1042"})).json()
+        approval = f"/v1/approvals/{turn['waiting_for']['ids'][0]}"
+        given = {"decision": "approve", "digest": (await reviewer.get(approval)).json()["digest"], "comment": "yes"}
+        assert (await reviewer.post(f"{approval}/decision", json=given)).status_code == 200
+        assert (await ended(reviewer, turn["turn_id"]))["status"] == "completed"
+        effects = (await admin.get("/v1/effects")).json()["items"]
+        key = next(each["key"] for each in effects if each["turn_id"] == turn["turn_id"])
+        of_turn, mine = f"/v1/turns/{turn['turn_id']}", {"turn": turn["turn_id"]}
+        views: list[tuple[str, dict[str, str]]] = [
+            (of_turn, {}), ("/v1/turns", {"conversation": turn["conversation_id"]}), (approval, {}),
+            ("/v1/approvals", mine), (f"/v1/effects/{key}", {}), ("/v1/effects", {}), (f"{approval}/audit", {}),
+        ]  # fmt: skip
+        before = [(await admin.get(path, params=params)).json() for path, params in views]
+        assert before[0]["nodes"] and all(each.get("items", True) for each in before), before
+        erased = await admin.delete(f"/v1/users/{LEAVER}/data")
+        assert erased.status_code == 200, erased.text
+
+        answers = [await admin.get(path, params=params) for path, params in views]
+        assert [answer.status_code for answer in answers] == [200] * len(views)
+        for answer, whole in zip(answers, before, strict=True):
+            new = {*nulls(answer.json())} - {*nulls(whole)}
+            assert new <= GONE | {f"items[].{name}" for name in GONE}, answer.url
+        assert answers[0].json()["nodes"] == []
+        assert answers[2].json()["votes"][0]["comment"] == ""
+        late = await reviewer.post(f"{approval}/decision", json=given)
+        assert (late.status_code, code(late)) == (409, "already_decided"), late.text
+
+        replay = told((await admin.get(f"{of_turn}/events")).text)
+        assert [(kind, [*nulls(data)]) for kind, data in replay] == [(kind, []) for kind, _ in replay]
+        ends = [("done", "completed"), ("workflow_complete", "completed")]
+        assert [(kind, data["status"]) for kind, data in replay[-2:]] == ends
+        gone = f"/v1/conversations/{turn['conversation_id']}"
+        for path in (gone, f"{gone}/messages", f"{gone}/stream"):
+            assert (await admin.get(path)).status_code == 404, path
+
+
+TURNS = 1_000
+ROWS_A_TURN = 10
+"""Of the audit. As many are of somebody else's turns."""
+AT_ONCE = 500
+STATEMENT_SECONDS = 5.0
+"""The API gives a statement no more."""
+_FILL = """
+WITH talks AS (
+  INSERT INTO conversations (id, tenant_id, user_id, agent_id, title)
+  SELECT gen_random_uuid(), 'local', $1, 'desk', 'words' FROM generate_series(1, $2) RETURNING id, user_id
+), begun AS (
+  INSERT INTO turns (id, tenant_id, conversation_id, user_id, agent_id, agent_version, topology, status, routing,
+    limits, message_id, through_seq, answer, ended_at)
+  SELECT gen_random_uuid(), 'local', id, user_id, 'desk', 'v', 'skill_pipeline', 'completed', '{}', '{}',
+    gen_random_uuid(), 0, 'words', now() FROM talks RETURNING id, conversation_id
+), said AS (
+  INSERT INTO messages (id, tenant_id, conversation_id, turn_id, seq, role, content)
+  SELECT gen_random_uuid(), 'local', conversation_id, id, n, 'user', 'words' FROM begun, generate_series(1, 10) n
+), told AS (
+  INSERT INTO events (tenant_id, conversation_id, seq, turn_id, kind, data, at)
+  SELECT 'local', conversation_id, n, id, 'k', '{"text": "words"}', now() FROM begun, generate_series(1, 30) n
+)
+SELECT id::text FROM begun
+"""
+
+
+async def filled(harness: Harness, user_id: str) -> None:
+    """A thousand ended turns of this person, each with messages, events and audit rows."""
+    async with harness.db.transaction("local") as tx:
+        turns = [row[0] for row in await tx.fetch(_FILL, user_id, TURNS, timeout=60)]
+    rows = [(turn, number) for turn in turns for number in range(ROWS_A_TURN)]
+    for start in range(0, len(rows), AT_ONCE):
+        async with harness.db.transaction("local") as tx:
+            for turn_id, number in rows[start : start + AT_ONCE]:
+                subject, actor = sha256_hex(f"{turn_id}{number}"), user_id if number % 2 else None
+                await audit.record(tx, "thing.done", subject, {"said": "words"}, actor=actor, turn_id=turn_id)
+
+
+@pytest.mark.soak
+async def test_a_thousand_turns_are_erased_in_short_statements_and_verified_as_fast_as_before(
+    harness: Harness, urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, other = await person(harness, "much"), await person(harness, "more")
+    for user_id in (made.user_id, other.user_id):
+        await filled(harness, user_id)
+    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
+    await owner.execute("ANALYZE")
+    await owner.close()
+    took: list[tuple[float, str]] = []
+    do = erasure._do
+
+    async def timed(tx: Connection, step: Step, given: erasure.Erasure) -> int:
+        began = time.perf_counter()
+        rows = await do(tx, step, given)
+        took.append((time.perf_counter() - began, step.table))
+        return rows
+
+    monkeypatch.setattr(erasure, "_do", timed)
+    at = [time.perf_counter()]
+    assert (await verify_chain(harness.db, "local", KEYRING)).faults == ()
+    at.append(time.perf_counter())
+    await erase(harness.db, "local", "much", harness.people["admin"].user_id)
+    at.append(time.perf_counter())
+    assert (await verify_chain(harness.db, "local", KEYRING)).faults == ()
+    before, erasing, after = (end - began for began, end in pairwise([*at, time.perf_counter()]))
+    rows = await harness.value("SELECT count(*) FROM audit")
+    slowest, table = max(took)
+    print(
+        f"{TURNS} turns erased in {erasing:.1f} s, {len(took)} statements, the slowest {slowest:.2f} s ({table}); "
+        f"{rows} audit rows verified in {before:.1f} s before and {after:.1f} s after"
+    )
+    assert slowest < STATEMENT_SECONDS
+    assert after < 2 * before + 1
+    assert await harness.value("SELECT count(*) FROM messages WHERE content <> ''") == TURNS * 10
+    assert await harness.value("SELECT count(*) FROM audit_bodies WHERE data IS NULL") >= TURNS * ROWS_A_TURN

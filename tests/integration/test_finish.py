@@ -1,4 +1,4 @@
-"""The end of a turn: one transaction after which nothing of it happens any more."""
+"""The end of a turn: one transaction after which nothing of it happens any more; the title that it may give."""
 
 import asyncio
 import json
@@ -22,6 +22,7 @@ from perdure.store.turns.views import turn_segments
 from tests.doubles.fake_turn import NOW
 from tests.doubles.spoken import Line
 from tests.harness import Harness, gathered, until
+from tests.integration.conftest import Caller, in_transaction
 from tests.scale import sized
 
 TRANSCRIPT = "SELECT * FROM messages WHERE conversation_id = $1 AND in_transcript ORDER BY seq"
@@ -29,8 +30,7 @@ TRANSCRIPT = "SELECT * FROM messages WHERE conversation_id = $1 AND in_transcrip
 
 async def ended(harness: Harness, address: TurnAddress, **given: object) -> tuple[Finished, Note | None]:
     ask = FinishRequest.model_validate({"address": address, "status": TurnStatus.COMPLETED, **given})
-    async with harness.db.transaction("local") as tx:
-        return await finish(tx, ask)
+    return await in_transaction(harness.db, finish, ask)
 
 
 async def test_the_end_sets_the_outcome_the_answer_and_done_as_the_last_event(harness: Harness) -> None:
@@ -49,9 +49,8 @@ async def test_the_end_sets_the_outcome_the_answer_and_done_as_the_last_event(ha
     assert done == {
         "execution_id": address.turn_id, "status": "completed", "tokens_used": 10, "cost_usd": 0.00001
     }  # fmt: skip
-    assert (
-        await harness.value("SELECT active_turn_id FROM conversations WHERE id = $1", address.conversation_id) is None
-    )
+    active = "SELECT active_turn_id FROM conversations WHERE id = $1"
+    assert await harness.value(active, address.conversation_id) is None
 
 
 async def test_a_turn_ends_once_however_many_say_so(harness: Harness) -> None:
@@ -66,9 +65,7 @@ async def test_a_turn_ends_once_however_many_say_so(harness: Harness) -> None:
     assert (admitted, kinds.count("done"), kinds[-1]) == ([second.turn_id], 1, "done")
 
 
-async def test_the_end_voids_what_is_open_and_answers_each_call_that_waited_as_truly_as_it_is_known(
-    harness: Harness,
-) -> None:
+async def test_the_end_voids_what_is_open_and_answers_each_call_that_waited_as_it_is_known(harness: Harness) -> None:
     address = await harness.plan(("pay", {}), ("post", {}), ("look", {}), ("post", {}), ("pay", {}))
     first, second, told_no, unheard = await harness.open(address, "t1.0", "t1.1", "t1.3", "t1.4")
     await harness.decide(first.request_id)
@@ -90,8 +87,7 @@ async def test_the_end_voids_what_is_open_and_answers_each_call_that_waited_as_t
         **dict.fromkeys(unrun, ("not_run", None)), "t1.3": ("denied", "not today"), "t1.4": ("denied", "nor this")
     }  # fmt: skip
     assert (await harness.kinds(address.turn_id))[-2:] == ["stopped", "done"]
-    async with harness.db.transaction("local") as tx:
-        told = await turn_segments(tx, address.turn_id, None)
+    told = await in_transaction(harness.db, turn_segments, address.turn_id, None)
     states = {each["call_id"]: each["state"] for each in told if each["kind"] == "tool"}
     shown = dict.fromkeys(unrun, "error") | dict.fromkeys(("t1.3", "t1.4"), "denied")
     assert states == shown, "none is left waiting on its reader's screen"
@@ -101,9 +97,7 @@ async def test_the_end_voids_what_is_open_and_answers_each_call_that_waited_as_t
 @pytest.mark.parametrize(
     ("tool", "code"), [("pay", "outcome_unknown"), ("post", "outcome_unknown"), ("look", "not_known")]
 )
-async def test_a_call_under_way_with_a_lost_worker_is_closed_as_it_is_known(
-    harness: Harness, tool: str, code: str
-) -> None:
+async def test_a_call_of_a_lost_worker_is_closed_as_it_is_known(harness: Harness, tool: str, code: str) -> None:
     address = await harness.plan((tool, {}))
     reserved = "UPDATE tool_calls SET state = 'reserved', epoch = 1, run_id = 'run-1', attempt = 1 WHERE turn_id = $1"
     await harness.write(reserved, address.turn_id)
@@ -116,19 +110,15 @@ async def test_a_call_under_way_with_a_lost_worker_is_closed_as_it_is_known(
 
 
 async def broken(harness: Harness, address: TurnAddress) -> None:
-    async with harness.db.transaction("local") as tx:
-        await finish_broken(tx, address, Problem(code="run_terminated", message="gone"))
+    await in_transaction(harness.db, finish_broken, address, Problem(code="run_terminated", message="gone"))
 
 
 async def closings(harness: Harness, address: TurnAddress) -> list[asyncpg.Record]:
-    """The events by which calls without a result are closed."""
     sql = "SELECT call_id, data FROM events WHERE turn_id = $1 AND kind = 'tool.error' ORDER BY seq"
     return await harness.rows(sql, address.turn_id)
 
 
-async def test_a_turn_whose_run_is_gone_fails_with_what_it_had_said_and_an_answer_for_each_call(
-    harness: Harness,
-) -> None:
+async def test_a_turn_whose_run_is_gone_fails_with_what_it_said_and_an_answer_for_each_call(harness: Harness) -> None:
     address = await harness.plan(("look", {}), ("look", {}), ("pay", {}))
     (paid,) = await harness.open(address, "t1.2")
     await harness.decide(paid.request_id)
@@ -143,9 +133,7 @@ async def test_a_turn_whose_run_is_gone_fails_with_what_it_had_said_and_an_answe
     assert (await harness.approval_row(address, "t1.2"))["status"] == "done", "what has run keeps its status"
 
 
-async def test_the_next_turn_is_ready_behind_the_end_and_its_message_behind_all_that_the_end_wrote(
-    harness: Harness,
-) -> None:
+async def test_the_next_turn_is_ready_behind_the_end_and_its_message_behind_all_of_the_end(harness: Harness) -> None:
     """The end of a turn that broke off answers for calls that have no result; the next turn's model must see that."""
     first = await harness.plan(("look", {}), ("pay", {}))
     second, _ = await harness.start(Line("next"), conversation_id=first.conversation_id, on_busy=OnBusy.QUEUE)
@@ -165,9 +153,7 @@ async def test_the_next_turn_is_ready_behind_the_end_and_its_message_behind_all_
 
 
 @pytest.mark.parametrize("status", [TurnStatus.COMPLETED, TurnStatus.FAILED])
-async def test_the_end_reads_the_messages_of_its_own_conversation_and_no_others(
-    harness: Harness, status: TurnStatus
-) -> None:
+async def test_the_end_reads_the_messages_of_its_own_conversation_only(harness: Harness, status: TurnStatus) -> None:
     """With 200,000 messages of others a scan of the table took 90 ms, and this takes 3 (measured)."""
     others, address = await harness.plan(), await harness.plan(("look", {}))
     await harness.run_tool(address)
@@ -201,8 +187,7 @@ async def test_no_effect_follows_the_end_or_a_stop(harness: Harness, how: str) -
         if how == "finish":
             await ended(harness, address, status=TurnStatus.STOPPED)
             return
-        async with harness.db.transaction("local") as tx:
-            await request_stop(tx, address.turn_id, requester)
+        await in_transaction(harness.db, request_stop, address.turn_id, requester)
 
     await ends(turns[0])
     answers = await gathered(
@@ -230,3 +215,56 @@ async def test_no_effect_follows_the_end_or_a_stop(harness: Harness, how: str) -
         assert outcome.state is not CallState.DONE or happened
         assert outcome.state is not CallState.FAILED or not happened
     assert harness.world.effects == effects, "nothing happens after the end"
+
+
+async def titled(harness: Harness, status: TurnStatus, title: str = "", after: str = "") -> tuple[str, list[str]]:
+    """The title after a turn that ended so, and what its events tell of titles."""
+    conversation_id, set_title = await harness.conversation(), "UPDATE conversations SET title = $2 WHERE id = $1"
+    await harness.write(set_title, conversation_id, title)
+    address, _ = await harness.start(Line("yes"), conversation_id=conversation_id)
+    said = "Where is  order 1001\nand who has paid"
+    await harness.write("UPDATE messages SET content = $2 WHERE turn_id = $1", address.turn_id, said)
+    if after:
+        await harness.write(set_title, conversation_id, after)
+    await in_transaction(harness.db, finish, FinishRequest(address=address, status=status))
+    told = "SELECT data->>'title' FROM events WHERE turn_id = $1 AND kind = 'conversation.title.generated'"
+    rows = await harness.rows(told, address.turn_id)
+    assert (await harness.kinds(address.turn_id))[-1] == "done"
+    now = await harness.value("SELECT title FROM conversations WHERE id = $1", conversation_id)
+    return str(now), [row[0] for row in rows]
+
+
+MADE = "Where is order 1001 and who"
+TITLES: list[tuple[TurnStatus, dict[str, str], tuple[str, list[str]]]] = [
+    (TurnStatus.COMPLETED, {}, (MADE, [MADE])),
+    (TurnStatus.COMPLETED, {"title": "Mine"}, ("Mine", [])),
+    (TurnStatus.COMPLETED, {"after": "Mine"}, ("Mine", [])),
+    *((status, {}, ("", [])) for status in (TurnStatus.FAILED, TurnStatus.STOPPED, TurnStatus.LIMITED)),
+]
+
+
+@pytest.mark.parametrize(("status", "given", "expected"), TITLES)
+async def test_the_first_answer_gives_a_title_unless_the_user_did(
+    harness: Harness, status: TurnStatus, given: dict[str, str], expected: tuple[str, list[str]]
+) -> None:
+    assert await titled(harness, status, **given) == expected
+
+
+async def test_the_story_of_a_turn_is_kept_in_segments_with_its_times(requester: Caller) -> None:
+    made = (await requester.post("/v1/conversations", json={"agent": "refunds"})).json()
+    path = f"/v1/conversations/{made['id']}/turns"
+    turn = (await requester.post(path, params={"wait": 20}, json={"message": "/echo one two"})).json()
+    assert 0 <= turn["ttft_seconds"] <= turn["ttr_seconds"]
+    story = (await requester.get(f"/v1/turns/{turn['turn_id']}/segments")).json()["items"]
+    assert [(each["kind"], each["state"], each["text"]) for each in story] == [("text", "completed", "one two")]
+    assert (await requester.get(f"/v1/conversations/{made['id']}")).json()["title"] == "/echo one two"
+    paused = (await requester.post(path, params={"wait": 20}, json={"message": "Refund order 1001"})).json()
+    assert paused["ttr_seconds"] is None
+    story = (await requester.get(f"/v1/turns/{paused['turn_id']}/segments")).json()["items"]
+    asked = story[-1]
+    assert (asked["kind"], asked["state"], asked["tool"]) == ("tool", "awaiting_approval", "refund")
+    assert asked["arguments"]["order"] and asked["approval_id"] == paused["waiting_for"]["ids"][0]
+    assert "result" not in asked
+    await requester.post(f"/v1/turns/{paused['turn_id']}/stop")
+    missing = await requester.get("/v1/turns/00000000-0000-0000-0000-000000000000/segments")
+    assert missing.status_code == 404

@@ -1,4 +1,4 @@
-"""`tools.run` on the real ledger: what each effect class promises, attempt by attempt, whoever dies or sleeps."""
+"""`tools.run` on the real ledger: what each effect class promises, whoever dies or sleeps; answers too large."""
 
 import asyncio
 import time
@@ -8,12 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 import asyncpg
+import httpx
+import psutil
 import pytest
 from temporalio.activity import ActivityCancellationDetails
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from perdure.activities import tools
+from perdure.activities.toolbox.registry import Toolbox
 from perdure.activities.tools import ToolActivities
 from perdure.activities.turns import TurnActivities
 from perdure.contracts.calls import CallState, ToolCall, ToolOutcome
@@ -22,13 +25,18 @@ from perdure.contracts.ids import effect_key
 from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decider
 from perdure.core.calls.retries import TOOL_ERRORS
+from perdure.core.egress import Outbound
+from perdure.egress import Transport
 from perdure.sdk.tools import ToolContext
 from perdure.store.calls import tool_calls
 from perdure.store.calls.effects import settle_by_person
 from perdure.store.database import Connection, Database
 from perdure.store.turns.start import request_stop
 from tests.conftest import KEYRING, Urls
+from tests.doubles.hostile_target import MEBI, Talk, Target, bomb, floods, says, threaded
+from tests.doubles.target import app_agents
 from tests.harness import Harness, gathered, until
+from tests.near import NEAR
 
 S = CallState
 Patch = pytest.MonkeyPatch
@@ -44,7 +52,6 @@ async def nothing_goes_on(harness: Harness) -> None:
 
 
 async def tries(harness: Harness, address: TurnAddress, most: int = 8) -> ToolOutcome:
-    """Attempts as Temporal makes them, until one returns."""
     for attempt in range(1, most):
         try:
             return await harness.run_tool(address, attempt=attempt)
@@ -135,9 +142,7 @@ async def test_a_worker_that_wakes_late_with_the_truth_settles_what_was_given_up
 
 
 @pytest.mark.parametrize(("tool", "epoch"), [("shout", 1), ("book", 2)])
-async def test_a_worker_that_wakes_after_a_settle_is_refused_and_counted(
-    harness: Harness, tool: str, epoch: int
-) -> None:
+async def test_a_worker_that_wakes_after_a_settle_is_refused(harness: Harness, tool: str, epoch: int) -> None:
     address = await harness.plan((tool, {"mode": "wait"}))
     key, reviewer = effect_key(address.turn_id, "t1.0"), harness.people["reviewer"]
     zombie = await frozen_inside(harness, address)
@@ -195,9 +200,7 @@ async def test_a_local_call_whose_worker_dies_before_the_commit_never_happened(h
 
 
 @pytest.mark.parametrize(("how", "times"), [("mistake", 1), ("answer", TOOL_ERRORS)])
-async def test_a_mistake_of_a_tools_own_is_not_tried_again_an_odd_answer_is(
-    harness: Harness, how: str, times: int
-) -> None:
+async def test_a_tools_own_mistake_is_not_tried_again_an_odd_answer_is(harness: Harness, how: str, times: int) -> None:
     address = await harness.plan(("stumble", {"how": how}), agent_id="voiced")
     call, before = await harness.tool_call(address, "t1.0", "voiced"), harness.world.count("/look")
     for attempt in range(1, times):
@@ -217,9 +220,7 @@ async def test_a_read_that_used_its_time_fails_at_once(harness: Harness) -> None
 @pytest.mark.parametrize(
     ("tool", "state"), [("shout", S.OUTCOME_UNKNOWN), ("book", S.OUTCOME_UNKNOWN), ("look", S.FAILED)]
 )
-async def test_a_stop_inside_a_call_records_what_may_have_happened(
-    harness: Harness, tool: str, state: CallState
-) -> None:
+async def test_a_stop_inside_a_call_records_what_may_have_been(harness: Harness, tool: str, state: CallState) -> None:
     address = await harness.plan((tool, {"mode": "wait"}))
     environment, running = ActivityEnvironment(), harness.world.running
     call = await harness.tool_call(address, "t1.0")
@@ -252,9 +253,7 @@ def unreadable(monkeypatch: Patch) -> None:
     monkeypatch.setattr(tool_calls, "still_owned", broken)
 
 
-async def test_a_call_that_was_sent_stays_open_to_settle_if_a_stop_meets_it(
-    harness: Harness, monkeypatch: Patch
-) -> None:
+async def test_a_sent_call_stays_open_to_settle_if_a_stop_meets_it(harness: Harness, monkeypatch: Patch) -> None:
     address = await harness.plan(("book", {"mode": "wait"}))
     await kill_while_sent(harness, address)
     owned = tool_calls.still_owned
@@ -293,9 +292,7 @@ async def test_a_keyed_call_whose_worker_dies_is_sent_again_unless_its_key_has_g
 
 
 @pytest.mark.parametrize("tool", ["book", "shout", "look"])
-async def test_a_call_that_nobody_can_have_sent_is_planned_anew(
-    harness: Harness, monkeypatch: Patch, tool: str
-) -> None:
+async def test_a_call_that_nobody_can_have_sent_is_replanned(harness: Harness, monkeypatch: Patch, tool: str) -> None:
     address = await harness.plan((tool, {}))
     unreadable(monkeypatch)
     await unsent(harness, address, 1)
@@ -340,7 +337,6 @@ async def entities_locked(urls: Urls) -> AsyncIterator[None]:
 
 
 async def cut(urls: Urls, where: str) -> None:
-    """End the module's one connection of which `where` holds, as a restart of Postgres would."""
     admin = await asyncpg.connect(urls.admin)
     found = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1 AND usename = 'perdure_app' AND "
     for _ in range(3_000):
@@ -409,9 +405,7 @@ async def test_no_free_connection_for_the_tool(harness: Harness, monkeypatch: Pa
     await is_left_to_the_next_attempt(harness, address, attempt)
 
 
-async def test_a_tools_time_out_fails_it_and_a_fault_of_ours_is_no_lost_settle(
-    harness: Harness, monkeypatch: Patch
-) -> None:
+async def test_a_tools_time_out_fails_it_and_our_fault_is_no_lost_settle(harness: Harness, monkeypatch: Patch) -> None:
     raised: Exception = TimeoutError()  # as `send` does when the target is silent
 
     async def broken(context: ToolContext, *given: Any, **named: Any) -> None:
@@ -425,3 +419,64 @@ async def test_a_tools_time_out_fails_it_and_a_fault_of_ours_is_no_lost_settle(
         await harness.run_tool(address)
     assert found.value.type == "odd_ledger"
     assert (await harness.call_row(address))["lost_settles"] == 0
+
+
+FLOODS = {"announced": floods(announced=True), "endless": floods(), "bomb": says(200, bomb(), "content-encoding: gzip")}
+
+
+class At(httpx.AsyncBaseTransport):
+    """The desk's target, at a server of this machine."""
+
+    def __init__(self, made: Target, outbound: Outbound) -> None:
+        self._made, self._inner = made, Transport(outbound)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        request.url = request.url.copy_with(host="127.0.0.1", port=self._made.port)
+        return await self._inner.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+async def run(
+    harness: Harness, address: TurnAddress, talk: Talk, outbound: Outbound = NEAR
+) -> tuple[ToolOutcome, Target]:
+    with threaded(talk) as made:
+        async with httpx.AsyncClient(transport=At(made, outbound)) as http:
+            toolbox = Toolbox(app_agents()[1], lambda name: None, http)
+            outcome = await replace(harness, deps=replace(harness.deps, toolbox=toolbox)).run_tool(address)
+    return outcome, made
+
+
+UNDONE = [("look", "announced"), ("look", "bomb"), ("jot", "endless")]
+WRITTEN = [("book", "announced"), ("shout", "endless"), ("post", "bomb")]
+
+
+@pytest.mark.parametrize(("tool", "kind"), [*UNDONE, *WRITTEN])
+async def test_an_answer_too_large_fails_a_read_and_leaves_a_write_done(harness: Harness, tool: str, kind: str) -> None:
+    state = S.DONE if (tool, kind) in WRITTEN else S.FAILED
+    address = await (harness.approved if tool == "post" else harness.plan)((tool, {}))
+    before = psutil.Process().memory_info().rss
+    outcome, made = await run(harness, address, FLOODS[kind])
+    assert (psutil.Process().memory_info().rss - before) // MEBI < 150
+    assert outcome.state is state and len(made.heads) == 1 and outcome.message is not None
+    told = await harness.value("SELECT content FROM messages WHERE id = $1", outcome.message.id)
+    assert "answer_too_large" in told
+    assert (await harness.call_row(address))["state"] == state.value
+    assert await harness.value("SELECT count(*) FROM entities WHERE created_by_turn = $1", address.turn_id) == 0
+    again, other = await run(harness, address, says())
+    assert again == outcome and other.heads == [], "it is not sent again"
+
+
+async def test_an_error_of_the_target_means_what_its_status_says(harness: Harness) -> None:
+    for tool, status, state in (("look", 404, S.FAILED), ("shout", 422, S.FAILED), ("shout", 500, S.OUTCOME_UNKNOWN)):
+        address = await harness.plan((tool, {}))
+        outcome, _ = await run(harness, address, floods(status))
+        assert outcome.state is state
+
+
+@pytest.mark.parametrize("tool", ["look", "jot", "book", "shout"])
+async def test_a_call_to_a_host_that_nobody_named_fails_and_nothing_is_sent(harness: Harness, tool: str) -> None:
+    address = await harness.plan((tool, {}))
+    outcome, made = await run(harness, address, says(), Outbound())
+    assert outcome.state is S.FAILED and made.heads == []

@@ -29,6 +29,7 @@ from perdure.store.turns.reconcile import start_stranded, wake_decided
 from perdure.store.turns.start import request_stop
 from tests.doubles.spoken import Line
 from tests.harness import Harness, effect_ref, gathered, until
+from tests.integration.conftest import in_transaction
 from tests.scale import sized
 
 Operation = Callable[[], Coroutine[Any, Any, Any]]
@@ -53,13 +54,11 @@ async def settle(harness: Harness, address: TurnAddress, call_id: str, outcome: 
 
 
 async def end(harness: Harness, address: TurnAddress, status: TurnStatus) -> None:
-    async with harness.db.transaction("local") as tx:
-        await finish(tx, FinishRequest(address=address, status=status))
+    await in_transaction(harness.db, finish, FinishRequest(address=address, status=status))
 
 
 async def stop(harness: Harness, address: TurnAddress) -> None:
-    async with harness.db.transaction("local") as tx:
-        await request_stop(tx, address.turn_id, harness.people["requester"].user_id)
+    await in_transaction(harness.db, request_stop, address.turn_id, harness.people["requester"].user_id)
 
 
 async def told_apart(harness: Harness, work: list[Coroutine[Any, Any, Any]]) -> tuple[list[Any], set[str]]:
@@ -146,17 +145,14 @@ class Storm:
         await end(self.harness, await self.admitted(), self.chance.choice(ENDS))
 
     async def reconcile(self) -> None:
-        """The reconciler's own statements."""
         async with self.harness.db.transaction("local") as tx:
             await wake_decided(tx, "local")
             await start_stranded(tx, "local")
 
     async def planned(self, address: TurnAddress) -> bool:
-        """Whether the round is in the ledger."""
         return bool(await self.harness.value("SELECT true FROM tool_calls WHERE turn_id = $1 LIMIT 1", address.turn_id))
 
     async def ended(self) -> int:
-        """How many turns have ended."""
         query = "SELECT count(*) FROM turns WHERE conversation_id = ANY($1) AND ended_at IS NOT NULL"
         return int(await self.harness.value(query, self.conversations))
 

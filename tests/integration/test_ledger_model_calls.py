@@ -1,32 +1,48 @@
-"""`model.complete` on the real ledger: whoever asks, however often, a settled call is paid once."""
+"""`model.complete` on the real ledger: paid once whoever asks, brief claims, checkpoints; `memory.load` run twice."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from pydantic import JsonValue
 from temporalio.exceptions import ApplicationError
 
+from perdure.activities import model_request
 from perdure.activities.approvals import ApprovalActivities
 from perdure.activities.memory import MemoryActivities
 from perdure.activities.model import ModelActivities
+from perdure.activities.model_request import Prompt, prompt_of
+from perdure.activities.toolbox.registry import Toolbox
 from perdure.activities.tools import ToolActivities
-from perdure.contracts.activities import LoadRequest, VerdictsRequest
-from perdure.contracts.agents import DayLimits
+from perdure.contracts.activities import LoadRequest, OpenRequest, VerdictsRequest
+from perdure.contracts.agents import DayLimits, PublishedAgent
+from perdure.contracts.approvals import GatedCall, RequestKind, VerdictState
 from perdure.contracts.calls import ModelCall, ModelReply
 from perdure.contracts.events import PendingEvent
-from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
+from perdure.contracts.turns import FinishRequest, Limits, OnSpent, TurnAddress, TurnStatus
 from perdure.core.budgets import RESERVED_SECONDS, RESERVED_TRIES, USUAL_ANSWER_TOKENS
 from perdure.core.calls.retries import PROVIDER_ERRORS
+from perdure.core.turns import Caps
+from perdure.store.approvals.requests import open_requests
 from perdure.store.budgets import set_day_limits
+from perdure.store.calls.model_calls import ModelClaim
+from perdure.store.database import Connection
+from perdure.store.memory import working_memory
 from perdure.store.turns import views
 from perdure.store.turns.finish import finish
 from perdure.store.turns.start import request_stop
 from tests.doubles.fake_turn import NOW
 from tests.doubles.spoken import Line
+from tests.doubles.target import app_agents
 from tests.harness import Harness, gathered, until
+from tests.scale import sized
 
 PAID = "SELECT ARRAY[input_tokens, output_tokens, cost_microusd] FROM turns WHERE id = $1"
 
@@ -50,7 +66,6 @@ async def under_way(harness: Harness, call: ModelCall, attempt: int, times: int)
 
 
 async def code_of(harness: Harness, call: ModelCall, attempt: int = 1) -> str | None:
-    """What is the matter with that attempt."""
     reply = await ask(harness, call, attempt)
     return reply.problem.code if reply.problem else None
 
@@ -111,9 +126,7 @@ async def test_an_attempt_that_lost_its_epoch_may_not_settle(harness: Harness) -
     assert await code_of(harness, call) is None, "settled: answers again"
 
 
-async def test_an_older_attempt_may_not_begin_and_a_worker_that_leaves_says_what_its_call_used(
-    harness: Harness,
-) -> None:
+async def test_an_older_attempt_may_not_begin_and_a_leaving_worker_says_what_its_call_used(harness: Harness) -> None:
     call = await begun(harness, Line("half an answer", seconds=30))
     async with under_way(harness, call, 2, 1):
         assert await code_of(harness, call, 1) == "stale_attempt" and requests(harness, call) == 1
@@ -134,19 +147,15 @@ async def test_a_call_begins_only_within_what_the_turn_has_by_then(harness: Harn
 
 async def test_a_new_run_of_the_turn_takes_a_call_over(harness: Harness) -> None:
     call = await begun(harness, Line("hello"))
-    await harness.write(
-        "INSERT INTO model_calls (tenant_id, turn_id, call_id, epoch, run_id, attempt, model) "
-        "VALUES ('local', $1, 'm1', 3, 'run-0', 9, 'spoken')",
-        call.address.turn_id,
-    )
+    columns = "tenant_id, turn_id, call_id, epoch, run_id, attempt, model"
+    values = "'local', $1, 'm1', 3, 'run-0', 9, 'spoken'"
+    await harness.write(f"INSERT INTO model_calls ({columns}) VALUES ({values})", call.address.turn_id)
     assert await code_of(harness, call) is None
     assert await harness.value("SELECT epoch FROM model_calls WHERE turn_id = $1", call.address.turn_id) == 4
 
 
 @pytest.mark.parametrize(("how", "code"), [("stop", "stopped"), ("finish", "turn_ended")])
-async def test_an_ended_turn_claims_nothing_and_still_hears_a_settled_reply(
-    harness: Harness, how: str, code: str
-) -> None:
+async def test_an_ended_turn_claims_nothing_but_hears_a_settled_reply(harness: Harness, how: str, code: str) -> None:
     call, settled = await begun(harness, Line("hello")), await begun(harness, Line("hello"))
     reply = await ask(harness, settled)
     for each in (call, settled):
@@ -206,9 +215,7 @@ async def test_events_that_wait_are_written_once_however_often_the_call_is_claim
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-async def test_loading_again_writes_the_waiting_events_once_also_for_a_stopped_turn(
-    harness: Harness, stopped: bool
-) -> None:
+async def test_loading_again_writes_waiting_events_once_also_if_stopped(harness: Harness, stopped: bool) -> None:
     address, _ = await harness.start(Line("hello"))
     if stopped:
         await end(harness, address, "stop")
@@ -250,9 +257,7 @@ async def test_waiting_events_are_written_whatever_becomes_of_the_tool_call_that
 
 
 @pytest.mark.parametrize("has_ended", [True, False])
-async def test_waiting_events_are_written_while_the_turn_is_open_never_behind_done(
-    harness: Harness, has_ended: bool
-) -> None:
+async def test_waiting_events_are_written_in_an_open_turn_never_behind_done(harness: Harness, has_ended: bool) -> None:
     """The attempts that bring them come late: what they ask for is settled."""
     for late in ("model", "tool", "verdicts"):
         address = await harness.plan(("look", {}))
@@ -291,3 +296,118 @@ async def test_a_call_that_anothers_reservation_keeps_back_is_tried_again_soon_a
     async with harness.db.transaction("local") as tx:
         await set_day_limits(tx, DayLimits(), admin)
     assert requests(harness, second) == 0
+
+
+async def test_libraries_are_imported_before_the_turn_is_locked_and_a_prompt_is_made_before_the_conversation_is(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, _ = await harness.start(Line("a"))
+    call, free = await harness.model_call(address), list[str]()
+
+    async def imported(agent: PublishedAgent) -> None:
+        free.append(str(await harness.value("SELECT id FROM turns WHERE id = $1 FOR UPDATE NOWAIT", address.turn_id)))
+
+    async def made(tx: Connection, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim) -> Prompt:
+        prompt = await prompt_of(tx, call, agent, claimed)
+        lock = "SELECT id FROM conversations WHERE id = $1 FOR NO KEY UPDATE NOWAIT"
+        free.append(str(await harness.value(lock, call.address.conversation_id)))
+        return prompt
+
+    monkeypatch.setattr(harness.deps.models, "ready", imported)
+    monkeypatch.setattr(model_request, "prompt_of", made)
+    harness.deps.agent_cache._agents.clear()
+    reply = await harness.activity(ModelActivities(harness.deps).complete, call)
+    assert reply.problem is None and free == [address.turn_id, address.conversation_id]
+    kinds = await harness.kinds(address.turn_id)
+    assert kinds.index("generation.start") < kinds.index("generation.complete")
+
+
+BOOK = ("desk", "book")
+MANY = Caps(turns_a_user=100_000)
+DEEP: JsonValue = json.loads("[" * 60 + "1e16" + "]" * 60)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@dataclass(slots=True)
+class Answering:
+    """A desk whose bookings answer with `value`."""
+
+    harness: Harness
+    value: JsonValue = None
+
+
+@pytest.fixture(scope="module")
+def answering(harness: Harness) -> Answering:
+    made = Answering(harness)
+
+    async def answers(*_: Any, **__: Any) -> Any:
+        return {"net": made.value}
+
+    tools = [
+        (agent_id, replace(tool, function=answers) if (agent_id, tool.card.name) == BOOK else tool)
+        for agent_id, tool in app_agents()[1]
+    ]
+    toolbox = Toolbox(tools, lambda name: None, harness.deps.toolbox.http)
+    made.harness = replace(harness, deps=replace(harness.deps, toolbox=toolbox))
+    return made
+
+
+@pytest.mark.sized
+@settings(deadline=None, max_examples=sized(30, 4), suppress_health_check=[HealthCheck.too_slow])
+@given(JSON)
+@example([-0.0, 1e16, 1e22, {"net": 1.0}, 0.1, 1e-9, 5e-324, 1.7976931348623157e308])
+@example(10**400)
+@example(DEEP)
+async def test_an_approved_checkpoint_reads_as_approved_at_any_value(answering: Answering, value: JsonValue) -> None:
+    harness, answering.value = answering.harness, value
+    address = await harness.plan(("book", {"what": "x"}), caps=MANY)
+    await harness.run_tool(address)
+    seen = GatedCall(call_id="c1.0", tool="book", rule="test", kind=RequestKind.CHECKPOINT, checkpoint="before_sending")
+    ask = OpenRequest(address=address, agent_id="desk", agent_version=await harness.version(), gated=(seen,))
+    opened = await harness.activity(ApprovalActivities(harness.deps).open, ask)
+    await harness.decide(opened.requests[0].request_id)
+    look = VerdictsRequest(address=address, requests=opened.requests)
+    found = await harness.activity(ApprovalActivities(harness.deps).read, look)
+    assert [verdict.state for verdict in found.verdicts] == [VerdictState.APPROVED]
+
+
+BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+
+async def test_a_load_that_waited_for_the_turn_sees_what_was_written_meanwhile(harness: Harness) -> None:
+    address = await harness.plan(("pay", {"amount": 5}))
+    version = await harness.version()
+    gated = (GatedCall(call_id="t1.0", tool="pay", rule="test"),)
+    asked = OpenRequest(address=address, agent_id="desk", agent_version=version, gated=gated)
+    given = LoadRequest(address=address, agent_id="desk", agent_version=version)
+    async with harness.db.transaction("local") as tx:
+        opened = await open_requests(tx, asked, await harness.deps.agent_cache.at(tx, "desk", version))
+        await working_memory.merge(tx, "local", address.conversation_id, {"recent_entity_context": ["e1"]})
+        loading = asyncio.create_task(harness.activity(MemoryActivities(harness.deps).load, given, run_id="run-2"))
+        for _ in range(200):
+            if await harness.value(BLOCKED):
+                break
+            await asyncio.sleep(0.01)
+        assert not loading.done(), "it waits for the turn's row"
+    loaded = await loading
+    assert opened is not None
+    assert [request.request_id for request in loaded.pending] == [request.request_id for request in opened.requests]
+    assert loaded.pending_round is not None and loaded.pending_round.calls[0].call_id == "t1.0"
+    assert loaded.working == {"recent_entity_context": ["e1"]}
+
+
+async def test_a_limit_asked_about_before_the_first_call_is_past_once_the_model_was_asked(harness: Harness) -> None:
+    little = Limits(max_cost_microusd=1, max_tokens=10**6, max_iterations=10, on_spent=OnSpent.ASK)
+    address = await harness.plan(("book", {"what": "x"}), limits=little)
+    version = await harness.version()
+    asked = GatedCall(call_id="l0", tool="", rule="test", kind=RequestKind.LIMIT)
+    ask = OpenRequest(address=address, agent_id="desk", agent_version=version, gated=(asked,))
+    opened = await harness.activity(ApprovalActivities(harness.deps).open, ask)
+    assert [request.call_id for request in opened.requests] == ["l0"]
+    given = LoadRequest(address=address, agent_id="desk", agent_version=version)
+    loaded = await harness.activity(MemoryActivities(harness.deps).load, given, run_id="run-2")
+    assert (loaded.problem, loaded.pending, loaded.pending_round) == (None, (), None)

@@ -177,7 +177,7 @@ async def test_garbage_without_end_fails_the_turn_with_a_code_and_none_of_the_ga
     assert "<<<<<" not in history and "sk-of-the-test" not in history
 
 
-async def test_words_without_end_are_broken_off_at_the_turns_limit_and_what_was_said_is_kept(
+async def test_words_without_end_are_broken_off_at_the_turns_limit_and_those_said_are_kept(
     talk: LitellmAgent,
 ) -> None:
     talk.double.script(Step(text="One two ", fault=Fault.ENDLESS))

@@ -3,7 +3,6 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -11,25 +10,11 @@ from structlog.testing import capture_logs
 
 from perdure.contracts.turns import TurnAddress
 from perdure.core.events.stream import CallKey, Cursor, TokenBatch
-from perdure.local import DataParts
 from perdure.store.database import new_id
 from perdure.store.events.live import LIVE_ENTRIES, LIVE_SECONDS, Appended, LiveTokens, stream_and_epoch
 from perdure.store.valkey import Valkey
 from tests.live_model import LiveModel
 from tests.scale import sized
-
-
-@pytest.fixture(scope="module")
-async def valkey(parts: DataParts) -> AsyncIterator[Valkey]:
-    assert parts.redis_url is not None
-    client = Valkey.connect(parts.redis_url)
-    yield client
-    await client.close()
-
-
-@pytest.fixture(scope="module")
-def live(valkey: Valkey) -> LiveTokens:
-    return LiveTokens(valkey)
 
 
 @pytest.fixture
@@ -53,7 +38,7 @@ async def test_pieces_come_back_in_order_with_their_place(live: LiveTokens, addr
         assert (await live.tokens(*elsewhere, "", "0-0")).epoch is None, "nobody else hears it"
 
 
-async def test_many_places_are_read_at_once_and_an_entry_that_does_not_read_fails_alone(
+async def test_of_many_places_read_a_bad_one_fails_alone(
     live: LiveTokens, valkey: Valkey, address: TurnAddress
 ) -> None:
     places = [address.model_copy(update={"conversation_id": new_id()}) for _ in range(150)]

@@ -45,12 +45,10 @@ class Raw:
         return (await self.session.connection()).offer.tools["raw_press"].card
 
     async def press(self, seconds: float = 10.0) -> ToolResult:
-        """Call its one tool."""
         card = await self.card()
         return await asyncio.wait_for(McpTool(card, self.session).run({"times": 1}, context(card)), seconds)
 
     def pressed(self) -> int:
-        """How many calls it received."""
         return len(self.calls.read_text().splitlines()) if self.calls.exists() else 0
 
     def change(self, **fields: Any) -> None:
@@ -63,7 +61,6 @@ Raws = Callable[..., Raw]
 
 @pytest.fixture
 async def raws(tmp_path: Path) -> AsyncIterator[Raws]:
-    """Makes such a server, and ends it."""
     async with AsyncExitStack() as stack:
 
         def made(how: str, **fields: Any) -> Raw:
@@ -119,8 +116,7 @@ async def test_an_answer_that_the_tools_own_output_schema_forbids_is_told_as_suc
 
 @pytest.mark.timed
 @pytest.mark.parametrize(
-    "how",
-    ["fits", "slow_pattern", soak("has_no_structure"), soak("schema_elsewhere"), soak("schema_is_none")],
+    "how", ["fits", "slow_pattern", soak("has_no_structure"), soak("schema_elsewhere"), soak("schema_is_none")]
 )
 async def test_an_output_schema_that_fits_or_cannot_be_used_leaves_the_answer_as_it_is(raws: Raws, how: str) -> None:
     raw, began = raws(how, **READ), time.monotonic()

@@ -1,20 +1,41 @@
-"""The memory tools in real calls: whose documents they touch, what they refuse, and the events and rows they leave."""
+"""The memory tools in real calls, facts in Postgres, and what a skill is told of entities."""
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 from temporalio.exceptions import ApplicationError
 
+from perdure.activities.memory import FactsActivities
 from perdure.activities.toolbox.engine_tools import MEMORY_BY_NAME
 from perdure.activities.toolbox.registry import Toolbox
+from perdure.contracts.agents import MemoryPolicy
 from perdure.contracts.calls import CallState
-from perdure.contracts.memory import MemoryLimits
+from perdure.contracts.memory import (
+    MOST_FACTS,
+    Fact,
+    FactsAnswer,
+    FactsCall,
+    FactScope,
+    FactsRequest,
+    FactStatus,
+    MemoryLimits,
+)
 from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import digest_of, sha256_hex
 from perdure.store.calls import tool_calls
+from perdure.store.database import new_id
+from perdure.store.identity.erasure import erase
+from perdure.store.memory import facts
 from tests.conftest import Person, Urls
+from tests.doubles.embedder import Hashing
+from tests.doubles.hub import KEEPER, keeper, without
 from tests.doubles.target import app_agents
 from tests.harness import Harness, publish_app
 from tests.integration.library import Library, other_tenant
@@ -43,14 +64,11 @@ def library(harness: Harness) -> Library:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """One call of a memory tool in a turn of its own."""
-
     harness: Harness
     address: TurnAddress
     output: dict[str, Any]
 
     async def events(self) -> dict[str, dict[str, Any]]:
-        """The memory events of the call, by kind; each names the call."""
         sql = "SELECT kind, call_id, data FROM events WHERE turn_id = $1 AND kind LIKE 'memory.%' ORDER BY seq"
         rows = await self.harness.rows(sql, self.address.turn_id)
         assert {row["call_id"] for row in rows} <= {"t1.0"}
@@ -200,8 +218,242 @@ async def test_the_operators_limits_hold_for_what_an_agent_writes_and_so_does_th
     too_large = (await remember(small, "c", "x y " * 20, evidence_summary="")).output
     assert (too_large["status"], too_large["code"]) == ("refused", "memory_unsafe")
     off = replace(harness, deps=replace(harness.deps, memory=MemoryLimits(enabled=False)))
-    for tool, args in (
-        ("memory_search", {"query": "a"}),
-        ("memory_remember", {"path": "e", "title": "e", "content": "e"}),
-    ):
+    note = {"path": "e", "title": "e", "content": "e"}
+    for tool, args in (("memory_search", {"query": "a"}), ("memory_remember", note)):
         assert (await off.run_tool(await off.plan((tool, args)))).state is CallState.FAILED
+
+
+C, U, S = FactScope.CONVERSATION, FactScope.USER, FactStatus
+
+
+@pytest.fixture(scope="module")
+async def keepers(harness: Harness) -> Harness:
+    ours = [keeper(), keeper("brief", memory=MemoryPolicy(facts=(C,)))]
+    await publish_app(harness.owner_url, [*app_agents()[0], *(("desk", each) for each in ours)])
+    return harness
+
+
+async def used(
+    harness: Harness,
+    address: TurnAddress,
+    scope: FactScope,
+    *facts: Fact,
+    agent_id: str = KEEPER,
+    attempt: int = 1,
+    **ask: object,
+) -> FactsAnswer:
+    asked = {"scope": scope, "authorized": True, "write": bool(facts), "facts": facts, **ask}
+    given = FactsRequest.model_validate(asked)
+    call = FactsCall(address=address, agent_id=agent_id, agent_version=await harness.version(agent_id), ask=given)
+    return await harness.activity(FactsActivities(harness.deps).facts, call, attempt=attempt)
+
+
+async def turn(harness: Harness, by: str = "requester", **given: object) -> TurnAddress:
+    return (await harness.start(agent_id=KEEPER, by=by, **given))[0]  # type: ignore[arg-type]
+
+
+def said(*contents: str, kind: str = "likes", confidence: float = 0.5) -> list[Fact]:
+    return [Fact(type=kind, content=each, confidence=confidence) for each in contents]
+
+
+async def test_a_conversation_keeps_the_newest_of_a_type_and_no_other_sees_it(keepers: Harness) -> None:
+    first, other = await turn(keepers), await turn(keepers)
+    for content in ("tea", "coffee"):
+        assert (await used(keepers, first, C, *said(content))).status is S.SUCCESS
+    assert (await used(keepers, first, C)).facts == (Fact(type="likes", content="coffee", confidence=0.5),)
+    assert (await used(keepers, first, C, types=("name",))).status is S.NOT_FOUND
+    assert (await used(keepers, other, C)).status is S.NOT_FOUND
+
+
+async def test_a_persons_facts_are_only_added_and_kept_once_however_often_they_are_written(keepers: Harness) -> None:
+    first = await turn(keepers, by="admin")
+    assert (await used(keepers, first, U)) == FactsAnswer(status=S.SUCCESS), "nothing known is a success (S3-30)"
+    for attempt in (1, 2, 3):
+        assert (await used(keepers, first, U, *said("tea", "coffee"), attempt=attempt)).status is S.SUCCESS
+    later = await turn(keepers, by="admin")
+    await used(keepers, later, U, *said("water"))
+    assert [fact.content for fact in (await used(keepers, later, U)).facts] == ["tea", "coffee", "water"]
+    assert {fact.confidence for fact in (await used(keepers, later, U)).facts} == {0.5}
+    stranger = await turn(keepers, by="reviewer")
+    assert (await used(keepers, stranger, U)).facts == ()
+
+
+@asynccontextmanager
+async def owner_of(harness: Harness) -> AsyncIterator[asyncpg.Connection]:
+    """Whoever owns the tables: what a migration may do."""
+    owner = await asyncpg.connect(harness.owner_url, server_settings={"search_path": "perdure"})
+    try:
+        await owner.execute("SELECT set_config('perdure.tenant', 'local', false)")
+        yield owner
+    finally:
+        await owner.close()
+
+
+async def test_nobody_changes_what_is_only_added_and_a_write_that_would_is_refused(keepers: Harness) -> None:
+    address = await turn(keepers)
+    await used(keepers, address, U, *said("tea"))
+    for statement in ("UPDATE user_facts SET content = 'x'", "DELETE FROM user_facts"):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await keepers.write(statement)
+    async with owner_of(keepers) as owner:
+        with pytest.raises(asyncpg.IntegrityConstraintViolationError):
+            await owner.execute("UPDATE user_facts SET content = 'x'")
+        await owner.execute(
+            "CREATE FUNCTION rewrite() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN "
+            "UPDATE perdure.user_facts SET content = NEW.content WHERE user_id = NEW.user_id; RETURN NULL; END $$; "
+            "CREATE TRIGGER rewrites BEFORE INSERT ON user_facts FOR EACH ROW EXECUTE FUNCTION rewrite()"
+        )
+        try:
+            answer = await used(keepers, address, U, *said("coffee"))
+        finally:
+            await owner.execute("DROP TRIGGER rewrites ON user_facts; DROP FUNCTION rewrite()")
+    assert (answer.status, answer.refused_change) == (S.FAILED, True)
+    assert "tea" in {fact.content for fact in (await used(keepers, address, U)).facts}
+
+
+async def test_of_many_facts_the_nearest_are_given_oldest_first_by_words_or_by_meaning(keepers: Harness) -> None:
+    for embedder, by in ((None, "reviewer"), (Hashing(), "requester")):
+        harness = replace(keepers, deps=replace(keepers.deps, embedder=embedder))
+        address = await turn(harness, by=by)
+        await used(harness, address, U, *said("green tea"))
+        await used(harness, address, U, *said(*(f"number {n}" for n in range(MOST_FACTS)), kind="number"))
+        await used(harness, address, U, *said(*(f"late {n}" for n in range(MOST_FACTS)), kind="late"))
+        found = [fact.content for fact in (await used(harness, address, U, about="green tea")).facts]
+        assert len(found) == MOST_FACTS and "green tea" in found and (embedder or found[0] == "green tea")
+        rows = await harness.rows(
+            "SELECT embedder FROM user_facts WHERE content = 'green tea' ORDER BY id DESC LIMIT 1"
+        )
+        assert rows[0]["embedder"] == (embedder.name if embedder else None)
+        late = (await used(harness, address, U, types=("late",))).facts
+        assert [fact.content for fact in late] == [f"late {n}" for n in range(MOST_FACTS)]
+
+
+async def test_what_is_not_granted_cannot_be_kept_or_is_away_is_a_status(keepers: Harness) -> None:
+    address = await turn(keepers)
+    for each in ((), said("tea")):
+        assert (await used(keepers, address, U, *each, agent_id="brief")).status is S.UNAUTHORIZED
+    for scope, table in ((C, "conversation_facts"), (U, "user_facts")):
+        assert (await used(keepers, address, scope, *said("a\x00b"))).status is S.FAILED
+        async with without(keepers, table):
+            assert (await used(keepers, address, scope)).status is S.UNAVAILABLE
+            assert (await used(keepers, address, scope, *said("tea"))).status is S.FAILED
+        assert (await used(keepers, address, scope, *said("tea"))).status is S.SUCCESS
+    off = replace(keepers, deps=replace(keepers.deps, keeps_facts=False))
+    assert (await used(off, address, U)).status is S.UNAVAILABLE, "the operator took it away"
+    assert (await used(off, address, C, *said("tea"))).status is S.FAILED
+
+
+async def test_facts_go_with_the_person_and_with_the_conversation(keepers: Harness) -> None:
+    person = keepers.people["reviewer"]
+    ended = "UPDATE turns SET status = 'completed', ended_at = now() WHERE ended_at IS NULL"
+    await keepers.write(ended)
+    address = await turn(keepers, by="reviewer")
+    for scope in (C, U):
+        await used(keepers, address, scope, *said("tea"))
+    await keepers.write(ended)
+    told = await erase(keepers.db, person.tenant_id, person.name, keepers.people["admin"].user_id)
+    assert isinstance(told["erased"], dict) and told["erased"]["user_facts"] >= 1
+    assert await keepers.value("SELECT count(*) FROM user_facts WHERE user_id = $1", person.user_id) == 0
+    assert await keepers.value("SELECT count(*) FROM conversation_facts WHERE turn_id = $1", address.turn_id) == 0
+
+
+MANY = 50_000
+MOST_MS = 2.0
+FILL = f"""
+INSERT INTO entities (id, tenant_id, kind, name, attributes)
+SELECT gen_random_uuid(), 'local', 'thing', 'Many ' || n,
+  jsonb_build_object('serial', 's' || n, 'colour', 'grey', 'size', n % 100)
+FROM generate_series(1, {MANY}) n
+"""
+
+
+async def made(harness: Harness, name: str, **attributes: object) -> str:
+    async with harness.db.transaction("local") as tx:
+        return (await facts.create_entity(tx, "thing", name, {**attributes}, None, None)).id  # type: ignore[dict-item]
+
+
+async def named(harness: Harness, *references: str, tenant: str = "local") -> dict[str, str]:
+    async with harness.db.transaction(tenant) as tx:
+        found = await facts.referred_entities(tx, references)
+    return {reference: told.splitlines()[0] for reference, told in found.items()}
+
+
+async def test_each_reference_leads_to_its_own_in_one_look(harness: Harness) -> None:
+    mark = new_id()
+    first, second = await made(harness, f"A {mark}", code=mark), await made(harness, f"B {mark}", number=7, mark=mark)
+    references = (f"id={first}", f"name=B {mark}", f"code={mark}", f"mark={mark}")
+    a, b = f"thing: A {mark} ({first})", f"thing: B {mark} ({second})"
+    assert await named(harness, *references) == dict(zip(references, (a, b, a, b), strict=True))
+    assert await named(harness, *references, tenant="other") == {}
+
+
+async def test_a_reference_is_exact_and_one_to_nothing_is_left_out(harness: Harness) -> None:
+    mark = new_id()
+    only = await made(harness, f"Only {mark}", note="a=b", **{f"{mark}=a": "b"})
+    wrong = (f"name=ONLY {mark}", f"id={only.upper()}", "id=", "id=no id", "name=", "nobody=x", "x", "", f"Only={mark}")
+    assert await named(harness, *wrong, f"{mark}=a=b") == {}, "what a name with an equals sign has is mistaken for none"
+    assert list(await named(harness, "note=a=b")) == ["note=a=b"]
+    async with harness.db.transaction("local") as tx:
+        assert [each.id for each in await facts.find_entities(tx, f" ONLY  {mark[:30]}")] == [only]
+        assert await facts.find_entities(tx, " \t ") == [] == await facts.find_entities(tx, "")
+
+
+async def test_of_several_with_one_name_or_value_the_newest_counts(harness: Harness) -> None:
+    mark = new_id()
+    ids = [await made(harness, f"Twin {mark}", mark=mark) for _ in range(3)]
+    for place, entity_id in enumerate(ids):
+        sql = "UPDATE entities SET created_at = now() - $2::interval WHERE id = $1"
+        await harness.write(sql, entity_id, timedelta(hours=abs(place - 1)))
+    references = (f"name=Twin {mark}", f"mark={mark}")
+    assert await named(harness, *references) == dict.fromkeys(references, f"thing: Twin {mark} ({ids[1]})")
+
+
+async def test_a_value_of_any_kind_is_found_as_its_text(harness: Harness) -> None:
+    mark = new_id()
+    values: dict[str, Any] = {"n": 7, "f": 7.5, "e": 1e2, "yes": True, "none": None, "list": [1, "a"], "of": {"a": 1}}
+    values |= {"é": "ü", "": "x"}
+    entity_id = await made(harness, f"Any {mark}", **{f"{mark}{name}": value for name, value in values.items()})
+    only = f"thing: Any {mark} ({entity_id})"
+    told = {"n": "7", "f": "7.5", "e": "100.0", "yes": "true", "list": '[1, "a"]', "of": '{"a": 1}', "é": "ü", "": "x"}
+    found = {f"{mark}{name}={value}": only for name, value in told.items()}
+    assert await named(harness, *found, f"{mark}none=", f"{mark}none=null", f"{mark}n=7.0") == found
+
+
+async def test_an_entity_that_changes_is_found_by_what_it_has_now(harness: Harness) -> None:
+    mark = new_id()
+    entity_id = await made(harness, f"New {mark}", mark=mark, old=mark)
+    fresh = "UPDATE entities SET attributes = attributes - 'old' || jsonb_build_object('fresh', $2::text) WHERE id = $1"
+    await harness.write(fresh, entity_id, mark)
+    references, found = (f"mark={mark}", f"fresh={mark}"), f"thing: New {mark} ({entity_id})"
+    assert await named(harness, f"old={mark}", *references) == dict.fromkeys(references, found)
+
+
+@pytest.fixture(scope="module")
+async def many(harness: Harness, urls: Urls) -> None:
+    admin = await asyncpg.connect(urls.admin.rpartition("/")[0] + "/" + urls.app.rpartition("/")[2])
+    try:
+        await admin.execute("SET search_path = perdure")
+        await admin.execute(FILL)
+        await admin.execute("ANALYZE entities, entity_attributes")
+    finally:
+        await admin.close()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "reference", ["serial=s31234", "colour=grey", "size=17", "serial=nothing", "colour=green", "name=Many 31234"]
+)
+async def test_a_look_among_fifty_thousand_takes_under_two_ms(harness: Harness, many: None, reference: str) -> None:
+    if reference.startswith("name="):  # made behind the program's back, which writes names
+        await made(harness, reference.partition("=")[2])
+    took = []
+    async with harness.db.transaction("local") as tx:
+        for _ in range(30):
+            began = time.perf_counter()
+            found = await facts.referred_entities(tx, [reference])
+            took.append((time.perf_counter() - began) * 1e3)
+            await asyncio.sleep(0)
+    assert bool(found) is (reference not in ("serial=nothing", "colour=green"))
+    median = sorted(took)[len(took) // 2]
+    print(f"\n{reference} among {MANY}: {median:.2f} ms")
+    assert median < MOST_MS

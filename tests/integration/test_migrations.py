@@ -42,11 +42,9 @@ WHAT = {
 
 @asynccontextmanager
 async def empty_database(template: Template) -> AsyncIterator[Urls]:
-    """A database of its own with roles and without any table."""
     name, given = "t_old_" + new_id()[-12:], template.urls
-    owner, app, relay = (
-        urlunsplit(urlsplit(url)._replace(path=f"/{name}")) for url in (given.owner, given.app, given.relay)
-    )
+    urls = (given.owner, given.app, given.relay)
+    owner, app, relay = (urlunsplit(urlsplit(url)._replace(path=f"/{name}")) for url in urls)
     await provision(given.admin, owner_url=owner, app_url=app, relay_url=relay)
     yield Urls(given.admin, owner, app, relay)
     admin = await asyncpg.connect(given.admin)
@@ -117,7 +115,6 @@ TABLES = ("users", "conversations", "turns", "messages", "working_memory", "mode
 
 
 async def written(empty: Urls, statements: tuple[str, ...]) -> str:
-    """Write such rows in one transaction; the id that is `$1` in them."""
     owner, own_id = await connected(empty.owner), new_id()
     async with owner.transaction():
         await owner.execute("SELECT set_config('perdure.reader', '*', true)")

@@ -1,26 +1,37 @@
-"""Wake-ups: durable with what made them necessary, delivered by their writer or by the relay, harmless when doubled."""
+"""What goes out beside a turn: wake-ups and signed notices, durable with what made them necessary."""
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
 
 import pytest
 from structlog.testing import capture_logs
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.activities.approvals import ApprovalActivities
+from perdure.contracts.activities import VerdictsRequest
+from perdure.contracts.approvals import RequestRef
 from perdure.contracts.ids import turn_workflow_id
-from perdure.contracts.turns import FinishRequest, TurnStatus
+from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
+from perdure.core.approvals.decisions import Decision
+from perdure.core.delivery import MOST_ATTEMPTS
 from perdure.core.turns import OnBusy
+from perdure.store import audit
 from perdure.store.database import Database, new_id
-from perdure.store.delivery import outbox
+from perdure.store.delivery import outbox, webhooks
 from perdure.store.delivery.outbox import Note, Wake
 from perdure.store.turns.finish import finish
 from perdure.store.turns.start import request_stop
 from perdure.temporal.workflow_client import TASK_TIMEOUT, Notifier
 from perdure.worker import outbox as loop
+from perdure.worker import webhooks as posts
 from perdure.worker.outbox import FOR_GOOD, STARTS, deliver_due, run_relay
+from perdure.worker.webhooks import WebhookEgress, WebhookSender, send_deliveries
 from tests.conftest import Urls
+from tests.doubles.receiver import Receiver
 from tests.doubles.spoken import Line
 from tests.harness import Harness, until
 
@@ -60,13 +71,10 @@ async def put(harness: Harness, kind: Wake, *turn_ids: str) -> list[Note]:
 
 
 async def left(relay: Database) -> int:
-    """Wake-ups that nobody has delivered."""
     return int(await relay.pool.fetchval("SELECT count(*) FROM outbox"))
 
 
-async def test_a_turn_whose_starter_died_is_started_by_the_relay(
-    harness: Harness, relay: Database, temporal: Client
-) -> None:
+async def test_the_relay_starts_a_turn_whose_starter_died(harness: Harness, relay: Database, temporal: Client) -> None:
     address, started = await harness.start(Line("hi"))
     assert started.note is not None and not await Heard(temporal, harness.db, fails=1).deliver_soon(started.note)
     assert await left(relay) == 1
@@ -88,9 +96,7 @@ async def test_a_turn_whose_starter_died_is_started_by_the_relay(
     await handle.terminate()
 
 
-async def test_a_start_delivered_twice_starts_once_and_no_more(
-    harness: Harness, relay: Database, temporal: Client
-) -> None:
+async def test_a_start_delivered_twice_starts_once(harness: Harness, relay: Database, temporal: Client) -> None:
     address, started = await harness.start(Line("hi"))
     assert started.note is not None
     for _ in range(3):
@@ -102,9 +108,7 @@ async def test_a_start_delivered_twice_starts_once_and_no_more(
     assert (await handle.describe()).run_id == first_run, "a terminated turn is for the reconciler, not for a new run"
 
 
-async def test_what_wakes_a_turn_that_is_not_there_does_nothing(
-    harness: Harness, relay: Database, temporal: Client
-) -> None:
+async def test_what_wakes_an_absent_turn_does_nothing(harness: Harness, relay: Database, temporal: Client) -> None:
     address, started = await harness.start(Line("hi"))
     assert started.note is not None
     for kind in (Wake.RING, Wake.STOP):
@@ -120,9 +124,7 @@ async def test_what_wakes_a_turn_that_is_not_there_does_nothing(
 
 
 @pytest.mark.parametrize("kind", list(Wake))
-async def test_a_wake_up_stays_without_its_namespace(
-    harness: Harness, relay: Database, temporal: Client, kind: Wake
-) -> None:
+async def test_a_wake_up_without_a_place_stays(harness: Harness, relay: Database, temporal: Client, kind: Wake) -> None:
     address, _ = await harness.start(Line("hi"))
     if kind is not Wake.START:
         await put(harness, kind, address.turn_id)
@@ -154,9 +156,7 @@ async def test_an_outage_of_postgres_is_said_once_and_so_is_its_end(
     assert said[0]["error"] == "InterfaceError"
 
 
-async def test_two_relays_side_by_side_deliver_each_wake_up_once(
-    harness: Harness, relay: Database, temporal: Client
-) -> None:
+async def test_two_relays_deliver_each_wake_up_once(harness: Harness, relay: Database, temporal: Client) -> None:
     notes = await put(harness, Wake.RING, *(new_id() for _ in range(120)))
     heard = Heard(temporal, relay)
     await relay.pool.execute("UPDATE outbox SET due_at = now() - interval '1 ms'")
@@ -176,9 +176,7 @@ async def test_what_could_not_be_delivered_is_due_again(harness: Harness, relay:
     assert await left(relay) == 0
 
 
-async def test_a_turn_that_temporal_refuses_fails_after_tries(
-    harness: Harness, relay: Database, temporal: Client
-) -> None:
+async def test_a_turn_temporal_refuses_fails_after_tries(harness: Harness, relay: Database, temporal: Client) -> None:
     address, _ = await harness.start(Line("hi"))
     no_queue = "UPDATE turns SET routing = routing || jsonb_build_object('turns', repeat('q', 1001)) WHERE id = $1"
     await harness.write(no_queue, address.turn_id)  # a name that Temporal does not take
@@ -231,3 +229,190 @@ async def test_a_transaction_that_is_rolled_back_leaves_no_wake_up(harness: Harn
             raise ZeroDivisionError
     assert await left(relay) == 0
     assert await harness.value("SELECT stop_requested_at FROM turns WHERE id = $1", address.turn_id) is None
+
+
+Patch = pytest.MonkeyPatch
+PEOPLE = "https://perdure.test"
+
+
+@dataclass(slots=True)
+class Noticed:
+    """A desk whose approvals a receiver is told of."""
+
+    harness: Harness
+    relay: Database
+    receiver: Receiver
+    post: WebhookSender
+
+    async def add(self, url: str, *, with_args: bool = False) -> str:
+        admin = self.harness.people["admin"]
+        async with self.harness.db.transaction("local") as tx:
+            _, secret = await webhooks.add_webhook(tx, url, admin.user_id, admin.name, with_args=with_args)
+        return secret
+
+    async def end_all(self) -> None:
+        async with self.harness.db.transaction("local") as tx:
+            for webhook in await webhooks.list_webhooks(tx):
+                await webhooks.end_webhook(tx, webhook.id, self.harness.people["admin"].user_id)
+
+    async def asked(self) -> tuple[TurnAddress, RequestRef]:
+        address = await self.harness.plan(("pay", {"amount": 7}))
+        (request,) = await self.harness.open(address, "t1.0")
+        return address, request
+
+    async def deliver(self) -> int:
+        return await send_deliveries(self.relay, self.post, PEOPLE)
+
+    async def time_passes(self) -> None:
+        await self.harness.write("UPDATE notices SET due_at = now()")
+
+    async def waiting(self) -> list[dict[str, object]]:
+        sql = "SELECT problem, gave_up_at IS NOT NULL AS gave_up, extract(epoch FROM due_at - now())::float AS seconds "
+        return [dict(row) for row in await self.harness.rows(sql + "FROM notices ORDER BY at")]
+
+
+@pytest.fixture
+async def noticed(harness: Harness, relay: Database) -> AsyncIterator[Noticed]:
+    receiver = await Receiver().start()
+    port = urlsplit(receiver.url).port
+    made = Noticed(
+        harness, relay, receiver, WebhookSender(WebhookEgress((f"127.0.0.1:{port}", "localhost", "*.example.org")))
+    )
+    receiver.secret = await made.add(receiver.url)
+    yield made
+    await made.end_all()
+    await made.post.close()
+    await receiver.stop()
+
+
+async def test_a_receiver_is_told_of_the_request_and_of_what_became_of_it(noticed: Noticed) -> None:
+    _, request = await noticed.asked()
+    assert await noticed.deliver() == 1
+    await noticed.harness.decide(request.request_id, Decision.REJECT, comment="no")
+    assert await noticed.deliver() == 1
+    first, second = noticed.receiver.notices
+    assert (first["event"], first["approval"]["status"]) == ("approval.opened", "pending")
+    assert (second["event"], second["approval"]["status"]) == ("approval.decided", "rejected")
+    assert (second["approval"]["decision"], second["approval"]["decided_by"]) == ("reject", "reviewer")
+    assert second["approval"]["version"] > first["approval"]["version"], "by which a receiver tells what is newer"
+    assert first["url"] == f"{PEOPLE}/review/{request.request_id}"
+    told = noticed.receiver.requests[0][1].decode()
+    assert "amount" not in told and "digest" not in told, "what is to be decided is looked at on its page"
+    assert await noticed.deliver() == 0 and await noticed.waiting() == []
+
+
+async def test_what_does_not_get_through_is_tried_again_later_and_later_and_then_given_up(noticed: Noticed) -> None:
+    noticed.receiver.answers = [500, 302, 404, 500]
+    await noticed.asked()
+    waits = []
+    for status in (500, 302, 404):
+        assert await noticed.deliver() == 1
+        (waiting,) = await noticed.waiting()
+        assert str(status) in str(waiting["problem"])
+        waits.append(float(str(waiting["seconds"])))
+        assert await noticed.deliver() == 0, "not before its time"
+        await noticed.time_passes()
+    assert 0 < waits[0] <= 5 < waits[1] <= 10 < waits[2] <= 20
+    assert len(noticed.receiver.requests) == 3, "a redirect is not followed"
+    assert len({headers["x-perdure-delivery"] for headers, _ in noticed.receiver.requests}) == 1, "it is one delivery"
+    assert not noticed.receiver.refused, "each attempt is signed for its own time"
+    await noticed.harness.write("UPDATE notices SET attempts = $1", MOST_ATTEMPTS - 1)
+    await noticed.deliver()
+    (waiting,) = await noticed.waiting()
+    assert waiting["gave_up"] is True
+    await noticed.time_passes()
+    assert await noticed.deliver() == 0
+    async with noticed.harness.db.transaction("local") as tx:
+        (shown,) = await webhooks.list_webhooks(tx)
+    assert (shown.waiting, shown.given_up) == (0, 1) and "500" in str(shown.problem)
+
+
+async def test_a_receiver_that_says_nothing_holds_up_no_other(noticed: Noticed, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(posts, "TIMEOUT_SECONDS", 2.0)
+    other = await Receiver().start()
+    other.secret = await noticed.add(other.url.replace("127.0.0.1", "localhost"))
+    noticed.receiver.stalls = True
+    await noticed.asked()
+    sent, notices = await noticed.deliver(), other.notices
+    await other.stop()
+    assert sent == 2 and [notice["event"] for notice in notices] == ["approval.opened"]
+    (waiting,) = await noticed.waiting()
+    assert "2" in str(waiting["problem"])
+
+
+async def test_a_relay_that_was_killed_while_sending_leaves_its_notices_to_the_next(noticed: Noticed) -> None:
+    await noticed.asked()
+    claimed = await noticed.relay.pool.fetch("UPDATE notices SET due_at = now() + interval '60 seconds' RETURNING id")
+    assert len(claimed) == 1 and await noticed.deliver() == 0
+    await noticed.time_passes()
+    assert await noticed.deliver() == len(noticed.receiver.notices) == 1
+
+
+async def test_a_notice_is_written_with_what_it_tells_of_or_not_at_all(noticed: Noticed) -> None:
+    _, request = await noticed.asked()
+    await noticed.deliver()
+    with pytest.raises(RuntimeError):
+        async with noticed.harness.db.transaction("local") as tx:
+            await audit.record(tx, "approval.decided", request.request_id, {}, actor=None, turn_id=None)
+            assert await tx.fetchval("SELECT count(*) FROM notices") == 1
+            raise RuntimeError("cut off")
+    assert await noticed.waiting() == []
+
+
+async def test_an_expiry_is_told_and_an_ended_webhook_is_told_nothing(noticed: Noticed) -> None:
+    address, request = await noticed.asked()
+    await noticed.deliver()
+    await noticed.harness.write("UPDATE approvals SET expires_at = now() WHERE id = $1", request.request_id)
+    ask = VerdictsRequest(address=address, requests=(request,))
+    await noticed.harness.activity(ApprovalActivities(noticed.harness.deps).read, ask)
+    await noticed.deliver()
+    last = noticed.receiver.notices[-1]
+    assert (last["event"], last["approval"]["status"]) == ("approval.expired", "expired")
+    await noticed.end_all()
+    await noticed.asked()
+    assert await noticed.waiting() == []
+
+
+async def test_what_leads_elsewhere_is_not_gone_to(noticed: Noticed, monkeypatch: Patch) -> None:
+    sent: list[object] = []
+
+    async def posted(*given: object) -> None:
+        sent.append(given)
+
+    monkeypatch.setattr(WebhookSender, "_post", posted)
+    await noticed.end_all()
+    for url in (  # each was allowed once, and is no longer
+        "http://127.0.0.1:9/hook",
+        "https://other.test/hook",
+        "http://hooks.example.org/hook",
+        "https://169.254.169.254/latest",
+        "https://nowhere.example.org/",
+    ):
+        await noticed.add(url)
+    await noticed.asked()
+    await noticed.deliver()
+    problems = [waiting["problem"] for waiting in await noticed.waiting()]
+    assert len(problems) == 5 and all(problems) and not sent
+    await noticed.harness.write("UPDATE notices SET problem = NULL")
+    for address in ("127.0.0.1", "169.254.169.254", "fd00::7"):  # a name that stands for this machine, or the cloud's
+
+        async def stands_for(*_: object, address: str = address, **__: object) -> list[tuple[object, ...]]:
+            return [(2, 1, 6, "", ("93.184.216.34", 443)), (2, 1, 6, "", (address, 443))]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", stands_for)
+        await noticed.time_passes()
+        await noticed.deliver()
+        assert all(waiting["problem"] for waiting in await noticed.waiting()) and not sent, address
+
+
+async def test_what_has_a_low_risk_carries_its_arguments_where_the_administrator_wants_it(noticed: Noticed) -> None:
+    await noticed.end_all()
+    noticed.receiver.secret = await noticed.add(noticed.receiver.url, with_args=True)
+    _, request = await noticed.asked()
+    await noticed.deliver()
+    await noticed.harness.write("UPDATE approvals SET risk = 'low' WHERE id = $1", request.request_id)
+    await noticed.harness.decide(request.request_id)
+    await noticed.deliver()
+    high, low = (notice["approval"] for notice in noticed.receiver.notices)
+    assert "args" not in high
+    assert low["args"] == {"amount": 7} and len(low["digest"]) == 64

@@ -27,14 +27,13 @@ from perdure.store.memory import facts
 from tests.conftest import Urls
 from tests.doubles.spoken import Line
 from tests.harness import Harness
-from tests.integration.conftest import Api
+from tests.integration.conftest import Api, Caller, in_transaction
 from tests.integration.test_api_turns import code
 
 OTHER = "other"
 
 
 def fresh() -> str:
-    """A template that nobody has used yet."""
     return f"t{new_id().replace('-', '')}"
 
 
@@ -64,7 +63,6 @@ def refusal(answer: httpx.Response) -> tuple[int, str]:
 
 
 async def listed(client: httpx.AsyncClient, template: str, **given: str) -> list[dict[str, Any]]:
-    """All pages of the template's versions, two at a time."""
     found: list[dict[str, Any]] = []
     query: dict[str, str] | None = {"template": template, "limit": "2", **given}
     while query:
@@ -108,23 +106,22 @@ async def test_a_version_goes_from_draft_to_the_archive_and_speaks_to_those_it_s
         assert await speaks(reviewer, template) is None
 
 
-async def test_each_user_has_one_draft_however_many_are_saved_at_once(api: Api) -> None:
+async def test_each_user_has_one_draft_however_many_are_saved_at_once(requester: Caller, admin: Caller) -> None:
     template = fresh()
-    async with api.client() as author, api.client("admin") as other:
-        saved = await asyncio.gather(*(drafted(author, template, f"text {number}") for number in range(10)))
-        again = await drafted(author, template, "b")
-        assert {each["id"] for each in saved} == {again["id"]} and again["text"] == "b"
-        assert (await drafted(other, template, "c"))["id"] != again["id"]
-        before, same, after = [
-            len((await author.get(f"/v1/prompt-versions/{again['id']}")).json()["history"]),
-            await drafted(author, template, "b"),
-            len((await author.get(f"/v1/prompt-versions/{again['id']}")).json()["history"]),
-        ]
-        assert (before, same["text"]) == (after, "b"), "nothing is new"
-        mine, every = await listed(author, template), await listed(other, template)
-        assert [item["author"] for item in mine] == ["requester"], "another one's draft is not shown to a requester"
-        assert {item["author"] for item in every} == {"requester", "admin"}
-        assert all("text" not in item for item in every)
+    saved = await asyncio.gather(*(drafted(requester, template, f"text {number}") for number in range(10)))
+    again = await drafted(requester, template, "b")
+    assert {each["id"] for each in saved} == {again["id"]} and again["text"] == "b"
+    assert (await drafted(admin, template, "c"))["id"] != again["id"]
+    before, same, after = [
+        len((await requester.get(f"/v1/prompt-versions/{again['id']}")).json()["history"]),
+        await drafted(requester, template, "b"),
+        len((await requester.get(f"/v1/prompt-versions/{again['id']}")).json()["history"]),
+    ]
+    assert (before, same["text"]) == (after, "b"), "nothing is new"
+    mine, every = await listed(requester, template), await listed(admin, template)
+    assert [item["author"] for item in mine] == ["requester"], "another one's draft is not shown to a requester"
+    assert {item["author"] for item in every} == {"requester", "admin"}
+    assert all("text" not in item for item in every)
 
 
 @pytest.mark.parametrize("to", ["pre_production", "active"])
@@ -171,14 +168,13 @@ async def test_nobody_activates_the_own_words_alone_whatever_the_role(api: Api) 
         assert await speaks(reader, template) == "Mine alone."
 
 
-async def test_a_second_version_does_not_enter_pre_production_beside_the_first(api: Api) -> None:
+async def test_a_second_version_does_not_enter_pre_production_beside_the_first(reviewer: Caller, admin: Caller) -> None:
     template = fresh()
-    async with api.client("reviewer") as one, api.client("admin") as two:
-        first, second = await drafted(one, template, "One."), await drafted(two, template, "Two.")
-        assert (await moved(one, first, "pre_production")).status_code == 200
-        assert refusal(await moved(two, second, "pre_production")) == (409, "prompt_stage_taken")
-        assert (await one.post(f"/v1/prompt-versions/{first['id']}/archive")).status_code == 200
-        assert (await moved(two, second, "pre_production")).status_code == 200
+    first, second = await drafted(reviewer, template, "One."), await drafted(admin, template, "Two.")
+    assert (await moved(reviewer, first, "pre_production")).status_code == 200
+    assert refusal(await moved(admin, second, "pre_production")) == (409, "prompt_stage_taken")
+    assert (await reviewer.post(f"/v1/prompt-versions/{first['id']}/archive")).status_code == 200
+    assert (await moved(admin, second, "pre_production")).status_code == 200
 
 
 async def test_a_requester_drafts_and_drops_the_own_draft_but_moves_nothing_on(api: Api) -> None:
@@ -214,7 +210,7 @@ async def test_a_text_is_rendered_for_who_asks_once_and_an_unknown_variable_refu
         assert await speaks(client, template) is None
 
 
-async def test_another_tenant_sees_none_of_it_and_has_templates_of_its_own(api: Api) -> None:
+async def test_another_tenant_sees_none_of_it_and_has_templates_of_its_own(api: Api, requester: Caller) -> None:
     template = fresh()
     version = await activated(api, template, "Ours.")
     stranger = Mover(api.people["requester"].user_id, frozenset({"admin"}))
@@ -230,30 +226,7 @@ async def test_another_tenant_sees_none_of_it_and_has_templates_of_its_own(api: 
             with pytest.raises(CallerError) as caught:
                 await refused
             assert caught.value.http == 404
-    async with api.client() as client:
-        assert await speaks(client, template) == "Ours."
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status"),
-    [
-        ("PUT", "/v1/prompt-templates/Bad-Key/draft", {"text": "x"}, 422),
-        ("PUT", "/v1/prompt-templates/ok/draft", {"text": " \n"}, 422),
-        ("PUT", "/v1/prompt-templates/ok/draft", {"text": "x" * 60_000}, 422),
-        ("PUT", "/v1/prompt-templates/ok/draft", {"text": "x", "stage": "active"}, 422),
-        ("GET", "/v1/prompt-templates?cursor=x", None, 422),
-        ("GET", "/v1/prompt-templates/x?stage=archived", None, 422),
-        ("GET", "/v1/prompt-versions/x", None, 404),
-        ("POST", "/v1/prompt-versions/x/promote", {"to": "active", "digest": "d"}, 404),
-        ("POST", f"/v1/prompt-versions/{new_id()}/promote", {"to": "archived", "digest": "d"}, 422),
-        ("POST", f"/v1/prompt-versions/{new_id()}/archive", None, 404),
-    ],
-)
-async def test_bad_input_is_a_typed_4xx(api: Api, method: str, path: str, body: object, status: int) -> None:
-    async with api.client("admin") as client:
-        answer = await client.request(method, path, json=body)
-    assert answer.status_code == status, answer.text
-    assert answer.json()["error"]["code"]
+    assert await speaks(requester, template) == "Ours."
 
 
 AGENT, TEMPLATE = "voiced", "desk_voice"
@@ -262,8 +235,7 @@ PERSONA = "SELECT persona FROM turns WHERE id = $1"
 
 
 async def draft(harness: Harness, text: str, by: str = "requester") -> dict[str, object]:
-    async with harness.db.transaction("local") as tx:
-        return await agents.save_prompt_draft(tx, TEMPLATE, text, harness.people[by].user_id)
+    return await in_transaction(harness.db, agents.save_prompt_draft, TEMPLATE, text, harness.people[by].user_id)
 
 
 async def active(harness: Harness, text: str) -> str:
@@ -278,7 +250,6 @@ async def active(harness: Harness, text: str) -> str:
 
 
 async def loaded(harness: Harness, address: TurnAddress, agent_id: str = AGENT) -> TurnContext:
-    """What memory.load answers."""
     ask = LoadRequest(address=address, agent_id=agent_id, agent_version=await harness.version(agent_id))
     context: TurnContext = await harness.activity(MemoryActivities(harness.deps).load, ask)
     assert context.problem is None
@@ -286,7 +257,6 @@ async def loaded(harness: Harness, address: TurnAddress, agent_id: str = AGENT) 
 
 
 async def asked(harness: Harness, address: TurnAddress, step: int = 1, agent_id: str = AGENT) -> Any:
-    """The request that the model got."""
     call = await harness.model_call(address, step, agent_id)
     await harness.activity(ModelActivities(harness.deps).complete, call)
     return harness.model.seen[-1]
@@ -298,7 +268,6 @@ async def began(harness: Harness, by: str = "requester") -> TurnAddress:
 
 
 async def told_of(harness: Harness, address: TurnAddress) -> list[dict[str, object]]:
-    """The stages among its events."""
     rows = await harness.rows("SELECT data FROM events WHERE turn_id = $1 AND kind = 'stage'", address.turn_id)
     return [row["data"] for row in rows]
 
@@ -335,9 +304,7 @@ async def test_a_version_that_is_promoted_meanwhile_does_not_change_a_running_tu
 
 
 @pytest.mark.parametrize("problem", ["not_found", "empty"])
-async def test_without_a_version_or_words_of_it_the_agents_own_persona_speaks_to_the_end(
-    harness: Harness, problem: str
-) -> None:
+async def test_without_a_version_or_its_words_the_agents_persona_speaks(harness: Harness, problem: str) -> None:
     await active(harness, "{{skill_name}}")
     if problem == "not_found":
         await harness.write("UPDATE prompt_versions SET stage = 'archived' WHERE template = $1", TEMPLATE)
@@ -411,9 +378,7 @@ async def sent(
     return [dict(message) for message in harness.model.seen[-1].messages]
 
 
-async def test_the_prefix_is_the_same_bytes_whatever_is_loaded_and_unloaded_and_in_whichever_order(
-    harness: Harness,
-) -> None:
+async def test_the_prefix_is_the_same_bytes_whatever_is_loaded_and_unloaded_in_any_order(harness: Harness) -> None:
     address, _ = await harness.start(*[Line("yes")] * len(ORDERS), agent_id="checked")
     seen = [await sent(harness, address, step, *order) for step, order in enumerate(ORDERS, 1)]
     assert len({canonical_json(messages[0]) for messages in seen}) == 1

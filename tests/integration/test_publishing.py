@@ -20,7 +20,7 @@ from perdure.store import agents
 from perdure.store.database import Database
 from perdure.worker.queues import _tell_missing
 from tests.conftest import Person, Template, Urls
-from tests.integration.conftest import Api
+from tests.integration.conftest import Caller
 
 SIX = {"care", "charts", "filings", "ops", "refunds", "skeleton"}
 DESK = Path(__file__).parents[2] / "perdure" / "apps" / "template"
@@ -36,7 +36,6 @@ def prepare(urls: Urls, home: Path, *arguments: str, **environ: str) -> tuple[li
 
 
 async def published(db: Database) -> set[str]:
-    """The apps that have agents now."""
     async with db.transaction(agents.SHARED) as tx:
         return {app for app, _ in await agents.list_agents(tx)}
 
@@ -51,9 +50,7 @@ async def test_without_an_app_nothing_is_published_and_nothing_withdrawn(
     assert any("--withdraw" in line for line in said)
 
 
-async def test_what_is_not_asked_for_is_withdrawn_if_another_app_is_or_on_request_and_told(
-    urls: Urls, db: Database, tmp_path: Path
-) -> None:
+async def test_the_unasked_is_withdrawn_beside_another_and_told(urls: Urls, db: Database, tmp_path: Path) -> None:
     assert await published(db) == SIX
     gone, _ = prepare(urls, tmp_path, PERDURE_APP=str(DESK))
     assert await published(db) == {"desk"}
@@ -65,9 +62,7 @@ async def test_what_is_not_asked_for_is_withdrawn_if_another_app_is_or_on_reques
     assert (await published(db), gone) == (SIX, [])
 
 
-async def test_a_mistake_that_the_last_block_of_a_start_shows_is_in_the_log_alone(
-    urls: Urls, db: Database, tmp_path: Path
-) -> None:
+async def test_a_mistake_shown_at_the_starts_end_is_in_the_log_alone(urls: Urls, db: Database, tmp_path: Path) -> None:
     app = tmp_path / "desk"
     shutil.copytree(DESK, app)
     (agent,) = (app / "agents").glob("*.yaml")
@@ -98,9 +93,7 @@ def shown(lines: list[str]) -> list[str]:
     return out
 
 
-async def test_a_worker_names_the_published_agents_that_it_does_not_have_and_serves_also_if_it_cannot_read_them(
-    template: Template, db: Database
-) -> None:
+async def test_a_worker_names_published_agents_that_it_lacks_and_serves_still(template: Template, db: Database) -> None:
     """As before the first migration: the database is there, its tables are not."""
     elsewhere = await Database.connect(urlunsplit(urlsplit(template.urls.app)._replace(path="/postgres")), most=2)
     try:
@@ -119,14 +112,13 @@ async def test_a_worker_names_the_published_agents_that_it_does_not_have_and_ser
 
 
 async def test_a_conversation_whose_agent_is_gone_is_there_and_says_so_to_a_message(
-    api: Api, urls: Urls, people: dict[str, Person], tmp_path: Path
+    requester: Caller, urls: Urls, people: dict[str, Person], tmp_path: Path
 ) -> None:
-    async with api.client() as client:
-        turn = (await client.post("/v1/execute", json={"agent": "skeleton", "message": "hello"})).json()
-        assert turn["status"] == "completed"
-        prepare(urls, tmp_path, "--withdraw")
-        at = f"/v1/conversations/{turn['conversation_id']}"
-        assert (await client.get(f"{at}/messages")).json()["items"], "what was said stays"
-        refused = await client.post(f"{at}/turns", json={"message": "again"})
-        assert (await client.get("/v1/agents")).json()["items"] == []
+    turn = (await requester.post("/v1/execute", json={"agent": "skeleton", "message": "hello"})).json()
+    assert turn["status"] == "completed"
+    prepare(urls, tmp_path, "--withdraw")
+    at = f"/v1/conversations/{turn['conversation_id']}"
+    assert (await requester.get(f"{at}/messages")).json()["items"], "what was said stays"
+    refused = await requester.post(f"{at}/turns", json={"message": "again"})
+    assert (await requester.get("/v1/agents")).json()["items"] == []
     assert (refused.status_code, refused.json()["error"]["code"]) == (404, "agent_not_found")

@@ -22,7 +22,7 @@ from tests.conftest import Person
 from tests.doubles.spoken import Line
 from tests.eventually import eventually
 from tests.harness import Harness
-from tests.integration.conftest import Api
+from tests.integration.conftest import Api, Caller, in_transaction
 
 KIB = 1024
 MANY = 10**6
@@ -33,8 +33,6 @@ DOCUMENT = {"scope": "user", "path": "a.md", "type": "user_preference", "title":
 
 @pytest.fixture
 def limit(api: Api) -> Any:
-    """Sets the quotas of the running API; none at the end."""
-
     def put(**given: int) -> None:
         services: Services = api.app.state.services
         api.app.state.services = replace(services, caps=Caps(turns_a_user=MANY, quotas=Quotas(**given)))
@@ -45,7 +43,6 @@ def limit(api: Api) -> Any:
 
 @pytest.fixture
 async def ann(api: Api) -> AsyncIterator[httpx.AsyncClient]:
-    """A new user of the tenant."""
     name = "ann" + new_id()[-8:]
     async with api.client("admin") as admin:
         await admin.post("/v1/users", json={"name": name, "roles": ["requester"]})
@@ -100,23 +97,17 @@ async def test_what_is_kept_is_counted_to_the_byte_and_given_back(ann: httpx.Asy
     assert (await kept(ann))["user"] in summed(0)[1:], "its texts stay on record, its uploads do not"
 
 
-async def test_what_a_turn_made_is_neither_deleted_alone_nor_with_its_conversation(
-    ann: httpx.AsyncClient, harness: Harness
-) -> None:
+async def test_what_a_turn_made_is_not_deleted_nor_is_its_talk(ann: httpx.AsyncClient, harness: Harness) -> None:
     talk, (address, _) = await begun(ann), await harness.start(Line("hi"))
     made = (await upload(ann, talk)).json()
-    await harness.write(
-        "UPDATE files SET turn_id = $2 WHERE id = $1", made["id"], address.turn_id
-    )  # a turn had made it
+    await harness.write("UPDATE files SET turn_id = $2 WHERE id = $1", made["id"], address.turn_id)
     answer = await ann.delete(made["content"])
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "file_of_turn")
     assert (await ann.delete(f"/v1/conversations/{talk}")).status_code == 204
     assert await harness.value("SELECT count(*) FROM files WHERE id = $1", made["id"]) == 1
 
 
-async def test_two_uploads_at_once_do_not_pass_a_quota_that_one_would_reach(
-    ann: httpx.AsyncClient, api: Api, limit: Any
-) -> None:
+async def test_two_uploads_at_once_do_not_pass_a_quota(ann: httpx.AsyncClient, api: Api, limit: Any) -> None:
     talks = [await begun(ann) for _ in range(8)]
     limit(user_bytes=35 * KIB)
     answers = await asyncio.gather(*(upload(ann, talk) for talk in talks))
@@ -126,20 +117,16 @@ async def test_two_uploads_at_once_do_not_pass_a_quota_that_one_would_reach(
     assert 30 * KIB <= (await kept(ann))["user"] < 35 * KIB
 
 
-async def test_conversation_and_tenant_have_quotas_of_their_own(
-    ann: httpx.AsyncClient, api: Api, limit: Any, harness: Harness
-) -> None:
+async def test_talk_and_tenant_have_quotas(ann: httpx.AsyncClient, admin: Caller, limit: Any, harness: Harness) -> None:
     talk, other = await begun(ann), await begun(ann)
     limit(conversation_bytes=15 * KIB)
     assert (await upload(ann, talk)).status_code == 201
     refused(await upload(ann, talk), "conversation")
     assert (await upload(ann, other)).status_code == 201
-    async with harness.db.transaction("local") as tx:
-        whole = (await budgets.bytes_used(tx, None))[0].tenant
+    whole = (await in_transaction(harness.db, budgets.bytes_used, None))[0].tenant
     limit(tenant_bytes=whole + KIB)
     refused(await upload(ann, other), "tenant")
-    async with api.client("admin") as admin:
-        assert {"user", "tenant"} == set(await kept(admin))
+    assert {"user", "tenant"} == set(await kept(admin))
     assert set(await kept(ann)) == {"user"}, "the tenant's is its administrators' to see"
     assert (await ann.get("/v1/usage", params={"conversation": new_id()})).status_code == 404
 
@@ -162,9 +149,7 @@ async def test_a_refused_upload_is_refused_before_it_is_sent(ann: httpx.AsyncCli
     assert (await ann.get(f"/v1/conversations/{talk}/files")).json()["items"] == []
 
 
-async def test_an_upload_that_is_sent_again_is_answered_as_before_whatever_is_kept_by_then(
-    ann: httpx.AsyncClient, limit: Any
-) -> None:
+async def test_an_upload_that_is_sent_again_is_answered_as_before(ann: httpx.AsyncClient, limit: Any) -> None:
     talk, key = await begun(ann), new_id()
     first = await upload(ann, talk, KIB, key)
     limit(user_bytes=1)
@@ -185,9 +170,7 @@ async def test_a_conversation_has_so_many_files(ann: httpx.AsyncClient, limit: A
     assert (await upload(ann, talk, 1)).status_code == 201
 
 
-async def test_messages_and_metadata_count_and_a_full_conversation_takes_no_more(
-    ann: httpx.AsyncClient, limit: Any
-) -> None:
+async def test_messages_and_metadata_count_and_what_is_full_takes_no_more(ann: httpx.AsyncClient, limit: Any) -> None:
     talk = await begun(ann, metadata={"a": "x" * KIB})
     assert KIB < (await kept(ann, talk))["conversation"] < KIB + 50
     await ann.patch(f"/v1/conversations/{talk}", json={"metadata": {}})
@@ -215,8 +198,7 @@ async def test_texts_count_for_the_user_once_they_are_summed(ann: httpx.AsyncCli
     async with api.services.db.transaction("local") as tx:
         await tx.execute("UPDATE byte_usage SET summed_at = now() - interval '2 minutes' WHERE subject_id = $1", me)
     await begun(ann, metadata=metadata)
-    async with api.services.db.transaction("local") as tx:
-        await budgets.sum_texts_of_user(tx, me)
+    await in_transaction(api.services.db, budgets.sum_texts_of_user, me)
     refused(await ann.post("/v1/conversations", json={"agent": "refunds"}), "user")
     refused(await ann.post("/v1/execute", json={"agent": "refunds", "message": "hello"}), "user")
 
@@ -262,8 +244,7 @@ async def test_an_erasure_gives_everything_back(api: Api, harness: Harness, ann:
     assert (await ann.post("/v1/memory/documents", json=DOCUMENT)).status_code == 201
     assert (await kept(ann))["user"] > 15 * KIB
     await erasure.erase(harness.db, "local", me["name"], harness.people["admin"].user_id)
-    async with harness.db.transaction("local") as tx:
-        used, _ = await budgets.bytes_used(tx, me["user_id"], talk)
+    used, _ = await in_transaction(harness.db, budgets.bytes_used, me["user_id"], talk)
     assert (used.conversation, used.user) == (0, 0)
     assert used.tenant <= before + KIB, "a sum of texts may have come in between"
 
@@ -275,19 +256,16 @@ async def test_counters_are_what_is_there(harness: Harness, people: dict[str, Pe
 
     async def one(number: int) -> None:
         mine = [files.NewFile.of(new_id(), "a", "text/plain", b"x" * (number + n + 1)) for n in range(3)]
-        async with harness.db.transaction("local") as tx:
-            await files.keep(tx, talks[number % 4], person.user_id, mine)
+        await in_transaction(harness.db, files.keep, talks[number % 4], person.user_id, mine)
         if number % 3 == 0:
-            async with harness.db.transaction("local") as tx:
-                await files.delete(tx, mine[0].id, person.user_id)
+            await in_transaction(harness.db, files.delete, mine[0].id, person.user_id)
         if number % 5 == 0:
             with pytest.raises(ZeroDivisionError):
                 async with harness.db.transaction("local") as tx:
                     await files.keep(tx, talks[0], person.user_id, [replace(mine[1], id=new_id())])
                     raise ZeroDivisionError
         if number == 30:
-            async with harness.db.transaction("local") as tx:
-                await conversations.delete_conversation(tx, talks[3], person.user_id)
+            await in_transaction(harness.db, conversations.delete_conversation, talks[3], person.user_id)
 
     await asyncio.gather(*(one(number) for number in range(40)))
     size, me = "SELECT coalesce(sum(size_bytes), 0) FROM files WHERE", person.user_id

@@ -29,6 +29,7 @@ from tests.doubles.moody_tracer import MoodyTracer
 from tests.doubles.spoken import Line
 from tests.eventually import eventually
 from tests.harness import Harness, until
+from tests.integration.conftest import in_transaction
 from tests.integration.lost_turns import aged, begun, found, status
 
 
@@ -39,7 +40,6 @@ async def alone(harness: Harness) -> None:
 
 
 async def lost(harness: Harness) -> TurnAddress:
-    """A turn of a minute ago that was never delivered."""
     address, _ = await harness.start(Line("lost"))
     await undelivered(harness, address)
     await aged(harness, address)
@@ -55,12 +55,10 @@ async def terminated(harness: Harness, temporal: Client) -> TurnAddress:
 
 
 async def undelivered(harness: Harness, address: TurnAddress) -> None:
-    """Nothing waits in the outbox for the turn."""
     await harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
 
 
 async def stranded(harness: Harness) -> tuple[TurnAddress, TurnAddress]:
-    """Two turns that wait in the queue of a conversation in which none is active."""
     first, _ = await harness.start(Line("one"))
     given = {"conversation_id": first.conversation_id, "on_busy": OnBusy.QUEUE}
     second, third = [(await harness.start(Line(text), **given))[0] for text in ("two", "three")]  # type: ignore[arg-type]
@@ -88,9 +86,7 @@ async def test_a_turn_terminated_by_hand_fails_within_thirty_seconds_and_the_con
 
 
 @pytest.mark.parametrize("how", ["terminate", "vanish"])
-async def test_a_turn_whose_run_is_gone_is_finished_once(
-    harness: Harness, reconciler: Reconciler, temporal: Client, how: str
-) -> None:
+async def test_a_lost_turn_is_ended_once(harness: Harness, reconciler: Reconciler, temporal: Client, how: str) -> None:
     address = await (lost(harness) if how == "vanish" else terminated(harness, temporal))
     passes = await asyncio.gather(*(reconciler.once() for _ in range(3)))
     assert sum(passes) >= 1
@@ -98,9 +94,7 @@ async def test_a_turn_whose_run_is_gone_is_finished_once(
     assert (await harness.kinds(address.turn_id)).count("done") == 1
 
 
-async def test_a_turn_that_the_reconciler_ends_has_its_trace(
-    harness: Harness, relay: Database, temporal: Client
-) -> None:
+async def test_a_turn_the_reconciler_ends_has_its_trace(harness: Harness, relay: Database, temporal: Client) -> None:
     address = await terminated(harness, temporal)
     tracer = MoodyTracer()
     traces = traces_of(tracer, relay, TOPOLOGIES)
@@ -122,11 +116,8 @@ def spans(tracer: MoodyTracer, address: TurnAddress) -> list[tuple[str, str]]:
 async def test_a_run_that_lives_is_young_is_to_be_delivered_or_cannot_be_asked_about_is_left_alone(
     harness: Harness, relay: Database, reconciler: Reconciler, temporal: Client
 ) -> None:
-    alive, young, waits = (
-        await begun(harness),
-        (await harness.start(Line("hi")))[0],
-        (await harness.start(Line("hi")))[0],
-    )
+    alive = await begun(harness)
+    young, waits = [(await harness.start(Line("hi")))[0] for _ in range(2)]
     await undelivered(harness, young)
     await aged(harness, alive, waits)
     elsewhere = await Client.connect(temporal.service_client.config.target_host, namespace="misspelt")
@@ -136,9 +127,7 @@ async def test_a_run_that_lives_is_young_is_to_be_delivered_or_cannot_be_asked_a
             assert await status(harness, address) == ("accepted", None)
 
 
-async def test_a_queued_turn_that_nobody_admitted_is_started_and_not_taken_for_lost(
-    harness: Harness, reconciler: Reconciler
-) -> None:
+async def test_a_queued_turn_not_admitted_is_started_and_not_lost(harness: Harness, reconciler: Reconciler) -> None:
     second, third = await stranded(harness)
     await aged(harness, second, third)
     for _ in range(2):
@@ -152,9 +141,7 @@ async def test_a_queued_turn_that_nobody_admitted_is_started_and_not_taken_for_l
     assert await harness.value("SELECT seq FROM messages WHERE id = $1", row["message_id"]) == row["through_seq"] + 1
 
 
-async def test_many_lost_turns_of_many_conversations_are_finished_in_one_pass(
-    harness: Harness, reconciler: Reconciler
-) -> None:
+async def test_lost_turns_of_many_conversations_are_finished_at_once(harness: Harness, reconciler: Reconciler) -> None:
     turns = [await lost(harness) for _ in range(12)]
     assert await reconciler.once() == len(turns)
     assert {(await status(harness, address))[1] for address in turns} == {"run_vanished"}
@@ -230,9 +217,7 @@ async def test_a_decided_turn_whose_bell_was_lost_is_rung_again(harness: Harness
     assert await rung(harness, address) == 1, "rung once, not at every pass"
 
 
-async def test_a_call_that_may_start_is_rung_for_while_others_of_its_round_still_wait(
-    harness: Harness, reconciler: Reconciler
-) -> None:
+async def test_a_call_that_may_start_is_rung_for_while_others_wait(harness: Harness, reconciler: Reconciler) -> None:
     address = await harness.plan(("pay", {}), ("post", {}))
     first, _ = await harness.open(address, "t1.0", "t1.1")
     await harness.decide(first.request_id)
@@ -241,18 +226,13 @@ async def test_a_call_that_may_start_is_rung_for_while_others_of_its_round_still
     assert await rung(harness, address) == 1
     await undelivered(harness, address)
     await harness.run_tool(address)
-    await harness.write(
-        "UPDATE turns SET status = $2, rung_at = now() - interval '1 hour' WHERE id = $1",
-        address.turn_id,
-        TurnStatus.AWAITING_APPROVAL.value,
-    )
+    rung_then = "UPDATE turns SET status = $2, rung_at = now() - interval '1 hour' WHERE id = $1"
+    await harness.write(rung_then, address.turn_id, TurnStatus.AWAITING_APPROVAL.value)
     await reconciler.once()
     assert await rung(harness, address) == 0, "it has run; the other waits"
 
 
-async def test_a_decided_turn_that_never_goes_on_is_rung_ever_more_seldom_and_told_of_once(
-    harness: Harness, reconciler: Reconciler
-) -> None:
+async def test_a_decided_turn_that_never_goes_on_is_rung_ever_less(harness: Harness, reconciler: Reconciler) -> None:
     address = await harness.plan(("pay", {}))
     (request,) = await harness.open(address, "t1.0")
     await harness.decide(request.request_id)
@@ -273,9 +253,7 @@ async def test_a_decided_turn_that_never_goes_on_is_rung_ever_more_seldom_and_to
     assert [(line["where"], line["log_level"]) for line in told] == [(address.turn_id, "error")]
 
 
-async def test_a_turn_rung_in_vain_is_rung_at_once_for_its_next_decision(
-    harness: Harness, reconciler: Reconciler
-) -> None:
+async def test_a_turn_rung_in_vain_is_rung_for_its_next_decision(harness: Harness, reconciler: Reconciler) -> None:
     address = await harness.plan(("pay", {}))
     (request,) = await harness.open(address, "t1.0")
     await harness.decide(request.request_id)
@@ -300,9 +278,7 @@ async def test_an_overdue_turn_is_rung(harness: Harness, reconciler: Reconciler)
     assert await rung(harness, address) == 1
 
 
-async def test_a_turn_that_waits_for_a_person_to_settle_an_effect_is_not_rung_until_it_is_settled(
-    harness: Harness, reconciler: Reconciler
-) -> None:
+async def test_a_turn_that_waits_for_an_effect_is_rung_when_settled(harness: Harness, reconciler: Reconciler) -> None:
     address = await harness.approved(("post", {"mode": "break"}))
     await harness.run_tool(address)
     await harness.write(
@@ -315,13 +291,10 @@ async def test_a_turn_that_waits_for_a_person_to_settle_an_effect_is_not_rung_un
     assert await rung(harness, address) == 1
 
 
-async def test_a_stop_that_came_before_the_workflow_was_there_still_stops_it(
-    harness: Harness, reconciler: Reconciler, temporal: Client
-) -> None:
+async def test_a_stop_before_the_workflow_stops_it(harness: Harness, reconciler: Reconciler, temporal: Client) -> None:
     """The bell finds no workflow; then the start is delivered as it was written down, without the stop."""
     address, started = await harness.start(Line("hi"))
-    async with harness.db.transaction("local") as tx:
-        _, _, note = await request_stop(tx, address.turn_id, harness.people["requester"].user_id)
+    _, _, note = await in_transaction(harness.db, request_stop, address.turn_id, harness.people["requester"].user_id)
     assert note is not None and await harness.deps.doorbell.deliver_soon(note)
     assert started.note is not None and await harness.deps.doorbell.deliver_soon(started.note)
     await reconciler.once()
@@ -422,11 +395,8 @@ async def test_where_temporal_does_not_list_what_waits_nobody_is_taken_for_lost_
 
 
 @pytest.mark.parametrize(("most", "read"), [(0, 0), (2, 2), (None, 3)])
-async def test_of_the_paused_turns_the_oldest_are_read_so_many_as_are_asked_for(
-    harness: Harness, most: int | None, read: int
-) -> None:
+async def test_the_oldest_paused_turns_are_read_as_many_as_asked(harness: Harness, most: int | None, read: int) -> None:
     paused, going = [(await lost(harness)).turn_id for _ in range(3)], await lost(harness)
     await harness.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = ANY($1)", paused)
-    async with harness.db.transaction("local") as tx:
-        turns = [turn.address.turn_id for turn in await open_turns(tx, 1.0, most)]
+    turns = [turn.address.turn_id for turn in await in_transaction(harness.db, open_turns, 1.0, most)]
     assert going.turn_id in turns and [each for each in turns if each in paused] == paused[:read]

@@ -28,15 +28,11 @@ HOST = "127.0.0.1"
 
 
 class Papers(NamedTuple):
-    """A certificate and its key, on disk."""
-
     certificate: Path
     key: Path
 
 
 class Authority:
-    """Signs certificates."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -45,7 +41,6 @@ class Authority:
         self._write("authority", self._name, self._key, own=True)
 
     def papers(self, name: str) -> Papers:
-        """Of a server or a client on this machine."""
         key = ec.generate_private_key(ec.SECP256R1())
         self._write(name, x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key, own=False)
         private = self._folder / f"{name}.key"
@@ -104,7 +99,6 @@ async def secured(authority: Authority, parts: DataParts) -> AsyncIterator[str]:
 
 
 def tls(authority: Authority, papers: Papers) -> dict[str, str]:
-    """What the environment says of these papers."""
     paths = {"SERVER_CA_CERT": authority.certificate, "CLIENT_CERT": papers.certificate, "CLIENT_KEY": papers.key}
     return {f"TEMPORAL_TLS_{name}_PATH": str(path) for name, path in paths.items()}
 

@@ -1,40 +1,38 @@
-"""Streams against real Postgres and Valkey: order, resume at any place, losses."""
+"""Streams against real Postgres, Valkey and HTTP: order, resume at any place, losses, limits."""
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from prometheus_client import REGISTRY
 
+from perdure.api.auth import is_welcome, of_token
+from perdure.api.rate_limits import OpenStreams
 from perdure.api.streams import Streams
 from perdure.core.events.stream import Cursor, parse_cursor
+from perdure.core.identity import Credential, How
 from perdure.local import DataParts
 from perdure.store.database import Database
 from perdure.store.events.event_log import NewEvent
 from perdure.store.events.live import LiveTokens
 from perdure.store.events.subscriptions import Wakes
+from perdure.store.identity import sign_in, users
 from perdure.store.valkey import Valkey, messages, subscribed
 from tests.conftest import Person
 from tests.doubles.link import Link
 from tests.harness import until
+from tests.integration.conftest import Api, Caller
+from tests.integration.test_api_access import having
+from tests.integration.test_api_turns import conversation, refusal, started
 from tests.integration.turn_writer import Sent, TurnWriter, parsed, read_until, text_of
-
-
-@pytest.fixture(scope="module")
-async def valkey(parts: DataParts) -> AsyncIterator[Valkey]:
-    assert parts.redis_url is not None
-    client = Valkey.connect(parts.redis_url)
-    yield client
-    await client.close()
-
-
-@pytest.fixture(scope="module")
-def live(valkey: Valkey) -> LiveTokens:
-    return LiveTokens(valkey)
 
 
 @asynccontextmanager
@@ -77,9 +75,7 @@ async def one_call(turn: TurnWriter, *words: str) -> None:
     await turn.finish()
 
 
-async def test_a_finished_turn_streams_its_tokens_between_start_and_complete(
-    streams: Streams, turn: TurnWriter
-) -> None:
+async def test_a_finished_turn_streams_tokens_between_start_and_complete(streams: Streams, turn: TurnWriter) -> None:
     await one_call(turn)
     sent = await whole(of_turn(streams, turn))
     assert [event.kind for event in sent] == [
@@ -107,9 +103,7 @@ async def test_tokens_reach_a_waiting_reader_one_by_one(streams: Streams, turn: 
             assert time.monotonic() - began < 0.5, "pub/sub woke the reader, not the poll"
 
 
-async def test_resume_at_every_id_goes_on_with_nothing_lost_and_nothing_twice(
-    streams: Streams, turn: TurnWriter
-) -> None:
+async def test_resume_at_every_id_goes_on_with_nothing_lost_or_twice(streams: Streams, turn: TurnWriter) -> None:
     first: list[Sent] = []
     async with aclosing(of_turn(streams, turn)) as stream:
         await turn.claim("m1")
@@ -131,9 +125,7 @@ async def test_resume_at_every_id_goes_on_with_nothing_lost_and_nothing_twice(
         assert "reset" not in [event.kind for event in rest], "the place was known exactly"
 
 
-async def test_a_wiped_valkey_costs_live_tokens_but_never_the_text(
-    streams: Streams, turn: TurnWriter, valkey: Valkey
-) -> None:
+async def test_a_wiped_valkey_costs_tokens_but_never_text(streams: Streams, turn: TurnWriter, valkey: Valkey) -> None:
     await turn.claim("m1")
     await turn.speak("m1", "Hello ")
     async with aclosing(of_turn(streams, turn)) as stream:
@@ -148,9 +140,7 @@ async def test_a_wiped_valkey_costs_live_tokens_but_never_the_text(
     assert text_of([*sent[:3], *again]) == "Hello there"
 
 
-async def test_reasoning_comes_live_and_a_reader_cut_off_in_it_goes_on_there(
-    streams: Streams, turn: TurnWriter
-) -> None:
+async def test_reasoning_comes_live_and_a_reader_cut_off_goes_on_there(streams: Streams, turn: TurnWriter) -> None:
     await turn.claim("m1")
     address = turn.address
     await turn.live.append(address, "m1", epoch=1, sequence=0, text="Well, ", thinking=True)
@@ -165,9 +155,7 @@ async def test_reasoning_comes_live_and_a_reader_cut_off_in_it_goes_on_there(
     assert text_of(sent) == "Hello" and "reset" not in [event.kind for event in sent]
 
 
-async def test_a_reader_so_slow_that_the_live_stream_was_trimmed_gets_the_stored_text_at_once(
-    streams: Streams, turn: TurnWriter, valkey: Valkey
-) -> None:
+async def test_a_reader_too_slow_for_tokens_gets_the_text(streams: Streams, turn: TurnWriter, valkey: Valkey) -> None:
     words = [f"word{number} " for number in range(300)]
     await turn.claim("m1")
     await turn.speak("m1", words[0])
@@ -184,9 +172,7 @@ async def test_a_reader_so_slow_that_the_live_stream_was_trimmed_gets_the_stored
     assert kinds.count("reset") == 1 and kinds.count("token") == 2, "its beginning, and the snapshot"
 
 
-async def test_a_turns_stream_has_that_turn_only_and_the_conversations_goes_on(
-    streams: Streams, turn: TurnWriter, people: dict[str, Person]
-) -> None:
+async def test_a_turns_stream_has_that_turn_only(streams: Streams, turn: TurnWriter, people: dict[str, Person]) -> None:
     await one_call(turn)
     second = await TurnWriter.turn_in(turn.db, turn.live, people["requester"], turn.address.conversation_id)
     await one_call(second)
@@ -245,9 +231,7 @@ async def test_a_long_log_is_replayed_in_batches(streams: Streams, turn: TurnWri
     assert "reset" not in [event.kind for event in sent]
 
 
-async def test_forty_readers_of_one_conversation_share_one_subscription(
-    streams: Streams, turn: TurnWriter, valkey: Valkey
-) -> None:
+async def test_forty_readers_share_one_subscription(streams: Streams, turn: TurnWriter, valkey: Valkey) -> None:
     before = len(await valkey.client.client_list(_type="pubsub"))
     readers = [asyncio.create_task(whole(of_turn(streams, turn))) for _ in range(40)]
     await until(lambda: REGISTRY.get_sample_value("perdure_streams") == 40, seconds=30)
@@ -328,3 +312,127 @@ async def test_a_reader_whose_cancel_was_lost_on_the_way_ends_all_the_same() -> 
     reading.cancel()
     await asyncio.wait({reading}, timeout=5)
     assert reading.cancelled() and deaf.asked == 1
+
+
+WORDS = " ".join(f"w{number}" for number in range(40))
+
+
+class Reading:
+    def __init__(self, answer: httpx.Response) -> None:
+        self.answer = answer
+        self.sent: list[Sent] = []
+        self._chunks = answer.aiter_bytes()
+        self._rest = b""
+
+    async def until(self, kind: str, times: int = 1) -> list[Sent]:
+        """All that came so far, once an event of this kind came `times` times."""
+        async with asyncio.timeout(20):
+            while [event.kind for event in self.sent].count(kind) < times:
+                await self._more()
+        return self.sent
+
+    async def whole(self) -> list[Sent]:
+        async with asyncio.timeout(30):
+            try:
+                while True:
+                    await self._more()
+            except StopAsyncIteration:
+                return self.sent
+
+    async def _more(self) -> None:
+        self._rest += await anext(self._chunks)
+        done, found, rest = self._rest.rpartition(b"\n\n")
+        if found:
+            self.sent += parsed(done + found)
+            self._rest = rest
+
+
+@asynccontextmanager
+async def reading(client: httpx.AsyncClient, path: str, after: str | None = None) -> AsyncIterator[Reading]:
+    async with client.stream("GET", path, headers={"Last-Event-ID": after} if after else {}) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        yield Reading(answer)
+
+
+async def test_coming_back_after_done_is_204(requester: Caller) -> None:
+    events = (await started(requester, await conversation(requester), "/echo bye")).json()["events"]
+    async with reading(requester, events) as stream:
+        sent = await stream.whole()
+    assert [event.kind for event in sent[-2:]] == ["done", "workflow_complete"]
+    assert sent[-2].data.keys() >= {"execution_id", "status", "tokens_used", "cost_usd", "duration_ms"}
+    assert sent[-1].id is None
+    for given in ({"headers": {"Last-Event-ID": str(sent[-2].id)}}, {"params": {"after": str(sent[-2].id)}}):
+        over = await requester.get(events, **given)  # type: ignore[arg-type]
+        assert (over.status_code, over.content) == (204, b"")
+    async with reading(requester, events, sent[-3].id) as stream:
+        assert [event.kind for event in await stream.whole()] == ["done", "workflow_complete"]
+
+
+async def test_a_turns_stream_stays_open_through_a_pause(requester: Caller, reviewer: Caller) -> None:
+    events = (await started(requester, await conversation(requester), "Refund order 1042")).json()["events"]
+    async with reading(requester, events) as stream:
+        sent = await stream.until("tool.awaiting_approval")
+        approval_id = next(each.data["approval_id"] for each in sent if each.kind == "tool.awaiting_approval")
+        assert "done" not in [event.kind for event in sent]
+        shown = (await reviewer.get(f"/v1/approvals/{approval_id}")).json()
+        body = {"decision": "reject", "digest": shown["digest"], "comment": "no"}
+        assert (await reviewer.post(f"/v1/approvals/{approval_id}/decision", json=body)).status_code == 200
+        kinds = [event.kind for event in await stream.whole()]
+    assert kinds.index("tool.awaiting_approval") < kinds.index("tool.denied") < kinds.index("done")
+    assert kinds.count("done") == kinds.count("workflow_complete") == 1
+
+
+async def test_a_reader_that_goes_away_stops_nothing_and_leaves_nothing_open(requester: Caller) -> None:
+    before = REGISTRY.get_sample_value("perdure_streams")
+    turn = (await started(requester, await conversation(requester), f"/echo {WORDS}")).json()
+    async with reading(requester, turn["events"]) as stream:
+        await stream.until("token")
+        assert REGISTRY.get_sample_value("perdure_streams") == (before or 0) + 1
+    await until(lambda: REGISTRY.get_sample_value("perdure_streams") == before)
+    await requester.get(turn["events"])
+    assert (await requester.get(f"/v1/turns/{turn['turn_id']}")).json()["answer"] == WORDS
+
+
+@pytest.mark.parametrize("how", ["revoked", "other_roles", "signed_out"])
+async def test_a_reader_that_would_not_be_let_in_again_is_sent_away(api: Api, admin: Caller, how: str) -> None:
+    name, services = f"leaver-{how.replace('_', '-')}", api.services
+    assert (await admin.post("/v1/users", json={"name": name, "roles": ["requester"]})).status_code == 201
+    who = await of_token(services, (await admin.post(f"/v1/users/{name}/tokens", json={})).json()["token"])
+    conversation_id = await conversation(admin)
+    if how == "signed_out":
+        async with services.db.transaction(who.tenant_id) as tx:
+            begun = await sign_in.begin_session(tx, who.user_id, timedelta(hours=1), Credential(How.PASSWORD))
+        who = replace(who, session_id=begun.id)
+    streams = Streams(services.db, services.live, services.wakes, heartbeat_seconds=0.05)
+    welcome = partial(is_welcome, services, who)
+    async with aclosing(streams.frames(who.tenant_id, conversation_id, Cursor(), welcome=welcome)) as stream:
+        for _ in range(3):
+            assert await anext(stream) == b": ping\n\n"
+        async with services.db.transaction(who.tenant_id) as tx:
+            if how == "revoked":
+                await tx.execute("UPDATE api_tokens SET revoked_at = now() WHERE token_sha256 = $1", who.token_sha256)
+            elif how == "signed_out":
+                await sign_in.end_session(tx, begun.id, who.user_id, "signed out")
+            else:
+                await users.set_roles(tx, name, ("requester", "reviewer"), api.people["admin"].user_id)
+        async with asyncio.timeout(20):
+            assert {frame async for frame in stream} <= {b": ping\n\n"}
+
+
+async def test_one_stream_more_than_somebody_may_hold_open_is_refused_until_one_is_closed(api: Api) -> None:
+    held = OpenStreams(1, 9)
+    async with api.client() as client, api.client("admin") as other:
+        path = f"/v1/conversations/{await conversation(client)}/stream"
+        async with having(api, open_streams=held):
+            async with reading(client, path):
+                for asked in (path, "/v1/approvals/stream"):
+                    refused = await client.get(asked)
+                    assert refusal(refused) == (429, "too_many_streams")
+                    assert int(refused.headers["retry-after"]) > 0
+                api.app.state.services = replace(api.app.state.services, local=True)
+                async with reading(client, path), reading(other, path):
+                    api.app.state.services = replace(api.app.state.services, local=False)
+            await until(lambda: not held._of, seconds=30)  # the server hears of it in its own time
+            async with reading(client, path):
+                pass

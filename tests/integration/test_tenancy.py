@@ -23,7 +23,6 @@ OTHER = "other"
 
 @pytest.fixture(scope="module")
 async def owner(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
-    """The role that migrates and publishes."""
     connection = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
     yield connection
     await connection.close()
@@ -170,26 +169,20 @@ async def test_nobody_writes_a_row_for_another_tenant(harness: Harness) -> None:
             async with harness.db.transaction(OTHER) as tx:
                 await tx.execute(f"INSERT INTO {row}")
     with pytest.raises(DENIED):
-        async with harness.db.transaction("local") as tx:
-            await tx.execute("UPDATE conversations SET tenant_id = $1", OTHER)
+        await harness.write("UPDATE conversations SET tenant_id = $1", OTHER)
 
 
 @pytest.mark.parametrize(
     "statement",
     [
-        "INSERT INTO agents (tenant_id, agent_id, version) VALUES ('local', 'x', 'y')",
-        "INSERT INTO agents (tenant_id, agent_id, version) VALUES ('*', 'x', 'y')",
+        *(f"DELETE FROM {table}" for table in ("agents", "agent_versions", "app_tables", "tenants", "audit")),
+        *(f"INSERT INTO agents (tenant_id, agent_id, version) VALUES ('{of}', 'x', 'y')" for of in ("local", "*")),
         "UPDATE agents SET version = version",
-        "DELETE FROM agents",
         "UPDATE agent_versions SET body = '{}'",
-        "DELETE FROM agent_versions",
         "INSERT INTO app_tables (tenant_id, digest, name, body) VALUES ('local', 'd', 'n', '{}')",
         "UPDATE app_tables SET body = '{}'",
-        "DELETE FROM app_tables",
         "INSERT INTO tenants (tenant_id) VALUES ('mine')",
-        "DELETE FROM tenants",
         "UPDATE audit SET kind = 'x'",
-        "DELETE FROM audit",
         "TRUNCATE audit",
         "DROP TABLE outbox",
         "ALTER TABLE turns DISABLE ROW LEVEL SECURITY",
@@ -260,9 +253,7 @@ async def test_the_relay_sees_wake_ups_of_all_tenants_and_nothing_else_of_them(u
 
 
 @pytest.mark.sized
-async def test_transactions_of_two_tenants_over_one_pool_never_mix_even_when_they_are_cancelled(
-    urls: Urls, harness: Harness
-) -> None:
+async def test_transactions_of_two_tenants_never_mix_even_when_they_are_cancelled(urls: Urls, harness: Harness) -> None:
     shared = await Database.connect(urls.app, most=3)
     chance = random.Random(3)
     seen: list[tuple[str, str | None]] = []
@@ -289,9 +280,7 @@ async def test_transactions_of_two_tenants_over_one_pool_never_mix_even_when_the
         await shared.close()
 
 
-async def test_a_callers_temporary_tables_do_not_make_it_somebody_else(
-    harness: Harness, people: dict[str, Person]
-) -> None:
+async def test_temporary_tables_do_not_make_a_caller_another(harness: Harness, people: dict[str, Person]) -> None:
     """The look-up of a token's owner runs with its owner's rights."""
     async with harness.db.transaction("local") as tx:
         await tx.execute("CREATE TEMP TABLE users (LIKE users INCLUDING DEFAULTS) ON COMMIT DROP")

@@ -1,5 +1,4 @@
-"""Starting turns: one at a time in a conversation; the others wait their turn, are refused, or replace the one under
-way: it ends on record, and they are the next, whatever happens meanwhile."""
+"""Starting turns: one at a time in a conversation; others wait, are refused, replace it or join it."""
 
 import asyncio
 import random
@@ -13,7 +12,9 @@ import pytest
 from prometheus_client import REGISTRY
 
 from perdure.activities.model import ModelActivities
+from perdure.contracts.calls import ModelReply
 from perdure.contracts.errors import CallerError
+from perdure.contracts.ids import model_call_id
 from perdure.contracts.messages import WindowPolicy
 from perdure.contracts.turns import ENDED, Finished, FinishRequest, Limits, TurnAddress, TurnStatus
 from perdure.core.turns import Caps, OnBusy
@@ -25,9 +26,9 @@ from perdure.store.turns.finish import finish
 from perdure.store.turns.start import Started, request_stop
 from perdure.store.turns.views import get_turn
 from tests.conftest import Urls
-from tests.doubles.spoken import Line
+from tests.doubles.spoken import Line, script
 from tests.harness import Harness, gathered
-from tests.integration.conftest import Api
+from tests.integration.conftest import Api, in_transaction
 from tests.scale import sized
 
 MANY = Caps(queue_depth=20, turns_a_user=100_000)
@@ -36,7 +37,6 @@ MANY = Caps(queue_depth=20, turns_a_user=100_000)
 async def end(
     harness: Harness, address: TurnAddress, status: TurnStatus = TurnStatus.COMPLETED, turn_id: str = "", **given: Any
 ) -> tuple[Finished, Note | None]:
-    """Finish the turn, or another one of its conversation."""
     async with harness.db.transaction("local") as tx:
         address = address.model_copy(update={"turn_id": turn_id or address.turn_id})
         return await finish(tx, FinishRequest(address=address, status=status, **given))
@@ -44,9 +44,8 @@ async def end(
 
 async def test_of_many_starts_at_once_one_is_admitted(harness: Harness) -> None:
     conversation_id = await harness.conversation()
-    answers = await gathered(
-        *(harness.start(Line(str(n)), conversation_id=conversation_id, caps=MANY) for n in range(24))
-    )
+    starts = (harness.start(Line(str(n)), conversation_id=conversation_id, caps=MANY) for n in range(24))
+    answers = await gathered(*starts)
     started = [each for each in answers if isinstance(each, tuple)]
     refused = [each for each in answers if isinstance(each, CallerError)]
     assert (len(started), len(refused)) == (1, 23)
@@ -67,12 +66,8 @@ async def test_every_way_starts_at_once_in_a_conversation_that_is_free(harness: 
 
 async def test_of_many_that_queue_the_queue_takes_twenty_and_they_run_in_their_order(harness: Harness) -> None:
     conversation_id = await harness.conversation()
-    answers = await gathered(
-        *(
-            harness.start(Line(str(n)), conversation_id=conversation_id, on_busy=OnBusy.QUEUE, caps=MANY)
-            for n in range(24)
-        )
-    )
+    given: dict[str, Any] = {"conversation_id": conversation_id, "on_busy": OnBusy.QUEUE, "caps": MANY}
+    answers = await gathered(*(harness.start(Line(str(n)), **given) for n in range(24)))
     codes = Counter(each.code for each in answers if isinstance(each, CallerError))
     assert codes == {"queue_full": 3}
     statuses = Counter(each[1].status for each in answers if isinstance(each, tuple))
@@ -172,7 +167,6 @@ def counted() -> float:
 
 
 async def begin(api: Api, how: str, key: str) -> int:
-    """Ask for a turn over HTTP; the answer's status."""
     async with api.client("admin") as client:
         headers = {"Idempotency-Key": key}
         if how == "execute":
@@ -215,24 +209,19 @@ async def test_a_turn_pins_its_agent_and_the_tighter_limits(harness: Harness) ->
 
 
 async def another(harness: Harness, beside: TurnAddress, on_busy: OnBusy, **given: Any) -> Started:
-    """Another message into the conversation."""
     given = {"conversation_id": beside.conversation_id, "caps": MANY, **given}
     return (await harness.start(Line("another"), on_busy=on_busy, **given))[1]
 
 
 async def stop(harness: Harness, turn_id: str) -> None:
-    async with harness.db.transaction("local") as tx:
-        await request_stop(tx, turn_id, harness.people["requester"].user_id)
+    await in_transaction(harness.db, request_stop, turn_id, harness.people["requester"].user_id)
 
 
 async def row(harness: Harness, turn_id: str) -> dict[str, Any]:
-    """A turn's row."""
     return dict((await harness.rows("SELECT * FROM turns WHERE id = $1", turn_id))[0])
 
 
-async def test_the_turn_under_way_is_asked_to_stop_and_its_end_admits_the_one_that_replaces_it(
-    harness: Harness,
-) -> None:
+async def test_the_turn_under_way_is_asked_to_stop_and_its_end_admits_its_replacement(harness: Harness) -> None:
     old, _ = await harness.start(Line("one"), caps=MANY)
     queued = await another(harness, old, OnBusy.QUEUE)
     new = await another(harness, old, OnBusy.REPLACE)
@@ -246,8 +235,7 @@ async def test_the_turn_under_way_is_asked_to_stop_and_its_end_admits_the_one_th
     told = await harness.rows("SELECT kind, data FROM events WHERE turn_id = $1 ORDER BY seq", old.turn_id)
     assert [each["kind"] for each in told][-2:] == ["stopped", "done"]
     assert told[-1]["data"]["status"] == "replaced" and told[-1]["data"]["replaced_by"] == new.turn_id
-    async with harness.db.transaction("local") as tx:
-        shown = await get_turn(tx, old.turn_id, None)
+    shown = await in_transaction(harness.db, get_turn, old.turn_id, None)
     assert (shown["status"], shown["replaced_by"]) == ("replaced", new.turn_id)
     finished, _ = await end(harness, old, turn_id=new.turn_id)
     assert finished.admitted_turn_id == queued.turn_id, "who waited before goes on after it"
@@ -289,8 +277,7 @@ async def test_what_was_said_to_a_turn_that_never_began_stays_with_what_became_o
     stopped, new = await another(harness, old, OnBusy.QUEUE), await another(harness, old, OnBusy.REPLACE)
 
     async def shown() -> list[tuple[str, str, bool]]:
-        async with harness.db.transaction("local") as tx:
-            found, _ = await conversations.list_messages(tx, old.conversation_id, 50, 0)
+        found, _ = await in_transaction(harness.db, conversations.list_messages, old.conversation_id, 50, 0)
         return [(str(each["turn_id"]), str(each["turn_status"]), bool(each["heard"])) for each in found]
 
     first = (replaced.turn_id, "replaced", False)
@@ -354,11 +341,8 @@ async def test_replacements_steers_stops_and_ends_at_once_leave_one_turn_after_t
     for _ in range(sized(12, 3)):
         old, _ = await harness.start(Line("one"), caps=MANY)
         ways = [OnBusy.REPLACE, OnBusy.STEER, OnBusy.REPLACE, OnBusy.QUEUE, OnBusy.REPLACE]
-        answers = await gathered(
-            *(late(another(harness, old, way)) for way in ways),
-            late(stop(harness, old.turn_id)),
-            late(end(harness, old, TurnStatus.STOPPED)),
-        )
+        ends = (stop(harness, old.turn_id), end(harness, old, TurnStatus.STOPPED))
+        answers = await gathered(*(late(another(harness, old, way)) for way in ways), *map(late, ends))
         assert not [each for each in answers if isinstance(each, BaseException)], answers
         active = "SELECT active_turn_id FROM conversations WHERE id = $1"
         while turn_id := await harness.value(active, old.conversation_id):
@@ -367,3 +351,159 @@ async def test_replacements_steers_stops_and_ends_at_once_leave_one_turn_after_t
         assert {each["status"] for each in rows} <= {status.value for status in ENDED}, "nobody is left behind"
         said = "SELECT count(*) FROM messages WHERE conversation_id = $1 AND role = 'user'"
         assert await harness.value(said, old.conversation_id) == 1 + len(ways)
+
+
+ENDS = (TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.LIMITED, TurnStatus.STOPPED)
+
+
+async def steer(harness: Harness, to: TurnAddress, text: str = "heard", caps: Caps = MANY) -> Started:
+    """A message into the conversation's turn under way; the model answers it with `text`, whatever the step."""
+    line = Line(text)
+    _, started = await harness.start(
+        line, line, line, conversation_id=to.conversation_id, on_busy=OnBusy.STEER, caps=caps
+    )
+    return started
+
+
+async def ask(harness: Harness, address: TurnAddress, step: int, *, attempt: int = 1, **given: Any) -> ModelReply:
+    """A model call of the turn that is handed its first message alone."""
+    call = (await harness.model_call(address)).model_copy(update={"call_id": model_call_id(step)})
+    call = call.model_copy(update={"ask": call.ask.model_copy(update=given)})
+    return await harness.activity(ModelActivities(harness.deps).complete, call, attempt=attempt)
+
+
+async def users(harness: Harness, conversation_id: str) -> list[tuple[str, str, str | None]]:
+    """The user messages of the transcript, in its order: id, turn, and the model call that took it."""
+    sql = "SELECT id::text, turn_id::text, joins FROM messages WHERE conversation_id = $1 AND role = 'user' "
+    rows = await harness.rows(sql + "AND in_transcript ORDER BY seq", conversation_id)
+    return [(row["id"], row["turn_id"], row["joins"]) for row in rows]
+
+
+def ids(reply: ModelReply) -> list[str]:
+    """The messages that the call heard."""
+    return [ref.id for ref in reply.joined]
+
+
+def said(harness: Harness) -> list[str]:
+    """What the last request to the model says in the user's name."""
+    return [str(each["content"]) for each in harness.model.seen[-1].messages if each["role"] == "user"]
+
+
+async def test_a_message_that_joins_is_heard_by_the_next_model_call_behind_what_was_said(harness: Harness) -> None:
+    address = await harness.plan()
+    before = await users(harness, address.conversation_id)
+    started = await steer(harness, address)
+    assert (started.turn_id, started.joined, started.note) == (address.turn_id, True, None)
+    assert await users(harness, address.conversation_id) == before, "not said yet"
+    reply = await ask(harness, address, 2)
+    assert ids(reply) == [started.message_id]
+    assert reply.message is not None and reply.message.text == "heard"
+    assert said(harness)[-1] == script(Line("heard"), Line("heard"), Line("heard"))
+    assert (await users(harness, address.conversation_id))[-1] == (started.message_id, address.turn_id, "m2")
+    roles = "SELECT array_agg(role ORDER BY seq) FROM messages WHERE turn_id = $1 AND in_transcript"
+    assert await harness.value(roles, address.turn_id) == ["user", "assistant", "user", "assistant"]
+    joined = "SELECT data, call_id FROM events WHERE turn_id = $1 AND kind = 'message.joined' ORDER BY seq"
+    told = await harness.rows(joined, address.turn_id)
+    assert [(row["call_id"], row["data"]["heard"]) for row in told] == [(None, False), ("m2", True)]
+
+
+async def test_a_later_attempt_hears_the_same_and_what_came_since_and_a_replay_tells_it_again(harness: Harness) -> None:
+    address, _ = await harness.start(Line("x", fails=1), caps=MANY)
+    line = Line("once more", fails=1)
+    await harness.start(line, conversation_id=address.conversation_id, on_busy=OnBusy.STEER, caps=MANY)
+    assert isinstance((await gathered(ask(harness, address, 1)))[0], Exception)
+    second = await steer(harness, address, "both")
+    reply = await ask(harness, address, 1, attempt=2)
+    assert len(reply.joined) == 2 and reply.joined[1].id == second.message_id
+    assert len(said(harness)) == 3 and reply.message is not None and reply.message.text == "both"
+    assert {joins for _, _, joins in await users(harness, address.conversation_id)} == {None, "m1"}
+    assert (await ask(harness, address, 1, attempt=3)).joined == reply.joined
+
+
+@pytest.mark.parametrize("deaf", [{"stage": "own"}, {"deaf": True}], ids=str)
+async def test_messages_are_heard_in_order_once_by_a_call_that_listens(harness: Harness, deaf: dict[str, Any]) -> None:
+    address, _ = await harness.start(*[Line("one")] * 4, caps=MANY)
+    first = [(await steer(harness, address, str(number))).message_id for number in range(3)]
+    assert ids(await ask(harness, address, 1, **deaf)) == [], "a call of the graph's own leaves it to the next"
+    assert ids(await ask(harness, address, 2)) == first
+    second = [(await steer(harness, address, str(number))).message_id for number in range(2)]
+    assert ids(await ask(harness, address, 3)) == second
+    assert ids(await ask(harness, address, 4)) == []
+    assert [each[0] for each in await users(harness, address.conversation_id)][1:] == [*first, *second]
+
+
+@pytest.mark.parametrize("status", ENDS)
+async def test_what_no_call_heard_becomes_one_queued_turn_at_any_end(harness: Harness, status: TurnStatus) -> None:
+    address, _ = await harness.start(Line("one"), caps=MANY)
+    assert ids(await ask(harness, address, 1)) == []
+    late = [(await steer(harness, address, text)).message_id for text in ("first", "second")]
+    where = address.conversation_id
+    behind, _ = await harness.start(Line("behind"), conversation_id=where, on_busy=OnBusy.QUEUE, caps=MANY)
+    finished, note = await end(harness, address, status)
+    left = finished.admitted_turn_id
+    assert left is not None and left not in (address.turn_id, behind.turn_id) and note is not None
+    old, row = [(await harness.rows("SELECT * FROM turns WHERE id = $1", each))[0] for each in (address.turn_id, left)]
+    assert (row["status"], str(row["message_id"])) == ("accepted", late[0])
+    for kept in ("user_id", "agent_id", "agent_version", "topology", "routing", "limits", "metadata"):
+        assert row[kept] == old[kept]
+    done = await harness.value("SELECT data FROM events WHERE turn_id = $1 AND kind = 'done'", address.turn_id)
+    assert done["left_over"] == left
+    assert await harness.kinds(left) == ["queued", "ready"]
+    continued = address.model_copy(update={"turn_id": left})
+    assert ids(await ask(harness, continued, 1)) == [late[1]]
+    assert said(harness)[-2:] == [script(*[Line(text)] * 3) for text in ("first", "second")]
+    assert [each[0] for each in await users(harness, where)][-2:] == late
+    assert (await end(harness, continued))[0].admitted_turn_id == behind.turn_id
+
+
+async def test_a_left_over_turn_has_no_limit_that_was_raised_for_the_one_before(harness: Harness) -> None:
+    address, _ = await harness.start(Line("one"), limits=Limits(max_tokens=500), caps=MANY)
+    await steer(harness, address)
+    raised = await harness.value("SELECT limits FROM turns WHERE id = $1", address.turn_id) | {"max_tokens": 10_000_000}
+    await harness.write("UPDATE turns SET limits = $2 WHERE id = $1", address.turn_id, raised)
+    finished, _ = await end(harness, address)
+    limits = await harness.value("SELECT limits FROM turns WHERE id = $1", finished.admitted_turn_id)
+    assert limits["max_tokens"] == 100_000
+
+
+async def test_messages_that_wait_count_as_the_queue_does_and_a_turn_that_stops_takes_none(harness: Harness) -> None:
+    address, _ = await harness.start(Line("one"), caps=MANY)
+    few = Caps(queue_depth=2, turns_a_user=100_000)
+    await steer(harness, address, caps=few)
+    queued, _ = await harness.start(Line("2"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE, caps=few)
+    for on_busy in (OnBusy.STEER, OnBusy.QUEUE):
+        with pytest.raises(CallerError) as refused:
+            await harness.start(Line("three"), conversation_id=address.conversation_id, on_busy=on_busy, caps=few)
+        assert (refused.value.code, refused.value.http) == ("queue_full", 429)
+    await in_transaction(harness.db, request_stop, address.turn_id, harness.people["requester"].user_id)
+    late = await steer(harness, address)
+    assert not late.joined and late.status is TurnStatus.QUEUED
+    finished, _ = await end(harness, address, TurnStatus.STOPPED)
+    assert finished.admitted_turn_id not in (None, late.turn_id, queued.turn_id), "what joined first is the oldest"
+
+
+@pytest.mark.sized
+async def test_a_message_and_the_end_of_its_turn_at_once_never_lose_it_nor_hear_it_twice(harness: Harness) -> None:
+    """Steers against model calls against the end, in any order that the locks allow."""
+    chance = random.Random(6)
+
+    async def late(work: Awaitable[object]) -> object:
+        await asyncio.sleep(chance.random() / 50)
+        return await work
+
+    for round_number in range(sized(12, 3)):
+        address, _ = await harness.start(Line("one"), Line("two"), caps=MANY)
+        sent = [late(steer(harness, address, f"{round_number}.{each}")) for each in range(3)]
+        answers = await gathered(*sent, late(ask(harness, address, 1)), late(end(harness, address)))
+        assert not [each for each in answers if isinstance(each, BaseException)], answers
+        conversation_id, turn_id = address.conversation_id, address.turn_id
+        active = "SELECT active_turn_id::text FROM conversations WHERE id = $1"
+        while turn_id:  # all turns of the conversation, one after the other
+            current = address.model_copy(update={"turn_id": turn_id})
+            await ask(harness, current, 2)
+            turn_id = (await end(harness, current))[0].admitted_turn_id or await harness.value(active, conversation_id)
+        steered = [each.message_id for each in answers if isinstance(each, Started)]
+        transcript = [each[0] for each in await users(harness, conversation_id)]
+        assert len(steered) == 3 and sorted(transcript[1:]) == sorted(steered), "each is in the transcript once"
+        waiting = "SELECT count(*) FROM messages WHERE conversation_id = $1 AND joins = ''"
+        assert await harness.value(waiting, conversation_id) == 0

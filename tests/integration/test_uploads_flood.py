@@ -139,9 +139,7 @@ async def test_one_person_has_so_many_uploads_under_way(served: Served, people: 
         assert (await upload()).status_code == 201, "the others are over, and count no more"
 
 
-async def test_a_file_that_is_too_large_is_refused_with_the_limit_whether_it_says_so_or_not(
-    served: Served, people: dict[str, Person]
-) -> None:
+async def test_a_file_too_large_is_refused_whether_it_says_so_or_not(served: Served, people: dict[str, Person]) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(40):
             yield b"x" * MIB

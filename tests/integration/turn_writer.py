@@ -17,8 +17,6 @@ from tests.conftest import Person
 
 @dataclass(slots=True)
 class TurnWriter:
-    """One turn in a conversation of its own."""
-
     db: Database
     live: LiveTokens
     address: TurnAddress
@@ -26,7 +24,6 @@ class TurnWriter:
 
     @classmethod
     async def begin(cls, db: Database, live: LiveTokens, person: Person) -> "TurnWriter":
-        """A conversation with one running turn and its first event."""
         conversation_id = new_id()
         async with db.transaction(person.tenant_id) as tx:
             await tx.execute(
@@ -37,7 +34,6 @@ class TurnWriter:
 
     @classmethod
     async def turn_in(cls, db: Database, live: LiveTokens, person: Person, conversation_id: str) -> "TurnWriter":
-        """A further turn of a conversation."""
         turn_id = new_id()
         async with db.transaction(person.tenant_id) as tx:
             await tx.execute(
@@ -63,7 +59,6 @@ class TurnWriter:
         await self.event("generation.start", call_id, attempt=epoch)
 
     async def speak(self, call_id: str, *pieces: str, epoch: int = 1) -> Appended:
-        """Send pieces of an attempt's text."""
         answer = Appended.ACCEPTED
         for piece in pieces:
             before = self._said.get((call_id, epoch), 0)
