@@ -59,7 +59,7 @@ class Matrix:
         outcome = Outcome("model call running", self._count)
         wanted = [Wanted(f"Say it, number {next(self._orders)}", TEXT) for _ in range(self._count)]
         steps = [spoken(each.message, SLOW_WORD_SECONDS, each.answer, WORD_SECONDS) for each in wanted]
-        self._double.state.replace(itertools.chain.from_iterable(steps))
+        self._double.script(*itertools.chain.from_iterable(steps))
         ids = await self._turns.begin_all([each.message for each in wanted])
         await self._until_asked(ids)
         killed = await self._kill(outcome, ids, ("worker-llm",), "running")
@@ -110,7 +110,7 @@ class Matrix:
             wanted.append(Wanted(message, f"Done for order {order}.", kind, order))
             arguments = {"order": order} if kind == "refund" else {"order": order, "text": "We are sorry."}
             steps += called(message, kind if kind == "refund" else f"send_{kind}", arguments, wanted[-1].answer)
-        self._double.state.replace(steps)
+        self._double.script(*steps)
         ids = await self._turns.begin_all([each.message for each in wanted])
         if missing := await self._turns.until(ids, "awaiting_approval"):
             raise AssertionError(f"not waiting for approval: {missing}")
