@@ -1,4 +1,4 @@
-"""The contract's texts for `rule_37` over REST on a stack of real processes, and past the death of every worker."""
+"""Filings of `rule_37` over REST on a stack of real processes, and past the death of every worker."""
 
 import os
 import signal
@@ -70,19 +70,12 @@ async def states(connection: asyncpg.Connection, turn: dict[str, Any]) -> list[t
     return [tuple(row) for row in rows]
 
 
-async def test_the_three_texts_do_what_they_say(stack: RunningStack) -> None:
+async def test_a_well_is_registered_once_that_is_approved(stack: RunningStack) -> None:
     async with Turns(stack, AGENT) as turns:
         asked = await execute(turns, f"Register the well {WELL}, API 42-999-00003")
         assert asked["status"] == "awaiting_approval"
         await turns.approve(asked["turn_id"])
         assert WELL in (await turns.completed(asked["turn_id"]))["answer"]
-
-        assessed = await execute(turns, f"Assess spacing for {WELL}")
-        assert assessed["status"] == "completed" and "the lease line is 330.00 ft away" in assessed["answer"]
-
-        filed, shown = await waiting(turns)
-        await turns.decide(shown, "reject", comment="the plat is missing")
-        assert "the plat is missing" in (await turns.completed(filed["turn_id"]))["answer"]
 
 
 async def test_a_filing_that_waits_outlives_every_worker_and_its_package_is_made_once(stack: RunningStack) -> None:

@@ -174,7 +174,8 @@ async def test_the_web_ui_can_end_a_workflow_by_its_own_pages_and_by_no_others(s
             url = f"{address}{WORKFLOWS}/{handle.id}/terminate"
             return (await http.post(url, json={"reason": "tried"}, headers=headers)).status_code
 
-        others = ({}, {"Origin": "null"}, foreign, {"Origin": f"{address}0"}, {**foreign, "Authorization": "Bearer x"})
+        bearer = {**foreign, "Authorization": "Bearer x"}
+        others: list[dict[str, str]] = [{}, {"Origin": "null"}, foreign, {"Origin": f"{address}0"}, bearer]
         for headers in others:
             assert await ending(headers) == 403, headers
         assert await ending({"Host": FOREIGN, **foreign}) == 421

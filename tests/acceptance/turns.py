@@ -95,7 +95,7 @@ class Turns:
 
     async def unknown_effects(self) -> dict[str, str]:
         """The keys of the effects whose outcome nobody knows, by turn."""
-        asked = {"state": "outcome_unknown", "limit": 200}
+        asked: dict[str, str | int] = {"state": "outcome_unknown", "limit": 200}
         listed = await answered(self.reviewer.get("/v1/effects", params=asked))
         return {each["turn_id"]: each["key"] for each in listed["items"]}
 

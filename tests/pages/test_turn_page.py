@@ -77,16 +77,6 @@ async def test_a_turn_that_nobody_looks_at_is_not_asked_for_until_somebody_does(
     await window.checked()
 
 
-async def test_without_javascript_the_page_loads_itself_anew_until_the_turn_has_ended(site: Site) -> None:
-    address, _ = await waiting(site, "plain")
-    window = await site.visit("reviewer", f"/turns/{address.turn_id}", java_script_enabled=False)
-    await expect(window.page.locator("h1")).to_contain_text("awaiting approval")
-    await expect(window.page.locator("#asked + .said")).to_be_visible()
-    await ends(site, address)
-    await expect(window.page.locator("h1")).to_contain_text("completed")
-    await expect(window.page.locator(".path li")).to_have_count(len(PATH))
-
-
 async def test_the_pages_of_the_machinery_keep_nobody_out_and_are_light(site: Site) -> None:
     await waiting(site, "plain")
     window = await site.visit("reviewer", "/status")
