@@ -50,12 +50,12 @@ async def test_without_an_app_all_stays_and_with_another_one_the_rest_is_gone_an
     with running(tmp_path / "home") as stack:
         run = stack.read()
         assert run["companions"] == {} and not {"payments", "bookings"} & run["pids"].keys()
-        assert "refunds" in Command(stack.home)("status").out
+        assert "refunds" in Command(stack.home).start("status").ended().out
         async with Turns(stack, "refunds") as turns:
             assert await agents(turns) == AGENTS
             assert await turns.until([approved, rejected], "awaiting_approval") == []
     with running(tmp_path / "home", "--app", str(DESK)) as stack:
-        assert "refunds" in Command(stack.home)("status").out
+        assert "refunds" in Command(stack.home).start("status").ended().out
         async with Turns(stack, "refunds") as turns:
             assert await agents(turns) == {"desk"}
             with pytest.raises(httpx.HTTPStatusError) as refused:
