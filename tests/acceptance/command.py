@@ -1,4 +1,4 @@
-"""The `perdure` command against a running stack, in the test's process or in its own.
+"""The `perdure` command against a running stack, in the test's process, in its own or on a terminal of its own.
 
 A process of its own costs a second of CPU for its imports. Tests of terminals, signals and races need one.
 """
@@ -6,6 +6,9 @@ A process of its own costs a second of CPU for its imports. Tests of terminals, 
 import io
 import json
 import os
+import pty
+import re
+import select
 import subprocess
 import sys
 import time
@@ -15,12 +18,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import httpx
-
 from perdure.__main__ import run
+from perdure.client import Client
 from tests.acceptance.running import ROOT
 
 _MOST_SECONDS = 90.0
+_ESCAPES = re.compile(r"\x1b\[[?0-9;]*[a-zA-Z]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +38,12 @@ class Ended:
 
 
 class Command:
-    def __init__(self, home: Path) -> None:
-        self._home = home
+    """What one person types at the stack in `home`; whose token it is can be said in `environ`."""
+
+    def __init__(self, home: Path, **environ: str) -> None:
+        self.home = home
         self.environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
-        self.environ |= {"PERDURE_HOME": str(home), "PYTHONUNBUFFERED": "1"}
+        self.environ |= {"PERDURE_HOME": str(home), "PYTHONUNBUFFERED": "1", **environ}
 
     def __call__(self, *words: str, **environ: str) -> Ended:
         out, err = io.StringIO(), io.StringIO()
@@ -51,35 +56,82 @@ class Command:
             code = run(list(words))
         return Ended(code, out.getvalue(), err.getvalue())
 
-    def process(self, *words: str, **environ: str) -> Ended:
-        process = self.start(*words, **environ)
-        out, err = process.communicate(timeout=_MOST_SECONDS)
-        return Ended(process.returncode, out, err)
-
-    def start(self, *words: str, **environ: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+    def start(self, *words: str) -> "Started":
+        return Started(
             [sys.executable, "-m", "perdure", *words],
             cwd=ROOT,
-            env={**self.environ, **environ},
+            env=self.environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
 
-    def run_file(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self._home / "run.json").read_text())
-        return found
+    def client(self) -> Client:
+        """The requester's."""
+        run = json.loads((self.home / "run.json").read_text())
+        return Client(run["api"], run["tokens"]["requester"])
+
+    def waiting(self, prompt: str, count: int) -> list[dict[str, Any]]:
+        """The approvals that wait because somebody said `prompt`, once there are so many."""
+        deadline = time.monotonic() + _MOST_SECONDS
+        while time.monotonic() < deadline:
+            items: list[dict[str, Any]] = self("approvals", "list", "--json", PERDURE_TOKEN="").json["items"]
+            found = [approval for approval in items if approval["prompt_excerpt"] == prompt]
+            if len(found) == count:
+                return found
+            time.sleep(0.05)
+        raise AssertionError(f"never {count} approvals for {prompt!r}")
 
     def pending(self, prompt: str) -> dict[str, Any]:
-        """The approval that waits because somebody said `prompt`."""
-        run = self.run_file()
+        (approval,) = self.waiting(prompt, 1)
+        return approval
+
+
+class Started(subprocess.Popen[str]):
+    def ended(self) -> Ended:
+        out, err = self.communicate(timeout=_MOST_SECONDS)
+        return Ended(self.returncode, out, err)
+
+
+class Terminal:
+    """A command on a terminal of its own, as a person sees it and types into it."""
+
+    def __init__(self, perdure: Command, *words: str, **environ: str) -> None:
+        self._leader, follower = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "perdure", *words],
+            cwd=ROOT,
+            env={**perdure.environ, "TERM": "xterm", "COLUMNS": "200", "LINES": "40", **environ},
+            stdin=follower,
+            stdout=follower,
+            stderr=follower,
+            start_new_session=True,
+        )
+        os.close(follower)
+        self.seen = ""
+
+    def until(self, pattern: str) -> str:
+        """All that was written so far, escapes and carriage returns left out, once `pattern` stands in it."""
         deadline = time.monotonic() + _MOST_SECONDS
-        with httpx.Client(base_url=run["api"], headers={"Authorization": f"Bearer {run['tokens']['reviewer']}"}) as api:
-            while time.monotonic() < deadline:
-                found: list[dict[str, Any]] = api.get("/v1/approvals", params={"status": "pending"}).json()["items"]
-                mine = [approval for approval in found if approval["prompt_excerpt"] == prompt]
-                if mine:
-                    return mine[0]
-                time.sleep(0.05)
-        raise AssertionError(f"no approval came for {prompt!r}")
+        while not re.search(pattern, shown := _ESCAPES.sub("", self.seen).replace("\r", ""), re.DOTALL):
+            ready = select.select([self._leader], [], [], max(0.0, deadline - time.monotonic()))[0]
+            assert ready, self.seen
+            try:
+                self.seen += os.read(self._leader, 65_536).decode("utf-8", "replace")
+            except OSError as error:  # the command has gone
+                raise AssertionError(self.seen) from error
+        return shown
+
+    def type(self, text: str) -> None:
+        os.write(self._leader, text.encode())
+
+    def left(self) -> int:
+        """The exit code, once it has ended."""
+        try:
+            while os.read(self._leader, 65_536):
+                pass
+        except OSError:  # nobody has the other end any more
+            pass
+        os.close(self._leader)
+        return self.process.wait(_MOST_SECONDS)

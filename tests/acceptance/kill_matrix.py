@@ -28,12 +28,13 @@ from tests.acceptance import evidence
 from tests.acceptance.counted_model import COUNTED, called, counted_stack, spoken
 from tests.acceptance.evidence import Target, Wanted
 from tests.acceptance.outcome import TABLE_HEAD, Outcome
-from tests.acceptance.running import RunningStack
+from tests.acceptance.running import WORKERS, RunningStack
 from tests.acceptance.turns import Turns
 from tests.doubles.provider import ProviderDouble, Seen
 from tests.doubles.provider_steps import Step
+from tests.eventually import eventually
+from tests.harness import until
 
-WORKERS = ("worker-turns", "worker-llm", "worker-relay")
 TEXT = " ".join(f"word{number}" for number in range(40))
 WORD_SECONDS = 0.05
 """The call that is made again takes 2 s of the times."""
@@ -61,7 +62,7 @@ class Matrix:
         steps = [spoken(each.message, SLOW_WORD_SECONDS, each.answer, WORD_SECONDS) for each in wanted]
         self._double.script(*itertools.chain.from_iterable(steps))
         ids = await self._turns.begin_all([each.message for each in wanted])
-        await self._until_asked(ids)
+        await until(lambda: len(self._asked(ids)) >= len(ids), seconds=60)
         killed = await self._kill(outcome, ids, ("worker-llm",), "running")
         outcome.faults += [
             f"{seen.idempotency_key.partition('.')[0]}: its model call had ended before the kill"
@@ -92,11 +93,12 @@ class Matrix:
         outcome = Outcome("the same, target without keys", self._count)
         wanted, ids = await self._waiting("note")
         await self._killed_after_commit(outcome, wanted, ids)
-        deadline = time.monotonic() + 60
-        while not set(ids) <= (unknown := await self._turns.unknown_effects()).keys():
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{len(unknown)} of {len(ids)} effects are known to be unknown")
-            await asyncio.sleep(0.2)
+
+        async def known() -> dict[str, str]:
+            unknown = await self._turns.unknown_effects()
+            return unknown if set(ids) <= unknown.keys() else {}
+
+        unknown = await eventually(known, 60)
         settled = time.time()
         await asyncio.gather(*(self._turns.settle(unknown[turn_id], "it is in the ledger") for turn_id in ids))
         return await self._close(outcome, ids, wanted, settled)
@@ -121,11 +123,11 @@ class Matrix:
         (await self._payments.post("/faults", json=fault)).raise_for_status()
         await asyncio.gather(*(self._turns.approve(turn_id) for turn_id in ids))
         orders = {each.order for each in wanted}
-        deadline = time.monotonic() + 30
-        while not orders <= {str(each["order"]) for each in (await self._target()).effects}:
-            if time.monotonic() > deadline:
-                raise AssertionError("the target did not commit every effect before the kill")
-            await asyncio.sleep(0.1)
+
+        async def committed() -> bool:
+            return orders <= {str(each["order"]) for each in (await self._target()).effects}
+
+        await eventually(committed)
         killed = await self._kill(outcome, ids, ("worker-turns",), "running")
         ready = await self._ready(outcome, killed)
         (await self._payments.delete("/faults")).raise_for_status()
@@ -153,13 +155,6 @@ class Matrix:
 
     def _asked(self, ids: Sequence[str]) -> list[Seen]:
         return [seen for seen in self._double.requests if seen.idempotency_key.partition(".")[0] in ids]
-
-    async def _until_asked(self, ids: Sequence[str]) -> None:
-        deadline = time.monotonic() + 60
-        while len(self._asked(ids)) < len(ids):
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{len(self._asked(ids))} of {len(ids)} model calls have reached the provider")
-            await asyncio.sleep(0.1)
 
     async def _target(self) -> Target:
         ledger, requests = await asyncio.gather(self._payments.get("/ledger"), self._payments.get("/requests"))

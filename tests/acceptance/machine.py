@@ -6,6 +6,9 @@ from typing import Self
 
 import psutil
 
+LOADED = 0.15
+"""Others' share of the machine from which a figure may be their doing."""
+
 
 def _busy_seconds() -> float:
     """CPU seconds of everybody since the machine started."""

@@ -1,10 +1,16 @@
 """What one point of the kill matrix came to, and how it is shown."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 TABLE_HEAD = """\
 | killed while | turns | right | model requests in attempts | workers back s | p50 s | p95 s | max s |
 |---|---|---|---|---|---|---|---|"""
+
+
+def quantile(seconds: Sequence[float], share: float) -> float:
+    ordered = sorted(seconds)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
 
 
 @dataclass(slots=True)
@@ -23,12 +29,8 @@ class Outcome:
     faults: list[str] = field(default_factory=list)
     """What did not hold, each with its turn before the colon."""
 
-    def quantile(self, share: float) -> float:
-        ordered = sorted(self.seconds)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
-
     def row(self) -> str:
         held = self.turns - len({fault.split(":")[0] for fault in self.faults})
         cells = [self.point, self.turns, held, f"{self.requests} in {self.attempts}"]
-        times = [self.back_seconds, self.quantile(0.5), self.quantile(0.95), max(self.seconds, default=float("nan"))]
+        times = [self.back_seconds, *(quantile(self.seconds, share) for share in (0.5, 0.95, 1.0))]
         return f"| {' | '.join(map(str, cells))} | {' | '.join(f'{seconds:.1f}' for seconds in times)} |"

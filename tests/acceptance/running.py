@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,18 @@ import psutil
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 120.0
+WORKERS = ("worker-turns", "worker-llm", "worker-relay")
+
+
+def until(holds: Callable[[], Any], seconds: float, what: object) -> None:
+    """Wait until something holds.
+
+    Raises: AssertionError with `what`, where it does not hold in time.
+    """
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
 
 
 @dataclass(slots=True)
@@ -63,12 +75,8 @@ class RunningStack:
 
     def wait_restarted(self, killed: Mapping[str, int], seconds: float = 120.0) -> float:
         """Wait until each role runs and is ready under a new pid; when that was, by the monotonic clock."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if self.restarted(killed) == set(killed):
-                return time.monotonic()
-            time.sleep(0.05)
-        raise AssertionError(f"not restarted: {dict(killed)}; now {self.read()['pids']}")
+        until(lambda: self.restarted(killed) == set(killed), seconds, f"not restarted: {dict(killed)}")
+        return time.monotonic()
 
 
 def free_port() -> int:

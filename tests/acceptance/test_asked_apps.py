@@ -2,13 +2,14 @@
 with another one all others are; nothing hangs."""
 
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.acceptance.command import Command
 from tests.acceptance.running import ROOT, RunningStack, running
-from tests.acceptance.turns import Turns
+from tests.acceptance.turns import Turns, answered
 
 pytestmark = pytest.mark.soak
 
@@ -21,7 +22,7 @@ DESK = ROOT / "perdure" / "apps" / "template"
 
 async def agents(turns: Turns) -> set[str]:
     """Whom a requester can talk to."""
-    found = (await turns.requester.get("/v1/agents")).json()["items"]
+    found = (await answered(turns.requester.get("/v1/agents")))["items"]
     return {agent["id"] for agent in found}
 
 
@@ -35,12 +36,11 @@ async def paused(stack: RunningStack) -> tuple[str, str]:
     return begun[0], begun[1]
 
 
-async def decide(turns: Turns, turn_id: str, decision: str) -> httpx.Response:
-    """The reviewer's answer to the request of this turn."""
-    found = (await turns.reviewer.get("/v1/approvals", params={"status": "pending"})).json()["items"]
+async def waiting(turns: Turns, turn_id: str) -> dict[str, Any]:
+    """What the reviewer is asked for this turn."""
+    found = (await answered(turns.reviewer.get("/v1/approvals", params={"status": "pending"})))["items"]
     (mine,) = [each for each in found if each["turn_id"] == turn_id]
-    body = {"decision": decision, "digest": mine["digest"], "comment": "not this one"}
-    return await turns.reviewer.post(f"/v1/approvals/{mine['id']}/decision", json=body)
+    return dict(mine)
 
 
 @pytest.mark.timeout(400)
@@ -50,17 +50,19 @@ async def test_without_an_app_all_stays_and_with_another_one_the_rest_is_gone_an
     with running(tmp_path / "home") as stack:
         run = stack.read()
         assert run["companions"] == {} and not {"payments", "bookings"} & run["pids"].keys()
-        assert "refunds" in Command(stack.home)("status").out
+        assert "refunds" in Command(stack.home).start("status").ended().out
         async with Turns(stack, "refunds") as turns:
             assert await agents(turns) == AGENTS
             assert await turns.until([approved, rejected], "awaiting_approval") == []
     with running(tmp_path / "home", "--app", str(DESK)) as stack:
-        assert "refunds" in Command(stack.home)("status").out
+        assert "refunds" in Command(stack.home).start("status").ended().out
         async with Turns(stack, "refunds") as turns:
             assert await agents(turns) == {"desk"}
-            answer = await decide(turns, approved, "approve")
+            with pytest.raises(httpx.HTTPStatusError) as refused:
+                await turns.decide(await waiting(turns, approved), "approve")
+            answer = refused.value.response
             assert (answer.status_code, answer.json()["error"]["code"]) == (409, "approval_outdated")
-            assert (await decide(turns, rejected, "reject")).status_code == 200
-            assert await turns.until([rejected], "completed") == []
+            await turns.decide(await waiting(turns, rejected), "reject", comment="not this one")
+            await turns.completed(rejected)
             (await turns.requester.post(f"/v1/turns/{approved}/stop")).raise_for_status()
             assert await turns.until([approved], "stopped") == []

@@ -1,15 +1,14 @@
 """Code blocks in a stack of real processes: figures of the shipped apps, and a worker killed while a block runs."""
 
-import asyncio
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.acceptance.running import RunningStack, running
-from tests.acceptance.turns import Turns
+from tests.acceptance.turns import Turns, answered
 from tests.code_blocks import CODE_BLOCK_APP
+from tests.eventually import eventually
 
 SPACING = "Mitchell Ranch 1H: the lease line is 330.00 ft away (at least 467 ft)"
 LASTS_SECONDS = 4.0
@@ -23,16 +22,9 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
         yield up
 
 
-async def ended(turns: Turns, message: str) -> dict[str, Any]:
-    """The turn that this text starts, at its end."""
-    turn_id = await turns.begin(message)
-    assert await turns.until([turn_id], "completed") == [], await turns.read(turn_id)
-    return await turns.read(turn_id)
-
-
 async def block(turns: Turns, turn_id: str) -> dict[str, Any]:
     """The turn's call of a tool, as far as there is one."""
-    calls = (await turns.requester.get(f"/v1/turns/{turn_id}/calls")).json()["items"]
+    calls = (await answered(turns.requester.get(f"/v1/turns/{turn_id}/calls")))["items"]
     return next((call for call in calls if call["kind"] == "tool"), {})
 
 
@@ -48,22 +40,22 @@ async def block(turns: Turns, turn_id: str) -> dict[str, Any]:
 )
 async def test_a_block_computes_what_the_answer_says(stack: RunningStack, agent: str, text: str, said: str) -> None:
     async with Turns(stack, agent) as turns:
-        assert said in (await ended(turns, text))["answer"]
+        assert said in (await turns.completed(await turns.begin(text)))["answer"]
 
 
 async def test_a_worker_that_is_killed_while_a_block_runs_loses_nothing(stack: RunningStack) -> None:
     async with Turns(stack, "maker") as turns:
-        short = await block(turns, (await ended(turns, "Turn 1000"))["turn_id"])
-        rounds = int(1_000 * LASTS_SECONDS / short["seconds"])
+        short = await turns.begin("Turn 1000")
+        await turns.completed(short)
+        rounds = int(1_000 * LASTS_SECONDS / (await block(turns, short))["seconds"])
         turn_id = await turns.begin(f"Turn {rounds}")
-        deadline = time.monotonic() + 60
-        while (await block(turns, turn_id)).get("state") != "running":
-            assert time.monotonic() < deadline, await turns.read(turn_id)
-            await asyncio.sleep(0.05)
-        killed = stack.kill("worker-turns")
-        stack.wait_restarted(killed)
-        assert await turns.until([turn_id], "completed") == [], await turns.read(turn_id)
-        turn = await turns.read(turn_id)
+
+        async def runs() -> bool:
+            return (await block(turns, turn_id)).get("state") == "running"
+
+        await eventually(runs, 60)
+        stack.wait_restarted(stack.kill("worker-turns"))
+        turn = await turns.completed(turn_id)
         assert turn["answer"] == f"It was turned {rounds} times."
         results = [each for each in await turns.messages(turn) if each["role"] == "tool"]
         assert len(results) <= 1

@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 
 from perdure.examples.charts.tools import _design, _solver
-from tests.acceptance.machine import Others
+from tests.acceptance.machine import LOADED, Others
 
 pytestmark = pytest.mark.soak
 
 P95_SECONDS = 0.2
-"""Of a solved design, its process's start included."""
-LOADED = 0.15
-"""Others' share of the machine from which the bar is ten times as high: a process is started for each design."""
+"""Of a solved design, its process's start included; ten times as much where others load the machine."""
 
 
 async def test_a_design_of_twelve_columns_is_found_in_200_milliseconds() -> None:

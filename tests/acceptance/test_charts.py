@@ -6,28 +6,24 @@ from pathlib import Path
 from perdure import Client
 from perdure.sdk.tables.client_side import ClientTable, finish
 from tests.acceptance.command import Command
-from tests.acceptance.running import RunningStack
+from tests.acceptance.running import WORKERS, RunningStack
 
 AGENT = "chart_builder"
-
-
-def table(folder: Path) -> ClientTable:
-    path = folder / "sales.csv"
-    path.write_text("region,sales\nNorth,30\nSouth,10\nNorth,5\n")
-    return ClientTable.read(path)
 
 
 def test_a_turn_that_waits_for_its_client_survives_the_death_of_every_worker(
     stack: RunningStack, tmp_path: Path
 ) -> None:
-    kept = table(tmp_path)
+    path = tmp_path / "sales.csv"
+    path.write_text("region,sales\nNorth,30\nSouth,10\nNorth,5\n")
+    kept = ClientTable.read(path)
     with Client(stack.api, stack.token("requester")) as perdure:
         conversation = perdure.conversations.create(AGENT)
         metadata = {"client_table": kept.described()}
         turn = perdure.turns.start(conversation.id, "Plot sales by region", metadata=metadata)
         waiting = perdure.turns.wait(turn.turn_id, timeout_seconds=60)
         assert waiting.waiting_for is not None and waiting.waiting_for.kind == "client_run"
-        killed = stack.kill("worker-turns", "worker-llm", "worker-relay")
+        killed = stack.kill(*WORKERS)
         made = finish(perdure, turn.turn_id, kept, timeout_seconds=120)
         stack.wait_restarted(killed)
     assert made.turn.status == "completed", made.turn.error
@@ -37,8 +33,9 @@ def test_a_turn_that_waits_for_its_client_survives_the_death_of_every_worker(
     assert made.png()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-def test_a_question_is_answered_from_the_command_line_after_a_restart_of_the_worker(stack: RunningStack) -> None:
-    perdure = Command(stack.home)
+def test_a_question_is_answered_from_the_command_line_after_a_restart_of_the_worker(
+    stack: RunningStack, perdure: Command
+) -> None:
     with Client(stack.api, stack.token("requester")) as client:
         conversation = client.conversations.create(AGENT)
         client.files.upload(conversation.id, "sales.csv", b"region,sales\nNorth,30\nSouth,10\n")

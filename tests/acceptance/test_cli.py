@@ -1,52 +1,18 @@
 """The command line against a really running stack."""
 
 import json
-import os
-import pty
 import re
-import select
 import signal
-import subprocess
-import sys
-import time
-
-import pytest
 
 from perdure.cli.chat import VOID
-from tests.acceptance.command import Command, Ended
-from tests.acceptance.running import ROOT, RunningStack
+from tests.acceptance.command import Command, Terminal
+from tests.acceptance.running import WORKERS, RunningStack
 
 
-@pytest.fixture(scope="module")
-def perdure(stack: RunningStack) -> Command:
-    return Command(stack.home)
-
-
-def decided(perdure: Command, prompt: str, *words: str, **environ: str) -> tuple[Ended, Ended]:
-    """A chat that pauses, and the decision on it: how the decision ended, and then the chat."""
-    chat = perdure.start("chat", "refunds", "-m", prompt)
-    approval = perdure.pending(prompt)
-    decision = perdure("approvals", words[0], approval["id"], *words[1:], **environ)
-    out, err = chat.communicate(timeout=60)
-    return decision, Ended(chat.returncode, out, err)
-
-
-def test_status_finds_every_part_well(perdure: Command) -> None:
-    ended = perdure("status", "--json")
-    assert ended.code == 0
-    assert {part["name"] for part in ended.json["parts"]} >= {
-        "api",
-        "temporal",
-        "postgres",
-        "redis",
-        "worker-turns",
-        "worker-llm",
-        "worker-relay",
-    }
-    assert ended.json["well"] and perdure("status").code == 0
-
-
-def test_agents_and_topologies_are_listed_and_drawn(perdure: Command) -> None:
+def test_every_part_is_well_and_agents_and_topologies_are_listed_and_drawn(perdure: Command) -> None:
+    status = perdure("status", "--json")
+    assert status.code == 0 and status.json["well"] and perdure("status").code == 0
+    assert {part["name"] for part in status.json["parts"]} >= {"api", "temporal", "postgres", "redis", *WORKERS}
     assert "refunds" in [agent["id"] for agent in perdure("agents", "list", "--json").json["items"]]
     assert "skill_pipeline" in perdure("topologies", "list").out
     assert perdure("topologies", "show", "skill_pipeline").json["nodes"]
@@ -54,17 +20,13 @@ def test_agents_and_topologies_are_listed_and_drawn(perdure: Command) -> None:
     assert perdure("topologies", "show", "nonsense").code == 4
 
 
-def test_an_echo_is_streamed_and_answered(perdure: Command) -> None:
-    ended = perdure("chat", "refunds", "-m", "/echo one two three")
-    assert (ended.code, ended.err) == (0, "")
-    assert ended.out.splitlines()[0] == "one two three"
-
-
 def test_a_pause_shows_the_exact_call_and_the_command_that_decides_it(perdure: Command) -> None:
-    decision, chat = decided(perdure, "Refund order 301", "approve", "--comment", "fine")
+    asking = perdure.start("chat", "refunds", "-m", "Refund order 301")
+    approval_id = perdure.pending("Refund order 301")["id"]
+    decision = perdure("approvals", "approve", approval_id, "--comment", "fine")
+    chat = asking.ended()
     assert (decision.code, chat.code) == (0, 0)
     assert '"order": "301"' in decision.out and '"order": "301"' in chat.out
-    approval_id = decision.out.splitlines()[-1].split("(")[1].rstrip(")")
     assert f"approvals approve {approval_id}" in chat.out
     assert "fine" in chat.out and "Order 301 was refunded" in chat.out
     again = perdure("approvals", "approve", approval_id)
@@ -80,24 +42,23 @@ def test_arguments_that_do_not_fit_are_refused_and_the_call_still_waits(perdure:
     assert (wrong.code, "args_invalid" in wrong.err) == (2, True)
     other = perdure("approvals", "approve", approval["id"], "--digest", "0" * 64)
     assert (other.code, "digest_differs" in other.err) == (1, True)
-    own = perdure("approvals", "approve", approval["id"], "--as", "requester")
-    assert own.code == 1
-    answered = perdure("approvals", "respond", approval["id"], "ask the customer first")
-    assert answered.code == 0
-    assert "ask the customer first" in chat.communicate(timeout=60)[0]
+    assert perdure("approvals", "approve", approval["id"], "--as", "requester").code == 1
+    assert perdure("approvals", "respond", approval["id"], "ask the customer first").code == 0
+    assert "ask the customer first" in chat.ended().out
 
 
 def test_a_paused_turn_is_stopped(perdure: Command) -> None:
     chat = perdure.start("chat", "refunds", "-m", "Refund order 305")
     turn_id = perdure.pending("Refund order 305")["turn_id"]
     assert perdure("turns", "stop", turn_id).code == 0
-    out, _ = chat.communicate(timeout=60)
-    assert chat.returncode == 1 and "stopped" in out
+    ended = chat.ended()
+    assert ended.code == 1 and "stopped" in ended.out
     assert perdure("turns", "show", turn_id, "--json").json["status"] == "stopped"
 
 
 def test_a_finished_turn_can_be_watched_again_and_resumed_anywhere(perdure: Command) -> None:
-    perdure("chat", "refunds", "-m", "/echo once more")
+    chat = perdure("chat", "refunds", "-m", "/echo once more")
+    assert (chat.code, chat.out.splitlines()[0], chat.err) == (0, "once more", "")
     turn_id = perdure("turns", "list", "--limit", "1", "--json").json["items"][0]["turn_id"]
     events = [json.loads(line) for line in perdure("turns", "watch", turn_id, "--json").out.splitlines()]
     assert [event["event"] for event in events][-2:] == ["done", "workflow_complete"]
@@ -144,38 +105,12 @@ def test_ctrl_c_leaves_the_turn_running_and_says_how_to_come_back(perdure: Comma
     assert "\n".join(watched).count("word") == words
 
 
-def test_a_conversation_in_a_terminal_ends_with_the_input(stack: RunningStack, perdure: Command) -> None:
-    leader, follower = pty.openpty()
-    chat = subprocess.Popen(
-        [sys.executable, "-m", "perdure", "chat", "refunds"],
-        cwd=ROOT,
-        env={**perdure.environ, "TERM": "xterm"},
-        stdin=follower,
-        stdout=follower,
-        stderr=follower,
-    )
-    os.close(follower)
-    seen = _until(leader, "", r"> $")
-    os.write(leader, b"/echo hello terminal\n")
-    seen = _until(leader, seen, r"completed .*> $")
-    os.write(leader, b"\x04")
-    seen = _until(leader, seen, r"--conversation \S+\s")
-    assert chat.wait(30) == 0
-    os.close(leader)
-    assert "\nhello terminal\n" in seen.replace("\r", "")
-
-
-def _until(descriptor: int, seen: str, pattern: str) -> str:
-    """All that was written so far, once it ends as it should."""
-    deadline = time.monotonic() + 60
-    while not re.search(pattern, re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", seen), re.DOTALL):
-        assert select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0], seen
-        seen += os.read(descriptor, 4096).decode("utf-8", "replace")
-    return seen
-
-
-def test_a_second_stack_on_the_same_folder_is_refused_with_the_address_of_the_first(
-    stack: RunningStack, perdure: Command
-) -> None:
-    ended = perdure.process("up")
-    assert ended.code == 2 and stack.api in ended.err
+def test_a_conversation_in_a_terminal_ends_with_the_input(perdure: Command) -> None:
+    chat = Terminal(perdure, "chat", "refunds")
+    chat.until(r"> $")
+    chat.type("/echo hello terminal\n")
+    chat.until(r"completed .*> $")
+    chat.type("\x04")
+    seen = chat.until(r"--conversation \S+\s")
+    assert chat.left() == 0
+    assert "\nhello terminal\n" in seen

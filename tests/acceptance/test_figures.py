@@ -1,13 +1,12 @@
 """Figures that the stack must show, on real processes; each is printed with how busy others kept the machine."""
 
-import asyncio
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.machine import Others
+from tests.acceptance.machine import LOADED, Others
+from tests.acceptance.outcome import quantile
 from tests.acceptance.running import RunningStack, running
 from tests.acceptance.turns import Turns
 from tests.scale import sized
@@ -20,51 +19,36 @@ BATCH = 25
 WARM_UP = 3
 APPROVAL_TO_CALL_SECONDS = 0.15
 """From the moment at which a reviewer sends the approval; what the API takes for it is in it."""
-LOADED = 0.15
-"""Others' share of the machine from which a figure may be their doing: the run is repeated, once, and whole."""
 FIRST_ANSWER_SECONDS = 60.0
 HEALTHY_SECONDS = 30.0
 """The bar is 6 s on a warm machine; five times that is allowed where others keep it busy."""
 
 
-def quantile(ordered: list[float], share: float) -> float:
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+Waits = list[tuple[float, float]]
+"""Of each approval: seconds since the reviewer sent it, and since it was on record, to the start of its call."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waited:
-    """Seconds from an approval to the start of its call."""
-
-    sent: float
-    """Since the reviewer sent it."""
-    decided: float
-    """Since it was on record."""
-
-
-async def _approval_to_call(turns: Turns, orders: range) -> list[Waited]:
+async def _approval_to_call(turns: Turns, orders: range) -> Waits:
     """How long each waits. All turns wait first; then each is decided and ends, one after the other."""
     ids = await turns.begin_all([f"Refund order {order}" for order in orders])
     assert await turns.until(ids, "awaiting_approval") == []
-    sent = []
-    for turn_id in ids:
-        sent.append(await turns.approve(turn_id))
-        assert await turns.until([turn_id], "completed") == []
     waits = []
-    for turn_id, at in zip(ids, sent, strict=True):
+    for turn_id in ids:
+        sent = await turns.approve(turn_id)
+        assert await turns.until([turn_id], "completed") == []
         events = {event.kind: event.at for event in await turns.events(turn_id)}
         began = events["tool.executing"]
-        waits.append(Waited((began - at).total_seconds(), (began - events["tool.approved"]).total_seconds()))
+        waits.append(((began - sent).total_seconds(), (began - events["tool.approved"]).total_seconds()))
     return waits
 
 
 async def _hundred(turns: Turns, first_order: int) -> tuple[str, float, float]:
     """100 approvals: what is said of them, the p95 since they were sent, and others' share of the machine meanwhile."""
-    waits: list[Waited] = []
+    waits: Waits = []
     with Others() as others:
         for order in range(first_order, first_order + SAMPLES, BATCH):
             waits += await _approval_to_call(turns, range(order, order + BATCH))
-    assert len(waits) == SAMPLES
-    sent, decided = sorted(wait.sent for wait in waits), sorted(wait.decided for wait in waits)
+    sent, decided = zip(*waits, strict=True)
     said = ", ".join(
         f"{name} p50 {quantile(each, 0.5) * 1000:.0f} ms, p95 {quantile(each, 0.95) * 1000:.0f} ms"
         for name, each in (("sent", sent), ("decided", decided))
@@ -87,19 +71,14 @@ async def test_an_approved_call_starts_within_150_ms_of_its_approval(stack: Runn
 
 async def _started(home: Path) -> tuple[float, float, float]:
     """Seconds from the command to all parts healthy and to the first answer, and others' share meanwhile."""
-    with Others() as others:
-        began = time.monotonic()
-        starting = running(home, "--examples")
-        stack = await asyncio.to_thread(starting.__enter__)
-        try:
-            healthy = time.monotonic() - began
-            async with Turns(stack, "refunds") as turns:
-                turn_id = await turns.begin("/echo the first answer")
-                assert await turns.until([turn_id], "completed") == []
-                answered = time.monotonic() - began
-                assert (await turns.read(turn_id))["answer"] == "the first answer"
-        finally:
-            await asyncio.to_thread(starting.__exit__, None, None, None)
+    began = time.monotonic()
+    with Others() as others, running(home, "--examples") as stack:
+        healthy = time.monotonic() - began
+        async with Turns(stack, "refunds") as turns:
+            turn_id = await turns.begin("/echo the first answer")
+            assert await turns.until([turn_id], "completed") == []
+            answered = time.monotonic() - began
+            assert (await turns.read(turn_id))["answer"] == "the first answer"
     return healthy, answered, others.share
 
 

@@ -1,9 +1,7 @@
-"""The contract's texts for `rule_37` over REST on a stack of real processes, and past the death of every worker."""
+"""Filings of `rule_37` over REST on a stack of real processes, and past the death of every worker."""
 
-import asyncio
 import os
 import signal
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,9 +11,9 @@ import asyncpg
 import pytest
 
 from perdure.store.database import new_id
-from tests.acceptance.kill_matrix import WORKERS
-from tests.acceptance.running import RunningStack
-from tests.acceptance.turns import Turns
+from tests.acceptance.running import WORKERS, RunningStack
+from tests.acceptance.turns import Turns, answered
+from tests.eventually import eventually
 
 AGENT = "rule_37"
 WELL = "Mitchell Ranch 1H"
@@ -30,9 +28,8 @@ ON t.conversation_id = c.id WHERE c.id = $2
 
 async def execute(turns: Turns, text: str) -> dict[str, Any]:
     """The turn that this text starts, at its end or its pause."""
-    answer = await turns.requester.post("/v1/execute", json={"agent": AGENT, "message": text}, timeout=130)
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
+    asked = {"agent": AGENT, "message": text}
+    found: dict[str, Any] = await answered(turns.requester.post("/v1/execute", json=asked, timeout=130))
     return found
 
 
@@ -41,21 +38,10 @@ async def waiting(turns: Turns) -> tuple[dict[str, Any], dict[str, Any]]:
     turn = await execute(turns, FILING)
     assert turn["status"] == "awaiting_approval", turn
     (approval_id,) = turn["waiting_for"]["ids"]
-    shown = (await turns.reviewer.get(f"/v1/approvals/{approval_id}")).json()
+    shown = await answered(turns.reviewer.get(f"/v1/approvals/{approval_id}"))
     assert (shown["checkpoint"], shown["tool"]) == ("pre_filing", PACKAGE)
     assert shown["result"]["result"]["form"] == "W-1"
     return turn, shown
-
-
-async def decide(turns: Turns, shown: dict[str, Any], decision: str, **given: Any) -> None:
-    """As the reviewer, on the digest that was shown."""
-    body = {"decision": decision, "digest": shown["digest"], **given}
-    (await turns.reviewer.post(f"/v1/approvals/{shown['id']}/decision", json=body)).raise_for_status()
-
-
-async def completed(turns: Turns, turn: dict[str, Any]) -> dict[str, Any]:
-    assert await turns.until([turn["turn_id"]], "completed") == [], await turns.read(turn["turn_id"])
-    return await turns.read(turn["turn_id"])
 
 
 async def ran(turns: Turns, turn: dict[str, Any]) -> tuple[Counter[str], list[str]]:
@@ -84,20 +70,12 @@ async def states(connection: asyncpg.Connection, turn: dict[str, Any]) -> list[t
     return [tuple(row) for row in rows]
 
 
-async def test_the_three_texts_do_what_they_say(stack: RunningStack) -> None:
+async def test_a_well_is_registered_once_that_is_approved(stack: RunningStack) -> None:
     async with Turns(stack, AGENT) as turns:
         asked = await execute(turns, f"Register the well {WELL}, API 42-999-00003")
         assert asked["status"] == "awaiting_approval"
         await turns.approve(asked["turn_id"])
-        assert WELL in (await completed(turns, asked))["answer"]
-
-        assessed = await execute(turns, f"Assess spacing for {WELL}")
-        assert assessed["status"] == "completed" and "the lease line is 330.00 ft away" in assessed["answer"]
-
-        filed, shown = await waiting(turns)
-        await decide(turns, shown, "reject", comment="the plat is missing")
-        answer = (await completed(turns, filed))["answer"]
-        assert "the plat is missing" in answer
+        assert WELL in (await turns.completed(asked["turn_id"]))["answer"]
 
 
 async def test_a_filing_that_waits_outlives_every_worker_and_its_package_is_made_once(stack: RunningStack) -> None:
@@ -105,8 +83,8 @@ async def test_a_filing_that_waits_outlives_every_worker_and_its_package_is_made
         turn, shown = await waiting(turns)
         stack.wait_restarted(stack.kill(*WORKERS))
         assert (await turns.read(turn["turn_id"]))["status"] == "awaiting_approval"
-        await decide(turns, shown, "approve")
-        assert WELL in (await completed(turns, turn))["answer"]
+        await turns.decide(shown, "approve")
+        assert WELL in (await turns.completed(turn["turn_id"]))["answer"]
         events, roles = await ran(turns, turn)
         assert (events["tool.executing"], events["tool.result"]) == (1, 1)
         assert roles == ["user", "assistant", "assistant", "tool", "assistant"]
@@ -120,19 +98,19 @@ async def test_an_edited_call_outlives_the_worker_that_runs_it_and_is_settled_on
         turn, shown = await waiting(turns)
         worker = stack.read()["pids"]["worker-turns"]
         os.kill(worker, signal.SIGSTOP)
-        await decide(turns, shown, "edit", args={"well_name": "Dry Fork 2"})
+        await turns.decide(shown, "edit", args={"well_name": "Dry Fork 2"})
         async with records(stack) as connection:
             # The place of its result is taken: from here on the call can be begun, but not settled.
             await connection.execute(TAKE_NEXT_PLACE, new_id(), turn["conversation_id"])
             os.kill(worker, signal.SIGCONT)
-            deadline = time.monotonic() + 75
-            while await states(connection, turn) != [(PACKAGE, "done"), (PACKAGE, "reserved")]:
-                assert time.monotonic() < deadline, await states(connection, turn)
-                await asyncio.sleep(0.02)
+
+            async def begun() -> bool:
+                return await states(connection, turn) == [(PACKAGE, "done"), (PACKAGE, "reserved")]
+
+            await eventually(begun, 75)
             killed = stack.kill(*WORKERS)
         stack.wait_restarted(killed)
-        answer = (await completed(turns, turn))["answer"]
-        assert "Dry Fork 2" in answer
+        assert "Dry Fork 2" in (await turns.completed(turn["turn_id"]))["answer"]
         events, roles = await ran(turns, turn)
         assert (events["tool.executing"], events["tool.result"]) == (3, 2), "the edited call was begun twice"
         assert roles == ["user", "assistant", "assistant", "tool", "assistant", "tool", "assistant"]

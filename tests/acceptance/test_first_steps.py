@@ -8,27 +8,26 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import httpx
 
 from perdure.apps.scaffold import scaffold
 from tests.acceptance.command import Command
-from tests.acceptance.running import ROOT, START_SECONDS, RunningStack, free_port, running
+from tests.acceptance.running import ROOT, START_SECONDS, RunningStack, free_port, running, until
 
 STEPS = ("tool.awaiting_approval", "tool.approved", "tool.result", "done")
 """Events of a turn with one call that a person allows."""
 APPROVAL = re.compile(r"approvals approve (\S+)")
 
 
+def fenced(readme: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", readme.read_text(), re.MULTILINE | re.DOTALL)
+
+
 def blocks(readme: Path) -> list[list[str]]:
     """The commands of each fenced block; a continued line is one command."""
-    found = re.findall(r"^```\n(.*?)^```", readme.read_text(), re.MULTILINE | re.DOTALL)
-    return [block.replace("\\\n", " ").splitlines() for block in found]
+    return [block.replace("\\\n", " ").splitlines() for block in fenced(readme, "")]
 
 
 def told(line: str) -> str:
@@ -37,7 +36,7 @@ def told(line: str) -> str:
     return done.stdout
 
 
-def test_the_quick_starts_rest_lines_start_a_turn_and_follow_it(stack: RunningStack) -> None:
+def test_the_quick_starts_rest_lines_start_a_turn_and_follow_it(stack: RunningStack, perdure: Command) -> None:
     assert shutil.which("curl"), "the quick start's lines need curl"
     (lines,) = [block for block in blocks(ROOT / "docs/quickstart.md") if block[0].startswith("export API=")]
     exported = f"export API={stack.api} TOKEN={stack.token('requester')}"
@@ -47,15 +46,10 @@ def test_the_quick_starts_rest_lines_start_a_turn_and_follow_it(stack: RunningSt
     assert started["status"] == "accepted"
     follow = f"{exported}; {events.replace('/TURN/', '/' + started['turn_id'] + '/')}"
     with subprocess.Popen(["/bin/sh", "-c", follow], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reading:
-        perdure = Command(stack.home)
         perdure.pending("Refund order 1001")
         assert perdure("turns", "stop", started["turn_id"]).code == 0
         stream, _ = reading.communicate(timeout=60)
     assert b"event: tool.awaiting_approval" in stream and b"event: done" in stream
-
-
-def fenced(readme: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", readme.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def test_the_readmes_tool_agent_and_client_work_together(tmp_path: Path) -> None:
@@ -103,13 +97,6 @@ def terminal(line: str, folder: Path, log: Path, environ: dict[str, str]) -> Ite
             shell.wait()
 
 
-def agents_of(run: dict[str, Any]) -> set[str]:
-    """Whom a requester can talk to."""
-    headers = {"Authorization": f"Bearer {run['tokens']['requester']}"}
-    found = httpx.get(f"{run['api']}/v1/agents", headers=headers, trust_env=False).json()["items"]
-    return {agent["id"] for agent in found}
-
-
 def test_a_new_apps_readme_works_line_by_line_in_fresh_shells(tmp_path: Path) -> None:
     app = tmp_path / "my app"
     scaffold(app)
@@ -128,21 +115,19 @@ def test_a_new_apps_readme_works_line_by_line_in_fresh_shells(tmp_path: Path) ->
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def until(log: Path, pattern: str, seconds: float) -> str:
-        deadline = time.monotonic() + seconds
-        while not re.search(pattern, said := log.read_text()):
-            assert time.monotonic() < deadline, said
-            time.sleep(0.1)
-        return said
+    def said(log: Path, pattern: str, seconds: float) -> str:
+        until(lambda: re.search(pattern, log.read_text()), seconds, f"never {pattern}")
+        return log.read_text()
 
     up_log, chat_log = tmp_path / "up.log", tmp_path / "chat.log"
     with terminal(f"{export}; exec {up}", app, up_log, environ):
-        until(up_log, "admin token", START_SECONDS)
+        said(up_log, "admin token", START_SECONDS)
         run = json.loads((tmp_path / "home" / "run.json").read_text())
         assert [*run["companions"]] == ["desk-service"] and run["left_out"] == []
-        assert agents_of(run) == {"desk"}, "the app that was asked for, and no example"
+        with Command(tmp_path / "home").client() as client:
+            assert [agent.id for agent in client.agents.list().items] == ["desk"], "the app asked for, and no example"
         with terminal(f"{export}; exec {chat}", app, chat_log, environ) as asking:
-            (approval_id,) = APPROVAL.findall(until(chat_log, rf"{APPROVAL.pattern}\s", 60))
+            (approval_id,) = APPROVAL.findall(said(chat_log, rf"{APPROVAL.pattern}\s", 60))
             assert approval_id in typed(listing)
             typed(approve.replace(" ID", f" {approval_id}"))
             assert asking.wait(60) == 0

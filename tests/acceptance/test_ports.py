@@ -10,31 +10,29 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator
-from functools import partial
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import psutil
 import pytest
-from playwright.async_api import Error, Response, async_playwright
+import temporalio.client
+from playwright.async_api import async_playwright
+from temporalio.client import WorkflowExecutionStatus
 
+from perdure.client import Client
 from perdure.local.ports import HOST
-from tests.acceptance.running import RunningStack
+from tests.acceptance.running import RunningStack, until
+from tests.eventually import eventually
 
 FOREIGN = "rebound.example"
 ANSWER_SECONDS = 3.0
-TURN_SECONDS = 60.0
 WORKFLOWS = "/api/v1/namespaces/default/workflows"
+BATCHES = "/api/v1/namespaces/default/batch-operations"
 HOSTS = (f"Host: {FOREIGN}\r\n", f"Host: {FOREIGN}:8233\r\n", "")
 """As after rebinding, with a port, and without any, as HTTP/1.0 allows."""
 READS = (
-    "/",
-    WORKFLOWS,
-    f"http://{FOREIGN}{WORKFLOWS}",
-    "//api/v1/namespaces/default/workflows",
-    "/api/v1/namespaces",
-    "/metrics",
+    *("/", WORKFLOWS, f"http://{FOREIGN}{WORKFLOWS}", "//api/v1/namespaces/default/workflows"),
+    *("/api/v1/namespaces", "/metrics"),
 )
 NEXUS = (
     "/nexus/namespaces/default/task-queues/perdure-turns/nexus-services/a/b",
@@ -71,66 +69,46 @@ def sent(port: int, request: str) -> bytes:
     return answer
 
 
-def batch(host: str, workflow_id: str) -> str:
+def batch(path: str, host: str, turn_id: str) -> str:
     """The POST that ended all open turns: simple enough for a page of another site to send it without asking."""
     body = json.dumps(
         {
             "jobId": f"ended-{time.time_ns()}",
             "reason": "a page",
-            "visibilityQuery": f"WorkflowId = '{workflow_id}' OR ExecutionStatus = 'Running'",
+            "visibilityQuery": f"WorkflowId = 'turn:{turn_id}' OR ExecutionStatus = 'Running'",
             "terminationOperation": {"identity": "a page"},
         }
     )
     return (
-        f"POST /api/v1/namespaces/default/batch-operations/ended-{time.time_ns()} HTTP/1.{1 if host else 0}\r\n{host}"
-        f"Origin: http://{FOREIGN}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
-        f"Connection: close\r\n\r\n{body}"
+        f"POST {path} HTTP/1.{1 if host else 0}\r\n{host}Origin: http://{FOREIGN}\r\nContent-Type: text/plain\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}"
     )
 
 
 @pytest.fixture(scope="module")
-def paused(stack: RunningStack) -> Iterator[str]:
-    headers = {"Authorization": f"Bearer {stack.token('requester')}"}
-    with httpx.Client(base_url=stack.api, headers=headers, timeout=30) as client:
-        made = client.post("/v1/conversations", json={"agent": "refunds"}).json()["id"]
-        turn = client.post(f"/v1/conversations/{made}/turns", json={"message": "Refund order 1001"}).json()["turn_id"]
-        until_status(stack, turn, "awaiting_approval")
-        yield turn
-        client.post(f"/v1/turns/{turn}/stop")
+def requester(stack: RunningStack) -> Iterator[Client]:
+    with Client(stack.api, stack.token("requester")) as client:
+        yield client
 
 
-def status_of(stack: RunningStack, turn_id: str) -> str:
-    headers = {"Authorization": f"Bearer {stack.token('requester')}"}
-    return str(httpx.get(f"{stack.api}/v1/turns/{turn_id}", headers=headers, timeout=30).json()["status"])
+@pytest.fixture(scope="module")
+def paused(requester: Client) -> Iterator[str]:
+    turn = requester.turns.start(requester.conversations.create("refunds").id, "Refund order 1001")
+    assert requester.turns.wait(turn.turn_id, timeout_seconds=60).status == "awaiting_approval"
+    yield turn.turn_id
+    requester.turns.stop(turn.turn_id)
 
 
-def until_status(stack: RunningStack, turn_id: str, wanted: str) -> None:
-    deadline = time.monotonic() + TURN_SECONDS
-    while (now := status_of(stack, turn_id)) != wanted:
-        assert time.monotonic() < deadline, now
-        time.sleep(0.1)
-
-
-async def open_workflows(stack: RunningStack) -> list[str]:
-    from temporalio.client import Client
-
-    client = await Client.connect(stack.read()["temporal"])
-    return [each.id async for each in client.list_workflows("ExecutionStatus = 'Running'")]
-
-
-async def until_listed(stack: RunningStack, turn_id: str) -> None:
-    """Wait until Temporal's lists have the turn: what a batch goes by."""
-    for _ in range(200):
-        if f"turn:{turn_id}" in await open_workflows(stack):
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError("the turn is not listed as running")
+async def is_listed(stack: RunningStack, turn_id: str) -> bool:
+    """Whether Temporal's lists, which a batch goes by, have the turn as running."""
+    client = await temporalio.client.Client.connect(stack.read()["temporal"])
+    return f"turn:{turn_id}" in [each.id async for each in client.list_workflows("ExecutionStatus = 'Running'")]
 
 
 async def test_no_port_tells_a_foreign_page_of_a_workflow_or_lets_it_end_a_turn(
-    stack: RunningStack, paused: str
+    stack: RunningStack, requester: Client, paused: str
 ) -> None:
-    await until_listed(stack, paused)
+    await eventually(lambda: is_listed(stack, paused))
     found = ports(stack)
     assert len(found) >= 8, found
     for port, name in found.items():
@@ -139,25 +117,20 @@ async def test_no_port_tells_a_foreign_page_of_a_workflow_or_lets_it_end_a_turn(
                 head = f"GET {path} HTTP/1.{1 if host else 0}\r\n{host}Connection: close\r\n\r\n"
                 answer = await asyncio.to_thread(sent, port, head)
                 assert paused.encode() not in answer, f"{name} on {port}: {host!r} {path}"
-            answer = await asyncio.to_thread(sent, port, batch(host, f"turn:{paused}"))
+        ends = [batch(path, host, paused) for host in HOSTS for path in (f"{BATCHES}/ended-{time.time_ns()}", *NEXUS)]
+        # A plain request of a page of another site has the machine's own name.
+        ends.append(batch(f"{BATCHES}/ended-{time.time_ns()}", f"Host: {HOST}\r\n", paused))
+        for request in ends:
+            answer = await asyncio.to_thread(sent, port, request)
             assert not answer.startswith((b"HTTP/1.1 2", b"HTTP/1.0 2")), f"{name} on {port}: {answer[:200]!r}"
-            for path in NEXUS:
-                body = batch(host, f"turn:{paused}").partition(" HTTP/")[2]
-                answer = await asyncio.to_thread(sent, port, f"POST {path} HTTP/{body}")
-                assert not answer.startswith((b"HTTP/1.1 2", b"HTTP/1.0 2")), f"{name} on {port}: {answer[:200]!r}"
-    loopback = f"Host: {HOST}\r\n"  # a plain request of a page of another site has the machine's own name
-    for port, name in found.items():
-        answer = await asyncio.to_thread(sent, port, batch(loopback, f"turn:{paused}"))
-        assert not answer.startswith((b"HTTP/1.1 2", b"HTTP/1.0 2")), f"{name} on {port}: {answer[:200]!r}"
     await asyncio.sleep(3.0)  # a batch works in the background
-    assert f"turn:{paused}" in await open_workflows(stack)
-    assert status_of(stack, paused) == "awaiting_approval"
+    assert await is_listed(stack, paused)
+    assert requester.turns.get(paused).status == "awaiting_approval"
 
 
 async def test_no_page_books_a_session_by_the_apps_own_service(stack: RunningStack) -> None:
-    bookings = stack.read()["companions"]["bookings"]
     slot = json.dumps({"provider": "a page", "slot": "now"}).encode()
-    async with httpx.AsyncClient(base_url=bookings) as http:
+    async with httpx.AsyncClient(base_url=stack.read()["companions"]["bookings"]) as http:
         for headers in ({"Origin": f"http://{FOREIGN}", "Content-Type": "text/plain"}, {"Host": FOREIGN}):
             assert (await http.post("/bookings", content=slot, headers=headers)).status_code == 403
         assert (await http.get("/bookings", headers={"Host": FOREIGN})).status_code == 403
@@ -166,65 +139,46 @@ async def test_no_page_books_a_session_by_the_apps_own_service(stack: RunningSta
 
 
 def test_run_json_names_every_open_port(stack: RunningStack) -> None:
-    deadline = time.monotonic() + 10
-    while set(ports(stack)) != set(stack.read()["ports"].values()):
-        assert time.monotonic() < deadline, (ports(stack), stack.read()["ports"])
-        time.sleep(0.5)
-    named = stack.read()["ports"]
+    until(lambda: set(ports(stack)) == set(stack.read()["ports"].values()), 10, "a port has no name or no process")
     run = stack.read()
-    for name, address in (("api", run["api"]), ("temporal_ui", run["temporal_ui"]), ("postgres", run["postgres"])):
-        assert named[name] == urlsplit(address).port
-    assert {"temporal", "temporal_http", "temporal_metrics", "valkey", "companion-payments"} <= named.keys()
-
-
-def note_error(faults: list[str], error: Error) -> None:
-    faults.append(str(error))
-
-
-def note_answer(faults: list[str], answer: Response) -> None:
-    if answer.status >= 400:
-        faults.append(f"{answer.status} {answer.url}")
+    for name in ("api", "temporal_ui", "postgres"):
+        assert run["ports"][name] == urlsplit(run[name]).port
+    assert {"temporal", "temporal_http", "temporal_metrics", "valkey", "companion-payments"} <= run["ports"].keys()
 
 
 async def test_the_web_ui_shows_a_turn_at_the_address_that_is_printed(stack: RunningStack, paused: str) -> None:
-    await until_listed(stack, paused)
-    address = stack.read()["temporal_ui"]
-    for name in (HOST, "localhost"):
-        here = address.replace(HOST, name)
-        faults: list[str] = []
-        async with async_playwright() as playwright:
-            browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+    await eventually(lambda: is_listed(stack, paused))
+    faults: list[str] = []
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for name in (HOST, "localhost"):
+            pages = stack.read()["temporal_ui"].replace(HOST, name) + "/namespaces/default/workflows"
             page = await browser.new_page()
-            page.on("pageerror", partial(note_error, faults))
-            page.on("response", partial(note_answer, faults))
-            await page.goto(f"{here}/namespaces/default/workflows")
+            page.on("pageerror", lambda error: faults.append(str(error)))
+            page.on("response", lambda answer: faults.append(answer.url) if answer.status >= 400 else None)
+            await page.goto(pages)
             await page.get_by_text(f"turn:{paused}").first.wait_for(timeout=60_000)
-            await page.goto(f"{here}/namespaces/default/workflows/turn:{paused}")
+            await page.goto(f"{pages}/turn:{paused}")
             await page.get_by_text("TurnWait").first.wait_for(timeout=60_000)
-            await browser.close()
-        assert not faults, faults
+        await browser.close()
+    assert not faults, faults
 
 
 async def test_the_web_ui_can_end_a_workflow_by_its_own_pages_and_by_no_others(stack: RunningStack) -> None:
-    from temporalio.client import Client, WorkflowExecutionStatus
-
-    client = await Client.connect(stack.read()["temporal"])
+    client = await temporalio.client.Client.connect(stack.read()["temporal"])
     handle = await client.start_workflow("Nobody", id=f"nobody-{time.time_ns()}", task_queue="nobody")
-    address = stack.read()["temporal_ui"]
-    url = f"{address}{WORKFLOWS}/{handle.id}/terminate"
-    body: dict[str, Any] = {"reason": "tried"}
+    address, foreign = stack.read()["temporal_ui"], {"Origin": f"http://{FOREIGN}"}
     async with httpx.AsyncClient() as http:
-        for headers in (
-            {},
-            {"Origin": "null"},
-            {"Origin": f"http://{FOREIGN}"},
-            {"Origin": f"{address}0"},
-            {"Origin": f"http://{FOREIGN}", "Authorization": "Bearer x"},
-        ):
-            assert (await http.post(url, json=body, headers=headers)).status_code == 403, headers
-        rebound = {"Host": FOREIGN, "Origin": f"http://{FOREIGN}"}
-        assert (await http.post(url, json=body, headers=rebound)).status_code == 421
-        described = await handle.describe()
-        assert described.status is WorkflowExecutionStatus.RUNNING
-        assert (await http.post(url, json=body, headers={"Origin": address})).status_code == 200
+
+        async def ending(headers: dict[str, str]) -> int:
+            url = f"{address}{WORKFLOWS}/{handle.id}/terminate"
+            return (await http.post(url, json={"reason": "tried"}, headers=headers)).status_code
+
+        bearer = {**foreign, "Authorization": "Bearer x"}
+        others: list[dict[str, str]] = [{}, {"Origin": "null"}, foreign, {"Origin": f"{address}0"}, bearer]
+        for headers in others:
+            assert await ending(headers) == 403, headers
+        assert await ending({"Host": FOREIGN, **foreign}) == 421
+        assert (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
+        assert await ending({"Origin": address}) == 200
     assert (await handle.describe()).status is WorkflowExecutionStatus.TERMINATED

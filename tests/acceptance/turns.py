@@ -1,9 +1,8 @@
 """Turns of one agent of a running stack, asked for and decided over REST as its users do it."""
 
 import asyncio
-import json
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from typing import Any, Self
 
 import httpx
 
+from perdure.client import AsyncClient
 from tests.acceptance.running import RunningStack
 
 PATIENCE_SECONDS = 90.0
@@ -23,19 +23,28 @@ class Happened:
     call_id: str
 
 
+async def answered(request: Awaitable[httpx.Response]) -> Any:
+    """What it says.
+
+    Raises: httpx.HTTPStatusError where it is a refusal.
+    """
+    return (await request).raise_for_status().json()
+
+
 class Turns:
     """The requester's turns, and the reviewer who decides them."""
 
     def __init__(self, stack: RunningStack, agent: str) -> None:
         self._agent = agent
         self._held = AsyncExitStack()
+        self._client = AsyncClient(stack.api, stack.token("requester"))
         self.requester, self.reviewer = (
             httpx.AsyncClient(base_url=stack.api, timeout=30, headers={"Authorization": f"Bearer {stack.token(name)}"})
             for name in ("requester", "reviewer")
         )
 
     async def __aenter__(self) -> Self:
-        for client in (self.requester, self.reviewer):
+        for client in (self._client, self.requester, self.reviewer):
             await self._held.enter_async_context(client)
         return self
 
@@ -43,19 +52,14 @@ class Turns:
         await self._held.aclose()
 
     async def begin(self, message: str) -> str:
-        made = await self.requester.post("/v1/conversations", json={"agent": self._agent})
-        made.raise_for_status()
-        started = await self.requester.post(f"/v1/conversations/{made.json()['id']}/turns", json={"message": message})
-        started.raise_for_status()
-        return str(started.json()["turn_id"])
+        conversation = await self._client.conversations.create(self._agent)
+        return (await self._client.turns.start(conversation.id, message)).turn_id
 
     async def begin_all(self, messages: Sequence[str]) -> list[str]:
         return list(await asyncio.gather(*(self.begin(message) for message in messages)))
 
     async def read(self, turn_id: str) -> dict[str, Any]:
-        answer = await self.requester.get(f"/v1/turns/{turn_id}")
-        answer.raise_for_status()
-        found: dict[str, Any] = answer.json()
+        found: dict[str, Any] = await answered(self.requester.get(f"/v1/turns/{turn_id}"))
         return found
 
     async def read_all(self, ids: Sequence[str]) -> list[dict[str, Any]]:
@@ -70,46 +74,44 @@ class Turns:
             await asyncio.sleep(0.05 if len(ids) == 1 else 0.2)  # many at once would be load of our own
         return missing
 
+    async def completed(self, turn_id: str) -> dict[str, Any]:
+        """The turn, at its end."""
+        assert await self.until([turn_id], "completed") == [], await self.read(turn_id)
+        return await self.read(turn_id)
+
     async def approve(self, turn_id: str) -> datetime:
         """Approve what the turn waits for, on the digest that is shown; when the last decision was sent."""
         sent = datetime.now(UTC)
         for approval_id in (await self.read(turn_id))["waiting_for"]["ids"]:
-            shown = await self.reviewer.get(f"/v1/approvals/{approval_id}")
+            shown = await answered(self.reviewer.get(f"/v1/approvals/{approval_id}"))
             sent = datetime.now(UTC)
-            answer = await self.reviewer.post(
-                f"/v1/approvals/{approval_id}/decision", json={"decision": "approve", "digest": shown.json()["digest"]}
-            )
-            answer.raise_for_status()
+            await self.decide(shown, "approve")
         return sent
+
+    async def decide(self, shown: dict[str, Any], decision: str, **given: Any) -> None:
+        """As the reviewer, on the digest that was shown."""
+        body = {"decision": decision, "digest": shown["digest"], **given}
+        await answered(self.reviewer.post(f"/v1/approvals/{shown['id']}/decision", json=body))
 
     async def unknown_effects(self) -> dict[str, str]:
         """The keys of the effects whose outcome nobody knows, by turn."""
-        listed = await self.reviewer.get("/v1/effects", params={"state": "outcome_unknown", "limit": 200})
-        listed.raise_for_status()
-        return {each["turn_id"]: each["key"] for each in listed.json()["items"]}
+        asked: dict[str, str | int] = {"state": "outcome_unknown", "limit": 200}
+        listed = await answered(self.reviewer.get("/v1/effects", params=asked))
+        return {each["turn_id"]: each["key"] for each in listed["items"]}
 
     async def settle(self, effect_key: str, comment: str) -> None:
-        answer = await self.reviewer.post(
-            f"/v1/effects/{effect_key}/settle", json={"outcome": "happened", "comment": comment}
-        )
-        answer.raise_for_status()
+        told = {"outcome": "happened", "comment": comment}
+        await answered(self.reviewer.post(f"/v1/effects/{effect_key}/settle", json=told))
 
     async def messages(self, turn: dict[str, Any]) -> list[dict[str, Any]]:
-        answer = await self.requester.get(f"/v1/conversations/{turn['conversation_id']}/messages")
-        answer.raise_for_status()
-        found: list[dict[str, Any]] = answer.json()["items"]
+        listed = await answered(self.requester.get(f"/v1/conversations/{turn['conversation_id']}/messages"))
+        found: list[dict[str, Any]] = listed["items"]
         return found
 
     async def events(self, turn_id: str) -> list[Happened]:
         """The durable events of a turn that has ended, read from its stream."""
-        found: list[Happened] = []
-        async with self.requester.stream("GET", f"/v1/turns/{turn_id}/events") as stream:
-            kind = ""
-            async for line in stream.aiter_lines():
-                if line.startswith("event: "):
-                    kind = line.removeprefix("event: ")
-                elif line.startswith("data: "):
-                    data = json.loads(line.removeprefix("data: "))
-                    if "at" in data:
-                        found.append(Happened(kind, datetime.fromisoformat(data["at"]), data.get("call_id") or ""))
-        return found
+        return [
+            Happened(event.kind, datetime.fromisoformat(event.data["at"]), event.call_id)
+            async for event in self._client.turns.events(turn_id)
+            if "at" in event.data
+        ]

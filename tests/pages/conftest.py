@@ -11,9 +11,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import httpx
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, BrowserContext, Locator, Page, Request, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, Locator, Page, Request, ViewportSize, async_playwright, expect
 
 from perdure.activities.providers.registry import Models
 from perdure.activities.toolbox.registry import Toolbox
@@ -31,8 +32,26 @@ from tests.near import new_client
 from tests.served import serve
 
 expect.set_options(timeout=15_000)
-NARROW = {"width": 390, "height": 844}
-WIDE = {"width": 1280, "height": 900}
+NARROW: ViewportSize = {"width": 390, "height": 844}
+WIDE: ViewportSize = {"width": 1280, "height": 900}
+CORPUS = [
+    "<script>window.hit = 1</script>",
+    "<img src=x onerror='window.hit = 1'>",
+    "</pre></textarea><svg onload=window.hit=1>",
+    '" onfocus="window.hit=1" autofocus="',
+    "javascript:window.hit=1",
+    "{{ 7 * 7 }} {% raw %} ${7*7}",
+    "[click](javascript:window.hit=1) **bold** `code`",
+    "\x1b[2J\x1b[31mred\x1b]0;title\x07",
+    "invoice\u202egnp.exe",
+    "pay\u200b\u2060\ufeff\u00ad me",
+    "\u05d0\u05d1\u05d2 100 \u05d3 200",
+    "a\u2066b\u2069c\u061c",
+    "\U000e0041\U000e0042hidden tags",
+    "<a href='//elsewhere.example'>x</a><base href='//elsewhere.example'>",
+    "data-hx-get='/x' <div hx-get=/sign-out hx-trigger=load>",
+]
+UNSEEN = "\x1b\x07\u202e\u200b\u2060\ufeff\u00ad\u2066\u2069\u061c\U000e0041"
 
 
 @dataclass(slots=True)
@@ -48,8 +67,26 @@ class Window:
         found = await Axe().run(self.page)
         assert found.violations_count == 0, found.generate_report()
         assert not self.faults, self.faults
-        hosts = {re.sub(r"^https?://([^/]+).*", r"\1", request.url) for request in self.asked}
-        assert len(hosts) == 1, hosts
+        self.assert_alone()
+
+    def assert_alone(self) -> None:
+        """No other host was asked."""
+        assert len({httpx.URL(request.url).netloc for request in self.asked}) == 1, self.asked
+
+    async def assert_inert(self) -> None:
+        """No text has come to life, and no character hides."""
+        assert await self.page.evaluate("window.hit") is None
+        assert await self.page.locator("[onfocus], [onerror], [onload], main img, main script, base").count() == 0
+        assert not set(await self.page.locator("main").inner_text()) & set(UNSEEN)
+        self.assert_alone()
+
+    async def assert_fits(self, path: str = "") -> None:
+        """The page, or the one at this path, is no wider than the window."""
+        if path:
+            await self.page.goto(path)
+        size = self.page.viewport_size
+        assert size is not None
+        assert await self.page.evaluate("document.documentElement.scrollWidth") <= size["width"], path
 
 
 @dataclass(slots=True)
@@ -79,6 +116,11 @@ class Site:
         assert answer.ok, await answer.text()
         await window.page.goto(path)
         return window
+
+    async def shown(self, tool: str, args: dict[str, Any], **given: Any) -> tuple[str, Window]:
+        """A call that waits, and a window in which the reviewer has it open; the approval's id."""
+        approval = await self.asks(tool, **args)
+        return approval, await self.visit("reviewer", f"/review/{approval}", **given)
 
     async def close(self) -> None:
         """Close all windows: a page that is left open goes on asking and drawing."""

@@ -11,10 +11,13 @@ from playwright.async_api import Browser, FilePayload, Page, expect
 from perdure.settings import Settings
 from tests.conftest import Person
 from tests.harness import Harness
-from tests.pages.conftest import NARROW, Site, Window, alarm, pages_at, routed, sign_in
-from tests.pages.test_hostile_pages import CORPUS, UNSEEN
+from tests.pages.conftest import CORPUS, NARROW, Site, Window, alarm, pages_at, routed, sign_in
 
-SALES = b"region,sales\nNorth,30\nSouth,10\nNorth,5\n"
+SALES: FilePayload = {
+    "name": "sales.csv",
+    "mimeType": "text/csv",
+    "buffer": b"region,sales\nNorth,30\nSouth,10\nNorth,5\n",
+}
 
 
 async def begun(site: Site, agent: str, name: str = "requester", **given: Any) -> Window:
@@ -68,16 +71,14 @@ async def test_words_come_to_every_tab_inert_and_whole_though_the_api_is_restart
                 await expect(each.locator("#notice")).to_be_empty()
             told = await page.locator("p.theirs[data-call]").inner_text()
             assert told.startswith(live.rstrip()) and "\\u202e" in told, "the script writes text as the server does"
-            assert not set(await page.locator("main").inner_text()) & set(UNSEEN)
-            assert await page.evaluate("window.hit") is None
-            assert await page.locator("[onfocus], [onerror], [onload], main img, main script, base").count() == 0
+            await window.assert_inert()
             assert await stored(site, page) == [words]
             await expect(page.get_by_label("Message")).to_have_value("")
             await window.checked()
             await page.reload()
             assert await page.locator("p.theirs").inner_text() == told
-            await page.set_viewport_size({"width": NARROW["width"], "height": NARROW["height"]})
-            assert await page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+            await page.set_viewport_size(NARROW)
+            await window.assert_fits()
             await window.context.close()
 
 
@@ -130,10 +131,8 @@ async def test_what_is_said_meanwhile_comes_after_or_takes_its_place_and_a_turn_
 async def test_without_javascript_a_file_a_question_and_a_picture_work_by_forms(talking: Site) -> None:
     window = await begun(talking, "chart_builder", java_script_enabled=False)
     page = window.page
-    kind = "application/vnd.ms-excel"  # what browsers on some machines say
-    broken: FilePayload = {"name": "sales.csv", "mimeType": kind, "buffer": b"a,b\n1\n"}
-    sheet: FilePayload = {**broken, "buffer": SALES}
-    await page.get_by_label("File for the agent").set_input_files(broken)
+    sheet: FilePayload = {**SALES, "mimeType": "application/vnd.ms-excel"}  # what browsers on some machines say
+    await page.get_by_label("File for the agent").set_input_files({**sheet, "buffer": b"a,b\n1\n"})
     await page.get_by_role("button", name="Upload").click()
     await expect(alarm(page)).to_contain_text("2")
     await page.get_by_label("File for the agent").set_input_files(sheet)
@@ -166,8 +165,7 @@ async def test_a_chosen_file_goes_before_the_words_and_what_is_not_taken_is_told
     window = await begun(talking, "chart_builder")
     page = window.page
     field = page.get_by_label("File for the agent")
-    sheet: FilePayload = {"name": "sales.csv", "mimeType": "text/csv", "buffer": SALES}
-    await field.set_input_files({**sheet, "buffer": b"a\n" + b"1\n" * 11_000_000})
+    await field.set_input_files({**SALES, "buffer": b"a\n" + b"1\n" * 11_000_000})
     await say(page, "Plot sales by region")
     await expect(page.locator("#notice")).to_contain_text("20 MB")
     await expect(page.get_by_label("Message")).to_have_value("Plot sales by region")
@@ -175,11 +173,11 @@ async def test_a_chosen_file_goes_before_the_words_and_what_is_not_taken_is_told
     await page.get_by_role("button", name="Upload").click()
     await expect(page.locator("#notice")).to_contain_text("20.98 MB")
     await expect(page.locator("#notice")).to_be_in_viewport()
-    await field.set_input_files({**sheet, "buffer": b"a,b\n1\n"})
+    await field.set_input_files({**SALES, "buffer": b"a,b\n1\n"})
     await page.get_by_role("button", name="Send", exact=True).click()
     await expect(page.locator("#files .problem")).to_contain_text("2")
     await expect(page.locator(".turn")).to_have_count(0)
-    await field.set_input_files(sheet)
+    await field.set_input_files(SALES)
     await page.locator("#message").evaluate("each => { each.style.height = '99px'; }")
     await page.get_by_role("button", name="Send", exact=True).click()
     await expect(page.locator("#files")).to_contain_text("sales.csv")
@@ -191,8 +189,7 @@ async def test_a_chosen_file_goes_before_the_words_and_what_is_not_taken_is_told
 async def test_an_answer_typed_before_a_new_sign_in_is_kept_and_sent_afterwards(talking: Site) -> None:
     window = await begun(talking, "chart_builder")
     page = window.page
-    sheet: FilePayload = {"name": "sales.csv", "mimeType": "text/csv", "buffer": SALES}
-    await page.get_by_label("File for the agent").set_input_files(sheet)
+    await page.get_by_label("File for the agent").set_input_files(SALES)
     await say(page, "Plot something")
     await expect(page.get_by_label("Your answer")).to_be_focused()
     await expect(page.get_by_placeholder("Write a message for after this question")).to_be_visible()

@@ -11,33 +11,13 @@ from playwright.async_api import Browser, Route, expect
 from perdure.settings import Settings
 from tests.conftest import Person
 from tests.harness import Harness
-from tests.pages.conftest import NARROW, WIDE, Site, alarm, decided, pages_at, sign_in
+from tests.pages.conftest import CORPUS, NARROW, UNSEEN, Site, alarm, decided, pages_at, sign_in
 from tests.pages.test_reviewing import status_of
-
-CORPUS = [
-    "<script>window.hit = 1</script>",
-    "<img src=x onerror='window.hit = 1'>",
-    "</pre></textarea><svg onload=window.hit=1>",
-    '" onfocus="window.hit=1" autofocus="',
-    "javascript:window.hit=1",
-    "{{ 7 * 7 }} {% raw %} ${7*7}",
-    "[click](javascript:window.hit=1) **bold** `code`",
-    "\x1b[2J\x1b[31mred\x1b]0;title\x07",
-    "invoice\u202egnp.exe",
-    "pay\u200b\u2060\ufeff\u00ad me",
-    "\u05d0\u05d1\u05d2 100 \u05d3 200",
-    "a\u2066b\u2069c\u061c",
-    "\U000e0041\U000e0042hidden tags",
-    "<a href='//elsewhere.example'>x</a><base href='//elsewhere.example'>",
-    "data-hx-get='/x' <div hx-get=/sign-out hx-trigger=load>",
-]
-UNSEEN = "\x1b\x07\u202e\u200b\u2060\ufeff\u00ad\u2066\u2069\u061c\U000e0041"
 
 
 @pytest.mark.parametrize("text", ["\n".join(CORPUS), *(pytest.param(text, marks=pytest.mark.soak) for text in CORPUS)])
 async def test_hostile_text_is_inert_and_nothing_of_it_is_hidden(site: Site, text: str) -> None:
-    approval = await site.asks("post", text=text)
-    window = await site.visit("reviewer", f"/review/{approval}")
+    approval, window = await site.shown("post", {"text": text})
     page = window.page
     shown = await page.locator("pre.json").first.inner_text()
     assert not set(shown) & set(UNSEEN)
@@ -51,28 +31,25 @@ async def test_hostile_text_is_inert_and_nothing_of_it_is_hidden(site: Site, tex
     await page.locator("#edit").click()
     await expect(alarm(page)).to_be_visible()
     await page.goto("/review?all=1")
-    assert await page.evaluate("window.hit") is None
-    assert await page.locator("[onfocus], [onerror], [onload], main svg, main img, main script, base").count() == 0
+    await window.assert_inert()
+    assert await page.locator("main svg").count() == 0
     await site.harness.decide(approval)
     assert not window.faults, window.faults
-    assert {httpx.URL(request.url).host for request in window.asked} == {"127.0.0.1"}
 
 
 async def test_one_long_word_makes_no_page_wider_than_its_window(site: Site) -> None:
     approval = await site.asks("post", text="W" * 300)
     await site.harness.write("UPDATE approvals SET describe = 'Write {text} down.' WHERE id = $1", approval)
-    page = (await site.visit("reviewer", f"/review/{approval}", viewport=NARROW)).page
-    await expect(page.locator("p.says")).to_contain_text("WWWW")
-    width = "document.documentElement.scrollWidth"
-    assert await page.evaluate(width) <= NARROW["width"]
-    wide = (await site.visit("reviewer")).page
-    await expect(wide.locator(f"#row-{approval}")).to_contain_text("WWWW")
-    assert await wide.evaluate(width) <= WIDE["width"]
-    await page.get_by_role("button", name="Approve").click()
-    await expect(page.locator("#badge")).to_contain_text("approved")
-    await wide.goto("/review/mine")
-    await expect(wide.locator("tbody")).to_contain_text("WWWW")
-    assert await wide.evaluate(width) <= WIDE["width"]
+    narrow = await site.visit("reviewer", f"/review/{approval}", viewport=NARROW)
+    await expect(narrow.page.locator("p.says")).to_contain_text("WWWW")
+    await narrow.assert_fits()
+    wide = await site.visit("reviewer")
+    await expect(wide.page.locator(f"#row-{approval}")).to_contain_text("WWWW")
+    await wide.assert_fits()
+    await narrow.page.get_by_role("button", name="Approve").click()
+    await expect(narrow.page.locator("#badge")).to_contain_text("approved")
+    await wide.assert_fits("/review/mine")
+    await expect(wide.page.locator("tbody")).to_contain_text("WWWW")
 
 
 async def test_word_of_what_was_sent_stays_beside_word_of_an_old_page(site: Site) -> None:
@@ -84,39 +61,22 @@ async def test_word_of_what_was_sent_stays_beside_word_of_an_old_page(site: Site
 
 
 async def test_long_arguments_must_be_opened_before_there_is_a_button(site: Site) -> None:
-    approval = await site.asks("post", text="long " * 20_000 + "THE END")
-    window = await site.visit("reviewer", f"/review/{approval}", java_script_enabled=False)
+    approval, window = await site.shown("post", {"text": "long " * 20_000 + "THE END"}, java_script_enabled=False)
     await expect(window.page.get_by_role("button", name="Approve")).to_have_count(0)
     await expect(window.page.locator("pre.json")).not_to_contain_text("THE END")
+    among = (await site.visit("reviewer")).page
+    await among.locator(f"#pick-{approval}").check()
+    await among.get_by_role("button", name="Reject selected…").click()
+    await among.wait_for_url(lambda url: not url.endswith("/review"))
+    await expect(among.get_by_role("button", name="Reject")).to_have_count(0)
     await window.page.get_by_role("link", name="Show all arguments").click()
     await expect(window.page.locator("pre.json")).to_contain_text("THE END")
     await window.page.get_by_role("button", name="Approve").click()
     assert await status_of(site, approval) == "approved"
 
 
-async def test_long_arguments_are_not_decided_on_among_others(site: Site) -> None:
-    approval = await site.asks("post", text="long " * 5_000)
-    window = await site.visit("reviewer")
-    await window.page.locator(f"#pick-{approval}").check()
-    await window.page.get_by_role("button", name="Reject selected…").click()
-    await window.page.wait_for_url(lambda url: not url.endswith("/review"))
-    await expect(window.page.get_by_role("button", name="Reject")).to_have_count(0)
-    await site.harness.decide(approval)
-
-
-async def test_ten_megabytes_are_refused_in_words(site: Site) -> None:
-    approval = await site.asks("post", text="short")
-    window = await site.visit("reviewer", f"/review/{approval}")
-    cookies = {cookie["name"]: cookie["value"] for cookie in await window.context.cookies()}
-    async with httpx.AsyncClient(base_url=site.url, cookies=cookies, timeout=30) as client:
-        answer = await client.post(f"/review/{approval}/decision", data={"args": "x" * 10_000_000})
-    assert answer.status_code == 413
-    await site.harness.decide(approval)
-
-
 async def test_a_page_left_open_is_told_at_once_when_somebody_else_decides(site: Site) -> None:
-    approval = await site.asks("post", text="race")
-    window = await site.visit("reviewer", f"/review/{approval}")
+    approval, window = await site.shown("post", {"text": "race"})
     page = window.page
     await page.get_by_text("Respond without running the call").click()
     await page.get_by_label("Answer for the agent", exact=False).fill("half a sent")
@@ -135,25 +95,11 @@ async def test_a_page_left_open_is_told_at_once_when_somebody_else_decides(site:
 
 
 async def test_without_scripts_a_decision_that_comes_too_late_is_told_with_the_first_one(site: Site) -> None:
-    approval = await site.asks("post", text="late")
-    window = await site.visit("reviewer", f"/review/{approval}", java_script_enabled=False)
+    approval, window = await site.shown("post", {"text": "late"}, java_script_enabled=False)
     await site.harness.decide(approval, by="admin")
     await window.page.get_by_role("button", name="Approve").click()
     await expect(window.page.locator("#why")).to_contain_text("admin")
     await decided(window.page, "approved", "admin")
-
-
-async def test_in_two_tabs_the_same_decision_counts_once_and_the_other_tab_says_so(site: Site) -> None:
-    approval = await site.asks("post", text="two tabs")
-    window = await site.visit("reviewer", f"/review/{approval}")
-    second = await window.context.new_page()
-    await second.goto(f"/review/{approval}")
-    await window.page.get_by_role("button", name="Approve").click()
-    await decided(window.page, "approved", "reviewer")
-    await decided(second, "approved", "reviewer")
-    await expect(second.locator("#approve")).to_be_disabled()
-    votes = await site.harness.value("SELECT count(*) FROM approval_votes WHERE approval_id = $1", approval)
-    assert votes == 1
 
 
 async def test_a_page_is_kept_up_to_date_though_the_script_of_its_stream_comes_late(site: Site) -> None:
@@ -193,8 +139,7 @@ async def test_a_page_asks_again_for_what_it_did_not_get(site: Site) -> None:
 
 
 async def test_a_session_that_ends_in_the_middle_of_an_edit_loses_nothing(site: Site) -> None:
-    approval = await site.asks("post", text="before")
-    window = await site.visit("reviewer", f"/review/{approval}")
+    approval, window = await site.shown("post", {"text": "before"})
     page = window.page
     await page.get_by_text("Edit the arguments").click()
     await page.get_by_label("text", exact=True).fill("what I typed <b>\u202e")
@@ -214,8 +159,7 @@ async def test_a_session_that_ends_in_the_middle_of_an_edit_loses_nothing(site: 
 
 
 async def test_a_form_of_an_earlier_session_is_kept_and_not_sent(site: Site) -> None:
-    approval = await site.asks("post", text="earlier")
-    window = await site.visit("reviewer", f"/review/{approval}")
+    approval, window = await site.shown("post", {"text": "earlier"})
     await window.context.clear_cookies()
     second = await window.context.new_page()
     await sign_in(second, site.people["reviewer"].token)
@@ -228,8 +172,7 @@ async def test_a_form_of_an_earlier_session_is_kept_and_not_sent(site: Site) -> 
 
 
 async def test_a_form_that_another_site_sends_does_nothing(site: Site) -> None:
-    approval = await site.asks("post", text="forged")
-    window = await site.visit("reviewer", f"/review/{approval}")
+    approval, window = await site.shown("post", {"text": "forged"})
     cookies = {cookie["name"]: cookie["value"] for cookie in await window.context.cookies()}
     sent = {"decision": "approve", "digest": "x"}
     async with httpx.AsyncClient(base_url=site.url, cookies=cookies) as client:
@@ -260,4 +203,3 @@ async def test_the_pages_outlive_a_restart_of_the_api(
             await window.page.get_by_role("button", name="Approve").click()
             await decided(window.page, "approved", "reviewer")
             await window.context.close()
-            await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from perdure.store.memory import promotions as documents_promotions
 from perdure.store.memory.documents import Basis
 from perdure.store.memory.promotions import Target
 from tests.integration.library import Library
-from tests.pages.conftest import NARROW, Site, Window, alarm, decided
+from tests.pages.conftest import NARROW, Site, alarm, decided
 
 
 async def status_of(site: Site, approval: str) -> str:
@@ -41,8 +41,7 @@ async def test_a_call_is_approved_from_the_inbox_with_three_keys(site: Site) -> 
 
 
 async def test_a_call_is_rejected_by_keys_alone_and_not_without_a_reason(site: Site) -> None:
-    approval = await site.asks("post", text="reject me")
-    window = await site.visit("reviewer", f"/review/{approval}")
+    approval, window = await site.shown("post", {"text": "reject me"})
     await press(window.page, "r", "Enter")
     await expect(alarm(window.page)).to_contain_text("comment")
     assert await status_of(site, approval) == "pending"
@@ -94,8 +93,7 @@ async def test_what_is_typed_is_there_after_a_claim_and_after_back_and_back_send
 
 
 async def test_an_edit_is_made_in_fields_compared_and_sent(site: Site) -> None:
-    approval = await site.asks("pay", amount=4200)
-    window = await site.visit("reviewer", f"/review/{approval}")
+    approval, window = await site.shown("pay", {"amount": 4200})
     await press(window.page, "e")
     await expect(window.page.locator("[id='arg.0']")).to_be_focused()
     await window.page.get_by_label("amount", exact=True).fill("4,2")
@@ -154,8 +152,7 @@ async def test_everything_works_without_javascript(site: Site) -> None:
 
 
 async def test_claim_release_reassign_and_escalate_come_back_to_the_page(site: Site) -> None:
-    approval = await site.asks("post", text="hand me on")
-    window = await site.visit("reviewer", f"/review/{approval}")
+    _, window = await site.shown("post", {"text": "hand me on"})
     page = window.page
     await page.get_by_role("button", name="Claim").click()
     await expect(page.locator("dt", has_text="Claimed by")).to_be_visible()
@@ -195,18 +192,6 @@ async def test_many_are_decided_at_once_with_a_result_for_each(site: Site) -> No
     await window.checked()
 
 
-async def test_calls_of_more_than_low_risk_are_not_approved_together_and_each_says_so(site: Site) -> None:
-    ours = [await site.asks("post", text=f"risky {number}") for number in range(2)]
-    window = await site.visit("reviewer")
-    for approval in ours:
-        await window.page.locator(f"#pick-{approval}").check()
-    await window.page.get_by_role("button", name="Approve selected…").click()
-    await expect(window.page.locator(".said.warn").first).to_be_visible()
-    await expect(window.page.get_by_role("button", name="Approve")).to_have_count(0)
-    await window.checked()
-    assert await status_of(site, ours[0]) == "pending"
-
-
 async def test_the_list_is_narrowed_and_its_counts_are_live(site: Site) -> None:
     window = await site.visit("reviewer", "/review?tool=pay")
     counts = window.page.locator(".counts")
@@ -221,24 +206,9 @@ async def test_the_list_is_narrowed_and_its_counts_are_live(site: Site) -> None:
     await window.checked()
 
 
-async def test_my_decisions_tell_what_became_of_each(site: Site) -> None:
-    address = await site.harness.plan(("post", {"text": "become"}))
-    (request,) = await site.harness.open(address, "t1.0")
-    window = await site.visit("reviewer", f"/review/{request.request_id}")
-    await window.page.get_by_role("button", name="Approve").click()
-    await decided(window.page, "approved", "reviewer")
-    await site.harness.run_tool(address)
-    await window.page.goto("/review/mine")
-    row = window.page.locator("tbody tr").first
-    await expect(row).to_contain_text("done")
-    await expect(row).to_contain_text('"done"')
-    await window.checked()
-
-
 async def test_the_call_is_shown_against_the_one_that_was_approved_last(site: Site) -> None:
     await site.harness.decide(await site.asks("book", what="a room"), Decision.APPROVE)
-    approval = await site.asks("book", what="a hall")
-    window = await site.visit("reviewer", f"/review/{approval}")
+    _, window = await site.shown("book", {"what": "a hall"})
     section = window.page.get_by_role("region", name="Compared with the last approved call of book")
     await expect(section.locator("del")).to_contain_text("a room")
     await expect(section.locator("ins")).to_contain_text("a hall")
@@ -255,17 +225,14 @@ async def test_who_asked_for_it_sees_it_and_has_no_buttons(site: Site) -> None:
 
 
 async def test_the_decision_page_works_on_a_phone(site: Site) -> None:
-    approval = await site.asks("post", text="on a phone " * 20)
-    window: Window = await site.visit("reviewer", f"/review/{approval}", viewport=NARROW, has_touch=True)
-    wide = await window.page.evaluate("document.documentElement.scrollWidth")
-    assert wide <= NARROW["width"]
+    _, window = await site.shown("post", {"text": "on a phone " * 20}, viewport=NARROW, has_touch=True)
+    await window.assert_fits()
     button = window.page.get_by_role("button", name="Approve")
     box = await button.bounding_box()
     assert box is not None and box["height"] >= 44
     await button.tap()
     await decided(window.page, "approved", "reviewer")
-    await window.page.goto("/review")
-    assert await window.page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+    await window.assert_fits("/review")
     await window.checked()
 
 
@@ -298,7 +265,7 @@ async def test_a_text_for_everybodys_memory_is_read_and_decided_on_without_javas
     await phone.page.get_by_role("button", name="Reject").click()
     await expect(alarm(phone.page)).to_be_visible()
     await phone.checked()
-    assert await phone.page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+    await phone.assert_fits()
     await phone.page.get_by_label("Comment").fill("not yet")
     await phone.page.get_by_role("button", name="Reject").click()
     await expect(phone.page.locator(".said.bad")).to_contain_text("not yet")

@@ -1,21 +1,63 @@
 """A sandbox in its jail, as a worker process has it. Where there is no jail these tests fail and say what to do."""
 
-from collections.abc import AsyncIterator, Iterator
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
 from perdure.activities.sandbox import Limits, SandboxConfig, open_sandbox
 from perdure.activities.sandbox.pool import MontySandbox
-from tests.sandbox.host import Host, host
 
 LIMITS = Limits(wall_seconds=0.5)
+NAME = "PERDURE_CANARY"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a block must not reach of the machine that it runs on, with a secret in every place: a variable, a file, a
+    folder and a port."""
+
+    secret: str
+    file: Path
+    listener: socket.socket
+
+    @property
+    def given(self) -> dict[str, JsonValue]:
+        port = self.listener.getsockname()[1]
+        return {"name": NAME, "file": str(self.file), "folder": str(self.file.parent), "port": port}
+
+    def assert_untouched(self) -> None:
+        """Nothing was changed, nobody called."""
+        assert [path.name for path in self.file.parent.iterdir()] == [self.file.name]
+        assert self.file.read_text() == self.secret
+        with pytest.raises(BlockingIOError):
+            self.listener.accept()
+
+
+def reached_by(folder: Path, names: Sequence[str]) -> str:
+    """A PATH with these programs alone."""
+    for name in names:
+        found = next(Path(each, name) for each in os.get_exec_path() if Path(each, name).exists())
+        (folder / name).symlink_to(found)
+    return str(folder)
 
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    """Secrets, laid out before any worker starts."""
-    with host(tmp_path_factory.mktemp("host")) as laid_out:
-        yield laid_out
+    """The secret is in the environment from here on, so workers that start later could inherit it."""
+    secret = secrets.token_hex(16)
+    file = tmp_path_factory.mktemp("host") / "canary"
+    file.write_text(secret)
+    file.chmod(0o644)
+    with pytest.MonkeyPatch.context() as patch, socket.create_server(("127.0.0.1", 0)) as listener:
+        patch.setenv(NAME, secret)
+        listener.setblocking(False)
+        yield Host(secret, file, listener)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import os
 import statistics
 import sys
 import time
-from dataclasses import dataclass
 
 from pydantic import JsonValue
 
@@ -34,17 +33,12 @@ def run(points: list[dict[str, float]], limit: float) -> dict[str, object]:
 """Of the size of a real one: fifty points in, about half of them out, both held against their schemas."""
 INPUTS: dict[str, JsonValue] = {"points": [{"x": float(n), "y": 2.0 * n} for n in range(50)], "limit": 60.0}
 FRESH = 40
+TENANTS = 4
+WARM_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
-    blocks_per_second: float
-    median_ms: float
-    p95_ms: float
-
-
-async def warm_rate(sandbox: Sandbox, seconds: float, tenants: int = 4) -> Rate:
-    """Good blocks of some tenants, one after the other for each, schemas included.
+async def warm_ms(sandbox: Sandbox, seconds: float) -> list[float]:
+    """How long good blocks of some tenants took, one after the other for each, schemas included.
 
     Raises: RuntimeError where one of them is not right.
     """
@@ -59,9 +53,8 @@ async def warm_rate(sandbox: Sandbox, seconds: float, tenants: int = 4) -> Rate:
             if not isinstance(ran.value, dict) or ran.value["nearest"] != 0.0:
                 raise RuntimeError(f"a good block went wrong: {ran}")
 
-    await asyncio.gather(*(work(f"tenant {number}") for number in range(tenants)))
-    elapsed = time.perf_counter() - started
-    return Rate(len(taken) / elapsed, statistics.median(taken), statistics.quantiles(taken, n=20)[-1])
+    await asyncio.gather(*(work(f"tenant {number}") for number in range(TENANTS)))
+    return taken
 
 
 async def fresh_ms(sandbox: Sandbox) -> float:
@@ -78,11 +71,11 @@ async def _main() -> None:
     before = time.perf_counter()
     sandbox = await open_sandbox(SandboxConfig())
     print(f"opened and proved in {time.perf_counter() - before:.2f} s, jailed: {sandbox.jailed}")
-    await warm_rate(sandbox, 0.5)
-    rate = await warm_rate(sandbox, 5.0)
+    await warm_ms(sandbox, 0.5)
+    taken = await warm_ms(sandbox, WARM_SECONDS)
     print(
-        f"{rate.blocks_per_second:.0f} good blocks a second, warm, {os.cpu_count()} processors: "
-        f"{rate.median_ms:.2f} ms in the middle, {rate.p95_ms:.2f} ms at 95%"
+        f"{len(taken) / WARM_SECONDS:.0f} good blocks a second, warm, {os.cpu_count()} processors: "
+        f"{statistics.median(taken):.2f} ms in the middle, {statistics.quantiles(taken, n=20)[-1]:.2f} ms at 95%"
     )
     print(f"a new tenant's first block: {await fresh_ms(sandbox):.1f} ms in the middle")
     await sandbox.close()

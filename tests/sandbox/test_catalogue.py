@@ -1,45 +1,76 @@
-"""Apps as they are checked before they are published: the sandbox's type checker has a word in it."""
+"""Apps as they are checked before they are published: the sandbox's type checker has a word in it; and what an author
+may get wrong, at the doors that authors use: the place is named, and everything else is loaded."""
 
+import asyncio
 from pathlib import Path
 
+import asyncpg
 import pytest
 
+from perdure.__main__ import run
 from perdure.activities.sandbox import Limits, SandboxConfig, SandboxUnavailable
 from perdure.activities.toolbox.engine_tools import CORE_BY_NAME
 from perdure.apps import publish
+from perdure.apps.bootstrap import bootstrap
 from perdure.apps.registry import block_digests, one_app, several_apps
+from perdure.settings import Settings
+from perdure.store.database import set_up
+from tests.conftest import Urls
 from tests.unit.apps.problems import told
-from tests.unit.apps.skill_app import STEEP, STEEP_CARD, write_app
+from tests.unit.apps.skill_app import SKILL, STEEP, STEEP_CARD, write_app
 
+TEA = "skills/tea/SKILL.md"
 BLOCK = "skills/tea/blocks/steep.py"
+CARD = "skills/tea/blocks/steep.yaml"
 WRONG = STEEP.replace("else 3", "else leaf / 2")
-OTHER = "id: other\ntitle: Other\ntopology: skill_pipeline\nskills: [water]\n"
-AT_6 = f"{BLOCK}:6: "
+LOOP = STEEP.replace("    return", "    while leaf == 'grey':\n        pass\n    return")
+RAISING = STEEP.replace("    return", "    if leaf == 'grey':\n        raise ValueError(leaf)\n    return")
+EXAMPLES = f"""{STEEP_CARD}examples:
+  - input: {{leaf: green}}
+    output: {{minutes: 2}}
+  - input: {{leaf: grey}}
+"""
+OTHERWISE = EXAMPLES.replace("minutes: 2}", "minutes: 4}")
+OTHER = {"agents/other.yaml": "id: other\ntitle: Other\ntopology: skill_pipeline\nskills: [water]\n"}
+BRIEF = SandboxConfig(ceiling=Limits(wall_seconds=0.5))
 
 
-async def test_a_good_block_is_taken(tmp_path: Path) -> None:
-    found = await one_app(write_app(tmp_path), SandboxConfig())
-    assert (told(found.apps[0]), found.unchecked) == ([], "")
+def topped(top: str) -> dict[str, str]:
+    """The block, with this before its `run`."""
+    return {BLOCK: STEEP.replace("def run(", f"{top}\n\n\ndef run(", 1)}
 
 
-async def test_a_block_that_does_not_type_check_is_refused_at_its_line_and_the_rest_is_loaded(tmp_path: Path) -> None:
-    found = await one_app(write_app(tmp_path, {BLOCK: WRONG, "agents/other.yaml": OTHER}), SandboxConfig())
+@pytest.mark.parametrize(
+    ("files", "examples", "place"),
+    [
+        ({}, False, ""),
+        ({BLOCK: WRONG}, False, f"{BLOCK}:6: "),
+        ({BLOCK: STEEP.replace("leaf: str", "leaf: int")}, False, f"{BLOCK}:4: "),
+        ({CARD: EXAMPLES}, True, ""),
+        ({CARD: OTHERWISE}, False, ""),  # a worker does not run examples
+        ({CARD: OTHERWISE}, True, f"{CARD}:17: "),
+        ({CARD: EXAMPLES, BLOCK: LOOP}, True, f"{CARD}:18: "),
+        ({CARD: EXAMPLES, BLOCK: RAISING}, True, f"{CARD}:18: "),
+        (topped("while True:\n    pass"), True, f"{BLOCK}:4: "),
+        (topped("ALL = [x for x in iter(int, 1)]"), True, f"{BLOCK}:4: "),
+        (topped("HALF = 1 / 0"), True, f"{BLOCK}:4: "),
+        (topped("def grow(n: int) -> int:\n    return grow(n)\n\n\nN = grow(1)"), True, f"{BLOCK}:5: "),
+    ],
+)
+async def test_a_block_that_is_wrong_fails_or_never_ends_is_told_at_its_line_and_the_rest_is_loaded(
+    tmp_path: Path, files: dict[str, str], examples: bool, place: str
+) -> None:
+    found = await one_app(write_app(tmp_path, {**files, **OTHER}), BRIEF, examples=examples)
     (app,) = found.apps
-    assert told(app)[0].startswith(AT_6), told(app)
-    assert [agent.id for agent in app.agents] == ["other"] and set(app.skills) == {"water"}
-
-
-async def test_a_block_that_does_not_fit_its_own_schemas_is_refused(tmp_path: Path) -> None:
-    narrow = STEEP.replace("leaf: str", "leaf: int")
-    (app,) = (await one_app(write_app(tmp_path, {BLOCK: narrow}), SandboxConfig())).apps
-    assert told(app)[0].startswith(f"{BLOCK}:4: "), told(app)
+    assert told(app)[0].startswith(place) if place else told(app) == [], told(app)
+    assert {agent.id for agent in app.agents} == ({"other"} if place else {"host", "other"})
+    assert set(app.skills) == ({"water"} if place else {"tea", "water"}) and found.unchecked == ""
 
 
 async def test_a_block_that_was_published_is_not_checked_again(tmp_path: Path) -> None:
     folder = write_app(tmp_path, {BLOCK: WRONG})
     sandbox = SandboxConfig()
-    found = await several_apps([folder], sandbox)
-    app = found.apps[-1]
+    app = (await several_apps([folder], sandbox)).apps[-1]
     assert app.name == "parlour" and app.agents == ()
     unchecked = (await one_app(folder, SandboxConfig(program=tmp_path / "nothing"))).apps[0]
     published = publish(unchecked, [tool.card for tool in CORE_BY_NAME.values()])
@@ -61,46 +92,31 @@ async def test_where_no_sandbox_can_be_had_apps_are_loaded_and_it_is_said(
     assert found.apps[0].agents == () and told(found.apps[0])[0].startswith(f"{BLOCK}:1: ")
 
 
-CARD = "skills/tea/blocks/steep.yaml"
-EXAMPLES = f"""{STEEP_CARD}examples:
-  - input: {{leaf: green}}
-    output: {{minutes: MINUTES}}
-  - input: {{leaf: grey}}
-"""
-BRIEF = SandboxConfig(ceiling=Limits(wall_seconds=0.5))
-
-
-async def test_examples_are_run_where_that_is_asked_for_and_their_results_compared(tmp_path: Path) -> None:
-    good = write_app(tmp_path / "good", {CARD: EXAMPLES.replace("MINUTES", "2")})
-    assert told((await one_app(good, SandboxConfig(), examples=True)).apps[0]) == []
-    bad = write_app(tmp_path / "bad", {CARD: EXAMPLES.replace("MINUTES", "4")})
-    assert told((await one_app(bad, SandboxConfig())).apps[0]) == [], "a worker does not run them"
-    (app,) = (await one_app(bad, SandboxConfig(), examples=True)).apps
-    assert told(app)[0].startswith(f"{CARD}:17: ")
-    assert app.agents == () and set(app.skills) == {"water"}
-
-
-async def test_an_example_that_fails_or_never_ends_is_told_with_its_line_and_that_of_the_block(tmp_path: Path) -> None:
-    loop = STEEP.replace("    return", "    while leaf == 'grey':\n        pass\n    return")
-    files = {CARD: EXAMPLES.replace("MINUTES", "2"), BLOCK: loop}
-    (app,) = (await one_app(write_app(tmp_path / "loop", {**files}), BRIEF, examples=True)).apps
-    assert told(app)[0].startswith(f"{CARD}:18: "), told(app)
-    raising = STEEP.replace("    return", "    if leaf == 'grey':\n        raise ValueError(leaf)\n    return")
-    files = {CARD: EXAMPLES.replace("MINUTES", "2"), BLOCK: raising}
-    (app,) = (await one_app(write_app(tmp_path / "raising", {**files}), BRIEF, examples=True)).apps
-    assert told(app)[0].startswith(f"{CARD}:18: ") and "ValueError: grey (steep.py:7)" in told(app)[0]
-
-
 @pytest.mark.parametrize(
-    ("top", "line"),
-    [
-        ("while True:\n    pass", 4),
-        ("ALL = [x for x in iter(int, 1)]", 4),
-        ("HALF = 1 / 0", 4),
-        ("def grow(n: int) -> int:\n    return grow(n)\n\n\nN = grow(1)", 5),
-    ],
+    ("files", "place"),
+    [({TEA: SKILL.replace("    do:", "    doo: 1\n    do:")}, f"{TEA}:18: "), ({BLOCK: WRONG}, f"{BLOCK}:6: ")],
 )
-async def test_a_top_that_never_ends_or_fails_is_told_with_its_line(tmp_path: Path, top: str, line: int) -> None:
-    folder = write_app(tmp_path, {BLOCK: STEEP.replace("def run(", f"{top}\n\n\ndef run(", 1)})
-    (app,) = (await one_app(folder, BRIEF, examples=True)).apps
-    assert told(app)[0].startswith(f"{BLOCK}:{line}: "), told(app)
+async def test_skills_check_and_a_start_name_the_place_and_the_start_publishes_the_rest(
+    files: dict[str, str],
+    place: str,
+    tmp_path: Path,
+    urls: Urls,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = write_app(tmp_path / "app", {**files, **OTHER})
+    given = {"DATABASE_OWNER_URL": urls.owner, "PERDURE_APP": str(folder), "PERDURE_EXAMPLES": "true"}
+    await bootstrap(Settings(_env_file=None, **given))  # type: ignore[arg-type]
+    assert f"\n{folder}/{place}" in "\n" + capsys.readouterr().err
+    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
+    try:
+        await set_up(owner)
+        async with owner.transaction():
+            await owner.execute("SELECT set_config('perdure.tenant', '*', true)")
+            published = {row["agent_id"] for row in await owner.fetch("SELECT agent_id FROM agents")}
+    finally:
+        await owner.close()
+    assert {"other", "refunds"} <= published and "host" not in published
+    monkeypatch.chdir(folder)
+    assert await asyncio.to_thread(run, ["skills", "check", "."]) == 1
+    assert f"\n{place}" in "\n" + capsys.readouterr().out

@@ -3,9 +3,11 @@
 import errno
 import os
 import platform
+import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from perdure.activities.sandbox import Limits, SandboxUnavailable
 from perdure.activities.sandbox.jail import DENIED, Jail, demotable
 from perdure.activities.sandbox.jail_check import jail_faults
 from perdure.activities.sandbox.selection import _interpreter
-from tests.sandbox.probe import Call, answers, write_probe
+from tests.sandbox.conftest import reached_by
 
 OPENAT, EXECVE, CLONE, MKDIR, GETUID, KILL, GETPPID = 257, 59, 56, 83, 102, 62, 110
 CLONE_THREAD = 0x00010000
@@ -24,6 +26,55 @@ X32 = 0x40000000
 INT_80 = b"\xb8\x14\0\0\0\xcd\x80"
 """getpid by the 32-bit table: mov eax, 20; int 0x80."""
 native = pytest.mark.skipif(platform.machine() != "x86_64", reason="the probe is written in machine code for x86-64")
+_BASE = 0x400000
+_HEADERS = 64 + 56
+_ARGUMENT_OPCODES = (b"\xbf", b"\xbe", b"\xba", b"\x41\xba", b"\x41\xb8", b"\x41\xb9")
+"""mov to edi, esi, edx, r10d, r8d, r9d."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A system call by its number; a text among its arguments stands for its address."""
+
+    number: int
+    arguments: tuple[int | str, ...] = ()
+
+
+def write_probe(path: Path, calls: Sequence[Call], ending: bytes = b"") -> None:
+    """A program of a few hundred bytes, without a libc, that makes system calls and writes down what each one answered;
+    `ending` is machine code that comes before the answers are written."""
+    texts = [argument for call in calls for argument in call.arguments if isinstance(argument, str)]
+    size = len(_code(calls, dict.fromkeys(texts, 0), ending))
+    places: dict[str, int] = {}
+    data = b""
+    for text in texts:
+        places[text] = _BASE + _HEADERS + size + len(data)
+        data += text.encode() + b"\0"
+    body = _code(calls, places, ending) + data
+    length = _HEADERS + len(body)
+    header = struct.pack(
+        "<16sHHIQQQIHHHHHH", *(b"\x7fELF\x02\x01\x01", 2, 62, 1, _BASE + _HEADERS, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    )
+    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, _BASE, _BASE, length, length, 0x1000)
+    path.write_bytes(header + segment + body)
+    path.chmod(0o755)
+
+
+def answers(output: bytes) -> list[int]:
+    """What each call answered, in order: the negative of an error's number."""
+    return list(reversed(struct.unpack(f"<{len(output) // 8}q", output)))
+
+
+def _code(calls: Sequence[Call], places: dict[str, int], ending: bytes) -> bytes:
+    code = b""
+    for call in calls:
+        for opcode, argument in zip(_ARGUMENT_OPCODES, (*call.arguments, *[0] * 6), strict=False):
+            value = places[argument] if isinstance(argument, str) else argument
+            code += opcode + struct.pack("<I", value & 0xFFFFFFFF)
+        code += b"\xb8" + struct.pack("<I", call.number) + b"\x0f\x05\x50"  # mov eax; syscall; push rax
+    write = b"\xb8\x01\0\0\0\xbf\x01\0\0\0\x48\x89\xe6\xba" + struct.pack("<I", 8 * len(calls)) + b"\x0f\x05"
+    leave = b"\xb8\x3c\0\0\0\x31\xff\x0f\x05"
+    return code + ending + write + leave
 
 
 @pytest.fixture(params=[False, True], ids=["as this user", "as nobody"])
@@ -147,11 +198,8 @@ def test_a_jail_with_a_hole_is_found(jail: Jail, taken: str, put: str) -> None:
 
 
 def test_what_is_missing_is_named_with_the_package_that_has_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("env", "prlimit", "ldd"):
-        found = next(Path(folder, name) for folder in os.get_exec_path() if Path(folder, name).exists())
-        (tmp_path / name).symlink_to(found)
     program = _interpreter()
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", reached_by(tmp_path, ("env", "prlimit", "ldd")))
     for package in ("bubblewrap", "util-linux"):
         with pytest.raises(SandboxUnavailable) as raised:
             Jail(program, Limits())

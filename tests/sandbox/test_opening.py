@@ -1,20 +1,34 @@
-"""Which sandbox a machine gets: the jail that proves itself, none, or a bare one that the operator asked for."""
+"""Which sandbox a machine gets: the jail that proves itself, none, or a bare one that the operator asked for; and one
+that opens beside the rest of a start: once, loudly where it cannot, and again after a while."""
 
 import asyncio
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from perdure.activities.sandbox import ClosedSandbox, FaultKind, Limits, SandboxConfig, SandboxUnavailable, open_sandbox
+from perdure.activities.sandbox import (
+    ClosedSandbox,
+    FaultKind,
+    LazySandbox,
+    Limits,
+    SandboxConfig,
+    SandboxUnavailable,
+    open_sandbox,
+    selection,
+)
+from perdure.activities.sandbox.protocol import Sandbox
 from perdure.activities.sandbox.selection import _interpreter
+from tests.eventually import eventually
+from tests.harness import until
+from tests.sandbox.conftest import reached_by
+
+ONE = "def run():\n    return 1"
 
 OPENER = """
 import asyncio
@@ -30,12 +44,8 @@ asyncio.run(main())
 
 
 @pytest.fixture
-def without_bubblewrap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    for name in ("env", "prlimit", "setpriv", "ldd"):
-        found = next(Path(folder, name) for folder in os.get_exec_path() if Path(folder, name).exists())
-        (tmp_path / name).symlink_to(found)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    yield
+def without_bubblewrap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", reached_by(tmp_path, ("env", "prlimit", "setpriv", "ldd")))
 
 
 def launchers() -> list[str]:
@@ -51,19 +61,20 @@ def _command(process: psutil.Process) -> str:
         return ""
 
 
+def _is_alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
 async def test_a_sandbox_that_proved_itself_says_so_and_leaves_nothing_behind() -> None:
     with capture_logs() as logs:
         sandbox = await open_sandbox(SandboxConfig())
     assert [(each["event"], each["log_level"]) for each in logs] == [("sandbox.jailed", "info")]
-    assert (await sandbox.run("t", "def run():\n    return 1", {})).value == 1
+    assert (await sandbox.run("t", ONE, {})).value == 1
     workers = [each for each in psutil.Process().children() if "monty" in _command(each)]
     assert workers and launchers()
     await sandbox.close()
     assert launchers() == []
-    deadline = time.monotonic() + 20
-    while left := [each for each in workers if each.is_running()]:
-        assert time.monotonic() < deadline, left  # a zombie counts
-        await asyncio.sleep(0.02)
+    await until(lambda: not any(each.is_running() for each in workers), seconds=20)  # a zombie counts
 
 
 @pytest.mark.usefixtures("without_bubblewrap")
@@ -80,7 +91,7 @@ async def test_a_bare_sandbox_is_opened_where_the_operator_allows_it_and_is_logg
     assert not sandbox.jailed
     assert [(each["event"], each["log_level"]) for each in logs] == [("sandbox.bare", "warning")]
     assert "bwrap" in str(logs[0]["why"])
-    assert (await sandbox.run("t", "def run():\n    return 1", {})).value == 1
+    assert (await sandbox.run("t", ONE, {})).value == 1
     looped = await sandbox.run("t", "while True: pass", {})
     assert looped.fault is not None and looped.fault.kind is FaultKind.TIME
     peeked = await sandbox.run("t", "def run():\n    return open('/etc/passwd').read()", {})
@@ -132,15 +143,66 @@ async def test_workers_end_with_the_process_that_started_them_even_when_that_is_
     assert opener.stdout is not None
     assert b"sandbox.jailed" in await opener.stdout.readline()
     assert await opener.stdout.readline() == b"open\n"
-    workers: list[psutil.Process] = []
-    deadline = time.monotonic() + 20
-    while not any(str(each.exe()).endswith(_interpreter().name) for each in workers):
-        assert time.monotonic() < deadline, workers
-        await asyncio.sleep(0.02)
-        workers = psutil.Process(opener.pid).children(recursive=True)
+
+    async def at_work() -> list[psutil.Process]:
+        found = psutil.Process(opener.pid).children(recursive=True)
+        return found if any(str(each.exe()).endswith(_interpreter().name) for each in found) else []
+
+    workers = await eventually(at_work)
     os.kill(opener.pid, signal.SIGKILL)
     await opener.wait()
-    deadline = time.monotonic() + 20
-    while alive := [each for each in workers if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]:
-        assert time.monotonic() < deadline, alive
-        await asyncio.sleep(0.02)
+    await until(lambda: not any(_is_alive(each) for each in workers), seconds=20)
+
+
+async def test_blocks_wait_for_one_opening_and_its_close_ends_it() -> None:
+    with capture_logs() as logs:
+        sandbox = LazySandbox(SandboxConfig())
+        sandbox.open_soon()
+        ran = await asyncio.gather(*(sandbox.run("t", ONE, {}) for _ in range(5)))
+    assert [each.value for each in ran] == [1] * 5
+    assert [each["event"] for each in logs] == ["sandbox.jailed"]
+    assert await sandbox.check(ONE, {"type": "object"}, {"type": "integer"}) == ()
+    await sandbox.close()
+    with pytest.raises(SandboxUnavailable):
+        await sandbox.run("t", ONE, {})
+    await LazySandbox(SandboxConfig()).close()  # at once: it was never opened
+
+
+async def test_a_caller_who_gives_up_waiting_does_not_stop_the_opening() -> None:
+    sandbox = LazySandbox(SandboxConfig())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(sandbox.run("t", ONE, {}), 0.01)
+    assert (await sandbox.run("t", ONE, {})).value == 1
+    await sandbox.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [(SandboxUnavailable("bwrap is not installed"), "bwrap is not installed"), (OSError("secret path"), "OSError")],
+)
+async def test_where_it_cannot_be_opened_blocks_are_told_why_and_a_later_one_finds_it_open(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, why: str
+) -> None:
+    tries: list[int] = []
+
+    async def opening(config: SandboxConfig) -> Sandbox:
+        tries.append(1)
+        if len(tries) == 1:
+            raise error
+        return await open_sandbox(config)
+
+    monkeypatch.setattr(selection, "open_sandbox", opening)
+    sandbox = LazySandbox(SandboxConfig())
+    with capture_logs() as logs:
+        for _ in range(2):
+            ran = await sandbox.run("t", ONE, {})
+            assert ran.fault is not None and ran.fault.kind is FaultKind.CLOSED and why in ran.fault.message
+            assert "secret" not in ran.fault.message
+    assert [(each["event"], each["log_level"]) for each in logs] == [("sandbox.closed", "error")]
+    monkeypatch.setattr(selection, "AGAIN_SECONDS", 0.0)
+    sandbox = LazySandbox(SandboxConfig())
+    tries.clear()
+    assert (await sandbox.run("t", ONE, {})).fault is not None
+    assert (await sandbox.run("t", ONE, {})).value == 1
+    assert len(tries) == 2
+    await sandbox.close()

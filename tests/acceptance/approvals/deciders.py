@@ -1,15 +1,11 @@
 """People who decide over HTTP, each through an API process of their own choosing."""
 
-import asyncio
-import socket
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
-
-from tests.integration.test_api_process import Served
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,28 +21,6 @@ class Answer:
     status: int
     says: str
     """The approval's status where it was decided, else the code of the refusal."""
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
-@asynccontextmanager
-async def api_processes(count: int, environ: dict[str, str]) -> AsyncIterator[list[Served]]:
-    """So many `python -m perdure.api` side by side over the same stores, until the block ends."""
-    running = []
-    for _ in range(count):
-        port = free_port()
-        running.append(Served({**environ, "PERDURE_PORT": str(port)}, f"http://127.0.0.1:{port}"))
-    try:
-        await asyncio.gather(*(each.start() for each in running))
-        yield running
-    finally:
-        for each in running:
-            if each.process is not None and each.process.returncode is None:
-                each.process.kill()
-                await each.process.wait()
 
 
 @asynccontextmanager

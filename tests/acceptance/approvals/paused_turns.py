@@ -7,7 +7,7 @@ first one's pause left behind but for the ids: nothing tells it from one that ra
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,22 +67,21 @@ async def paused_turns(db: Database, client: Client, turn_id: str, count: int) -
             await _insert(tx, [rows for _, rows, _ in made[start : start + ROWS_AT_ONCE]])
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def begin(turn: TurnInput) -> None:
-        async with gate:
-            await _wait(client, turn)
+    async def of_each(step: Callable[[Client, TurnInput], Awaitable[None]]) -> None:
+        async def one(turn: TurnInput) -> None:
+            async with gate:
+                await step(client, turn)
 
-    async def come_to_wait(turn: TurnInput) -> None:
-        async with gate:
-            await _waits(client, turn)
+        await asyncio.gather(*(one(turn) for _, _, turn in made))
 
-    await asyncio.gather(*(begin(turn) for _, _, turn in made))
+    await of_each(_begin)
     # Runs are begun faster than workers take up their first task: until then they wait for a worker and not for a
     # person, and whatever is measured next would be measured behind all of them.
-    await asyncio.gather(*(come_to_wait(turn) for _, _, turn in made))
+    await of_each(_come_to_wait)
     return [paused for paused, _, _ in made]
 
 
-async def _waits(client: Client, turn: TurnInput) -> None:
+async def _come_to_wait(client: Client, turn: TurnInput) -> None:
     """Back when the turn's wait has had its first task."""
     handle = client.get_workflow_handle(turn_workflow_id(turn.address.turn_id))
     began = time.monotonic()
@@ -145,7 +144,7 @@ async def _insert(tx: Connection, copies: Sequence[dict[str, list[dict[str, Any]
         )
 
 
-async def _wait(client: Client, turn: TurnInput) -> None:
+async def _begin(client: Client, turn: TurnInput) -> None:
     pairs = [
         SearchAttributePair(SearchAttributeKey.for_keyword(name), value)
         for name, value in search_values(turn, "awaiting_approval").items()

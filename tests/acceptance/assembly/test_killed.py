@@ -1,32 +1,24 @@
 """Workers killed between the preflight and the navigator: nobody is classified twice (S1-11, S1-15)."""
 
-import time
-
-import httpx
 import pytest
 
-from tests.acceptance.assembly.conftest import Talk
-from tests.acceptance.running import RunningStack
+from perdure.client import Client
+from tests.acceptance.running import RunningStack, until
 
 pytestmark = pytest.mark.soak
 
 
 def test_a_worker_killed_between_preflight_and_navigator_does_not_run_preflight_again(
-    gathering: RunningStack, client: httpx.Client
+    gathering: RunningStack, client: Client
 ) -> None:
-    talk = Talk(client)
-    turn_id = talk.begin("hold on")
-    deadline = time.monotonic() + 90
-    while "preflight" not in talk.read(turn_id)["nodes"] and time.monotonic() < deadline:
-        time.sleep(0.02)
-    nodes = talk.read(turn_id)["nodes"]
-    assert "preflight" in nodes and "navigator" not in nodes, "the first phase is under way"
-    killed = gathering.kill("worker-turns", "worker-llm")
-    gathering.wait_restarted(killed)
-    events = talk.events(turn_id)
-    turn = talk.read(turn_id)
-    assert (turn["status"], turn["answer"]) == ("completed", "Done.")
-    assert sorted(turn["nodes"]) == sorted(set(turn["nodes"])), "every node ran once"
-    asked = [data["call_id"] for kind, data in events if kind == "generation.start"]
+    turn_id = client.turns.start(client.conversations.create("gather").id, "hold on").turn_id
+    until(lambda: "preflight" in client.turns.get(turn_id).nodes, 90, "the preflight never ended")
+    assert "navigator" not in client.turns.get(turn_id).nodes, "the first phase is under way"
+    gathering.wait_restarted(gathering.kill("worker-turns", "worker-llm"))
+    events = list(client.turns.events(turn_id))
+    turn = client.turns.get(turn_id)
+    assert (turn.status, turn.answer) == ("completed", "Done.")
+    assert sorted(turn.nodes) == sorted(set(turn.nodes)), "every node ran once"
+    asked = [event.call_id for event in events if event.kind == "generation.start"]
     assert asked.count("m1") == 1 and asked.count("m2") == 1, "the two questions of the preflight"
-    assert [data["stage"] for kind, data in events if kind == "stage"].count("preflight") == 1
+    assert [event.data["stage"] for event in events if event.kind == "stage"].count("preflight") == 1

@@ -1,4 +1,4 @@
-"""Somebody who follows a turn with the client that users have, and keeps book of what a stream promises."""
+"""People who follow turns with the client that users have, and keep book of what a stream promises."""
 
 import asyncio
 import time
@@ -6,6 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from perdure.client import AsyncClient, Event
+from tests.harness import until
+
+HEARD_SECONDS = 90.0
 
 
 @dataclass(slots=True)
@@ -55,12 +58,44 @@ class Followed:
                 yield f"{self.turn_id}: {call_id} has {characters} characters, the reader others"
 
 
-async def follow(client: AsyncClient, turn_id: str, followed: Followed | None = None) -> Followed:
+async def follow(client: AsyncClient, followed: Followed) -> Followed:
     """Read a turn's stream to its end, over as many connections as it takes."""
-    followed = followed or Followed(turn_id)
-    async for event in client.turns.events(turn_id):
+    async for event in client.turns.events(followed.turn_id):
         followed.take(event)
     return followed
+
+
+class Readers(asyncio.TaskGroup):
+    """Readers of turns; the block ends as the last of them has read its turn to the end."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        super().__init__()
+        self._client = client
+        self.followed: list[Followed] = []
+
+    def follow(self, ids: Sequence[str]) -> None:
+        """One more for each of these turns."""
+        for turn_id in ids:
+            self.followed.append(Followed(turn_id))
+            self.create_task(follow(self._client, self.followed[-1]))
+
+    async def have_heard(self, words: int = 1) -> None:
+        await until(lambda: all(len(each.words) >= words for each in self.followed), seconds=HEARD_SECONDS)
+
+    @property
+    def mid_stream(self) -> int:
+        """How many are in the middle of an answer."""
+        return sum(bool(each.words) and not each.settled for each in self.followed)
+
+    async def faults(self, texts: Sequence[str]) -> list[str]:
+        """What is not as promised: each turn has completed with its text, and its reader has what is stored."""
+        found: list[str] = []
+        for each, text in zip(self.followed, texts, strict=True):
+            turn = await self._client.turns.get(each.turn_id)
+            if (turn.status, turn.answer) != ("completed", text):
+                found.append(f"{each.turn_id}: {turn.status} with another answer or none")
+            found += each.faults(turn.answer or "")
+        return found
 
 
 async def begin(client: AsyncClient, agent: str, text: str) -> str:
@@ -80,13 +115,6 @@ async def begin_all(client: AsyncClient, agent: str, texts: Sequence[str], *, at
     return list(await asyncio.gather(*(one(text) for text in texts)))
 
 
-async def answers(client: AsyncClient, ids: Sequence[str], *, at_once: int = 8) -> dict[str, tuple[str, str]]:
-    """Status and stored answer of these turns."""
-    gate = asyncio.Semaphore(at_once)
-
-    async def one(turn_id: str) -> tuple[str, str]:
-        async with gate:
-            turn = await client.turns.get(turn_id)
-            return turn.status, turn.answer or ""
-
-    return dict(zip(ids, await asyncio.gather(*(one(turn_id) for turn_id in ids)), strict=True))
+def words(count: int, name: str) -> str:
+    """A text of so many words, none like another, so that one lost or doubled is seen."""
+    return " ".join(f"{name}-{number}" for number in range(count))

@@ -1,19 +1,21 @@
 """Hundreds of idle streams and clients that take a byte a second: the API stays small, and others are as quick."""
 
 import asyncio
+import socket
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Self
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
-from tests.acceptance.streams.clients import connected
+from tests.acceptance.outcome import quantile
+from tests.acceptance.running import RunningStack
 from tests.acceptance.streams.conftest import AT_ONCE, USUAL, Speaking
-from tests.acceptance.streams.following import Followed, begin, follow
-from tests.acceptance.streams.speakers import words
-from tests.acceptance.test_figures import quantile
+from tests.acceptance.streams.following import Followed, begin, follow, words
 from tests.scale import FULL, PATIENCE_SECONDS, Clocked, sized
 
 pytestmark = pytest.mark.soak
@@ -29,6 +31,79 @@ LONG_WORDS = 14_000
 GROWTH_BYTES = 100_000_000
 SLOWER = 1.5
 LEAST_SLOW_BYTES = 5
+_PATIENCE_SECONDS = 60.0
+SMALL_BUFFER_BYTES = 4_096
+"""What the kernel may hold for a slow client, so that the API feels how slow it is."""
+
+
+@dataclass(slots=True)
+class Bare:
+    sock: socket.socket
+    taken: int = 0
+    """Bytes read of the stream."""
+
+    async def one_byte_a_second(self) -> None:
+        loop = asyncio.get_running_loop()
+        while await loop.sock_recv(self.sock, 1):
+            self.taken += 1
+            await asyncio.sleep(1)
+
+
+async def _connect(stack: RunningStack, path: str, *, small: bool) -> Bare:
+    """Ask for a stream, again where the API says so, as clients do on a machine that has no time for hundreds at once.
+
+    Raises: AssertionError where the answer is not 200.
+    """
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        sock, head = await _asked(stack, path, small=small)
+        if head.startswith(b"HTTP/1.1 200"):
+            return Bare(sock)
+        sock.close()
+        assert head.startswith(b"HTTP/1.1 503") and time.monotonic() < deadline, head
+        await asyncio.sleep(2)
+
+
+async def _asked(stack: RunningStack, path: str, *, small: bool) -> tuple[socket.socket, bytes]:
+    """A connection on which a stream was asked for, once the head of the answer is there; and the head."""
+    loop, address = asyncio.get_running_loop(), urlsplit(stack.api)
+    sock = socket.socket()
+    sock.setblocking(False)
+    if small:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER_BYTES)
+    await loop.sock_connect(sock, (address.hostname, address.port))
+    head = f"GET {path} HTTP/1.1\r\nHost: {address.netloc}\r\nAuthorization: Bearer {stack.token('requester')}\r\n\r\n"
+    await loop.sock_sendall(sock, head.encode())
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        piece = await loop.sock_recv(sock, 64)
+        assert piece, "the API hung up"
+        answer += piece
+    return sock, answer
+
+
+@asynccontextmanager
+async def connected(stack: RunningStack, idle: Sequence[str], slow: Sequence[str]) -> AsyncIterator[list[Bare]]:
+    """Streams at these paths until the block ends; those of `slow`, which are given, are read a byte a second."""
+    gate, everybody = asyncio.Semaphore(16), list[Bare]()
+
+    async def one(path: str, *, small: bool) -> Bare:
+        async with gate:
+            everybody.append(await _connect(stack, path, small=small))
+            return everybody[-1]
+
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        await asyncio.gather(*(one(path, small=False) for path in idle))
+        slow_ones = await asyncio.gather(*(one(path, small=True) for path in slow))
+        tasks += [asyncio.create_task(each.one_byte_a_second()) for each in slow_ones]
+        yield slow_ones
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for each in everybody:
+            each.sock.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +115,7 @@ class First:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Self:
-        return cls(quantile(sorted(seconds), 0.5), quantile(sorted(seconds), 0.95))
+        return cls(quantile(seconds, 0.5), quantile(seconds, 0.95))
 
 
 async def _first_tokens(speakers: Speaking, count: int) -> list[float]:
@@ -50,7 +125,7 @@ async def _first_tokens(speakers: Speaking, count: int) -> list[float]:
         async with gate:
             asked = time.time()
             turn_id = await begin(speakers.client, USUAL, "a short answer")
-            followed = await follow(speakers.client, turn_id, Followed(turn_id))
+            followed = await follow(speakers.client, Followed(turn_id))
             assert followed.first_token_at is not None and followed.text == "a short answer"
             seconds.append(followed.first_token_at - asked)
 
@@ -65,7 +140,7 @@ def _bytes_of_api(speakers: Speaking) -> int:
 @pytest.mark.timeout(PATIENCE_SECONDS)
 async def test_idle_and_slow_clients_cost_little_memory_and_nobody_elses_time(speakers: Speaking) -> None:
     long = await begin(speakers.client, AT_ONCE, words(LONG_WORDS, "long"))
-    await follow(speakers.client, long)
+    await follow(speakers.client, Followed(long))
     await _first_tokens(speakers, WARM_UP)
     idle = [(await speakers.client.conversations.create(USUAL)).id for _ in range(IDLE)]
     before, bytes_before = await _first_tokens(speakers, TURNS), _bytes_of_api(speakers)

@@ -1,0 +1,219 @@
+"""Thousands of turns wait: their workers restart and hundreds are approved at once, these end, the others do not move;
+Postgres is killed again and again while people decide, what was acknowledged stands, and stands once."""
+
+import asyncio
+import itertools
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import httpx
+import psutil
+import pytest
+
+from perdure.contracts.ids import turn_workflow_id
+from perdure.store.database import new_id
+from tests.acceptance.approvals.conftest import Busy
+from tests.acceptance.approvals.deciders import Answer, Person, decide, with_tokens
+from tests.acceptance.approvals.paused_turns import AT_ONCE, Paused
+from tests.acceptance.running import WORKERS
+from tests.scale import PATIENCE_SECONDS, Clocked, sized
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(PATIENCE_SECONDS)]
+
+PAUSED = sized(10_000, 200)
+APPROVED = sized(500, 20)
+DONE_SECONDS = 120.0
+WORKER_BYTES = 1_500_000_000
+DECISIONS = sized(2_000, 90)
+KILLS = sized(10, 3)
+DECIDERS = 4
+DECISIONS_AT_ONCE = 8
+RETRY_SECONDS = 0.3
+ENDED_SECONDS = sized(1_500, 120)
+AGAIN = {500, 502, 503, 504}
+
+
+async def watch_memory(busy: Busy, largest: Counter[str]) -> None:
+    """Keep the most memory that each worker process has had, looked at twice a second."""
+    while True:
+        pids = busy.stack.read()["pids"]
+        for role in WORKERS:
+            try:
+                now = psutil.Process(pids[role]).memory_info().rss
+            except (KeyError, psutil.NoSuchProcess):
+                continue
+            largest[role] = max(largest[role], now)
+        await asyncio.sleep(0.5)
+
+
+def cpu_seconds(busy: Busy) -> Counter[str]:
+    """What each process of the stack has used so far, with those that it has started."""
+    used: Counter[str] = Counter()
+    for role, pid in busy.stack.read()["pids"].items():
+        process = psutil.Process(pid)
+        for each in (process, *process.children(recursive=True)):
+            times = each.cpu_times()
+            used[role] += round(times.user + times.system)
+    return used
+
+
+async def where(busy: Busy, turns: Sequence[Paused]) -> dict[tuple[str, str], tuple[int, int]]:
+    """How many turns stand where, and how much their conversations have heard."""
+    async with busy.db.transaction("local") as tx:
+        rows = await tx.fetch(
+            "SELECT t.status AS turn, a.status AS approval, count(*) AS turns, sum(c.event_seq) AS events FROM turns t "
+            "JOIN approvals a ON a.turn_id = t.id JOIN conversations c ON c.id = t.conversation_id "
+            "WHERE t.id = ANY($1) GROUP BY 1, 2",
+            [turn.turn_id for turn in turns],
+        )
+    return {(row["turn"], row["approval"]): (row["turns"], int(row["events"])) for row in rows}
+
+
+async def run_ids(busy: Busy, turns: Sequence[Paused]) -> list[str]:
+    found = []
+    for start in range(0, len(turns), AT_ONCE):
+        names = [turn_workflow_id(turn.turn_id) for turn in turns[start : start + AT_ONCE]]
+        told = await asyncio.gather(*(busy.temporal.get_workflow_handle(name).describe() for name in names))
+        found += [each.run_id for each in told]
+    return found
+
+
+async def approve(reviewer: Person, turns: Sequence[Paused]) -> list[Answer]:
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(turn: Paused) -> Answer:
+        async with gate:
+            return await decide(reviewer, turn.approval_id, "approve", turn.digest)
+
+    return await asyncio.gather(*(one(turn) for turn in turns))
+
+
+async def done(busy: Busy, turns: Sequence[Paused], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while (await where(busy, turns)).keys() != {("completed", "done")}:
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.5)
+    return True
+
+
+async def test_of_many_paused_turns_those_approved_after_a_restart_end_and_no_other_moves(busy: Busy) -> None:
+    with Clocked() as making:
+        turns = await busy.paused(PAUSED)
+    every = PAUSED // APPROVED
+    chosen, others = turns[::every][:APPROVED], [turn for number, turn in enumerate(turns) if number % every]
+    before, runs = await where(busy, others), await run_ids(busy, others[:200])
+    assert before.keys() == {("awaiting_approval", "pending")}
+    refunded = len(await busy.refunds())
+    largest: Counter[str] = Counter()
+    watching = asyncio.create_task(watch_memory(busy, largest))
+    try:
+        killed = busy.stack.kill(*WORKERS)
+        back = await asyncio.to_thread(busy.stack.wait_restarted, killed)
+        async with with_tokens(busy.stack.token("admin"), ["reviewer"], [busy.stack.api]) as (reviewer,):
+            used = cpu_seconds(busy)
+            with Clocked() as burst:
+                answers = await approve(reviewer, chosen)
+                decided_seconds = time.monotonic() - back
+                in_time = await done(busy, chosen, DONE_SECONDS)
+    finally:
+        watching.cancel()
+    print(f"\npaused: {PAUSED} made in {making}; {APPROVED} decided in {decided_seconds:.1f} s, done in {burst}")
+    print(f"CPU seconds of the burst: {dict(cpu_seconds(busy) - used)}")
+    print(f"workers' largest resident memory, MB: { ({role: round(size / 1e6) for role, size in largest.items()}) }")
+    assert Counter((answer.status, answer.says) for answer in answers) == {(200, "approved"): APPROVED}
+    assert in_time, await where(busy, chosen)
+    assert await where(busy, others) == before, "nobody has written about the others"
+    assert await run_ids(busy, others[:200]) == runs, "nor woken them"
+    assert sorted((await busy.refunds())[refunded:]) == sorted(turn.key for turn in chosen)
+    assert max(largest.values()) < WORKER_BYTES
+
+
+class Deciding:
+    """Decisions that are tried until there is an answer; every other one bears a key, and so may be asked again."""
+
+    def __init__(self, people: Sequence[Person], turns: Sequence[Paused]) -> None:
+        self._people = itertools.cycle(people)
+        self._waiting = list(enumerate(turns))
+        self._chance = random.Random(11)
+        self.answers: dict[str, tuple[str, bool, Answer]] = {}
+        """By approval: what was decided, whether it was asked more than once, the answer."""
+        self.repeats: Counter[str] = Counter()
+        self._taken = asyncio.Condition()
+
+    async def run(self) -> None:
+        await asyncio.gather(*(self._worker() for _ in range(DECISIONS_AT_ONCE)))
+
+    async def _worker(self) -> None:
+        while self._waiting:
+            number, turn = self._waiting.pop()
+            async with self._taken:
+                self._taken.notify_all()
+            await self._one(next(self._people), turn, new_id() if number % 2 else None)
+
+    async def _one(self, person: Person, turn: Paused, key: str | None) -> None:
+        decision = self._chance.choice(("approve", "reject"))
+        for tries in itertools.count():
+            try:
+                answer = await decide(person, turn.approval_id, decision, turn.digest, "outage", key)
+            except (httpx.TransportError, ValueError) as error:
+                self.repeats[type(error).__name__] += 1
+            else:
+                if answer.status not in AGAIN:
+                    self.answers[turn.approval_id] = (decision, tries > 0 and key is None, answer)
+                    return
+                self.repeats[f"{answer.status} {answer.says}"] += 1
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _until_left(self, most: int) -> None:
+        """Wait until no more than so many are still to be begun."""
+        async with self._taken:
+            await self._taken.wait_for(lambda: len(self._waiting) <= most)
+
+    async def while_postgres_is_killed(self, busy: Busy) -> None:
+        """SIGKILL the postmaster whenever a share of the decisions is made; it is back each time."""
+        for number in range(KILLS):
+            await self._until_left(DECISIONS * (KILLS - number) // (KILLS + 1))
+            await asyncio.to_thread(busy.stack.wait_restarted, busy.stack.kill("postgres"))
+
+
+async def outcome(busy: Busy, turns: Sequence[Paused]) -> dict[str, tuple[str, str, str, int, str]]:
+    """By approval: its status, what was decided, by whom, how often, and what became of the turn."""
+    async with busy.db.transaction("local") as tx:
+        rows = await tx.fetch(
+            "SELECT a.id::text, a.status, a.decision->>'type' AS decision, u.name, t.status AS turn, "
+            "(SELECT count(*) FROM audit x WHERE x.subject = a.id::text AND x.kind = 'approval.decided') AS times "
+            "FROM approvals a JOIN turns t ON t.id = a.turn_id LEFT JOIN users u ON u.id = a.decided_by "
+            "WHERE a.id = ANY($1)",
+            [turn.approval_id for turn in turns],
+        )
+    return {row["id"]: (row["status"], row["decision"], row["name"], row["times"], row["turn"]) for row in rows}
+
+
+async def test_in_an_outage_no_acknowledged_decision_is_lost_and_none_is_made_twice(busy: Busy) -> None:
+    turns = await busy.paused(DECISIONS)
+    refunded = len(await busy.refunds())
+    names = [f"outage-{number}" for number in range(DECIDERS)]
+    async with with_tokens(busy.stack.token("admin"), names, [busy.stack.api]) as people:
+        deciding = Deciding(people, turns)
+        with Clocked() as clocked:
+            await asyncio.gather(deciding.run(), deciding.while_postgres_is_killed(busy))
+    print(f"\noutage: {DECISIONS} decisions, Postgres killed {KILLS} times, {clocked}")
+    print(f"asked again after: {dict(deciding.repeats)}")
+    assert len(deciding.answers) == DECISIONS
+    began, found = time.monotonic(), await outcome(busy, turns)
+    while {each[4] for each in found.values()} != {"completed"}:
+        assert time.monotonic() - began < ENDED_SECONDS, Counter(each[4] for each in found.values())
+        await asyncio.sleep(1)
+        found = await outcome(busy, turns)
+    print(f"every turn had ended {time.monotonic() - began:.1f} s after the last decision")
+    for approval_id, (decision, repeated, answer) in deciding.answers.items():
+        _, stands, by, times, _ = found[approval_id]
+        assert (stands, by, times) == (decision, answer.by, 1), answer
+        # Asked a second time without a key, it is told the truth: that the first time counted.
+        assert answer.status == 200 or (repeated and answer.says == "already_decided"), answer
+    approved = {turn.key for turn in turns if deciding.answers[turn.approval_id][0] == "approve"}
+    assert sorted((await busy.refunds())[refunded:]) == sorted(approved), "each approved call ran once, no other did"
+    assert Counter(each[0] for each in found.values()) == {"done": len(approved), "rejected": DECISIONS - len(approved)}

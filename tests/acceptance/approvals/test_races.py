@@ -1,0 +1,176 @@
+"""Sixteen people decide on each approval at the same moment, through two API processes, and one of them asked for it;
+an approved call is withdrawn as a worker reserves it."""
+
+import asyncio
+import os
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from perdure.activities.tools import ToolActivities
+from perdure.contracts.calls import CallState
+from perdure.contracts.errors import CallerError
+from perdure.contracts.ids import approval_id, effect_key
+from perdure.contracts.turns import TurnAddress
+from perdure.core.approvals.decisions import Decider
+from perdure.local import DataParts
+from perdure.store.approvals.assignments import withdraw
+from tests.acceptance.approvals.deciders import Answer, Person, decide, with_tokens
+from tests.acceptance.running import free_port
+from tests.conftest import Urls
+from tests.harness import Harness
+from tests.integration.test_api_process import Served
+from tests.scale import NO_RATE_LIMIT, PATIENCE_SECONDS, Clocked, sized
+from tests.served import MANY
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(PATIENCE_SECONDS)]
+
+APPROVALS = sized(2_000, 25)
+DECIDERS = 16
+APPROVALS_AT_ONCE = 4
+"""64 requests under way."""
+WITHDRAWALS = sized(1_000, 60)
+AT_ONCE = 8
+MOST_DELAY_SECONDS = 0.012
+"""About what a withdrawal or a call takes: so neither is always first."""
+
+
+@asynccontextmanager
+async def api_processes(count: int, environ: dict[str, str]) -> AsyncIterator[list[Served]]:
+    """So many `python -m perdure.api` side by side over the same stores, until the block ends."""
+    running = []
+    for _ in range(count):
+        port = free_port()
+        running.append(Served({**environ, "PERDURE_PORT": str(port)}, f"http://127.0.0.1:{port}"))
+    try:
+        await asyncio.gather(*(each.start() for each in running))
+        yield running
+    finally:
+        for each in running:
+            if each.process is not None and each.process.returncode is None:
+                each.process.kill()
+                await each.process.wait()
+
+
+async def opened(harness: Harness, count: int) -> dict[str, str]:
+    """Approvals of as many turns, with their digests."""
+    digests: dict[str, str] = {}
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(number: int) -> None:
+        async with gate:
+            address = await harness.plan(("pay", {"amount": number + 1}), by="requester", caps=MANY)
+            (request,) = await harness.open(address, "t1.0")
+            digests[request.request_id] = str((await harness.approval_row(address))["digest"])
+
+    await asyncio.gather(*(one(number) for number in range(count)))
+    return digests
+
+
+async def race(people: list[Person], digests: dict[str, str], chance: random.Random) -> list[Answer]:
+    """Everybody on every approval, a few approvals at a time."""
+    answers: list[Answer] = []
+    waiting = list(digests.items())
+
+    async def worker() -> None:
+        while waiting:
+            approval, digest = waiting.pop()
+            attempts = [
+                decide(person, approval, chance.choice(("approve", "reject")), digest, f"by {person.name}")
+                for person in chance.sample(people, len(people))
+            ]
+            answers.extend(await asyncio.gather(*attempts))
+
+    await asyncio.gather(*(worker() for _ in range(APPROVALS_AT_ONCE)))
+    return answers
+
+
+async def assert_decided_once(harness: Harness, won: dict[str, Answer]) -> None:
+    """The records say who decided and how, once, and not by the requester."""
+    rows = await harness.rows(
+        "SELECT a.id::text, a.status, a.version, u.name, (SELECT count(*) FROM audit x WHERE x.subject = a.id::text "
+        "AND x.kind = 'approval.decided') AS audited FROM approvals a JOIN users u ON u.id = a.decided_by "
+        "WHERE a.id = ANY($1)",
+        list(won),
+    )
+    assert {row["id"]: (row["name"], row["status"]) for row in rows} == {
+        approval: (answer.by, answer.says) for approval, answer in won.items()
+    }
+    assert {(row["version"], row["audited"]) for row in rows} == {(2, 1)}, "decided once, and said once"
+    assert "requester" not in {row["name"] for row in rows}
+
+
+async def test_of_sixteen_racing_deciders_one_decides_each_approval_and_never_its_requester(
+    harness: Harness, parts: DataParts, urls: Urls
+) -> None:
+    assert parts.redis_url is not None and parts.temporal is not None
+    environ = {
+        **os.environ,
+        **NO_RATE_LIMIT,
+        "DATABASE_URL": urls.app,
+        "REDIS_URL": parts.redis_url,
+        "TEMPORAL_ADDRESS": parts.temporal.address,
+        "TEMPORAL_NAMESPACE": parts.temporal.namespace,
+        "TEMPORAL_CONFIG_FILE": os.devnull,
+        "LOG_LEVEL": "warning",
+    }
+    digests = await opened(harness, APPROVALS)
+    names = ["requester", *(f"decider-{number}" for number in range(DECIDERS - 1))]
+    async with (
+        api_processes(2, environ) as apis,
+        with_tokens(harness.people["admin"].token, names, [api.url for api in apis]) as people,
+    ):
+        with Clocked() as clocked:
+            answers = await race(people, digests, random.Random(5))
+    won = {answer.approval_id: answer for answer in answers if answer.status == 200}
+    said = f"{APPROVALS} approvals, {len(answers)} attempts in {clocked}: {len(answers) / clocked.seconds:.0f}/s"
+    print(f"\nracing: {said}; {len(won)} decided")
+    assert Counter((answer.status, answer.says) for answer in answers if answer.status != 200) == {
+        (403, "own_request"): APPROVALS,
+        (409, "already_decided"): APPROVALS * (DECIDERS - 2),
+    }
+    assert len(won) == APPROVALS
+    await assert_decided_once(harness, won)
+
+
+async def withdrawn(harness: Harness, address: TurnAddress) -> str:
+    """What the reviewer who withdraws it is answered."""
+    reviewer = harness.people["reviewer"]
+    person = Decider(reviewer.user_id, reviewer.roles, reviewer.name)
+    try:
+        async with harness.db.transaction("local") as tx:
+            await withdraw(tx, approval_id(address.turn_id, "t1.0"), person, "no more")
+    except CallerError as error:
+        return error.code
+    return "withdrawn"
+
+
+async def test_of_a_withdrawal_and_an_execution_at_once_one_happens_and_never_both(harness: Harness) -> None:
+    chance, gate, seen = random.Random(9), asyncio.Semaphore(AT_ONCE), Counter[tuple[str, str, str, int]]()
+
+    async def race_of(number: int) -> None:
+        async with gate:
+            address = await harness.approved(("pay", {"amount": number + 1}), caps=MANY)
+            call = await harness.tool_call(address, "t1.0")
+
+            async def withdrawing() -> str:
+                await asyncio.sleep(chance.uniform(0, MOST_DELAY_SECONDS))
+                return await withdrawn(harness, address)
+
+            async def executing() -> str:
+                await asyncio.sleep(chance.uniform(0, MOST_DELAY_SECONDS))
+                return (await harness.activity(ToolActivities(harness.deps).run, call)).state.value
+
+            said, came_to = await asyncio.gather(withdrawing(), executing())
+            paid = harness.world.effects.count(("/pay", effect_key(address.turn_id, "t1.0")))
+            seen[said, came_to, (await harness.approval_row(address))["status"], paid] += 1
+
+    with Clocked() as clocked:
+        await asyncio.gather(*(race_of(number) for number in range(WITHDRAWALS)))
+    ran = ("already_running", CallState.DONE.value, "done", 1)
+    taken_back = ("withdrawn", CallState.DENIED.value, "withdrawn", 0)
+    print(f"\nwithdrawal: {WITHDRAWALS} races, {seen[ran]} ran, {seen[taken_back]} withdrawn, {clocked}")
+    assert set(seen) == {ran, taken_back}, "one or the other, each came first at times"
