@@ -18,7 +18,7 @@ import itertools
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -60,7 +60,7 @@ class Matrix:
         outcome = Outcome("model call running", self._count)
         wanted = [Wanted(f"Say it, number {next(self._orders)}", TEXT) for _ in range(self._count)]
         steps = [spoken(each.message, SLOW_WORD_SECONDS, each.answer, WORD_SECONDS) for each in wanted]
-        self._double.script(*itertools.chain.from_iterable(steps))
+        self._next(itertools.chain.from_iterable(steps))
         ids = await self._turns.begin_all([each.message for each in wanted])
         await until(lambda: len(self._asked(ids)) >= len(ids), seconds=60)
         killed = await self._kill(outcome, ids, ("worker-llm",), "running")
@@ -112,7 +112,7 @@ class Matrix:
             wanted.append(Wanted(message, f"Done for order {order}.", kind, order))
             arguments = {"order": order} if kind == "refund" else {"order": order, "text": "We are sorry."}
             steps += called(message, kind if kind == "refund" else f"send_{kind}", arguments, wanted[-1].answer)
-        self._double.script(*steps)
+        self._next(steps)
         ids = await self._turns.begin_all([each.message for each in wanted])
         if missing := await self._turns.until(ids, "awaiting_approval"):
             raise AssertionError(f"not waiting for approval: {missing}")
@@ -152,6 +152,11 @@ class Matrix:
         ready = time.time()
         outcome.back_seconds = ready - outcome.killed_at
         return ready
+
+    def _next(self, steps: Iterable[Step]) -> None:
+        """Lets the provider play these steps from now on; the requests so far stay in its log."""
+        self._double.steps = [*steps]
+        self._double.used.clear()
 
     def _asked(self, ids: Sequence[str]) -> list[Seen]:
         return [seen for seen in self._double.requests if seen.idempotency_key.partition(".")[0] in ids]
