@@ -64,7 +64,7 @@ async def inbox(
     )
     return page(
         visit,
-        "queue.html" if visit.is_live else "inbox.html",
+        "inbox_table.html" if visit.is_live else "inbox.html",
         found=found,
         counts=counts,
         unsettled=bool(unsettled.items),
