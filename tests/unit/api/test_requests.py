@@ -14,7 +14,7 @@ from perdure.api.requests import Body, CommentBody, DecisionBody, SettleBody
 from perdure.contracts.errors import LimitReached
 from perdure.core.approvals.decisions import Decision
 
-BODIES: list[type[BaseModel]] = Body.__subclasses__()
+BODIES = Body.__subclasses__()
 NUMBERS = [
     (body, name)
     for body in BODIES
