@@ -229,7 +229,7 @@ def _json(value: object) -> str:
 # --- Differences between two JSON values or two texts, line by line
 
 _MOST_LINES = 3_000
-"""Longer inputs are shown whole, one after the other, because comparing them takes seconds."""
+"""Longer inputs are shown in full, one below the other, because comparing them takes seconds."""
 _AROUND = 2
 """Unchanged lines that are shown around each change."""
 _FEW_LINES = 40
