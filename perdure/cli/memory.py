@@ -208,7 +208,7 @@ def clear(conversation: Conversation, as_name: AsName = None) -> None:
     """Delete all fields."""
     with connect(Role.REQUESTER, as_name) as client:
         client.send(clear_memory(conversation))
-    say("All fields are deleted.")
+    say("All fields have been deleted.")
 
 
 def _field(text: str) -> tuple[str, JsonValue]:

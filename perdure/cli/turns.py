@@ -166,4 +166,4 @@ def raise_limits(
     if as_json:
         say_json(answer)
     else:
-        say("The limit is raised. The turn continues.")
+        say("The limit has been raised. The turn continues.")
