@@ -12,7 +12,7 @@ The question is always whether the effect may have happened. The meaning depends
 | an address that no client can use                             | refused     | refused     | refused     |
 | the call's deadline passed before anything was sent           | unavailable | unavailable | unavailable |
 | no answer before the deadline                                 | ambiguous   | ambiguous   | ambiguous   |
-| reset or garbage after the request may have left              | unavailable | ambiguous   | ambiguous   |
+| reset or garbage after the request may have gone              | unavailable | ambiguous   | ambiguous   |
 | 3xx (redirects are not followed)                              | refused     | ambiguous   | ambiguous   |
 | 408                                                           | unavailable | ambiguous   | ambiguous   |
 | 409                                                           | refused     | ambiguous   | refused     |
