@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Keys = TypeVar("Keys")
 _FOLDER = Path(__file__).parents[1]
 _BASE = _FOLDER if (_FOLDER / "pyproject.toml").is_file() else Path.cwd()
-"""Where `.env` and relative paths lie: in a checkout its own folder, else the current one; as in
+"""The folder of `.env` and of relative paths: the checkout's own folder, otherwise the current one; as in
 perdure/local/config.py."""
 
 
@@ -66,7 +66,7 @@ BASE_ADDRESSES = (
     "VLLM_API_BASE",
     "XAI_API_BASE",
 )
-"""Variables by which LiteLLM and provider libraries take another base address."""
+"""Variables that give LiteLLM and provider libraries another base address."""
 
 
 class RoutingName(StrEnum):
@@ -324,7 +324,7 @@ class Settings(BaseSettings):
             raise SystemExit(f"{name}: {error.message}") from None
 
     def hosts(self) -> AllowedHosts:
-        """The hosts that API and pages answer.
+        """The hosts that the API and the pages accept.
 
         Raises: SystemExit with what to do if one is malformed, or if the API would listen on all addresses without a
         public URL.

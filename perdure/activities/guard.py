@@ -1,4 +1,4 @@
-"""The frame of every activity: heartbeats while it runs, and errors that are safe for Temporal's history."""
+"""The wrapper of every activity: heartbeats while it runs, and errors that are safe for Temporal's history."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Mapping
@@ -15,7 +15,7 @@ from perdure.core.calls.retries import next_delay
 
 T = TypeVar("T")
 BEAT_SECONDS = 0.8
-"""Less than a second, so that a cancellation reaches the activity about as fast. A short activity never sends a
+"""Less than a second, so that a cancellation reaches the activity within that time. A short activity never sends a
 heartbeat."""
 
 
@@ -33,14 +33,14 @@ async def activity_guard() -> AsyncIterator[None]:
         raise to_temporal(error) from None
     except FailureError:
         raise
-    except Exception as error:  # the text of any error may quote a row or a payload
+    except Exception as error:  # any error text may quote a row or a payload
         raise to_temporal(store_error(error)) from None
     finally:
         beat.end()
 
 
 async def uncancelled(work: Coroutine[Any, Any, T]) -> T:
-    """Returns the result of `work`. A cancellation that arrives meanwhile does not interrupt it."""
+    """Returns the result of `work`. A cancellation that arrives while it runs does not interrupt it."""
     task = asyncio.ensure_future(work)
     while not task.done():
         try:

@@ -71,7 +71,7 @@ class ModelActivities:
                 failed = error.as_problem()
                 received.note_broken_off(error)
                 await self._leave_to_next(begun, agent, received, error)
-            # A billed answer is recorded even if a stop arrives meanwhile.
+            # A billed answer is recorded even if a stop arrives in the meantime.
             return await uncancelled(self._settle(call, agent, claimed, received, failed))
 
     async def _agent(self, call: ModelCall) -> PublishedAgent:

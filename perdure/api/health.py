@@ -36,7 +36,7 @@ class PartLook:
     """The result of one check of a service."""
 
     fault: str = ""
-    """The fault in words; empty if the service is healthy."""
+    """A description of the fault; empty if the service is healthy."""
     note: str = ""
     """A property that could not be determined."""
 

@@ -21,11 +21,13 @@ from perdure.contracts.errors import CallerError
 from perdure.contracts.memory import CLIENT_TABLE, Risk, Scope, why_no_tables
 from perdure.contracts.turns import Limits, OnSpent
 from perdure.core.approvals.decisions import DEFAULT_SECONDS, MOST_SECONDS, USER_NAME, Decision
+from perdure.core.audit import ExportedHead
 from perdure.core.memory.documents import PromotionDecision, type_fault
 from perdure.core.memory.files import contradiction
 from perdure.core.text import is_blank
 from perdure.core.turns import OnBusy
 from perdure.store.approvals.decisions import Raise
+from perdure.store.memory import working_memory
 from perdure.store.memory.documents import Basis
 
 Metadata = dict[str, JsonValue]
@@ -465,6 +467,60 @@ class PromotionDecisionBody(Body):
     decision: PromotionDecision
     sha256: Sha256
     comment: Comment = ""
+
+
+# --- Bodies of rules, memory and the audit trail.
+
+
+class RuleActionBody(Body):
+    """PUT /v1/rules."""
+
+    rule: str = Field(min_length=1, max_length=200)
+    do: str = Field(min_length=1, max_length=40)
+
+
+class ExemptionBody(Body):
+    """PUT /v1/rules/tools."""
+
+    tool: str = Field(min_length=1, max_length=200)
+    approval: bool = Field(strict=True)
+    """True if the tool needs an approval, false if it is exempt."""
+
+
+MOST_EPISODES = 20
+FieldName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
+EpisodeText = Annotated[str, Field(min_length=1, max_length=4_000, pattern=r"\S")]
+
+
+class FieldsBody(Body):
+    """PUT /v1/memory/working/{conversation_id}."""
+
+    fields: dict[FieldName, JsonValue]
+    """Merged into the existing fields; null removes a field."""
+    ttl_seconds: int = Field(default=working_memory.TTL_SECONDS, ge=1, le=working_memory.MOST_TTL_SECONDS, strict=True)
+
+
+class EpisodeBody(Body):
+    """POST /v1/memory/episodic."""
+
+    conversation_id: str = Field(max_length=100)
+    summary: EpisodeText
+
+
+class SearchBody(Body):
+    """POST /v1/memory/episodic/search."""
+
+    agent: str = Field(min_length=1, max_length=64)
+    query: EpisodeText
+    limit: int = Field(
+        default=3, ge=1, strict=True, description=f"Values above {MOST_EPISODES} are reduced to {MOST_EPISODES}"
+    )
+
+
+class HeadsBody(Body):
+    """POST /v1/audit/verify: heads that the caller has stored, in addition to those of this deployment's file."""
+
+    heads: tuple[ExportedHead, ...] = Field(max_length=1_000)
 
 
 # --- Ids in paths: a value that is not a UUID cannot name anything, so it returns 404.

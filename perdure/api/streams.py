@@ -1,7 +1,7 @@
 """Server-sent events of a turn or a conversation: stored events and live tokens, merged for each reader.
 
-A reader that disconnects never stops a turn. A reader that reconnects with its last id receives what follows it. A slow
-reader causes fewer reads. The heartbeat ends a stream if its reader is no longer authorized.
+A reader that disconnects never stops a turn. A reader that reconnects with its last id receives what follows it. For a
+slow reader, the stores are read less often. The heartbeat ends a stream if its reader is no longer authorized.
 """
 
 import asyncio

@@ -54,7 +54,7 @@ def put_in_place(value: dict[str, Any], file: YamlFile, content: Content) -> tup
 
 
 def _skills(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[list[Skill], list[AppProblem]]:
-    """Returns the agent's skills: the root skill first, each followed by its dependencies, none twice."""
+    """Returns the agent's skills: the root skill first, each followed by its dependencies, without duplicates."""
     listed = value.get("skills") or []
     if not isinstance(listed, list):
         return [], [file.problem(("skills",), "must be a list of skill folder ids or inline skills")]

@@ -31,9 +31,9 @@ def publish(
     """Returns the agents of `app`, each with its cards.
 
     The order is: core tools, the agent's own tools in its order, and the blocks of its skills that a model can see,
-    none twice. `server_cards` are the cards of its MCP servers, by server. An agent that names a tool that no server
-    has, or a toolset without any of its tools, is left out (`left_out` returns which). Equal definitions, cards, rules
-    and tables give equal versions, so that publishing again changes nothing.
+    without duplicates. `server_cards` are the cards of its MCP servers, by server. An agent that names a tool that no
+    server has, or a toolset without any of its tools, is left out (`left_out` returns which). Equal definitions, cards,
+    rules and tables give equal versions, so that publishing again changes nothing.
     """
     core = {card.name: card for card in core_cards}
     servers = server_cards or {}

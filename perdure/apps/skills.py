@@ -187,7 +187,7 @@ class SkillSet:
     """The folders of the invalid ones."""
 
     def with_dependencies(self, skill_id: str) -> Iterator[Skill]:
-        """Returns the skill and then all its dependencies, none twice."""
+        """Returns the skill and then all its dependencies, without duplicates."""
         waiting, seen = [skill_id], set()
         while waiting:
             skill = self.skills[waiting.pop(0)]
@@ -315,7 +315,7 @@ def too_long(file: YamlFile, place: Place, what: str, text: str, tokens: int) ->
         yield file.warning(place, told)
 
 
-# --- Texts of a skill beside SKILL.md: context templates and artifacts that its front matter lists.
+# --- Texts of a skill in addition to SKILL.md: context templates and artifacts that its front matter lists.
 
 
 def read_templates(

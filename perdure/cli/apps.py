@@ -31,14 +31,14 @@ def skills_group() -> None:
 def check_skills(
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="DIR", show_default=False, help="An app folder; without it, the examples that ship."),
+        typer.Argument(metavar="DIR", show_default=False, help="An app folder; if omitted, the built-in examples."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Report each mistake in an app folder with file and line: skills, code blocks, rules, personas, data and agents.
 
     No stack is needed. Imports the app's tools/*.py, as a worker does. If a sandbox is available, also checks the types
-    of code blocks and runs the examples of their cards. Exit code 1 if there is a mistake; warnings do not count.
+    of code blocks and runs their examples. Exit code 1 if there is a mistake; warnings do not count.
     """
     if folder is not None and not folder.is_dir():
         raise fail(f"{folder} is not a folder", USAGE)

@@ -27,7 +27,7 @@ A request has a size limit, and the last head vouches for all before it.
 def verify(
     heads: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A file of heads that you kept, with the lines of audit-heads.jsonl."),
+        typer.Option(metavar="FILE", help="A copy of audit-heads.jsonl that you kept."),
     ] = None,
     as_json: AsJson = False,
     as_name: AsName = None,

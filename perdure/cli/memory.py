@@ -185,7 +185,7 @@ def set_fields(
     conversation: Conversation,
     fields: Annotated[
         list[str],
-        typer.Argument(metavar="NAME=VALUE...", help="NAME=VALUE; VALUE is parsed as JSON, else taken as text."),
+        typer.Argument(metavar="NAME=VALUE...", help="NAME=VALUE; VALUE is parsed as JSON, otherwise used as text."),
     ],
     ttl_seconds: Annotated[
         int | None, typer.Option(help="Seconds until the fields expire; 24 hours by default.")
@@ -208,7 +208,7 @@ def clear(conversation: Conversation, as_name: AsName = None) -> None:
     """Delete all fields."""
     with connect(Role.REQUESTER, as_name) as client:
         client.send(clear_memory(conversation))
-    say("All fields are deleted.")
+    say("All fields have been deleted.")
 
 
 def _field(text: str) -> tuple[str, JsonValue]:

@@ -29,16 +29,16 @@ def up(
     app: AppFolders = None,
     examples: Annotated[
         bool | None,
-        typer.Option("--examples/--no-examples", help="Publish the examples that ship, too.", show_default=False),
+        typer.Option("--examples/--no-examples", help="Also publish the built-in examples.", show_default=False),
     ] = None,
     routing: Annotated[
         Routing | None, typer.Option(help="compact (fewer task queues) or spread (one queue for each kind of work).")
     ] = None,
 ) -> None:
-    """Start Postgres, Valkey, Temporal, the workers and the API here; Ctrl-C stops them, the data stays.
+    """Start Postgres, Valkey, Temporal, the workers and the API in the foreground. Ctrl-C stops them; data is kept.
 
-    Agents are those of the selected apps: with --app or --examples, or in PERDURE_APP and PERDURE_EXAMPLES.
-    If no app is selected, nothing is published and nothing is withdrawn.
+    Select apps with --app and --examples, or with PERDURE_APP and PERDURE_EXAMPLES. If no app is selected, nothing is
+    published and nothing is withdrawn.
     """
     try:
         config = StackConfig.from_env(app or (), routing, examples)
@@ -61,7 +61,7 @@ def link(
     path: Annotated[str, typer.Option(metavar="PATH", help="The page to open; by default the user's home page.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Print a link that signs in a browser on this machine, once, within 15 minutes."""
+    """Print a link that signs in a browser on this machine. It works once, within 15 minutes."""
     with connect(role, role.value) as client:
         made = client.auth.code()
     here = Surroundings.here()

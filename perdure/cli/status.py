@@ -46,7 +46,7 @@ class Health:
 
 def status(as_json: AsJson = False) -> None:
     """Show the state of this stack: addresses, processes, and the API's report on queues, workers and MCP servers. With
-    PERDURE_URL, only that API's report. Exit code 0 if all parts work, else 1."""
+    PERDURE_URL, only that API's report. Exit code 0 if all components work, otherwise 1."""
     here = Surroundings.here()
     if here.run is None and here.url is not None:
         raise typer.Exit(_of_api(as_json))

@@ -158,7 +158,7 @@ def raise_limits(
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Raise a limit of a turn that waits for it; the turn then continues."""
+    """Raise a limit at which a turn is paused; the turn then continues."""
     if tokens is None and usd is None:
         raise fail("Set --tokens, --usd or both", USAGE)
     with connect(Role.REVIEWER, as_name) as client:
@@ -166,4 +166,4 @@ def raise_limits(
     if as_json:
         say_json(answer)
     else:
-        say("The limit is raised. The turn continues.")
+        say("The limit has been raised. The turn continues.")

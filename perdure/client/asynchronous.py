@@ -228,7 +228,7 @@ class AsyncClient:
         await self._http.aclose()
 
     async def send(self, call: Call[T]) -> T:
-        """Sends a call and returns its answer. All other methods send their calls with it."""
+        """Sends a call and returns its response. All other methods send their calls with it."""
         patience = Patience(self._base_url, self._patience_seconds)
         while True:
             try:
@@ -290,7 +290,7 @@ class Conversations:
         self.story = client.method(turns.conversation_story)
 
     def events(self, conversation_id: str, *, after: str | None = None) -> AsyncGenerator[Event, None]:
-        """Yields the events of the conversation without end; leave the loop to stop."""
+        """Yields the events of the conversation indefinitely; leave the loop to stop."""
         return self._client.read(Reader.of_conversation(conversation_id, after))
 
 

@@ -13,7 +13,7 @@ from perdure.client.requests import UNREADABLE, ApiError, path
 from perdure.schemas.turns import Turn
 
 PATIENCE_SECONDS = 45.0
-"""Seconds for which a request to an API that does not answer is retried. A restart of the API takes less."""
+"""Seconds for which a request to an API that does not respond is retried. A restart of the API takes less."""
 _SHORTEST_POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.1, 1.0
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -41,7 +41,7 @@ def is_answered(response: httpx.Response) -> bool:
 
 
 def unreadable(response: httpx.Response, error: ValidationError) -> ApiError:
-    """Returns the error for an answer that breaks the contract. Usually, another program listens at the address."""
+    """Returns the error for a response that breaks the contract. Usually, another program listens at the address."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"])) or "the body"
     url = response.request.url.copy_with(query=None)

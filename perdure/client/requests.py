@@ -25,7 +25,7 @@ ANSWER_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One request, and the function that reads its answer."""
+    """One request, and the function that parses its response."""
 
     method: str
     path: str
@@ -34,7 +34,7 @@ class Call(Generic[T]):
     body: JsonValue = None
     idempotency_key: str | None = None
     wait_seconds: float = 0.0
-    """Seconds for which the call asks the server to delay its answer."""
+    """Seconds for which the call asks the server to delay its response."""
     content: bytes | AsyncIterable[bytes] | None = field(default=None, repr=False)
     """The content of a file, instead of a JSON body. The asynchronous client also accepts a stream, which it sends
     once."""
@@ -92,7 +92,7 @@ def path(*parts: str) -> str:
 
 
 def one(model: type[Model]) -> Callable[[httpx.Response], Model]:
-    """Returns a function that parses an answer as one `model`."""
+    """Returns a function that parses a response as one `model`."""
     return lambda response: model.model_validate_json(response.content)
 
 
@@ -107,7 +107,7 @@ UNREADABLE = "unreadable_answer"
 
 
 class ApiError(Exception):
-    """An error answer of the API. If the API could not be reached, `status` is 0 and `code` is `unreachable`."""
+    """An error response of the API. If the API could not be reached, `status` is 0 and `code` is `unreachable`."""
 
     def __init__(
         self,
@@ -126,11 +126,11 @@ class ApiError(Exception):
         self.details = dict(details or {})
         self.request_id = request_id
         self.retry_after_seconds = retry_after_seconds
-        """Seconds to wait before a retry, if the API named them."""
+        """Seconds to wait before a retry, if the API requested a wait."""
 
 
 def error_of(response: httpx.Response) -> ApiError:
-    """Returns the error of an answer that is not 2xx, even if a proxy answered instead of the API."""
+    """Returns the error of a response that is not 2xx, even if it came from a proxy instead of the API."""
     wait_seconds = retry_after_seconds(response.headers, datetime.now(UTC))
     try:
         body = response.json()["error"]
@@ -152,7 +152,7 @@ def error_of(response: httpx.Response) -> ApiError:
 
 
 def unreachable(base_url: str, error: Exception) -> ApiError:
-    """Returns the error for an API that did not answer within the time for retries."""
+    """Returns the error for an API that did not respond within the time for retries."""
     why = str(error) or type(error).__name__
     return ApiError(0, UNREACHABLE, f"{base_url} is unreachable ({why})", {"url": base_url})
 
@@ -161,8 +161,8 @@ def unreachable(base_url: str, error: Exception) -> ApiError:
 # These functions neither sleep nor send.
 #
 # A request is sent again after a broken or refused connection, and after a 503 with `Retry-After`. Both are safe,
-# because a change has its Idempotency-Key. A change without one is sent again only if it never left. Any other
-# response is the API's answer.
+# because a change has its Idempotency-Key. A change without one is sent again only if it never left. Any other response
+# is final.
 
 FIRST_WAIT_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 5.0
@@ -172,7 +172,7 @@ _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 @dataclass(slots=True)
 class Patience:
-    """The retries of one request, or of one stream, within `seconds` without an answer.
+    """The retries of one request, or of one stream, within `seconds` without a response.
 
     The waits are 0.2 0.4 0.8 1.6 3.2 5 5 … seconds.
     """
@@ -183,7 +183,7 @@ class Patience:
     _failures: int = 0
 
     def answered(self) -> None:
-        """Resets the time for retries after an answer."""
+        """Resets the time for retries after a response."""
         self._since, self._failures = None, 0
 
     def after_break(self, error: httpx.TransportError, now: float, *, may_repeat: bool = True) -> float:

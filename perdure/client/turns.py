@@ -76,7 +76,7 @@ def _bytes(response: httpx.Response) -> bytes:
 
 OnBusy = Literal["reject", "queue", "steer", "replace"]
 _EXECUTE_SECONDS = 120.0
-"""The time limit after which the API answers `execute`, even if the turn still runs."""
+"""The time after which the API responds to `execute`, even if the turn is still running."""
 
 
 def _nothing(_: httpx.Response) -> None:
@@ -138,8 +138,8 @@ def start_turn(
     wait_seconds: float | None = None,
     idempotency_key: str = "",
 ) -> Call[Turn]:
-    """Starts a turn; it is durable when the API answers. With `wait_seconds`, the answer can be the ended or paused
-    turn."""
+    """Starts a turn, which is durable once the API has responded. With `wait_seconds`, the response can be the ended or
+    paused turn."""
     body: dict[str, JsonValue] = {
         "message": message,
         "on_busy": on_busy,
@@ -166,7 +166,7 @@ def execute(
     metadata: Mapping[str, Any] | None = None,
     idempotency_key: str = "",
 ) -> Call[Turn]:
-    """Runs a turn in one request. The API answers when the turn has ended or is paused, or after 120 s while it still
+    """Runs a turn in one request. The API responds when the turn has ended or is paused, or after 120 s while it still
     runs."""
     body: dict[str, JsonValue] = {
         "agent": agent,
@@ -213,7 +213,7 @@ def turn_metrics(turn_id: str) -> Call[Metrics]:
 
 
 def stop_turn(turn_id: str, *, idempotency_key: str = "") -> Call[Answer]:
-    """Requests that the turn stops. It starts nothing new after that."""
+    """Requests that the turn stop. It starts nothing new after that."""
     return post(path("turns", turn_id, "stop"), one(Answer), key=idempotency_key)
 
 

@@ -135,7 +135,8 @@ class PreviewRequest(Tolerant):
 
 
 class PreviewKept(Tolerant):
-    """Reports whether a new preview was stored. A call that was decided meanwhile keeps its reviewer's preview."""
+    """Reports whether a new preview was stored. A call that was decided in the meantime keeps its reviewer's
+    preview."""
 
     kept: bool
 

@@ -121,7 +121,7 @@ class Verdict(Tolerant):
     answer: dict[str, JsonValue] = Field(default={}, exclude_if=is_empty)
     """For a question: the answer, which fits the question's schema."""
     no_record: bool = Field(default=False, exclude_if=is_empty)
-    """Unreadable because no record exists: the request was never opened, or is not yet."""
+    """Unreadable because no record exists: the request was never opened, or has not been opened yet."""
     look_at: datetime | None = Field(default=None, exclude_if=is_empty)
     """For a pending request: when it must be read again although no signal arrives (a new expiry, or the end of a
     hold). Absent if the expiry that the request was opened with is still valid."""
@@ -174,7 +174,7 @@ class ApprovalPolicy(Frozen):
     quorum: int = Field(default=1, ge=1, le=20, exclude_if=_is_one)
     """How many reviewers must approve the same call. One rejection or response decides at once."""
     quorum_high_risk: int | None = Field(default=None, ge=1, le=20, exclude_if=is_empty)
-    """The same for tools of high risk; None for `quorum`."""
+    """The same for high-risk tools; None: `quorum` applies."""
     on_timeout: OnTimeout = Field(default=OnTimeout.DENY, exclude_if=lambda value: value is OnTimeout.DENY)
     escalation_role: str = Field(default="admin", exclude_if=lambda value: value == "admin")
     """The role of the reviewers after an escalation. The named reviewers no longer count then."""

@@ -23,7 +23,8 @@ class EffectClass(StrEnum):
     KEYED = "keyed"
     """The target honors an idempotency key: one effect, however often it is called."""
     OPAQUE = "opaque"
-    """The target knows no key: at most once. A crash in between ends in `outcome_unknown`."""
+    """The target does not support keys: at most once. A crash between the effect and its record ends in
+    `outcome_unknown`."""
 
 
 class OutputForm(StrEnum):
@@ -57,10 +58,10 @@ class ModelCallRequest(Tolerant):
     """Loaded toolsets by name, with whether their tools that write are included. None if the graph loads none."""
     stage: str = Field(default="", exclude_if=is_empty)
     """The stage of the agent whose instructions, window and parameters apply to this call. Such a call belongs to the
-    graph: messages that the user sends meanwhile wait for another call, as they do if an object is requested."""
+    graph: messages that the user sends during the turn wait for another call, as they do if an object is requested."""
     deaf: bool = Field(default=False, exclude_if=is_empty)
-    """Whether messages that the user sends meanwhile wait until the turn ends and start their own turn, although the
-    answer of this call is the user's."""
+    """Whether messages that the user sends during the turn wait until the turn ends and start their own turn, although
+    the answer of this call is the user's."""
     output: OutputAsk | None = Field(default=None, exclude_if=is_empty)
     """None: text and calls. Otherwise nothing is streamed and no message is stored."""
     timeout_seconds: float | None = Field(default=None, gt=0, exclude_if=lambda seconds: seconds is None)

@@ -1,7 +1,7 @@
 """Budgets of turns and days, and storage quotas.
 
 A turn's budget is checked before every model call, and reaching it counts as spent. A running call can exceed it only
-by its input and a usual answer: a longer answer is cut off.
+by its input and an answer of typical length: a longer answer is cut off.
 """
 
 from collections.abc import Mapping, Sequence
@@ -78,10 +78,10 @@ def tightened(base: Limits, asked: Limits | None) -> Limits:
 
 
 # --- Daily budgets: their scope, the reservation of a call, and when they are spent. A call reserves the maximum that
-# it can use; its settlement replaces that by its real use. It can start if used and reserved amounts together are below
-# the limit. So a day exceeds its limit by at most one call's reservation, however many calls run in parallel. Reaching
-# the limit counts as spent, as for a turn. If only the reservations of others prevent a call, it waits for a while:
-# reservations are upper bounds, and most of each is released.
+# it can use; its settlement replaces that by its real use. It can start if the used and reserved amounts add up to less
+# than the limit. So a day exceeds its limit by at most one call's reservation, however many calls run in parallel.
+# Reaching the limit counts as spent, as for a turn. If only the reservations of others prevent a call, it waits for a
+# while: reservations are upper bounds, and most of each is released.
 
 TENANT = ""
 """Used instead of an agent's id for all agents of the tenant together."""

@@ -2,7 +2,7 @@
 
 A transport resolves a name once, checks each address with perdure/core/egress.py and connects to a checked address. It
 refuses redirects to other hosts, reads no proxy variables from the environment, and limits the size and time of
-answers.
+responses.
 """
 
 from perdure.egress.exchange import (

@@ -1,4 +1,4 @@
-"""One outgoing request and its answer, for every HTTP library: reachable hosts, size limits and deadlines."""
+"""One outgoing request and its response, for every HTTP library: reachable hosts, size limits and deadlines."""
 
 import asyncio
 import socket
@@ -17,7 +17,7 @@ from perdure.contracts.errors import CallerError
 from perdure.core.egress import Named, Outbound, canonical_host, proxied_refusal_of, refusal_of
 
 UNPACKED: Final = "gzip, deflate"
-"""The encodings to request. zlib unpacks them piece by piece, so that a compression bomb ends at the limit."""
+"""The encodings to request. zlib decompresses them piece by piece, so that a compression bomb stops at the limit."""
 EVENT_LINES: Final = 1_000
 """Maximum lines of one server-sent event. Clients join lines in quadratic time; a provider's event has two or three."""
 _PIECE_BYTES = 64 * 1024
@@ -31,7 +31,7 @@ class EgressRefused(Exception):
 
 
 class AnswerWithheld(Exception):
-    """The target answered with success, so it carried out the request, but the answer was not read."""
+    """The target reported success, so it carried out the request, but the response was not read."""
 
     def __init__(self, why: str, *, code: str, method: str, limit: int) -> None:
         super().__init__(why)
@@ -56,7 +56,7 @@ class Call:
     """Limit of a whole stream of server-sent events. Each event is limited by `answer_bytes`. None: `answer_bytes`
     limits the whole stream too."""
     failure_bytes: int = 1024 * 1024
-    """Limit of the body of an answer without success; the rest is cut off."""
+    """Limit of the body of an error response; the rest is cut off."""
     deadline: float | None = None
     """Time on the `time.monotonic` clock by which the last byte must have arrived."""
 
@@ -146,9 +146,10 @@ def refused(host: str, why: str, addresses: list[str] | None = None) -> EgressRe
 
 
 class Meter:
-    """Unpacks the bytes of an answer piece by piece and counts them, packed and unpacked.
+    """Decompresses a response piece by piece and counts its bytes, before and after decompression.
 
-    A success that is too large raises. The body of any other answer is cut, because its status is enough.
+    A successful response that is too large raises. The body of any other response is cut off, because its status is
+    enough.
     """
 
     def __init__(self, limit: int, call: Call, method: str, host: str, status: int, headers: Mapping[str, str]) -> None:
@@ -168,13 +169,14 @@ class Meter:
 
     @property
     def unpacks(self) -> bool:
-        """True if the unpacked body differs from the received one, so that headers about its form do not apply."""
+        """True if the decompressed body differs from the received one, so that the headers about its encoding do not
+        apply."""
         return self._unpack is not None
 
     def take(self, data: bytes) -> Iterator[bytes]:
-        """Yields the unpacked pieces of `data`.
+        """Yields the decompressed pieces of `data`.
 
-        Raises: AnswerWithheld; zlib.error if the body is not packed as the headers state.
+        Raises: AnswerWithheld; zlib.error if the body is not compressed as the headers state.
         """
         if self._encoding not in _KNOWN:
             self._end(f"has the encoding {self._encoding[:40]!r}, which is not supported", "answer_encoding")
@@ -216,7 +218,7 @@ class _Unpacker:
         self._may_be_raw = window == zlib.MAX_WBITS
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Yields the unpacked pieces of `data`."""
+        """Yields the decompressed pieces of `data`."""
         while data:
             try:
                 piece = self._zlib.decompress(data, _PIECE_BYTES)

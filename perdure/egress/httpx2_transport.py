@@ -37,7 +37,7 @@ class Transport2(httpx2.AsyncBaseTransport):
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Sends one request and returns its answer, whose body is read under the limits of the current call.
+        """Sends one request and returns the response, whose body is read under the limits of the current call.
 
         Raises: EgressRefused, OutOfTime; httpx2's own exceptions.
         """

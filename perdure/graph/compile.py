@@ -1,8 +1,8 @@
 """Compiles topologies for LangGraph, which only this module imports.
 
-Compilation happens once, at import; all turns of a process share the result. Three measured rules are kept here.
-Everything is async, because LangGraph sends sync code to a thread pool that a workflow does not have. There is no
-checkpointer, because the workflow's history is the saved state. Tracing is off, because it does I/O.
+Compilation happens once, at import; all turns of a process share the result. This module follows three rules, each
+based on a measurement. Everything is async, because LangGraph sends sync code to a thread pool that a workflow does not
+have. There is no checkpointer, because the workflow's history is the saved state. Tracing is off, because it does I/O.
 
 Determinism: LangGraph dispatches and merges in the order of its node names. So these names begin with the node's
 position in the topology. LangGraph's task and checkpoint ids differ on every replay and never leave this module.
@@ -83,7 +83,7 @@ class CompiledTopology:
         return final
 
     async def drive(self, run: Run) -> State:
-        """Takes the steps of a run, also of a nested one.
+        """Takes the steps of a run, including a nested one.
 
         Raises: StepsExhausted; any exception of a node.
         """

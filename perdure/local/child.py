@@ -248,7 +248,7 @@ _READY_STEADY_SECONDS = 1.0
 """A child that was ready for less time counts as one that failed to start."""
 _PROBE_SECONDS = 0.03
 _SETTLING_SECONDS = 5.0
-"""Seconds after its return in which others may still report that a part was unavailable."""
+"""Seconds after its return during which others may still report that a component was unavailable."""
 _LOOK_AT_START_SECONDS = 3.0
 _RESTART_SECONDS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 

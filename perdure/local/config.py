@@ -54,7 +54,7 @@ PAGES = (
     ),
     Link("API docs", "/docs"),
 )
-"""The pages of a stack, besides the API's own address."""
+"""The pages of a stack, in addition to the API's own address."""
 
 
 def host_for(role: str) -> str:
@@ -165,7 +165,7 @@ class StackConfig:
     """Runs once before the programs; its last line on stdout is JSON with the local tokens."""
     programs: tuple[Program, ...] = ()
     pages: tuple[Link, ...] = PAGES
-    """Pages to print besides the API's own address."""
+    """Pages to print in addition to the API's own address."""
     command: str = "perdure"
     """The name of the command with which the stack was started."""
     drain_seconds: float = 30.0

@@ -232,7 +232,7 @@ def beats(file: Path) -> Callable[[int], Awaitable[bool]]:
     """Returns whether the process that touches this file every second has done so since the previous check
     (perdure/worker/queues.py).
 
-    True also if the file system allows no touches: then an old file proves nothing.
+    Also returns True if the file system rejects touches: an old file then proves nothing.
     """
     seen = -1
 

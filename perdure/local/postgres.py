@@ -1,7 +1,7 @@
 """The embedded Postgres as a child: on loopback, with all settings of a crash-safe server enabled.
 
 Invariants: fsync and full_page_writes stay on, because every guarantee of Perdure is a committed row. No password is on
-a command line. SIGINT (Postgres's fast shutdown) ends it, also if its supervisor is killed.
+a command line. SIGINT (Postgres's fast shutdown) ends it, even if its supervisor is killed.
 """
 
 import asyncio

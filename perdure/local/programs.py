@@ -79,7 +79,7 @@ def read_app_services(app: Path) -> tuple[AppService, ...]:
 def read_all_app_services(apps: Sequence[Path]) -> list[tuple[Path, AppService]]:
     """Returns the app services of all app folders, each with its folder.
 
-    Raises: StackError, also if two have the same name or export the same URL.
+    Raises: StackError, for example if two have the same name or export the same URL.
     """
     found = [(app, service) for app in apps for service in read_app_services(app)]
     for label, values in (

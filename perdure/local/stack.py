@@ -74,7 +74,7 @@ async def run_stack(config: StackConfig) -> int:
 async def _run(config: StackConfig) -> int:
     console = Console(sys.stdout, config.environ)
     if not config.home.exists():
-        _port_must_be_free(config.port)  # before a folder is created in vain
+        _port_must_be_free(config.port)  # before a folder is created for nothing
     home = open_home(config.home)
     stop, hurry = asyncio.Event(), asyncio.Event()
 
@@ -88,14 +88,14 @@ async def _run(config: StackConfig) -> int:
         home.run_file.unlink(missing_ok=True)  # from a supervisor that was killed
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, on_signal)
-        console.say(f"Perdure starts; data in {home.root}")
+        console.say(f"Starting Perdure; data is in {home.root}")
         supervisor = Supervisor(home, console, config.patience, config.least_free_bytes)
         try:
             await _until(stop, _bring_up(config, home, supervisor))
             await _until(stop, _watch(home, supervisor))
         finally:
             words = (
-                "Stopping; a second Ctrl-C kills what still runs."
+                "Stopping; a second Ctrl-C kills the remaining processes."
                 if stop.is_set()
                 else "The start failed or a part cannot run; stopping the rest."
             )

@@ -353,7 +353,8 @@ def _checksum_file(program: Path) -> Path:
 
 
 def _checksum_holds(program: Path) -> bool:
-    """Returns whether the checksum matches; true also if none was recorded: the user put their own program there."""
+    """Returns whether the checksum matches. Also returns True if none was recorded: users can install their own
+    program."""
     if not program.is_file():
         return False
     try:

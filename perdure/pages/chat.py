@@ -265,7 +265,7 @@ async def conversation(
 @conversation_router.post("/chat/{conversation_id}/draft")
 async def draft(post: Typed, conversation_id: str) -> HTMLResponse:
     """Shows the page again with the text that was typed. Nothing is sent."""
-    why = "Nothing was sent yet. Your text is below."
+    why = "Nothing has been sent yet. Your text is below."
     return await show(post.visit, conversation_id, Draft(fresh_key(), post.form.whole("message") or "", why))
 
 

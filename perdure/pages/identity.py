@@ -94,5 +94,5 @@ async def kept(post: Typed) -> HTMLResponse:
     if not to:
         raise PageProblem(422, "It is unknown which page this text belongs to.")
     pairs = [pair for pair in post.form.pairs if pair[0] not in ("csrf", "kept_for")]
-    why = "Nothing was sent yet. Your text is kept here."
+    why = "Nothing has been sent yet. Your text is kept here."
     return page(post.visit, "again.html", title="You have signed in again", why=why, pairs=pairs, action=to)

@@ -60,7 +60,7 @@ _PAGES = (
     ("/status", "Status"),
 )
 _MACHINERY = ("/status",)
-"""Only for roles that look after the deployment. The API refuses these pages to other users, so they get no link."""
+"""Only for roles that manage the deployment. The API refuses these pages to other users, so they get no link."""
 _LOOK_AFTER_IT = frozenset({"reviewer", "admin"})
 _BELOW = {"/topologies": "/agents"}
 """Pages that are reached only from another page."""

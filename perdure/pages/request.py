@@ -30,7 +30,7 @@ MOST_BYTES = 2 * 1024 * 1024
 """Percent-encoding makes three bytes from one. The API applies its own limit to what it receives."""
 _CHUNK_BYTES = 256 * 1024
 _FORM_BYTES = 65_536
-"""Bytes of a form besides its file."""
+"""Maximum bytes of a form without its file."""
 _THROWN_AWAY_BYTES = 512 * 1024 * 1024
 """Bytes of a file above the limit that are read and discarded. A browser that is disconnected while it sends does not
 show the error page."""
@@ -170,7 +170,7 @@ async def read_form(request: Request) -> Form:
     return Form(pairs)
 
 
-# --- Error pages: in words, with a next step, and without internal details
+# --- Error pages: a plain message with a next step, without internal details
 
 TITLES = {
     400: "Invalid request",

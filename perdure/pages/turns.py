@@ -25,7 +25,7 @@ from perdure.schemas.turns import Message, Segment, Turn, TurnCall
 SHOWN = 40
 """Maximum segments, from the end, and calls."""
 _KINDS = {"model": "of-model", "tool": "of-tool", "context": "of-context"}
-"""CSS classes of the bars by kind of call. The kind is also shown in words."""
+"""CSS classes of the bars by kind of call. The kind is also shown as text."""
 _CHARACTERS = 1_200
 """Characters of one text or value, so that the page stays small whatever a tool returns."""
 _PART, _PARTS = 200, 5

@@ -10,7 +10,7 @@ from perdure.schemas.answers import Answer
 
 
 def signed_in_words(data: object) -> str:
-    """Describes how a reviewer was signed in, for a line of an approval's history; empty if that is not recorded.
+    """Describes how a reviewer was signed in, for an entry of an approval's history; empty if that is not recorded.
 
     `data` is the data of the entry, a decision or a vote, with `signed_in`.
     """
@@ -46,13 +46,13 @@ _WAYS = {
 
 
 class Vote(Answer):
-    """A decision that one user made in one place."""
+    """A decision of one user, made for themselves or as a delegate."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
     by: str
     seat: str | None = Field(default=None, alias="for")
-    """The owner of the place, if a delegate decided; written `for` in JSON."""
+    """The user in whose place the delegate decided; named `for` in JSON. None if no delegate decided."""
     decision: str
     at: datetime | None = None
     comment: str | None = None
@@ -88,7 +88,7 @@ class Approval(Answer):
     args: dict[str, Any] = {}
     """The pinned arguments: the call runs with exactly these."""
     args_schema: dict[str, Any] = Field(default={}, alias="schema")
-    """The schema that the arguments must match, also after an edit; written `schema` in JSON."""
+    """The schema that the arguments must match, even after an edit; named `schema` in JSON."""
     revision: dict[str, Any] | None = None
     """The user who changed the arguments while votes are missing, and the earlier arguments (`args_before`)."""
     digest: str = ""

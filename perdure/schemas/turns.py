@@ -90,7 +90,7 @@ class TurnUsage(Answer):
 
 
 class Turn(Answer):
-    """A turn. The answer to a start has only its ids, its status and `events`."""
+    """A turn. The response to a start has only its ids, its status and `events`."""
 
     turn_id: str
     conversation_id: str
@@ -238,9 +238,9 @@ class ConversationTurn(Turn):
 
 
 class ConversationView(Page[ConversationTurn]):
-    """The turns of a conversation at one moment, newest first."""
+    """A snapshot of the turns of a conversation, newest first."""
 
     seq: int = 0
-    """The number of the last event at that moment. A stream that is read after it misses no event."""
+    """The number of the last event in the snapshot. A stream that is read after it misses no event."""
     own: bool = False
     """True if the conversation belongs to the caller."""

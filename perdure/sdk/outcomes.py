@@ -1,6 +1,6 @@
 """The meaning of an HTTP response, or of a missing one, for the effect of a call.
 
-The question is always whether the effect may have happened. The answer depends on the tool's effect class:
+The question is always whether the effect may have happened. The meaning depends on the tool's effect class:
 
 | what came back                                                | read, local | keyed       | opaque      |
 |---------------------------------------------------------------|-------------|-------------|-------------|
@@ -170,9 +170,9 @@ def _reason(response: httpx.Response) -> str:
 
 # --- Results of a tool: a value, a definite failure, or "nothing was sent"
 #
-# The exception that a tool raises decides whether its effect is retried, refused or settled by a person. Therefore the
-# two exceptions here are promises, not labels. After any other exception the effect may have happened, and the effect
-# class decides.
+# The exception that a tool raises decides whether its effect is retried, refused or settled by a person. The two
+# exceptions here are therefore guarantees, not labels. After any other exception the effect may have happened, and the
+# effect class decides.
 
 _MOST_BITS = 14_000
 """Python writes no integer of more than 4,300 digits (14,284 bits)."""
@@ -232,7 +232,7 @@ class ToolResult:
     working: Mapping[str, JsonValue] = field(default_factory=dict)
     """Updates of the conversation's working memory; None removes a field."""
     audited: Audited | None = None
-    """An entry besides the call's own record, if the tool makes one."""
+    """An entry in addition to the call's own record, if the tool makes one."""
     files: tuple[MadeFile, ...] = ()
 
 

@@ -482,7 +482,7 @@ async def _record(tx: Connection, kind: str, version_id: object, data: dict[str,
 
 
 def _changed(now: View, expected: Stage) -> CallerError:
-    """Returns why a conditional UPDATE found no row: the stage or the text has changed meanwhile."""
+    """Returns why a conditional UPDATE found no row: the stage or the text has changed in the meantime."""
     details: dict[str, object] = {"stage": now["stage"], "digest": now["digest"]}
     if now["stage"] == expected.value and expected is not Stage.ARCHIVED:
         return CallerError(

@@ -307,7 +307,7 @@ def _joined(marks: Mapping[int, frozenset[str]], seals: Mapping[int, str]) -> Ma
 
 # --- The file of exported chain heads: stored outside the database, so that a truncated chain is detected
 #
-# The file is only appended to. A line that a power failure left incomplete remains and is not read as a head.
+# The file is only appended to. A line that a power failure left incomplete stays in the file and is ignored.
 
 MOST_HEADS = 100_000
 """The newest heads that are read: more than eleven years of hourly exports."""

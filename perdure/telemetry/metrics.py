@@ -31,7 +31,7 @@ def serve_metrics(address: Address) -> None:
         _log.warning("metrics_not_served", port=address[1], error=type(error).__name__)
 
 
-# --- Lasting faults: logged at their start and at their end, not at every attempt between.
+# --- Persistent faults: logged when they begin and when they end, not at every attempt in between.
 
 
 class LastingProblem:
@@ -41,7 +41,7 @@ class LastingProblem:
         self._said: set[tuple[str, str]] = set()
 
     def is_on(self, event: str, where: str = "", *, error: BaseException | None = None) -> None:
-        """Logs a fault, unless it is logged and still lasts."""
+        """Logs a fault, unless it has been logged and still persists."""
         if (event, where) not in self._said:
             self._said.add((event, where))
             _log.error(event, where=where, error=type(error).__name__ if error is not None else "")

@@ -1,9 +1,9 @@
-"""Traces ended turns apart from the turns: a bounded queue, one reader, one separate thread.
+"""Traces turns after they have ended: a bounded queue, one reader, one separate thread.
 
 The code that ends a turn only queues its address. The reader reads the record later, and its spans are filtered. A
 daemon thread passes them to the tracer. A slow tracer fills the queue; further traces are then dropped and counted.
 
-This code never raises into a turn. Nothing waits for a tracer, not even the end of the process.
+This code never raises into a turn. Nothing waits for a tracer, not even an exiting process.
 """
 
 import asyncio

@@ -113,7 +113,7 @@ def not_tested(error: BaseException) -> bool:
 
 
 def write_fault(error: BaseException) -> str:
-    """Explains an error of Temporal in words."""
+    """Explains a Temporal error as a sentence."""
     if isinstance(error, RPCError) and any(word in error.message.lower() for word in _FULL):
         return "cannot write: the disk is full"
     if isinstance(error, RPCError) and error.status is RPCStatusCode.RESOURCE_EXHAUSTED:

@@ -1,4 +1,4 @@
-"""Delivers one outbox note: starts a turn's workflow or signals it. A repeated delivery does no harm."""
+"""Delivers one outbox note: starts a turn's workflow or signals it. A repeated delivery is harmless."""
 
 import asyncio
 from collections.abc import Sequence
@@ -102,7 +102,7 @@ def _attributes(values: dict[str, str]) -> TypedSearchAttributes:
     )
 
 
-# --- Missing workflows: the one place that reads this fact out of an error of Temporal.
+# --- Missing workflows: the only place that recognizes one by Temporal's error.
 
 
 def is_workflow_missing(error: RPCError) -> bool:
@@ -149,7 +149,7 @@ async def made(client: Client, ask: PreviewRequest) -> str:
 
 AT_ONCE = 10
 MOST_SECONDS = 60.0
-"""The maximum time for all deletions, because a caller waits for the answer."""
+"""The maximum time for all deletions, because a caller waits for the response."""
 
 
 async def forget_histories(client: Client, turn_ids: Sequence[str]) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """The hourly export of the audit chains' heads, signed, to a file outside Postgres.
 
-It also runs at the start and at the end of the process, so that a restart leaves no new rows without a witness. A head
+It also runs when the process starts and ends, so that no new rows stay unexported across a restart. A head
 that went back, or whose hash changed, is not exported, and its older line remains the newest.
 """
 
@@ -31,7 +31,7 @@ class HeadExport:
         self._trouble = LastingProblem()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Exports every hour until `stop`, and a last time at the end. Retries during outages of Postgres and of the
+        """Exports every hour until `stop`, and again at the end. Retries during outages of Postgres and of the
         disk."""
         while not stop.is_set():
             wait = INTERVAL_SECONDS if await self._tried() else OUTAGE_SECONDS

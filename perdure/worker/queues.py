@@ -1,4 +1,4 @@
-"""Serving task queues: settings -> clients -> activities -> Temporal workers."""
+"""Serves task queues: settings -> clients -> activities -> Temporal workers."""
 
 import asyncio
 import gc
@@ -270,7 +270,7 @@ ROOT = Path(__file__).parents[1]
 DECIDING = ("contracts", "core", "graph", "workflows")
 """The packages of `perdure` whose code decides how a turn continues."""
 LIBRARIES = ("langchain-core", "langgraph", "temporalio")
-"""Libraries whose code decides this, too."""
+"""Libraries whose code also decides this."""
 DIGITS = 16
 
 
@@ -296,16 +296,16 @@ def build_id() -> str:
     return f"perdure-{digest.hexdigest()[:DIGITS]}"
 
 
-# --- Walks of the SDK that are skipped if they would change nothing (ADR 8). temporalio 1.35 visits every payload of
-# every workflow task and of every response three times. The visits look for a codec, for an external storage, and for
-# references to it. Without a codec and a storage, each visit changes nothing. All visits took 11 % of the CPU of a
-# turns worker (measured).
+# --- Payload visits of the SDK that are skipped if they would change nothing (ADR 8). temporalio 1.35 visits every
+# payload of every workflow task and of every response three times. The visits look for a codec, for an external
+# storage, and for references to it. Without a codec and a storage, each visit changes nothing. All visits took 11 % of
+# the CPU of a turns worker (measured).
 
 PayloadVisit = Callable[..., Awaitable[StorageOperationMetrics]]
 
 
 def skip_idle_payload_visits() -> None:
-    """Makes the workers of this process walk only if their converter has a codec or a storage."""
+    """Makes the workers of this process visit payloads only if their converter has a codec or a storage."""
     for name in ("decode_activation", "encode_completion"):
         walk = getattr(bridge, name)
         if not hasattr(walk, "__wrapped__"):

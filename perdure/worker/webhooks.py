@@ -1,4 +1,4 @@
-"""Delivery of approval events from the outbox to webhooks: signed, retried, and given up after most of a day.
+"""Delivery of approval events from the outbox to webhooks: signed, retried, and abandoned after most of a day.
 
 A notice contains the state of its approval at the time of sending. A late or repeated notice is therefore never
 outdated.

@@ -14,7 +14,7 @@ from temporalio import workflow
 
 from perdure.contracts.activities import TURN_RUN, TURN_WAIT, WAKE
 from perdure.contracts.turns import TurnInput
-from perdure.core.approvals.gates import deadlines_of, next_look
+from perdure.core.approvals.deadlines import deadlines_of, next_look
 from perdure.workflows.mailbox import Mailbox, attributes
 
 

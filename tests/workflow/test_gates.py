@@ -17,8 +17,8 @@ from perdure.contracts.activities import Verdicts
 from perdure.contracts.approvals import VerdictState
 from perdure.contracts.ids import approval_id, effect_key
 from perdure.contracts.turns import Kind, Routing, TurnAddress, TurnStatus, WakeSignal
+from perdure.core.approvals.deadlines import MARGIN
 from perdure.core.approvals.decisions import Decision
-from perdure.core.approvals.gates import MARGIN
 from perdure.local import DataParts
 from perdure.store.approvals.verdicts import read_verdicts
 from tests.conftest import Urls

@@ -70,16 +70,17 @@ OWNED = frozenset(
         "fallbacks",
     }
 )
-"""Parameters that agents must not set. They would add a second layer of retries, another form of answer, or a way
-around the egress rules."""
+"""Parameters that agents must not set. They would add a second layer of retries, change the form of the response, or
+bypass the egress rules."""
 
 
 NOTHING_NAMED = Outbound()
 _STREAM_ANSWERS = 4
-"""A streamed answer can have this many times the bytes of another one: each token arrives in an event of 300 bytes."""
+"""A streamed response can be this many times as large as an unstreamed one: each token arrives in an event of 300
+bytes."""
 
 _FAILURE_BYTES = 64 * 1024
-"""Limit of an error's body, because LiteLLM searches it many times."""
+"""Limit of an error's body, because LiteLLM searches it repeatedly."""
 
 
 class LiteLLMProvider:
@@ -116,7 +117,7 @@ class LiteLLMProvider:
         return Bound(asked + said, microusd(max(plain[0], written) + plain[1]))
 
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
-        """Sends one request to the provider and streams its answer, as `Provider` describes."""
+        """Sends one request to the provider and streams its response, as `Provider` describes."""
         draft = Draft(most_tokens=request.most_tokens)
         deadline = asyncio.get_running_loop().time() + request.timeout_seconds
         response: Any = None

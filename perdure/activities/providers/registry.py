@@ -50,7 +50,7 @@ class Models:
 
     async def ready(self, agent: PublishedAgent) -> None:
         """Imports the packages of this agent's models, once per process. It takes seconds, so hold no lock or
-        transaction meanwhile."""
+        transaction in the meantime."""
         for model in _real_models(agent):
             await self.provider(agent, model)
 

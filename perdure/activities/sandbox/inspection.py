@@ -1,7 +1,7 @@
 """Checks of a block when it is loaded: schemas, types and language. No code of the block runs.
 
-The block is checked twice. Checked alone, each flaw has its line. Checked as its schemas will call it, a flaw has the
-line of its `def run`.
+The block is checked twice. The first check reads the block alone and reports each flaw at its line. The second adds the
+types of the schemas and reports flaws at the line of `def run`.
 """
 
 import json
@@ -24,7 +24,7 @@ _MOST_FLAWS = 20
 
 
 def schema_flaws(input_schema: Mapping[str, JsonValue], output_schema: Mapping[str, JsonValue]) -> tuple[Flaw, ...]:
-    """Returns the flaws of the schemas themselves."""
+    """Returns the flaws in the schemas themselves."""
     flaws = []
     for name, schema in (("input", input_schema), ("output", output_schema)):
         try:

@@ -31,7 +31,8 @@ class WorkerPool:
     """The worker processes of one event loop."""
 
     def __init__(self, start: Callable[[], Worker], threads: ThreadPoolExecutor, at_once: int, most: int) -> None:
-        """Allows `most` processes in all, of which `at_once` run a block. `start` blocks a thread of `threads`."""
+        """Allows `most` processes in total, of which `at_once` can run a block at the same time. `start` blocks a
+        thread of `threads`."""
         self._start = start
         self._threads = threads
         self._most = max(most, at_once + _SPARES)

@@ -48,7 +48,7 @@ class Toolbox:
         return tool if tool is not None or self._servers is None else self._servers.find(agent_id, pinned)
 
     def import_soon(self) -> None:
-        """Imports early what the first call of a server's tool would import."""
+        """Imports in advance the modules that the first call of a server's tool would import."""
         if self._servers is not None:
             self._servers.import_soon()
 

@@ -6,11 +6,10 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import JSONResponse, PlainTextResponse
-from pydantic import Field
 
 from perdure.api.auth import Open, Principal, Reader
 from perdure.api.idempotency import Key, once
-from perdure.api.requests import Body, DraftBody, Limit, PromotionBody, as_uuid
+from perdure.api.requests import DraftBody, ExemptionBody, Limit, PromotionBody, RuleActionBody, as_uuid
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.skills import Rule
 from perdure.core.agents.plans import rules_of
@@ -222,21 +221,6 @@ def _seer(who: Principal) -> Seer:
 # the few tools that a tenant can let run without approval (perdure/core/approvals/gates.py).
 
 rules_router = APIRouter(prefix="/v1/rules", tags=["rules"])
-
-
-class RuleActionBody(Body):
-    """PUT /v1/rules."""
-
-    rule: str = Field(min_length=1, max_length=200)
-    do: str = Field(min_length=1, max_length=40)
-
-
-class ExemptionBody(Body):
-    """PUT /v1/rules/tools."""
-
-    tool: str = Field(min_length=1, max_length=200)
-    approval: bool = Field(strict=True)
-    """True if the tool needs an approval, false if it is exempt."""
 
 
 @rules_router.get("")

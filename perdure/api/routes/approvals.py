@@ -174,7 +174,7 @@ def links(services: Services, who: Principal, approval: dict[str, object]) -> di
     return links | {"temporal": page} if page else links
 
 
-# --- Verbs besides the decision: withdraw, claim, release, reassign, escalate.
+# --- Actions other than decisions: withdraw, claim, release, reassign, escalate.
 
 verbs_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
 Act = Callable[[Connection], Awaitable[tuple[Review, Note | None]]]

@@ -8,10 +8,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import StreamingResponse
-from pydantic import Field
 
 from perdure.api.auth import Open, Principal, Reader
-from perdure.api.requests import ApprovalId, Body, Limit, as_uuid
+from perdure.api.requests import ApprovalId, HeadsBody, Limit, as_uuid
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import canonical_json
@@ -22,12 +21,6 @@ from perdure.store.turns import views
 router = APIRouter(prefix="/v1", tags=["audit"])
 MOST = 200
 Place = Annotated[int, Query(ge=0, le=2**53)]
-
-
-class HeadsBody(Body):
-    """POST /v1/audit/verify: heads that the caller has stored, in addition to those of this deployment's file."""
-
-    heads: tuple[ExportedHead, ...] = Field(max_length=1_000)
 
 
 @router.get("/audit/verify")

@@ -8,11 +8,19 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
-from pydantic import Field, JsonValue
 
 from perdure.api.auth import Open, Reader
 from perdure.api.idempotency import Key, once
-from perdure.api.requests import Body, ConversationId, EntityId, Limit, as_uuid
+from perdure.api.requests import (
+    MOST_EPISODES,
+    ConversationId,
+    EntityId,
+    EpisodeBody,
+    FieldsBody,
+    Limit,
+    SearchBody,
+    as_uuid,
+)
 from perdure.contracts.errors import CallerError
 from perdure.embedding.embedder import query_vector
 from perdure.store import agents
@@ -23,33 +31,7 @@ from perdure.store.memory.episodes import Vector
 from perdure.store.turns import conversations
 
 memory_router = APIRouter(prefix="/v1/memory", tags=["memory"])
-MOST_HITS = 20
 MOST_LISTED = 50
-FieldName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
-Text = Annotated[str, Field(min_length=1, max_length=4_000, pattern=r"\S")]
-
-
-class FieldsBody(Body):
-    """PUT /v1/memory/working/{conversation_id}."""
-
-    fields: dict[FieldName, JsonValue]
-    """Merged into the existing fields; null removes a field."""
-    ttl_seconds: int = Field(default=working_memory.TTL_SECONDS, ge=1, le=working_memory.MOST_TTL_SECONDS, strict=True)
-
-
-class EpisodeBody(Body):
-    """POST /v1/memory/episodic."""
-
-    conversation_id: str = Field(max_length=100)
-    summary: Text
-
-
-class SearchBody(Body):
-    """POST /v1/memory/episodic/search."""
-
-    agent: str = Field(min_length=1, max_length=64)
-    query: Text
-    limit: int = Field(default=3, ge=1, strict=True, description=f"Values above {MOST_HITS} are reduced to {MOST_HITS}")
 
 
 @memory_router.get("/working/{conversation_id}")
@@ -110,7 +92,7 @@ async def search(services: Open, who: Reader, body: SearchBody) -> dict[str, obj
     vector = Vector(*made) if made is not None else None
     async with services.db.transaction(who.tenant_id) as tx:
         await agents.current_agent(tx, body.agent)
-        found = await episodes.find(tx, who.user_id, body.agent, body.query, vector, min(body.limit, MOST_HITS))
+        found = await episodes.find(tx, who.user_id, body.agent, body.query, vector, min(body.limit, MOST_EPISODES))
     return {"items": [asdict(each) for each in found], "next": None}
 
 

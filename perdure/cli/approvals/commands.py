@@ -216,7 +216,8 @@ def ageing(as_json: AsJson = False, as_name: AsName = None) -> None:
 
 @approvals_app.command("watch")
 def watch(mine: Mine = False, agent: AgentId = None, as_json: AsJson = False, as_name: AsName = None) -> None:
-    """Watch the queue live: a table on a terminal, else lines, or JSON lines with --json. Stop with Ctrl-C."""
+    """Watch the queue live: as a table on a terminal, otherwise as lines, with --json as JSON lines. Ctrl-C stops
+    it."""
     with connect(Role.REVIEWER, as_name) as client:
         try:
             watch_approvals(client, screen_for(as_json=as_json), mine=mine, agent=agent)

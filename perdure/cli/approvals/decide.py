@@ -335,7 +335,7 @@ def batch(
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Decide on several requests at once: shows each call, asks once (see --yes), and prints each result."""
+    """Decide on several requests together: show each call, ask once (see --yes), and print each result."""
     if decision is Together.REJECT and not (comment.strip() or reason.strip()):
         raise fail("A rejection needs --comment or --reason", USAGE)
     wanted = list(dict.fromkeys(approval_ids))

@@ -6,7 +6,6 @@ state of the other calls. No call starts twice, and the order of the round is ke
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime, timedelta
 
 from pydantic import JsonValue
 
@@ -154,11 +153,6 @@ def exemption_event(tool: str) -> dict[str, JsonValue]:
     }
 
 
-# --- Timers of a paused turn: when it reads its records without a wake signal.
-
-MARGIN = timedelta(seconds=1)
-"""The time that is added to a deadline, so that the database's clock has passed it, too."""
-LONGEST = timedelta(minutes=10)
 _KINDS = {RequestKind.CLARIFICATION: PauseKind.CLARIFICATION, RequestKind.CLIENT_RUN: PauseKind.CLIENT_RUN}
 
 
@@ -166,24 +160,3 @@ def pause_kind(requests: Sequence[RequestRef]) -> PauseKind:
     """Returns the kind of a pause for these requests, which selects the entry of the graph. All requests of a pause are
     of one kind."""
     return next((_KINDS[request.kind] for request in requests if request.kind in _KINDS), PauseKind.APPROVAL)
-
-
-def deadlines_of(requests: Sequence[RequestRef]) -> list[datetime]:
-    """Returns when to check each request again: at its recorded check time, otherwise at its expiry."""
-    times = [request.look_at or request.expires_at for request in requests]
-    return [time for time in times if time is not None]
-
-
-def next_look(now: datetime, deadlines: Sequence[datetime], looks: int) -> timedelta | None:
-    """Returns the wait before the next check, until the first deadline; None without deadlines.
-
-    A turn can be undecided after its deadline, for example if its record is unreadable or the clocks differ. It is then
-    checked after 1, 2, 4 ... seconds, at most every ten minutes. `looks` is the number of consecutive checks without a
-    change.
-    """
-    if not deadlines:
-        return None
-    left = min(deadlines) - now + MARGIN
-    if left > timedelta(0):
-        return left
-    return min(LONGEST, timedelta(seconds=2 ** min(looks, 20)))

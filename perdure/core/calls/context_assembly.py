@@ -48,8 +48,8 @@ def given_by(output: Mapping[str, JsonValue], injected: Collection[str]) -> tupl
 def completeness_of(output: object) -> float:
     """Returns the completeness that an output states; 0 if it states none.
 
-    Raises: ValueError, in words for a person, if the value is not an output, its completeness is not a number from 0 to
-    1, or it is too long.
+    Raises: ValueError, with a message for people, if the value is not an output, its completeness is not a number from
+    0 to 1, or it is too long.
     """
     if not isinstance(output, Mapping):
         raise ValueError(f"the output is a {type(output).__name__}, not an object")

@@ -1,7 +1,7 @@
 """Waits and numbers of attempts for each retry class.
 
-Only Temporal retries. A wait that the other side requests replaces the next of these waits. The first retry follows
-after a second at most: the dev server rounds shorter waits up to about one second anyway (measured).
+Only Temporal retries. A wait that a server requests replaces the next of these waits. The first wait is at most one
+second: Temporal's dev server rounds shorter waits up to about a second anyway (measured).
 """
 
 import math
@@ -19,7 +19,7 @@ from perdure.core.budgets import DAY_CODES, TURN_CODES, USUAL_ANSWER_TOKENS, Hol
 from perdure.core.calls.ledger import STOPPED
 
 RETRY_AFTER_CAP = timedelta(seconds=60)
-"""The longest wait that another side can request of a turn."""
+"""The longest requested wait that a turn accepts."""
 
 NO_CAP = 0
 """`maximum_attempts` of a class without a maximum; zero has the same meaning in Temporal."""
@@ -30,12 +30,12 @@ worker is not a provider error and does not count."""
 FALLBACK_SECONDS = 0.1
 """The wait before the call to the agent's fallback model, which has not requested any wait."""
 NO_MODEL = frozenset({"model_not_found", "model_billing"})
-"""Errors that no retry corrects but another model may: the provider does not have this model or does not serve the
+"""Errors that no retry can fix but another model may: the provider does not have this model or does not serve the
 account."""
 TOOL_ERRORS = 5
 """The number of failed attempts after which a tool call fails."""
 ATTEMPTS = 30
-"""Temporal's own maximum, which also counts crashes. Beyond it, a fault is likely that no attempt corrects."""
+"""Temporal's own maximum, which also counts crashes. Beyond that, the fault is probably one that no attempt can fix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +74,14 @@ def errors_allowed(*, strict: bool) -> int:
 def gives_up(code: str, *, retryable: bool, errors: int) -> bool:
     """Returns whether a model cannot answer a call, so that the agent's fallback model is called.
 
-    That is the case if the model is not available or its errors are exhausted. A rejected content or request is not
-    such a case: another model would reject it, too.
+    That is the case if the model is not available or its errors are exhausted. Rejected content or a rejected request
+    is not such a case: another model would reject it, too.
     """
     return code in NO_MODEL or (retryable and errors >= PROVIDER_ERRORS)
 
 
 def next_delay(asked_seconds: float | None) -> timedelta | None:
-    """Returns the wait that another side requested, within the maximum. For none or zero it returns None: the retry
+    """Returns the wait that the other side requested, within the maximum. For none or zero it returns None: the retry
     class decides."""
     if not asked_seconds:
         return None
@@ -118,7 +118,7 @@ def _until(value: str, now: datetime) -> float | None:
         moment = parsedate_to_datetime(value)
     except ValueError:
         return None
-    if moment.tzinfo is None:  # "-0000" means UTC without a place.
+    if moment.tzinfo is None:  # "-0000" means UTC with an unknown local offset.
         moment = moment.replace(tzinfo=UTC)
     return max(0.0, (moment - now).total_seconds())
 
@@ -137,7 +137,7 @@ HOPELESS = frozenset(
         *DAY_CODES,
     }
 )
-"""Problems that another attempt would meet again."""
+"""Problems that every further attempt would run into again."""
 
 
 def is_hopeless(problem: Problem) -> bool:
@@ -147,11 +147,12 @@ def is_hopeless(problem: Problem) -> bool:
 
 # --- Assumed usage of an attempt that was lost: its provider may have charged for it. If the attempt reserved a part of
 # daily budgets, the whole reservation counts: it cannot have used more, and the daily limit is kept in any case.
-# Otherwise its prompt and a usual answer count. The assumption ends when the attempt returns and reports its usage.
+# Otherwise its prompt and an answer of typical length count. The assumption ends when the attempt returns and reports
+# its usage.
 
 
 def assumed(asked_tokens: int, price: Callable[[Usage], int], reserved: Hold | None = None) -> Usage:
-    """Returns the assumed usage of an attempt with so many prompt tokens, with the cost from `price` or the
+    """Returns the assumed usage of an attempt with this many prompt tokens, with the cost from `price` or the
     reservation."""
     if reserved is None or not reserved.tokens:
         usage = Usage(input_tokens=asked_tokens, output_tokens=USUAL_ANSWER_TOKENS)

@@ -64,7 +64,7 @@ async def inbox(
     )
     return page(
         visit,
-        "queue.html" if visit.is_live else "inbox.html",
+        "inbox_table.html" if visit.is_live else "inbox.html",
         found=found,
         counts=counts,
         unsettled=bool(unsettled.items),
@@ -216,7 +216,7 @@ def came_of(result: str) -> str:
     """Returns a call's result for display: its `message`, if it contains one."""
     try:
         read = inside(json.loads(result)).result
-    except ValueError:  # also if only the beginning of the result is stored
+    except ValueError:  # for example if only the beginning of the result is stored
         return result
     message = read.get("message") if isinstance(read, dict) else None
     return message if isinstance(message, str) and message else result

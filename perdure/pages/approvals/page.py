@@ -229,7 +229,7 @@ def _json(value: object) -> str:
 # --- Differences between two JSON values or two texts, line by line
 
 _MOST_LINES = 3_000
-"""Longer inputs are shown whole, one after the other, because comparing them takes seconds."""
+"""Longer inputs are shown in full, one below the other, because comparing them takes seconds."""
 _AROUND = 2
 """Unchanged lines that are shown around each change."""
 _FEW_LINES = 40
@@ -463,7 +463,7 @@ async def approval(visit: Visitor, approval_id: str) -> HTMLResponse:
 async def draft(post: Typed, approval_id: str) -> HTMLResponse:
     """Shows the page again with the text that was typed. Nothing is sent."""
     found = await post.visit.api.approvals.get(approval_id)
-    why = "Nothing was sent yet. Your text is below."
+    why = "Nothing has been sent yet. Your text is below."
     if not found.allowed_decisions:
         why = "Nothing was sent: you cannot decide on this request, or it is already decided. Your text is below."
     return await show(post.visit, found, Sent(post.form, why))

@@ -137,7 +137,7 @@
     });
     on("token", onToken);
     on("reset", onReset);
-    on("thinking", () => { doing.textContent = "It thinks."; });
+    on("thinking", () => { doing.textContent = "Thinking…"; });
     on("conversation.title.generated", onTitle);
     CHANGES.forEach((kind) => on(kind, (data) => refresh(data.turn_id)));
   }

@@ -136,7 +136,7 @@ async def take_up(
     `alone` makes the user's other decisions wait until the commit. `asked_again` means that the statement that records
     the decision checks role and delegation itself. Otherwise both are read again after the locks are acquired.
 
-    Raises: CallerError 404 `approval_not_found`, also if this user is not allowed to see the approval.
+    Raises: CallerError 404 `approval_not_found`, even if the approval exists but this user is not allowed to see it.
     """
     row = await tx.fetchrow(_LOCK, approval_id, person.user_id, alone)
     if row is None or not person.sees(str(row["requested_by"])):

@@ -173,7 +173,7 @@ def _approval_view(row: asyncpg.Record, viewer: Decider | None, changed: Mapping
 
 
 def _preview(row: asyncpg.Record) -> dict[str, object] | None:
-    """Returns the preview of the target. `is_current` is False if it belongs to other arguments than those that are
+    """Returns the preview of the target. `is_current` is False if it was made for other arguments than those that are
     decided on, or that ran."""
     found = row["preview"]
     if not found:

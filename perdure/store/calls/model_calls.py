@@ -226,7 +226,7 @@ class Settled:
     counted: bool = False
     """True if the usage counts in budgets of its day, including budgets that were created after the claim."""
     was_lost: bool = False
-    """True if the call was already counted with its assumed usage, also in the day's budgets."""
+    """True if the call was already counted with its assumed usage, including in the day's budgets."""
     turn_used: Usage | None = None
     """The usage of the whole turn, including this call."""
 
@@ -242,7 +242,7 @@ async def settle_call(
 ) -> Settled:
     """Records a model call's result if this claim still owns the call.
 
-    If the turn has ended meanwhile, only the usage is recorded, because `done` is a turn's last event.
+    If the turn has ended in the meantime, only the usage is recorded, because `done` is a turn's last event.
     """
     usage: Usage = reply.usage
     row = await tx.fetchrow(

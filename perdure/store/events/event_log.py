@@ -234,7 +234,7 @@ _RECORDED = "SELECT true FROM audit WHERE kind = $1 AND subject = $2"
 async def record_skipped_checkpoints(
     tx: Connection, turn_id: str, events: Iterable[PendingEvent], *, ends: bool
 ) -> None:
-    """Records each skipped checkpoint among `events` once in the audit trail, also if the events are passed repeatedly.
+    """Records each skipped checkpoint among `events` once in the audit trail, even if the events are passed repeatedly.
     Without one, it runs no statement.
 
     If the checkpoint was opened but the turn did not learn of it, its request is cancelled. If a reviewer decided

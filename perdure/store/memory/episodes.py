@@ -44,7 +44,7 @@ class Episode:
     summary: str
     created_at: datetime
     similarity: float | None = None
-    """Cosine similarity from -1 to 1. For full text, a rank from 0 to 1 that is only good for ordering."""
+    """Cosine similarity from -1 to 1. For full text, a rank from 0 to 1 that is useful only for ordering."""
     by: str = ""
 
 

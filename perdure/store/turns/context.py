@@ -128,7 +128,7 @@ def _message(row: asyncpg.Record) -> MessageRef:
 # --- The persona of a turn from a prompt template, fixed when the turn begins
 #
 # If a template cannot be read, the turn uses the agent's own persona; the agent's tools do not depend on the template.
-# The result is stored, also after a failure, so that every model call of the turn sends the same prompt.
+# The result is stored, even after a failure, so that every model call of the turn sends the same prompt.
 
 _SECONDS = 2.0
 """The maximum time that a turn waits for its template's text."""

@@ -8,16 +8,13 @@ import pytest
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
-import perdure.api.routes.agents
-import perdure.api.routes.budgets
-import perdure.api.routes.memory
 from perdure.api import credentials
 from perdure.api.rate_limits import OpenStreams
 from perdure.api.requests import Body, CommentBody, DecisionBody, SettleBody
 from perdure.contracts.errors import LimitReached
 from perdure.core.approvals.decisions import Decision
 
-BODIES: list[type[BaseModel]] = [*Body.__subclasses__(), perdure.api.routes.agents.RuleActionBody]
+BODIES = Body.__subclasses__()
 NUMBERS = [
     (body, name)
     for body in BODIES

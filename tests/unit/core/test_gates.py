@@ -17,7 +17,8 @@ from perdure.contracts.skills import Rule, RuleAction, RuleTrigger
 from perdure.contracts.turns import Limits
 from perdure.core.agents.rule_matching import before_round
 from perdure.core.approvals import gates
-from perdure.core.approvals.gates import ALLOWING, MARGIN, OPEN_STATES, RULE_MUTATING, WAIVABLE, deadlines_of, startable
+from perdure.core.approvals.deadlines import LONGEST, MARGIN, deadlines_of, next_look
+from perdure.core.approvals.gates import ALLOWING, OPEN_STATES, RULE_MUTATING, WAIVABLE, startable
 from perdure.core.approvals.validity import why_void
 
 EFFECTS = {"look": ("read", False), "pay": ("keyed", True), "peek": ("read", True), "jot": ("local", False)}
@@ -69,16 +70,16 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
         ([timedelta(days=7), timedelta(hours=1)], 3, timedelta(hours=1) + MARGIN),
         ([timedelta(seconds=-5)], 0, timedelta(seconds=1)),
         ([timedelta(seconds=-5)], 3, timedelta(seconds=8)),
-        ([timedelta(days=-5)], 10_000, gates.LONGEST),
+        ([timedelta(days=-5)], 10_000, LONGEST),
     ],
 )
 def test_the_wait_is_to_the_first_deadline_and_then_grows(deadlines: list[Any], looks: int, expected: Any) -> None:
-    assert gates.next_look(NOW, [NOW + each for each in deadlines], looks) == expected
+    assert next_look(NOW, [NOW + each for each in deadlines], looks) == expected
 
 
 @given(st.lists(st.timedeltas(timedelta(days=-30), timedelta(days=30)), min_size=1), st.integers(0, 10**6))
 def test_a_wait_is_never_zero_and_never_spins(offsets: list[timedelta], looks: int) -> None:
-    assert (gates.next_look(NOW, [NOW + each for each in offsets], looks) or timedelta(0)) > timedelta(0)
+    assert (next_look(NOW, [NOW + each for each in offsets], looks) or timedelta(0)) > timedelta(0)
 
 
 def test_a_request_is_worth_a_look_when_its_record_last_said_so_else_at_its_expiry() -> None:

@@ -1,1 +1,1 @@
-"""Tools of MCP servers: sessions, transports, what a server lists and answers."""
+"""Tools of MCP servers: sessions, transports, what a server lists and returns."""

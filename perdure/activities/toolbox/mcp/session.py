@@ -89,9 +89,9 @@ class Connection:
     async def call(
         self, tool: str, args: Mapping[str, Any], meta: Mapping[str, Any]
     ) -> tuple[CallToolResult | InputRequiredResult | MCPError | ValueError, Note]:
-        """Sends one call. Returns its answer, and what the wire recorded about it.
+        """Sends one call. Returns the response, and what the transport recorded about it.
 
-        An answer that breaks the protocol is returned as the error. If the call is cancelled, the server is notified.
+        A response that breaks the protocol is returned as the error. If the call is cancelled, the server is notified.
         """
         token, note = token_hex(8), Note()
         self.wire.notes[token] = note
@@ -167,7 +167,7 @@ class McpSession:
         return found
 
     async def _renewed(self) -> Connection:
-        """Returns the session with a fresh list of tools. Opens a new one if the old one does not answer and has no
+        """Returns the session with a fresh list of tools. Opens a new one if the old one does not respond and has no
         open calls.
 
         Raises: Unreachable; MissingSecret.

@@ -1,7 +1,7 @@
 """Tools of MCP servers, which the engine runs like any other tool, and the MCP servers of a worker's apps.
 
 A call is for the card that its turn pinned. Before the call is sent, the card's version must match the tool that the
-server lists. If the tool has changed, the call is refused and nothing is sent. The answer is interpreted by this table:
+server lists. If the tool has changed, the call is refused and nothing is sent. This table interprets the response:
 
 | answer                                                       | read        | keyed, opaque |
 |--------------------------------------------------------------|-------------|---------------|
@@ -57,11 +57,11 @@ could not tell."""
 
 
 ServerMet = Callable[[str, str, str], Awaitable[None]]
-"""Callback with the app, the server's name, and why it could not be used (empty if it answered)."""
+"""Callback with the app, the server's name, and why it could not be used (empty if it responded)."""
 
 
 class ServerLost(Exception):
-    """The call was sent, but no readable answer arrived. The effect may have happened."""
+    """The call was sent, but no readable response arrived. The effect may have happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,8 @@ class McpTool:
         raise self._failure(answer, note, connection.wire)
 
     def _read(self, output: JsonValue, misfit: str | None) -> ToolResult:
-        """Returns the result for the model. An answer that does not match the output schema is not a result of a read.
-        For other tools it is still returned with a note, because it is all that is known about the effect.
+        """Returns the result for the model. If a response does not match the output schema, a read fails. For other
+        tools, the response is still returned with a note, because it is all that is known about the effect.
 
         Raises: ToolRefused.
         """
@@ -137,7 +137,7 @@ class McpTool:
             raise ToolUnavailable(told) from error
 
     def _failure(self, answer: object, note: "Note", wire: "Wire") -> Exception:
-        """Returns the exception for an answer that is not a result."""
+        """Returns the exception for a response that is not a result."""
         from mcp.shared.exceptions import MCPError
         from mcp_types import CONNECTION_CLOSED
 
@@ -169,11 +169,11 @@ class McpTool:
 
 
 _MADE_HERE = ("Connection closed", "SSE stream failed", "SSE stream ended")
-"""Beginnings of the library's messages about calls without an answer. It marks them in no other way."""
+"""Beginnings of the library's messages about calls without a response. It marks them in no other way."""
 
 
 def _is_of_server(answer: object) -> bool:
-    """Returns whether the server sent the error, and not the library because an answer was missing."""
+    """Returns whether the error is from the server. Otherwise the library raised it because there was no response."""
     from mcp.shared.exceptions import MCPError
 
     return isinstance(answer, MCPError) and not answer.error.message.startswith(_MADE_HERE)
@@ -237,8 +237,8 @@ class McpServers:
         self._importing: asyncio.Task[object] | None = None
 
     def import_soon(self) -> None:
-        """Imports the MCP library after the start. The import takes half a second of CPU, too much during a start on
-        two cores, and during the first call it would block the whole worker."""
+        """Imports the MCP library after the start. The import takes half a second of CPU, too much while a stack starts
+        on two cores, and during the first call it would block the whole worker."""
         if any(app.servers for app in self._apps.values()):
             self._importing = asyncio.create_task(_import_later())
 
@@ -251,7 +251,7 @@ class McpServers:
         return McpTool(pinned, self.session(app.name, server)) if server is not None else None
 
     def session(self, app_name: str, server: McpServer) -> "McpSession":
-        """Returns the session with `server`. It is opened at its first use."""
+        """Returns the session with `server`. It is opened on first use."""
         from perdure.activities.toolbox.mcp.session import McpSession
 
         app, key = self._apps[app_name], (app_name, server.name)

@@ -3,7 +3,7 @@
 HTTP uses the library's transport over a client of Perdure. That client records each call, limits sizes, and reaches the
 server only by the rules of outgoing requests (perdure/egress/).
 
-A failed HTTP request becomes an answer with a status, never an exception. An exception would end the library's
+A failed HTTP request becomes a response with a status, never an exception. An exception would end the library's
 connection, and with it every other open call.
 """
 
@@ -49,12 +49,12 @@ class Note:
     sent: bool = False
     """True if any part of the call may have reached the server."""
     status: int | None = None
-    """The HTTP status of the answer, if there was one."""
+    """The HTTP status of the response, if there was one."""
     retry_after_seconds: float | None = None
     lost: bool = False
-    """True if the call was sent and the connection broke before an answer began."""
+    """True if the call was sent and the connection broke before a response began."""
     too_large: bool = False
-    """True if the answer was cut off: it exceeds the limit, or its encoding is not supported here."""
+    """True if the response was cut off: it exceeds the limit, or its encoding is not supported here."""
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ _ENDLESS = 2**62
 @asynccontextmanager
 async def http_streams(url: str, headers: Mapping[str, str], wire: Wire, outbound: Outbound) -> AsyncIterator[Any]:
     """Opens the two streams of the library's client. The limit of an answer is `answer_bytes` of `outbound`."""
-    # No read timeout: each call has its own, and an answer can be a stream that stays open during the call.
+    # No read timeout: each call has its own, and a response can be a stream that stays open during the call.
     timeout = httpx2.Timeout(None, connect=_CONNECT_SECONDS, write=_CONNECT_SECONDS, pool=_CONNECT_SECONDS)
     plain = {**headers, "accept-encoding": "identity"}
     transport = _Noting(wire, outbound)
@@ -97,7 +97,7 @@ async def http_streams(url: str, headers: Mapping[str, str], wire: Wire, outboun
 
 
 class _Noting(httpx2.AsyncBaseTransport):
-    """A transport that records requests and their answers."""
+    """A transport that records requests and their responses."""
 
     def __init__(self, wire: Wire, outbound: Outbound) -> None:
         self._wire = wire
