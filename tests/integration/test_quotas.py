@@ -253,8 +253,9 @@ async def test_counters_are_what_is_there(harness: Harness, people: dict[str, Pe
     """However files came and went, in any number of transactions at once."""
     person = people["requester"]
     talks = [await harness.conversation() for _ in range(4)]
+    gone: list[str] = []
 
-    async def one(number: int) -> None:
+    async def keeps(number: int) -> None:
         mine = [files.NewFile.of(new_id(), "a", "text/plain", b"x" * (number + n + 1)) for n in range(3)]
         await in_transaction(harness.db, files.keep, talks[number % 4], person.user_id, mine)
         if number % 3 == 0:
@@ -267,7 +268,15 @@ async def test_counters_are_what_is_there(harness: Harness, people: dict[str, Pe
         if number == 30:
             await in_transaction(harness.db, conversations.delete_conversation, talks[3], person.user_id)
 
+    async def one(number: int) -> None:
+        try:
+            await keeps(number)
+        except CallerError as error:
+            gone.append(talks[number % 4])
+            assert error.status == 404, error.code
+
     await asyncio.gather(*(one(number) for number in range(40)))
+    assert set(gone) <= {talks[3]}, "only the deleted conversation refuses"
     size, me = "SELECT coalesce(sum(size_bytes), 0) FROM files WHERE", person.user_id
     async with harness.db.transaction("local") as tx:
         for talk in talks:
