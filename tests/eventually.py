@@ -13,3 +13,11 @@ async def eventually(look: Callable[[], Awaitable[T]], seconds: float = 30.0) ->
         assert asyncio.get_running_loop().time() < deadline, f"it never came: {found!r}"
         await asyncio.sleep(0.02)
     return found
+
+
+async def until(holds: Callable[[], bool], *, seconds: float = 30.0) -> None:
+    """Wait until something holds that nobody announces."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not holds():
+        assert asyncio.get_running_loop().time() < deadline, "it never came to hold"
+        await asyncio.sleep(0.01)

@@ -263,11 +263,3 @@ async def harness(
 async def gathered(*work: Awaitable[T]) -> list[T | BaseException]:
     """Everything at once; failures as values."""
     return await asyncio.gather(*work, return_exceptions=True)
-
-
-async def until(holds: Callable[[], bool], *, seconds: float = 30.0) -> None:
-    """Wait until something holds that nobody announces."""
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not holds():
-        assert asyncio.get_running_loop().time() < deadline, "it never came to hold"
-        await asyncio.sleep(0.01)

@@ -32,8 +32,7 @@ from tests.acceptance.running import WORKERS, RunningStack
 from tests.acceptance.turns import Turns
 from tests.doubles.provider import ProviderDouble, Seen
 from tests.doubles.provider_steps import Step
-from tests.eventually import eventually
-from tests.harness import until
+from tests.eventually import eventually, until
 
 TEXT = " ".join(f"word{number}" for number in range(40))
 WORD_SECONDS = 0.05

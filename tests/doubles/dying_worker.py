@@ -3,7 +3,7 @@
 from perdure.contracts.turns import Kind
 from tests.doubles.broken_inside import Breaks, broken_inside
 from tests.doubles.killed_worker import say, serve
-from tests.harness import until
+from tests.eventually import until
 
 
 async def _ending() -> None:

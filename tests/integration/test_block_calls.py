@@ -21,7 +21,8 @@ from perdure.store.agents import SHARED
 from tests.code_blocks import CODE_BLOCK_APP, MAKER, WALL_SECONDS, NotedSandbox, code_block_app
 from tests.conftest import Urls
 from tests.doubles.target import app_agents
-from tests.harness import Harness, publish_app, until
+from tests.eventually import until
+from tests.harness import Harness, publish_app
 
 AREA = {"width": 2, "height": 3, "unit": "cm"}
 RESULT = {"status": "ok", "message": "one cm is 10 mm", "result": {"square_millimetres": 600}}

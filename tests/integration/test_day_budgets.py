@@ -28,7 +28,8 @@ from perdure.store.turns.finish import finish
 from perdure.store.turns.start import request_stop
 from tests.doubles.spoken import HOLDS_TOKENS, Line, SpokenModel
 from tests.doubles.target import app_agents
-from tests.harness import Harness, gathered, publish_app, until
+from tests.eventually import until
+from tests.harness import Harness, gathered, publish_app
 from tests.integration.conftest import in_transaction
 from tests.scale import sized
 

@@ -31,7 +31,7 @@ from perdure.local.postgres import PostgresLaunch, ways_for_root
 from perdure.local.processes import alive, postgres_install
 from perdure.local.services import DataParts
 from perdure.local.supervisor import Supervisor
-from tests.harness import until
+from tests.eventually import until
 
 ROOT = Path(__file__).parents[2]
 STATUS = SearchAttributeKey.for_keyword("PerdureStatus")

@@ -20,7 +20,7 @@ import pytest
 
 from perdure.local.ports import HOST
 from perdure.local.processes import alive
-from tests.harness import until as shortly
+from tests.eventually import until as shortly
 
 ROOT = Path(__file__).parents[2]
 SETUP_CODE = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"

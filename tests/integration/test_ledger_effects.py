@@ -35,7 +35,8 @@ from perdure.store.turns.start import request_stop
 from tests.conftest import KEYRING, Urls
 from tests.doubles.hostile_target import MEBI, Talk, Target, bomb, floods, says, threaded
 from tests.doubles.target import app_agents
-from tests.harness import Harness, gathered, until
+from tests.eventually import until
+from tests.harness import Harness, gathered
 from tests.near import NEAR
 
 S = CallState

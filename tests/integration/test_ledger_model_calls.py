@@ -41,7 +41,8 @@ from perdure.store.turns.start import request_stop
 from tests.doubles.fake_turn import NOW
 from tests.doubles.spoken import Line
 from tests.doubles.target import app_agents
-from tests.harness import Harness, gathered, until
+from tests.eventually import until
+from tests.harness import Harness, gathered
 from tests.scale import sized
 
 PAID = "SELECT ARRAY[input_tokens, output_tokens, cost_microusd] FROM turns WHERE id = $1"

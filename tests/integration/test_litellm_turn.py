@@ -16,7 +16,8 @@ from perdure.core.calls.retries import PROVIDER_ERRORS
 from perdure.core.text import CHARACTERS_A_TOKEN
 from tests.doubles.provider_steps import CONTEXT_OVERFLOW, Call, Fault, Step
 from tests.doubles.target import app_agents
-from tests.harness import publish_app, until
+from tests.eventually import until
+from tests.harness import publish_app
 from tests.integration.litellm_agent import ASKED, LITELLM_AGENT, LitellmAgent, litellm_agent
 from tests.integration.turn_writer import text_of
 

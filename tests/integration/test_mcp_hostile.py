@@ -22,7 +22,7 @@ from perdure.contracts.calls import EffectClass
 from perdure.contracts.mcp import McpServer, McpToolListing
 from perdure.sdk.outcomes import ToolRefused, ToolResult, ToolUnavailable
 from tests.doubles.mcp_raw import TOOL
-from tests.harness import until
+from tests.eventually import until
 from tests.unit.apps.tool_contexts import context
 
 DOUBLES = Path(__file__).parents[1] / "doubles"

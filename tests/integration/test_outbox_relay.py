@@ -33,7 +33,8 @@ from perdure.worker.webhooks import WebhookEgress, WebhookSender, send_deliverie
 from tests.conftest import Urls
 from tests.doubles.receiver import Receiver
 from tests.doubles.spoken import Line
-from tests.harness import Harness, until
+from tests.eventually import until
+from tests.harness import Harness
 
 STATUS = "SELECT status FROM turns WHERE id = $1"
 

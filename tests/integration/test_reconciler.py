@@ -27,8 +27,8 @@ from perdure.worker.telemetry import traces_of
 from tests.conftest import Urls
 from tests.doubles.moody_tracer import MoodyTracer
 from tests.doubles.spoken import Line
-from tests.eventually import eventually
-from tests.harness import Harness, until
+from tests.eventually import eventually, until
+from tests.harness import Harness
 from tests.integration.conftest import in_transaction
 from tests.integration.lost_turns import aged, begun, found, status
 

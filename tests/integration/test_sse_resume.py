@@ -28,7 +28,7 @@ from perdure.store.identity import sign_in, users
 from perdure.store.valkey import Valkey, messages, subscribed
 from tests.conftest import Person
 from tests.doubles.link import Link
-from tests.harness import until
+from tests.eventually import until
 from tests.integration.conftest import Api, Caller
 from tests.integration.test_api_access import having
 from tests.integration.test_api_turns import conversation, refusal, started

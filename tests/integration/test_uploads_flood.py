@@ -14,7 +14,7 @@ import pytest
 from perdure.local import DataParts
 from perdure.store.database import new_id
 from tests.conftest import Person, Urls
-from tests.harness import until
+from tests.eventually import until
 from tests.integration.test_api_process import Served, client_of, served_with
 
 MIB = 2**20

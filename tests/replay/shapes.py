@@ -18,7 +18,8 @@ from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.hub import CLIENT_TABLE, KEEPER, PLANNER, gatherer, keeper, planner
 from tests.doubles.spoken import Line
 from tests.doubles.target import app_agents
-from tests.harness import publish_app, until
+from tests.eventually import until
+from tests.harness import publish_app
 from tests.replay import stopping
 from tests.replay.stopping import CONFIRM
 from tests.served import DONE, PAY, POST, Served

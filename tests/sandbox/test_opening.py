@@ -24,8 +24,7 @@ from perdure.activities.sandbox import (
 )
 from perdure.activities.sandbox.protocol import Sandbox
 from perdure.activities.sandbox.selection import _interpreter
-from tests.eventually import eventually
-from tests.harness import until
+from tests.eventually import eventually, until
 from tests.sandbox.conftest import reached_by
 
 ONE = "def run():\n    return 1"

@@ -14,7 +14,7 @@ from perdure.activities.sandbox import pool as module
 from perdure.activities.sandbox.pool import MontySandbox
 from perdure.activities.sandbox.selection import _interpreter
 from perdure.activities.sandbox.worker import Making, Worker
-from tests.harness import until
+from tests.eventually import until
 from tests.sandbox.conftest import LIMITS
 
 ONE = "def run():\n    return 1"

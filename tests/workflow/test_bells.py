@@ -19,8 +19,7 @@ from perdure.store.database import Connection
 from perdure.store.turns.finish import stop_asked
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.spoken import Line
-from tests.eventually import eventually
-from tests.harness import until
+from tests.eventually import eventually, until
 from tests.replay.recording import run_of
 from tests.replay.replaying import Replaying
 from tests.replay.stopping import CONFIRM, silent, until_called

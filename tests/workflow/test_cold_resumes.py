@@ -19,7 +19,7 @@ from perdure.store import agents
 from perdure.store.approvals import views
 from perdure.store.delivery.outbox import workflow_input
 from tests.doubles.spoken import Line
-from tests.harness import until
+from tests.eventually import until
 from tests.served import DONE, PAUSED, PAY, POST, Served, refused
 
 pytestmark = pytest.mark.usefixtures("without_cache")

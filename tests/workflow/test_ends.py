@@ -25,8 +25,8 @@ from perdure.store.turns.start import request_stop
 from tests.conftest import Urls
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.spoken import HOLDS_TOKENS, Line
-from tests.eventually import eventually
-from tests.harness import Harness, until
+from tests.eventually import eventually, until
+from tests.harness import Harness
 from tests.replay.recording import run_of
 from tests.replay.stopping import CONFIRM, silent
 from tests.served import ALL_KINDS, DONE, PAY, Served, apart, refused, serve

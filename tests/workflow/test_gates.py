@@ -23,8 +23,8 @@ from perdure.local import DataParts
 from perdure.store.approvals.verdicts import read_verdicts
 from tests.conftest import Urls
 from tests.doubles.spoken import Line
-from tests.eventually import eventually
-from tests.harness import Harness, until
+from tests.eventually import eventually, until
+from tests.harness import Harness
 from tests.served import ALL_KINDS, DONE, PAUSED, PAY, POST, Served, apart, refused, serve
 from tests.worker_process import worker_process
 

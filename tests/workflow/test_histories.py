@@ -27,8 +27,8 @@ from perdure.temporal.client import runtime
 from perdure.temporal.workflow_client import Notifier, forget_histories, is_workflow_missing
 from tests.conftest import Person
 from tests.doubles.spoken import Line
-from tests.eventually import eventually
-from tests.harness import Harness, own_queues, until
+from tests.eventually import eventually, until
+from tests.harness import Harness, own_queues
 from tests.replay.recording import run_of
 from tests.served import ALL_KINDS, DONE, PAY, Served, serve
 

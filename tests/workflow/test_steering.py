@@ -7,7 +7,8 @@ import pytest
 from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.core.turns import OnBusy
 from tests.doubles.spoken import Line
-from tests.harness import gathered, until
+from tests.eventually import until
+from tests.harness import gathered
 from tests.replay.recording import run_of
 from tests.replay.stopping import silent
 from tests.scale import sized

@@ -18,7 +18,8 @@ from tests.doubles.hub import KEEPER, keeper
 from tests.doubles.moody_tracer import MoodyTracer
 from tests.doubles.spoken import Line
 from tests.doubles.target import app_agents
-from tests.harness import Harness, publish_app, until
+from tests.eventually import until
+from tests.harness import Harness, publish_app
 from tests.served import Served
 
 CANARY = "xylophone"

@@ -27,7 +27,8 @@ from perdure.store.approvals.verdicts import read_verdicts
 from perdure.workflows import turn_run
 from tests.doubles.spoken import Line
 from tests.doubles.target import app_agents
-from tests.harness import Harness, publish_app, until
+from tests.eventually import until
+from tests.harness import Harness, publish_app
 from tests.served import ALL_KINDS, PAUSED, Served, refused, serve
 
 pytestmark = pytest.mark.usefixtures("without_cache")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from perdure.client import AsyncClient, Event
-from tests.harness import until
+from tests.eventually import until
 
 HEARD_SECONDS = 90.0
 

@@ -9,7 +9,7 @@ import pytest
 from perdure.sdk.tables import TableTrouble
 from perdure.sdk.tables import isolation as confined
 from perdure.sdk.tables.isolation import TableFile, profiled_apart, run_plan_apart
-from tests.harness import until
+from tests.eventually import until
 
 SALES = TableFile("sales.csv", "text/csv", b"region,sales\nNorth,30\nSouth,10\n")
 NAMES = TableFile("names.csv", "text/csv", b"key,name\nNorth,Upland\n")

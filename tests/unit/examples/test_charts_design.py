@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from perdure.examples.charts.tools import _design, _drawing, _solver, _telling, _vega
 from perdure.sdk.tables import checked_xml, read_csv
 from perdure.sdk.tables.reading import drawn_rows
-from tests.harness import until
+from tests.eventually import until
 from tests.scale import sized
 
 COLUMNS: list[dict[str, Any]] = [

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from perdure.local.output import Console, read_lines
 from perdure.local.ports import beats
 from perdure.local.processes import StartClock, alive
 from perdure.local.supervisor import Supervisor
+from tests.eventually import until
 
 PATH = {"PATH": "/usr/bin:/bin"}
 SLEEPS = "touch ready; exec sleep 60"
@@ -94,13 +95,6 @@ def hogs(count: int) -> Iterator[None]:
         for process in busy:
             process.kill()
             process.wait()
-
-
-async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.01)
 
 
 def test_the_first_restart_is_quick_and_repeated_failures_wait_longer() -> None:
@@ -314,7 +308,7 @@ async def broken_since(folder: Path, out: io.StringIO) -> AsyncIterator[None]:
     """A child that was ready once and has failed ever since, in a longer pause."""
     async with started(folder, f"test -e second && exit 1; touch second; {SLEEPS}", out) as broken:
         struck(broken)
-        await until(lambda: "1.0 s" in out.getvalue(), 8.0)
+        await until(lambda: "1.0 s" in out.getvalue(), seconds=8.0)
         yield
 
 
