@@ -5,7 +5,7 @@ import json
 import os
 import random
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,8 @@ SUPERVISOR = "supervisor"
 _LOWEST, _HIGHEST = 20_000, 31_999
 """Below 32768, where Linux allocates local ports of outgoing connections, so that a restarted part finds its port free.
 """
+_CHANCE = random.SystemRandom()
+"""Independent of a seed, with which two processes would pick the same ports."""
 
 
 def is_free(port: int, host: str = HOST) -> bool:
@@ -34,16 +36,16 @@ def is_free(port: int, host: str = HOST) -> bool:
     return True
 
 
-def free_ports(count: int, host: str = HOST) -> list[int]:
-    """Returns as many different ports that a server could listen on now."""
-    probes = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind((host, 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+def free_port(reserved: Collection[int] = (), host: str = HOST) -> int:
+    """Returns a port, not one of `reserved`, that a server could listen on now and that no outgoing connection takes.
+
+    Raises: StackError if a thousand random ports were all taken.
+    """
+    for _ in range(1000):
+        port = _CHANCE.randint(_LOWEST, _HIGHEST)
+        if port not in reserved and is_free(port, host):
+            return port
+    raise StackError(f"no free port between {_LOWEST} and {_HIGHEST} on {host}")
 
 
 class PortFile:
@@ -61,7 +63,7 @@ class PortFile:
         """
         port = self._ports.get(name)
         if port is None or port in self._given or not is_free(port):
-            port = self._pick()
+            port = free_port({*self._given, *self._ports.values()})
             self._ports[name] = port
             write_private(self._path, json.dumps(self._ports, indent=2) + "\n")
         self._given.add(port)
@@ -70,14 +72,6 @@ class PortFile:
     def names(self) -> dict[int, str]:
         """Returns the name of each assigned port."""
         return {port: name for name, port in self._ports.items() if port in self._given}
-
-    def _pick(self) -> int:
-        reserved = self._given | set(self._ports.values())
-        for _ in range(1000):
-            port = random.randint(_LOWEST, _HIGHEST)
-            if port not in reserved and is_free(port):
-                return port
-        raise StackError(f"no free port between {_LOWEST} and {_HIGHEST} on {HOST}")
 
 
 def listening(pids: Mapping[str, int], names: Mapping[int, str]) -> dict[str, int]:

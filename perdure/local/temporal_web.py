@@ -24,7 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 import h11
 
 from perdure.local.data_dir import StackError
-from perdure.local.ports import HOST, Answer, free_ports, http_ask
+from perdure.local.ports import HOST, Answer, free_port, http_ask
 from perdure.local.processes import kill_group, spawn
 
 # --- The proxy in front of Temporal's Web UI, which by itself responds to any page of any site (ADR 29). The Web UI
@@ -292,7 +292,10 @@ class WebPages:
             return self._port
 
     async def _live(self, up: asyncio.Future[int | None]) -> None:
-        frontend, ui, http, metrics = free_ports(4)
+        ports: list[int] = []
+        for _ in range(4):
+            ports.append(free_port(ports))
+        frontend, ui, http, metrics = ports
         command = (
             self._program, "server", "start-dev", "--disable-config-file", "--disable-config-env", "--ip", HOST,
             "--port", str(frontend), "--ui-port", str(ui), "--http-port", str(http), "--metrics-port", str(metrics),

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from perdure.local.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 120.0
@@ -77,12 +78,6 @@ class RunningStack:
         """Wait until each role runs and is ready under a new pid; when that was, by the monotonic clock."""
         until(lambda: self.restarted(killed) == set(killed), seconds, f"not restarted: {dict(killed)}")
         return time.monotonic()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from perdure.apps.scaffold import scaffold
+from perdure.local.ports import free_port
 from tests.acceptance.command import Command
-from tests.acceptance.running import ROOT, START_SECONDS, RunningStack, free_port, running, until
+from tests.acceptance.running import ROOT, START_SECONDS, RunningStack, running, until
 
 STEPS = ("tool.awaiting_approval", "tool.approved", "tool.result", "done")
 """Events of a turn with one call that a person allows."""

@@ -15,8 +15,9 @@ import httpx
 import pytest
 
 from perdure.apps import SHIPPED
+from perdure.local.ports import free_port
 from tests.integration.conftest import Api, Caller
-from tests.unit.examples.payments_process import free_port, wait_until_healthy
+from tests.unit.examples.payments_process import wait_until_healthy
 
 AGENT = "care_navigator"
 BUNDLES = {"client_signal", "provider_genome", "patient_context", "therapeutic_fit", "session_narrative"}

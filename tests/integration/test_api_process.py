@@ -20,6 +20,7 @@ import pytest
 from perdure.api.__main__ import DRAIN_SECONDS, server_config
 from perdure.api.app import create_app
 from perdure.local import DataParts
+from perdure.local.ports import free_port
 from perdure.settings import Settings
 from perdure.store.database import Database
 from perdure.store.events.live import LiveTokens
@@ -62,11 +63,6 @@ class Served:
         return time.monotonic() - began
 
 
-def port_of_nobody() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 def first_metrics_port() -> int:
     """A number whose ports for the API's metrics (+ 12) and its Temporal client's (+ 13) are free.
 
@@ -98,7 +94,7 @@ def environment(parts: DataParts, urls: Urls, port: int, **given: str) -> dict[s
 
 @asynccontextmanager
 async def served_with(parts: DataParts, urls: Urls, **given: str) -> AsyncIterator[Served]:
-    port = port_of_nobody()
+    port = free_port()
     running = Served(environment(parts, urls, port, **given), f"http://127.0.0.1:{port}")
     await running.start()
     try:

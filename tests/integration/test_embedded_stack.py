@@ -18,7 +18,7 @@ import httpx
 import psutil
 import pytest
 
-from perdure.local.ports import HOST
+from perdure.local.ports import HOST, free_port
 from perdure.local.processes import alive
 from tests.eventually import until as shortly
 
@@ -157,9 +157,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
         path.parent.mkdir(exist_ok=True)
         path.write_text(textwrap.dedent(text))
     (tmp_path / "app" / "agents").mkdir()
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     home, app = str(tmp_path / "home"), str(tmp_path / "app")
     given = {"PYTHONPATH": str(ROOT), "PERDURE_HOME": home, "PERDURE_PORT": port, "PERDURE_APP": app}
     started: list[Stack] = []

@@ -30,7 +30,7 @@ from perdure.core.egress import Outbound
 from perdure.core.text import estimated_tokens
 from perdure.examples.ops.cluster.faults import Fault, Faults, Kind
 from perdure.examples.ops.cluster.state import State
-from perdure.local.ports import free_ports
+from perdure.local.ports import free_port
 from perdure.sdk.outcomes import ToolRefused, ToolResult, ToolUnavailable
 from perdure.settings import Settings
 from perdure.store import agents
@@ -48,7 +48,7 @@ SHOP = {"namespace": "shop"}
 
 @pytest.fixture
 async def web(tmp_path: Path) -> AsyncIterator[Web]:
-    served = Web(tmp_path, free_ports(1)[0])
+    served = Web(tmp_path, free_port())
     yield served
     await served.kill()
 

@@ -20,6 +20,7 @@ from perdure.contracts.ids import turn_workflow_id
 from perdure.contracts.turns import Kind, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decision
 from perdure.local import DataParts
+from perdure.local.ports import free_port
 from perdure.store.database import new_id
 from perdure.store.identity.erasure import erase
 from perdure.telemetry.metrics import ROLES, metrics_addresses, serve_metrics
@@ -217,12 +218,6 @@ async def test_where_temporal_is_away_the_person_is_erased_and_it_is_on_record_w
 
 async def _unavailable(*_: object, **__: object) -> None:
     raise RPCError("nobody listens", RPCStatusCode.UNAVAILABLE, b"")
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 async def read(port: int) -> str:

@@ -17,9 +17,9 @@ from perdure.contracts.ids import approval_id, effect_key
 from perdure.contracts.turns import TurnAddress
 from perdure.core.approvals.decisions import Decider
 from perdure.local import DataParts
+from perdure.local.ports import free_port
 from perdure.store.approvals.assignments import withdraw
 from tests.acceptance.approvals.deciders import Answer, Person, decide, with_tokens
-from tests.acceptance.running import free_port
 from tests.conftest import Urls
 from tests.harness import Harness
 from tests.integration.test_api_process import Served

@@ -13,8 +13,9 @@ import redis
 import yaml
 
 from perdure.client import AsyncClient
+from perdure.local.ports import free_port
 from perdure.local.processes import valkey_server
-from tests.acceptance.running import RunningStack, free_port, running
+from tests.acceptance.running import RunningStack, running
 
 SLOW, BRISK, USUAL, AT_ONCE = "speaks_slowly", "speaks_briskly", "speaks_as_usual", "speaks_at_once"
 PACES = {SLOW: 1.5, BRISK: 20.0, USUAL: 50.0, AT_ONCE: 0.0}

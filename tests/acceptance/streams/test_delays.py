@@ -17,10 +17,11 @@ import pytest
 import yaml
 
 from perdure.client import AsyncClient
+from perdure.local.ports import free_port
 from tests.acceptance.counted_model import COUNTED, KEY_ENVIRON, write_app
 from tests.acceptance.machine import LOADED, Others
 from tests.acceptance.outcome import quantile
-from tests.acceptance.running import ROOT, free_port, running
+from tests.acceptance.running import ROOT, running
 from tests.acceptance.streams.conftest import SLOW, USUAL, Speaking
 from tests.acceptance.streams.following import Followed, begin, follow, words
 from tests.scale import FULL, PATIENCE_SECONDS, sized

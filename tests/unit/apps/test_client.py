@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from perdure import ApiError, AsyncClient, Client
 from perdure.client import Ageing, Approval, Delegation, Effect, Event, turns
 from perdure.client.connection import Decoder
+from perdure.local.ports import free_port
 from tests.unit.apps.api_double import BROKEN, Reply, event, said, streamed
 from tests.unit.apps.conftest import Either
 
@@ -69,9 +69,7 @@ async def test_patience_ends_with_the_answer_that_tried_it(client: Either) -> No
 
 
 async def test_nobody_listening_is_said_so() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port()}"
     with Client(url, "t", patience_seconds=0.3) as client, pytest.raises(ApiError) as raised:
         client.agents.list()
     assert (raised.value.status, raised.value.code) == (0, "unreachable") and url in raised.value.message

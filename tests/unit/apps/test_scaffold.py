@@ -15,10 +15,10 @@ from perdure.activities.providers.scripted import Script
 from perdure.apps import App, Engine, load_app
 from perdure.apps.scaffold import scaffold
 from perdure.contracts.errors import CallerError
+from perdure.local.ports import free_port
 from perdure.local.programs import read_app_services
 from tests.near import new_client
 from tests.unit.apps.tool_contexts import context
-from tests.unit.examples.payments_process import free_port
 
 
 @pytest.fixture

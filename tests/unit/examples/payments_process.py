@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -11,15 +10,10 @@ from pathlib import Path
 
 import httpx
 
+from perdure.local.ports import free_port
+
 REFUNDS = Path(__file__).parents[3] / "perdure" / "examples" / "refunds"
 TOKEN = "a-token-of-this-test"
-
-
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 class PaymentsProcess:

@@ -15,9 +15,9 @@ from perdure.activities.toolbox.engine_tools import ENGINE_TOOLS
 from perdure.apps import SHIPPED, Engine, app_folders, load_app, publish
 from perdure.apps.registry import discovered, listings
 from perdure.graph.registry import names
+from perdure.local.ports import free_port
 from perdure.local.programs import read_app_services
 from tests.scale import sized
-from tests.unit.examples.payments_process import free_port
 
 ENGINE = Engine(core_tools=tuple(ENGINE_TOOLS), topologies=names(), script=Script)
 CORE = [tool.card for tool in ENGINE_TOOLS.values()]

@@ -10,7 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.unit.examples.payments_process import REFUNDS, PaymentsProcess, free_port, wait_until_healthy
+from perdure.local.ports import free_port
+from tests.unit.examples.payments_process import REFUNDS, PaymentsProcess, wait_until_healthy
 
 
 def refund(payments: PaymentsProcess, order: str, key: str | None, **more: object) -> httpx.Response:

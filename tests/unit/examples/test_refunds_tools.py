@@ -13,9 +13,10 @@ from pydantic import JsonValue
 from perdure.apps import SHIPPED, load_app
 from perdure.contracts.calls import EffectClass
 from perdure.core.calls.arguments import check_arguments
+from perdure.local.ports import free_port
 from perdure.sdk.tools import Tool, ToolContext, ToolRefused, ToolUnavailable
 from tests.near import new_client
-from tests.unit.examples.payments_process import TOKEN, PaymentsProcess, free_port
+from tests.unit.examples.payments_process import TOKEN, PaymentsProcess
 
 
 @pytest.fixture(scope="module")

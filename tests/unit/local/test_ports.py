@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.local.ports import HOST, PortFile, is_free
+from perdure.local.ports import HOST, PortFile, free_port, is_free
 
 
 def test_a_port_below_those_of_outgoing_connections_is_remembered_by_the_next_start(tmp_path: Path) -> None:
@@ -24,6 +24,11 @@ def test_a_port_that_someone_else_took_is_replaced_and_the_new_one_is_remembered
         after = PortFile(path).take("postgres")
     assert after != before
     assert PortFile(path).take("postgres") == after
+
+
+def test_no_free_port_is_one_that_an_outgoing_connection_could_take() -> None:
+    ports = [free_port() for _ in range(50)]
+    assert all(20_000 <= port < 32_768 for port in ports) and free_port(ports) not in ports
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"postgres": "x"}', '{"postgres": 99999999}', '{"postgres": -1}'])

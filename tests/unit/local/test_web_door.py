@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 import httpx
 import pytest
 
-from perdure.local.ports import HOST, Answer, free_ports
+from perdure.local.ports import HOST, Answer, free_port
 from perdure.local.temporal_web import WebProxy, refusal
 
 HERE = "127.0.0.1:8233"
@@ -66,7 +66,7 @@ class Echo:
 async def echo() -> AsyncIterator[tuple[Echo, str]]:
     backend = Echo()
     door = WebProxy(backend.answer)
-    (port,) = free_ports(1)
+    port = free_port()
     await door.open(HOST, port)
     yield backend, f"http://{HOST}:{port}"
     await door.close()
