@@ -50,7 +50,7 @@ AUDIT_KEY = "the audit key of all tests and of the processes that they start"
 KEYRING = Keyring.of(AUDIT_KEY)
 os.environ["PERDURE_AUDIT_KEY"] = AUDIT_KEY
 os.environ["JWT_SECRET"] = "the access key of all tests and of the processes that they start"
-# Without it, the SDK fails a workflow task after 2 s of wall time, which pass on a busy machine, and throws an exception
+# Without it, the SDK fails a workflow task after 2 s of wall time, which a busy machine takes, and throws an exception
 # into its thread, which may end in another test. A workflow that really hangs ends at its test's time limit.
 os.environ["TEMPORAL_DEBUG"] = "true"
 os.environ["SSL_CERT_FILE"] = str(one_certificate())
