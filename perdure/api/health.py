@@ -15,7 +15,7 @@ from typing import Any
 from prometheus_client import Counter, Gauge, Histogram
 from temporalio.client import Client
 
-from perdure.core.delivery import disk_fault
+from perdure.core.status import disk_fault
 from perdure.store import status as write_probes
 from perdure.store.database import Database
 from perdure.store.valkey import Valkey

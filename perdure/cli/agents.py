@@ -28,7 +28,7 @@ from perdure.client import ApiError, Client
 from perdure.client.agents import Shown
 from perdure.core.text import escape_terminal
 from perdure.schemas.agents import ExemptibleTool, PromptVersion, Rule
-from perdure.schemas.answers import Page
+from perdure.schemas.base import Page
 
 agents_app = typer.Typer(help="List agents.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -14,7 +14,7 @@ import typer
 from perdure.cli.connection import Role, Surroundings, connect
 from perdure.cli.terminal import OTHER, AsJson, fail, say, say_json, table
 from perdure.client import ApiError, Client
-from perdure.core.delivery import disk_fault
+from perdure.core.status import disk_fault
 from perdure.local.config import least_free_bytes, own_environ
 from perdure.local.data_dir import DataDir
 from perdure.local.ports import grpc_lives, http_get, port_open, postgres_lives, valkey_lives

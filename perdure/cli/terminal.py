@@ -21,7 +21,7 @@ from perdure.client.requests import UNREACHABLE
 from perdure.core import text as moments
 from perdure.core.text import escape_terminal, one_line
 from perdure.local.config import own_environ
-from perdure.schemas.answers import Answer
+from perdure.schemas.base import Answer
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AsName = Annotated[

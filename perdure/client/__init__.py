@@ -26,7 +26,6 @@ from perdure.schemas.agents import (
     Topology,
     User,
 )
-from perdure.schemas.answers import Answer, Page
 from perdure.schemas.approvals import (
     Ageing,
     Approval,
@@ -39,6 +38,7 @@ from perdure.schemas.approvals import (
     Vote,
     signed_in_words,
 )
+from perdure.schemas.base import Answer, Page
 from perdure.schemas.calls import Effect, Settled
 from perdure.schemas.delivery import Webhook
 from perdure.schemas.identity import Invitation, Me, Member, Registered, SignInCode, Ways

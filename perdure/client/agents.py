@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from perdure.client.requests import Call, get, one, path, post
 from perdure.schemas.agents import Agent, AgentTool, Budgets, ExemptibleTool, PromptVersion, Rule, Token, Topology, User
-from perdure.schemas.answers import Page
+from perdure.schemas.base import Page
 
 
 def list_agents() -> Call[Page[Agent]]:

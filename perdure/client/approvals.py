@@ -7,8 +7,8 @@ from typing import Any, Literal, NotRequired, TypedDict
 from pydantic import JsonValue
 
 from perdure.client.requests import Call, get, one, path, post
-from perdure.schemas.answers import Page
 from perdure.schemas.approvals import Ageing, Approval, AuditEntry, Counts, Delegation, ItemAnswer, OwnDecision
+from perdure.schemas.base import Page
 
 Decision = Literal["approve", "edit", "reject", "respond"]
 MOST_IN_A_BATCH = 100

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from perdure.client.requests import Call, get, one, path, post
-from perdure.schemas.answers import Page
+from perdure.schemas.base import Page
 from perdure.schemas.calls import Effect, Settled
 
 Outcome = Literal["happened", "did_not_happen"]

@@ -3,7 +3,7 @@
 from pydantic import JsonValue
 
 from perdure.client.requests import Call, get, one, path
-from perdure.schemas.answers import Answer, Page
+from perdure.schemas.base import Answer, Page
 from perdure.schemas.delivery import Webhook
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from perdure.client.requests import Call, get, one, path
-from perdure.schemas.answers import Page
+from perdure.schemas.base import Page
 from perdure.schemas.identity import Invitation, Me, Member, Registered, SignInCode, Ways
 
 

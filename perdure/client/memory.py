@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pydantic import JsonValue
 
 from perdure.client.requests import Call, get, one, path, post
-from perdure.schemas.answers import Page
+from perdure.schemas.base import Page
 from perdure.schemas.memory import Episode, Promotion, SharedDocument, WorkingMemory
 
 

@@ -8,7 +8,7 @@ import httpx
 from pydantic import JsonValue
 
 from perdure.client.requests import Call, get, one, path, post
-from perdure.schemas.answers import Answer, Page
+from perdure.schemas.base import Answer, Page
 from perdure.schemas.turns import (
     Conversation,
     ConversationView,

@@ -18,8 +18,8 @@ from perdure.pages.diagrams import Span, bars, graph, path_over
 from perdure.pages.render import drawn, page, seen
 from perdure.pages.request import Visitor
 from perdure.schemas.agents import Topology
-from perdure.schemas.answers import Answer
 from perdure.schemas.approvals import Approval
+from perdure.schemas.base import Answer
 from perdure.schemas.turns import Message, Segment, Turn, TurnCall
 
 SHOWN = 40

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from perdure.schemas.answers import Answer
+from perdure.schemas.base import Answer
 
 
 class User(Answer):

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from perdure.schemas.answers import Answer
+from perdure.schemas.base import Answer
 
 
 def signed_in_words(data: object) -> str:

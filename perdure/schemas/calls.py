@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from perdure.schemas.answers import Answer
+from perdure.schemas.base import Answer
 
 
 class Effect(Answer):

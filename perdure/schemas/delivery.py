@@ -4,7 +4,7 @@ from datetime import datetime
 
 from pydantic import Field
 
-from perdure.schemas.answers import Answer
+from perdure.schemas.base import Answer
 
 
 class Webhook(Answer):

@@ -5,7 +5,7 @@ from datetime import datetime
 from pydantic import Field
 
 from perdure.schemas.agents import User
-from perdure.schemas.answers import Answer
+from perdure.schemas.base import Answer
 
 
 class Me(Answer):

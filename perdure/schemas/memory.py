@@ -4,7 +4,7 @@ from datetime import datetime
 
 from pydantic import JsonValue
 
-from perdure.schemas.answers import Answer
+from perdure.schemas.base import Answer
 
 
 class WorkingMemory(Answer):

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from perdure.schemas.answers import Answer
+from perdure.schemas.base import Answer
 
 
 class PartState(Answer):

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from perdure.contracts.turns import ENDED
-from perdure.schemas.answers import Answer, Page
+from perdure.schemas.base import Answer, Page
 
 # --- Files of a conversation
 

@@ -16,7 +16,7 @@ from perdure.api.health import LOOK_SECONDS, NEEDED
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError
 from perdure.contracts.ids import turn_workflow_id
-from perdure.core.delivery import queue_fault, relay_fault
+from perdure.core.status import queue_fault, relay_fault
 from perdure.store.status import ServerLooks, Workload, workload_of
 from perdure.temporal.status import QueueLook, look_at_queues
 

@@ -1,4 +1,4 @@
-"""Delivery of webhooks and the health of an endpoint."""
+"""Delivery of webhooks."""
 
 from datetime import timedelta
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.core import delivery
-from perdure.core.delivery import MOST_ATTEMPTS, VALID_SECONDS, disk_fault, queue_fault, refusal, relay_fault, sign
+from perdure.core.delivery import MOST_ATTEMPTS, VALID_SECONDS, refusal, sign
 
 SECRET, NOW = "s" * 64, 1_800_000_000
 BODY = b'{"event": "approval.opened"}'
@@ -58,14 +58,3 @@ def test_arguments_go_out_and_decisions_come_in_for_low_risk_alone() -> None:
     assert [risk for risk in risks if delivery.says_args(risk, with_args=True)] == ["low"]
     assert [risk for risk in risks if delivery.chat_may_decide(risk)] == ["low"]
     assert not delivery.says_args("low", with_args=False)
-
-
-def test_a_queue_unserved_or_late_a_relay_away_or_idle_and_a_full_disk_are_at_fault() -> None:
-    served = [(1, 0, 0.0), (1, 500, delivery.LATE_SECONDS), (1, 0, 900.0)]
-    assert not any(queue_fault(*each) for each in served)
-    assert all(queue_fault(*each) for each in [(3, 1, 61.0), (0, 0, 0.0), (0, 9, 900.0)])
-    assert not any(relay_fault(*each) for each in [(1, 0), (4, 0)])
-    assert all(relay_fault(*each) for each in [(0, 0), (1, 2), (0, 2)])
-    least = 128 << 20
-    assert not any(disk_fault(*each) for each in [(200_000_000, least), (least, least), (0, 0)])
-    assert all(disk_fault(*each) for each in [(least - 1, least), (0, least)])
