@@ -61,8 +61,6 @@ def chat_may_decide(risk: str) -> bool:
     return risk == LOW_RISK
 
 
-# --- Faults of parts that still respond, as texts for the operator; empty if there is none.
-
 LATE_SECONDS = 60.0
 """Age in seconds from which a waiting task means that its queue is not being processed."""
 
