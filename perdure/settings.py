@@ -1,8 +1,8 @@
-"""The environment, read here and nowhere else.
+"""The settings of a process, read from the environment here and nowhere else.
 
-Every variable has a working default or is required by the process that needs it; none of them is a secret with a
-default. Temporal's own client environment (`TEMPORAL_ADDRESS`, namespace, TLS, API key, profile file) is read by
-`temporalio.envconfig`, not here.
+A variable has a working default, or the process that needs it requires it. No secret has a default. Temporal's own
+client environment (`TEMPORAL_ADDRESS`, namespace, TLS, API key, profile file) is read by `temporalio.envconfig`, not
+here.
 """
 
 import os
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 Keys = TypeVar("Keys")
 _FOLDER = Path(__file__).parents[1]
 _BASE = _FOLDER if (_FOLDER / "pyproject.toml").is_file() else Path.cwd()
-"""The folder of `.env` and of relative paths: the checkout's own folder, otherwise the current one; as in
+"""The folder of `.env` and of relative paths: the checkout, or else the current folder, as in
 perdure/local/config.py."""
 
 
 AUDIT_KEY_FILE = "audit.key"
-"""In the data folder, where PERDURE_AUDIT_KEY is not set."""
+"""The file in the data folder with the audit keys, used if PERDURE_AUDIT_KEY is not set."""
 ACCESS_KEY_FILE = "access.key"
-"""In the data folder, where JWT_SECRET is not set."""
+"""The file in the data folder with the keys of access tokens, used if JWT_SECRET is not set."""
 SETUP_CODE_FILE = "setup.code"
-"""In the data folder of the embedded stack, until the first person has registered. `perdure/local/` reads it by this
-name."""
+"""The file in the data folder of the embedded stack with the setup code. It is removed when the first user has
+registered. `perdure/local/` uses the same name."""
 
 
 BASE_ADDRESSES = (
@@ -66,7 +66,7 @@ BASE_ADDRESSES = (
     "VLLM_API_BASE",
     "XAI_API_BASE",
 )
-"""Variables that give LiteLLM and provider libraries another base address."""
+"""Variables that set another base address for LiteLLM and provider libraries."""
 
 
 class RoutingName(StrEnum):
@@ -77,7 +77,7 @@ class RoutingName(StrEnum):
 
 
 class LogLevel(StrEnum):
-    """The lowest level that is logged."""
+    """The lowest level of log lines that are written."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -86,8 +86,8 @@ class LogLevel(StrEnum):
 
 
 def log_from(level: LogLevel) -> None:
-    """Drops log lines below `level`, for loggers that already exist too."""
-    import structlog  # here: the command line needs none
+    """Drops log lines below `level`. This also applies to loggers that already exist."""
+    import structlog  # here: the command line does not need it
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level.value))
 
@@ -101,7 +101,7 @@ class Algorithm(StrEnum):
 
 
 class Settings(BaseSettings):
-    """The settings of a process; one field for each line of `.env.example`."""
+    """The settings of a process, one field for each variable in `.env.example`."""
 
     # Populating by field name as well would read HOME and PORT, which mean something else.
     model_config = SettingsConfigDict(env_file=_BASE / ".env", env_ignore_empty=True, extra="ignore", frozen=True)
@@ -127,12 +127,12 @@ class Settings(BaseSettings):
     apps: Annotated[tuple[Path, ...], NoDecode] = Field(default=(), alias="PERDURE_APP")
     """The app folders whose agents are published, separated like PATH."""
     examples: bool = Field(default=False, alias="PERDURE_EXAMPLES")
-    """Whether the agents of the examples that ship are published, too."""
+    """Whether the agents of the bundled examples are published too."""
     models: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_MODELS")
     """Comma-separated LiteLLM models. The first that answers at startup replaces the model of all agents with `model:
     scripted`; if none answers, startup fails. The key is the secret `model`, or the provider's own variable."""
     routing: RoutingName = Field(default=RoutingName.COMPACT, alias="PERDURE_ROUTING")
-    """`compact` or `spread`: the task queues of new turns. Running turns keep theirs."""
+    """`compact` or `spread`: the task queues of new turns. Open turns keep theirs."""
     local: bool = Field(default=False, alias="PERDURE_LOCAL")
     """Set by the embedded stack for its own processes."""
     temporal_ui: str = Field(default="", alias="PERDURE_TEMPORAL_UI")
@@ -144,7 +144,7 @@ class Settings(BaseSettings):
     """Set by the embedded stack: the process imports its modules, then waits for this file before it opens
     connections."""
     least_free_bytes: int = Field(default=134_217_728, ge=0, alias="PERDURE_LEAST_FREE_BYTES")
-    """Bytes that must be free on the disk of the data folder (128 MiB). Below that, the API is not ready."""
+    """Bytes that must be free on the disk of the data folder (128 MiB). With less free space, the API is not ready."""
     log_level: LogLevel = Field(default=LogLevel.INFO, alias="LOG_LEVEL")
     """`debug`, `info`, `warning` or `error`."""
 
@@ -170,8 +170,8 @@ class Settings(BaseSettings):
     """Whether anyone can register, as a requester. If false, only the first user (with the setup code) and invited
     users can."""
     public_url: str = Field(default="", pattern=r"^(https?://[^/?#\s]+)?$", alias="PERDURE_PUBLIC_URL")
-    """The public URL without a path: used for links, for the allowed hosts, and for TLS-only cookies if it is https.
-    Required if the API listens on all addresses."""
+    """The public URL without a path. It is used for links, and its host is allowed. If it is https, cookies are sent
+    over TLS only. Required if the API listens on all addresses."""
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_ALLOWED_HOSTS")
     """Hosts that the API and the pages accept besides loopback names and the public URL's host, separated by commas:
     `host`, `host:port`, `*.domain` or `*`. Other hosts get 421."""
@@ -179,7 +179,7 @@ class Settings(BaseSettings):
     """Addresses and networks of reverse proxies, separated by commas. Only their `X-Forwarded-For` and
     `X-Forwarded-Proto` headers are used."""
     operator_token: SecretStr | None = Field(default=None, alias="PERDURE_OPERATOR_TOKEN")
-    """Tokens of at least 32 characters, separated by commas, that can read `/metrics` and `/v1/status`. Default:
+    """Tokens with access to `/metrics` and `/v1/status`, separated by commas, of at least 32 characters each. Default:
     none."""
 
     oidc_issuer: str = Field(default="", alias="PERDURE_OIDC_ISSUER")
@@ -229,7 +229,7 @@ class Settings(BaseSettings):
     """Requests per minute of one user, or of one address without sign-in; more get 429."""
     connections_per_address: int = Field(default=2_000, ge=0, le=1_000_000, alias="PERDURE_CONNECTIONS_PER_ADDRESS")
     """Open connections of one address per API process, and concurrent requests of one client behind a proxy; more get
-    429. At most a quarter of the process's open-file limit. 0 disables it."""
+    429. The limit is never more than a quarter of the process's open-file limit. 0 disables it."""
     live_turns_per_user: int = Field(default=50, ge=1, alias="PERDURE_LIVE_TURNS_PER_USER")
     """Open turns of one user; more get 429."""
     decisions_per_minute: int = Field(default=60, ge=1, le=100_000, alias="PERDURE_DECISIONS_PER_MINUTE")
@@ -324,10 +324,10 @@ class Settings(BaseSettings):
             raise SystemExit(f"{name}: {error.message}") from None
 
     def hosts(self) -> AllowedHosts:
-        """The hosts that the API and the pages accept.
+        """Returns the hosts that the API and the pages accept.
 
-        Raises: SystemExit with what to do if one is malformed, or if the API would listen on all addresses without a
-        public URL.
+        Raises: SystemExit with instructions, if a host is malformed, or if the API would listen on all addresses
+        without a public URL.
         """
         if why := exposed(self.host, self.public_url):
             raise SystemExit(why)
@@ -337,9 +337,9 @@ class Settings(BaseSettings):
             raise SystemExit(f"PERDURE_ALLOWED_HOSTS, PERDURE_PUBLIC_URL or PERDURE_HOST: {error.message}") from None
 
     def trusted_proxies(self) -> Proxies:
-        """The reverse proxies.
+        """Returns the reverse proxies.
 
-        Raises: SystemExit with what to do if one is neither an address nor a network.
+        Raises: SystemExit with instructions, if an entry is neither an address nor a network.
         """
         try:
             return Proxies.of(self.proxies)
@@ -347,9 +347,9 @@ class Settings(BaseSettings):
             raise SystemExit(f"PERDURE_PROXIES: {error.message}") from None
 
     def operator_tokens(self) -> OperatorTokens:
-        """The tokens of the operator.
+        """Returns the operator tokens.
 
-        Raises: SystemExit with what to do if one is too short.
+        Raises: SystemExit with instructions, if a token is too short.
         """
         if self.operator_token is None:
             return OperatorTokens()
@@ -359,9 +359,9 @@ class Settings(BaseSettings):
             raise SystemExit(f"PERDURE_OPERATOR_TOKEN: {error.message}") from None
 
     def newcomers(self) -> tuple[str, ...]:
-        """Returns the roles of new users from the identity provider.
+        """Returns the roles of users who sign in with the identity provider for the first time.
 
-        Raises: SystemExit if one is not a role.
+        Raises: SystemExit if an entry is not a role.
         """
         roles = tuple(role.strip() for role in self.oidc_newcomers.split(",") if role.strip() not in ("", "none"))
         if not set(roles) <= {"requester", "reviewer", "admin"}:
@@ -392,7 +392,7 @@ class Settings(BaseSettings):
         return Routing.spread() if self.routing is RoutingName.SPREAD else Routing.compact()
 
     def memory(self) -> MemoryLimits:
-        """Returns the operator's settings of document memory."""
+        """Returns the operator's settings for document memory."""
         return MemoryLimits(
             enabled=self.memory_enabled,
             context_documents=self.memory_context_documents,
@@ -403,7 +403,7 @@ class Settings(BaseSettings):
         )
 
     def outbound(self) -> Outbound:
-        """Returns the operator's settings for requests of tools and to MCP servers.
+        """Returns the operator's settings for requests from tools and to MCP servers.
 
         Raises: SystemExit for an entry that names no host.
         """
@@ -416,8 +416,8 @@ class Settings(BaseSettings):
     def outbound_to_providers(self) -> Outbound:
         """Returns the operator's settings for requests to providers of models, embeddings and sign-in.
 
-        Addresses in the operator's settings, or in variables of a provider's library such as OPENAI_BASE_URL, are
-        allowed for them. A tool, whose address a model may have chosen, does not reach them.
+        These requests may go to addresses in the operator's settings, and in variables of provider libraries such as
+        OPENAI_BASE_URL. Tools may not, because a model may have chosen a tool's address.
 
         Raises: SystemExit for an entry that names no host.
         """
@@ -425,8 +425,8 @@ class Settings(BaseSettings):
         return self.outbound().naming(*(named_by_url(url, by_operator=True) for url in written))
 
     def sandbox(self) -> "SandboxConfig":
-        """Returns the operator's settings of the sandbox."""
-        from perdure.activities.sandbox import Limits, SandboxConfig  # here: the API reads settings and runs no block
+        """Returns the operator's settings for the sandbox."""
+        from perdure.activities.sandbox import Limits, SandboxConfig  # here: the API runs no blocks
 
         ceiling = Limits(wall_seconds=self.sandbox_seconds, memory_bytes=self.sandbox_memory_mib * 1_048_576)
         return SandboxConfig(self.sandbox_bare, ceiling, most_workers=self.sandbox_workers)
@@ -435,7 +435,7 @@ class Settings(BaseSettings):
 def needed(value: SecretStr | None, name: str) -> str:
     """Returns a connection string that this process requires.
 
-    Raises: SystemExit 2, with the variable's name.
+    Raises: SystemExit with the variable's name, if it is not set.
     """
     if value is None:
         raise SystemExit(f"{name} is not set; start everything with `make up`, or see .env.example")
@@ -448,12 +448,12 @@ def secret(name: str) -> str | None:
 
 
 def variable(name: str) -> str | None:
-    """Returns the variable `name`, which an app's `app.yaml` names as the address of the app's service."""
+    """Returns the variable `name`. An app's `app.yaml` names it as the address of an app service."""
     return os.environ.get(name)
 
 
 def _base_addresses() -> list[str]:
-    """Returns the addresses in the variables by which provider libraries are redirected.
+    """Returns the addresses in the variables that redirect provider libraries.
 
     Platforms set other variables with similar names, for example for a metadata service. Those are not included,
     because the operator did not set them for Perdure.

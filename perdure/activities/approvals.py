@@ -54,9 +54,6 @@ class ApprovalActivities:
         return verdicts
 
 
-# --- The preview of a pending call: the tool author's read-only check of what the call would change. Errors are stored
-# as a message in place of the preview, because no decision waits for it.
-
 SECONDS = 8.0
 """Time limit of one preview; a person waits for it."""
 MOST_CHARACTERS = 16_000
@@ -73,7 +70,8 @@ class Found:
 
 
 class PreviewActivities:
-    """The previews of one worker."""
+    """The previews of one worker. A preview is the tool author's read-only check of what the call would change. Errors
+    are stored as a message in place of the preview, because no decision waits for it."""
 
     def __init__(self, deps: Deps, seconds: float = SECONDS) -> None:
         self._deps, self._seconds = deps, seconds

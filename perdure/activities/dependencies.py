@@ -22,11 +22,6 @@ from perdure.store.valkey import Valkey
 from perdure.telemetry.traces import TurnTraces
 from perdure.temporal.workflow_client import Notifier
 
-# --- Work that stops immediately when its turn is stopped, not at its next heartbeat. A stop reaches an activity in two
-# ways. The workflow cancels the activity, which takes until the next heartbeat, up to a second (measured: 0.9 s for a
-# model that streams nothing). The stop is also broadcast to the workers, which is immediate if Valkey is available. The
-# broadcast only makes the first way faster: the interrupted work is settled in the same way.
-
 AGAIN_SECONDS = 1.0
 _log = structlog.get_logger(__name__)
 
@@ -39,7 +34,13 @@ class StopSignals:
 
 
 class Stops:
-    """The blocks of this process that a stop interrupts, by turn."""
+    """The blocks of this process that a stop interrupts, by turn.
+
+    Such work stops immediately when its turn is stopped, not at its next heartbeat. A stop reaches an activity in two
+    ways. The workflow cancels the activity, which takes until the next heartbeat, up to a second (measured: 0.9 s for a
+    model that streams nothing). The stop is also broadcast to the workers, which is immediate if Valkey is available.
+    The broadcast only makes the first way faster: the interrupted work is settled in the same way.
+    """
 
     def __init__(self) -> None:
         self._blocks: dict[str, set[asyncio.Timeout]] = defaultdict(set)

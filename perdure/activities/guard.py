@@ -84,14 +84,6 @@ def this_attempt() -> tuple[str, int]:
     return info.workflow_run_id or "", info.attempt
 
 
-# --- Errors of activities: a vendor's exception becomes one of Perdure's, which becomes Temporal's.
-# The first step is in perdure/activities/providers/errors.py. `to_temporal` is the last step of an activity. The
-# workflow turns its error back into data (perdure/workflows/activity_calls.py). The exceptions of tools are handled in
-# perdure/activities/tool_execution.py, those of Valkey in perdure/store/. Losing Valkey fails no activity.
-#
-# A vendor's text is never included: it may quote the payload, and Temporal stores failures unencrypted and cuts them at
-# 4 KiB. Only code, message, delay, class name and status are kept.
-
 MESSAGE_CHARACTERS = 300
 """Maximum length of a problem's message in Temporal's history."""
 
@@ -101,6 +93,14 @@ def to_temporal(error: PerdureError) -> temporal.ApplicationError:
     at most).
 
     The chain of causes is removed, because Temporal would store the vendor's text with it.
+
+    A vendor's exception becomes one of Perdure's (perdure/activities/providers/errors.py), which becomes Temporal's
+    here, in the last step of an activity. The workflow turns the error back into data
+    (perdure/workflows/activity_calls.py). The exceptions of tools are handled in perdure/activities/tool_execution.py,
+    those of Valkey in perdure/store/. Losing Valkey fails no activity.
+
+    A vendor's text is never included: it may quote the payload, and Temporal stores failures unencrypted and cuts them
+    at 4 KiB. Only code, message, delay, class name and status are kept.
     """
     problem = error.as_problem()
     detail = problem.model_copy(update={"message": problem.message[:MESSAGE_CHARACTERS]}).model_dump(mode="json")

@@ -58,10 +58,6 @@ from perdure.store.turns import context as turn_context
 from perdure.store.turns import start
 from perdure.store.turns.context import Loaded, TurnPersona, fix_persona
 
-# --- Recall of past episodes that resemble the user's message, for agents that enable it.
-#
-# If a search fails or takes too long, it finds nothing and the turn continues.
-
 RECALL_SECONDS = 1.5
 """The limit of a whole search. `memory.load` can run inside a workflow task, which has three seconds."""
 _log = structlog.get_logger(__name__)
@@ -87,7 +83,8 @@ class Recollection:
 
 
 async def recall_episodes(deps: Deps, query: Query) -> Recollection:
-    """Returns the nearest episodes, or none if memory is unavailable."""
+    """Returns the nearest episodes, or none if memory is unavailable. Agents enable the search. If it fails or takes
+    too long, it finds nothing and the turn continues."""
     try:
         async with asyncio.timeout(RECALL_SECONDS):
             made = await query_vector(deps.embedder, query.text)
@@ -103,11 +100,6 @@ async def recall_episodes(deps: Deps, query: Query) -> Recollection:
     return Recollection(tuple(RecalledEpisode(each.summary, each.similarity or 0.0, each.by) for each in found), event)
 
 
-# --- Recall of documents that resemble the user's message: found, cut to their budget, and recorded in usage rows.
-#
-# The text is a system message of this turn only. It is fixed as the turn's memory text and sent with every model call.
-# The next turn builds its own.
-
 NOTHING = Recalled()
 
 
@@ -117,6 +109,9 @@ async def recall_documents(
     """Returns the documents of memory about `query` that this turn's user can read. A blank query finds nothing.
 
     Effects: usage rows, one per turn and version. Retry: safe. The caller must write `loaded_event` last.
+
+    They are cut to their budget, and recorded in usage rows. The text is a system message of this turn only. It is
+    fixed as the turn's memory text and sent with every model call. The next turn builds its own.
     """
     user_id = await tx.fetchval("SELECT user_id FROM turns WHERE id = $1", address.turn_id) if query.strip() else None
     if user_id is None:
@@ -319,14 +314,11 @@ def _is_small(value: JsonValue) -> bool:
     return value is not None and len(canonical_json(value)) <= MOST_MIRRORED_CHARACTERS
 
 
-# --- The persona of an agent that uses a prompt template: fixed at the turn's first load
-
-
 async def persona_for(
     tx: Connection, address: TurnAddress, agent: AgentDefinition, loaded: Loaded
 ) -> tuple[TurnPersona, Sequence[NewEvent]]:
     """Returns the persona that an earlier load of the turn has fixed. Otherwise fixes it now and returns it with its
-    event."""
+    event. It is for an agent that uses a prompt template."""
     if loaded.persona is not None:
         return TurnPersona.model_validate(loaded.persona), ()
     root = next((skill.name for skill in agent.skills if skill.id == agent.root_skill), "")
@@ -358,16 +350,13 @@ def agent_with_persona(agent: PublishedAgent, persona: str) -> PublishedAgent:
     return agent.model_copy(update={"definition": definition.model_copy(update=told)})
 
 
-# --- `memory.facts`: facts that a running graph reads and stores.
-#
-# Failures become a status of the answer.
-
 FACTS_SECONDS = 2.0
 """The limit of a whole operation. It can run inside a workflow task, which has three seconds."""
 
 
 class FactsActivities:
-    """The fact activities of one worker."""
+    """The fact activities of one worker. A running graph reads and stores facts with `memory.facts`. Failures become a
+    status of the answer."""
 
     def __init__(self, deps: Deps) -> None:
         self._deps = deps
@@ -441,15 +430,14 @@ async def _read(tx: Connection, call: FactsCall, user_id: str, vectors: list[Vec
     return FactsAnswer(status=FactStatus.SUCCESS, facts=tuple(found))
 
 
-# --- Working memory that a tool writes with its result, under the same limit as other writes
-
-
 async def remembered(tx: Connection, call: ToolCall, result: ToolResult) -> tuple[ToolResult, tuple[NewEvent, ...]]:
     """Writes the working memory of a result. Returns the result as the model receives it, and the event about the
     write.
 
     If the fields do not fit, none of them is written, and the result that the model receives names the reason. The call
     stays done: its effect has happened, and a model that took it for failed would repeat it.
+
+    It is under the same limit as other writes.
     """
     if not result.working:
         return result, ()

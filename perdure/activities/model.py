@@ -232,10 +232,6 @@ def _nothing_heard(begun: Begun) -> StreamAccumulator:
     )
 
 
-# --- Live tokens of one model call: the first is sent immediately, then batches, fenced by the call's epoch. Sending
-# never delays the answer: batches are sent while the stream continues, one append at a time, and later tokens go into
-# the next batch. If Valkey is slow, batches grow and the answer does not wait.
-
 FLUSH_SECONDS = 0.04
 """The interval of appends: 32k tokens/s were measured in batches against 4k one by one."""
 FULL_CHARACTERS = 256
@@ -248,7 +244,10 @@ _MOST_WAITING_CHARACTERS = 65_536
 
 
 class TokenPublisher:
-    """Sends a call's text and reasoning to its readers as they arrive. The end of `async with` sends the rest."""
+    """Sends a call's text and reasoning to its readers as they arrive. The end of `async with` sends the rest. The
+    first token is sent immediately, then batches, fenced by the call's epoch. Sending never delays the answer: batches
+    are sent while the stream continues, one append at a time, and later tokens go into the next batch. If Valkey is
+    slow, batches grow and the answer does not wait."""
 
     def __init__(self, live: LiveTokens, address: TurnAddress, call_id: str, epoch: int) -> None:
         self._live = live

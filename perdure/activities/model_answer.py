@@ -24,11 +24,6 @@ from perdure.store.calls.model_calls import PlannedCall
 from perdure.store.database import new_id
 from perdure.store.events.event_log import NewEvent, NewMessage
 
-# --- Ledger rows of a model's draft calls. Names are checked, and arguments are parsed and validated, once. A call that
-# cannot run fails immediately, with an error message for the model. So every tool call has an answer, and reviewers are
-# not asked about a call that could not run. A call that loads a toolset is answered immediately too: its result depends
-# on values only (perdure/core/agents/toolsets.py), so the graph needs no further hop.
-
 _UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
 """Providers reject every later request that repeats a name with such a character."""
 _MOST_ID_CHARACTERS = 16_384
@@ -66,7 +61,13 @@ class Plans:
 
 
 def plan_calls(call: ModelCall, agent: PublishedAgent, drafts: Sequence[DraftCall]) -> Plans:
-    """Returns the calls of a model's answer in its order, with Perdure's ids."""
+    """Returns the calls of a model's answer in its order, with Perdure's ids.
+
+    Names are checked, and arguments are parsed and validated, once. A call that cannot run fails immediately, with an
+    error message for the model. So every tool call has an answer, and reviewers are not asked about a call that could
+    not run. A call that loads a toolset is answered immediately too: its result depends on values only
+    (perdure/core/agents/toolsets.py), so the graph needs no further hop.
+    """
     step = int(call.call_id.removeprefix("m"))
     before = loaded = dict(call.ask.toolsets or {})
     planned = []

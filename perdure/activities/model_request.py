@@ -129,13 +129,10 @@ def _accumulator(call: ModelCall, joined: tuple[MessageRef, ...]) -> ModelCall:
     return call.model_copy(update={"ask": call.ask.model_copy(update={"messages": (*call.ask.messages, *joined)})})
 
 
-# --- The prompt of one model call: the agent and its loaded skills, memory, and the messages. It is built from
-# references for each call. A turn that injects a skill marks it in the ledger and leaves no text for the next turn.
-
-
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The messages for the model, with facts about how they were built."""
+    """The messages for the model, with facts about how they were built. It is built from references for each call. A
+    turn that injects a skill marks it in the ledger and leaves no text for the next turn."""
 
     messages: list[WireMessage]
     assembly: dict[str, JsonValue]
@@ -225,8 +222,6 @@ def _assembly(
     }
 
 
-# --- The request of a model call, from the agent, its stage, the turn's budget and the messages
-
 MODEL_SECONDS = 120.0
 """The default time limit of one answer; the graph can set another."""
 
@@ -270,13 +265,10 @@ def _function(name: str, description: str, parameters: dict[str, JsonValue]) -> 
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
-# --- Daily budgets of a model call. A claim reserves its share, and settling replaces the reservation by the real
-# usage. If neither the agent nor its tenant has daily limits, no statement is run. An attempt that never reported back
-# is counted, with its reservation, before its call is taken over.
-
-
 def caps(agent: PublishedAgent, claimed: ModelClaim) -> Caps:
-    """Returns the daily limits that apply to this call."""
+    """Returns the daily limits that apply to this call. A claim reserves its share, and settling replaces the
+    reservation by the real usage. If neither the agent nor its tenant has daily limits, no statement is run. An attempt
+    that never reported back is counted, with its reservation, before its call is taken over."""
     return caps_of(agent.definition, claimed.day_limits, claimed.published_limits)
 
 

@@ -176,16 +176,14 @@ def _not_run(call: ToolCall, problem: Problem) -> ToolOutcome:
     return ToolOutcome(call_id=call.ask.call_id, state=CallState.PLANNED, problem=problem)
 
 
-# --- One attempt of a tool. For a target, the result is what the caller knows of the effect
-# (perdure/core/calls/ledger.py). For a local tool, it is the result or the reason for the rollback.
-
 NOTHING = ToolResult(None)
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolAttempt:
-    """The end of an attempt, as far as its caller knows."""
+    """The end of an attempt, as far as its caller knows. For a target, the result is what the caller knows of the
+    effect (perdure/core/calls/ledger.py). For a local tool, it is the result or the reason for the rollback."""
 
     acted: Acted
     told: str = ""
@@ -309,8 +307,6 @@ def _says_the_driver(error: Exception) -> bool:
     return any(frame.f_globals.get("__name__", "").partition(".")[0] == "asyncpg" for frame, _ in frames)
 
 
-# --- Results of a tool call: the tool message for the model, the ledger's outcome and the events, built together.
-
 MOST_STATE_CHARACTERS = 8 * 1024
 """State updates beyond this are dropped, with a warning in the log."""
 MOST_MADE_CHARACTERS = 32 * 1024
@@ -321,7 +317,8 @@ MOST_CHARACTERS = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A settled call in three forms: outcome, message and events."""
+    """A settled call in three forms, built together: the ledger's outcome, the tool message for the model, and the
+    events."""
 
     outcome: ToolOutcome
     message: NewMessage

@@ -209,9 +209,6 @@ def _refused() -> PerdureError:
     return UpstreamUnavailable("settle_refused", "another attempt has taken over this call")
 
 
-# --- The files of a conversation for its tools: read by id, stored with the call that made them
-
-
 @dataclass(frozen=True, slots=True)
 class ConversationFiles:
     """Reads files for one call, each in a separate transaction."""
@@ -245,15 +242,14 @@ async def keep_files(tx: Connection, call: ToolCall, user_id: str, made: Sequenc
     await files.keep(tx, call.address.conversation_id, user_id, kept, turn_id=turn_id, call_id=call_id)
 
 
-# --- Seconds since the machine started, including those in which it was suspended. A lease that another machine counts
-# must be measured this way. On Linux, `time.monotonic()` (CLOCK_MONOTONIC) stops while the machine sleeps, so that an
-# old claim would still look fresh afterwards.
-
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Linux has CLOCK_BOOTTIME. Elsewhere CLOCK_MONOTONIC continues while the machine sleeps, which `time.monotonic()` may
 not do."""
 
 
 def uptime_seconds() -> float:
-    """Returns seconds on this clock, for differences only."""
+    """Returns seconds on this clock, for differences only. The clock counts seconds since the machine started,
+    including those in which it was suspended. A lease that another machine counts must be measured this way. On Linux,
+    `time.monotonic()` (CLOCK_MONOTONIC) stops while the machine sleeps, so that an old claim would still look fresh
+    afterwards."""
     return time.clock_gettime(_CLOCK)

@@ -115,8 +115,6 @@ def _claims(audience: Audience, now: datetime) -> JWTClaimsRegistry:
     )
 
 
-# --- Cookies: out of reach of scripts, sent to this host only, and over TLS if the server uses TLS.
-
 SESSION_COOKIE = "perdure_session"
 _HOST_PREFIX = "__Host-"
 """A prefix that limits the cookie to TLS, to this exact host and to all its paths. A neighboring host cannot set such a
@@ -143,7 +141,8 @@ def set_cookies(
     response: Response, cookie: str, value: str, *, secure: bool, expires: datetime, strict: bool = False
 ) -> None:
     """Sets the cookie. Lax: the browser sends it when the user follows a link from another site, but not with a form
-    from another site. `strict`: the browser never sends it with requests from another site."""
+    from another site. `strict`: the browser never sends it with requests from another site. It is out of reach of
+    scripts, sent to this host only, and over TLS if the server uses TLS."""
     response.set_cookie(
         cookie_name(cookie, secure=secure),
         value,
@@ -167,9 +166,6 @@ def clearing_cookies(cookie: str, *, secure: bool) -> tuple[bytes, bytes]:
     return b"set-cookie", carrier.headers["set-cookie"].encode("latin-1")
 
 
-# --- Passwords: checked for strength and hashed, two at a time. By design, argon2id takes 19 MiB and 18 ms of a core
-# (measured).
-
 T = TypeVar("T")
 MEMORY_KIB = 19_456
 ROUNDS = 2
@@ -181,7 +177,8 @@ RETRY_AFTER_SECONDS = 2
 
 
 class Passwords:
-    """Hashes and verifies passwords in its own threads."""
+    """Hashes and verifies passwords in its own threads. Two run at a time. By design, argon2id takes 19 MiB and 18 ms
+    of a core (measured)."""
 
     def __init__(self) -> None:
         self._hasher = Argon2Hasher(time_cost=ROUNDS, memory_cost=MEMORY_KIB, parallelism=LANES)

@@ -139,8 +139,6 @@ def _free_bytes(folder: Path) -> int:
         return 0
 
 
-# --- Metrics of an API process.
-
 REQUESTS = Histogram("perdure_http_request_seconds", "Request duration", ["method", "route", "status"])
 TURNS_STARTED = Counter("perdure_turns_started", "Turns accepted or queued", ["agent"])
 DECISIONS = Counter("perdure_decisions", "Decisions on approvals", ["decision"])

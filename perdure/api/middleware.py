@@ -29,8 +29,6 @@ from perdure.contracts.errors import CallerError, LimitReached
 from perdure.core.request_origin import SAFE_METHODS, is_foreign
 from perdure.core.text import clean, is_clean
 
-# --- Authentication and rate limits, before any byte of the body is read.
-
 _OF_CHAT = re.compile(
     r"GET /v1/approvals/[0-9a-fA-F-]{36}|POST /v1/approvals/[0-9a-fA-F-]{36}/decision|GET /v1/auth/me"
 )
@@ -39,6 +37,8 @@ _OF_CHAT = re.compile(
 async def enter(scope: Scope) -> None:
     """Stores the owner of the token or session in the request's state, and counts the request. Below `/v1` it counts by
     user, for a page by session, and otherwise by address. An operator token has no owner and is not counted.
+
+    It runs before any byte of the body is read.
 
     Raises: CallerError 401, 403 `chat_token`; LimitReached `rate_limited`; the database's errors if it is unavailable.
     """
@@ -65,10 +65,6 @@ async def enter(scope: Scope) -> None:
         await count(scope, "person", who.tenant_id, who.user_id)
 
 
-# --- CSRF. Browsers send the session cookie with requests that any page triggers, so the cookie alone changes nothing.
-# A request that changes something must also prove that a page of this server made it. The proof is a custom header,
-# which a page of another site cannot set, or the session's form token, which it cannot read.
-
 HEADER = b"x-perdure-request"
 """The header can have any value."""
 FIELD = "csrf"
@@ -85,6 +81,10 @@ def form_token(services: Services, session_id: str) -> str:
 
 def check_csrf(services: Services, scope: Scope, headers: Mapping[bytes, bytes], body: bytes) -> None:
     """Rejects requests that a page of another site may have sent.
+
+    Browsers send the session cookie with requests that any page triggers, so the cookie alone changes nothing. A
+    request that changes something must also prove that a page of this server made it. The proof is a custom header,
+    which a page of another site cannot set, or the session's form token, which it cannot read.
 
     Raises: CallerError 403 `foreign_origin`, `csrf_missing`; 422 for a form that cannot be parsed.
     """
@@ -126,8 +126,6 @@ def _fields(headers: Mapping[bytes, bytes], body: bytes) -> dict[str, list[str]]
 def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:
     return headers.get(name, b"").decode("latin-1")
 
-
-# --- JSON bodies: they must be declared as JSON, have one meaning for every parser, and hold only storable values.
 
 MOST_DEPTH = 64
 """The maximum depth of JSON; deeper nesting is rejected."""
@@ -174,7 +172,8 @@ def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def check_json(body: bytes) -> None:
-    """Raises: Refused 400 if the body is not unambiguous JSON, 422 if a value cannot be stored."""
+    """Raises: Refused 400 if the body is not unambiguous JSON, 422 if a value cannot be stored. A body must have one
+    meaning for every parser."""
     try:
         # `json.loads` would also accept bytes in UTF-16 and UTF-32.
         value = json.loads(body.decode(), object_pairs_hook=_each_once)

@@ -23,11 +23,6 @@ from perdure.api.middleware import Refused
 from perdure.core.request_origin import AllowedHosts, Proxies, counted_as, named
 from perdure.store.database import new_id
 
-# --- Connections of one API process: the limit for each address, and the time for the head of a request. Uvicorn itself
-# closes a connection only while it idles between two requests. Without these limits, a connection that never sends a
-# request, or sends its head byte by byte, would stay open as long as its client likes. There could be any number of
-# them.
-
 HEAD_SECONDS = 10.0
 """The time from the connection, or from the first byte of a further request, to the end of the request's head. Also the
 time from a response to the end of a body that the client still sends."""
@@ -100,7 +95,10 @@ TURNED_AWAY = {code: Folded(code) for code in ("too_many_connections", "server_f
 
 
 class Connection(H11Protocol):
-    """Uvicorn's connection with a deadline for the heads of its requests, and a counted place for its address."""
+    """Uvicorn's connection with a deadline for the heads of its requests, and a counted place for its address. Uvicorn
+    itself closes a connection only while it idles between two requests. Without these limits, a connection that never
+    sends a request, or sends its head byte by byte, would stay open as long as its client likes. There could be any
+    number of them."""
 
     places: ClassVar[Places]
     proxies: ClassVar[Proxies]

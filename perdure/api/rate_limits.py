@@ -86,12 +86,9 @@ class Rates:
         await (self.count("page", *of, times=CALLS_OF_A_PAGE) if scope.get(_INSIDE) else self.count(*of))
 
 
-# --- Open streams of one user and of one tenant. A stream uses a connection and about 40 KB of the process that serves
-# it, so each process counts its own.
-
-
 class OpenStreams:
-    """Counts the open streams."""
+    """Counts the open streams. A stream uses a connection and about 40 KB of the process that serves it, so each
+    process counts its own."""
 
     def __init__(self, per_person: int, per_tenant: int) -> None:
         self._per_person = per_person

@@ -274,7 +274,7 @@ class TokenBody(Body):
     label: str = Field(default="", max_length=100)
 
 
-# --- Bodies of access: sign-in, team and webhooks.
+# --- Access: sign-in, team and webhooks
 
 Secret = Annotated[str, Field(min_length=8, max_length=200)]
 NewName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9._-]{0,62}$")]
@@ -358,7 +358,7 @@ class WebhookBody(Body):
     """Includes the call's arguments in the webhooks of low-risk requests."""
 
 
-# --- Bodies of documents and promotions.
+# --- Documents and promotions
 
 MOST_HITS = 50
 
@@ -469,7 +469,7 @@ class PromotionDecisionBody(Body):
     comment: Comment = ""
 
 
-# --- Bodies of rules, memory and the audit trail.
+# --- Rules, memory and the audit trail
 
 
 class RuleActionBody(Body):
@@ -523,9 +523,7 @@ class HeadsBody(Body):
     heads: tuple[ExportedHead, ...] = Field(max_length=1_000)
 
 
-# --- Ids in paths: a value that is not a UUID cannot name anything, so it returns 404.
-
-
+# A value that is not a UUID cannot name anything, so it returns 404.
 def as_uuid(text: str, what: str) -> str:
     """Returns `text` as a canonical UUID.
 
@@ -568,8 +566,6 @@ QuestionId = Annotated[str, Depends(_question)]
 FileId = Annotated[str, Depends(_file)]
 EntityId = Annotated[str, Depends(_entity)]
 
-
-# --- Page sizes of lists.
 
 _DIGITS = 9
 

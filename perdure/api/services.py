@@ -35,15 +35,13 @@ from perdure.telemetry.metrics import metrics_addresses
 from perdure.temporal.client import connect
 from perdure.temporal.workflow_client import Notifier
 
-# --- Sums of users' texts, which quotas read. They are updated outside the requests, so that starting a turn does not
-# wait for a shared counter.
-
 _MOST_REMEMBERED = 10_000
 _log = structlog.get_logger(__name__)
 
 
 class TextSums:
-    """Sums the texts of each user who writes, at most once a minute."""
+    """Sums the texts of each user who writes, at most once a minute. Quotas read the sums. They are updated outside the
+    requests, so that starting a turn does not wait for a shared counter."""
 
     def __init__(self, db: Database) -> None:
         self._db = db

@@ -187,10 +187,6 @@ def forget(services: Services, scope: Scope, response: Response) -> None:
     credentials.clear_cookies(response, credentials.SESSION_COOKIE, secure=is_secure(services, scope))
 
 
-# --- Wrong passwords: each one delays further attempts, except on the owner's own devices. A browser that has signed in
-# has a signed cookie that names the account and the device. The cookie grants no access. A caller with this cookie is
-# delayed only by the wrong attempts of this device.
-
 DEVICE_LASTS = timedelta(days=180)
 _COOKIE = "perdure_device"
 _PURPOSE = "known device"
@@ -208,6 +204,10 @@ class Guess:
 @asynccontextmanager
 async def guessing(services: Services, keys: Sequence[Key]) -> AsyncIterator[Guess]:
     """Lets one attempt through, unless it is delayed.
+
+    Each wrong password delays further attempts, except on the owner's own devices. A browser that has signed in has a
+    signed cookie that names the account and the device. The cookie grants no access. A caller with this cookie is
+    delayed only by the wrong attempts of this device.
 
     Raises: LimitReached `sign_in_delayed`.
     """

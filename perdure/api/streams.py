@@ -257,15 +257,14 @@ def _json(data: Mapping[str, object]) -> str:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
-# --- The stream of a tenant's approvals reports only that something changed. Each reader then requests its own rows.
-
 EVENT = "approvals"
 _HEARTBEAT_SECONDS = 15.0
 
 
 async def review_frames(changes: ReviewChanges, wakes: Wakes, tenant_id: str) -> AsyncGenerator[bytes]:
     """Yields `approvals` immediately and at each change, until the reader disconnects or the process stops. There is
-    nothing to resume: a reader that reconnects receives an event immediately."""
+    nothing to resume: a reader that reconnects receives an event immediately. The stream reports only that something
+    changed. Each reader then requests its own rows."""
     said_at = time.monotonic()
     async with aclosing(changes.heads(tenant_id, LOOK_SECONDS)) as heads:
         async for head in heads:

@@ -31,8 +31,6 @@ from perdure.contracts.skills import SKILL_ID_PATTERN, CodeBlock, Skill
 from perdure.contracts.values import Frozen
 from perdure.core.approvals.decisions import ROLES, USER_NAME
 
-# --- Resolution of the skills (with all dependencies) and the persona that an agent's file names.
-
 
 class _WrittenOut(Frozen):
     """A skill in the agent's own file. Rules, blocks and similar parts have their own files, so they need a folder."""
@@ -44,7 +42,8 @@ class _WrittenOut(Frozen):
 
 
 def put_in_place(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[dict[str, Any], list[AppProblem]]:
-    """Returns the agent's fields with resolved `skills` and `persona`, and the mistakes."""
+    """Returns the agent's fields with resolved `skills` and `persona`, and the mistakes. An agent's file names the
+    skills and the persona; the skills include all dependencies."""
     skills, problems = _skills(value, file, content)
     problems += _block_mistakes(skills, file)
     problems += _fence_mistakes(value, skills, file, content)
@@ -156,16 +155,14 @@ def _persona(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[d
     return {"persona": text}, []
 
 
-# --- Checks that an agent's `approvals:` can be satisfied: a request that no user could ever decide on is rejected
-# here. The check is not part of the policy's model, since versions that were published without it must stay readable.
-# Which users exist is unknown before the app runs; names that are not valid for any user are known.
-
 _APPROVALS = "approvals"
 
 
 def unmet_policy(stated: object, file: YamlFile) -> list[AppProblem]:
     """Returns the parts of the `approvals:` of `file` that can never be satisfied. An invalid form is reported
-    elsewhere."""
+    elsewhere. A request that no user could ever decide on is rejected here. The check is not part of the policy's
+    model, since versions that were published without it must stay readable. Which users exist is unknown before the app
+    runs; names that are not valid for any user are known."""
     try:
         policy = ApprovalPolicy.model_validate(stated)
     except ValidationError:
@@ -195,8 +192,6 @@ def _unmet(policy: ApprovalPolicy) -> Iterator[tuple[Place, str]]:
 
 _NOBODY = "{!r} is not a valid user name; use lower-case letters, digits, '.', '_' and '-', and start with a letter"
 
-
-# --- The environment that an app is checked against.
 
 ALWAYS_OFFERED = ("entity_resolve", "context_assemble")
 """The core tools of every agent without `core_tools: false`."""

@@ -25,10 +25,6 @@ from perdure.apps.files import (
 from perdure.contracts.skills import SKILL_ID_PATTERN, CodeBlock, DataTable
 from perdure.contracts.values import Frozen
 
-# --- Checks of a code block's source: the subset that every sandbox supports, and `run` against the input schema. They
-# are for clear messages, not for safety: the sandbox confines a block. A sandbox's own type checker is called through
-# `Engine.check_block`.
-
 
 @dataclass(frozen=True, slots=True)
 class BlockFault:
@@ -60,7 +56,9 @@ def schema_as_called(block: CodeBlock) -> dict[str, JsonValue]:
 
 
 def check_source(block: CodeBlock) -> list[BlockFault]:
-    """The check without a sandbox's own: the source compiles, uses only the subset, and `run` accepts the input."""
+    """The check without a sandbox's own: the source compiles, uses only the subset, and `run` accepts the input. These
+    checks are for clear messages, not for safety: the sandbox confines a block. A sandbox's own type checker is called
+    through `Engine.check_block`."""
     tree = _compiled(block.source)
     if isinstance(tree, BlockFault):
         return [tree]
@@ -173,9 +171,6 @@ def _run_faults(tree: ast.Module, schema: dict[str, JsonValue]) -> Iterator[Bloc
             yield BlockFault(each.lineno, f"`run` requires {each.arg}, which the input {why}; add a default")
 
 
-# --- Examples of a block's card: each runs, and its result must equal the stated one, if any. Only a command that
-# checks an app runs them; a worker that loads it does not.
-
 _SHOWN_CHARACTERS = 120
 
 
@@ -211,7 +206,9 @@ def example_mistakes(
     card: YamlFile,
     trial: Trial,
 ) -> Iterator[AppProblem]:
-    """Returns the mistakes of the examples of an otherwise valid block, each with its line of the card."""
+    """Returns the mistakes of the examples of an otherwise valid block, each with its line of the card. Each example
+    runs, and its result must equal the stated one, if any. Only a command that checks an app runs them; a worker that
+    loads it does not."""
     listed = block.input.get("examples")
     given: list[tuple[Place, JsonValue, JsonValue]] = [
         (("input", "examples", index), inputs, None)

@@ -16,9 +16,6 @@ from perdure.core.agents.safety_keywords import Question, is_phrase
 from perdure.core.calls.context_assembly import left_out, phases
 from perdure.sdk.tools import Tool
 
-# --- Registries of an app, `pipelines/<name>.yaml`: the tools that assemble a turn's context, with their dependencies.
-# A registry that could not run is rejected here, so that no turn encounters it.
-
 Registry = tuple[PipelineToolConfig, ...]
 SAID = "said"
 """The parameter of a tool that receives the conversation."""
@@ -27,7 +24,9 @@ SAID = "said"
 def read_pipelines(
     folder: Path, tools: Mapping[str, Tool], lost: Collection[str]
 ) -> tuple[dict[str, Registry | None], list[AppProblem]]:
-    """Returns the registries by name, None for an invalid one. `lost` are tools whose own file does not load."""
+    """Returns the registries by name, None for an invalid one. `lost` are tools whose own file does not load. A
+    registry, `pipelines/<name>.yaml`, has the tools that assemble a turn's context, with their dependencies. A registry
+    that could not run is rejected here, so that no turn encounters it."""
     registries: dict[str, Registry | None] = {}
     problems: list[AppProblem] = []
     for path in sorted(path for path in folder.glob("pipelines/*") if path.suffix in (".yaml", ".yml")):

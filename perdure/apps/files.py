@@ -50,8 +50,6 @@ def did_you_mean(wrong: str, known: Iterable[str]) -> str:
     return f"; known: {', '.join(choices)}" if 0 < len(choices) <= 8 else ""
 
 
-# --- Plain text files.
-
 MOST_TEXT_BYTES = 65_536
 """Maximum size of one persona, template, artifact, skill or block. Each is sent to a model or a sandbox as a whole, and
 is stored in every version of its agents."""
@@ -75,8 +73,6 @@ def read_text(path: Path, most_bytes: int = MOST_TEXT_BYTES) -> str | AppProblem
         return AppProblem(path, 1, "is empty")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
-
-# --- YAML files with the line of each value.
 
 Place = tuple[str | int, ...]
 """The path to a value: keys and list positions."""
@@ -206,8 +202,6 @@ def _walk(path: Path, node: yaml.Node, place: Place, lines: dict[Place, int], pr
             _walk(path, value, (*place, key.value), lines, problems)
 
 
-# --- Validation of YAML values against a model: every mistake with its line.
-
 Form = TypeVar("Form", bound=BaseModel)
 _VALUE_DEPTH_LIMIT = 64
 
@@ -302,16 +296,13 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
-# --- JSON files, read strictly: no repeated name in one object, no NaN, and only values that jsonb can store.
-
-
 class _Twice(ValueError):
     """A repeated name; JSON would use the last one."""
 
 
 def parse_json(path: Path, text: str, called: str) -> Any | AppProblem:
     """Returns the value of `text`, the content of the file at `path`, or why it is invalid. `called` names the whole
-    value."""
+    value. It is read strictly: no repeated name in one object, no NaN, and only values that jsonb can store."""
     try:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=float)
     except json.JSONDecodeError as error:
@@ -334,8 +325,6 @@ def _object(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
     return seen
 
 
-# --- Markdown files that start with YAML between two lines of `---`. Each part keeps the line numbers of the file.
-
 _FENCE = "---"
 _HEADING = re.compile(r"## +(?P<title>.*?)[ #]*\Z")
 _CODE_FENCE = re.compile(r" {0,3}(```+|~~~+)")
@@ -353,7 +342,8 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class FrontMatter:
-    """The two parts of a file."""
+    """The two parts of a file. The file starts with YAML between two lines of `---`. Each part keeps the line numbers
+    of the file."""
 
     front: YamlFile
     body: str
@@ -400,11 +390,9 @@ def _first_line(lines: list[str], start: int) -> int:
     return next((number for number in range(start, len(lines)) if lines[number]), start)
 
 
-# --- JSON Schemas that authors write: every mistake with its place, before any value is validated against them.
-
-
 def schema_mistakes(schema: object, file: YamlFile, place: Place) -> Iterator[AppProblem]:
-    """Returns why the value at `place` cannot be the schema of an object."""
+    """Returns why the value at `place` cannot be the schema of an object. Every mistake is found with its place, before
+    any value is validated against the schema."""
     if not isinstance(schema, dict):
         return  # already reported as a wrong type
     try:
@@ -454,14 +442,13 @@ def _leads_somewhere(schema: Mapping[str, Any], reference: str) -> bool:
     return isinstance(found, Mapping | bool)
 
 
-# --- Links in an app folder that lead out of it: they would include files that a reviewer of the folder never saw.
-
 READ = ("app.yaml", "agents", "tools", "skills", "personas", "rules", "data", "scripts", "mcp")
 """The parts of the folder that are read; other files are not checked."""
 
 
 def stray_links(folder: Path) -> Iterator[AppProblem]:
-    """Returns each of them as a mistake. Links that stay inside the folder are allowed and followed."""
+    """Returns each of them as a mistake. Links that stay inside the folder are allowed and followed. A link out of an
+    app folder would include files that a reviewer of the folder never saw."""
     root = os.path.realpath(folder)
     waiting = [folder / name for name in reversed(READ)]
     seen: set[str] = set()

@@ -254,9 +254,6 @@ def _read_agents(
     return agents, [*origins.values()], problems
 
 
-# --- `app.yaml`: the app's name, reserved names, and the hosts that its tools can reach. The app services are read by
-# perdure/local/programs.py; here, only the variables with their addresses.
-
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}\Z")
 _FIELDS = ("name", "title", "companions", "egress", "reserved", "fenced")
 _ENGINE = "platform"
@@ -265,7 +262,8 @@ _ENGINE = "platform"
 
 @dataclass(frozen=True, slots=True)
 class AppFile:
-    """The content of `app.yaml`."""
+    """The content of `app.yaml`. It has the app's name, reserved names, and the hosts that its tools can reach.
+    perdure/local/programs.py reads the app services. Here, only the variables with their addresses are read."""
 
     name: str
     title: str
@@ -342,15 +340,13 @@ def _names(value: Mapping[str, Any], field: str, file: YamlFile, problems: list[
     return names
 
 
-# --- Data tables of an app: `data/<table>.json`, an object with `_about`: a description of the table that states
-# whether it is fictional.
-
 MOST_TABLE_BYTES = 1_048_576
 """Maximum size, because a sandboxed call receives the whole table."""
 
 
 def read_tables(folder: Path) -> tuple[dict[str, DataTable | None], list[AppProblem]]:
-    """Returns the tables of the app in `folder` by name; None for an invalid one."""
+    """Returns the tables of the app in `folder` by name; None for an invalid one. A table is `data/<table>.json`, an
+    object with `_about`: a description of the table that states whether it is fictional."""
     tables: dict[str, DataTable | None] = {}
     problems: list[AppProblem] = []
     for path in sorted(folder.glob("data/*.json")):
@@ -382,10 +378,6 @@ def _read_table(path: Path) -> dict[str, Any] | AppProblem:
     return body
 
 
-# --- Tools of an app folder: every `tools/*.py`, imported by path under its own package name. Two apps can both have a
-# `tools/payments.py`. A file whose name starts with `_` is only for imports by the others (`from . import _client`). If
-# a file fails, only its own tools are missing.
-
 _TOOL = re.compile(r"^@(?:\w+\.)?tool\b.*?^(?:async\s+)?def\s+(\w+)", re.MULTILINE | re.DOTALL)
 """A tool as its file declares it, read without importing the file."""
 
@@ -395,6 +387,10 @@ def read_tools(folder: Path, taken: Collection[str]) -> tuple[dict[str, Tool], l
     file.
 
     `taken` are the names of the core tools, which no app can reuse.
+
+    Every `tools/*.py` is imported by path under its own package name. Two apps can both have a `tools/payments.py`. A
+    file whose name starts with `_` is only for imports by the others (`from . import _client`). If a file fails, only
+    its own tools are missing.
     """
     tools: dict[str, Tool] = {}
     origins: dict[str, Path] = {}

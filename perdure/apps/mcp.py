@@ -80,12 +80,6 @@ def _read_server(path: Path) -> tuple[McpServer | None, list[AppProblem]]:
     return (None if problems else server), problems
 
 
-# --- Locks: the tools of an MCP server when the app's author reviewed it, in `mcp/<server>.lock.json` next to its YAML.
-# If a lock exists, the server's tools are published from it and the server is not contacted. When one of its tools is
-# called, the server's list must match the lock, or the call is rejected: the lock pins what was reviewed. `perdure mcp
-# lock` writes it. Tools keep the server's order, which decides between two with the same resulting name; everything
-# else is sorted.
-
 LOCK_ENDING = ".lock.json"
 MOST_LOCK_BYTES = 4 * 1_048_576
 
@@ -109,7 +103,13 @@ def lock_path(folder: Path, server: str) -> Path:
 
 
 def read_locks(folder: Path, servers: Iterable[str]) -> tuple[dict[str, McpLock | None], list[AppProblem]]:
-    """Returns the locks of these servers by name, None for an invalid one. A lock without a server is reported."""
+    """Returns the locks of these servers by name, None for an invalid one. A lock without a server is reported.
+
+    A lock has the tools of an MCP server when the app's author reviewed it, in `mcp/<server>.lock.json` next to its
+    YAML. If a lock exists, the server's tools are published from it and the server is not contacted. When one of its
+    tools is called, the server's list must match the lock, or the call is rejected: the lock pins what was reviewed.
+    `perdure mcp lock` writes it.
+    """
     locks: dict[str, McpLock | None] = {}
     problems: list[AppProblem] = []
     known = {*servers}
@@ -132,6 +132,8 @@ def read_lock(path: Path) -> tuple[McpLock | None, list[AppProblem]]:
 
 def write_lock(path: Path, lock: McpLock) -> list[AppProblem]:
     """Writes the lock completely or not at all. Returns the reason if it could not be read again.
+
+    Tools keep the server's order, which decides between two with the same resulting name; everything else is sorted.
 
     Raises: OSError.
     """

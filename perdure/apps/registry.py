@@ -190,13 +190,6 @@ def _digest(block: CodeBlock) -> str:
     return digest_of(block.model_dump(mode="json"))
 
 
-# --- Tools of an app's MCP servers at publishing. A server with a lock is neither contacted nor started: its tools are
-# those of the lock. A call is rejected if the server lists anything else by then
-# (perdure/activities/toolbox/mcp/tools.py). A server without a lock that is unavailable does not stop publishing: its
-# agents keep the cards of their last version. An agent that was never published, or that names a tool that its server
-# no longer has, is left out until the next start.
-
-
 @dataclass(frozen=True, slots=True)
 class Discovered:
     """The cards of an app's servers."""
@@ -233,6 +226,11 @@ async def discovered(
     """Returns the cards of the servers of `app` that its agents name, from their locks or else from the servers.
 
     `published` are the agents as they are stored now. `met` records the result of each contact.
+
+    A server with a lock is neither contacted nor started: its tools are those of the lock. A call is rejected if the
+    server lists anything else by then (perdure/activities/toolbox/mcp/tools.py). A server without a lock that is
+    unavailable does not stop publishing: its agents keep the cards of their last version. An agent that was never
+    published, or that names a tool that its server no longer has, is left out until the next start.
     """
     named = [
         server

@@ -174,12 +174,9 @@ def _in_order(path: Path, problems: list[AppProblem]) -> list[AppProblem]:
     return sorted(problems, key=lambda problem: (problem.file != path, str(problem.file), problem.line or 0))
 
 
-# --- All skills of an app with their dependencies: a skill is available only if all its dependencies are.
-
-
 @dataclass(frozen=True, slots=True)
 class SkillSet:
-    """The skills of one app."""
+    """The skills of one app. A skill is available only if all its dependencies are."""
 
     skills: Mapping[str, Skill] = field(default_factory=dict)
     """The valid ones, by id."""
@@ -269,10 +266,6 @@ def _problem(skill: SkillFolder, dependency: str, message: str) -> AppProblem:
     return skill.front.problem(("dependencies", skill.dependencies.index(dependency)), message)
 
 
-# --- The body of a skill (tier 2): its sections, and the sizes of the texts that a model reads. A manifest entry should
-# have about 50 tokens, a body 200 to 800. A larger text is a warning. More than twice as much is rejected, because
-# every call of every agent with the skill would pay for it.
-
 SECTIONS = ("Steps", "Requirements", "Output format")
 """Sections that a body must have."""
 ENTRY_TOKENS = 50
@@ -306,16 +299,15 @@ def entry_problems(front: YamlFile, entry: str) -> Iterator[AppProblem]:
 
 
 def too_long(file: YamlFile, place: Place, what: str, text: str, tokens: int) -> Iterator[AppProblem]:
-    """Returns a warning above `tokens`, a mistake above twice as many."""
+    """Returns a warning above `tokens`, a mistake above twice as many. A manifest entry should have about 50 tokens, a
+    body (tier 2) 200 to 800. A larger text is a warning. More than twice as much is rejected, because every call of
+    every agent with the skill would pay for it."""
     have = estimated_tokens(text)
     told = f"{what} has about {have} tokens; the recommended maximum is {tokens}"
     if have > 2 * tokens:
         yield file.problem(place, f"{told} and the limit is {2 * tokens}")
     elif have > tokens:
         yield file.warning(place, told)
-
-
-# --- Texts of a skill in addition to SKILL.md: context templates and artifacts that its front matter lists.
 
 
 def read_templates(
@@ -364,12 +356,9 @@ def _mark_mistakes(path: Path, text: str) -> Iterator[AppProblem]:
         yield AppProblem(path, line, why)
 
 
-# --- Parts of an app that are read before its agents.
-
-
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The tools, skills and personas of one app."""
+    """The tools, skills and personas of one app. They are read before its agents."""
 
     tools: Mapping[str, Tool] = field(default_factory=dict)
     skills: SkillSet = field(default_factory=SkillSet)

@@ -54,10 +54,7 @@ def list_agents(as_json: AsJson = False, as_name: AsName = None) -> None:
     )
 
 
-# --- `perdure prompts`: templates of the agents' personas, and the stages of their versions
-#
-# A promotion applies to the text that this command has just shown. If the text has changed since, the API rejects it.
-
+# A promotion applies to the text that the command has just shown. If the text has changed since, the API rejects it.
 prompts_app = typer.Typer(
     help="Edit prompt templates and promote their versions.", no_args_is_help=True, rich_markup_mode=None
 )
@@ -186,8 +183,6 @@ def _print_prompt(found: PromptVersion, as_json: bool) -> None:
     say(found.text)
 
 
-# --- `perdure rules`: rules that require an approval or end a turn, the tenant's stricter settings, its exemptions
-
 rules_app = typer.Typer(
     help="List rules and override them for this tenant.", no_args_is_help=True, rich_markup_mode=None
 )
@@ -248,8 +243,6 @@ def _print_rules(page: Page[Rule], as_json: bool) -> None:
     rows = [(each.id, each.on, each.do, "yes" if each.overridden else "", each.checkpoint) for each in page.items]
     table(("rule", "asked", "action", "overridden", "checkpoint"), rows, "No rules.")
 
-
-# --- `perdure topologies`: the graphs that agents run on
 
 topologies_app = typer.Typer(help="Show the graphs that agents run on.", no_args_is_help=True, rich_markup_mode=None)
 

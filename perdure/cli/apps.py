@@ -116,8 +116,6 @@ def _problem_data(problem: AppProblem) -> dict[str, object]:
     }
 
 
-# --- `perdure mcp`: locks of the tools of an app's MCP servers, written and checked by asking the servers
-
 mcp_app = typer.Typer(
     help="Check and lock the MCP servers of an app folder.", no_args_is_help=True, rich_markup_mode=None
 )
@@ -262,9 +260,6 @@ def _lock_json(outcome: _Outcome) -> dict[str, Any]:
         "changed": {name: list(fields) for name, fields in unlike.changed.items()},
         "told": list(outcome.told),
     }
-
-
-# --- `perdure init DIR`: a small complete app to start from
 
 
 def init(

@@ -93,8 +93,6 @@ def settle(
         say(f"Settled: {outcome.value}. The turn continues.")
 
 
-# --- An effect for the person who settles it: the request, its time, its attempts
-
 _TOLD = frozenset(Effect.model_fields)
 """Fields that have their own line. All other fields of the API follow as JSON."""
 

@@ -18,17 +18,13 @@ from perdure.core.text import escape_terminal, one_line, pretty_json
 from perdure.core.turns import OnBusy
 from perdure.schemas.turns import Turn
 
-# --- Streamed answer on the screen, and its removal by a `reset`
-#
-# A new attempt of a model call voids the text of the previous attempt. On a terminal that text is erased and written
-# again. If it cannot be erased (in a pipe, or after scrolling), a line states that it is void. Duplicated text is thus
-# never mistaken for the answer.
-
 VOID = "[the text above is void and is repeated below]"
 
 
 class LiveText:
-    """Writes one text at a time."""
+    """Writes one text at a time. A new attempt of a model call voids the text of the previous attempt. On a terminal
+    that text is erased and written again. If it cannot be erased (in a pipe, or after scrolling), a line states that it
+    is void. Duplicated text is thus never mistaken for the answer."""
 
     def __init__(self, stream: TextIO, *, terminal: bool | None = None) -> None:
         self._stream = stream
@@ -199,8 +195,6 @@ def _show_request(client: Client, event: Event, live: LiveText) -> None:
             live.line(f"      {line}")
     live.line(f"    To decide: {command('approvals', 'approve', approval_id)}   (or reject, edit, respond)")
 
-
-# --- A turn on the screen: its streamed text, and a line for each event
 
 _QUIET = frozenset(
     {

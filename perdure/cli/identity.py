@@ -11,8 +11,6 @@ from perdure.client.requests import Call, path
 from perdure.schemas.agents import User
 from perdure.schemas.identity import Member
 
-# --- `perdure users erase`: removes a user's texts, but not the audit trail
-
 
 def erase(
     name: Annotated[str, typer.Argument(metavar="NAME")],
@@ -116,9 +114,6 @@ def _print_user(user: User, token: str | None, as_json: bool) -> None:
 def _show_token(token: str) -> None:
     say(f"Token (shown only now): {token}")
     say(f"Use it as PERDURE_TOKEN=… {command()} …")
-
-
-# --- `perdure users register|invite|close|reopen|team`: users who sign in by name and password
 
 
 def team(as_json: AsJson = False, as_name: AsName = None) -> None:

@@ -39,10 +39,7 @@ from perdure.core.text import pretty_json, size
 from perdure.schemas.memory import Promotion
 from perdure.schemas.turns import File, Turn, Usage
 
-# --- `perdure memory promotions`: proposals for shared memory, read and decided by an admin
-#
-# An approval applies to the text that this command has just shown. If the text has changed since, the API rejects it.
-
+# An approval applies to the text that the command has just shown. If the text has changed since, the API rejects it.
 promotions_app = typer.Typer(
     help="Review texts that are proposed for shared memory.", no_args_is_help=True, rich_markup_mode=None
 )
@@ -220,8 +217,6 @@ def _field(text: str) -> tuple[str, JsonValue]:
     except ValueError:
         return name, value
 
-
-# --- `perdure files`: uploads to a conversation, files made by its turns, and the storage that they use
 
 files_app = typer.Typer(
     help="Upload, list and download files of conversations.", no_args_is_help=True, rich_markup_mode=None

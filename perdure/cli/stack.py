@@ -51,8 +51,6 @@ def up(
     raise typer.Exit(code)
 
 
-# --- `perdure link`: an address that opens the pages in a browser of this machine, signed in
-
 PAGE = "/sign-in"
 
 

@@ -193,8 +193,6 @@ def _bare(address: str) -> str:
     return f"{urlsplit(address).scheme}://{host}:{port}"
 
 
-# --- Deployment according to the API, for `perdure status`: queues and their workers, MCP servers, open turns
-
 _PATIENCE_SECONDS = 5.0
 """A worker that has just started appears in Temporal's list a little later."""
 _LOOK_SECONDS = 0.5

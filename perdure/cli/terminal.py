@@ -130,8 +130,6 @@ def cell(value: object, most: int | None = _CELL_CHARACTERS) -> str:
     return one_line(str(value), most)
 
 
-# --- Messages and exit codes for API errors
-
 DONE, OTHER, USAGE, NOT_FOUND, DECIDED, EXPIRED = 0, 1, 2, 4, 5, 6
 HOW_TO_START = "for example with `make up`, or with `perdure up --app DIR` for your own app"
 _DECIDED_CODES = frozenset(
@@ -192,8 +190,6 @@ def _hint(error: ApiError) -> str:
     return f"The deadline is {deadline}." if deadline else ""
 
 
-# --- Questions to the user; skipped without a terminal
-
 Yes = Annotated[
     bool,
     typer.Option("--yes", "-y", help="Skip the confirmation. Without a terminal, or with --json, there is none."),
@@ -209,6 +205,8 @@ def confirm(question: str, *, yes: bool, as_json: bool) -> None:
     """Asks for confirmation, unless `--yes` or `--json` is set or there is no terminal.
 
     Raises typer.Exit if the answer is no.
+
+    Questions are skipped without a terminal.
     """
     if not (yes or as_json) and at_terminal() and not typer.confirm(question):
         raise fail("Cancelled; nothing was sent", OTHER)
@@ -222,9 +220,6 @@ def chosen(question: str, offered: Sequence[str]) -> tuple[int | None, str]:
     if words.isdecimal() and 1 <= int(words) <= len(offered):
         return int(words) - 1, ""
     return None, words
-
-
-# --- A text in the user's own editor
 
 
 class EditFailed(Exception):

@@ -102,8 +102,6 @@ def _text(response: httpx.Response) -> str:
     return response.text
 
 
-# --- Prompt templates
-
 Shown = Literal["draft", "pre_production", "active"]
 
 

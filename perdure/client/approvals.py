@@ -143,9 +143,6 @@ def _post(approval_id: str, verb: str, body: Mapping[str, JsonValue], key: str) 
     return post(path("approvals", approval_id, verb), one(Approval), body, key=key)
 
 
-# --- Delegations
-
-
 def list_delegations(*, everybodys: bool = False, cursor: str | None = None) -> Call[Page[Delegation]]:
     """Returns the delegations that the caller gave. With `everybodys`, admins get all."""
     return get(path("delegations"), one(Page[Delegation]), {"all": everybodys or None, "cursor": cursor})

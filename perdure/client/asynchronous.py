@@ -27,9 +27,8 @@ from perdure.client.connection import (
 from perdure.client.requests import Call, Patience
 from perdure.schemas.turns import Turn
 
-# --- Methods by subject. Each method sends the `Call` that a function of the subject's module builds.
 
-
+# Each method of these classes sends the `Call` that a function of the subject's module builds.
 class Auth:
     """The caller, sign-in methods and registration."""
 

@@ -61,9 +61,6 @@ def poll_seconds(waited_seconds: float, timeout_seconds: float | None, turn: Tur
     return pause if timeout_seconds is None else min(pause, timeout_seconds - waited_seconds)
 
 
-# --- Server-sent events: a decoder of bytes
-# The format ends lines at CR, LF and CRLF only. Python and httpx would also split texts at U+2028, NEL and form feed.
-
 _LINE_END = re.compile(rb"\r\n|\n|\r(?=.)", re.DOTALL)
 """A CR at the end of the buffer can be half of a CRLF, so it stays there until the next byte."""
 
@@ -84,7 +81,8 @@ class Event:
 
 
 class Decoder:
-    """Decodes events from chunks of bytes; it buffers incomplete lines and events."""
+    """Decodes events from chunks of bytes; it buffers incomplete lines and events. The format of server-sent events
+    ends lines at CR, LF and CRLF only. Python and httpx would also split texts at U+2028, NEL and form feed."""
 
     def __init__(self) -> None:
         self._left = b""
@@ -128,12 +126,6 @@ def _json(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"value": value}
 
 
-# --- The position of a reader in a stream
-# The clients hold the connections.
-#
-# A stream has ended after `workflow_complete`, or when the API answers a reconnect with 204. A connection that ends in
-# any other way is opened again with the id of the last event, so that no event is missed or repeated.
-
 LAST_EVENT = "workflow_complete"
 _SILENCE_SECONDS = 45.0
 """The API writes a heartbeat every 15 s. After three missed ones, the connection counts as broken."""
@@ -143,7 +135,9 @@ TIMEOUT = httpx.Timeout(_SILENCE_SECONDS, connect=5.0)
 
 @dataclass(slots=True)
 class Reader:
-    """One reader of one stream."""
+    """One reader of one stream. The clients hold the connections. A stream has ended after `workflow_complete`, or when
+    the API answers a reconnect with 204. A connection that ends in any other way is opened again with the id of the
+    last event, so that no event is missed or repeated."""
 
     path: str
     last_id: str | None = None

@@ -50,9 +50,6 @@ def who_am_i() -> Call[Me]:
     return get(path("auth", "me"), one(Me))
 
 
-# --- Accounts of a tenant, for its administrators
-
-
 def list_team() -> Call[Page[Member]]:
     """Returns all accounts, including closed ones."""
     return get(path("team"), one(Page[Member]))

@@ -42,9 +42,6 @@ def list_episodes(conversation_id: str) -> Call[Page[Episode]]:
     return get(path("memory", "episodic"), one(Page[Episode]), {"conversation_id": conversation_id})
 
 
-# --- Promotions: texts that are proposed for a whole workspace, and an administrator's decision
-
-
 def list_promotions(
     *, status: str | None = None, limit: int | None = None, cursor: str | None = None
 ) -> Call[Page[Promotion]]:

@@ -100,8 +100,6 @@ def _written(value: str | int | bool | None) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-# --- The client's exception
-
 UNREACHABLE = "unreachable"
 UNREADABLE = "unreadable_answer"
 
@@ -157,13 +155,6 @@ def unreachable(base_url: str, error: Exception) -> ApiError:
     return ApiError(0, UNREACHABLE, f"{base_url} is unreachable ({why})", {"url": base_url})
 
 
-# --- Retries: when a request is sent again, and when the client gives up
-# These functions neither sleep nor send.
-#
-# A request is sent again after a broken or refused connection, and after a 503 with `Retry-After`. Both are safe,
-# because a change has its Idempotency-Key. A change without one is sent again only if it never left. Any other response
-# is final.
-
 FIRST_WAIT_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 5.0
 _NEVER_AGAIN = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
@@ -175,6 +166,10 @@ class Patience:
     """The retries of one request, or of one stream, within `seconds` without a response.
 
     The waits are 0.2 0.4 0.8 1.6 3.2 5 5 … seconds.
+
+    It neither sleeps nor sends. A request is sent again after a broken or refused connection, and after a 503 with
+    `Retry-After`. Both are safe, because a change has its Idempotency-Key. A change without one is sent again only if
+    it never left. Any other response is final.
     """
 
     base_url: str

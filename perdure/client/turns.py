@@ -22,8 +22,6 @@ from perdure.schemas.turns import (
     Usage,
 )
 
-# --- Files of a conversation
-
 
 def upload_file(
     conversation_id: str,
@@ -71,8 +69,6 @@ def read_file(file_id: str) -> Call[bytes]:
 def _bytes(response: httpx.Response) -> bytes:
     return response.content
 
-
-# --- Conversations and turns
 
 OnBusy = Literal["reject", "queue", "steer", "replace"]
 _EXECUTE_SECONDS = 120.0

@@ -33,8 +33,7 @@ from perdure.contracts.turns import (
 )
 from perdure.contracts.values import Tolerant
 
-# --- Names by which clients reach workflows
-
+# Names by which clients reach workflows.
 TURN_RUN = "TurnRun"
 TURN_WAIT = "TurnWait"
 TOOL_PREVIEW = "ToolPreview"
@@ -58,9 +57,6 @@ def search_values(turn: TurnInput, status: str) -> dict[str, str]:
         SEARCH_CONVERSATION: turn.address.conversation_id,
         SEARCH_STATUS: status,
     }
-
-
-# --- Opening the requests of a pause and reading their verdicts
 
 
 class ApprovalStatus(StrEnum):
@@ -123,11 +119,8 @@ class Verdicts(Tolerant):
     problem: Problem | None = None
 
 
-# --- The preview of a call for its reviewer. The input has only ids; the call is read from Postgres.
-
-
 class PreviewRequest(Tolerant):
-    """The approval whose preview to make."""
+    """The approval whose preview to make. The input has only ids; the call is read from Postgres."""
 
     address: TurnAddress
     approval_id: str
@@ -141,11 +134,8 @@ class PreviewKept(Tolerant):
     kept: bool
 
 
-# --- Loading the context of a fresh turn in one activity
-
-
 class LoadRequest(Tolerant):
-    """The input of `memory.load`."""
+    """The input of `memory.load`. One activity loads the context of a fresh turn."""
 
     address: TurnAddress
     agent_id: str

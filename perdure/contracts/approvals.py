@@ -127,8 +127,6 @@ class Verdict(Tolerant):
     hold). Absent if the expiry that the request was opened with is still valid."""
 
 
-# --- The `approvals:` of an agent
-
 HIGH_RISK = "high"
 EXPIRES_SECONDS = 604_800
 """Default time until a request expires: seven days."""

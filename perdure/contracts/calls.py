@@ -110,9 +110,6 @@ class ModelReply(Tolerant):
     """Messages of the user that joined the running turn and that this call received. They precede its answer."""
 
 
-# --- Tool calls
-
-
 class PlannedAsk(Tolerant):
     """A call that the graph itself makes, of a tool that needs no approval. Its port names it."""
 

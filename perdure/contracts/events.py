@@ -63,8 +63,6 @@ class PendingEvent(Tolerant):
     """Its position among the events of the turn's nodes. An event is written once, however often it is passed on."""
 
 
-# --- Alarms: broken invariants. They are reported and decide nothing.
-
 MOST_ALARMS: Final = 32
 """Maximum number of different alarms that a run reports. They are part of an activity's input, which must stay small.
 """
@@ -95,7 +93,7 @@ class Severity(StrEnum):
 
 
 class Alarm(Tolerant):
-    """One broken invariant, as it is recorded."""
+    """One broken invariant, as it is recorded. Alarms are reported and decide nothing."""
 
     type: AlarmType
     node: str = ""

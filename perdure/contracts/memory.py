@@ -83,8 +83,6 @@ class FactsAnswer(Tolerant):
     """Whether the database rejected a change of a fact about a person."""
 
 
-# --- Documents: scope, trust, and references from turns
-
 MEMORY_POLICY_DENIED = "memory.policy.denied"
 MEMORY_PROMOTION_PROPOSED = "memory.promotion.proposed"
 MEMORY_SAFETY_FLAGGED = "memory.safety.flagged"
@@ -165,8 +163,6 @@ class MemoryLimits(Frozen):
 DEFAULT_LIMITS = MemoryLimits()
 
 
-# --- A table that stays with the client: names, kinds and counts of its columns, never a row
-
 CLIENT_TABLE: Final = "client_table"
 """The key of the turn's metadata that describes data which stays with the client."""
 MOST_OTHERS: Final = 3
@@ -190,7 +186,7 @@ class ClientColumn(_Strict):
 
 
 class ClientTable(_Strict):
-    """The whole table."""
+    """The whole table, which stays with the client: names, kinds and counts of its columns, never a row."""
 
     name: str = Field(min_length=1, max_length=120)
     rows: int = Field(ge=1)

@@ -24,11 +24,10 @@ class Tolerant(BaseModel):
     model_config = ConfigDict(defer_build=True, frozen=True, extra="ignore")
 
 
-# --- Canonical JSON and its digest: equal values give equal bytes, whatever the key order or spacing
-
-
 def canonical_json(value: object) -> str:
     """`value` as JSON with sorted keys, no spaces, UTF-8 text.
+
+    Equal values give equal bytes, whatever the key order or spacing.
 
     Raises: ValueError for NaN, infinities and anything that is not JSON.
     """

@@ -102,8 +102,6 @@ def name_text(tenant_id: str, name: str) -> str:
     return framed("erased name", tenant_id, name)
 
 
-# --- Faults that a verification of the audit can find.
-
 MOST_FAULTS = 100
 """Maximum number of reported faults; all are counted, by kind."""
 
@@ -165,11 +163,6 @@ def sample_of_faults(faults: Iterable[Fault], most: int) -> tuple[Fault, ...]:
     told = [by_kind[kind][turn] for turn, kind in turns[:most]]
     return tuple(sorted(told, key=lambda fault: (fault.kind not in ABOUT_HEADS, fault.seq, fault.kind)))
 
-
-# --- Verification of a tenant's audit chain: rows in, faults out. There are two checks. Each row's HMAC covers its
-# content, so that only a holder of the key can write or change one, whatever happens to the chain. The chain's hashes
-# cover order and time. A chain that is recomputed from some row onwards differs from every signed head that was
-# exported after that row. An exported head beyond the last row proves that the tail was cut off.
 
 GENESIS = "0" * 64
 """`prev` of a tenant's first row."""
@@ -253,7 +246,13 @@ def link_hash(seq: int, prev: str, entry: Entry) -> str:
 @dataclass(slots=True)
 class ChainCheck:
     """A verification in progress. It stores the marks and a limited number of faults of each kind, but no rows: links
-    are fed in order, so its memory does not grow with the chain."""
+    are fed in order, so its memory does not grow with the chain.
+
+    Rows go in, faults come out. There are two checks. Each row's HMAC covers its content, so that only a holder of the
+    key can write or change one, whatever happens to the chain. The chain's hashes cover order and time. A chain that is
+    recomputed from some row onwards differs from every signed head that was exported after that row. An exported head
+    beyond the last row proves that the tail was cut off.
+    """
 
     tenant_id: str
     keyring: Keyring
@@ -340,11 +339,9 @@ class ChainCheck:
             self.faults.append(fault)
 
 
-# --- Chain heads as they are stored outside the database: one signed JSON line each.
-
-
 class ExportedHead(Frozen):
-    """The length of a tenant's chain at some time, and its hash there."""
+    """The length of a tenant's chain at some time, and its hash there. Heads are stored outside the database: one
+    signed JSON line each."""
 
     tenant: str = Field(max_length=63)
     seq: int = Field(ge=1, lt=2**62)
@@ -399,10 +396,6 @@ def marks_of(
     return {seq: frozenset(hashes) for seq, hashes in said.items()}, forged
 
 
-# --- Bodies that an erasure may have removed: its own signed rows record them before the bodies are deleted. Data that
-# can be changed without detection is not used: neither the present owner of a turn, nor the row that a missing body
-# names.
-
 BEGUN = "user.erasure_begun"
 """Rows that list what is erased with a user, their subject: the turns, and the rows of others that name the user."""
 DONE = "user.erased"
@@ -412,7 +405,9 @@ KEPT_KINDS = (BEGUN, DONE)
 
 @dataclass(frozen=True, slots=True)
 class Erasures:
-    """Texts that a tenant's erasures removed. Stores an id for each erased turn, so that no row is read twice."""
+    """Texts that a tenant's erasures removed. Stores an id for each erased turn, so that no row is read twice. Signed
+    rows record an erasure before the bodies are deleted. Data that can be changed without detection is not used:
+    neither the present owner of a turn, nor the row that a missing body names."""
 
     _persons: dict[int, str] = field(default_factory=dict)
     _turns: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -441,9 +436,6 @@ class Erasures:
         )
 
 
-# --- Proof that every started call that needed an approval had one, from the audit and not from the approval. An
-# attacker who can write to the approvals tables can make a call run, but cannot write the signed row of the decision.
-
 DECIDED = "approval.decided"
 OUTCOMES = (DECIDED, "approval.withdrawn", "approval.voided", "approval.expired", "approval.cancelled")
 """Kinds of rows with the outcome of a request; the last one applies."""
@@ -471,7 +463,9 @@ class Run:
 
 
 def undecided(runs: Iterable[Run]) -> list[Fault]:
-    """Returns a fault for each run that no reviewer allowed."""
+    """Returns a fault for each run that no reviewer allowed. This proves from the audit, and not from the approval,
+    that every started call that needed an approval had one. An attacker who can write to the approvals tables can make
+    a call run, but cannot write the signed row of the decision."""
     return [
         Fault(run.seq or 0, FaultKind.RAN_UNDECIDED, run.audit_id, run.approval_id)
         for run in runs

@@ -77,12 +77,6 @@ def tightened(base: Limits, asked: Limits | None) -> Limits:
     )
 
 
-# --- Daily budgets: their scope, the reservation of a call, and when they are spent. A call reserves the maximum that
-# it can use; its settlement replaces that by its real use. It can start if the used and reserved amounts add up to less
-# than the limit. So a day exceeds its limit by at most one call's reservation, however many calls run in parallel.
-# Reaching the limit counts as spent, as for a turn. If only the reservations of others prevent a call, it waits for a
-# while: reservations are upper bounds, and most of each is released.
-
 TENANT = ""
 """Used instead of an agent's id for all agents of the tenant together."""
 TOKENS_MET = "day_token_budget_spent"
@@ -110,7 +104,10 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The amounts that a call reserves in its budgets while it runs."""
+    """The amounts that a call reserves in its budgets while it runs. A call reserves the maximum that it can use; its
+    settlement replaces that by its real use. It can start if the used and reserved amounts add up to less than the
+    limit. So a day exceeds its limit by at most one call's reservation, however many calls run in parallel. Reaching
+    the limit counts as spent, as for a turn."""
 
     tokens: int
     cost_microusd: int
@@ -184,7 +181,8 @@ def met(caps: Caps, uses: Sequence[DayUse]) -> Problem | None:
 
 
 def only_reserved(caps: Caps, uses: Sequence[DayUse]) -> bool:
-    """Returns whether only the reservations of running calls prevent another one."""
+    """Returns whether only the reservations of running calls prevent another one. Such a call waits for a while:
+    reservations are upper bounds, and most of each is released."""
     return met(caps, [replace(use, held_tokens=0, held_cost_microusd=0) for use in uses]) is None
 
 
@@ -199,9 +197,6 @@ def _day_use_text(use: DayUse, figures: str) -> str:
         f"The daily budget {whose} is spent: {figures} by running calls. It resets at "
         f"{resets_at(use.day):%Y-%m-%d %H:%M} UTC"
     )
-
-
-# --- Storage quotas of a conversation, a user and a tenant, and the error when one is reached.
 
 
 class Scope(StrEnum):

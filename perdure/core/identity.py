@@ -91,8 +91,6 @@ OWN = Credential()
 """A credential that only its owner can hold."""
 
 
-# --- Secrets of an operator: one, or several during a rotation, each long enough to be random.
-
 SHORTEST_SECRET = 32
 """Minimum characters of a secret: 128 bits if they are hexadecimal."""
 ADVICE = f"must have at least {SHORTEST_SECRET} characters; create one with `openssl rand -hex 32`"
@@ -100,7 +98,8 @@ ADVICE = f"must have at least {SHORTEST_SECRET} characters; create one with `ope
 
 
 def secrets_in(text: str) -> tuple[str, ...]:
-    """Returns the secrets in `text`, separated by commas or line breaks; empty if one of them is too short."""
+    """Returns the secrets in `text`, separated by commas or line breaks; empty if one of them is too short. There are
+    several during a rotation. Each must be long enough to be random."""
     parts = tuple(part.strip() for part in text.replace(",", "\n").splitlines() if part.strip())
     return parts if all(len(part) >= SHORTEST_SECRET for part in parts) else ()
 
@@ -109,12 +108,6 @@ def key_id(purpose: str, secret: bytes) -> str:
     """Returns an id that identifies a secret among others of its purpose without revealing it: 8 hexadecimal
     characters."""
     return hashlib.sha256(f"perdure {purpose} key id\n".encode() + secret).hexdigest()[:8]
-
-
-# --- Secrets that sign access tokens. The first signs; every one verifies, so that secrets can be rotated.
-#
-# Other values that only the server can create (form tokens, a refresh token's successor) are derived from the same
-# secrets. Each has its own purpose, so that none can be used as another.
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +132,9 @@ class AccessKey:
 
 @dataclass(frozen=True, slots=True)
 class AccessKeys:
-    """The keys of a deployment; the signing key is first."""
+    """The keys of a deployment; the signing key is first. They sign access tokens. The first signs; every one verifies,
+    so that secrets can be rotated. Other values that only the server can create (form tokens, a refresh token's
+    successor) are derived from the same secrets. Each has its own purpose, so that none can be used as another."""
 
     keys: tuple[AccessKey, ...]
 
@@ -192,8 +187,6 @@ class OperatorTokens:
         return any(hmac.compare_digest(given, each) for each in self.digests)
 
 
-# --- Refresh tokens: each can be used once. A repeat within seconds gets the same answer; a later one proves a theft.
-
 GRACE = timedelta(seconds=10)
 """For two tabs at the same time, and for a response that was lost."""
 
@@ -223,16 +216,14 @@ class RefreshFacts:
 
 
 def outcome(facts: RefreshFacts) -> Refresh:
-    """Returns the outcome of a token that is submitted now. A reuse in an ended session is not treated as a theft."""
+    """Returns the outcome of a token that is submitted now. A reuse in an ended session is not treated as a theft. Each
+    token can be used once. A repeat within seconds gets the same answer; a later one proves a theft."""
     if facts.session_ended:
         return Refresh.OVER
     if facts.used_at is not None:
         return Refresh.REPEAT if facts.now - facts.used_at <= GRACE else Refresh.BETRAYED
     return Refresh.OVER if facts.expires_at <= facts.now else Refresh.ROTATE
 
-
-# --- The setup code, with which the first user of a tenant registers as its administrator. Invariant: a caller without
-# the code learns nothing about it; a caller with it learns why it is invalid.
 
 MOST_TRIES = 10
 """Number of wrong attempts after which the code is invalid."""
@@ -247,7 +238,7 @@ _NEW = (
 
 @dataclass(frozen=True, slots=True)
 class SetupCode:
-    """The stored state of a code."""
+    """The stored state of a code. With it, the first user of a tenant registers as its administrator."""
 
     sha256: str
     is_expired: bool
@@ -275,7 +266,8 @@ def sha256_of(code: str) -> str:
 
 
 def code_refusal(given: str, kept: SetupCode | None) -> CallerError | None:
-    """Returns the error for an invalid code, or None if it is valid."""
+    """Returns the error for an invalid code, or None if it is valid. A caller without the code learns nothing about it;
+    a caller with it learns why it is invalid."""
     if not given.strip():
         why = "The first person registers with the setup code that the start of the stack (such as `make up`) or "
         why += "`python -m perdure.apps.bootstrap` printed; send it"
@@ -291,8 +283,6 @@ def code_refusal(given: str, kept: SetupCode | None) -> CallerError | None:
     return CallerError("setup_code_invalid", f"{why}. {_NEW}", status=403)
 
 
-# --- User names for users who sign in with an external provider for the first time.
-
 _NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}")
 _CLAIMS = ("preferred_username", "email", "sub")
 """The first claim that results in a valid name is used."""
@@ -300,7 +290,8 @@ _RESERVED = "erased-"
 
 
 def name_from(claims: Mapping[str, object]) -> str | None:
-    """Returns a valid user name from the provider's claims, or None if no claim results in one."""
+    """Returns a valid user name from the provider's claims, or None if no claim results in one. The name is for the
+    first sign-in with an external provider."""
     for claim in _CLAIMS:
         given = claims.get(claim)
         if not isinstance(given, str):
@@ -317,11 +308,6 @@ def display_name_from(claims: Mapping[str, object]) -> str:
     given = claims.get("name")
     return " ".join(given.split())[:100] if isinstance(given, str) and given.isprintable() else ""
 
-
-# --- Delays after wrong passwords, so that guessing slows down and the owner can still sign in. A device from which the
-# owner has signed in before is limited only by its own wrong guesses; guesses from elsewhere never delay it. Three
-# counts limit every other caller: its address at this account, all unknown devices at this account, and its address at
-# all accounts. The longest delay applies.
 
 _HOUR, _DAY = 3_600, 86_400
 _MOST_DOUBLINGS = 30
@@ -368,16 +354,18 @@ def wait_after(pace: Pace, failures: int) -> int:
 
 
 def wait_left(counted: Sequence[tuple[Pace, Tally]], now: float) -> float:
-    """Returns the seconds until the next allowed guess, or 0."""
+    """Returns the seconds until the next allowed guess, or 0.
+
+    Guessing slows down after wrong passwords, and the owner can still sign in. A device from which the owner has signed
+    in before is limited only by its own wrong guesses; guesses from elsewhere never delay it. Three counts limit every
+    other caller: its address at this account, all unknown devices at this account, and its address at all accounts. The
+    longest delay applies.
+    """
     due = (tally.last_at + wait_after(pace, tally.failures) - now for pace, tally in counted if tally.failures)
     # If the clock was set back, no delay is longer than a full one from now.
     longest = max((wait_after(pace, tally.failures) for pace, tally in counted), default=0)
     return min(longest, max(0.0, *due, 0.0)) if counted else 0.0
 
-
-# --- Passwords that are too easy to guess: common ones, patterns, and words that an attacker knows about the owner.
-# zxcvbn has 30,000 common passwords, names, words and keyboard patterns. It also finds them reversed, with digits
-# appended and with letters replaced (`p4ssw0rd`).
 
 MOST_LOOKED_AT = 32
 """In characters: zxcvbn takes 3 ms for 32 and up to 1.7 s for 64 of the worst kind (measured)."""
@@ -404,7 +392,10 @@ def names_of(*texts: str) -> list[str]:
 
 
 def weakness(password: str, names: Iterable[str]) -> str | None:
-    """Returns why this password is rejected, as a sentence, or None. `names` are those of `names_of`."""
+    """Returns why this password is rejected, as a sentence, or None. `names` are those of `names_of`. Rejected are
+    common passwords, patterns, and words that an attacker knows about the owner. zxcvbn has 30,000 common passwords,
+    names, words and keyboard patterns. It also finds them reversed, with digits appended and with letters replaced
+    (`p4ssw0rd`)."""
     given = list(names)
     # A long password is as strong as the better of its ends.
     ends = dict.fromkeys((password[:MOST_LOOKED_AT], password[-MOST_LOOKED_AT:]))

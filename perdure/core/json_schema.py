@@ -240,8 +240,6 @@ def _compiled(pattern: str) -> Any:
     return regex.compile(pattern)
 
 
-# --- A JSON Schema of an object as a few lines for people: each field, its type and its meaning.
-
 _MOST_CHARACTERS = 160
 _DEEPEST = 6
 """Limits the depth, because a schema can refer to itself."""

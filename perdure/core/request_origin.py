@@ -105,11 +105,6 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
     return mapped or address
 
 
-# --- Host headers that this deployment accepts, and addresses that it must not listen on without a public URL. A page
-# of another site can point its own name to the address of this server (DNS rebinding): the browser then treats this
-# server as part of that site. The Host header still contains the name of the other site, so it is compared with a list.
-# `X-Forwarded-Host` is never read: any client can send it.
-
 EVERY = "*"
 LOCALHOST = "localhost"
 _HOST_CHARACTERS = 253
@@ -151,7 +146,9 @@ def named(text: str) -> Named | None:
 
 @dataclass(frozen=True, slots=True)
 class AllowedHosts:
-    """The hosts that this deployment accepts."""
+    """The hosts that this deployment accepts. A page of another site can point its own name to the address of this
+    server (DNS rebinding): the browser then treats this server as part of that site. The Host header still contains the
+    name of the other site, so it is compared with a list. `X-Forwarded-Host` is never read: any client can send it."""
 
     names: frozenset[Named] = frozenset()
     """An entry without a port allows every port."""
@@ -206,7 +203,8 @@ def listens_everywhere(host: str) -> bool:
 
 
 def exposed(host: str, public_url: str) -> str:
-    """Returns why the server must not start with this address and this public URL; empty if it can."""
+    """Returns why the server must not start with this address and this public URL; empty if it can. The server must not
+    listen at every address without a public URL."""
     if public_url or not listens_everywhere(host):
         return ""
     return (
@@ -245,8 +243,6 @@ def _is_ipv4(host: str) -> bool:
         return False
     return True
 
-
-# --- Detection of requests from pages of other sites, by headers of the browser.
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""

@@ -63,10 +63,6 @@ def estimated_tokens(text: str) -> int:
     return -(-len(text) // CHARACTERS_A_TOKEN)
 
 
-# --- Text from models, users and tools, made safe for terminals and pages and unambiguous for readers. Control
-# characters (which start ANSI sequences), text in reverse direction and invisible characters are written as escapes. So
-# a reviewer reads exactly what will run.
-
 _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 """Invisible letters."""
@@ -78,7 +74,10 @@ _GAP = re.compile(r"(?:\r\n|[ \t\n])+")
 
 
 def escape_terminal(text: str) -> str:
-    """Returns `text` with invisible characters as JSON escapes (`\\u202e`); line breaks and tabs stay."""
+    """Returns `text` with invisible characters as JSON escapes (`\\u202e`); line breaks and tabs stay. Text from
+    models, users and tools becomes safe for terminals and pages and unambiguous for readers. Control characters (which
+    start ANSI sequences), text in reverse direction and invisible characters are written as escapes. So a reviewer
+    reads exactly what will run."""
     if _PLAIN.fullmatch(text):
         return text
     return "".join(_escape(character) if _is_hidden(character) else character for character in text)
@@ -132,9 +131,6 @@ def size(count: int) -> str:
         if count >= unit:
             return f"{count / unit:.4g} {name}"
     return f"{count} byte" if count == 1 else f"{count} bytes"
-
-
-# --- Times and durations for people.
 
 
 def format_time(at: datetime) -> str:

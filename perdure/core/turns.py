@@ -131,8 +131,6 @@ def too_many(load: Load, caps: Caps) -> CallerError:
     return CallerError("too_many_turns", f"{said}: {do}", details, status=429)
 
 
-# --- Checks of a request's metadata, so that a turn that could only fail is rejected at admission.
-
 INPUT_TYPES: Final = ("text", "audio", "image")
 """Input types of `decision_hub`, which uses placeholders for the last two."""
 _TAKEN: Final[Mapping[str, tuple[str, ...]]] = {"decision_hub": INPUT_TYPES, "context_assembly": INPUT_TYPES[:1]}
@@ -143,6 +141,8 @@ def unfit(topology: str, metadata: Mapping[str, JsonValue]) -> CallerError | Non
     """Returns the error if a turn of the topology cannot start with this metadata, or None.
 
     The codes are 422 `bad_input_type`, and `bad_trace_id` if the id could not be stored unchanged.
+
+    It is checked at admission, so that a turn that could only fail does not start.
     """
     taken = _TAKEN.get(topology)
     if taken is None:
@@ -159,12 +159,6 @@ def unfit(topology: str, metadata: Mapping[str, JsonValue]) -> CallerError | Non
         return CallerError("bad_trace_id", "metadata.trace_id must have 1 to 128 characters: letters, digits and _.:-")
     return None
 
-
-# --- Messages of an interrupted turn that stay in its conversation. A round whose calls had an effect must be kept, or
-# the next turn repeats it. The round that was open at the interruption is kept too, because the user has seen it: the
-# calls, and that they did not run. Of an earlier round without effect only the model's text is kept: it was followed by
-# text, and a result made now would come after that. Every kept call gets a result, since providers reject calls without
-# one.
 
 DID_SOMETHING = frozenset({CallState.DONE, CallState.FAILED, CallState.RESERVED, CallState.OUTCOME_UNKNOWN})
 """States of a call that has reached its tool or may have."""
@@ -198,7 +192,14 @@ def words_only(rounds: Sequence[Round], kept: Sequence[Kept]) -> tuple[str, ...]
 
 
 def keep_rounds(rounds: Sequence[Round], states: Mapping[str, CallState]) -> tuple[Kept, ...]:
-    """Returns the rounds that are kept with their calls, in order."""
+    """Returns the rounds that are kept with their calls, in order.
+
+    They are messages of an interrupted turn that stay in its conversation. A round whose calls had an effect must be
+    kept, or the next turn repeats it. The round that was open at the interruption is kept too, because the user has
+    seen it: the calls, and that they did not run. Of an earlier round without effect only the model's text is kept: it
+    was followed by text, and a result made now would come after that. Every kept call gets a result, since providers
+    reject calls without one.
+    """
     return tuple(
         Kept(
             (each.message_id, *(each.answers[call] for call in each.calls if call in each.answers)),
@@ -219,12 +220,6 @@ def status_without_result(state: CallState | None, refused: str | None = None) -
         return "denied", refused
     return "not_run", "the turn ended before this call ran"
 
-
-# --- The conversation view of a turn: segments built from its events, in order. They contain thinking, texts and tool
-# calls, the user's steered messages at the model call that first received them, and questions to the user. A tool
-# segment goes from pending through awaiting_approval, approved and executing to completed, error or denied. Events are
-# facts in order, so that a segment has the state of its last event. A late event does not reopen a segment that has
-# ended.
 
 STATES: Final[Mapping[str, str]] = {
     TOOL_AWAITING_APPROVAL: "awaiting_approval",
@@ -267,7 +262,13 @@ class Segment:
 
 
 def segments_of(events: Iterable[TranscriptTurn]) -> list[Segment]:
-    """Returns the segments in the order in which they started."""
+    """Returns the segments in the order in which they started.
+
+    They contain thinking, texts and tool calls, the user's steered messages at the model call that first received them,
+    and questions to the user. A tool segment goes from pending through awaiting_approval, approved and executing to
+    completed, error or denied. Events are facts in order, so that a segment has the state of its last event. A late
+    event does not reopen a segment that has ended.
+    """
     story: list[Segment] = []
     tools: dict[str, Segment] = {}
     for event in events:
@@ -307,8 +308,6 @@ def _tool(story: list[Segment], tools: dict[str, Segment], call_id: str, tool: s
     return tools[call_id]
 
 
-# --- Default title of a conversation: the first words of its first message.
-
 TITLE_CHARACTERS = 60
 TITLE_WORDS = 6
 READ_CHARACTERS = 400
@@ -324,15 +323,14 @@ def title_of(message: str) -> str:
     return "" if is_blank(title) else title
 
 
-# --- Summary of a turn for episodic memory: built from its own texts without a model, always with the same result.
-
 ASKED_CHARACTERS = 400
 ANSWERED_CHARACTERS = 600
 """Together about what an embedding model reads (256 word pieces). The start of a text shows its subject."""
 
 
 def summary_of(asked: str, answered: str) -> str:
-    """Returns the summary of a completed turn: the message and the answer, each cut at a word boundary."""
+    """Returns the summary of a completed turn: the message and the answer, each cut at a word boundary. It is built for
+    episodic memory from the turn's own texts without a model, always with the same result."""
     lines = [f"Asked: {_start(asked, ASKED_CHARACTERS)}"]
     if answered.strip():
         lines.append(f"Answered: {_start(answered, ANSWERED_CHARACTERS)}")

@@ -264,9 +264,6 @@ def seconds_left(deadline: float | None) -> float | None:
     return None if deadline is None else deadline - time.monotonic()
 
 
-# --- Connecting. A name is resolved once, each of its addresses is checked, and the connection uses one of them. These
-# checks are below TLS, so a certificate is still checked against the URL's host name.
-
 Stream = TypeVar("Stream")
 MOST_ADDRESSES = 6
 """The number of addresses of one name that are tried, each with an equal share of the time."""
@@ -320,6 +317,9 @@ async def connected(
 ) -> Stream:
     """Connects to a checked address of `host`, and tries the next one if an address fails. `failures` are the library's
     exceptions for a failed connection and for a timeout.
+
+    A name is resolved once, each of its addresses is checked, and the connection uses one of them. These checks are
+    below TLS, so a certificate is still checked against the URL's host name.
 
     Raises: EgressRefused; `failures`.
     """

@@ -264,12 +264,6 @@ def _metered(
     return httpx.Response(response.status_code, headers=headers, stream=body, extensions=response.extensions)
 
 
-# --- LiteLLM's HTTP clients over the transports of this package, for every provider. LiteLLM (1.106) creates its
-# clients in three places: `AsyncHTTPHandler` and `HTTPHandler`, which most providers use, and the clients for the
-# OpenAI SDK. The first and the last take their transport from `AsyncHTTPHandler.create_async_transport`; the
-# synchronous ones are replaced here. A client with a given transport reads no proxy variables. `aiohttp_openai/` models
-# use a separate session and are rejected.
-
 UNGUARDED = ("aiohttp_openai/",)
 """Prefixes of models whose requests would bypass these transports."""
 BLOCKING_SECONDS = 60.0
@@ -281,6 +275,11 @@ _HANDLERS = "litellm.llms.custom_httpx.http_handler"
 def guard(litellm: Any, outbound: Outbound) -> None:
     """Applies the rules of `outbound` to every client that LiteLLM creates afterwards. A process has one set of rules
     for LiteLLM, the last one.
+
+    LiteLLM (1.106) creates its clients in three places: `AsyncHTTPHandler` and `HTTPHandler`, which most providers use,
+    and the clients for the OpenAI SDK. The first and the last take their transport from
+    `AsyncHTTPHandler.create_async_transport`; the synchronous ones are replaced here. A client with a given transport
+    reads no proxy variables. `aiohttp_openai/` models use a separate session and are rejected.
 
     Raises: RuntimeError if this version of LiteLLM creates its clients in another way.
     """

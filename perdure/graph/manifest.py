@@ -127,10 +127,8 @@ def _line(line: Line) -> dict[str, JsonValue]:
     }
 
 
-# --- The drawing of a manifest, as the text of a Mermaid flowchart
-# Rounded: a node. Hexagon: a node that can pause. Dotted line: a branch that runs only if it is wanted. Thick line: an
-# edge into a join. A nested topology is a box.
-
+# The text of a Mermaid flowchart. Rounded: a node. Hexagon: a node that can pause. Dotted line: a branch that runs only
+# if it is wanted. Thick line: an edge into a join. A nested topology is a box.
 INDENT: Final = "    "
 PAUSE_STYLE: Final = "classDef pauses fill:#fff4d6,stroke:#b7791f,color:#3d2a05"
 ENDS_STYLE: Final = "classDef ends fill:#e6e6e6,stroke:#666666,color:#1a1a1a"

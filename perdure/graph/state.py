@@ -13,14 +13,12 @@ from pydantic import JsonValue
 from perdure.contracts.errors import InvariantBroken
 from perdure.contracts.values import canonical_json
 
-# --- Reducers: one declared reducer for each field, and markers that remove values.
 # A reducer that adds cannot clear a value: a removed key or an emptied string comes back with the next merge. So a
 # patch of such a field can contain two markers, which are plain JSON, wherever a value can be. `DELETE` removes a key,
 # or resets the whole field to its default. `replace(value)` sets exactly `value`. The content of `replace` is never
 # read for markers, so external data must be wrapped in it. A field that keeps the last value has no markers.
 #
 # Determinism: reducers are pure and never change their arguments. They compare by canonical JSON, so 1 and true differ.
-
 DELETE: Final[dict[str, JsonValue]] = {"$delete": True}
 """The marker in a patch that removes a key or resets a field to its default."""
 

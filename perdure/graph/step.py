@@ -175,10 +175,9 @@ def _last_message(before: JsonValue, after: JsonValue) -> dict[str, JsonValue] |
     return None
 
 
-# --- Declarations of nodes, compared with what the nodes do
-# A difference raises an alarm and changes nothing. A node that writes a field of another node has written it. A port
-# that a node did not declare still answers. Advice that a node should not use remains readable.
-
+# Declarations of nodes are compared with what the nodes do. A difference raises an alarm and changes nothing. A node
+# that writes a field of another node has written it. A port that a node did not declare still answers. Advice that a
+# node should not use remains readable.
 Tell = Callable[[Alarm], None]
 MODEL = "model"
 MEMORY = "memory"

@@ -161,9 +161,6 @@ def _branch(topology: Topology, after: Mapping[str, tuple[str, ...]], fork: Fork
     return Branch(fork, head, tuple(nodes), tuple(ends), joined, tuple(escapes), again)
 
 
-# --- Signatures of nodes and routers
-
-
 def labels_of(router: Router) -> tuple[str, ...]:
     """Returns the labels that a router declares in its return type; empty if the type is open."""
     try:
@@ -384,13 +381,10 @@ def _subs(topology: Topology) -> Iterator[Fault]:
         yield from (Fault(one.rule, f"{node.id}/{one.subject}", one.message) for one in validate(inner))
 
 
-# --- Rules of forks and joins: branches that start together meet exactly once.
-# Between a fork and its join, no node ends the run, pauses, forks again or is entered from elsewhere. So at any moment,
-# either one node runs or the branches of one fork run. LangGraph fires a deferred join when nothing else is left to
-# run. With this rule, such a join waits for exactly the branches that were scheduled. A fork inside a branch belongs in
-# a Sub.
-
-
+# Branches that start together meet exactly once. Between a fork and its join, no node ends the run, pauses, forks again
+# or is entered from elsewhere. So at any moment, either one node runs or the branches of one fork run. LangGraph fires
+# a deferred join when nothing else is left to run. With this rule, such a join waits for exactly the branches that were
+# scheduled. A fork inside a branch belongs in a Sub.
 def fork_faults(topology: Topology) -> Iterator[Fault]:
     """Yields every fault of the forks and joins of a topology."""
     branches = branches_of(topology)

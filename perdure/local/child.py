@@ -37,8 +37,6 @@ from perdure.local.processes import (
     spawn,
 )
 
-# --- The supervisor's side of the fork server: forked programs with the interface of spawned processes.
-
 _LONGEST_ANSWER_BYTES = 256
 _ROLE = "nursery"
 _SERVER_STEADY_SECONDS = 10.0
@@ -76,6 +74,8 @@ class ForkServer:
 
     Its programs die with it. They wait for its restart, which does the imports once that all of them would do at the
     same time. If it dies soon after its start, it is paused for a while, and programs are started separately.
+
+    This is the supervisor's side. Forked programs have the interface of spawned processes.
     """
 
     def __init__(

@@ -18,15 +18,14 @@ from perdure.local.data_dir import StackError
 from perdure.local.ports import HOST, http_post
 from perdure.local.processes import StartClock
 
-# --- Pages that a newcomer opens first, each with a code that signs the browser in. The two pages use two names of this
-# machine. A browser stores a session by the name, so that one browser can be the requester and the reviewer.
-
 CODES = "/v1/auth/codes"
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A page of the stack."""
+    """A page of the stack. A newcomer opens these pages first, each with a code that signs the browser in. The two
+    pages use two names of this machine. A browser stores a session by the name, so that one browser can be the
+    requester and the reviewer."""
 
     label: str
     path: str

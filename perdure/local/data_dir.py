@@ -171,11 +171,9 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-# --- Errors of the stack: always one line that names the next step.
-
-
 class StackError(Exception):
-    """The stack cannot start or continue. The message is the one line that the operator sees."""
+    """The stack cannot start or continue. The message is the one line that the operator sees. It always names the next
+    step."""
 
     exit_code = 1
     """The exit code of the command line."""
@@ -187,14 +185,11 @@ class AlreadyRunning(StackError):
     exit_code = 2
 
 
-# --- Passwords of the embedded parts: generated once, stored in `secrets.json`, never on a command line. Every user of
-# the machine can read command lines (`ps`). So passwords are passed in files of mode 0600 and in the environment of the
-# processes that need them.
-
-
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """One password for each role that logs in to an embedded part."""
+    """One password for each role that logs in to an embedded part. Passwords are generated once, stored in
+    `secrets.json`, and never on a command line, because every user of the machine can read command lines (`ps`). So
+    passwords are passed in files of mode 0600 and in the environment of the processes that need them."""
 
     bootstrap: str
     """The cluster's superuser; only the prepare step uses it."""
@@ -234,14 +229,11 @@ def load_credentials(home: DataDir) -> Credentials:
     return chosen
 
 
-# --- `run.json`: the addresses while the stack is up, for the command line, the demo and outside checks (api.md).
-# Invariants: mode 0600, because it contains tokens; replaced as a whole; it exists from the moment that everything is
-# healthy until everything has ended.
-
-
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """The part of run.json that stays the same while the stack is up."""
+    """The part of run.json that stays the same while the stack is up. run.json has the addresses while the stack is up,
+    for the command line, the demo and outside checks (api.md). Invariants: mode 0600, because it contains tokens;
+    replaced as a whole; it exists from the moment that everything is healthy until everything has ended."""
 
     path: Path
     addresses: Mapping[str, str | None]

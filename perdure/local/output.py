@@ -261,14 +261,13 @@ class Console:
         self._live = shown
 
 
-# --- A child's output as lines: any bytes, any length, without ever blocking the child.
-
 _LONGEST_LINE_BYTES = 32 * 1024
 """Longer lines are split: asyncio's own readline() raises for them, and the child would block on a full pipe."""
 
 
 async def read_lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """Yields lines without their ends until the stream ends; undecodable bytes become replacement characters."""
+    """Yields lines without their ends until the stream ends; undecodable bytes become replacement characters. Lines
+    have any bytes and any length, and the child is never blocked."""
     held = b""
     while chunk := await stream.read(65_536):
         *whole, held = (held + chunk).split(b"\n")
@@ -290,14 +289,13 @@ def _text(line: bytes) -> str:
     return line.rstrip(b"\r").decode("utf-8", "replace")
 
 
-# --- A child's own log: every line, in one file of limited size and the previous one.
-
 _LIMIT_BYTES = 20 * 1024 * 1024
 _TAIL_LINES = 40
 
 
 class LogFile:
-    """Appends lines to `path`. A full file, and the file of the previous run, become `path.1`."""
+    """Appends lines to `path`. A full file, and the file of the previous run, become `path.1`. It has every line of a
+    child."""
 
     def __init__(self, path: Path, limit_bytes: int = _LIMIT_BYTES) -> None:
         self._path = path
@@ -336,10 +334,6 @@ class LogFile:
         return opened
 
 
-# --- Filter of a child's output for the terminal; the log file has every line. A traceback becomes one line, the same
-# warning is shown once per minute, and lines marked as information are omitted. A line is held for a moment to see
-# whether a traceback follows, which is then appended: `Failed to connect; retrying: ConnectionRefusedError: ...`.
-
 _HELD_SECONDS = 0.05
 _QUIET_SECONDS = 60.0
 """Seconds without a repeated warning after which it is shown again."""
@@ -358,7 +352,10 @@ _STAMP = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*( UTC)?( \[\d+\])?")
 
 
 class Excerpt:
-    """Takes a child's lines one by one and shows those that pass the filter."""
+    """Takes a child's lines one by one and shows those that pass the filter. The terminal gets a filtered output; the
+    log file has every line. A traceback becomes one line, the same warning is shown once per minute, and lines marked
+    as information are omitted. A line is held for a moment to see whether a traceback follows, which is then appended:
+    `Failed to connect; retrying: ConnectionRefusedError: ...`."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self._show = show

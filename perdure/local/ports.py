@@ -110,8 +110,8 @@ def _read_ports(path: Path) -> dict[str, int]:
     return {str(name): port for name, port in kept.items() if isinstance(port, int) and 0 < port < 65_536}
 
 
-# --- Probes of whether a part is ready or responds, on loopback, without client libraries, whose imports take time.
-
+# The probes below test on loopback whether a part is ready or responds. They use no client libraries, whose imports
+# take time.
 ANSWER_SECONDS = 2.0
 _SSL_REQUEST = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
 """Postgres's SSLRequest: a new backend responds with one byte, before any sign-in."""

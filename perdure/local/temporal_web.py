@@ -27,12 +27,6 @@ from perdure.local.data_dir import StackError
 from perdure.local.ports import HOST, Answer, free_port, http_ask
 from perdure.local.processes import kill_group, spawn
 
-# --- The proxy in front of Temporal's Web UI, which by itself responds to any page of any site (ADR 29). The Web UI
-# accepts every Host. A page whose name is pointed to this machine after it was loaded (DNS rebinding) could read and
-# end every workflow. The proxy accepts only requests that name this machine, and changes only from its own pages.
-# `python -m perdure.local.temporal_web LISTEN TARGET`, each HOST:PORT, is the same proxy in front of a Web UI server
-# that nothing else can reach, as in docker-compose.yml.
-
 Backend = Callable[[str, str, Mapping[str, str], bytes], Awaitable[Answer | None]]
 """Handles method, target, headers (names in lower case) and body; returns None if it cannot."""
 
@@ -78,7 +72,14 @@ def forward_to(host: str, port: int) -> Backend:
 
 
 class WebProxy:
-    """An HTTP server that forwards what `refusal` allows."""
+    """An HTTP server that forwards what `refusal` allows.
+
+    Temporal's Web UI by itself responds to any page of any site (ADR 29) and accepts every Host. A page whose name is
+    pointed to this machine after it was loaded (DNS rebinding) could read and end every workflow. The proxy accepts
+    only requests that name this machine, and changes only from its own pages. `python -m perdure.local.temporal_web
+    LISTEN TARGET`, each HOST:PORT, is the same proxy in front of a Web UI server that nothing else can reach, as in
+    docker-compose.yml.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

@@ -33,8 +33,6 @@ async def agent(visit: Visitor, agent_id: str) -> HTMLResponse:
     return page(visit, "agent.html", agent=found, whole=found.model_dump(), tools=tools.items, promises=PROMISES)
 
 
-# --- The page of a topology: its graph, its nodes, its limits, and the retries of its calls
-
 topology_router = APIRouter()
 RETRIES = {
     "until_back": "retried until it succeeds",

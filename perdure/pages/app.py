@@ -171,8 +171,6 @@ async def _kept(request: Request, *, status: int, signed_in: bool) -> Response:
         )
 
 
-# --- One address for two applications: the API for programs, the pages for users
-
 API_PATHS = ("/v1", "/healthz", "/readyz", "/metrics", "/openapi.json")
 """The API's paths, each with all paths below it. Every other path belongs to the pages."""
 SESSION_FORMS = ("/sign-in", "/sign-out")
@@ -180,7 +178,8 @@ SESSION_FORMS = ("/sign-in", "/sign-out")
 
 
 class Front:
-    """Routes a request by its path. The lifespan of the process belongs to the API."""
+    """Routes a request by its path. The lifespan of the process belongs to the API. The API for programs and the pages
+    for users share one address."""
 
     def __init__(self, api: ASGIApp, pages: ASGIApp) -> None:
         self._api, self._pages = api, pages

@@ -229,8 +229,6 @@ def _same(said: str, answer: str) -> bool:
     return said.strip() == answer.strip()
 
 
-# --- A conversation: its page, single turns for the script, and new messages
-
 conversation_router = APIRouter()
 WAIT_SECONDS = 2.0
 """Time that the server waits for the answer if a form was sent without the script. The page that follows may then
@@ -390,8 +388,6 @@ async def agent_of(visit: BrowserRequest, agent_id: str) -> Agent | None:
     return next((each for each in (await visit.api.agents.list()).items if each.id == agent_id), None)
 
 
-# --- The user's conversations, and the agents for new ones
-
 chat_router = APIRouter()
 _SHOWN = 20
 
@@ -423,8 +419,6 @@ async def begin(post: Posted) -> Response:
             return await not_sent(post, conversation.id, message, error)
     return RedirectResponse(f"/chat/{conversation.id}", 303)
 
-
-# --- Actions on an open turn: answer its question, stop it
 
 answers_router = APIRouter(prefix="/chat/{conversation_id}/turns/{turn_id}")
 
@@ -464,8 +458,6 @@ def _payload(question: Question, form: Form) -> tuple[dict[str, object], dict[st
     read = read_fields({}, question.answer_schema, form)
     return dict(read.args), dict(read.faults)
 
-
-# --- Files that the user uploads to a conversation
 
 files_router = APIRouter()
 _BY_ENDING = {**BY_ENDING, ".md": "text/plain"}

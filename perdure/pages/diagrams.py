@@ -15,12 +15,6 @@ from markupsafe import Markup
 
 from perdure.core.text import escape_terminal
 
-# --- Layout of a graph
-#
-# Nodes are in layers from top to bottom, in the order of their declaration. A line to a node that is declared earlier
-# goes back up. A line across layers gets a slot in each layer, so that it passes between the boxes and never behind
-# one.
-
 LETTER, LINE, PAD, GAP, BETWEEN, MARGIN = 8.0, 17.0, 12.0, 20.0, 44.0, 8.0
 """Width of a letter and height of a line, padding, gap between boxes, distance of layers, and outer margin, in pixels.
 """
@@ -59,7 +53,10 @@ class Layout:
 
 
 def laid_out(names: Sequence[str], ways: Iterable[Way]) -> Layout:
-    """Returns the layout of these nodes and of the ways between them. A way from a node to itself is left out."""
+    """Returns the layout of these nodes and of the ways between them. A way from a node to itself is left out. Nodes
+    are in layers from top to bottom, in the order of their declaration. A line to a node that is declared earlier goes
+    back up. A line across layers gets a slot in each layer, so that it passes between the boxes and never behind
+    one."""
     place = {name: at for at, name in enumerate(names)}
     known = [way for way in dict.fromkeys(ways) if way[0] != way[1] and way[0] in place and way[1] in place]
     down = {way: way if place[way[0]] < place[way[1]] else (way[1], way[0]) for way in known}
@@ -213,8 +210,6 @@ def _mean(values: Sequence[float], otherwise: float) -> float:
     return sum(values) / len(values) if values else otherwise
 
 
-# --- Path of a turn over its topology's graph, from the nodes that have ended
-
 START, END = "START", "END"
 """Names of a run's start and end in a manifest."""
 _JOIN = "join"
@@ -348,11 +343,6 @@ def _box(box: Box, purpose: str, visits: int) -> Markup:
     )
 
 
-# --- Calls as bars on one time line
-#
-# Time in which a call runs is drawn to scale. Idle time is shortened, because two days of a pending approval would
-# leave no room for the calls.
-
 WIDTH = 240.0
 _IDLE_SHARE = 0.05
 """Maximum length of an idle time, as a share of all time in which something runs."""
@@ -385,7 +375,9 @@ class Bar:
 
 
 def bars(spans: Sequence[Span | None]) -> list[Bar | None]:
-    """Returns a bar for each span, and None for None. A span that ends before it began has no duration."""
+    """Returns a bar for each span, and None for None. A span that ends before it began has no duration. Time in which a
+    call runs is drawn to scale. Idle time is shortened, because two days of a pending approval would leave no room for
+    the calls."""
     known = [span for span in spans if span is not None]
     places = _places(known)
     longest = max(places.values(), default=0.0)

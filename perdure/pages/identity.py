@@ -82,8 +82,7 @@ async def sign_in(
     )
 
 
-# --- Forms of an ended session whose page cannot be rendered again: sent unchanged by one more click
-
+# The page of an ended session cannot be rendered again, so one more click sends its form unchanged.
 resend_router = APIRouter()
 
 

@@ -22,8 +22,6 @@ from perdure.core.text import flat, format_age, format_time_left, one_line, piec
 from perdure.pages.request import BrowserRequest, written
 from perdure.schemas.approvals import Approval, signed_in_words
 
-# --- Stylesheet and scripts: served only from here, and cached by browsers until their bytes change
-
 FOLDER = Path(__file__).parent / "static"
 MOUNTED_AT = "/assets"
 _KEPT = "public, max-age=31536000, immutable"
@@ -37,7 +35,8 @@ def asset(name: str) -> str:
 
 
 class Assets(StaticFiles):
-    """Static files with cache headers."""
+    """Static files with cache headers. They are served only from here, and cached by browsers until their bytes
+    change."""
 
     def __init__(self) -> None:
         super().__init__(directory=FOLDER)
@@ -49,8 +48,6 @@ class Assets(StaticFiles):
             response.headers["Cache-Control"] = _KEPT
         return response
 
-
-# --- Navigation
 
 _PAGES = (
     ("/chat", "Chat"),
@@ -86,12 +83,6 @@ def entries(path: str, roles: Collection[str] = ()) -> list[Entry]:
     return [Entry(each, label, each == here) for each, label in _PAGES if led or each not in _MACHINERY]
 
 
-# --- Exact display of JSON values
-#
-# Every character of a value is shown or written out, and markup is inert. A line end inside a text is shown as a
-# line end after a mark. A backslash followed by an n is shown as in JSON, with two backslashes, so that the two cannot
-# be confused.
-
 _TEXT = Markup('<span class="text">"{}"</span>')
 _NAME = Markup('<span class="name">"{}"</span>: ')
 _PLAIN = Markup('<span class="plain-value">{}</span>')
@@ -101,7 +92,9 @@ _ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\t": "\\t"})
 
 
 def drawn(value: Any) -> Markup:
-    """Returns `value` as indented markup."""
+    """Returns `value` as indented markup. Every character of a value is shown or written out, and markup is inert. A
+    line end inside a text is shown as a line end after a mark. A backslash followed by an n is shown as in JSON, with
+    two backslashes, so that the two cannot be confused."""
     return Markup("").join(_value(value, "\n"))
 
 
@@ -131,8 +124,6 @@ def _text(text: str) -> Markup:
     return _LINE_END.join(lines)
 
 
-# --- Untrusted text, shown exactly and without effect on the page
-
 _UNSEEN = Markup('<span class="unseen" title="an invisible character, written out">{}</span>')
 _ISOLATED = Markup("<bdi>{}</bdi>")
 
@@ -159,10 +150,6 @@ def plain(value: object, most: int = 120) -> str:
     return one_line(str(value), most)
 
 
-# --- Client-side work that a page cannot do
-#
-# The commands below continue the turn; users copy them.
-
 _ON_A_TABLE = """\
 PERDURE_TOKEN=… .venv/bin/python - <<'END'
 import os
@@ -183,7 +170,8 @@ def is_on_a_table(asked: Mapping[str, Any]) -> bool:
 
 
 def program_for(asked: Mapping[str, Any], url: str, turn_id: str) -> str:
-    """Returns the commands to run in the folder of Perdure with the user's own token."""
+    """Returns the commands to run in the folder of Perdure with the user's own token. They continue the turn with work
+    that a page cannot do; users copy them."""
     if not is_on_a_table(asked):
         return _OTHERWISE.format(url=url, turn=turn_id)
     # Only the name of the file is known, without its ending and its folder.

@@ -24,8 +24,6 @@ from perdure.core.request_origin import is_foreign
 from perdure.core.text import is_clean, size
 from perdure.schemas.identity import Me
 
-# --- Posted forms: pairs of names and values, read whole up to a limit before a page uses them
-
 MOST_BYTES = 2 * 1024 * 1024
 """Percent-encoding makes three bytes from one. The API applies its own limit to what it receives."""
 _CHUNK_BYTES = 256 * 1024
@@ -147,6 +145,8 @@ async def read_form(request: Request) -> Form:
     """Returns the form in a request's body.
 
     Raises PageProblem with a 4xx status.
+
+    A form is read whole up to a limit before a page uses it. It has pairs of names and values.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
@@ -169,8 +169,6 @@ async def read_form(request: Request) -> Form:
     _check_texts(pairs)
     return Form(pairs)
 
-
-# --- Error pages: a plain message with a next step, without internal details
 
 TITLES = {
     400: "Invalid request",
@@ -210,7 +208,7 @@ class StaleForm(PageProblem):
 
 @dataclass(frozen=True, slots=True)
 class ShownProblem:
-    """A problem as a page shows it."""
+    """A problem as a page shows it: a plain message with a next step, without internal details."""
 
     status: int
     title: str

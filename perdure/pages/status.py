@@ -22,8 +22,7 @@ async def status(visit: Visitor) -> HTMLResponse:
     return page(visit, "status_now.html" if visit.is_live else "status.html", found=found)
 
 
-# --- API reference, without scripts and without content from other hosts
-
+# The API reference needs no scripts and no content from other hosts.
 reference_router = APIRouter()
 
 
@@ -33,8 +32,6 @@ async def reference(visit: Stranger) -> HTMLResponse:
     said = await visit.api.send(Call("GET", "/openapi.json", lambda response: response.json()))
     return page(visit, "reference.html", groups=operations(said), about=said["info"])
 
-
-# --- The API's own description as text
 
 _METHODS = ("get", "post", "put", "patch", "delete")
 _COMMON = ("Idempotency-Key", "Last-Event-ID")

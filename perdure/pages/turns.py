@@ -141,8 +141,6 @@ async def _topology(api: AsyncClient, name: str) -> Topology | None:
         raise
 
 
-# --- Route
-
 router = APIRouter()
 
 

@@ -47,9 +47,6 @@ class SignInCode(Answer):
     expires_at: datetime
 
 
-# --- Accounts of a tenant, for its administrators
-
-
 class Member(Answer):
     """An account of the tenant."""
 

@@ -25,11 +25,8 @@ class Episode(Answer):
     """`cosine` or `full_text`."""
 
 
-# --- Promotions: texts that are proposed for a whole workspace, and an administrator's decision
-
-
 class Promotion(Answer):
-    """A text that is proposed for the workspace."""
+    """A text that is proposed for the workspace. An administrator decides on it."""
 
     id: str
     store: str

@@ -7,8 +7,6 @@ from typing import Any
 from perdure.contracts.turns import ENDED
 from perdure.schemas.base import Answer, Page
 
-# --- Files of a conversation
-
 
 class File(Answer):
     """A file of a conversation: uploaded by its user or made by a turn."""
@@ -34,8 +32,6 @@ class Usage(Answer):
     variable: str = ""
     """The environment variable with which the operator sets the quota."""
 
-
-# --- Conversations and turns
 
 _ENDED = frozenset(status.value for status in ENDED)
 _AWAITING = "awaiting_"

@@ -168,12 +168,9 @@ def _reason(response: httpx.Response) -> str:
     return f": {text[:_REASON_CHARACTERS]}" if text else ""
 
 
-# --- Results of a tool: a value, a definite failure, or "nothing was sent"
-#
-# The exception that a tool raises decides whether its effect is retried, refused or settled by a person. The two
-# exceptions here are therefore guarantees, not labels. After any other exception the effect may have happened, and the
-# effect class decides.
-
+# The exception that a tool raises decides whether its effect is retried, refused or settled by a person. ToolRefused
+# and ToolUnavailable are therefore guarantees, not labels. After any other exception the effect may have happened, and
+# the effect class decides.
 _MOST_BITS = 14_000
 """Python writes no integer of more than 4,300 digits (14,284 bits)."""
 

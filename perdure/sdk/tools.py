@@ -46,9 +46,6 @@ __all__ = [
 ]
 
 
-# --- From a function's type hints to the JSON Schema of its arguments, and from arguments to a call
-
-
 class ToolDefinitionError(Exception):
     """A tool's definition is invalid. The message names the tool and the change. Raised when its module is imported."""
 
@@ -144,25 +141,25 @@ def _schema(name: str, model: type[BaseModel]) -> dict[str, JsonValue]:
     return schema
 
 
-# --- Preview of a call for its reviewer: the state of the target before and after it
-#
-# ```python
-# async def ticket_preview(context: ToolContext, ticket: str, status: str) -> Preview:
-#     found = (await context.send("GET", f"{DESK}/tickets/{ticket}")).json()
-#     return Preview(before={"status": found["status"]}, after={"status": status})
-#
-# @tool(effect="keyed", key_ttl_seconds=86_400, preview=ticket_preview)
-# async def set_status(context: ToolContext, ticket: str, status: str) -> JsonValue: ...
-# ```
-# A preview only reads: `context.send` sends only GET and HEAD. It has no transaction and no idempotency key. It can run
-# any number of times, or never.
-
 Look = Callable[..., Awaitable["Preview"]]
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The state of the target before and after a call, as JSON. Names that are in both are shown as changes."""
+    """The state of the target before and after a call, as JSON. Names that are in both are shown as changes.
+
+    ```python
+    async def ticket_preview(context: ToolContext, ticket: str, status: str) -> Preview:
+        found = (await context.send("GET", f"{DESK}/tickets/{ticket}")).json()
+        return Preview(before={"status": found["status"]}, after={"status": status})
+
+    @tool(effect="keyed", key_ttl_seconds=86_400, preview=ticket_preview)
+    async def set_status(context: ToolContext, ticket: str, status: str) -> JsonValue: ...
+    ```
+
+    A preview only reads: `context.send` sends only GET and HEAD. It has no transaction and no idempotency key. It can
+    run any number of times, or never.
+    """
 
     before: JsonValue
     after: JsonValue

@@ -126,9 +126,6 @@ class AgentCache:
         return None if version is None else await self.at(tx, agent_id, version)
 
 
-# --- Tables for code blocks: stored once per digest, read once per process
-
-
 async def store_tables(tx: Connection, tenant_id: str, tables: Iterable[DataTable]) -> None:
     """Adds these tables to the stored ones. A table never changes, and turns may still use an older one."""
     for table in tables:
@@ -142,7 +139,8 @@ async def store_tables(tx: Connection, tenant_id: str, tables: Iterable[DataTabl
 
 
 class TableCache:
-    """A cache of tables by digest. The returned tables are shared and must not be modified."""
+    """A cache of tables by digest. The returned tables are shared and must not be modified. A table is stored once per
+    digest."""
 
     def __init__(self) -> None:
         self._bodies: dict[str, JsonValue] = {}
@@ -167,14 +165,13 @@ class TableCache:
         return {name: self._bodies[digest] for name, digest in digests.items()}
 
 
-# --- Actions that a tenant sets for rules: stricter than the rule's own action, pinned at the start of a turn
-
 ACTIONS = "(SELECT rule_actions FROM tenants WHERE tenant_id = current_setting('perdure.tenant'))"
 """A subselect: the tenant's actions by rule id."""
 
 
 async def rule_actions(tx: Connection) -> dict[str, str]:
-    """Returns the actions that the tenant has set, by rule id."""
+    """Returns the actions that the tenant has set, by rule id. They are stricter than the rule's own action, and pinned
+    at the start of a turn."""
     found: dict[str, str] = await tx.fetchval(f"SELECT {ACTIONS}")
     return found
 
@@ -203,15 +200,13 @@ async def set_action(tx: Connection, rules: Iterable[Rule], rule_id: str, do: st
     await audit.record(tx, "rule.action_set", rule_id, {**told}, actor=user_id, turn_id=None)
 
 
-# --- Exemptions of a tenant: tools that run without approval (perdure/core/approvals/gates.py); a turn is pinned to
-# them
-
 WAIVERS = "(SELECT waived_tools FROM tenants WHERE tenant_id = current_setting('perdure.tenant'))"
 """A subselect: the names of the tenant's exempt tools."""
 
 
 async def exempt_tools(tx: Connection) -> list[str]:
-    """Returns the names of the tenant's exempt tools."""
+    """Returns the names of the tenant's exempt tools. Exempt tools run without approval
+    (perdure/core/approvals/gates.py)."""
     found: list[str] = await tx.fetchval(f"SELECT {WAIVERS}")
     return found
 
@@ -243,7 +238,7 @@ async def pin_exemptions(tx: Connection, turn_id: str, waived: Sequence[str]) ->
     await tx.execute("UPDATE turns SET waived_tools = $2 WHERE id = $1", turn_id, [*waived])
 
 
-# --- Reading prompt templates: one version, a list, and the version for a user
+# --- Prompt templates: reading
 
 View = dict[str, object]
 _SELECT = "SELECT v.*, u.name AS author_name FROM prompt_versions v JOIN users u ON u.id = v.author"
@@ -351,14 +346,14 @@ async def named(tx: Connection, user_id: str) -> tuple[str, str]:
     return row["display_name"] or row["name"], row["roles"][0] if row["roles"] else ""
 
 
-# --- Changing prompt templates: versions of a text under a key, each in one stage (perdure/core/agents/templates.py)
-#
-# Unique indexes allow one draft per user, and one pre-production and one active version per template and tenant. Every
-# change of stage is one conditional UPDATE with its audit row, so that only one of two concurrent promotions succeeds.
+# --- Prompt templates: changing
 
 
 class Mover(NamedTuple):
-    """The user who changes the stage of a version."""
+    """The user who changes the stage of a version. A version is a text under a key, in one stage
+    (perdure/core/agents/templates.py). Unique indexes allow one draft per user, and one pre-production and one active
+    version per template and tenant. Every change of stage is one conditional UPDATE with its audit row, so that only
+    one of two concurrent promotions succeeds."""
 
     user_id: str
     roles: frozenset[str]

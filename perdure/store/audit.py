@@ -89,11 +89,6 @@ async def append(
     return audit_id
 
 
-# --- The seal of unsigned rows: one signed row that names the chain's head at that time
-#
-# Databases from before migration 0010 contain unsigned audit rows. They are chained as they are found and sealed before
-# the first signed row is written. No seal is made later, because it would confirm rows that someone inserted.
-
 SEAL = "audit.sealed"
 _UNSEALED = """
 SELECT h.seq, h.hash FROM audit_heads h WHERE h.tenant_id = $1 AND h.seq > 0
@@ -103,7 +98,12 @@ SELECT h.seq, h.hash FROM audit_heads h WHERE h.tenant_id = $1 AND h.seq > 0
 
 async def seal(tx: Connection, tenant_id: str, keyring: Keyring) -> bool:
     """Seals a tenant's rows if all of them are unsigned. Returns whether there were any. `tx` must be a transaction of
-    this tenant; its role does not matter."""
+    this tenant; its role does not matter.
+
+    The seal is one signed row that names the chain's head at that time. Databases from before migration 0010 contain
+    unsigned audit rows. They are chained as they are found and sealed before the first signed row is written. No seal
+    is made later, because it would confirm rows that someone inserted.
+    """
     head = await tx.fetchrow(_UNSEALED, tenant_id)
     if head is None:
         return False
@@ -124,8 +124,6 @@ async def seals_of(tx: Connection, tenant_id: str, keyring: Keyring) -> Mapping[
     return sealed
 
 
-# --- Rows that account for erased bodies: written before the erasure, and read only if their signature is valid
-
 MOST_NAMED = 5_000
 """The maximum number of ids per row; 5,000 turn ids take 200 kB."""
 _ROWS = """
@@ -137,7 +135,8 @@ FROM audit a JOIN audit_bodies b ON b.audit_id = a.id WHERE a.kind = $1 AND b.da
 
 async def announce(tx: Connection, user_id: str, actor: str, turns: Sequence[str], rows: Sequence[int]) -> int:
     """Records what an erasure of this user removes: all of these turns, and these rows of other users. Returns the id
-    of the first row written, which the erased rows refer to."""
+    of the first row written, which the erased rows refer to. The rows are written before the erasure, and read only if
+    their signature is valid."""
     ids = []
     for start in range(0, max(len(turns), len(rows), 1), MOST_NAMED):
         part = slice(start, start + MOST_NAMED)
@@ -167,8 +166,6 @@ async def erasures_of(tx: Connection, tenant_id: str, keyring: Keyring, seconds:
     return found
 
 
-# --- Gated calls that have started, each with the last audit entry of its approval (evaluated in perdure/core/audit.py)
-
 # Both the ledger and the audit trail are read, so that removing rows from one of them is detected. Valid runs are
 # filtered out here, because there can be thousands. A run whose decision was erased is not reported.
 _RUNS = """
@@ -189,14 +186,10 @@ WHERE o.kind IS DISTINCT FROM $2 OR o.said <> ALL($3) LIMIT 1000
 
 
 async def doubtful_runs(tx: Connection, timeout_seconds: float) -> list[Run]:
-    """Returns the runs without a recorded approval, at most 1,000."""
+    """Returns the runs without a recorded approval, at most 1,000. perdure/core/audit.py evaluates them."""
     rows = await tx.fetch(_RUNS, list(OUTCOMES), DECIDED, list(GIVEN), timeout=timeout_seconds)
     return [Run(row["approval_id"], row["outcome"], row["said"], row["seq"], row["audit_id"]) for row in rows]
 
-
-# --- Reading a tenant's audit chain for verification: a chunk of links at a time, each with its row
-#
-# An exported head reveals rows that are missing from the database. `_strays` finds rows without a link.
 
 LINK_CHUNK_ROWS = 500
 """Hashing a chunk takes about 8 ms (measured), during which the event loop is blocked."""
@@ -241,6 +234,9 @@ async def verify_chain(
     """Verifies every audit row of the tenant, and the exported heads.
 
     Each chunk has a separate transaction. The chain only grows, so no snapshot is needed.
+
+    The chain is read in chunks of links, each with its row. An exported head reveals rows that are missing from the
+    database. `_strays` finds rows without a link.
     """
     async with db.transaction(tenant_id) as tx:
         row = await tx.fetchrow(_END)
@@ -305,10 +301,6 @@ def _joined(marks: Mapping[int, frozenset[str]], seals: Mapping[int, str]) -> Ma
     return {**marks, **{seq: marks.get(seq, frozenset()) | {sealed} for seq, sealed in seals.items()}}
 
 
-# --- The file of exported chain heads: stored outside the database, so that a truncated chain is detected
-#
-# The file is only appended to. A line that a power failure left incomplete stays in the file and is ignored.
-
 MOST_HEADS = 100_000
 """The newest heads that are read: more than eleven years of hourly exports."""
 
@@ -324,6 +316,9 @@ async def all_heads(relay_pool: asyncpg.Pool) -> dict[str, tuple[Head, str]]:
 
 def append_heads(path: Path, heads: Iterable[ExportedHead]) -> None:
     """Appends these heads to the file and syncs it to disk.
+
+    The file is outside the database, so that a truncated chain is detected. It is only appended to. A line that a power
+    failure left incomplete stays in the file and is ignored.
 
     Raises: OSError.
     """
@@ -365,8 +360,6 @@ def _read(path: Path) -> Iterator[ExportedHead]:
             if head is not None:
                 yield head
 
-
-# --- The audit trail for readers: every row with its body, in the order of the chain
 
 View = dict[str, object]
 TRAIL_CHUNK_ROWS = 200

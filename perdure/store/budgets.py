@@ -204,9 +204,6 @@ async def correct(tx: Connection, agent_id: str, day: date, used: Usage, assumed
     await tx.execute(_CORRECT, day, agent_id, *given)
 
 
-# --- Daily limits that the operator sets for all agents of a tenant, and today's use
-
-
 async def set_day_limits(tx: Connection, limits: DayLimits, actor: str) -> None:
     """Sets the daily limits, starting with the next model call. None means no limit; the use is still counted."""
     asked = limits.model_dump(mode="json")
@@ -269,11 +266,6 @@ def _budget(limits: DayLimits, counted: list[int]) -> dict[str, object]:
         "reserved_cost_usd": held_cost / 1e6,
     }
 
-
-# --- Byte counters of tenants, users and conversations, read for quotas (ADR 31)
-#
-# Triggers count files and documents exactly, in the transaction that writes or deletes them. Texts of conversations are
-# counted in the conversation's row. Their sum for a user and a tenant is at most about a minute old.
 
 TENANT_SUBJECT = "00000000-0000-0000-0000-000000000000"
 """The subject id of a tenant's counter."""
@@ -343,6 +335,10 @@ async def check_room(
     tx: Connection, quotas: Quotas, user_id: str | None, conversation_id: str | None = None, more: int = 0
 ) -> None:
     """Checks that the stored bytes plus `more` bytes are within the quotas. For a workspace, `user_id` must be None.
+
+    The quotas are those of ADR 31. Triggers count files and documents exactly, in the transaction that writes or
+    deletes them. Texts of conversations are counted in the conversation's row. Their sum for a user and a tenant is at
+    most about a minute old.
 
     Raises: CallerError 429 `quota_reached`.
     """

@@ -195,11 +195,8 @@ class Database:
         return row
 
 
-# --- Ids: only created here, as UUIDv7, so that they sort by time
-
-
 def new_id() -> str:
-    """Returns a new UUIDv7 as text."""
+    """Returns a new UUIDv7 as text. Ids are only created here, so that all of them sort by time."""
     milliseconds = time.time_ns() // 1_000_000
     value = (milliseconds << 80) | int.from_bytes(os.urandom(10), "big")
     value = (value & ~(0xF << 76)) | (0x7 << 76)

@@ -62,14 +62,10 @@ def _invalid() -> CallerError:
     return CallerError("cursor_invalid", "The cursor is invalid; use a `next` value that this list returned")
 
 
-# --- WHERE clauses from the given filters, so that unused filters do not prevent the use of an index
-#
-# A plan is made once for all parameters (`database.py`). The statement therefore contains the value of a state. Only
-# then does the planner know that the state is rare, and uses the index.
-
-
 class WhereBuilder:
-    """A WHERE clause and its parameters, built step by step."""
+    """A WHERE clause and its parameters, built step by step. It contains only the given filters, so that unused ones do
+    not prevent the use of an index. A plan is made once for all parameters (`database.py`). The statement therefore
+    contains the value of a state. Only then does the planner know that the state is rare, and uses the index."""
 
     def __init__(self, *conditions: str) -> None:
         self._conditions = list(conditions)

@@ -40,8 +40,6 @@ def write_fault(error: BaseException) -> str:
     return "does not answer"
 
 
-# --- Open work of a tenant and the state of its relay: counts without users' texts
-
 RELAY = "perdure-relay"
 """The application name of the relay's connections to Postgres."""
 _TURNS = """
@@ -62,7 +60,7 @@ SELECT (SELECT count(*)::int FROM pg_stat_activity
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The open work of a tenant at one moment."""
+    """The open work of a tenant at one moment. It has counts, without users' texts."""
 
     turns: list[dict[str, object]]
     """The open turns by status: their number and the creation time of the oldest."""
@@ -81,8 +79,6 @@ async def workload_of(tx: Connection) -> Workload:
     return Workload(turns, dict(oldest) if oldest else None, sessions, overdue)
 
 
-# --- Last known state of each MCP server, reported by workers: stored in Valkey, for display only
-
 _KEY = "perdure:mcp-servers"
 KEPT_SECONDS = 86_400.0
 """The maximum age of a state that is shown. A server with an older state may have been removed from its app."""
@@ -100,7 +96,8 @@ class ServerLook:
 
 
 class ServerLooks:
-    """The states of all servers of a deployment. If Valkey is unavailable, nothing is stored or returned."""
+    """The states of all servers of a deployment. They are stored in Valkey, for display only. If it is unavailable,
+    nothing is stored or returned."""
 
     def __init__(self, valkey: Valkey) -> None:
         self._valkey = valkey

@@ -97,15 +97,14 @@ class Valkey:
         await self.client.aclose()
 
 
-# --- Subscriptions that are checked: a silent one is pinged, and one that does not respond is lost
-
 _SILENCE_SECONDS = 10.0
 """A subscription that is silent for this long is pinged."""
 
 
 @asynccontextmanager
 async def subscribed(valkey: Valkey, *channels: str) -> AsyncIterator[PubSub]:
-    """Subscribes to these channels while the block runs. Raises: RedisError, OSError, TimeoutError."""
+    """Subscribes to these channels while the block runs. A silent subscription is pinged, and one that does not respond
+    is lost. Raises: RedisError, OSError, TimeoutError."""
     # Confirmations are not ignored, because redis-py would return None for each, as it does for silence. When two
     # readers subscribed at the same moment, the second one then looked like a lost connection. All tokens of the next
     # second were late.

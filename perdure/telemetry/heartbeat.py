@@ -54,8 +54,6 @@ def fault(file: Path) -> str:
     return f"not responding: no heartbeat for {silent:.0f} s" if silent > HANG_SECONDS else ""
 
 
-# --- Wait for a database that is prepared while this process imports its modules.
-
 _LOOK_SECONDS = 0.02
 
 
@@ -64,6 +62,8 @@ def wait_for_gate(gate: Path | None) -> None:
     first.
 
     It blocks, so it must be called before anything else runs in the process.
+
+    The database is prepared while this process imports its modules.
     """
     while gate is not None and not gate.exists():
         time.sleep(_LOOK_SECONDS)

@@ -31,11 +31,9 @@ def serve_metrics(address: Address) -> None:
         _log.warning("metrics_not_served", port=address[1], error=type(error).__name__)
 
 
-# --- Persistent faults: logged when they begin and when they end, not at every attempt in between.
-
-
 class LastingProblem:
-    """The current faults that one process has logged."""
+    """The current faults that one process has logged. Each is logged when it begins and when it ends, not at every
+    attempt in between."""
 
     def __init__(self) -> None:
         self._said: set[tuple[str, str]] = set()

@@ -26,14 +26,12 @@ from perdure.core.events.traces import Span, SpanEvent, TurnRecord, Ways, alarms
 from perdure.store.database import Database
 from perdure.store.events.event_log import record_of
 
-# --- The interface of a tracer, and the tracer that does nothing. A tracer can raise, hang or return nothing;
-# `TurnTraces` and `send` below handle that.
-
 Attributes = Mapping[str, JsonValue]
 
 
 class Tracer(Protocol):
-    """A receiver of spans. Ids come with the span; a tracer creates none."""
+    """A receiver of spans. Ids come with the span; a tracer creates none. A tracer can raise, hang or return nothing;
+    `TurnTraces` and `send` handle that."""
 
     def is_enabled(self) -> bool:
         """Returns whether the tracer sends spans anywhere."""
@@ -77,14 +75,13 @@ class NoTracer:
         """Does nothing."""
 
 
-# --- Alarms: they are counted and logged, and the latest ones are kept. This never raises and never waits.
-
 KEPT = 1_000
 ALARMS = Counter("perdure_alarms", "Broken invariants that were detected", ["type", "severity"])
 
 
 class AlarmLog:
-    """The alarms of one process."""
+    """The alarms of one process. Alarms are counted and logged, and the latest ones are kept. This never raises and
+    never waits."""
 
     def __init__(self) -> None:
         self.recent: deque[Alarm] = deque(maxlen=KEPT)

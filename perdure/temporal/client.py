@@ -75,13 +75,12 @@ async def connect(metrics: tuple[str, int] | None = None) -> Client:
     )
 
 
-# --- Search attributes by which operators filter turns. They are registered if the server does not have them yet.
-
 NAMES = (SEARCH_TENANT, SEARCH_AGENT, SEARCH_CONVERSATION, SEARCH_STATUS)
 
 
 async def register(client: Client) -> None:
-    """Adds the missing search attributes. If a hosted server forbids that, the log states what to add by hand."""
+    """Adds the missing search attributes. If a hosted server forbids that, the log states what to add by hand.
+    Operators filter turns by the attributes."""
     operator = client.operator_service
     try:
         known = await operator.list_search_attributes(ListSearchAttributesRequest(namespace=client.namespace))

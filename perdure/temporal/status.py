@@ -81,9 +81,6 @@ def _look(
     )
 
 
-# --- Write probe: the setting of an unused task queue is rewritten. The setting is one row per task queue, in the store
-# that contains the histories. It does not grow.
-
 QUEUE = "perdure-write-probe"
 _REASON = "rewritten to check write access"
 _NOT_TESTED = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED, RPCStatusCode.INVALID_ARGUMENT)
@@ -92,6 +89,9 @@ _FULL = ("full", "no space left")
 
 async def write_once(client: Client) -> None:
     """Makes the server write once.
+
+    The setting of an unused task queue is rewritten. It is one row per task queue, in the store that contains the
+    histories. It does not grow.
 
     Raises: an error that `write_fault` and `not_tested` explain.
     """

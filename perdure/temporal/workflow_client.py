@@ -102,21 +102,18 @@ def _attributes(values: dict[str, str]) -> TypedSearchAttributes:
     )
 
 
-# --- Missing workflows: the only place that recognizes one by Temporal's error.
-
-
 def is_workflow_missing(error: RPCError) -> bool:
     """Returns True if the namespace exists and has no such running workflow; False for other errors.
 
     NOT_FOUND alone is not enough: Temporal also sends it for a namespace that is misspelled or does not exist yet
     (measured: with NamespaceNotFoundFailure). Every open turn would then be treated as lost.
+
+    This is the only place that recognizes a missing workflow by Temporal's error.
     """
     if error.status is not RPCStatusCode.NOT_FOUND:
         return False
     return any(detail.Is(NotFoundFailure.DESCRIPTOR) for detail in error.grpc_status.details)
 
-
-# --- Creation of a preview: a short workflow, whose failure is a sentence.
 
 WITHIN = timedelta(seconds=12)
 """The maximum time for a preview, including the wait for a free worker. Temporal then ends the workflow."""
@@ -124,7 +121,8 @@ _MORE_SECONDS = 3.0
 
 
 async def made(client: Client, ask: PreviewRequest) -> str:
-    """Creates a preview, once for all simultaneous callers. Returns why it failed, or an empty string."""
+    """Creates a preview, once for all simultaneous callers. Returns why it failed, or an empty string. A short workflow
+    creates it. Its failure is a sentence."""
     try:
         async with asyncio.timeout(WITHIN.total_seconds() + _MORE_SECONDS):
             handle = await client.start_workflow(
@@ -143,17 +141,16 @@ async def made(client: Client, ask: PreviewRequest) -> str:
     return ""
 
 
-# --- Deletion of the histories of turns that have ended, which contain the beginnings of messages. A turn is a chain of
-# runs, each continued as the next. They are deleted from the first one on, so that an interrupted deletion can find the
-# rest from the last one. If Temporal is unavailable, they remain until its retention period ends.
-
 AT_ONCE = 10
 MOST_SECONDS = 60.0
 """The maximum time for all deletions, because a caller waits for the response."""
 
 
 async def forget_histories(client: Client, turn_ids: Sequence[str]) -> tuple[int, int]:
-    """Deletes all runs of these turns. Returns the number of deleted runs, and of turns with remaining ones."""
+    """Deletes all runs of these turns. Returns the number of deleted runs, and of turns with remaining ones. A history
+    contains the beginnings of messages. A turn is a chain of runs, each continued as the next. They are deleted from
+    the first one on, so that an interrupted deletion can find the rest from the last one. If Temporal is unavailable,
+    they remain until its retention period ends."""
     runs, left = 0, 0
     end = monotonic() + MOST_SECONDS
     for start in range(0, len(turn_ids), AT_ONCE):

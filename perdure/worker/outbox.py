@@ -62,9 +62,6 @@ async def run_relay(relay: Database, doorbell: Notifier, stop: asyncio.Event) ->
             await asyncio.sleep(POLL_SECONDS)
 
 
-# --- Turns that Temporal permanently refuses to start. They end with the reason. Otherwise such a turn would stay
-# `accepted` forever with its conversation busy, and even a stop would not end it.
-
 FOR_GOOD = frozenset({RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.FAILED_PRECONDITION})
 """Status codes that reject the request itself. The operator can fix all other causes (an outage, overload, an expired
 key, a missing namespace). A 202 means that the turn is stored durably, so those starts are retried forever."""
@@ -84,7 +81,9 @@ def refused(note: Note, error: RPCError) -> Problem | None:
 
 
 async def give_up(relay: Database, doorbell: Notifier, note: Note, problem: Problem) -> None:
-    """Ends the turn as failed, and signals the next turn of its conversation."""
+    """Ends the turn as failed, and signals the next turn of its conversation. Temporal permanently refuses to start
+    such a turn. Otherwise it would stay `accepted` forever with its conversation busy, and even a stop would not end
+    it."""
     async with relay.transaction(note.tenant_id) as tx:
         turn = await workflow_input(tx, note.turn_id)
         _, following = await finish_broken(tx, turn.address, problem) if turn is not None else (False, None)

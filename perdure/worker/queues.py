@@ -264,8 +264,6 @@ def worker_settings() -> dict[str, Any]:
     }
 
 
-# --- Build ids, which Temporal records with the tasks of a worker.
-
 ROOT = Path(__file__).parents[1]
 DECIDING = ("contracts", "core", "graph", "workflows")
 """The packages of `perdure` whose code decides how a turn continues."""
@@ -278,6 +276,8 @@ DIGITS = 16
 def build_id() -> str:
     """Returns `perdure-` and a digest of the deciding code and of its libraries' versions. Workers with the same id
     replay a turn in the same way.
+
+    Temporal records it with the tasks of a worker.
 
     Raises: RuntimeError if a package has no code.
 
@@ -296,16 +296,17 @@ def build_id() -> str:
     return f"perdure-{digest.hexdigest()[:DIGITS]}"
 
 
-# --- Payload visits of the SDK that are skipped if they would change nothing (ADR 8). temporalio 1.35 visits every
-# payload of every workflow task and of every response three times. The visits look for a codec, for an external
-# storage, and for references to it. Without a codec and a storage, each visit changes nothing. All visits took 11 % of
-# the CPU of a turns worker (measured).
-
 PayloadVisit = Callable[..., Awaitable[StorageOperationMetrics]]
 
 
 def skip_idle_payload_visits() -> None:
-    """Makes the workers of this process visit payloads only if their converter has a codec or a storage."""
+    """Makes the workers of this process visit payloads only if their converter has a codec or a storage.
+
+    A visit is skipped if it would change nothing (ADR 8). temporalio 1.35 visits every payload of every workflow task
+    and of every response three times. The visits look for a codec, for an external storage, and for references to it.
+    Without a codec and a storage, each visit changes nothing. All visits took 11 % of the CPU of a turns worker
+    (measured).
+    """
     for name in ("decode_activation", "encode_completion"):
         walk = getattr(bridge, name)
         if not hasattr(walk, "__wrapped__"):

@@ -38,9 +38,6 @@ from perdure.store.turns.reconcile import (
 from perdure.telemetry.metrics import LastingProblem
 from perdure.temporal.workflow_client import Notifier, is_workflow_missing
 
-# --- Temporal's lists of paused turns. Each is read at most once in a pass, for all tenants together. A list can be
-# slightly old: a later pass finds a run that has ended since. If Temporal does not respond, no turn counts as lost.
-
 PAGE = 1_000
 ENDED_WITHIN = timedelta(minutes=10)
 """Twice the interval at which the waiting runs are listed. That list finds every run that this one leaves out."""
@@ -55,7 +52,9 @@ _ENDED = (
 
 
 class PausedWorkflows:
-    """Temporal's lists in one pass."""
+    """Temporal's lists in one pass. Each list is read at most once in a pass, for all tenants together. A list can be
+    slightly old: a later pass finds a run that has ended since. If Temporal does not respond, no turn counts as
+    lost."""
 
     def __init__(self, client: Client, trouble: LastingProblem) -> None:
         self._client = client

@@ -56,8 +56,6 @@ def _count(answer: object) -> None:
             FAILED_CALLS.labels(code=answer.problem.code).inc()
 
 
-# --- Tracers by name. An unknown name, or a package that is not installed, results in no tracer.
-
 NOOP: Final = "noop"
 OTEL: Final = "otel"
 LANGSMITH: Final = "langsmith"
@@ -66,7 +64,7 @@ _log = structlog.get_logger(__name__)
 
 def tracer_of(name: str, endpoint: str, key: str | None) -> Tracer:
     """Returns the tracer with that name. `key` is LangSmith's key; an OpenTelemetry collector receives it as a bearer
-    token."""
+    token. An unknown name, or a package that is not installed, results in no tracer."""
     try:
         if name == OTEL:
             from perdure.telemetry.otel import OtelTracer

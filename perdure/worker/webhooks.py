@@ -26,10 +26,6 @@ from perdure.store.delivery import webhooks
 from perdure.store.delivery.webhooks import Receiver, WebhookDelivery
 from perdure.telemetry.metrics import LastingProblem
 
-# --- Requests to addresses that tenants named. The operator must allow the host. Its name is resolved once, and the
-# connection uses the checked address with the certificate of the name. Redirects are not followed, and only the status
-# of a response is read.
-
 TIMEOUT_SECONDS = 10.0
 
 
@@ -47,7 +43,9 @@ class WebhookEgress:
 
 
 class WebhookSender:
-    """Sends requests to webhooks."""
+    """Sends requests to webhooks. Tenants name the addresses, and the operator must allow the host. Its name is
+    resolved once, and the connection uses the checked address with the certificate of the name. Redirects are not
+    followed, and only the status of a response is read."""
 
     def __init__(self, egress: WebhookEgress) -> None:
         self._egress = egress

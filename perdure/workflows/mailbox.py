@@ -105,9 +105,6 @@ class Mailbox:
             self._on_stop()
 
 
-# --- Search attributes in the form that Temporal needs.
-
-
 def attributes(turn: TurnInput, status: str) -> TypedSearchAttributes:
     """Returns the tenant, agent, conversation and status of a turn as search attributes."""
     return TypedSearchAttributes(

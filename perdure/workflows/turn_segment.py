@@ -146,12 +146,10 @@ class TurnSegment:
         )
 
 
-# --- Step numbers of a run, which name its model calls and their tool calls. Parallel branches count separately: of n
-# branches, each takes every n-th number from the fork on. The names of their calls therefore depend on what each branch
-# did, not on which was faster. A turn that is restarted from its records finds the answers of its calls under these
-# names. A branch never finds another branch's answers.
-
-
+# Step numbers of a run name its model calls and their tool calls. Parallel branches count separately: of n branches,
+# each takes every n-th number from the fork on. The names of their calls therefore depend on what each branch did, not
+# on which was faster. A turn that is restarted from its records finds the answers of its calls under these names. A
+# branch never finds another branch's answers.
 class Steps:
     """A counter of steps. The counters of branches advance the counter at which they began."""
 

@@ -153,8 +153,6 @@ middle of a statement (seen when many processes were killed)."""
 UNEXPECTED = _broken("unexpected_error", "An unexpected error occurred; the worker's log has the details.")
 
 
-# --- Readers of these tables
-
 MOST_FRAMES = 12
 """Number of innermost frames of an unexpected exception that are logged."""
 

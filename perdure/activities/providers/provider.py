@@ -115,11 +115,6 @@ class Provider(Protocol):
         ...
 
 
-# --- An answer while it is streamed: chunks in, deltas out, and a check at the end that the answer is complete. A
-# vendor's chunks are read by attribute, so that no vendor's package is needed. Incomplete answers are rejected: a
-# missing or unknown finish reason, announced calls that did not arrive, a call without a name, arguments cut at the
-# output limit.
-
 ANSWER_LIMIT_CHARACTERS = 2_000_000
 """Limit of text, thinking and arguments of one answer together; about 500,000 tokens, more than any model's output."""
 
@@ -154,7 +149,10 @@ class _OpenCall:
 
 @dataclass(slots=True)
 class Draft:
-    """The part of one answer that has been received so far."""
+    """The part of one answer that has been received so far. Chunks go in, deltas come out, and a check at the end shows
+    whether the answer is complete. A vendor's chunks are read by attribute, so that no vendor's package is needed.
+    Incomplete answers are rejected: a missing or unknown finish reason, announced calls that did not arrive, a call
+    without a name, arguments cut at the output limit."""
 
     most_tokens: int | None = None
     """Limit of the whole answer; None if only `ANSWER_LIMIT_CHARACTERS` applies."""
@@ -266,8 +264,6 @@ class Draft:
             drafts.append(DraftCall(id_, call.name, "".join(call.arguments)))
         return tuple(drafts)
 
-
-# --- Usage of a call: the provider's numbers if they are plausible, otherwise an estimate. Costs are in micro-dollars.
 
 MOST_TOKENS = 1_000_000_000
 """Numbers above this are not plausible."""

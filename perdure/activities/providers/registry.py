@@ -98,8 +98,6 @@ def _import_litellm(outbound: Outbound) -> Provider:
     return LiteLLMProvider(outbound)
 
 
-# --- The choice of one of several models for this server: the first that answers, in the given order
-
 SECONDS = 20.0
 """Time limit of each model's answer."""
 _SAID: dict[str, JsonValue] = {"role": "user", "content": "Answer with one word: ready."}

@@ -50,11 +50,6 @@ from perdure.core.agents.prompts import PlainResult, inside
 from perdure.core.budgets import Bound
 from perdure.core.text import estimated_tokens
 
-# --- The template language of a script: `{name}`, `{name:int}`, `{result.field}`, `{results.0.field}`, `{{`.
-#
-# Names are the named groups of the rule's patterns, `message` (the user's whole text) and `note` (the whole note). A
-# text that is only one placeholder returns the value itself, so that arguments keep their types.
-
 _PIECE = re.compile(r"(\{\{|\}\})|\{([^{}]*)\}|([{}])")
 _NAME = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<path>(\.\w+)*)(:(?P<type>\w+))?")
 
@@ -82,6 +77,10 @@ def placeholders(template: str) -> Iterator[tuple[str, bool]]:
 
 def fill(template: str, values: Mapping[str, Any]) -> JsonValue:
     """Returns `template` with its placeholders filled. If it is a single placeholder, returns the value itself.
+
+    A template has `{name}`, `{name:int}`, `{result.field}`, `{results.0.field}` and `{{`. Names are the named groups of
+    the rule's patterns, `message` (the user's whole text) and `note` (the whole note). A text that is only one
+    placeholder returns the value itself, so that arguments keep their types.
 
     Raises: ValueError (Missing) if a value is absent or cannot be converted to the requested type.
     """
@@ -285,12 +284,6 @@ def _texts(value: JsonValue) -> Iterator[str]:
             yield from _texts(item)
 
 
-# --- The scripted model: the same input always gives the same output.
-#
-# It reads the user's text, the results so far and the offered tools. `/echo ` takes precedence over every rule. A token
-# of the answer is a word. Arguments of calls and the input count four characters a token. It uses no random numbers,
-# and the clock only for the speed.
-
 ECHO = "/echo "
 
 
@@ -321,7 +314,10 @@ class Newest:
 
 
 class ScriptedProvider:
-    """The provider behind `model: scripted`."""
+    """The provider behind `model: scripted`. The same input always gives the same output. It reads the user's text, the
+    results so far and the offered tools. `/echo ` takes precedence over every rule. A token of the answer is a word.
+    Arguments of calls and the input count four characters a token. It uses no random numbers, and the clock only for
+    the speed."""
 
     def __init__(self, script: Script) -> None:
         self._script = script

@@ -121,16 +121,15 @@ def _stop() -> NoReturn:
     raise _Stopped
 
 
-# --- JSON schemas as annotations for the type checker. An annotation is never narrower than the schema, so that no
-# valid block is rejected. Every object is `dict[str, Any]`: a TypedDict could not be passed to a parameter of type
-# `dict`, which blocks use. The contents are checked at run time by the schema.
-
 _SIMPLE = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 ANY = "Any"
 
 
 def annotation(schema: JsonValue) -> str:
-    """Returns the Python type for values of this schema, or `Any` if no type can express it."""
+    """Returns the Python type for values of this schema, or `Any` if no type can express it. An annotation is never
+    narrower than the schema, so that no valid block is rejected. Every object is `dict[str, Any]`: a TypedDict could
+    not be passed to a parameter of type `dict`, which blocks use. The contents are checked at run time by the
+    schema."""
     if not isinstance(schema, Mapping) or "$ref" in schema:
         return ANY
     kinds = schema.get("type")

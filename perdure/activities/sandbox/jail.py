@@ -155,14 +155,6 @@ def _libraries(program: Path) -> list[str]:
     return sorted({line[-1] for line in words if line and line[-1].startswith("/")})
 
 
-# --- The system calls that a jailed worker must not make, as a program for the kernel's filter. Invariants:
-#
-# - Calls that are not named are allowed, so that a newer libc still runs. But every call numbered from 424 on
-#   (Linux 5.1 and later: io_uring, pidfds, the mount interface, clone3) returns ENOSYS, so that libc assumes an
-#   old kernel.
-# - A call with another architecture's numbers kills the process, because the 32-bit tables would bypass this filter.
-# - Threads can start, processes cannot: `clone` without CLONE_THREAD is refused. So nothing can fork.
-
 _LOAD_WORD = 0x20
 _JUMP_EQUAL = 0x15
 _JUMP_NOT_BELOW = 0x35
@@ -278,6 +270,13 @@ class UnknownArchitecture(Exception):
 
 def deny_filter(machine: str | None = None) -> bytes:
     """Returns the filter for bubblewrap's `--seccomp`, for `machine` or for the current machine.
+
+    It names the system calls that a jailed worker must not make. Invariants:
+
+    - Calls that are not named are allowed, so that a newer libc still runs. But every call numbered from 424 on (Linux
+      5.1 and later: io_uring, pidfds, the mount interface, clone3) returns ENOSYS, so that libc assumes an old kernel.
+    - A call with another architecture's numbers kills the process, because the 32-bit tables would bypass this filter.
+    - Threads can start, processes cannot: `clone` without CLONE_THREAD is refused. So nothing can fork.
 
     Raises: UnknownArchitecture.
     """

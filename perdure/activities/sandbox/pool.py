@@ -184,12 +184,9 @@ class WorkerPool:
         task.add_done_callback(self._chores.discard)
 
 
-# --- The order of runs: a limited number at a time. Waiting tenants take turns, so that one tenant's queue cannot delay
-# the others.
-
-
 class FairQueue:
-    """Admits up to `at_once` callers at a time. For one event loop."""
+    """Admits up to `at_once` callers at a time. For one event loop. Waiting tenants take turns, so that one tenant's
+    queue cannot delay the others."""
 
     def __init__(self, at_once: int) -> None:
         self._free = at_once
@@ -223,8 +220,6 @@ class FairQueue:
         self._free += 1
 
 
-# --- The sandbox that runs blocks in Monty, a separate Python interpreter, in worker processes
-
 T = TypeVar("T")
 _CHORE_THREADS = 4
 """Threads for starting and ending workers, in addition to those that run blocks."""
@@ -233,7 +228,8 @@ _CHECK_SECONDS = 15.0
 
 
 class MontySandbox:
-    """Runs blocks in `jail`, or in plain processes without a jail. For one event loop."""
+    """Runs blocks in `jail`, or in plain processes without a jail. For one event loop. Monty is a separate Python
+    interpreter, in worker processes."""
 
     def __init__(self, making: Making, jail: Jail | None, at_once: int | None, most_workers: int) -> None:
         """Runs at most `at_once` blocks at a time; None means one per processor."""

@@ -12,8 +12,6 @@ from pydantic import JsonValue
 from perdure.core.json_schema import schema_fault
 from perdure.core.text import clean
 
-# --- Limits of one run of a block
-
 MIB = 1_048_576
 
 
@@ -48,8 +46,6 @@ class Limits:
             min(self.recursion_frames, ceiling.recursion_frames),
         )
 
-
-# --- The result of a run: a value, or a fault with a message for the model
 
 MOST_MESSAGE_CHARACTERS = 1_000
 """The maximum length of a message. A block chooses its exception's text, which can fill all its memory; the rest is
@@ -174,8 +170,6 @@ class ClosedSandbox:
         """Does nothing; there are no workers."""
 
 
-# --- A block with its schemas. Inputs are checked before the block runs, and the value before it is used.
-
 _MOST_AT_ONCE_BYTES = 16_384
 """A longer value is checked on a thread: a value of 256 KiB against `uniqueItems` can take the validator seconds."""
 
@@ -202,6 +196,8 @@ async def run_block(
     raised.
 
     `given` holds further parameters of `run` that the engine adds; no schema covers them.
+
+    Inputs are checked before the block runs, and the value before it is used.
 
     Raises: SandboxUnavailable.
     """

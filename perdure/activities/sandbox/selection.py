@@ -113,15 +113,13 @@ def _proved(program: Path, ceiling: Limits) -> tuple[Jail | None, list[str]]:
     return None, faults
 
 
-# --- A sandbox that opens in the background or at the first block, so that the start does not wait for it
-
 AGAIN_SECONDS = 30.0
 """A sandbox that could not be opened is opened again by the first block after this time."""
 
 
 class LazySandbox:
     """Opens a sandbox in the background. If that fails, logs the reason and answers every block with it. For one event
-    loop."""
+    loop. It opens in the background or at the first block, so that the start does not wait for it."""
 
     def __init__(self, config: SandboxConfig) -> None:
         self._config = config

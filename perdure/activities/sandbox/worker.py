@@ -185,9 +185,6 @@ def _by_clock(problem: Fault, wall: float, most: float) -> Fault:
     return fault(kind, problem.message, problem.line)
 
 
-# --- Values that blocks return, read from the JSON text that the worker sent. The block controls this text, so it is
-# not trusted.
-
 MOST_DEPTH = 32
 """Maximum nesting, the same as for arguments (perdure/core/calls/arguments.py)."""
 
@@ -211,6 +208,8 @@ class UnfitWorker(Exception):
 
 def read_value(text: object, most_bytes: int) -> Value:
     """Parses the value and checks that Postgres can store it.
+
+    The block controls the JSON text that the worker sent, so it is not trusted.
 
     Raises: UnfitWorker.
     """
@@ -236,9 +235,6 @@ def _check(value: Any, depth: int) -> None:
         raise UnfitWorker(f"the return value is nested deeper than {MOST_DEPTH} levels")
     for part in value if isinstance(value, list) else (*value, *value.values()):
         _check(part, depth - 1)
-
-
-# --- Output of a block, up to a number of bytes.
 
 
 class TooMuchPrinted(Exception):
@@ -279,10 +275,6 @@ class Printed:
         return "".join(self._parts)
 
 
-# --- One call of a block's `run`: the program that is sent, and the meaning of its result. Only JSON text is returned.
-# A block's own value could be a few lists that represent 2^40 elements (measured: it arrives as a list that hangs any
-# code that walks it). So `json.dumps` runs last in the worker, under its limits. The code is parsed in the worker only.
-
 MOST_CODE_CHARACTERS = 262_144
 _TAIL = """
 
@@ -307,7 +299,10 @@ imported."""
 def called(
     session: MontySession, code: str, inputs: Mapping[str, JsonValue], limits: Limits, printed: Printed
 ) -> Value | Fault:
-    """Runs the code and returns the value, or why there is none."""
+    """Runs the code and returns the value, or why there is none. The program is one call of the block's `run`. Only
+    JSON text is returned. A block's own value could be a few lists that represent 2^40 elements (measured: it arrives
+    as a list that hangs any code that walks it). So `json.dumps` runs last in the worker, under its limits. The code is
+    parsed in the worker only."""
     if len(code) > MOST_CODE_CHARACTERS:
         return fault(FaultKind.CODE, f"the block exceeds {MOST_CODE_CHARACTERS} characters")
     try:

@@ -32,8 +32,7 @@ from perdure.store.memory.documents import CONVENTIONS, UNSAFE, Basis, Draft, Wr
 from perdure.store.memory.promotions import Target
 from perdure.store.memory.search import Document, Question, hold, note, search, shown, tell
 
-# --- Core tools of the platform: resolve an entity, assemble its context, create one. They know no domain.
-
+# The core tools of the platform resolve an entity, assemble its context and create one. They know no domain.
 FAILED = "consecutive_failed_resolves"
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -110,8 +109,6 @@ def _transaction(context: ToolContext) -> Connection:
         raise ToolRefused("this tool needs the database, which is not available to it")
     return cast(Connection, context.transaction)  # the engine passes its own connection
 
-
-# --- Shared parts of the memory tools: the turn's rights, results, usage rows and events
 
 Told = tuple[str, dict[str, JsonValue]]
 """Kind and data of an event of the call."""
@@ -226,13 +223,12 @@ def _address(context: ToolContext) -> TurnAddress:
     return TurnAddress(tenant_id=context.tenant_id, conversation_id=context.conversation_id, turn_id=context.turn_id)
 
 
-# --- Memory tools: an agent searches, reads and stores documents for the user of its turn only. The owner of the
+# With the memory tools, an agent searches, reads and stores documents for the user of its turn only. The owner of the
 # documents comes from the turn. If a model names a user, a conversation or a run, that argument is dropped before the
 # tool runs; the call is not rejected.
 #
 # All of these tools are `local`: their writes, usage rows and events commit once, with the ledger row. A rejection is a
 # result, not an exception, because an exception would roll back the events about it.
-
 GIVEN_BY_THE_SERVER = ("user_id", "conversation_id", "run_id", "turn_id", "tenant_id")
 TOOLSET = "memory"
 MOST_HITS = 10

@@ -58,10 +58,6 @@ class Toolbox:
         return {name: value for name, value in values.items() if value}
 
 
-# --- A code block as a tool: resolved in the version that its turn pinned, validated, and run in the sandbox. The
-# published agent contains a block's source, and names its tables by digest. So any worker with a sandbox runs any
-# version, and a deploy voids no call.
-
 MOST_PRINTED_CHARACTERS = 1_000
 """Maximum length of a block's printed text that the model receives with the result."""
 _log = structlog.get_logger(__name__)
@@ -69,7 +65,9 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BlockTool:
-    """A block that its agent's model can call."""
+    """A block that its agent's model can call. It is resolved in the version that its turn pinned, validated, and run
+    in the sandbox. The published agent contains a block's source, and names its tables by digest. So any worker with a
+    sandbox runs any version, and a deploy voids no call."""
 
     card: ToolCard
     block: CodeBlock = field(repr=False)

@@ -109,8 +109,6 @@ def _tool(card: ToolCard, rules: tuple[Rule, ...], waived: Sequence[str]) -> dic
     return shown | {"reasons": reasons, "free_because": "" if asks else free_because(card)}
 
 
-# --- Prompt templates: drafts, resolved versions and stages.
-
 prompt_templates_router = APIRouter(prefix="/v1", tags=["prompt templates"])
 MOST = 200
 _KEY = r"^[a-z][a-z0-9_-]{0,63}$"
@@ -217,9 +215,8 @@ def _seer(who: Principal) -> Seer:
     return Seer(who.user_id, who.roles)
 
 
-# --- Rules of the platform and of the agents, which an administrator can make stricter for the tenant. Exemptions are
-# the few tools that a tenant can let run without approval (perdure/core/approvals/gates.py).
-
+# An administrator can make rules stricter for the tenant. Exemptions are the few tools that a tenant can let run
+# without approval (perdure/core/approvals/gates.py).
 rules_router = APIRouter(prefix="/v1/rules", tags=["rules"])
 
 

@@ -174,8 +174,6 @@ def links(services: Services, who: Principal, approval: dict[str, object]) -> di
     return links | {"temporal": page} if page else links
 
 
-# --- Actions other than decisions: withdraw, claim, release, reassign, escalate.
-
 verbs_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
 Act = Callable[[Connection], Awaitable[tuple[Review, Note | None]]]
 
@@ -263,8 +261,7 @@ async def _done(
     return await once(services, who, f"{verb}/{approval_id}", key, body, work)
 
 
-# --- Bulk decisions: each has its own transaction, and its result does not affect the others.
-
+# Each bulk decision has its own transaction, and its result does not affect the others.
 bulk_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
 ROUTE = "decisions"
 
@@ -349,8 +346,7 @@ def _uuid(text: str) -> str | None:
         return None
 
 
-# --- Previews of pending calls, which a worker runs on demand for users who can read the queue.
-
+# A worker runs previews on demand, for users who can read the queue.
 previews_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
 
 
@@ -370,8 +366,6 @@ async def preview(services: Open, who: Reader, approval_id: ApprovalId) -> dict[
         shown = await views.get_approval(tx, approval_id, None, person(who))
     return shown | {"links": links(services, who, shown)}
 
-
-# --- Delegations until a date. Users see and end their own; admins see and end all.
 
 delegations_router = APIRouter(prefix="/v1/delegations", tags=["approvals"])
 

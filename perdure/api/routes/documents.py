@@ -238,8 +238,6 @@ def _written(made: Written) -> dict[str, object]:
     }
 
 
-# --- Promotions: proposals for shared memory, which administrators decide on.
-
 promotions_router = APIRouter(prefix="/v1/memory/promotions", tags=["memory"])
 
 

@@ -197,8 +197,6 @@ def _refused(outcome: Refresh) -> CallerError:
     )
 
 
-# --- Sign-in at an identity provider: the two steps of the browser.
-
 oidc_router = APIRouter(prefix="/v1/auth/oidc", tags=["auth"], include_in_schema=False)
 COOKIE = "perdure_oidc"
 """Holds the signed values that the callback checks. Lax, so that the browser sends it with the redirect from the
@@ -319,8 +317,6 @@ def _opened(services: Services, sealed: str, state: str) -> dict[str, object]:
     )
 
 
-# --- Sign-in and sign-out forms, which work with and without scripts.
-
 sign_in_router = APIRouter(tags=["auth"], include_in_schema=False)
 
 Short = Annotated[str, Form(max_length=500)]
@@ -388,8 +384,6 @@ async def leave(services: Open, request: Request, who: Visitor) -> RedirectRespo
     return answer
 
 
-# --- Team members, for administrators: list, invite, change roles, close accounts.
-
 team_router = APIRouter(prefix="/v1/team", tags=["team"])
 Name = Annotated[str, Path(max_length=100)]
 
@@ -443,8 +437,6 @@ async def _invited(tx: Connection, name: str, who: Principal) -> JSONResponse:
     answer = {"name": made.name, "invitation": made.token, "expires_at": made.expires_at}
     return JSONResponse(jsonable_encoder(answer), 201, {"Cache-Control": "no-store"})
 
-
-# --- Users of the tenant, for its administrators.
 
 users_router = APIRouter(prefix="/v1", tags=["users"])
 UserName = Annotated[str, Path(max_length=100)]

@@ -118,8 +118,6 @@ def _entry(episode: episodes.Episode) -> dict[str, object]:
     return shown
 
 
-# --- Entities that `entity_resolve` finds and `create_entity` registers, for all users of the tenant.
-
 entities_router = APIRouter(prefix="/v1/entities", tags=["entities"])
 ENTITIES_PAGE_LIMIT = 50
 

@@ -99,8 +99,6 @@ def _queue(services: Services, who: Principal | None, look: QueueLook) -> dict[s
     return asdict(look) | {"fault": queue_fault(look.workers, look.backlog, look.oldest_seconds)} | links
 
 
-# --- Probes and metrics.
-
 health_router = APIRouter(tags=["health"])
 
 
@@ -127,10 +125,8 @@ async def metrics(_: Operator) -> Response:
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
 
-# --- Links to Temporal's own pages, which show, and can end, the turns of all tenants. They are for operators only, and
-# empty if the operator configures no such pages.
-
-
+# Temporal's own pages show, and can end, the turns of all tenants. The links are for operators only, and empty if the
+# operator configures no such pages.
 def turn_page(services: Services, who: Principal | None, turn_id: str) -> str:
     """Returns the page of a turn's workflow."""
     return _page(services, who, "workflows", turn_workflow_id(turn_id))

@@ -191,15 +191,14 @@ async def stop(services: Open, who: Reader, turn_id: TurnId, key: Key = None) ->
     return answer
 
 
-# --- Waiting for a turn to end or pause, for callers that want the result in the same request.
-
 RESTING = frozenset({status.value for status in (*ENDED, TurnStatus.AWAITING_APPROVAL, TurnStatus.AWAITING_ANSWER)})
 LOOK_SECONDS = 1.0
 """The interval between checks if no wake signal arrives."""
 
 
 async def until_rest(services: Services, who: Principal, turn_id: str, seconds: float) -> dict[str, object]:
-    """Returns the turn when it has ended or paused, or its state after `seconds`."""
+    """Returns the turn when it has ended or paused, or its state after `seconds`. It is for callers that want the
+    result in the same request."""
     deadline = time.monotonic() + seconds
     async with services.db.transaction(who.tenant_id) as tx:
         turn = await views.get_turn(tx, turn_id, who.scope)
@@ -213,8 +212,6 @@ async def until_rest(services: Services, who: Principal, turn_id: str, seconds: 
                 return turn
             await bell.wait(min(left, LOOK_SECONDS))
 
-
-# --- Conversations and their transcripts.
 
 conversations_router = APIRouter(prefix="/v1/conversations", tags=["conversations"])
 CONVERSATIONS_PAGE_LIMIT = 50
@@ -315,8 +312,6 @@ async def conversation_view(
     return {"items": items, "next": following, "seq": seq, "own": own}
 
 
-# --- Answers to questions of a turn.
-
 answers_router = APIRouter(prefix="/v1/turns/{turn_id}/answers", tags=["turns"])
 
 
@@ -345,8 +340,6 @@ async def answer(
     return done
 
 
-# --- Raising the limit of a paused turn.
-
 limits_router = APIRouter(prefix="/v1", tags=["turns"])
 
 
@@ -371,8 +364,6 @@ def _shown(turn_id: str, approval_id: str, max_tokens: int, max_cost_microusd: i
     limits = {"max_tokens": max_tokens, "max_cost_usd": max_cost_microusd / 1e6}
     return {"turn_id": turn_id, "approval_id": approval_id, "limits": limits}
 
-
-# --- Synchronous execution.
 
 execute_router = APIRouter(prefix="/v1", tags=["turns"])
 WAIT_SECONDS = 120.0

@@ -131,9 +131,6 @@ def _line(decision: str, approval_id: str) -> str:
     return words + {"reject": ' --comment "why"', "respond": ' "what to tell the agent"'}.get(decision, "")
 
 
-# --- Reviewers and deadline of an approval: roles and names, votes, claims, fallback
-
-
 def votes_of(approval: Approval) -> str:
     """Returns the votes and the quorum; empty if one vote is enough."""
     return f"{approval.approving}/{approval.quorum}" if approval.quorum > 1 or approval.approving > 1 else ""
@@ -210,8 +207,6 @@ def expiry(approval: Approval) -> str:
     return f"{until(approval.expires_at)}, {then}"
 
 
-# --- Pinned call of an approval: exact arguments, a reviewer's changes, digests
-
 _DIGEST_SHOWN = 16
 _MOST_CHARACTERS = 8_000
 """Characters of the arguments in `show`. `--full` and every decision show all of them."""
@@ -272,8 +267,6 @@ def _block(text: str, full: bool) -> None:
     if len(shown) < len(text):
         say("  (shortened; --full and every decision show everything)")
 
-
-# --- `perdure approvals preview`: what a call would change at its target, according to its tool
 
 ApprovalId = Annotated[str, typer.Argument(metavar="APPROVAL", help="The approval's id.")]
 

@@ -31,8 +31,6 @@ from perdure.contracts.activities import ApprovalStatus
 from perdure.core.text import cut
 from perdure.schemas.approvals import Ageing, Approval, Fallback
 
-# --- `perdure approvals claim|release|reassign|escalate|withdraw`
-
 _NOT_BEGUN = frozenset({"pending", "approved", "edited"})
 Comment = Annotated[str, typer.Option(help="A comment for the record.")]
 
@@ -262,8 +260,6 @@ def _next(fallback: Fallback | None) -> str:
     is_due = fallback.at <= datetime.now(UTC)
     return f"{fallback.reviewer}, " + (f"due since {moment(fallback.at)}" if is_due else f"in {left(fallback.at)}")
 
-
-# --- `perdure delegations`: users who decide in your place until a date
 
 delegations_app = typer.Typer(
     help="Delegate your decisions to another reviewer.", no_args_is_help=True, rich_markup_mode=None

@@ -229,19 +229,18 @@ def _decide(
     say(f"{decided.status}: {subject(approval)} ({approval.id})")
 
 
-# --- Arguments of a call in the reviewer's editor
-#
-# The file is JSON, because its text is then exactly what runs: no text becomes a date, a number or `false`, and
-# invisible characters are written as escapes. A reviewer at a terminal gets the tool's schema above it, in lines that
-# begin with `//`. A JSON string cannot contain a line end, so such a line is never part of a value. If the editor is a
-# program, it gets the JSON alone, and one attempt.
-
 _COMMENT = "//"
 
 
 @dataclass(slots=True)
 class ArgumentEdit:
-    """A reviewer's attempts to edit the arguments of one call."""
+    """A reviewer's attempts to edit the arguments of one call.
+
+    The file is JSON, because its text is then exactly what runs: no text becomes a date, a number or `false`, and
+    invisible characters are written as escapes. A reviewer at a terminal gets the tool's schema above it, in lines that
+    begin with `//`. A JSON string cannot contain a line end, so such a line is never part of a value. If the editor is
+    a program, it gets the JSON alone, and one attempt.
+    """
 
     before: Mapping[str, Any]
     schema: Mapping[str, Any]
@@ -314,13 +313,9 @@ def without_comments(text: str) -> str:
     return "\n".join(line for line in text.split("\n") if not line.lstrip().startswith(_COMMENT)).strip("\n") + "\n"
 
 
-# --- `perdure approvals batch`: the same decision on several requests
-#
-# Only calls of low risk and of one tool can be approved together. The API rejects each of the others by itself.
-
-
 class Together(StrEnum):
-    """Decisions that are possible on several requests together."""
+    """Decisions that are possible on several requests together. Only calls of low risk and of one tool can be approved
+    together. The API rejects each of the others by itself."""
 
     APPROVE = "approve"
     REJECT = "reject"

@@ -145,8 +145,6 @@ def _state(approval: Approval) -> tuple[object, ...]:
     )
 
 
-# --- Queue as a live table: new requests are highlighted, ended ones are listed below
-
 _NEW_SECONDS = 15.0
 """Time for which a row is highlighted."""
 _ENDED_SHOWN = 3
@@ -159,7 +157,8 @@ _NARROW = ("age", "expires", "assignee", "claimed", "votes")
 
 
 class WatchTable:
-    """A live table on a terminal. Times are updated only with each poll of the queue."""
+    """A live table on a terminal. Times are updated only with each poll of the queue. New requests are highlighted,
+    ended ones are listed below."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -177,8 +177,6 @@ class Stage:
             self._said = [*self._said[-20:], line.strip()]
 
 
-# --- Direct access to the payments service: its real effects, and control over its responses
-
 _HOLD_SECONDS = 60.0
 _EFFECT_SECONDS = 30.0
 

@@ -13,12 +13,10 @@ from perdure.client import AsyncClient, Event
 from perdure.local.config import own_environ
 from perdure.schemas.turns import Message, Turn
 
-# --- Claims of the demo, each with its evidence
-
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One sentence that must be true."""
+    """One sentence that must be true, with its evidence."""
 
     text: str
     held: bool
@@ -68,14 +66,13 @@ def one_transcript(messages: Sequence[Message], heard: Mapping[str, str], roles:
     return Claim("one transcript, no duplicated text", held, f"messages: {told}")
 
 
-# --- Output of the demo: numbered steps with times, the streamed text, each kill with its pids
-
 _MARGIN = " " * 11
 _BOLD, _DIM, _RED, _GREEN = "1", "2", "31", "32"
 
 
 class Narrator:
-    """Writes the output of the whole demo."""
+    """Writes the output of the whole demo. It has numbered steps with times, the streamed text, and each kill with its
+    pids."""
 
     def __init__(self, stream: TextIO) -> None:
         self._live = LiveText(stream, terminal=False)
@@ -158,14 +155,13 @@ class Narrator:
         return f"\x1b[{code}m{text}\x1b[0m" if self._coloured else text
 
 
-# --- One turn, followed over its event stream: stopped at any event and resumed after it
-
 _EVENT_SECONDS = 90.0
 """Recovery takes 6 to 8 s. A machine that needs this long for an event cannot show it."""
 
 
 class Watched:
-    """A turn and all events that its reader has received."""
+    """A turn and all events that its reader has received. The stream can be stopped at any event and resumed after
+    it."""
 
     def __init__(self, client: AsyncClient, narrator: Narrator, turn: Turn) -> None:
         self._client = client
@@ -321,11 +317,9 @@ async def _refund_claims(
     ]
 
 
-# --- An opaque effect, killed at the same point: never sent twice, so a person records its outcome
-
-
 async def send_note(stage: Stage, narrator: Narrator, client: AsyncClient, payments: Payments) -> list[Claim]:
-    """Runs this part of the demo and returns its claims."""
+    """Runs this part of the demo and returns its claims. The opaque effect is killed at the same point and never sent
+    twice, so a person records its outcome."""
     narrator.step("The same crash at a target without idempotency keys: a goodwill note")
     conversation = await client.conversations.create(_AGENT)
     message = f"Send a goodwill note for order {_ORDER}"

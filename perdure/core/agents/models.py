@@ -25,10 +25,6 @@ def takes_thinking_budget(model: str) -> bool:
     return is_claude(model) or model.startswith("gemini/") or (model.startswith("vertex_ai/") and "gemini" in model)
 
 
-# --- Thinking of a model: the setting of an agent that decides, and the parameters that are sent. The order is: an
-# explicit budget, an explicit effort, `high` if the model can think, nothing. An explicit setting is sent as its author
-# wrote it, whatever any table of models contains.
-
 LEAST_CAP_TOKENS: Final = 16_384
 """Minimum answer limit in tokens of a request with a thinking budget, if the agent sets no limit. The limit is twice
 the budget if that is more."""
@@ -46,7 +42,9 @@ class Thinking:
 
 
 def decided(asked: Reasoning | None, *, can_think: bool) -> Thinking:
-    """Returns the setting that decides; neither field is set if nothing is sent."""
+    """Returns the setting that decides; neither field is set if nothing is sent. The order is: an explicit budget, an
+    explicit effort, `high` if the model can think, nothing. An explicit setting is sent as its author wrote it,
+    whatever any table of models contains."""
     if asked is None or (asked.budget_tokens is None and asked.effort is None):
         return Thinking(effort="high" if asked is not None and can_think else "")
     if asked.budget_tokens is not None:
@@ -99,9 +97,6 @@ def _must_not_think(model: str, messages: Sequence[Mapping[str, JsonValue]]) -> 
         if message.get("tool_calls"):
             return True
     return False
-
-
-# --- Changes of a stage to a model call: its parameters, its window and its instructions.
 
 
 def with_stage(

@@ -87,10 +87,6 @@ def _wire_one(message: PromptMessage) -> WireMessage:
     return one
 
 
-# --- Parts of a prompt from the agent and its skills, and their positions. The prefix (persona, user block, manifest of
-# all the agent's skills) does not depend on what is loaded, so that a provider's cache of it stays valid. The texts of
-# loaded skills follow after it.
-
 AGENT: Final = "agent"
 ROOT_SKILL: Final = "root_skill"
 PLATFORM: Final = "platform_default"
@@ -159,7 +155,9 @@ def manifest(skills: Sequence[Skill]) -> str:
 
 
 def prefix(agent: AgentDefinition, persona: Persona, user: User, override: str | None = None) -> str:
-    """Returns the message at index 0. The caller's own system prompt replaces all of it."""
+    """Returns the message at index 0. The caller's own system prompt replaces all of it. Otherwise it contains the
+    persona, the user block and the manifest of all the agent's skills. It does not depend on what is loaded, so that a
+    provider's cache of it stays valid. The texts of loaded skills follow after it."""
     base = base_message(persona.text, user.name, user.role, override)
     return base if override else base + manifest(agent.skills)
 
@@ -211,13 +209,6 @@ def with_cache_breakpoint(messages: Sequence[WireMessage], model: str) -> list[W
     return [{**messages[0], "content": [part]}, *messages[1:]]
 
 
-# --- The windowing policy: how much of the transcript a model receives. It is applied to a copy, never to stored
-# messages.
-#
-# A round of calls and all its results are kept or dropped together. Providers reject a tool result without its call and
-# a call without all its results. The newest round or message is always kept.
-
-
 @dataclass(frozen=True, slots=True)
 class Windowed:
     """The fields of a message that windowing needs."""
@@ -232,8 +223,10 @@ class Windowed:
 
 
 def keep(messages: Sequence[Windowed], policy: WindowPolicy) -> list[int]:
-    """Returns the indexes of the messages to send, in order. Results directly follow their calls, as providers
-    require."""
+    """Returns the indexes of the messages to send, in order. Results directly follow their calls, as providers require.
+    The policy is applied to a copy, never to stored messages. A round of calls and all its results are kept or dropped
+    together. Providers reject a tool result without its call and a call without all its results. The newest round or
+    message is always kept."""
     rounds = _rounds(messages)
     if policy.max_messages is None and policy.max_tokens is None:
         return [message.index for each in rounds for message in each]
@@ -277,9 +270,6 @@ def _rounds(messages: Sequence[Windowed]) -> list[list[Windowed]]:
     return [each for each in rounds if set(each[0].call_ids) <= {message.answers for message in each[1:]}]
 
 
-# --- The memory of a turn: one system message after the base message, with labeled parts. It is built once per turn and
-# does not change; the next turn builds its own, so that nothing accumulates.
-
 ENTITY_FIELDS = ("extracted_entities", "recent_entity_context")
 """Working-memory fields that contain entities; all others are scratchpad."""
 
@@ -295,7 +285,9 @@ class RecalledEpisode:
 
 
 def memory_message(working: Mapping[str, JsonValue], episodes: Sequence[RecalledEpisode] = ()) -> str:
-    """Returns the memory text of a turn; empty if there is none."""
+    """Returns the memory text of a turn; empty if there is none. It is one system message after the base message, with
+    labeled parts. It is built once per turn and does not change; the next turn builds its own, so that nothing
+    accumulates."""
     scratchpad = [_field(name, value) for name, value in sorted(working.items()) if name not in ENTITY_FIELDS]
     entities = [_field(name, working[name]) for name in ENTITY_FIELDS if name in working]
     recalled = [f"- ({_nearness(each)}) {_indented(each.summary)}" for each in episodes]
@@ -321,8 +313,6 @@ def _nearness(episode: RecalledEpisode) -> str:
 def _indented(summary: str) -> str:
     return "\n  ".join(summary.splitlines())
 
-
-# --- The result of a call as the model receives it: the tool's own or one with a note, and how to unwrap it.
 
 CHANGED: Final = "A reviewer changed the arguments of this call and it has run as changed. Do not issue it again."
 STANDS: Final = "The call has run and its effect stands; do not repeat it."

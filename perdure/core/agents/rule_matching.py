@@ -197,8 +197,7 @@ def _nested(facts: Mapping[str, JsonValue]) -> JsonValue:
     return result
 
 
-# --- Rules of the platform. They apply to every agent; a tenant can make them stricter (perdure/core/agents/rules.py).
-
+# They apply to every agent; a tenant can make them stricter (perdure/core/agents/rules.py).
 RULE_FORCE_CLARIFY = "platform:force_clarify_after_failed_resolves"
 MUTATING_CAPABILITIES = ("create_entity", "update_entity", "link_entities", "batch_*")
 MOST_FAILED_RESOLVES = 3
@@ -220,10 +219,6 @@ PLATFORM_RULES = (
     ),
 )
 
-
-# --- Reasons why calls of a tool need an approval or end a turn, for views of an agent. They are derived from the code
-# that decides (perdure/core/approvals/gates.py and the rules above); no decision depends on them. A reason is a
-# possibility: a rule's other conditions are checked at the call.
 
 _EFFECTS = {
     EffectClass.READ: "the tool's author requires an approval for each call",
@@ -252,7 +247,9 @@ class Reason:
 
 def reasons_of(card: ToolCard, rules: Iterable[Rule], waivers: Collection[str] = ()) -> tuple[Reason, ...]:
     """Returns every reason, the card's own first. `rules` are the agent's rules with the tenant's changes. `waivers`
-    are the tools that the tenant exempts from approval."""
+    are the tools that the tenant exempts from approval. The reasons are for views of an agent; no decision depends on
+    them. They are derived from the code that decides (perdure/core/approvals/gates.py and the rules above). A reason is
+    a possibility: a rule's other conditions are checked at the call."""
     own: tuple[Reason, ...] = ()
     if asks_by_itself(card, waivers):
         own = (Reason(RuleTrigger.BEFORE_TOOL_CALL.value, "require_hitl", RULE_MUTATING, _EFFECTS[card.effect], {}),)

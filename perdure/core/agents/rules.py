@@ -177,15 +177,6 @@ def _same(one: JsonValue, other: JsonValue) -> bool:
     return isinstance(one, bool) is isinstance(other, bool) and one == other
 
 
-# --- Rules that fire at a tool call, and the one that decides. Rules only stop calls; no rule allows one.
-#
-# Invariants:
-# - All conditions of a rule must hold. A condition that cannot be read counts as held and is listed in the fire (fail
-#   closed). If another condition clearly does not hold, the rule does not fire.
-# - A rule with an unknown trigger is checked before each call; an unknown action requires an approval.
-# - A tenant can make a rule stricter, never looser.
-# - The order of the fires does not depend on the order of the rules: the platform's, the app's, the skills'.
-
 _TRIGGERS = {trigger.value: trigger for trigger in RuleTrigger}
 _ACTIONS = {action.value: action for action in RuleAction}
 
@@ -222,7 +213,17 @@ class RuleMatch:
 
 
 def matching_rules(rules: Iterable[Rule], trigger: RuleTrigger, subject: Subject) -> tuple[RuleMatch, ...]:
-    """Returns every rule that fires, in order. All of them are recorded; `deciding` selects the one that counts."""
+    """Returns every rule that fires, in order. All of them are recorded; `deciding` selects the one that counts.
+
+    Rules only stop calls; no rule allows one.
+
+    Invariants:
+    - All conditions of a rule must hold. A condition that cannot be read counts as held and is listed in the fire (fail
+      closed). If another condition clearly does not hold, the rule does not fire.
+    - A rule with an unknown trigger is checked before each call; an unknown action requires an approval.
+    - A tenant can make a rule stricter, never looser.
+    - The order of the fires does not depend on the order of the rules: the platform's, the app's, the skills'.
+    """
     fires = (_fired(rule, trigger, subject) for rule in sorted(rules, key=_rank))
     return tuple(each for each in fires if each is not None)
 

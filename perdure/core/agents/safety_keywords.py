@@ -57,12 +57,6 @@ def _crosses(form: str, seam: tuple[str, str, str]) -> bool:
     return form in both and form not in end and form not in beginning
 
 
-# --- Normalized text for searching, never for display or storage. Case, accents, invisible characters, and kinds of
-# spaces, dashes and apostrophes are ignored, as are doubled letters and letters that are spelled out one by one.
-# Letters of other scripts, and digits within a word, can replace the letters that they resemble; so a text has several
-# readings.
-
-
 def _table(pairs: str) -> dict[int, str]:
     return {ord(pair[0]): pair[1] for pair in pairs.split()}
 
@@ -92,6 +86,10 @@ def readings(text: str) -> tuple[str, ...]:
 
     The readings are: as written, as it looks, with digits as letters, with `1` as `l`, and without its signs. Only
     texts of the same reading can be compared.
+
+    They are for searching, never for display or storage. Case, accents, invisible characters, and kinds of spaces,
+    dashes and apostrophes are ignored, as are doubled letters and letters that are spelled out one by one. Letters of
+    other scripts, and digits within a word, can replace the letters that they resemble; so a text has several readings.
     """
     seen = _seen(text)
     looks = seen if text.isascii() else _seen(unicodedata.normalize("NFKD", text).translate(_CAPITALS))
@@ -138,10 +136,6 @@ def _joined(spelled: re.Match[str]) -> str:
     return f"{letters} {letters[0]} {letters[1:]}" if letters[0] in "ia" else letters
 
 
-# --- The three questions that a turn of `context_assembly` sends to a model before it answers, and their evaluation.
-# The model must answer by calling a function, so that the answer is structured with every provider. Safety fails
-# closed: only a plain `false` clears a turn. Intent and tone fall back to their defaults.
-
 _NOTHING: Final = frozenset({"", "none", "no", "null", "nothing", "n/a", "na", "safe"})
 """Category texts that mean no category."""
 _CATEGORY: Final = "In a word or two what danger it is; `none` where `hijacked` is false."
@@ -150,8 +144,10 @@ MOST_CHARACTERS: Final = 500
 
 
 class Question(StrEnum):
-    """A question; the agent's stage of this name has the instructions, and the answer is called
-    `<question>_verdict`."""
+    """A question; the agent's stage of this name has the instructions, and the answer is called `<question>_verdict`. A
+    turn of `context_assembly` sends three of them to a model before it answers. The model must answer by calling a
+    function, so that the answer is structured with every provider. Safety fails closed: only a plain `false` clears a
+    turn. Intent and tone fall back to their defaults."""
 
     SAFETY = "safety"
     INTENT = "intent"

@@ -34,11 +34,6 @@ def filled(text: str, values: Mapping[str, str]) -> str:
     return _MARK.sub(value_of, text)
 
 
-# --- The stages of a prompt template's version, and the permissions to change them. draft -> pre_production -> active
-# -> archived. A draft applies only to its author's turns. A version in pre-production applies to no turns; it can be
-# read and rendered until it is promoted. The active version applies to all other users of the tenant, so a user other
-# than its author must activate it. Every version that is not archived can be archived at any time.
-
 PROMOTERS = frozenset({"reviewer", "admin"})
 """The roles that can promote, since a promoted version applies to all of a tenant's users; writing a draft needs no
 role."""
@@ -46,7 +41,10 @@ _MOST_MARKS = 20
 
 
 class Stage(StrEnum):
-    """The stage of a version."""
+    """The stage of a version. The order is draft -> pre_production -> active -> archived. A draft applies only to its
+    author's turns. A version in pre-production applies to no turns; it can be read and rendered until it is promoted.
+    The active version applies to all other users of the tenant, so a user other than its author must activate it. Every
+    version that is not archived can be archived at any time."""
 
     DRAFT = "draft"
     PRE_PRODUCTION = "pre_production"
@@ -95,14 +93,6 @@ def text_refusal(text: str) -> CallerError | None:
     return CallerError("template_variable_unknown", f"line {first['line']}: {what}", details, status=422)
 
 
-# --- A tool's description of one call: its author's template, filled only from the exact arguments.
-# Invariants:
-# - No text comes from a model, except inside values. Values are in quotes or plain JSON, so that they cannot imitate
-#   the sentence.
-# - The text for a missing value is the author's own: `{amount|the whole price}`.
-# - The sentence can omit parts of the arguments but does not alter them: a long value is truncated, with the number of
-#   missing characters.
-
 MOST_CHARACTERS = 300
 """Maximum length of a template."""
 _VALUE_CHARACTERS = 80
@@ -137,7 +127,17 @@ def names_in(template: str) -> frozenset[str]:
 
 
 def described(template: str, args: Mapping[str, JsonValue]) -> str:
-    """Returns the sentence for these arguments; empty without a template."""
+    """Returns the sentence for these arguments; empty without a template.
+
+    It is filled only from the exact arguments.
+
+    Invariants:
+    - No text comes from a model, except inside values. Values are in quotes or plain JSON, so that they cannot imitate
+      the sentence.
+    - The text for a missing value is the author's own: `{amount|the whole price}`.
+    - The sentence can omit parts of the arguments but does not alter them: a long value is truncated, with the number
+      of missing characters.
+    """
     return _PART.sub(lambda part: _filled(part, args) if part[1] else part.group()[:1], template)
 
 

@@ -151,11 +151,9 @@ def _refused(loaded: Loaded, why: str) -> Loading:
     return Loading(dict(loaded), {"status": "error", "message": why}, done=False)
 
 
-# --- Loaded skills of an agent, which determine the tools that its model is offered.
-
-
 def loaded_skills(agent: AgentDefinition, injected: Iterable[str]) -> tuple[Skill, ...]:
-    """Returns the root skill and the injected ones with all their dependencies, in the agent's order."""
+    """Returns the root skill and the injected ones with all their dependencies, in the agent's order. They determine
+    the tools that the agent's model is offered."""
     loaded = _reached({skill.id: skill.dependencies for skill in agent.skills}, agent.root_skill or "", injected)
     return tuple(skill for skill in agent.skills if skill.id in loaded)
 
@@ -206,20 +204,6 @@ def _reached(dependencies: Mapping[str, Sequence[str]], root: str, injected: Ite
     return reached
 
 
-# --- Trust in an MCP server: from a tool's hints to its effect, approval and risk.
-#
-# | source                                      | declares        | effect | approval |
-# |---------------------------------------------|-----------------|--------|----------|
-# | the app's author, for this tool             | effect: x       | x      | unless x is read |
-# | a trusted server                            | read-only       | read   | no       |
-# | a trusted server                            | read-only and destructive | opaque | yes |
-# | a trusted server, tool honors keys          | not read-only   | keyed  | yes      |
-# | a trusted server                            | not read-only, or nothing | opaque | yes |
-# | a server that is not trusted                | anything        | opaque | yes      |
-#
-# A hint can make a tool stricter or more open, but no hint lets a change run without an approval. A tool that can be
-# repeated safely (`idempotentHint`) does not necessarily honor keys: the second call may undo a change made in between.
-
 _NOTHING_SAID = McpToolSettings()
 _TAG = re.compile(r"\w[\w .:/-]{0,63}")
 """Allowed tags. Models receive a tag as a toolset's name, and servers can send any text."""
@@ -239,7 +223,21 @@ class Standing:
 
 
 def standing(server: McpServer, tool: McpToolListing) -> Standing:
-    """Returns how `tool` of `server` is treated, by the table above."""
+    """Returns how `tool` of `server` is treated, by the table below.
+
+    | source                                      | declares        | effect | approval |
+    |---------------------------------------------|-----------------|--------|----------|
+    | the app's author, for this tool             | effect: x       | x      | unless x is read |
+    | a trusted server                            | read-only       | read   | no       |
+    | a trusted server                            | read-only and destructive | opaque | yes |
+    | a trusted server, tool honors keys          | not read-only   | keyed  | yes      |
+    | a trusted server                            | not read-only, or nothing | opaque | yes |
+    | a server that is not trusted                | anything        | opaque | yes      |
+
+    A hint can make a tool stricter or more open, but no hint lets a change run without an approval. A tool that can be
+    repeated safely (`idempotentHint`) does not necessarily honor keys: the second call may undo a change made in
+    between.
+    """
     said = server.tools.get(tool.name, _NOTHING_SAID)
     if said.effect is not None:
         effect, ttl = said.effect, said.key_ttl_seconds

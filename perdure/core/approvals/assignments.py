@@ -90,9 +90,6 @@ def release_refusal(facts: Facts, decider: Decider) -> CallerError | None:
     return None if ADMIN in decider.roles else held_by_another(facts.claim, decider.user_id, facts.now)
 
 
-# --- Withdrawal of a request, or of an approval whose call has not started. The reservation of the call decides the
-# race.
-
 ADMIN = "admin"
 _GIVEN = frozenset({"approved", "edited"})
 _BEGUN = frozenset({"reserved", "done", "failed", "outcome_unknown"})
@@ -103,6 +100,8 @@ def withdrawal_refusal(facts: Facts, decider: Decider, deciders: frozenset[str],
 
     Before a decision, the requester and admins can withdraw. After it, the reviewers who approved, any other user who
     is allowed to decide, and admins can.
+
+    An approval can be withdrawn until its call has started; the reservation of the call decides the race.
     """
     if not _may(facts, decider, deciders):
         return CallerError(

@@ -13,17 +13,6 @@ from perdure.contracts.errors import CallerError
 from perdure.core.identity import OWN, Credential
 from perdure.core.text import format_time
 
-# --- Places: a user decides in their own place, or in the place of a user who delegated to them until a date.
-# Invariants:
-# - The requester has no place, and no user decides in the requester's place, unless the policy allows self-approval.
-# - A place is valid while its owner has the required role now. If reviewers are named, the owner must be one of them;
-#   the assignee counts as named.
-# - A delegate must have the required role now. A delegation passes on the place of a named or assigned user, never a
-#   role.
-# - A place counts as the requester's if it was delegated with, or is used with, a credential that the requester
-#   created.
-# - A place cannot be passed on: a delegate can neither delegate it further nor reassign the request.
-
 ROLES = frozenset({"requester", "reviewer", "admin"})
 """All roles of a user."""
 USER_NAME = r"^[a-z][a-z0-9._-]{0,62}$"
@@ -34,7 +23,20 @@ DECIDING_ROLES = frozenset({"reviewer", "admin"})
 
 @dataclass(frozen=True, slots=True)
 class Delegation:
-    """A user in whose name a decision can be made."""
+    """A user in whose name a decision can be made.
+
+    A user decides in their own place, or in the place of a user who delegated to them until a date.
+
+    Invariants:
+    - The requester has no place, and no user decides in the requester's place, unless the policy allows self-approval.
+    - A place is valid while its owner has the required role now. If reviewers are named, the owner must be one of them;
+      the assignee counts as named.
+    - A delegate must have the required role now. A delegation passes on the place of a named or assigned user, never a
+      role.
+    - A place counts as the requester's if it was delegated with, or is used with, a credential that the requester
+      created.
+    - A place cannot be passed on: a delegate can neither delegate it further nor reassign the request.
+    """
 
     user_id: str
     name: str
@@ -128,10 +130,6 @@ def why_not(panel: Panel, seat: Delegation) -> str | None:
     return None
 
 
-# --- Claims: while a claim is valid, no other reviewer can decide. It expires by itself, so that no request stays
-# locked. Consecutive claims of one user count as one claim, which ends after an hour however often it is renewed. Other
-# reviewers and the fallback reviewer then have their turn.
-
 DEFAULT_SECONDS = 900
 MOST_SECONDS = 3_600
 """The maximum for consecutive claims of one user."""
@@ -142,7 +140,9 @@ seconds."""
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A claim on a request: its holder and its end."""
+    """A claim on a request: its holder and its end. While it is valid, no other reviewer can decide. It expires by
+    itself, so that no request stays locked. Consecutive claims of one user count as one claim, which ends after an hour
+    however often it is renewed. Other reviewers and the fallback reviewer then have their turn."""
 
     user_id: str
     name: str
@@ -180,13 +180,10 @@ def claim_span(claim: Claimed | None, user_id: str, now: datetime, seconds: int)
     return since, min(most, now + timedelta(seconds=seconds))
 
 
-# --- Votes on one request: each user counts once, and so does each place. A vote that was cast with a credential of
-# another user's creation may be that user's vote.
-
-
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """A vote that is still valid. Votes that an edit has voided are excluded."""
+    """A vote that is still valid. Votes that an edit has voided are excluded. Each user counts once, and so does each
+    place. A vote that was cast with a credential of another user's creation may be that user's vote."""
 
     user_id: str
     seat_id: str
@@ -396,18 +393,13 @@ def _too_late(facts: Facts) -> str:
     return f"too late: {what} by {before['by']} at {format_time(datetime.fromisoformat(str(before['at'])))}"
 
 
-# --- The effect of one more decision on a request. A rejection or a response decides at once. Approvals need the quorum
-# of the policy. An edit pins a changed call: earlier approvals were for another call and become void, and the editor's
-# vote is the first.
-#
-# Invariant: if reviewers are named, at most one of the counted approvals is from another place. An assignee replaces
-# one named reviewer, and only one however often the request is reassigned.
-
 PENDING = "pending"
 
 
 def counted(votes: Sequence[Vote]) -> tuple[Vote, ...]:
-    """Returns the approvals that count towards the quorum."""
+    """Returns the approvals that count towards the quorum. If reviewers are named, at most one of the counted approvals
+    is from another place. An assignee replaces one named reviewer, and only one however often the request is
+    reassigned."""
     standing = [vote for vote in votes if vote.counts]
     extra = [vote for vote in standing if not vote.is_named][1:]
     return tuple(vote for vote in standing if vote not in extra)
@@ -417,6 +409,9 @@ def status_after(decision: Decision, quorum: int, votes: Sequence[Vote], mine: V
     """Returns the request's status after this decision: `pending` if approvals are still missing.
 
     `mine` is the vote of this decision. `revised` means that the call was edited before; the status is then `edited`.
+
+    A rejection or a response decides at once. Approvals need the quorum of the policy. An edit pins a changed call:
+    earlier approvals were for another call and become void, and the editor's vote is the first.
     """
     if decision not in (Decision.APPROVE, Decision.EDIT):
         return STATUS_OF[decision]
@@ -425,8 +420,6 @@ def status_after(decision: Decision, quorum: int, votes: Sequence[Vote], mine: V
         return PENDING
     return STATUS_OF[Decision.EDIT if revised else decision]
 
-
-# --- Bulk approval: low-risk calls of one tool of one agent, in one version. All other requests are decided one by one.
 
 NOT_IN_BULK = (
     "Only low-risk calls of one tool can be approved in bulk; decide on checkpoints, limits, edits and responses "
@@ -455,7 +448,8 @@ def alone(kind: str, risk: str) -> str:
 
 
 def approvable_together(asked: Sequence[DecisionRequest]) -> bool:
-    """Returns whether these requests can be approved in bulk."""
+    """Returns whether these requests can be approved in bulk. Only low-risk calls of one tool of one agent, in one
+    version, can. All other requests are decided one by one."""
     # Another agent's tool of the same name can do something else.
     alike = len({(each.agent_id, each.tool, each.tool_version) for each in asked}) <= 1
     return alike and not any(alone(each.kind, each.risk) for each in asked)

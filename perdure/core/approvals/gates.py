@@ -100,16 +100,6 @@ def round_is_refused(verdicts: Sequence[Verdict]) -> bool:
     return all(verdict.state not in ALLOWING for verdict in verdicts)
 
 
-# --- Exemptions of a tenant: only two of the engine's own memory tools can run without approval. Rules can only stop
-# calls (perdure/core/agents/rules.py). An exemption is the only way in which a tenant lets a call pass, so it is
-# separate from them.
-#
-# Invariants:
-# - Only the engine defines these tools, by name and effect class. Tools of apps and servers are excluded.
-# - An exemption replaces only the approval that the tool's own card requires. Rules of the platform, an app or a skill
-#   still require theirs, and an approval that was requested counts as usual.
-# - A turn reads the exemptions at its start (perdure/store/turns/context.py). Its calls are checked against those.
-
 WAIVABLE = ("memory_patch", "memory_propose_promotion")
 """Both write only what their user is allowed to write, in the user's own scope, or request an admin's approval."""
 RULE_WAIVED = "tenant:approval_waived"
@@ -122,7 +112,18 @@ def is_exemptible(name: str, effect: EffectClass) -> bool:
 
 
 def exempted(cards: Iterable[ToolCard], waivers: Collection[str]) -> tuple[str, ...]:
-    """Returns the tools among these cards that `waivers` exempt from their own approval."""
+    """Returns the tools among these cards that `waivers` exempt from their own approval.
+
+    Only two of the engine's own memory tools can run without approval. Rules can only stop calls
+    (perdure/core/agents/rules.py). An exemption is the only way in which a tenant lets a call pass, so it is separate
+    from them.
+
+    Invariants:
+    - Only the engine defines these tools, by name and effect class. Tools of apps and servers are excluded.
+    - An exemption replaces only the approval that the tool's own card requires. Rules of the platform, an app or a
+      skill still require theirs, and an approval that was requested counts as usual.
+    - A turn reads the exemptions at its start (perdure/store/turns/context.py). Its calls are checked against those.
+    """
     return tuple(
         card.name
         for card in cards

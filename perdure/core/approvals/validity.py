@@ -19,8 +19,6 @@ from perdure.core.memory.files import handed_in_fault
 NOT_PUBLISHED = "The agent is no longer published"
 """The reason why no call of the agent runs: a start without its app removed the agent and its tools."""
 
-# --- Outdated requests: changes after a request was opened that prevent its call, whatever the decision.
-
 
 @dataclass(frozen=True, slots=True)
 class InForce:
@@ -141,8 +139,6 @@ def why_lapsed(approval: ApprovalValidity | None, in_force: InForce | None) -> s
     return outdated_reason(approval.policy_digest, approval.tool_version, in_force)
 
 
-# --- Answers to a turn's question: the first valid answer counts, if it is in time and the turn continues.
-
 MOST_CHARACTERS = 65_536
 """The maximum length of an answer as JSON. The turn's history contains the answer once."""
 
@@ -161,7 +157,8 @@ class QuestionRecord:
 
 
 def answer_refusal(asked: QuestionRecord, kind: str, payload: dict[str, JsonValue]) -> CallerError | None:
-    """Returns the first reason why this answer is refused, in the order of the contract, or None."""
+    """Returns the first reason why this answer is refused, in the order of the contract, or None. The first valid
+    answer counts, if it is in time and the turn continues."""
     if asked.status == "answered":
         return CallerError("already_answered", "This question is already answered; the first answer counts", status=409)
     if asked.status == "expired" or (asked.status == "pending" and asked.expires_at <= asked.now):

@@ -168,15 +168,14 @@ def _faulty(fault: str) -> Parsed:
     return Parsed({}, digest_of({}), fault)
 
 
-# --- Arguments that a person wrote as JSON: parsed strictly, with no repair.
-
-
 class InvalidArgumentText(Exception):
     """The text is not a set of arguments for this tool; the message contains the reason."""
 
 
 def parsed(text: str) -> dict[str, Any]:
     """Parses a JSON object strictly.
+
+    A person wrote it, so nothing is repaired.
 
     Raises: InvalidArgumentText.
     """
@@ -218,13 +217,12 @@ def _refuse_number_word(name: str) -> object:
     raise ValueError(f"{name} is not a valid number")
 
 
-# --- Objects as a model's answer: parsed strictly, repaired once, and accepted only if they match the schema.
-
 _FENCED = re.compile(r"\A\s*```(?:json)?\s*\n(?P<inside>.*?)\n?\s*```\s*\Z", re.DOTALL)
 
 
 def read_object(text: str, schema: Mapping[str, JsonValue]) -> Parsed:
-    """Returns the object in a model's answer. Its fault is in words for the model."""
+    """Returns the object in a model's answer. Its fault is in words for the model. The text is parsed strictly,
+    repaired once, and accepted only if it matches the schema."""
     fenced = _FENCED.match(text)
     parsed = parse_arguments(fenced["inside"] if fenced else text, schema)
     if parsed.fault is None:
@@ -232,14 +230,13 @@ def read_object(text: str, schema: Mapping[str, JsonValue]) -> Parsed:
     return Parsed({}, parsed.digest, parsed.fault.replace("the arguments", "the answer", 1))
 
 
-# --- Markers that a topology extracts from a model's whole answer, before the answer is replaced by a reference.
-
 MOST = 20
 """Further markers are ignored, so that a runaway answer does not fill a history."""
 
 
 def extracted(pattern: str, text: str) -> tuple[str, ...]:
-    """Returns the first group of every match of `pattern`, in order, without duplicates."""
+    """Returns the first group of every match of `pattern`, in order, without duplicates. A topology extracts them from
+    a model's whole answer, before the answer is replaced by a reference."""
     if not pattern:
         return ()
     found = dict.fromkeys(match.group(1)[:200] for match in re.finditer(pattern, text))

@@ -82,13 +82,12 @@ def guidance(degraded: Sequence[str], notes: Mapping[str, str]) -> str:
     return "\n".join(["=== Guidance ===", *lines]) if lines else ""
 
 
-# --- Order of the tools: which run in parallel and which wait (Kahn's algorithm over names).
-
-
 def phases(dependencies: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], ...]:
     """Groups the names into phases, each in the given order. A phase depends only on earlier ones.
 
     A dependency that is not among the names is ignored: it does not run in this turn.
+
+    The tools of a phase run in parallel (Kahn's algorithm over names).
 
     Raises: ValueError with the cycle.
     """
@@ -119,10 +118,6 @@ def _cycle(waits: Mapping[str, Iterable[str]]) -> list[str]:
         path.append(following)
 
 
-# --- Reuse of a tool's earlier output. There are two gates, and one condition before both: the tool's inputs must be
-# the same as before. Without that condition in gate A, a tool that was complete once would never see new inputs.
-
-
 class Gate(StrEnum):
     """The treatment of a tool in this turn."""
 
@@ -143,7 +138,8 @@ class Now:
 
 def gate(kept: Bundle | None, now: Now, threshold: float) -> Gate:
     """Returns whether the tool runs or its earlier output is reused. The table in the tests has the cases in this
-    order."""
+    order. There are two gates, and one condition before both: the tool's inputs must be the same as before. Without
+    that condition in gate A, a tool that was complete once would never see new inputs."""
     if kept is None or kept.upstream != now.upstream:
         return Gate.RUN
     if kept.slice_hash == now.slice_hash:
@@ -171,10 +167,6 @@ def _plain(text: str) -> str:
     return " ".join(folded.split()).strip(".!? ")
 
 
-# --- Retries of an assembly tool. An attempt is retried if the cause may be a slow or unavailable target. A target's
-# rejection and an unclassified error are not retried, because a retry would hide them.
-
-
 class Fault(StrEnum):
     """The cause of a failed attempt."""
 
@@ -194,7 +186,9 @@ _LATER = frozenset({Fault.TIMEOUT, Fault.CONNECT, Fault.READ_TIMEOUT})
 
 
 def is_retried(fault: Fault, status: int = 0) -> bool:
-    """Returns whether another attempt may succeed. HTTP statuses qualify from 500 on."""
+    """Returns whether another attempt may succeed. HTTP statuses qualify from 500 on. It may if the cause may be a slow
+    or unavailable target. A target's rejection and an unclassified error are not retried, because a retry would hide
+    them."""
     return fault in _LATER or (fault is Fault.STATUS and status >= 500)
 
 

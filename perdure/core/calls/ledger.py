@@ -197,8 +197,7 @@ def reservation_deadline(now: datetime) -> datetime:
     return now + ZOMBIE_GRACE
 
 
-# --- Reasons why work is not done, for nodes, streams and clients.
-
+# Reasons why work is not done, for nodes, streams and clients.
 STOPPED = Problem(code="stopped", message="the turn was stopped")
 OVER = Problem(code=STOPPED.code, message="the turn was stopped or has ended")
 """The problem for a single read of the turn's row that covers both cases."""

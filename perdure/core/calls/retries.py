@@ -88,13 +88,12 @@ def next_delay(asked_seconds: float | None) -> timedelta | None:
     return timedelta(seconds=min(asked_seconds, RETRY_AFTER_CAP.total_seconds()))
 
 
-# --- Requested waits: the Retry-After header, in seconds or as a date (RFC 9110, 10.2.3).
-
-
 def retry_after_seconds(headers: Mapping[str, str], now: datetime) -> float | None:
     """Returns the wait in seconds, or None if none is requested or it is unreadable. A past date is zero.
 
     `retry-after-ms`, which OpenAI sends, is preferred because it is more precise. A date counts from `now`.
+
+    The header Retry-After has seconds or a date (RFC 9110, 10.2.3).
     """
     lower = {name.lower(): value for name, value in headers.items()}
     finer = _number(lower.get("retry-after-ms", ""))
@@ -123,10 +122,7 @@ def _until(value: str, now: datetime) -> float | None:
     return max(0.0, (moment - now).total_seconds())
 
 
-# --- Attempts to get an object from a model, and their forms. Six attempts at most: first a JSON schema, then a
-# function call, three times. Problems that only another configuration can correct (a key, a model name) end them at
-# once.
-
+# Six attempts at most to get an object from a model: first a JSON schema, then a function call, three times.
 ROUNDS = 3
 TRIES: tuple[OutputForm, ...] = (OutputForm.JSON_SCHEMA, OutputForm.FUNCTION) * ROUNDS
 """The forms in order, one per call."""
@@ -141,19 +137,19 @@ HOPELESS = frozenset(
 
 
 def is_hopeless(problem: Problem) -> bool:
-    """Returns whether further attempts are useless."""
+    """Returns whether further attempts are useless. Only another configuration can correct the problem (a key, a model
+    name)."""
     return problem.code in HOPELESS
-
-
-# --- Assumed usage of an attempt that was lost: its provider may have charged for it. If the attempt reserved a part of
-# daily budgets, the whole reservation counts: it cannot have used more, and the daily limit is kept in any case.
-# Otherwise its prompt and an answer of typical length count. The assumption ends when the attempt returns and reports
-# its usage.
 
 
 def assumed(asked_tokens: int, price: Callable[[Usage], int], reserved: Hold | None = None) -> Usage:
     """Returns the assumed usage of an attempt with this many prompt tokens, with the cost from `price` or the
-    reservation."""
+    reservation.
+
+    An attempt that was lost may have been charged for by its provider. If the attempt reserved a part of daily budgets,
+    the whole reservation counts: it cannot have used more, and the daily limit is kept in any case. Otherwise its
+    prompt and an answer of typical length count. The assumption ends when the attempt returns and reports its usage.
+    """
     if reserved is None or not reserved.tokens:
         usage = Usage(input_tokens=asked_tokens, output_tokens=USUAL_ANSWER_TOKENS)
         return usage.model_copy(update={"cost_microusd": price(usage)})

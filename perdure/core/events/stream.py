@@ -21,10 +21,6 @@ from pydantic import JsonValue
 
 from perdure.contracts.events import DONE, GENERATION_COMPLETE, GENERATION_START, RESET, THINKING, TOKEN
 
-# --- Cursors: the position of a reader, as the opaque id of every event. A cursor holds the positions in both stores:
-# the last durable event and the last live entry that the reader has seen. Entries are comparable only within one epoch
-# of the live stream. A loss of Valkey starts a new epoch.
-
 FIRST_ENTRY = "0-0"
 """The position before every entry."""
 NO_EPOCH = "0"
@@ -38,7 +34,9 @@ _BARE = re.compile(r"[0-9]{1,18}")
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The positions in both stores: `<durable seq>.<stream epoch>.<stream id>`."""
+    """The positions in both stores: `<durable seq>.<stream epoch>.<stream id>`. A cursor is the position of a reader,
+    as the opaque id of every event: the last durable event and the last live entry that the reader has seen. Entries
+    are comparable only within one epoch of the live stream. A loss of Valkey starts a new epoch."""
 
     seq: int = 0
     epoch: str = NO_EPOCH
@@ -63,8 +61,6 @@ def entry_order(entry_id: str) -> tuple[int, int]:
     milliseconds, _, number = entry_id.partition("-")
     return int(milliseconds), int(number)
 
-
-# --- Values of a stream: events, live entries, and the state of a reader. `merge` below joins them.
 
 CallKey = tuple[str, str]
 """The key of a model call: turn id, call id."""
@@ -381,12 +377,6 @@ def _number(data: Mapping[str, JsonValue], name: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-# --- Resumption: the text that a returning reader has of the calls that are still open at its cursor. The durable half
-# of the cursor determines which calls had started, and in which attempt. The live half, together with the live stream's
-# data of each call, determines how much text was sent. If that is unknown, the call has a gap, which the merge corrects
-# with `reset`.
-
-
 @dataclass(frozen=True, slots=True)
 class OpenCall:
     """A call that had started and was not complete at the cursor."""
@@ -413,7 +403,13 @@ class Mark:
 
 def resumed(cursor: Cursor, open_calls: Sequence[OpenCall], marks: Mapping[CallKey, Mark]) -> ReaderState:
     """Returns the state of a reader that resumes with `cursor`. `marks` lacks the calls that the live stream does not
-    know."""
+    know.
+
+    The state has the text that a returning reader has of the calls that are still open at its cursor. The durable half
+    of the cursor determines which calls had started, and in which attempt. The live half, together with the live
+    stream's data of each call, determines how much text was sent. If that is unknown, the call has a gap, which the
+    merge corrects with `reset`.
+    """
     calls = {call.key: _heard(cursor, call, marks.get(call.key)) for call in open_calls}
     return ReaderState(cursor, cursor.epoch, cursor.entry_id, calls)
 

@@ -285,11 +285,6 @@ def _digits(name: str, count: int) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:count]
 
 
-# --- Filter of attributes: content, secrets and internals never reach a tracer. They are recognized by name. A name is
-# split into words, whatever joins them: `finalOutput`, `final-output` and `final_outputs` are the same. One denied word
-# is enough, at any depth, also inside text that is JSON. Token counts are allowed by their whole name, and only as
-# numbers. All other values are cut to 200 characters.
-
 DENIED: Final = frozenset(
     {"input", "message", "content", "text", "query", "transcript"}  # words of a person
     | {"prompt", "instruction", "preprocessing"}  # instructions of a model
@@ -334,7 +329,13 @@ def is_denied(name: str) -> str:
 
 
 def filtered(attributes: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], tuple[str, ...]]:
-    """Returns the attributes that are allowed, and the denied word of each removed one."""
+    """Returns the attributes that are allowed, and the denied word of each removed one.
+
+    Content, secrets and internals never reach a tracer. They are recognized by name. A name is split into words,
+    whatever joins them: `finalOutput`, `final-output` and `final_outputs` are the same. One denied word is enough, at
+    any depth, also inside text that is JSON. Token counts are allowed by their whole name, and only as numbers. All
+    other values are cut to 200 characters.
+    """
     removed: list[str] = []
     kept = dict(_pairs(attributes, removed, 0))
     return kept, tuple(removed)
@@ -401,10 +402,6 @@ def _singular(word: str) -> str:
     return known or (word if word.endswith("ss") else word.removesuffix("s"))
 
 
-# --- Invariants of a finished turn: its nodes followed the edges of its topology. An alarm is a value. Its receiver
-# logs and counts it; the turn is not affected.
-
-
 @dataclass(frozen=True, slots=True)
 class Ways:
     """The edges of a topology, as far as a record can be checked against them."""
@@ -422,7 +419,8 @@ class Ways:
 
 def alarms_of(nodes: Sequence[str], ways: Ways, trace_id: str) -> Iterator[Alarm]:
     """Yields the broken invariants of a turn whose nodes ended in this order. Nodes of nested topologies are not
-    checked."""
+    checked. The nodes of a finished turn follow the edges of its topology. An alarm is a value. Its receiver logs and
+    counts it; the turn is not affected."""
     own = [node for node in nodes if "/" not in node]
     ran: list[str] = []
     for node in own:

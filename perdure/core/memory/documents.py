@@ -125,8 +125,7 @@ def _denied(code: str, message: str, status: int) -> CallerError:
     return CallerError(code, message, status=status)
 
 
-# --- Document types, and the weight of each in a ranking.
-
+# The document types, and the weight of each in a ranking.
 _BOOSTS = """
 runbook 0.90
 verification_checklist 0.85
@@ -155,15 +154,14 @@ def type_fault(document_type: str) -> str | None:
     return f"{document_type[:60]!r} is not a document type; use one of {', '.join(DOCUMENT_TYPES)}"
 
 
-# --- Path of a document inside its store: lower-case words between slashes, for example `deploys/rollback.md`.
-
 MOST_CHARACTERS = 200
 PATTERN = r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*$"
 _PATH = re.compile(PATTERN)
 
 
 def path_refusal(path: str) -> CallerError | None:
-    """Returns why this is not a valid path, or None."""
+    """Returns why this is not a valid path, or None. A path has lower-case words between slashes, for example
+    `deploys/rollback.md`."""
     if len(path) <= MOST_CHARACTERS and _PATH.fullmatch(path) and ".." not in path:
         return None
     said = (
@@ -171,9 +169,6 @@ def path_refusal(path: str) -> CallerError | None:
         f"parts, and at most {MOST_CHARACTERS} characters"
     )
     return CallerError("path_invalid", said)
-
-
-# --- Decisions on a promotion: an admin other than the proposer decides whether a text becomes shared memory.
 
 
 class PromotionState(StrEnum):
@@ -205,7 +200,8 @@ def decision_refusal(
     comment: str,
     credential: Credential,
 ) -> CallerError | None:
-    """Returns why this decision is refused, in the order of the contract: 403, 409 decided, 409 changed text, 422."""
+    """Returns why this decision is refused, in the order of the contract: 403, 409 decided, 409 changed text, 422. An
+    admin other than the proposer decides whether a text becomes shared memory."""
     if ADMIN not in roles:
         return CallerError("role_required", "This action requires the role admin", {"role": ADMIN}, status=403)
     if decider == proposer:
@@ -229,10 +225,6 @@ def decision_refusal(
         return CallerError("comment_required", "A rejection needs a comment")
     return None
 
-
-# --- Scan before a write: findings that block the text, and warnings. The scan is pure, and its time is proportional to
-# the length of the text. A finding contains its rule and line but never the text, because it is included in events and
-# answers.
 
 MOST_BYTES, LARGE_BYTES = DEFAULT_LIMITS.document_bytes, DEFAULT_LIMITS.write_bytes
 MOST_LOG_LINES = 30
@@ -271,7 +263,9 @@ class Finding:
 
 
 def scan(text: str, scope: Scope, limits: MemoryLimits = DEFAULT_LIMITS) -> tuple[Finding, ...]:
-    """Returns all findings in `text`, blocking ones first."""
+    """Returns all findings in `text`, blocking ones first. A write is preceded by a scan. It is pure, and its time is
+    proportional to the length of the text. A finding contains its rule and line but never the text, because it is
+    included in events and answers."""
     most_bytes = limits.document_bytes
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > most_bytes:  # A text over the limit is not scanned.
@@ -323,10 +317,9 @@ def _plain(text: str) -> str:
     return shown if shown.isascii() else "".join(each for each in shown if unicodedata.category(each) != "Cf")
 
 
-# --- Patterns of secrets: cloud keys, tokens, private keys, database URLs with a password, kubeconfig. Every repetition
-# in these patterns is bounded and followed by a character that it cannot match itself. The time for a hostile text of
-# 100,000 bytes is therefore proportional to its length (a test measures it).
-
+# Cloud keys, tokens, private keys, database URLs with a password, kubeconfig. Every repetition in these patterns is
+# bounded and followed by a character that it cannot match itself. The time for a hostile text of 100,000 bytes is
+# therefore proportional to its length (a test measures it).
 SECRETS: Mapping[str, re.Pattern[str]] = MappingProxyType(
     {
         "cloud_key": re.compile(
@@ -370,9 +363,6 @@ def secrets_in(text: str) -> Iterator[tuple[str, int]]:
             yield kind, found.start()
 
 
-# --- Phrases of prompt injection: text that instructs a model instead of informing it. The text is compared in lower
-# case, with one space for all characters between words. The repetitions are bounded like those of the secrets above.
-
 _SOME = r"(?:\w{1,20} ){0,3}"
 _RULES = r"(?:instructions?|rules|prompts?|guidelines|directives|safeguards|polic(?:y|ies))"
 _PHRASES = re.compile(
@@ -398,7 +388,9 @@ _NO_WORD = re.compile(r"\W+")
 
 
 def injection_at(text: str) -> int | None:
-    """Returns the position of the first prompt injection: an offset for a tag, 0 for a phrase, None without one."""
+    """Returns the position of the first prompt injection: an offset for a tag, 0 for a phrase, None without one. Such
+    text instructs a model instead of informing it. It is compared in lower case, with one space for all characters
+    between words. The repetitions in the patterns are bounded like those of the secrets."""
     lowered = text.lower()
     tag = _TAGS.search(lowered)
     if tag is not None:

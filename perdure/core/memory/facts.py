@@ -45,8 +45,6 @@ def facts_note(scope: str, facts: tuple[Fact, ...]) -> str:
     return f"=== Remembered ({scope}) ===\n{lines}"
 
 
-# --- Resolution of a name to an entity: one result, or a question to the user.
-
 RECENT = "recent_entity_context"
 """The field of the state and of working memory that contains the recent entities."""
 RECENT_MOST = 10

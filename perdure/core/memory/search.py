@@ -85,10 +85,6 @@ def _share(value: float) -> float:
     return min(max(value, 0.0), 1.0) if not math.isnan(value) else 0.0
 
 
-# --- Entities in a text: words that look like names, compared without case. A name has a dash, dot, slash, underscore,
-# colon or digit inside it, or is in backticks. The rule is independent of the domain: `billing-api`, `eu/west-2` and
-# `T_1000` are names in any of them.
-
 MOST_NAMES = 32
 NAME_CHARACTERS = 100
 _QUOTED = re.compile(r"`([^`\n]{2,100})`")
@@ -103,7 +99,9 @@ def name_form(text: str) -> str:
 
 
 def names_in(text: str, most: int = MOST_NAMES) -> tuple[str, ...]:
-    """Returns the first `most` entities in `text`, in order, without duplicates."""
+    """Returns the first `most` entities in `text`, in order, without duplicates. They are words that look like names,
+    compared without case. A name has a dash, dot, slash, underscore, colon or digit inside it, or is in backticks. The
+    rule is independent of the domain: `billing-api`, `eu/west-2` and `T_1000` are names in any of them."""
     found: dict[str, int] = {}
     for match in _QUOTED.finditer(text):
         _note(found, match.group(1), match.start())
@@ -131,8 +129,6 @@ def _is_name(word: str) -> bool:
     return bool(_LETTER.search(word)) and max(len(part) for part in re.split(r"[./:-]", word)) > 1
 
 
-# --- Excerpts: at most 1,200 characters, escaped so that they cannot close the block that contains them.
-
 EXCERPT_CHARACTERS = 1_200
 """The maximum length of an excerpt in escaped form."""
 _BEFORE = 200
@@ -154,7 +150,7 @@ def words_of(question: str) -> tuple[str, ...]:
 
 def excerpt(content: str, words: Sequence[str] = ()) -> str:
     """Returns the beginning of `content`, escaped. If none of the words occurs there, it returns the first place where
-    one does."""
+    one does. It has at most 1,200 characters, escaped so that they cannot close the block that contains them."""
     text = content.strip()
     start = _start(text, words) if len(text) > EXCERPT_CHARACTERS else 0
     before = "…" if start else ""
@@ -181,9 +177,6 @@ def _cut(shown: str, taken: int, raw_length: int) -> str:
         kept = kept[:opened]
     return kept.rstrip() + "…"
 
-
-# --- Memory message of a turn: one system message with two blocks, trusted documents and drafts. Each turn builds its
-# own. The message is not part of the transcript, so that it does not accumulate.
 
 HIT_OVERHEAD_CHARACTERS = 200
 """The size of a hit in addition to its excerpt."""
@@ -226,7 +219,8 @@ def within_budget(shown: Sequence[Shown], budget_tokens: int) -> tuple[Shown, ..
 
 
 def context_message(shown: Sequence[Shown]) -> str:
-    """Returns the system message; empty if there is nothing to show."""
+    """Returns the system message; empty if there is nothing to show. It has two blocks, trusted documents and drafts.
+    Each turn builds its own. The message is not part of the transcript, so that it does not accumulate."""
     trusted = [each for each in shown if each.ref.trust is not Trust.AGENT_DRAFT]
     drafts = [each for each in shown if each.ref.trust is Trust.AGENT_DRAFT]
     parts = [*_block(TRUSTED_BLOCK, _ABOUT_TRUSTED, trusted), *_block(DRAFT_BLOCK, _ABOUT_DRAFTS, drafts)]

@@ -134,9 +134,7 @@ def _replay(state: State, gated_round: MessageRef, start: Collection[str]) -> Pa
     }
 
 
-# --- Decided checkpoints: the turn continues, receives the reason for a rejection, or runs an edited call
-
-
+# The turn continues, receives the reason for a rejection, or runs an edited call.
 def passed(state: State, verdicts: Sequence[Verdict]) -> Patch:
     """Returns the state after these verdicts, one for each checkpoint of the pause.
 
@@ -226,9 +224,6 @@ def _checkpoint_message(verdict: Verdict) -> str:
         f"{of} {what}{by}{why}\n"
         "Do not go on with it. Tell the user so, with the reason, and do not try it again unless they ask."
     )
-
-
-# --- A reviewer's answer to a spent limit: the turn continues with a higher limit, or ends as limited
 
 
 def raised(state: State, read: Verdicts) -> Patch:

@@ -114,9 +114,6 @@ def _patch(state: State, reply: ModelReply) -> Patch:
     return patch
 
 
-# --- The tokens and the cost of a turn, added up in its state
-
-
 class Paid(Protocol):
     """A reply with its cost."""
 
@@ -143,10 +140,8 @@ def paid(state: State, *replies: Paid) -> Patch:
     }
 
 
-# --- Structured output: up to six tries, each with the fault of the last one; no object if all of them fail. These
+# Structured output: up to six tries, each with the fault of the last one; no object if all of them fail. These
 # functions never raise, because the node continues without the object.
-
-
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A structured output, with the stage in which the agent defines its prompt."""

@@ -77,9 +77,6 @@ MEMORY: Final = (
 )
 
 
-# --- Typed values of a state, which contains plain JSON
-
-
 def messages_of(state: State) -> list[MessageRef]:
     """Returns the messages of this turn."""
     found = state["messages"]

@@ -121,8 +121,7 @@ def _dumped(requests: Sequence[RequestRef]) -> list[JsonValue]:
     return [request.model_dump(mode="json") for request in requests]
 
 
-# --- The snapshot of a pause: for its reviewer, and for a turn that starts again from its records
-
+# A snapshot is for the reviewer of a pause, and for a turn that starts again from its records.
 RESTORED: Final = (
     "messages",
     "llm_phase",
@@ -165,9 +164,6 @@ def restored(kept: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
 def _by_id(message: MessageRef) -> JsonValue:
     shown = MessageRef(id=message.id, role=message.role) if message.id else message
     return shown.model_dump(mode="json", exclude_defaults=True)
-
-
-# --- The context of a turn as state: its plan, the user's message, working memory, a gate that was opened before
 
 
 def planned(context: TurnContext) -> Patch:

@@ -36,8 +36,6 @@ from perdure.graph.nodes.pause import at_checkpoint, record_exemptions, record_m
 from perdure.graph.ports import Ports
 from perdure.graph.spec import State
 
-# --- A round of calls: new from the model, or resumed from a pause with earlier outcomes
-
 
 @dataclass(frozen=True, slots=True)
 class OpenRound:
@@ -109,9 +107,6 @@ def to_settle(
 
 def _rule(plan: TurnPlan, request: RequestRef) -> str:
     return rule_for(plan, CallRef(call_id=request.call_id, tool=request.tool, digest="")) or RULE_MUTATING
-
-
-# --- The results of a round, as state
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,8 +116,6 @@ async def _refused(post: Post, approval_id: str, status: int, why: str) -> HTMLR
     return await show(post.visit, approval, sent, status=status)
 
 
-# --- Other actions on an approval: preview, claim, release, reassign, withdraw, raise a limit
-
 verbs_router = APIRouter()
 Act = Callable[[Post, str], Awaitable[object]]
 

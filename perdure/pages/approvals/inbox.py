@@ -87,8 +87,7 @@ async def _proposed(visit: BrowserRequest, me: Me) -> str:
     return f"{count} or more" if count and waiting.next else str(count or "")
 
 
-# --- Decisions on several requests: selected, shown with their exact arguments, then decided, with a result for each
-
+# Several requests are selected, shown with their exact arguments, then decided, with a result for each.
 bulk_router = APIRouter()
 MOST = 25
 """One page of the inbox."""
@@ -198,8 +197,6 @@ def _known(decision: str) -> str:
         raise PageProblem(422, "Bulk decisions can only approve or reject.")
     return decision
 
-
-# --- The user's own decisions and their results
 
 own_decisions_router = APIRouter()
 _SHOWN = 25

@@ -19,12 +19,6 @@ from perdure.pages.render import page
 from perdure.pages.request import BrowserRequest, Form, Typed, Visitor
 from perdure.schemas.approvals import Approval
 
-# --- Arguments of a call as form fields, and back to exact arguments
-#
-# The fields are made from the tool's schema. A field that is not touched returns its value unchanged. Values that a
-# form would change are edited as JSON: texts with a hidden character or another kind of line end. So is every value
-# that is not a text, a number or a choice.
-
 _LINE_CHARACTERS = 80
 """Longer texts get a field of several lines."""
 _MOST_LOOKS = 2_000
@@ -84,7 +78,10 @@ def fields_of(
     typed: Form | None = None,
     faults: Mapping[str, str] | None = None,
 ) -> list[Field]:
-    """Returns the fields for these arguments, with the earlier input and its faults."""
+    """Returns the fields for these arguments, with the earlier input and its faults. The fields are made from the
+    tool's schema. A field that is not touched returns its value unchanged. Values that a form would change are edited
+    as JSON: texts with a hidden character or another kind of line end. So is every value that is not a text, a number
+    or a choice."""
     properties = schema.get("properties")
     declared: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
     required = schema.get("required")
@@ -226,8 +223,6 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-# --- Differences between two JSON values or two texts, line by line
-
 _MOST_LINES = 3_000
 """Longer inputs are shown in full, one below the other, because comparing them takes seconds."""
 _AROUND = 2
@@ -278,11 +273,6 @@ def _lines(value: Any) -> list[str]:
     return json.dumps(value, indent=2, ensure_ascii=False, separators=("", ": ")).split("\n")
 
 
-# --- Filters of the list
-#
-# The address of each approval that is opened from the list contains them. The next approval and the way back then
-# belong to the same list.
-
 DAY_SECONDS = 86_400
 KINDS = ("risk", "agent", "tool", "role")
 _LONGEST_NAME = 64
@@ -291,7 +281,8 @@ _LONGEST = 600
 
 @dataclass(frozen=True, slots=True)
 class DecisionForm:
-    """Filters of the list."""
+    """Filters of the list. The address of each approval that is opened from the list contains them. The next approval
+    and the way back then belong to the same list."""
 
     mine: bool = True
     risk: str = ""
@@ -447,8 +438,6 @@ async def _beside(
         return None, found[0] if found else None
     return found[at - 1] if at else None, found[at + 1] if at + 1 < len(found) else None
 
-
-# --- Routes of one approval
 
 router = APIRouter()
 

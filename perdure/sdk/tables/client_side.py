@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 __all__ = ["ClientTable", "Made", "ask", "ask_async", "finish", "finish_async"]
 
 
-# --- A table that stays on this machine: its description for the turn, and the plans that run on it here
-
 MOST_NAME = 100
 MOST_WARNING = 200
 

@@ -28,14 +28,6 @@ from perdure.sdk.tables.plan import (
 )
 from perdure.sdk.tables.reading import kind_of, named, plain, wide
 
-# --- Formulas of a plan: a small language, translated into Polars expressions
-#
-# No part of it is ever evaluated as Python.
-#
-# Examples: `price * 1.2`, `col("unit price") > 3 and region in ["N", "S"]`, `if_else(is_null(x), 0, x)`, `year(day)`. A
-# bare word is a column. Python's own parser parses the text, and each node is looked up in a closed table. A node that
-# is not in the table is rejected, whatever it would do.
-
 MOST_CHARACTERS = 500
 MOST_DEPTH = 20
 _BINARY: Final[Mapping[type, Callable[[Any, Any], Any]]] = {
@@ -76,6 +68,10 @@ def read_formula(text: str, columns: Sequence[str]) -> pl.Expr:
     """Translates a formula over these columns into a Polars expression.
 
     Raises TableTrouble with the reason if the formula is invalid.
+
+    No part of the formula is ever evaluated as Python. Examples: `price * 1.2`, `col("unit price") > 3 and region in
+    ["N", "S"]`, `if_else(is_null(x), 0, x)`, `year(day)`. A bare word is a column. Python's own parser parses the text,
+    and each node is looked up in a closed table. A node that is not in the table is rejected, whatever it would do.
     """
     if len(text) > MOST_CHARACTERS:
         raise TableTrouble(f"the formula exceeds {MOST_CHARACTERS} characters")
@@ -141,11 +137,6 @@ def _column(name: str, columns: frozenset[str]) -> pl.Expr:
     return pl.col(name)
 
 
-# --- Size limits of a plan
-#
-# The size of a step's result is computed before the step runs: a join's rows from its keys, the texts of a formula from
-# its parts. Otherwise a few steps that each double a text could exhaust any memory.
-
 MOST_ROWS: Final = 2_000_000
 MOST_BYTES: Final = 256 * 2**20
 """Bytes that a plan can create, or four times the size of its input if that is more."""
@@ -163,7 +154,9 @@ _COUNT: Final = "\x00count"
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Memory that a plan can use."""
+    """Memory that a plan can use. The size of a step's result is computed before the step runs: a join's rows from its
+    keys, the texts of a formula from its parts. Otherwise a few steps that each double a text could exhaust any
+    memory."""
 
     most_bytes: int
 
@@ -230,10 +223,6 @@ def _joined_rows(table: pl.DataFrame, other: pl.DataFrame, step: JoinWith) -> in
     return int((mine * counted[f"{_COUNT}_other"].cast(pl.UInt64)).sum()) + alone
 
 
-# --- Aggregations of columns
-#
-# Rows without a value are skipped, and a warning states how many. The sum of no values is missing.
-
 MOST_NAME = 60
 _SUMMARIES: Final[Mapping[str, Callable[[pl.Expr], pl.Expr]]] = {
     "sum": lambda x: pl.when(x.count() > 0).then(x.sum()),
@@ -261,6 +250,8 @@ def summed_up(table: pl.DataFrame, column: str, function: str) -> pl.Expr:
     """Returns the expression that aggregates a column of this table to one value.
 
     Raises TableTrouble if the column does not exist, or if the function needs numbers and the column has none.
+
+    Rows without a value are skipped, and a warning states how many. The sum of no values is missing.
     """
     known(table, column)
     dtype = table.schema[column]

@@ -7,11 +7,6 @@ from pathlib import Path
 from typing import Any, Final
 from xml.etree.ElementTree import Element
 
-# --- XML from a model: parsed without entities and checked against a schema; faults state their place
-#
-# No DTD is read and no entity is expanded, so that a text of a few lines stays short. A text above the size limit is
-# rejected unread.
-
 MOST_CHARACTERS = 32_768
 MOST_FAULTS = 12
 _REASON_CHARACTERS = 300
@@ -33,7 +28,8 @@ def _schema(path: Path) -> Any:
 
 
 def checked_xml(text: str, schema: Path) -> Element | tuple[XmlFault, ...]:
-    """Returns the root element of a text that fits the schema, else its faults."""
+    """Returns the root element of a text that fits the schema, else its faults. No DTD is read and no entity is
+    expanded, so that a text of a few lines stays short. A text above the size limit is rejected unread."""
     import xmlschema
 
     if len(text) > MOST_CHARACTERS:
@@ -221,9 +217,6 @@ _READERS: Final[Mapping[str, Callable[[Element], Step]]] = {
     "sort": lambda one: Sort(tuple(map(_key, one.findall("key")))),
     "limit": lambda one: Limit(int(one.get("rows", "1"))),
 }
-
-
-# --- Error of a table or a plan, as a sentence for its author
 
 
 class TableTrouble(Exception):

@@ -96,11 +96,6 @@ def _with_line_feeds(content: bytes, separator: str) -> bytes:
     return made.getvalue().encode("utf-8", "surrogateescape")
 
 
-# --- Normalized values
-#
-# Numbers are finite and exact. A duration is a number of days. Other values count as missing, and a missing value is
-# never a zero.
-
 MISSING: Final = "(missing)"
 """Name of rows without a value, if a name is shown."""
 _DAY_MILLISECONDS: Final = 86_400_000
@@ -108,7 +103,8 @@ _NARROW: Final = (-(2**63), 2**63 - 1)
 
 
 def plain(table: pl.DataFrame) -> pl.DataFrame:
-    """Returns the table with normalized values only. Integers have 64 bits if they fit."""
+    """Returns the table with normalized values only. Integers have 64 bits if they fit. Numbers are finite and exact. A
+    duration is a number of days. Other values count as missing, and a missing value is never a zero."""
     made = []
     for name, dtype in table.schema.items():
         column = pl.col(name)
@@ -140,8 +136,6 @@ def _fits(series: pl.Series) -> bool:
         return True
     return least >= _NARROW[0] and most <= _NARROW[1]
 
-
-# --- Profile of a table without its rows: for each column its kind, its counts and its numeric range
 
 Kind = Literal["quantitative", "temporal", "nominal", "boolean"]
 
@@ -196,8 +190,6 @@ def as_json(columns: Sequence[Column]) -> list[JsonValue]:
     return [column.as_json() for column in columns]
 
 
-# --- Rows for a chart: a limited number, as JSON, with times that all machines read alike
-
 MOST_DRAWN: Final = 5_000
 """Maximum rows of a chart. A longer table is sampled evenly."""
 MOST_EXACT: Final = 2**53
@@ -210,6 +202,8 @@ def drawn_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
 
     A date is its midnight in UTC, and a time without a zone counts as UTC. Otherwise a renderer in another zone would
     show another day. Missing names are shown as `MISSING`.
+
+    Their number is limited. They are JSON, with times that all machines read alike.
     """
     drawn = table.gather_every(_every(table))
     moments = [_moment(name, dtype) for name, dtype in drawn.schema.items() if dtype == pl.Datetime]

@@ -70,9 +70,6 @@ async def release(tx: Connection, approval_id: str, person: Decider) -> Review:
     return review
 
 
-# --- Reassigning a request to a reviewer, or escalating it to the role that its policy names
-
-
 async def reassign(tx: Connection, approval_id: str, person: Decider, to: str, comment: str) -> Review:
     """Assigns the request to the user named `to`. Other reviewers can still decide. A named reviewer who reassigns is
     replaced by that user.
@@ -146,8 +143,6 @@ async def _record(tx: Connection, review: Review, kind: str, told: dict[str, Jso
     await audit.record(tx, kind, review.approval_id, told, actor=review.decider.user_id, turn_id=review.address.turn_id)
 
 
-# --- Withdrawn approvals: by a user, or by the engine if the call has changed
-
 _DECIDERS = "SELECT user_id FROM approval_votes WHERE approval_id = $1 AND voided_at IS NULL"
 _WITHDRAW = """
 UPDATE approvals SET status = 'withdrawn', withdrawal = $2::jsonb || jsonb_build_object('at', clock_timestamp()),
@@ -191,8 +186,6 @@ async def void(tx: Connection, approval_id: str, because: str, turn_id: str) -> 
     if closed:
         await audit.record(tx, "approval.voided", approval_id, {"because": because}, actor=None, turn_id=turn_id)
 
-
-# --- Delegations: created by a user until a date, ended by that user or an admin
 
 MOST_DAYS = 90
 _ADD = """
@@ -252,6 +245,8 @@ async def list_delegations(
 
 async def remove_delegation(tx: Connection, user_id: str, delegation_id: str, *, anybodys: bool = False) -> None:
     """Ends a delegation of this user immediately, or any delegation with `anybodys`. Earlier decisions remain valid.
+
+    Each delegation also ends at its date.
 
     Raises: CallerError 404 `delegation_not_found`.
     """

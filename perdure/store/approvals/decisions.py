@@ -215,8 +215,6 @@ def _decision_event(review: Review, ask: DecisionAsk, name: str) -> NewEvent:
     return NewEvent(TOOL_APPROVED if allowed else TOOL_DENIED, event, event_call_id(row["kind"], row["call_id"]))
 
 
-# --- Recording a decision of any kind of request: one conditional UPDATE with its vote and its wake signal
-
 # A statement that waited for a lock sees only the locked row in its new state. The statement that records the decision
 # starts after the lock is acquired, so it checks role, delegation and deadline again.
 _CAST = f"""
@@ -285,6 +283,8 @@ class Cast:
 async def cast(tx: Connection, review: Review, ballot: Ballot, per_minute: int | None = None) -> Cast:
     """Counts this decision: vote, approval and wake signal in one statement. `tx` must hold the locks of `review`.
 
+    The approval changes in one conditional UPDATE, whatever the kind of the request.
+
     Raises: CallerError 429 `too_many_decisions`; 410 or 403 if the deadline has just passed or the role was just
     removed.
     """
@@ -329,11 +329,9 @@ def _refused(review: Review, *, overdue: bool, too_many: bool | None, wait_secon
     )
 
 
-# --- Subjects of several approvals, for bulk decisions
-
-
 async def asked_about(tx: Connection, approval_ids: Sequence[str], person: Decider) -> list[DecisionRequest]:
-    """Returns the subjects of those approvals that this user can see. The subject of an approval never changes."""
+    """Returns the subjects of those approvals that this user can see. The subject of an approval never changes. It is
+    for bulk decisions."""
     rows = await tx.fetch(
         "SELECT requested_by, kind, agent_id, tool, tool_version, risk FROM approvals WHERE id = ANY($1)",
         list(approval_ids),
@@ -343,9 +341,6 @@ async def asked_about(tx: Connection, approval_ids: Sequence[str], person: Decid
         for row in rows
         if person.sees(str(row["requested_by"]))
     ]
-
-
-# --- Raising the spent limit of a paused turn: one change with its audit row and its wake signal
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +363,7 @@ class Raised:
 async def raise_limits(
     tx: Connection, turn_id: str, decider: Decider, name: str, asked: Raise
 ) -> tuple[Raised, Note | None]:
-    """Raises the limits of a turn that is paused for it. The returned note wakes the turn.
+    """Raises the limits of a turn that is paused for it, with an audit row. The returned note wakes the turn.
 
     Raises: CallerError 404 `turn_not_found`, 409 `not_waiting_for_a_limit`, then as for a decision: 403, 409 decided,
     410; 409 `turn_stopped`; 422 `limit_not_raised`, `still_spent`.

@@ -37,11 +37,6 @@ from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note, Wake, put
 from perdure.store.events.event_log import NewEvent, NewMessage, write
 
-# --- Checkpoints: the reviewed result, and the call that an edit repeats
-#
-# The approval of a checkpoint has a separate call id. It covers no call until a reviewer edits one. The decision then
-# plans the edited call under that id as approved, and the ledger runs it like any other call.
-
 
 @dataclass(frozen=True, slots=True)
 class Subject:
@@ -115,7 +110,9 @@ FROM approvals WHERE id = $1 ON CONFLICT (turn_id, call_id) DO NOTHING
 
 async def plan_again(tx: Connection, approval: asyncpg.Record, decision: Mapping[str, Any]) -> NewMessage:
     """Plans the call of a checkpoint again, with the reviewer's edits. Returns the message that makes the call; the
-    caller must write it."""
+    caller must write it. The approval of a checkpoint has a separate call id. It covers no call until a reviewer edits
+    one. The decision then plans the edited call under that id as approved, and the ledger runs it like any other
+    call."""
     args = decision["args"]
     key = effect_key(str(approval["turn_id"]), approval["call_id"])
     await tx.execute(_PLAN, approval["id"], key, args, digest_of(args))
@@ -356,11 +353,6 @@ async def _wait(tx: Connection, turn_id: str, requests: list[RequestRef]) -> Non
     )
 
 
-# --- Questions to the user of the turn
-#
-# They are opened with the pause, answered once, and read again when the turn resumes. The turn's row is locked before
-# the question's row, as everywhere. The first answer that matches the question's schema counts.
-
 EVENTS = {RequestKind.CLARIFICATION: CLARIFICATION_REQUESTED, RequestKind.CLIENT_RUN: CLIENT_RUN_REQUESTED}
 _INSERT_QUESTION = """
 INSERT INTO questions (id, tenant_id, conversation_id, turn_id, call_id, kind, asked, answer_schema, expires_at)
@@ -391,6 +383,9 @@ async def open_questions(
     already.
 
     A repeated call leaves open questions unchanged. `tx` must hold the turn's lock.
+
+    Questions are opened with the pause, answered once, and read again when the turn resumes. The turn's row is locked
+    before the question's row, as everywhere. The first answer that matches the question's schema counts.
     """
     requests, events, decided = list[RequestRef](), list[NewEvent](), False
     for question in ask.questions:

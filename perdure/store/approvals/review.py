@@ -226,10 +226,6 @@ def facts_of(row: asyncpg.Record, votes: Sequence[Vote]) -> Facts:
     )
 
 
-# --- Undecided requests at their deadline, and after the time of the fallback reviewer
-#
-# The first reader applies the change: the turn, a user who reviews, or the reconciler. It wakes no turn.
-
 ESCALATED = """
   reviewer_role = escalation_role, reviewers = '{}', assignee = NULL, claimed_by = NULL, claimed_until = NULL,
   escalated_at = clock_timestamp(), version = version + 1
@@ -293,8 +289,8 @@ SELECT * FROM given UNION ALL SELECT * FROM others
 
 
 async def escalate_overdue(tx: Connection, approval_id: str) -> bool:
-    """Escalates a request past its first deadline if its policy requires it. Returns whether it did. `tx` must hold its
-    lock."""
+    """Escalates a request past its first deadline if its policy requires it. Returns whether it did. The first reader
+    does this: the turn, a user who reviews, or the reconciler. It wakes no turn. `tx` must hold its lock."""
     return bool(await _escalated(tx, _ONE, approval_id))
 
 
@@ -340,8 +336,6 @@ async def _escalated(tx: Connection, statement: str, *given: str) -> int:
         await audit.record(tx, "approval.escalated", str(row["id"]), told, actor=None, turn_id=turn_id)
     return len(rows)
 
-
-# --- Comparison of open requests with the published agents: the policy and the tool's version
 
 _PUBLISHED = """
 SELECT g.agent_id, v.body->'definition'->'approvals' AS policy,

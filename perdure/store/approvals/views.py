@@ -194,8 +194,6 @@ def _allowed(row: asyncpg.Record, viewer: Decider | None) -> list[str]:
     return [each for each in ALLOWED if each != "edit" or row["tool"]]
 
 
-# --- Response of the API for one approval
-
 ALLOWED = ("approve", "edit", "reject", "respond")
 
 
@@ -304,8 +302,6 @@ def _fallback(row: asyncpg.Record) -> dict[str, object] | None:
     return {"reviewer": row["fallback_reviewer"], "at": row["fallback_at"], "fell_back_at": row["fell_back_at"]}
 
 
-# --- Counts of pending requests for the inbox
-
 KINDS = ("agent", "tool", "risk", "role")
 """The properties that pending requests are grouped by."""
 _MOST_NAMES = 100
@@ -349,8 +345,6 @@ async def counts(
     return {**{name: sums[name] for name in ("waiting", "mine", "expiring")}, "by": shown}
 
 
-# --- Last approved call of the same tool, for comparison
-
 _LAST = """
 SELECT p.id, coalesce(p.decision->'args', p.args) AS args, p.decided_at, u.name AS by, p.agent_id, r.name AS requester
 FROM approvals a JOIN approvals p ON p.tool = a.tool
@@ -363,8 +357,8 @@ ORDER BY p.decided_at DESC LIMIT 1
 
 
 async def last_approved(tx: Connection, approval_id: str) -> dict[str, object] | None:
-    """Returns the arguments of the tool's last approved call, its reviewer and its time. Returns None if there is
-    none."""
+    """Returns the arguments of the tool's last approved call, its reviewer and its time, for comparison. Returns None
+    if there is none."""
     row = await tx.fetchrow(_LAST, approval_id)
     if row is None:
         return None
@@ -377,8 +371,6 @@ async def last_approved(tx: Connection, approval_id: str) -> dict[str, object] |
         "requested_by": row["requester"],
     }
 
-
-# --- Age of pending requests by role, assignee and agent
 
 _BUCKETS = (
     ("1h", "0", "1 hour"),
@@ -419,8 +411,6 @@ async def ageing(tx: Connection, requester_id: str | None) -> list[dict[str, obj
         for row in await tx.fetch(_AGEING, requester_id)
     ]
 
-
-# --- Decisions of a user
 
 _DECISION_COLUMNS = f"""
 v.id AS vote_id, v.decision, v.at, v.voided_at, v.record, v.seat_id <> v.user_id AS stood_in, o.name AS seat,
@@ -481,16 +471,11 @@ def _decision_view(row: asyncpg.Record) -> dict[str, object]:
     }
 
 
-# --- Previews of approvals
-#
-# A preview is requested while the request is pending, stored with its time, and erased with the user's texts.
-# `approvals.preview` is NULL if the tool has no preview, and `{}` if none has been requested yet. Otherwise it contains
-# the result.
-
-
 @dataclass(frozen=True, slots=True)
 class AskedPreview:
-    """The call that a preview is made for: the one that is currently decided on."""
+    """The call that a preview is made for: the one that is currently decided on. A preview is requested while the
+    request is pending, stored with its time, and erased with the user's texts. `approvals.preview` is NULL if the tool
+    has no preview, and `{}` if none has been requested yet. Otherwise it contains the result."""
 
     tenant_id: str
     turn_id: str
@@ -550,8 +535,6 @@ async def keep_preview(tx: Connection, approval_id: str, made: dict[str, JsonVal
     )
     return bool(kept)
 
-
-# --- Approvals in webhook notices
 
 _NOTICE = f"""
 SELECT a.id, a.kind, a.tool, a.agent_id, a.risk, a.digest, a.args, a.revision, a.reviewer_role, a.requested_at,

@@ -150,8 +150,6 @@ async def _record(tx: Connection, address: TurnAddress, call: asyncpg.Record, sa
     return note
 
 
-# --- Effects in the API: calls that can change a target, and their known outcomes
-
 _SELECT = (
     "SELECT c.*, s.name AS settler, clock_timestamp() < c.quiet_at AS early FROM tool_calls c "
     "JOIN turns t ON t.id = c.turn_id LEFT JOIN users s ON s.id = c.settled_by"

@@ -272,13 +272,11 @@ def _used(row: asyncpg.Record) -> Usage:
     return Usage(**{name: row[name] for name in ("input_tokens", "output_tokens", "cached_tokens", "cost_microusd")})
 
 
-# --- Attempts of model calls that end without an answer: their usage counts too
-#
-# `count` records the usage of an attempt whose provider failed, or that had to leave. An attempt that ends without a
-# result counts with the usage that its claim assumed (`count_lost`). That happens when its call is taken over or its
-# turn ends. If it reports later, `correct` replaces the assumed usage. Each of these makes budgets.TO_CHARGE the second
-# statement of its transaction, and changes the rows of the day last (perdure/store/budgets.py).
-
+# Attempts that end without an answer count too. `count` records the usage of an attempt whose provider failed, or that
+# had to leave. An attempt that ends without a result counts with the usage that its claim assumed (`count_lost`). That
+# happens when its call is taken over or its turn ends. If it reports later, `correct` replaces the assumed usage. Each
+# of these makes budgets.TO_CHARGE the second statement of its transaction, and changes the rows of the day last
+# (perdure/store/budgets.py).
 _COUNT = """
 WITH mine AS (
   UPDATE model_calls SET errors = errors + $9, compacted = compacted OR $7, fallback = fallback OR $8, assumed = NULL,

@@ -260,12 +260,6 @@ async def settle(
     return True
 
 
-# --- Outcomes of effects in the audit trail
-#
-# An outcome contains the tool, the arguments and the result. An approved call is recorded under its approval. A call
-# without an approval is recorded under its effect, as its user's, if it changes a target or was exempt. Other calls
-# without an approval, which change only this database, are not recorded here.
-
 MOST_CHARACTERS = 2_000
 """The maximum length of a recorded result; the turn's message contains all of it."""
 _OUTSIDE = frozenset({EffectClass.KEYED, EffectClass.OPAQUE})
@@ -280,6 +274,10 @@ async def record_outcome(
 
     `row` contains call_id, key, tool, effect and the args that ran, and the turn's user_id. Its approval_id is the
     approval of the call, or None if it needed none. `waived` is true if the tool was exempt.
+
+    An outcome contains the tool, the arguments and the result. An approved call is recorded under its approval. A call
+    without an approval is recorded under its effect, as its user's, if it changes a target or was exempt. Other calls
+    without an approval, which change only this database, are not recorded here.
     """
     args: dict[str, JsonValue] = row["args"]
     body: dict[str, JsonValue] = {

@@ -77,11 +77,9 @@ async def forget(relay_pool: asyncpg.Pool, notes: list[int]) -> None:
     await relay_pool.execute("DELETE FROM outbox WHERE id = ANY($1)", notes)
 
 
-# --- Input of a turn's workflow, read by the process that delivers its start
-
-
 async def workflow_input(tx: Connection, turn_id: str) -> TurnInput | None:
-    """Returns the input of an open turn's workflow. Returns None if the turn does not exist, is queued or has ended."""
+    """Returns the input of an open turn's workflow. Returns None if the turn does not exist, is queued or has ended.
+    The process that delivers the start reads it."""
     row = await tx.fetchrow("SELECT * FROM turns WHERE id = $1", turn_id)
     if row is None or row["ended_at"] is not None or row["status"] == TurnStatus.QUEUED.value:
         return None

@@ -93,8 +93,6 @@ def _webhook(row: asyncpg.Record) -> Webhook:
     )
 
 
-# --- Delivery of notices: claimed by the relay, with the approval's state at the time of sending
-
 TAKEN_SECONDS = 60
 """If a relay is killed while it sends, its notices are sent again after this time."""
 _CLAIM = f"""
@@ -131,7 +129,7 @@ class Receiver:
 
 async def claim_due_deliveries(relay_pool: asyncpg.Pool, most: int = 20) -> list[WebhookDelivery]:
     """Claims due notices of all tenants for a minute. Only the relay's role can see them. Concurrent relays claim
-    different notices."""
+    different notices. A notice has the approval's state at the time of sending."""
     return [
         WebhookDelivery(str(r["id"]), r["tenant_id"], str(r["webhook_id"]), str(r["approval_id"]), *tuple(r)[4:])
         for r in await relay_pool.fetch(_CLAIM, most)

@@ -143,9 +143,6 @@ def _size(message: NewMessage) -> int:
     return len((message.content + calls).encode(errors="surrogatepass"))
 
 
-# --- Reads of events by streams and reconnecting readers
-
-
 async def read_after(
     tx: Connection, conversation_id: str, seq: int, most: int, *, turn_id: str | None = None
 ) -> list[LoggedEvent]:
@@ -218,8 +215,6 @@ async def message_texts(tx: Connection, message_ids: Sequence[str]) -> dict[str,
     return {str(row["id"]): row["content"] for row in rows}
 
 
-# --- Skipped checkpoints: recorded in the audit trail, and closed if they were opened after all
-
 _CLOSE = """
 UPDATE approvals SET status = 'cancelled', version = version + 1
 WHERE id = $1 AND turn_id = $2 AND status = 'pending'
@@ -240,6 +235,8 @@ async def record_skipped_checkpoints(
     If the checkpoint was opened but the turn did not learn of it, its request is cancelled. If a reviewer decided
     anything but approval, the turn can only end; `ends` states that it does.
 
+    A checkpoint that was opened after all is closed.
+
     Raises: UpstreamRejected `checkpoint_decided`.
     """
     for event in events:
@@ -257,10 +254,6 @@ async def record_skipped_checkpoints(
                 f"the checkpoint was {decided} after the turn had continued without a review, so the turn ends here",
             )
 
-
-# --- The source of a trace: an ended turn and its log, without content
-#
-# Only the keys in `NAMED` are read from an event's data, so that no content leaves Postgres for a trace.
 
 MOST_EVENTS = 20_000
 NAMED = (
@@ -284,7 +277,8 @@ FROM events WHERE turn_id = $1 AND kind = ANY($3) ORDER BY seq LIMIT $4
 
 
 async def record_of(tx: Connection, address: TurnAddress) -> TurnRecord | None:
-    """Returns the trace record of an ended turn, or None if the turn is open."""
+    """Returns the trace record of an ended turn, or None if the turn is open. Only the keys in `NAMED` are read from an
+    event's data, so that no content leaves Postgres for a trace."""
     turn = await tx.fetchrow("SELECT * FROM turns WHERE id = $1 AND ended_at IS NOT NULL", address.turn_id)
     if turn is None:
         return None

@@ -18,10 +18,7 @@ from perdure.contracts.turns import TurnAddress
 from perdure.core.events.stream import CallKey, Cursor, Mark, TokenBatch, TokenEntry, entry_order
 from perdure.store.valkey import Valkey, messages, subscribed
 
-# --- Names of keys and channels in Valkey
-#
-# The braces keep the keys of a conversation together in a cluster.
-
+# The braces in the names of keys and channels keep the keys of a conversation together in a cluster.
 WOKEN_BY_EVENTS = "e"
 """The message that announces committed events; `t` announces tokens."""
 
@@ -47,7 +44,7 @@ def stop_of(stream: str, turn_id: str) -> str:
     return f"{stream}:{turn_id}:stop"
 
 
-# --- Lua scripts; each is one atomic step in Valkey
+# Each script is one atomic step in Valkey.
 #
 # A conversation has a stream, an epoch, and a fence per model call. The fields of a fence:
 # - `attempt`: the attempt that can append.
@@ -59,7 +56,6 @@ def stop_of(stream: str, turn_id: str) -> str:
 #
 # The fields of an entry are t (turn), c (call), a (attempt), s (start), f (from) and h (characters of the reasoning
 # before it). Its text is x (answer) or y (reasoning). An entry without x and y begins a new attempt.
-
 APPEND = """
 local stream, epoch_key, fence, stopped = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local turn, call, attempt, start = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -121,14 +117,6 @@ end
 """
 
 
-# --- Reads of live tokens: new entries for many readers in one round trip, and marks of calls
-#
-# The process has one reader. Requests that arrive during a round trip share the next one. A thousand streams then cost
-# one round trip instead of a thousand, and a busier process puts more requests into each.
-#
-# Invariant: each answer comes from a read that began after its request. Otherwise a reader could miss the change that
-# woke it.
-
 TokensPlace = tuple[str, str, str, str]
 """Tenant, conversation, epoch and id of the last entry that the reader has."""
 Marks = dict[CallKey, Mark]
@@ -144,7 +132,14 @@ _SEARCH_ENTRIES = 200
 
 
 class LiveReader:
-    """The process's only reader of live entries."""
+    """The process's only reader of live entries.
+
+    Requests that arrive during a round trip share the next one. A thousand streams then cost one round trip instead of
+    a thousand, and a busier process puts more requests into each.
+
+    Invariant: each answer comes from a read that began after its request. Otherwise a reader could miss the change that
+    woke it.
+    """
 
     def __init__(self, valkey: Valkey) -> None:
         self._valkey = valkey
@@ -378,16 +373,14 @@ class LiveTokens:
         return answer or {}
 
 
-# --- Stop signals to the workers
-#
-# A lost signal delays the stop by a second, because the turn's wake signal follows.
-
 STOP_CHANNEL = "perdure:stops"
 """Each message is a turn's id."""
 
 
 async def stop_signals(valkey: Valkey) -> AsyncGenerator[str, None]:
     """Yields the ids of turns when they are asked to stop.
+
+    A lost signal delays the stop by a second, because the turn's wake signal follows.
 
     Raises: RedisError, OSError or TimeoutError if the subscription is lost.
     """

@@ -149,17 +149,18 @@ class Wakes:
             self._wake(conversation_id, events)
 
 
-# --- Shared reads for readers that one signal wakes together
-#
-# Invariant: each answer comes from a read that began after its request. Otherwise a reader could miss the change that
-# woke it.
-
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
 class SharedReads(Generic[K, V]):
-    """Shares reads by key. Measured: 210 readers of one busy conversation saturated a core with separate reads."""
+    """Shares reads by key. Measured: 210 readers of one busy conversation saturated a core with separate reads.
+
+    Readers that one signal wakes together share a read.
+
+    Invariant: each answer comes from a read that began after its request. Otherwise a reader could miss the change that
+    woke it.
+    """
 
     def __init__(self, read: Callable[[K], Awaitable[V]]) -> None:
         self._read = read
@@ -186,17 +187,15 @@ def _seen(task: "asyncio.Task[V]") -> None:
         task.exception()
 
 
-# --- Changes of a tenant's approvals: one poll of the head of its audit chain for all readers
-#
-# Every action on an approval is audited in its own transaction, so each moves the head. Other actions move it too, so a
-# reader can be woken for nothing. The poll runs twice a second, and only while there are readers.
-
 LOOK_SECONDS = 0.5
 _HEAD = "SELECT seq FROM audit_heads WHERE tenant_id = current_setting('perdure.tenant')"
 
 
 class ReviewChanges:
-    """The audit heads of the tenants that have readers in this process."""
+    """The audit heads of the tenants that have readers in this process. One poll of the head of a tenant's audit chain
+    serves all readers. Every action on an approval is audited in its own transaction, so each moves the head. Other
+    actions move it too, so a reader can be woken for nothing. The poll runs twice a second, and only while there are
+    readers."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -22,8 +22,6 @@ from perdure.store.database import Connection, Database
 from perdure.store.events.live import LiveTokens
 from perdure.store.identity.users import retire
 
-# --- Conditions of an erasure: no open work would repeat the user's texts or need them
-
 _OPEN = """
 SELECT id::text FROM turns WHERE user_id = $1 AND ended_at IS NULL
 UNION SELECT t.id::text FROM turns t JOIN approvals a ON a.turn_id = t.id WHERE t.ended_at IS NULL
@@ -38,6 +36,8 @@ WHERE t.user_id = $1 AND k.state = 'outcome_unknown' LIMIT 20
 
 async def may_be_erased(tx: Connection, user_id: str) -> None:
     """Checks that the user has no open work.
+
+    Open work would repeat the user's texts or need them.
 
     Raises: CallerError 409 `turns_open`, `effects_unsettled`.
     """
@@ -61,16 +61,15 @@ async def may_be_erased(tx: Connection, user_id: str) -> None:
 
 
 # --- Steps for the user's own rows, by table
-#
-# Each step is a statement that erases some rows and finds none when it is done. The steps cover the user's
-# conversations with all data of their turns. The tenant's entities, prompts in use and counts remain.
 
 CHUNK_ROWS = 1_000
 """Rows per statement. No statement locks its rows for long or reaches the API's limit of five seconds."""
 
 
 class Step(NamedTuple):
-    """A kind of row and the statement that erases a chunk of it."""
+    """A kind of row and the statement that erases a chunk of it. The statement finds no row when it is done. The steps
+    cover the user's conversations with all data of their turns. The tenant's entities, prompts in use and counts
+    remain."""
 
     table: str
     sql: str

@@ -160,8 +160,6 @@ async def ensure_code(owner: Connection, tenant_id: str, before: str, *, local: 
     return code
 
 
-# --- Invitations: a user whom an administrator has added sets a password, once, within 7 days
-
 _LASTS = "interval '7 days'"
 _IN_USE = """
 (EXISTS (SELECT FROM passwords p WHERE p.user_id = t.id) OR EXISTS (SELECT FROM identities d WHERE d.user_id = t.id)
@@ -182,6 +180,8 @@ class Invitation:
 async def invite(tx: Connection, name: str, actor: str, credential: Credential) -> Invitation:
     """Invites a user of the tenant. An earlier invitation becomes invalid. `credential` is what the actor signed in
     with.
+
+    The user sets a password with the token, once, within 7 days.
 
     Raises: CallerError 404 `user_not_found`.
     """

@@ -81,11 +81,6 @@ async def end_all_sessions(tx: Connection, user_id: str, actor: str, why: str, *
     return len(rows)
 
 
-# --- Refresh tokens: each is used once and has one successor
-#
-# Postgres stores only hashes. A successor is derived from the token before it. It can therefore be returned again
-# within the grace period without being stored.
-
 _REFRESH_TOKEN_FORM = re.compile(r"prt\.([a-z0-9][a-z0-9-]{0,62})\.[\w-]{43}", re.ASCII)
 _FOUND = """
 SELECT r.*, s.user_id, s.ended_at, s.expires_at AS session_expires_at, u.disabled_at, now() AS now
@@ -96,7 +91,9 @@ WHERE r.token_sha256 = $1 FOR UPDATE OF r, s
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """The result of using a refresh token."""
+    """The result of using a refresh token. Each token is used once and has one successor. Postgres stores only hashes.
+    A successor is derived from the token before it. It can therefore be returned again within the grace period without
+    being stored."""
 
     outcome: Refresh
     session_id: str = ""
@@ -186,12 +183,6 @@ def _again(row: asyncpg.Record, tenant_id: str, token: str, keys: AccessKeys) ->
     return next((each for each in made if sha256_hex(each) == row["successor_sha256"]), None)
 
 
-# --- Sign-in codes for links
-#
-# The browser that opens a link signs in as the user who requested it. A code works once and expires after 15 minutes.
-# Links remain in a terminal's scrollback and in a browser's history, but used codes are worthless. Postgres stores only
-# hashes.
-
 LASTS = timedelta(minutes=15)
 _SIGN_IN_CODE_FORM = re.compile(r"([a-z0-9][a-z0-9-]{0,62})\.[\w-]{32}", re.ASCII)
 
@@ -211,7 +202,9 @@ def tenant_of_sign_in_code(code: str) -> str | None:
 
 
 async def make_sign_in_code(tx: Connection, tenant_id: str, user_id: str) -> Code:
-    """Creates a code for this user and deletes expired codes."""
+    """Creates a code for this user and deletes expired codes. A browser that opens the link of a code is signed in as
+    its requester. A code works once and expires after 15 minutes. Links remain in a terminal's scrollback and in a
+    browser's history, but used codes are worthless. Postgres stores only hashes."""
     code = f"{tenant_id}.{secrets.token_urlsafe(24)}"
     await tx.execute("DELETE FROM sign_in_codes WHERE expires_at <= now()")
     expires_at = await tx.fetchval(
@@ -237,14 +230,10 @@ async def take_sign_in_code(tx: Connection, code: str) -> str | None:
     return str(found) if found is not None else None
 
 
-# --- Password hashes
-#
-# Users without a password sign in with a token or through an identity provider.
-
-
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The password hash of a user who can sign in with it."""
+    """The password hash of a user who can sign in with it. Users without a password sign in with a token or through an
+    identity provider."""
 
     user_id: str
     hash: str
@@ -286,8 +275,6 @@ async def set_password(tx: Connection, user_id: str, hashed: str, credential: Cr
     await audit.record(tx, "user.password_set", user_id, {}, actor=user_id, turn_id=None)
 
 
-# --- Wrong passwords, counted in Valkey for all API processes; if Valkey is unavailable, each process counts separately
-
 Key = tuple[Pace, str]
 """The kind of count and the value that it is counted for."""
 _PREFIX = "perdure:guesses"
@@ -319,7 +306,8 @@ end
 
 
 class Guesses:
-    """The tallies of wrong passwords."""
+    """The tallies of wrong passwords. Valkey counts them for all API processes. If Valkey is unavailable, each process
+    counts separately."""
 
     def __init__(self, valkey: Valkey) -> None:
         self._valkey = valkey

@@ -126,16 +126,13 @@ def _user(row: asyncpg.Record) -> User:
     return User(str(row["id"]), row["name"], row["display_name"], tuple(row["roles"]))
 
 
-# --- Names of erased users: they cannot be used again, because a new user would inherit their places in policies and
-# lists
-#
-# A retired name is stored as an audit row whose subject is the name's HMAC. It can neither be changed nor read back.
-
 KIND = "user.name_retired"
 
 
 async def retire(tx: Connection, name: str, actor: str) -> None:
-    """Retires a name, in the transaction that removes it from its user."""
+    """Retires a name, in the transaction that removes it from its user. It cannot be used again, because a new user
+    would inherit its places in policies and lists. A retired name is stored as an audit row whose subject is the name's
+    HMAC. It can neither be changed nor read back."""
     tenant_id, keyring = signer_of(tx)
     await audit.record(tx, KIND, keyring.sign(name_text(tenant_id, name)), {}, actor=actor, turn_id=None)
 
@@ -160,8 +157,6 @@ async def refuse_erased(tx: Connection | asyncpg.Connection, tenant_id: str, key
             status=409,
         )
 
-
-# --- Users of a tenant for administrators: accounts are closed and reopened, never deleted
 
 _MEMBERS = """
 SELECT u.id, u.name, u.display_name, u.roles, u.disabled_at, p.user_id IS NOT NULL AS has_password,
@@ -214,6 +209,8 @@ async def change_member(
 ) -> Member:
     """Changes the given properties of a user.
 
+    Accounts are closed and reopened, never deleted.
+
     Raises: CallerError 404 `user_not_found`; 409 `own_account` if administrators would close their account or remove
     their admin role.
     """
@@ -253,11 +250,8 @@ def _member(row: asyncpg.Record) -> Member:
     )
 
 
-# --- The first tenant and users of a deployment, written by the database owner
-
-
 async def ensure_tenant(owner: asyncpg.Connection, tenant_id: str) -> None:
-    """Creates the tenant if it does not exist."""
+    """Creates the tenant if it does not exist. The database owner writes the first tenant and users of a deployment."""
     await owner.execute("INSERT INTO tenants (tenant_id) VALUES ($1) ON CONFLICT DO NOTHING", tenant_id)
 
 
@@ -296,9 +290,6 @@ async def grant(owner: asyncpg.Connection, tenant_id: str, name: str, roles: lis
         name,
         roles,
     )
-
-
-# --- Users who sign in through an identity provider: an identity is the issuer and its subject
 
 
 def _entered(row: asyncpg.Record, link_to: str | None) -> tuple[str, Credential]:

@@ -36,11 +36,6 @@ from perdure.store import audit
 from perdure.store.database import Connection, new_id
 from perdure.store.memory.search import EVERYBODY, Document, read_as
 
-# --- Stores of documents: four for each tenant, created on first use
-#
-# One store contains the documents of all conversations, and one those of all users. The document itself names its
-# owner.
-
 CONVENTIONS = "workspace_conventions"
 RUNBOOKS = "workspace_runbooks"
 OF_USERS = "user_memory"
@@ -56,7 +51,8 @@ ONLY_STORE = {Scope.USER: OF_USERS, Scope.CONVERSATION: OF_CONVERSATIONS}
 
 
 class Store(NamedTuple):
-    """A store of documents; an archived one rejects writes."""
+    """A store of documents; an archived one rejects writes. Each tenant has four, created on first use. One store
+    contains the documents of all conversations, and one those of all users. The document itself names its owner."""
 
     id: str
     slug: str
@@ -123,9 +119,6 @@ async def set_store_archived(tx: Connection, slug: str, archived: bool, actor: s
 
 def _store(row: asyncpg.Record) -> Store:
     return Store(str(row["id"]), row["slug"], Scope(row["scope"]), row["archived_at"] is not None)
-
-
-# --- Immutable versions of a document
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,13 +358,10 @@ def _words(path: str, title: str, content: str, keys: Sequence[str]) -> str:
     return "\n".join([apart, title, " ".join(keys), content])
 
 
-# --- Deletion and redaction by administrators
-#
-# Administrators do not need read access to the content, and no result contains it.
-
-
 async def delete_document(tx: Connection, document_id: str, actor: str) -> None:
     """Hides a document from all users. Its versions are kept, and its path becomes available again.
+
+    Administrators do not need read access to the content, and the result does not contain it.
 
     Raises: CallerError 404 `document_not_found`.
     """
@@ -394,7 +384,7 @@ async def redact_version(
     """Erases the content of one version permanently. If it is the current version, searches no longer find the
     document.
 
-    Promotions of this version are erased too. A pending one is also withdrawn.
+    Promotions of this version are erased too. A pending one is also withdrawn. The result does not contain the content.
 
     Raises: CallerError 404 `version_not_found`; 409 `version_redacted` if the version is already redacted.
     """

@@ -120,9 +120,6 @@ def _fact(row: asyncpg.Record) -> Fact:
     return Fact(type=row["type"], content=row["content"], confidence=round(row["confidence"], 4))
 
 
-# --- Entities and their name index, written in one transaction
-
-
 @dataclass(frozen=True, slots=True)
 class Entity:
     """A named thing, of a kind that an app defines."""
@@ -141,7 +138,8 @@ def name_key(name: str) -> str:
 async def create_entity(
     tx: Connection, kind: str, name: str, attributes: dict[str, JsonValue], turn_id: str | None, call_id: str | None
 ) -> Entity:
-    """Creates an entity and its entries in the name index. The names in the attribute `aliases` are indexed too."""
+    """Creates an entity and its entries in the name index. The names in the attribute `aliases` are indexed too. Both
+    are written in one transaction."""
     entity = Entity(new_id(), kind, name, attributes)
     await tx.execute(
         "INSERT INTO entities (id, tenant_id, kind, name, attributes, created_by_turn, created_by_call) "

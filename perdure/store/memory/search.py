@@ -35,13 +35,10 @@ from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent, write
 from perdure.store.paging import cursor_after, read_cursor
 
-# --- Reads of documents by id or path, of pages and of versions
-#
 # Invariants:
-# - Only the owner can read a document of a conversation or a user. Every statement checks the owner.
-#   Row-level security also hides other users' documents, unless the transaction has set its reader (`read_as`).
+# - Only the owner can read a document of a conversation or a user. Every statement checks the owner. Row-level security
+#   also hides other users' documents, unless the transaction has set its reader (`read_as`).
 # - A conversation's documents are visible only from that conversation, until it is deleted.
-
 EVERYBODY = "*"
 """The reader for administrators who delete or redact; they see no content."""
 VISIBLE = """
@@ -311,9 +308,6 @@ async def shown(tx: Connection, question: Question, found: tuple[Candidate, ...]
         for each in found
         if each.ref.version_id in contents
     )
-
-
-# --- A turn's use of documents: usage rows, and the events of its open calls
 
 
 async def hold(tx: Connection, turn_id: str) -> None:

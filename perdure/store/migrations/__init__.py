@@ -73,12 +73,6 @@ def upgrade(owner_url: str, to: str = "head") -> None:
     command.upgrade(config, to)
 
 
-# --- The database and its three roles, created once by a superuser
-#
-# The owner migrates, the app runs, and the relay delivers. No role is a superuser or bypasses row-level security. The
-# superuser owns nothing that the program uses.
-
-
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
@@ -89,6 +83,9 @@ def _literal(text: str) -> str:
 
 async def provision(admin_url: str, *, owner_url: str, app_url: str, relay_url: str) -> None:
     """Creates or corrects the roles and the database that these URLs name, with pgvector. Safe to repeat.
+
+    A superuser does this once. The owner migrates, the app runs, and the relay delivers. No role is a superuser or
+    bypasses row-level security. The superuser owns nothing that the program uses.
 
     Raises: errors of asyncpg, if `admin_url` has no permission to create roles or the server has no pgvector.
     """

@@ -23,8 +23,6 @@ from perdure.store.approvals.verdicts import words_of
 from perdure.store.database import Connection
 from perdure.store.memory.working_memory import TOUCH, read
 
-# --- The gate of a restarted turn: its requests, and the rounds before it
-
 
 @dataclass(frozen=True, slots=True)
 class Gate:
@@ -125,11 +123,6 @@ def _message(row: asyncpg.Record) -> MessageRef:
     )
 
 
-# --- The persona of a turn from a prompt template, fixed when the turn begins
-#
-# If a template cannot be read, the turn uses the agent's own persona; the agent's tools do not depend on the template.
-# The result is stored, even after a failure, so that every model call of the turn sends the same prompt.
-
 _SECONDS = 2.0
 """The maximum time that a turn waits for its template's text."""
 _log = structlog.get_logger(__name__)
@@ -157,6 +150,9 @@ async def fix_persona(tx: Connection, turn_id: str, template: str, values: dict[
     """Resolves the template for the tenant and the turn's user, renders it, and stores it with the turn. The user's own
     draft comes first.
 
+    If a template cannot be read, the turn uses the agent's own persona; the agent's tools do not depend on the
+    template. The result is stored, even after a failure, so that every model call of the turn sends the same prompt.
+
     Raises: the database's errors if Postgres is unavailable.
     """
     persona = await _rendered(tx, turn_id, template, values)
@@ -180,8 +176,6 @@ async def _rendered(tx: Connection, turn_id: str, template: str, values: dict[st
     return found.model_copy(update={"text": text} if text.strip() else {"problem": "empty"})
 
 
-# --- The injection ledger: the skills that each turn of a conversation injected, by tier
-
 INJECTED = """
 SELECT array_agg(DISTINCT skill_id ORDER BY skill_id) FROM injection_ledger
 WHERE conversation_id = $1 AND turn_id <> $2
@@ -190,7 +184,8 @@ WHERE conversation_id = $1 AND turn_id <> $2
 
 
 async def mark_injected(tx: Connection, address: TurnAddress, skill_ids: Sequence[str], tier: int) -> None:
-    """Records that this turn injects these skills. Repeated calls add no rows."""
+    """Records that this turn injects these skills. Repeated calls add no rows. The ledger has the skills that each turn
+    of a conversation injected, by tier."""
     await tx.execute(
         "INSERT INTO injection_ledger (tenant_id, conversation_id, skill_id, turn_id, tier) "
         "SELECT $1, $2, skill_id, $3, $5 FROM unnest($4::text[]) AS skill_id ON CONFLICT DO NOTHING",
@@ -285,9 +280,6 @@ async def keep_memory_text(tx: Connection, turn_id: str, text: str, *, remembers
     await tx.execute("UPDATE turns SET memory_text = $2, remembers = $3 WHERE id = $1", turn_id, text, remembers)
 
 
-# --- Full texts of messages for a model call
-
-
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
     """A message with its full text."""
@@ -339,9 +331,6 @@ def _stored(row: asyncpg.Record) -> StoredMessage:
         row["call_id"] or "",
         row["tokens"],
     )
-
-
-# --- The messages of a model call: the windowed past, then the turn's own in the graph's order
 
 
 async def prompt_messages(

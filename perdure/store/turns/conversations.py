@@ -164,14 +164,10 @@ def _shown(row: asyncpg.Record) -> dict[str, object]:
     }
 
 
-# --- The conversation view: its turns with their texts, calls and files at one moment
-#
-# The number of the last event is read first. A reader that follows the stream after that number may receive events that
-# the view already contains, but misses none.
-
-
 async def last_event(tx: Connection, conversation_id: str, user_id: str) -> tuple[int, bool]:
-    """Returns the number of the conversation's last event, and whether the conversation belongs to this user."""
+    """Returns the number of the conversation's last event, and whether the conversation belongs to this user. A view
+    reads it first. A reader that follows the stream after that number may receive events that the view already
+    contains, but misses none."""
     row = await tx.fetchrow(
         "SELECT event_seq, user_id = $2 AS own FROM conversations WHERE id = $1", conversation_id, user_id
     )

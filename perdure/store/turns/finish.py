@@ -278,8 +278,6 @@ async def finish_broken(tx: Connection, address: TurnAddress, problem: Problem) 
     return bool(was_open), note
 
 
-# --- Admission of a queued turn: it becomes the conversation's active turn, and its wake signal is written
-
 _ADMIT = """
 WITH behind AS (
   UPDATE conversations SET active_turn_id = $1, message_seq = message_seq + 1 WHERE id = $2 RETURNING message_seq
@@ -296,16 +294,14 @@ async def admit(tx: Connection, address: TurnAddress) -> Note:
 
     The caller holds the turn's and the conversation's lock, and has written everything that comes before this turn's
     `ready`.
+
+    It becomes the conversation's active turn, and its wake signal is written.
     """
     agent_id = await tx.fetchval(_ADMIT, address.turn_id, address.conversation_id)
     note = await put(tx, address.tenant_id, Wake.START, address.turn_id)
     await write(tx, address, [NewEvent(READY, {"agent": agent_id, "run_id": address.turn_id})])
     return note
 
-
-# --- Open calls of a turn that did not complete
-#
-# Readers receive an end for each call. The event states what is known: the call did not run, or its outcome is unknown.
 
 _OPEN = """
 SELECT c.call_id, c.tool, c.key, c.state FROM tool_calls c
@@ -320,6 +316,9 @@ async def ends_of_open_calls(tx: Connection, turn_id: str, answers: Sequence[New
     the transcript.
 
     `tx` holds the turn's lock, and the outcome of running calls is already set.
+
+    Readers receive an end for each call. The event states what is known: the call did not run, or its outcome is
+    unknown.
     """
     made = {message.call_id: message for message in answers if message.call_id}
     rows = await tx.fetch(_OPEN, turn_id, [TOOL_RESULT, TOOL_ERROR, TOOL_DENIED])
@@ -336,13 +335,12 @@ async def ends_of_open_calls(tx: Connection, turn_id: str, answers: Sequence[New
     return told
 
 
-# --- The transcript of a turn that did not complete; the graph's own list of messages is not sufficient
-
-
 async def broken_off(tx: Connection, address: TurnAddress) -> tuple[list[str], list[NewMessage]]:
     """Returns the ids of the messages that stay, and the tool messages to write for calls that have none.
 
     Messages whose calls are removed lose them in this function. The ledger keeps the calls.
+
+    They form the transcript of a turn that did not complete; the graph's own list of messages is not sufficient.
     """
     rows = await tx.fetch(
         "SELECT id, role, calls, call_id, content ~ '\\S' AS has_text FROM messages "

@@ -269,20 +269,13 @@ async def request_stop(tx: Connection, turn_id: str, user_id: str) -> tuple[Turn
     return address, status, await put(tx, address.tenant_id, Wake.STOP, turn_id)
 
 
-# --- Replacement of the open turn: it is asked to stop, and the new turn is the next
-#
-# If several turns replace the same turn, only the last one runs. Each earlier one ends as replaced without having run.
-# The replaced turn ends at its own pace, and its end admits the new one (`perdure/store/turns/finish.py`). Its pending
-# requests are cancelled and audited then.
-#
-# Lock order: the active turn, the turn that was to replace it, then user and conversation, as everywhere.
-
-
 async def hold_active(tx: Connection, conversation_id: str) -> str | None:
     """Locks the active turn and the turn that replaces it. Returns the active turn's id, or None if there is no active
     turn.
 
     Another turn may be active by the time the conversation is locked. The locks are then on the wrong turns.
+
+    Lock order: the active turn, the turn that was to replace it, then user and conversation, as everywhere.
     """
     active = await tx.fetchrow(
         "SELECT t.id, t.replaced_by FROM conversations c JOIN turns t ON t.id = c.active_turn_id WHERE c.id = $1 "
@@ -297,7 +290,9 @@ async def hold_active(tx: Connection, conversation_id: str) -> str | None:
 
 async def give_way(tx: Connection, active: TurnAddress, to: str, user_id: str) -> Note:
     """Asks the active turn to stop for the queued turn `to`. Returns the stop's wake signal. The caller holds all
-    locks."""
+    locks. If several turns replace the same turn, only the last one runs. Each earlier one ends as replaced without
+    having run. The replaced turn ends at its own pace, and its end admits the new one
+    (`perdure/store/turns/finish.py`). Its pending requests are cancelled and audited then."""
     before = await tx.fetchval(
         "SELECT r.id FROM turns t JOIN turns r ON r.id = t.replaced_by AND r.ended_at IS NULL WHERE t.id = $1",
         active.turn_id,
@@ -317,11 +312,6 @@ async def give_way(tx: Connection, active: TurnAddress, to: str, user_id: str) -
         await finish(tx, FinishRequest(address=other, status=TurnStatus.STOPPED))
     return await put(tx, active.tenant_id, Wake.STOP, active.turn_id)
 
-
-# --- Safety keywords in a message whose turn cannot start at once
-#
-# The message is answered with its agent's fixed text, in a separate turn that ends in the same transaction. The open
-# turn and its pending requests are not affected (ADR 25).
 
 _LONG_CHARACTERS = 10_000
 """A longer text takes milliseconds to search, which must not block the event loop."""
@@ -346,7 +336,8 @@ async def found(message: str, before: str, words: Words) -> str:
 
 async def answer(tx: Connection, address: TurnAddress, agent: PublishedAgent, category: str) -> None:
     """Ends the queued turn with the fixed text. It writes the same two stage events as any other turn, although no node
-    has run."""
+    has run. The text is its agent's. The answer is a separate turn that ends in the same transaction. The open turn and
+    its pending requests are not affected (ADR 25)."""
     assembly = agent.definition.assembly
     if assembly is None:
         return

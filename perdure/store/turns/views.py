@@ -111,10 +111,6 @@ def shown(row: asyncpg.Record) -> dict[str, object]:
     }
 
 
-# --- Calls of a turn in the order in which they began: model calls, tool calls and calls for its context
-#
-# They have times, attempts, costs and results, but no content.
-
 MOST = 500
 """The maximum number of calls returned; the latest ones are kept."""
 _THERE = "SELECT FROM turns WHERE id = $1 AND ($2::uuid IS NULL OR user_id = $2)"
@@ -147,6 +143,9 @@ _TIMES = ("planned_at", "started_at", "settled_at")
 async def calls_of(tx: Connection, turn_id: str, user_id: str | None) -> list[dict[str, object]]:
     """Returns the calls of a turn of this user. With None, any turn of the tenant is allowed.
 
+    Model calls, tool calls and calls for the turn's context are listed in the order in which they began. They have
+    times, attempts, costs and results, but no content.
+
     Raises: CallerError 404 `turn_not_found`.
     """
     if await tx.fetchrow(_THERE, turn_id, user_id) is None:
@@ -163,8 +162,6 @@ async def calls_of(tx: Connection, turn_id: str, user_id: str | None) -> list[di
         )
     return found
 
-
-# --- Times and usage of a turn's model calls, one row per call, and their sums
 
 _TURN = """
 SELECT status, created_at, ended_at, metadata ? 'client_table' AS at_home, output -> 'retries' AS retries FROM turns
@@ -219,9 +216,6 @@ async def metrics_of(tx: Connection, turn_id: str, user_id: str | None) -> dict[
 def _dollars(used: dict[str, int]) -> dict[str, object]:
     shown: dict[str, object] = {name: used[name] for name in _COUNTED if name != "cost_microusd"}
     return shown | {"cost_usd": used["cost_microusd"] / 1e6}
-
-
-# --- The stored segments of a turn with their texts, arguments and results
 
 
 async def turn_segments(tx: Connection, turn_id: str, user_id: str | None) -> list[dict[str, object]]:

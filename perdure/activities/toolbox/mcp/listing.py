@@ -87,11 +87,6 @@ def _key_ttl(said: object) -> float | None:
     return float(ttl) if isinstance(ttl, int | float) and not isinstance(ttl, bool) and 0 < ttl < 1e9 else None
 
 
-# --- Cards from a server's list of tools: names are adapted, schemas are reduced, and unusable tools are left out. A
-# card's version is the digest of everything the server lists about the tool and the app declares about the server. Any
-# change makes a new version, and a call that was planned or approved under the old one is void. The output schema is
-# not part of the digest, because no call depends on it.
-
 MOST_TOOLS = 500
 """Maximum number of tools of one server; further tools are left out."""
 MOST_SCHEMA_CHARACTERS = 32 * 1024
@@ -131,7 +126,13 @@ class Offer:
 
 
 def offer_of(server: McpServer, listed: Iterable[McpToolListing]) -> Offer:
-    """Returns the offer of `server` for the tools that it lists."""
+    """Returns the offer of `server` for the tools that it lists.
+
+    Names are adapted, schemas are reduced, and unusable tools are left out. A card's version is the digest of
+    everything the server lists about the tool and the app declares about the server. Any change makes a new version,
+    and a call that was planned or approved under the old one is void. The output schema is not part of the digest,
+    because no call depends on it.
+    """
     tools: dict[str, Offered] = {}
     left_out: list[str] = []
     listed = tuple(listed)

@@ -296,10 +296,6 @@ async def _left(wire: Wire, keeper: asyncio.Task[None]) -> None:
         await asyncio.wait({keeper}, timeout=_LEAVE_SECONDS)
 
 
-# --- Results for the model: bounded, storable and text only. An answer has content blocks and often repeats them as
-# structured content. Structured content is used if present, because code can read it. Images, audio and binary
-# resources are described and never passed on.
-
 MOST_CHARACTERS = 48 * 1024
 """The limit of one answer. It is below the limit of a tool message (perdure/activities/tool_execution.py), so that the
 cut is marked where it happens."""
@@ -310,7 +306,10 @@ _NAME_CHARACTERS = 300
 
 
 def output_of(answer: CallToolResult) -> JsonValue:
-    """Returns the result that the model reads: structured content, else the text, else a description of the blocks."""
+    """Returns the result that the model reads: structured content, else the text, else a description of the blocks. It
+    is bounded, storable and text only. An answer has content blocks and often repeats them as structured content.
+    Structured content is used if present, because code can read it. Images, audio and binary resources are described
+    and never passed on."""
     others = [each for each in answer.content if not isinstance(each, TextContent)]
     structured = answer.structured_content
     if structured is not None and not others and _fits(structured):

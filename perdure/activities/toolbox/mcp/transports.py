@@ -31,10 +31,6 @@ from perdure.core.egress import Outbound
 from perdure.egress import AnswerWithheld, Call, EgressRefused, calling
 from perdure.egress.httpx2_transport import Transport2
 
-# --- Records of the calls of one connection: whether each was sent, and how it came back. The library distinguishes
-# only partly between a call that was never sent and one that was lost. For an `opaque` tool that difference decides.
-# Both transports therefore record each call here, by a token in its `_meta`. Without a note, nothing was sent.
-
 ATTEMPT = "perdure/attempt"
 """The field of a call's `_meta` with the token of this attempt. It has no meaning for the server."""
 MOST_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -59,7 +55,10 @@ class Note:
 
 @dataclass(slots=True)
 class Wire:
-    """The state of one connection."""
+    """The state of one connection. It records for each call whether it was sent, and how it came back. The library
+    distinguishes only partly between a call that was never sent and one that was lost. For an `opaque` tool that
+    difference decides. Both transports therefore record each call here, by a token in its `_meta`. Without a note,
+    nothing was sent."""
 
     notes: dict[str, Note] = field(default_factory=dict)
     """Notes of the open calls, by token."""
@@ -160,12 +159,6 @@ class _Ending(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-# --- Servers as child processes: one message a line on standard input and output. The library's transport reads lines
-# of any length and copies its buffer at every piece. This one reads no line longer than `MOST_MESSAGE_BYTES`.
-#
-# If a line answers a call but is invalid or too long, that call ends at once instead of at its timeout. Other calls
-# continue.
-
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "TMPDIR")
 """The environment variables that a server inherits. None of them can contain a secret."""
 _GRACE_SECONDS = 1.0
@@ -198,7 +191,9 @@ async def stdio_streams(
 ) -> AsyncIterator[tuple[MemoryObjectReceiveStream[_Inbound], MemoryObjectSendStream[SessionMessage]]]:
     """Starts the process and yields the two streams of the library's client. The process ends with the block.
 
-    Raises: OSError if it cannot be started.
+    Standard input and output have one message a line. Unlike the library's transport, this one reads no line longer
+    than `MOST_MESSAGE_BYTES`. If a line answers a call but is invalid or too long, that call ends at once instead of at
+    its timeout. Other calls continue. Raises: OSError if the process cannot be started.
     """
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     child.log.write_bytes(b"")
@@ -334,12 +329,6 @@ def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None
         os.killpg(process.pid, number)
 
 
-# --- Lines of a server that are longer than the limit. A line that is too long is skipped, so that later lines still
-# count. The call that it answers is read from its first and last bytes.
-#
-# This is exact for the ways in which servers write an answer: `id` comes before the result, or is the last field except
-# for `jsonrpc`. Any other line cannot be matched to a call.
-
 MOST_SKIPPED_BYTES = 8 * MOST_MESSAGE_BYTES
 _SHOWN_BYTES = 512
 _VERSION = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
@@ -365,6 +354,10 @@ class Unreadable(Exception):
 
 async def lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes | TooLong]:
     """Yields the lines until the stream ends. The stream's limit is the longest line.
+
+    A line that is too long is skipped, so that later lines still count. The call that it answers is read from its first
+    and last bytes. This is exact for the ways in which servers write an answer: `id` comes before the result, or is the
+    last field except for `jsonrpc`. Any other line cannot be matched to a call.
 
     Raises: Unreadable.
     """

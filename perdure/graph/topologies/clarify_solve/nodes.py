@@ -41,8 +41,7 @@ from perdure.graph.topologies.clarify_solve.understanding import (
     fault_lines,
 )
 
-# --- Nodes of viz_processing_branch: a specification as XML, checked; its faults go into the next try
-
+# Nodes of viz_processing_branch: a specification as XML is generated and checked; its faults go into the next try.
 MEND = "The last specification does not fit. Mend it."
 
 
@@ -115,9 +114,7 @@ class ClassifyMarks:
         return {**got.cost, **counted(state, "marks", got.tries), **left(likely=(got.value or {}).get("marks", []))}
 
 
-# --- asp_solving_node: solves what the specification leaves open, once, after every branch
-
-
+# asp_solving_node solves what the specification leaves open, once, after every branch.
 @dataclass(frozen=True, slots=True)
 class SolveDesign:
     """A node that calls the solver. Unsatisfiable, timed out and failed are outcomes with a message each."""
@@ -177,9 +174,7 @@ def _handed_out(state: State, solved: dict[str, JsonValue]) -> Patch:
     }
 
 
-# --- viz_building_node: draws the design with the rows that remain after the plan
-
-
+# viz_building_node draws the design with the rows that remain after the plan.
 @dataclass(frozen=True, slots=True)
 class Build:
     """A node that draws, if something must be shown. A failed drawing has a fault."""
@@ -207,9 +202,7 @@ def palette_of(state: State) -> list[str]:
     return [colour.strip() for colour in plan_of(state).words.get("palette", "").split(",") if colour.strip()]
 
 
-# --- feedback_node: the result, in the words of the model or of the engine
-
-
+# feedback_node gives the result, in the words of the model or of the engine.
 @dataclass(frozen=True, slots=True)
 class Feedback:
     """The only node of a turn whose text is streamed to the user."""
@@ -283,8 +276,7 @@ def _with(state: State, message: MessageRef) -> list[JsonValue]:
     return [*(before if isinstance(before, list) else []), message.model_dump(mode="json")]
 
 
-# --- format_feedback: the only writer of `output` on the server: escaped text, suggestions, drawings
-
+# format_feedback is the only writer of `output` on the server: escaped text, suggestions, drawings.
 DEFAULT_PALETTE = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2")
 
 

@@ -109,8 +109,7 @@ def _patch(state: State, got: Got, own: Patch, more: Patch) -> Patch:
     return {**got.cost, **counted(state, "planning"), **_both(own, more)}
 
 
-# --- transformation_clarification_gate: asks the user if the plan has a question that is allowed, and reads the answer
-
+# transformation_clarification_gate asks the user if the plan has a question that is allowed, and reads the answer.
 NO_ANSWER = "Nobody answered in time."
 
 
@@ -157,9 +156,8 @@ def _replied(state: State, verdict: Verdict) -> Patch:
     return GOES_ON | left(clarified="failed", clarifications=asked, fault=NO_ANSWER)
 
 
-# --- trigger_choregraph_run_node: carries the plan out, with a tool here or by the client that has the data
-# The client's result has counts and ranges; the rows stay with the client.
-
+# trigger_choregraph_run_node carries the plan out, with a tool here or by the client that has the data. The client's
+# result has counts and ranges; the rows stay with the client.
 NOT_HANDED_IN = "The client did not hand its work in in time."
 STILL_OPEN = "what is wanted is still open, and no more may be asked. Say which columns to show; there are"
 MOST_NAMED = 12

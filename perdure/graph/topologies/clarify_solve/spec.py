@@ -173,10 +173,9 @@ def _edges() -> tuple[Edge, ...]:
     )
 
 
-# --- The state of `clarify_solve`: four buckets that merge key by key, in addition to the fields of every turn.
-# Metrics are in the state, so that they cross activities and pauses. Values are cleared with a marker. Values from a
-# model or from outside are wrapped, so that no part of them is read as a marker.
-
+# The state has four buckets that merge key by key, in addition to the fields of every turn. Metrics are in the state,
+# so that they cross activities and pauses. Values are cleared with a marker. Values from a model or from outside are
+# wrapped, so that no part of them is read as a marker.
 STATE: Final = StateSchema(
     (
         *IDENTITY,
@@ -259,11 +258,8 @@ def warnings_of(*results: dict[str, JsonValue]) -> list[JsonValue]:
     return told
 
 
-# --- Routers of `clarify_solve`
-# They read only what the nodes stored in `processing`. A run that must end goes to the feedback, whose nodes keep its
-# error.
-
-
+# The routers read only what the nodes stored in `processing`. A run that must end goes to the feedback, whose nodes
+# keep its error.
 async def at_start(state: State) -> Literal["shortcut", "upload", "request"]:
     """Routes a new turn by the kind of its message."""
     return text_of(state, "start") or "request"  # type: ignore[return-value]
@@ -330,9 +326,8 @@ async def after_viz(state: State) -> Literal["classify", "done"]:
     return "classify" if text_of(state, "marks") == "yes" and state["error"] is None else "done"
 
 
-# --- Schemas of the structured outputs of the stages
-# Every field is required and no other is allowed, as providers demand for a strict schema.
-
+# Schemas of the structured outputs of the stages. Every field is required and no other is allowed, as providers demand
+# for a strict schema.
 Schema = dict[str, JsonValue]
 
 

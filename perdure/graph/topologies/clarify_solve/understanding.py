@@ -81,9 +81,7 @@ def _ended(code: str, message: str, status: str) -> Patch:
     return {"error": problem, "status": status, **left(start="upload")}
 
 
-# --- entry_classif_message_type: the kind of the request, and whether there is data for it
-
-
+# entry_classif_message_type finds the kind of the request, and whether there is data for it.
 @dataclass(frozen=True, slots=True)
 class Classify:
     """A node that reads the table, if it is here, and calls the model. Without a valid answer, the feedback follows."""
@@ -115,9 +113,7 @@ def _merged(patch: Patch, more: Patch) -> Patch:
     return {**patch, "processing": both}
 
 
-# --- exclusion_processing: what must not be shown, as facts for the solver; none if the model gives no valid answer
-
-
+# exclusion_processing finds what must not be shown, as facts for the solver; none if the model gives no valid answer.
 @dataclass(frozen=True, slots=True)
 class Exclude:
     """The branch for exclusions, in parallel with the branch that writes the specification."""
@@ -129,9 +125,7 @@ class Exclude:
         return {**got.cost, **counted(state, "exclude", got.tries), **left(exclusions=found)}
 
 
-# --- expand_shortcut_node: a specification that the user wrote goes directly to the solver
-
-
+# expand_shortcut_node: a specification that the user wrote goes directly to the solver.
 @dataclass(frozen=True, slots=True)
 class ExpandShortcut:
     """A node that checks the user's specification. If it or the table is missing or invalid, there is only a fault."""
@@ -154,9 +148,8 @@ class ExpandShortcut:
         return left(shortcut="yes", table=table.output, run=ran.output, specification=xml)
 
 
-# --- Messages to the model in addition to the instructions of the stage: tables, faults, the user's texts
-# Texts from data or from users have the user's role, never the system's. The user's texts come last among them.
-
+# Messages to the model in addition to the instructions of the stage: tables, faults, the user's texts. Texts from data
+# or from users have the user's role, never the system's. The user's texts come last among them.
 MOST_TABLE_CHARACTERS = 6_000
 MOST_COLUMNS = 60
 ANSWERED = (
@@ -215,8 +208,6 @@ def at_the_cap(state: State) -> bool:
     return number(state, "clarifications") >= CLARIFICATIONS
 
 
-# --- Calls that the nodes make: of the tools that the agent names for its stages
-
 MOST_TOLD_CHARACTERS = 1_000
 
 
@@ -259,8 +250,6 @@ def fault_lines(output: dict[str, JsonValue]) -> str:
     )
     return "\n".join(lines)[:MOST_TOLD_CHARACTERS]
 
-
-# --- Pauses for a question or for the client's work
 
 GOES_ON: Final[Patch] = {"status": "running", "pending_requests": []}
 """The patch at the end of a pause, whatever its result."""

@@ -24,8 +24,6 @@ from perdure.graph.nodes.run_tools import RunTools
 from perdure.graph.ports import Ports
 from perdure.graph.spec import Node, State
 
-# --- Structured questions to the model
-
 
 async def asked(state: State, ports: Ports, question: Question) -> ModelReply:
     """Returns the model's verdict, or its problem. The call takes no longer than the agent allows."""
@@ -57,10 +55,8 @@ def is_stop(reply: ModelReply) -> bool:
     return reply.problem is not None and reply.problem.code == STOPPED.code
 
 
-# --- preflight: intent and safety, classified in parallel, before any other work of the turn
-# Safety keywords take the turn over earlier. They are searched when the turn is loaded, because the whole message is
-# available there.
-
+# preflight classifies intent and safety in parallel, before any other work of the turn. Safety keywords take the turn
+# over earlier. They are searched when the turn is loaded, because the whole message is available there.
 NO_ASSEMBLY = Problem(code="no_assembly", message="the agent has no `assembly`, which its topology needs")
 
 
@@ -137,9 +133,7 @@ def _context(context: TurnContext) -> Patch:
     return {"slice_hash": left.slice_hash, "kept_bundles": [each.model_dump(mode="json") for each in left.kept]}
 
 
-# --- safety_intervention: the agent's fixed text, word for word; no model is called from here on
-
-
+# safety_intervention sends the agent's fixed text, word for word; no model is called from here on.
 @dataclass(frozen=True, slots=True)
 class Intervene:
     """A node that answers with the fixed text. The end of the turn stores the answer."""
@@ -157,9 +151,7 @@ class Intervene:
         }
 
 
-# --- assembly_gate: the tools of this turn in phases, before both branches start
-
-
+# assembly_gate lists the tools of this turn in phases, before both branches start.
 @dataclass(frozen=True, slots=True)
 class OpenGate:
     """A node that groups the tools. Apps with a cycle were rejected when they were loaded."""
@@ -173,8 +165,7 @@ class OpenGate:
         return {"completed_stages": ["assembly_gate"], "phases": grouped}
 
 
-# --- context_assembly: phase after phase; each tool runs, or its earlier output is used again
-
+# context_assembly: phase after phase, each tool runs, or its earlier output is used again.
 FAILED = "assembly_failed"
 """The error code of a turn whose context could not be assembled."""
 
@@ -281,9 +272,7 @@ def _round_data(number: int, gates: Mapping[str, Gate], outcomes: Sequence[Assem
     }
 
 
-# --- empathy: the tone that the answer needs, read in parallel with the assembly; without it the turn continues
-
-
+# empathy reads the tone that the answer needs, in parallel with the assembly; without it the turn continues.
 @dataclass(frozen=True, slots=True)
 class ReadTone:
     """A node that asks the model for tone and guidance."""
@@ -299,9 +288,7 @@ class ReadTone:
         return patch | {"empathy": found}
 
 
-# --- context_format: the results of both branches, for the prompt of the answer
-
-
+# context_format prepares the results of both branches for the prompt of the answer.
 @dataclass(frozen=True, slots=True)
 class FormatContext:
     """A node that lists the sections by reference. Missing sections and the guidance become text."""
@@ -327,13 +314,10 @@ class FormatContext:
         return patch | {"context_sections": sections, "context_guidance": guidance(degraded, notes)}
 
 
-# --- navigator: the answer
-# The model and its tools alternate here, with the usual gates and approvals.
+# navigator: the model and its tools alternate here, with the usual gates and approvals.
 #
 # It is one node and not a cycle of two, because the original graph has no cycle. It loops inside. A pause leaves it for
 # `finalize` and returns to it through its own entry.
-
-
 @dataclass(frozen=True, slots=True)
 class Navigate:
     """A node that calls the model until an answer has no calls, a reviewer must decide, or a limit is reached."""
@@ -360,9 +344,7 @@ def _goes_on(state: State) -> bool:
     return state["error"] is None and state["status"] != AWAITING_HITL
 
 
-# --- finalize: the final status of the run, on every path
-
-
+# finalize sets the final status of the run, on every path.
 @dataclass(frozen=True, slots=True)
 class Finalize:
     """A node that sets the status. Pauses, errors, limits and stops remain; every other run is completed."""

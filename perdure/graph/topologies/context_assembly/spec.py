@@ -155,9 +155,8 @@ def _edges() -> tuple[Edge, ...]:
     )
 
 
-# --- The state of `context_assembly`: shared fields, the verdicts, and the context by reference
-# The outputs of the tools are stored in Postgres.
-
+# The state has shared fields, the verdicts, and the context by reference. The outputs of the tools are stored in
+# Postgres.
 STAGES: Final = (Field("completed_stages", [], ADDITIVE),)
 """Both branches of the fork add to this field."""
 VERDICTS: Final = (
@@ -182,10 +181,7 @@ STATE: Final = StateSchema(
 )
 
 
-# --- Routers of `context_assembly`
-# They read only the state.
-
-
+# The routers read only the state.
 async def after_preflight(state: State) -> Literal["hijacked", "clear"]:
     """Routes by the safety verdict alone. Everything except an explicit False counts as taken over."""
     return "clear" if state["safety_hijacked"] is False else "hijacked"

@@ -15,10 +15,8 @@ from perdure.contracts.turns import Usage
 from perdure.core.budgets import DAY_CODES, TURN_CODES
 from perdure.graph.ports import Ports
 
-# --- The only access to memory
-# Without authorization there is no operation. A failure of the memory is only a status.
 
-
+# The only access to memory. Without authorization there is no operation. A failure of the memory is only a status.
 @dataclass(frozen=True, slots=True)
 class MemoryPort:
     """Access to the facts of one scope, for one run of a node."""
@@ -44,9 +42,7 @@ class MemoryPort:
         return await self.ports.memory.facts(ask)
 
 
-# --- The result of a model call as a typed backend reports it: three statuses, four types of error
-
-
+# The result of a model call, as a typed backend reports it, has three statuses and four types of error.
 class AnswerStatus(StrEnum):
     """The result of a call: an answer, an error that may not recur for the same request, or a fatal error."""
 

@@ -31,9 +31,8 @@ from perdure.graph.topologies.decision_hub.backend import (
 )
 from perdure.graph.topologies.decision_hub.spec import Command, Standing, next_command
 
-# --- state_init_node: the requester, the ids of the turn, and the memory that it can use
 
-
+# state_init_node sets the requester, the ids of the turn, and the memory that it can use.
 @dataclass(frozen=True, slots=True)
 class InitState:
     """A node that sets the ids once; no later node writes them."""
@@ -59,9 +58,7 @@ class InitState:
         }
 
 
-# --- router_node: the kind of the input
-
-
+# router_node finds the kind of the input.
 @dataclass(frozen=True, slots=True)
 class RouteInput:
     """A node that sets the kind of the request. Without a valid request, it sets the error that ends the turn."""
@@ -87,9 +84,7 @@ def _wrong(kind: object, raw: str) -> Problem | None:
     return None
 
 
-# --- task_preprocessing_node: trims text; audio and image are replaced by a placeholder
-
-
+# task_preprocessing_node trims text; it replaces audio and image by a placeholder.
 @dataclass(frozen=True, slots=True)
 class Preprocess:
     """A node that prepares the input for the model."""
@@ -101,8 +96,7 @@ class Preprocess:
         return {"preprocessing_result": f"[{state['input_type']} input, which cannot be read yet]"}
 
 
-# --- decision_logic_node: the next command, from what is done and allowed; it changes nothing else
-
+# decision_logic_node chooses the next command, from what is done and allowed; it changes nothing else.
 DONE_BY = {
     Command.PREPROCESS: "preprocessing_result",
     Command.MEMORY_READ: "memory_read_status",
@@ -138,10 +132,8 @@ def standing(state: State) -> Standing:
     )
 
 
-# --- The four memory nodes: a read and a write of the conversation's facts, and of the user's facts.
-# Each runs once, when the deciding node has chosen it, and ends in a status. Found facts are advice: they go only into
-# a note for the model.
-
+# The four memory nodes: a read and a write of the conversation's facts, and of the user's facts. Each runs once, when
+# the deciding node has chosen it, and ends in a status. Found facts are advice: they go only into a note for the model.
 DEAD: Final = frozenset({FactStatus.UNAVAILABLE, FactStatus.FAILED})
 
 
@@ -202,8 +194,7 @@ def _health(scope: FactScope, answer: FactsAnswer) -> Patch:
     return {"long_term_memory_status": "unavailable"} if scope is FactScope.USER else {"memory_available": False}
 
 
-# --- model_call_node: one call through the backend; its result is data
-
+# model_call_node makes one call through the backend; its result is data.
 MEMORIES = (("this conversation", "memory_read_result"), ("this person", "long_term_memory_read_result"))
 
 
@@ -270,9 +261,7 @@ def _patch(state: State, response: ModelResponse) -> Patch:
     }
 
 
-# --- result_handling_node: the answer becomes the turn's
-
-
+# result_handling_node makes the answer the turn's.
 @dataclass(frozen=True, slots=True)
 class HandleResult:
     """A node that stores the model's message. No decision depends on its text."""
@@ -286,8 +275,7 @@ class HandleResult:
         return {"final_output": message.text, "messages": messages}
 
 
-# --- error_router_node: the type of the failure, and the text in place of an answer
-
+# error_router_node sets the type of the failure, and the text in place of an answer.
 SPENT_CODES = frozenset({"token_budget_spent", "cost_budget_spent"})
 
 
@@ -307,9 +295,7 @@ class RouteError:
         return {"error_type": kind.value, "final_output": fallback, "error": problem.model_dump(mode="json")}
 
 
-# --- format_response_node: the response, and the end of the run
-
-
+# format_response_node builds the response and ends the run.
 @dataclass(frozen=True, slots=True)
 class FormatResponse:
     """A node that builds the caller's response. The stream has it too, with only the beginning of its text."""

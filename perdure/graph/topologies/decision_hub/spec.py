@@ -11,11 +11,10 @@ from perdure.graph.spec import END, FRESH, Goto, Node, NodeSpec, RunLimits, Stat
 from perdure.graph.state import Field, StateSchema
 from perdure.graph.topologies.decision_hub.backend import AnswerStatus
 
-# --- The state of `decision_hub`, with the defaults of the original system
-# Some fields differ, because their data is stored elsewhere. Whole texts are in Postgres: `raw_input` and
-# `final_output` have only the beginnings, and `model_response` refers to its message. The statuses of the two reads are
-# new. A read that found nothing has no result, so only its status shows that it is done.
-
+# The state has the defaults of the original system. Some fields differ, because their data is stored elsewhere. Whole
+# texts are in Postgres: `raw_input` and `final_output` have only the beginnings, and `model_response` refers to its
+# message. The statuses of the two reads are new. A read that found nothing has no result, so only its status shows that
+# it is done.
 REQUEST: Final = (
     Field("trace_id", ""),
     Field("created_at", ""),
@@ -50,11 +49,8 @@ LONG_TERM: Final = (
 STATE: Final = StateSchema((*IDENTITY, *CONVERSATION, *BUDGET, *REQUEST, *WORK, *SHORT_TERM, *LONG_TERM))
 
 
-# --- The next command of the deciding node
-# It depends only on what is done and what is allowed, never on a text of the model or a fact. A step with a status is
-# done, whatever the status is. So an unavailable memory is called once and never again.
-
-
+# The next command depends only on what is done and what is allowed, never on a text of the model or a fact. A step with
+# a status is done, whatever the status is. So an unavailable memory is called once and never again.
 class Command(StrEnum):
     """The commands that the deciding node can give."""
 
@@ -224,10 +220,7 @@ def decision_hub(nodes: Mapping[str, Node]) -> Topology:
     )
 
 
-# --- The two routers of `decision_hub`
-# Neither reads a text. One reads the command, the other the status of a call.
-
-
+# Neither router reads a text. One reads the command, the other the status of a call.
 async def after_decision(state: State) -> Command:
     """Routes by the command, which only the deciding node gives."""
     return Command(str(state["command"]))

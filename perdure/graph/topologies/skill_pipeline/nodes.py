@@ -22,9 +22,8 @@ from perdure.graph.nodes.run_tools import RunTools
 from perdure.graph.ports import Ports
 from perdure.graph.spec import Node, State
 
-# --- memory_node: the user's message, working memory, and a gate that was opened before
 
-
+# memory_node loads the user's message, working memory, and a gate that was opened before.
 @dataclass(frozen=True, slots=True)
 class LoadMemory:
     """A node that puts the loaded context into the state. A gate is the same from state (warm) and store (cold)."""
@@ -40,10 +39,7 @@ class LoadMemory:
         return patch
 
 
-# --- system_prompt_node: persona, user block and budget of this turn
-# The texts are stored elsewhere.
-
-
+# system_prompt_node sets persona, user block and budget of this turn. The texts are stored elsewhere.
 @dataclass(frozen=True, slots=True)
 class SetSystemPrompt:
     """A node that starts a new turn from the plan that it pinned."""
@@ -62,9 +58,7 @@ class SetSystemPrompt:
         return patch | planned(context)
 
 
-# --- initial_llm_call and synthesis_llm_call: one call, two phases
-
-
+# initial_llm_call and synthesis_llm_call: one call, two phases.
 @dataclass(frozen=True, slots=True)
 class CallPhase:
     """A node that calls the model in its phase. The synthesis calls it only if a skill was injected."""
@@ -80,8 +74,7 @@ class CallPhase:
         return {"llm_phase": self.phase} | called
 
 
-# --- skill_select_node: the skills that the model named and that are not injected yet
-
+# skill_select_node selects the skills that the model named and that are not injected yet.
 SKILL_PATTERN = r"SKILL_SELECT:([a-z][a-z0-9_]{0,63})"
 
 
@@ -101,11 +94,10 @@ class SelectSkills:
         return {"selected_skill_ids": selected}
 
 
-# --- skill_inject_node: one system message for each selected skill and each of its dependencies
-# The texts are stored with the agent. The model call inserts them, and marks them in the injection ledger when it is
-# claimed. The ledger is checked for this turn only, with `injected_skill_ids`. The text that another turn injected is
-# no longer in the model's messages, so the skill is injected again and its event has `again`.
-
+# skill_inject_node adds one system message for each selected skill and each of its dependencies. The texts are stored
+# with the agent. The model call inserts them, and marks them in the injection ledger when it is claimed. The ledger is
+# checked for this turn only, with `injected_skill_ids`. The text that another turn injected is no longer in the model's
+# messages, so the skill is injected again and its event has `again`.
 MOST_ENTITIES = 3
 """A skill receives at most this many entities; those that the app names come first."""
 
@@ -162,10 +154,8 @@ def _entities(state: State, plan: TurnPlan) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*named, *newest]))[:MOST_ENTITIES]
 
 
-# --- approval_node: a checkpoint that a request forces before the synthesis
-# Checkpoints of rules open in tool_node, in either phase.
-
-
+# approval_node opens a checkpoint that a request forces before the synthesis. Checkpoints of rules open in tool_node,
+# in either phase.
 @dataclass(frozen=True, slots=True)
 class CheckApproval:
     """A node that opens the forced checkpoint; without one, it changes nothing."""
@@ -189,9 +179,7 @@ class CheckApproval:
         return at_checkpoint(state, ports, [asked])
 
 
-# --- output_format: the status of the run
-
-
+# output_format sets the status of the run.
 @dataclass(frozen=True, slots=True)
 class FormatOutput:
     """A node that sets the status. Pauses and errors remain; every other run is completed."""

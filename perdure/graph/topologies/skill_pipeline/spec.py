@@ -106,8 +106,6 @@ def _edges() -> tuple[Edge, ...]:
     )
 
 
-# --- The state of `skill_pipeline`: shared fields and its skills
-
 SKILLS: Final = (
     Field("llm_phase", INITIAL),
     Field("extracted", []),
@@ -121,10 +119,7 @@ SKILLS: Final = (
 STATE: Final = StateSchema((*IDENTITY, *CONTROL, *CONVERSATION, *BUDGET, *SKILLS, *REVIEW, *MEMORY))
 
 
-# --- Routers of `skill_pipeline`
-# They read only the state; the order of their tests is the priority.
-
-
+# The routers read only the state; the order of their tests is the priority.
 async def after_resume_guard(state: State) -> Literal["paused", "replay", "synthesis", "proceed"]:
     """Routes to a pause while the gate is undecided or unreadable, then to calls that a verdict allowed, then to the
     model. After a checkpoint, it is the model of the phase that reached the checkpoint."""

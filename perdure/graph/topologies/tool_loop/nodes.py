@@ -16,10 +16,8 @@ from perdure.graph.nodes.run_tools import RunTools
 from perdure.graph.ports import Ports
 from perdure.graph.spec import Node, State
 
-# --- entry: the start of a turn, or its resume
-# The engine handles a stop, which ends the next call of any node.
 
-
+# entry starts or resumes a turn. The engine handles a stop, which ends the next call of any node.
 @dataclass(frozen=True, slots=True)
 class Enter:
     """A node that resets the fields of a run. A new turn also takes its plan, and a gate that was opened before."""
@@ -51,9 +49,7 @@ def _planned(context: TurnContext) -> Patch:
     return planned(context) | {"loaded_toolsets": {**context.plan.toolsets}}
 
 
-# --- memory_prepare: the user's message, and a flag that the memory is in place
-
-
+# memory_prepare adds the user's message, and a flag that the memory is in place.
 @dataclass(frozen=True, slots=True)
 class PrepareMemory:
     """A node that takes the result of the turn's one load. Its text is fixed for the turn. Each model request contains
@@ -70,12 +66,9 @@ class PrepareMemory:
         return patch
 
 
-# --- gate: loads toolsets, opens requests, runs calls that can run
-# Each call has its own approval, and all requests of a round open together. Calls without a request run in parallel.
-# Each gated call follows its own verdict: an approved one runs, a refused one gets its denial. The model continues when
-# every call of the round has its answer.
-
-
+# gate loads toolsets, opens requests and runs calls that can run. Each call has its own approval, and all requests of a
+# round open together. Calls without a request run in parallel. Each gated call follows its own verdict: an approved one
+# runs, a refused one gets its denial. The model continues when every call of the round has its answer.
 @dataclass(frozen=True, slots=True)
 class PassGate:
     """A node that reads the records after a pause, then runs the calls that can run."""
@@ -104,10 +97,7 @@ def _loaded(state: State) -> Patch:
     return {} if loaded == before else {"loaded_toolsets": grown}
 
 
-# --- final: the end of the run
-# Its last events are written with the end, in one transaction.
-
-
+# final ends the run. Its last events are written with the end, in one transaction.
 @dataclass(frozen=True, slots=True)
 class Settle:
     """A node that sets the status. Pauses and errors remain, and a pause is not done; every other run is completed."""

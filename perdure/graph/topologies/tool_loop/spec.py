@@ -75,13 +75,11 @@ def _edges() -> tuple[Edge, ...]:
     )
 
 
-# --- The state of `tool_loop`
-# Some fields differ from the original system, because their data is stored elsewhere. The round to run is
+# Some fields of the state differ from the original system, because their data is stored elsewhere. The round to run is
 # `pending_tool_calls`; `settled_calls` has the calls of it that ran before a pause. Decisions are never in the state:
 # they are read from their records every time. Whether the round was announced follows from its requests, so there is no
 # flag for it. Messages are replaced and not added, because a paused round is removed and restored whole. The user is a
 # name and a role here; the turn's row has the owner.
-
 RUN: Final = (
     Field("run_id", ""),
     Field("started_at", None),
@@ -98,10 +96,7 @@ TOOLSETS: Final = (Field("loaded_toolsets", {}),)
 STATE: Final = StateSchema((*IDENTITY, *CONTROL, *CONVERSATION, *BUDGET, *REVIEW, *MEMORY, *RUN, *TOOLSETS))
 
 
-# --- Routers of `tool_loop`
-# They read only the state; the order of their tests is the priority.
-
-
+# The routers read only the state; the order of their tests is the priority.
 async def after_entry(state: State) -> Literal["pending", "fresh"]:
     """Routes a waiting round, from the state or the store, to the gate, since it needs no memory again."""
     return "pending" if state["pending_mutation"] and state["error"] is None else "fresh"
