@@ -56,9 +56,3 @@ def test_one_sibling_too_many_is_found(folder: str, most: int) -> None:
     paths = [f"{folder}/{number}.py" for number in range(most - 1)] + [f"{folder}/sub/a.py", f"{folder}/__init__.py"]
     assert not crowded(paths)
     assert crowded([*paths, f"{folder}/more/__init__.py"]) == [f"{folder} has {most + 1}"]
-
-
-def test_one_line_too_many_is_found() -> None:
-    head, line = "class A:\n  async def f(self):\n", "    pass\n"
-    assert not long_functions("a.py", head + line * (MOST_FUNCTION_LINES - 1))
-    assert len(long_functions("a.py", head + line * MOST_FUNCTION_LINES)) == 1
