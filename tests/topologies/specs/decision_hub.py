@@ -46,14 +46,6 @@ ALLOWED: dict[str, JsonValue] = {
     "memory_write_authorized": True,
     "long_term_memory_requested": True,
 }
-DEAD: dict[str, list[Patch | Exception]] = {
-    "memory_read_node": [{"memory_read_status": "unavailable", "memory_available": False}],
-    "long_term_memory_read_node": [
-        {"long_term_memory_read_status": "unavailable", "long_term_memory_status": "unavailable"}
-    ],
-    "memory_write_node": [{"memory_write_status": "failed"}],
-    "long_term_memory_write_node": [{"long_term_memory_write_status": "failed"}],
-}
 FAILED: Patch = {"model_response": {"status": "recoverable_error", "error_type": "timeout"}}
 
 ROWS = (
@@ -61,11 +53,6 @@ ROWS = (
     row(
         "all four memory nodes hang off the decision",
         Leg(f"{BEGIN} {READ} {ANSWER} {WRITE} format_response_node"),
-        initial=ALLOWED,
-    ),
-    row(
-        "a dead memory gives the same trace and ends",
-        Leg(f"{BEGIN} {READ} {ANSWER} {WRITE} format_response_node", DEAD),
         initial=ALLOWED,
     ),
     row(
