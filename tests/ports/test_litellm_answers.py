@@ -24,16 +24,12 @@ from perdure.activities.providers.scripted import Script
 from perdure.contracts.agents import Reasoning
 from perdure.contracts.turns import Usage
 from perdure.core.agents.models import LEAST_CAP_TOKENS
-from tests.doubles.listener import Listener
+from tests.doubles.listener import UNWARNED, Listener
 from tests.doubles.playing import PlayingDouble
 from tests.doubles.provider import ProviderDouble, Seen
 from tests.doubles.provider_steps import CONTENT_POLICY, Call, Fault, Step
 
-# Warnings inside LiteLLM must not become errors there: it would take them for a broken stream.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
-    pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
-]
+pytestmark = UNWARNED
 
 
 @pytest.mark.parametrize("step", [CONTENT_POLICY, Step(calls=(Call(name="pay"),), finish_reason="content_filter")])
@@ -76,15 +72,12 @@ async def test_odd_ids_and_indices_lose_no_call(listener: Listener, calls: tuple
     assert len({draft.provider_id for draft in drafts} - {""}) == 3
 
 
-async def test_broken_arguments_are_handed_on_as_they_are(listener: Listener) -> None:
-    await listener.ask(Step(calls=(Call(name="a", arguments="{'x': 1,", id="i"),)))
-    assert listener.complete.tool_calls == (DraftCall("i", "a", "{'x': 1,"),)
-
-
-async def test_thinking_is_told_apart_from_text(listener: Listener) -> None:
-    await listener.ask(Step(thinking="Let me see.", text="Yes."))
+async def test_thinking_is_told_apart_from_text_and_broken_arguments_are_handed_on(listener: Listener) -> None:
+    broken = Call(name="a", arguments="{'x': 1,", id="i")
+    await listener.ask(Step(thinking="Let me see.", text="Yes.", calls=(broken,)))
     thought = "".join(chunk.text for chunk in listener.chunks if isinstance(chunk, ThinkingDelta))
     assert (thought, listener.text) == ("Let me see.", "Yes.")
+    assert listener.complete.tool_calls == (DraftCall("i", "a", "{'x': 1,"),)
 
 
 async def test_text_that_postgres_cannot_hold_is_mended(listener: Listener) -> None:

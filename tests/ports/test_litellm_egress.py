@@ -11,18 +11,17 @@ from perdure.activities.providers.litellm_provider import LiteLLMProvider
 from perdure.activities.providers.provider import ProviderRequest
 from perdure.contracts.errors import PerdureError, UpstreamRejected, UpstreamUnavailable
 from tests.doubles.hostile_target import MEBI, Talk, bomb, endless_head, endless_hints, floods, says, threaded
+from tests.doubles.listener import UNWARNED
 from tests.doubles.resolver import Names
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
-    pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
-]
-VENDORS = (
-    "openai/gpt-4o-mini",
-    "anthropic/claude-sonnet-4-5",
-    "mistral/mistral-small-latest",
-    "gemini/gemini-2.5-flash",
-)
+pytestmark = UNWARNED
+HOSTS = {
+    "openai/gpt-4o-mini": "api.openai.com",
+    "anthropic/claude-sonnet-4-5": "api.anthropic.com",
+    "mistral/mistral-small-latest": "api.mistral.ai",
+    "gemini/gemini-2.5-flash": "generativelanguage.googleapis.com",
+}
+VENDORS = tuple(HOSTS)
 two_vendors = pytest.mark.parametrize(
     "model", [*VENDORS[:2], *(pytest.param(each, marks=pytest.mark.soak) for each in VENDORS[2:])]
 )
@@ -103,14 +102,6 @@ async def test_a_redirect_to_another_host_is_not_followed(provider: LiteLLMProvi
             error = await fail(provider, model, made.url)
     assert (type(error), error.code) == (UpstreamRejected, "egress_refused")
     assert other.heads == []
-
-
-HOSTS = {
-    "openai/gpt-4o-mini": "api.openai.com",
-    "anthropic/claude-sonnet-4-5": "api.anthropic.com",
-    "mistral/mistral-small-latest": "api.mistral.ai",
-    "gemini/gemini-2.5-flash": "generativelanguage.googleapis.com",
-}
 
 
 @pytest.mark.parametrize("model", VENDORS)
