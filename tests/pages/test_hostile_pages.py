@@ -158,19 +158,6 @@ async def test_a_session_that_ends_in_the_middle_of_an_edit_loses_nothing(site: 
     assert sent == {"text": "what I typed <b>\u202e"}
 
 
-async def test_a_form_of_an_earlier_session_is_kept_and_not_sent(site: Site) -> None:
-    approval, window = await site.shown("post", {"text": "earlier"})
-    await window.context.clear_cookies()
-    second = await window.context.new_page()
-    await sign_in(second, site.people["reviewer"].token)
-    await window.page.get_by_role("button", name="Approve").click()
-    await expect(window.page.get_by_role("button", name="Continue with my input")).to_be_visible()
-    assert await status_of(site, approval) == "pending"
-    await window.page.get_by_role("button", name="Continue with my input").click()
-    await window.page.get_by_role("button", name="Approve").click()
-    await decided(window.page, "approved", "reviewer")
-
-
 async def test_a_form_that_another_site_sends_does_nothing(site: Site) -> None:
     approval, window = await site.shown("post", {"text": "forged"})
     cookies = {cookie["name"]: cookie["value"] for cookie in await window.context.cookies()}

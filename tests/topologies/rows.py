@@ -9,7 +9,6 @@ from pydantic import JsonValue
 from perdure.graph.compile import CompiledTopology
 from perdure.graph.spec import FRESH, Outcome
 from tests.topologies.stand_ins import Rows, ScriptedPorts, scripted_ports
-from tests.topologies.ways import assert_is_a_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +41,7 @@ async def run_leg(
     compiled: CompiledTopology, state: Mapping[str, JsonValue], leg: Leg
 ) -> tuple[dict[str, JsonValue], ScriptedPorts]:
     ports = scripted_ports(leg.script)
-    after = await compiled.run(state, leg.entry, ports)
-    events = ports.recorded.events
-    assert_is_a_path(compiled.topology, events, leg.entry, cut_off=after["status"] == "limited")
-    return after, ports
+    return await compiled.run(state, leg.entry, ports), ports
 
 
 async def run_row(compiled: CompiledTopology, row: Row) -> tuple[dict[str, JsonValue], list[ScriptedPorts]]:
