@@ -71,16 +71,13 @@ def faults(found: Mapping[str, str], is_allowed: Callable[[str], bool]) -> list[
     ]
 
 
-def no_langgraph(name: str) -> bool:
-    return not below(name, "langgraph", "langchain_core")
+def none_of(*packages: str) -> Callable[[str], bool]:
+    return lambda name: not below(name, *packages)
 
 
-def no_program(name: str) -> bool:
-    return not below(name, "tests", "bench", "worker", "perdure.worker.__main__", "perdure.worker.queues")
-
-
-def no_example(name: str) -> bool:
-    return not below(name, "perdure.examples", "examples")
+no_langgraph = none_of("langgraph", "langchain_core")
+no_program = none_of("tests", "bench", "worker", "perdure.worker.__main__", "perdure.worker.queues")
+no_example = none_of("perdure.examples", "examples")
 
 
 def for_apps(name: str) -> bool:

@@ -11,7 +11,6 @@ from perdure.contracts.turns import Limits, OnSpent, Usage
 from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import FakeTurn, Says
 from tests.topologies.played import (
-    BREAKS,
     LOOK,
     PAY,
     POST,
@@ -276,13 +275,3 @@ async def test_an_outcome_nobody_knows_pauses_the_turn_until_a_person_says_it() 
     assert await settled(played, "t1.0", happened=True) is Outcome.COMPLETED
     assert ran(played.turn) == ["t1.0", "t1.1"], "each was dispatched once"
     assert roles(played) == ["user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1", "assistant"]
-
-
-async def test_two_unknown_outcomes_are_settled_one_by_one() -> None:
-    played = await play(Says("asking", (BREAKS, BREAKS)), Says("well"))
-    played.turn.decide("t1.0", V.APPROVED)
-    await decided(played, "t1.1", V.APPROVED)
-    assert played.asked_for() == ["|t1.0", "|t1.1"]
-    assert await settled(played, "t1.1", happened=False) is Outcome.AWAITING
-    assert await settled(played, "t1.0", happened=True) is Outcome.COMPLETED
-    assert len(played.turn.ran) == 2
