@@ -1,7 +1,6 @@
 """Odd answers that are answers all the same: what LiteLLM hands on is whole, storable, counted and priced."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 from types import SimpleNamespace
 from typing import Any
@@ -192,35 +191,20 @@ async def sent(
     return double.requests[-1].body, last
 
 
-Body = Callable[..., Awaitable[dict[str, Any]]]
-
-
-@pytest.fixture
-def body(litellm_provider: Provider) -> Iterator[Body]:
-    """What goes over the wire where so much thinking is asked of a model."""
+async def test_a_budget_and_an_effort_reach_each_vendor_in_its_own_words(litellm_provider: Provider) -> None:
     with PlayingDouble(Script(fallback="Yes.")) as double:
 
-        async def of(model: str, reasoning: Reasoning | None) -> dict[str, Any]:
+        async def body(model: str, reasoning: Reasoning | None) -> dict[str, Any]:
             return (await sent(litellm_provider, double, model, reasoning))[0]
 
-        yield of
-
-
-async def test_a_budget_with_its_cap_and_an_effort_reach_anthropic_as_thinking(body: Body) -> None:
-    budget = await body(CLAUDE, Reasoning(budget_tokens=4_000))
-    assert budget["thinking"] == {"type": "enabled", "budget_tokens": 4_000}
-    assert budget["max_tokens"] == LEAST_CAP_TOKENS
-    thinking = (await body(CLAUDE, Reasoning(effort="low")))["thinking"]
-    assert thinking["type"] == "enabled" and thinking["budget_tokens"] >= 1_024
-
-
-async def test_a_model_that_can_think_is_asked_for_much_where_nothing_is_said(body: Body) -> None:
-    assert (await body(OPENAI, Reasoning()))["reasoning_effort"] == "high"
-    assert "reasoning_effort" not in await body(OPENAI, None)
-    assert "reasoning_effort" not in await body("openai/gpt-4o-mini", Reasoning())
-
-
-async def test_a_budget_is_an_effort_and_a_cap_where_the_vendor_counts_no_thinking(body: Body) -> None:
-    asked = await body(OPENAI, Reasoning(budget_tokens=4_000))
-    assert asked["reasoning_effort"] == "medium"
-    assert LEAST_CAP_TOKENS in (asked.get("max_tokens"), asked.get("max_completion_tokens"))
+        budget = await body(CLAUDE, Reasoning(budget_tokens=4_000))
+        assert budget["thinking"] == {"type": "enabled", "budget_tokens": 4_000}
+        assert budget["max_tokens"] == LEAST_CAP_TOKENS
+        thinking = (await body(CLAUDE, Reasoning(effort="low")))["thinking"]
+        assert thinking["type"] == "enabled" and thinking["budget_tokens"] >= 1_024
+        assert (await body(OPENAI, Reasoning()))["reasoning_effort"] == "high", "where nothing is said"
+        assert "reasoning_effort" not in await body(OPENAI, None)
+        assert "reasoning_effort" not in await body("openai/gpt-4o-mini", Reasoning()), "it cannot think"
+        asked = await body(OPENAI, Reasoning(budget_tokens=4_000))
+        assert asked["reasoning_effort"] == "medium", "the vendor counts no thinking"
+        assert LEAST_CAP_TOKENS in (asked.get("max_tokens"), asked.get("max_completion_tokens"))

@@ -42,12 +42,19 @@ async def test_a_call_that_is_done_tells_the_model_its_result_and_the_places_ask
         assert (outcome.patch, outcome.facts) == ({}, {"number": 0, "done": "/look"})
 
 
-async def test_a_settled_call_answers_with_its_stored_result_in_this_run_and_in_a_later_one(new_turn: NewTurn) -> None:
-    turn = await new_turn(line(("book", {}), ("look", {"mode": "refuse"})))
-    run = await planned(turn)
-    first = await run.run_tools(asks("book", "look"))
-    assert await run.run_tools(asks("book", "look")) == first
-    assert await (await turn.run(step=1)).run_tools(asks("book", "look")) == first
+@pytest.mark.parametrize(
+    ("tools", "needs_leave", "mode", "states"),
+    [(("book", "look"), False, "refuse", [S.DONE, S.FAILED]), (("pay", "post"), True, "", [S.DONE, S.DONE])],
+)
+async def test_a_call_runs_once_and_answers_with_its_stored_result_in_this_run_and_in_a_later_one(
+    new_turn: NewTurn, tools: tuple[str, str], needs_leave: bool, mode: str, states: list[CallState]
+) -> None:
+    turn = await new_turn(line((tools[0], {}), (tools[1], {"mode": mode})))
+    run = await (approved(turn, *tools) if needs_leave else planned(turn))
+    first = await run.run_tools(asks(*tools))
+    assert [outcome.state for outcome in first] == states
+    assert await run.run_tools(asks(*tools)) == first
+    assert await (await turn.run(step=1)).run_tools(asks(*tools)) == first
     assert [await turn.dispatched(call) for call in ("t1.0", "t1.1")] == [1, 1]
 
 
@@ -99,16 +106,6 @@ async def test_a_gated_call_runs_on_no_verdict_but_a_yes(new_turn: NewTurn, stat
     if state in (V.REJECTED, V.RESPONDED):
         assert body["reason"] == "not in policy"
     assert await turn.dispatched("t1.0") == 0
-
-
-async def test_an_approved_call_runs_once_however_often_it_is_asked_for(new_turn: NewTurn) -> None:
-    turn = await new_turn(line(("pay", {"amount": 5}), ("post", {})))
-    run = await approved(turn, "pay", "post")
-    outcomes = await run.run_tools(asks("pay", "post"))
-    assert [outcome.state for outcome in outcomes] == [S.DONE, S.DONE]
-    assert await run.run_tools(asks("pay", "post")) == outcomes
-    assert await (await turn.run(step=1)).run_tools(asks("pay", "post")) == outcomes
-    assert [await turn.dispatched(call) for call in ("t1.0", "t1.1")] == [1, 1]
 
 
 async def test_an_edited_call_runs_as_edited_and_the_model_is_told_so(new_turn: NewTurn) -> None:

@@ -79,21 +79,18 @@ async def test_a_call_that_the_model_asks_for_is_no_call() -> None:
 
 
 async def test_the_trace_is_the_same_with_memory_on_and_broken() -> None:
-    alive, dead = await played(Says("fine"), facts=BOTH), await played(Says("fine"), facts=BOTH, facts_are_dead=True)
+    alive = await played(Says("fine"), facts=BOTH)
+    dead = await played(Says("fine"), facts=BOTH, facts_are_dead=True, said=STATED)
     assert alive.traces() == dead.traces() == [f"{BEGIN} {READ} {ANSWER} {WRITE} format_response_node"]
-    assert len(dead.turn.fact_asks) == 2, "a read each; what the text states is nothing to keep"
+    assert len(alive.turn.fact_asks) == 2, "a read each; what the text states is nothing to keep"
+    asked = [(ask.scope, ask.write) for ask in dead.turn.fact_asks]
+    assert asked == [(scope, write) for write in (False, True) for scope in BOTH], "once for each operation"
+    statuses = ("memory_read_status", "long_term_memory_read_status", "memory_write_status")
+    assert [dead.state[name] for name in statuses] == ["unavailable", "unavailable", "failed"]
     assert dead.outcome() is Outcome.COMPLETED
     assert dead.state["memory_read_result"] is None and dead.state["long_term_memory_read_result"] is None
     available = [(run.state["memory_available"], run.state["long_term_memory_status"]) for run in (alive, dead)]
     assert available == [(True, "available"), (False, "unavailable")]
-
-
-async def test_a_dead_memory_is_asked_once_for_each_operation() -> None:
-    run = await played(Says("fine"), facts=BOTH, facts_are_dead=True, said=STATED)
-    asked = [(ask.scope, ask.write) for ask in run.turn.fact_asks]
-    assert asked == [(scope, write) for write in (False, True) for scope in BOTH]
-    statuses = ("memory_read_status", "long_term_memory_read_status", "memory_write_status")
-    assert [run.state[name] for name in statuses] == ["unavailable", "unavailable", "failed"]
 
 
 async def test_a_memory_that_is_not_allowed_is_never_touched() -> None:
