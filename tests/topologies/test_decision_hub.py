@@ -48,9 +48,10 @@ def alarms(run: Played) -> list[JsonValue]:
 
 
 async def test_a_turn_takes_the_success_path_node_by_node() -> None:
-    run = await played(Says("fine"))
+    run = await played(Says("fine", calls=(("pay", {"amount": 5}),)))
     assert run.traces() == [f"{BEGIN} {ANSWER} format_response_node"]
     assert run.outcome() is Outcome.COMPLETED
+    assert run.turn.called == [] and run.turn.asks[0].tools == (), "a call that the model asks for is no call"
     assert run.state["final_output"] == "fine"
     assert [message.role for message in run.messages] == [Role.USER, Role.ASSISTANT]
     assert [ask.deaf for ask in run.turn.asks] == [True], "nothing joins the one request"
@@ -70,12 +71,6 @@ async def test_a_provider_error_takes_the_failure_path_after_one_call() -> None:
 async def test_what_broke_off_before_the_answer_counts_in_the_run() -> None:
     run = await played(Says("fine", turn_used=Usage(input_tokens=90, output_tokens=10, cost_microusd=700)))
     assert (run.state["tokens_used"], run.state["cost_microusd"]) == (100, 700)
-
-
-async def test_a_call_that_the_model_asks_for_is_no_call() -> None:
-    run = await played(Says("I would like to", calls=(("pay", {"amount": 5}),)))
-    assert run.traces() == [f"{BEGIN} {ANSWER} format_response_node"]
-    assert run.turn.called == [] and run.turn.asks[0].tools == ()
 
 
 async def test_the_trace_is_the_same_with_memory_on_and_broken() -> None:
