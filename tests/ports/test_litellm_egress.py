@@ -96,11 +96,15 @@ async def test_a_head_without_end_is_a_provider_that_is_down(provider: LiteLLMPr
 
 
 @pytest.mark.parametrize("model", VENDORS)
-async def test_a_redirect_to_another_host_is_not_followed(provider: LiteLLMProvider, model: str) -> None:
+async def test_neither_a_redirect_to_another_host_nor_the_clouds_metadata_is_followed(
+    provider: LiteLLMProvider, model: str
+) -> None:
     with threaded(says()) as other:
         with threaded(says(307, b"", f"location: {other.url}/v1/chat/completions")) as made:
-            error = await fail(provider, model, made.url)
-    assert (type(error), error.code) == (UpstreamRejected, "egress_refused")
+            redirected = await fail(provider, model, made.url)
+    metadata = await fail(provider, model, "http://169.254.169.254/v1")
+    for error in (redirected, metadata):
+        assert (type(error), error.code, error.retryable) == (UpstreamRejected, "egress_refused", False)
     assert other.heads == []
 
 
@@ -113,12 +117,6 @@ async def test_a_public_name_with_a_private_address_is_refused(
     error = await fail(provider, model)
     assert (type(error), error.code) == (UpstreamRejected, "egress_refused")
     assert set(asked) == {HOSTS[model]} and address not in error.message
-
-
-@pytest.mark.parametrize("model", VENDORS)
-async def test_an_agents_file_cannot_name_the_clouds_metadata(provider: LiteLLMProvider, model: str) -> None:
-    error = await fail(provider, model, "http://169.254.169.254/v1")
-    assert (error.code, error.retryable) == ("egress_refused", False)
 
 
 @pytest.mark.parametrize("model", VENDORS)

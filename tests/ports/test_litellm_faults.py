@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.activities.providers.errors import PROVIDER, UNEXPECTED, provider_error
-from perdure.activities.providers.provider import Complete, Provider, ProviderRequest, TextDelta
+from perdure.activities.providers.provider import Complete, Provider, TextDelta
 from perdure.contracts.errors import PerdureError, UpstreamRejected, UpstreamUnavailable
 from tests.doubles.listener import UNWARNED, Listener
 from tests.doubles.provider import ProviderDouble
@@ -77,11 +77,9 @@ async def test_retry_after_is_handed_on(listener: Listener, status: int) -> None
 
 async def test_a_server_that_is_gone_is_unavailable(litellm_provider: Provider) -> None:
     with ProviderDouble() as closed:
-        params = {"api_base": closed.api_base, "api_key": "k"}
-    request = ProviderRequest("openai/gpt-4o-mini", ({"role": "user", "content": "hello"},), (), params)
-    with pytest.raises(UpstreamUnavailable) as raised:
-        await anext(litellm_provider.stream(request))
-    assert raised.value.code == "model_unavailable"
+        gone = Listener(litellm_provider, closed)
+    error = await gone.fail(Step(text="hi"))
+    assert (type(error), error.code, closed.requests) == (UpstreamUnavailable, "model_unavailable", [])
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,7 @@ def test_the_layers_are_drawn_as_the_contract_has_them() -> None:
 _TREE = ("perdure/store/__init__.py", "perdure/store/turns/start.py", "perdure/apps/mcp.py", "worker.py")
 _STORE, _START = "perdure/store/README.md", "perdure/store/turns/start.py"
 _SOURCE = '"""Not as\nadopt.py."""\nx = "gone.py"  # see policy/gate.py and start.py\n'
+_NAMED = ("2 names adopt.py", "3 names policy/gate.py")
 _LINKS = "[one](adr/0001.md), [two](adr/0002.md), `perdure/store/turns/start.py`, `perdure/store/gone.py`, `POST /v1/x`"
 _TABLES = "| `a.py` | one |\n| `a.py` | two |\n\n| `a.py` | other |\nsee `b.py`, `b.py`\n"
 _KNOWN: dict[str, set[str]] = {"up": set(), "turns": {"show"}}
@@ -259,10 +260,7 @@ def _dead(span: str, path: str = "docs/streams.md") -> list[str]:
         *((_dead(span), [span]) for span in ("store/sta*.py", "adopt.py", "store/turns.py", "relay/")),
         (_dead("mcp.py", _STORE), ["mcp.py"]),
         (unnamed(_STORE, "`turns/start.py`", [*_TREE, "perdure/store/paging.py"]), ["paging.py"]),
-        (
-            dead_names(_START, remarks(_SOURCE), _TREE),
-            [f"{_START}:2 names adopt.py", f"{_START}:3 names policy/gate.py"],
-        ),
+        (dead_names(_START, remarks(_SOURCE), _TREE), [f"{_START}:{each}" for each in _NAMED]),
         (names_itself(_START, remarks(_SOURCE)), [f"{_START}:3 names itself"]),
         (named_twice("x.md", _TABLES), ["x.md:2 has a.py in two rows", "x.md:5 names b.py twice"]),
     ],
