@@ -10,6 +10,12 @@ from perdure.contracts.errors import PerdureError
 from tests.doubles.provider import ProviderDouble
 from tests.doubles.provider_steps import Step
 
+UNWARNED = [
+    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
+    pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
+]
+"""For tests of LiteLLM: warnings inside it must not become errors there, which it would take for a broken stream."""
+
 
 class Listener:
     """Asks the double through LiteLLM and keeps what came, also before an error."""

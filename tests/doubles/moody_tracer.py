@@ -24,8 +24,7 @@ class MoodyTracer:
 
     def start_span(self, span: Span) -> object:
         self.entered.set()
-        if self.mood == "raising":
-            raise RuntimeError("the tracer is broken")
+        self._raise_if_told()
         if self.mood == "hanging":
             self.go_on.wait(HANGS_SECONDS)
         if self.mood == "on":
@@ -34,14 +33,16 @@ class MoodyTracer:
         return None
 
     def record_event(self, begun: object, name: str, at: datetime, attributes: Attributes) -> None:
-        if self.mood == "raising":
-            raise RuntimeError("the tracer is broken")
+        self._raise_if_told()
         self.behind.record_event(begun, name, at, attributes)
 
     def end_span(self, begun: object, at: datetime, error: str) -> None:
+        self._raise_if_told()
+        self.behind.end_span(begun, at, error)
+
+    def _raise_if_told(self) -> None:
         if self.mood == "raising":
             raise RuntimeError("the tracer is broken")
-        self.behind.end_span(begun, at, error)
 
     def flush(self) -> None:
         self.behind.flush()

@@ -1,7 +1,6 @@
 """Odd answers that are answers all the same: what LiteLLM hands on is whole, storable, counted and priced."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 from types import SimpleNamespace
 from typing import Any
@@ -24,16 +23,12 @@ from perdure.activities.providers.scripted import Script
 from perdure.contracts.agents import Reasoning
 from perdure.contracts.turns import Usage
 from perdure.core.agents.models import LEAST_CAP_TOKENS
-from tests.doubles.listener import Listener
+from tests.doubles.listener import UNWARNED, Listener
 from tests.doubles.playing import PlayingDouble
 from tests.doubles.provider import ProviderDouble, Seen
 from tests.doubles.provider_steps import CONTENT_POLICY, Call, Fault, Step
 
-# Warnings inside LiteLLM must not become errors there: it would take them for a broken stream.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
-    pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
-]
+pytestmark = UNWARNED
 
 
 @pytest.mark.parametrize("step", [CONTENT_POLICY, Step(calls=(Call(name="pay"),), finish_reason="content_filter")])
@@ -76,15 +71,12 @@ async def test_odd_ids_and_indices_lose_no_call(listener: Listener, calls: tuple
     assert len({draft.provider_id for draft in drafts} - {""}) == 3
 
 
-async def test_broken_arguments_are_handed_on_as_they_are(listener: Listener) -> None:
-    await listener.ask(Step(calls=(Call(name="a", arguments="{'x': 1,", id="i"),)))
-    assert listener.complete.tool_calls == (DraftCall("i", "a", "{'x': 1,"),)
-
-
-async def test_thinking_is_told_apart_from_text(listener: Listener) -> None:
-    await listener.ask(Step(thinking="Let me see.", text="Yes."))
+async def test_thinking_is_told_apart_from_text_and_broken_arguments_are_handed_on(listener: Listener) -> None:
+    broken = Call(name="a", arguments="{'x': 1,", id="i")
+    await listener.ask(Step(thinking="Let me see.", text="Yes.", calls=(broken,)))
     thought = "".join(chunk.text for chunk in listener.chunks if isinstance(chunk, ThinkingDelta))
     assert (thought, listener.text) == ("Let me see.", "Yes.")
+    assert listener.complete.tool_calls == (DraftCall("i", "a", "{'x': 1,"),)
 
 
 async def test_text_that_postgres_cannot_hold_is_mended(listener: Listener) -> None:
@@ -199,35 +191,20 @@ async def sent(
     return double.requests[-1].body, last
 
 
-Body = Callable[..., Awaitable[dict[str, Any]]]
-
-
-@pytest.fixture
-def body(litellm_provider: Provider) -> Iterator[Body]:
-    """What goes over the wire where so much thinking is asked of a model."""
+async def test_a_budget_and_an_effort_reach_each_vendor_in_its_own_words(litellm_provider: Provider) -> None:
     with PlayingDouble(Script(fallback="Yes.")) as double:
 
-        async def of(model: str, reasoning: Reasoning | None) -> dict[str, Any]:
+        async def body(model: str, reasoning: Reasoning | None) -> dict[str, Any]:
             return (await sent(litellm_provider, double, model, reasoning))[0]
 
-        yield of
-
-
-async def test_a_budget_with_its_cap_and_an_effort_reach_anthropic_as_thinking(body: Body) -> None:
-    budget = await body(CLAUDE, Reasoning(budget_tokens=4_000))
-    assert budget["thinking"] == {"type": "enabled", "budget_tokens": 4_000}
-    assert budget["max_tokens"] == LEAST_CAP_TOKENS
-    thinking = (await body(CLAUDE, Reasoning(effort="low")))["thinking"]
-    assert thinking["type"] == "enabled" and thinking["budget_tokens"] >= 1_024
-
-
-async def test_a_model_that_can_think_is_asked_for_much_where_nothing_is_said(body: Body) -> None:
-    assert (await body(OPENAI, Reasoning()))["reasoning_effort"] == "high"
-    assert "reasoning_effort" not in await body(OPENAI, None)
-    assert "reasoning_effort" not in await body("openai/gpt-4o-mini", Reasoning())
-
-
-async def test_a_budget_is_an_effort_and_a_cap_where_the_vendor_counts_no_thinking(body: Body) -> None:
-    asked = await body(OPENAI, Reasoning(budget_tokens=4_000))
-    assert asked["reasoning_effort"] == "medium"
-    assert LEAST_CAP_TOKENS in (asked.get("max_tokens"), asked.get("max_completion_tokens"))
+        budget = await body(CLAUDE, Reasoning(budget_tokens=4_000))
+        assert budget["thinking"] == {"type": "enabled", "budget_tokens": 4_000}
+        assert budget["max_tokens"] == LEAST_CAP_TOKENS
+        thinking = (await body(CLAUDE, Reasoning(effort="low")))["thinking"]
+        assert thinking["type"] == "enabled" and thinking["budget_tokens"] >= 1_024
+        assert (await body(OPENAI, Reasoning()))["reasoning_effort"] == "high", "where nothing is said"
+        assert "reasoning_effort" not in await body(OPENAI, None)
+        assert "reasoning_effort" not in await body("openai/gpt-4o-mini", Reasoning()), "it cannot think"
+        asked = await body(OPENAI, Reasoning(budget_tokens=4_000))
+        assert asked["reasoning_effort"] == "medium", "the vendor counts no thinking"
+        assert LEAST_CAP_TOKENS in (asked.get("max_tokens"), asked.get("max_completion_tokens"))

@@ -8,17 +8,13 @@ from typing import Any
 import pytest
 
 from perdure.activities.providers.errors import PROVIDER, UNEXPECTED, provider_error
-from perdure.activities.providers.provider import Complete, Provider, ProviderRequest
+from perdure.activities.providers.provider import Complete, Provider, TextDelta
 from perdure.contracts.errors import PerdureError, UpstreamRejected, UpstreamUnavailable
-from tests.doubles.listener import Listener
+from tests.doubles.listener import UNWARNED, Listener
 from tests.doubles.provider import ProviderDouble
 from tests.doubles.provider_steps import CONTEXT_OVERFLOW, OUT_OF_CREDIT, Call, Fault, Step
 
-# Warnings inside LiteLLM must not become errors there: it would take them for a broken stream.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
-    pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
-]
+pytestmark = UNWARNED
 
 CUT_OFF = (Fault.CUT, Fault.NO_FINISH, Fault.TRUNCATED_JSON, Fault.HTML, Fault.EMPTY_BODY)
 DOWN = (Fault.RESET, Fault.RESET_AT_ONCE, Fault.GARBAGE, Fault.DEEP_JSON, Fault.WRONG_TYPES, Fault.ERROR_IN_STREAM)
@@ -47,10 +43,6 @@ STATUSES: dict[int, tuple[type[PerdureError], str]] = {
     429: (UpstreamUnavailable, "model_rate_limited"),
     529: (UpstreamUnavailable, "model_overloaded"),
 }
-
-
-def test_no_fault_of_the_double_is_left_out() -> None:
-    assert set(Fault) == set(FAULTS) | {Fault.LONE_SURROGATES}
 
 
 @pytest.mark.parametrize(
@@ -85,17 +77,27 @@ async def test_retry_after_is_handed_on(listener: Listener, status: int) -> None
 
 async def test_a_server_that_is_gone_is_unavailable(litellm_provider: Provider) -> None:
     with ProviderDouble() as closed:
-        params = {"api_base": closed.api_base, "api_key": "k"}
-    request = ProviderRequest("openai/gpt-4o-mini", ({"role": "user", "content": "hello"},), (), params)
-    with pytest.raises(UpstreamUnavailable) as raised:
-        await anext(litellm_provider.stream(request))
-    assert raised.value.code == "model_unavailable"
+        gone = Listener(litellm_provider, closed)
+    error = await gone.fail(Step(text="hi"))
+    assert (type(error), error.code, closed.requests) == (UpstreamUnavailable, "model_unavailable", [])
 
 
-async def test_a_long_conversation_and_an_empty_account_have_codes_of_their_own(listener: Listener) -> None:
-    assert (await listener.fail(CONTEXT_OVERFLOW)).code == "context_overflow"
-    error = await listener.fail(OUT_OF_CREDIT)
-    assert error.code == "model_billing" and not error.retryable, "although its status is 429"
+@pytest.mark.parametrize(
+    ("step", "code", "retryable"),
+    [
+        (CONTEXT_OVERFLOW, "context_overflow", False),
+        (OUT_OF_CREDIT, "model_billing", False),  # although its status is 429
+        (Step(text="again " * 5000), "model_unavailable", True),
+        (Step(calls=(Call(name="pay", arguments='{"amount": 1'),), finish_reason="length"), "output_limit", False),
+    ],
+    ids=["a long conversation", "an empty account", "a word repeated for ever", "arguments cut at the limit"],
+)
+async def test_what_is_no_answer_has_a_code_of_its_own(
+    listener: Listener, step: Step, code: str, retryable: bool
+) -> None:
+    error = await listener.fail(step)
+    assert (error.code, error.retryable) == (code, retryable)
+    assert all(isinstance(chunk, TextDelta) for chunk in listener.chunks)
 
 
 @pytest.mark.parametrize("name", ["num_retries", "max_retries", "stream", "fallbacks", "timeout", "model"])
@@ -104,16 +106,6 @@ async def test_an_agent_cannot_set_what_is_ours_and_must_name_a_provider(listene
     with pytest.raises(UpstreamRejected) as raised:
         await listener.ask(Step(text="hi"), **params)
     assert raised.value.code == "model_setup" and listener.double.requests == []
-
-
-async def test_a_word_repeated_for_ever_is_ended(listener: Listener) -> None:
-    error = await listener.fail(Step(text="again " * 5000))
-    assert error.code == "model_unavailable" and error.retryable
-
-
-async def test_arguments_cut_at_the_output_limit_never_look_like_arguments(listener: Listener) -> None:
-    error = await listener.fail(Step(calls=(Call(name="pay", arguments='{"amount": 1'),), finish_reason="length"))
-    assert error.code == "output_limit" and listener.chunks == []
 
 
 def _raised() -> Iterator[type[Exception]]:

@@ -101,7 +101,9 @@ async def test_verdicts_come_in_the_order_of_the_requests_one_for_each(new_turn:
     assert await states(run, []) == []
 
 
-async def test_a_crossed_request_and_a_forged_record_are_unreadable_and_a_sibling_is_not(new_turn: NewTurn) -> None:
+async def test_a_crossed_request_a_forged_record_and_a_garbled_one_are_unreadable_and_a_sibling_is_not(
+    new_turn: NewTurn,
+) -> None:
     turn = await new_turn(line(("pay", {}), ("post", {})))
     run, requests = await paused(turn, "pay", "post")
     await decided(turn, "t1.0", V.APPROVED)
@@ -112,6 +114,9 @@ async def test_a_crossed_request_and_a_forged_record_are_unreadable_and_a_siblin
     (forged, sibling) = (await run.verdicts(requests)).verdicts
     assert (forged.state, forged.comment, forged.decided_by) == (V.UNREADABLE, "", "")
     assert sibling.state is V.APPROVED
+    await turn.garble("t1.1")
+    garbled = await run.verdicts(requests[1:])
+    assert garbled.problem is not None or [verdict.state for verdict in garbled.verdicts] == [V.UNREADABLE]
 
 
 @pytest.mark.parametrize("kind", RequestKind)
@@ -120,14 +125,6 @@ async def test_a_request_that_nobody_made_is_unreadable(new_turn: NewTurn, kind:
     unknown = "00000000-0000-8000-8000-000000000000"
     made_up = RequestRef(request_id=unknown, kind=kind, call_id="t1.0", tool="pay")
     assert await states(run, [made_up]) == [V.UNREADABLE]
-
-
-async def test_a_record_that_cannot_be_read_at_all_never_reads_as_a_verdict(new_turn: NewTurn) -> None:
-    turn = await new_turn(line(("pay", {})))
-    run, requests = await paused(turn, "pay")
-    await turn.garble("t1.0")
-    read = await run.verdicts(requests)
-    assert read.problem is not None or [verdict.state for verdict in read.verdicts] == [V.UNREADABLE]
 
 
 @pytest.mark.parametrize("state", [V.APPROVED, V.EDITED])

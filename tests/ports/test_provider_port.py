@@ -11,13 +11,11 @@ import pytest
 from perdure.activities.providers.provider import Chunk, Complete, Provider, ProviderRequest, TextDelta
 from perdure.activities.providers.scripted import ScriptedProvider, read_script
 from perdure.contracts.errors import UpstreamUnavailable
+from tests.doubles.listener import UNWARNED
 from tests.doubles.provider_steps import Call, Step
+from tests.eventually import until
 
-# Warnings inside LiteLLM must not become errors there: it would take them for a broken stream.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
-    pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
-]
+pytestmark = UNWARNED
 
 LOOK_UP: dict[str, Any] = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
 TWO_CALLS = (("look_up", {"name": "Ada", "page": 1}), ("look_up", {"name": "Bob", "page": 2}))
@@ -123,7 +121,7 @@ async def test_closing_the_stream_ends_the_request(talk: Talks) -> None:
     endless = talk("word " * 10_000, pace_seconds=0.01)
     async with aclosing(endless.provider.stream(endless.request)) as chunks:
         assert isinstance(await anext(chunks), TextDelta)
-    await _soon(endless.gone)
+    await until(endless.gone)
 
 
 async def test_cancelling_the_listener_ends_the_request(talk: Talks) -> None:
@@ -140,12 +138,4 @@ async def test_cancelling_the_listener_ends_the_request(talk: Talks) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await _soon(endless.gone)
-
-
-async def _soon(true: Callable[[], bool]) -> None:
-    for _ in range(3_000):
-        if true():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it never came to hold")
+    await until(endless.gone)

@@ -32,20 +32,29 @@ async def test_outcomes_come_in_the_order_of_the_asks_and_not_of_their_ends(new_
     assert backwards == [*reversed(outcomes)]
 
 
-async def test_a_call_that_is_done_tells_the_model_its_result(new_turn: NewTurn) -> None:
+async def test_a_call_that_is_done_tells_the_model_its_result_and_the_places_asked_about(new_turn: NewTurn) -> None:
     run = await planned(await new_turn(line(("look", {}))))
     assert [*await run.run_tools([])] == []
-    (outcome,) = await run.run_tools(asks("look"))
-    assert told(outcome) == {"done": "/look", "number": 0}
-    assert outcome.patch == {}
+    for _ in range(2):
+        ask = ToolCallRequest(call_id="t1.0", tool="look", paths=("number", "done", "nowhere"))
+        (outcome,) = await run.run_tools([ask])
+        assert told(outcome) == {"done": "/look", "number": 0}
+        assert (outcome.patch, outcome.facts) == ({}, {"number": 0, "done": "/look"})
 
 
-async def test_a_settled_call_answers_with_its_stored_result_in_this_run_and_in_a_later_one(new_turn: NewTurn) -> None:
-    turn = await new_turn(line(("book", {}), ("look", {"mode": "refuse"})))
-    run = await planned(turn)
-    first = await run.run_tools(asks("book", "look"))
-    assert await run.run_tools(asks("book", "look")) == first
-    assert await (await turn.run(step=1)).run_tools(asks("book", "look")) == first
+@pytest.mark.parametrize(
+    ("tools", "needs_leave", "mode", "states"),
+    [(("book", "look"), False, "refuse", [S.DONE, S.FAILED]), (("pay", "post"), True, "", [S.DONE, S.DONE])],
+)
+async def test_a_call_runs_once_and_answers_with_its_stored_result_in_this_run_and_in_a_later_one(
+    new_turn: NewTurn, tools: tuple[str, str], needs_leave: bool, mode: str, states: list[CallState]
+) -> None:
+    turn = await new_turn(line((tools[0], {}), (tools[1], {"mode": mode})))
+    run = await (approved(turn, *tools) if needs_leave else planned(turn))
+    first = await run.run_tools(asks(*tools))
+    assert [outcome.state for outcome in first] == states
+    assert await run.run_tools(asks(*tools)) == first
+    assert await (await turn.run(step=1)).run_tools(asks(*tools)) == first
     assert [await turn.dispatched(call) for call in ("t1.0", "t1.1")] == [1, 1]
 
 
@@ -56,23 +65,16 @@ async def test_a_state_aware_tool_updates_the_fields_that_its_card_names(new_tur
     assert await run.run_tools(asks("entity_resolve")) == [outcome], "its updates are stored with it"
 
 
-async def test_a_tool_that_nobody_has_was_settled_when_it_was_asked_for(new_turn: NewTurn) -> None:
+async def test_a_tool_that_nobody_has_is_settled_already_and_a_call_that_no_model_asked_for_is_a_problem(
+    new_turn: NewTurn,
+) -> None:
     turn = await new_turn(line(("nobodys", {}), ("look", {})))
     run = await planned(turn)
-    unknown, look = await run.run_tools(asks("nobodys", "look"))
+    unknown, look, other = await run.run_tools([*asks("nobodys", "look"), *asks("look", step=7)])
     assert (unknown.state, look.state) == (S.FAILED, S.DONE)
     assert told(unknown)["status"] == "error" and "nobodys" in str(told(unknown)["message"])
-    assert await turn.dispatched("t1.0") == 0
-
-
-async def test_a_call_that_no_model_asked_for_is_a_problem_and_is_not_run(new_turn: NewTurn) -> None:
-    turn = await new_turn(line(("look", {})))
-    run = await planned(turn)
-    planned_call, other = await run.run_tools([*asks("look"), *asks("look", step=7)])
-    assert planned_call.state is S.DONE
-    assert (other.state, other.message) == (S.PLANNED, None)
-    assert problem(other) == "call_not_planned"
-    assert await turn.dispatched("t7.0") == 0
+    assert (other.state, other.message, problem(other)) == (S.PLANNED, None, "call_not_planned")
+    assert [await turn.dispatched(call) for call in ("t1.0", "t7.0")] == [0, 0]
 
 
 async def test_a_gated_call_that_nobody_was_asked_about_is_denied_for_good(new_turn: NewTurn) -> None:
@@ -104,16 +106,6 @@ async def test_a_gated_call_runs_on_no_verdict_but_a_yes(new_turn: NewTurn, stat
     if state in (V.REJECTED, V.RESPONDED):
         assert body["reason"] == "not in policy"
     assert await turn.dispatched("t1.0") == 0
-
-
-async def test_an_approved_call_runs_once_however_often_it_is_asked_for(new_turn: NewTurn) -> None:
-    turn = await new_turn(line(("pay", {"amount": 5}), ("post", {})))
-    run = await approved(turn, "pay", "post")
-    outcomes = await run.run_tools(asks("pay", "post"))
-    assert [outcome.state for outcome in outcomes] == [S.DONE, S.DONE]
-    assert await run.run_tools(asks("pay", "post")) == outcomes
-    assert await (await turn.run(step=1)).run_tools(asks("pay", "post")) == outcomes
-    assert [await turn.dispatched(call) for call in ("t1.0", "t1.1")] == [1, 1]
 
 
 async def test_an_edited_call_runs_as_edited_and_the_model_is_told_so(new_turn: NewTurn) -> None:
@@ -210,39 +202,23 @@ async def test_a_call_that_waits_is_neither_run_nor_settled_and_its_siblings_are
     assert [await turn.dispatched(f"t1.{index}") for index in range(3)] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("state", [V.APPROVED, V.REJECTED])
-async def test_a_bell_while_calls_run_starts_what_was_decided_meanwhile(new_turn: NewTurn, state: VerdictState) -> None:
+@pytest.mark.parametrize(
+    ("state", "becomes"), [(V.APPROVED, S.DONE), (V.REJECTED, S.DENIED), (V.UNREADABLE, S.PLANNED)]
+)
+async def test_a_bell_while_calls_run_starts_what_was_decided_meanwhile_and_nothing_without_a_record(
+    new_turn: NewTurn, state: VerdictState, becomes: CallState
+) -> None:
     turn = await new_turn(line(("pay", {}), ("post", {}), ("pay", {})))
     run, requests = await paused(turn, "pay", "post", "pay")
     await turn.decide("t1.0", V.APPROVED)
     await run.verdicts(requests)
-    await turn.decide("t1.1", state, "not in policy")
+    await turn.decide("t1.1", V.REJECTED if state is V.REJECTED else V.APPROVED, "not in policy")
+    if state is V.UNREADABLE:
+        await turn.forge("t1.1")
     await run.wake()
     outcomes = await run.run_tools(asks("pay", "post", "pay"), requests[1:])
-    decided = S.DONE if state is V.APPROVED else S.DENIED
-    assert [outcome.state for outcome in outcomes] == [S.DONE, decided, S.PLANNED]
+    assert [outcome.state for outcome in outcomes] == [S.DONE, becomes, S.PLANNED]
     assert [await turn.dispatched(f"t1.{index}") for index in range(3)] == [1, int(state is V.APPROVED), 0]
-
-
-async def test_a_bell_that_finds_no_record_to_read_starts_nothing(new_turn: NewTurn) -> None:
-    turn = await new_turn(line(("pay", {}), ("post", {})))
-    run, requests = await paused(turn, "pay", "post")
-    await turn.decide("t1.0", V.APPROVED)
-    await run.verdicts(requests)
-    await turn.decide("t1.1", V.APPROVED)
-    await turn.forge("t1.1")
-    await run.wake()
-    outcomes = await run.run_tools(asks("pay", "post"), requests[1:])
-    assert [outcome.state for outcome in outcomes] == [S.DONE, S.PLANNED]
-    assert await turn.dispatched("t1.1") == 0
-
-
-async def test_the_places_asked_about_are_told_of_a_result_then_and_later(new_turn: NewTurn) -> None:
-    run = await planned(await new_turn(line(("look", {}))))
-    for _ in range(2):
-        ask = ToolCallRequest(call_id="t1.0", tool="look", paths=("number", "done", "nowhere"))
-        (outcome,) = await run.run_tools([ask])
-        assert outcome.facts == {"number": 0, "done": "/look"}
 
 
 # --- Calls of the graph's own

@@ -241,25 +241,23 @@ class Ground:
         decided, _ = await decide(tx, self._approval(ask), self._person(ask.who), ask.who, asked)
         return decided.status
 
-    async def _withdraw(self, tx: Connection, ask: Ask) -> str:
-        await withdraw(tx, self._approval(ask), self._person(ask.who), ask.comment)
-        return "withdrawn"
+    async def _hand_over(self, tx: Connection, ask: Ask) -> str:
+        """Withdraw, claim, release, reassign or escalate."""
+        approval, person = self._approval(ask), self._person(ask.who)
+        match ask.verb:
+            case "withdraw":
+                await withdraw(tx, approval, person, ask.comment)
+            case "claim":
+                await claim(tx, approval, person, ask.seconds)
+            case "release":
+                await release(tx, approval, person)
+            case "reassign":
+                await reassign(tx, approval, person, ask.to, ask.comment)
+            case "escalate":
+                await escalate(tx, approval, person, ask.comment)
+        return "withdrawn" if ask.verb == "withdraw" else "pending"
 
-    async def _claim(self, tx: Connection, ask: Ask) -> str:
-        await claim(tx, self._approval(ask), self._person(ask.who), ask.seconds)
-        return "pending"
-
-    async def _release(self, tx: Connection, ask: Ask) -> str:
-        await release(tx, self._approval(ask), self._person(ask.who))
-        return "pending"
-
-    async def _reassign(self, tx: Connection, ask: Ask) -> str:
-        await reassign(tx, self._approval(ask), self._person(ask.who), ask.to, ask.comment)
-        return "pending"
-
-    async def _escalate(self, tx: Connection, ask: Ask) -> str:
-        await escalate(tx, self._approval(ask), self._person(ask.who), ask.comment)
-        return "pending"
+    _withdraw = _claim = _release = _reassign = _escalate = _hand_over
 
     async def _delegate(self, tx: Connection, ask: Ask) -> str:
         until = datetime.now(UTC) + timedelta(seconds=ask.seconds)

@@ -2,19 +2,59 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from types import ModuleType
 
 import asyncpg
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+import perdure.core.approvals.assignments
+import perdure.core.approvals.decisions
+import perdure.store.approvals.decisions as cast
+import perdure.store.approvals.review
+import perdure.store.calls.tool_calls
 from tests.harness import Harness
 from tests.protocol.ground import Ground
 from tests.protocol.machine import POLICIES, Protocol
-from tests.protocol.mutants import MUTANTS, Mutant
 from tests.scale import sized
 
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A mistake that somebody might make in the protocol, to be planted in the program under test."""
+
+    name: str
+    plant: Callable[[pytest.MonkeyPatch], None]
+
+
+def _text(name: str, module: ModuleType, constant: str, old: str, new: str) -> Mutant:
+    """Another text in a statement; planting it fails where the statement does not say `old` any more."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        statement: str = getattr(module, constant)
+        assert old in statement, f"{module.__name__}.{constant} does not say {old!r}: write the mutant anew"
+        patch.setattr(module, constant, statement.replace(old, new))
+
+    return Mutant(name, plant)
+
+
+def _value(name: str, module: ModuleType, attribute: str, value: object) -> Mutant:
+    return Mutant(name, lambda patch: patch.setattr(module, attribute, value))
+
+
+MUTANTS = [
+    _text("an old worker settles", perdure.store.calls.tool_calls, "_SETTLE", "AND epoch = $3", ""),
+    _text("an edit keeps the votes before it", cast, "_CAST", "v.voided_at IS NULL AND $7 = 'edit'", "false"),
+    _value("a claim keeps nobody away", perdure.core.approvals.decisions, "held_by_another", lambda *_: None),
+    _text("a hold is not kept", cast, "_CAST", "$9::int > 0 AND", "false AND"),
+    _value("what has begun may be withdrawn", perdure.core.approvals.assignments, "_BEGUN", frozenset()),
+    _value("somebody counts twice", perdure.core.approvals.decisions, "has_voted", lambda *_: False),
+    _text("an escalation is not the only one", perdure.store.approvals.review, "_ONE", "AND escalated_at IS NULL", ""),
+]
+"""Those that are found soonest first."""
 EXAMPLES = sized(800, 80)
 STEPS = 40
 EXAMPLES_FOR_A_MUTANT = 150

@@ -15,7 +15,6 @@ import sys
 import tokenize
 import tomllib
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -266,16 +265,9 @@ def counted() -> dict[str, int]:
         return {path: count for path, count in pool.map(_count, paths, chunksize=20) if count}
 
 
-def _package_of(path: str) -> str:
-    """The package that a file is counted under: two levels below perdure/, else one."""
-    parts = path.split("/")
-    return "(root)" if len(parts) == 1 else "/".join(parts[:2]) if parts[0] == "perdure" and parts[2:] else parts[0]
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Check the project's prose.")
     parser.add_argument("paths", nargs="*", help="print the findings of these files and folders")
-    parser.add_argument("--packages", action="store_true", help="print the number of findings by package")
     parser.add_argument("--lower", action="store_true", help="lower the numbers of prose_left.tsv to the findings")
     options = parser.parse_args()
     if options.paths:
@@ -284,13 +276,6 @@ def main() -> int:
             print(f"{hit.path}:{hit.line}: {hit.rule}: {hit.found} -> {hit.advice}")
         return 1 if hits_found else 0
     count = counted()
-    if options.packages:
-        packages: Counter[str] = Counter()
-        for path, found in count.items():
-            packages[_package_of(path)] += found
-        print("\n".join(f"{found:>6}  {package}" for package, found in sorted(packages.items())))
-        print(f"{sum(count.values()):>6}  in all")
-        return 0
     if options.lower:
         rows = sorted((path, min(count.get(path, 0), before)) for path, before in left_to_mend().items())
         LEFT.write_text("".join(f"{found}\t{path}\n" for path, found in rows if found), encoding="utf-8")

@@ -65,11 +65,3 @@ def test_each_activity_is_served_where_each_routing_sends_it(ref: ActivityRef[An
     queues = {Routing.spread().queue(kind): kind for kind in Kind}
     serving = _activities(NOTHING, queues[routing.queue(ref.kind)])
     assert [name_of(function) for function in serving].count(ref.name) == 1, "see perdure/worker/queues.py"
-
-
-def test_a_wrong_type_and_a_missing_activity_are_found() -> None:
-    async def other(given: int) -> str:
-        return str(given)
-
-    assert "takes" in (fault_of(ALL[0], [other]) or "")
-    assert "exactly one" in (fault_of(ALL[0], []) or "")

@@ -135,8 +135,3 @@ def test_no_secret_is_written_down() -> None:
         for variable, value in (service.get("environment") or {}).items():
             if "PASSWORD" in variable or variable.endswith("_PWD") or "://" in str(value).replace("http://", ""):
                 assert "${" in str(value), f"{name}.{variable} has a secret of its own; take it from .env"
-
-
-def test_a_kind_without_a_worker_and_an_unknown_service_are_found() -> None:
-    changed = {name: service for name, service in SERVICES.items() if name != "worker-llm"} | {"extra": {}}
-    assert [fault.split()[1] for fault in worker_faults(changed)] == ["llm", "knows"]

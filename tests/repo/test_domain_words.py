@@ -9,8 +9,6 @@ import re
 import tokenize
 from collections.abc import Iterator
 
-import pytest
-
 from tests.repo.committed import ENGINE, texts
 
 ANYWHERE = re.compile(
@@ -84,21 +82,10 @@ def test_no_text_and_no_name_of_the_engine_says_a_word_of_a_domain() -> None:
     assert not faults, "\n".join(faults)
 
 
-SAYS = ("# for a refund", "def patient_context(): ...", "PLOTLY = 1")
-NAMES = ("well_id = 1", "class OrderLine: ...", "class ChartSpec: ...", "x = {'well_id': 1}", "a = 'payments'")
-ENGLISH = ("well = entry_order = 1", "# with care", "farewell = carefully = 1", "say('All is well')")
-_TABLE = "CREATE TABLE t (\n  id uuid,  -- well, an id\n  well_id uuid) -- ORDER BY"
-
-
-@pytest.mark.parametrize(
-    ("found", "is_a_fault"),
-    [
-        *((faults_anywhere("a.py", line), True) for line in SAYS),
-        *((faults_in_names("a.py", line), True) for line in NAMES),
-        *((faults_in_names("a.py", line), False) for line in ENGLISH),
-        (faults_in_names("a.sql", _TABLE), True),
-        (faults_in_names("a.sql", _TABLE.replace("well_id", "id")), False),
-    ],
-)
-def test_a_word_of_a_domain_is_found_and_english_is_not(found: list[str], is_a_fault: bool) -> None:
-    assert bool(found) is is_a_fault
+def test_a_word_of_a_domain_is_found_and_english_is_not() -> None:
+    for line in ("# for a refund", "def patient_context(): ...", "PLOTLY = 1"):
+        assert faults_anywhere("a.py", line)
+    for line in ("well_id = 1", "class OrderLine: ...", "x = {'well_id': 1}", "a = 'payments'"):
+        assert faults_in_names("a.py", line)
+    assert not faults_in_names("a.py", "well = entry_order = 1  # with care\nfarewell = say('All is well')")
+    assert len(faults_in_names("a.sql", "id uuid,  -- well, an id\n  well_id uuid) -- ORDER BY")) == 1

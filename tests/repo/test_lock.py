@@ -3,8 +3,6 @@
 import re
 import tomllib
 
-import pytest
-
 from tests.repo.committed import text_of
 
 ENTRY = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[\w,-]+\])?==(?P<version>[^\s;\\]+)")
@@ -54,11 +52,3 @@ def test_everything_that_the_project_asks_for_is_locked() -> None:
 
 def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def test_an_entry_without_a_hash_an_address_and_a_stray_line_are_found() -> None:
-    hashed = "a==1 \\\n    --hash=sha256:" + "0" * 64 + "\n"
-    assert entries(hashed + "b==2\n    # via a\n") == {"a==1": 1, "b==2": 0}
-    assert len(addresses("--index-url x\na @ file\nb==1 # from https://example.org/simple\n")) == 3
-    with pytest.raises(ValueError):
-        entries("a>=1\n")

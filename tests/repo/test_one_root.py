@@ -49,10 +49,3 @@ def test_no_process_loads_a_file_twice() -> None:
 def test_a_process_that_imports_through_a_link_is_found() -> None:
     found = doubles(ours(loaded(("perdure.graph", "graph"), ROOT)))
     assert found == {str(ROOT / "perdure" / "graph" / "__init__.py"): ["graph", "perdure.graph"]}
-
-
-def test_a_file_under_two_names_is_found(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("")
-    (tmp_path / "b.py").symlink_to("a.py")
-    found = doubles({"a": tmp_path / "a.py", "perdure.a": tmp_path / "b.py", "__main__": tmp_path / "a.py"})
-    assert [*found.values()] == [["a", "perdure.a"]]

@@ -45,8 +45,6 @@ def test_no_two_rooms_import_each_other(layer: str) -> None:
     ("layer", "path", "line"),
     [
         ("store", "perdure/store/calls/model_calls.py", "from perdure.store.turns.steer import take"),
-        ("store", "perdure/store/database.py", "from perdure.store import audit"),
-        ("core", "perdure/core/text.py", "import perdure.core.turns"),
         ("activities", "perdure/activities/providers/errors.py", "def late():\n    import perdure.activities.guard"),
     ],
 )

@@ -4,8 +4,6 @@ import ast
 from collections import Counter
 from pathlib import PurePosixPath
 
-import pytest
-
 from tests.repo.committed import files, text_of
 
 MOST_SIBLINGS = 20
@@ -49,16 +47,3 @@ def test_no_folder_is_crowded_and_no_function_or_module_too_long() -> None:
     assert not [each for path in product() for each in long_functions(path, text_of(path))], "cut it along its meaning"
     lengths = {path: len(text_of(path).splitlines()) for path in product()}
     assert not [path for path, lines in lengths.items() if lines > MOST_MODULE_LINES], "make it a folder"
-
-
-@pytest.mark.parametrize(("folder", "most"), [("perdure", MOST_IN_ROOT), ("perdure/store", MOST_SIBLINGS)])
-def test_one_sibling_too_many_is_found(folder: str, most: int) -> None:
-    paths = [f"{folder}/{number}.py" for number in range(most - 1)] + [f"{folder}/sub/a.py", f"{folder}/__init__.py"]
-    assert not crowded(paths)
-    assert crowded([*paths, f"{folder}/more/__init__.py"]) == [f"{folder} has {most + 1}"]
-
-
-def test_one_line_too_many_is_found() -> None:
-    head, line = "class A:\n  async def f(self):\n", "    pass\n"
-    assert not long_functions("a.py", head + line * (MOST_FUNCTION_LINES - 1))
-    assert len(long_functions("a.py", head + line * MOST_FUNCTION_LINES)) == 1

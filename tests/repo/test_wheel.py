@@ -142,7 +142,10 @@ def users_folder(tmp_path: Path) -> Path:
 # --- What is in it
 
 
-def test_the_wheel_holds_all_files_below_perdure_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_all_files_below_perdure_and_building_it_leaves_nothing_behind(
+    checkout: Path, wheel: Path
+) -> None:
+    assert {path.name for path in checkout.iterdir()} == {path.partition("/")[0] for path in (*files(), *LINKS)}
     found = held(wheel)
     ours = {path for path in files() if path.startswith("perdure/")}
     assert {name for name in found if not name.startswith(f"{ABOUT}/")} == ours
@@ -158,11 +161,6 @@ def test_the_sdist_makes_the_same_wheel(place: Path, checkout: Path, wheel: Path
         packed.extractall(place / "source", filter="data")
     uv("build", "--wheel", "-o", place / "again", place / "source" / f"perdure-{VERSION}", cache=place / "cache")
     assert held(place / "again" / wheel.name) == held(wheel)
-
-
-def test_building_leaves_nothing_in_the_checkout(checkout: Path, wheel: Path) -> None:
-    assert wheel.is_file()
-    assert {path.name for path in checkout.iterdir()} == {path.partition("/")[0] for path in (*files(), *LINKS)}
 
 
 @pytest.mark.soak
@@ -198,21 +196,18 @@ def test_each_way_of_asking_names_the_version(installed: Path, checkout: Path, u
 ASK = [sys.executable, "-c", "import perdure; print(perdure.__version__)"]
 
 
-def test_a_checkout_says_what_its_own_pyproject_says(plain: Path, installed: Path) -> None:
+def test_a_checkout_says_its_own_version_and_an_installed_perdure_none_of_a_project_that_it_is_in(
+    plain: Path, installed: Path, tmp_path: Path
+) -> None:
     written = (plain / "pyproject.toml").read_text()
     try:
         (plain / "pyproject.toml").write_text(written.replace(f'version = "{VERSION}"', 'version = "9.9"'))
-        assert said(ASK, plain, PYTHONPATH=str(installed)) == "9.9\n"
+        (installed / "pyproject.toml").write_text('[project]\nname = "theirs"\nversion = "9.9"\n')
+        told = [said(ASK, folder, PYTHONPATH=str(installed)) for folder in (plain, tmp_path)]
     finally:
         (plain / "pyproject.toml").write_text(written)
-
-
-def test_an_installed_perdure_says_no_version_of_a_project_that_it_is_in(installed: Path, tmp_path: Path) -> None:
-    (installed / "pyproject.toml").write_text('[project]\nname = "theirs"\nversion = "9.9"\n')
-    try:
-        assert said(ASK, tmp_path, PYTHONPATH=str(installed)) == f"{VERSION}\n"
-    finally:
         (installed / "pyproject.toml").unlink()
+    assert told == ["9.9\n", f"{VERSION}\n"]
 
 
 # --- Beside modules of any name

@@ -141,11 +141,6 @@ async def test_a_flaw_of_the_code_or_of_what_its_schemas_cannot_call_has_its_lin
     assert line in [flaw.line for flaw in found] if line else found == (), found
 
 
-async def test_a_block_without_run_is_refused(sandbox: MontySandbox) -> None:
-    assert len(await sandbox.check("def ran():\n    return 1", INPUTS, OUTPUTS)) == 1
-    assert await flaws(sandbox, "x = '''\ndef run(): pass\n'''") != []
-
-
 async def test_a_schema_that_is_none_is_refused_with_its_place(sandbox: MontySandbox) -> None:
     wrong = {"type": "object", "properties": {"radius_feet": {"type": "long"}}}
     assert "properties.radius_feet.type" in (await flaws(sandbox, CIRCLE, wrong))[0]
@@ -155,7 +150,11 @@ async def test_a_schema_that_is_none_is_refused_with_its_place(sandbox: MontySan
         assert repr(name) in (await flaws(sandbox, CIRCLE, named))[0]
 
 
-async def test_nothing_of_a_block_runs_when_it_is_checked(sandbox: MontySandbox) -> None:
+async def test_a_block_without_run_is_refused_and_nothing_of_a_block_runs_when_it_is_checked(
+    sandbox: MontySandbox,
+) -> None:
+    assert len(await sandbox.check("def ran():\n    return 1", INPUTS, OUTPUTS)) == 1
+    assert await flaws(sandbox, "x = '''\ndef run(): pass\n'''") != []
     code = "print('x' * 10)\nwhile True:\n    pass\n\ndef run() -> dict[str, int]:\n    return {}"
     assert await sandbox.check(code, {"type": "object"}, {"type": "object"}) == ()
 

@@ -42,11 +42,6 @@ asyncio.run(main())
 """
 
 
-@pytest.fixture
-def without_bubblewrap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", reached_by(tmp_path, ("env", "prlimit", "setpriv", "ldd")))
-
-
 def launchers() -> list[str]:
     """The scripts that this process holds in memory."""
     return [link for each in Path("/proc/self/fd").iterdir() if "perdure-jail" in (link := os.path.realpath(each))]
@@ -64,10 +59,11 @@ def _is_alive(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-async def test_a_sandbox_that_proved_itself_says_so_and_leaves_nothing_behind() -> None:
+@pytest.mark.parametrize("bare_allowed", [False, True])
+async def test_a_sandbox_that_proved_itself_says_so_and_leaves_nothing_behind(bare_allowed: bool) -> None:
     with capture_logs() as logs:
-        sandbox = await open_sandbox(SandboxConfig())
-    assert [(each["event"], each["log_level"]) for each in logs] == [("sandbox.jailed", "info")]
+        sandbox = await open_sandbox(SandboxConfig(bare_allowed=bare_allowed))
+    assert sandbox.jailed and [(each["event"], each["log_level"]) for each in logs] == [("sandbox.jailed", "info")]
     assert (await sandbox.run("t", ONE, {})).value == 1
     workers = [each for each in psutil.Process().children() if "monty" in _command(each)]
     assert workers and launchers()
@@ -76,15 +72,13 @@ async def test_a_sandbox_that_proved_itself_says_so_and_leaves_nothing_behind() 
     await until(lambda: not any(each.is_running() for each in workers), seconds=20)  # a zombie counts
 
 
-@pytest.mark.usefixtures("without_bubblewrap")
-async def test_without_a_jail_nothing_is_opened_and_the_next_step_is_named() -> None:
+async def test_without_a_jail_a_bare_sandbox_is_opened_only_where_the_operator_allows_it_and_is_logged_loudly(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", reached_by(tmp_path, ("env", "prlimit", "setpriv", "ldd")))
     with pytest.raises(SandboxUnavailable) as raised:
         await open_sandbox(SandboxConfig())
     assert "bubblewrap" in str(raised.value)
-
-
-@pytest.mark.usefixtures("without_bubblewrap")
-async def test_a_bare_sandbox_is_opened_where_the_operator_allows_it_and_is_logged_loudly() -> None:
     with capture_logs() as logs:
         sandbox = await open_sandbox(SandboxConfig(bare_allowed=True, ceiling=Limits(wall_seconds=0.2)))
     assert not sandbox.jailed
@@ -95,12 +89,6 @@ async def test_a_bare_sandbox_is_opened_where_the_operator_allows_it_and_is_logg
     assert looped.fault is not None and looped.fault.kind is FaultKind.TIME
     peeked = await sandbox.run("t", "def run():\n    return open('/etc/passwd').read()", {})
     assert peeked.fault is not None and peeked.fault.kind is FaultKind.RAISED
-    await sandbox.close()
-
-
-async def test_leave_for_a_bare_one_is_not_taken_where_a_jail_holds() -> None:
-    sandbox = await open_sandbox(SandboxConfig(bare_allowed=True))
-    assert sandbox.jailed
     await sandbox.close()
 
 

@@ -1,5 +1,6 @@
 """Random topologies: a shape is drawn first, then rendered with edges whose routers choose by the state alone."""
 
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -59,10 +60,10 @@ def _says_yes(state: State) -> bool:
 
 @dataclass(slots=True)
 class Decisions:
-    """What routers decided, by node, in order: the checker reads it back."""
+    """What routers decided, by node, in order: the checker takes it out again."""
 
-    labels: dict[str, list[str]] = field(default_factory=dict)
-    wanted: dict[str, list[bool]] = field(default_factory=dict)
+    labels: dict[str, deque[str]] = field(default_factory=lambda: defaultdict(deque))
+    wanted: dict[str, deque[bool]] = field(default_factory=lambda: defaultdict(deque))
 
 
 @dataclass(slots=True)
@@ -132,7 +133,7 @@ class Drawing:
 
         async def route(state: State) -> Literal["left", "right"]:
             label: Literal["left", "right"] = "right" if _says_yes(state) else "left"
-            decisions.labels.setdefault(node, []).append(label)
+            decisions.labels[node].append(label)
             return label
 
         return Switch(node, route, ways)
@@ -142,7 +143,7 @@ class Drawing:
 
         async def wanted(state: State) -> bool:
             is_wanted = _says_yes(state)
-            decisions.wanted.setdefault(head, []).append(is_wanted)
+            decisions.wanted[head].append(is_wanted)
             return is_wanted
 
         return wanted

@@ -4,7 +4,7 @@ Knows nothing of LangGraph or of the compiler. Reads the events of a run one by 
 refuses a start that nothing led to.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass, field
 
 from perdure.graph.spec import END, FRESH, Fork, Goto, Join, Sub, Switch, Topology
@@ -12,24 +12,9 @@ from tests.topologies.drawings import Decisions
 
 
 @dataclass(slots=True)
-class Decided:
-    """The decisions of a run, read in the order in which they were made."""
-
-    labels: dict[str, deque[str]]
-    wanted: dict[str, deque[bool]]
-
-    @classmethod
-    def of(cls, decisions: Decisions) -> "Decided":
-        return cls(
-            {node: deque(labels) for node, labels in decisions.labels.items()},
-            {head: deque(wanted) for head, wanted in decisions.wanted.items()},
-        )
-
-
-@dataclass(slots=True)
 class Walk:
     topology: Topology
-    decided: Decided
+    decided: Decisions
     may_start: Counter[str] = field(default_factory=Counter)
     running: list[str] = field(default_factory=list)
     deferred: set[str] = field(default_factory=set)

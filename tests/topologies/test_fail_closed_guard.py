@@ -1,6 +1,6 @@
 """resume_guard fails closed: what cannot be read is never passed, warm from the state and cold from the store alike."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,60 +14,38 @@ from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import Says
 from tests.topologies.played import PAY, Played, V, Way, again_from_the_store, each_way, play, ran, resume
 
-Reading = Callable[[Verdicts], Awaitable[Verdicts]]
-
-
-async def service_error(read: Verdicts) -> Verdicts:
-    """The records cannot be reached."""
-    return Verdicts(problem=Problem(code="activity_timeout", message="no answer"))
-
-
-async def error_beside_verdicts(read: Verdicts) -> Verdicts:
-    """An error says more than verdicts beside it."""
-    return read.model_copy(update={"problem": Problem(code="unexpected_error", message="half read")})
-
-
-async def nothing_read(read: Verdicts) -> Verdicts:
-    """An empty answer (S0-36: a 404)."""
-    return Verdicts()
-
-
-async def one_missing(read: Verdicts) -> Verdicts:
-    """One verdict of two."""
-    return Verdicts(verdicts=read.verdicts[1:])
-
-
-async def wrong_digest(read: Verdicts) -> Verdicts:
-    """A record that is not what was asked for."""
-    return Verdicts(verdicts=tuple(one.model_copy(update={"state": V.UNREADABLE}) for one in read.verdicts))
-
-
-CLOSED: dict[str, tuple[V, Reading | None]] = {
-    "pending": (V.PENDING, None),
-    "service error": (V.APPROVED, service_error),
-    "error beside approvals": (V.APPROVED, error_beside_verdicts),
-    "missing record": (V.APPROVED, nothing_read),
-    "one record missing": (V.APPROVED, one_missing),
-    "wrong digest": (V.APPROVED, wrong_digest),
-    "unreadable": (V.UNREADABLE, None),
-    "service error over a rejection": (V.REJECTED, service_error),
+Reading = Callable[[Verdicts], Verdicts]
+AWAY = Verdicts(problem=Problem(code="activity_timeout", message="no answer"))
+HALF_READ = Problem(code="unexpected_error", message="half read")
+CLOSED: dict[str, tuple[V, Reading]] = {
+    "pending": (V.PENDING, lambda read: read),
+    "service error": (V.APPROVED, lambda read: AWAY),
+    "error beside approvals": (V.APPROVED, lambda read: read.model_copy(update={"problem": HALF_READ})),
+    "missing record (S0-36)": (V.APPROVED, lambda read: Verdicts()),
+    "one record missing": (V.APPROVED, lambda read: Verdicts(verdicts=read.verdicts[1:])),
+    "unreadable": (V.UNREADABLE, lambda read: read),
+    "service error over a rejection": (V.REJECTED, lambda read: AWAY),
 }
 REFUSED = [V.REJECTED, V.RESPONDED, V.EXPIRED, V.CANCELLED, V.WITHDRAWN, V.UNAVAILABLE]
 
 
-async def paused(state: V, reading: Reading | None = None) -> Played:
-    """A turn that waits for two approvals, both of which are decided like this."""
+async def paused(state: V, reading: Reading = lambda read: read) -> Played:
+    """A turn that waits for two approvals, both of which are decided like this, and read so."""
+
+    async def read(found: Verdicts) -> Verdicts:
+        return reading(found)
+
     played = await play(Says("asking", (PAY, PAY)), Says("well"))
     for call_id in ("t1.0", "t1.1"):
         played.turn.decide(call_id, state, args={"amount": 1} if state is V.EDITED else None)
-    played.turn.reading = reading
+    played.turn.reading = read
     return played
 
 
 @each_way
 @pytest.mark.parametrize(("state", "reading"), CLOSED.values(), ids=list(CLOSED))
 async def test_a_gate_that_is_open_or_unreadable_pauses_again_with_nothing_dispatched(
-    way: Way, state: V, reading: Reading | None
+    way: Way, state: V, reading: Reading
 ) -> None:
     played = await paused(state, reading)
     await way(played)
@@ -95,7 +73,7 @@ async def test_a_readable_verdict_is_taken_the_same_way_warm_and_cold(way: Way, 
 
 @each_way
 async def test_an_unreadable_verdict_that_becomes_readable_lets_the_call_run_once(way: Way) -> None:
-    played = await paused(V.APPROVED, service_error)
+    played = await paused(V.APPROVED, lambda read: AWAY)
     for _ in range(2):
         await way(played)
         assert played.outcome() is Outcome.AWAITING
@@ -106,10 +84,8 @@ async def test_an_unreadable_verdict_that_becomes_readable_lets_the_call_run_onc
 
 @each_way
 async def test_a_stop_while_verdicts_are_read_ends_the_turn_as_stopped(way: Way) -> None:
-    async def stopped(read: Verdicts) -> Verdicts:
-        return Verdicts(problem=Problem(code="stopped", message="stopped"))
-
-    played = await paused(V.APPROVED, stopped)
+    stopped = Verdicts(problem=Problem(code="stopped", message="stopped"))
+    played = await paused(V.APPROVED, lambda read: stopped)
     await way(played)
     assert (played.outcome(), played.turn.ran) == (Outcome.STOPPED, [])
 

@@ -11,7 +11,7 @@ from perdure.graph.manifest import lines_of
 from perdure.graph.spec import END, FRESH, Edge, Fork, Goto, Join, NodeSpec, RunLimits, Switch, Topology
 from perdure.graph.validate import validate
 from tests.topologies.drawings import Decisions, Drawing, Shape, shapes
-from tests.topologies.possible import Decided, Walk
+from tests.topologies.possible import Walk
 from tests.topologies.stand_ins import scripted_ports
 
 choices = st.lists(st.integers(0, 1), min_size=1, max_size=12)
@@ -38,7 +38,7 @@ async def test_every_drawn_topology_is_accepted_and_runs_to_its_end_in_a_possibl
     assert compile_topology(topology).wired_edges() == tuple(sorted(drawn)), "the manifest has exactly these"
     status, events = await run(topology, choices)
     assert status == "completed"
-    walk = Walk(topology, Decided.of(decisions))
+    walk = Walk(topology, decisions)
     for kind, node in events:
         walk.read(kind, node)
     walk.finish()
@@ -54,7 +54,7 @@ async def test_a_topology_changed_at_random_is_refused_or_runs_in_a_possible_ord
     changed = data.draw(changes(Drawing(decisions).topology(shape)))
     assume(validate(changed) == ())
     status, events = await run(changed, choices)
-    walk = Walk(changed, Decided.of(decisions))
+    walk = Walk(changed, decisions)
     for kind, node in events:
         walk.read(kind, node)
     if status != "limited":

@@ -11,7 +11,6 @@ from perdure.contracts.turns import Limits, OnSpent, Usage
 from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import FakeTurn, Says
 from tests.topologies.played import (
-    BREAKS,
     LOOK,
     PAY,
     POST,
@@ -131,13 +130,10 @@ async def test_a_call_settled_before_its_answer_had_a_name_is_asked_for(monkeypa
     assert roles(played) == ["user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1", "assistant"]
 
 
-async def test_tokens_and_cost_add_up_over_calls() -> None:
+async def test_tokens_and_cost_add_up_over_calls_and_attempts_that_broke_off_count_against_the_limits() -> None:
     usages = [Usage(input_tokens=10, output_tokens=1, cost_microusd=7), Usage(input_tokens=20, cost_microusd=4)]
     played = await play(Says(calls=(LOOK,), usage=usages[0]), Says("done", usage=usages[1]))
     assert (played.state["tokens_used"], played.state["cost_microusd"]) == (31, 11)
-
-
-async def test_attempts_that_broke_off_count_against_the_limits_of_the_turn() -> None:
     used = Usage(input_tokens=90, output_tokens=10, cost_microusd=70)
     says = Says(calls=(LOOK,), usage=Usage(input_tokens=10, cost_microusd=7), turn_used=used)
     played = await play(says, Says("never asked for"), limits=Limits(max_tokens=100))
@@ -276,13 +272,3 @@ async def test_an_outcome_nobody_knows_pauses_the_turn_until_a_person_says_it() 
     assert await settled(played, "t1.0", happened=True) is Outcome.COMPLETED
     assert ran(played.turn) == ["t1.0", "t1.1"], "each was dispatched once"
     assert roles(played) == ["user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1", "assistant"]
-
-
-async def test_two_unknown_outcomes_are_settled_one_by_one() -> None:
-    played = await play(Says("asking", (BREAKS, BREAKS)), Says("well"))
-    played.turn.decide("t1.0", V.APPROVED)
-    await decided(played, "t1.1", V.APPROVED)
-    assert played.asked_for() == ["|t1.0", "|t1.1"]
-    assert await settled(played, "t1.1", happened=False) is Outcome.AWAITING
-    assert await settled(played, "t1.0", happened=True) is Outcome.COMPLETED
-    assert len(played.turn.ran) == 2

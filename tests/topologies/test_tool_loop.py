@@ -1,5 +1,6 @@
 """The nodes of `tool_loop` on the fake ports: what is offered, what runs first, what waits, how it ends (S2)."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -54,7 +55,7 @@ CARDS = {
 }
 LOCK: Call = ("lock_room", {"room": "a"})
 LIST: Call = ("list_rooms", {})
-LOCKS = Says("", (LOCK,))
+LOCKS, LISTS = Says("", (LOCK,)), Says("", (LIST,))
 WRITES = {"rooms": True}
 
 
@@ -78,11 +79,32 @@ def pending(played: Played) -> list[list[tuple[str, bool]]]:
     return [[(call["tool"], call["requires_approval"]) for call in calls] for calls in told]
 
 
-async def test_a_text_only_answer_ends_the_turn() -> None:
-    played = await play(Says("hello"))
-    assert played.traces() == ["entry memory_prepare model final"]
-    assert played.outcome() is Outcome.COMPLETED
-    assert (played.state["done"], played.state["duration_ms"]) == (True, 0)
+UNLOADED = turn(load_problem=Problem(code="activity_timeout", message="no answer"))
+ALONE = {
+    "a text-only answer": (turn(Says("hello")), "model final", Outcome.COMPLETED, ""),
+    "a failed load": (UNLOADED, "model final", Outcome.FAILED, "activity_timeout"),
+    "a model that never stops": (
+        turn(*[LISTS] * 3, limits=Limits(max_iterations=3)),
+        "model gate model gate model gate final",
+        Outcome.LIMITED,
+        "iteration_limit",
+    ),
+    "a limit that may be raised": (
+        turn(LISTS, limits=Limits(max_tokens=15, on_spent=OnSpent.ASK)),
+        "model gate model final",
+        Outcome.AWAITING,
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize(("made", "trace", "outcome", "code"), ALONE.values(), ids=list(ALONE))
+async def test_a_turn_without_people_takes_its_route(made: FakeTurn, trace: str, outcome: Outcome, code: str) -> None:
+    played = await begin(deepcopy(made), "tool_loop")
+    assert played.traces() == [f"entry memory_prepare {trace}"]
+    assert (played.outcome(), played.code, len(played.turn.asks)) == (outcome, code, len(made.script))
+    ended = (False, None) if outcome is Outcome.AWAITING else (True, 0)
+    assert (played.state["done"], played.state["duration_ms"]) == ended
 
 
 async def test_what_is_offered_follows_what_is_loaded() -> None:
@@ -172,18 +194,6 @@ async def test_memory_tools_that_write_are_offered_once_memory_is_loaded_and_are
     assert await decided(played, "t2.0", V.APPROVED) is Outcome.COMPLETED
 
 
-async def test_a_model_that_never_stops_meets_the_limit() -> None:
-    played = await play(*[Says("", (LIST,))] * 5, limits=Limits(max_iterations=3))
-    assert (played.outcome(), played.code) == (Outcome.LIMITED, "iteration_limit")
-    assert played.traces() == ["entry memory_prepare model gate model gate model gate final"]
-
-
-async def test_a_limit_that_may_be_raised_is_asked_for_and_the_turn_goes_on() -> None:
-    played = await play(Says("", (LIST,)), Says("well"), limits=Limits(max_tokens=15, on_spent=OnSpent.ASK))
-    assert played.outcome() is Outcome.AWAITING
-    assert played.traces() == ["entry memory_prepare model gate model final"]
-
-
 @pytest.mark.parametrize(("on", "expected"), [("before_tool_call", "t1.0"), ("after_tool_call", "c1.0")])
 async def test_an_apps_rules_hold_here_too(on: str, expected: str) -> None:
     found = {"id": "house:looks", "on": on, "do": "require_hitl", "app": "house", "when": {"tool": "list_rooms"}}
@@ -191,12 +201,6 @@ async def test_an_apps_rules_hold_here_too(on: str, expected: str) -> None:
     assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, [expected])
     assert await decided(played, expected, V.APPROVED) is Outcome.COMPLETED
     assert ran(played.turn) == ["t1.0"]
-
-
-async def test_a_failed_load_ends_the_turn_without_a_model_call() -> None:
-    played = await play(load_problem=Problem(code="activity_timeout", message="no answer"))
-    assert (played.outcome(), played.turn.asks) == (Outcome.FAILED, [])
-    assert played.traces() == ["entry memory_prepare model final"]
 
 
 async def test_the_first_token_is_told_once_a_run() -> None:

@@ -34,7 +34,6 @@ GATHER = "preflight assembly_gate context_assembly empathy context_format"
 WAITS: Patch = {"status": AWAITING_HITL, "pending_requests": [{"request_id": "r1"}]}
 
 ROWS = (
-    row("a calm turn reaches the navigator", Leg(f"{GATHER} navigator finalize")),
     row(
         "a hijacked turn takes the safety path",
         Leg("preflight safety_intervention finalize", {"preflight": [{"safety_hijacked": True}]}),

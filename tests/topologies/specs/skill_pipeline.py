@@ -79,18 +79,10 @@ def resumed(trace: str, patch: Patch) -> Leg:
 GATED = waits("initial_llm_call tool_node", {"initial_llm_call": [ASKS], "tool_node": [GATE]})
 
 ROWS = (
-    row("an answer without tools or skills", Leg(f"{START} {ANSWER}")),
     row(
         "the first model call fails",
         Leg(f"{START} initial_llm_call output_format", {"initial_llm_call": [BROKEN]}, "failed"),
         error="model_refused",
-    ),
-    row(
-        "two rounds of tools before the answer",
-        Leg(
-            f"{START} initial_llm_call tool_node initial_llm_call tool_node {ANSWER}",
-            {"initial_llm_call": [ASKS, ASKS]},
-        ),
     ),
     row(
         "a skill is injected and its synthesis runs tools",
@@ -110,17 +102,6 @@ ROWS = (
         "a gate in the synthesis comes back to the synthesis",
         waits(f"{SYNTHESIS} tool_node", {"synthesis_llm_call": [ASKS], "tool_node": [GATE]}),
         resumed("tool_node synthesis_llm_call output_format", APPROVED),
-    ),
-    row(
-        "an approved checkpoint in the synthesis goes on there",
-        waits(f"{SYNTHESIS} tool_node", {"synthesis_llm_call": [ASKS], "tool_node": [CHECKPOINT]}),
-        resumed("synthesis_llm_call output_format", APPROVED | {"pending_tool_calls": []}),
-    ),
-    row(
-        "an undecided gate pauses again until it is rejected",
-        GATED,
-        Leg("resume_guard output_format", status="awaiting_hitl", entry="approval"),
-        resumed(ANSWER, REJECTED),
     ),
     row("a fresh run that finds an open gate pauses before any model call", waits("", {"memory_node": [GATE]})),
     row(

@@ -54,18 +54,7 @@ GOES_ON = Leg("entry gate model final", {"gate": [RAN], "model": [SAYS]}, entry=
 FAILS: Patch = {"error": {"code": "gate_failed", "message": "The gate failed."}}
 
 ROWS = (
-    row("a text-only answer", Leg(f"{FRESH_RUN} final", {"model": [SAYS]})),
-    row(
-        "a tool call and the answer after it",
-        Leg(f"{FRESH_RUN} gate model final", {"model": [ASKS, SAYS], "gate": [RAN]}),
-    ),
     row("an approval pauses the turn, and the resumed turn skips memory", GATED, GOES_ON),
-    row(
-        "an undecided approval pauses again",
-        GATED,
-        Leg("entry gate final", {"gate": [WAITS]}, AWAITING_HITL, entry="approval"),
-        GOES_ON,
-    ),
     row(
         "a fresh run that finds an open gate goes there before any model call",
         Leg("entry gate final", {"entry": [{"pending_mutation": [{}]}], "gate": [WAITS]}, AWAITING_HITL),
