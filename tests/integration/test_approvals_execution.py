@@ -274,14 +274,11 @@ class Looking:
         made = await self.harness.activity(PreviewActivities(self.harness.deps, seconds).preview, ask)
         return made.kept
 
-    async def shown(self, approval_id: str) -> dict[str, object]:
-        async with self.harness.db.transaction("local") as tx:
-            return await views.get_approval(tx, approval_id, None)
+    async def shown(self, approval_id: str) -> dict[str, Any]:
+        return await in_transaction(self.harness.db, views.get_approval, approval_id, None)
 
     async def seen(self, approval_id: str) -> dict[str, object]:
-        found = (await self.shown(approval_id))["preview"]
-        assert isinstance(found, dict)
-        return found
+        return dict((await self.shown(approval_id))["preview"])
 
 
 @pytest.fixture(scope="module")
@@ -366,14 +363,14 @@ async def test_a_decision_and_the_expiry_never_both_count(harness: Harness) -> N
     async def reads(address: TurnAddress) -> None:
         for offset in (-0.1, 0.0, 0.1):
             await at(offset)
-            await verdicts(harness, address, approvals)
+            await verdicts(harness, address)
 
     turns = {address.turn_id: address for address in approvals.values()}
     said, _ = await asyncio.gather(
         asyncio.gather(*map(decides, approvals, offsets)), asyncio.gather(*map(reads, turns.values()))
     )
     for address in turns.values():
-        await verdicts(harness, address, approvals)
+        await verdicts(harness, address)
     found = await harness.rows("SELECT id, status FROM approvals WHERE id = ANY($1)", list(approvals))
     rows = {str(row["id"]): row["status"] for row in found}
     for approval, answer in zip(approvals, said, strict=True):
@@ -383,13 +380,11 @@ async def test_a_decision_and_the_expiry_never_both_count(harness: Harness) -> N
     assert len(denied) == sum(status == "expired" for status in rows.values()), "each expiry is said once"
 
 
-async def verdicts(harness: Harness, address: TurnAddress, approvals: dict[str, TurnAddress]) -> list[VerdictState]:
+async def verdicts(harness: Harness, address: TurnAddress) -> None:
+    """A look of the turn at all of its records."""
     rows = await harness.rows("SELECT id, call_id FROM approvals WHERE turn_id = $1 ORDER BY call_id", address.turn_id)
-    requests = tuple(RequestRef(request_id=str(row["id"]), call_id=row["call_id"], tool="pay") for row in rows)
-    answer = await harness.activity(
-        ApprovalActivities(harness.deps).read, VerdictsRequest(address=address, requests=requests)
-    )
-    return [verdict.state for verdict in answer.verdicts]
+    requests = (RequestRef(request_id=str(row["id"]), call_id=row["call_id"], tool="pay") for row in rows)
+    await read(harness, address, *requests)
 
 
 @pytest.mark.sized

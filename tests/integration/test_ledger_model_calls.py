@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
 
@@ -41,7 +41,7 @@ from perdure.store.turns.start import request_stop
 from tests.doubles.fake_turn import NOW
 from tests.doubles.spoken import Line
 from tests.doubles.target import app_agents
-from tests.eventually import until
+from tests.eventually import eventually, until
 from tests.harness import Harness, gathered
 from tests.scale import sized
 
@@ -333,28 +333,20 @@ JSON = st.recursive(
 )
 
 
-@dataclass(slots=True)
-class Answering:
-    """A desk whose bookings answer with `value`."""
-
-    harness: Harness
-    value: JsonValue = None
-
-
 @pytest.fixture(scope="module")
-def answering(harness: Harness) -> Answering:
-    made = Answering(harness)
+def answering(harness: Harness) -> tuple[Harness, list[JsonValue]]:
+    """A desk whose bookings answer with the last of these values."""
+    values = list[JsonValue]()
 
     async def answers(*_: Any, **__: Any) -> Any:
-        return {"net": made.value}
+        return {"net": values[-1]}
 
     tools = [
         (agent_id, replace(tool, function=answers) if (agent_id, tool.card.name) == BOOK else tool)
         for agent_id, tool in app_agents()[1]
     ]
     toolbox = Toolbox(tools, lambda name: None, harness.deps.toolbox.http)
-    made.harness = replace(harness, deps=replace(harness.deps, toolbox=toolbox))
-    return made
+    return replace(harness, deps=replace(harness.deps, toolbox=toolbox)), values
 
 
 @pytest.mark.sized
@@ -363,8 +355,11 @@ def answering(harness: Harness) -> Answering:
 @example([-0.0, 1e16, 1e22, {"net": 1.0}, 0.1, 1e-9, 5e-324, 1.7976931348623157e308])
 @example(10**400)
 @example(DEEP)
-async def test_an_approved_checkpoint_reads_as_approved_at_any_value(answering: Answering, value: JsonValue) -> None:
-    harness, answering.value = answering.harness, value
+async def test_an_approved_checkpoint_reads_as_approved_at_any_value(
+    answering: tuple[Harness, list[JsonValue]], value: JsonValue
+) -> None:
+    harness, values = answering
+    values.append(value)
     address = await harness.plan(("book", {"what": "x"}), caps=MANY)
     await harness.run_tool(address)
     seen = GatedCall(call_id="c1.0", tool="book", rule="test", kind=RequestKind.CHECKPOINT, checkpoint="before_sending")
@@ -389,10 +384,7 @@ async def test_a_load_that_waited_for_the_turn_sees_what_was_written_meanwhile(h
         opened = await open_requests(tx, asked, await harness.deps.agent_cache.at(tx, "desk", version))
         await working_memory.merge(tx, "local", address.conversation_id, {"recent_entity_context": ["e1"]})
         loading = asyncio.create_task(harness.activity(MemoryActivities(harness.deps).load, given, run_id="run-2"))
-        for _ in range(200):
-            if await harness.value(BLOCKED):
-                break
-            await asyncio.sleep(0.01)
+        await eventually(lambda: harness.value(BLOCKED))
         assert not loading.done(), "it waits for the turn's row"
     loaded = await loading
     assert opened is not None
