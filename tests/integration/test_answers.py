@@ -86,8 +86,7 @@ async def test_a_stop_or_an_end_closes_the_question(harness: Harness) -> None:
 
 async def test_an_answer_and_a_stop_at_once_never_lock_each_other_out(harness: Harness) -> None:
     async def stop(address: TurnAddress) -> None:
-        async with harness.db.transaction("local") as tx:
-            await request_stop(tx, address.turn_id, harness.people["requester"].user_id)
+        await in_transaction(harness.db, request_stop, address.turn_id, harness.people["requester"].user_id)
 
     for _ in range(5):
         address, request = await opened(harness)

@@ -392,8 +392,7 @@ async def test_a_decision_and_the_end_of_the_turn_leave_one_truth(harness: Harne
     approvals = await opened(harness, sized(30, 8), 1)
 
     async def ends(address: TurnAddress) -> None:
-        async with harness.db.transaction("local") as tx:
-            await finish(tx, FinishRequest(address=address, status=TurnStatus.STOPPED))
+        await in_transaction(harness.db, finish, FinishRequest(address=address, status=TurnStatus.STOPPED))
 
     answers = await gathered(
         *(harness.decide(approval) for approval in approvals), *(ends(address) for address in approvals.values())

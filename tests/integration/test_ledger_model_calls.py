@@ -43,6 +43,7 @@ from tests.doubles.spoken import Line
 from tests.doubles.target import app_agents
 from tests.eventually import eventually, until
 from tests.harness import Harness, gathered
+from tests.integration.conftest import in_transaction
 from tests.scale import sized
 
 PAID = "SELECT ARRAY[input_tokens, output_tokens, cost_microusd] FROM turns WHERE id = $1"
@@ -87,8 +88,7 @@ async def test_a_settled_call_answers_every_later_attempt_and_is_never_paid_agai
     assert await harness.value(PAID, call.address.turn_id) == [29, 1, 10]
     kinds = ["ready", "generation.start", "ttft", "token.usage", "generation.complete"]
     assert await harness.kinds(call.address.turn_id) == kinds
-    async with harness.db.transaction("local") as tx:
-        shown = await views.get_turn(tx, call.address.turn_id, None)
+    shown = await in_transaction(harness.db, views.get_turn, call.address.turn_id, None)
     assert 9 <= cast(float, shown["ttft_seconds"]) < 60, "from the turn's beginning, as its reader waited"
 
 
@@ -286,16 +286,14 @@ async def test_a_call_that_anothers_reservation_keeps_back_is_tried_again_soon_a
     first, second = await begun(harness, Line("slow", seconds=30)), await begun(harness, Line("never said"))
     admin = harness.people["admin"].user_id
     used = await harness.value("SELECT coalesce(sum(input_tokens + output_tokens), 0)::int FROM turns")
-    async with harness.db.transaction("local") as tx:
-        await set_day_limits(tx, DayLimits(max_tokens=used + 5), admin)
+    await in_transaction(harness.db, set_day_limits, DayLimits(max_tokens=used + 5), admin)
     async with under_way(harness, first, 1, 1):
         with pytest.raises(ApplicationError) as raised:
             await ask(harness, second)
         assert raised.value.type == "day_budget_reserved" and not raised.value.non_retryable
         assert raised.value.next_retry_delay == timedelta(seconds=RESERVED_SECONDS)
         assert await code_of(harness, second, RESERVED_TRIES) == "day_token_budget_spent"
-    async with harness.db.transaction("local") as tx:
-        await set_day_limits(tx, DayLimits(), admin)
+    await in_transaction(harness.db, set_day_limits, DayLimits(), admin)
     assert requests(harness, second) == 0
 
 
