@@ -51,18 +51,11 @@ async def read(harness: Harness, address: TurnAddress, request: RequestRef) -> V
     return verdict
 
 
-async def test_a_turn_that_asks_waits_for_an_answer_and_its_readers_are_told(harness: Harness) -> None:
-    address, request = await opened(harness)
-    row = (await harness.rows("SELECT status, waiting FROM turns WHERE id = $1", address.turn_id))[0]
-    assert row["status"] == "awaiting_answer"
-    assert (row["waiting"]["kind"], row["waiting"]["ids"]) == ("clarification", [request.request_id])
-    event = (await harness.rows("SELECT data FROM events WHERE turn_id = $1 AND kind LIKE 'clar%'", address.turn_id))[0]
-    assert event["data"]["question"] == "Which one?" and event["data"]["request_id"] == request.request_id
-    assert (await read(harness, address, request)).state is VerdictState.PENDING
-
-
 async def test_the_first_fitting_answer_of_the_user_wins_of_ten_at_once_and_rings_the_turn(harness: Harness) -> None:
     address, request = await opened(harness)
+    asked = "SELECT data FROM events WHERE turn_id = $1 AND kind = 'clarification.requested'"
+    told = await harness.value(asked, address.turn_id)
+    assert (told["question"], told["request_id"]) == ("Which one?", request.request_id)
     assert await say(harness, address, request, 7) == "answer_invalid"
     for by in ("reviewer", "admin"):
         assert await say(harness, address, request, by=by) == "question_not_found"
@@ -93,8 +86,7 @@ async def test_a_stop_or_an_end_closes_the_question(harness: Harness) -> None:
 
 async def test_an_answer_and_a_stop_at_once_never_lock_each_other_out(harness: Harness) -> None:
     async def stop(address: TurnAddress) -> None:
-        async with harness.db.transaction("local") as tx:
-            await request_stop(tx, address.turn_id, harness.people["requester"].user_id)
+        await in_transaction(harness.db, request_stop, address.turn_id, harness.people["requester"].user_id)
 
     for _ in range(5):
         address, request = await opened(harness)

@@ -62,6 +62,8 @@ async def test_an_administrator_adds_users_gives_roles_and_mints_tokens(api: Api
     assert changed.json()["roles"] == ["requester"]
     me = await admin.get("/v1/auth/me", headers={"Authorization": f"Bearer {token}"})
     assert (me.json()["name"], me.json()["roles"]) == ("ann", ["requester"])
+    left = await admin.post("/v1/auth/logout", headers={"Authorization": f"Bearer {token}"})
+    assert refusal(left) == (409, "no_session")
     assert (await admin.post("/v1/users/nobody/tokens", json={})).status_code == 404
     async with api.services.db.transaction("local") as tx:
         kept = await tx.fetch("SELECT * FROM api_tokens")

@@ -2,7 +2,6 @@
 
 import json
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from tests.integration.audit_tampering import as_table_owner, exported_head, wri
 from tests.integration.conftest import Api, Caller, in_transaction
 from tests.integration.test_api_access import having
 from tests.integration.test_api_approvals import ended, item, paused
-from tests.integration.test_api_turns import code, conversation, refusal
+from tests.integration.test_api_turns import conversation, refusal
 
 
 async def test_the_verification_says_how_far_it_went_and_what_is_wrong(api: Api, reviewer: Caller, urls: Urls) -> None:
@@ -39,16 +38,12 @@ async def test_the_verification_says_how_far_it_went_and_what_is_wrong(api: Api,
     assert report["faults_found"] >= 1_400
     async with as_table_owner(urls.owner) as table_owner:
         await table_owner.execute("UPDATE audit SET kind = 'thing.done' WHERE kind = 'x'")
+    audit.append_heads(api.services.audit_heads, [await exported_head(api.services.db, "local")])
+    report = (await reviewer.get("/v1/audit/verify")).json()
+    assert (report["ok"], report["heads_checked"]) == (True, 1), "the deployment's own file is looked at"
     bodies: list[Any] = [{}, {"heads": [{}]}, {"heads": [{"tenant": "local", "seq": -1}]}, {"heads": [], "more": 1}]
     for body in bodies:
         assert (await reviewer.post("/v1/audit/verify", json=body)).status_code == 422
-
-
-async def test_the_deployments_own_file_is_looked_at(api: Api, admin: Caller) -> None:
-    file: Path = api.services.audit_heads
-    audit.append_heads(file, [await exported_head(api.services.db, "local")])
-    report = (await admin.get("/v1/audit/verify")).json()
-    assert (report["ok"], report["heads_checked"]) == (True, 1)
 
 
 async def test_the_export_is_one_object_a_line_and_goes_on_where_it_was_left(api: Api) -> None:
@@ -94,15 +89,11 @@ async def test_an_administrator_sets_and_sees_the_days_budget(admin: Caller) -> 
     assert (seen["tenant"]["reserved_tokens"], seen["tenant"]["assumed_tokens"]) == (0, 0)
 
 
-async def spent(api: Api) -> dict[str, Any]:
+async def test_a_reviewer_raises_the_limit_of_a_turn_that_waits_for_it(api: Api, reviewer: Caller) -> None:
     body = {"message": "What is the status of order 1001?", "limits": {"max_tokens": 5, "on_spent": "ask"}}
     async with api.client() as client:
         path = f"/v1/conversations/{await conversation(client)}/turns?wait=20"
-        return dict((await client.post(path, json=body)).json())
-
-
-async def test_a_reviewer_raises_the_limit_of_a_turn_that_waits_for_it(api: Api, reviewer: Caller) -> None:
-    turn = await spent(api)
+        turn = (await client.post(path, json=body)).json()
     assert (turn["status"], turn["waiting_for"]["kind"]) == ("awaiting_approval", "limit")
     route = f"/v1/turns/{turn['turn_id']}/limits"
     shown = (await reviewer.get(f"/v1/approvals/{turn['waiting_for']['ids'][0]}")).json()
@@ -121,14 +112,6 @@ async def test_a_reviewer_raises_the_limit_of_a_turn_that_waits_for_it(api: Api,
     history = (await reviewer.get(f"/v1/approvals/{shown['id']}")).json()["history"]
     assert done["status"] == "completed" and done["answer"]
     assert [entry["what"] for entry in history] == ["approval.opened", "turn.limits_raised"]
-
-
-async def test_no_limit_is_raised_of_what_does_not_wait(api: Api, reviewer: Caller) -> None:
-    turn = await spent(api)
-    await reviewer.post(f"/v1/turns/{turn['turn_id']}/stop")
-    await ended(reviewer, turn["turn_id"])
-    late = await reviewer.post(f"/v1/turns/{turn['turn_id']}/limits", json={"max_tokens": 5_000})
-    assert refusal(late) == (409, "already_decided")
 
 
 def allowed(api: Api) -> AbstractAsyncContextManager[None]:
@@ -220,27 +203,17 @@ async def test_an_administrator_makes_a_rule_stricter_and_takes_it_back(api: Api
 
 
 @pytest.mark.parametrize(
-    ("who", "path", "body", "status", "told"),
+    ("path", "body", "told"),
     [
-        ("requester", "rules", {"rule": RULE_FORCE_CLARIFY, "do": "abort"}, 403, "role_required"),
-        ("reviewer", "rules", {"rule": RULE_FORCE_CLARIFY, "do": "abort"}, 403, "role_required"),
-        ("admin", "rules", {"rule": "platform:nobodys", "do": "abort"}, 404, "rule_not_found"),
-        ("admin", "rules", {"rule": RULE_FORCE_CLARIFY, "do": "allow"}, 422, "rule_looser"),
-        ("requester", "rules/tools", {"tool": "memory_patch", "approval": False}, 403, "role_required"),
-        ("reviewer", "rules/tools", {"tool": "memory_patch", "approval": False}, 403, "role_required"),
-        ("admin", "rules/tools", {"tool": "refund", "approval": False}, 422, "approval_not_waivable"),
-        ("admin", "rules/tools", {"tool": "memory_remember", "approval": True}, 422, "approval_not_waivable"),
-        ("admin", "rules/tools", {"tool": "Memory_Patch", "approval": False}, 422, "approval_not_waivable"),
-        ("admin", "rules/tools", {"tool": ["memory_patch"], "approval": False}, 422, "invalid_input"),
+        ("rules", {"rule": RULE_FORCE_CLARIFY, "do": "allow"}, "rule_looser"),
+        ("rules/tools", {"tool": "refund", "approval": False}, "approval_not_waivable"),
+        ("rules/tools", {"tool": "memory_remember", "approval": True}, "approval_not_waivable"),
+        ("rules/tools", {"tool": "Memory_Patch", "approval": False}, "approval_not_waivable"),
     ],
 )
-async def test_the_unfit_is_refused(
-    api: Api, who: str, path: str, body: dict[str, Any], status: int, told: str
-) -> None:
-    async with api.client(who) as client:
-        answer = await client.put(f"/v1/{path}", json=body)
-        assert (answer.status_code, code(answer)) == (status, told)
-        assert all(each["approval"] for each in (await client.get("/v1/rules/tools")).json()["items"])
+async def test_the_unfit_is_refused(admin: Caller, path: str, body: dict[str, Any], told: str) -> None:
+    assert refusal(await admin.put(f"/v1/{path}", json=body)) == (422, told)
+    assert all(each["approval"] for each in (await admin.get("/v1/rules/tools")).json()["items"])
 
 
 PATCH, PROPOSE = "memory_patch", "memory_propose_promotion"

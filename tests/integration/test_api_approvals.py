@@ -82,16 +82,30 @@ async def test_an_approval_shows_the_exact_call_and_all_that_a_reviewer_needs(ap
     assert [entry["what"] for entry in shown["history"]] == ["approval.opened"]
 
 
-async def test_a_rejection_needs_a_reason_reaches_the_turn_and_stands(api: Api, reviewer: Caller) -> None:
+NO: list[tuple[str, str, str]] = [
+    ("reject", "reason_required", "rejected"),
+    ("respond", "comment_required", "responded"),
+    ("withdraw", "", "withdrawn"),
+]
+
+
+@pytest.mark.parametrize(("verb", "needs", "status"), NO)
+async def test_a_no_needs_a_reason_ends_the_turn_in_an_answer_and_a_repeated_key_in_the_same_one(
+    api: Api, admin: Caller, verb: str, needs: str, status: str
+) -> None:
     asked = await paused(api)
-    assert refusal(await asked.decided(reviewer, "reject")) == (422, "reason_required")
-    done = await asked.decided(reviewer, "reject", comment="wrong order")
-    assert (done.status_code, done.json()["status"], done.json()["decided_by"]) == (200, "rejected", "reviewer")
-    turn = await ended(reviewer, asked.turn_id)
+    if needs:
+        assert refusal(await asked.decided(admin, verb)) == (422, needs)
+    path = f"{asked.path}/withdraw" if verb == "withdraw" else f"{asked.path}/decision"
+    body = {"comment": "wrong order"} if verb == "withdraw" else asked.body(verb, comment="wrong order")
+    key = {"Idempotency-Key": new_id()}
+    done, again = [await admin.post(path, json=body, headers=key) for _ in range(2)]
+    assert (done.status_code, done.json()["status"], again.json()) == (200, status, done.json())
+    turn = await ended(admin, asked.turn_id)
     assert turn["status"] == "completed" and "wrong order" in str(turn["answer"])
-    shown = (await reviewer.get(asked.path)).json()
-    assert [entry["what"] for entry in shown["history"]] == ["approval.opened", "approval.decided"]
-    assert shown["allowed_decisions"] == []
+    shown = (await admin.get(asked.path)).json()
+    assert len(shown["history"]) == 2 and shown["allowed_decisions"] == []
+    assert refusal(await asked.decided(admin)) == (409, "already_decided")
 
 
 async def test_a_decision_on_what_one_has_not_seen_or_comes_late_for_is_refused(api: Api) -> None:
@@ -137,16 +151,6 @@ async def test_an_edit_is_checked_against_the_schema_and_both_versions_are_on_re
         await ended(client, asked.turn_id)
 
 
-async def test_a_response_answers_the_model_instead_of_running_the_call(api: Api, reviewer: Caller) -> None:
-    asked = await paused(api)
-    assert refusal(await asked.decided(reviewer, "respond")) == (422, "comment_required")
-    body, key = asked.body("respond", comment="ask the shop first"), {"Idempotency-Key": "decide-once"}
-    told, again = [await reviewer.post(f"{asked.path}/decision", headers=key, json=body) for _ in range(2)]
-    assert (told.status_code, told.json()["status"]) == (200, "responded")
-    assert (again.status_code, again.json()) == (200, told.json()), "a key is answered again as before"
-    assert (await ended(reviewer, asked.turn_id))["status"] == "completed"
-
-
 async def test_the_queue_is_filtered_and_paged_and_a_requester_sees_only_the_own_ones(api: Api) -> None:
     async with api.client("reviewer") as reviewer, api.client() as requester:
         asked = [await paused(api) for _ in range(3)]
@@ -160,39 +164,13 @@ async def test_the_queue_is_filtered_and_paged_and_a_requester_sees_only_the_own
         assert (await requester.get(foreign.path)).status_code == 404
         one = (await reviewer.get("/v1/approvals", params={"turn": asked[0].turn_id})).json()["items"]
         assert [item["id"] for item in one] == [ids[0]]
-        assert (await reviewer.get("/v1/approvals", params={"tool": "nothing"})).json()["items"] == []
-        soon: dict[str, str | int] = {"status": "pending", "expiring": 60}
-        assert (await reviewer.get("/v1/approvals", params=soon)).json()["items"] == []
+        for narrow in ({"tool": "nothing"}, {"status": "pending", "expiring": "60"}):
+            assert (await reviewer.get("/v1/approvals", params=narrow)).json()["items"] == []
         async with api.client("admin") as admin:
             mine = [item["id"] for item in (await admin.get("/v1/approvals", params={"mine": True})).json()["items"]]
         assert foreign.approval["id"] not in mine and set(ids) <= set(mine)
         assert (await requester.get("/v1/approvals", params={"mine": True})).json()["items"] == []
         await stopped(reviewer, *asked, foreign)
-
-
-async def effect_of(client: httpx.AsyncClient, asked: Paused) -> str:
-    effects = (await client.get("/v1/effects")).json()["items"]
-    return next(str(effect["key"]) for effect in effects if effect["turn_id"] == asked.turn_id)
-
-
-async def test_settling_an_effect_that_is_not_there_or_not_open_is_refused(api: Api) -> None:
-    body = {"outcome": "happened", "comment": "saw it in the ledger"}
-    async with api.client("reviewer") as client:
-        assert refusal(await client.post("/v1/effects/pdk_none/settle", json=body)) == (404, "effect_not_found")
-        asked = await paused(api)
-        key = await effect_of(client, asked)
-        assert refusal(await client.post(f"/v1/effects/{key}/settle", json=body)) == (409, "already_settled")
-        async with api.client() as requester:
-            assert refusal(await requester.post(f"/v1/effects/{key}/settle", json=body)) == (403, "role_required")
-        await stopped(client, asked)
-
-
-async def test_effects_are_paged_without_losing_calls_of_one_round(api: Api, reviewer: Caller) -> None:
-    asked = await paused(api, "Refund orders 1042 and 1043")
-    listed = await pages(reviewer, "/v1/effects", 1)
-    seen = [item["key"] for item in listed if item["turn_id"] == asked.turn_id]
-    assert len(seen) == len(set(seen)) == 2
-    await stopped(reviewer, asked)
 
 
 async def test_settling_an_effect_wakes_the_readers_of_its_conversation(api: Api, reviewer: Caller) -> None:
@@ -277,17 +255,6 @@ async def test_a_request_is_given_to_somebody_and_shows_on_their_list(api: Api, 
         await stopped(admin, asked)
 
 
-async def test_a_withdrawn_request_ends_in_an_answer_and_a_repeated_key_in_the_same_one(api: Api) -> None:
-    asked = await paused(api)
-    async with api.client() as requester, api.client("reviewer") as reviewer:
-        key, body = {"Idempotency-Key": new_id()}, {"comment": "not needed"}
-        done, again = [await requester.post(f"{asked.path}/withdraw", json=body, headers=key) for _ in range(2)]
-        assert (done.status_code, done.json()["status"]) == (200, "withdrawn")
-        assert again.json() == done.json()
-        assert (await ended(reviewer, asked.turn_id))["status"] == "completed"
-        assert refusal(await asked.decided(reviewer)) == (409, "already_decided")
-
-
 def item(asked: Paused, decision: str = "reject", **given: object) -> dict[str, object]:
     return {"id": asked.approval["id"], **asked.body(decision, **given)}
 
@@ -361,9 +328,7 @@ async def test_somebody_stands_in_until_a_date_or_until_it_is_ended(api: Api, se
         assert (await trainee.get(asked.path)).status_code == 404
         for mine in (True, False):
             assert (await trainee.get("/v1/approvals", params={"mine": mine})).json()["items"] == []
-        for verb, body in (("decision", asked.body()), ("claim", {}), ("escalate", {})):
-            refused = await trainee.post(f"{asked.path}/{verb}", json=body)
-            assert refusal(refused) == (404, "approval_not_found"), verb
+        assert refusal(await asked.decided(trainee)) == (404, "approval_not_found")
         await admin.post("/v1/users/trainee/roles", json={"roles": ["requester", "reviewer"]})
         mine = (await trainee.get("/v1/approvals", params={"mine": True})).json()["items"]
         assert asked.approval["id"] in [each["id"] for each in mine]
@@ -435,17 +400,9 @@ async def test_bodies_that_do_not_fit_are_refused_and_change_nothing(api: Api, r
     assert (await reviewer.get("/v1/effects/nothing")).status_code == 404
     shown = (await reviewer.get(asked.path)).json()
     assert (shown["status"], shown["version"], len(shown["history"])) == ("pending", 1, 1)
-    await stopped(reviewer, asked)
-
-
-async def test_a_verb_on_what_has_expired_is_gone(api: Api, admin: Caller) -> None:
-    asked = await paused(api)
     await behind_its_back(api, "UPDATE approvals SET expires_at = now() WHERE id = $1", asked.approval["id"])
-    bodies = {"reassign": {"to": "a"}, "decision": asked.body()}
-    for verb in ("claim", "release", "escalate", "withdraw", *bodies):
-        answer = await admin.post(f"{asked.path}/{verb}", json=bodies.get(verb, {}))
-        assert refusal(answer) == (410, "approval_expired"), verb
-    assert (await admin.get(asked.path)).json()["status"] == "expired"
+    assert refusal(await asked.decided(reviewer)) == (410, "approval_expired")
+    assert (await reviewer.get(asked.path)).json()["status"] == "expired"
 
 
 async def test_what_waits_is_counted_by_age_and_says_who_is_next(api: Api, requester: Caller, reviewer: Caller) -> None:
@@ -465,21 +422,22 @@ async def test_what_waits_is_counted_by_age_and_says_who_is_next(api: Api, reque
     await stopped(reviewer, *asked)
 
 
-async def test_an_effect_is_shown_with_all_that_is_known_of_it(api: Api) -> None:
-    asked = await paused(api)
-    async with api.client("reviewer") as client, api.client() as requester:
-        await asked.decided(client, comment="fine")
-        assert (await ended(client, asked.turn_id))["status"] == "completed"
-        key = await effect_of(client, asked)
-        shown = (await requester.get(f"/v1/effects/{key}")).json()
-        assert (shown["tool"], shown["attempts"], shown["may_be_settled_as"]) == ("refund", 1, [])
-        assert (shown["approval"]["id"], shown["approval"]["decided_by"]) == (asked.approval["id"], "reviewer")
-        kinds = [event["kind"] for event in shown["events"]]
-        assert kinds[0] == "tool.awaiting_approval" and "tool.executing" in kinds
-    foreign = await paused(api, by="admin")
-    async with api.client() as requester, api.client("admin") as admin:
-        assert (await requester.get(f"/v1/effects/{await effect_of(admin, foreign)}")).status_code == 404
-        await stopped(admin, foreign)
+async def test_effects_are_paged_and_each_is_shown_with_all_that_is_known_of_it(api: Api, reviewer: Caller) -> None:
+    turn_id = (await paused(api, "Refund orders 1042 and 1043")).turn_id
+    listed = await pages(reviewer, "/v1/effects", 1)
+    keys = [item["key"] for item in listed if item["turn_id"] == turn_id]
+    assert len(keys) == len(set(keys)) == 2, "no call of a round is lost between pages"
+    approvals = (await reviewer.get("/v1/approvals", params={"turn": turn_id})).json()["items"]
+    for each in approvals:
+        await Paused(turn_id, each).decided(reviewer, comment="fine")
+    assert (await ended(reviewer, turn_id))["status"] == "completed"
+    async with api.client() as requester:
+        shown = (await requester.get(f"/v1/effects/{keys[0]}")).json()
+    assert (shown["tool"], shown["attempts"], shown["may_be_settled_as"]) == ("refund", 1, [])
+    assert shown["approval"]["id"] in [each["id"] for each in approvals]
+    assert shown["approval"]["decided_by"] == "reviewer"
+    kinds = [event["kind"] for event in shown["events"]]
+    assert kinds[0] == "tool.awaiting_approval" and "tool.executing" in kinds
 
 
 async def test_a_reviewer_who_decides_too_fast_is_told_when_to_go_on(api: Api, second: httpx.AsyncClient) -> None:

@@ -19,10 +19,9 @@ from perdure.store.database import new_id
 from perdure.store.identity import registration, users
 from tests.conftest import Person, Urls
 from tests.integration.bad_tokens import bad_tokens, opened
-from tests.integration.conftest import Api, Caller
+from tests.integration.conftest import Api
 from tests.integration.test_api_outages import Two, two_processes
 from tests.integration.test_api_turns import code, refusal
-from tests.integration.test_api_turns import code as code_of
 
 PASSWORD = "correct horse battery"
 FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -79,16 +78,11 @@ async def test_who_comes_after_the_first_person_of_a_tenant_must_be_invited(api:
         assert (second.status_code, second.json()["user"]["roles"]) == (201, ["requester"]), "S2-60"
         again = await client.post("/v1/auth/register", json=given)
         assert refusal(again) == (403, "invitation_invalid"), "it is used once"
+        unfit = ({"name": "x", "password": "short"}, {"name": "Not A Name", "password": PASSWORD}, {"name": "x"})
+        assert [(await client.post("/v1/auth/register", json=body)).status_code for body in unfit] == [422] * 3
         client.cookies.clear()
         named = await client.patch("/v1/auth/me", json={"display_name": "S", "role": "admin"}, headers=bearer(second))
         assert (named.json()["display_name"], named.json()["roles"]) == ("S", ["requester"])
-
-
-async def test_where_there_are_people_nobody_registers_unasked(visitor: Caller) -> None:
-    for body in ({"name": "mallory"}, {"name": "mallory", "invitation": "guessed"}, {"name": "admin"}):
-        assert (await visitor.post("/v1/auth/register", json={**body, "password": PASSWORD})).status_code == 403
-    for body in ({"name": "x", "password": "short"}, {"name": "Not A Name", "password": PASSWORD}, {"name": "x"}):
-        assert (await visitor.post("/v1/auth/register", json=body)).status_code == 422
 
 
 async def test_a_wrong_password_an_unknown_name_and_another_tenant_are_answered_alike(api: Api, ann: str) -> None:
@@ -119,8 +113,10 @@ async def test_an_access_token_works_in_the_header_until_its_session_ends(api: A
         assert (me.json()["name"], me.json()["roles"]) == (ann, ["requester", "reviewer"])
         assert (await client.post("/v1/auth/logout", headers=head)).status_code == 200
         assert refusal(await client.get("/v1/auth/me", headers=head)) == (401, "session_over")
-        refreshed = await client.post("/v1/auth/refresh", json={"refresh_token": answer.json()["refresh_token"]})
-        assert refusal(refreshed) == (401, "refresh_token_invalid")
+        unfit = ("", "x", "prt.local.short", "prt.LOCAL." + "a" * 43, "prt.other." + "a" * 43)
+        for token in (answer.json()["refresh_token"], *unfit):
+            refreshed = await client.post("/v1/auth/refresh", json={"refresh_token": token})
+            assert refusal(refreshed) == (401, "refresh_token_invalid"), token
 
 
 async def test_sixty_and_more_bad_tokens_are_all_refused(api: Api, ann: str) -> None:
@@ -177,8 +173,13 @@ async def test_a_refresh_token_that_is_used_again_after_the_grace_ends_the_sessi
     async with api.client(None) as client:
         first = await signed_in(client, ann)
         client.cookies.clear()
-        token = first.json()["refresh_token"]
+        token, session = first.json()["refresh_token"], opened(first.json()["access_token"])[1]["sid"]
+        async with api.services.db.transaction("local") as tx:
+            began = "UPDATE sessions SET began_at = now() - interval '89 days 23 hours' WHERE id = $1"
+            await tx.execute(began, session)
         second = await client.post("/v1/auth/refresh", json={"refresh_token": token})
+        left = datetime.fromisoformat(second.json()["refresh_expires_at"]) - datetime.now(UTC)
+        assert timedelta(minutes=55) < left < timedelta(minutes=61), "ninety days in all, however often it is refreshed"
         async with api.services.db.transaction("local") as tx:
             used = "UPDATE refresh_tokens SET used_at = used_at - interval '11 seconds' WHERE token_sha256 = $1"
             await tx.execute(used, sha256_hex(token))
@@ -188,45 +189,9 @@ async def test_a_refresh_token_that_is_used_again_after_the_grace_ends_the_sessi
             assert (await client.get("/v1/auth/me", headers=bearer(answer))).status_code == 401
         heir = await client.post("/v1/auth/refresh", json={"refresh_token": second.json()["refresh_token"]})
         assert refusal(heir) == (401, "refresh_token_invalid")
-        session = opened(first.json()["access_token"])[1]["sid"]
     async with api.services.db.transaction("local") as tx:
         kinds = await tx.fetch("SELECT kind FROM audit WHERE subject = $1 ORDER BY id", session)
     assert [row["kind"] for row in kinds] == ["session.begun", "session.ended"]
-
-
-async def test_a_session_ends_ninety_days_after_it_began_however_often_it_is_refreshed(api: Api, ann: str) -> None:
-    async with api.client(None) as client:
-        first = await signed_in(client, ann)
-        session = opened(first.json()["access_token"])[1]["sid"]
-        async with api.services.db.transaction("local") as tx:
-            began = "UPDATE sessions SET began_at = now() - interval '89 days 23 hours' WHERE id = $1"
-            await tx.execute(began, session)
-        second = await client.post("/v1/auth/refresh", json={"refresh_token": first.json()["refresh_token"]})
-        left = datetime.fromisoformat(second.json()["refresh_expires_at"]) - datetime.now(UTC)
-        assert timedelta(minutes=55) < left < timedelta(minutes=61)
-        async with api.services.db.transaction("local") as tx:
-            await tx.execute("UPDATE sessions SET expires_at = now() WHERE id = $1", session)
-        third = await client.post("/v1/auth/refresh", json={"refresh_token": second.json()["refresh_token"]})
-        assert refusal(third) == (401, "refresh_token_invalid")
-
-
-async def test_what_is_no_refresh_token_is_401(visitor: Caller) -> None:
-    for token in ("", "x", "prt.local.short", "prt.LOCAL." + "a" * 43, "prt.other." + "a" * 43):
-        answer = await visitor.post("/v1/auth/refresh", json={"refresh_token": token})
-        assert refusal(answer) == (401, "refresh_token_invalid"), token
-
-
-async def test_a_browser_carries_its_session_in_a_cookie(api: Api, ann: str) -> None:
-    async with api.client(None) as client:
-        given = {"name": ann, "password": PASSWORD, "next": "/review?mine=1"}
-        answer = await client.post("/sign-in", data=given, headers={"Origin": api.url})
-        assert (answer.status_code, answer.headers["location"]) == (303, "/review?mine=1")
-        assert "httponly" in answer.headers["set-cookie"].lower()
-        assert (await client.get("/v1/auth/me")).json()["name"] == ann
-        left = await client.post("/sign-out", headers={"Origin": api.url, **OURS})
-        assert (left.status_code, left.headers["location"]) == (303, "/sign-in")
-        assert [name for name in client.cookies if not name.startswith("perdure_device_")] == []
-        assert refusal(await client.get("/v1/auth/me")) == (401, "token_missing")
 
 
 async def test_who_was_invited_sets_a_password_by_the_form_and_is_signed_in(api: Api) -> None:
@@ -242,16 +207,6 @@ async def test_who_was_invited_sets_a_password_by_the_form_and_is_signed_in(api:
         entered = await client.post("/sign-in", data={**given, "password": PASSWORD})
         assert (entered.status_code, entered.headers["location"]) == (303, "/chat")
         assert (await client.get("/v1/auth/me")).json()["name"] == name
-
-
-async def test_a_session_that_is_over_takes_its_cookie_along(api: Api, ann: str) -> None:
-    async with api.client(None) as client:
-        head = bearer(await signed_in(client, ann))
-        await client.post("/v1/auth/logout", headers=head)
-        client.cookies.set("perdure_session", client.cookies.get("perdure_session") or "kept")
-        over = await client.get("/v1/auth/me", headers={"Cookie": "perdure_session=eyJ.a.b"})
-        assert over.status_code == 401
-        assert "max-age=0" in over.headers["set-cookie"].lower(), "S2-58"
 
 
 async def test_a_form_that_fails_comes_back_with_the_reason_and_without_the_password(api: Api) -> None:
@@ -295,7 +250,10 @@ async def test_another_sites_page_can_change_nothing(api: Api, ann: str) -> None
         changed = await client.patch("/v1/auth/me", json={"display_name": "Ann"}, headers={**OURS, "Origin": api.url})
         assert changed.json()["display_name"] == "Ann"
         out = await client.post("/sign-out", data={"csrf": form_token}, headers={"Origin": api.url})
-        assert out.status_code == 303 and "perdure_session" not in client.cookies
+        assert (out.status_code, out.headers["location"]) == (303, "/sign-in")
+        assert [name for name in client.cookies if not name.startswith("perdure_device_")] == []
+        over = await client.get("/v1/auth/me", headers={"Cookie": "perdure_session=eyJ.a.b"})
+        assert over.status_code == 401 and "max-age=0" in over.headers["set-cookie"].lower(), "S2-58"
 
 
 async def test_a_changed_password_ends_the_other_sessions_and_the_old_one_opens_nothing(api: Api, ann: str) -> None:
@@ -311,20 +269,6 @@ async def test_a_changed_password_ends_the_other_sessions_and_the_old_one_opens_
         assert (await signed_in(client, ann)).status_code == 401
         new = await client.post("/v1/auth/login", json={"name": ann, "password": "a new password"})
         assert new.status_code == 200
-
-
-async def test_the_owner_of_a_token_signs_in_by_it_and_may_take_a_password(api: Api) -> None:
-    async with api.client("admin") as admin, api.client(None) as client:
-        await admin.post("/v1/users", json={"name": "tom", "roles": ["reviewer"]})
-        token = (await admin.post("/v1/users/tom/tokens", json={})).json()["token"]
-        answer = await client.post("/v1/auth/login", json={"token": token})
-        assert answer.json()["user"]["name"] == "tom"
-        client.cookies.clear()
-        set_by = {"Authorization": f"Bearer {token}"}
-        assert (await client.post("/v1/auth/password", json={"password": PASSWORD}, headers=set_by)).status_code == 200
-        assert (await signed_in(client, "tom")).status_code == 200
-        client.cookies.clear()
-        assert refusal(await client.post("/v1/auth/logout", headers=set_by)) == (409, "no_session")
 
 
 async def test_roles_are_those_of_this_moment_and_who_is_removed_is_out_at_once(api: Api, ann: str) -> None:
@@ -376,7 +320,7 @@ async def test_a_code_signs_one_browser_in_as_whoever_asked_for_it(local: Api) -
         me = (await client.get("/v1/auth/me", headers={"Cookie": cookie})).json()
         assert (me["name"], me["roles"]) == ("requester", ["requester"]) and me["form_token"]
         again = await client.post(CODES, headers={"Cookie": cookie, "X-Perdure-Request": "1"})
-        assert (again.status_code, code_of(again)) == (403, "codes_are_local"), "a browser makes no other"
+        assert refusal(again) == (403, "codes_are_local"), "a browser makes no other"
     assert refused(await entered(local, code)), "it is used up"
 
 
@@ -406,7 +350,7 @@ async def test_only_the_stack_of_one_machine_gives_codes(api: Api, local: Api) -
     assert refused(await entered(api, code))
     async with api.client("reviewer") as client:
         answer = await client.post(CODES)
-    assert (answer.status_code, code_of(answer)) == (403, "codes_are_local")
+    assert refusal(answer) == (403, "codes_are_local")
     async with api.client(None) as client:
         assert (await client.post(CODES)).status_code == 401
         ways = await client.get("/v1/auth/ways")

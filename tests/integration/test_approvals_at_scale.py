@@ -151,7 +151,6 @@ async def worn(harness: Harness, urls: Urls) -> Harness:
 EFFECTS = (None, "outcome_unknown", "failed", "done")
 
 
-@pytest.mark.soak
 async def test_a_page_reads_what_it_shows(worn: Harness) -> None:
     reviewer = worn.people["reviewer"].user_id
     approvals = [Filters(status=status) for status in (None, "pending", "expired", "outcome_unknown", "lost'")]
@@ -171,7 +170,6 @@ async def test_a_page_reads_what_it_shows(worn: Harness) -> None:
         assert not_wanted < 1_000, plan
 
 
-@pytest.mark.soak
 async def test_the_first_pages_take_milliseconds(worn: Harness) -> None:
     mine = Filters(decidable_by=worn.people["reviewer"].user_id)
     spent = [

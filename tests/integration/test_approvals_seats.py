@@ -17,7 +17,7 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.tools import ToolActivities
 from perdure.contracts.approvals import RequestRef, VerdictState
-from perdure.contracts.calls import CallState, ToolCall, ToolOutcome
+from perdure.contracts.calls import CallState, ToolOutcome
 from perdure.contracts.errors import CallerError
 from perdure.contracts.ids import effect_key
 from perdure.contracts.turns import TurnAddress
@@ -34,6 +34,7 @@ from perdure.store.turns import views as turn_views
 from perdure.store.turns.start import request_stop
 from perdure.worker.reconcile import Reconciler
 from tests.doubles.target import app_agents
+from tests.eventually import eventually
 from tests.harness import gathered
 from tests.integration.conftest import in_transaction
 from tests.integration.policies import Policies
@@ -87,17 +88,10 @@ async def stands_in(policies: Policies, to: str, *owners: str) -> AsyncIterator[
             await in_transaction(policies.harness.db, assignments.remove_delegation, user_id, delegation_id)
 
 
-async def planned(policies: Policies, address: TurnAddress, agent_id: str = "plain") -> ToolCall:
-    """The call, of the agent as it is published now."""
-    return await policies.harness.tool_call(address, "t1.0", agent_id=agent_id)
-
-
-async def ran(policies: Policies, call: ToolCall, attempt: int = 1) -> ToolOutcome:
-    return await policies.harness.activity(ToolActivities(policies.harness.deps).run, call, attempt=attempt)
-
-
 async def run(policies: Policies, address: TurnAddress, agent_id: str = "plain") -> ToolOutcome:
-    return await ran(policies, await planned(policies, address, agent_id))
+    """The call, of the agent as it is published now."""
+    call = await policies.harness.tool_call(address, "t1.0", agent_id=agent_id)
+    return await policies.harness.activity(ToolActivities(policies.harness.deps).run, call)
 
 
 def paid(policies: Policies, address: TurnAddress) -> int:
@@ -150,28 +144,23 @@ async def test_two_credentials_that_one_person_created_are_one_vote(policies: Po
     assert await decides(policies, other, "ann", credential=minted) == "already_voted", "of a creator who has voted"
 
 
-async def test_the_first_of_two_leaves_it_pending_and_rings_nobody(policies: Policies) -> None:
-    address, request = await policies.asked("pair")
-    await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
-    assert await decides(policies, request, "ann", comment="fine") == "pending"
-    assert (await policies.verdict(address, request)).state is V.PENDING
-    assert (await policies.row(request))["decision"] is None
-    assert await policies.harness.value(BELLS, address.turn_id) == 0
-    assert await decides(policies, request, "bob") == "approved"
-    votes = (await seen(policies, request))["votes"]
-    assert [(vote["by"], vote["for"], vote["comment"]) for vote in votes] == [("ann", None, "fine"), ("bob", None, "")]
-
-
-async def test_an_edit_voids_what_was_approved_before_and_is_approved_anew(policies: Policies) -> None:
+async def test_an_edit_voids_the_votes_before_it_also_back_to_what_it_was_and_rings_once(policies: Policies) -> None:
     address, request = await policies.asked("pair", amount=100)
+    await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     before = (await policies.row(request))["digest"]
-    assert await decides(policies, request, "ann") == "pending"
+    assert await decides(policies, request, "ann", comment="fine") == "pending"
+    assert await decides(policies, request, "bob", "edit", args={"amount": 5}) == "pending"
+    assert await decides(policies, request, "carl", digest=before) == "digest_differs"
+    assert await decides(policies, request, "carl", "edit", args={"amount": 100}) == "pending"
+    assert [vote["by"] for vote in (await seen(policies, request))["votes"]] == ["carl"]
     assert await decides(policies, request, "bob", "edit", args={"amount": 5}) == "pending"
     told = await seen(policies, request)
     assert (told["args"], told["digest"] != before) == ({"amount": 5}, True)
-    assert [vote["by"] for vote in told["votes"]] == ["bob"]
-    assert await decides(policies, request, "carl", digest=before) == "digest_differs"
+    assert [(vote["by"], vote["for"], vote["comment"]) for vote in told["votes"]] == [("bob", None, "")]
+    assert (await policies.verdict(address, request)).state is V.PENDING
+    assert await policies.harness.value(BELLS, address.turn_id) == 0
     assert await decides(policies, request, "ann") == "edited", "her first vote was for another call"
+    assert await policies.harness.value(BELLS, address.turn_id) == 1
     row = await policies.row(request)
     decision = row["decision"]
     assert (row["args"], decision["args"], decision["args_before"]) == ({"amount": 100}, {"amount": 5}, {"amount": 100})
@@ -181,30 +170,30 @@ async def test_an_edit_voids_what_was_approved_before_and_is_approved_anew(polic
     assert '"amount":5' in outcome.message.text.replace(" ", "")
 
 
-async def test_an_edit_back_to_what_it_was_does_not_bring_void_votes_back(policies: Policies) -> None:
-    _, request = await policies.asked("pair", amount=100)
-    assert await decides(policies, request, "ann") == "pending"
-    assert await decides(policies, request, "bob", "edit", args={"amount": 5}) == "pending"
-    assert await decides(policies, request, "carl", "edit", args={"amount": 100}) == "pending"
-    assert await decides(policies, request, "ann") == "edited"
-
-
 @pytest.mark.sized
-async def test_of_many_who_approve_at_once_exactly_as_many_count_as_are_needed(policies: Policies) -> None:
-    asked = [(await policies.asked("pair"))[1] for _ in range(sized(12, 3))]
-    people = ["ann", "bob", "carl", "reviewer"]
+@pytest.mark.parametrize(("policy", "needed"), [("plain", 1), ("pair", 2)])
+async def test_of_many_who_approve_at_once_as_many_count_as_are_needed_and_never_whoever_asked(
+    policies: Policies, policy: str, needed: int
+) -> None:
+    asked = [(await policies.asked(policy))[1] for _ in range(sized(12, 3))]
+    await policies.roles("requester", "requester", "reviewer")
+    people = ["ann", "bob", "carl", "reviewer", "requester"]
     work = [(request, name) for request in asked for name in people for _ in range(2)]
     answers = await gathered(*(decides(policies, request, name) for request, name in work))
+    await policies.roles("requester", "requester")
     for request in asked:
         mine = Counter(str(answer) for (each, _), answer in zip(work, answers, strict=True) if each is request)
-        assert (mine["pending"], mine["approved"]) == (1, 1), mine
-        assert set(mine) <= {"pending", "approved", "already_voted", "already_decided"}
+        assert (mine["pending"], mine["approved"], mine["own_request"]) == (needed - 1, 1, 2), mine
+        assert set(mine) <= {"pending", "approved", "already_voted", "already_decided", "own_request"}
         voters = await policies.harness.rows(
             "SELECT user_id, seat_id FROM approval_votes WHERE approval_id = $1 AND voided_at IS NULL",
             request.request_id,
         )
-        assert len({row["user_id"] for row in voters}) == len({row["seat_id"] for row in voters}) == 2
-        assert (await policies.audited(request))[-1] == "decided"
+        assert len({row["user_id"] for row in voters}) == len({row["seat_id"] for row in voters}) == needed
+        audited = await policies.audited(request)
+        assert (audited.count("decided"), audited[-1]) == (1, "decided")
+        bells = "SELECT count(*) FROM outbox WHERE request_id = $1"
+        assert await policies.harness.value(bells, request.request_id) == 1
 
 
 async def test_a_limit_of_decisions_a_minute_holds_for_each_person_also_at_once(policies: Policies) -> None:
@@ -222,6 +211,10 @@ async def test_of_many_who_claim_at_once_one_does(policies: Policies) -> None:
     people = ["ann", "bob", "carl", "reviewer"]
     answers = await gathered(*(does(policies, assignments.claim, request, name, 900) for name in people))
     assert sorted(map(str, answers)) == ["claimed"] * 3 + ["done"]
+
+
+async def waited(policies: Policies, request: RequestRef) -> None:
+    await policies.set(request, "fallback_at = clock_timestamp()")
 
 
 async def passed(policies: Policies, request: RequestRef) -> None:
@@ -248,26 +241,18 @@ async def test_at_one_deadline_it_goes_up_and_at_the_next_is_denied(policies: Po
     assert await policies.audited(request) == ["opened", "escalated", "expired"]
 
 
-async def waited(policies: Policies, request: RequestRef) -> None:
-    await policies.set(request, "fallback_at = clock_timestamp()")
-
-
-async def test_what_nobody_decides_falls_to_the_fallback_reviewer(policies: Policies, reconciler: Reconciler) -> None:
-    _, request = await policies.asked("watched")
-    await waited(policies, request)
+async def test_what_nobody_decides_falls_to_the_fallback_who_may_or_goes_up(
+    policies: Policies, reconciler: Reconciler
+) -> None:
+    fallen, without_role = [(await policies.asked(policy))[1] for policy in ("watched", "orphaned")]
+    _, own = await policies.asked("watched", by="carl")
+    for request in (fallen, without_role, own):
+        await waited(policies, request)
     for _ in range(2):
         await reconciler.once()
-    row = await policies.row(request)
+    row = await policies.row(fallen)
     assert str(row["assignee"]) == policies.harness.people["carl"].user_id and row["fell_back_at"] is not None
-    assert await policies.audited(request) == ["opened", "fell_back"]
-
-
-async def test_where_the_fallback_may_not_decide_it_goes_up(policies: Policies, reconciler: Reconciler) -> None:
-    _, without_role = await policies.asked("orphaned")
-    _, own = await policies.asked("watched", by="carl")
-    for request in (without_role, own):
-        await waited(policies, request)
-    await reconciler.once()
+    assert await policies.audited(fallen) == ["opened", "fell_back"]
     for request in (without_role, own):
         row = await policies.row(request)
         assert (row["assignee"], row["reviewer_role"]) == (None, "admin")
@@ -308,41 +293,30 @@ async def test_a_role_that_is_lost_while_an_act_waits_for_the_turn_counts_no_mor
     try:
         async with policies.harness.db.transaction("local", address.turn_id):
             waiting = asyncio.create_task(does(policies, assignments.claim, request, "ann", 900))
-            for _ in range(1_000):
-                if await policies.harness.value(BLOCKED):
-                    break
-                await asyncio.sleep(0.01)
+            await eventually(lambda: policies.harness.value(BLOCKED))
             await policies.roles("ann", "requester")
         assert await waiting == "role_required"
     finally:
         await policies.roles("ann", "reviewer")
 
 
-async def test_who_asked_takes_the_request_back_and_the_turn_goes_on_without_it(policies: Policies) -> None:
-    address, request = await policies.asked("plain")
-    await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
-    assert await does(policies, withdraw, request, "requester", "changed my mind") == "done"
-    read = await policies.verdict(address, request)
-    assert (read.state, read.comment, read.decided_by) == (V.WITHDRAWN, "changed my mind", "requester")
-    assert await policies.harness.value(BELLS, address.turn_id) == 1
-    assert (await policies.harness.kinds(address.turn_id))[-1] == "tool.denied"
-
-
 async def test_an_approval_is_taken_back_as_long_as_its_call_is_not_reserved(policies: Policies) -> None:
     address, request = await policies.asked("plain")
     await policies.harness.decide(request.request_id, comment="fine")
+    await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     assert await does(policies, withdraw, request, "ann", "wrong account") == "done"
+    read = await policies.verdict(address, request)
+    assert (read.state, read.comment, read.decided_by) == (V.WITHDRAWN, "wrong account", "ann")
+    assert await policies.harness.value(BELLS, address.turn_id) == 1
+    assert (await policies.harness.kinds(address.turn_id))[-1] == "tool.denied"
     outcome = await run(policies, address)
     assert outcome.state is CallState.DENIED and outcome.message is not None
     assert "wrong account" in outcome.message.text and "fine" not in outcome.message.text
     assert paid(policies, address) == 0
-
-
-async def test_nothing_of_a_stopped_turn_is_taken_back(policies: Policies) -> None:
-    address, request = await policies.asked("plain")
+    stopped, other = await policies.asked("plain")
     async with policies.harness.db.transaction("local") as tx:
-        await request_stop(tx, address.turn_id, policies.harness.people["requester"].user_id)
-    assert await does(policies, withdraw, request, "requester", "not now") == "turn_stopped"
+        await request_stop(tx, stopped.turn_id, policies.harness.people["requester"].user_id)
+    assert await does(policies, withdraw, other, "requester", "not now") == "turn_stopped"
 
 
 @pytest.mark.sized
@@ -375,6 +349,7 @@ async def test_of_taking_back_and_running_at_once_exactly_one_happens(policies: 
 
 async def test_an_approved_call_waits_for_its_hold_and_rings_then(policies: Policies, reconciler: Reconciler) -> None:
     address, request = await policies.asked("held")
+    await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     _, note = await policies.harness.decide(request.request_id)
     assert note is None, "nothing to ring for now"
     row = await policies.row(request)
@@ -383,6 +358,14 @@ async def test_an_approved_call_waits_for_its_hold_and_rings_then(policies: Poli
     assert timedelta(minutes=59) < row["ready_at"] - datetime.now(UTC) < timedelta(minutes=61)
     due = await policies.harness.rows("SELECT due_at FROM outbox WHERE turn_id = $1 AND kind = 'ring'", address.turn_id)
     assert [bell["due_at"] for bell in due] == [row["ready_at"]]
+    stopping = "UPDATE turns SET stop_requested_at = now() - interval '20 seconds' WHERE id = $1"
+    await policies.harness.write(stopping, address.turn_id)
+    await reconciler.once()
+    kinds = await policies.harness.rows("SELECT kind FROM outbox WHERE turn_id = $1 ORDER BY kind", address.turn_id)
+    assert [bell["kind"] for bell in kinds] == ["ring", "stop"], "a bell for later keeps no stop from being rung"
+    await policies.harness.write(
+        "UPDATE turns SET stop_requested_at = NULL, rung_at = NULL WHERE id = $1", address.turn_id
+    )
     with pytest.raises(ApplicationError) as early:
         await run(policies, address, "held")
     assert early.value.type == "on_hold" and not early.value.non_retryable
@@ -395,18 +378,6 @@ async def test_an_approved_call_waits_for_its_hold_and_rings_then(policies: Poli
     await reconciler.once()
     assert await policies.harness.value(BELLS, address.turn_id) == 1
     assert (await run(policies, address, "held")).state is CallState.DONE
-
-
-async def test_a_bell_for_a_hold_keeps_no_stop_from_being_rung(policies: Policies, reconciler: Reconciler) -> None:
-    address, request = await policies.asked("held")
-    await policies.harness.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
-    await policies.harness.decide(request.request_id)
-    await policies.harness.write(
-        "UPDATE turns SET stop_requested_at = now() - interval '20 seconds' WHERE id = $1", address.turn_id
-    )
-    await reconciler.once()
-    kinds = await policies.harness.rows("SELECT kind FROM outbox WHERE turn_id = $1 ORDER BY kind", address.turn_id)
-    assert [row["kind"] for row in kinds] == ["ring", "stop"]
 
 
 @asynccontextmanager
@@ -430,27 +401,15 @@ async def shown(policies: Policies, request: RequestRef) -> tuple[Any, Any]:
     return one["outdated"], one["allowed_decisions"]
 
 
-@pytest.mark.parametrize("what", ["policy", "tool"])
-async def test_an_approval_is_void_once_the_policy_or_the_tool_has_changed(policies: Policies, what: str) -> None:
-    address, request = await policies.asked("plain")
-    await policies.harness.decide(request.request_id, Decision.EDIT, args={"amount": 3}, comment="fine by me, go ahead")
-    call = await planned(policies, address)
-    async with changed(policies, what):
-        outcome = await ran(policies, call)
-    assert outcome.state is CallState.DENIED and outcome.message is not None
-    assert "go ahead" not in outcome.message.text, "whoever approved it has not said why it does not run"
-    row = await policies.row(request)
-    assert (row["status"], row["closed_at"] is not None, paid(policies, address)) == ("cancelled", True, 0)
-    assert "voided" in await policies.audited(request)
-
-
 async def test_what_a_policy_says_about_deadlines_voids_nothing(policies: Policies) -> None:
     address, request = await policies.asked("plain")
     await policies.harness.decide(request.request_id)
-    call = await planned(policies, address)
+    call = await policies.harness.tool_call(address, "t1.0", agent_id="plain")
     await policies.republish({"plain": {"expires_seconds": 5, "fallback_reviewer": "ann"}})
     try:
-        assert (await ran(policies, call)).state is CallState.DONE
+        assert (
+            await policies.harness.activity(ToolActivities(policies.harness.deps).run, call)
+        ).state is CallState.DONE
     finally:
         await policies.republish({})
 
@@ -458,8 +417,14 @@ async def test_what_a_policy_says_about_deadlines_voids_nothing(policies: Polici
 @pytest.mark.parametrize("what", ["policy", "tool"])
 async def test_an_outdated_request_says_so_and_can_only_be_rejected(policies: Policies, what: str) -> None:
     address, request = await policies.asked("plain")
+    ran_before, done = await policies.asked("plain")
+    await policies.harness.decide(done.request_id, by="bob")
     assert await shown(policies, request) == (None, ["approve", "edit", "reject", "respond"])
     async with changed(policies, what):
+        assert (await shown(policies, done))[0], "it has not run"
+    assert (await run(policies, ran_before)).state is CallState.DONE, "published again as it was"
+    async with changed(policies, what):
+        assert (await shown(policies, done))[0] is None
         why, allowed = await shown(policies, request)
         assert why and allowed == ["reject", "respond"]
         for decision, given in ((Decision.APPROVE, {}), (Decision.EDIT, {"args": {"amount": 3}})):
@@ -473,16 +438,3 @@ async def test_an_outdated_request_says_so_and_can_only_be_rejected(policies: Po
         assert (await policies.verdict(address, request)).state is V.REJECTED
     assert (await run(policies, address)).state is CallState.DENIED
     assert paid(policies, address) == 0
-
-
-async def test_what_is_outdated_says_so_until_it_has_run_or_is_published_again_as_it_was(policies: Policies) -> None:
-    _, held = await policies.asked("plain")
-    await policies.harness.decide(held.request_id, by="bob")
-    address, done = await policies.asked("plain")
-    async with changed(policies, "policy"):
-        assert (await shown(policies, done))[0]
-    await policies.harness.decide(done.request_id, by="bob")
-    assert (await run(policies, address)).state is CallState.DONE
-    async with changed(policies, "tool"):
-        assert (await shown(policies, held))[0]
-        assert (await shown(policies, done))[0] is None

@@ -103,13 +103,7 @@ async def test_arguments_come_from_defaults_the_other_output_and_the_conversatio
     (given,) = SAYS.given
     assert (given["size"], given["word"]) == (2, "from the other")
     assert len(given["said"]) == 1, "the user's own message"
-
-
-async def test_a_settled_tool_answers_again_without_running(bench: Bench) -> None:
-    address = await bench.turn()
-    first = await bench.run(address)
-    assert await bench.run(address) == first
-    assert len(SAYS.given) == 1
+    assert await bench.run(address, "probe") == done and len(SAYS.given) == 1, "settled: it answers without running"
 
 
 def status(code: int) -> httpx.HTTPStatusError:

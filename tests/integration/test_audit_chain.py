@@ -31,6 +31,7 @@ from tests.doubles.spoken import Line
 from tests.eventually import until
 from tests.harness import Harness, gathered
 from tests.integration.audit_tampering import TABLES, as_table_owner, chained_anew, new_tenant, written
+from tests.integration.conftest import in_transaction
 
 RACERS, ROUNDS = 16, 12
 
@@ -104,8 +105,7 @@ async def test_tenants_have_chains_of_their_own(db: Database, urls: Urls) -> Non
 async def test_nothing_is_audited_without_a_key(urls: Urls) -> None:
     keyless = await Database.connect(urls.app, most=1)
     with pytest.raises(InvariantBroken) as refused:
-        async with keyless.transaction("local") as tx:
-            await note(tx, "x")
+        await in_transaction(keyless, note, "x")
     await keyless.close()
     assert refused.value.code == "audit_key_missing"
 
@@ -284,8 +284,7 @@ async def test_a_call_that_failed_and_one_that_nobody_was_asked_about(harness: H
 async def stopped(harness: Harness, address: TurnAddress, kind: str) -> str:
     """What is on record of a call that was under way as its turn was stopped."""
     await harness.write("UPDATE tool_calls SET state = 'reserved', epoch = 1 WHERE turn_id = $1", address.turn_id)
-    async with harness.db.transaction("local") as tx:
-        await finish(tx, FinishRequest(address=address, status=TurnStatus.STOPPED))
+    await in_transaction(harness.db, finish, FinishRequest(address=address, status=TurnStatus.STOPPED))
     (row,) = [row for row in await exported(harness, address.turn_id) if row["kind"] == kind]
     return str(row["data"]["state"])
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from perdure.core.audit import ExportedHead, Fault, FaultKind, Keyring, Report
+from perdure.core.audit import Fault, FaultKind, Report
 from perdure.store.audit import verify_chain
 from perdure.store.database import Database
 from tests.conftest import KEYRING, Urls
-from tests.integration.audit_tampering import as_table_owner, chained_anew, exported_head, new_tenant, written
+from tests.integration.audit_tampering import as_table_owner, chained_anew, new_tenant, written
 from tests.scale import sized
 
 TAMPERED = sized(1_000, 66)
@@ -39,8 +39,8 @@ EDITS = (
 )
 
 
-async def verified(db: Database, tenant_id: str, *heads: ExportedHead, keyring: Keyring = KEYRING) -> Report:
-    return await verify_chain(db, tenant_id, keyring, heads, most_faults=100_000)
+async def verified(db: Database, tenant_id: str) -> Report:
+    return await verify_chain(db, tenant_id, KEYRING, most_faults=100_000)
 
 
 @pytest.mark.sized
@@ -85,13 +85,3 @@ async def test_a_row_put_beside_the_chain_and_a_copy_of_a_signed_row_are_found(d
     report = await verified(db, tenant)
     repeated = {(number, FaultKind.ROW_REPEATED) for number in (1, 11)}
     assert {(fault.seq, fault.kind) for fault in report.faults} == repeated
-
-
-async def test_rows_of_a_key_that_is_gone_are_told_and_those_of_an_older_key_are_good(db: Database, urls: Urls) -> None:
-    tenant = await new_tenant(urls.owner, "heads")
-    await written(db, tenant, 5)
-    head = await exported_head(db, tenant)
-    report = await verified(db, tenant, keyring=Keyring.of("another key and the old one forgotten"))
-    assert {fault.kind for fault in report.faults} == {FaultKind.KEY_UNKNOWN}
-    old_and_new = Keyring(Keyring.of("the new key with the old one behind it").keys + KEYRING.keys)
-    assert (await verified(db, tenant, head, keyring=old_and_new)).ok

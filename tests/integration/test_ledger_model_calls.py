@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
 
@@ -41,8 +41,9 @@ from perdure.store.turns.start import request_stop
 from tests.doubles.fake_turn import NOW
 from tests.doubles.spoken import Line
 from tests.doubles.target import app_agents
-from tests.eventually import until
+from tests.eventually import eventually, until
 from tests.harness import Harness, gathered
+from tests.integration.conftest import in_transaction
 from tests.scale import sized
 
 PAID = "SELECT ARRAY[input_tokens, output_tokens, cost_microusd] FROM turns WHERE id = $1"
@@ -87,8 +88,7 @@ async def test_a_settled_call_answers_every_later_attempt_and_is_never_paid_agai
     assert await harness.value(PAID, call.address.turn_id) == [29, 1, 10]
     kinds = ["ready", "generation.start", "ttft", "token.usage", "generation.complete"]
     assert await harness.kinds(call.address.turn_id) == kinds
-    async with harness.db.transaction("local") as tx:
-        shown = await views.get_turn(tx, call.address.turn_id, None)
+    shown = await in_transaction(harness.db, views.get_turn, call.address.turn_id, None)
     assert 9 <= cast(float, shown["ttft_seconds"]) < 60, "from the turn's beginning, as its reader waited"
 
 
@@ -286,16 +286,14 @@ async def test_a_call_that_anothers_reservation_keeps_back_is_tried_again_soon_a
     first, second = await begun(harness, Line("slow", seconds=30)), await begun(harness, Line("never said"))
     admin = harness.people["admin"].user_id
     used = await harness.value("SELECT coalesce(sum(input_tokens + output_tokens), 0)::int FROM turns")
-    async with harness.db.transaction("local") as tx:
-        await set_day_limits(tx, DayLimits(max_tokens=used + 5), admin)
+    await in_transaction(harness.db, set_day_limits, DayLimits(max_tokens=used + 5), admin)
     async with under_way(harness, first, 1, 1):
         with pytest.raises(ApplicationError) as raised:
             await ask(harness, second)
         assert raised.value.type == "day_budget_reserved" and not raised.value.non_retryable
         assert raised.value.next_retry_delay == timedelta(seconds=RESERVED_SECONDS)
         assert await code_of(harness, second, RESERVED_TRIES) == "day_token_budget_spent"
-    async with harness.db.transaction("local") as tx:
-        await set_day_limits(tx, DayLimits(), admin)
+    await in_transaction(harness.db, set_day_limits, DayLimits(), admin)
     assert requests(harness, second) == 0
 
 
@@ -333,28 +331,20 @@ JSON = st.recursive(
 )
 
 
-@dataclass(slots=True)
-class Answering:
-    """A desk whose bookings answer with `value`."""
-
-    harness: Harness
-    value: JsonValue = None
-
-
 @pytest.fixture(scope="module")
-def answering(harness: Harness) -> Answering:
-    made = Answering(harness)
+def answering(harness: Harness) -> tuple[Harness, list[JsonValue]]:
+    """A desk whose bookings answer with the last of these values."""
+    values = list[JsonValue]()
 
     async def answers(*_: Any, **__: Any) -> Any:
-        return {"net": made.value}
+        return {"net": values[-1]}
 
     tools = [
         (agent_id, replace(tool, function=answers) if (agent_id, tool.card.name) == BOOK else tool)
         for agent_id, tool in app_agents()[1]
     ]
     toolbox = Toolbox(tools, lambda name: None, harness.deps.toolbox.http)
-    made.harness = replace(harness, deps=replace(harness.deps, toolbox=toolbox))
-    return made
+    return replace(harness, deps=replace(harness.deps, toolbox=toolbox)), values
 
 
 @pytest.mark.sized
@@ -363,8 +353,11 @@ def answering(harness: Harness) -> Answering:
 @example([-0.0, 1e16, 1e22, {"net": 1.0}, 0.1, 1e-9, 5e-324, 1.7976931348623157e308])
 @example(10**400)
 @example(DEEP)
-async def test_an_approved_checkpoint_reads_as_approved_at_any_value(answering: Answering, value: JsonValue) -> None:
-    harness, answering.value = answering.harness, value
+async def test_an_approved_checkpoint_reads_as_approved_at_any_value(
+    answering: tuple[Harness, list[JsonValue]], value: JsonValue
+) -> None:
+    harness, values = answering
+    values.append(value)
     address = await harness.plan(("book", {"what": "x"}), caps=MANY)
     await harness.run_tool(address)
     seen = GatedCall(call_id="c1.0", tool="book", rule="test", kind=RequestKind.CHECKPOINT, checkpoint="before_sending")
@@ -389,10 +382,7 @@ async def test_a_load_that_waited_for_the_turn_sees_what_was_written_meanwhile(h
         opened = await open_requests(tx, asked, await harness.deps.agent_cache.at(tx, "desk", version))
         await working_memory.merge(tx, "local", address.conversation_id, {"recent_entity_context": ["e1"]})
         loading = asyncio.create_task(harness.activity(MemoryActivities(harness.deps).load, given, run_id="run-2"))
-        for _ in range(200):
-            if await harness.value(BLOCKED):
-                break
-            await asyncio.sleep(0.01)
+        await eventually(lambda: harness.value(BLOCKED))
         assert not loading.done(), "it waits for the turn's row"
     loaded = await loading
     assert opened is not None
