@@ -11,7 +11,6 @@ from pydantic import JsonValue
 from temporalio.client import Client
 
 from perdure.contracts.agents import DayLimits
-from perdure.contracts.errors import LimitReached
 from perdure.contracts.ids import approval_id
 from perdure.contracts.turns import ENDED, Kind, Limits, OnSpent, Routing, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decider, Decision
@@ -257,20 +256,6 @@ async def test_a_raised_limit_lets_the_turn_go_on_with_all_it_had_and_may_be_ask
     assert [row["status"] for row in statuses] == ["approved", "approved"]
     with refused("already_decided"):
         await raise_to(served, address, max_tokens=200)
-
-
-async def test_an_answer_that_went_on_beyond_its_limit_is_asked_about_and_made_anew(served: Served) -> None:
-    broken = served.harness.model.broken
-    broken["scripted"] = LimitReached("answer_over_budget", "the answer went on", {"output_tokens": 50})
-    address = await served.begin(Line("never said"), Line("well"), limits=ASKS)
-    try:
-        await served.waits_for(address, approval_id(address.turn_id, "l1"))
-    finally:
-        broken.clear()
-    assert (await served.row(address))["output_tokens"] == 50, "what broke off is paid for"
-    await raise_to(served, address, max_tokens=10_000)
-    row = await served.until(address, *ENDED)
-    assert (row["status"], row["answer"], row["attempts"]) == ("completed", "well", 2)
 
 
 @pytest.mark.parametrize("how", ["refused", "expired"])

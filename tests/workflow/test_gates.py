@@ -185,20 +185,6 @@ async def test_one_approved_and_one_that_expires_end_the_round_together(served: 
     assert (await served.harness.approval_row(address, "t1.1"))["status"] == "expired"
 
 
-async def test_a_stop_while_one_call_runs_and_one_waits_ends_both_truthfully(served: Served) -> None:
-    served.harness.world.go_on.clear()
-    address = await served.paused(Line("asking", [("post", {"mode": "wait"}), PAY]), DONE)
-    await served.decide(address)
-    await until(lambda: served.effects(address, "/post") == 1)
-    await served.stop(address)
-    await served.until(address, TurnStatus.STOPPED)
-    served.harness.world.go_on.set()
-    assert await served.states(address) == {"t1.0": "outcome_unknown", "t1.1": "planned"}
-    statuses = "SELECT array_agg(status ORDER BY call_id) FROM approvals WHERE turn_id = $1"
-    assert await served.harness.value(statuses, address.turn_id) == ["outcome_unknown", "cancelled"]
-    assert len(served.sent_to_model(address)) == 1
-
-
 async def test_a_worker_that_is_killed_while_calls_of_a_round_run_takes_none_of_them_with_it(
     harness: Harness, temporal: Client, urls: Urls, parts: DataParts
 ) -> None:
