@@ -445,14 +445,12 @@ async def filled(harness: Harness, user_id: str) -> None:
 
 @pytest.mark.soak
 async def test_a_thousand_turns_are_erased_in_short_statements_and_verified_as_fast_as_before(
-    harness: Harness, urls: Urls, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, other = await person(harness, "much"), await person(harness, "more")
     for user_id in (made.user_id, other.user_id):
         await filled(harness, user_id)
-    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
-    await owner.execute("ANALYZE")
-    await owner.close()
+    await admin.execute("ANALYZE")
     took: list[tuple[float, str]] = []
     do = erasure._do
 
