@@ -1,6 +1,5 @@
 """A code block as a tool on real parts: resolved in the pinned version, run in its jail, settled as any other call."""
 
-import asyncio
 import json
 import shutil
 import time
@@ -10,7 +9,6 @@ from typing import Any
 
 import asyncpg
 import pytest
-from temporalio.exceptions import ApplicationError
 
 from perdure.activities.tools import ToolActivities
 from perdure.contracts.calls import CallState, ToolOutcome
@@ -20,7 +18,6 @@ from perdure.store.agents import SHARED
 from tests.code_blocks import CODE_BLOCK_APP, MAKER, WALL_SECONDS, NotedSandbox, code_block_app
 from tests.conftest import Urls
 from tests.doubles.target import app_agents
-from tests.eventually import until
 from tests.harness import Harness, publish_app
 
 AREA = {"width": 2, "height": 3, "unit": "cm"}
@@ -107,8 +104,6 @@ async def test_a_block_that_may_change_anything_waits_for_a_person_and_needs_no_
     assert (await run(workbench, address)).state is CallState.DONE
     said = await answer(workbench, address)
     assert said["result"]["result"] == {"text": "No. 8"} and said["arguments"] == {"number": 8}
-
-
 
 
 async def test_a_turn_keeps_the_block_that_it_began_with(workbench: Harness, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Ten thousand documents and summaries of one person among as many of others, fifty thousand entities: found in time."""
+"""Ten thousand documents and summaries of one person among as many of others, 50,000 entities: found in time."""
 
 import asyncio
 import time

@@ -1,12 +1,10 @@
 """`python -m perdure.apps.bootstrap` run by hand: it publishes what it is asked for, and says what is gone."""
 
-import asyncio
 import json
 import os
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -15,7 +13,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from perdure.apps import SHIPPED, find_apps
-from perdure.local.output import Excerpt
 from perdure.store import agents
 from perdure.store.database import Database
 from perdure.worker.queues import _tell_missing

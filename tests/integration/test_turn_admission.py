@@ -361,8 +361,6 @@ def said(harness: Harness) -> list[str]:
     return [str(each["content"]) for each in harness.model.seen[-1].messages if each["role"] == "user"]
 
 
-
-
 async def test_a_later_attempt_hears_the_same_and_what_came_since_and_a_replay_tells_it_again(harness: Harness) -> None:
     address, _ = await harness.start(Line("x", fails=1), caps=MANY)
     line = Line("once more", fails=1)
