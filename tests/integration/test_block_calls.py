@@ -1,6 +1,5 @@
 """A code block as a tool on real parts: resolved in the pinned version, run in its jail, settled as any other call."""
 
-import asyncio
 import json
 import shutil
 import time
@@ -10,9 +9,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from temporalio.exceptions import ApplicationError
 
-from perdure.activities.sandbox import ClosedSandbox
 from perdure.activities.tools import ToolActivities
 from perdure.contracts.calls import CallState, ToolOutcome
 from perdure.contracts.turns import TurnAddress
@@ -21,7 +18,6 @@ from perdure.store.agents import SHARED
 from tests.code_blocks import CODE_BLOCK_APP, MAKER, WALL_SECONDS, NotedSandbox, code_block_app
 from tests.conftest import Urls
 from tests.doubles.target import app_agents
-from tests.eventually import until
 from tests.harness import Harness, publish_app
 
 AREA = {"width": 2, "height": 3, "unit": "cm"}
@@ -110,22 +106,6 @@ async def test_a_block_that_may_change_anything_waits_for_a_person_and_needs_no_
     assert said["result"]["result"] == {"text": "No. 8"} and said["arguments"] == {"number": 8}
 
 
-async def test_a_later_attempt_runs_a_block_that_a_dead_one_had_begun(workbench: Harness, noted: NotedSandbox) -> None:
-    address = await workbench.plan(("turn_wheel", {"rounds": 10**9}), agent_id=MAKER)
-    before = len(noted.tenants)
-    first = asyncio.create_task(run(workbench, address))
-    await until(lambda: len(noted.tenants) > before)
-    await workbench.write("UPDATE tool_calls SET args = '{\"rounds\": 1}' WHERE turn_id = $1", address.turn_id)
-    second = await run(workbench, address, attempt=2)
-    assert second.state is CallState.DONE
-    with pytest.raises(ApplicationError) as refused:
-        await first
-    assert refused.value.type == "settle_refused"
-    assert (await answer(workbench, address))["result"] == {"rounds": 1}
-    row = await workbench.call_row(address)
-    assert (row["state"], row["epoch"], row["lost_settles"]) == ("done", 2, 1)
-
-
 async def test_a_turn_keeps_the_block_that_it_began_with(workbench: Harness, tmp_path: Path) -> None:
     address = await workbench.plan(("area", AREA), agent_id=MAKER)
     call = await workbench.tool_call(address, "t1.0", MAKER)
@@ -145,15 +125,6 @@ async def test_a_turn_keeps_the_block_that_it_began_with(workbench: Harness, tmp
     assert (outcome.state, changed.state) == (CallState.DONE, CallState.DONE)
     assert await answer(workbench, address) == RESULT
     assert changed.message is not None and "365" in changed.message.text
-
-
-async def test_without_a_sandbox_a_block_is_an_error_and_nothing_else_is(workbench: Harness) -> None:
-    closed = replace(workbench, deps=replace(workbench.deps, sandbox=ClosedSandbox("bwrap is not installed")))
-    address, outcome = await called(closed, "area", AREA)
-    assert outcome.state is CallState.FAILED
-    assert "bwrap is not installed" in (await answer(closed, address))["message"]
-    _, resolved = await called(closed, "entity_resolve", {"name": "nobody"})
-    assert resolved.state is CallState.DONE
 
 
 async def test_what_a_tool_wants_audited_is_in_the_audit_with_its_call(workbench: Harness) -> None:

@@ -2,7 +2,7 @@
 again; a model that gives no object is asked in the other form."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,18 +44,15 @@ class Bench:
     served: Served
     double: ProviderDouble
 
-    async def ended(
-        self, *steps: Step, tables: Mapping[str, bytes] | None = None, words: str = "a chart"
-    ) -> tuple[TurnAddress, Any]:
-        """A turn about tables, which are uploaded in this order, to its end."""
+    async def ended(self, *steps: Step) -> tuple[TurnAddress, Any]:
+        """A turn about a table that was uploaded, to its end."""
         self.double.script(*steps)
         harness = self.served.harness
         conversation_id = await harness.conversation(AGENT)
-        for name, content in (tables or {"sales.csv": CSV}).items():
-            async with harness.db.transaction("local") as tx:
-                file = files.NewFile.of(new_id(), name, "text/csv", content)
-                await files.keep(tx, conversation_id, harness.people["requester"].user_id, [file])
-        address = await self.served.begin(Line(words), agent_id=AGENT, conversation_id=conversation_id)
+        async with harness.db.transaction("local") as tx:
+            file = files.NewFile.of(new_id(), "sales.csv", "text/csv", CSV)
+            await files.keep(tx, conversation_id, harness.people["requester"].user_id, [file])
+        address = await self.served.begin(Line("a chart"), agent_id=AGENT, conversation_id=conversation_id)
         return address, await self.served.until(address, *RESTING, seconds=90)
 
     async def answered(self, address: TurnAddress, kind: str, **payload: Any) -> Any:
@@ -151,25 +148,6 @@ async def test_words_in_place_of_an_object_are_asked_again_by_a_function_that_mu
     assert second["tool_choice"] == {"type": "function", "function": {"name": "classify"}}
     assert "response_format" not in second
     assert await bench.labels(address) == ["classify", "classify", "feedback"]
-
-
-async def test_a_plan_joins_the_table_that_was_uploaded_before(bench: Bench) -> None:
-    join = '<input name="sales.csv"/><join table="names.csv"><on left="region" right="key"/></join>'
-    grouped = '<group><by column="name"/><aggregate column="sales" function="sum" as="sales"/></group>'
-    shown = said(xml='<chart><show column="name"/><show column="sales"/></chart>')
-    address, row = await bench.ended(
-        CLASSIFIED, plan(f"<plan>{join}{grouped}</plan>"), shown, *REST,
-        tables={"sales.csv": CSV, "names.csv": b"key,name\nNorth,Upland\nSouth,Lowland\n"},
-    )  # fmt: skip
-    assert row["status"] == "completed" and row["output"]["pictures"], row["output"]
-    planning = json.dumps(bench.requests(address)[1].body["messages"])
-    assert "Table names.csv, 2 rows" in planning and "Another table sales.csv, 2 rows" in planning
-    async with bench.served.harness.db.transaction("local") as tx:
-        picture = row["output"]["pictures"]["specification"].rpartition("/")[2]
-        drawn = await files.read_in(tx, address.conversation_id, picture)
-    assert drawn is not None
-    values = json.loads(drawn.content)["data"]["values"]
-    assert values == [{"name": "Upland", "sales": 30}, {"name": "Lowland", "sales": 10}]
 
 
 async def test_the_first_model_to_answer_is_used_or_none_starts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -258,7 +258,6 @@ async def test_the_story_of_a_turn_is_kept_in_segments_with_its_times(requester:
     assert 0 <= turn["ttft_seconds"] <= turn["ttr_seconds"]
     story = (await requester.get(f"/v1/turns/{turn['turn_id']}/segments")).json()["items"]
     assert [(each["kind"], each["state"], each["text"]) for each in story] == [("text", "completed", "one two")]
-    assert (await requester.get(f"/v1/conversations/{made['id']}")).json()["title"] == "/echo one two"
     paused = (await requester.post(path, params={"wait": 20}, json={"message": "Refund order 1001"})).json()
     assert paused["ttr_seconds"] is None
     story = (await requester.get(f"/v1/turns/{paused['turn_id']}/segments")).json()["items"]
@@ -267,5 +266,3 @@ async def test_the_story_of_a_turn_is_kept_in_segments_with_its_times(requester:
     assert asked["arguments"]["order"] and asked["approval_id"] == paused["waiting_for"]["ids"][0]
     assert "result" not in asked
     await requester.post(f"/v1/turns/{paused['turn_id']}/stop")
-    missing = await requester.get("/v1/turns/00000000-0000-0000-0000-000000000000/segments")
-    assert missing.status_code == 404

@@ -1,10 +1,14 @@
-"""A real MCP server: sessions with it over stdio and HTTP, its tools in turns and in published apps."""
+"""A real MCP server: sessions with it over stdio and HTTP, its tools in turns and in published apps. And servers that
+break the protocol, or are not to be believed: bounded, typed, and never an effect without approval."""
 
 import asyncio
+import functools
 import json
 import shutil
 import sys
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +17,11 @@ import asyncpg
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.toolbox.mcp.session import McpSession, MissingSecret, Unreachable
-from perdure.activities.toolbox.mcp.tools import McpServers, ServerLost
+from perdure.activities.toolbox.mcp import session as mcp_session
+from perdure.activities.toolbox.mcp import transports
+from perdure.activities.toolbox.mcp.listing import offer_of
+from perdure.activities.toolbox.mcp.session import LISTING_SECONDS, McpSession, MissingSecret, Unreachable
+from perdure.activities.toolbox.mcp.tools import McpServers, McpTool, ServerLost
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.activities.tools import ToolActivities
 from perdure.apps import App, load_app, publish
@@ -23,7 +30,7 @@ from perdure.apps.mcp import difference, lock_path, read_lock
 from perdure.apps.registry import asked_servers, discovered
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.calls import CallState, EffectClass, ToolOutcome
-from perdure.contracts.mcp import McpServer
+from perdure.contracts.mcp import McpServer, McpToolListing
 from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import canonical_json
 from perdure.core.egress import Outbound
@@ -37,13 +44,20 @@ from perdure.store import agents
 from perdure.store.database import set_up
 from tests.conftest import Urls
 from tests.doubles.mcp_cluster import OPS, PODS, RESTART, WEB, Bench, Web, bench
+from tests.doubles.mcp_raw import TOOL
 from tests.doubles.target import app_agents
+from tests.eventually import until
 from tests.harness import Harness, publish_app
 from tests.unit.apps.tool_contexts import context
 
+DOUBLES = Path(__file__).parents[1] / "doubles"
 BOTH = pytest.mark.parametrize("cluster", ["stdio", "http"], indirect=True)
 TOKEN = {"headers": {"Authorization": "Bearer {secret:cluster_token}"}}
 SHOP = {"namespace": "shop"}
+OPAQUE: dict[str, Any] = {}
+READ: dict[str, Any] = {"tools": {"press": {"effect": "read"}}}
+Patch = pytest.MonkeyPatch
+soak = functools.partial(pytest.param, marks=pytest.mark.soak)
 
 
 @pytest.fixture
@@ -78,42 +92,10 @@ async def test_tools_are_read_and_changed_by_their_own_names(cluster: Bench) -> 
     restart = offer.tools[RESTART].card
     assert (restart.effect, restart.needs_approval, restart.risk) == (EffectClass.KEYED, True, "high")
     assert restart.key_ttl_seconds == 30 * 86_400 and restart.toolset == "k8s"
-    pods = await told(cluster, PODS, SHOP)
-    assert (pods["status"], len(pods["pods"])) == ("ok", 7)
-    assert (await told(cluster, RESTART, WEB))["status"] == "restarted"
-
-
-async def test_what_the_tool_says_went_wrong_is_a_refusal_in_its_words(cluster: Bench) -> None:
-    with pytest.raises(ToolRefused, match="nowhere"):
-        await cluster.call(PODS, {"namespace": "nowhere"})
-    with pytest.raises(ToolRefused):
-        await cluster.call(PODS, {"namespace": "NO"})
-    cluster.fail(Kind.ERROR, when="before")
-    with pytest.raises(ToolRefused):
-        await cluster.call(RESTART, WEB)
-    assert cluster.state.effects() == []
-
-
-@BOTH
-async def test_ten_megabytes_are_cut_and_the_effect_stands(cluster: Bench) -> None:
-    cluster.fail(Kind.HUGE)
-    output = (await cluster.call(RESTART, WEB)).output
-    assert isinstance(output, str) and len(output) < 64 * 1024 and "10000000" in output[-60:]
-    assert len(cluster.state.effects()) == 1
-    assert (await cluster.call(PODS, SHOP)).output
-
-
-async def test_binary_content_is_described_and_an_answer_of_the_wrong_types_is_passed_on(cluster: Bench) -> None:
-    """The effect was made: what the server calls its schema is not held against it afterwards."""
-    cluster.fail(Kind.BINARY)
-    output = await told(cluster, PODS, SHOP)
-    image, text = output["content"]
-    assert (image["type"], image["mime_type"], image["bytes"]) == ("image", "image/png", 16_384)
-    assert isinstance(text, str) and "\x00" not in text and "AAEC" not in canonical_json(output)
     cluster.fail(Kind.NOISE)
-    assert (await told(cluster, PODS, SHOP))["status"] == "ok", "a line that is no message does no harm"
-    cluster.fail(Kind.WRONG_TYPE)
-    assert await told(cluster, RESTART, WEB) == {"pods": 3}
+    pods = await told(cluster, PODS, SHOP)
+    assert (pods["status"], len(pods["pods"])) == ("ok", 7), "a line that is no message does no harm"
+    assert (await told(cluster, RESTART, WEB))["status"] == "restarted"
 
 
 @BOTH
@@ -203,7 +185,6 @@ async def test_a_server_leaves_with_its_session_and_its_default_toolset_is_small
     assert 6_500 <= whole <= 8_000, whole
 
 
-DOUBLES = Path(__file__).parents[1] / "doubles"
 AGENT = "id: {0}\ntitle: {0}\ntopology: skill_pipeline\ncore_tools: false\ntools: ['{1}_*']\n"
 FILES = {
     "agents/keeper.yaml": AGENT.format("keeper", "cluster"),
@@ -257,23 +238,6 @@ async def yard(harness: Harness, tmp_path_factory: pytest.TempPathFactory) -> As
     await servers.close()
 
 
-async def test_a_read_runs_at_once_and_its_result_is_the_models(yard: Yard) -> None:
-    address = await yard.harness.plan((PODS, {"namespace": "shop"}), agent_id="keeper")
-    assert (await yard.run(address)).state is CallState.DONE
-    assert (await yard.told(address))["status"] == "ok"
-    assert (await yard.harness.call_row(address))["effect"] == "read"
-
-
-async def test_a_change_is_sent_once_it_is_approved_with_the_calls_own_key(yard: Yard) -> None:
-    before = len(yard.effects())
-    address = await yard.harness.plan((RESTART, WEB), agent_id="keeper")
-    assert (await yard.run(address)).state is CallState.DENIED and len(yard.effects()) == before
-    address = await yard.harness.approved((RESTART, WEB), agent_id="keeper")
-    assert (await yard.run(address)).state is CallState.DONE
-    row = await yard.harness.call_row(address)
-    assert [effect["key"] for effect in yard.effects()][-1] == row["key"] and row["effect"] == "keyed"
-
-
 async def test_a_server_killed_in_the_middle_of_a_change_makes_it_once(yard: Yard) -> None:
     before = len(yard.effects())
     Faults(yard.cluster / "faults.json").arm(Fault(Kind.DIE, "k8s_deployment_restart", when="after"))
@@ -309,20 +273,6 @@ async def test_a_dead_server_is_an_error_that_the_model_reads(yard: Yard, monkey
     assert outcome.state is CallState.FAILED and outcome.problem is None
     assert "cluster" in (await yard.told(address))["message"]
     monkeypatch.undo()
-
-
-async def test_a_server_that_is_down_at_publishing_is_told_of_and_leaves_out_its_agent_alone(yard: Yard) -> None:
-    down = yard.app.servers["cluster"].model_copy(update={"command": ("no-such-program-here",)})
-    broken = replace(yard.app, servers={**yard.app.servers, "cluster": down})
-    met: dict[str, str] = {}
-
-    async def told(app: str, server: str, fault: str) -> None:
-        met[server] = fault
-
-    fresh = await discovered(broken, [], lambda name: None, yard.home, told)
-    assert met["cluster"] and met["liar"] == ""
-    assert not fresh.cards["cluster"] and any("cluster" in warning for warning in fresh.warnings)
-    assert [agent.definition.id for agent in publish(broken, [], fresh.cards)] == ["dupe"]
 
 
 Capture = pytest.CaptureFixture[str]
@@ -422,3 +372,204 @@ async def test_a_tool_under_its_lock_is_called_and_one_that_differs_from_it_is_r
     reviewed = replace(app, locks={"cluster": lock.model_copy(update={"tools": tools})})
     with pytest.raises(ToolRefused):
         await called(servers, reviewed, tmp_path)
+
+
+class Raw:
+    """The hand-written server, one way of breaking."""
+
+    def __init__(self, home: Path, how: str, **fields: Any) -> None:
+        self.calls = home / "calls"
+        command = ("python", str(DOUBLES / "mcp_raw.py"), str(self.calls), how)
+        server = McpServer(name="raw", command=command, start_seconds=20, **fields)
+        self.session = McpSession(server, home, home / "server", lambda name: None)
+
+    async def card(self) -> ToolCard:
+        return (await self.session.connection()).offer.tools["raw_press"].card
+
+    async def press(self, seconds: float = 10.0) -> ToolResult:
+        card = await self.card()
+        return await asyncio.wait_for(McpTool(card, self.session).run({"times": 1}, context(card)), seconds)
+
+    def pressed(self) -> int:
+        return len(self.calls.read_text().splitlines()) if self.calls.exists() else 0
+
+    def change(self, **fields: Any) -> None:
+        """What its next start is like."""
+        self.session.server = self.session.server.model_copy(update=fields)
+
+
+Raws = Callable[..., Raw]
+
+
+@pytest.fixture
+async def raws(tmp_path: Path) -> AsyncIterator[Raws]:
+    async with AsyncExitStack() as stack:
+
+        def made(how: str, **fields: Any) -> Raw:
+            raw = Raw(tmp_path, how, **fields)
+            stack.push_async_callback(raw.session.close)
+            return raw
+
+        yield made
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize(
+    ("how", "trusted"),
+    [
+        ("result_is_text", OPAQUE),
+        ("says_internal_error", OPAQUE),
+        ("no_result", READ),
+        soak("content_is_number", OPAQUE),
+        soak("says_its_own", READ),
+        soak("says_internal_error", READ),
+    ],
+)
+async def test_an_answer_that_is_none_is_a_typed_end_at_once(raws: Raws, how: str, trusted: dict[str, Any]) -> None:
+    raw, began = raws(how, **trusted), time.monotonic()
+    with pytest.raises(ToolRefused if trusted else ServerLost):
+        await raw.press()
+    assert time.monotonic() - began < 5 and raw.pressed() == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "ends"),
+    [
+        ("says_invalid_params", ToolRefused),
+        soak("says_no_such_method", ToolRefused),
+        ("half_then_dies", ServerLost),
+        ("endless_line", ServerLost),
+    ],
+)
+async def test_a_no_is_a_no_and_a_broken_line_ends_the_call_alone(raws: Raws, how: str, ends: type[Exception]) -> None:
+    raw = raws(how)
+    with pytest.raises(ends):
+        await raw.press(seconds=30.0)
+    assert raw.pressed() == 1
+
+
+async def test_an_answer_that_the_tools_own_output_schema_forbids_is_told_as_such(raws: Raws) -> None:
+    with pytest.raises(ToolRefused):
+        await raws("misfits", **READ).press()
+    output = (await raws("misfits").press()).output
+    assert isinstance(output, dict) and output["status"] == "answer_misfit", "the call was made: nobody must settle it"
+    assert "pressed" in str(output["answer"])
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize(
+    "how", ["fits", "slow_pattern", soak("has_no_structure"), soak("schema_elsewhere"), soak("schema_is_none")]
+)
+async def test_an_output_schema_that_fits_or_cannot_be_used_leaves_the_answer_as_it_is(raws: Raws, how: str) -> None:
+    raw, began = raws(how, **READ), time.monotonic()
+    assert "pressed" in str((await raw.press()).output)
+    assert time.monotonic() - began < 8
+
+
+@pytest.mark.parametrize("how", ["chatters", "not_utf8"])
+async def test_standard_error_does_not_fill_the_disk_and_bytes_that_are_no_text_do_not_end_the_session(
+    raws: Raws, tmp_path: Path, monkeypatch: Patch, how: str
+) -> None:
+    monkeypatch.setattr(transports, "LOG_SECONDS", 0.05)
+    raw, log = raws(how), tmp_path / "server" / "stderr.log"
+    for _ in range(3):
+        assert (await raw.press()).output == "pressed"
+        await until(lambda: log.stat().st_size <= transports.MOST_LOG_BYTES)
+
+
+@pytest.mark.parametrize("how", ["other_id", "hangs"])
+async def test_a_call_without_an_answer_ends_with_its_time_and_the_server_is_started_anew(raws: Raws, how: str) -> None:
+    raw = raws(how)
+    with pytest.raises(TimeoutError):
+        await raw.press(seconds=1.0)
+    first = raw.session._open
+    raw.change(command=(*raw.session.server.command[:-1], "well"), start_seconds=6.0)
+    if how == "hangs":  # it reads nothing any more, so only a new process can answer
+        assert (await raw.press()).output == "pressed" and raw.session._open is not first
+    assert raw.pressed() == (2 if how == "hangs" else 1)
+
+
+async def test_a_server_that_lists_nothing_is_not_ended_during_a_long_call(raws: Raws, monkeypatch: Patch) -> None:
+    raw = raws("takes_its_time")
+    await raw.session.connection()
+    long = asyncio.create_task(raw.press())
+    await until(lambda: raw.pressed() == 1)
+    monkeypatch.setattr(mcp_session, "LISTING_SECONDS", 0.0)
+    raw.change(start_seconds=0.5)
+    with pytest.raises(mcp_session.Unreachable):
+        await raw.press()
+    assert (await long).output == "pressed" and raw.pressed() == 1, "the first was let finish, the second was not sent"
+
+
+@pytest.mark.parametrize("trusted", [OPAQUE, READ], ids=["opaque", "read"])
+async def test_an_answer_that_is_too_large_ends_its_own_call_and_no_other(raws: Raws, trusted: dict[str, Any]) -> None:
+    raw = raws("second_is_huge", **trusted)
+    first = asyncio.create_task(raw.press(seconds=60.0))
+    await until(lambda: raw.pressed() == 1, seconds=60.0)
+    with pytest.raises(ToolRefused if trusted else ServerLost):
+        await raw.press(seconds=60.0)
+    assert (await first).output == "pressed" and raw.pressed() == 2
+
+
+async def test_a_server_that_starts_slowly_costs_an_attempt_and_no_outcome(raws: Raws) -> None:
+    raw = raws("well")
+    card = await raw.card()
+    await raw.session.close()
+    script = "import sys, time, runpy; time.sleep(1.5); runpy.run_path(sys.argv[0], run_name='__main__')"
+    raw.change(command=("python", "-c", f"import sys; sys.argv.pop(0); {script}", *raw.session.server.command[1:]))
+    listing = McpToolListing(name="press", description=TOOL["description"], parameters=TOOL["inputSchema"])
+    version = offer_of(raw.session.server, [listing]).cards[0].version
+    called = McpTool(card.model_copy(update={"version": version}), raw.session)
+    with pytest.raises(ToolUnavailable):
+        await called.run({"times": 1}, context(card, seconds=0.5))
+    assert raw.pressed() == 0
+    assert (await called.run({"times": 1}, context(card, seconds=30))).output == "pressed" and raw.pressed() == 1
+
+
+@pytest.fixture
+async def liar(tmp_path: Path) -> AsyncIterator[McpSession]:
+    """A session with the server that calls a deletion read-only."""
+    command = (sys.executable, str(DOUBLES / "mcp_liar.py"), str(tmp_path))
+    server = McpServer(name="liar", command=command, start_seconds=20)
+    session = McpSession(server, tmp_path, tmp_path / "server", lambda name: None)
+    yield session
+    await session.close()
+
+
+async def test_a_tool_that_drifted_is_not_called_under_its_old_card(liar: McpSession, tmp_path: Path) -> None:
+    card: ToolCard = (await liar.connection()).offer.tools["liar_remove"].card
+    await McpTool(card, liar).run({"name": "one"}, context(card))
+    (tmp_path / "drifted").touch()
+    await liar.close()
+    for old in (card, card.model_copy(update={"name": "liar_gone"})):
+        with pytest.raises(ToolRefused):
+            await McpTool(old, liar).run({"name": "two"}, context(card))
+    assert (tmp_path / "deleted").read_text() == "one\n"
+    now = (await liar.connection()).offer.tools["liar_remove"].card
+    assert set(now.parameters["properties"]) == {"name", "recursive"}  # type: ignore[arg-type]
+    await McpTool(now, liar).run({"name": "two"}, context(now))
+
+
+async def test_a_long_session_notices_drift_when_its_list_is_old(liar: McpSession, monkeypatch: Patch) -> None:
+    offer = (await liar.connection()).offer
+    asked, listed = [], McpSession._listing
+
+    async def noted(self: McpSession, client: Any) -> Any:
+        asked.append(client)
+        return await listed(self, client)
+
+    monkeypatch.setattr(McpSession, "_listing", noted)
+    await liar.connection()
+    assert not asked and liar._open is not None
+    liar._open.listed_at = asyncio.get_running_loop().time() - LISTING_SECONDS - 1
+    again = (await liar.connection()).offer
+    assert len(asked) == 1 and [*again.tools] == [*offer.tools]
+
+
+async def test_the_key_goes_into_the_argument_that_the_author_names(raws: Raws) -> None:
+    raw = raws("well", tools={"press": {"effect": "keyed", "key_argument": "times", "key_ttl_seconds": 60}})
+    card = await raw.card()
+    assert card.effect is EffectClass.KEYED and card.key_ttl_seconds == 60 and card.parameters["properties"] == {}
+    await McpTool(card, raw.session).run({}, context(card))
+    sent = json.loads(raw.calls.read_text())
+    assert sent["arguments"] == {"times": "pdk_1"} and "perdure/idempotency-key" not in sent["_meta"]

@@ -24,7 +24,6 @@ from perdure.store.database import Database, new_id
 from perdure.store.delivery import outbox, webhooks
 from perdure.store.delivery.outbox import Note, Wake
 from perdure.store.turns.finish import finish
-from perdure.store.turns.start import request_stop
 from perdure.temporal.workflow_client import TASK_TIMEOUT, Notifier
 from perdure.worker import outbox as loop
 from perdure.worker import webhooks as posts
@@ -219,17 +218,6 @@ async def test_a_start_that_may_succeed_later_and_any_bell_is_tried_for_ever(
     assert await harness.value(STATUS, address.turn_id) == "accepted"
     assert await due(relay, heard) == 1
     assert heard.rung == Counter({(kind, address.turn_id): 1})
-
-
-async def test_a_transaction_that_is_rolled_back_leaves_no_wake_up(harness: Harness, relay: Database) -> None:
-    address, _ = await harness.start(Line("hi"))
-    await relay.pool.execute("DELETE FROM outbox")
-    with pytest.raises(ZeroDivisionError):
-        async with harness.db.transaction("local") as tx:
-            await request_stop(tx, address.turn_id, harness.people["requester"].user_id)
-            raise ZeroDivisionError
-    assert await left(relay) == 0
-    assert await harness.value("SELECT stop_requested_at FROM turns WHERE id = $1", address.turn_id) is None
 
 
 Patch = pytest.MonkeyPatch

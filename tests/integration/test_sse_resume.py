@@ -21,7 +21,6 @@ from perdure.core.events.stream import Cursor, parse_cursor
 from perdure.core.identity import Credential, How
 from perdure.local import DataParts
 from perdure.store.database import Database
-from perdure.store.events.event_log import NewEvent
 from perdure.store.events.live import LiveTokens
 from perdure.store.events.subscriptions import Wakes
 from perdure.store.identity import sign_in, users
@@ -222,15 +221,6 @@ async def test_a_silent_turn_beats_while_another_turn_of_its_conversation_speaks
         assert ping == b": ping\n\n" and parsed(ping)[0].kind == ""
 
 
-async def test_a_long_log_is_replayed_in_batches(streams: Streams, turn: TurnWriter) -> None:
-    await turn.events(*[NewEvent("budget", {"used": number}) for number in range(450)])
-    words = [f"{number} " for number in range(450)]
-    await one_call(turn, *words)
-    sent = await whole(of_turn(streams, turn))
-    assert text_of(sent) == "".join(words)
-    assert "reset" not in [event.kind for event in sent]
-
-
 async def test_forty_readers_share_one_subscription(streams: Streams, turn: TurnWriter, valkey: Valkey) -> None:
     before = len(await valkey.client.client_list(_type="pubsub"))
     readers = [asyncio.create_task(whole(of_turn(streams, turn))) for _ in range(40)]
@@ -314,9 +304,6 @@ async def test_a_reader_whose_cancel_was_lost_on_the_way_ends_all_the_same() -> 
     assert reading.cancelled() and deaf.asked == 1
 
 
-WORDS = " ".join(f"w{number}" for number in range(40))
-
-
 class Reading:
     def __init__(self, answer: httpx.Response) -> None:
         self.answer = answer
@@ -367,31 +354,6 @@ async def test_coming_back_after_done_is_204(requester: Caller) -> None:
         assert (over.status_code, over.content) == (204, b"")
     async with reading(requester, events, sent[-3].id) as stream:
         assert [event.kind for event in await stream.whole()] == ["done", "workflow_complete"]
-
-
-async def test_a_turns_stream_stays_open_through_a_pause(requester: Caller, reviewer: Caller) -> None:
-    events = (await started(requester, await conversation(requester), "Refund order 1042")).json()["events"]
-    async with reading(requester, events) as stream:
-        sent = await stream.until("tool.awaiting_approval")
-        approval_id = next(each.data["approval_id"] for each in sent if each.kind == "tool.awaiting_approval")
-        assert "done" not in [event.kind for event in sent]
-        shown = (await reviewer.get(f"/v1/approvals/{approval_id}")).json()
-        body = {"decision": "reject", "digest": shown["digest"], "comment": "no"}
-        assert (await reviewer.post(f"/v1/approvals/{approval_id}/decision", json=body)).status_code == 200
-        kinds = [event.kind for event in await stream.whole()]
-    assert kinds.index("tool.awaiting_approval") < kinds.index("tool.denied") < kinds.index("done")
-    assert kinds.count("done") == kinds.count("workflow_complete") == 1
-
-
-async def test_a_reader_that_goes_away_stops_nothing_and_leaves_nothing_open(requester: Caller) -> None:
-    before = REGISTRY.get_sample_value("perdure_streams")
-    turn = (await started(requester, await conversation(requester), f"/echo {WORDS}")).json()
-    async with reading(requester, turn["events"]) as stream:
-        await stream.until("token")
-        assert REGISTRY.get_sample_value("perdure_streams") == (before or 0) + 1
-    await until(lambda: REGISTRY.get_sample_value("perdure_streams") == before)
-    await requester.get(turn["events"])
-    assert (await requester.get(f"/v1/turns/{turn['turn_id']}")).json()["answer"] == WORDS
 
 
 @pytest.mark.parametrize("how", ["revoked", "other_roles", "signed_out"])

@@ -7,14 +7,12 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from perdure.contracts.errors import CallerError, InvariantBroken
-from perdure.core.approvals.decisions import Decider, Decision
-from perdure.store.approvals.decisions import DecisionAsk, decide
+from perdure.contracts.errors import InvariantBroken
 from perdure.store.database import Database, new_id
-from perdure.store.turns.start import request_stop
 from tests.conftest import Person, Urls
 from tests.doubles.spoken import Line
 from tests.harness import Harness, gathered
+from tests.integration.test_erasure import plant
 from tests.scale import sized
 
 DENIED = asyncpg.InsufficientPrivilegeError
@@ -29,25 +27,9 @@ async def owner(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
 
 
 BESIDE_A_TURN = (
-    "INSERT INTO questions (id, tenant_id, conversation_id, turn_id, call_id, kind, asked, answer_schema, expires_at) "
-    "SELECT id, 'local', conversation_id, id, 'q1', 'clarification', '{}', '{}', now() FROM turns WHERE id = $1",
-    "INSERT INTO files (id, tenant_id, conversation_id, user_id, name, media_type, size_bytes, sha256, content) "
-    "SELECT id, 'local', conversation_id, user_id, 'n', 'text/csv', 1, 'd', 'x' FROM turns WHERE id = $1",
-    "INSERT INTO conversation_facts (tenant_id, conversation_id, type, content, confidence, turn_id) "
-    "SELECT 'local', conversation_id, 't', 'c', 1, id FROM turns WHERE id = $1",
-    "INSERT INTO user_facts (tenant_id, user_id, type, content, confidence, turn_id) "
-    "SELECT 'local', user_id, 't', 'c', 1, id FROM turns WHERE id = $1",
-    "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
-    "SELECT 'local', user_id, 'r', 'k', 'd', 200, '{}' FROM turns WHERE id = $1",
-    "INSERT INTO bundles (tenant_id, conversation_id, turn_id, tool) "
-    "SELECT 'local', conversation_id, id, 't' FROM turns WHERE id = $1",
-    "INSERT INTO working_memory (tenant_id, conversation_id, field, value, expires_at) "
-    "SELECT 'local', conversation_id, 'f', '1', now() + interval '1 day' FROM turns WHERE id = $1",
     "WITH made AS (INSERT INTO entities (id, tenant_id, kind, name, attributes) "
     "SELECT id, 'local', 'k', 'n', '{\"a\": 1}' FROM turns WHERE id = $1 RETURNING id) "
     "INSERT INTO entity_names (tenant_id, name_key, entity_id) SELECT 'local', 'n', id FROM made",
-    "INSERT INTO episodes (id, tenant_id, conversation_id, turn_id, user_id, agent_id, summary) "
-    "SELECT id, 'local', conversation_id, id, user_id, agent_id, 's' FROM turns WHERE id = $1",
     "INSERT INTO injection_ledger (tenant_id, conversation_id, skill_id, turn_id, tier) "
     "SELECT 'local', conversation_id, 's', id, 2 FROM turns WHERE id = $1",
     "INSERT INTO day_limits (tenant_id, set_by) SELECT 'local', user_id FROM turns WHERE id = $1",
@@ -58,8 +40,6 @@ BESIDE_A_TURN = (
     "WHERE a.turn_id = $1",
     "INSERT INTO delegations (id, tenant_id, user_id, to_user, until) SELECT t.id, 'local', t.user_id, u.id, now() "
     "FROM turns t, users u WHERE t.id = $1 AND u.name = 'admin'",
-    "INSERT INTO prompt_versions (id, tenant_id, template, text, digest, author) "
-    "SELECT id, 'local', 'voice', 't', 'd', user_id FROM turns WHERE id = $1",
     "WITH store AS (INSERT INTO memory_stores (tenant_id, slug, scope) VALUES ('local', 's', 'workspace') "
     "RETURNING id), document AS (INSERT INTO memory_documents (id, tenant_id, store_id, scope, path, type, title, "
     "trust, version_id, sha256, words) SELECT t.id, 'local', store.id, 'workspace', 'p', 'runbook', 't', "
@@ -87,7 +67,7 @@ BESIDE_A_TURN = (
     "INSERT INTO identities (tenant_id, issuer, subject, user_id) "
     "SELECT 'local', 'i', 's', user_id FROM turns WHERE id = $1",
 )
-"""A row of ours in each table that the turns of this file leave empty."""
+"""A row of ours in each table that the turns of this file, and what is planted there, leave empty."""
 PUBLISHED = (
     "INSERT INTO agent_versions (tenant_id, agent_id, version, body) "
     "SELECT 'local', 'ours', version, body FROM agent_versions WHERE agent_id = 'desk' LIMIT 1",
@@ -105,6 +85,8 @@ async def tables(owner: asyncpg.Connection, harness: Harness) -> list[str]:
     address = await harness.plan(("pay", {}), ("jot", {"text": "x"}))
     await harness.open(address, "t1.0")
     await harness.run_tool(address, "t1.1")
+    planted, _ = await harness.start(Line("hi"))
+    await plant(harness, planted)
     for statement in BESIDE_A_TURN:
         await harness.write(statement, address.turn_id)
     async with owner.transaction():
@@ -218,22 +200,6 @@ async def test_a_tenant_that_is_no_name_is_refused(harness: Harness, tenant: str
         async with harness.db.transaction(tenant):
             raise AssertionError("a transaction began")
     assert refused.value.code == "bad_tenant"
-
-
-async def test_another_tenants_objects_are_not_found(harness: Harness) -> None:
-    address = await harness.plan(("pay", {}))
-    (request,) = await harness.open(address, "t1.0")
-    row = await harness.approval_row(address)
-    spy = Decider(harness.people["reviewer"].user_id, frozenset({"reviewer", "admin"}))
-    ask = DecisionAsk(decision=Decision.APPROVE, digest=row["digest"])
-    with pytest.raises(CallerError) as refused:
-        async with harness.db.transaction(OTHER) as tx:
-            await decide(tx, request.request_id, spy, "spy", ask)
-    assert (refused.value.code, refused.value.http) == ("approval_not_found", 404)
-    with pytest.raises(CallerError) as refused:
-        async with harness.db.transaction(OTHER) as tx:
-            await request_stop(tx, address.turn_id, spy.user_id)
-    assert refused.value.http == 404
 
 
 async def test_the_relay_sees_wake_ups_of_all_tenants_and_nothing_else_of_them(urls: Urls, harness: Harness) -> None:

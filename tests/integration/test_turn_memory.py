@@ -31,6 +31,7 @@ from perdure.worker.embeddings import embed_due
 from tests.conftest import Person, Urls
 from tests.doubles.embedder import Hashing
 from tests.doubles.spoken import Line
+from tests.eventually import eventually
 from tests.harness import Harness, gathered
 from tests.integration.conftest import in_transaction
 from tests.integration.library import Library, other_tenant
@@ -70,25 +71,21 @@ async def test_a_write_merges_null_removes_and_a_field_lives_as_long_as_its_writ
     assert await got(harness, conversation_id) == {"kept": 2}
 
 
-async def test_each_read_and_each_write_gives_every_live_field_its_own_time_again(harness: Harness) -> None:
-    conversation_id = await harness.conversation()
+async def test_reads_writes_and_turns_that_begin_give_every_live_field_its_own_time_again(harness: Harness) -> None:
+    address = await harness.plan(("look", {}))
+    conversation_id = address.conversation_id
     await put(harness, conversation_id, ttl_seconds=3_600, short=1)
     await put(harness, conversation_id, long=1)
-    for touch in (lambda: got(harness, conversation_id), lambda: put(harness, conversation_id, other=None)):
+    ask = LoadRequest(address=address, agent_id="desk", agent_version=await harness.version())
+
+    async def begins() -> None:
+        assert (await harness.activity(MemoryActivities(harness.deps).load, ask)).injected_fields == 2
+
+    for touch in (lambda: got(harness, conversation_id), lambda: put(harness, conversation_id, other=None), begins):
         await age(harness, conversation_id, timedelta(seconds=3_000))
         assert await left(harness, conversation_id) == {"short": 600, "long": TTL_SECONDS - 3_000}
         await touch()
         assert await left(harness, conversation_id) == {"short": 3_600, "long": TTL_SECONDS}
-
-
-async def test_a_turn_that_begins_reads_and_so_keeps_them_alive(harness: Harness) -> None:
-    address = await harness.plan(("look", {}))
-    await put(harness, address.conversation_id, note="here")
-    await age(harness, address.conversation_id, timedelta(hours=20))
-    ask = LoadRequest(address=address, agent_id="desk", agent_version=await harness.version())
-    loaded = await harness.activity(MemoryActivities(harness.deps).load, ask)
-    assert loaded.injected_fields == 1
-    assert await left(harness, address.conversation_id) == {"note": TTL_SECONDS}
 
 
 async def test_what_does_not_fit_is_refused_whole_and_what_just_fits_is_taken(harness: Harness) -> None:
@@ -421,24 +418,18 @@ async def test_the_relays_loop_embeds_what_comes_once_waits_out_a_model_that_is_
     await harness.write(DUE)
     running = asyncio.create_task(remember.run_embedding(relay, embedder, stop))
     waiting = "SELECT count(*) FROM episodes WHERE agent_id = 'looped' AND embedder IS NULL AND embed_after > now()"
-    await until_true(harness, waiting)
+    await eventually(lambda: harness.value(waiting))
     embedder.texts.clear()
     embedder.down = False
     await harness.write(DUE)
-    await until_true(harness, "SELECT count(*) FROM episodes WHERE agent_id = 'looped' AND embedder = 'loop'")
+    await eventually(
+        lambda: harness.value("SELECT count(*) FROM episodes WHERE agent_id = 'looped' AND embedder = 'loop'")
+    )
     stop.set()
     await asyncio.wait_for(running, 30)
     assert embedder.texts.count("a loon calls") == 1
     assert told(await found(harness, "a loon calls", embedder, agent="looped")) == [("a loon calls", "cosine")]
     assert await harness.value("SELECT count(*) FROM episodes WHERE embedder <> 'loop'") == 0
-
-
-async def until_true(harness: Harness, sql: str) -> None:
-    for _ in range(1_500):
-        if await harness.value(sql):
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"never: {sql}")
 
 
 async def test_episodes_are_listed_by_conversation_page_by_page_and_go_with_it(harness: Harness) -> None:
@@ -501,11 +492,15 @@ async def test_what_an_old_loop_embeds_after_a_roll_out_is_embedded_anew(
     old, new, stop = Hashing("rolled-old"), Hashing("rolled-new"), asyncio.Event()
     running = asyncio.create_task(remember.run_embedding(relay, new, stop))
     await keep(harness, "first of the new", agent="rolled")
-    await until_true(harness, "SELECT count(*) FROM episodes WHERE agent_id = 'rolled' AND embedder = 'rolled-new'")
+    await eventually(
+        lambda: harness.value("SELECT count(*) FROM episodes WHERE agent_id = 'rolled' AND embedder = 'rolled-new'")
+    )
     conversation_id, user_id = await harness.conversation(), harness.people["requester"].user_id
     async with harness.db.transaction("local") as tx:
         late = await episodes.keep(tx, conversation_id, user_id, "rolled", "late of the old")
         await episodes.set_vectors(tx, [(late, Vector(old.name, old.vector("late of the old")))])
-    await until_true(harness, "SELECT count(*) = 2 FROM episodes WHERE agent_id = 'rolled' AND embedder = 'rolled-new'")
+    await eventually(
+        lambda: harness.value("SELECT count(*) = 2 FROM episodes WHERE agent_id = 'rolled' AND embedder = 'rolled-new'")
+    )
     stop.set()
     await asyncio.wait_for(running, 30)

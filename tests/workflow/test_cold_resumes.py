@@ -63,34 +63,6 @@ async def test_a_gate_is_found_in_the_store_and_its_approved_call_runs_once(serv
     assert approvals == 2, "nothing is asked twice"
 
 
-async def test_a_gate_that_was_acknowledged_is_not_taken_for_the_one_that_is_open(served: Served) -> None:
-    address = await served.paused(Line("first", [PAY]), Line("then", [POST]), DONE)
-    await served.decide(address, "t1.0", Decision.REJECT, comment="not this")
-    second = approval_id(address.turn_id, "t2.0")
-    await served.waits_for(address, second)
-    await start_cold(served, address)
-    assert (await served.row(address))["waiting"]["ids"] == [second]
-    await served.decide(address, "t2.0")
-    await served.until(address, TurnStatus.COMPLETED)
-    assert [served.effects(address, "/pay"), served.effects(address, "/post", "t2.0")] == [0, 1]
-    assert await served.states(address) == {"t1.0": "planned", "t2.0": "done"}
-    assert [role for role, _ in await served.transcript(address)] == ["assistant", "tool", "assistant"]
-
-
-async def test_what_was_done_before_the_gate_is_still_told_to_the_model_and_kept(served: Served) -> None:
-    address = await served.paused(Line("pay first", [PAY]), Line("then", [POST]), DONE)
-    await served.decide(address, "t1.0")
-    await served.waits_for(address, approval_id(address.turn_id, "t2.0"))
-    await start_cold(served, address)
-    await served.decide(address, "t2.0")
-    await served.until(address, TurnStatus.COMPLETED)
-    assert told(served, address) == ["user", "assistant", "tool", "assistant", "tool"]
-    assert [text for role, text in await served.transcript(address) if role == "assistant"] == [
-        *("pay first", "then", "well")
-    ]
-    assert [served.effects(address, "/pay"), served.effects(address, "/post", "t2.0")] == [1, 1]
-
-
 async def test_a_cold_start_does_not_forget_what_was_used(served: Served) -> None:
     limits = Limits(max_tokens=30)
     address = await served.paused(Line("look", [LOOK]), Line("asking", [PAY]), Line("on", [LOOK]), DONE, limits=limits)
@@ -128,16 +100,6 @@ async def test_a_run_that_is_reset_to_its_beginning_pays_for_nothing_again(serve
     kinds = await served.harness.kinds(address.turn_id)
     assert [kinds.count(kind) for kind in ("generation.complete", "tool.result", "done")] == [3, 3, 1]
     assert (await served.nodes(address)).count("memory_node") == 2, "the trace shows both runs"
-
-
-async def test_a_cold_start_after_a_bell_and_a_decision_goes_straight_on(served: Served) -> None:
-    address = await served.paused(Line("asking", [PAY]), DONE)
-    await served.harness.decide(approval_id(address.turn_id, "t1.0"))
-    await start_cold(served, address, goes_on=True)
-    await served.until(address, TurnStatus.COMPLETED)
-    assert served.effects(address, "/pay") == 1
-    assert len(served.sent_to_model(address)) == 2
-    assert [role for role, _ in await served.transcript(address)] == ["assistant", "tool", "assistant"]
 
 
 BOOK = ("book", {"what": "a chair"})
@@ -192,20 +154,6 @@ async def test_a_reviewer_sees_what_came_of_the_call_and_it_goes_on_approved_hav
     assert [role for role, _ in await served.transcript(address)] == ["assistant", "tool", "assistant"]
 
 
-async def test_an_edit_is_made_once_though_the_turn_is_started_again_while_it_runs(served: Served) -> None:
-    address = await at_checkpoint(served)
-    served.harness.world.go_on.clear()
-    await served.decide(address, "c1.0", Decision.EDIT, args={"what": "a table", "mode": "wait"})
-    await until(lambda: served.effects(address, "/book", "c1.0") == 1)
-    assert (await served.states(address))["c1.0"] == "reserved"
-    await start_cold(served, address, goes_on=True)
-    served.harness.world.go_on.set()
-    await served.until(address, TurnStatus.COMPLETED)
-    assert served.effects(address, "/book", "c1.0") == 1
-    assert await served.states(address) == {"c1.0": "done", "t1.0": "done"}
-    assert [role for role, _ in await served.transcript(address)].count("assistant") == 3
-
-
 async def test_a_checkpoint_that_was_passed_holds_up_no_turn_that_is_started_again_later(served: Served) -> None:
     waits = Line("wait", [("look", {"mode": "wait"})])
     address = await at_checkpoint(served, Line("", [BOOK]), waits, DONE)
@@ -220,19 +168,6 @@ async def test_a_checkpoint_that_was_passed_holds_up_no_turn_that_is_started_aga
     assert await served.harness.value("SELECT count(*) FROM approvals WHERE turn_id = $1", address.turn_id) == 1
 
 
-async def test_arguments_that_do_not_fit_the_tool_are_refused_and_the_checkpoint_stays_open(served: Served) -> None:
-    address = await at_checkpoint(served)
-    with refused("args_invalid"):
-        await served.decide(address, "c1.0", Decision.EDIT, args={"what": 7})
-    assert (await served.row(address))["status"] == PAUSED.value
-    await served.stop(address)
-    await served.until(address, TurnStatus.STOPPED)
-    assert (await served.harness.approval_row(address, "c1.0"))["status"] == "cancelled"
-    assert await served.states(address) == {"t1.0": "done"}
-    with refused("already_decided"):
-        await served.decide(address, "c1.0")
-
-
 async def test_a_result_that_was_changed_behind_the_reviewers_back_does_not_pass(served: Served) -> None:
     address = await at_checkpoint(served)
     run_id = await served.waits(address)
@@ -242,14 +177,6 @@ async def test_a_result_that_was_changed_behind_the_reviewers_back_does_not_pass
     await served.waits_again(address, run_id)
     assert (await served.row(address))["status"] == PAUSED.value
     await served.stop(address)
-
-
-async def test_a_condition_on_a_result_is_read_where_the_result_was_made(served: Served) -> None:
-    address, row = await served.ended(Line("", [("look", {"what": "a"})]), DONE, **CHECKED)
-    assert (row["status"], await fires(served, address)) == ("completed", [])
-    twice = await served.paused(Line("", [("look", {"what": "a", "mode": "busy"})]), DONE, **CHECKED)
-    assert (await seen(served, twice))["result"] == {"done": "/look", "number": 1}
-    await served.stop(twice)
 
 
 async def test_a_tenant_may_have_a_rule_end_the_turn_instead_of_asking(served: Served) -> None:
@@ -303,23 +230,3 @@ async def test_a_call_that_was_decided_on_and_settled_does_not_hold_up_a_cold_st
     approved = decision is Decision.APPROVE
     assert served.effects(address, "/pay") == approved
     assert told(served, address) == ["user", *(("assistant", "tool") if approved else ("system",))]
-
-
-async def test_a_round_with_one_call_done_one_under_way_and_one_open_goes_on_as_it_would_have(served: Served) -> None:
-    served.harness.world.go_on.clear()
-    address = await served.paused(Line("asking", [PAY, ("pay", {"mode": "wait"}), POST]), DONE)
-    requests = len(served.sent_to_model(address))
-    await served.decide(address, "t1.0")
-    await until(lambda: served.effects(address, "/pay", "t1.0") == 1)
-    await served.decide(address, "t1.1")
-    await until(lambda: served.effects(address, "/pay", "t1.1") == 1)
-    await start_cold(served, address, goes_on=True)
-    await served.waits_for(address, approval_id(address.turn_id, "t1.2"))
-    assert await served.states(address) == {"t1.0": "done", "t1.1": "done", "t1.2": "planned"}
-    await served.decide(address, "t1.2")
-    await served.until(address, TurnStatus.COMPLETED)
-    served.harness.world.go_on.set()
-    assert told(served, address) == ["user", "assistant", "tool", "tool", "tool"]
-    effects = [("/pay", "t1.0"), ("/pay", "t1.1"), ("/post", "t1.2")]
-    assert [served.effects(address, path, call_id) for path, call_id in effects] == [1, 1, 1]
-    assert len(served.sent_to_model(address)) == requests + 1

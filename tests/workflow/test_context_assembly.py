@@ -9,7 +9,6 @@ from perdure.contracts.turns import TurnStatus
 from perdure.core.approvals.decisions import Decision
 from perdure.core.turns import Caps, OnBusy
 from perdure.store.turns.start import Started
-from tests.served import refused
 from tests.workflow.conftest import Engine
 
 GATHER = ["preflight", "assembly_gate"]
@@ -34,29 +33,17 @@ async def turn(engine: Engine, text: str, conversation_id: str) -> str:
     return started.turn_id
 
 
-def skipped(events: list[dict[str, Any]]) -> dict[str, str]:
-    return {each["tool"]: each["why"] for event in events for each in event["skipped"]}
-
-
-def ran(events: list[dict[str, Any]]) -> list[list[str]]:
-    return [event["ran"] for event in events]
-
-
-async def test_a_first_turn_runs_two_phases_and_a_second_one_uses_what_is_there_again(engine: Engine) -> None:
+async def test_a_first_turn_runs_two_phases_and_keeps_what_they_made(engine: Engine) -> None:
     conversation_id = await engine.conversation("care_navigator")
     first = await turn(engine, ANXIOUS, conversation_id)
     nodes = await engine.nodes(first)
     assert nodes[:2] == GATHER and set(nodes[2:4]) == BRANCHES
     assert nodes[4:] == ["context_format", "navigator", "finalize"]
-    assert ran(await stages(engine, first)) == [FIRST_PHASE, ["therapeutic_fit"]]
+    assert [each["ran"] for each in await stages(engine, first)] == [FIRST_PHASE, ["therapeutic_fit"]]
     rows = await engine.rows("SELECT tool, output, outcome FROM bundles WHERE turn_id = $1 ORDER BY tool", first)
-    assert {row["tool"]: row["outcome"]["bundle"]["completeness"] for row in rows} == {
-        "client_signal": 0.8,
-        "patient_context": 0.7,
-        "provider_genome": 0.9,
-        "session_narrative": 0.5,
-        "therapeutic_fit": 0.9,
-    }
+    complete = [row["outcome"]["bundle"]["completeness"] for row in rows]
+    assert [row["tool"] for row in rows] == sorted([*FIRST_PHASE, "therapeutic_fit"])
+    assert complete == [0.8, 0.7, 0.9, 0.5, 0.9]
     fit = next(row["output"] for row in rows if row["tool"] == "therapeutic_fit")
     assert fit["candidates"][0]["shared"] == ["anxiety", "sleep"], "the first phase's outputs were injected"
     messages = await engine.rows("SELECT role FROM messages WHERE turn_id = $1 ORDER BY seq", first)
@@ -64,14 +51,6 @@ async def test_a_first_turn_runs_two_phases_and_a_second_one_uses_what_is_there_
     replies = await engine.rows("SELECT reply FROM model_calls WHERE turn_id = $1 ORDER BY call_id", first)
     verdicts = [json.loads(json.dumps(row["reply"]))["value"] for row in replies[:2]]
     assert verdicts == [{"hijacked": False, "category": "none"}, {"intent": "support"}]
-
-    thanked = await stages(engine, await turn(engine, "Thanks!", conversation_id))
-    assert ran(thanked) == [[], []]
-    assert skipped(thanked) == dict.fromkeys([*FIRST_PHASE, "therapeutic_fit"], "same_slice")
-
-    more = await stages(engine, await turn(engine, "And what does it cost", conversation_id))
-    assert ran(more) == [["client_signal", "session_narrative"], ["therapeutic_fit"]], "there is one message more"
-    assert skipped(more) == {"provider_genome": "complete", "patient_context": "complete"}
 
 
 @pytest.mark.parametrize(("text", "calls"), [("/echo I think of self—hаrm", []), ("Somebody hits me", ["m1", "m2"])])
@@ -108,20 +87,25 @@ async def test_a_message_sent_into_a_turn_is_checked_and_reaches_no_answer(engin
     assert row["answer"].startswith(FIXED)
 
 
-async def test_words_of_danger_while_a_booking_waits_are_answered_at_once_and_it_waits_on(engine: Engine) -> None:
+async def test_words_of_danger_while_a_booking_waits_are_answered_at_once_whatever_the_cap_and_it_waits_on(
+    engine: Engine,
+) -> None:
     conversation_id = await engine.conversation("care_navigator")
 
-    async def say(text: str, way: OnBusy = OnBusy.REJECT) -> Started:
-        return await engine.begin(text, agent_id="care_navigator", conversation_id=conversation_id, on_busy=way)
+    async def say(text: str, way: OnBusy = OnBusy.REJECT, caps: Caps | None = None) -> Started:
+        where = {"agent_id": "care_navigator", "conversation_id": conversation_id}
+        return await engine.begin(text, on_busy=way, caps=caps, **where)
 
     started = await say(BOOK)
     await engine.until(started.turn_id)
     half = await say("I want to kill", OnBusy.QUEUE)
     assert half.status is TurnStatus.QUEUED
-    at_once = [
-        await say(text, way)
-        for text, way in (("myself", OnBusy.QUEUE), ("I want to  d\u0456e", OnBusy.STEER), ("suicidal", OnBusy.REJECT))
-    ]
+    ways = (
+        ("myself", OnBusy.QUEUE),
+        ("I want to  d\u0456e", OnBusy.STEER),
+        ("x" * 20_000 + " suicidal", OnBusy.REJECT),
+    )
+    at_once = [await say(text, way, Caps(turns_a_user=0)) for text, way in ways]
     for said in at_once:
         row = await engine.turn(said.turn_id)
         assert (said.status, row["status"], said.joined) == (TurnStatus.COMPLETED, "completed", False)
@@ -133,21 +117,10 @@ async def test_words_of_danger_while_a_booking_waits_are_answered_at_once_and_it
     (approval,) = await engine.rows("SELECT id, status FROM approvals WHERE turn_id = $1", started.turn_id)
     assert approval["status"] == "pending", "a waiting approval is never lost by a message (O-16)"
     await engine.decide(str(approval["id"]), Decision.REJECT, comment="not now", reason_code="not_now")
-    done = await engine.until(started.turn_id, TurnStatus.COMPLETED)
-    assert "not now" in done["answer"]
-    await engine.until(half.turn_id, TurnStatus.COMPLETED)
-    after = await say("Thanks")
-    await engine.until(after.turn_id, TurnStatus.COMPLETED)
+    for turn_id in (started.turn_id, half.turn_id):
+        await engine.until(turn_id, TurnStatus.COMPLETED)
     told = await engine.rows(
         "SELECT role, turn_id FROM messages WHERE conversation_id = $1 AND in_transcript ORDER BY seq", conversation_id
     )
     for said in at_once:
         assert [row["role"] for row in told if str(row["turn_id"]) == said.turn_id] == ["user", "assistant"]
-
-
-async def test_words_of_danger_are_refused_by_no_cap(engine: Engine) -> None:
-    for text, caps in (("I want to die", Caps(turns_a_user=0)), ("x" * 20_000 + " suicidal", Caps(turns_a_user=0))):
-        said = await engine.begin(text, agent_id="care_navigator", caps=caps)
-        assert (await engine.turn(said.turn_id))["answer"].startswith(FIXED)
-    with refused("too_many_turns"):
-        await engine.begin("Hello", agent_id="care_navigator", caps=Caps(turns_a_user=0))

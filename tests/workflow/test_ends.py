@@ -11,12 +11,10 @@ from pydantic import JsonValue
 from temporalio.client import Client
 
 from perdure.contracts.agents import DayLimits
-from perdure.contracts.errors import LimitReached
 from perdure.contracts.ids import approval_id
 from perdure.contracts.turns import ENDED, Kind, Limits, OnSpent, Routing, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.budgets import TENANT
-from perdure.core.calls.retries import PROVIDER_ERRORS
 from perdure.core.turns import OnBusy
 from perdure.local import DataParts
 from perdure.store.approvals.decisions import Raise, raise_limits
@@ -65,19 +63,6 @@ async def test_an_agents_own_limits_and_window_hold(served: Served) -> None:
     assert roles == ["user", "assistant", "tool"], "two messages of the past, a round whole, and the first user's"
 
 
-async def test_a_provider_that_breaks_off_is_asked_again_and_the_reader_gets_one_text(served: Served) -> None:
-    address, row = await served.ended(Line("one two three", fails=2))
-    assert (row["status"], row["answer"], row["attempts"]) == ("completed", "one two three", 3)
-    assert [text for _, text in await served.transcript(address)] == ["one two three"]
-
-
-async def test_a_provider_that_keeps_breaking_off_fails_the_turn_with_its_code(served: Served) -> None:
-    address, row = await served.ended(Line("half", fails=99))
-    assert (row["status"], row["problem"]["code"]) == ("failed", "model_unavailable")
-    assert served.harness.model.requests[f"{address.turn_id}.m1"] == PROVIDER_ERRORS
-    assert await served.handle(address).result() == "failed", "a failed turn is a run that ended well"
-
-
 @pytest.mark.parametrize("what", ["model", "tool"])
 async def test_a_stop_between_two_tries_ends_the_turn_and_nothing_is_tried_again(served: Served, what: str) -> None:
     """The next try would come after a minute."""
@@ -106,15 +91,6 @@ async def test_a_stop_between_two_tries_ends_the_turn_and_nothing_is_tried_again
     assert [dict(each) for each in said] == ([kept] if what == "model" else [])
 
 
-async def test_a_stop_before_the_first_task_ends_the_turn_without_a_model_call(served: Served) -> None:
-    address, started = await served.harness.start(Line("never said"))
-    await served.stop(address)
-    assert started.note is not None
-    await served.harness.deps.doorbell.deliver_soon(started.note)
-    await served.until(address, TurnStatus.STOPPED)
-    assert not served.sent_to_model(address)
-
-
 @pytest.mark.parametrize("way", Breaks)
 @pytest.mark.parametrize("brief", [Brief.LOAD, Brief.READ, Brief.FINISH])
 async def test_what_breaks_inside_the_workflow_task_is_made_again_as_an_ordinary_activity(
@@ -131,21 +107,6 @@ async def test_what_breaks_inside_the_workflow_task_is_made_again_as_an_ordinary
     runs = [run_of(history) for history in await served.runs(address)]
     assert [name for run in runs for name, _ in run.scheduled].count(brief) == 1
     assert [name for run in runs for name in run.called].count(brief) == 2
-
-
-async def test_a_turn_with_a_queue_for_each_kind_loads_and_reads_in_activities_of_their_own(
-    harness: Harness, temporal: Client
-) -> None:
-    served = apart(harness, temporal, Routing.spread())
-    async with AsyncExitStack() as stack:
-        await serve(stack, served.harness, ALL_KINDS)
-        address = await served.paused(Line("", [PAY]), DONE)
-        await served.decide(address)
-        await served.until(address, TurnStatus.COMPLETED)
-        assert await served.handle(address).result() == "completed"
-        scheduled = [name for history in await served.runs(address) for name, _ in run_of(history).scheduled]
-    assert scheduled[0] == Brief.LOAD and scheduled[3] == Brief.READ
-    assert Brief.FINISH not in scheduled
 
 
 async def cancelled(served: Served, address: TurnAddress) -> None:
@@ -271,68 +232,45 @@ async def raise_to(served: Served, address: TurnAddress, by: str = "reviewer", *
     await served.harness.deps.doorbell.deliver_soon(note)
 
 
-async def test_a_raised_limit_lets_the_turn_go_on_with_all_it_had(served: Served) -> None:
-    address = await served.paused(LOOKS, Line("found"), limits=ASKS)
+async def test_a_raised_limit_lets_the_turn_go_on_with_all_it_had_and_may_be_asked_for_again(served: Served) -> None:
+    address = await served.paused(LOOKS, LOOKS, Line("found"), limits=ASKS)
     row = await served.row(address)
     assert (row["status"], row["waiting"]["kind"]) == ("awaiting_approval", "limit")
     assert row["waiting"]["ids"] == [approval_id(address.turn_id, "l1")] and row["waiting"]["expires_at"]
     assert (await served.nodes(address))[-2:] == ["initial_llm_call", "output_format"]
-    await raise_to(served, address, max_tokens=100)
-    with refused("already_decided"):
-        await raise_to(served, address, max_tokens=200)
-    row = await served.until(address, *ENDED)
-    assert (row["status"], row["answer"]) == ("completed", "found")
-    assert (row["limits"]["max_tokens"], row["attempts"]) == (100, 2), "nothing was asked of the model twice"
-    sent = served.sent_to_model(address)
-    assert [message["role"] for message in sent[-1]] == ["user", "assistant", "tool"]
-    assert (await served.states(address)) == {"t1.0": "done"}
-    budget = "SELECT array_agg(data->>'code' ORDER BY seq) FROM events WHERE turn_id = $1 AND kind = 'budget'"
-    assert await served.harness.value(budget, address.turn_id) == ["limit_spent", "limit_raised"]
-    raised = "SELECT data FROM audit_trail WHERE kind = 'turn.limits_raised' AND turn_id = $1"
-    data = await served.harness.value(raised, address.turn_id)
-    assert (data["limits_before"]["max_tokens"], data["limits"]["max_tokens"]) == (10, 100)
-    assert await served.harness.value("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id) == "approved"
-
-
-async def test_a_limit_may_be_asked_for_again_and_again(served: Served) -> None:
-    address = await served.paused(LOOKS, LOOKS, Line("found"), limits=ASKS)
     await raise_to(served, address, max_tokens=20)
     await served.waits_for(address, approval_id(address.turn_id, "l2"))
-    await raise_to(served, address, max_tokens=30)
+    await raise_to(served, address, max_tokens=100)
     row = await served.until(address, *ENDED)
-    assert (row["status"], row["attempts"]) == ("completed", 3)
+    assert (row["status"], row["answer"]) == ("completed", "found")
+    assert (row["limits"]["max_tokens"], row["attempts"]) == (100, 3), "nothing was asked of the model twice"
+    sent = served.sent_to_model(address)
+    assert [message["role"] for message in sent[-1]] == ["user", *["assistant", "tool"] * 2]
+    assert (await served.states(address)) == {"t1.0": "done", "t2.0": "done"}
+    budget = "SELECT array_agg(data->>'code' ORDER BY seq) FROM events WHERE turn_id = $1 AND kind = 'budget'"
+    assert await served.harness.value(budget, address.turn_id) == ["limit_spent", "limit_raised"] * 2
+    raised = "SELECT data FROM audit_trail WHERE kind = 'turn.limits_raised' AND turn_id = $1 ORDER BY id LIMIT 1"
+    data = await served.harness.value(raised, address.turn_id)
+    assert (data["limits_before"]["max_tokens"], data["limits"]["max_tokens"]) == (10, 20)
+    statuses = await served.harness.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
+    assert [row["status"] for row in statuses] == ["approved", "approved"]
+    with refused("already_decided"):
+        await raise_to(served, address, max_tokens=200)
 
 
-async def test_an_answer_that_went_on_beyond_its_limit_is_asked_about_and_made_anew(served: Served) -> None:
-    broken = served.harness.model.broken
-    broken["scripted"] = LimitReached("answer_over_budget", "the answer went on", {"output_tokens": 50})
-    address = await served.begin(Line("never said"), Line("well"), limits=ASKS)
-    try:
-        await served.waits_for(address, approval_id(address.turn_id, "l1"))
-    finally:
-        broken.clear()
-    assert (await served.row(address))["output_tokens"] == 50, "what broke off is paid for"
-    await raise_to(served, address, max_tokens=10_000)
-    row = await served.until(address, *ENDED)
-    assert (row["status"], row["answer"], row["attempts"]) == ("completed", "well", 2)
-
-
-async def test_a_refused_raise_ends_the_turn_as_limited_with_the_reason(served: Served) -> None:
+@pytest.mark.parametrize("how", ["refused", "expired"])
+async def test_a_raise_that_is_refused_or_not_given_in_time_ends_the_turn_as_limited(served: Served, how: str) -> None:
     address = await served.paused(LOOKS, Line("never said"), limits=ASKS)
-    await served.decide(address, "l1", Decision.REJECT, comment="dear enough")
+    if how == "refused":
+        await served.decide(address, "l1", Decision.REJECT, comment="dear enough")
+    else:
+        await served.harness.write("UPDATE approvals SET expires_at = now() WHERE turn_id = $1", address.turn_id)
+        await served.wake(address, {"kind": "request"})
     row = await served.until(address, *ENDED)
     assert (row["status"], row["problem"]["code"], row["attempts"]) == ("limited", "token_budget_spent", 1)
-    assert "dear enough" in row["problem"]["message"]
+    assert ("dear enough" in row["problem"]["message"]) == (how == "refused")
     _, row = await served.ended(Line("goes on"), conversation_id=address.conversation_id)
     assert row["status"] == "completed"
-
-
-async def test_a_raise_that_nobody_gives_in_time_ends_the_turn_as_limited(served: Served) -> None:
-    address = await served.paused(LOOKS, Line("never said"), limits=ASKS)
-    await served.harness.write("UPDATE approvals SET expires_at = now() WHERE turn_id = $1", address.turn_id)
-    await served.wake(address, {"kind": "request"})
-    row = await served.until(address, *ENDED)
-    assert (row["status"], row["problem"]["code"]) == ("limited", "token_budget_spent")
 
 
 async def test_a_turn_started_again_over_its_records_finds_the_limit_that_it_waits_for(served: Served) -> None:
@@ -421,37 +359,23 @@ async def test_two_hundred_turns_on_one_days_budget_whose_worker_is_killed_overs
     await limit_tenant(at, DayLimits())
 
 
-async def test_a_limited_turn_says_so_once_and_its_conversation_goes_on_the_day_after(
+async def test_a_days_budget_spent_while_a_turn_waits_ends_it_after_the_resume_and_the_next_day_it_goes_on(
     served: Served, harness: Harness
 ) -> None:
+    address = await served.paused(Line("may I?", [PAY]), Line("paid"))
     await limit_tenant(harness, DayLimits(max_tokens=1))
-    await harness.write("DELETE FROM day_usage")
-    await harness.write("UPDATE model_calls SET started_at = started_at - interval '1 day'")
-    first, row = await served.ended(Line("yes"))
-    assert row["status"] == "completed", "one call may begin where nothing is used"
-    conversation = first.conversation_id
-    address, row = await served.ended(Line("never said"), conversation_id=conversation)
+    await served.decide(address)
+    row = await served.until(address, *ENDED)
     assert (row["status"], row["problem"]["code"]) == ("limited", "day_token_budget_spent")
+    assert served.effects(address, "/pay") == 1, "what was approved has happened, and is in the record"
     kinds = await harness.kinds(address.turn_id)
     assert kinds.count("budget") == 1 and kinds[-2:] == ["workflow.error", "done"]
     told = await harness.value("SELECT data FROM events WHERE turn_id = $1 AND kind = 'budget'", address.turn_id)
     assert told == {"code": "day_token_budget_spent", "message": row["problem"]["message"]}
     await harness.write("UPDATE day_usage SET day = day - 1")
     await harness.write("UPDATE model_calls SET started_at = started_at - interval '1 day'")
-    _, row = await served.ended(Line("a new day"), conversation_id=conversation)
+    _, row = await served.ended(Line("a new day"), conversation_id=address.conversation_id)
     assert (row["status"], row["answer"]) == ("completed", "a new day")
-    await limit_tenant(harness, DayLimits())
-
-
-async def test_a_budget_that_is_spent_while_a_turn_waits_for_a_person_is_met_after_the_resume(
-    served: Served, harness: Harness
-) -> None:
-    address = await served.paused(Line("may I?", [("pay", {})]), Line("paid"))
-    await limit_tenant(harness, DayLimits(max_tokens=1))
-    await served.decide(address)
-    row = await served.until(address, *ENDED)
-    assert (row["status"], row["problem"]["code"]) == (TurnStatus.LIMITED.value, "day_token_budget_spent")
-    assert served.effects(address, "/pay") == 1, "what was approved has happened, and is in the record"
     await limit_tenant(harness, DayLimits())
 
 

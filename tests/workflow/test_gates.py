@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -34,7 +33,6 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
-Call = tuple[str, Mapping[str, JsonValue]]
 TOO_MUCH, IN_MAY = ("too much, " * 300 + "see", "ask again in May, " * 200 + "please")
 """Told whole, however long; in a workflow they ride by their starts."""
 
@@ -80,30 +78,6 @@ async def test_an_unreadable_verdict_keeps_the_turn_paused_until_it_can_be_read(
     await served.until(address, TurnStatus.COMPLETED)
     assert served.effects(address, "/pay") == 1
     assert (await served.nodes(address)).count("resume_guard") == 3, "fresh, unreadable, readable"
-
-
-async def test_an_approved_local_call_creates_its_entity_once_with_its_name_in_one_transaction(served: Served) -> None:
-    create: Call = ("create_entity", {"kind": "well", "name": "Blue  Hill 7", "attributes": {"aliases": ["BH-7"]}})
-    address = await served.paused(Line("asking", [create]), DONE)
-    assert not await served.harness.rows("SELECT id FROM entities WHERE created_by_turn = $1", address.turn_id)
-    await served.decide(address)
-    await served.until(address, TurnStatus.COMPLETED)
-    rows = await served.harness.rows(
-        "SELECT e.id, e.xmin::text AS entity, n.xmin::text AS name, c.xmin::text AS call, n.name_key FROM entities e "
-        "JOIN entity_names n ON n.entity_id = e.id "
-        "JOIN tool_calls c ON c.turn_id = e.created_by_turn AND c.call_id = e.created_by_call "
-        "WHERE e.created_by_turn = $1 ORDER BY n.name_key",
-        address.turn_id,
-    )
-    assert [row["name_key"] for row in rows] == ["bh-7", "blue hill 7"]
-    assert len({row["id"] for row in rows}) == 1
-    assert all(row["entity"] == row["name"] == row["call"] for row in rows), "one transaction wrote all of it"
-    found = ("entity_resolve", {"name": "blue hill 7"})
-    again = await served.begin(Line("", [found]), DONE, conversation_id=address.conversation_id)
-    await served.until(again, TurnStatus.COMPLETED)
-    assert '"status":"resolved"' in served.sent_to_model(again)[-1][-1]["content"]
-    memory = served.sent_to_model(again)[0][0]
-    assert memory["role"] == "system" and str(rows[0]["id"]) in memory["content"], "working memory is injected"
 
 
 async def test_an_effect_with_an_unknown_outcome_waits_for_a_person_and_the_turn_goes_on_with_the_truth(
@@ -202,20 +176,6 @@ async def test_a_partly_run_round_waits_visibly_for_the_rest_with_nothing_dangli
     assert served.effects(address, "/post", "t1.1") == 0
 
 
-async def test_what_nobody_decides_on_while_another_runs_is_paused_for_afterwards(served: Served) -> None:
-    served.harness.world.go_on.clear()
-    address = await served.paused(Line("asking", [SLOW, POST]), DONE)
-    await served.decide(address)
-    await until(lambda: served.effects(address, "/pay") == 1)
-    for _ in range(20):
-        await served.wake(address, WakeSignal(kind="request"))
-    served.harness.world.go_on.set()
-    await waits_for(served, address, approval_id(address.turn_id, "t1.1"))
-    await served.decide(address, "t1.1")
-    await served.until(address, TurnStatus.COMPLETED)
-    assert await made(served, address) == {"t1.0": 1, "t1.1": 1}
-
-
 async def test_one_approved_and_one_that_expires_end_the_round_together(served: Served) -> None:
     address = await served.paused(Line("asking", [PAY, POST]), DONE, agent_id="hasty")
     await served.decide(address)
@@ -223,39 +183,6 @@ async def test_one_approved_and_one_that_expires_end_the_round_together(served: 
     assert await served.states(address) == {"t1.0": "done", "t1.1": "denied"}
     assert await made(served, address) == {"t1.0": 1, "t1.1": 1}
     assert (await served.harness.approval_row(address, "t1.1"))["status"] == "expired"
-
-
-async def test_a_stop_while_one_call_runs_and_one_waits_ends_both_truthfully(served: Served) -> None:
-    served.harness.world.go_on.clear()
-    address = await served.paused(Line("asking", [("post", {"mode": "wait"}), PAY]), DONE)
-    await served.decide(address)
-    await until(lambda: served.effects(address, "/post") == 1)
-    await served.stop(address)
-    await served.until(address, TurnStatus.STOPPED)
-    served.harness.world.go_on.set()
-    assert await served.states(address) == {"t1.0": "outcome_unknown", "t1.1": "planned"}
-    statuses = "SELECT array_agg(status ORDER BY call_id) FROM approvals WHERE turn_id = $1"
-    assert await served.harness.value(statuses, address.turn_id) == ["outcome_unknown", "cancelled"]
-    assert len(served.sent_to_model(address)) == 1
-
-
-@pytest.mark.soak
-async def test_workers_that_are_replaced_between_the_decisions_change_nothing(
-    harness: Harness, temporal: Client
-) -> None:
-    served = apart(harness, temporal)
-    at = served.harness
-    async with AsyncExitStack() as stack:
-        await serve(stack, at, ALL_KINDS)
-        address = await served.paused(Line("asking", [PAY, POST, PAY]), DONE)
-    for call_id in ("t1.1", "t1.2", "t1.0"):
-        await served.decide(address, call_id)
-        async with AsyncExitStack() as stack:
-            await serve(stack, at, ALL_KINDS)
-            await state_of(served, address, call_id, "done")
-            await served.until(address, PAUSED, TurnStatus.COMPLETED)
-    assert (await served.row(address))["status"] == TurnStatus.COMPLETED.value
-    assert await made(served, address) == {"t1.0": 1, "t1.1": 1, "t1.2": 1}
 
 
 async def test_a_worker_that_is_killed_while_calls_of_a_round_run_takes_none_of_them_with_it(
@@ -324,28 +251,6 @@ async def test_a_wait_is_until_the_earliest_look_that_a_pending_record_names(
     assert await goes_off_at(served, address, run_id) > looks["t1.1"] - minute, "the other's look is left"
     await served.decide(address, "t1.1")
     await served.until(address, TurnStatus.COMPLETED)
-
-
-async def test_a_turn_that_nobody_rings_looks_when_a_hold_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    address = await served.paused(Line("asking", [PAY]), DONE)
-    ready_at: datetime | None = None
-
-    async def held(*given: Any) -> Verdicts:
-        nonlocal ready_at
-        found = await read_verdicts(*given)
-        ready_at = ready_at or datetime.now(UTC) + timedelta(seconds=2)  # so that the first look surely meets it
-        if datetime.now(UTC) >= ready_at:
-            return found
-        (verdict,) = found.verdicts
-        return Verdicts(verdicts=(verdict.model_copy(update={"state": VerdictState.PENDING, "look_at": ready_at}),))
-
-    monkeypatch.setattr("perdure.activities.approvals.read_verdicts", held)
-    await served.decide(address)
-    await served.until(address, TurnStatus.COMPLETED)
-    assert ready_at is not None and datetime.now(UTC) >= ready_at
-    assert served.effects(address, "/pay") == 1
-    _, _, _, wait, _ = await served.runs(address)
-    assert [event for event in wait.events if event.event_type == EventType.EVENT_TYPE_TIMER_FIRED]
 
 
 LINES = (Line("asking", [PAY]), Line("well"))

@@ -255,14 +255,6 @@ async def test_a_worker_counts_activities_ends_and_tokens(served: Served) -> Non
     assert value(after, tokens) > value(before, tokens)
 
 
-async def test_the_sdk_serves_its_own_metrics_where_it_is_told() -> None:
-    port = free_port()
-    serving = runtime(("127.0.0.1", port))
-    assert serving is not None
-    assert await eventually(lambda: read(port))
-    assert runtime(None) is None
-
-
 @pytest.mark.parametrize("taken_by", ["ours", "the SDK"])
 async def test_a_port_that_is_taken_is_no_reason_not_to_work(taken_by: str) -> None:
     with socket.socket() as taken:

@@ -73,16 +73,6 @@ async def test_a_message_sent_while_the_turn_waits_for_a_person_waits_with_it(se
     assert served.effects(address, "/pay") == 1
 
 
-async def test_a_message_that_came_while_the_last_answer_was_spoken_is_a_turn_of_its_own(served: Served) -> None:
-    address = await silent(served, 3.0)
-    await send(served, address, OnBusy.STEER, Line("and now this"))
-    assert (await served.until(address, TurnStatus.COMPLETED))["answer"] == "thinking"
-    done = await served.harness.value("SELECT data FROM events WHERE turn_id = $1 AND kind = 'done'", address.turn_id)
-    after = address.model_copy(update={"turn_id": done["left_over"]})
-    assert (await served.until(after, TurnStatus.COMPLETED))["answer"] == "and now this"
-    assert last_asked(served, after) == ["user", "assistant", "user"]
-
-
 @pytest.mark.parametrize("where", ["speaking", "in a call", "paused", "queued before it"])
 async def test_a_turn_gives_way_wherever_it_is_and_the_other_runs(served: Served, where: str) -> None:
     if where == "speaking":
