@@ -188,9 +188,7 @@ def in_process(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Sett
 
 
 @pytest.mark.parametrize("asked", ASKED)
-def test_what_is_asked_for_is_published_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Asked
-) -> None:
+def test_only_what_is_asked_for_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
     variable, flag, typed, option, expected = asked
     for name in (MINE, OTHER):
         (tmp_path / name / "agents").mkdir(parents=True)

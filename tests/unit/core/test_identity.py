@@ -144,7 +144,7 @@ def test_what_becomes_of_a_token(expires_at: datetime, used_ago: Any, ended: boo
 
 
 @given(AGO, st.none() | AGO, st.booleans())
-def test_only_an_unused_token_of_an_open_session_has_a_successor(
+def test_only_unused_tokens_of_open_sessions_have_successors(
     expired_ago: timedelta, used_ago: Any, ended: bool
 ) -> None:
     facts = identity.RefreshFacts(NOW, NOW - expired_ago, None if used_ago is None else NOW - used_ago, ended)

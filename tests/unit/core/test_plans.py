@@ -27,9 +27,7 @@ def published(definition: AgentDefinition, **fields: object) -> PublishedAgent:
         (agent(skill("a"), skill("b")), "platform_default", ["a", "b"]),
     ],
 )
-def test_an_agent_without_folders_pins_this(
-    definition: AgentDefinition, persona_key: str, skill_ids: list[str]
-) -> None:
+def test_agents_without_folders_pin_this(definition: AgentDefinition, persona_key: str, skill_ids: list[str]) -> None:
     pinned = turn_plan(published(definition), Limits())
     assert pinned.model_dump(mode="json") == {
         "agent_id": "agent",

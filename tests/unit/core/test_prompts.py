@@ -195,9 +195,7 @@ answering = st.builds(PromptMessage, st.just(Role.TOOL), texts, st.just(()), tex
 
 
 @given(texts, texts, st.lists(plain | asking | answering, max_size=6))
-def test_the_wire_form_has_the_base_first_and_all_messages_in_place(
-    base: str, memory: str, said: list[PromptMessage]
-) -> None:
+def test_the_wire_form_has_its_base_first_and_all_in_place(base: str, memory: str, said: list[PromptMessage]) -> None:
     sent = wire(base, memory, said)
     assert sent[0] == {"role": "system", "content": base}
     head = 2 if memory else 1

@@ -143,9 +143,7 @@ FORMATS = st.sampled_from(["", "\u200b", "\u200d", "\u2060", "\ufeff", "\u00ad",
 
 
 @given(st.data(), st.sampled_from(PHRASES), st.text(max_size=20), st.text(max_size=20))
-def test_every_phrase_that_ships_is_found_between_any_words_however_it_is_disguised(
-    data: st.DataObject, phrase: str, before: str, after: str
-) -> None:
+def test_shipped_phrases_are_found_in_any_disguise(data: st.DataObject, phrase: str, before: str, after: str) -> None:
     disguised = "".join(
         data.draw(st.sampled_from([each, each.upper()])) + (data.draw(FORMATS) if each != " " else "  ")
         for each in phrase.rstrip("*")

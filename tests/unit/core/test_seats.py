@@ -189,9 +189,7 @@ TOM, TIM = (Delegation(name, name.title(), frozenset({"requester"})) for name in
         *((owner, to, "nothing_to_delegate") for owner, to in ((CARL, BOB), (TOM, TIM))),
     ],
 )
-def test_a_seat_is_lent_to_whoever_may_decide_the_same(
-    owner: Delegation, to: Delegation, expected: frozenset[str] | str
-) -> None:
+def test_a_seat_is_lent_to_who_may_decide_it(owner: Delegation, to: Delegation, expected: frozenset[str] | str) -> None:
     try:
         assert lent(owner, to) == expected
     except CallerError as refused:

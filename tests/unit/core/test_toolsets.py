@@ -53,9 +53,7 @@ def test_only_what_reads_is_offered_without_write_access() -> None:
 
 
 @given(loaded_sets, arguments)
-def test_whatever_fits_the_schema_is_loaded_and_nothing_is_taken_away(
-    loaded: dict[str, bool], args: dict[str, JsonValue]
-) -> None:
+def test_what_fits_the_schema_is_loaded_and_all_else_stays(loaded: dict[str, bool], args: dict[str, JsonValue]) -> None:
     after = load(args, CARDS, loaded)
     before, offered = {*offered_cards(CARDS, loaded)}, {*offered_cards(CARDS, after.loaded)}
     assert before <= offered
@@ -117,9 +115,7 @@ def test_a_trusted_servers_hints_are_believed(
 
 
 @given(HINTS, TTL, st.booleans())
-def test_only_what_reads_runs_without_an_approval_and_an_untrusted_servers_tool_is_opaque(
-    hints: McpHints, ttl: float | None, trusted: bool
-) -> None:
+def test_only_reads_run_unapproved_and_untrusted_is_opaque(hints: McpHints, ttl: float | None, trusted: bool) -> None:
     counted = standing(server(trust_annotations=trusted), tool(hints, key_ttl_seconds=ttl))
     assert counted.needs_approval is (counted.effect is not READ)
     assert (counted.effect is KEYED) is (counted.key_ttl_seconds is not None)

@@ -196,9 +196,7 @@ def test_a_round_stays_if_it_did_something_or_was_open(case: Round, states: list
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.sampled_from(CallState)), st.sets(st.sampled_from("abcd")))
-def test_each_call_of_a_kept_round_has_one_answer_and_what_is_done_stays(
-    states: dict[str, CallState], answered: set[str]
-) -> None:
+def test_a_kept_round_has_one_answer_a_call_and_what_is_done(states: dict[str, CallState], answered: set[str]) -> None:
     whole = Round("m", tuple("abcd"), {call: f"t{call}" for call in answered})
     kept = keep_rounds([whole], states)
     if kept:

@@ -153,9 +153,7 @@ def test_a_call_waits_for_the_end_of_its_hold() -> None:
         ("", InForce("p2", "v2"), True),
     ],
 )
-def test_a_request_is_outdated_for_these_reasons(
-    policy_digest: str, in_force: InForce | None, is_outdated: bool
-) -> None:
+def test_these_reasons_outdate_a_request(policy_digest: str, in_force: InForce | None, is_outdated: bool) -> None:
     assert (validity.outdated_reason(policy_digest, "v1", in_force) is not None) is is_outdated
 
 
@@ -176,8 +174,6 @@ def test_a_call_runs_by_these_decisions() -> None:
         (K.LIMIT, "", "", "pending approved"),
     ],
 )
-def test_a_call_is_ahead_until_it_begins_or_never_will(
-    kind: RequestKind, tool: str, ahead: str, not_ahead: str
-) -> None:
+def test_a_call_is_ahead_until_it_begins_or_is_void(kind: RequestKind, tool: str, ahead: str, not_ahead: str) -> None:
     assert all(has_call_ahead(status, kind, tool) for status in ahead.split())
     assert not any(has_call_ahead(status, kind, tool) for status in not_ahead.split())

@@ -141,9 +141,7 @@ def test_what_was_cleared_does_not_come_back_with_the_next_merge() -> None:
         (ADDITIVE, ["a"], replace([]), []),
     ],
 )
-def test_a_last_value_stands_and_an_additive_field_appends_or_sums(
-    reducer: Reducer, old: Any, new: Any, after: Any
-) -> None:
+def test_a_last_value_stands_and_additive_ones_append_or_sum(reducer: Reducer, old: Any, new: Any, after: Any) -> None:
     assert merged(reducer, old, new) == after
     with pytest.raises(InvariantBroken, match=r"str.*list"):
         merged(ADDITIVE, [], "text")

@@ -127,9 +127,7 @@ def test_a_password_added_by_a_later_version_leaves_the_others_as_they_are(tmp_p
 
 
 @pytest.mark.parametrize("content", [None, "{ broken"])
-def test_a_secrets_file_that_is_lost_beside_a_cluster_or_unreadable_is_one_clear_line_and_stays_so(
-    tmp_path: Path, content: str | None
-) -> None:
+def test_a_lost_or_unreadable_secrets_file_is_one_clear_line_and_stays_so(tmp_path: Path, content: str | None) -> None:
     home = open_home(tmp_path)
     if content is None:
         home.postgres.mkdir()

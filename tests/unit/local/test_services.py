@@ -79,9 +79,7 @@ def test_temporals_own_configuration_decides_whether_it_is_replaced(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("named_by", "folder"), [("HOME", ".config"), ("XDG_CONFIG_HOME", "")])
-def test_a_profile_in_its_usual_place_is_found_without_any_variable(
-    named_by: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_usual_profile_is_found(named_by: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("XDG_CONFIG_HOME", *(name for name in os.environ if name.startswith("TEMPORAL_"))):
         monkeypatch.delenv(name, raising=False)
     environ = {"HOME": str(tmp_path / "home"), named_by: str(tmp_path)}
@@ -93,7 +91,7 @@ def test_a_profile_in_its_usual_place_is_found_without_any_variable(
     assert temporal_of(environ) == ("cloud:7233", "default")
 
 
-async def test_a_replaced_part_that_does_not_answer_is_named_without_its_password(
+async def test_a_silent_replaced_part_is_named_without_its_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("perdure.local.services._TRY_AGAIN_SECONDS", 0.01)

@@ -92,9 +92,7 @@ async def test_a_new_enough_program_on_path_comes_first(tmp_path: Path) -> None:
         ("some other temporal", ""),
     ],
 )
-async def test_a_program_on_path_that_is_too_old_or_strange_is_named_and_passed_over(
-    tmp_path: Path, says: str, version: str, out: io.StringIO
-) -> None:
+async def test_old_or_strange_programs_are_named(tmp_path: Path, says: str, version: str, out: io.StringIO) -> None:
     kept = cached(tmp_path)
     strange = program(tmp_path / "bin" / "temporal", says)
     assert await found(tmp_path, out, download=never, build=never) == (kept, "cache")
@@ -102,9 +100,7 @@ async def test_a_program_on_path_that_is_too_old_or_strange_is_named_and_passed_
     assert str(strange) in line and version in line
 
 
-async def test_a_changed_program_in_the_cache_is_never_run_but_set_aside_and_replaced(
-    tmp_path: Path, out: io.StringIO
-) -> None:
+async def test_a_changed_cached_program_is_not_run_but_set_aside_and_replaced(tmp_path: Path, out: io.StringIO) -> None:
     kept, proof = cached(tmp_path), tmp_path / "it-ran"
     kept.write_text(f"#!/bin/sh\ntouch {proof}\necho '{GOOD}'\n")
     assert await found(tmp_path, out, build=brings()) == (kept, "build")
@@ -116,9 +112,7 @@ async def test_a_changed_program_in_the_cache_is_never_run_but_set_aside_and_rep
 
 
 @pytest.mark.parametrize("is_folder", [False, True])
-async def test_what_does_not_run_in_the_place_of_the_cached_program_is_set_aside(
-    is_folder: bool, tmp_path: Path, out: io.StringIO
-) -> None:
+async def test_what_does_not_run_in_the_cache_is_set_aside(is_folder: bool, tmp_path: Path, out: io.StringIO) -> None:
     in_the_way = cache_folder(environ(tmp_path)) / "temporal"
     if is_folder:
         (in_the_way / "inside").mkdir(parents=True)
@@ -130,9 +124,7 @@ async def test_what_does_not_run_in_the_place_of_the_cached_program_is_set_aside
     assert (aside / "inside").is_dir() if is_folder else aside.read_bytes() == b"\x7fELF cut short"
 
 
-async def test_a_cached_program_that_lost_its_execute_bit_gets_it_back_and_is_used(
-    tmp_path: Path, out: io.StringIO
-) -> None:
+async def test_a_cached_program_gets_its_lost_execute_bit_back_and_is_used(tmp_path: Path, out: io.StringIO) -> None:
     kept = cached(tmp_path)
     kept.chmod(0o644)
     assert await found(tmp_path, out, build=never) == (kept, "cache")
@@ -145,9 +137,7 @@ async def test_a_program_that_someone_put_into_the_cache_by_hand_is_used_when_it
     assert await found(tmp_path, build=never) == (by_hand, "cache")
 
 
-async def test_the_sources_are_asked_in_order_until_one_brings_a_program_that_runs(
-    tmp_path: Path, out: io.StringIO
-) -> None:
+async def test_sources_are_asked_in_order_until_one_brings_what_runs(tmp_path: Path, out: io.StringIO) -> None:
     leftover = cache_folder(environ(tmp_path)).parent / ".making-of-a-killed-builder"
     leftover.mkdir(parents=True)
     (leftover / "temporal").write_text("half")
@@ -169,9 +159,7 @@ async def test_a_cache_that_cannot_be_written_is_one_clear_line(tmp_path: Path) 
         await found(tmp_path, build=brings())
 
 
-async def test_the_second_of_two_builders_waits_and_uses_what_the_first_one_built(
-    tmp_path: Path, out: io.StringIO
-) -> None:
+async def test_the_second_of_two_builders_waits_and_uses_what_the_first_built(tmp_path: Path, out: io.StringIO) -> None:
     lock = cache_folder(environ(tmp_path)).parent / "build.lock"
     lock.parent.mkdir(parents=True)
     async with only_builder(lock, Console(None)):
@@ -242,9 +230,7 @@ def module(folder: Path, main: str) -> Path:
 
 
 @needs_go
-async def test_a_build_says_beforehand_how_to_avoid_it_and_shows_what_it_does(
-    tmp_path: Path, go_cache: str, out: io.StringIO
-) -> None:
+async def test_a_build_says_how_to_avoid_it_and_shows_its_work(tmp_path: Path, go_cache: str, out: io.StringIO) -> None:
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "GOFLAGS": "-mod=vendor", "GOCACHE": go_cache}
     env["PATH"] = str(Path(shutil.which("go") or "").parent)
     half_built = tmp_path / "cache" / "perdure" / "go-build"

@@ -24,9 +24,7 @@ AGENT: dict[str, Any] = {
 }  # fmt: skip
 
 
-async def test_an_agent_is_told_with_its_limits_and_why_its_tools_wait(
-    api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
-) -> None:
+async def test_an_agents_limits_and_waits_are_told(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     rule = {"trigger": "before_tool_call", "action": "require_hitl", "rule": "app:look", "why": HOSTILE}
     pay = {
         "name": "pay", "description": HOSTILE, "effect": "keyed", "risk": "high", "timeout_seconds": 30.0,

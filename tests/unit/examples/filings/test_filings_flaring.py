@@ -57,9 +57,7 @@ def test_fifty_mcf_a_day_is_still_a_small_volume(flared_mcf: float, over: bool) 
         (100, 30, ["event_too_long", "month_too_long"]),
     ],
 )
-def test_a_day_without_a_break_and_three_days_a_month_are_still_allowed(
-    hours: float, longest: float, found: list[str]
-) -> None:
+def test_a_day_on_end_and_three_days_a_month_are_still_allowed(hours: float, longest: float, found: list[str]) -> None:
     result = calculate("Sand Draw", readings=[reading(event_hours=hours, longest_event_hours=longest)])
     assert result["months"][0]["needs_exception"] is bool(found)
     assert [code for _, code in codes(result)] == found
