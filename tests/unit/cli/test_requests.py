@@ -10,12 +10,13 @@ import pytest
 from tests.unit.apps.api_double import Reply, said
 from tests.unit.cli import test_outputs as outputs
 from tests.unit.cli.conftest import APPROVAL, Perdure, refusal, request
+from tests.unit.cli.test_outputs import BUDGETS, EFFECT, RULE, TOOLS, VERSION, items
 
-NONE = outputs.items()
+NONE = items()
 SETTLED = {"key": "pdk_1", "outcome": "happened", "settled_by": "reviewer"}
 DECIDES = [said(APPROVAL), said(APPROVAL)]
 DECIDED = [said(APPROVAL | {"status": "approved"})] * 2
-LIMITED = [said(outputs.BUDGETS | {"tenant": {"max_tokens": 5_000, "max_cost_usd": 12.5}}), said(outputs.BUDGETS)]
+LIMITED = [said(BUDGETS | {"tenant": {"max_tokens": 5_000, "max_cost_usd": 12.5}}), said(BUDGETS)]
 CASES: list[tuple[str, list[Reply], str]] = [
     ("turns list --status running", [NONE], "requester GET /v1/turns status=running&limit=20"),
     ("turns list --as reviewer", [NONE], "reviewer GET /v1/turns limit=20"),
@@ -56,17 +57,17 @@ CASES: list[tuple[str, list[Reply], str]] = [
             ("--no-tokens --no-usd", "null", "null"),
         )
     ),
-    ("budgets set --usd 3", [said(outputs.BUDGETS | {"tenant": None}), said(outputs.BUDGETS)],
+    ("budgets set --usd 3", [said(BUDGETS | {"tenant": None}), said(BUDGETS)],
      'admin PUT /v1/budgets {"max_tokens": null, "max_cost_usd": 3.0}'),
     ("memory set c-1 n=1 gone=null 'note=two words' 'list=[\"a\"]' a=b=c --ttl-seconds 60", [said(outputs.MEMORY)],
      'requester PUT /v1/memory/working/c-1 {"fields": {"n": 1, "gone": null, "note": "two words", "list": ["a"], '
      '"a": "b=c"}, "ttl_seconds": 60}'),
     ("prompts list --template voice --stage draft", [NONE],
      "reviewer GET /v1/prompt-templates template=voice&stage=draft&limit=50"),
-    ("prompts show voice --rendered", [said(outputs.VERSION)], "requester GET /v1/prompt-templates/voice/render"),
-    ("prompts promote v-1", [said(outputs.VERSION | {"stage": "pre_production"}), said(outputs.VERSION | {"stage": "active"})],
+    ("prompts show voice --rendered", [said(VERSION)], "requester GET /v1/prompt-templates/voice/render"),
+    ("prompts promote v-1", [said(VERSION | {"stage": "pre_production"}), said(VERSION | {"stage": "active"})],
      'reviewer POST /v1/prompt-versions/v-1/promote {"to": "active", "digest": "d…"}'),
-    ("rules waive memory_patch --undo", [outputs.items(*outputs.TOOLS)],
+    ("rules waive memory_patch --undo", [items(*TOOLS)],
      'admin PUT /v1/rules/tools {"tool": "memory_patch", "approval": true}'),
     ("users role bob requester reviewer", [said(outputs.USER)],
      'admin POST /v1/users/bob/roles {"roles": ["requester", "reviewer"]}'),
@@ -85,20 +86,20 @@ def test_a_command_sends(stack: Perdure, line: str, replies: list[Reply], asked:
 @pytest.mark.parametrize(
     ("line", "replies", "told"),
     [
-        ("approvals list", [outputs.items(APPROVAL)], {"next": None}),
+        ("approvals list", [items(APPROVAL)], {"next": None}),
         ("approvals show a-1", [said(APPROVAL)], {"id": "a-1", "args": APPROVAL["args"], "schema": APPROVAL["schema"]}),
         ("approvals claim a-1", [said(outputs.CLAIMED)], {"id": "a-1", "claimed_by": "rita"}),
-        ("approvals ageing", [outputs.items(outputs.AGEING)], {"items": [outputs.AGEING]}),
+        ("approvals ageing", [items(outputs.AGEING)], {"items": [outputs.AGEING]}),
         ("approvals ageing", [NONE], {"items": []}),
         ("budgets set --tokens 5000", LIMITED, {"day": "2026-11-21"}),
         ("delegations list", [NONE], {"items": []}),
         ("delegations remove d-1", [Reply(204)], {"id": "d-1", "removed": True}),
         (
             "rules set desk/parcels:booked abort",
-            [outputs.items(outputs.RULE, outputs.RULE | {"id": "other"})],
-            {"items": [outputs.RULE]},
+            [items(RULE, RULE | {"id": "other"})],
+            {"items": [RULE]},
         ),
-        ("rules tools", [outputs.items(*outputs.TOOLS)], {"items": outputs.TOOLS}),
+        ("rules tools", [items(*TOOLS)], {"items": TOOLS}),
     ],
 )
 def test_json_is_what_the_api_told(stack: Perdure, line: str, replies: list[Reply], told: dict[str, Any]) -> None:
@@ -207,7 +208,7 @@ def test_a_wrong_command_line_is_a_usage_error_and_asks_nothing(stack: Perdure, 
     ],
 )
 def test_a_refusal_has_its_exit_code(stack: Perdure, line: str, status: int, code: str, exit_code: int) -> None:
-    first = {"approve": [said(APPROVAL)], "withdraw": [said(APPROVAL)], "settle": [said(outputs.EFFECT)]}
+    first = {"approve": [said(APPROVAL)], "withdraw": [said(APPROVAL)], "settle": [said(EFFECT)]}
     stack.will(*first.get(line.split()[-1 if line == "link" else 1], []), refusal(status, code))
     ended = stack(*line.split())
     assert (ended.code, code in ended.err) == (exit_code, True)
@@ -250,15 +251,15 @@ EVIL = "\x1b[2J\u202e"
         ("approvals show a-1", [said(APPROVAL)]),
         ("approvals preview a-1", [said(APPROVAL | {"preview": {"at": outputs.AT, "fault": EVIL}})]),
         ("approvals approve a-1", DECIDES),
-        ("effects list", [outputs.items(outputs.EFFECT | {"args": {"text": EVIL}})]),
+        ("effects list", [items(EFFECT | {"args": {"text": EVIL}})]),
         (
             "effects show pdk_1",
-            [said(outputs.EFFECT | {"args": {"text": EVIL}, "approval": {"id": "a", "decided_by": EVIL}})],
+            [said(EFFECT | {"args": {"text": EVIL}, "approval": {"id": "a", "decided_by": EVIL}})],
         ),
         ("memory show c-1", [said(outputs.MEMORY | {"fields": {"note": EVIL}})]),
         ("memory promotions approve p-1", [said(outputs.PROPOSED | {"content": EVIL})] * 2),
-        ("prompts show voice", [said(outputs.VERSION | {"text": EVIL})]),
-        ("prompts promote v-1", [said(outputs.VERSION | {"text": EVIL})] * 2),
+        ("prompts show voice", [said(VERSION | {"text": EVIL})]),
+        ("prompts promote v-1", [said(VERSION | {"text": EVIL})] * 2),
         ("status", [said({}), said(outputs.STATUS | {"parts": [{"name": "relay", "fault": EVIL}]})]),
     ],
 )
@@ -278,8 +279,8 @@ def test_a_person_at_a_terminal_is_asked_before_it_is_sent(
 ) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("typer.confirm", lambda _question: answer)
-    first, last = (outputs.EFFECT, SETTLED) if line == SETTLE else (APPROVAL, APPROVAL | {"status": "approved"})
-    ended = stack(line + words, said(first), outputs.items(last) if "batch" in line else said(last))
+    first, last = (EFFECT, SETTLED) if line == SETTLE else (APPROVAL, APPROVAL | {"status": "approved"})
+    ended = stack(line + words, said(first), items(last) if "batch" in line else said(last))
     assert (ended.code, len(stack.asked)) == (1 - sent, 1 + sent)
 
 

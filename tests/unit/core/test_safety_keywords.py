@@ -10,15 +10,8 @@ from hypothesis import strategies as st
 
 from perdure.apps import SHIPPED
 from perdure.core.agents import safety_keywords
-from perdure.core.agents.safety_keywords import (
-    Question,
-    Safety,
-    empathy_of,
-    intent_of,
-    is_phrase,
-    safety_keywords_in,
-    safety_of,
-)
+from perdure.core.agents import safety_keywords as keywords
+from perdure.core.agents.safety_keywords import Question, Safety, empathy_of, intent_of, is_phrase, safety_keywords_in
 from perdure.core.json_schema import schema_fault
 from tests.scale import sized
 
@@ -37,7 +30,7 @@ KNOWN = ("Support", "booking")
     ],
 )
 def test_only_a_plain_no_clears_a_turn(verdict: dict[str, Any] | None, found: Safety) -> None:
-    assert safety_of(verdict) == found
+    assert keywords.safety_of(verdict) == found
 
 
 json_values = st.recursive(
@@ -59,7 +52,7 @@ def test_nothing_but_a_no_that_names_no_danger_clears(verdict: dict[str, Any]) -
     names_nothing = category is None or (
         isinstance(category, str) and (category in NOTHING or category.strip(" .").lower() in NOTHING)
     )
-    assert safety_of(verdict).hijacked is not (verdict.get("hijacked") is False and names_nothing)
+    assert keywords.safety_of(verdict).hijacked is not (verdict.get("hijacked") is False and names_nothing)
 
 
 def test_an_intent_is_a_known_one_and_a_tone_what_was_said_of_it_cut_and_on_one_line() -> None:

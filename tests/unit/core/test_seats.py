@@ -9,17 +9,7 @@ from hypothesis import strategies as st
 
 from perdure.contracts.errors import CallerError
 from perdure.core.approvals import decisions
-from perdure.core.approvals.decisions import (
-    PENDING,
-    Decision,
-    Delegation,
-    Panel,
-    Vote,
-    has_voted,
-    is_taken,
-    lent,
-    why_not,
-)
+from perdure.core.approvals.decisions import PENDING, Decision, Delegation, Panel, Vote, has_voted, is_taken, why_not
 from perdure.core.identity import OWN, UNKNOWN, Credential, How
 
 A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
@@ -191,7 +181,7 @@ TOM, TIM = (Delegation(name, name.title(), frozenset({"requester"})) for name in
 )
 def test_a_seat_is_lent_to_who_may_decide_it(owner: Delegation, to: Delegation, expected: frozenset[str] | str) -> None:
     try:
-        assert lent(owner, to) == expected
+        assert decisions.lent(owner, to) == expected
     except CallerError as refused:
         assert (refused.code, refused.http) == (expected, 422)
 
