@@ -49,8 +49,6 @@ FAILURES: dict[str, list[Exception]] = {
         httpx.DecodingError(""),
     ],
 }
-
-
 WITHHELD = {
     "2xx to a GET or HEAD, with a body that is not read": ["GET", "HEAD", "get"],
     "2xx to anything else, with a body that is not read": ["POST", "PUT", "PATCH", "DELETE"],
@@ -234,7 +232,6 @@ async def test_no_connection_is_used_twice_and_no_redirect_is_followed() -> None
 
 
 # --- what is too large, and where a tool may go
-
 
 TOO_LARGE = {
     "announced": floods(announced=True),

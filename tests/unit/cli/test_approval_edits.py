@@ -17,8 +17,6 @@ from tests.unit.apps.api_double import Reply, said
 from tests.unit.cli.conftest import APPROVAL, Ended, Perdure, refusal
 
 EDITED = said({**APPROVAL, "status": "edited"})
-
-
 Edit = Callable[..., Ended]
 
 

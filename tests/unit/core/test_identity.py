@@ -52,8 +52,6 @@ def test_an_operators_token_is_known_whole_and_never_kept() -> None:
 
 
 PACES = (identity.DEVICE, PLACE, ACCOUNT, identity.ADDRESS)
-
-
 WAITS = {
     PLACE: {0: 0, 4: 0, 5: 1, 6: 2, 10: 32, 14: 512, 15: 900, 10_000: 900},
     identity.DEVICE: {5: 1},

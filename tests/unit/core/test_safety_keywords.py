@@ -37,8 +37,6 @@ json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=10), lambda inner: st.lists(inner, max_size=2)
 )
 NOTHING = ["", " ", "none", "None", " NONE. ", "no", "null", "n/a", "N/A", "na", "safe", "nothing"]
-
-
 CATEGORIES = st.sampled_from([*NOTHING, "self_harm", "not none", "unsafe"]) | json_values
 
 

@@ -12,8 +12,6 @@ from perdure.core import turns
 from perdure.core.turns import Admission, Kept, Load, OnBusy, Round, segments_of, status_without_result, summary_of
 
 CAPS = turns.Caps(queue_depth=2, turns_a_user=5)
-
-
 START, QUEUE, FULL, MANY = Admission.START, Admission.QUEUE, Admission.QUEUE_FULL, Admission.TOO_MANY
 AFTER_STOP = Load(True, 0, 1, stopping=True)
 

@@ -197,7 +197,6 @@ async def test_a_configured_proxy_takes_public_names_and_named_hosts_go_past_it(
 
 # --- how much is read
 
-
 FLOODS: dict[str, tuple[Talk, str]] = {
     "announced": (floods(announced=True), "answer_too_large"),
     "chunked to the end": (floods(), "answer_too_large"),
