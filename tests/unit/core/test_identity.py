@@ -142,9 +142,7 @@ def test_what_becomes_of_a_token(expires_at: datetime, used_ago: Any, ended: boo
 
 
 @given(AGO, st.none() | AGO, st.booleans())
-def test_only_unused_tokens_of_open_sessions_have_successors(
-    expired_ago: timedelta, used_ago: Any, ended: bool
-) -> None:
+def test_only_unused_tokens_of_open_sessions_are_succeeded(expired_ago: timedelta, used_ago: Any, ended: bool) -> None:
     facts = identity.RefreshFacts(NOW, NOW - expired_ago, None if used_ago is None else NOW - used_ago, ended)
     found = identity.outcome(facts)
     assert (found is Refresh.ROTATE) is (not ended and used_ago is None and expired_ago < timedelta(0))

@@ -20,6 +20,7 @@ from perdure.core.calls.arguments import check_arguments
 from tests.unit.core.skilled import IDS, agent, agents, block, injections, skill
 
 SETS = ("a", "b", choice.MEMORY)
+Names = tuple[str, ...]
 CARDS = [
     PlanCard(name=f"{toolset or 'own'}_{effect.value}", effect=effect, needs_approval=False, toolset=toolset)
     for toolset, effect in product(("", *SETS), (EffectClass.READ, EffectClass.OPAQUE))
@@ -141,9 +142,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         *((("k8s",), name, (), "") for name in ("list", "helm_list")),
     ],
 )
-def test_a_toolset_is_a_tag_or_the_names_beginning(
-    toolsets: tuple[str, ...], name: str, tags: tuple[str, ...], toolset: str
-) -> None:
+def test_a_toolset_is_a_tag_or_the_names_beginning(toolsets: Names, name: str, tags: Names, toolset: str) -> None:
     assert choice.toolset_of(server(toolsets=toolsets), tool(name=name, tags=tags)) == toolset
 
 
@@ -180,9 +179,7 @@ PLAN = plan("resolve", "space", "shared", "tell", skill_ids=("a", "b", "c"), roo
         (["nowhere"], ("c",), ("resolve", "shared", "tell")),
     ],
 )
-def test_a_model_is_offered_core_and_loaded_tools_once(
-    injected: list[str], loaded: tuple[str, ...], offered: tuple[str, ...]
-) -> None:
+def test_a_model_is_offered_core_and_loaded_tools_once(injected: list[str], loaded: Names, offered: Names) -> None:
     assert (choice.loaded_ids(PLAN, injected), offered_tools(PLAN, injected)) == (loaded, offered)
     assert offered_tools(plan("x", "y", skill_ids=("a",)), injected) == ("x", "y"), "no folders: all there is"
 

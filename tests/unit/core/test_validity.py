@@ -147,9 +147,7 @@ def test_a_call_waits_for_the_end_of_its_hold() -> None:
         ("", validity.InForce("p2", "v2"), True),
     ],
 )
-def test_these_reasons_outdate_a_request(
-    policy_digest: str, in_force: validity.InForce | None, is_outdated: bool
-) -> None:
+def test_reasons_outdate_a_request(policy_digest: str, in_force: validity.InForce | None, is_outdated: bool) -> None:
     assert (validity.outdated_reason(policy_digest, "v1", in_force) is not None) is is_outdated
 
 

@@ -401,18 +401,14 @@ async def test_a_module_is_run_as_the_interpreter_would_run_it(nursery: ForkServ
         ("import broken_here", 1, "RuntimeError: not today"),
     ],
 )
-async def test_the_end_of_a_program_is_told_as_it_was(
-    nursery: ForkServer, tmp_path: Path, script: str, code: int, last: str | None
-) -> None:
+async def test_its_end_is_told(nursery: ForkServer, tmp_path: Path, script: str, code: int, last: str | None) -> None:
     forked = await run(nursery, tmp_path, script)
     lines = await said(forked)
     assert await forked.wait() == code
     assert (lines[-1] if lines else None) == last
 
 
-async def test_many_programs_are_forked_at_once_but_none_before_its_imports(
-    nursery: ForkServer, tmp_path: Path
-) -> None:
+async def test_many_programs_are_forked_at_once_and_none_before_imports(nursery: ForkServer, tmp_path: Path) -> None:
     script = "import shared_by_all, sys\nprint(shared_by_all.WHEN)\nsys.exit(int(sys.argv[1]))"
     forked = await asyncio.gather(*(run(nursery, tmp_path, script, str(n)) for n in range(12)))
     assert [await each.wait() for each in forked] == list(range(12))

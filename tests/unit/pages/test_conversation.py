@@ -57,9 +57,7 @@ async def test_words_are_in_order_and_inert(told: dict[str, Any], browse: Browse
     assert "hidden disabled" in page and 'name="on_busy"' in page and "/stop" not in page
 
 
-async def test_what_no_part_said_is_shown_of_an_answer_failure_and_colours(
-    told: dict[str, Any], browse: Browse
-) -> None:
+async def test_what_no_part_said_is_shown_of_answer_failure_and_colours(told: dict[str, Any], browse: Browse) -> None:
     colours = ["#4c78a8", 'red" onload="x', 7]
     told |= {"answer": "a template's words", "status": "failed", "error": {"code": "x", "message": HOSTILE}}
     told["output"] = {"suggestions": [{"kind": "custom_palette", "colors": colours}]}
@@ -195,9 +193,7 @@ async def test_a_script_gets_the_form_anew_and_the_turn(api: SpokenApi, told: di
     assert (whole.status_code, whole.headers["location"]) == (303, f"{PATH}#turn-{TURN}")
 
 
-async def test_a_file_is_refused_that_is_too_long_or_comes_from_elsewhere_and_how_large_it_may_be_is_told(
-    api: SpokenApi, told: dict[str, Any], browse: Browse
-) -> None:
+async def test_a_long_or_foreign_file_is_refused(api: SpokenApi, told: dict[str, Any], browse: Browse) -> None:
     files = {"file": ("a.csv", b"a\n1\n", "text/csv")}
     foreign = await browse(f"{PATH}/files", "POST", files=files, headers={"Origin": "https://elsewhere.example"})
     assert foreign.status_code == 403

@@ -38,9 +38,7 @@ def vote(by: str, *, counts: bool = True) -> dict[str, Any]:
     return {"by": by, "decision": "approve", "counts": counts}
 
 
-async def test_a_vote_that_does_not_decide_alone_is_confirmed_with_what_is_missing(
-    asked: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
-) -> None:
+async def test_what_a_vote_still_lacks_is_told(asked: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     voted = {**CALL, "quorum": 2, "reviewer_role": "reviewer", "allowed_decisions": [], "votes": [vote("rita")]}
     asked.answers[f"/v1/approvals/{ID}"] = (200, voted)
     page = (await browse(f"/review/{ID}")).text
@@ -51,7 +49,7 @@ async def test_a_vote_that_does_not_decide_alone_is_confirmed_with_what_is_missi
     assert '<p class="said good">' not in page and '<p class="said warn">' in page
 
 
-async def test_who_may_not_decide_is_told_so_with_what_was_typed_and_nothing_of_other_calls(
+async def test_who_may_not_decide_is_told_no_more(
     asked: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
 ) -> None:
     typed = {"decision": "reject", "comment": "half an hour <b>of typing"}

@@ -60,9 +60,7 @@ def told(api: SpokenApi) -> dict[str, Any]:
     return turn
 
 
-async def test_a_turn_is_told_with_its_path_what_it_waits_for_and_what_it_cost(
-    told: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion
-) -> None:
+async def test_a_turn_has_path_wait_and_cost(told: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion) -> None:
     page = (await browse(PATH)).text
     for way in (f"/chat/{CONVERSATION}", f"/review/{APPROVAL}", "http://temporal/w"):
         assert f'href="{way}"' in page

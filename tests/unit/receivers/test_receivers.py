@@ -181,9 +181,7 @@ async def test_unlinked_and_refused_are_told_and_decide_nothing(receiver: httpx.
 
 
 @pytest.mark.parametrize(("secret", "age"), [("another", 0), (SIGNING, 301), (SIGNING, -301)])
-async def test_a_press_that_slack_did_not_send_now_is_refused(
-    secret: str, age: int, receiver: httpx.AsyncClient, outside: Outside
-) -> None:
+async def test_forged_and_old_are_refused(secret: str, age: int, receiver: httpx.AsyncClient, outside: Outside) -> None:
     assert await press(receiver, "U1", secret=secret, age=age) == 401
     assert not outside.calls
 

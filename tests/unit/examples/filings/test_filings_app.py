@@ -54,7 +54,7 @@ def test_a_second_model_waits_for_a_first_one_that_needs_a_key(agents: dict[str,
     assert with_key.second_model == "openai/gpt-4o-mini"
 
 
-def test_every_agent_remembers_earlier_turns_and_desks_know_the_well_at_hand(
+def test_every_agent_remembers_turns_and_desks_know_the_well_at_hand(
     agents: dict[str, PublishedAgent],
 ) -> None:
     """S0-25: the nearest three; S0-62: by the fields of working memory that the source names."""

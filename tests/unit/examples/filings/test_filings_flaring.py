@@ -91,7 +91,7 @@ def test_an_exception_without_an_end_covers_and_one_that_begins_in_the_month_cov
         ((("01", "30"), ("11", "20")), 4500, []),  # on both the higher rate holds
     ],
 )
-def test_two_exceptions_that_meet_in_a_month_cover_it_together_and_authorise_by_days(
+def test_two_exceptions_of_a_month_cover_it(
     days: tuple[tuple[str, str], ...], flared_mcf: float, found: list[str]
 ) -> None:
     exceptions = [

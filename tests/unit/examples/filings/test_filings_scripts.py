@@ -75,9 +75,7 @@ async def test_registering_a_well_creates_an_entity_without_a_skill(text: str) -
         ("compliance_monitor", "Check compliance of Dry Fork", "flaring_volume_calc"),
     ],
 )
-async def test_a_monitor_tells_without_a_skill(
-    agent_id: str, text: str, tool: str, snapshot: SnapshotAssertion
-) -> None:
+async def test_monitors_tell_without_a_skill(agent_id: str, text: str, tool: str, snapshot: SnapshotAssertion) -> None:
     turn = await play(agent_id, text)
     assert [name for name, _ in turn.calls] == [tool] and turn.loaded == [] and turn.answer == snapshot
 
