@@ -52,7 +52,7 @@ SUM = '<group><by column="side"/><aggregate column="n" function="sum" as="t"/></
         ('<derive as="m" value="if_else(n &gt; 3, n * 2, 0) + month(day)"/>', [{"m": 1}, {"m": 9}, {"m": 11}]),
         (
             f'{SUM}<window function="share" column="t" as="s"/>',
-            [{"side": "N", "s": 8 / 12}, {"side": "S", "s": 4 / 12}],
+            [{"side": "N", "s": 2 / 3}, {"side": "S", "s": 1 / 3}],
         ),
         (
             '<window function="running_sum" column="n" as="r"><by column="side"/><order column="day"/></window>',

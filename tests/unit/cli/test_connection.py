@@ -19,15 +19,7 @@ USERS = {"turns": "requester", "approvals": "reviewer", "effects": "reviewer", "
 EMPTY = said({"items": [], "next": None})
 
 
-@pytest.mark.parametrize(
-    ("line", "user"),
-    [
-        ("turns list", "requester"),
-        ("approvals list", "reviewer"),
-        ("effects list", "reviewer"),
-        ("users list", "admin"),
-    ],
-)
+@pytest.mark.parametrize(("line", "user"), [(f"{group} list", user) for group, user in USERS.items()])
 def test_a_command_uses_its_local_user(stack: Perdure, monkeypatch: pytest.MonkeyPatch, line: str, user: str) -> None:
     assert stack(line, EMPTY).code == stack(f"{line} --as reviewer", EMPTY).code == 0
     monkeypatch.setenv("PERDURE_TOKEN", "mine")  # a token of one's own comes first

@@ -156,8 +156,8 @@ EPISODES = [FIELDS[0], "[Episodic Memory -- Relevant Past Conversations]", "- (s
         ({}, [prompts.RecalledEpisode("Asked: a\nAnswered: b", 0.8149, "cosine")], [*EPISODES, "  Answered: b"]),
         (
             {},
-            [prompts.RecalledEpisode("Asked: c", 0.25, "full_text")],
-            [*EPISODES[:2], "- (full_text rank 0.25) Asked: c"],
+            [prompts.RecalledEpisode("A: c", 0.25, "full_text")],
+            [*EPISODES[:2], "- (full_text rank 0.25) A: c"],
         ),
     ],
 )

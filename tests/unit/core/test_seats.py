@@ -16,7 +16,7 @@ A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
 ONE, TWO, LOST = Vote("ann", "ann", True), Vote("bob", "bob", True), Vote("carl", "carl", False)
 MINE, EXTRA = Vote("dora", "dora", True), Vote("eve", "eve", True, is_named=False)
 FAY = replace(EXTRA, user_id="fay", seat_id="fay")
-NOT_COUNTED = replace(EXTRA, counts=False)
+UNCOUNTED = replace(EXTRA, counts=False)
 
 
 @pytest.mark.parametrize(
@@ -28,10 +28,10 @@ NOT_COUNTED = replace(EXTRA, counts=False)
         ("responded", [(S, 3, [ONE], MINE)]),
         # Of those who are not named, one counts.
         ("approved", [(A, 1, [], EXTRA), (A, 2, [ONE], EXTRA), (A, 2, [EXTRA], MINE)]),
-        ("approved", [(A, 3, [NOT_COUNTED, ONE, TWO], EXTRA)]),
+        ("approved", [(A, 3, [UNCOUNTED, ONE, TWO], EXTRA)]),
         (
             PENDING,
-            [(A, 2, [EXTRA], FAY), (A, 3, [EXTRA, ONE], FAY), (A, 2, [NOT_COUNTED], FAY), (E, 2, [EXTRA], EXTRA)],
+            [(A, 2, [EXTRA], FAY), (A, 3, [EXTRA, ONE], FAY), (A, 2, [UNCOUNTED], FAY), (E, 2, [EXTRA], EXTRA)],
         ),
         ("edited", [(E, 1, [EXTRA], EXTRA)]),
     ],

@@ -193,10 +193,10 @@ def test_a_kept_round_has_one_answer_a_call_and_what_is_done(states: dict[str, C
 
 
 def test_a_call_that_may_have_happened_is_not_told_as_not_run() -> None:
-    assert status_without_result(CallState.RESERVED, "the approval is rejected")[0] == "not_known"
-    assert status_without_result(CallState.PLANNED, "the approval is rejected") == (
+    assert status_without_result(CallState.RESERVED, "it is rejected")[0] == "not_known"
+    assert status_without_result(CallState.PLANNED, "it is rejected") == (
         "denied",
-        "the approval is rejected",
+        "it is rejected",
     )
     assert status_without_result(CallState.PLANNED)[0] == status_without_result(None)[0] == "not_run"
 
