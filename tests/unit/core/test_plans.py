@@ -51,9 +51,8 @@ def test_a_plan_knows_of_a_skill_what_the_graph_decides_with_and_no_text() -> No
     secret = SkillText(name="t", text="SECRET")
     texts = {"persona": "Be a host.", "persona_key": "host", "templates": (secret,), "artifacts": (secret, secret)}
     blocks = (block("seen", source="SECRET"), block("unseen", llm_visible=False))
-    full = skill(
-        "a", dependencies=("b",), checkpoints=(Checkpoint(name="look"),), rules=(RULE,), blocks=blocks, **texts
-    )
+    look = Checkpoint(name="look")
+    full = skill("a", dependencies=("b",), checkpoints=(look,), rules=(RULE,), blocks=blocks, **texts)
     agent_of_it = published(agent(full, skill("b"), root_skill="a"), rules=(HOUSE,))
     pinned = turn_plan(agent_of_it, Limits(), rules_of(agent_of_it, PLATFORM_RULES, {}))
     told = pinned.model_dump(mode="json")
