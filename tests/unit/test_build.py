@@ -43,9 +43,7 @@ def test_a_package_without_code_names_no_build(root: Path, package: str) -> None
 
 
 @pytest.mark.parametrize("library", ["langchain-core", "langgraph", "temporalio"])
-def test_another_version_of_a_library_names_another_build(
-    root: Path, monkeypatch: pytest.MonkeyPatch, library: str
-) -> None:
+def test_another_library_version_names_another_build(root: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     before = queues.build_id.__wrapped__()
     monkeypatch.setattr(
         "perdure.worker.queues.version", lambda name: "0.0.0" if name == library else metadata.version(name)

@@ -33,9 +33,7 @@ def without_the_keys_of_all_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @BOTH
-def test_a_key_of_a_local_stack_is_made_once_and_for_its_owner_alone(
-    tmp_path: Path, variable: str, file: str, read: Read
-) -> None:
+def test_a_local_key_is_made_once_and_for_its_owner_alone(tmp_path: Path, variable: str, file: str, read: Read) -> None:
     path = tmp_path / "home" / file
     _made(path)
     first = read(settings(path.parent))
@@ -56,9 +54,7 @@ def test_the_environment_comes_before_the_file(tmp_path: Path, variable: str, fi
 
 
 @BOTH
-def test_a_process_without_a_key_ends_and_says_what_to_set(
-    tmp_path: Path, variable: str, file: str, read: Read
-) -> None:
+def test_a_process_without_a_key_ends_and_names_it(tmp_path: Path, variable: str, file: str, read: Read) -> None:
     with pytest.raises(SystemExit, match=variable):
         read(settings(tmp_path))
     with pytest.raises(SystemExit, match="32"):
@@ -66,9 +62,7 @@ def test_a_process_without_a_key_ends_and_says_what_to_set(
 
 
 @BOTH
-def test_a_key_file_that_cannot_be_read_is_named_in_one_line(
-    tmp_path: Path, variable: str, file: str, read: Read
-) -> None:
+def test_an_unreadable_key_file_is_named_in_one_line(tmp_path: Path, variable: str, file: str, read: Read) -> None:
     (tmp_path / file).mkdir()
     with pytest.raises(SystemExit, match=f"{file}.*{variable}"):
         read(settings(tmp_path))

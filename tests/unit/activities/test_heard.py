@@ -10,16 +10,9 @@ from perdure.activities import model_answer
 from perdure.activities.model_answer import MOST_THOUGHT_CHARACTERS, StreamAccumulator, events_of, plan_calls, reply_of
 from perdure.activities.providers.provider import Complete, DraftCall
 from perdure.activities.tool_execution import settled_answer
+from perdure.contracts import calls as contracts
 from perdure.contracts.agents import AgentDefinition, PublishedAgent, ToolCard
-from perdure.contracts.calls import (
-    EffectClass,
-    ModelCall,
-    ModelCallRequest,
-    OutputAsk,
-    OutputForm,
-    ToolCall,
-    ToolCallRequest,
-)
+from perdure.contracts.calls import EffectClass, ModelCall, ModelCallRequest, OutputAsk, OutputForm, ToolCall
 from perdure.contracts.errors import Problem, UpstreamUnavailable
 from perdure.contracts.turns import TurnAddress, Usage
 from perdure.core.agents.toolsets import LOAD_TOOLSET
@@ -129,7 +122,7 @@ def test_a_call_that_is_settled_as_it_is_planned_has_its_end_in_the_log_and_unre
 
 
 def test_rules_are_asked_of_a_tools_own_answer_where_a_reviewer_changed_the_call_too() -> None:
-    ask = ToolCallRequest(call_id="t1.0", tool="look", paths=("status", "result.total"))
+    ask = contracts.ToolCallRequest(call_id="t1.0", tool="look", paths=("status", "result.total"))
     call = ToolCall(address=ADDRESS, agent_id="a", agent_version="v", ask=ask)
     edited = ApprovalValidity("a1", "reserved", "v", {"well": "A"}, intact=True, comment="", edited=True)
     result = ToolResult({"status": "ok", "result": {"total": 7}})

@@ -134,9 +134,7 @@ async def test_path_query_and_headers_are_checked_too(given_scope: dict[str, Any
         ([(b"content-type", b"application/merge-patch+json")], 200),
     ],
 )
-async def test_a_body_that_does_not_say_that_it_is_json_is_told_which_header_to_send(
-    given_type: list[tuple[bytes, bytes]], expected: int
-) -> None:
+async def test_a_body_is_told_which_header_names_it_json(given_type: list[tuple[bytes, bytes]], expected: int) -> None:
     known = [*given_type, (b"authorization", b"Bearer known")]
     sent = await through(b"{}", headers=known, path="/v1/x")
     assert sent[0]["status"] == expected
@@ -159,9 +157,7 @@ async def test_no_body_needs_no_media_type() -> None:
     "body", [b"{}", b"{", b'{"a": 1, "a": 2}', b"x" * 1_001], ids=["good", "broken", "twice", "large"]
 )
 @pytest.mark.parametrize(("token", "expected"), [(None, (401, "token_missing")), ("unknown", (401, "token_invalid"))])
-async def test_below_v1_the_token_comes_before_the_body(
-    body: bytes, token: str | None, expected: tuple[int, str]
-) -> None:
+async def test_below_v1_the_token_precedes_the_body(body: bytes, token: str | None, expected: tuple[int, str]) -> None:
     authorization = [(b"authorization", f"Bearer {token}".encode())] if token else []
     sent = await through(body, headers=[*JSON, *authorization], path="/v1/turns", app_object=Knower())
     assert outcome(sent) == expected

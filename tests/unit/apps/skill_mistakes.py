@@ -13,7 +13,6 @@ ALL = None
 """Instead of the whole file."""
 
 Mistake = tuple[str, str | None, str, int | None, str]
-
 FRONT: list[Mistake] = [
     (TEA, "id: tea", "id: coffee", 2, "coffee tea"),
     (TEA, "triggers:", "trigers:", 5, "trigers triggers"),

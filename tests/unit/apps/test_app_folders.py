@@ -296,9 +296,7 @@ POLICIES: list[tuple[str, int, str]] = [
 
 
 @pytest.mark.parametrize(("approvals", "deadline", "expected"), POLICIES)
-def test_a_policy_that_nobody_can_satisfy_is_refused_with_its_line(
-    tmp_path: Path, approvals: str, deadline: int, expected: str
-) -> None:
+def test_a_policy_nobody_can_satisfy_is_refused(tmp_path: Path, approvals: str, deadline: int, expected: str) -> None:
     folder = write(tmp_path, agents__helper_yaml=f"{AGENT}approvals:\n  {approvals}\n")
     app = load_app(folder, Engine(topologies=("skill_pipeline",), expires_seconds=deadline))
     assert are_at(told(app), [f"agents/helper.yaml:{expected}"] if expected else [])

@@ -232,9 +232,7 @@ APPROVAL: dict[str, Any] = {"id": "a", "status": "pending", "tool": "t", "digest
         ("escalate", {"comment": "urgent"}),
     ],
 )
-async def test_each_verb_is_a_change_under_a_key_that_survives_a_lost_answer(
-    client: Either, verb: str, body: dict[str, Any]
-) -> None:
+async def test_a_verb_keeps_its_key_over_a_lost_answer(client: Either, verb: str, body: dict[str, Any]) -> None:
     answer = await client.call(lambda c: getattr(c.approvals, verb)("a", **body), BROKEN, said(APPROVAL))
     assert isinstance(answer, Approval)
     assert {(asked.method, asked.path) for asked in client.asked} == {("POST", f"/v1/approvals/a/{verb}")}

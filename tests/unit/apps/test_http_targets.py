@@ -15,15 +15,6 @@ from perdure.contracts.calls import EffectClass
 from perdure.core.egress import Outbound
 from perdure.egress import AnswerWithheld, EgressRefused, OutOfTime
 from perdure.sdk import outcomes
-from perdure.sdk.outcomes import (
-    Meaning,
-    ToolRefused,
-    ToolUnavailable,
-    answer_or_raise,
-    meaning_of_failure,
-    meaning_of_status,
-    meaning_of_withheld,
-)
 from tests.doubles.hostile_target import HUGE_BYTES, MEBI, bomb, floods, says, threaded
 from tests.near import new_client
 from tests.unit.apps.tool_contexts import card, context
@@ -58,22 +49,20 @@ FAILURES: dict[str, list[Exception]] = {
         httpx.DecodingError(""),
     ],
 }
-
-
 WITHHELD = {
     "2xx to a GET or HEAD, with a body that is not read": ["GET", "HEAD", "get"],
     "2xx to anything else, with a body that is not read": ["POST", "PUT", "PATCH", "DELETE"],
 }
 
 
-def table() -> dict[str, list[Meaning]]:
+def table() -> dict[str, list[outcomes.Meaning]]:
     """The table of the module's docstring: row label to the meaning in each of its three columns."""
     rows = {}
     for line in (outcomes.__doc__ or "").splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if line.startswith("|") and len(cells) == 4 and cells[1].removeprefix("the ") in set(Meaning):
+        if line.startswith("|") and len(cells) == 4 and cells[1].removeprefix("the ") in set(outcomes.Meaning):
             label = re.sub(r"(: .*| \(.*\))$", "", cells[0])
-            rows[label] = [Meaning(cell.removeprefix("the ")) for cell in cells[1:]]
+            rows[label] = [outcomes.Meaning(cell.removeprefix("the ")) for cell in cells[1:]]
     return rows
 
 
@@ -87,10 +76,12 @@ def test_every_row_of_the_table_is_tested_here() -> None:
 def test_a_status_a_failure_and_a_body_that_is_not_read_mean_what_their_row_says(label: str) -> None:
     for column, effects in enumerate(COLUMNS):
         for effect in map(EffectClass, effects):
-            found = [meaning_of_status(effect, status, names_wait=False) for status in STATUSES.get(label, [])]
-            found += [meaning_of_failure(effect, error) for error in FAILURES.get(label, [])]
-            found += [meaning_of_withheld(effect, method) for method in WITHHELD.get(label, [])]
-            found += [meaning_of_status(effect, 503, names_wait=True)] if label == "503 with Retry-After" else []
+            found = [outcomes.meaning_of_status(effect, status, names_wait=False) for status in STATUSES.get(label, [])]
+            found += [outcomes.meaning_of_failure(effect, error) for error in FAILURES.get(label, [])]
+            found += [outcomes.meaning_of_withheld(effect, method) for method in WITHHELD.get(label, [])]
+            found += (
+                [outcomes.meaning_of_status(effect, 503, names_wait=True)] if label == "503 with Retry-After" else []
+            )
             assert found and {*found} == {table()[label][column]}, (effect, found)
 
 
@@ -105,7 +96,7 @@ def test_every_transport_error_of_httpx_is_in_a_row() -> None:
 
 @pytest.mark.parametrize("effect", EffectClass)
 async def test_a_deadline_that_has_passed_sends_nothing(effect: EffectClass) -> None:
-    with pytest.raises(ToolUnavailable):
+    with pytest.raises(outcomes.ToolUnavailable):
         await context(card(effect), seconds=-0.1).send("POST", "http://target.test/")
 
 
@@ -116,26 +107,26 @@ def response(status: int, text: str = "", **headers: str) -> httpx.Response:
 
 def test_a_no_carries_the_targets_words_from_the_usual_places_and_cuts_long_ones() -> None:
     for text in ('{"error": {"message": "no funds"}}', '{"detail": "no funds"}', '{"error": "no funds"}', "no\n funds"):
-        with pytest.raises(ToolRefused, match=r"target\.test .*422.* no funds$"):
-            answer_or_raise(EffectClass.KEYED, response(422, text), ())
+        with pytest.raises(outcomes.ToolRefused, match=r"target\.test .*422.* no funds$"):
+            outcomes.answer_or_raise(EffectClass.KEYED, response(422, text), ())
     for body in ("x" * 10_000, '{"error": [1]}', "[]", "{"):
-        with pytest.raises(ToolRefused) as refused:
-            answer_or_raise(EffectClass.READ, response(400, body), ())
+        with pytest.raises(outcomes.ToolRefused) as refused:
+            outcomes.answer_or_raise(EffectClass.READ, response(400, body), ())
         assert len(refused.value.message) < 400
     with pytest.raises(httpx.HTTPStatusError):
-        answer_or_raise(EffectClass.KEYED, response(409), ())
-    with pytest.raises(ToolRefused):
-        answer_or_raise(EffectClass.KEYED, response(409), {409})  # a target that is taken at its word
+        outcomes.answer_or_raise(EffectClass.KEYED, response(409), ())
+    with pytest.raises(outcomes.ToolRefused):
+        outcomes.answer_or_raise(EffectClass.KEYED, response(409), {409})  # a target that is taken at its word
 
 
 @pytest.mark.parametrize(("asked", "seconds"), [("7", 7.0), ("99999", 3_600.0), ("soon", None), ("", None)])
 def test_a_targets_wait_is_passed_on_up_to_an_hour(asked: str, seconds: float | None) -> None:
-    with pytest.raises(ToolUnavailable) as unavailable:
-        answer_or_raise(EffectClass.KEYED, response(429, retry_after=asked), ())
+    with pytest.raises(outcomes.ToolUnavailable) as unavailable:
+        outcomes.answer_or_raise(EffectClass.KEYED, response(429, retry_after=asked), ())
     assert unavailable.value.retry_after_seconds == seconds
     at = format_datetime(datetime.now(UTC) + timedelta(seconds=60))  # a date is counted from now
-    with pytest.raises(ToolUnavailable) as unavailable:
-        answer_or_raise(EffectClass.KEYED, response(503, retry_after=at), ())
+    with pytest.raises(outcomes.ToolUnavailable) as unavailable:
+        outcomes.answer_or_raise(EffectClass.KEYED, response(503, retry_after=at), ())
     assert 55 < (unavailable.value.retry_after_seconds or 0) <= 60
 
 
@@ -186,7 +177,7 @@ _answer = writes(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 @pytest.mark.parametrize("talk", BROKEN, ids=["closed", "reset", "garbage", "half"])
 @pytest.mark.parametrize("effect", ["read", "keyed", "opaque"])
 async def test_a_request_that_may_have_gone_is_ambiguous_for_all_but_a_read(talk: Talk, effect: str) -> None:
-    expected = ToolUnavailable if effect == "read" else httpx.TransportError
+    expected = outcomes.ToolUnavailable if effect == "read" else httpx.TransportError
     async with target(talk) as (url, heads), new_client() as http:
         with pytest.raises(expected):
             await context(card(effect), http=http, seconds=0.5).send("POST", url, json={})
@@ -206,10 +197,10 @@ async def test_a_closed_port_was_sent_nothing_and_an_address_that_cannot_be_used
         pass
     async with new_client() as http:
         for effect in EffectClass:
-            with pytest.raises(ToolUnavailable, match=r"127\.0\.0\.1"):
+            with pytest.raises(outcomes.ToolUnavailable, match=r"127\.0\.0\.1"):
                 await context(card(effect), http=http).send("POST", closed)
         for url in ("ftp://target.test/", "target.test/x", "http://[::1/"):
-            with pytest.raises(ToolRefused):
+            with pytest.raises(outcomes.ToolRefused):
                 await context(card("opaque"), http=http).send("POST", url)
 
 
@@ -242,7 +233,6 @@ async def test_no_connection_is_used_twice_and_no_redirect_is_followed() -> None
 
 # --- what is too large, and where a tool may go
 
-
 TOO_LARGE = {
     "announced": floods(announced=True),
     "without an end": floods(),
@@ -260,7 +250,7 @@ async def test_a_success_that_is_too_large_is_no_guess(kind: str, method: str, e
         async with new_client() as http:
             asked = context(card(effect), http=http, seconds=30).send(method, made.url)
             if effect in (EffectClass.READ, EffectClass.LOCAL):
-                with pytest.raises(ToolRefused, match=f"^{code}: ") as refused:
+                with pytest.raises(outcomes.ToolRefused, match=f"^{code}: ") as refused:
                     await asked
                 assert kind != "announced" or re.search(f"{10 * MEBI}.*{HUGE_BYTES}", refused.value.message)
             else:
@@ -278,7 +268,7 @@ async def test_a_tool_has_its_own_limit(most: int | None, fits: bool) -> None:
             if fits:
                 assert len((await asked).content) == MEBI
             else:
-                with pytest.raises(ToolRefused, match="answer_too_large"):
+                with pytest.raises(outcomes.ToolRefused, match="answer_too_large"):
                     await asked
 
 
@@ -286,7 +276,7 @@ async def test_a_tool_has_its_own_limit(most: int | None, fits: bool) -> None:
 async def test_the_status_of_an_error_counts_however_large_it_is(effect: EffectClass) -> None:
     with threaded(floods(422, b"no funds " * MEBI)) as made:
         async with new_client() as http:
-            with pytest.raises(ToolRefused, match=r"422.* no funds no funds"):
+            with pytest.raises(outcomes.ToolRefused, match=r"422.* no funds no funds"):
                 await context(card(effect), http=http, seconds=30).send("POST", made.url)
 
 
@@ -304,6 +294,6 @@ async def test_a_trickled_answer_ends_at_the_deadline(effect: EffectClass) -> No
 @pytest.mark.parametrize("effect", EffectClass)
 async def test_a_host_that_nobody_named_is_a_no_and_nothing_is_sent(effect: EffectClass) -> None:
     async with target(_answer) as (url, heads), egress.new_client(Outbound()) as http:
-        with pytest.raises(ToolRefused, match=r"127\.0\.0\.1"):
+        with pytest.raises(outcomes.ToolRefused, match=r"127\.0\.0\.1"):
             await context(card(effect), http=http).send("POST", url)
     assert heads == []

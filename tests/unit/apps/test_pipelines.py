@@ -146,7 +146,7 @@ def test_an_agent_that_is_kept_out_is_named_beside_those_that_are_there(tmp_path
         (
             "pipeline: context",
             "pipeline: context\n  tools: [{name: signal, arguments: {x: 1}}]",
-            "signal 'x' most said",
+            "signal 'x' most",
         ),
         ("pipeline: context", "pipeline: context\n  registry: []", ""),
         ("default_intent: ask", "default_intent: tell", "tell"),

@@ -5,19 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from perdure import apps
 from perdure.activities.toolbox.engine_tools import CORE_ALWAYS, ENGINE_TOOLS
-from perdure.apps import (
-    ALWAYS_OFFERED,
-    SHIPPED,
-    App,
-    Engine,
-    app_folders,
-    find_apps,
-    left_out,
-    load_app,
-    publish,
-    tables_of,
-)
 from perdure.contracts.agents import AgentDefinition, PublishedAgent
 from perdure.contracts.errors import InvariantBroken
 from perdure.contracts.values import digest_of
@@ -45,55 +34,55 @@ async def touch(name: str) -> str:
     return name
 
 
-def app(**fields: object) -> App:
+def app(**fields: object) -> apps.App:
     agent = AgentDefinition.model_validate({"id": "a", "title": "A", "topology": "t", **fields})
-    return App("app", "App", Path("nowhere"), (agent,), {"look": look, "touch": touch})
+    return apps.App("app", "App", Path("nowhere"), (agent,), {"look": look, "touch": touch})
 
 
 @pytest.mark.parametrize(
     ("fields", "offered"),
     [
         # core tools come first and none twice; one that changes something only where it is named
-        ({"tools": ("touch", "entity_resolve", "look", "touch")}, [*ALWAYS_OFFERED, "touch", "look"]),
-        ({}, [*ALWAYS_OFFERED]),
-        ({"tools": ("create_entity",)}, [*ALWAYS_OFFERED, "create_entity"]),
+        ({"tools": ("touch", "entity_resolve", "look", "touch")}, [*apps.ALWAYS_OFFERED, "touch", "look"]),
+        ({}, [*apps.ALWAYS_OFFERED]),
+        ({"tools": ("create_entity",)}, [*apps.ALWAYS_OFFERED, "create_entity"]),
         ({"core_tools": False}, []),
         ({"core_tools": False, "tools": ("context_assemble",)}, ["context_assemble"]),
     ],
 )
 def test_an_agent_is_offered_core_tools_and_its_own(fields: dict[str, object], offered: list[str]) -> None:
-    (published,) = publish(app(**fields), CORE)
+    (published,) = apps.publish(app(**fields), CORE)
     assert [card.name for card in published.cards] == offered
-    assert publish(app(**fields), CORE[::-1]) == [published], "however the core cards are ordered"
+    assert apps.publish(app(**fields), CORE[::-1]) == [published], "however the core cards are ordered"
 
 
 def test_the_names_that_no_app_may_take_are_those_of_the_core_tools() -> None:
-    assert set(Engine().core_tools) == set(ENGINE_TOOLS)
-    assert [tool.card.name for tool in CORE_ALWAYS] == list(ALWAYS_OFFERED)
+    assert set(apps.Engine().core_tools) == set(ENGINE_TOOLS)
+    assert [tool.card.name for tool in CORE_ALWAYS] == list(apps.ALWAYS_OFFERED)
 
 
 def test_the_version_follows_definition_and_cards_and_nothing_else() -> None:
     newer = [CORE[0].model_copy(update={"version": "2"}), *CORE[1:]]
     changes: list[dict[str, object]] = [{}, {"title": "B"}, {"tools": ("look", "touch")}, {"script": {"rules": []}}]
-    made = [publish(app(**{"tools": ("look",), **change}), CORE) for change in changes]
-    made.append(publish(app(tools=("look",)), newer))
+    made = [apps.publish(app(**{"tools": ("look",), **change}), CORE) for change in changes]
+    made.append(apps.publish(app(tools=("look",)), newer))
     assert len({each.version for (each,) in made}) == len(made)
-    assert publish(app(tools=("look",)), CORE) == made[0]
+    assert apps.publish(app(tools=("look",)), CORE) == made[0]
 
 
 def test_an_agent_that_begins_with_a_toolset_of_none_of_its_tools_is_left_out_and_told() -> None:
     core = [*CORE, card(name="memory_patch", toolset="memory")]
     right = app(tools=("memory_patch",), toolsets={"memory": False})
-    assert len(publish(right, core)) == 1 and left_out(right, core, {}) == []
+    assert len(apps.publish(right, core)) == 1 and apps.left_out(right, core, {}) == []
     wrong = app(tools=("memory_patch",), toolsets={"memry": False})
-    assert publish(wrong, core) == []
-    (line,) = left_out(wrong, core, {})
+    assert apps.publish(wrong, core) == []
+    (line,) = apps.left_out(wrong, core, {})
     assert "memry" in line and "'memory'" in line
 
 
 def test_a_tool_that_nobody_has_is_our_own_mistake_by_then() -> None:
     with pytest.raises(InvariantBroken, match="nothing_at_all"):
-        publish(app(tools=("nothing_at_all",)), CORE)
+        apps.publish(app(tools=("nothing_at_all",)), CORE)
 
 
 def test_the_blocks_that_a_model_may_see_come_last_with_cards_of_their_own(tmp_path: Path) -> None:
@@ -103,17 +92,17 @@ def test_the_blocks_that_a_model_may_see_come_last_with_cards_of_their_own(tmp_p
         "data/kettles.json": '{"_about": "Made up too."}',
         "data/unused.json": '{"_about": "Made up as well."}',
     }
-    loaded = load_app(write_app(tmp_path, {**hidden}))
+    loaded = apps.load_app(write_app(tmp_path, {**hidden}))
     assert told(loaded) == []
-    (published,) = publish(loaded, CORE)
+    (published,) = apps.publish(loaded, CORE)
     assert [card.name for card in published.cards] == ["entity_resolve", "context_assemble", "steep"]
     steep = published.cards[-1]
     assert (steep.effect.value, steep.needs_approval, steep.capability) == ("read", False, "tea.steep")
     assert steep.description == "How long a leaf steeps." and steep.parameters["required"] == ["leaf"]
     assert published.rules == loaded.rules and [rule.id for rule in published.rules] == ["parlour:no_batches"]
     assert set(published.tables) == {"kettles", "leaves"}
-    assert {table.name for table in tables_of(loaded, [published])} == {"kettles", "leaves"}
-    for table in tables_of(loaded, [published]):
+    assert {table.name for table in apps.tables_of(loaded, [published])} == {"kettles", "leaves"}
+    for table in apps.tables_of(loaded, [published]):
         assert table.digest == published.tables[table.name] == digest_of(table.body)
     assert "Made up" not in published.model_dump_json()
 
@@ -133,18 +122,18 @@ def test_the_blocks_that_a_model_may_see_come_last_with_cards_of_their_own(tmp_p
     ],
 )
 def test_a_change_anywhere_makes_a_new_version(tmp_path: Path, path: str, old: str, new: str, card_too: bool) -> None:
-    (before,) = publish(load_app(write_app(tmp_path)), CORE)
+    (before,) = apps.publish(apps.load_app(write_app(tmp_path)), CORE)
     assert old in FILES[path]
-    (after,) = publish(load_app(write_app(tmp_path, {path: FILES[path].replace(old, new)})), CORE)
+    (after,) = apps.publish(apps.load_app(write_app(tmp_path, {path: FILES[path].replace(old, new)})), CORE)
     assert after.version != before.version
     assert (after.cards[-1].version != before.cards[-1].version) is card_too
-    assert publish(load_app(write_app(tmp_path)), CORE) == [before]
+    assert apps.publish(apps.load_app(write_app(tmp_path)), CORE) == [before]
     assert PublishedAgent.model_validate(before.model_dump(mode="json")) == before
 
 
 def test_an_agent_without_skill_folders_is_stored_as_it_always_was() -> None:
     skills = [{"id": "own", "name": "Own", "description": "Mine.", "body": "Do."}]
-    (published,) = publish(app(tools=("look",), skills=skills), CORE)
+    (published,) = apps.publish(app(tools=("look",), skills=skills), CORE)
     stored = published.model_dump(mode="json")
     assert set(stored) == {"definition", "cards", "version"}
     fields = "id title topology model model_params persona core_tools tools skills limits window approvals script"
@@ -155,7 +144,7 @@ def test_an_agent_without_skill_folders_is_stored_as_it_always_was() -> None:
 
 # --- Which apps are published: those that are asked for, the same for the stack, for bootstrap and for the workers.
 
-SIX = tuple(SHIPPED / name for name in ("care", "charts", "filings", "ops", "refunds", "skeleton"))
+SIX = tuple(apps.SHIPPED / name for name in ("care", "charts", "filings", "ops", "refunds", "skeleton"))
 MINE, OTHER = "mine", "other"
 Asked = tuple[str, str, tuple[str | Path, ...], bool | None, tuple[str | Path, ...]]
 ASKED: list[Asked] = [
@@ -173,8 +162,8 @@ ASKED: list[Asked] = [
     (MINE, "", (MINE,), None, (MINE,)),
     (f"{OTHER}{os.pathsep}{MINE}", "yes", (), None, (*SIX, OTHER, MINE)),
     ("", "", (MINE,), True, (*SIX, MINE)),
-    ("", "", (SHIPPED / "refunds",), None, (SHIPPED / "refunds",)),
-    ("", "", (SHIPPED / "refunds", MINE), True, (*SIX, MINE)),
+    ("", "", (apps.SHIPPED / "refunds",), None, (apps.SHIPPED / "refunds",)),
+    ("", "", (apps.SHIPPED / "refunds", MINE), True, (*SIX, MINE)),
 ]
 
 
@@ -188,9 +177,7 @@ def in_process(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Sett
 
 
 @pytest.mark.parametrize("asked", ASKED)
-def test_what_is_asked_for_is_published_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Asked
-) -> None:
+def test_only_what_is_asked_for_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
     variable, flag, typed, option, expected = asked
     for name in (MINE, OTHER):
         (tmp_path / name / "agents").mkdir(parents=True)
@@ -200,13 +187,15 @@ def test_what_is_asked_for_is_published_and_nothing_else(
     assert config.apps == tuple(tmp_path / each for each in expected)
     handed = environment(config, open_home(config.home), {}, {})
     settings = in_process(handed, monkeypatch)
-    assert app_folders(settings.apps, settings.examples) == config.apps, "bootstrap and workers have the stack's apps"
-    assert [app.folder for app in find_apps(config.apps)] == [*config.apps]
+    assert apps.app_folders(settings.apps, settings.examples) == config.apps, (
+        "bootstrap and workers have the stack's apps"
+    )
+    assert [app.folder for app in apps.find_apps(config.apps)] == [*config.apps]
 
 
 def test_the_stack_and_the_engine_know_the_same_examples() -> None:
-    assert shipped_apps() == app_folders((), examples=True) == SIX
-    assert SHIPPED == ROOT / "perdure" / "examples"
+    assert shipped_apps() == apps.app_folders((), examples=True) == SIX
+    assert apps.SHIPPED == ROOT / "perdure" / "examples"
 
 
 def test_services_are_those_of_the_apps_that_are_asked_for(tmp_path: Path) -> None:
@@ -217,8 +206,8 @@ def test_services_are_those_of_the_apps_that_are_asked_for(tmp_path: Path) -> No
         return [service.name for _, service in read_all_app_services(config.apps)]
 
     assert services(tmp_path) == []
-    assert services(SHIPPED / "refunds") == ["payments"]
-    assert services(SHIPPED / "refunds", PERDURE_EXAMPLES="true") == ["bookings", "payments"]
+    assert services(apps.SHIPPED / "refunds") == ["payments"]
+    assert services(apps.SHIPPED / "refunds", PERDURE_EXAMPLES="true") == ["bookings", "payments"]
 
 
 @pytest.mark.parametrize("text", ["1", "0", "true", "False", "YES", "n", "on", "off", "t", "maybe", "2", " ", "truee"])

@@ -142,9 +142,7 @@ def test_a_block_takes_no_name_that_is_taken(tmp_path: Path, name: str) -> None:
         ("**given: Any", "", None),
     ],
 )
-def test_run_takes_what_the_input_requires_or_may_leave_out(
-    tmp_path: Path, signature: str, required: str, told_of: str | None
-) -> None:
+def test_run_takes_what_is_required_or_not(tmp_path: Path, signature: str, required: str, told_of: str | None) -> None:
     block = STEEP.replace("leaf: str, data: dict[str, Any]", signature)
     card = STEEP_CARD.replace("  required: [leaf]\n", required)
     app = load_app(write_app(tmp_path, {BLOCK: block, CARD: card}))

@@ -17,8 +17,6 @@ from tests.unit.apps.api_double import Reply, said
 from tests.unit.cli.conftest import APPROVAL, Ended, Perdure, refusal
 
 EDITED = said({**APPROVAL, "status": "edited"})
-
-
 Edit = Callable[..., Ended]
 
 
@@ -160,9 +158,8 @@ def test_who_leaves_it_as_it_was_after_a_fault_sends_nothing(edit: Edit, stack: 
 @pytest.mark.usefixtures("terminal")
 def test_what_the_api_does_not_take_is_opened_again_too(edit: Edit, stack: Perdure, tmp_path: Path) -> None:
     error: dict[str, Any] = {"code": "args_invalid", "message": "order 7 is not one of yours", "details": {}}
-    assert (
-        edit(replaced('"1042"', '"7"'), replaced('"7"', '"8"'), replies=[said({"error": error}, 422), EDITED]).code == 0
-    )
+    replies = [said({"error": error}, 422), EDITED]
+    assert edit(replaced('"1042"', '"7"'), replaced('"7"', '"8"'), replies=replies).code == 0
     assert error["message"] in seen(tmp_path)[1]
     assert [asked.body["args"]["order"] for asked in stack.asked[1:]] == ["7", "8"]
 

@@ -192,9 +192,7 @@ def test_several_are_shown_and_decided_in_one_request_with_their_digests(stack: 
 def test_the_exit_code_is_the_one_that_all_failures_share(stack: Perdure, codes: list[str], exit_code: int) -> None:
     given = {"message": "no\x1b", "details": {}}
     statuses = {"not_in_bulk": 422, "approval_expired": 410}
-    errors: list[dict[str, Any]] = [
-        {"error": {**given, "code": code, "status": statuses.get(code, 409)}} for code in codes
-    ]
+    errors: list[Any] = [{"error": {**given, "code": code, "status": statuses.get(code, 409)}} for code in codes]
     both = zip(("a-1", "a-2"), [*errors, {"status": "rejected"}], strict=False)
     answers = [{"id": name, **each} for name, each in both]
     stack.will(said(FIRST), said(SECOND), said({"items": answers}))

@@ -19,18 +19,8 @@ USERS = {"turns": "requester", "approvals": "reviewer", "effects": "reviewer", "
 EMPTY = said({"items": [], "next": None})
 
 
-@pytest.mark.parametrize(
-    ("line", "user"),
-    [
-        ("turns list", "requester"),
-        ("approvals list", "reviewer"),
-        ("effects list", "reviewer"),
-        ("users list", "admin"),
-    ],
-)
-def test_each_command_uses_the_local_user_it_is_made_for(
-    stack: Perdure, monkeypatch: pytest.MonkeyPatch, line: str, user: str
-) -> None:
+@pytest.mark.parametrize(("line", "user"), [(f"{group} list", user) for group, user in USERS.items()])
+def test_a_command_uses_its_local_user(stack: Perdure, monkeypatch: pytest.MonkeyPatch, line: str, user: str) -> None:
     assert stack(line, EMPTY).code == stack(f"{line} --as reviewer", EMPTY).code == 0
     monkeypatch.setenv("PERDURE_TOKEN", "mine")  # a token of one's own comes first
     assert stack(line, EMPTY).code == stack(f"{line} --as admin", EMPTY).code == 0
@@ -95,9 +85,7 @@ def test_a_stack_that_is_starting_is_called_that(perdure: Perdure, home: Path) -
 
 
 @pytest.mark.parametrize("first", [ROOT / "bin", Path("/usr/bin"), Path(sys.executable).parent])
-def test_a_command_that_is_shown_works_in_any_folder_and_shell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: Path
-) -> None:
+def test_a_shown_command_works_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: Path) -> None:
     """`make` and a virtual environment put the interpreter's own folder on PATH, where the next terminal has none."""
     for name in ("PERDURE_HOME", "PERDURE_URL"):
         monkeypatch.delenv(name, raising=False)

@@ -8,25 +8,9 @@ from typing import Any
 import pytest
 
 from tests.unit.apps.api_double import Reply, said
+from tests.unit.cli import test_outputs as outputs
 from tests.unit.cli.conftest import APPROVAL, Perdure, refusal, request
-from tests.unit.cli.test_outputs import (
-    AGEING,
-    AT,
-    BROKEN,
-    BUDGETS,
-    CLAIMED,
-    EFFECT,
-    LENT,
-    MEMORY,
-    PROPOSED,
-    RULE,
-    STATUS,
-    TOOLS,
-    TURN,
-    USER,
-    VERSION,
-    items,
-)
+from tests.unit.cli.test_outputs import BUDGETS, EFFECT, RULE, TOOLS, VERSION, items
 
 NONE = items()
 SETTLED = {"key": "pdk_1", "outcome": "happened", "settled_by": "reviewer"}
@@ -53,7 +37,7 @@ CASES: list[tuple[str, list[Reply], str]] = [
     ("approvals withdraw a-1", DECIDED, "reviewer POST /v1/approvals/a-1/withdraw {}"),
     ("delegations list --all", [NONE], "admin GET /v1/delegations all=true"),
     *(
-        (f"delegations add tom --until {until}", [said(LENT, 201)],
+        (f"delegations add tom --until {until}", [said(outputs.LENT, 201)],
          f'reviewer POST /v1/delegations {{"to": "tom", "until": "{sent}"}}')
         for until, sent in (
             ("2027-01-31", "2027-02-01T00:00:00+00:00"),  # to the end of the day
@@ -75,7 +59,7 @@ CASES: list[tuple[str, list[Reply], str]] = [
     ),
     ("budgets set --usd 3", [said(BUDGETS | {"tenant": None}), said(BUDGETS)],
      'admin PUT /v1/budgets {"max_tokens": null, "max_cost_usd": 3.0}'),
-    ("memory set c-1 n=1 gone=null 'note=two words' 'list=[\"a\"]' a=b=c --ttl-seconds 60", [said(MEMORY)],
+    ("memory set c-1 n=1 gone=null 'note=two words' 'list=[\"a\"]' a=b=c --ttl-seconds 60", [said(outputs.MEMORY)],
      'requester PUT /v1/memory/working/c-1 {"fields": {"n": 1, "gone": null, "note": "two words", "list": ["a"], '
      '"a": "b=c"}, "ttl_seconds": 60}'),
     ("prompts list --template voice --stage draft", [NONE],
@@ -85,7 +69,7 @@ CASES: list[tuple[str, list[Reply], str]] = [
      'reviewer POST /v1/prompt-versions/v-1/promote {"to": "active", "digest": "d…"}'),
     ("rules waive memory_patch --undo", [items(*TOOLS)],
      'admin PUT /v1/rules/tools {"tool": "memory_patch", "approval": true}'),
-    ("users role bob requester reviewer", [said(USER)],
+    ("users role bob requester reviewer", [said(outputs.USER)],
      'admin POST /v1/users/bob/roles {"roles": ["requester", "reviewer"]}'),
 ]  # fmt: skip
 
@@ -104,19 +88,21 @@ def test_a_command_sends(stack: Perdure, line: str, replies: list[Reply], asked:
     [
         ("approvals list", [items(APPROVAL)], {"next": None}),
         ("approvals show a-1", [said(APPROVAL)], {"id": "a-1", "args": APPROVAL["args"], "schema": APPROVAL["schema"]}),
-        ("approvals claim a-1", [said(CLAIMED)], {"id": "a-1", "claimed_by": "rita"}),
-        ("approvals ageing", [items(AGEING)], {"items": [AGEING]}),
+        ("approvals claim a-1", [said(outputs.CLAIMED)], {"id": "a-1", "claimed_by": "rita"}),
+        ("approvals ageing", [items(outputs.AGEING)], {"items": [outputs.AGEING]}),
         ("approvals ageing", [NONE], {"items": []}),
         ("budgets set --tokens 5000", LIMITED, {"day": "2026-11-21"}),
         ("delegations list", [NONE], {"items": []}),
         ("delegations remove d-1", [Reply(204)], {"id": "d-1", "removed": True}),
-        ("rules set desk/parcels:booked abort", [items(RULE, RULE | {"id": "other"})], {"items": [RULE]}),
+        (
+            "rules set desk/parcels:booked abort",
+            [items(RULE, RULE | {"id": "other"})],
+            {"items": [RULE]},
+        ),
         ("rules tools", [items(*TOOLS)], {"items": TOOLS}),
     ],
 )
-def test_as_json_a_command_tells_what_the_api_told(
-    stack: Perdure, line: str, replies: list[Reply], told: dict[str, Any]
-) -> None:
+def test_json_is_what_the_api_told(stack: Perdure, line: str, replies: list[Reply], told: dict[str, Any]) -> None:
     stack.will(*replies)
     ended = stack(*line.split(), "--json")
     assert (ended.code, {name: ended.json[name] for name in told}) == (0, told)
@@ -125,8 +111,8 @@ def test_as_json_a_command_tells_what_the_api_told(
 @pytest.mark.parametrize(
     ("line", "replies", "told"),
     [
-        ("audit verify", [said(BROKEN)], {"ok": False, "faults_by_kind": BROKEN["faults_by_kind"]}),
-        ("status", [said({}), said(STATUS)], {"well": False}),
+        ("audit verify", [said(outputs.BROKEN)], {"ok": False, "faults_by_kind": outputs.BROKEN["faults_by_kind"]}),
+        ("status", [said({}), said(outputs.STATUS)], {"well": False}),
     ],
 )
 def test_what_is_not_well_ends_in_1(stack: Perdure, line: str, replies: list[Reply], told: dict[str, Any]) -> None:
@@ -137,7 +123,7 @@ def test_what_is_not_well_ends_in_1(stack: Perdure, line: str, replies: list[Rep
 
 
 def test_days_of_a_delegation_count_from_now(stack: Perdure) -> None:
-    assert stack("delegations add tom --days 3", said(LENT, 201)).code == 0
+    assert stack("delegations add tom --days 3", said(outputs.LENT, 201)).code == 0
     sent = datetime.fromisoformat(stack.asked[0].body["until"])
     assert abs(sent - datetime.now(UTC) - timedelta(days=3)) < timedelta(minutes=1)
 
@@ -236,12 +222,7 @@ def test_a_refusal_has_its_exit_code(stack: Perdure, line: str, status: int, cod
     ("status", "code", "details", "named"),
     [
         (409, "already_decided", {"decision": {"type": "reject", "by": "rita", "comment": "no"}}, ["reject", "rita"]),
-        (
-            422,
-            "invalid_input",
-            {"fields": [{"field": "body.title", "problem": "too long"}]},
-            ["body.title", "too long"],
-        ),
+        (422, "invalid_input", {"fields": [{"field": "body.title", "problem": "long"}]}, ["body.title", "long"]),
         (429, "quota_reached", {"scope": "user", "retry_after_seconds": None}, ["files usage"]),
         (409, "too_early", {"deadline": "2026-11-21T10:00:00Z"}, ["2026-11-21T10:00:00Z"]),
     ],
@@ -261,17 +242,17 @@ EVIL = "\x1b[2J\u202e"
     ("line", "replies"),
     [
         ("turns show t", [said({"error": {"code": "x", "message": EVIL, "details": {}}}, 404)]),
-        ("turns show t-1", [said(TURN | {"answer": EVIL})]),
+        ("turns show t-1", [said(outputs.TURN | {"answer": EVIL})]),
         ("approvals show a-1", [said(APPROVAL)]),
-        ("approvals preview a-1", [said(APPROVAL | {"preview": {"at": AT, "fault": EVIL}})]),
+        ("approvals preview a-1", [said(APPROVAL | {"preview": {"at": outputs.AT, "fault": EVIL}})]),
         ("approvals approve a-1", DECIDES),
         ("effects list", [items(EFFECT | {"args": {"text": EVIL}})]),
-        ("effects show pdk_1", [said(EFFECT | {"args": {"text": EVIL}, "approval": {"id": "a", "decided_by": EVIL}})]),
-        ("memory show c-1", [said(MEMORY | {"fields": {"note": EVIL}})]),
-        ("memory promotions approve p-1", [said(PROPOSED | {"content": EVIL})] * 2),
+        ("effects show k", [said(EFFECT | {"args": {"text": EVIL}, "approval": {"id": "a", "decided_by": EVIL}})]),
+        ("memory show c-1", [said(outputs.MEMORY | {"fields": {"note": EVIL}})]),
+        ("memory promotions approve p-1", [said(outputs.PROPOSED | {"content": EVIL})] * 2),
         ("prompts show voice", [said(VERSION | {"text": EVIL})]),
         ("prompts promote v-1", [said(VERSION | {"text": EVIL})] * 2),
-        ("status", [said({}), said(STATUS | {"parts": [{"name": "relay", "fault": EVIL}]})]),
+        ("status", [said({}), said(outputs.STATUS | {"parts": [{"name": "relay", "fault": EVIL}]})]),
     ],
 )
 def test_what_comes_from_outside_cannot_command_the_terminal(stack: Perdure, line: str, replies: list[Reply]) -> None:

@@ -298,7 +298,5 @@ RUNS = st.builds(Run, st.uuids().map(str), st.sampled_from([*audit.OUTCOMES, Non
 
 @given(st.lists(RUNS))
 def test_each_that_was_not_allowed_is_one_fault_at_its_approvals_first_row(runs: list[Run]) -> None:
-    faults = [
-        Fault(run.seq or 0, K.RAN_UNDECIDED, run.audit_id, run.approval_id) for run in runs if not run.was_allowed
-    ]
+    faults = [Fault(r.seq or 0, K.RAN_UNDECIDED, r.audit_id, r.approval_id) for r in runs if not r.was_allowed]
     assert audit.undecided(runs) == faults

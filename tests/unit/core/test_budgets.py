@@ -42,9 +42,7 @@ def test_an_answer_may_use_what_is_left_and_a_usual_answer_more(used: int, left:
         *((150_000, None, 10, 150_000), (None, 10_000, 10, None)),
     ],
 )
-def test_an_answer_may_use_what_money_is_left_and_a_usual_one_more(
-    most: Any, left: Any, dollars: int, bound: Any
-) -> None:
+def test_an_answer_may_use_the_money_left_and_a_usual_one_more(most: Any, left: Any, dollars: int, bound: Any) -> None:
     assert budgets.affordable(most, left, dollars * 1_000_000) == bound
 
 

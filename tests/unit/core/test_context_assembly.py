@@ -16,9 +16,7 @@ VALUES = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 3), max_size=4)
 
 
 @given(VALUES, st.lists(st.sampled_from("abcd")), VALUES, VALUES)
-def test_each_key_comes_from_the_uppermost_that_has_it(
-    defaults: Values, inject: list[str], outputs: Values, caller: Values
-) -> None:
+def test_a_key_comes_from_the_uppermost(defaults: Values, inject: list[str], outputs: Values, caller: Values) -> None:
     injected = {key: value for key, value in outputs.items() if key in inject}
     assert arguments(defaults, inject, outputs, caller) == {**defaults, **injected, **caller}
 

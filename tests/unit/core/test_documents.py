@@ -128,7 +128,6 @@ def test_a_promotion_is_decided_on_in_the_contracts_order(change: dict[str, Any]
 
 A16, A20, A40 = "A1B2C3D4E5F6G7H8", "a1B2c3D4e5F6g7H8i9J0", "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0"
 
-
 # Put together here, so that no file of ours holds what a scanner takes for a secret.
 SECRETS = {
     "secret.cloud_key": [

@@ -168,9 +168,7 @@ rounds = st.lists(st.sampled_from(["gated", "free"]), min_size=1, max_size=6)
 
 
 @given(rounds, st.booleans(), st.data())
-def test_looks_in_any_order_start_each_call_once_and_after_its_verdict(
-    kinds: list[str], free_first: bool, data: st.DataObject
-) -> None:
+def test_any_looks_start_a_call_once_after_its_verdict(kinds: list[str], free_first: bool, data: st.DataObject) -> None:
     calls = [f"t1.{index}" for index in range(len(kinds))]
     states = {call: V.PENDING for call, kind in zip(calls, kinds, strict=True) if kind == "gated"}
     begun: list[str] = []

@@ -52,8 +52,6 @@ def test_an_operators_token_is_known_whole_and_never_kept() -> None:
 
 
 PACES = (identity.DEVICE, PLACE, ACCOUNT, identity.ADDRESS)
-
-
 WAITS = {
     PLACE: {0: 0, 4: 0, 5: 1, 6: 2, 10: 32, 14: 512, 15: 900, 10_000: 900},
     identity.DEVICE: {5: 1},
@@ -144,9 +142,7 @@ def test_what_becomes_of_a_token(expires_at: datetime, used_ago: Any, ended: boo
 
 
 @given(AGO, st.none() | AGO, st.booleans())
-def test_only_an_unused_token_of_an_open_session_has_a_successor(
-    expired_ago: timedelta, used_ago: Any, ended: bool
-) -> None:
+def test_only_unused_tokens_of_open_sessions_are_succeeded(expired_ago: timedelta, used_ago: Any, ended: bool) -> None:
     facts = identity.RefreshFacts(NOW, NOW - expired_ago, None if used_ago is None else NOW - used_ago, ended)
     found = identity.outcome(facts)
     assert (found is Refresh.ROTATE) is (not ended and used_ago is None and expired_ago < timedelta(0))

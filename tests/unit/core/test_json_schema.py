@@ -61,9 +61,7 @@ def test_a_pattern_that_backtracks_for_ever_is_a_fault_within_its_time(schema: S
         ({**of(n={"type": "integer"}), "unevaluatedProperties": False}, {"n": "one"}, False),
     ],
 )
-def test_an_answer_is_held_against_its_schema_where_that_can_be_used(
-    schema: Schema, answer: Schema, fits: bool
-) -> None:
+def test_an_answer_is_held_against_a_schema_that_can_be_used(schema: Schema, answer: Schema, fits: bool) -> None:
     began = time.monotonic()
     assert (answer_fault(answer, schema) is None) is fits
     assert time.monotonic() - began < PATTERN_SECONDS + 4

@@ -31,9 +31,7 @@ FIRST, SECOND, OTHER_RUN = Attempt("run", 1), Attempt("run", 2), Attempt("later 
         (OPEN, Held(2, SECOND, True), FIRST, Claim.REPLAY),
     ],
 )
-def test_a_claim_is_decided_by_gate_and_attempt(
-    gate: Gate, held: Held | None, attempt: Attempt, expected: Claim
-) -> None:
+def test_gate_and_attempt_decide_a_claim(gate: Gate, held: Held | None, attempt: Attempt, expected: Claim) -> None:
     assert ledger.claim(gate, held, attempt) is expected
 
 
@@ -81,9 +79,7 @@ moments = st.sampled_from([NOW, NOW + timedelta(seconds=1), NOW + timedelta(hour
 
 
 @given(gates, rows, attempts, st.booleans(), moments)
-def test_whatever_the_ledger_holds_nothing_unsafe_is_ever_allowed(
-    gate: Gate, row: Reservation, attempt: Attempt, allowed: bool, now: datetime
-) -> None:
+def test_nothing_unsafe_happens(gate: Gate, row: Reservation, attempt: Attempt, allowed: bool, now: datetime) -> None:
     verdict = claim_tool(gate, row, attempt, allowed=allowed, now=now)
     assert (verdict is Claim.REPLAY) == (row.state in ledger.SETTLED)
     if verdict is Claim.ACT:

@@ -29,9 +29,7 @@ AUTO = Reasoning()
         (Reasoning(budget_tokens=2_000, effort="low"), True, Thinking(budget_tokens=2_000)),
     ],
 )
-def test_a_budget_comes_before_an_effort_and_both_before_the_model(
-    asked: Any, can_think: bool, counts: Thinking
-) -> None:
+def test_a_budget_comes_before_effort_and_both_before_the_model(asked: Any, can_think: bool, counts: Thinking) -> None:
     assert decided(asked, can_think=can_think) == counts
     assert is_ambiguous(asked) == (asked == Reasoning(budget_tokens=2_000, effort="low"))
 

@@ -27,9 +27,7 @@ def published(definition: AgentDefinition, **fields: object) -> PublishedAgent:
         (agent(skill("a"), skill("b")), "platform_default", ["a", "b"]),
     ],
 )
-def test_an_agent_without_folders_pins_this(
-    definition: AgentDefinition, persona_key: str, skill_ids: list[str]
-) -> None:
+def test_agents_without_folders_pin_this(definition: AgentDefinition, persona_key: str, skill_ids: list[str]) -> None:
     pinned = turn_plan(published(definition), Limits())
     assert pinned.model_dump(mode="json") == {
         "agent_id": "agent",
@@ -53,9 +51,8 @@ def test_a_plan_knows_of_a_skill_what_the_graph_decides_with_and_no_text() -> No
     secret = SkillText(name="t", text="SECRET")
     texts = {"persona": "Be a host.", "persona_key": "host", "templates": (secret,), "artifacts": (secret, secret)}
     blocks = (block("seen", source="SECRET"), block("unseen", llm_visible=False))
-    full = skill(
-        "a", dependencies=("b",), checkpoints=(Checkpoint(name="look"),), rules=(RULE,), blocks=blocks, **texts
-    )
+    look = Checkpoint(name="look")
+    full = skill("a", dependencies=("b",), checkpoints=(look,), rules=(RULE,), blocks=blocks, **texts)
     agent_of_it = published(agent(full, skill("b"), root_skill="a"), rules=(HOUSE,))
     pinned = turn_plan(agent_of_it, Limits(), rules_of(agent_of_it, PLATFORM_RULES, {}))
     told = pinned.model_dump(mode="json")

@@ -13,18 +13,7 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.messages import Role, WindowPolicy
 from perdure.contracts.skills import SkillText
 from perdure.core.agents import prompts
-from perdure.core.agents.prompts import (
-    Persona,
-    PlainResult,
-    PromptMessage,
-    User,
-    Windowed,
-    base_message,
-    halved,
-    inside,
-    keep,
-    wire,
-)
+from perdure.core.agents.prompts import Persona, PlainResult, PromptMessage, User, Windowed, base_message, inside, keep
 from perdure.core.agents.toolsets import loaded_skills
 from perdure.core.text import estimated_tokens
 from tests.repo.test_domain_words import ANYWHERE
@@ -111,7 +100,7 @@ def test_loading_and_unloading_skills_leaves_the_prefix_byte_for_byte(
         said = [PromptMessage(Role.SYSTEM, prompts.activation(each)) for each in loaded] + [
             PromptMessage(Role.USER, "hello")
         ]
-        sent = prompts.with_cache_breakpoint(wire(said_first(definition, user), memory, said, templates), model)
+        sent = prompts.with_cache_breakpoint(prompts.wire(said_first(definition, user), memory, said, templates), model)
         prefixes.add(json.dumps(sent[0]).encode())
         # What the skills bring follows: each template is a system message of its own, none is there twice.
         shown = [text for text in templates if text]
@@ -133,7 +122,7 @@ def test_loading_and_unloading_skills_leaves_the_prefix_byte_for_byte(
 def test_only_anthropics_own_path_gets_a_cache_breakpoint_behind_the_prefix(marked: bool, models: str) -> None:
     marked_base = [{"type": "text", "text": "base", "cache_control": {"type": "ephemeral"}}]
     for model in models.split():
-        messages = wire("base", "memory", [PromptMessage(Role.USER, "hello")], ["template"])
+        messages = prompts.wire("base", "memory", [PromptMessage(Role.USER, "hello")], ["template"])
         sent = prompts.with_cache_breakpoint(messages, model)
         assert sent == [{"role": "system", "content": marked_base if marked else "base"}, *messages[1:]], model
         assert messages[0]["content"] == "base"
@@ -167,8 +156,8 @@ EPISODES = [FIELDS[0], "[Episodic Memory -- Relevant Past Conversations]", "- (s
         ({}, [prompts.RecalledEpisode("Asked: a\nAnswered: b", 0.8149, "cosine")], [*EPISODES, "  Answered: b"]),
         (
             {},
-            [prompts.RecalledEpisode("Asked: c", 0.25, "full_text")],
-            [*EPISODES[:2], "- (full_text rank 0.25) Asked: c"],
+            [prompts.RecalledEpisode("A: c", 0.25, "full_text")],
+            [*EPISODES[:2], "- (full_text rank 0.25) A: c"],
         ),
     ],
 )
@@ -195,10 +184,8 @@ answering = st.builds(PromptMessage, st.just(Role.TOOL), texts, st.just(()), tex
 
 
 @given(texts, texts, st.lists(plain | asking | answering, max_size=6))
-def test_the_wire_form_has_the_base_first_and_all_messages_in_place(
-    base: str, memory: str, said: list[PromptMessage]
-) -> None:
-    sent = wire(base, memory, said)
+def test_the_wire_form_has_its_base_first_and_all_in_place(base: str, memory: str, said: list[PromptMessage]) -> None:
+    sent = prompts.wire(base, memory, said)
     assert sent[0] == {"role": "system", "content": base}
     head = 2 if memory else 1
     assert [message["content"] for message in sent[1:head]] == ([memory] if memory else [])
@@ -334,7 +321,7 @@ def test_only_the_newest_round_may_be_larger_than_the_window(messages: list[Wind
 
 def test_half_of_what_would_be_sent_is_half_of_its_tokens() -> None:
     talk = said("U:100 A:100 " * 4)
-    half = halved(talk, WindowPolicy())
+    half = prompts.halved(talk, WindowPolicy())
     assert half.max_tokens == 400
     assert keep(talk, half) == [0, 4, 5, 6, 7], "the first user's message stays, and the newest that fit"
-    assert keep(talk, halved(talk, half)) == [0, 6, 7]
+    assert keep(talk, prompts.halved(talk, half)) == [0, 6, 7]

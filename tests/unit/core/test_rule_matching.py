@@ -165,9 +165,7 @@ def test_a_tool_without_a_gate_says_why_it_has_none() -> None:
     capability=st.sampled_from(["", "money_out", "create_entity"]),
     rules=st.lists(st.sampled_from([LOOK, STOP, TASTE, *PLATFORM_RULES]), unique_by=lambda rule: rule.id),
 )
-def test_whatever_stops_a_call_before_it_runs_is_told(
-    name: str, effect: str, gated: bool, capability: str, rules: list[Rule]
-) -> None:
+def test_what_stops_a_call_is_told(name: str, effect: str, gated: bool, capability: str, rules: list[Rule]) -> None:
     of = card(name, effect, gated=gated, capability=capability)
     planned = PlanCard(name=name, effect=of.effect, needs_approval=gated, capability=capability)
     ruled = before_round(plan(*rules, cards=(planned,)), [call("t1.0", name)], {})

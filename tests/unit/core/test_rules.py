@@ -9,18 +9,9 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from perdure.contracts.skills import Rule, RuleAction, RuleTrigger
+from perdure.core.agents import rules as engine
 from perdure.core.agents.rule_matching import PLATFORM_RULES, RULE_FORCE_CLARIFY
-from perdure.core.agents.rules import (
-    COUNTERS,
-    RuleMatch,
-    Subject,
-    Unreadable,
-    deciding,
-    matching_rules,
-    override_fault,
-    read_condition,
-    with_overrides,
-)
+from perdure.core.agents.rules import COUNTERS, Subject, deciding, matching_rules, override_fault, with_overrides
 from perdure.core.approvals.gates import RULE_MUTATING
 
 BEFORE, AFTER = RuleTrigger.BEFORE_TOOL_CALL, RuleTrigger.AFTER_TOOL_CALL
@@ -202,8 +193,8 @@ def _judged(given: Rule, subject: Subject) -> Iterator[bool | None]:
     """Each condition by itself: whether it holds, None where it cannot be read."""
     for name, value in given.when.items():
         try:
-            yield read_condition(name, value)(subject)
-        except Unreadable:
+            yield engine.read_condition(name, value)(subject)
+        except engine.Unreadable:
             yield None
 
 
@@ -235,7 +226,7 @@ def test_neither_order_nor_a_rule_more_nor_an_override_takes_a_stop_away(
     assert _is_as_strict(deciding(fires), deciding(matching_rules(rules[1:], trigger, subject)))
 
 
-def _is_as_strict(more: RuleMatch | None, fewer: RuleMatch | None) -> bool:
+def _is_as_strict(more: engine.RuleMatch | None, fewer: engine.RuleMatch | None) -> bool:
     if fewer is None:
         return True
     return more is not None and (more.action is RuleAction.ABORT or fewer.action is not RuleAction.ABORT)

@@ -10,15 +10,8 @@ from hypothesis import strategies as st
 
 from perdure.apps import SHIPPED
 from perdure.core.agents import safety_keywords
-from perdure.core.agents.safety_keywords import (
-    Question,
-    Safety,
-    empathy_of,
-    intent_of,
-    is_phrase,
-    safety_keywords_in,
-    safety_of,
-)
+from perdure.core.agents import safety_keywords as keywords
+from perdure.core.agents.safety_keywords import Question, Safety, empathy_of, intent_of, is_phrase, safety_keywords_in
 from perdure.core.json_schema import schema_fault
 from tests.scale import sized
 
@@ -37,15 +30,13 @@ KNOWN = ("Support", "booking")
     ],
 )
 def test_only_a_plain_no_clears_a_turn(verdict: dict[str, Any] | None, found: Safety) -> None:
-    assert safety_of(verdict) == found
+    assert keywords.safety_of(verdict) == found
 
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=10), lambda inner: st.lists(inner, max_size=2)
 )
 NOTHING = ["", " ", "none", "None", " NONE. ", "no", "null", "n/a", "N/A", "na", "safe", "nothing"]
-
-
 CATEGORIES = st.sampled_from([*NOTHING, "self_harm", "not none", "unsafe"]) | json_values
 
 
@@ -59,7 +50,7 @@ def test_nothing_but_a_no_that_names_no_danger_clears(verdict: dict[str, Any]) -
     names_nothing = category is None or (
         isinstance(category, str) and (category in NOTHING or category.strip(" .").lower() in NOTHING)
     )
-    assert safety_of(verdict).hijacked is not (verdict.get("hijacked") is False and names_nothing)
+    assert keywords.safety_of(verdict).hijacked is not (verdict.get("hijacked") is False and names_nothing)
 
 
 def test_an_intent_is_a_known_one_and_a_tone_what_was_said_of_it_cut_and_on_one_line() -> None:
@@ -143,9 +134,7 @@ FORMATS = st.sampled_from(["", "\u200b", "\u200d", "\u2060", "\ufeff", "\u00ad",
 
 
 @given(st.data(), st.sampled_from(PHRASES), st.text(max_size=20), st.text(max_size=20))
-def test_every_phrase_that_ships_is_found_between_any_words_however_it_is_disguised(
-    data: st.DataObject, phrase: str, before: str, after: str
-) -> None:
+def test_shipped_phrases_are_found_in_any_disguise(data: st.DataObject, phrase: str, before: str, after: str) -> None:
     disguised = "".join(
         data.draw(st.sampled_from([each, each.upper()])) + (data.draw(FORMATS) if each != " " else "  ")
         for each in phrase.rstrip("*")

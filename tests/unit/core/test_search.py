@@ -11,7 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from perdure.contracts.memory import DocumentRef, Trust
 from perdure.core.memory import search
-from perdure.core.memory.documents import DOCUMENT_TYPES, TYPE_BOOSTS, type_fault
+from perdure.core.memory.documents import DOCUMENT_TYPES, type_fault
 from perdure.core.memory.search import DRAFT_BLOCK, EXCERPT_CHARACTERS, Signals, best, context_message, excerpt, recency
 
 SHARES = st.floats(0, 1)
@@ -38,16 +38,6 @@ def candidate(name: str, signals: Signals) -> search.Candidate:
 )
 def test_a_score_is_the_weighted_sum(signals: Signals, expected: float) -> None:
     assert search.score(signals) == pytest.approx(expected)
-
-
-BOOSTS = "0.9 0.85 0.8 0.75 0.7 0.65 0.5 0.4 0.3"
-
-
-def test_types_and_trust_weigh_what_the_requirements_say() -> None:
-    types = "runbook verification_checklist incident_lesson workspace_convention service_context tool_usage_lesson"
-    types += " user_preference dream_summary conversation_note"
-    assert dict(TYPE_BOOSTS) == dict(zip(types.split(), map(float, BOOSTS.split()), strict=True))
-    assert [search.TRUST_LEVELS[each] for each in sorted(Trust)] == [1.0, 0.45, 0.95, 0.85]
 
 
 def test_recency_halves_every_thirty_days_and_entities_count_by_their_share() -> None:

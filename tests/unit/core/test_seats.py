@@ -9,26 +9,14 @@ from hypothesis import strategies as st
 
 from perdure.contracts.errors import CallerError
 from perdure.core.approvals import decisions
-from perdure.core.approvals.decisions import (
-    PENDING,
-    Decision,
-    Delegation,
-    Panel,
-    Vote,
-    has_voted,
-    is_taken,
-    lent,
-    why_not,
-)
+from perdure.core.approvals.decisions import PENDING, Decision, Delegation, Panel, Vote, has_voted, is_taken, why_not
 from perdure.core.identity import OWN, UNKNOWN, Credential, How
 
 A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
 ONE, TWO, LOST = Vote("ann", "ann", True), Vote("bob", "bob", True), Vote("carl", "carl", False)
 MINE, EXTRA = Vote("dora", "dora", True), Vote("eve", "eve", True, is_named=False)
-
-
 FAY = replace(EXTRA, user_id="fay", seat_id="fay")
-NOT_COUNTED = replace(EXTRA, counts=False)
+UNCOUNTED = replace(EXTRA, counts=False)
 
 
 @pytest.mark.parametrize(
@@ -40,10 +28,10 @@ NOT_COUNTED = replace(EXTRA, counts=False)
         ("responded", [(S, 3, [ONE], MINE)]),
         # Of those who are not named, one counts.
         ("approved", [(A, 1, [], EXTRA), (A, 2, [ONE], EXTRA), (A, 2, [EXTRA], MINE)]),
-        ("approved", [(A, 3, [NOT_COUNTED, ONE, TWO], EXTRA)]),
+        ("approved", [(A, 3, [UNCOUNTED, ONE, TWO], EXTRA)]),
         (
             PENDING,
-            [(A, 2, [EXTRA], FAY), (A, 3, [EXTRA, ONE], FAY), (A, 2, [NOT_COUNTED], FAY), (E, 2, [EXTRA], EXTRA)],
+            [(A, 2, [EXTRA], FAY), (A, 3, [EXTRA, ONE], FAY), (A, 2, [UNCOUNTED], FAY), (E, 2, [EXTRA], EXTRA)],
         ),
         ("edited", [(E, 1, [EXTRA], EXTRA)]),
     ],
@@ -189,11 +177,9 @@ TOM, TIM = (Delegation(name, name.title(), frozenset({"requester"})) for name in
         *((owner, to, "nothing_to_delegate") for owner, to in ((CARL, BOB), (TOM, TIM))),
     ],
 )
-def test_a_seat_is_lent_to_whoever_may_decide_the_same(
-    owner: Delegation, to: Delegation, expected: frozenset[str] | str
-) -> None:
+def test_a_seat_is_lent_to_who_may_decide_it(owner: Delegation, to: Delegation, expected: frozenset[str] | str) -> None:
     try:
-        assert lent(owner, to) == expected
+        assert decisions.lent(owner, to) == expected
     except CallerError as refused:
         assert (refused.code, refused.http) == (expected, 422)
 

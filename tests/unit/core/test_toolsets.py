@@ -13,25 +13,14 @@ from perdure.contracts.calls import EffectClass
 from perdure.contracts.mcp import McpHints, McpServer, McpToolListing, McpToolSettings
 from perdure.contracts.skills import PlanSkill
 from perdure.contracts.turns import Limits
+from perdure.core.agents import toolsets as choice
 from perdure.core.agents.plans import turn_plan
-from perdure.core.agents.toolsets import (
-    MEMORY,
-    held,
-    is_of_memory,
-    known_toolsets,
-    load,
-    load_card,
-    loaded_ids,
-    loaded_skills,
-    offered_cards,
-    offered_tools,
-    standing,
-    toolset_of,
-)
+from perdure.core.agents.toolsets import is_of_memory, known_toolsets, load, offered_cards, offered_tools, standing
 from perdure.core.calls.arguments import check_arguments
 from tests.unit.core.skilled import IDS, agent, agents, block, injections, skill
 
-SETS = ("a", "b", MEMORY)
+SETS = ("a", "b", choice.MEMORY)
+Names = tuple[str, ...]
 CARDS = [
     PlanCard(name=f"{toolset or 'own'}_{effect.value}", effect=effect, needs_approval=False, toolset=toolset)
     for toolset, effect in product(("", *SETS), (EffectClass.READ, EffectClass.OPAQUE))
@@ -53,9 +42,7 @@ def test_only_what_reads_is_offered_without_write_access() -> None:
 
 
 @given(loaded_sets, arguments)
-def test_whatever_fits_the_schema_is_loaded_and_nothing_is_taken_away(
-    loaded: dict[str, bool], args: dict[str, JsonValue]
-) -> None:
+def test_what_fits_the_schema_is_loaded_and_all_else_stays(loaded: dict[str, bool], args: dict[str, JsonValue]) -> None:
     after = load(args, CARDS, loaded)
     before, offered = {*offered_cards(CARDS, loaded)}, {*offered_cards(CARDS, after.loaded)}
     assert before <= offered
@@ -64,13 +51,13 @@ def test_whatever_fits_the_schema_is_loaded_and_nothing_is_taken_away(
         assert isinstance(new, list) and {*new} == offered - before
     else:
         assert after.loaded == loaded
-    fits = check_arguments(args, load_card(CARDS).parameters).fault is None
+    fits = check_arguments(args, choice.load_card(CARDS).parameters).fault is None
     assert load(args, CARDS, {}).done == fits or args.keys() - {"toolset", "include_write_tools"}
 
 
 @given(anything, loaded_sets)
 def test_what_a_client_wrote_opens_known_toolsets_only(value: JsonValue, begins_with: dict[str, bool]) -> None:
-    found = held(value, CARDS, begins_with)
+    found = choice.held(value, CARDS, begins_with)
     assert found.keys() <= {*known_toolsets(CARDS)}
     for name, writes in begins_with.items():
         assert found[name] >= writes
@@ -117,9 +104,7 @@ def test_a_trusted_servers_hints_are_believed(
 
 
 @given(HINTS, TTL, st.booleans())
-def test_only_what_reads_runs_without_an_approval_and_an_untrusted_servers_tool_is_opaque(
-    hints: McpHints, ttl: float | None, trusted: bool
-) -> None:
+def test_only_reads_run_unapproved_and_untrusted_is_opaque(hints: McpHints, ttl: float | None, trusted: bool) -> None:
     counted = standing(server(trust_annotations=trusted), tool(hints, key_ttl_seconds=ttl))
     assert counted.needs_approval is (counted.effect is not READ)
     assert (counted.effect is KEYED) is (counted.key_ttl_seconds is not None)
@@ -157,10 +142,8 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         *((("k8s",), name, (), "") for name in ("list", "helm_list")),
     ],
 )
-def test_a_toolset_is_a_tag_or_the_names_beginning(
-    toolsets: tuple[str, ...], name: str, tags: tuple[str, ...], toolset: str
-) -> None:
-    assert toolset_of(server(toolsets=toolsets), tool(name=name, tags=tags)) == toolset
+def test_a_toolset_is_a_tag_or_the_names_beginning(toolsets: Names, name: str, tags: Names, toolset: str) -> None:
+    assert choice.toolset_of(server(toolsets=toolsets), tool(name=name, tags=tags)) == toolset
 
 
 def test_a_server_is_reached_in_one_way_with_the_credentials_that_its_texts_name() -> None:
@@ -196,16 +179,14 @@ PLAN = plan("resolve", "space", "shared", "tell", skill_ids=("a", "b", "c"), roo
         (["nowhere"], ("c",), ("resolve", "shared", "tell")),
     ],
 )
-def test_a_model_is_offered_core_and_loaded_tools_once(
-    injected: list[str], loaded: tuple[str, ...], offered: tuple[str, ...]
-) -> None:
-    assert (loaded_ids(PLAN, injected), offered_tools(PLAN, injected)) == (loaded, offered)
+def test_a_model_is_offered_core_and_loaded_tools_once(injected: list[str], loaded: Names, offered: Names) -> None:
+    assert (choice.loaded_ids(PLAN, injected), offered_tools(PLAN, injected)) == (loaded, offered)
     assert offered_tools(plan("x", "y", skill_ids=("a",)), injected) == ("x", "y"), "no folders: all there is"
 
 
 @given(agents, injections)
 def test_a_loaded_skill_brings_what_it_depends_on_only(definition: AgentDefinition, injected: list[str]) -> None:
-    loaded = loaded_skills(definition, injected)
+    loaded = choice.loaded_skills(definition, injected)
     ids = {each.id for each in loaded}
     asked = {definition.root_skill, *injected}
     own = {each.id for each in definition.skills}
@@ -220,7 +201,7 @@ def test_a_loaded_skill_brings_what_it_depends_on_only(definition: AgentDefiniti
 def test_a_plan_tells_the_same_as_the_agent_itself(definition: AgentDefinition, injected: list[str]) -> None:
     pinned = turn_plan(PublishedAgent(definition=definition, cards=(), version="v"), Limits())
     read = TurnPlan.model_validate(pinned.model_dump(mode="json"))
-    assert loaded_ids(read, injected) == tuple(each.id for each in loaded_skills(definition, injected))
+    assert choice.loaded_ids(read, injected) == tuple(each.id for each in choice.loaded_skills(definition, injected))
 
 
 def test_a_block_that_no_model_may_see_is_never_offered() -> None:

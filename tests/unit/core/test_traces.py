@@ -106,9 +106,8 @@ def test_a_trace_id_that_came_with_the_request_is_kept_where_it_can_be() -> None
 
 KINDS = ("node_start", "node_end", "generation.start", "generation.complete", "tool.executing", "tool.error", "budget")
 PLACED = {"node": st.sampled_from("abc"), "tool": st.just("look"), "model": st.just("m")}
-ANY = st.lists(
-    st.builds(at, st.integers(0, 9), st.sampled_from(KINDS), st.sampled_from((None, "m1", "t1.0")), **PLACED)
-)
+CALLS = st.sampled_from((None, "m1", "t1.0"))
+ANY = st.lists(st.builds(at, st.integers(0, 9), st.sampled_from(KINDS), CALLS, **PLACED))
 
 
 @given(ANY)

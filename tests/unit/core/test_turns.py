@@ -9,22 +9,9 @@ from pydantic import JsonValue
 
 from perdure.contracts.calls import CallState
 from perdure.core import turns
-from perdure.core.turns import (
-    Admission,
-    Kept,
-    Load,
-    OnBusy,
-    Round,
-    TranscriptTurn,
-    keep_rounds,
-    segments_of,
-    status_without_result,
-    summary_of,
-)
+from perdure.core.turns import Admission, Kept, Load, OnBusy, Round, segments_of, status_without_result, summary_of
 
 CAPS = turns.Caps(queue_depth=2, turns_a_user=5)
-
-
 START, QUEUE, FULL, MANY = Admission.START, Admission.QUEUE, Admission.QUEUE_FULL, Admission.TOO_MANY
 AFTER_STOP = Load(True, 0, 1, stopping=True)
 
@@ -91,9 +78,9 @@ def test_a_summary_says_what_was_asked_and_what_was_answered_cut_at_a_word() -> 
     assert summary_of("x" * 1_000, "").endswith("x …"), "a text without a word's end is cut anywhere"
 
 
-def told(kind: str, call_id: str | None = None, **data: JsonValue) -> TranscriptTurn:
+def told(kind: str, call_id: str | None = None, **data: JsonValue) -> turns.TranscriptTurn:
     """An event."""
-    return TranscriptTurn(kind, call_id, data)
+    return turns.TranscriptTurn(kind, call_id, data)
 
 
 PENDING = told("tools.pending", calls=[{"call_id": "t1.0", "tool": "pay", "requires_approval": True}])
@@ -143,12 +130,12 @@ events = st.builds(told, kinds, st.sampled_from(["t1.0", "t1.1", "t2.0", None]),
 
 
 @given(st.lists(events, max_size=30))
-def test_any_events_make_a_story_with_one_segment_a_call_and_no_end_undone(given_events: list[TranscriptTurn]) -> None:
-    story = segments_of(given_events)
+def test_any_events_make_a_story_with_one_segment_a_call_and_no_end_undone(given: list[turns.TranscriptTurn]) -> None:
+    story = segments_of(given)
     calls = [segment.call_id for segment in story if segment.kind == "tool"]
     assert len(calls) == len(set(calls))
-    for place in range(len(given_events)):
-        for earlier in segments_of(given_events[:place]):
+    for place in range(len(given)):
+        for earlier in segments_of(given[:place]):
             if earlier.kind == "tool" and earlier.state in turns.ENDED:
                 (now,) = (each for each in story if each.kind == "tool" and each.call_id == earlier.call_id)
                 assert now.state == earlier.state
@@ -192,15 +179,13 @@ PLANNED, DENIED = CallState.PLANNED, CallState.DENIED
     ],
 )
 def test_a_round_stays_if_it_did_something_or_was_open(case: Round, states: list[CallState], kept: Kept | None) -> None:
-    assert keep_rounds([case], dict(zip("ab", states, strict=False))) == ((kept,) if kept else ())
+    assert turns.keep_rounds([case], dict(zip("ab", states, strict=False))) == ((kept,) if kept else ())
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.sampled_from(CallState)), st.sets(st.sampled_from("abcd")))
-def test_each_call_of_a_kept_round_has_one_answer_and_what_is_done_stays(
-    states: dict[str, CallState], answered: set[str]
-) -> None:
+def test_a_kept_round_has_one_answer_a_call_and_what_is_done(states: dict[str, CallState], answered: set[str]) -> None:
     whole = Round("m", tuple("abcd"), {call: f"t{call}" for call in answered})
-    kept = keep_rounds([whole], states)
+    kept = turns.keep_rounds([whole], states)
     if kept:
         assert len(kept[0].message_ids) - 1 + len(kept[0].unanswered) == len(whole.calls)
     else:
@@ -208,14 +193,14 @@ def test_each_call_of_a_kept_round_has_one_answer_and_what_is_done_stays(
 
 
 def test_a_call_that_may_have_happened_is_not_told_as_not_run() -> None:
-    assert status_without_result(CallState.RESERVED, "the approval is rejected")[0] == "not_known"
-    assert status_without_result(CallState.PLANNED, "the approval is rejected") == (
+    assert status_without_result(CallState.RESERVED, "it is rejected")[0] == "not_known"
+    assert status_without_result(CallState.PLANNED, "it is rejected") == (
         "denied",
-        "the approval is rejected",
+        "it is rejected",
     )
     assert status_without_result(CallState.PLANNED)[0] == status_without_result(None)[0] == "not_run"
 
 
 def test_what_was_said_with_a_round_that_did_nothing_stays_without_its_calls() -> None:
     rounds = [Round("silent", ("a",), {}), *(Round(name, (name,), {}, has_text=True) for name in ("said", "done"))]
-    assert turns.words_only(rounds, keep_rounds(rounds, {"done": CallState.DONE})) == ("said",)
+    assert turns.words_only(rounds, turns.keep_rounds(rounds, {"done": CallState.DONE})) == ("said",)

@@ -14,21 +14,12 @@ from perdure.contracts.approvals import RequestKind
 from perdure.contracts.calls import EffectClass
 from perdure.core.approvals import validity
 from perdure.core.approvals.decisions import Decision
-from perdure.core.approvals.validity import (
-    ApprovalValidity,
-    InForce,
-    QuestionRecord,
-    answer_refusal,
-    has_call_ahead,
-    runs_by,
-    why_void,
-)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TEXT = {"type": "string", "minLength": 1}
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": TEXT}, "required": ["text"]}
 SCHEMA["additionalProperties"] = False
-OPEN = QuestionRecord("clarification", "pending", SCHEMA, NOW + timedelta(days=1), NOW)
+OPEN = validity.QuestionRecord("clarification", "pending", SCHEMA, NOW + timedelta(days=1), NOW)
 SAID: dict[str, Any] = {"text": "the second one"}
 ANSWERED = replace(OPEN, status="answered")
 
@@ -50,14 +41,14 @@ ANSWERED = replace(OPEN, status="answered")
     ],
 )
 def test_the_first_reason_refuses_an_answer(
-    asked: QuestionRecord, kind: str, payload: dict[str, Any], code: str | None
+    asked: validity.QuestionRecord, kind: str, payload: dict[str, Any], code: str | None
 ) -> None:
-    refused = answer_refusal(asked, kind, payload)
+    refused = validity.answer_refusal(asked, kind, payload)
     assert (refused.code if refused else None) == code
 
 
 asking = st.builds(
-    QuestionRecord,
+    validity.QuestionRecord,
     st.sampled_from(["clarification", "client_run"]),
     st.sampled_from(["pending", "answered", "expired", "cancelled"]),
     st.just(SCHEMA),
@@ -72,9 +63,9 @@ payloads = st.dictionaries(
 
 @given(asking, st.sampled_from(["clarification", "client_run", "other"]), payloads)
 def test_only_a_fitting_answer_in_time_to_an_open_turn_counts(
-    asked: QuestionRecord, kind: str, payload: dict[str, Any]
+    asked: validity.QuestionRecord, kind: str, payload: dict[str, Any]
 ) -> None:
-    if answer_refusal(asked, kind, payload) is None:
+    if validity.answer_refusal(asked, kind, payload) is None:
         assert asked.status == "pending" and asked.expires_at > NOW and not asked.over and kind == asked.kind
         assert set(payload) == {"text"} and payload["text"]
 
@@ -86,7 +77,7 @@ FREE = ToolCard(
 GATED = FREE.model_copy(update={"needs_approval": True})
 NEWER = GATED.model_copy(update={"version": "v2"})
 STRICTER = GATED.model_copy(update={"parameters": {"type": "object", "required": ["reason"]}})
-APPROVED = ApprovalValidity("a1", "approved", "v1", {"amount": 5}, True, "", False)
+APPROVED = validity.ApprovalValidity("a1", "approved", "v1", {"amount": 5}, True, "", False)
 
 
 @pytest.mark.parametrize(
@@ -107,9 +98,9 @@ APPROVED = ApprovalValidity("a1", "approved", "v1", {"amount": 5}, True, "", Fal
     ],
 )
 def test_a_call_is_void_for_these_reasons(
-    card: ToolCard | None, here: ToolCard | None, approval: ApprovalValidity | None, is_void: bool
+    card: ToolCard | None, here: ToolCard | None, approval: validity.ApprovalValidity | None, is_void: bool
 ) -> None:
-    assert (why_void(card, here, "v1", approval) is not None) is is_void
+    assert (validity.why_void(card, here, "v1", approval) is not None) is is_void
 
 
 KEPT = replace(APPROVED, policy_digest="p1")
@@ -119,18 +110,21 @@ K, D = RequestKind, Decision
 @pytest.mark.parametrize(
     ("approval", "in_force", "is_lapsed"),
     [
-        (KEPT, InForce("p1", "v1"), False),
+        (KEPT, validity.InForce("p1", "v1"), False),
         (None, None, False),
-        *((KEPT, other, True) for other in (None, InForce("p2", "v1"), InForce("p1", "v2"), InForce("p1", ""))),
-        (APPROVED, InForce("p2", "v1"), False),
-        (replace(KEPT, status="edited"), InForce("p2", "v1"), True),
+        *(
+            (KEPT, other, True)
+            for other in (None, validity.InForce("p2", "v1"), validity.InForce("p1", "v2"), validity.InForce("p1", ""))
+        ),
+        (APPROVED, validity.InForce("p2", "v1"), False),
+        (replace(KEPT, status="edited"), validity.InForce("p2", "v1"), True),
         # What an attempt has reserved, the next one may finish; what is denied anyway has its own reason.
-        (replace(KEPT, status="reserved"), InForce("p2", "v2"), False),
+        (replace(KEPT, status="reserved"), validity.InForce("p2", "v2"), False),
         (replace(KEPT, status="rejected"), None, False),
     ],
 )
 def test_an_unused_approval_lapses_with_its_grounds(
-    approval: ApprovalValidity | None, in_force: InForce | None, is_lapsed: bool
+    approval: validity.ApprovalValidity | None, in_force: validity.InForce | None, is_lapsed: bool
 ) -> None:
     assert (validity.why_lapsed(approval, in_force) is not None) is is_lapsed
 
@@ -146,25 +140,23 @@ def test_a_call_waits_for_the_end_of_its_hold() -> None:
 @pytest.mark.parametrize(
     ("policy_digest", "in_force", "is_outdated"),
     [
-        ("p1", InForce("p1", "v1"), False),
-        *(("p1", InForce(*now), True) for now in (("p2", "v1"), ("p1", "v2"), ("p1", ""), ("p2", "v2"))),
+        ("p1", validity.InForce("p1", "v1"), False),
+        *(("p1", validity.InForce(*now), True) for now in (("p2", "v1"), ("p1", "v2"), ("p1", ""), ("p2", "v2"))),
         ("p1", None, True),
-        ("", InForce("p2", "v1"), False),
-        ("", InForce("p2", "v2"), True),
+        ("", validity.InForce("p2", "v1"), False),
+        ("", validity.InForce("p2", "v2"), True),
     ],
 )
-def test_a_request_is_outdated_for_these_reasons(
-    policy_digest: str, in_force: InForce | None, is_outdated: bool
-) -> None:
+def test_reasons_outdate_a_request(policy_digest: str, in_force: validity.InForce | None, is_outdated: bool) -> None:
     assert (validity.outdated_reason(policy_digest, "v1", in_force) is not None) is is_outdated
 
 
 def test_a_call_runs_by_these_decisions() -> None:
-    assert runs_by(K.APPROVAL, "pay") == {D.APPROVE, D.EDIT}
-    assert runs_by(K.CHECKPOINT, "pay") == {D.EDIT}
-    assert runs_by(K.CHECKPOINT, "") == runs_by(K.LIMIT, "") == set()
+    assert validity.runs_by(K.APPROVAL, "pay") == {D.APPROVE, D.EDIT}
+    assert validity.runs_by(K.CHECKPOINT, "pay") == {D.EDIT}
+    assert validity.runs_by(K.CHECKPOINT, "") == validity.runs_by(K.LIMIT, "") == set()
     for kind, tool in product(K, ("", "pay")):
-        assert not runs_by(kind, tool) & {D.REJECT, D.RESPOND}, "however outdated, these can always be said"
+        assert not validity.runs_by(kind, tool) & {D.REJECT, D.RESPOND}, "however outdated, these can always be said"
 
 
 @pytest.mark.parametrize(
@@ -176,8 +168,6 @@ def test_a_call_runs_by_these_decisions() -> None:
         (K.LIMIT, "", "", "pending approved"),
     ],
 )
-def test_a_call_is_ahead_until_it_begins_or_never_will(
-    kind: RequestKind, tool: str, ahead: str, not_ahead: str
-) -> None:
-    assert all(has_call_ahead(status, kind, tool) for status in ahead.split())
-    assert not any(has_call_ahead(status, kind, tool) for status in not_ahead.split())
+def test_a_call_is_ahead_until_it_begins_or_is_void(kind: RequestKind, tool: str, ahead: str, not_ahead: str) -> None:
+    assert all(validity.has_call_ahead(status, kind, tool) for status in ahead.split())
+    assert not any(validity.has_call_ahead(status, kind, tool) for status in not_ahead.split())

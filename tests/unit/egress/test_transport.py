@@ -20,18 +20,8 @@ from perdure.core.egress import Outbound, named_by_url, named_host
 from perdure.egress import AnswerWithheld, BlockingTransport, Call, EgressRefused, OutOfTime, Transport, calling
 from perdure.egress.httpx2_transport import Transport2
 from perdure.egress.httpx_transport import new_client
-from tests.doubles.hostile_target import (
-    MEBI,
-    Talk,
-    bomb,
-    endless_head,
-    endless_hints,
-    floods,
-    says,
-    silence,
-    target,
-    threaded,
-)
+from tests.doubles import hostile_target as hostile
+from tests.doubles.hostile_target import MEBI, Talk, bomb, endless_head, endless_hints, floods, says, target, threaded
 from tests.doubles.resolver import Names
 
 
@@ -207,7 +197,6 @@ async def test_a_configured_proxy_takes_public_names_and_named_hosts_go_past_it(
 
 # --- how much is read
 
-
 FLOODS: dict[str, tuple[Talk, str]] = {
     "announced": (floods(announced=True), "answer_too_large"),
     "chunked to the end": (floods(), "answer_too_large"),
@@ -312,7 +301,7 @@ async def test_a_head_without_end_is_an_error_of_the_protocol() -> None:
 
 
 @pytest.mark.parametrize(
-    "talk", [endless_hints, silence, floods(200, b"x", gap=0.02)], ids=["hints", "silence", "trickle"]
+    "talk", [endless_hints, hostile.silence, floods(200, b"x", gap=0.02)], ids=["hints", "silence", "trickle"]
 )
 async def test_the_deadline_holds_for_the_whole_exchange(talk: Talk) -> None:
     began = time.monotonic()

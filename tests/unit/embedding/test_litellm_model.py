@@ -31,9 +31,7 @@ def answer(*vectors: tuple[int, list[float]]) -> dict[str, object]:
     return {"object": "list", "data": data, "model": "text-embedding-3-small", "usage": USAGE}
 
 
-async def test_a_batch_is_one_request_and_vectors_come_back_in_the_order_of_the_texts(
-    provider: ApiDouble, embedder: Embedder
-) -> None:
+async def test_a_batch_is_one_request_and_vectors_keep_the_texts_order(provider: ApiDouble, embedder: Embedder) -> None:
     provider.will(said(answer((1, [0.0, 1.0]), (0, [1.0, 0.0]))))
     assert await embedder.embed(["a", "b"]) == [[1.0, 0.0], [0.0, 1.0]]
     (request,) = provider.asked
@@ -49,9 +47,7 @@ TROUBLE = {"error": {"message": "you sent: secret words"}}
     [*(said(TROUBLE, status) for status in (401, 429, 500)), said(answer((0, [1.0])))],
     ids=["401", "429", "500", "fewer vectors than texts"],
 )
-async def test_a_provider_in_trouble_is_asked_once_and_quoted_nowhere(
-    provider: ApiDouble, embedder: Embedder, trouble: Reply
-) -> None:
+async def test_trouble_is_met_once_and_quoted_nowhere(provider: ApiDouble, embedder: Embedder, trouble: Reply) -> None:
     provider.will(trouble)
     with pytest.raises(EmbeddingUnavailable) as raised:
         await embedder.embed(["secret words", "b"])

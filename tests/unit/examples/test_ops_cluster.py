@@ -31,9 +31,7 @@ def noted(cluster: Cluster) -> Cluster:
 
 
 @pytest.mark.parametrize(("keys", "effects"), [("own", 50), ("same", 25)])
-def test_processes_that_write_at_once_lose_nothing_and_a_key_is_one_effect(
-    tmp_path: Path, keys: str, effects: int
-) -> None:
+def test_writers_at_once_lose_nothing_and_a_key_is_one_effect(tmp_path: Path, keys: str, effects: int) -> None:
     path = tmp_path / "cluster.json"
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(who), keys], cwd=OPS.parents[2])

@@ -61,9 +61,7 @@ def test_the_folder_has_no_mistake_and_publishes_one_agent_whose_tools_find_its_
         ("/echo Refund order 1042", []),
     ],
 )
-async def test_a_text_asks_for_its_calls_and_each_fits_its_tool(
-    app: App, text: str, calls: list[tuple[str, Any]]
-) -> None:
+async def test_a_text_asks_for_calls_and_each_fits_its_tool(app: App, text: str, calls: list[tuple[str, Any]]) -> None:
     assert (await answer(app, user(text)))[1] == calls
     for tool, args in calls:
         app.tools[tool].parameters.bind(args)

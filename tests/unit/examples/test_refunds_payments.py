@@ -23,9 +23,7 @@ def noted(payments: PaymentsProcess, order: str, key: str = "") -> httpx.Respons
     return payments.http.post("/notes", json={"order": order, "text": "Sorry."}, headers={"Idempotency-Key": key})
 
 
-def test_the_same_key_makes_one_refund_and_gets_the_stored_answer_and_refuses_another_body(
-    payments: PaymentsProcess, order: str, key: str
-) -> None:
+def test_a_key_makes_one_refund_and_refuses_another_body(payments: PaymentsProcess, order: str, key: str) -> None:
     first, second = refund(payments, order, key), refund(payments, order, key)
     assert first.status_code == second.status_code == 201
     assert first.json() == second.json()
@@ -88,9 +86,7 @@ def test_killed_around_the_commit_it_made_the_refund_or_not_and_a_retry_makes_it
     assert own_payments.counts(order)["refund"] == 1
 
 
-def test_a_caller_that_gave_up_after_the_commit_gets_the_stored_answer(
-    payments: PaymentsProcess, order: str, key: str
-) -> None:
+def test_who_gave_up_after_the_commit_gets_the_stored_answer(payments: PaymentsProcess, order: str, key: str) -> None:
     payments.hold("after_commit")
     with pytest.raises(httpx.ReadTimeout):
         payments.http.post("/refunds", json={"order": order}, headers={"Idempotency-Key": key}, timeout=0.5)
@@ -144,9 +140,7 @@ def test_without_the_credential_nothing_is_shown_or_done(payments: PaymentsProce
         ("/notes", {"order": "0", "text": "Sorry."}, 404),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_does_nothing(
-    payments: PaymentsProcess, path: str, body: dict[str, object], status: int
-) -> None:
+def test_nonsense_is_refused(payments: PaymentsProcess, path: str, body: dict[str, object], status: int) -> None:
     before = payments.http.get("/ledger").json()
     assert payments.http.post(path, json=body).status_code == status
     assert payments.http.get("/ledger").json() == before

@@ -77,9 +77,7 @@ def test_an_absurd_amount_does_not_fit_whoever_writes_it(tools: Mapping[str, Too
     assert (checked.fault is None) == fits
 
 
-async def test_a_refund_made_again_with_its_key_is_one_refund(
-    desk: Desk, payments: PaymentsProcess, order: str
-) -> None:
+async def test_a_refund_made_twice_with_its_key_is_one(desk: Desk, payments: PaymentsProcess, order: str) -> None:
     first, second = [await desk.run("refund", {"order": order}) for _ in range(2)]
     assert first == second
     assert first["status"] == "refunded" and order in first["message"]
@@ -104,9 +102,7 @@ async def test_no_answer_in_time_is_ambiguous_although_the_effect_was_made(
     assert sum(payments.counts(order).values()) == 1
 
 
-async def test_a_service_that_dies_before_its_answer_is_ambiguous_and_the_key_heals_it(
-    desk: Desk, own_payments: PaymentsProcess, order: str
-) -> None:
+async def test_a_key_heals_a_death_before_the_answer(desk: Desk, own_payments: PaymentsProcess, order: str) -> None:
     own_payments.hold("after_commit")
     at_its_own = replace(desk, url=own_payments.url)
     asked = asyncio.create_task(at_its_own.run("refund", {"order": order}, seconds=30))

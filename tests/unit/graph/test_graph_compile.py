@@ -238,9 +238,7 @@ ASKED, LOOKING = {"role": "user", "text": "Why?"}, {"role": "assistant", "text":
         ([ASKED, LOOKING], [{"role": "tool", "text": "42"}], None),
     ],
 )
-async def test_node_end_shows_status_tokens_and_the_assistant_message_that_the_node_added(
-    before: list[Any], added: list[Any], shown: str | None
-) -> None:
+async def test_node_end_shows_status_tokens_and_words(before: list[Any], added: list[Any], shown: str | None) -> None:
     _, ports = await run(talking([*before, *added]), messages=before)
     data: dict[str, Any] = {"status": "completed", "tokens_used": 12}
     message = {"message": {"role": "assistant", "content": shown}} if shown else {}

@@ -44,9 +44,7 @@ ERROR = {"code": "x", "message": "x"}
         (spec.after_approval, {"status": "awaiting_hitl"}, "paused"),
     ],
 )
-async def test_a_router_takes_the_first_of_its_ways_that_the_state_allows(
-    router: Router, state: dict[str, Any], label: str
-) -> None:
+async def test_a_router_takes_the_first_way_its_state_allows(router: Router, state: dict[str, Any], label: str) -> None:
     assert await router(STATE.initial(**{"status": "running", **state})) == label
 
 
@@ -91,9 +89,7 @@ TEN: list[JsonValue] = [f"e{number}" for number in range(10)]
         (["e1"], [["e1", "e2"], []], ["e2"]),
     ],
 )
-def test_what_each_call_has_added_to_a_list_stays(
-    before: list[JsonValue], said: list[list[JsonValue]], after: list[JsonValue]
-) -> None:
+def test_what_calls_add_stays(before: list[JsonValue], said: list[list[JsonValue]], after: list[JsonValue]) -> None:
     calls = [CallRef(call_id=f"t1.{number}", tool="find", digest="d") for number in range(len(said))]
     outcomes = [
         ToolOutcome(call_id=call.call_id, state=CallState.DONE, patch={RECENT: [*each]})

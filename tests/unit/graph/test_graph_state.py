@@ -10,18 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perdure.contracts.errors import InvariantBroken
-from perdure.graph.state import (
-    ADDITIVE,
-    DEEP_MERGE,
-    DELETE,
-    LAST_VALUE,
-    Field,
-    Reducer,
-    StateSchema,
-    not_json,
-    replace,
-    same,
-)  # fmt: skip
+from perdure.graph import state as states
+from perdure.graph.state import ADDITIVE, DEEP_MERGE, DELETE, LAST_VALUE, Field, Reducer, StateSchema, replace, same
 
 SCHEMA = StateSchema((Field("notes", [], ADDITIVE), Field("facts", {"known": []}, DEEP_MERGE), Field("count", 0)))
 
@@ -74,7 +64,7 @@ def test_what_is_no_patch_is_refused_with_its_author_and_place(patch: Any, names
 
 def test_json_is_accepted_and_an_unknown_field_of_a_fresh_state_is_not() -> None:
     fine: list[Any] = [None, True, 0, -1.5, "", [], {}, {"a": [1, {"b": None}]}]
-    assert {not_json(value, "field") for value in fine} == {""}
+    assert {states.not_json(value, "field") for value in fine} == {""}
     with pytest.raises(InvariantBroken, match="nots"):
         SCHEMA.initial(nots=[])
 
@@ -141,9 +131,7 @@ def test_what_was_cleared_does_not_come_back_with_the_next_merge() -> None:
         (ADDITIVE, ["a"], replace([]), []),
     ],
 )
-def test_a_last_value_stands_and_an_additive_field_appends_or_sums(
-    reducer: Reducer, old: Any, new: Any, after: Any
-) -> None:
+def test_a_last_value_stands_and_additive_ones_append_or_sum(reducer: Reducer, old: Any, new: Any, after: Any) -> None:
     assert merged(reducer, old, new) == after
     with pytest.raises(InvariantBroken, match=r"str.*list"):
         merged(ADDITIVE, [], "text")

@@ -142,9 +142,7 @@ async def test_a_program_that_does_not_exist_is_one_clear_line(tmp_path: Path) -
     assert "/no/such/program" in await refusal(child(tmp_path, "", command=("/no/such/program",)))
 
 
-async def test_a_child_that_makes_no_progress_is_given_up_and_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_child_without_progress_is_given_up_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perdure.local.child._LOOK_AT_START_SECONDS", 0.3)
     slow = child(tmp_path, "echo thinking; sleep 60 & wait", patience=StartClock(start_seconds=1))
     assert "thinking" in await refusal(slow)
@@ -153,9 +151,7 @@ async def test_a_child_that_makes_no_progress_is_given_up_and_ended(
 BURN = "import time, pathlib\nwhile time.process_time() < 2.5: pass\npathlib.Path('ready').touch()\ntime.sleep(60)"
 
 
-async def test_a_slow_child_that_makes_progress_is_named_and_not_torn_down(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slow_child_at_work_is_named_and_not_torn_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More processor time than its patience: here a start is looked at every half second."""
     monkeypatch.setattr("perdure.local.child._LOOK_AT_START_SECONDS", 0.5)
     monkeypatch.setattr("perdure.local.processes._MOST_STARTS", 40)
@@ -201,9 +197,7 @@ def beating_child(folder: Path, out: io.StringIO, hang_seconds: float) -> Child:
 
 
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGUSR1], ids=["stopped", "busy loop"])
-async def test_a_child_that_hangs_is_killed_and_comes_back(
-    tmp_path: Path, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_hung_child_is_replaced(tmp_path: Path, how: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perdure.local.child.LOOK_SECONDS", 0.2)
     out = io.StringIO()
     kept = beating_child(tmp_path, out, hang_seconds=3)
@@ -328,7 +322,6 @@ async def test_stopping_does_not_wait_for_the_pause_before_a_restart(tmp_path: P
 
 # --- programs forked from the nursery
 
-
 OF_A_USER = "import sys\nif __name__ == '__main__':\n    print(sys.argv[1:], __package__)\n    sys.exit(4)\n"
 SLOW = "import time\ntime.sleep(0.3)\nWHEN = time.monotonic()\n"
 
@@ -352,9 +345,7 @@ async def nursery(tmp_path: Path) -> AsyncIterator[ForkServer]:
     await opened.stop()
 
 
-async def test_a_nursery_that_is_stopped_is_killed_and_comes_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stopped_nursery_is_killed_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perdure.local.child.LOOK_SECONDS", 0.2)
     out = io.StringIO()
     opened = nursery_of(tmp_path, "json", out=out, hang_seconds=3)
@@ -410,18 +401,14 @@ async def test_a_module_is_run_as_the_interpreter_would_run_it(nursery: ForkServ
         ("import broken_here", 1, "RuntimeError: not today"),
     ],
 )
-async def test_the_end_of_a_program_is_told_as_it_was(
-    nursery: ForkServer, tmp_path: Path, script: str, code: int, last: str | None
-) -> None:
+async def test_its_end_is_told(nursery: ForkServer, tmp_path: Path, script: str, code: int, last: str | None) -> None:
     forked = await run(nursery, tmp_path, script)
     lines = await said(forked)
     assert await forked.wait() == code
     assert (lines[-1] if lines else None) == last
 
 
-async def test_many_programs_are_forked_at_once_and_none_before_what_it_needs_is_imported(
-    nursery: ForkServer, tmp_path: Path
-) -> None:
+async def test_many_programs_are_forked_at_once_and_none_before_imports(nursery: ForkServer, tmp_path: Path) -> None:
     script = "import shared_by_all, sys\nprint(shared_by_all.WHEN)\nsys.exit(int(sys.argv[1]))"
     forked = await asyncio.gather(*(run(nursery, tmp_path, script, str(n)) for n in range(12)))
     assert [await each.wait() for each in forked] == list(range(12))
@@ -443,9 +430,7 @@ async def test_a_signal_reaches_the_program(nursery: ForkServer, tmp_path: Path)
     forked.send_signal(signal.SIGTERM)  # to whoever has its number by now: to nobody
 
 
-async def test_what_was_forked_ends_with_the_nursery_and_the_next_is_refused(
-    nursery: ForkServer, tmp_path: Path
-) -> None:
+async def test_the_forked_end_with_the_nursery_and_the_next_is_refused(nursery: ForkServer, tmp_path: Path) -> None:
     forked = await run(nursery, tmp_path, "import time\nprint('ready')\ntime.sleep(60)")
     assert await forked.stdout.readline() == b"ready\n"
     struck(nursery)

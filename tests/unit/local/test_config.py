@@ -12,9 +12,7 @@ from perdure.local.config import PAGES, ROOT, StackConfig, addresses, default_pr
 from perdure.local.data_dir import StackError
 
 
-def test_a_relative_folder_in_a_setting_is_the_same_wherever_the_command_is_typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_folder_in_a_setting_is_the_same_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "typed" / "agents").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     environ = {"PERDURE_HOME": "data/here", "PERDURE_APP": "perdure/examples/refunds"}
@@ -53,9 +51,7 @@ def test_every_setting_can_come_from_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("there", "missing"), [((), ("agents/", "app.yaml")), (("app.yaml",), ("agents/",))])
-def test_a_folder_that_is_no_app_is_refused_with_what_it_lacks(
-    tmp_path: Path, there: tuple[str, ...], missing: tuple[str, ...]
-) -> None:
+def test_what_a_refused_folder_lacks_is_told(tmp_path: Path, there: tuple[str, ...], missing: tuple[str, ...]) -> None:
     for name in there:
         (tmp_path / name).touch()
     with pytest.raises(StackError) as caught:

@@ -11,17 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from perdure.local import data_dir
 from perdure.local.config import ROOT
-from perdure.local.data_dir import (
-    AlreadyRunning,
-    RunFile,
-    StackError,
-    hold,
-    its_own,
-    load_credentials,
-    open_home,
-    write_private,
-)
 
 
 def mode(path: Path) -> int:
@@ -33,13 +24,13 @@ def test_a_private_file_is_replaced_whole_and_only_its_owner_reads_it(tmp_path: 
     path.write_text("old")
     path.chmod(0o644)
     (tmp_path / "run.json.new").write_text("half a file of an interrupted write")
-    write_private(path, "new")
+    data_dir.write_private(path, "new")
     assert (path.read_text(), mode(path)) == ("new", 0o600)
     assert [*tmp_path.iterdir()] == [path]
 
 
 def test_the_data_folder_is_made_with_its_parents(tmp_path: Path) -> None:
-    home = open_home(tmp_path / "deep" / "home")
+    home = data_dir.open_home(tmp_path / "deep" / "home")
     assert home.log("api").parent.is_dir() and home.ready_file("api").parent.is_dir()
     assert not mode(home.root) & 0o044, "others may not read it"
 
@@ -47,8 +38,8 @@ def test_the_data_folder_is_made_with_its_parents(tmp_path: Path) -> None:
 @pytest.mark.parametrize("below", [".", "home"])
 def test_a_data_folder_that_is_a_file_or_in_one_is_one_clear_line(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(StackError) as caught:
-        open_home(tmp_path / "file" / below)
+    with pytest.raises(data_dir.StackError) as caught:
+        data_dir.open_home(tmp_path / "file" / below)
     assert "\n" not in str(caught.value)
     assert str(tmp_path / "file" / below) in str(caught.value) and "PERDURE_HOME" in str(caught.value)
     assert (tmp_path / "file").read_text() == "mine"
@@ -56,16 +47,20 @@ def test_a_data_folder_that_is_a_file_or_in_one_is_one_clear_line(tmp_path: Path
 
 @pytest.mark.skipif(not Path("/proc/version").exists(), reason="needs a folder that even root cannot write in (/proc)")
 def test_a_read_only_file_system_is_one_clear_line() -> None:
-    with pytest.raises(StackError, match="/proc/perdure"):
-        open_home(Path("/proc/perdure"))
+    with pytest.raises(data_dir.StackError, match="/proc/perdure"):
+        data_dir.open_home(Path("/proc/perdure"))
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", "{}", "null", '{"api": "http://127.0.0.1:9999"}'])
 def test_a_second_holder_is_refused_and_told_where_the_first_one_runs(tmp_path: Path, content: str | None) -> None:
-    home = open_home(tmp_path)
+    home = data_dir.open_home(tmp_path)
     if content is not None:
         home.run_file.write_text(content)
-    with hold(home), pytest.raises(AlreadyRunning, match=str(tmp_path)) as caught, hold(home):
+    with (
+        data_dir.hold(home),
+        pytest.raises(data_dir.AlreadyRunning, match=str(tmp_path)) as caught,
+        data_dir.hold(home),
+    ):
         pass
     assert caught.value.exit_code == 2
     assert ("http://127.0.0.1:9999" in str(caught.value)) is ("9999" in (content or ""))
@@ -78,7 +73,7 @@ def test_the_folder_is_free_again_after_its_holder_was_killed(tmp_path: Path) ->
     )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, check=False)
     assert done.returncode == -9
-    with hold(open_home(tmp_path)):
+    with data_dir.hold(data_dir.open_home(tmp_path)):
         pass
 
 
@@ -91,7 +86,7 @@ def test_the_folder_is_free_again_after_its_holder_was_killed(tmp_path: Path) ->
 )
 def test_what_the_file_system_refuses_in_the_data_folder_is_one_clear_line(tmp_path: Path, error: OSError) -> None:
     where = os.fsdecode(error.filename).format(tmp_path)
-    with pytest.raises(StackError) as caught, its_own(tmp_path):
+    with pytest.raises(data_dir.StackError) as caught, data_dir.its_own(tmp_path):
         raise type(error)(error.errno, error.strerror, where)
     assert all(part in str(caught.value) for part in (where, str(tmp_path), str(error.strerror)))
     assert "\n" not in str(caught.value)
@@ -99,7 +94,7 @@ def test_what_the_file_system_refuses_in_the_data_folder_is_one_clear_line(tmp_p
 
 @pytest.mark.parametrize("error", [FileNotFoundError(errno.ENOENT, "none", "/elsewhere/x"), ConnectionError("refused")])
 def test_trouble_elsewhere_is_not_laid_at_the_data_folders_door(tmp_path: Path, error: OSError) -> None:
-    with pytest.raises(type(error)), its_own(tmp_path):
+    with pytest.raises(type(error)), data_dir.its_own(tmp_path):
         raise error
 
 
@@ -107,9 +102,9 @@ def test_trouble_elsewhere_is_not_laid_at_the_data_folders_door(tmp_path: Path, 
 
 
 def test_each_folder_has_passwords_of_its_own_made_once_and_kept_for_their_owner_only(tmp_path: Path) -> None:
-    home = open_home(tmp_path / "a")
-    made = load_credentials(home)
-    assert made == load_credentials(home) != load_credentials(open_home(tmp_path / "b"))
+    home = data_dir.open_home(tmp_path / "a")
+    made = data_dir.load_credentials(home)
+    assert made == data_dir.load_credentials(home) != data_dir.load_credentials(data_dir.open_home(tmp_path / "b"))
     assert mode(home.secrets_file) == 0o600
     values = json.loads(home.secrets_file.read_text()).values()
     assert len(set(values)) == 5 and all(len(value) >= 32 and value.isascii() for value in values)
@@ -117,27 +112,25 @@ def test_each_folder_has_passwords_of_its_own_made_once_and_kept_for_their_owner
 
 
 def test_a_password_added_by_a_later_version_leaves_the_others_as_they_are(tmp_path: Path) -> None:
-    home = open_home(tmp_path)
-    before = load_credentials(home)
+    home = data_dir.open_home(tmp_path)
+    before = data_dir.load_credentials(home)
     kept = json.loads(home.secrets_file.read_text())
     del kept["valkey"]
     home.secrets_file.write_text(json.dumps(kept))
-    after = load_credentials(home)
+    after = data_dir.load_credentials(home)
     assert after.valkey and replace(after, valkey=before.valkey) == before
 
 
 @pytest.mark.parametrize("content", [None, "{ broken"])
-def test_a_secrets_file_that_is_lost_beside_a_cluster_or_unreadable_is_one_clear_line_and_stays_so(
-    tmp_path: Path, content: str | None
-) -> None:
-    home = open_home(tmp_path)
+def test_a_lost_or_unreadable_secrets_file_is_one_clear_line_and_stays_so(tmp_path: Path, content: str | None) -> None:
+    home = data_dir.open_home(tmp_path)
     if content is None:
         home.postgres.mkdir()
         (home.postgres / "PG_VERSION").write_text("18\n")
     else:
         home.secrets_file.write_text(content)
-    with pytest.raises(StackError, match=r"secrets\.json"):
-        load_credentials(home)
+    with pytest.raises(data_dir.StackError, match=r"secrets\.json"):
+        data_dir.load_credentials(home)
     assert (home.secrets_file.read_text() if home.secrets_file.exists() else None) == content
 
 
@@ -145,7 +138,7 @@ def test_run_json_has_the_promised_keys_and_is_its_owners_alone(tmp_path: Path) 
     addresses = {"api": "http://a", "temporal": "t:1", "temporal_ui": "u", "postgres": "p", "redis": "r"}
     tokens = {"requester": "x", "reviewer": "y", "admin": "z"}
     code = tmp_path / "setup.code"
-    run_file = RunFile(tmp_path / "run.json", addresses, tokens, {}, 1, "compact", setup_code_file=code)
+    run_file = data_dir.RunFile(tmp_path / "run.json", addresses, tokens, {}, 1, "compact", setup_code_file=code)
 
     def written() -> dict[str, object]:
         run_file.write({"api": 7}, ["api"], {"api": 18080})

@@ -67,9 +67,7 @@ def test_what_a_left_over_process_started_is_ended_too(path: Path) -> None:
     until(lambda: alive(grandchild) is None)
 
 
-def test_a_stranger_with_the_same_pid_and_a_child_that_ended_are_left_alone(
-    path: Path, sleeper: subprocess.Popen[bytes]
-) -> None:
+def test_a_stranger_of_its_pid_and_an_ended_child_are_left_alone(path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     roster = ProcessRegistry(path)
     roster.add("api", sleeper.pid, signal.SIGKILL)
     age(path)
@@ -80,9 +78,7 @@ def test_a_stranger_with_the_same_pid_and_a_child_that_ended_are_left_alone(
     assert sleeper.poll() is None
 
 
-def test_a_look_names_who_lives_and_who_keeps_them_and_ends_nobody(
-    path: Path, sleeper: subprocess.Popen[bytes]
-) -> None:
+def test_a_look_names_who_lives_and_their_keeper_and_ends_nobody(path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     assert look(path) == Found(None, {})
     ProcessRegistry(path).add("api", sleeper.pid, signal.SIGKILL)
     assert look(path) == Found(os.getpid(), {"api": sleeper.pid})
@@ -106,7 +102,6 @@ def test_a_zombie_does_not_run() -> None:
 
 
 # --- failed starts and parts that hang
-
 
 Look = tuple[float, float, int]
 """When, the processor seconds and the lines so far."""
@@ -165,9 +160,7 @@ def test_a_slow_start_is_told_of_now_and_then() -> None:
         pytest.param(0, [(at, False) for at in range(1000)], False, id="the setting is zero"),
     ],
 )
-def test_a_part_hangs_when_somebody_listened_all_the_time(
-    limit: float, looks: list[tuple[float, bool]], hangs: bool
-) -> None:
+def test_a_part_hangs_that_was_silent_all_the_time(limit: float, looks: list[tuple[float, bool]], hangs: bool) -> None:
     heard = Listening(limit, 0.0)
     assert [heard.hangs(answered, now) for now, answered in looks][-1] is hangs
 

@@ -7,17 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from perdure.local import programs
 from perdure.local.config import Program, StackConfig
 from perdure.local.data_dir import StackError, open_home
-from perdure.local.programs import (
-    BootstrapLine,
-    app_service_spec,
-    bootstrap_line_from,
-    environment,
-    program_spec,
-    read_all_app_services,
-    read_app_services,
-)
+from perdure.local.programs import BootstrapLine, bootstrap_line_from, read_all_app_services, read_app_services
 
 DECLARED = """
 title: an app
@@ -41,7 +34,7 @@ def test_a_companion_gets_its_port_and_a_folder_and_nothing_of_ours(tmp_path: Pa
     folder, home = app(tmp_path / "a", DECLARED), open_home(tmp_path / "home")
     (companion,) = read_app_services(folder)
     assert (companion.name, companion.port_env, companion.url_env) == ("payments", "PAYMENTS_PORT", "PAYMENTS_URL")
-    spec = app_service_spec(home, folder, companion, 23456, {"PATH": "/bin"})
+    spec = programs.app_service_spec(home, folder, companion, 23456, {"PATH": "/bin"})
     assert (spec.command, spec.cwd) == ((sys.executable, "-m", "payments"), folder)
     assert spec.environ == {
         "PATH": "/bin",
@@ -88,8 +81,8 @@ def test_two_apps_may_not_claim_the_same_name_or_variable(tmp_path: Path) -> Non
 def test_a_program_gets_the_stacks_settings_and_its_ready_file(tmp_path: Path) -> None:
     home = open_home(tmp_path)
     config = StackConfig(home=tmp_path, port=9000, environ={}, app_dirs=(Path("/a"), Path("/b")), drain_seconds=7)
-    environ = environment(config, home, {"REDIS_URL": "r"}, {"PAYMENTS_URL": "http://p"})
-    spec = program_spec(config, home, Program("worker-llm", ("x",)), environ)
+    environ = programs.environment(config, home, {"REDIS_URL": "r"}, {"PAYMENTS_URL": "http://p"})
+    spec = programs.program_spec(config, home, Program("worker-llm", ("x",)), environ)
     ready = home.ready_file("worker-llm")
     told = {
         "PERDURE_READY_FILE": str(ready),

@@ -10,20 +10,12 @@ import pytest
 from perdure.local import postgres, services, temporal_server
 from perdure.local.data_dir import StackError, load_credentials, open_home
 from perdure.local.ports import PortFile
-from perdure.local.services import (
-    DataParts,
-    external_postgres,
-    external_temporal,
-    host_and_port,
-    must_answer,
-    without_addresses,
-)
 
 BASE = {"PATH": "/bin", "DATABASE_ADMIN_URL": "stale", "TEMPORAL_API_KEY": "stale", "TEMPORAL_ADDRESS": "stale:1"}
 
 
 def test_programs_get_every_address_and_the_prepare_step_alone_the_superusers(tmp_path: Path) -> None:
-    data = DataParts(
+    data = services.DataParts(
         postgres=postgres.postgres_address(21001, load_credentials(open_home(tmp_path))),
         redis_url=services.valkey_url(21002, "secret"),
         temporal=temporal_server.address(temporal_server.TemporalPorts(21003, 21004, 21005, 21006)),
@@ -42,25 +34,25 @@ def test_programs_get_every_address_and_the_prepare_step_alone_the_superusers(tm
 
 def test_settings_for_a_replaced_temporal_stay_in_place() -> None:
     outside = temporal_server.TemporalAddress("cloud:7233", "mine", None, None)
-    environ = DataParts(temporal=outside, temporal_is_embedded=False).environ(BASE)
+    environ = services.DataParts(temporal=outside, temporal_is_embedded=False).environ(BASE)
     assert environ["TEMPORAL_API_KEY"] == "stale"
     assert (environ["TEMPORAL_ADDRESS"], environ["TEMPORAL_NAMESPACE"]) == ("cloud:7233", "mine")
 
 
 def test_a_process_that_is_no_part_of_perdure_inherits_no_address_and_no_key() -> None:
-    left = without_addresses({**BASE, "DATABASE_URL": "d", "REDIS_URL": "r", "HOME": "/h"})
+    left = services.without_addresses({**BASE, "DATABASE_URL": "d", "REDIS_URL": "r", "HOME": "/h"})
     assert left == {"PATH": "/bin", "HOME": "/h"}
 
 
 def test_a_replaced_database_serves_every_role_that_has_no_address_of_its_own() -> None:
-    assert external_postgres({}) is None
-    found = external_postgres({"DATABASE_URL": "app", "DATABASE_OWNER_URL": "owner"})
+    assert services.external_postgres({}) is None
+    found = services.external_postgres({"DATABASE_URL": "app", "DATABASE_OWNER_URL": "owner"})
     assert found is not None
     assert (found.app, found.owner, found.relay, found.admin) == ("app", "owner", "app", "app")
 
 
 def temporal_of(environ: dict[str, str]) -> tuple[str, str] | None:
-    found = external_temporal(environ)
+    found = services.external_temporal(environ)
     return (found.address, found.namespace) if found is not None else None
 
 
@@ -74,14 +66,12 @@ def test_temporals_own_configuration_decides_whether_it_is_replaced(tmp_path: Pa
     assert temporal_of(named) == ("cloud:7233", "ns")
     profile.write_text("nonsense")
     with pytest.raises(StackError, match="Temporal") as caught:
-        external_temporal(named)
+        services.external_temporal(named)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("named_by", "folder"), [("HOME", ".config"), ("XDG_CONFIG_HOME", "")])
-def test_a_profile_in_its_usual_place_is_found_without_any_variable(
-    named_by: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_usual_profile_is_found(named_by: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("XDG_CONFIG_HOME", *(name for name in os.environ if name.startswith("TEMPORAL_"))):
         monkeypatch.delenv(name, raising=False)
     environ = {"HOME": str(tmp_path / "home"), named_by: str(tmp_path)}
@@ -93,12 +83,12 @@ def test_a_profile_in_its_usual_place_is_found_without_any_variable(
     assert temporal_of(environ) == ("cloud:7233", "default")
 
 
-async def test_a_replaced_part_that_does_not_answer_is_named_without_its_password(
+async def test_a_silent_part_is_named_without_its_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("perdure.local.services._TRY_AGAIN_SECONDS", 0.01)
     with pytest.raises(StackError, match=r"DATABASE_URL .*127\.0\.0\.1:9") as caught:
-        await must_answer("DATABASE_URL", "postgresql://user:hush@127.0.0.1:9/db")
+        await services.must_answer("DATABASE_URL", "postgresql://user:hush@127.0.0.1:9/db")
     assert "hush" not in str(caught.value)
 
 
@@ -114,9 +104,9 @@ async def test_a_replaced_part_that_does_not_answer_is_named_without_its_passwor
     ],
 )
 def test_an_address_is_read_in_every_form(location: str, expected: tuple[str, int]) -> None:
-    assert host_and_port("X", location) == expected
+    assert services.host_and_port("X", location) == expected
     with pytest.raises(StackError, match="REDIS_URL"):
-        host_and_port("REDIS_URL", "redis://cache:port/0")
+        services.host_and_port("REDIS_URL", "redis://cache:port/0")
 
 
 def test_no_password_is_on_a_command_line(tmp_path: Path) -> None:

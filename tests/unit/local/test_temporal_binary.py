@@ -11,27 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from perdure.local import temporal_binary as binary
 from perdure.local.data_dir import StackError
 from perdure.local.output import Console
-from perdure.local.temporal_binary import (
-    CLI_VERSION,
-    GO_MINIMUM,
-    MODULE,
-    Source,
-    built,
-    cache_folder,
-    clock,
-    find_go,
-    find_temporal,
-    from_cache,
-    go_environ,
-    install,
-    only_builder,
-    read_version,
-)
 from perdure.local.temporal_download import downloaded
 
-GOOD = f"temporal version {CLI_VERSION} (Server 1.31.2, UI 2.50.1)"
+GOOD = f"temporal version {binary.CLI_VERSION} (Server 1.31.2, UI 2.50.1)"
 
 
 def program(path: Path, says: str = GOOD, code: int = 0) -> Path:
@@ -46,7 +31,7 @@ def environ(folder: Path) -> dict[str, str]:
 
 
 def cached(folder: Path, says: str = GOOD) -> Path:
-    return install(program(folder / "made", says), cache_folder(environ(folder)))
+    return binary.install(program(folder / "made", says), binary.cache_folder(environ(folder)))
 
 
 async def never(_folder: Path, _console: Console) -> bool:
@@ -57,7 +42,7 @@ async def fails(_folder: Path, _console: Console) -> bool:
     return False
 
 
-def brings(says: str = GOOD) -> Source:
+def brings(says: str = GOOD) -> binary.Source:
     async def source(folder: Path, _console: Console) -> bool:
         program(folder / "temporal", says)
         return True
@@ -65,9 +50,9 @@ def brings(says: str = GOOD) -> Source:
     return source
 
 
-async def found(folder: Path, out: io.StringIO | None = None, **sources: Source) -> tuple[Path, str]:
+async def found(folder: Path, out: io.StringIO | None = None, **sources: binary.Source) -> tuple[Path, str]:
     """Which program is taken, and where it comes from."""
-    taken = await find_temporal(environ(folder), Console(out), sources)
+    taken = await binary.find_temporal(environ(folder), Console(out), sources)
     return taken.path, taken.source
 
 
@@ -80,7 +65,7 @@ def out() -> io.StringIO:
 async def test_a_new_enough_program_on_path_comes_first(tmp_path: Path) -> None:
     cached(tmp_path)
     on_path = program(tmp_path / "bin" / "temporal", "temporal version 1.5.0 (Server 1.29.0, UI 2.40.0)")
-    taken = await find_temporal(environ(tmp_path), Console(None), {"build": never})
+    taken = await binary.find_temporal(environ(tmp_path), Console(None), {"build": never})
     assert (taken.path, taken.source, taken.cli) == (on_path, "path", (1, 5, 0))
 
 
@@ -92,9 +77,7 @@ async def test_a_new_enough_program_on_path_comes_first(tmp_path: Path) -> None:
         ("some other temporal", ""),
     ],
 )
-async def test_a_program_on_path_that_is_too_old_or_strange_is_named_and_passed_over(
-    tmp_path: Path, says: str, version: str, out: io.StringIO
-) -> None:
+async def test_old_or_strange_programs_are_named(tmp_path: Path, says: str, version: str, out: io.StringIO) -> None:
     kept = cached(tmp_path)
     strange = program(tmp_path / "bin" / "temporal", says)
     assert await found(tmp_path, out, download=never, build=never) == (kept, "cache")
@@ -102,9 +85,7 @@ async def test_a_program_on_path_that_is_too_old_or_strange_is_named_and_passed_
     assert str(strange) in line and version in line
 
 
-async def test_a_changed_program_in_the_cache_is_never_run_but_set_aside_and_replaced(
-    tmp_path: Path, out: io.StringIO
-) -> None:
+async def test_a_changed_cached_program_is_not_run_but_set_aside_and_replaced(tmp_path: Path, out: io.StringIO) -> None:
     kept, proof = cached(tmp_path), tmp_path / "it-ran"
     kept.write_text(f"#!/bin/sh\ntouch {proof}\necho '{GOOD}'\n")
     assert await found(tmp_path, out, build=brings()) == (kept, "build")
@@ -116,23 +97,19 @@ async def test_a_changed_program_in_the_cache_is_never_run_but_set_aside_and_rep
 
 
 @pytest.mark.parametrize("is_folder", [False, True])
-async def test_what_does_not_run_in_the_place_of_the_cached_program_is_set_aside(
-    is_folder: bool, tmp_path: Path, out: io.StringIO
-) -> None:
-    in_the_way = cache_folder(environ(tmp_path)) / "temporal"
+async def test_what_does_not_run_in_the_cache_is_set_aside(is_folder: bool, tmp_path: Path, out: io.StringIO) -> None:
+    in_the_way = binary.cache_folder(environ(tmp_path)) / "temporal"
     if is_folder:
         (in_the_way / "inside").mkdir(parents=True)
     else:
         program(in_the_way).write_bytes(b"\x7fELF cut short")
-    assert await from_cache(cache_folder(environ(tmp_path)), Console(out)) is None
+    assert await binary.from_cache(binary.cache_folder(environ(tmp_path)), Console(out)) is None
     aside = in_the_way.with_name("temporal.broken")
     assert aside.name in out.getvalue()
     assert (aside / "inside").is_dir() if is_folder else aside.read_bytes() == b"\x7fELF cut short"
 
 
-async def test_a_cached_program_that_lost_its_execute_bit_gets_it_back_and_is_used(
-    tmp_path: Path, out: io.StringIO
-) -> None:
+async def test_a_cached_program_gets_its_lost_execute_bit_back_and_is_used(tmp_path: Path, out: io.StringIO) -> None:
     kept = cached(tmp_path)
     kept.chmod(0o644)
     assert await found(tmp_path, out, build=never) == (kept, "cache")
@@ -141,20 +118,21 @@ async def test_a_cached_program_that_lost_its_execute_bit_gets_it_back_and_is_us
 
 
 async def test_a_program_that_someone_put_into_the_cache_by_hand_is_used_when_it_runs(tmp_path: Path) -> None:
-    by_hand = program(cache_folder(environ(tmp_path)) / "temporal")
+    by_hand = program(binary.cache_folder(environ(tmp_path)) / "temporal")
     assert await found(tmp_path, build=never) == (by_hand, "cache")
 
 
-async def test_the_sources_are_asked_in_order_until_one_brings_a_program_that_runs(
-    tmp_path: Path, out: io.StringIO
-) -> None:
-    leftover = cache_folder(environ(tmp_path)).parent / ".making-of-a-killed-builder"
+async def test_sources_are_asked_in_order_until_one_brings_what_runs(tmp_path: Path, out: io.StringIO) -> None:
+    leftover = binary.cache_folder(environ(tmp_path)).parent / ".making-of-a-killed-builder"
     leftover.mkdir(parents=True)
     (leftover / "temporal").write_text("half")
     path, source = await found(tmp_path, out, download=fails, mirror=brings("nonsense"), build=brings(), last=never)
     assert source == "build" and "mirror" in out.getvalue()
     assert await found(tmp_path, build=never) == (path, "cache")
-    assert sorted(each.name for each in path.parent.parent.iterdir()) == ["build.lock", f"temporal-{CLI_VERSION}"]
+    assert sorted(one.name for one in path.parent.parent.iterdir()) == [
+        "build.lock",
+        f"temporal-{binary.CLI_VERSION}",
+    ]
 
 
 async def test_with_no_source_left_one_line_says_what_to_install(tmp_path: Path) -> None:
@@ -169,12 +147,10 @@ async def test_a_cache_that_cannot_be_written_is_one_clear_line(tmp_path: Path) 
         await found(tmp_path, build=brings())
 
 
-async def test_the_second_of_two_builders_waits_and_uses_what_the_first_one_built(
-    tmp_path: Path, out: io.StringIO
-) -> None:
-    lock = cache_folder(environ(tmp_path)).parent / "build.lock"
+async def test_the_second_of_two_builders_waits_and_uses_what_the_first_built(tmp_path: Path, out: io.StringIO) -> None:
+    lock = binary.cache_folder(environ(tmp_path)).parent / "build.lock"
     lock.parent.mkdir(parents=True)
-    async with only_builder(lock, Console(None)):
+    async with binary.only_builder(lock, Console(None)):
         second = asyncio.create_task(found(tmp_path, out, build=never))
         await asyncio.sleep(0.4)
         assert not second.done()
@@ -183,14 +159,14 @@ async def test_the_second_of_two_builders_waits_and_uses_what_the_first_one_buil
     assert out.getvalue().count("\n") == 1
 
 
-def downloading(*command: str, **given: float) -> Source:
+def downloading(*command: str, **given: float) -> binary.Source:
     return downloaded({"PATH": "/usr/bin:/bin"}, ("/bin/sh", *command), **given)
 
 
 async def test_the_file_that_the_download_left_becomes_the_program(tmp_path: Path) -> None:
     script = tmp_path / "download.sh"
     script.write_text(f"#!/bin/sh\nprintf '#!/bin/sh\\necho \"{GOOD}\"\\n' > $1/temporal-sdk-$2\nchmod 755 $1/*\n")
-    taken = await find_temporal(environ(tmp_path), Console(None), {"download": downloading(str(script))})
+    taken = await binary.find_temporal(environ(tmp_path), Console(None), {"download": downloading(str(script))})
     assert (taken.source, taken.cli) == ("download", (1, 8, 2))
 
 
@@ -217,7 +193,7 @@ async def test_the_sdk_itself_is_what_downloads_and_its_failure_is_a_line(tmp_pa
     nowhere = "http://127.0.0.1:9"
     env = {**os.environ, "HTTPS_PROXY": nowhere, "https_proxy": nowhere, "NO_PROXY": "", "no_proxy": ""}
     assert not await downloaded(env)(tmp_path, Console(out))
-    assert CLI_VERSION in out.getvalue()
+    assert binary.CLI_VERSION in out.getvalue()
 
 
 needs_go = pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go on PATH to build a small module with")
@@ -234,7 +210,7 @@ def go_cache(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def module(folder: Path, main: str) -> Path:
     """A Go module whose only tool is called `temporal`, without dependencies."""
-    major, minor, patch = GO_MINIMUM
+    major, minor, patch = binary.GO_MINIMUM
     (folder / "temporal").mkdir(parents=True)
     (folder / "go.mod").write_text(f"module small\n\ngo {major}.{minor}.{patch}\n\ntool small/temporal\n")
     (folder / "temporal" / "main.go").write_text(main)
@@ -242,15 +218,13 @@ def module(folder: Path, main: str) -> Path:
 
 
 @needs_go
-async def test_a_build_says_beforehand_how_to_avoid_it_and_shows_what_it_does(
-    tmp_path: Path, go_cache: str, out: io.StringIO
-) -> None:
+async def test_a_build_says_how_to_avoid_it_and_shows_its_work(tmp_path: Path, go_cache: str, out: io.StringIO) -> None:
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "GOFLAGS": "-mod=vendor", "GOCACHE": go_cache}
     env["PATH"] = str(Path(shutil.which("go") or "").parent)
     half_built = tmp_path / "cache" / "perdure" / "go-build"
     half_built.mkdir(parents=True)
-    source = built(env, module(tmp_path / "module", MAIN % GOOD))
-    assert (await find_temporal(env, Console(out), {"build": source})).source == "build"
+    source = binary.built(env, module(tmp_path / "module", MAIN % GOOD))
+    assert (await binary.find_temporal(env, Console(out), {"build": source})).source == "build"
     told = out.getvalue().splitlines()
     assert "TEMPORAL_ADDRESS" in told[1] and len(told) > 3
     assert not half_built.exists()
@@ -258,7 +232,7 @@ async def test_a_build_says_beforehand_how_to_avoid_it_and_shows_what_it_does(
 
 @needs_go
 async def test_a_build_that_fails_says_the_last_words_of_go(tmp_path: Path, go_cache: str, out: io.StringIO) -> None:
-    source = built(
+    source = binary.built(
         {**os.environ, "GOCACHE": go_cache}, module(tmp_path / "module", "package main\n\nfunc main() { nonsense }\n")
     )
     assert not await source(tmp_path, Console(out))
@@ -267,31 +241,31 @@ async def test_a_build_that_fails_says_the_last_words_of_go(tmp_path: Path, go_c
 
 async def test_an_old_go_is_named_and_not_used(tmp_path: Path, out: io.StringIO) -> None:
     old = program(tmp_path / "bin" / "go", "go version go1.21.3 linux/amd64")
-    assert await find_go({"PATH": str(old.parent)}, Console(out)) != old
-    assert all(version in out.getvalue() for version in ("1.21.3", ".".join(map(str, GO_MINIMUM))))
+    assert await binary.find_go({"PATH": str(old.parent)}, Console(out)) != old
+    assert all(version in out.getvalue() for version in ("1.21.3", ".".join(map(str, binary.GO_MINIMUM))))
 
 
 def test_the_build_ignores_settings_of_the_caller_that_would_change_it() -> None:
-    env = go_environ({"GOFLAGS": "-mod=vendor", "GOARCH": "arm", "GOPROXY": "a-proxy", "HOME": "/h"})
+    env = binary.go_environ({"GOFLAGS": "-mod=vendor", "GOARCH": "arm", "GOPROXY": "a-proxy", "HOME": "/h"})
     assert env["GOCACHE"].endswith("/perdure/go-build")
-    assert go_environ({"GOCACHE": "/warm", "HOME": "/h"})["GOCACHE"] == "/warm"
+    assert binary.go_environ({"GOCACHE": "/warm", "HOME": "/h"})["GOCACHE"] == "/warm"
     assert "GOFLAGS" not in env and "GOARCH" not in env
     assert (env["GOPROXY"], env["GOTOOLCHAIN"], env["GOWORK"]) == ("a-proxy", "local", "off")
 
 
 def test_the_versions_here_are_those_of_the_go_module() -> None:
-    text = (MODULE / "go.mod").read_text()
-    assert f"github.com/temporalio/cli v{CLI_VERSION}" in text
-    assert f"go {'.'.join(map(str, GO_MINIMUM))}\n" in text
+    text = (binary.MODULE / "go.mod").read_text()
+    assert f"github.com/temporalio/cli v{binary.CLI_VERSION}" in text
+    assert f"go {'.'.join(map(str, binary.GO_MINIMUM))}\n" in text
     assert "tool github.com/temporalio/cli/cmd/temporal\n" in text
 
 
 async def test_a_program_that_fails_or_is_something_else_has_no_version(tmp_path: Path) -> None:
-    assert await read_version(program(tmp_path / "a", GOOD, code=1), "path") is None
-    assert await read_version(tmp_path / "missing", "path") is None
-    assert await read_version(Path(sys.executable), "path") is None
+    assert await binary.read_version(program(tmp_path / "a", GOOD, code=1), "path") is None
+    assert await binary.read_version(tmp_path / "missing", "path") is None
+    assert await binary.read_version(Path(sys.executable), "path") is None
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0, "0:00"), (59.9, "0:59"), (187, "3:07"), (3600, "60:00")])
 def test_elapsed_time_reads_like_a_clock(seconds: float, shown: str) -> None:
-    assert clock(seconds) == shown
+    assert binary.clock(seconds) == shown

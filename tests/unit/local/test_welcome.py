@@ -30,7 +30,5 @@ def test_the_block_is_in_the_order_of_need(snapshot: SnapshotAssertion) -> None:
 
 
 @pytest.mark.parametrize("published", [{}, {"filings": ("rule_32", "rule_37"), "refunds": ("refunds",)}])
-def test_a_start_without_an_app_names_the_commands_and_what_stays_published(
-    published: dict[str, tuple[str, ...]], snapshot: SnapshotAssertion
-) -> None:
+def test_without_an_app_commands_are_named(published: dict[str, tuple[str, ...]], snapshot: SnapshotAssertion) -> None:
     assert "\n".join(no_app("bin/perdure", published)) == snapshot

@@ -15,8 +15,6 @@ from fastapi.responses import JSONResponse
 from perdure.pages.app import Front, create_pages
 
 Said = tuple[int, Mapping[str, Any]]
-
-
 KNOWN: Mapping[str, Said] = {
     "/v1/auth/me": (200, {"name": "rita", "roles": ["reviewer"], "form_token": "f-1"}),
     "/v1/approvals/counts": (200, {"waiting": 0, "mine": 0, "expiring": 0, "by": {}}),

@@ -24,9 +24,7 @@ AGENT: dict[str, Any] = {
 }  # fmt: skip
 
 
-async def test_an_agent_is_told_with_its_limits_and_why_its_tools_wait(
-    api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
-) -> None:
+async def test_an_agents_limits_and_waits_are_told(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     rule = {"trigger": "before_tool_call", "action": "require_hitl", "rule": "app:look", "why": HOSTILE}
     pay = {
         "name": "pay", "description": HOSTILE, "effect": "keyed", "risk": "high", "timeout_seconds": 30.0,
@@ -49,9 +47,7 @@ async def test_an_agent_is_told_with_its_limits_and_why_its_tools_wait(
 
 
 @pytest.mark.parametrize("name", names())
-async def test_a_topology_is_drawn_with_its_nodes_and_how_their_calls_are_tried(
-    api: SpokenApi, browse: Browse, name: str, snapshot: SnapshotAssertion
-) -> None:
+async def test_a_topology_is_drawn(api: SpokenApi, browse: Browse, name: str, snapshot: SnapshotAssertion) -> None:
     api.answers[f"/v1/topologies/{name}"] = 200, manifest_of(spec(name))
     page = (await browse(f"/topologies/{name}")).text
     for node in spec(name).nodes:

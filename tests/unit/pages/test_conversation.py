@@ -46,9 +46,7 @@ def told(api: SpokenApi) -> dict[str, Any]:
     return turn
 
 
-async def test_a_conversation_is_told_in_order_and_what_was_said_is_inert(
-    told: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion
-) -> None:
+async def test_words_are_in_order_and_inert(told: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion) -> None:
     page = (await browse(PATH)).text
     assert words_of(page) == snapshot
     assert page.count("&lt;script&gt;window.hit") == 5 and "<script>window" not in page and "\u202e" not in page
@@ -59,9 +57,7 @@ async def test_a_conversation_is_told_in_order_and_what_was_said_is_inert(
     assert "hidden disabled" in page and 'name="on_busy"' in page and "/stop" not in page
 
 
-async def test_what_no_part_has_said_is_shown_of_an_answer_a_failure_and_colours(
-    told: dict[str, Any], browse: Browse
-) -> None:
+async def test_what_no_part_said_is_shown_of_answer_failure_and_colours(told: dict[str, Any], browse: Browse) -> None:
     colours = ["#4c78a8", 'red" onload="x', 7]
     told |= {"answer": "a template's words", "status": "failed", "error": {"code": "x", "message": HOSTILE}}
     told["output"] = {"suggestions": [{"kind": "custom_palette", "colors": colours}]}
@@ -71,9 +67,7 @@ async def test_what_no_part_has_said_is_shown_of_an_answer_a_failure_and_colours
     assert "<script>window" not in page
 
 
-async def test_what_may_be_said_next_is_said_by_one_click_in_ones_own_conversation(
-    api: SpokenApi, told: dict[str, Any], browse: Browse
-) -> None:
+async def test_ones_own_conversation_goes_on_by_one_click(api: SpokenApi, told: dict[str, Any], browse: Browse) -> None:
     proposed = [{"kind": "text", "text": f"{HOSTILE} {number}"} for number in range(5)]
     told["output"] = {"suggestions": [{"kind": "custom_palette", "colors": ["#000"]}, "odd", *proposed]}
     page = (await browse(PATH)).text
@@ -87,9 +81,7 @@ async def test_what_may_be_said_next_is_said_by_one_click_in_ones_own_conversati
     assert '<button name="message"' not in others and 'id="say"' not in others
 
 
-async def test_an_open_turn_can_be_stopped_and_what_is_said_meanwhile_needs_a_way(
-    told: dict[str, Any], browse: Browse
-) -> None:
+async def test_an_open_turn_can_be_stopped_and_words_meanwhile_need_a_way(told: dict[str, Any], browse: Browse) -> None:
     told |= {"status": "running", "said": [*told["said"], {"id": "m9", "content": "also this", "waits": True}]}
     page = (await browse(PATH)).text
     assert 'data-open="' in page and f'action="{PATH}/turns/{TURN}/stop"' in page
@@ -127,9 +119,7 @@ async def test_who_may_decide_decides_beside_the_words_and_comes_back(
         assert (answer.status_code, answer.headers["location"]) == (303, leads_to)
 
 
-async def test_who_may_not_decide_is_told_for_whom_it_waits_and_a_long_call_is_decided_on_by_itself(
-    api: SpokenApi, told: dict[str, Any], browse: Browse
-) -> None:
+async def test_who_may_not_decide_is_told_who_is_awaited(api: SpokenApi, told: dict[str, Any], browse: Browse) -> None:
     for changed, names in (
         ({"requested_by": "rita", "allowed_decisions": []}, ["reviewer"]),
         ({"reviewers": ["bea", "bob"], "allowed_decisions": []}, ["bea", "bob"]),
@@ -141,9 +131,7 @@ async def test_who_may_not_decide_is_told_for_whom_it_waits_and_a_long_call_is_d
         assert all(name in page for name in names) and "/decision" not in page
 
 
-async def test_a_question_is_answered_by_a_field_or_an_option(
-    api: SpokenApi, told: dict[str, Any], browse: Browse
-) -> None:
+async def test_a_field_or_an_option_answers_a_question(api: SpokenApi, told: dict[str, Any], browse: Browse) -> None:
     told |= {"status": "awaiting_answer", "waiting_for": {"kind": "clarification", "ids": [QUESTION]}}
     schema = {"type": "object", "properties": {"text": {"type": "string", "minLength": 1}}, "required": ["text"]}
     question = {
@@ -164,9 +152,7 @@ async def test_a_question_is_answered_by_a_field_or_an_option(
     assert (await browse(to, "POST", data={"csrf": "f-1", "arg.0": "x"})).status_code == 422
 
 
-async def test_work_where_the_data_is_is_told_with_what_to_type(
-    api: SpokenApi, told: dict[str, Any], browse: Browse
-) -> None:
+async def test_work_at_the_data_is_told_with_what_to_type(api: SpokenApi, told: dict[str, Any], browse: Browse) -> None:
     told |= {"status": "awaiting_answer", "waiting_for": {"kind": "client_run", "ids": [QUESTION]}}
     question: dict[str, Any] = {
         "id": QUESTION, "turn_id": TURN, "kind": "client_run", "status": "pending", "answer_schema": {},
@@ -181,9 +167,7 @@ async def test_work_where_the_data_is_is_told_with_what_to_type(
     assert f"bin/perdure turns answer {TURN} --payload answer.json" in page and "finish(" not in page
 
 
-async def test_what_is_not_taken_comes_back_with_what_was_typed_and_its_key(
-    api: SpokenApi, told: dict[str, Any], browse: Browse
-) -> None:
+async def test_what_is_not_taken_comes_back_with_its_key(api: SpokenApi, told: dict[str, Any], browse: Browse) -> None:
     api.answers[TURNS] = (409, problem("conversation_busy", "a turn is open"))
     form = {"csrf": "f-1", "key": "k-1", "message": "say <b>this</b>"}
     answer = await browse(PATH, "POST", data=form)
@@ -199,9 +183,7 @@ async def test_what_is_not_taken_comes_back_with_what_was_typed_and_its_key(
     assert kept.status_code == 200 and "say &lt;b&gt;this" in kept.text
 
 
-async def test_a_script_gets_the_form_anew_and_the_turn_to_look_at(
-    api: SpokenApi, told: dict[str, Any], browse: Browse
-) -> None:
+async def test_a_script_gets_the_form_anew_and_the_turn(api: SpokenApi, told: dict[str, Any], browse: Browse) -> None:
     api.answers[TURNS] = (202, {"turn_id": TURN, "conversation_id": CONVERSATION, "status": "accepted"})
     live = await browse(PATH, "POST", data={"csrf": "f-1", "key": "k-1", "message": "hi"}, headers=LIVE)
     assert f'data-started="{TURN}"' in live.text and 'value="k-1"' not in live.text
@@ -211,9 +193,7 @@ async def test_a_script_gets_the_form_anew_and_the_turn_to_look_at(
     assert (whole.status_code, whole.headers["location"]) == (303, f"{PATH}#turn-{TURN}")
 
 
-async def test_a_file_is_refused_that_is_too_long_or_comes_from_elsewhere_and_how_large_it_may_be_is_told(
-    api: SpokenApi, told: dict[str, Any], browse: Browse
-) -> None:
+async def test_a_long_or_foreign_file_is_refused(api: SpokenApi, told: dict[str, Any], browse: Browse) -> None:
     files = {"file": ("a.csv", b"a\n1\n", "text/csv")}
     foreign = await browse(f"{PATH}/files", "POST", files=files, headers={"Origin": "https://elsewhere.example"})
     assert foreign.status_code == 403
@@ -234,9 +214,7 @@ async def test_a_file_is_refused_that_is_too_long_or_comes_from_elsewhere_and_ho
     assert "20 MB" in page and 'data-most-bytes="20971520"' in page, "it is said before a file is sent"
 
 
-async def test_a_full_quota_is_told_in_words_over_what_was_typed(
-    api: SpokenApi, told: dict[str, Any], browse: Browse
-) -> None:
+async def test_a_full_quota_is_told_over_what_was_typed(api: SpokenApi, told: dict[str, Any], browse: Browse) -> None:
     why = "you keep 1 GB, and the quota is 1 GB: delete files"
     api.answers[TURNS] = (429, problem("quota_reached", why))
     kept = await browse(PATH, "POST", data={"csrf": "f-1", "key": "k-1", "message": "say <b>this"})

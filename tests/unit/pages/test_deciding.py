@@ -38,9 +38,7 @@ def vote(by: str, *, counts: bool = True) -> dict[str, Any]:
     return {"by": by, "decision": "approve", "counts": counts}
 
 
-async def test_a_vote_that_does_not_decide_alone_is_confirmed_with_what_is_missing(
-    asked: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
-) -> None:
+async def test_what_a_vote_still_lacks_is_told(asked: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     voted = {**CALL, "quorum": 2, "reviewer_role": "reviewer", "allowed_decisions": [], "votes": [vote("rita")]}
     asked.answers[f"/v1/approvals/{ID}"] = (200, voted)
     page = (await browse(f"/review/{ID}")).text
@@ -51,7 +49,7 @@ async def test_a_vote_that_does_not_decide_alone_is_confirmed_with_what_is_missi
     assert '<p class="said good">' not in page and '<p class="said warn">' in page
 
 
-async def test_who_may_not_decide_is_told_so_with_what_was_typed_and_nothing_of_other_calls(
+async def test_who_may_not_decide_is_told_no_more(
     asked: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
 ) -> None:
     typed = {"decision": "reject", "comment": "half an hour <b>of typing"}
@@ -66,9 +64,7 @@ async def test_who_may_not_decide_is_told_so_with_what_was_typed_and_nothing_of_
     assert [words_of(mine.text), words_of(others)] == snapshot
 
 
-async def test_a_page_that_stays_open_is_told_the_new_state_beside_its_heading(
-    asked: SpokenApi, browse: Browse
-) -> None:
+async def test_a_page_that_stays_open_is_told_the_new_state_by_its_heading(asked: SpokenApi, browse: Browse) -> None:
     assert '<span id="badge">' in (await browse(f"/review/{ID}")).text
     decided = {**CALL, "status": "approved", "decision": {"type": "approve", "by": "bob"}, "allowed_decisions": []}
     asked.answers[f"/v1/approvals/{ID}"] = (200, decided)
@@ -77,9 +73,7 @@ async def test_a_page_that_stays_open_is_told_the_new_state_beside_its_heading(
     assert "approved" in badge and "bob" in part.text
 
 
-async def test_the_next_call_and_the_way_back_are_of_the_list_that_a_call_was_opened_from(
-    asked: SpokenApi, browse: Browse
-) -> None:
+async def test_the_next_call_and_the_way_back_are_of_the_list_it_came_from(asked: SpokenApi, browse: Browse) -> None:
     other = {**CALL, "id": ID[:-1] + "2"}
     asked.answers["/v1/approvals"] = (200, {"items": [CALL, other]})
     inbox = (await browse("/review?all=1&tool=refund")).text
@@ -97,9 +91,7 @@ async def test_the_next_call_and_the_way_back_are_of_the_list_that_a_call_was_op
     assert hostile.headers["location"] == f"/review/{ID}?in=tool%3Da%250D%250Ab"
 
 
-async def test_what_answers_a_form_has_the_address_of_the_forms_page(
-    asked: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
-) -> None:
+async def test_a_forms_answer_has_its_address(asked: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     typed = {"csrf": "f-1", "digest": "d" * 64, "as": "fields", "arg.0": "2003", "arg.1": "100", "in": "risk=high"}
     edit = (await browse(f"/review/{ID}/edit", "POST", data=typed)).text
     assert words_of(edit) == snapshot
@@ -107,9 +99,7 @@ async def test_what_answers_a_form_has_the_address_of_the_forms_page(
     assert "data-at" not in (await browse(f"/review/{ID}?whole=1")).text
 
 
-async def test_calls_without_a_sentence_of_their_tool_differ_by_their_arguments(
-    asked: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
-) -> None:
+async def test_mute_calls_differ_by_arguments(asked: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     two = [{**CALL, "id": f"{ID[:-1]}{n}", "says": "", "args_brief": f'name: "{n} <b>"'} for n in (1, 2)]
     asked.answers["/v1/approvals"] = (200, {"items": two})
     inbox = (await browse("/review")).text
@@ -120,9 +110,7 @@ async def test_calls_without_a_sentence_of_their_tool_differ_by_their_arguments(
     assert "name: &#34;2 &lt;b&gt;&#34;" in (await browse(f"/review/{ID}")).text, "of the next one"
 
 
-async def test_the_history_says_to_whom_it_was_given_and_the_end_has_one_full_stop(
-    asked: SpokenApi, browse: Browse
-) -> None:
+async def test_the_history_names_the_new_holder_and_its_end_has_one_full_stop(asked: SpokenApi, browse: Browse) -> None:
     given = {"what": "approval.reassigned", "by": "rita", "at": "2026-01-01T10:00:00+00:00", "data": {"to": "bob"}}
     taken = {"by": "ann", "comment": "not <b>needed"}
     over = {**CALL, "status": "cancelled", "withdrawal": taken, "allowed_decisions": [], "history": [given]}

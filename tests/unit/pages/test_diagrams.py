@@ -118,9 +118,7 @@ def span(began: float, ended: float) -> Span:
         ([span(0, 10), span(172_810, 172_820)], [(0, 113), (125, 113)]),
     ],
 )
-def test_what_runs_is_to_scale_and_what_waits_is_short(
-    spans: list[Span | None], where: list[tuple[int, int] | None]
-) -> None:
+def test_runs_are_to_scale_and_waits_are_short(spans: list[Span | None], where: list[tuple[int, int] | None]) -> None:
     drawn = [(round(bar.x), round(bar.width)) if bar else None for bar in bars(spans)]
     assert drawn == where, "where each begins and how long it is"
 

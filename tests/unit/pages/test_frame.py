@@ -19,9 +19,7 @@ def test_a_path_is_the_apis_or_a_pages(asked: str, is_its: bool) -> None:
     assert is_of_api(*asked.split()) is is_its
 
 
-async def test_a_page_asks_the_api_with_what_the_browser_brought_and_nothing_else(
-    api: SpokenApi, browse: Browse
-) -> None:
+async def test_a_page_asks_the_api_with_what_the_browser_brought_and_no_more(api: SpokenApi, browse: Browse) -> None:
     api.answers["/v1/approvals"] = NONE
     brought = {"Cookie": "session=s", "Authorization": "Bearer t", "X-Forwarded-For": "9.9.9.9", "X-Mine": "1"}
     assert (await browse("/review", headers=brought)).status_code == 200
@@ -50,9 +48,7 @@ async def test_files_are_small_and_kept_by_browsers_only_under_the_digest_of_the
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 120_000
 
 
-async def test_a_refusal_of_the_api_is_a_page_with_its_status(
-    api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
-) -> None:
+async def test_a_refusal_is_a_page_with_its_status(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     told = {}
     codes = {403: "role_required", 404: "approval_not_found", 429: "too_many", 503: "unavailable", 500: "internal"}
     for status, code in codes.items():
@@ -67,9 +63,7 @@ async def test_a_refusal_of_the_api_is_a_page_with_its_status(
     assert part.status_code == 500 and "<html" not in part.text and "because &lt;b&gt;of" in part.text
 
 
-async def test_what_is_no_answer_or_no_address_is_a_page_that_says_nothing_of_our_inside(
-    api: SpokenApi, browse: Browse
-) -> None:
+async def test_what_is_no_answer_or_no_address_is_a_page_without_our_inside(api: SpokenApi, browse: Browse) -> None:
     api.answers["/v1/approvals"] = ok({"surprise": 1})
     answer = await browse("/review")
     assert answer.status_code >= 500 or "surprise" not in answer.text
@@ -94,9 +88,7 @@ def test_where_one_is_is_one_entry_the_longest_that_fits_and_no_page_is_describe
 ANSWER = "/chat/01920000-0000-7000-8000-000000000000/turns/01920000-0000-7000-8000-000000000001/answers/q-1"
 
 
-async def test_whatever_was_typed_into_a_form_as_the_session_ended_can_be_sent_afterwards(
-    api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
-) -> None:
+async def test_what_was_typed_outlives_the_session(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     typed = {"csrf": "of before", "key": "k-1", "comment": "none <b>of these", "item": "a:1"}
     me = api.answers["/v1/auth/me"]
     for path in ("/review/bulk/decide", ANSWER, "/chat"):
@@ -119,9 +111,7 @@ async def test_whatever_was_typed_into_a_form_as_the_session_ended_can_be_sent_a
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_what_was_typed_is_kept_where_the_service_has_no_time_for_it(
-    api: SpokenApi, browse: Browse, status: int
-) -> None:
+async def test_what_was_typed_is_kept_by_a_service_without_time(api: SpokenApi, browse: Browse, status: int) -> None:
     api.answers["/v1/auth/me"] = (status, problem("busy", "not now"))
     path = "/review/01920000-0000-7000-8000-000000000000/decision"
     answer = await browse(path, "POST", data={"csrf": "f-1", "key": "k-1", "comment": "half an hour of typing"})
@@ -151,9 +141,7 @@ async def test_a_sign_in_that_is_turned_away_unread_leads_back_to_the_form(api: 
     assert (await browse("/sign-in", "POST", headers=head)).status_code == 200
 
 
-async def test_the_setup_code_has_a_form_until_the_first_person_has_registered(
-    api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
-) -> None:
+async def test_a_setup_code_has_a_form_until_used(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     api.answers["/v1/auth/ways"] = ok({"oidc": False, "setup_code": True})
     page = (await browse("/sign-in")).text
     assert 'name="setup_code"' in page and 'name="invitation"' in page and "<details open>" not in page

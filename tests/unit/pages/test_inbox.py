@@ -21,9 +21,7 @@ CHECKPOINT: dict[str, Any] = {
 }  # fmt: skip
 
 
-async def test_what_a_checkpoint_has_to_show_is_seen_before_it_is_rejected_among_others(
-    api: SpokenApi, browse: Browse
-) -> None:
+async def test_what_a_checkpoint_shows_is_seen_before_a_rejection_among_others(api: SpokenApi, browse: Browse) -> None:
     api.answers[f"/v1/approvals/{ID}"] = (200, CHECKPOINT)
     page = (await browse(f"/review/bulk?decision=reject&pick={ID}")).text
     assert "the &lt;b&gt;text that is filed" in page and "Mitchell" in page
@@ -38,9 +36,7 @@ def call(number: int, **given: Any) -> dict[str, Any]:
     return {**CHECKPOINT, **plain, **given}
 
 
-async def test_what_is_not_approved_with_others_is_told_before_the_last_click_and_why(
-    api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
-) -> None:
+async def test_what_is_left_out_and_why_is_told(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     calls = [call(1), call(2, risk="high"), {**CHECKPOINT, "risk": "low", "id": call(3)["id"]}, call(4, tool="other")]
     api.answers |= {f"/v1/approvals/{each['id']}": (200, each) for each in calls}
     picks = "".join(f"&pick={each['id']}" for each in calls)
@@ -52,9 +48,7 @@ async def test_what_is_not_approved_with_others_is_told_before_the_last_click_an
     assert "<button" not in risky.partition("<main")[2], "nothing is left to be sent"
 
 
-async def test_what_became_of_each_is_a_page_of_its_own_that_can_be_loaded_again(
-    api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
-) -> None:
+async def test_outcomes_are_a_page_to_load_again(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     calls = [call(1, status="rejected"), call(2, status="approved")]
     api.answers |= {f"/v1/approvals/{each['id']}": (200, each) for each in calls}
     late = {"id": calls[1]["id"], "error": {"code": "already_decided", "message": "too late"}}
@@ -69,9 +63,7 @@ async def test_what_became_of_each_is_a_page_of_its_own_that_can_be_loaded_again
     assert "Call us" not in forged and "<b>" not in forged
 
 
-async def test_what_is_long_only_as_it_is_written_out_must_be_opened_and_the_page_stays_light(
-    api: SpokenApi, browse: Browse
-) -> None:
+async def test_what_is_long_written_out_must_be_opened_and_the_page_stays_light(api: SpokenApi, browse: Browse) -> None:
     hidden = {**CHECKPOINT, "kind": "approval", "checkpoint": "", "args": {"text": "a\u200b" * 2_900}}
     api.answers |= {f"/v1/approvals/{ID}": (200, hidden), "/v1/approvals": (200, {"items": []})}
     page = (await browse(f"/review/{ID}")).text
@@ -97,9 +89,7 @@ def test_a_call_tells_its_sentence_for_people_or_all_that_it_answered(result: st
     assert came_of(result) == shown
 
 
-async def test_what_one_has_decided_is_told_with_what_became_of_it(
-    api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
-) -> None:
+async def test_own_decisions_have_their_outcome(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     at = "2026-01-01T10:00:00Z"
     one = {
         "id": "a-1", "kind": "approval", "tool": "refund", "agent": "desk", "requested_by": "ann", "says": "pay <b>all",

@@ -60,7 +60,8 @@ SEEN = {"before": {"left": 100, "to": HOSTILE}, "after": {"left": 70, "to": HOST
 CURRENT = SEEN | {"is_current": True}
 FAILED = {"fault": HOSTILE, "at": AT, "is_current": True}
 PANEL, BUTTON = 'id="preview"', f'action="/review/{ID}/preview"'
-CASES: list[tuple[str, str, dict[str, Any] | None, list[str], list[str]]] = [
+Case = tuple[str, str, dict[str, Any] | None, list[str], list[str]]
+CASES: list[Case] = [
     ("there is none", "pending", None, [], [PANEL, BUTTON]),
     ("it is offered", "pending", {}, [PANEL, BUTTON], ['datetime="2026']),
     ("as it is now", "pending", CURRENT, [PANEL, BUTTON, "<del>", "100", "70", "1 Jan 2026"], []),
@@ -72,17 +73,11 @@ CASES: list[tuple[str, str, dict[str, Any] | None, list[str], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "status", "preview", "shown", "hidden"), CASES, ids=[case[0] for case in CASES])
+@pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
 async def test_a_preview_is_offered_shown_or_said_to_have_failed(
-    api: SpokenApi,
-    browse: Browse,
-    snapshot: SnapshotAssertion,
-    name: str,
-    status: str,
-    preview: dict[str, Any] | None,
-    shown: list[str],
-    hidden: list[str],
+    api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion, case: Case
 ) -> None:
+    name, status, preview, shown, hidden = case
     allowed = ["approve", "reject"] if status == "pending" else []
     approval = {"id": ID, "status": status, "tool": "pay", "preview": preview, "allowed_decisions": allowed}
     api.answers |= {f"/v1/approvals/{ID}": ok(approval), "/v1/approvals": ok({"items": []})}

@@ -33,9 +33,7 @@ def admin(api: SpokenApi) -> SpokenApi:
     return api
 
 
-async def test_an_administrator_is_led_from_the_inbox_to_the_text_and_approves_just_that(
-    admin: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
-) -> None:
+async def test_just_the_text_seen_is_approved(admin: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     assert '<a href="/review/memory">' in (await browse("/review")).text
     listed, shown = (await browse("/review/memory")).text, (await browse(PAGE)).text
     assert f'href="{PAGE}"' in listed
@@ -50,9 +48,7 @@ async def test_an_administrator_is_led_from_the_inbox_to_the_text_and_approves_j
     assert admin.asked[-1].headers["idempotency-key"] == "k"
 
 
-async def test_what_would_change_is_compared_and_it_is_told_where_that_has_changed_meanwhile(
-    admin: SpokenApi, browse: Browse
-) -> None:
+async def test_what_would_change_is_compared_and_what_changed_since_is_told(admin: SpokenApi, browse: Browse) -> None:
     admin.answers |= {
         f"/v1/memory/promotions/{ID}": ok({**ONE, "base_sha256": "b" * 64}),
         "/v1/memory/documents": ok({"items": [{**DOCUMENT, "path": "deploys/a.md.old"}, DOCUMENT]}),

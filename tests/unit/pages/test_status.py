@@ -20,9 +20,7 @@ def deployment(**given: Any) -> dict[str, Any]:
     return {"at": AT, "well": True, "parts": parts, "queues": [queue], "mcp_servers": [], "turns": []} | given
 
 
-async def test_what_is_wrong_is_said_where_it_is_and_is_inert(
-    api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
-) -> None:
+async def test_faults_are_told_in_place_and_inert(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     late = {"name": HOSTILE, "kinds": ["llm"], "backlog": 1_200, "oldest_seconds": 75.2, "fault": "its oldest task"}
     approval = {"id": "0192-a", "tool": HOSTILE, "agent": "desk", "requested_at": AT, "expires_at": AT}
     api.answers["/v1/status"] = ok(
@@ -61,9 +59,7 @@ async def test_who_may_not_look_is_not_led_there(api: SpokenApi, browse: Browse)
     assert 'href="/agents"' in page and 'href="/status"' not in page
 
 
-async def test_a_tenants_administrator_sees_the_parts_and_nothing_of_queues_and_servers(
-    api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
-) -> None:
+async def test_a_tenants_admin_sees_parts_alone(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     parts = [{"name": "postgres", "fault": ""}, {"name": "workers", "fault": "unavailable"}]
     servers = [{"app": "tools", "name": "dead", "fault": "", "at": AT}]
     told = deployment(is_operator=False, well=False, parts=parts, mcp_servers=servers)
@@ -75,9 +71,7 @@ async def test_a_tenants_administrator_sees_the_parts_and_nothing_of_queues_and_
     assert words_of(page) == snapshot
 
 
-async def test_everything_that_can_be_sent_is_told_without_a_script_or_another_host(
-    api: SpokenApi, browse: Browse
-) -> None:
+async def test_whatever_can_be_sent_is_told_without_a_script_or_another_host(api: SpokenApi, browse: Browse) -> None:
     said = create_app(Settings(_env_file=None)).openapi()
     api.answers["/openapi.json"] = 200, said
     page = (await browse("/docs")).text

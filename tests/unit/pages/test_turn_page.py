@@ -60,9 +60,7 @@ def told(api: SpokenApi) -> dict[str, Any]:
     return turn
 
 
-async def test_a_turn_is_told_with_its_path_what_it_waits_for_and_what_it_cost(
-    told: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion
-) -> None:
+async def test_a_turn_has_path_wait_and_cost(told: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion) -> None:
     page = (await browse(PATH)).text
     for way in (f"/chat/{CONVERSATION}", f"/review/{APPROVAL}", "http://temporal/w"):
         assert f'href="{way}"' in page
@@ -95,9 +93,7 @@ async def test_an_open_turn_is_looked_at_again_until_it_has_ended(told: dict[str
     assert "refresh" not in (await browse(PATH)).text
 
 
-async def test_a_turn_is_shown_whose_topology_and_conversation_are_gone(
-    api: SpokenApi, told: dict[str, Any], browse: Browse
-) -> None:
+async def test_a_turn_outlives_topology_and_conversation(api: SpokenApi, told: dict[str, Any], browse: Browse) -> None:
     del api.answers["/v1/topologies/loop"], api.answers[f"/v1/conversations/{CONVERSATION}/messages"]
     answer = await browse(PATH)
     assert answer.status_code == 200 and "<li><code>model</code>" in answer.text

@@ -14,9 +14,7 @@ CALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-async def test_a_call_that_a_crash_left_unknown_is_settled_by_a_click_and_a_reason(
-    api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion
-) -> None:
+async def test_a_click_settles_an_unknown_call(api: SpokenApi, browse: Browse, snapshot: SnapshotAssertion) -> None:
     api.answers |= {
         "/v1/approvals": (200, {"items": []}),
         "/v1/effects": (200, {"items": [CALL]}),

@@ -126,9 +126,7 @@ async def test_what_came_before_or_is_older_changes_nothing(receiver: httpx.Asyn
     assert len(outside.calls) == 1
 
 
-async def test_at_once_or_again_after_a_failure_there_is_still_one_message(
-    receiver: httpx.AsyncClient, outside: Outside
-) -> None:
+async def test_at_once_or_again_after_a_failure_is_one_message(receiver: httpx.AsyncClient, outside: Outside) -> None:
     outside.fails = True
     assert (await receiver.post("/perdure", **signed(notice()))).status_code == 502, "Perdure sends it again"
     outside.fails = False
@@ -139,9 +137,7 @@ async def test_at_once_or_again_after_a_failure_there_is_still_one_message(
 
 
 @pytest.mark.parametrize("sent", [signed(notice(), "x" * 64), {"content": b"{}"}, {"content": b"x" * 70_000}])
-async def test_what_perdure_did_not_send_is_refused(
-    sent: dict[str, Any], receiver: httpx.AsyncClient, outside: Outside
-) -> None:
+async def test_what_others_send_is_refused(sent: dict[str, Any], receiver: httpx.AsyncClient, outside: Outside) -> None:
     assert (await receiver.post("/perdure", **sent)).status_code in (400, 413)
     assert not outside.calls
 
@@ -175,9 +171,7 @@ async def test_a_button_decides_as_the_linked_person(receiver: httpx.AsyncClient
     assert (reject["decision"], reject["reason_code"]) == ("reject", "from_chat")
 
 
-async def test_whoever_is_not_linked_or_is_refused_is_told_and_decides_nothing(
-    receiver: httpx.AsyncClient, outside: Outside
-) -> None:
+async def test_unlinked_and_refused_are_told_and_decide_nothing(receiver: httpx.AsyncClient, outside: Outside) -> None:
     await press(receiver, "U2")
     assert not outside.of("decision")
     outside.refuses = "this is your own request"
@@ -187,9 +181,7 @@ async def test_whoever_is_not_linked_or_is_refused_is_told_and_decides_nothing(
 
 
 @pytest.mark.parametrize(("secret", "age"), [("another", 0), (SIGNING, 301), (SIGNING, -301)])
-async def test_a_press_that_slack_did_not_send_now_is_refused(
-    secret: str, age: int, receiver: httpx.AsyncClient, outside: Outside
-) -> None:
+async def test_forged_and_old_are_refused(secret: str, age: int, receiver: httpx.AsyncClient, outside: Outside) -> None:
     assert await press(receiver, "U1", secret=secret, age=age) == 401
     assert not outside.calls
 

@@ -9,13 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from perdure.activities.providers.provider import (
-    Complete,
-    ProviderRequest,
-    most_input_tokens,
-    most_output_tokens,
-    tokens_of_request,
-)
+from perdure.activities.providers import provider as bounds
 from perdure.activities.providers.registry import Models
 from perdure.activities.providers.scripted import ScriptedProvider, read_script
 from perdure.contracts.agents import AgentDefinition, DayLimits, PublishedAgent
@@ -26,8 +20,8 @@ if TYPE_CHECKING:
     from perdure.activities.providers.litellm_provider import LiteLLMProvider
 
 
-def request(model: str, text: str = "hello", **params: Any) -> ProviderRequest:
-    return ProviderRequest(model=model, messages=({"role": "user", "content": text},), params=params)
+def request(model: str, text: str = "hello", **params: Any) -> bounds.ProviderRequest:
+    return bounds.ProviderRequest(model=model, messages=({"role": "user", "content": text},), params=params)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +32,7 @@ def litellm() -> "LiteLLMProvider":
     return LiteLLMProvider()
 
 
-def bytes_of(asked: ProviderRequest) -> int:
+def bytes_of(asked: bounds.ProviderRequest) -> int:
     return len(json.dumps(list(asked.messages), ensure_ascii=False).encode())
 
 
@@ -70,22 +64,22 @@ def test_of_a_model_that_no_table_has_only_the_agents_own_limit_bounds_the_token
     ],
 )
 def test_an_answers_bound_is_what_the_agent_asked_for_else_the_models(params: Any, of_model: Any, most: Any) -> None:
-    assert most_output_tokens(params, of_model) == most
+    assert bounds.most_output_tokens(params, of_model) == most
 
 
 @given(st.text(max_size=300))
 def test_the_bound_of_an_input_is_never_below_its_estimate(text: str) -> None:
-    assert most_input_tokens(request("m", text)) >= tokens_of_request(request("m", text))
+    assert bounds.most_input_tokens(request("m", text)) >= bounds.tokens_of_request(request("m", text))
 
 
 def test_tools_and_the_schema_of_an_answer_are_asked_too() -> None:
     plain, fits = request("m"), {"type": "object", "properties": {"a" * 400: {"type": "string"}}}
     tool: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": fits}}
     for more in (replace(plain, tools=(tool,)), replace(plain, output=OutputAsk(name="f", fits=fits))):
-        assert tokens_of_request(more) >= tokens_of_request(plain) + 100
-        assert most_input_tokens(more) >= most_input_tokens(plain) + 400
+        assert bounds.tokens_of_request(more) >= bounds.tokens_of_request(plain) + 100
+        assert bounds.most_input_tokens(more) >= bounds.most_input_tokens(plain) + 400
     by_function = replace(plain, output=OutputAsk(name="f", fits=fits, form=OutputForm.FUNCTION))
-    assert tokens_of_request(by_function) == tokens_of_request(plain), "its schema is that of the tool"
+    assert bounds.tokens_of_request(by_function) == bounds.tokens_of_request(plain), "its schema is that of the tool"
 
 
 @pytest.mark.parametrize("text", ["/echo one two three", "book 7", "what else", "broken"])
@@ -102,7 +96,7 @@ async def test_the_scripted_model_uses_no_more_than_its_bound(text: str) -> None
     most = provider.most(asked)
     assert most.tokens is not None and most.cost_microusd is not None
     try:
-        ends = [chunk async for chunk in provider.stream(asked) if isinstance(chunk, Complete)]
+        ends = [chunk async for chunk in provider.stream(asked) if isinstance(chunk, bounds.Complete)]
     except Exception:
         assert text == "broken"
         return

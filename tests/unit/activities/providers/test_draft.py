@@ -93,12 +93,7 @@ ESTIMATE = Usage(input_tokens=10, output_tokens=3)
 @pytest.mark.parametrize(
     ("usage", "believed"),
     [
-        *(
-            (None, ESTIMATE),
-            (reported(-1, True), ESTIMATE),
-            (reported(0, 0), ESTIMATE),
-            (reported(10**10, 1.5), ESTIMATE),
-        ),
+        *((none, ESTIMATE) for none in (None, reported(-1, True), reported(0, 0), reported(10**10, 1.5))),
         (reported(7, 2), Usage(input_tokens=7, output_tokens=2)),
         (
             reported(7, 2, prompt_tokens_details=Chunk(cached_tokens=99)),

@@ -54,7 +54,7 @@ def test_a_second_model_waits_for_a_first_one_that_needs_a_key(agents: dict[str,
     assert with_key.second_model == "openai/gpt-4o-mini"
 
 
-def test_every_agent_remembers_earlier_turns_and_the_desks_know_the_well_at_hand(
+def test_every_agent_remembers_turns_and_desks_know_the_well_at_hand(
     agents: dict[str, PublishedAgent],
 ) -> None:
     """S0-25: the nearest three; S0-62: by the fields of working memory that the source names."""
@@ -184,9 +184,7 @@ def test_a_reserved_name_is_refused_for_a_block_and_the_rest_is_loaded(tmp_path:
         ("emissions_estimate", {"lease_name": "Nowhere"}),
     ],
 )
-async def test_a_fenced_tool_answers_bare_what_the_block_of_its_name_computes(
-    app: App, name: str, args: dict[str, Any]
-) -> None:
+async def test_a_fenced_tool_answers_bare_what_its_block_computes(app: App, name: str, args: dict[str, Any]) -> None:
     """S0-42, S0-49."""
     tool = app.tools[name]
     assert tool.card.effect.value == "read" and not tool.card.needs_approval

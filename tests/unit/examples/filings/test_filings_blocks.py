@@ -88,9 +88,7 @@ def monty() -> Iterator[Monty]:
 
 
 @pytest.mark.parametrize(("name", "args"), examples())
-def test_every_example_of_a_schema_works_and_the_sandbox_gives_the_same(
-    monty: Monty, name: str, args: dict[str, Any]
-) -> None:
+def test_every_example_works_and_the_sandbox_gives_the_same(monty: Monty, name: str, args: dict[str, Any]) -> None:
     result = run(name, args)
     assert result["summary"].endswith(".") and "None" not in result["summary"]
     with monty.checkout(type_check=True, type_check_stubs=STUBS) as session:

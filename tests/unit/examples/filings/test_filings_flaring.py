@@ -57,9 +57,7 @@ def test_fifty_mcf_a_day_is_still_a_small_volume(flared_mcf: float, over: bool) 
         (100, 30, ["event_too_long", "month_too_long"]),
     ],
 )
-def test_a_day_without_a_break_and_three_days_a_month_are_still_allowed(
-    hours: float, longest: float, found: list[str]
-) -> None:
+def test_a_day_on_end_and_three_days_a_month_are_still_allowed(hours: float, longest: float, found: list[str]) -> None:
     result = calculate("Sand Draw", readings=[reading(event_hours=hours, longest_event_hours=longest)])
     assert result["months"][0]["needs_exception"] is bool(found)
     assert [code for _, code in codes(result)] == found
@@ -93,7 +91,7 @@ def test_an_exception_without_an_end_covers_and_one_that_begins_in_the_month_cov
         ((("01", "30"), ("11", "20")), 4500, []),  # on both the higher rate holds
     ],
 )
-def test_two_exceptions_that_meet_in_a_month_cover_it_together_and_authorise_by_days(
+def test_two_exceptions_of_a_month_cover_it(
     days: tuple[tuple[str, str], ...], flared_mcf: float, found: list[str]
 ) -> None:
     exceptions = [

@@ -118,9 +118,7 @@ OLD_TABLE = {"warming_table": "table_a1_2014"}
         (of("flared", 1000, 0, methane=100), 0, 19200, 0.1235, 537.633),
     ],
 )
-def test_burning_and_venting_give_these_masses(
-    args: dict[str, Any], co2_kg: float, ch4_kg: float, n2o_kg: float, tons: float
-) -> None:
+def test_gas_gives_these_masses(args: dict[str, Any], co2_kg: float, ch4_kg: float, n2o_kg: float, tons: float) -> None:
     found = estimate(**args)
     assert found["co2_kg"] == pytest.approx(co2_kg, abs=0.001) and found["ch4_kg"] == pytest.approx(ch4_kg, abs=0.001)
     assert found["n2o_kg"] == pytest.approx(n2o_kg, abs=0.00011) and found["co2e_metric_tons"] == tons

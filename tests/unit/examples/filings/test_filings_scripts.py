@@ -37,9 +37,7 @@ RULE_32: list[tuple[str, str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("agent_id", "asked"), [*(("rule_37", each) for each in RULE_37), *(("rule_32", each) for each in RULE_32)]
 )
-async def test_a_desk_selects_its_skill_calls_the_tool_and_tells_its_figures(
-    agent_id: str, asked: tuple[str, str, dict[str, Any], str]
-) -> None:
+async def test_a_desk_selects_calls_and_tells(agent_id: str, asked: tuple[str, str, dict[str, Any], str]) -> None:
     text, tool, args, said = asked
     turn = await play(agent_id, text)
     assert (turn.loaded, turn.calls) == ([f"rrc_{agent_id.replace('_', '')}"], [(tool, args)])
@@ -77,9 +75,7 @@ async def test_registering_a_well_creates_an_entity_without_a_skill(text: str) -
         ("compliance_monitor", "Check compliance of Dry Fork", "flaring_volume_calc"),
     ],
 )
-async def test_a_monitor_reads_and_tells_without_a_skill(
-    agent_id: str, text: str, tool: str, snapshot: SnapshotAssertion
-) -> None:
+async def test_monitors_tell_without_a_skill(agent_id: str, text: str, tool: str, snapshot: SnapshotAssertion) -> None:
     turn = await play(agent_id, text)
     assert [name for name, _ in turn.calls] == [tool] and turn.loaded == [] and turn.answer == snapshot
 
@@ -131,9 +127,7 @@ REFUSED = "The call to {} was rejected by rita: the plat is old\nIt has not run.
         ("rule_32", "Prepare the Rule 32 filing for Cottonwood", "rule32_filing_assembly"),
     ],
 )
-async def test_a_rejection_is_acknowledged_with_its_reason_and_nothing_is_called_again(
-    agent_id: str, text: str, tool: str
-) -> None:
+async def test_a_rejection_is_told_with_its_reason_and_no_call_follows(agent_id: str, text: str, tool: str) -> None:
     """Whether the call never ran, or its result is there and a person refused it."""
     done = await play(agent_id, text)
     note = {"role": "system", "content": REFUSED.format(tool)}

@@ -42,9 +42,7 @@ def assess(name: str, **args: Any) -> dict[str, Any]:
         ("Broken Spoke 3", 1320.0, 800.0, ["between_wells"]),  # the one being drilled is nearer than the producing one
     ],
 )
-def test_a_place_has_these_distances_and_needs_these_exceptions(
-    name: str, line_ft: float, well_ft: float, needed: list[str]
-) -> None:
+def test_a_place_has_distances_and_exceptions(name: str, line_ft: float, well_ft: float, needed: list[str]) -> None:
     found = assess(name)
     assert found["lease_line"]["distance_ft"] == line_ft and found["nearest_well"]["distance_ft"] == well_ft
     assert found["exceptions_needed"] == needed and found["inside_lease"] and found["assessed"]
@@ -157,9 +155,7 @@ def test_plugged_wells_and_other_horizons_are_listed_only_as_asked() -> None:
 
 @settings(deadline=None)
 @given(one=PLACES, other=PLACES)
-def test_a_distance_is_the_same_from_both_ends_and_the_bearings_are_opposite(
-    one: tuple[int, int], other: tuple[int, int]
-) -> None:
+def test_distances_are_alike_from_both_ends_and_bearings_opposite(one: tuple[int, int], other: tuple[int, int]) -> None:
     wells = [well(1, one), well(2, other)]
 
     def look(number: int) -> list[dict[str, Any]]:
