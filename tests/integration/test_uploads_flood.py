@@ -76,7 +76,9 @@ async def watched(served: Served, person: Person) -> AsyncIterator[Seen]:
 
 @pytest.fixture(scope="module")
 async def served(parts: DataParts, urls: Urls, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    async with served_with(parts, urls, PERDURE_HOME=str(tmp_path_factory.mktemp("home"))) as running:
+    home = str(tmp_path_factory.mktemp("home"))
+    unlimited = {"PERDURE_BYTES_PER_USER": "0", "PERDURE_BYTES_PER_CONVERSATION": "0"}
+    async with served_with(parts, urls, PERDURE_HOME=home, **unlimited) as running:
         yield running
 
 

@@ -308,7 +308,7 @@ async def test_the_deadline_holds_for_the_whole_exchange(talk: Talk) -> None:
     async with target(talk) as made, new_client(naming(made.url), timeout=5) as http:
         with calling(Call(deadline=began + 0.3)), pytest.raises(OutOfTime) as late:
             await http.get(made.url)
-    assert late.value.sent and time.monotonic() - began < 2
+    assert late.value.sent and time.monotonic() - began < 4
 
 
 async def test_what_was_not_sent_at_the_deadline_is_told_apart(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,4 +416,4 @@ async def test_httpx2_keeps_the_deadline_for_the_whole_exchange(talk: Talk) -> N
     async with target(talk) as made, client2(made.url) as http:
         with calling(Call(deadline=began + 0.3)), pytest.raises(OutOfTime):
             await http.get(made.url)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 4
