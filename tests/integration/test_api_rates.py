@@ -15,8 +15,6 @@ from tests.integration.test_api_access import having
 from tests.integration.test_api_outages import Two, two_processes
 from tests.integration.test_api_turns import code, refusal
 
-pytestmark = pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
-
 PER_MINUTE = 40
 
 
@@ -44,6 +42,7 @@ async def statuses(client: httpx.AsyncClient, times: int, path: str = "/v1/auth/
     return Counter(answer.status_code for answer in answers)
 
 
+@pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
 async def test_a_person_is_counted_by_all_processes_together_and_apart_from_others(counted: Counted) -> None:
     head = {"Authorization": f"Bearer {await counted.token()}"}
     async with (
@@ -56,6 +55,7 @@ async def test_a_person_is_counted_by_all_processes_together_and_apart_from_othe
         assert await statuses(one, 3) == {200: 3}
 
 
+@pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
 async def test_whoever_has_no_token_is_counted_by_address_but_probes_are_not(counted: Counted) -> None:
     async with counted.one.client(None) as client:
         found = await statuses(client, 2 * PER_MINUTE)
@@ -68,6 +68,7 @@ async def test_whoever_has_no_token_is_counted_by_address_but_probes_are_not(cou
         assert (await client.get("/v1/auth/me", headers=head)).status_code == 200, "a token is a name of its own"
 
 
+@pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
 async def test_what_the_pages_of_this_process_ask_counts_apart(counted: Counted) -> None:
     head = {"Authorization": f"Bearer {await counted.token()}"}
     async with counted.one.client(None) as client:
@@ -80,11 +81,13 @@ async def test_what_the_pages_of_this_process_ask_counts_apart(counted: Counted)
     assert found == {200: PER_MINUTE * CALLS_OF_A_PAGE, 429: 10}
 
 
+@pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
 async def test_local_tokens_of_the_stack_have_no_limit(counted: Counted) -> None:
     async with having(counted.one, local=True), counted.one.client() as client:
         assert await statuses(client, 3 * PER_MINUTE) == {200: 3 * PER_MINUTE}
 
 
+@pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
 async def test_without_valkey_every_process_counts_for_itself_up_to_a_low_number(counted: Counted) -> None:
     head = {"Authorization": f"Bearer {await counted.token()}"}
     await counted.valkey.cut()

@@ -50,7 +50,6 @@ def runners() -> dict[str, Replaying]:
     return {"sandboxed": Replaying(runner()), "unsandboxed": Replaying(UnsandboxedWorkflowRunner())}
 
 
-@pytest.mark.timed  # the SDK gives a workflow two seconds to yield
 @pytest.mark.parametrize(("where", "path"), CASES)
 async def test_a_recorded_turn_is_replayed_to_the_same_commands_and_values(
     runners: dict[str, Replaying], where: str, path: Path
