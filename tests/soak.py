@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "figures" / "soak.md"
 HEAD = """# Soak
 
-Written by `make soak`. The machine has {cores} cores and {gib:.0f} GiB, Python {python}. One test ran at a time, at full
-size. What a test printed is its figure; `others` is what other programs used of the machine meanwhile. Tests that
+Written by `make soak`. The machine has {cores} cores and {gib:.0f} GiB, Python {python}. One test ran at a time, at
+full size. What a test printed is its figure; `others` is what other programs used of the machine meanwhile. Tests that
 passed and printed nothing share the last row of their file.
 
 | file | test | outcome | seconds | printed | run |

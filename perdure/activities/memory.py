@@ -218,9 +218,9 @@ class MemoryActivities:
             wanted = _wanted(ask, agent, loaded) if self._deps.memory.enabled else None
             if wanted is not None and loaded.memory_text is None and found is None:
                 return wanted
-            waived = exempted(agent.cards, loaded.waivers)
-            if waived != loaded.waived:
-                await agents.pin_exemptions(tx, ask.address.turn_id, waived)
+            exempt = exempted(agent.cards, loaded.waivers)
+            if exempt != loaded.waived:
+                await agents.pin_exemptions(tx, ask.address.turn_id, exempt)
             events, persona = await self._fix(tx, ask, loaded, found or Found()), None
             if agent.definition.persona_template:
                 persona, told = await persona_for(tx, ask.address, agent.definition, loaded)
@@ -228,7 +228,7 @@ class MemoryActivities:
             memory = await _context_memory(tx, ask, agent)
             await write(tx, ask.address, events, pending=ask.events)
         toolsets = held(kept, agent.cards, agent.definition.toolsets)
-        context = _context(ask, agent, loaded, found or Found(), toolsets, waived)
+        context = _context(ask, agent, loaded, found or Found(), toolsets, exempt)
         if memory is not None:
             context = context.model_copy(update={"context": memory})
         if persona is not None and context.plan is not None:
@@ -286,13 +286,13 @@ def _context(
     loaded: Loaded,
     found: Found,
     toolsets: dict[str, bool],
-    waived: tuple[str, ...],
+    exempt: tuple[str, ...],
 ) -> TurnContext:
     gate = loaded.gate
     mirrored = (*MIRRORED, *agent.definition.entity_fields)
     rules = rules_of(agent, PLATFORM_RULES, loaded.rule_actions)
     return TurnContext(
-        plan=turn_plan(agent, Limits.model_validate(loaded.limits), rules, toolsets, waived),
+        plan=turn_plan(agent, Limits.model_validate(loaded.limits), rules, toolsets, exempt),
         user_message=loaded.user_message,
         user_name=loaded.user_name,
         user_role=loaded.user_role,

@@ -63,8 +63,8 @@ async def tools(services: Open, who: Reader, agent_id: str) -> dict[str, object]
     async with services.db.transaction(who.tenant_id) as tx:
         agent = await content.current_agent(tx, agent_id)
         rules = rules_of(agent, PLATFORM_RULES, await rule_actions.rule_actions(tx))
-        waived = await waivers.exempt_tools(tx)
-    return {"items": [_tool(card, rules, waived) for card in agent.cards], "next": None}
+        exempt = await waivers.exempt_tools(tx)
+    return {"items": [_tool(card, rules, exempt) for card in agent.cards], "next": None}
 
 
 @agents_router.get("/topologies")
@@ -102,10 +102,10 @@ def _brief(agent: PublishedAgent) -> dict[str, object]:
     }
 
 
-def _tool(card: ToolCard, rules: tuple[Rule, ...], waived: Sequence[str]) -> dict[str, object]:
-    asks = asks_by_itself(card, waived)
+def _tool(card: ToolCard, rules: tuple[Rule, ...], exempt: Sequence[str]) -> dict[str, object]:
+    asks = asks_by_itself(card, exempt)
     shown = card.model_dump(mode="json", exclude={"secrets"}) | {"needs_approval": asks}
-    reasons = [asdict(each) for each in reasons_of(card, rules, waived)]
+    reasons = [asdict(each) for each in reasons_of(card, rules, exempt)]
     return shown | {"reasons": reasons, "free_because": "" if asks else free_because(card)}
 
 
@@ -253,8 +253,8 @@ async def waive(services: Open, who: Reader, body: ExemptionBody) -> dict[str, o
 
 
 async def _exemptible_tools(tx: Connection) -> dict[str, object]:
-    waived = await waivers.exempt_tools(tx)
-    return {"items": [{"tool": tool, "approval": tool not in waived} for tool in WAIVABLE], "next": None}
+    exempt = await waivers.exempt_tools(tx)
+    return {"items": [{"tool": tool, "approval": tool not in exempt} for tool in WAIVABLE], "next": None}
 
 
 async def _rules(tx: Connection) -> tuple[Rule, ...]:

@@ -19,12 +19,12 @@ def turn_plan(
     limits: Limits,
     rules: Sequence[Rule] = (),
     toolsets: Mapping[str, bool] | None = None,
-    waived: Sequence[str] = (),
+    exempt_tools: Sequence[str] = (),
 ) -> TurnPlan:
     """Returns the plan of a turn that starts now.
 
-    `rules` are those that apply to it (`rules_of`), `toolsets` those that its conversation has loaded, and `waived` the
-    tools that its tenant exempts from approval (`exempted`).
+    `rules` are those that apply to it (`rules_of`), `toolsets` those that its conversation has loaded, `exempt_tools`
+    the tools that its tenant exempts from approval (`exempted`).
     """
     persona = persona_of(agent.definition)
     cards = _cards(agent)
@@ -46,7 +46,7 @@ def turn_plan(
         toolsets={**(toolsets or {})},
         facts=agent.definition.memory.facts if agent.definition.memory else (),
         rules=that_can_fire(rules, cards),
-        waived=tuple(waived),
+        waived=tuple(exempt_tools),
         assembly=_assembly(agent),
     )
 

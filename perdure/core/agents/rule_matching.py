@@ -245,13 +245,14 @@ class Reason:
     """The rule's conditions; empty if it applies to every call."""
 
 
-def reasons_of(card: ToolCard, rules: Iterable[Rule], waivers: Collection[str] = ()) -> tuple[Reason, ...]:
-    """Returns every reason, the card's own first. `rules` are the agent's rules with the tenant's changes. `waivers`
+def reasons_of(card: ToolCard, rules: Iterable[Rule], exempt_tools: Collection[str] = ()) -> tuple[Reason, ...]:
+    """Returns every reason, the card's own first. `rules` are the agent's rules with the tenant's changes.
+    `exempt_tools`
     are the tools that the tenant exempts from approval. The reasons are for views of an agent; no decision depends on
     them. They are derived from the code that decides (perdure/core/approvals/gates.py and the rules above). A reason is
     a possibility: a rule's other conditions are checked at the call."""
     own: tuple[Reason, ...] = ()
-    if asks_by_itself(card, waivers):
+    if asks_by_itself(card, exempt_tools):
         own = (Reason(RuleTrigger.BEFORE_TOOL_CALL.value, "require_hitl", RULE_MUTATING, _EFFECTS[card.effect], {}),)
     planned = PlanCard(
         name=card.name,

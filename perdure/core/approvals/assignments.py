@@ -45,9 +45,9 @@ def _not_entitled(facts: Facts, decider: Decider) -> CallerError | None:
         sits = delegations_for(facts.panel, decider.user_id, decider.delegations, decider.credential)
     except CallerError as refused:
         return refused
-    if any(seat.user_id == decider.user_id for seat in sits):
+    if any(delegation.user_id == decider.user_id for delegation in sits):
         return None
-    owners: dict[str, object] = {"in_place_of": [seat.name for seat in sits]}
+    owners: dict[str, object] = {"in_place_of": [delegation.name for delegation in sits]}
     return CallerError("only_stands_in", "Delegates can decide but cannot reassign", owners, status=403)
 
 

@@ -67,40 +67,40 @@ class Panel:
         return not self.reviewers or name in self.reviewers
 
 
-def is_entitled(panel: Panel, seat: Delegation) -> bool:
+def is_entitled(panel: Panel, delegation: Delegation) -> bool:
     """Returns whether a decision in this place would count, regardless of who makes it."""
-    return panel.role in seat.roles and (panel.names(seat.name) or seat.user_id == panel.assignee)
+    return panel.role in delegation.roles and (panel.names(delegation.name) or delegation.user_id == panel.assignee)
 
 
 def delegations_for(
-    panel: Panel, user_id: str, seats: Sequence[Delegation], credential: Credential
+    panel: Panel, user_id: str, delegations: Sequence[Delegation], credential: Credential
 ) -> tuple[Delegation, ...]:
-    """Returns the places of `seats` in which this user can decide with `credential`: at least one, the user's own
+    """Returns the places of `delegations` in which this user can decide with `credential`: at least one, the user's own
     first.
 
     Raises: CallerError 403 `role_required`, `not_a_reviewer`, `own_request`.
     """
-    if not any(seat.user_id == user_id and panel.role in seat.roles for seat in seats):
+    if not any(delegation.user_id == user_id and panel.role in delegation.roles for delegation in delegations):
         raise CallerError(
             "role_required",
             f"You need the role {panel.role} to decide on this request",
             {"role": panel.role},
             status=403,
         )
-    fit = [seat for seat in seats if is_entitled(panel, seat)]
+    fit = [delegation for delegation in delegations if is_entitled(panel, delegation)]
     if not fit:
         who: dict[str, object] = {"reviewers": list(panel.reviewers)}
         raise CallerError(
             "not_a_reviewer", "The approval policy names other reviewers for this request", who, status=403
         )
     if not panel.allow_self_approval:
-        fit = [seat for seat in fit if panel.requested_by not in (user_id, seat.user_id)]
+        fit = [delegation for delegation in fit if panel.requested_by not in (user_id, delegation.user_id)]
         if fit and panel.is_for(credential):
             raise credential.own_request()
-        fit = [seat for seat in fit if not panel.is_for(seat.lent_by)]
+        fit = [delegation for delegation in fit if not panel.is_for(delegation.lent_by)]
     if not fit:
         raise CallerError("own_request", "You requested this call, so you cannot decide on it", status=403)
-    return tuple(sorted(fit, key=lambda seat: seat.user_id != user_id))
+    return tuple(sorted(fit, key=lambda delegation: delegation.user_id != user_id))
 
 
 def lent(owner: Delegation, to: Delegation) -> frozenset[str]:
@@ -121,12 +121,12 @@ def lent(owner: Delegation, to: Delegation) -> frozenset[str]:
     return both
 
 
-def why_not(panel: Panel, seat: Delegation) -> str | None:
+def why_not(panel: Panel, delegation: Delegation) -> str | None:
     """Returns why a request cannot be assigned to this user, or None."""
-    if panel.role not in seat.roles:
-        return f"{seat.name} does not have the role {panel.role}"
-    if seat.user_id == panel.requested_by and not panel.allow_self_approval:
-        return f"{seat.name} requested the call"
+    if panel.role not in delegation.roles:
+        return f"{delegation.name} does not have the role {panel.role}"
+    if delegation.user_id == panel.requested_by and not panel.allow_self_approval:
+        return f"{delegation.name} requested the call"
     return None
 
 
@@ -343,7 +343,9 @@ def not_open_to(facts: Facts, decider: Decider) -> CallerError | None:
     over = closed(facts)
     if over is not None:
         return over
-    if has_voted((decider.user_id,), facts.votes) or all(is_taken(seat.user_id, facts.votes) for seat in sits):
+    if has_voted((decider.user_id,), facts.votes) or all(
+        is_taken(delegation.user_id, facts.votes) for delegation in sits
+    ):
         return CallerError(
             "already_voted", "You have already decided on this call; other reviewers must decide, too", status=409
         )
@@ -381,7 +383,7 @@ def delegation_for(facts: Facts, decider: Decider) -> Delegation:
     Raises: CallerError 403 as in `refusal`.
     """
     sits = delegations_for(facts.panel, decider.user_id, decider.delegations, decider.credential)
-    return next((seat for seat in sits if not is_taken(seat.user_id, facts.votes)), sits[0])
+    return next((delegation for delegation in sits if not is_taken(delegation.user_id, facts.votes)), sits[0])
 
 
 def _too_late(facts: Facts) -> str:

@@ -111,8 +111,8 @@ def is_exemptible(name: str, effect: EffectClass) -> bool:
     return name in WAIVABLE and effect is EffectClass.LOCAL
 
 
-def exempted(cards: Iterable[ToolCard], waivers: Collection[str]) -> tuple[str, ...]:
-    """Returns the tools among these cards that `waivers` exempt from their own approval.
+def exempted(cards: Iterable[ToolCard], exempt_tools: Collection[str]) -> tuple[str, ...]:
+    """Returns the tools among these cards that `exempt_tools` exempt from their own approval.
 
     Only two of the engine's own memory tools can run without approval. Rules can only stop calls
     (perdure/core/agents/rules.py). An exemption is the only way in which a tenant lets a call pass, so it is separate
@@ -127,13 +127,13 @@ def exempted(cards: Iterable[ToolCard], waivers: Collection[str]) -> tuple[str, 
     return tuple(
         card.name
         for card in cards
-        if card.needs_approval and card.name in waivers and is_exemptible(card.name, card.effect)
+        if card.needs_approval and card.name in exempt_tools and is_exemptible(card.name, card.effect)
     )
 
 
-def asks_by_itself(card: ToolCard | PlanCard, waived: Collection[str]) -> bool:
+def asks_by_itself(card: ToolCard | PlanCard, exempt_tools: Collection[str]) -> bool:
     """Returns whether the card itself requires approval in a turn with these exemptions."""
-    return card.needs_approval and not (card.name in waived and is_exemptible(card.name, card.effect))
+    return card.needs_approval and not (card.name in exempt_tools and is_exemptible(card.name, card.effect))
 
 
 def exemption_fault(tool: str) -> str | None:

@@ -108,11 +108,12 @@ def why_void(
     here: ToolCard | None,
     planned_version: str,
     approval: ApprovalValidity | None,
-    waived: Collection[str] = (),
+    exempt_tools: Collection[str] = (),
 ) -> str | None:
     """Returns why this call cannot run, or None.
 
-    `card` is the tool card that the turn pinned, and `here` is the card of this worker's tool. `waived` are the tools
+    `card` is the tool card that the turn pinned, and `here` is the card of this worker's tool. `exempt_tools` are the
+    tools
     that the turn can run without the approval that their cards require.
     """
     if card is None or here is None:
@@ -120,7 +121,7 @@ def why_void(
     if here.version != planned_version:
         return "the tool has changed since the call was made"
     if approval is None:
-        return "the call requires an approval and has none" if asks_by_itself(card, waived) else None
+        return "the call requires an approval and has none" if asks_by_itself(card, exempt_tools) else None
     if approval.status not in ALLOWED:
         return why_not_allowed(approval.status)
     if not approval.intact or approval.tool_version != here.version:

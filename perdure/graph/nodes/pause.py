@@ -36,9 +36,9 @@ def record_matches(ports: Ports, fired: Sequence[MatchedRules]) -> None:
         ports.events.emit(HITL_RULE_FIRE, each.fire.event_data(), each.call_id)
 
 
-def record_exemptions(ports: Ports, waived: Sequence[CallRef]) -> None:
+def record_exemptions(ports: Ports, calls: Sequence[CallRef]) -> None:
     """Records the calls that the tenant has exempted from approval, in the same event as rules that stop a call."""
-    for each in waived:
+    for each in calls:
         ports.events.emit(HITL_RULE_FIRE, exemption_event(each.tool), each.call_id)
 
 
