@@ -28,6 +28,8 @@ HERE = Path(__file__).parent
 LEFT = HERE / "prose_left.tsv"
 """Findings and path of each file that still has some, as one line."""
 CHECKED = (".py", ".md", ".html", ".jinja", ".j2", ".env.example", "Makefile", "docker-compose.yml")
+GENERATED = "docs/figures/"
+"""What tests printed, as data."""
 """Ends of the names of files that hold prose."""
 
 
@@ -236,7 +238,9 @@ def checked_files(within: Iterable[str] = ()) -> list[str]:
     return [
         path
         for path in files()
-        if path.endswith(CHECKED) and (not below or path in below or path.startswith(tuple(f"{b}/" for b in below)))
+        if path.endswith(CHECKED)
+        and not path.startswith(GENERATED)
+        and (not below or path in below or path.startswith(tuple(f"{b}/" for b in below)))
     ]
 
 
