@@ -21,6 +21,7 @@ import psutil
 from tests.scale import FULL_VARIABLE
 
 ROOT = Path(__file__).parents[1]
+TESTS = ROOT / "tests"
 RESULTS = ROOT / "docs" / "figures" / "soak.md"
 HEAD = """# Soak
 
@@ -31,13 +32,14 @@ passed and printed nothing share the last row of their file.
 | file | test | outcome | seconds | printed | run |
 |---|---|---|---|---|---|
 """
+FILE = re.compile(r"tests\.((?:\w+\.)*?test_\w+).*")
 LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d |---|\x1b|#x1B")
 
 
 def rows(report: Path, run: str) -> Iterator[str]:
     """The table's rows of a report in JUnit's format; `run` says when and on which commit it was made."""
     cases = {  # of a test that was run again, the last
-        (case.get("classname", "").removeprefix("tests."), case.get("name", "")): case
+        (FILE.sub(r"\1", case.get("classname", "")), case.get("name", "")): case
         for case in ElementTree.parse(report).getroot().iter("testcase")
     }
     quiet: dict[str, list[float]] = defaultdict(list)
@@ -56,9 +58,10 @@ def rows(report: Path, run: str) -> Iterator[str]:
 
 
 def merged(before: str, found: list[str]) -> str:
-    """The whole document: the rows of files that did not run stay."""
+    """The whole document: the rows of files that are still there and did not run stay."""
     ran = {row.split(" | ")[0] for row in found}
-    kept = [row for row in before.split("\n") if row.startswith("| ") and row.split(" | ")[0] not in {*ran, "| file"}]
+    there = {f"| {'.'.join(path.relative_to(TESTS).with_suffix('').parts)}" for path in TESTS.rglob("test_*.py")}
+    kept = [row for row in before.split("\n") if row.split(" | ")[0] in there - ran]
     head = HEAD.format(
         cores=psutil.cpu_count(), gib=psutil.virtual_memory().total / 2**30, python=platform.python_version()
     )
