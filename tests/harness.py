@@ -1,6 +1,6 @@
-"""Fixtures of the desk (tests/apps/desk): its agents in the module's database, its target, its model, its activities.
+"""Fixtures of the app tests/apps/desk: its agents in the module's database, its target, its model, its activities.
 
-`desk.activity(...)` runs a real activity as Temporal would, as any attempt of any run; no worker is needed for it.
+`harness.activity(...)` runs a real activity as Temporal would, as any attempt of any run; no worker is needed for it.
 """
 
 import asyncio

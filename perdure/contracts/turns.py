@@ -11,7 +11,7 @@ from perdure.contracts.values import Tolerant
 
 
 class TurnStatus(StrEnum):
-    """The status of a turn as clients see it (docs/api.md)."""
+    """The status of a turn as clients see it."""
 
     ACCEPTED = "accepted"
     QUEUED = "queued"

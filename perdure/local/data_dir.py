@@ -232,7 +232,7 @@ def load_credentials(home: DataDir) -> Credentials:
 @dataclass(frozen=True, slots=True)
 class RunFile:
     """The part of run.json that stays the same while the stack is up. run.json has the addresses while the stack is up,
-    for the command line, the demo and outside checks (api.md). Invariants: mode 0600, because it contains tokens;
+    for the command line, the demo and outside checks. Invariants: mode 0600, because it contains tokens;
     replaced as a whole; it exists from the moment that everything is healthy until everything has ended."""
 
     path: Path

@@ -223,6 +223,9 @@ async def test_a_story_tells_what_was_said_where_it_was_heard_and_what_waits(api
     async with api.client() as client, api.client("reviewer") as reviewer:
         assert (await story(reviewer, conversation_id)).json()["own"] is False
         assert (await story(reviewer, conversation_id, turn="nothing")).status_code == 404
+        elsewhere, _ = await harness.start(Line("other"))
+        mixed = await story(reviewer, conversation_id, turn=elsewhere.turn_id)
+        assert (mixed.status_code, mixed.json()["items"]) == (200, [])
         told = (await story(client, conversation_id)).json()
         assert told["own"] is True and told["next"] is None
         (turn,) = told["items"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner
 
@@ -16,6 +17,7 @@ from perdure.contracts.ids import approval_id
 from perdure.contracts.turns import StopRequest, TurnAddress, TurnStatus, WakeSignal
 from perdure.store.database import Connection
 from perdure.store.turns.finish import stop_asked
+from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.spoken import Line
 from tests.eventually import eventually, until
 from tests.replay.recording import run_of
@@ -71,6 +73,36 @@ async def test_any_number_of_bells_to_a_paused_turn_run_nothing_and_lose_nothing
     row = await served.until(address, TurnStatus.COMPLETED)
     assert row["answer"] == "well"
     assert served.effects(address, "/pay") == 1
+
+
+async def test_bells_before_during_and_after_the_decision_make_one_effect(served: Served) -> None:
+    address = await served.begin(Line("asking", [PAY], seconds=0.3), DONE)
+    early = await ring_all(served, address, [WakeSignal(kind="request")] * 50)
+    await served.until(address, PAUSED)
+    ringing = asyncio.create_task(ring_all(served, address, [WakeSignal(kind="request")] * 150))
+    await served.decide(address)
+    await served.until(address, TurnStatus.COMPLETED)
+    await ringing
+    assert await served.handle(address).result() == "completed"
+    late = await ring_all(served, address, [WakeSignal(kind="request")] * 20)
+    assert (early, late) == (50, 0), "a bell to a turn that has ended reaches nobody"
+    assert served.effects(address, "/pay") == 1
+    assert len(served.sent_to_model(address)) == 2
+    assert (await served.harness.kinds(address.turn_id)).count("done") == 1
+    assert CONFIRM not in await called(served, address), "nobody asked for a stop"
+
+
+async def test_a_bell_for_another_turn_says_nothing_about_this_one(served: Served) -> None:
+    decided = await served.paused(Line("asking", [PAY]), DONE)
+    waiting = await served.paused(Line("asking", [PAY]), DONE)
+    run_id = await served.waits(waiting)
+    await served.wake(waiting, WakeSignal(kind="request", request_id=approval_id(decided.turn_id, "t1.0")))
+    await served.decide(decided)
+    await served.until(decided, TurnStatus.COMPLETED)
+    await served.waits_again(waiting, run_id)
+    assert (await served.row(waiting))["status"] == PAUSED.value
+    assert served.effects(waiting, "/pay") == 0
+    assert (await served.handle(waiting).describe()).status is WorkflowExecutionStatus.RUNNING
 
 
 STOP = WakeSignal(kind="stop")
@@ -281,3 +313,31 @@ async def test_a_pause_and_an_end_wait_for_the_look_that_is_under_way(
     assert (row["status"], row["answer"]) == ("completed", "well")
     assert await served.handle(address).result() == "completed"
     assert CONFIRM in await called(served, address)
+
+
+FLOOD = 1_000
+
+
+@pytest.mark.soak
+async def test_a_flood_of_forged_stops_is_looked_after_once_a_task_at_most_and_hides_no_stop(served: Served) -> None:
+    address = await silent(served)
+    assert await ring_all(served, address, [STOP] * FLOOD) == FLOOD
+    assert (await served.row(address))["status"] == "running"
+    await served.stop(address)
+    await served.until(address, TurnStatus.STOPPED)
+    assert await served.handle(address).result() == "stopped"
+    (history,) = await served.runs(address)
+    types = [event["eventType"] for event in run_of(history).events]
+    tasks, looks = types.count("EVENT_TYPE_WORKFLOW_TASK_COMPLETED"), run_of(history).called.count(CONFIRM)
+    assert types.count("EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED") == FLOOD + 1
+    assert 1 <= looks <= tasks < FLOOD
+    assert len(types) <= FLOOD + 4 * tasks + 20, "the signals, the tasks that took them, one marker a look"
+
+
+async def test_a_look_that_hangs_inside_the_task_is_made_again_and_changes_nothing(served: Served) -> None:
+    with broken_inside(Breaks.HANGS, Brief.STOP) as broken:
+        address = await silent(served, 2.0)
+        await served.wake(address, STOP)
+        row = await served.until(address, TurnStatus.COMPLETED, TurnStatus.STOPPED)
+    assert (row["status"], broken) == ("completed", [address.turn_id])
+    assert (await called(served, address)).count(CONFIRM) == 2

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -78,6 +79,33 @@ async def test_an_unreadable_verdict_keeps_the_turn_paused_until_it_can_be_read(
     await served.until(address, TurnStatus.COMPLETED)
     assert served.effects(address, "/pay") == 1
     assert (await served.nodes(address)).count("resume_guard") == 3, "fresh, unreadable, readable"
+
+
+async def test_an_approved_local_call_creates_its_entity_once_with_its_name_in_one_transaction(served: Served) -> None:
+    create: tuple[str, Mapping[str, JsonValue]] = (
+        "create_entity",
+        {"kind": "well", "name": "Blue  Hill 7", "attributes": {"aliases": ["BH-7"]}},
+    )
+    address = await served.paused(Line("asking", [create]), DONE)
+    assert not await served.harness.rows("SELECT id FROM entities WHERE created_by_turn = $1", address.turn_id)
+    await served.decide(address)
+    await served.until(address, TurnStatus.COMPLETED)
+    rows = await served.harness.rows(
+        "SELECT e.id, e.xmin::text AS entity, n.xmin::text AS name, c.xmin::text AS call, n.name_key FROM entities e "
+        "JOIN entity_names n ON n.entity_id = e.id "
+        "JOIN tool_calls c ON c.turn_id = e.created_by_turn AND c.call_id = e.created_by_call "
+        "WHERE e.created_by_turn = $1 ORDER BY n.name_key",
+        address.turn_id,
+    )
+    assert [row["name_key"] for row in rows] == ["bh-7", "blue hill 7"]
+    assert len({row["id"] for row in rows}) == 1
+    assert all(row["entity"] == row["name"] == row["call"] for row in rows), "one transaction wrote all of it"
+    found = ("entity_resolve", {"name": "blue hill 7"})
+    again = await served.begin(Line("", [found]), DONE, conversation_id=address.conversation_id)
+    await served.until(again, TurnStatus.COMPLETED)
+    assert '"status":"resolved"' in served.sent_to_model(again)[-1][-1]["content"]
+    memory = served.sent_to_model(again)[0][0]
+    assert memory["role"] == "system" and str(rows[0]["id"]) in memory["content"], "working memory is injected"
 
 
 async def test_an_effect_with_an_unknown_outcome_waits_for_a_person_and_the_turn_goes_on_with_the_truth(
