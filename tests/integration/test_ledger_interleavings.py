@@ -36,9 +36,10 @@ from tests.scale import sized
 Operation = Callable[[], Coroutine[Any, Any, Any]]
 Call = tuple[str, dict[str, JsonValue]]
 CONVERSATIONS = 6
+FEW_EFFECTS = 2
 OPERATIONS = sized(900, 400)
 AT_ONCE = 30
-MOST_BATCHES = 5
+MOST_BATCHES = 12
 ROUND: list[Call] = [("pay", {"amount": 1}), ("post", {"mode": "break"}), ("jot", {"text": "x"}), ("look", {})]
 CALLS = [f"t1.{index}" for index in range(len(ROUND))]
 ENDS = [TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.LIMITED, TurnStatus.STOPPED]
@@ -158,7 +159,10 @@ class Storm:
         return int(await self.harness.value(query, self.conversations))
 
     async def rage(self) -> None:
-        """Runs the operations, many at once, until enough turns have ended; how many do depends on the machine."""
+        """Runs the operations, many at once, until enough turns have ended and enough effects happened.
+
+        How many batches that takes depends on the machine.
+        """
         gate = asyncio.Semaphore(AT_ONCE)
 
         async def one(operation: Operation) -> None:
@@ -167,7 +171,8 @@ class Storm:
 
         for _ in range(MOST_BATCHES):
             await told_apart(self.harness, [one(operation) for operation in self.operations()])
-            if await self.ended() > CONVERSATIONS:
+            happened = sum([sum(await effects_of(self.harness, address)) for address in self.turns])
+            if happened > FEW_EFFECTS and await self.ended() > CONVERSATIONS:
                 break
 
     def operations(self) -> list[Operation]:
@@ -218,13 +223,19 @@ async def each_turn_ends_once(harness: Harness, turns: list[TurnAddress]) -> Non
     assert ended > CONVERSATIONS, "the storm was long enough to matter"
 
 
+async def effects_of(harness: Harness, address: TurnAddress) -> tuple[int, int, int]:
+    """How often the turn's payment, its post and its entity happened."""
+    paid = harness.world.effects.count(("/pay", effect_key(address.turn_id, "t1.0")))
+    posted = harness.world.effects.count(("/post", f"{address.turn_id}/t1.1"))
+    jotted = await harness.value("SELECT count(*) FROM entities WHERE created_by_turn = $1", address.turn_id)
+    return paid, posted, int(jotted)
+
+
 async def nothing_happened_twice(harness: Harness, turns: list[TurnAddress]) -> None:
     """Each effect at most once, and only where the ledger admits it."""
     happened = 0
     for address in turns:
-        paid = harness.world.effects.count(("/pay", effect_key(address.turn_id, "t1.0")))
-        posted = harness.world.effects.count(("/post", f"{address.turn_id}/t1.1"))
-        jotted = await harness.value("SELECT count(*) FROM entities WHERE created_by_turn = $1", address.turn_id)
+        paid, posted, jotted = await effects_of(harness, address)
         assert max(paid, posted, jotted) <= 1
         rows = await harness.rows("SELECT call_id, state FROM tool_calls WHERE turn_id = $1", address.turn_id)
         states = {row["call_id"]: row["state"] for row in rows}
@@ -232,7 +243,7 @@ async def nothing_happened_twice(harness: Harness, turns: list[TurnAddress]) -> 
             assert not count or states[call_id] in ("done", "outcome_unknown"), states
             assert count or states.get(call_id) != "done" or call_id == "t1.1", states
         happened += paid + posted + jotted
-    assert happened > 2, "the storm was wild enough to matter"
+    assert happened > FEW_EFFECTS, "the storm was wild enough to matter"
 
 
 UNKNOWN: list[Call] = [("shout", {"mode": "wait"})] * 3
