@@ -1,4 +1,4 @@
-"""What nobody announces, looked at until it is there."""
+"""Polling for what no event announces."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ async def eventually(look: Callable[[], Awaitable[T]], seconds: float = 30.0) ->
 
 
 async def until(holds: Callable[[], bool], *, seconds: float = 30.0) -> None:
-    """Wait until something holds that nobody announces."""
+    """Waits until `holds` returns true, with a pause of 10 ms between two tries."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not holds():
         assert asyncio.get_running_loop().time() < deadline, "it never came to hold"

@@ -33,7 +33,7 @@ passed and printed nothing share the last row of their file.
 |---|---|---|---|---|---|
 """
 FILE = re.compile(r"tests\.((?:\w+\.)*?test_\w+).*")
-LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d |---|\x1b|#x1B")
+LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d |---|#x1B")
 
 
 def rows(report: Path, run: str) -> Iterator[str]:

@@ -3,14 +3,12 @@ one."""
 
 import asyncio
 import os
-import random
 import signal
-import socket
 import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +18,7 @@ import pytest
 from perdure.api.__main__ import DRAIN_SECONDS, server_config
 from perdure.api.app import create_app
 from perdure.local import DataParts
-from perdure.local.ports import free_port
+from perdure.local.ports import free_port, is_free
 from perdure.settings import Settings
 from perdure.store.database import Database
 from perdure.store.events.live import LiveTokens
@@ -64,14 +62,10 @@ class Served:
 
 
 def first_metrics_port() -> int:
-    """A number whose ports for the API's metrics (+ 12) and its Temporal client's (+ 13) are free.
-
-    They are below the ports that the system gives to connections, so that no connection takes one meanwhile.
-    """
-    for first in random.sample(range(20_000, 32_000), 50):
-        with suppress(OSError), socket.socket() as own, socket.socket() as temporal:
-            own.bind(("127.0.0.1", first + 12))
-            temporal.bind(("127.0.0.1", first + 13))
+    """A number whose ports for the API's metrics (+ 12) and its Temporal client's (+ 13) are free."""
+    for _ in range(50):
+        first = free_port()
+        if is_free(first + 12) and is_free(first + 13):
             return first
     raise AssertionError("no free pair of ports")
 

@@ -28,9 +28,9 @@ HERE = Path(__file__).parent
 LEFT = HERE / "prose_left.tsv"
 """Findings and path of each file that still has some, as one line."""
 CHECKED = (".py", ".md", ".html", ".jinja", ".j2", ".env.example", "Makefile", "docker-compose.yml")
-GENERATED = "docs/figures/"
-"""What tests printed, as data."""
 """Ends of the names of files that hold prose."""
+GENERATED = "docs/figures/"
+"""The folder of tables that tests write, which are data."""
 
 
 @dataclass(frozen=True, slots=True)
