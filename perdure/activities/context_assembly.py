@@ -125,7 +125,7 @@ class AssemblyActivities:
         if isinstance(tool, Tool) and tool.card.version == card.version:
             hears = assembly.slice_messages if config.hears else 0
             injected = frozenset(key for each in assembly.registry for key in each.inject_inputs)
-            return Declared(tool, config, hears, assembly.listed(call.ask.tool).arguments, injected)
+            return Declared(tool, config, hears, assembly.tool_entry(call.ask.tool).arguments, injected)
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
             published = await self._deps.agent_cache.published(tx, call.agent_id)
         now = published.card(call.ask.tool) if published else None

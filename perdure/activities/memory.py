@@ -271,8 +271,8 @@ async def _context_memory(tx: Connection, ask: LoadRequest, agent: PublishedAgen
     before, message = ["", *said][-2:] if said else ("", "")
     return ContextMemory(
         slice_hash=slice_hash(said[-assembly.slice_messages :], assembly.acknowledgements),
-        kept=await bundles.kept(tx, ask.address),
-        danger=await start.found(message, before, assembly.danger),
+        kept=await bundles.newest_bundles(tx, ask.address),
+        danger=await start.find_safety_keywords(message, before, assembly.danger),
     )
 
 

@@ -86,7 +86,7 @@ class ContextAssembly(Frozen):
         """Returns the configuration of the tool `name`."""
         return next((each for each in self.registry if each.name == name), None)
 
-    def listed(self, name: str) -> ListedTool:
+    def tool_entry(self, name: str) -> ListedTool:
         """Returns the agent's entry for the tool `name`."""
         return next((each for each in self.tools if each.name == name), ListedTool(name=name))
 

@@ -51,7 +51,7 @@ class Vote(Answer):
     model_config = ConfigDict(serialize_by_alias=True)
 
     by: str
-    seat: str | None = Field(default=None, alias="for")
+    delegator: str | None = Field(default=None, alias="for")
     """The user in whose place the delegate decided; named `for` in JSON. None if no delegate decided."""
     decision: str
     at: datetime | None = None

@@ -107,7 +107,7 @@ class ServerLooks:
         written = json.dumps({"fault": fault, "at": time.time()})
         await self._valkey.attempt(lambda: self._valkey.client.hset(_KEY, f"{app}/{name}", written))
 
-    async def listed(self) -> list[ServerLook]:
+    async def list_recent(self) -> list[ServerLook]:
         """Returns the recent states of all servers, sorted by app and name."""
         found = await self._valkey.attempt(lambda: self._valkey.client.hgetall(_KEY))
         looks = []

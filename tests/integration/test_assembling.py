@@ -140,7 +140,7 @@ async def test_what_no_attempt_mends_fails_at_once(bench: Bench, said: Any) -> N
     assert "secret" not in failed.problem.message
     assert len(SAYS.given) == 1
     async with bench.harness.db.transaction("local") as tx:
-        assert await bundles.kept(tx, address) == ()
+        assert await bundles.newest_bundles(tx, address) == ()
 
 
 async def test_a_tool_that_recovers_counts_its_attempts_and_a_stopped_turn_runs_none(bench: Bench) -> None:
@@ -162,7 +162,7 @@ async def test_what_one_worker_made_another_turn_of_the_conversation_finds(bench
     address = await bench.turn()
     done = await bench.run(address)
     async with bench.harness.db.transaction("local") as tx:
-        assert await bundles.kept(tx, address) == (done.bundle,)
+        assert await bundles.newest_bundles(tx, address) == (done.bundle,)
         found = await bundles.outputs(tx, address.conversation_id, [Source(tool="probe", turn_id=address.turn_id)])
         assert found == {"probe": {"completeness": 1.0}}
         elsewhere = "00000000-0000-7000-8000-000000000000"

@@ -246,7 +246,7 @@ async def test_a_proposal_is_scanned_and_goes_with_the_version_it_copies(library
     made = await library.write("withdrawn", "quokka", by="reviewer")
     proposal = await propose(library, made.ref.document_id, "quokka.md")
     await redact(library, made, made.ref.version_id, "private")
-    now = await in_transaction(library.db, documents_promotions.get, str(proposal["id"]), None)
+    now = await in_transaction(library.db, documents_promotions.get_promotion, str(proposal["id"]), None)
     assert (now["status"], now["content"]) == (PromotionState.WITHDRAWN.value, "")
     assert (await refused(decide(library, proposal, by="admin"))).code == "promotion_decided"
 

@@ -437,8 +437,8 @@ async def test_episodes_are_listed_by_conversation_page_by_page_and_go_with_it(h
     await keep(harness, "three", agent="gone", into=conversation_id)
     await keep(harness, "elsewhere")
     async with harness.db.transaction("local") as tx:
-        first, cursor = await episodes.listed(tx, conversation_id, 2, None)
-        rest, end = await episodes.listed(tx, conversation_id, 2, cursor)
+        first, cursor = await episodes.list_episodes(tx, conversation_id, 2, None)
+        rest, end = await episodes.list_episodes(tx, conversation_id, 2, cursor)
         assert sorted(each.summary for each in first) == ["forgotten words", "one"] and cursor is not None
         assert [each.summary for each in rest] == ["three"] and end is None
         await conversations.delete_conversation(tx, conversation_id, harness.people["requester"].user_id)

@@ -270,7 +270,9 @@ async def list_promotions(
 ) -> dict[str, object]:
     """Lists promotions without their texts, newest first: yours, or all of them for an administrator."""
     async with services.db.transaction(who.tenant_id) as tx:
-        found, following = await documents_promotions.listed(tx, _seen_by(who), status, min(limit, MOST_LISTED), cursor)
+        found, following = await documents_promotions.list_promotions(
+            tx, _seen_by(who), status, min(limit, MOST_LISTED), cursor
+        )
     return {"items": found, "next": following}
 
 
@@ -278,7 +280,7 @@ async def list_promotions(
 async def get_promotion(services: Open, who: Reader, promotion_id: PromotionId) -> dict[str, object]:
     """Returns one promotion with the proposed text."""
     async with services.db.transaction(who.tenant_id) as tx:
-        return await documents_promotions.get(tx, promotion_id, _seen_by(who))
+        return await documents_promotions.get_promotion(tx, promotion_id, _seen_by(who))
 
 
 @promotions_router.post("/{promotion_id}/decision")
@@ -289,7 +291,7 @@ async def decide(
     proposer cannot decide."""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        await documents_promotions.get(tx, promotion_id, _seen_by(who))
+        await documents_promotions.get_promotion(tx, promotion_id, _seen_by(who))
         decided = await documents_promotions.decide(
             tx, promotion_id, writer_of(who), body.decision, body.sha256, body.comment, services.memory
         )

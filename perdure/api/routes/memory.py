@@ -108,7 +108,7 @@ async def list_episodes(
     wanted = as_uuid(conversation_id, "conversation")
     async with services.db.transaction(who.tenant_id) as tx:
         await conversations.get_conversation(tx, wanted, who.user_id)
-        items, following = await episodes.listed(tx, wanted, min(limit, MOST_LISTED), cursor)
+        items, following = await episodes.list_episodes(tx, wanted, min(limit, MOST_LISTED), cursor)
     return {"items": [_entry(each) for each in items], "next": following}
 
 

@@ -42,7 +42,7 @@ async def status(services: Open, who: ReaderOrOperator) -> dict[str, object]:
     looks, queues, servers, workload = await asyncio.gather(
         services.parts.look(),
         _queues(services),
-        ServerLooks(services.valkey).listed(),
+        ServerLooks(services.valkey).list_recent(),
         _workload(services, tenant_id),
     )
     faults = {name: part.fault for name, part in looks.items()}

@@ -176,10 +176,10 @@ def _handed_on(approval: Approval) -> Iterator[tuple[str, str]]:
 
 def vote_text(approval: Approval, vote: Vote) -> str:
     """Returns one vote as text, with the reason if it does not count."""
-    seat = f" for {vote.seat}" if vote.seat and vote.seat != vote.by else ""
+    delegator = f" for {vote.delegator}" if vote.delegator and vote.delegator != vote.by else ""
     said = f": {vote.comment}" if vote.comment else ""
     lost = "" if vote.counts else f"; {_why_not_counted(approval, vote)}"
-    return f"{vote.decision} by {vote.by}{seat}, {moment(vote.at)}{lost}{said}"
+    return f"{vote.decision} by {vote.by}{delegator}, {moment(vote.at)}{lost}{said}"
 
 
 def _why_not_counted(approval: Approval, vote: Vote) -> str:
@@ -197,7 +197,7 @@ def _why_not_counted(approval: Approval, vote: Vote) -> str:
 
 
 def _delegation_text(vote: Vote) -> str:
-    return vote.seat or vote.by
+    return vote.delegator or vote.by
 
 
 def expiry(approval: Approval) -> str:

@@ -102,7 +102,9 @@ def _assembly(agent: PublishedAgent) -> PlannedAssembly | None:
                 hears=config.hears,
                 timeout_seconds=config.timeout,
                 injects=config.inject_inputs,
-                basis=digest_of([_version(agent, config.name), _fixed(config), assembly.listed(config.name).arguments]),
+                basis=digest_of(
+                    [_version(agent, config.name), _fixed(config), assembly.tool_entry(config.name).arguments]
+                ),
             )
             for config in assembly.registry
         ),

@@ -186,7 +186,7 @@ class Vote:
     place. A vote that was cast with a credential of another user's creation may be that user's vote."""
 
     user_id: str
-    seat_id: str
+    reviewer_id: str
     counts: bool
     """True if the owner of the place, and the user who voted in it, still have the role of the vote."""
     is_named: bool = True
@@ -205,9 +205,9 @@ def has_voted(people: Collection[str], votes: Sequence[Vote]) -> bool:
     return any(not vote.people.isdisjoint(people) for vote in votes)
 
 
-def is_taken(seat_id: str, votes: Sequence[Vote]) -> bool:
+def is_taken(reviewer_id: str, votes: Sequence[Vote]) -> bool:
     """Returns whether a vote was already cast in this place."""
-    return any(vote.seat_id == seat_id for vote in votes)
+    return any(vote.reviewer_id == reviewer_id for vote in votes)
 
 
 class Decision(StrEnum):

@@ -65,12 +65,12 @@ def stripped(
         "pending_mutation": [*_dumped(reviewed), *_dumped(asked)],
         "pending_round": messages[-1].model_dump(mode="json"),
         "pending_tool_calls": [],
-        "settled_calls": kept(done),
+        "settled_calls": carried_outcomes(done),
         "messages": [message.model_dump(mode="json") for message in messages[:-1]],
     }
 
 
-def kept(done: Sequence[ToolOutcome]) -> list[JsonValue]:
+def carried_outcomes(done: Sequence[ToolOutcome]) -> list[JsonValue]:
     """Returns the outcomes that a pause carries: whole while they fit, then only as settled. The ledger has all."""
     found: list[JsonValue] = []
     left = MOST_KEPT_CHARACTERS

@@ -215,13 +215,13 @@ async def add_delegation(
     """
     rows = await tx.fetch(_PEOPLE, user_id, to)
     people = [Delegation(str(row["id"]), row["name"], frozenset(row["roles"])) for row in rows]
-    other = next((seat for seat in people if seat.name == to), None)
+    other = next((each for each in people if each.name == to), None)
     if other is None:
         raise CallerError("user_not_found", "User not found", status=404)
     if other.user_id == user_id:
         raise CallerError("to_yourself", "You cannot delegate to yourself; name another user", status=422)
     # Decisions check the roles again, because roles can change.
-    lent(next((seat for seat in people if seat is not other), Delegation(user_id, name, frozenset())), other)
+    lent(next((each for each in people if each is not other), Delegation(user_id, name, frozenset())), other)
     delegation_id = new_id()
     created_at = await tx.fetchval(_ADD, delegation_id, user_id, other.user_id, until, MOST_DAYS, credential.created_by)
     if created_at is None:

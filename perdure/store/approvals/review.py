@@ -30,7 +30,7 @@ from perdure.core.identity import UNKNOWN, Credential
 from perdure.store import audit
 from perdure.store.database import Connection
 
-_SEATS = """
+_DELEGATIONS = """
 (SELECT jsonb_agg(jsonb_build_object('id', u.id, 'name', u.name, 'roles', u.roles, 'lent_by',
    -- Lent by several delegations it is lent by the one that most people could not have made.
    (SELECT d.created_by FROM delegations d WHERE d.user_id = u.id AND d.to_user = {user}::uuid AND d.ended_at IS NULL
@@ -48,7 +48,7 @@ SELECT h.*, clock_timestamp() AS now, (SELECT name FROM users WHERE id = h.claim
   (SELECT 'admin' = ANY(roles) FROM users WHERE id = h.requested_by) AS requester_is_admin,
   -- One decision of a person at a time, so that those of the last minute can be counted: taken after the row locks.
   CASE WHEN $3 AND h.status = 'pending' THEN pg_advisory_xact_lock(hashtextextended($2::uuid::text, 0)) END AS alone,
-  {_SEATS.format(user="$2")} AS seats
+  {_DELEGATIONS.format(user="$2")} AS delegations
 FROM held h
 """
 _VOTES = """
@@ -94,8 +94,8 @@ class Review:
     @property
     def vote(self) -> Vote:
         """The vote that this user's decision counts as."""
-        seat = self.delegation
-        return Vote(self.decider.user_id, seat.user_id, True, self.facts.panel.names(seat.name))
+        reviewer = self.delegation
+        return Vote(self.decider.user_id, reviewer.user_id, True, self.facts.panel.names(reviewer.name))
 
     def refuse(
         self,
@@ -147,8 +147,8 @@ async def take_up(
     # With a quorum of 1 there are no votes to count.
     votes = await tx.fetch(_VOTES, approval_id) if row["quorum"] > 1 else []
     facts = facts_of(row, [_vote(vote, row["reviewers"]) for vote in votes])
-    sitting = _with_delegations(person, row["seats"]) if asked_again else await with_delegations(tx, person)
-    return Review(row, facts, sitting, await signed_in(tx, person.credential))
+    current = _with_delegations(person, row["delegations"]) if asked_again else await with_delegations(tx, person)
+    return Review(row, facts, current, await signed_in(tx, person.credential))
 
 
 async def signed_in(tx: Connection, credential: Credential) -> dict[str, JsonValue]:
@@ -178,10 +178,10 @@ def _vote(vote: asyncpg.Record, reviewers: Sequence[str]) -> Vote:
 
 async def with_delegations(tx: Connection, person: Decider) -> Decider:
     """Returns this user with their current roles and delegations."""
-    return _with_delegations(person, await tx.fetchval(f"SELECT {_SEATS.format(user='$1')}", person.user_id))
+    return _with_delegations(person, await tx.fetchval(f"SELECT {_DELEGATIONS.format(user='$1')}", person.user_id))
 
 
-def _with_delegations(person: Decider, seats: list[dict[str, Any]] | None) -> Decider:
+def _with_delegations(person: Decider, delegations: list[dict[str, Any]] | None) -> Decider:
     found = [
         Delegation(
             each["id"],
@@ -189,14 +189,14 @@ def _with_delegations(person: Decider, seats: list[dict[str, Any]] | None) -> De
             frozenset(each["roles"]),
             Credential(created_by=tuple(each["lent_by"] or ())),
         )
-        for each in seats or ()
+        for each in delegations or ()
     ]
-    own = next((seat for seat in found if seat.user_id == person.user_id), None)
+    own = next((each for each in found if each.user_id == person.user_id), None)
     return replace(
         person,
         roles=own.roles if own else frozenset(),
         name=own.name if own else person.name,
-        in_place_of=tuple(seat for seat in found if seat is not own),
+        in_place_of=tuple(each for each in found if each is not own),
     )
 
 

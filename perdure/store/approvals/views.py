@@ -37,7 +37,7 @@ a.*, {STATUS_NOW} AS status_now, clock_timestamp() AS now, r.name AS requester, 
   'admin' = ANY(r.roles) AS requester_is_admin,
   s.name AS assigned, c.name AS claimer,
   (SELECT jsonb_agg(jsonb_build_object('user', v.user_id, 'created_by', v.created_by,
-     'signed_in', coalesce(v.record->'signed_in', '{{}}'), 'seat', v.seat_id, 'by', b.name, 'owner', o.name,
+     'signed_in', coalesce(v.record->'signed_in', '{{}}'), 'reviewer_id', v.seat_id, 'by', b.name, 'owner', o.name,
      'decision', v.decision, 'at', v.at, 'comment', coalesce(v.record->>'comment', ''),
      'named', a.reviewers = '{{}}' OR o.name = ANY(a.reviewers),
      'counts', o.disabled_at IS NULL AND v.role = ANY(o.roles) AND b.disabled_at IS NULL AND v.role = ANY(b.roles))
@@ -280,7 +280,7 @@ def _people(row: asyncpg.Record) -> dict[str, object]:
 def votes_of(row: asyncpg.Record) -> list[Vote]:
     """Returns the votes of the request, oldest first."""
     return [
-        Vote(vote["user"], vote["seat"], vote["counts"], vote["named"], tuple(vote["created_by"]))
+        Vote(vote["user"], vote["reviewer_id"], vote["counts"], vote["named"], tuple(vote["created_by"]))
         for vote in row["votes"] or ()
     ]
 
@@ -293,7 +293,7 @@ def _votes(row: asyncpg.Record) -> list[dict[str, object]]:
 
 def _vote(vote: dict[str, object], *, counts: bool) -> dict[str, object]:
     shown = {name: vote[name] for name in ("by", "decision", "at", "comment", "signed_in")}
-    return shown | {"counts": counts, "for": vote["owner"] if vote["seat"] != vote["user"] else None}
+    return shown | {"counts": counts, "for": vote["owner"] if vote["reviewer_id"] != vote["user"] else None}
 
 
 def _fallback(row: asyncpg.Record) -> dict[str, object] | None:
@@ -413,7 +413,7 @@ async def ageing(tx: Connection, requester_id: str | None) -> list[dict[str, obj
 
 
 _DECISION_COLUMNS = f"""
-v.id AS vote_id, v.decision, v.at, v.voided_at, v.record, v.seat_id <> v.user_id AS stood_in, o.name AS seat,
+v.id AS vote_id, v.decision, v.at, v.voided_at, v.record, v.seat_id <> v.user_id AS stood_in, o.name AS reviewer,
   a.id, a.kind, a.checkpoint, a.tool, a.agent_id, a.risk, a.describe, coalesce(a.decision->'args', a.args) AS args,
   {STATUS_NOW} AS status_now, a.ready_at, a.quorum, a.turn_id, a.conversation_id, a.withdrawal, t.status AS turn_status,
   k.state AS call_state, k.outcome, r.name AS requester
@@ -450,7 +450,7 @@ def _decision_view(row: asyncpg.Record) -> dict[str, object]:
         "decision": row["decision"],
         "at": row["at"],
         "comment": row["record"].get("comment") or row["record"].get("reason_code") or "",
-        "for": row["seat"] if row["stood_in"] else None,
+        "for": row["reviewer"] if row["stood_in"] else None,
         "voided_at": row["voided_at"],
         "kind": row["kind"],
         "checkpoint": row["checkpoint"],

@@ -89,7 +89,7 @@ async def settle(
     tx: Connection, call: AssembleCall, outcome: Assembled, output: dict[str, JsonValue] | None
 ) -> Assembled:
     """Records the tool's result, unless the row is settled already. Returns the recorded result."""
-    stands = await tx.fetchval(
+    stored = await tx.fetchval(
         "WITH mine AS (UPDATE bundles SET output = $3, outcome = $4, settled_at = clock_timestamp() "
         "WHERE turn_id = $1 AND tool = $2 AND settled_at IS NULL RETURNING outcome) "
         "SELECT outcome FROM mine UNION ALL "
@@ -99,7 +99,7 @@ async def settle(
         output,
         outcome.model_dump(mode="json"),
     )
-    return Assembled.model_validate(stands) if stands else outcome
+    return Assembled.model_validate(stored) if stored else outcome
 
 
 async def newest_user_messages(tx: Connection, turn_id: str, most: int) -> list[str]:
@@ -107,7 +107,7 @@ async def newest_user_messages(tx: Connection, turn_id: str, most: int) -> list[
     return list(await tx.fetchval(_SAID, turn_id, most) or ())
 
 
-async def kept(tx: Connection, address: TurnAddress) -> tuple[Bundle, ...]:
+async def newest_bundles(tx: Connection, address: TurnAddress) -> tuple[Bundle, ...]:
     """Returns the newest output of each tool in the conversation."""
     rows = await tx.fetch(
         "SELECT DISTINCT ON (tool) outcome -> 'bundle' AS bundle FROM bundles "

@@ -48,7 +48,7 @@ async def settle_by_person(
     settler = await with_delegations(
         tx, person
     )  # reads the roles after the lock, because those of the request may be outdated
-    seat = await _settler_delegation(tx, key, str(row["user_id"]), settler)
+    delegation = await _settler_delegation(tx, key, str(row["user_id"]), settler)
     if outcome not in OUTCOMES or is_blank(comment):
         raise CallerError(
             "outcome_invalid", "Send the outcome (happened or did_not_happen) and a comment that says how you know"
@@ -57,7 +57,7 @@ async def settle_by_person(
     address = TurnAddress(
         tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["turn_id"])
     )
-    said = _Statement(settler, seat, outcome, comment)
+    said = _Statement(settler, delegation, outcome, comment)
     return address, await _record(tx, address, call, said, ended=row["ended_at"] is not None)
 
 
@@ -111,7 +111,7 @@ class _Statement:
     """A stated outcome, its author, and the user in whose place the author acts."""
 
     by: Decider
-    seat: Delegation
+    delegation: Delegation
     outcome: str
     comment: str
 
@@ -139,8 +139,8 @@ async def _record(tx: Connection, address: TurnAddress, call: asyncpg.Record, sa
         call["call_id"],
     )
     told = body | {"signed_in": await signed_in(tx, said.by.credential)}
-    if said.seat.user_id != said.by.user_id:
-        told["for"] = said.seat.name
+    if said.delegation.user_id != said.by.user_id:
+        told["for"] = said.delegation.name
     await audit.record(tx, "effect.settled", call["key"], told, actor=said.by.user_id, turn_id=address.turn_id)
     note = await put(tx, address.tenant_id, Wake.RING, address.turn_id, call["key"])
     kind = TOOL_RESULT if state is CallState.DONE else TOOL_ERROR

@@ -103,7 +103,7 @@ async def find(
     return found
 
 
-async def listed(
+async def list_episodes(
     tx: Connection, conversation_id: str, limit: int, cursor: str | None
 ) -> tuple[list[Episode], str | None]:
     """Lists a conversation's episodes, oldest first, and the next page's cursor."""

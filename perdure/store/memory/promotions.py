@@ -84,7 +84,7 @@ async def propose(
         raise CallerError("promotion_pending", "This text is already proposed and waits for a decision", status=409)
     told: dict[str, JsonValue] = {"store": store.slug, "sha256": source.sha256, "risk": target.risk.value}
     await _record(tx, "memory.promotion_proposed", promotion_id, told, writer.user_id, basis.turn_id)
-    return await get(tx, str(promotion_id), None)
+    return await get_promotion(tx, str(promotion_id), None)
 
 
 async def _insert(
@@ -125,7 +125,7 @@ async def _insert(
     )
 
 
-async def get(tx: Connection, promotion_id: str, proposer: str | None, *, lock: bool = False) -> View:
+async def get_promotion(tx: Connection, promotion_id: str, proposer: str | None, *, lock: bool = False) -> View:
     """Returns a promotion with its text if this user proposed it. With None, any promotion of the tenant is returned.
 
     Raises: CallerError 404 `promotion_not_found`.
@@ -142,7 +142,7 @@ async def get(tx: Connection, promotion_id: str, proposer: str | None, *, lock: 
     return _shown(row)
 
 
-async def listed(
+async def list_promotions(
     tx: Connection, proposer: str | None, status: PromotionState | None, limit: int, cursor: str | None
 ) -> tuple[list[View], str | None]:
     """Lists promotions without their texts, newest first, and the next page's cursor."""
@@ -183,7 +183,7 @@ async def decide(
     `memory_conflict` if the shared document has changed since the proposal; the errors of `create_document` and
     `update_document`.
     """
-    found: dict[str, Any] = await get(tx, promotion_id, None, lock=True)
+    found: dict[str, Any] = await get_promotion(tx, promotion_id, None, lock=True)
     refused = decision_refusal(
         decider=decider.user_id or "",
         roles=decider.roles,
@@ -203,7 +203,7 @@ async def decide(
     await tx.execute(_DECIDED, promotion_id, state.value, decider.user_id, comment, version_id)
     told: dict[str, JsonValue] = {"decision": state.value, "sha256": found["sha256"], "comment": comment}
     await _record(tx, "memory.promotion_decided", promotion_id, told, decider.user_id, None)
-    return await get(tx, promotion_id, None)
+    return await get_promotion(tx, promotion_id, None)
 
 
 async def _share(tx: Connection, decider: Writer, found: dict[str, Any], limits: MemoryLimits) -> Written:

@@ -324,10 +324,10 @@ async def safety_response(tx: Connection, conversation_id: str, message: str, ag
     if assembly is None or not assembly.danger:
         return ""
     last = "SELECT content FROM messages WHERE conversation_id = $1 AND role = 'user' ORDER BY seq DESC LIMIT 1"
-    return await found(message, await tx.fetchval(last, conversation_id) or "", assembly.danger)
+    return await find_safety_keywords(message, await tx.fetchval(last, conversation_id) or "", assembly.danger)
 
 
-async def found(message: str, before: str, words: Words) -> str:
+async def find_safety_keywords(message: str, before: str, words: Words) -> str:
     """Calls `safety_keywords_in` without blocking the event loop."""
     if len(message) + len(before) < _LONG_CHARACTERS:
         return safety_keywords_in(message, before, words)

@@ -253,7 +253,7 @@ async def test_an_approval_is_read_whole_and_given_back_as_it_came(client: Eithe
     votes = [{**dict(zip(names, vote, strict=True)), **fixed} for vote in cast]
     told = {**APPROVAL, "quorum": 3, "votes": votes, "fallback": {"reviewer": "una", "at": "2026-11-22T10:00:00Z"}}
     read = await client.call(lambda c: c.approvals.get("a"), said(told))
-    assert (read.approving, read.quorum, read.votes[1].seat, read.fallback.reviewer) == (2, 3, "tom", "una")
+    assert (read.approving, read.quorum, read.votes[1].delegator, read.fallback.reviewer) == (2, 3, "tom", "una")
     assert read.args_schema == {"type": "object"}
     assert {name: value for name, value in read.model_dump(mode="json").items() if name in told} == told
 

@@ -15,7 +15,7 @@ from perdure.core.identity import OWN, UNKNOWN, Credential, How
 A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
 ONE, TWO, LOST = Vote("ann", "ann", True), Vote("bob", "bob", True), Vote("carl", "carl", False)
 MINE, EXTRA = Vote("dora", "dora", True), Vote("eve", "eve", True, is_named=False)
-FAY = replace(EXTRA, user_id="fay", seat_id="fay")
+FAY = replace(EXTRA, user_id="fay", reviewer_id="fay")
 UNCOUNTED = replace(EXTRA, counts=False)
 
 

@@ -206,32 +206,32 @@ def bucket(state: State, name: str) -> dict[str, JsonValue]:
     return found if isinstance(found, dict) else {}
 
 
-def found(state: State, name: str) -> JsonValue:
+def processing_value(state: State, name: str) -> JsonValue:
     """Returns the value that a node stored in `processing` under `name`, or None."""
     return bucket(state, "processing").get(name)
 
 
 def text_of(state: State, name: str) -> str:
     """Returns a text that a node stored in `processing`; empty if there is none."""
-    value = found(state, name)
+    value = processing_value(state, name)
     return value if isinstance(value, str) else ""
 
 
 def object_of(state: State, name: str) -> dict[str, JsonValue]:
     """Returns an object that a node stored in `processing`; empty if there is none."""
-    value = found(state, name)
+    value = processing_value(state, name)
     return value if isinstance(value, dict) else {}
 
 
 def list_of(state: State, name: str) -> list[JsonValue]:
     """Returns a list that a node stored in `processing`; empty if there is none."""
-    value = found(state, name)
+    value = processing_value(state, name)
     return value if isinstance(value, list) else []
 
 
 def number(state: State, name: str) -> int:
     """Returns a counter in `processing`, or 0."""
-    value = found(state, name)
+    value = processing_value(state, name)
     return value if isinstance(value, int) else 0
 
 
