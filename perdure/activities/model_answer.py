@@ -103,7 +103,7 @@ def _load(
     else:
         loading = load(parsed.args, agent.cards, loaded)
     state = CallState.DONE if loading.done else CallState.FAILED
-    made = _made(call, load_card(agent.cards), draft, call_id, parsed.args, (state, loading.told))
+    made = _made(call, load_card(agent.cards), draft, call_id, parsed.args, (state, loading.result))
     return loading, made
 
 

@@ -17,7 +17,7 @@ from perdure.contracts.errors import LimitReached, Problem, UpstreamRejected, Up
 from perdure.contracts.messages import MessageRef, Role
 from perdure.contracts.skills import Skill
 from perdure.contracts.turns import Usage
-from perdure.core.agents.models import instructions_of, stands_alone, window_of, with_stage
+from perdure.core.agents.models import instructions_of, is_sole_instruction, window_of, with_stage
 from perdure.core.agents.prompts import (
     PromptFacts,
     PromptMessage,
@@ -154,7 +154,7 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
         tx, call, claimed.through_seq, window_of(definition, call.ask.stage), texts, compacted=claimed.compacted
     )
     said = [_heard(one, definition.words.get("bypass", "")) for one in said]
-    if stands_alone(definition, call.ask.stage):
+    if is_sole_instruction(definition, call.ask.stage):
         return Prompt(wire(instructions_of(definition, call.ask.stage), "", said), {"stage": call.ask.stage})
     # A caller's own prompt is used unchanged, without the additions of the agent's skills.
     templates = [] if override else template_messages(definition, loaded, user)

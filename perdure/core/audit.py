@@ -160,8 +160,8 @@ def sample_of_faults(faults: Iterable[Fault], most: int) -> tuple[Fault, ...]:
     for fault in sorted(faults, key=lambda fault: fault.seq):
         by_kind[fault.kind].append(fault)
     turns = sorted((turn, kind) for kind, found in by_kind.items() for turn in range(len(found)))
-    told = [by_kind[kind][turn] for turn, kind in turns[:most]]
-    return tuple(sorted(told, key=lambda fault: (fault.kind not in ABOUT_HEADS, fault.seq, fault.kind)))
+    sample = [by_kind[kind][turn] for turn, kind in turns[:most]]
+    return tuple(sorted(sample, key=lambda fault: (fault.kind not in ABOUT_HEADS, fault.seq, fault.kind)))
 
 
 GENESIS = "0" * 64
@@ -383,17 +383,17 @@ def marks_of(
     heads: Iterable[ExportedHead], keyring: Keyring, tenant_id: str
 ) -> tuple[Mapping[int, frozenset[str]], list[Fault]]:
     """Returns the hashes by position in the tenant's heads, and a fault for each head that no known key signed."""
-    said: dict[int, set[str]] = defaultdict(set)
+    by_seq: dict[int, set[str]] = defaultdict(set)
     forged = []
     for head in heads:
         if head.tenant != tenant_id:
             continue
         if head.is_signed_by(keyring):
-            said[head.seq].add(head.hash)
+            by_seq[head.seq].add(head.hash)
         else:
             kind = FaultKind.HEAD_FORGED if keyring.knows(head.signature) else FaultKind.KEY_UNKNOWN
             forged.append(Fault(head.seq, kind))
-    return {seq: frozenset(hashes) for seq, hashes in said.items()}, forged
+    return {seq: frozenset(hashes) for seq, hashes in by_seq.items()}, forged
 
 
 BEGUN = "user.erasure_begun"
@@ -450,7 +450,7 @@ class Run:
     approval_id: str
     outcome: str | None
     """The kind of that row; None if there is none."""
-    said: str | None
+    decision: str | None
     """The decision; None if the row's body was erased with its user, or if the row is not a decision."""
     seq: int | None = None
     """The position of the approval's first row."""
@@ -459,7 +459,7 @@ class Run:
     @property
     def was_allowed(self) -> bool:
         """True if a reviewer allowed it, as far as can still be determined."""
-        return self.outcome == DECIDED and (self.said is None or self.said in GIVEN)
+        return self.outcome == DECIDED and (self.decision is None or self.decision in GIVEN)
 
 
 def undecided(runs: Iterable[Run]) -> list[Fault]:

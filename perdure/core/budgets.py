@@ -64,16 +64,16 @@ def spent(limits: Limits, *, tokens_used: int, cost_microusd: int) -> Problem | 
     return None
 
 
-def tightened(base: Limits, asked: Limits | None) -> Limits:
+def tightened(base: Limits, requested: Limits | None) -> Limits:
     """Returns an agent's limits combined with those of a request. A request can lower a limit, never raise it. If
     either has `on_spent: ask`, a reviewer is asked."""
-    if asked is None:
+    if requested is None:
         return base
     return Limits(
-        max_tokens=min(base.max_tokens, asked.max_tokens),
-        max_cost_microusd=min(base.max_cost_microusd, asked.max_cost_microusd),
-        max_iterations=min(base.max_iterations, asked.max_iterations),
-        on_spent=OnSpent.ASK if OnSpent.ASK in (base.on_spent, asked.on_spent) else OnSpent.END,
+        max_tokens=min(base.max_tokens, requested.max_tokens),
+        max_cost_microusd=min(base.max_cost_microusd, requested.max_cost_microusd),
+        max_iterations=min(base.max_iterations, requested.max_iterations),
+        on_spent=OnSpent.ASK if OnSpent.ASK in (base.on_spent, requested.on_spent) else OnSpent.END,
     )
 
 

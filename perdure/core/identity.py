@@ -406,16 +406,16 @@ def weakness(password: str, names: Iterable[str]) -> str | None:
 def _weakness(password: str, names: list[str]) -> str | None:
     from zxcvbn import zxcvbn  # 60 ms to import (measured), for the few requests that set a password
 
-    whole = zxcvbn(password, user_inputs=names)
+    estimate = zxcvbn(password, user_inputs=names)
     joined = re.sub(r"[\W_]+", "", password)  # signs between names hide them from zxcvbn
-    for result in (whole, zxcvbn(joined, user_inputs=names)) if joined and joined != password else (whole,):
+    for result in (estimate, zxcvbn(joined, user_inputs=names)) if joined and joined != password else (estimate,):
         has_names = any(match.get("dictionary_name") == "user_inputs" for match in result["sequence"])
         if has_names and result["score"] < _ENOUGH_WITH_NAMES:
             return _OF_NAMES
     if _is_of_names(password, names):
         return _OF_NAMES
-    if whole["score"] < _ENOUGH:
-        return f"{whole['feedback']['warning'] or 'This password is easy to guess.'} {_ADVICE}"
+    if estimate["score"] < _ENOUGH:
+        return f"{estimate['feedback']['warning'] or 'This password is easy to guess.'} {_ADVICE}"
     return None
 
 

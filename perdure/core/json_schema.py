@@ -59,8 +59,8 @@ class SchemaError:
     problem: str
 
     def __str__(self) -> str:
-        told = f"{self.field}: {self.problem}" if self.field else self.problem
-        return told if len(told) <= _MOST_ERROR_CHARACTERS else told[: _MOST_ERROR_CHARACTERS - 1] + "…"
+        text = f"{self.field}: {self.problem}" if self.field else self.problem
+        return text if len(text) <= _MOST_ERROR_CHARACTERS else text[: _MOST_ERROR_CHARACTERS - 1] + "…"
 
 
 def schema_errors(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> list[SchemaError]:
@@ -79,8 +79,8 @@ def answer_fault(answer: Mapping[str, JsonValue], schema: Mapping[str, JsonValue
     found = _held_against(answer, schema)
     if isinstance(found, str):
         return None
-    told = [error for error in found if error.validator not in _UNCHECKED]
-    return schema_errors_text([SchemaError(".".join(map(str, error.absolute_path)), error.message) for error in told])
+    kept = [error for error in found if error.validator not in _UNCHECKED]
+    return schema_errors_text([SchemaError(".".join(map(str, error.absolute_path)), error.message) for error in kept])
 
 
 def _held_against(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> list[ValidationError] | str:
@@ -126,8 +126,8 @@ def schema_errors_text(found: Sequence[SchemaError]) -> str | None:
     """Returns the first few schema errors as one text, or None if there is none."""
     if not found:
         return None
-    told = "; ".join(map(str, found[:MOST_TOLD]))
-    return told + (f"; and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else "")
+    text = "; ".join(map(str, found[:MOST_TOLD]))
+    return text + (f"; and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else "")
 
 
 @dataclass(slots=True)
@@ -198,8 +198,8 @@ def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: 
         for name in extra:
             yield from validator.descend(instance[name], allowed, path=name)
     elif not allowed and extra:
-        told, were = ", ".join(map(repr, sorted(extra))), "was" if len(extra) == 1 else "were"
-        yield ValidationError(f"Additional properties are not allowed ({told} {were} unexpected)")
+        names, were = ", ".join(map(repr, sorted(extra))), "was" if len(extra) == 1 else "were"
+        yield ValidationError(f"Additional properties are not allowed ({names} {were} unexpected)")
 
 
 def _unevaluated(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
@@ -255,8 +255,8 @@ def outline(schema: Mapping[str, Any]) -> Iterator[str]:
         must = ", required" if isinstance(required, list) and name in required else ""
         read = followed(field, schema)
         meaning = read.get("description") or (field.get("description") if isinstance(field, Mapping) else "")
-        told = f"{name}: {kind(field, schema)}{must}" + (f". {meaning}" if meaning else "")
-        yield one_line(told, _MOST_CHARACTERS)
+        line = f"{name}: {kind(field, schema)}{must}" + (f". {meaning}" if meaning else "")
+        yield one_line(line, _MOST_CHARACTERS)
 
 
 def kind(field: object, root: Mapping[str, Any]) -> str:
@@ -275,8 +275,8 @@ def _kind(field: object, root: Mapping[str, Any], depth: int, looks: Iterator[in
     either = read.get("anyOf") or read.get("oneOf")
     if isinstance(either, list):
         return " or ".join(dict.fromkeys(_kind(each, root, depth + 1, looks) for each in either))
-    told = read.get("type", "anything")
-    name = " or ".join(map(str, told)) if isinstance(told, list) else str(told)
+    types = read.get("type", "anything")
+    name = " or ".join(map(str, types)) if isinstance(types, list) else str(types)
     if name == "array" and "items" in read:
         return f"list of {_kind(read['items'], root, depth + 1, looks)}{_bounds(read)}"
     inner = read.get("properties")
@@ -314,8 +314,8 @@ _BOUNDS = {
 
 
 def _bounds(read: Mapping[str, Any]) -> str:
-    told = [words.format(read[name]) for name, words in _BOUNDS.items() if name in read]
-    return f" ({', '.join(told)})" if told else ""
+    parts = [words.format(read[name]) for name, words in _BOUNDS.items() if name in read]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _json(value: object) -> str:

@@ -86,8 +86,8 @@ class Proxies:
 
     def scheme(self, peer: str, forwarded_proto: Sequence[str], otherwise: str) -> str:
         """Returns `http` or `https` as the nearest proxy reports it, or else `otherwise`."""
-        said = forwarded_proto[-1].rpartition(",")[2].strip().lower() if forwarded_proto else ""
-        return said if said in ("http", "https") and self.include(peer) else otherwise
+        proto = forwarded_proto[-1].rpartition(",")[2].strip().lower() if forwarded_proto else ""
+        return proto if proto in ("http", "https") and self.include(peer) else otherwise
 
 
 def _without_port(entry: str) -> str:

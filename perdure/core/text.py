@@ -99,8 +99,8 @@ def one_line(text: str, most: int | None = 200) -> str:
 
 def flat(text: str, most: int | None = None) -> str:
     """Returns `text` as `one_line` does, but without escaping invisible characters."""
-    whole = _GAP.sub(" ", text).strip(" ")
-    return whole if most is None or len(whole) <= most else whole[: most - 1] + "…"
+    line = _GAP.sub(" ", text).strip(" ")
+    return line if most is None or len(line) <= most else line[: most - 1] + "…"
 
 
 def cut(text: str, most: int) -> str:

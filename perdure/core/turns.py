@@ -114,7 +114,7 @@ def admit(load: Load, caps: Caps, on_busy: OnBusy) -> Admission:
 
 def too_many(load: Load, caps: Caps) -> CallerError:
     """Returns the error if a user has reached the limit of open turns: 429 `too_many_turns`."""
-    said = (
+    message = (
         f"You have {load.open_of_user} open turns, {load.waiting_of_user} of them waiting for an approval; the "
         f"limit is {caps.turns_a_user} per user (PERDURE_LIVE_TURNS_PER_USER)"
     )
@@ -128,7 +128,7 @@ def too_many(load: Load, caps: Caps) -> CallerError:
         # No turn that waits for a person ends within seconds.
         "retry_after_seconds": _LATER_SECONDS if only_waiting else _SOON_SECONDS,
     }
-    return CallerError("too_many_turns", f"{said}: {do}", details, status=429)
+    return CallerError("too_many_turns", f"{message}: {do}", details, status=429)
 
 
 INPUT_TYPES: Final = ("text", "audio", "image")
@@ -187,8 +187,8 @@ class Kept:
 
 def words_only(rounds: Sequence[Round], kept: Sequence[Kept]) -> tuple[str, ...]:
     """Returns the messages with text of the rounds that are not kept; they are kept without their calls."""
-    whole = {each.message_ids[0] for each in kept}
-    return tuple(each.message_id for each in rounds if each.has_text and each.message_id not in whole)
+    kept_ids = {each.message_ids[0] for each in kept}
+    return tuple(each.message_id for each in rounds if each.has_text and each.message_id not in kept_ids)
 
 
 def keep_rounds(rounds: Sequence[Round], states: Mapping[str, CallState]) -> tuple[Kept, ...]:
@@ -281,9 +281,9 @@ def segments_of(events: Iterable[TranscriptTurn]) -> list[Segment]:
                 state = "partial" if data.get("partial") else "completed"
                 story.append(Segment("text", call_id, state, message_id=str(data.get("message_id") or "")))
         elif event.kind == MESSAGE_JOINED:
-            heard = data.get("message_ids")
-            if data.get("heard") and isinstance(heard, list):
-                story += [Segment("message", call_id, message_id=str(each)) for each in heard]
+            message_ids = data.get("message_ids")
+            if data.get("heard") and isinstance(message_ids, list):
+                story += [Segment("message", call_id, message_id=str(each)) for each in message_ids]
         elif event.kind in ASKED:
             story.append(Segment("question", str(data.get("request_id")), "pending"))
         elif event.kind == TOOLS_PENDING:
@@ -328,10 +328,10 @@ ANSWERED_CHARACTERS = 600
 """Together about what an embedding model reads (256 word pieces). The start of a text shows its subject."""
 
 
-def summary_of(asked: str, answered: str) -> str:
+def summary_of(question: str, answered: str) -> str:
     """Returns the summary of a completed turn: the message and the answer, each cut at a word boundary. It is built for
     episodic memory from the turn's own texts without a model, always with the same result."""
-    lines = [f"Asked: {_start(asked, ASKED_CHARACTERS)}"]
+    lines = [f"Asked: {_start(question, ASKED_CHARACTERS)}"]
     if answered.strip():
         lines.append(f"Answered: {_start(answered, ANSWERED_CHARACTERS)}")
     return "\n".join(lines)

@@ -207,7 +207,7 @@ class FakeTurn:
         self.toolsets = loading.loaded
         call_id = tool_call_id(step, index)
         row = self.rows[call_id] = Row(call_id, LOAD_TOOLSET, dict(args), EffectClass.READ, False)
-        told = self._close(row, CallState.DONE if loading.done else CallState.FAILED, loading.told)
+        told = self._close(row, CallState.DONE if loading.done else CallState.FAILED, loading.result)
         ref = CallRef(call_id=call_id, tool=LOAD_TOOLSET, digest=digest_of(dict(args)))
         return _settled(ref, told).model_copy(update={"args": dict(args) if loading.done else {}})
 

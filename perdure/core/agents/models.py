@@ -41,32 +41,32 @@ class Thinking:
     effort: str = ""
 
 
-def decided(asked: Reasoning | None, *, can_think: bool) -> Thinking:
+def decided(reasoning: Reasoning | None, *, can_think: bool) -> Thinking:
     """Returns the setting that decides; neither field is set if nothing is sent. The order is: an explicit budget, an
     explicit effort, `high` if the model can think, nothing. An explicit setting is sent as its author wrote it,
     whatever any table of models contains."""
-    if asked is None or (asked.budget_tokens is None and asked.effort is None):
-        return Thinking(effort="high" if asked is not None and can_think else "")
-    if asked.budget_tokens is not None:
-        return Thinking(budget_tokens=asked.budget_tokens)
-    return Thinking(effort=asked.effort if asked.effort and asked.effort != "none" else "")
+    if reasoning is None or (reasoning.budget_tokens is None and reasoning.effort is None):
+        return Thinking(effort="high" if reasoning is not None and can_think else "")
+    if reasoning.budget_tokens is not None:
+        return Thinking(budget_tokens=reasoning.budget_tokens)
+    return Thinking(effort=reasoning.effort if reasoning.effort and reasoning.effort != "none" else "")
 
 
-def is_ambiguous(asked: Reasoning | None) -> bool:
+def is_ambiguous(reasoning: Reasoning | None) -> bool:
     """Returns whether both a budget and an effort are set, so that the author needs a warning which one applies."""
-    return asked is not None and asked.budget_tokens is not None and asked.effort is not None
+    return reasoning is not None and reasoning.budget_tokens is not None and reasoning.effort is not None
 
 
 def with_thinking(
     model: str,
     params: Mapping[str, JsonValue],
     messages: Sequence[Mapping[str, JsonValue]],
-    asked: Reasoning | None,
+    reasoning: Reasoning | None,
     *,
     can_think: bool,
 ) -> dict[str, JsonValue]:
     """Returns the parameters of a request including those for thinking. The agent's own parameters take precedence."""
-    thinking = decided(asked, can_think=can_think)
+    thinking = decided(reasoning, can_think=can_think)
     if not (thinking.budget_tokens or thinking.effort) or _must_not_think(model, messages):
         return dict(params)
     if thinking.budget_tokens is None:
@@ -136,6 +136,6 @@ def instructions_of(agent: AgentDefinition, stage: str) -> str:
     return agent.stages[stage].prompt if stage in agent.stages else ""
 
 
-def stands_alone(agent: AgentDefinition, stage: str) -> bool:
+def is_sole_instruction(agent: AgentDefinition, stage: str) -> bool:
     """Returns whether the stage's instructions are the only text before the transcript."""
     return stage in agent.stages and agent.stages[stage].alone

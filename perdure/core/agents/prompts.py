@@ -141,12 +141,12 @@ def persona_of(agent: AgentDefinition) -> Persona:
 
 def manifest_entry(skill: Skill) -> str:
     """Returns the manifest's text about a skill, without its id (tier 1)."""
-    told = f"{skill.name}. {skill.description}"
+    entry = f"{skill.name}. {skill.description}"
     if skill.triggers:
-        told += f" Triggers: {', '.join(skill.triggers)}."
+        entry += f" Triggers: {', '.join(skill.triggers)}."
     if skill.domain_tags:
-        told += f" Tags: {', '.join(skill.domain_tags)}."
-    return told
+        entry += f" Tags: {', '.join(skill.domain_tags)}."
+    return entry
 
 
 def manifest(skills: Sequence[Skill]) -> str:
@@ -296,8 +296,8 @@ def memory_message(working: Mapping[str, JsonValue], episodes: Sequence[Recalled
         ("[Working Memory -- Extracted Entities]", entities),
         ("[Episodic Memory -- Relevant Past Conversations]", recalled),
     )
-    said = [line for label, lines in parts if lines for line in (label, *lines)]
-    return "\n".join(["=== Memory Context ===", *said]) if said else ""
+    body = [line for label, lines in parts if lines for line in (label, *lines)]
+    return "\n".join(["=== Memory Context ===", *body]) if body else ""
 
 
 def _field(name: str, value: JsonValue) -> str:

@@ -99,13 +99,13 @@ def after_round(plan: TurnPlan, ran: Sequence[Ran]) -> Ruled:
     fired: list[MatchedRules] = []
     gated: list[GatedCall] = []
     abort: RuleMatch | None = None
-    told: set[str] = set()
+    fired_once: set[str] = set()
     for each in ran:
-        rules = [rule for rule in plan.rules if rule.id not in told]
+        rules = [rule for rule in plan.rules if rule.id not in fired_once]
         subject = _subject(plan, each.call, each.counters, _nested(each.facts))
         fires = matching_rules(rules, RuleTrigger.AFTER_TOOL_CALL, subject)
         fired += [MatchedRules(each.call.call_id, one) for one in fires]
-        told |= {rule.id for rule in rules if rule.when.keys() <= {"counter"}} & {one.rule_id for one in fires}
+        fired_once |= {rule.id for rule in rules if rule.when.keys() <= {"counter"}} & {one.rule_id for one in fires}
         decided = deciding(fires)
         if decided is not None and decided.action is RuleAction.ABORT:
             abort = abort or decided
@@ -136,7 +136,7 @@ def checkpoint_name(fired: RuleMatch) -> str:
     return fired.checkpoint or fired.rule_id.rpartition(":")[2]
 
 
-def asked_paths(plan: TurnPlan, tool: str) -> tuple[str, ...]:
+def checked_paths(plan: TurnPlan, tool: str) -> tuple[str, ...]:
     """Returns the paths in a result of `tool` that the plan's rules check. Only their values reach the graph, not the
     result itself."""
     card = plan.card(tool)

@@ -198,7 +198,7 @@ class RuleMatch:
 
     def event_data(self) -> dict[str, JsonValue]:
         """Returns the fire as the data of an event, without empty fields."""
-        told: dict[str, JsonValue] = {
+        data: dict[str, JsonValue] = {
             "rule_id": self.rule_id,
             "trigger": self.trigger.value,
             "tool": self.tool,
@@ -209,7 +209,7 @@ class RuleMatch:
             "skill_id": self.skill_id,
             "unreadable": [*self.unreadable],
         }
-        return {name: value for name, value in told.items() if value}
+        return {name: value for name, value in data.items() if value}
 
 
 def matching_rules(rules: Iterable[Rule], trigger: RuleTrigger, subject: Subject) -> tuple[RuleMatch, ...]:

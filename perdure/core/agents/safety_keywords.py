@@ -194,8 +194,8 @@ def safety_of(verdict: Mapping[str, JsonValue] | None) -> Safety:
 
 def intent_of(verdict: Mapping[str, JsonValue] | None, known: Sequence[str], default: str) -> str:
     """Returns the matching entry of `known`, ignoring case, or else `default`."""
-    said = _text(verdict or {}, "intent").strip().casefold()
-    return next((each for each in known if each.casefold() == said), default)
+    intent = _text(verdict or {}, "intent").strip().casefold()
+    return next((each for each in known if each.casefold() == intent), default)
 
 
 def empathy_of(verdict: Mapping[str, JsonValue] | None) -> dict[str, JsonValue]:

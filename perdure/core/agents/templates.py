@@ -148,13 +148,13 @@ def _filled(part: re.Match[str], args: Mapping[str, JsonValue]) -> str:
 
 def at_a_glance(args: Mapping[str, JsonValue]) -> str:
     """Returns the arguments on one line, truncated to the available length."""
-    said, room = [], _GLANCE_CHARACTERS
+    parts, room = [], _GLANCE_CHARACTERS
     for name, value in args.items():
-        said.append(f"{name}: {json_text(value)}")
-        room -= len(said[-1])
+        parts.append(f"{name}: {json_text(value)}")
+        room -= len(parts[-1])
         if room < 0:
-            return ", ".join(said)[:_GLANCE_CHARACTERS] + "…"
-    return ", ".join(said)
+            return ", ".join(parts)[:_GLANCE_CHARACTERS] + "…"
+    return ", ".join(parts)
 
 
 def json_text(value: JsonValue) -> str:

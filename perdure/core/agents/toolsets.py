@@ -53,7 +53,7 @@ class Loading:
 
     loaded: dict[str, bool]
     """The toolsets that are loaded afterwards."""
-    told: dict[str, JsonValue]
+    result: dict[str, JsonValue]
     """The result for the model."""
     done: bool
     """False if nothing changed because the arguments are invalid."""
@@ -116,20 +116,20 @@ def load(args: Mapping[str, JsonValue], cards: Sequence[Card], loaded: Loaded) -
     """Loads a toolset for a call with these arguments. The result of invalid arguments names the valid ones."""
     names, toolset, writes = known_toolsets(cards), args.get("toolset"), args.get(_FLAG)
     if not isinstance(toolset, str) or toolset not in names:
-        asked = toolset[:64] if isinstance(toolset, str) else toolset if toolset is None else type(toolset).__name__
-        return _refused(loaded, f"there is no toolset {asked!r}; available toolsets: {', '.join(names)}")
+        requested = toolset[:64] if isinstance(toolset, str) else toolset if toolset is None else type(toolset).__name__
+        return _refused(loaded, f"there is no toolset {requested!r}; available toolsets: {', '.join(names)}")
     if not isinstance(writes, bool):
         return _refused(loaded, f"{_FLAG} must be true or false; set true only if the task changes something")
     before = loaded.get(toolset)
     after = {**loaded, toolset: writes or bool(before)}
     new = set(offered_cards(cards, after)) - set(offered_cards(cards, loaded))
-    told: dict[str, JsonValue] = {
+    result: dict[str, JsonValue] = {
         "status": "loaded",
         "toolset": toolset,
         "write_tools": after[toolset],
         "new_tools": [card.name for card in cards if card.name in new],
     }
-    return Loading(after, told, done=True)
+    return Loading(after, result, done=True)
 
 
 def held(value: JsonValue, cards: Sequence[Card], begins_with: Loaded) -> dict[str, bool]:
@@ -238,9 +238,9 @@ def standing(server: McpServer, tool: McpToolListing) -> Standing:
     repeated safely (`idempotentHint`) does not necessarily honor keys: the second call may undo a change made in
     between.
     """
-    said = server.tools.get(tool.name, _NOTHING_SAID)
-    if said.effect is not None:
-        effect, ttl = said.effect, said.key_ttl_seconds
+    settings = server.tools.get(tool.name, _NOTHING_SAID)
+    if settings.effect is not None:
+        effect, ttl = settings.effect, settings.key_ttl_seconds
     elif not server.trust_annotations:
         effect, ttl = EffectClass.OPAQUE, None
     elif tool.hints.read_only and not tool.hints.destructive:
@@ -249,8 +249,8 @@ def standing(server: McpServer, tool: McpToolListing) -> Standing:
         effect, ttl = EffectClass.KEYED, tool.key_ttl_seconds
     else:
         effect, ttl = EffectClass.OPAQUE, None
-    risk = said.risk or _risk(server, tool, effect)
-    return Standing(effect, tool_needs_approval(effect, None), risk, ttl, said.key_argument)
+    risk = settings.risk or _risk(server, tool, effect)
+    return Standing(effect, tool_needs_approval(effect, None), risk, ttl, settings.key_argument)
 
 
 def _risk(server: McpServer, tool: McpToolListing, effect: EffectClass) -> str:

@@ -85,7 +85,7 @@ def release_refusal(facts: Facts, decider: Decider) -> CallerError | None:
     over = closed(facts)
     if over is not None:
         return over
-    if facts.claim is None or not facts.claim.stands(facts.now):
+    if facts.claim is None or not facts.claim.is_active(facts.now):
         return CallerError("not_claimed", "The request is not claimed, or the claim has expired", status=409)
     return None if ADMIN in decider.roles else held_by_another(facts.claim, decider.user_id, facts.now)
 

@@ -150,14 +150,14 @@ class Claimed:
     since: datetime
     """The start of the first of this user's consecutive claims."""
 
-    def stands(self, now: datetime) -> bool:
+    def is_active(self, now: datetime) -> bool:
         """Returns whether the claim has not expired."""
         return now < self.until
 
 
 def held_by_another(claim: Claimed | None, user_id: str, now: datetime) -> CallerError | None:
     """Returns the refusal if another user has claimed the request, or None."""
-    if claim is None or claim.user_id == user_id or not claim.stands(now):
+    if claim is None or claim.user_id == user_id or not claim.is_active(now):
         return None
     details: dict[str, object] = {"claimed_by": claim.name, "claimed_until": claim.until}
     return CallerError(
@@ -449,9 +449,9 @@ def alone(kind: str, risk: str) -> str:
     return "" if risk == "low" else f"only low-risk calls can be approved in bulk; the risk of this call is {risk}"
 
 
-def approvable_together(asked: Sequence[DecisionRequest]) -> bool:
+def approvable_together(requests: Sequence[DecisionRequest]) -> bool:
     """Returns whether these requests can be approved in bulk. Only low-risk calls of one tool of one agent, in one
     version, can. All other requests are decided one by one."""
     # Another agent's tool of the same name can do something else.
-    alike = len({(each.agent_id, each.tool, each.tool_version) for each in asked}) <= 1
-    return alike and not any(alone(each.kind, each.risk) for each in asked)
+    alike = len({(each.agent_id, each.tool, each.tool_version) for each in requests}) <= 1
+    return alike and not any(alone(each.kind, each.risk) for each in requests)

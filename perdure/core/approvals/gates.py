@@ -90,9 +90,9 @@ def startable(
     return tuple(call for call in calls if freed and call not in begun and call not in held)
 
 
-def round_is_decided(verdicts: Sequence[Verdict], asked: int) -> bool:
+def round_is_decided(verdicts: Sequence[Verdict], request_count: int) -> bool:
     """Returns whether a pause that ends only as a whole can end: one readable, decided verdict for each request."""
-    return asked > 0 and len(verdicts) == asked and all(v.state not in OPEN_STATES for v in verdicts)
+    return request_count > 0 and len(verdicts) == request_count and all(v.state not in OPEN_STATES for v in verdicts)
 
 
 def round_is_refused(verdicts: Sequence[Verdict]) -> bool:

@@ -157,22 +157,22 @@ class QuestionRecord:
     """True if its turn has ended or must stop."""
 
 
-def answer_refusal(asked: QuestionRecord, kind: str, payload: dict[str, JsonValue]) -> CallerError | None:
+def answer_refusal(question: QuestionRecord, kind: str, payload: dict[str, JsonValue]) -> CallerError | None:
     """Returns the first reason why this answer is refused, in the order of the contract, or None. The first valid
     answer counts, if it is in time and the turn continues."""
-    if asked.status == "answered":
+    if question.status == "answered":
         return CallerError("already_answered", "This question is already answered; the first answer counts", status=409)
-    if asked.status == "expired" or (asked.status == "pending" and asked.expires_at <= asked.now):
+    if question.status == "expired" or (question.status == "pending" and question.expires_at <= question.now):
         return CallerError("question_expired", "The question expired unanswered", status=410)
-    if asked.over or asked.status != "pending":
+    if question.over or question.status != "pending":
         return CallerError("turn_stopped", "The turn has ended and no longer needs this answer", status=409)
-    if kind != asked.kind:
+    if kind != question.kind:
         return CallerError(
-            "wrong_kind", f"The request is a {asked.kind}, not a {kind[:40]}; send the matching `kind`", status=422
+            "wrong_kind", f"The request is a {question.kind}, not a {kind[:40]}; send the matching `kind`", status=422
         )
     if len(canonical_json(payload)) > MOST_CHARACTERS:
         return CallerError("answer_too_large", f"The answer exceeds {MOST_CHARACTERS} characters", status=422)
-    checked = check_arguments(payload, asked.answer_schema)
+    checked = check_arguments(payload, question.answer_schema)
     if checked.fault is not None:
         return CallerError("answer_invalid", checked.fault.replace("the arguments", "the answer", 1), status=422)
     fault = handed_in_fault(payload) if kind == RequestKind.CLIENT_RUN else ""

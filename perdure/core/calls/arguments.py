@@ -104,7 +104,7 @@ def _refuse_constant(name: str) -> object:
 
 def _repair(text: str) -> dict[str, object] | None:
     """Returns json-repair's result for `text` if it is an object that is not empty."""
-    if len(text) > MOST_REPAIR_CHARACTERS or not _whole(text):
+    if len(text) > MOST_REPAIR_CHARACTERS or not _is_complete(text):
         return None
     try:
         value = json_repair.loads(text, skip_json_loads=True)
@@ -113,7 +113,7 @@ def _repair(text: str) -> dict[str, object] | None:
     return value if isinstance(value, dict) and value else None
 
 
-def _whole(text: str) -> bool:
+def _is_complete(text: str) -> bool:
     """Returns whether `text` contains exactly one object, from its first brace to its last."""
     outside = _QUOTED.sub("", text)
     depth, closed = 0, False

@@ -53,14 +53,14 @@ def completeness_of(output: object) -> float:
     """
     if not isinstance(output, Mapping):
         raise ValueError(f"the output is a {type(output).__name__}, not an object")
-    said = output.get(COMPLETENESS, 0.0)
-    if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= said <= 1:
-        is_none = said is None or said != said  # Stored values have NaN as null.
-        told = "not a finite number" if is_none else cut(repr(said), 40)
-        raise ValueError(f"its completeness must be a number from 0 to 1, but is {told}")
+    completeness = output.get(COMPLETENESS, 0.0)
+    if isinstance(completeness, bool) or not isinstance(completeness, int | float) or not 0 <= completeness <= 1:
+        is_none = completeness is None or completeness != completeness  # Stored values have NaN as null.
+        actual = "not a finite number" if is_none else cut(repr(completeness), 40)
+        raise ValueError(f"its completeness must be a number from 0 to 1, but is {actual}")
     if len(canonical_json(dict(output))) > MOST_CHARACTERS:
         raise ValueError(f"the output exceeds {MOST_CHARACTERS} characters")
-    return float(said)
+    return float(completeness)
 
 
 def context_message(outputs: Mapping[str, Mapping[str, JsonValue]]) -> str:
@@ -156,10 +156,10 @@ def upstream_of(basis: str, slice_hash: str | None, outputs: Mapping[str, str]) 
     return digest_of({"basis": basis, "slice": slice_hash, "outputs": dict(outputs)})
 
 
-def slice_hash(said: Iterable[str], acknowledgements: Iterable[str] = ()) -> str:
+def slice_hash(messages: Iterable[str], acknowledgements: Iterable[str] = ()) -> str:
     """Returns the digest of a user's messages. Case, spacing and acknowledgements make no difference."""
     nothing_new = {_plain(each) for each in acknowledgements} | {""}
-    return digest_of([plain for each in said if (plain := _plain(each)) not in nothing_new])
+    return digest_of([plain for each in messages if (plain := _plain(each)) not in nothing_new])
 
 
 def _plain(text: str) -> str:

@@ -80,12 +80,12 @@ def gives_up(code: str, *, retryable: bool, errors: int) -> bool:
     return code in NO_MODEL or (retryable and errors >= PROVIDER_ERRORS)
 
 
-def next_delay(asked_seconds: float | None) -> timedelta | None:
+def next_delay(retry_after: float | None) -> timedelta | None:
     """Returns the wait that the other side requested, within the maximum. For none or zero it returns None: the retry
     class decides."""
-    if not asked_seconds:
+    if not retry_after:
         return None
-    return timedelta(seconds=min(asked_seconds, RETRY_AFTER_CAP.total_seconds()))
+    return timedelta(seconds=min(retry_after, RETRY_AFTER_CAP.total_seconds()))
 
 
 def retry_after_seconds(headers: Mapping[str, str], now: datetime) -> float | None:
@@ -142,7 +142,7 @@ def is_hopeless(problem: Problem) -> bool:
     return problem.code in HOPELESS
 
 
-def assumed(asked_tokens: int, price: Callable[[Usage], int], reserved: Hold | None = None) -> Usage:
+def assumed(request_tokens: int, price: Callable[[Usage], int], reserved: Hold | None = None) -> Usage:
     """Returns the assumed usage of an attempt with this many prompt tokens, with the cost from `price` or the
     reservation.
 
@@ -151,8 +151,8 @@ def assumed(asked_tokens: int, price: Callable[[Usage], int], reserved: Hold | N
     prompt and an answer of typical length count. The assumption ends when the attempt returns and reports its usage.
     """
     if reserved is None or not reserved.tokens:
-        usage = Usage(input_tokens=asked_tokens, output_tokens=USUAL_ANSWER_TOKENS)
+        usage = Usage(input_tokens=request_tokens, output_tokens=USUAL_ANSWER_TOKENS)
         return usage.model_copy(update={"cost_microusd": price(usage)})
-    asked = min(asked_tokens, reserved.tokens)
-    said = reserved.tokens - asked
-    return Usage(input_tokens=asked, output_tokens=said, cost_microusd=reserved.cost_microusd)
+    input_tokens = min(request_tokens, reserved.tokens)
+    output_tokens = reserved.tokens - input_tokens
+    return Usage(input_tokens=input_tokens, output_tokens=output_tokens, cost_microusd=reserved.cost_microusd)

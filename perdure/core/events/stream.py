@@ -215,7 +215,7 @@ class _Merge:
         starved = False
         for event in events:
             self._take_entries()
-            starved = event.kind == GENERATION_COMPLETE and self.more and not self.blocked and not self._whole(event)
+            starved = event.kind == GENERATION_COMPLETE and self.more and not self.blocked and not self._is_whole(event)
             if starved:
                 break
             self._take_event(event)
@@ -311,7 +311,7 @@ class _Merge:
             # After a gap, it is unknown how much of the new attempt is behind the reader's position in the live stream.
             self.calls[key] = HeldCall(attempt, None if held.characters is None else 0)
 
-    def _whole(self, event: LoggedEvent) -> bool:
+    def _is_whole(self, event: LoggedEvent) -> bool:
         held = self.calls.get(event.key)
         characters, attempt = _number(event.data, "characters"), _number(event.data, "attempt")
         if characters is None:
@@ -321,7 +321,7 @@ class _Merge:
         return characters == 0 or attempt is None or attempt == held.attempt
 
     def _complete(self, key: CallKey, event: LoggedEvent) -> None:
-        if not self._whole(event):
+        if not self._is_whole(event):
             held = self.calls.get(key, HeldCall(0, None))
             message_id = event.data.get("message_id")
             if _number(event.data, "characters") and isinstance(message_id, str):
@@ -393,7 +393,7 @@ class Mark:
     attempt: int
     characters: int
     """The characters that a reader of every entry up to the cursor has received."""
-    whole: bool
+    is_whole: bool
     """True if this stream contains the attempt's text from its first character, without a gap."""
     begun: bool = True
     """False if its first entry comes after the cursor."""
@@ -410,18 +410,18 @@ def resumed(cursor: Cursor, open_calls: Sequence[OpenCall], marks: Mapping[CallK
     stream's data of each call, determines how much text was sent. If that is unknown, the call has a gap, which the
     merge corrects with `reset`.
     """
-    calls = {call.key: _heard(cursor, call, marks.get(call.key)) for call in open_calls}
+    calls = {call.key: _held_call(cursor, call, marks.get(call.key)) for call in open_calls}
     return ReaderState(cursor, cursor.epoch, cursor.entry_id, calls)
 
 
-def _heard(cursor: Cursor, call: OpenCall, mark: Mark | None) -> HeldCall:
+def _held_call(cursor: Cursor, call: OpenCall, mark: Mark | None) -> HeldCall:
     if cursor.epoch == NO_EPOCH:
         return HeldCall(call.attempt, 0)
     if mark is None:
         return HeldCall(call.attempt, None)
     if mark.begun and mark.attempt < call.attempt:
         # The newer attempt's start has been sent, and the text of the older one was voided before it.
-        return HeldCall(call.attempt, 0 if mark.whole else None)
+        return HeldCall(call.attempt, 0 if mark.is_whole else None)
     if not mark.begun:
-        return HeldCall(call.attempt, 0 if mark.whole and mark.attempt == call.attempt else None)
-    return HeldCall(mark.attempt, mark.characters if mark.whole else None, mark.thought)
+        return HeldCall(call.attempt, 0 if mark.is_whole and mark.attempt == call.attempt else None)
+    return HeldCall(mark.attempt, mark.characters if mark.is_whole else None, mark.thought)

@@ -248,7 +248,7 @@ class _Reading:
         one.error = failed or (self._record.failures.get(call_id, "") if data.get("partial") or not failed else "")
         assembly = data.get("assembly")
         if isinstance(assembly, Mapping):
-            one.inside = [(name, dict(told)) for name, told in assembly.items() if isinstance(told, Mapping)]
+            one.inside = [(name, dict(stage)) for name, stage in assembly.items() if isinstance(stage, Mapping)]
         completed: Attributes = {
             "status": "error" if one.error else "success",
             "duration_ms": round((happened.at - one.began).total_seconds() * 1000),

@@ -59,10 +59,10 @@ def write_refusal(writer: Writer, place: Place, document_type: str) -> CallerErr
         return _denied("store_archived", f"The store {place.store} is archived; reopen it before you write", 409)
     if place.scope is Scope.WORKSPACE and not writer.is_admin:
         if writer.is_agent:
-            said = "Agents cannot write to the workspace; propose a promotion"
+            message = "Agents cannot write to the workspace; propose a promotion"
         else:
-            said = "Only administrators can write to the workspace; propose a promotion"
-        return _denied("workspace_read_only", said, 403)
+            message = "Only administrators can write to the workspace; propose a promotion"
+        return _denied("workspace_read_only", message, 403)
     if place.scope is not Scope.WORKSPACE and place.owner_id != writer.user_id:
         return _denied("store_not_yours", "These documents belong to another user", 403)
     fault = type_fault(document_type)
@@ -107,8 +107,8 @@ def patched(content: str, edits: Sequence[Edit]) -> str:
     for number, edit in enumerate(edits):
         found = content.count(edit.find) if edit.find else 0
         if found != 1:
-            said = f"The text to replace occurs {found} times; it must occur exactly once"
-            raise CallerError("patch_mismatch", said, {"edit": number, "found": found})
+            message = f"The text to replace occurs {found} times; it must occur exactly once"
+            raise CallerError("patch_mismatch", message, {"edit": number, "found": found})
         content = content.replace(edit.find, edit.replace)
     return content
 
@@ -117,8 +117,8 @@ def stale(expected_sha256: str, sha256: str) -> CallerError | None:
     """Returns the refusal of a change that is based on an old version, or None."""
     if expected_sha256 == sha256:
         return None
-    said = "The document has changed since you read it; read it again"
-    return CallerError("memory_conflict", said, {"sha256": sha256}, status=409)
+    message = "The document has changed since you read it; read it again"
+    return CallerError("memory_conflict", message, {"sha256": sha256}, status=409)
 
 
 def _denied(code: str, message: str, status: int) -> CallerError:
@@ -164,11 +164,11 @@ def path_refusal(path: str) -> CallerError | None:
     `deploys/rollback.md`."""
     if len(path) <= MOST_CHARACTERS and _PATH.fullmatch(path) and ".." not in path:
         return None
-    said = (
+    message = (
         "The path is invalid; use lower-case letters, digits, dots, underscores and dashes, with / between "
         f"parts, and at most {MOST_CHARACTERS} characters"
     )
-    return CallerError("path_invalid", said)
+    return CallerError("path_invalid", message)
 
 
 class PromotionState(StrEnum):
@@ -212,8 +212,8 @@ def decision_refusal(
         why = "The proposer may have created your token or session, so you cannot use it to decide on this promotion"
         return CallerError("own_promotion", why, {"reason": "credential_of_proposer"}, status=403)
     if state is not PromotionState.PENDING:
-        said = f"The promotion is already {state.value}"
-        return CallerError("promotion_decided", said, {"status": state.value}, status=409)
+        message = f"The promotion is already {state.value}"
+        return CallerError("promotion_decided", message, {"status": state.value}, status=409)
     if seen_sha256 != sha256:
         return CallerError(
             "memory_conflict",

@@ -72,11 +72,11 @@ def remember(recent: JsonValue, entity_id: str) -> list[JsonValue]:
     return [*before, entity_id][-RECENT_MOST:]
 
 
-def joined(before: list[JsonValue], now: list[JsonValue], said: list[JsonValue]) -> list[JsonValue]:
-    """Merges a list that one of several parallel calls changed from `before` to `said`, while others changed it to
+def joined(before: list[JsonValue], now: list[JsonValue], after: list[JsonValue]) -> list[JsonValue]:
+    """Merges a list that one of several parallel calls changed from `before` to `after`, while others changed it to
     `now`.
 
     The additions of the other calls are kept, before the newest entry.
     """
-    others = [each for each in now if each not in before and each not in said]
-    return [*said[:-1], *others, *said[-1:]][-RECENT_MOST:] if others else said
+    others = [each for each in now if each not in before and each not in after]
+    return [*after[:-1], *others, *after[-1:]][-RECENT_MOST:] if others else after

@@ -88,11 +88,11 @@ def too_large(limit_bytes: int, variable: str) -> CallerError:
     return CallerError("too_large", message, {"limit_bytes": limit_bytes, "variable": variable}, status=413)
 
 
-def contradiction(told: Mapping[str, Any]) -> str:
+def contradiction(table: Mapping[str, Any]) -> str:
     """Returns the first contradiction in the description of a table and its other tables, or an empty string. Counts
     and ranges that contradict each other are rejected with their position; no described value is quoted. The form is
     validated earlier (perdure/contracts/memory.py, the schema of a pause)."""
-    return next(_of_tables(told), "")
+    return next(_table_faults(table), "")
 
 
 def handed_in_fault(payload: Mapping[str, Any]) -> str:
@@ -108,10 +108,10 @@ def handed_in_fault(payload: Mapping[str, Any]) -> str:
     return next(_of_columns(payload["columns"], payload["rows"]), "")
 
 
-def _of_tables(told: Mapping[str, Any]) -> Iterator[str]:
-    yield from _of_columns(told["columns"], told["rows"])
-    names = {told["name"]}
-    for place, other in enumerate(told.get("others") or ()):
+def _table_faults(table: Mapping[str, Any]) -> Iterator[str]:
+    yield from _of_columns(table["columns"], table["rows"])
+    names = {table["name"]}
+    for place, other in enumerate(table.get("others") or ()):
         if other["name"] in names:
             yield f"others.{place}.name: duplicate; plans refer to tables by name"
         names.add(other["name"])

@@ -34,7 +34,7 @@ class Signals:
     trust: Trust
     document_type: str
     matched_entities: int
-    asked_entities: int
+    question_entities: int
     """The number of entities in the question."""
     age_days: float | None
 
@@ -58,15 +58,15 @@ def score(signals: Signals) -> float:
     return (
         TEXT * _share(signals.text)
         + TRUST * TRUST_LEVELS[signals.trust]
-        + ENTITY * entity_share(signals.matched_entities, signals.asked_entities)
+        + ENTITY * entity_share(signals.matched_entities, signals.question_entities)
         + TYPE * TYPE_BOOSTS.get(signals.document_type, 0.0)
         + RECENCY * recency(signals.age_days)
     )
 
 
-def entity_share(matched: int, asked: int) -> float:
+def entity_share(matched: int, total: int) -> float:
     """Returns the share of the question's entities that a document has; 0 if the question has none."""
-    return _share(matched / asked) if asked > 0 else 0.0
+    return _share(matched / total) if total > 0 else 0.0
 
 
 def recency(age_days: float | None) -> float:
@@ -239,5 +239,5 @@ def _document(shown: Shown) -> str:
         "trust": shown.ref.trust.value,
         "title": " ".join(shown.title.split()),
     }
-    said = " ".join(f'{name}="{escaped(value)}"' for name, value in marks.items())
-    return f"<document {said}>\n{shown.excerpt}\n</document>"
+    attributes = " ".join(f'{name}="{escaped(value)}"' for name, value in marks.items())
+    return f"<document {attributes}>\n{shown.excerpt}\n</document>"

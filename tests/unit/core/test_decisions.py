@@ -66,7 +66,7 @@ def test_however_often_it_is_renewed_it_is_free_within_an_hour(tries: list[tuple
         try:
             since, until = decisions.claim_span(claim, "ann", now, seconds)
         except CallerError:
-            assert claim is not None and not claim.stands(now)
+            assert claim is not None and not claim.is_active(now)
             continue
         assert now < until <= since + timedelta(seconds=MOST_SECONDS)
         if claim is not None and since != claim.since:

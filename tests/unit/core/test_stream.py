@@ -131,7 +131,7 @@ def test_more_entries_are_asked_for_before_a_call_is_called_short() -> None:
     ("cursor", "marks", "entry", "shown"),
     [
         (Cursor(1, stream.LOST_EPOCH), {}, piece(1, 0, "Hello there"), ["reset", "token:Hello there"]),
-        (Cursor(1, "e", "1-0"), {KEY: stream.Mark(1, 6, whole=True)}, piece(2, 6, "there"), ["token:there"]),
+        (Cursor(1, "e", "1-0"), {KEY: stream.Mark(1, 6, is_whole=True)}, piece(2, 6, "there"), ["token:there"]),
     ],
 )
 def test_a_reader_goes_on_where_it_was_or_is_reset_where_nothing_is_known(

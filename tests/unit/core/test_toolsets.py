@@ -47,7 +47,7 @@ def test_what_fits_the_schema_is_loaded_and_all_else_stays(loaded: dict[str, boo
     before, offered = {*offered_cards(CARDS, loaded)}, {*offered_cards(CARDS, after.loaded)}
     assert before <= offered
     if after.done:
-        new = after.told["new_tools"]
+        new = after.result["new_tools"]
         assert isinstance(new, list) and {*new} == offered - before
     else:
         assert after.loaded == loaded
