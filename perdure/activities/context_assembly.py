@@ -141,7 +141,7 @@ class AssemblyActivities:
         Raises: Failed; CancelledError when this worker drains.
         """
         context, config = self._context(call, declared, begun), declared.config
-        heard: dict[str, JsonValue] = {SAID: [*begun.said]} if config.hears else {}
+        heard: dict[str, JsonValue] = {SAID: [*begun.user_messages]} if config.hears else {}
         caller = {**heard, **declared.caller}
         given = arguments(config.defaults, config.inject_inputs, aggregated(begun.outputs), caller)
         try:

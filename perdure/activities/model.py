@@ -172,7 +172,7 @@ class ModelActivities:
         """Counts the usage of this attempt when another one follows."""
         address = call.address
         async with self._deps.db.transaction(address.tenant_id, address.turn_id, then=budgets.TO_CHARGE) as tx:
-            await model_calls.count(tx, call, claimed, used, failed, compact=compact, fall_back=fall_back, said=said)
+            await model_calls.count(tx, call, claimed, used, failed, compact=compact, fall_back=fall_back, text=said)
 
     async def _settle(
         self,

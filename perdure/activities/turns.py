@@ -6,7 +6,7 @@ from temporalio import activity
 from perdure.activities.dependencies import Deps
 from perdure.activities.guard import activity_guard
 from perdure.contracts.turns import Finished, FinishRequest, StopRead, StopRequest
-from perdure.store.turns.finish import finish, stop_asked
+from perdure.store.turns.finish import finish, stop_requested
 
 
 class TurnActivities:
@@ -22,7 +22,7 @@ class TurnActivities:
         Effects: none. Retry: safe.
         """
         async with activity_guard(), self._deps.db.transaction(ask.address.tenant_id) as tx:
-            return StopRead(asked=await stop_asked(tx, ask))
+            return StopRead(asked=await stop_requested(tx, ask))
 
     @activity.defn(name="turns.finish")
     async def finish(self, ask: FinishRequest) -> Finished:

@@ -196,8 +196,8 @@ async def set_action(tx: Connection, rules: Iterable[Rule], rule_id: str, do: st
         do,
         do == rule.do,
     )
-    told = {"do": do, "before": before or rule.do}
-    await audit.record(tx, "rule.action_set", rule_id, {**told}, actor=user_id, turn_id=None)
+    data = {"do": do, "before": before or rule.do}
+    await audit.record(tx, "rule.action_set", rule_id, {**data}, actor=user_id, turn_id=None)
 
 
 WAIVERS = "(SELECT waived_tools FROM tenants WHERE tenant_id = current_setting('perdure.tenant'))"
@@ -229,8 +229,8 @@ async def set_exemption(tx: Connection, tool: str, *, waived: bool, user_id: str
         tool,
         waived,
     )
-    told = {"approval": not waived, "before": not before}
-    await audit.record(tx, "approval.waiver_set", tool, {**told}, actor=user_id, turn_id=None)
+    data = {"approval": not waived, "before": not before}
+    await audit.record(tx, "approval.waiver_set", tool, {**data}, actor=user_id, turn_id=None)
 
 
 async def pin_exemptions(tx: Connection, turn_id: str, waived: Sequence[str]) -> None:
@@ -271,8 +271,8 @@ async def get_prompt_template(tx: Connection, version_id: str, seer: Seer) -> Vi
         "WHERE h.subject = $1 ORDER BY h.id",
         version_id,
     )
-    told = [{"what": h["kind"], "at": h["at"], "by": h["actor"], "data": h["data"] or {}} for h in history]
-    return shown(row) | {"history": told}
+    entries = [{"what": h["kind"], "at": h["at"], "by": h["actor"], "data": h["data"] or {}} for h in history]
+    return shown(row) | {"history": entries}
 
 
 async def list_prompt_templates(

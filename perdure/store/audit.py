@@ -160,8 +160,8 @@ async def erasures_of(tx: Connection, tenant_id: str, keyring: Keyring, seconds:
     found = Erasures()
     for row in await tx.fetch(_ROWS, BEGUN, timeout=seconds):
         text = row_text(tenant_id, BEGUN, row["subject"], row["actor"], row["turn_id"], row["body_digest"])
-        whole = sha256_hex(row["salt"] + row["said"]) == row["body_digest"]
-        if whole and keyring.verifies(text, row["signature"]):
+        is_intact = sha256_hex(row["salt"] + row["said"]) == row["body_digest"]
+        if is_intact and keyring.verifies(text, row["signature"]):
             found.add(row["id"], row["subject"], row["data"].get("turns", ()), row["data"].get("also", ()))
     return found
 
@@ -246,16 +246,16 @@ async def verify_chain(
     check = ChainCheck(tenant_id, keyring, _joined(marks, seals), max(seals, default=0), most_faults)
     check.note(forged)
     erasures = Erasures()
-    asked: set[int | None] = {None}
+    looked_up: set[int | None] = {None}
     at: int | None = 0
     while at is not None:
         async with db.transaction(tenant_id) as tx:
             rows = await tx.fetch(_LINKS, at, end)
             following = None if rows else await tx.fetchval(NEXT, at, end)
             named = {row["erased_by"] for row in rows}
-            if named - asked:  # includes erasures that have just started
+            if named - looked_up:  # includes erasures that have just started
                 erasures = await erasures_of(tx, tenant_id, keyring, _SCAN_SECONDS)
-                asked |= named | erasures.known
+                looked_up |= named | erasures.known
         check.feed(_link(row, erasures) for row in rows)
         at = at + LINK_CHUNK_ROWS if rows else following and following - 1
     check.note(await _strays(db, tenant_id))

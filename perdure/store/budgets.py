@@ -206,7 +206,7 @@ async def correct(tx: Connection, agent_id: str, day: date, used: Usage, assumed
 
 async def set_day_limits(tx: Connection, limits: DayLimits, actor: str) -> None:
     """Sets the daily limits, starting with the next model call. None means no limit; the use is still counted."""
-    asked = limits.model_dump(mode="json")
+    data = limits.model_dump(mode="json")
     await tx.execute(
         "INSERT INTO day_limits (tenant_id, max_tokens, max_cost_microusd, set_by) "
         "VALUES (current_setting('perdure.tenant'), $1, $2, $3) ON CONFLICT (tenant_id) DO UPDATE SET "
@@ -216,7 +216,7 @@ async def set_day_limits(tx: Connection, limits: DayLimits, actor: str) -> None:
         limits.max_cost_microusd,
         actor,
     )
-    await audit.record(tx, "day_limits.set", "day_limits", asked, actor=actor, turn_id=None)
+    await audit.record(tx, "day_limits.set", "day_limits", data, actor=actor, turn_id=None)
 
 
 _TODAY = """

@@ -113,7 +113,7 @@ class ServerLooks:
         looks = []
         for place, written in sorted((str(place), str(written)) for place, written in (found or {}).items()):
             app, _, name = place.partition("/")
-            said = json.loads(written)
-            if time.time() - said["at"] < KEPT_SECONDS:
-                looks.append(ServerLook(app, name, said["fault"], datetime.fromtimestamp(said["at"], UTC)))
+            stored = json.loads(written)
+            if time.time() - stored["at"] < KEPT_SECONDS:
+                looks.append(ServerLook(app, name, stored["fault"], datetime.fromtimestamp(stored["at"], UTC)))
         return looks

@@ -122,17 +122,17 @@ async def messages(subscription: PubSub) -> AsyncIterator[dict[str, Any]]:
 
     Raises: RedisError, OSError, TimeoutError if the subscription is lost.
     """
-    asked = False
+    pinged = False
     while True:
         _leave_if_cancelled()
         message = await subscription.get_message(timeout=_SILENCE_SECONDS)
         _leave_if_cancelled()
         if message is not None and message["type"] == "message":
             yield message
-        if message is None and asked:
+        if message is None and pinged:
             raise TimeoutError("no answer on the subscription")
-        asked = message is None
-        if asked:
+        pinged = message is None
+        if pinged:
             await subscription.ping()
 
 

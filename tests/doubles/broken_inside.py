@@ -34,7 +34,7 @@ _WORK: dict[Brief, tuple[ModuleType, str]] = {
     Brief.FINISH: (turns, "finish"),
     Brief.LOAD: (context, "load_turn"),
     Brief.READ: (approvals, "read_verdicts"),
-    Brief.STOP: (turns, "stop_asked"),
+    Brief.STOP: (turns, "stop_requested"),
 }
 """Where each has its transaction's work: `(tx, ask)` first."""
 

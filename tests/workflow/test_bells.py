@@ -16,7 +16,7 @@ from perdure.contracts.errors import InvariantBroken, PerdureError, UpstreamUnav
 from perdure.contracts.ids import approval_id
 from perdure.contracts.turns import StopRequest, TurnAddress, TurnStatus, WakeSignal
 from perdure.store.database import Connection
-from perdure.store.turns.finish import stop_asked
+from perdure.store.turns.finish import stop_requested
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.spoken import Line
 from tests.eventually import eventually, until
@@ -238,17 +238,17 @@ class Unreadable:
     error: PerdureError | None
     tried: int = 0
 
-    async def stop_asked(self, tx: Connection, ask: StopRequest) -> bool:
+    async def stop_requested(self, tx: Connection, ask: StopRequest) -> bool:
         self.tried += 1
         if self.error is not None:
             raise self.error
-        return await stop_asked(tx, ask)
+        return await stop_requested(tx, ask)
 
 
 def unreadable(monkeypatch: pytest.MonkeyPatch, error: PerdureError = AWAY) -> Unreadable:
     """Let the record of every turn be so."""
     record = Unreadable(error)
-    monkeypatch.setattr("perdure.activities.turns.stop_asked", record.stop_asked)
+    monkeypatch.setattr("perdure.activities.turns.stop_requested", record.stop_requested)
     return record
 
 

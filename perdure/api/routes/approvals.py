@@ -39,7 +39,7 @@ from perdure.core.approvals.decisions import NOT_IN_BULK, Decider, Decision, app
 from perdure.core.delivery import CHAT
 from perdure.store import idempotency
 from perdure.store.approvals import assignments, decisions, views
-from perdure.store.approvals.decisions import Decided, DecisionAsk, asked_about, decide
+from perdure.store.approvals.decisions import Decided, DecisionAsk, decide, decision_requests
 from perdure.store.approvals.review import Review
 from perdure.store.approvals.views import Filters, last_approved, own_decisions
 from perdure.store.approvals.views import ageing as ageing_now
@@ -298,7 +298,7 @@ async def _together(services: Services, who: Principal, body: ManyBody) -> bool:
     """Returns whether the requests to approve can be approved together."""
     ids = [found for item in body.items if item.decision is Decision.APPROVE and (found := _uuid(item.id))]
     async with services.db.transaction(who.tenant_id) as tx:
-        return approvable_together(await asked_about(tx, ids, person(who)))
+        return approvable_together(await decision_requests(tx, ids, person(who)))
 
 
 async def _decide_one(

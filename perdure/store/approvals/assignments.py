@@ -45,8 +45,8 @@ async def claim(tx: Connection, approval_id: str, person: Decider, seconds: int)
         since,
         until,
     )
-    told: dict[str, JsonValue] = {"until": until.isoformat()}
-    await audit.record(tx, "approval.claimed", approval_id, told, actor=person.user_id, turn_id=review.address.turn_id)
+    data: dict[str, JsonValue] = {"until": until.isoformat()}
+    await audit.record(tx, "approval.claimed", approval_id, data, actor=person.user_id, turn_id=review.address.turn_id)
     return review
 
 
@@ -65,8 +65,8 @@ async def release(tx: Connection, approval_id: str, person: Decider) -> Review:
         approval_id,
     )
     was = review.facts.claim
-    told: dict[str, JsonValue] = {"was_claimed_by": was.name if was else ""}
-    await audit.record(tx, "approval.released", approval_id, told, actor=person.user_id, turn_id=review.address.turn_id)
+    data: dict[str, JsonValue] = {"was_claimed_by": was.name if was else ""}
+    await audit.record(tx, "approval.released", approval_id, data, actor=person.user_id, turn_id=review.address.turn_id)
     return review
 
 
@@ -99,10 +99,10 @@ async def reassign(tx: Connection, approval_id: str, person: Decider, to: str, c
         given_to.user_id,
         list(reviewers),
     )
-    told: dict[str, JsonValue] = {"to": given_to.name, "comment": comment}
+    data: dict[str, JsonValue] = {"to": given_to.name, "comment": comment}
     if reviewers != review.facts.reviewers:
-        told |= {"reviewers": list(reviewers), "reviewers_before": list(review.facts.reviewers)}
-    await _record(tx, review, "approval.reassigned", told)
+        data |= {"reviewers": list(reviewers), "reviewers_before": list(review.facts.reviewers)}
+    await _record(tx, review, "approval.reassigned", data)
     return review
 
 
@@ -124,8 +124,8 @@ async def escalate(tx: Connection, approval_id: str, person: Decider, comment: s
             status=409,
         )
     await tx.execute(f"UPDATE approvals SET {ESCALATED} WHERE id = $1", approval_id)
-    told: dict[str, JsonValue] = {"from": row["reviewer_role"], "to": row["escalation_role"], "comment": comment}
-    await _record(tx, review, "approval.escalated", told)
+    data: dict[str, JsonValue] = {"from": row["reviewer_role"], "to": row["escalation_role"], "comment": comment}
+    await _record(tx, review, "approval.escalated", data)
     return review
 
 
@@ -139,8 +139,8 @@ async def _to_hand_over(tx: Connection, approval_id: str, person: Decider) -> Re
     return review
 
 
-async def _record(tx: Connection, review: Review, kind: str, told: dict[str, JsonValue]) -> None:
-    await audit.record(tx, kind, review.approval_id, told, actor=review.decider.user_id, turn_id=review.address.turn_id)
+async def _record(tx: Connection, review: Review, kind: str, data: dict[str, JsonValue]) -> None:
+    await audit.record(tx, kind, review.approval_id, data, actor=review.decider.user_id, turn_id=review.address.turn_id)
 
 
 _DECIDERS = "SELECT user_id FROM approval_votes WHERE approval_id = $1 AND voided_at IS NULL"
@@ -165,12 +165,12 @@ async def withdraw(tx: Connection, approval_id: str, person: Decider, comment: s
     if refused is not None:
         raise refused
     review.refuse_stopped()
-    told: dict[str, JsonValue] = {"by": review.decider.name, "comment": comment, "was": row["status"]}
-    await tx.execute(_WITHDRAW, approval_id, told)
+    withdrawal: dict[str, JsonValue] = {"by": review.decider.name, "comment": comment, "was": row["status"]}
+    await tx.execute(_WITHDRAW, approval_id, withdrawal)
     address = review.address
-    await audit.record(tx, "approval.withdrawn", approval_id, told, actor=person.user_id, turn_id=address.turn_id)
+    await audit.record(tx, "approval.withdrawn", approval_id, withdrawal, actor=person.user_id, turn_id=address.turn_id)
     note = await put(tx, address.tenant_id, Wake.RING, address.turn_id, approval_id)
-    event: dict[str, JsonValue] = {"tool": row["tool"], "approval_id": approval_id, "reason": "withdrawn", **told}
+    event: dict[str, JsonValue] = {"tool": row["tool"], "approval_id": approval_id, "reason": "withdrawn", **withdrawal}
     await write(tx, address, [NewEvent(TOOL_DENIED, event, event_call_id(row["kind"], row["call_id"]))])
     return review, note
 
@@ -227,8 +227,8 @@ async def add_delegation(
     if created_at is None:
         most = f"`until` must be in the future and at most {MOST_DAYS} days ahead"
         raise CallerError("until_invalid", most, {"most_days": MOST_DAYS}, status=422)
-    told = {"to_user": other.user_id, "to": to, "until": until.isoformat()}
-    await audit.record(tx, "delegation.added", delegation_id, {**told}, actor=user_id, turn_id=None)
+    data = {"to_user": other.user_id, "to": to, "until": until.isoformat()}
+    await audit.record(tx, "delegation.added", delegation_id, {**data}, actor=user_id, turn_id=None)
     return {"id": delegation_id, "by": name, "to": to, "until": until, "created_at": created_at}
 
 

@@ -66,7 +66,7 @@ async def decide(
     Raises: CallerError 404, 403, 409 decided (with the decision), 410, 409 voted or claimed, 409 digest, 422, 409
     `turn_stopped`, 409 `approval_outdated`, 429, in this order.
     """
-    review = await take_up(tx, approval_id, decider, alone=per_minute is not None, asked_again=True)
+    review = await take_up(tx, approval_id, decider, alone=per_minute is not None, checked_on_write=True)
     _refuse(review, ask, unfit)
     ballot = _ballot(review, ask, name)
     await _refuse_outdated(tx, review, ask.decision)
@@ -329,7 +329,7 @@ def _refused(review: Review, *, overdue: bool, too_many: bool | None, wait_secon
     )
 
 
-async def asked_about(tx: Connection, approval_ids: Sequence[str], person: Decider) -> list[DecisionRequest]:
+async def decision_requests(tx: Connection, approval_ids: Sequence[str], person: Decider) -> list[DecisionRequest]:
     """Returns the subjects of those approvals that this user can see. The subject of an approval never changes. It is
     for bulk decisions."""
     rows = await tx.fetch(
@@ -361,7 +361,7 @@ class Raised:
 
 
 async def raise_limits(
-    tx: Connection, turn_id: str, decider: Decider, name: str, asked: Raise
+    tx: Connection, turn_id: str, decider: Decider, name: str, wanted: Raise
 ) -> tuple[Raised, Note | None]:
     """Raises the limits of a turn that is paused for it, with an audit row. The returned note wakes the turn.
 
@@ -381,12 +381,12 @@ async def raise_limits(
         raise CallerError(
             "not_waiting_for_a_limit", "The turn does not wait for a limit, so none can be raised", status=409
         )
-    review = await take_up(tx, str(turn["approval_id"]), decider, asked_again=True)
+    review = await take_up(tx, str(turn["approval_id"]), decider, checked_on_write=True)
     digest = review.facts.digest
     review.refuse(Decision.APPROVE, digest, reasoned=True, args_given=False, text=False)
     review.refuse_stopped()
     before = Limits.model_validate(turn["limits"])
-    limits = _raised(before, asked, tokens_used=turn["tokens"], cost_microusd=turn["cost_microusd"])
+    limits = _raised(before, wanted, tokens_used=turn["tokens"], cost_microusd=turn["cost_microusd"])
     record = decision_record(review, DecisionAsk(decision=Decision.APPROVE, digest=digest), name) | {
         "limits": limits.model_dump(mode="json"),
         "limits_before": before.model_dump(mode="json"),
@@ -402,15 +402,15 @@ async def raise_limits(
     return Raised(address, approval_id, limits), counted.note
 
 
-def _raised(before: Limits, asked: Raise, *, tokens_used: int, cost_microusd: int) -> Limits:
+def _raised(before: Limits, wanted: Raise, *, tokens_used: int, cost_microusd: int) -> Limits:
     """Returns the requested limits.
 
     Raises: CallerError `limit_not_raised` if one is lower than before, `still_spent` if the turn has reached one
     already.
     """
     given = {
-        "max_tokens": before.max_tokens if asked.max_tokens is None else asked.max_tokens,
-        "max_cost_microusd": before.max_cost_microusd if asked.max_cost_microusd is None else asked.max_cost_microusd,
+        "max_tokens": before.max_tokens if wanted.max_tokens is None else wanted.max_tokens,
+        "max_cost_microusd": before.max_cost_microusd if wanted.max_cost_microusd is None else wanted.max_cost_microusd,
     }
     limits = before.model_copy(update=given)
     if limits.max_tokens < before.max_tokens or limits.max_cost_microusd < before.max_cost_microusd:

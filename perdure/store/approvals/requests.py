@@ -180,8 +180,8 @@ async def open_requests(
             events.append(_awaiting(requests[-1], gated))
     if ask.questions:
         in_force = policy or agent.definition.approvals
-        asked, told, answered = await open_questions(tx, ask, in_force.expires_seconds)
-        requests, events, decided = [*requests, *asked], [*events, *told], decided or answered
+        questions, question_events, answered = await open_questions(tx, ask, in_force.expires_seconds)
+        requests, events, decided = [*requests, *questions], [*events, *question_events], decided or answered
     requests += await _unknown_effects(tx, ask)
     await _wait(tx, ask.address.turn_id, requests)
     await write(tx, ask.address, events, pending=ask.events)
@@ -215,7 +215,7 @@ async def _open(
         _INSERT_APPROVAL, policy.expires_seconds, waits, *(frozen[name] for name in _COLUMNS)
     )
     request_id = str(frozen["id"])
-    told: dict[str, JsonValue] = {
+    data: dict[str, JsonValue] = {
         "tool": gated.tool,
         "rule": gated.rule,
         "digest": str(frozen["digest"]),
@@ -224,7 +224,7 @@ async def _open(
         "args_digest": digest_of(about.args),
     }
     actor = str(turn["user_id"])
-    await audit.record(tx, "approval.opened", request_id, told, actor=actor, turn_id=ask.address.turn_id)
+    await audit.record(tx, "approval.opened", request_id, data, actor=actor, turn_id=ask.address.turn_id)
     return _ref(request_id, gated, expires_at)
 
 
@@ -483,7 +483,7 @@ async def answer_question(
     row = await tx.fetchrow(_LOCK, turn_id, request_id)
     if row is None or str(row["user_id"]) != user_id:
         raise _not_found()
-    refused = answer_refusal(_asked(row), kind, payload)
+    refused = answer_refusal(_question_record(row), kind, payload)
     if refused is not None:
         raise refused
     await tx.execute(_ANSWER_QUESTION, request_id, payload, user_id)
@@ -495,7 +495,7 @@ async def answer_question(
     return Answered(request_id=request_id, turn_id=turn_id, conversation_id=address.conversation_id), note
 
 
-def _asked(row: asyncpg.Record) -> QuestionRecord:
+def _question_record(row: asyncpg.Record) -> QuestionRecord:
     return QuestionRecord(row["kind"], row["status"], row["answer_schema"], row["expires_at"], row["now"], row["over"])
 
 

@@ -128,13 +128,14 @@ class Review:
 
 
 async def take_up(
-    tx: Connection, approval_id: str, person: Decider, *, alone: bool = False, asked_again: bool = False
+    tx: Connection, approval_id: str, person: Decider, *, alone: bool = False, checked_on_write: bool = False
 ) -> Review:
     """Locks the approval and its turn for this user. A request past its deadline is escalated first, if its policy
     requires it.
 
-    `alone` makes the user's other decisions wait until the commit. `asked_again` means that the statement that records
-    the decision checks role and delegation itself. Otherwise both are read again after the locks are acquired.
+    `alone` makes the user's other decisions wait until the commit. `checked_on_write` means that the statement that
+    records the decision checks role and delegation itself. Otherwise both are read again after the locks are
+    acquired.
 
     Raises: CallerError 404 `approval_not_found`, even if the approval exists but this user is not allowed to see it.
     """
@@ -147,7 +148,7 @@ async def take_up(
     # With a quorum of 1 there are no votes to count.
     votes = await tx.fetch(_VOTES, approval_id) if row["quorum"] > 1 else []
     facts = facts_of(row, [_vote(vote, row["reviewers"]) for vote in votes])
-    current = _with_delegations(person, row["delegations"]) if asked_again else await with_delegations(tx, person)
+    current = _with_delegations(person, row["delegations"]) if checked_on_write else await with_delegations(tx, person)
     return Review(row, facts, current, await signed_in(tx, person.credential))
 
 
@@ -155,20 +156,20 @@ async def signed_in(tx: Connection, credential: Credential) -> dict[str, JsonVal
     """Returns how a user signed in, with the name of the user who created the credential or invited its owner. It
     includes the users through whose credentials that happened. The keys are those under which an erasure finds names
     (`NAMING` in perdure/store/identity/erasure.py)."""
-    told: dict[str, JsonValue] = {"how": credential.how.value}
+    sign_in: dict[str, JsonValue] = {"how": credential.how.value}
     made = {"created_by": credential.created_by, "invited_by": credential.invited_by}
     if not any(made.values()):
-        return told
+        return sign_in
     ids = [each for group in made.values() for each in group]
     rows = await tx.fetch("SELECT id, name FROM users WHERE id = ANY($1::uuid[])", ids)
     names = {str(row["id"]): str(row["name"]) for row in rows} | {UNKNOWN: "unknown"}
     for what, group in made.items():
         first, *through = [names[each] for each in group if each in names] or [""]
         if first:
-            told[what] = first
+            sign_in[what] = first
         if through:
-            told[f"{what}_through"] = [{"by": name} for name in through]
-    return told
+            sign_in[f"{what}_through"] = [{"by": name} for name in through]
+    return sign_in
 
 
 def _vote(vote: asyncpg.Record, reviewers: Sequence[str]) -> Vote:
@@ -315,25 +316,25 @@ async def fall_back(tx: Connection) -> int:
     """
     rows = await tx.fetch(_FALL_BACK)
     for row in rows:
-        told: dict[str, JsonValue] = {"fallback": row["fallback_reviewer"], "role": row["reviewer_role"]}
+        data: dict[str, JsonValue] = {"fallback": row["fallback_reviewer"], "role": row["reviewer_role"]}
         kind = "approval.escalated" if row["escalated"] else "approval.fell_back"
         why = {} if row["given"] else {"because": "the fallback reviewer is not allowed to decide on it"}
         turn_id = str(row["turn_id"])
-        await audit.record(tx, kind, str(row["id"]), {**told, **why}, actor=None, turn_id=turn_id)
+        await audit.record(tx, kind, str(row["id"]), {**data, **why}, actor=None, turn_id=turn_id)
     return len(rows)
 
 
 async def _escalated(tx: Connection, statement: str, *given: str) -> int:
     rows = await tx.fetch(statement, *given)
     for row in rows:
-        told: dict[str, JsonValue] = {
+        data: dict[str, JsonValue] = {
             "from": row["role_before"],
             "to": row["reviewer_role"],
             "because": "no decision was made in time",
             "expires_at": row["expires_at"].isoformat(),
         }
         turn_id = str(row["turn_id"])
-        await audit.record(tx, "approval.escalated", str(row["id"]), told, actor=None, turn_id=turn_id)
+        await audit.record(tx, "approval.escalated", str(row["id"]), data, actor=None, turn_id=turn_id)
     return len(rows)
 
 
@@ -366,8 +367,8 @@ async def outdated(tx: Connection, rows: Collection[asyncpg.Record]) -> dict[str
     if not ahead:
         return {}
     found = await published(tx, {row["agent_id"] for row in ahead})
-    told = {str(row["id"]): _why(row, found.get(row["agent_id"])) for row in ahead}
-    return {approval_id: why for approval_id, why in told.items() if why is not None}
+    reasons = {str(row["id"]): _why(row, found.get(row["agent_id"])) for row in ahead}
+    return {approval_id: why for approval_id, why in reasons.items() if why is not None}
 
 
 def _why(row: asyncpg.Record, agent: Publication | None) -> str | None:

@@ -33,8 +33,8 @@ async def read_verdicts(tx: Connection, ask: VerdictsRequest) -> Verdicts:
         rows = await tx.fetch(_ROWS, ask.address.turn_id)
     approvals = {str(row["id"]): row for row in rows}
     effects = await _effects(tx, ask)
-    asked = any(request.kind in ANSWERED_BY_CLIENT for request in ask.requests)
-    answers = await read_answers(tx, ask) if asked else {}
+    has_questions = any(request.kind in ANSWERED_BY_CLIENT for request in ask.requests)
+    answers = await read_answers(tx, ask) if has_questions else {}
     verdicts = tuple(
         _effect_verdict(request, effects.get(request.request_id))
         if request.kind is RequestKind.EFFECT
@@ -113,8 +113,8 @@ def _verdict(request: RequestRef, row: asyncpg.Record | None, ask: VerdictsReque
     look_at = _look_at(request, row)
     if look_at is not None or row["status"] == "pending":
         return unreadable.model_copy(update={"state": VerdictState.PENDING, "look_at": look_at})
-    again, said = edited_round(row), _decision_or_withdrawal(row)
-    words = _words(said)
+    again, record = edited_round(row), _decision_or_withdrawal(row)
+    words = _words(record)
     return unreadable.model_copy(
         update={
             # The call of an edited checkpoint is made even if the approval was withdrawn; the ledger then denies it.
@@ -122,7 +122,7 @@ def _verdict(request: RequestRef, row: asyncpg.Record | None, ask: VerdictsReque
             "round": again,
             "comment": preview(words),
             "is_cut": preview(words) != words,
-            "decided_by": (said.get("by") if row["status"] == "withdrawn" else row["decider"]) or "",
+            "decided_by": (record.get("by") if row["status"] == "withdrawn" else row["decider"]) or "",
         }
     )
 
@@ -139,12 +139,12 @@ async def words_of(tx: Connection, turn_id: str, request_ids: Collection[str]) -
 
 def _decision_or_withdrawal(row: asyncpg.Record) -> Mapping[str, str]:
     """Returns the withdrawal of a withdrawn approval, or else its decision."""
-    said: Mapping[str, str] | None = row["withdrawal"] if row["status"] == "withdrawn" else row["decision"]
-    return said or {}
+    record: Mapping[str, str] | None = row["withdrawal"] if row["status"] == "withdrawn" else row["decision"]
+    return record or {}
 
 
-def _words(said: Mapping[str, str]) -> str:
-    return said.get("comment") or said.get("reason_code") or ""
+def _words(record: Mapping[str, str]) -> str:
+    return record.get("comment") or record.get("reason_code") or ""
 
 
 def _look_at(request: RequestRef, row: asyncpg.Record) -> datetime | None:

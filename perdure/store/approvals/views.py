@@ -552,7 +552,7 @@ async def approval_delivery(tx: Connection, approval_id: str, *, with_args: bool
     row = await tx.fetchrow(_NOTICE, approval_id)
     if row is None:
         return None
-    told: dict[str, JsonValue] = {
+    delivery: dict[str, JsonValue] = {
         "id": str(row["id"]),
         "status": row["status_now"],
         "version": row["version"],
@@ -571,5 +571,5 @@ async def approval_delivery(tx: Connection, approval_id: str, *, with_args: bool
     }
     if says_args(row["risk"], with_args=with_args):
         frozen = row["revision"] if row["revision"] and row["status_now"] == "pending" else row
-        told |= {"args": frozen["args"], "digest": frozen["digest"]}
-    return told
+        delivery |= {"args": frozen["args"], "digest": frozen["digest"]}
+    return delivery

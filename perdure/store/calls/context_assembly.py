@@ -29,7 +29,7 @@ class Begun:
     user_id: str
     outputs: tuple[dict[str, JsonValue], ...]
     """The outputs of the sources, in the order of the sources."""
-    said: tuple[str, ...]
+    user_messages: tuple[str, ...]
     """The user's messages, newest last."""
 
 

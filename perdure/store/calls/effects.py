@@ -57,8 +57,8 @@ async def settle_by_person(
     address = TurnAddress(
         tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["turn_id"])
     )
-    said = _Statement(settler, delegation, outcome, comment)
-    return address, await _record(tx, address, call, said, ended=row["ended_at"] is not None)
+    statement = _Statement(settler, delegation, outcome, comment)
+    return address, await _record(tx, address, call, statement, ended=row["ended_at"] is not None)
 
 
 async def _unsettled(tx: Connection, key: str, outcome: str) -> asyncpg.Record:
@@ -81,25 +81,25 @@ async def _unsettled(tx: Connection, key: str, outcome: str) -> asyncpg.Record:
     return call
 
 
-async def _settler_delegation(tx: Connection, key: str, asked_by: str, settler: Decider) -> Delegation:
+async def _settler_delegation(tx: Connection, key: str, requester_id: str, settler: Decider) -> Delegation:
     """Returns the user in whose place this user can settle the call: themselves, or the user who delegated to them.
 
     Raises: CallerError 403 `role_required`, `not_a_reviewer`, `own_request`.
     """
-    is_admin = bool(await tx.fetchval("SELECT 'admin' = ANY(roles) FROM users WHERE id = $1", asked_by))
+    is_admin = bool(await tx.fetchval("SELECT 'admin' = ANY(roles) FROM users WHERE id = $1", requester_id))
     approval = await tx.fetchrow(
         "SELECT a.reviewer_role, a.reviewers, a.assignee FROM approvals a JOIN tool_calls c "
         "ON c.turn_id = a.turn_id AND c.call_id = a.call_id WHERE c.key = $1",
         key,
     )
-    panel = Panel(asked_by, REVIEWER, requester_is_admin=is_admin)
+    panel = Panel(requester_id, REVIEWER, requester_is_admin=is_admin)
     if approval is not None:
         assignee = str(approval["assignee"] or "")
-        panel = Panel(asked_by, approval["reviewer_role"], False, tuple(approval["reviewers"]), assignee, is_admin)
+        panel = Panel(requester_id, approval["reviewer_role"], False, tuple(approval["reviewers"]), assignee, is_admin)
     try:
         return delegations_for(panel, settler.user_id, settler.delegations, settler.credential)[0]
     except CallerError:
-        if approval is None or ADMIN not in settler.roles or settler.user_id == asked_by:
+        if approval is None or ADMIN not in settler.roles or settler.user_id == requester_id:
             raise
         if panel.is_for(settler.credential):
             raise settler.credential.own_request() from None
@@ -116,9 +116,15 @@ class _Statement:
     comment: str
 
 
-async def _record(tx: Connection, address: TurnAddress, call: asyncpg.Record, said: _Statement, *, ended: bool) -> Note:
-    state = OUTCOMES[said.outcome]
-    body: dict[str, JsonValue] = {"status": said.outcome, "settled_by": said.by.name, "comment": said.comment}
+async def _record(
+    tx: Connection, address: TurnAddress, call: asyncpg.Record, statement: _Statement, *, ended: bool
+) -> Note:
+    state = OUTCOMES[statement.outcome]
+    body: dict[str, JsonValue] = {
+        "status": statement.outcome,
+        "settled_by": statement.by.name,
+        "comment": statement.comment,
+    }
     content = canonical_json(body)
     message = NewMessage(new_id(), Role.TOOL, content, call_id=call["call_id"], tokens=estimated_tokens(content))
     ref = MessageRef(
@@ -133,15 +139,15 @@ async def _record(tx: Connection, address: TurnAddress, call: asyncpg.Record, sa
         call["key"],
         settled.model_dump(mode="json"),
         state.value,
-        said.by.user_id,
-        said.comment,
+        statement.by.user_id,
+        statement.comment,
         address.turn_id,
         call["call_id"],
     )
-    told = body | {"signed_in": await signed_in(tx, said.by.credential)}
-    if said.delegation.user_id != said.by.user_id:
-        told["for"] = said.delegation.name
-    await audit.record(tx, "effect.settled", call["key"], told, actor=said.by.user_id, turn_id=address.turn_id)
+    data = body | {"signed_in": await signed_in(tx, statement.by.credential)}
+    if statement.delegation.user_id != statement.by.user_id:
+        data["for"] = statement.delegation.name
+    await audit.record(tx, "effect.settled", call["key"], data, actor=statement.by.user_id, turn_id=address.turn_id)
     note = await put(tx, address.tenant_id, Wake.RING, address.turn_id, call["key"])
     kind = TOOL_RESULT if state is CallState.DONE else TOOL_ERROR
     event = NewEvent(kind, {"tool": call["tool"], **body}, call["call_id"])

@@ -297,11 +297,11 @@ async def count(
     *,
     compact: bool = False,
     fall_back: bool = False,
-    said: str = "",
+    text: str = "",
 ) -> None:
     """Counts the usage of an attempt that another attempt follows. `failed` is the event of its provider's error.
 
-    `said` is the answer's text so far. It is stored in case the turn is stopped before the next attempt (`words_left`).
+    `text` is the answer's text so far. It is stored in case the turn is stopped before the next attempt (`words_left`).
 
     With `compact`, the next attempt sends half of the conversation. With `fall_back`, it uses the agent's fallback
     model. `tx` must hold the turn's lock.
@@ -317,7 +317,7 @@ async def count(
         compact,
         fall_back,
         int(failed is not None),
-        said,
+        text,
     )
     if is_open is None:
         await correct(tx, call, claimed, used)
@@ -402,12 +402,12 @@ async def words_left(tx: Connection, turn_id: str) -> str:
 
     It is for a turn that is stopped while the call waits for its next attempt. `tx` must hold the turn's lock.
     """
-    said = await tx.fetchval(
+    text = await tx.fetchval(
         "SELECT said FROM model_calls WHERE turn_id = $1 AND reply IS NULL AND said IS NOT NULL "
         "ORDER BY length(call_id) DESC, call_id DESC LIMIT 1",
         turn_id,
     )
-    return str(said or "")
+    return str(text or "")
 
 
 async def charge_lost(tx: Connection, turn_id: str, lost: Sequence[Lost]) -> None:

@@ -117,14 +117,14 @@ def _approval_of(r: asyncpg.Record, call: ToolCall) -> ApprovalValidity:
         args=args,
         nonce=r["nonce"],
     )
-    said = r["withdrawal"] or decision
+    record = r["withdrawal"] or decision
     return ApprovalValidity(
         str(r["approval_id"]),
         r["approval_status"],
         r["approved_version"],
         args,
         frozen == (decision.get("digest") or r["approved_digest"]),
-        said.get("comment") or said.get("reason_code") or "",
+        record.get("comment") or record.get("reason_code") or "",
         "args" in decision,
         r["policy_digest"],
         r["ready_at"],
@@ -291,7 +291,7 @@ async def record_outcome(
     if row["approval_id"] is not None:
         await audit.record(tx, "call.settled", str(row["approval_id"]), body, actor=None, turn_id=turn_id)
     elif waived and state in _RAN:
-        told = {**body, "rule": RULE_WAIVED}
-        await audit.record(tx, "call.ran", row["key"], told, actor=str(row["user_id"]), turn_id=turn_id)
+        data = {**body, "rule": RULE_WAIVED}
+        await audit.record(tx, "call.ran", row["key"], data, actor=str(row["user_id"]), turn_id=turn_id)
     elif row["effect"] in _OUTSIDE and state in _RAN:
         await audit.record(tx, "call.ran", row["key"], body, actor=str(row["user_id"]), turn_id=turn_id)

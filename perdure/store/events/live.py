@@ -144,14 +144,14 @@ class LiveReader:
     def __init__(self, valkey: Valkey) -> None:
         self._valkey = valkey
         self._script = valkey.client.register_script(READ)
-        self._asked: dict[TokensPlace, asyncio.Future[TokenBatch]] = {}
+        self._requests: dict[TokensPlace, asyncio.Future[TokenBatch]] = {}
         self._reading: asyncio.Task[None] | None = None
 
     async def tokens(self, place: TokensPlace) -> TokenBatch:
         """Returns the entries after a place, or from the beginning if the stream's epoch has changed."""
-        answer = self._asked.get(place)
+        answer = self._requests.get(place)
         if answer is None:
-            answer = self._asked[place] = asyncio.get_running_loop().create_future()
+            answer = self._requests[place] = asyncio.get_running_loop().create_future()
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(self._read())
         # Canceling one reader must not cancel the shared answer.
@@ -160,19 +160,19 @@ class LiveReader:
     async def _read(self) -> None:
         """Answers all open requests, including those that arrive during a round trip."""
         await asyncio.sleep(0)  # All readers woken by one message add their requests in this loop iteration.
-        while self._asked:
-            asked = dict(islice(self._asked.items(), _PLACES_AT_ONCE))
-            for place in asked:
-                del self._asked[place]
+        while self._requests:
+            requests = dict(islice(self._requests.items(), _PLACES_AT_ONCE))
+            for place in requests:
+                del self._requests[place]
             try:
-                rows = await self._valkey.attempt(partial(self._round_trip, list(asked)))
+                rows = await self._valkey.attempt(partial(self._round_trip, list(requests)))
             except BaseException as error:
-                for answer in asked.values():
+                for answer in requests.values():
                     _fail(answer, error)
                 if not isinstance(error, Exception):
                     raise  # The process is ending.
                 continue
-            for answer, found in zip(asked.values(), rows or [None] * len(asked), strict=True):
+            for answer, found in zip(requests.values(), rows or [None] * len(requests), strict=True):
                 try:
                     batch = _batch(found)
                 except Exception as error:  # A foreign entry must not block the other readers.

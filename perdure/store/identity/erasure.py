@@ -223,8 +223,10 @@ _UNRAISED = ("user_id", "also", "unraised")
 
 def _renamed(column: str) -> str:
     """Returns an assignment that replaces the user's name with the pseudonym and removes the user's comments."""
-    said = f"{column} || CASE WHEN $5 IN ({column}->>'by', {column}->>'settled_by') THEN {_SILENCE} ELSE '{{}}' END"
-    return f"{column} = regexp_replace(({said})::text, $3, $4, 'g')::jsonb"
+    expression = (
+        f"{column} || CASE WHEN $5 IN ({column}->>'by', {column}->>'settled_by') THEN {_SILENCE} ELSE '{{}}' END"
+    )
+    return f"{column} = regexp_replace(({expression})::text, $3, $4, 'g')::jsonb"
 
 
 # The reason of a denial comes from the user who withdrew the approval, or else from the reviewer. The tool's message
@@ -445,8 +447,8 @@ async def erase(
         await _end(tx, erasure, actor, erased, kept)
     if live is not None:
         await live.forget(tenant_id, await _conversations(db, tenant_id, erasure.user_id))
-    told = {"erased": dict(sorted(erased.items())), "histories": kept}
-    return {"name": erasure.pseudonym, "user_id": erasure.user_id, **told}
+    report = {"erased": dict(sorted(erased.items())), "histories": kept}
+    return {"name": erasure.pseudonym, "user_id": erasure.user_id, **report}
 
 
 async def _forgotten(db: Database, tenant_id: str, erasure: Erasure, histories: Histories | None) -> tuple[int, int]:

@@ -86,8 +86,8 @@ async def named(tx: Connection, scope: Scope, slug: str | None) -> Store:
     )
     if row is None:
         known = sorted(name for name, its in SEEDED.items() if its is scope)
-        said = f"The scope {scope.value} has no such store; available stores: {', '.join(known)}"
-        raise CallerError("store_not_found", said, status=404)
+        message = f"The scope {scope.value} has no such store; available stores: {', '.join(known)}"
+        raise CallerError("store_not_found", message, status=404)
     return _store(row)
 
 
@@ -112,8 +112,8 @@ async def set_store_archived(tx: Connection, slug: str, archived: bool, actor: s
     )
     if row is None:
         raise CallerError("store_not_found", "Store not found", status=404)
-    told: dict[str, JsonValue] = {"store": slug, "archived": archived}
-    await audit.record(tx, "memory.store_changed", str(row["id"]), told, actor=actor, turn_id=None)
+    data: dict[str, JsonValue] = {"store": slug, "archived": archived}
+    await audit.record(tx, "memory.store_changed", str(row["id"]), data, actor=actor, turn_id=None)
     return {name: value for name, value in row.items() if name != "id"}
 
 
@@ -252,13 +252,13 @@ async def update_document(
     if refused is not None:
         raise refused
     text = clean(content if isinstance(content, str) else _edited(document, content))
-    said = document.title if title is None else clean(title)
+    new_title = document.title if title is None else clean(title)
     given = _given_entities(document) if entities is None else tuple(entities)
-    warnings = scanned(document.scope, ref.path, said, text, *given, basis=basis, limits=limits)
+    warnings = scanned(document.scope, ref.path, new_title, text, *given, basis=basis, limits=limits)
     version_id, sha256, trust = new_id(), sha256_hex(text), trust_of(writer, document.scope)
-    keys = entity_keys(given, f"{said}\n{text}")
-    words = _words(ref.path, said, text, keys)
-    number = await tx.fetchval(_CHANGE, ref.document_id, version_id, sha256, trust.value, list(keys), said, words)
+    keys = entity_keys(given, f"{new_title}\n{text}")
+    words = _words(ref.path, new_title, text, keys)
+    number = await tx.fetchval(_CHANGE, ref.document_id, version_id, sha256, trust.value, list(keys), new_title, words)
     await add(tx, writer, ref.document_id, document.owner_id, version_id, number, text, trust, basis)
     changed = ref.model_copy(update={"version_id": version_id, "trust": trust})
     return Written(changed, document.scope, sha256, number, warnings)
@@ -332,8 +332,8 @@ async def _created(
             draft.conversation_id or owner_id or store.id,
             draft.path,
         )
-        said = "A document already exists at this path; update that document"
-        raise CallerError("document_exists", said, {"path": draft.path, "sha256": there}, status=409)
+        message = "A document already exists at this path; update that document"
+        raise CallerError("document_exists", message, {"path": draft.path, "sha256": there}, status=409)
     await add(tx, writer, document_id, owner_id, version_id, 1, draft.content, trust, basis)
     ref = DocumentRef(document_id=document_id, version_id=version_id, store=store.slug, path=draft.path, trust=trust)
     return Written(ref, draft.scope, sha256, 1, warnings)
@@ -374,8 +374,8 @@ async def delete_document(tx: Connection, document_id: str, actor: str) -> None:
     )
     if row is None:
         raise CallerError("document_not_found", "Document not found", status=404)
-    told: dict[str, JsonValue] = {"sha256": row["sha256"], "scope": row["scope"], "version_id": str(row["version_id"])}
-    await audit.record(tx, "memory.document_deleted", document_id, told, actor=actor, turn_id=None)
+    data: dict[str, JsonValue] = {"sha256": row["sha256"], "scope": row["scope"], "version_id": str(row["version_id"])}
+    await audit.record(tx, "memory.document_deleted", document_id, data, actor=actor, turn_id=None)
 
 
 async def redact_version(
@@ -414,6 +414,6 @@ async def redact_version(
         "status = CASE status WHEN 'pending' THEN 'withdrawn' ELSE status END WHERE source_version = $1",
         version_id,
     )
-    told: dict[str, JsonValue] = {"version_id": version_id, "sha256": row["sha256"], "reason": reason}
-    await audit.record(tx, "memory.version_redacted", document_id, told, actor=actor, turn_id=None)
+    data: dict[str, JsonValue] = {"version_id": version_id, "sha256": row["sha256"], "reason": reason}
+    await audit.record(tx, "memory.version_redacted", document_id, data, actor=actor, turn_id=None)
     return {"id": version_id, "document_id": document_id, "number": row["number"], "redacted_at": redacted_at}

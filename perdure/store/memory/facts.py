@@ -215,10 +215,10 @@ async def referred_entities(tx: Connection, references: Sequence[str]) -> dict[s
     If several entities have the value, the newest counts. Each kind of reference uses an index. Among 50,000 entities,
     a lookup by attribute takes 0.2 to 0.6 ms, compared to 29 ms without the index.
     """
-    asked = [(reference, *reference.partition("=")[::2]) for reference in references]
-    by_name = [(reference, name_key(value), value) for reference, attribute, value in asked if attribute == "name"]
-    by_id = [(reference, value) for reference, attribute, value in asked if attribute == "id" and _ID.fullmatch(value)]
-    others = [reference for reference, attribute, _ in asked if attribute not in ("id", "name")]
+    parsed = [(reference, *reference.partition("=")[::2]) for reference in references]
+    by_name = [(reference, name_key(value), value) for reference, attribute, value in parsed if attribute == "name"]
+    by_id = [(reference, value) for reference, attribute, value in parsed if attribute == "id" and _ID.fullmatch(value)]
+    others = [reference for reference, attribute, _ in parsed if attribute not in ("id", "name")]
     rows: list[asyncpg.Record] = []
     if by_id:
         rows += await tx.fetch(_BY_ID, *_columns(by_id))

@@ -82,8 +82,8 @@ async def propose(
     promotion_id = await _insert(tx, writer, source, target, basis, store_id=store.id, base_sha256=base)
     if promotion_id is None:
         raise CallerError("promotion_pending", "This text is already proposed and waits for a decision", status=409)
-    told: dict[str, JsonValue] = {"store": store.slug, "sha256": source.sha256, "risk": target.risk.value}
-    await _record(tx, "memory.promotion_proposed", promotion_id, told, writer.user_id, basis.turn_id)
+    data: dict[str, JsonValue] = {"store": store.slug, "sha256": source.sha256, "risk": target.risk.value}
+    await _record(tx, "memory.promotion_proposed", promotion_id, data, writer.user_id, basis.turn_id)
     return await get_promotion(tx, str(promotion_id), None)
 
 
@@ -201,8 +201,8 @@ async def decide(
     state = PromotionState.APPROVED if made else PromotionState.REJECTED
     version_id = made.ref.version_id if made else None
     await tx.execute(_DECIDED, promotion_id, state.value, decider.user_id, comment, version_id)
-    told: dict[str, JsonValue] = {"decision": state.value, "sha256": found["sha256"], "comment": comment}
-    await _record(tx, "memory.promotion_decided", promotion_id, told, decider.user_id, None)
+    data: dict[str, JsonValue] = {"decision": state.value, "sha256": found["sha256"], "comment": comment}
+    await _record(tx, "memory.promotion_decided", promotion_id, data, decider.user_id, None)
     return await get_promotion(tx, promotion_id, None)
 
 

@@ -59,23 +59,23 @@ async def find_gate(tx: Connection, address: TurnAddress) -> Gate | None:
     if not waiting:
         return None
     latest = max(step_of(row["call_id"]) for row in waiting)
-    asked = [row for row in rows if step_of(row["call_id"]) == latest]
+    gated = [row for row in rows if step_of(row["call_id"]) == latest]
     # A limit that is reached after a checkpoint is requested after it, under the same step.
-    limits = [row for row in waiting if row["kind"] == RequestKind.LIMIT and row in asked]
-    checkpoints = limits or [row for row in waiting if row["kind"] == RequestKind.CHECKPOINT and row in asked]
+    limits = [row for row in waiting if row["kind"] == RequestKind.LIMIT and row in gated]
+    checkpoints = limits or [row for row in waiting if row["kind"] == RequestKind.CHECKPOINT and row in gated]
     if checkpoints:
-        return Gate(tuple(map(_request, checkpoints)), None, (), _whole(checkpoints))
-    asked = [row for row in asked if row["kind"] == RequestKind.APPROVAL]
-    requests = tuple(map(_request, asked))
+        return Gate(tuple(map(_request, checkpoints)), None, (), _full_snapshot(checkpoints))
+    gated = [row for row in gated if row["kind"] == RequestKind.APPROVAL]
+    requests = tuple(map(_request, gated))
     messages = await tx.fetch(
         "SELECT id, role, content, tokens, calls, call_id FROM messages WHERE conversation_id = $1 "
         "AND turn_id = $2 AND (role IN ('assistant', 'tool') OR joins <> '') ORDER BY seq",
         address.conversation_id,
         address.turn_id,
     )
-    said = [_message(row) for row in messages]
-    places = [place for place, ref in enumerate(said) if any(call.call_id == requests[0].call_id for call in ref.calls)]
-    return Gate(requests, said[places[-1]], _answered(said[: places[-1]]), _whole(asked)) if places else None
+    refs = [_message(row) for row in messages]
+    places = [place for place, ref in enumerate(refs) if any(call.call_id == requests[0].call_id for call in ref.calls)]
+    return Gate(requests, refs[places[-1]], _answered(refs[: places[-1]]), _full_snapshot(gated)) if places else None
 
 
 def _waits(row: asyncpg.Record) -> bool:
@@ -85,21 +85,21 @@ def _waits(row: asyncpg.Record) -> bool:
     return bool(row["to_run"])
 
 
-def _whole(asked: Sequence[asyncpg.Record]) -> dict[str, JsonValue]:
+def _full_snapshot(rows: Sequence[asyncpg.Record]) -> dict[str, JsonValue]:
     """Returns the snapshot from which a cold resume restores its state. All requests of a pause share one snapshot."""
-    kept: dict[str, JsonValue] = asked[-1]["snapshot"]
+    kept: dict[str, JsonValue] = rows[-1]["snapshot"]
     return {name: value for name, value in kept.items() if name != "metadata"} if "messages" in kept else {}
 
 
-def _answered(said: list[MessageRef]) -> tuple[MessageRef, ...]:
+def _answered(refs: list[MessageRef]) -> tuple[MessageRef, ...]:
     """Returns the rounds whose calls are all answered, and the messages added between them. A denied round has no
     answers, so its calls stay removed."""
-    answers = {ref.call_id: ref.id for ref in said if ref.role is Role.TOOL}
-    rounds = [Round(ref.id, tuple(call.call_id for call in ref.calls), answers) for ref in said if ref.calls]
-    by_id = {ref.id: ref for ref in said}
+    answers = {ref.call_id: ref.id for ref in refs if ref.role is Role.TOOL}
+    rounds = [Round(ref.id, tuple(call.call_id for call in ref.calls), answers) for ref in refs if ref.calls]
+    by_id = {ref.id: ref for ref in refs}
     kept = {each.message_ids[0]: each.message_ids for each in keep_rounds(rounds, {})}
-    kept |= {ref.id: (ref.id,) for ref in said if ref.role is Role.USER}
-    return tuple(by_id[message_id] for ref in said for message_id in kept.get(ref.id, ()))
+    kept |= {ref.id: (ref.id,) for ref in refs if ref.role is Role.USER}
+    return tuple(by_id[message_id] for ref in refs for message_id in kept.get(ref.id, ()))
 
 
 def _request(row: asyncpg.Record) -> RequestRef:

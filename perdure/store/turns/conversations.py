@@ -194,19 +194,19 @@ async def turn_of(tx: Connection, conversation_id: str, turn_id: str) -> list[di
 async def _with_details(tx: Connection, turns: list[dict[str, object]]) -> list[dict[str, object]]:
     ids = [str(turn["turn_id"]) for turn in turns]
     segments = await stories(tx, ids)
-    said: dict[str, list[dict[str, object]]] = defaultdict(list)
+    messages: dict[str, list[dict[str, object]]] = defaultdict(list)
     # A message that a model call received during the turn is one of its segments.
     for row in await tx.fetch(
         "SELECT id::text, turn_id::text, content, joins IS NOT NULL AS waits, created_at FROM messages "
         "WHERE turn_id = ANY($1::uuid[]) AND role = 'user' AND coalesce(joins, '') = '' ORDER BY seq",
         ids,
     ):
-        told = {name: row[name] for name in ("id", "content", "waits", "created_at")}
-        said[row["turn_id"]].append(told)
+        message = {name: row[name] for name in ("id", "content", "waits", "created_at")}
+        messages[row["turn_id"]].append(message)
     made: dict[str, list[dict[str, object]]] = defaultdict(list)
     for file in await files.of_turns(tx, ids):
         made[str(file["turn_id"])].append(file)
     return [
-        turn | {"said": said[id], "segments": segments[id], "files": made[id]}
+        turn | {"said": messages[id], "segments": segments[id], "files": made[id]}
         for turn, id in zip(turns, ids, strict=True)
     ]

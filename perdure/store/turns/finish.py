@@ -83,7 +83,7 @@ RETURNING input_tokens + output_tokens AS tokens, cost_microusd, remembers, user
 """
 
 
-async def stop_asked(tx: Connection, ask: StopRequest) -> bool:
+async def stop_requested(tx: Connection, ask: StopRequest) -> bool:
     """Returns whether the turn was asked to stop; False if the turn does not exist."""
     return bool(await tx.fetchval("SELECT stop_requested_at IS NOT NULL FROM turns WHERE id = $1", ask.address.turn_id))
 
@@ -102,9 +102,9 @@ async def finish(tx: Connection, ask: FinishRequest) -> tuple[Finished, Note | N
     if status is TurnStatus.STOPPED and replaced_by is not None:
         status = TurnStatus.REPLACED
     transcript, answers, closed = await _what_stays(tx, ask)
-    said = await _last_word(tx, ask)
+    last_messages = await _last_word(tx, ask)
     was_active = str(active) == turn_id  # A queued turn that is stopped does not affect the active one.
-    ended = await _end(tx, ask, status, transcript, said, replaced_by, was_active=was_active)
+    ended = await _end(tx, ask, status, transcript, last_messages, replaced_by, was_active=was_active)
     cancelled_outside = ask.status is TurnStatus.STOPPED and row["stop_requested_at"] is None
     await _record(tx, turn_id, status, ended["cancelled"] or (), cancelled_outside=cancelled_outside)
     next_id, left_over = await _left_behind(tx, ask.address, ended, replaced_by, was_active=was_active)
@@ -113,8 +113,8 @@ async def finish(tx: Connection, ask: FinishRequest) -> tuple[Finished, Note | N
         after["left_over"] = left_over
     kept = [*await _remember(tx, ask, ended), *await _entitle(tx, ask.address.conversation_id, ended["untitled"])]
     last = [*_last_events(ask, after, ended["duration_ms"]), _done(turn_id, status, ended, after)]
-    told = [*map(_answer_event, said), *closed, *kept, *last]
-    await write(tx, ask.address, told, [*answers, *said], pending=ask.events)
+    events = [*map(_answer_event, last_messages), *closed, *kept, *last]
+    await write(tx, ask.address, events, [*answers, *last_messages], pending=ask.events)
     note = None
     if next_id is not None:
         note = await admit(tx, ask.address.model_copy(update={"turn_id": str(next_id)}))
@@ -137,7 +137,7 @@ async def _end(
     ask: FinishRequest,
     status: TurnStatus,
     transcript: list[str],
-    said: Sequence[NewMessage],
+    last_messages: Sequence[NewMessage],
     replaced_by: object,
     *,
     was_active: bool,
@@ -152,7 +152,7 @@ async def _end(
         was_active,
         ask.address.conversation_id,
         ask.output,
-        said[0].content if said else "",
+        last_messages[0].content if last_messages else "",
         replaced_by,
         READ_CHARACTERS,
     )
@@ -197,14 +197,14 @@ async def _record(
 
 def _done(turn_id: str, status: TurnStatus, ended: asyncpg.Record, after: Mapping[str, JsonValue]) -> NewEvent:
     """Returns the turn's last event."""
-    told: dict[str, JsonValue] = {
+    data: dict[str, JsonValue] = {
         "execution_id": turn_id,
         "status": status.value,
         "tokens_used": ended["tokens"],
         "cost_usd": ended["cost_microusd"] / 1e6,
         "duration_ms": ended["duration_ms"],
     }
-    return NewEvent(DONE, {**told, **after})
+    return NewEvent(DONE, {**data, **after})
 
 
 def _answer_event(message: NewMessage) -> NewEvent:
@@ -224,9 +224,9 @@ async def _remember(tx: Connection, ask: FinishRequest, ended: asyncpg.Record) -
     return [NewEvent(MEMORY_WRITE_CREATED, {"scope": "episodic"})]
 
 
-async def _entitle(tx: Connection, conversation_id: str, first_said: str | None) -> list[NewEvent]:
+async def _entitle(tx: Connection, conversation_id: str, first_message: str | None) -> list[NewEvent]:
     """Gives an untitled conversation a title once it has an answer."""
-    title = title_of(first_said or "")
+    title = title_of(first_message or "")
     if not title:
         return []
     await tx.execute("UPDATE conversations SET title = $2 WHERE id = $1", conversation_id, title)
@@ -322,7 +322,7 @@ async def ends_of_open_calls(tx: Connection, turn_id: str, answers: Sequence[New
     """
     made = {message.call_id: message for message in answers if message.call_id}
     rows = await tx.fetch(_OPEN, turn_id, [TOOL_RESULT, TOOL_ERROR, TOOL_DENIED])
-    told = []
+    events = []
     for row in rows:
         state = CallState(row["state"])
         code, sentence = status_without_result(state)
@@ -331,8 +331,8 @@ async def ends_of_open_calls(tx: Connection, turn_id: str, answers: Sequence[New
             data |= {"code": state.value, "effect": row["key"]}
         if message := made.get(row["call_id"]):
             data |= {"message_id": message.id, "result": preview(message.content)}
-        told.append(NewEvent(TOOL_ERROR, data, row["call_id"]))
-    return told
+        events.append(NewEvent(TOOL_ERROR, data, row["call_id"]))
+    return events
 
 
 async def broken_off(tx: Connection, address: TurnAddress) -> tuple[list[str], list[NewMessage]]:
@@ -372,16 +372,16 @@ async def broken_off(tx: Connection, address: TurnAddress) -> tuple[list[str], l
 def _rounds(rows: Sequence[asyncpg.Record]) -> list[Round]:
     """Returns the rounds of calls among a turn's messages."""
     answers = {row["call_id"]: str(row["id"]) for row in rows if row["role"] == "tool"}
-    said = [row for row in rows if row["role"] != "tool"]
+    rounds = [row for row in rows if row["role"] != "tool"]
     return [
         Round(
             str(row["id"]),
             tuple(call["call_id"] for call in row["calls"]),
             answers,
             has_text=row["has_text"],
-            is_open=row is said[-1],
+            is_open=row is rounds[-1],
         )
-        for row in said
+        for row in rounds
         if row["calls"]
     ]
 

@@ -238,20 +238,20 @@ async def stories(tx: Connection, turn_ids: Sequence[str]) -> dict[str, list[dic
         list(turn_ids),
         list(KINDS),
     )
-    told: dict[str, list[TranscriptTurn]] = {turn_id: [] for turn_id in turn_ids}
+    by_turn: dict[str, list[TranscriptTurn]] = {turn_id: [] for turn_id in turn_ids}
     for row in rows:
-        told[row["turn_id"]].append(TranscriptTurn(row["kind"], row["call_id"], row["data"]))
-    segments = {turn_id: segments_of(events) for turn_id, events in told.items()}
+        by_turn[row["turn_id"]].append(TranscriptTurn(row["kind"], row["call_id"], row["data"]))
+    segments = {turn_id: segments_of(events) for turn_id, events in by_turn.items()}
     ids = [segment.message_id for several in segments.values() for segment in several if segment.message_id]
-    said = await tx.fetch("SELECT id::text, content FROM messages WHERE id = ANY($1::uuid[])", ids)
+    message_rows = await tx.fetch("SELECT id::text, content FROM messages WHERE id = ANY($1::uuid[])", ids)
     calls = await tx.fetch(
         "SELECT turn_id::text, call_id, args FROM tool_calls WHERE turn_id = ANY($1::uuid[])", list(turn_ids)
     )
-    asked = await tx.fetch(
+    question_rows = await tx.fetch(
         "SELECT id::text, kind, asked, status, answer FROM questions WHERE turn_id = ANY($1::uuid[])", list(turn_ids)
     )
-    questions = {row["id"]: dict(row) for row in asked}
-    texts = {row["id"]: row["content"] for row in said}
+    questions = {row["id"]: dict(row) for row in question_rows}
+    texts = {row["id"]: row["content"] for row in message_rows}
     arguments = {(row["turn_id"], row["call_id"]): row["args"] for row in calls}
     return {
         turn_id: [
