@@ -167,5 +167,5 @@ def _edge(edge: Mapping[str, Any], prefix: str) -> str:
     if edge["optional"]:
         label = f"{label}, if wanted" if label else "if wanted"
     line = "-.->" if edge["optional"] else "==>" if edge["form"] == "join" else "-->"
-    told = f'|"{label}"|' if label else ""
-    return f"{prefix}{edge['source']} {line}{told} {prefix}{edge['target']}"
+    label_text = f'|"{label}"|' if label else ""
+    return f"{prefix}{edge['source']} {line}{label_text} {prefix}{edge['target']}"

@@ -31,8 +31,8 @@ class StepsExhausted(Exception):
     def problem(self) -> dict[str, JsonValue]:
         """Returns the end of the run as data, with the name of the setting."""
         limits, name = self.topology.limits, self.topology.name
-        told = f"The run was ended after {limits.steps} steps, the limit {limits.steps_setting} of {name}."
-        return Problem(code="iteration_limit", message=told).model_dump(mode="json")
+        message = f"The run was ended after {limits.steps} steps, the limit {limits.steps_setting} of {name}."
+        return Problem(code="iteration_limit", message=message).model_dump(mode="json")
 
 
 @dataclass(slots=True)
@@ -58,11 +58,11 @@ class Run:
     def alarm(self, alarm: Alarm) -> None:
         """Emits an alarm about a broken invariant, which changes nothing else. A run emits at most MOST_ALARMS alarms,
         because they travel to the log with the next call."""
-        told = alarm.model_dump(mode="json")
-        key = canonical_json(told)
+        data = alarm.model_dump(mode="json")
+        key = canonical_json(data)
         if key not in self.alarmed and len(self.alarmed) < MOST_ALARMS:
             self.alarmed.add(key)
-            self.ports.events.emit(ALARM, told)
+            self.ports.events.emit(ALARM, data)
 
     def enter_fork(self, heads: Sequence[str]) -> None:
         """Gives each of several branches that make calls its own ports."""
@@ -157,8 +157,8 @@ class Step:
 def _seen(before: State, after: State) -> dict[str, JsonValue]:
     """Returns the fields that a stream shows of a finished node."""
     seen: dict[str, JsonValue] = {"status": after["status"], "tokens_used": after.get("tokens_used", 0)}
-    said = _last_message(before["messages"], after["messages"])
-    return seen | {"message": said} if said else seen
+    message = _last_message(before["messages"], after["messages"])
+    return seen | {"message": message} if message else seen
 
 
 def _last_message(before: JsonValue, after: JsonValue) -> dict[str, JsonValue] | None:
@@ -233,9 +233,9 @@ class Unadvised(dict[str, JsonValue]):
 
     def _read(self, name: str) -> None:
         if name in self._advice:
-            told = "what only advises was read where something is decided"
+            description = "what only advises was read where something is decided"
             kind = AlarmType.MEMORY_ADVISORY_OVERRIDDEN
-            self._tell(Alarm(type=kind, node=self._node_id, description=told, context={"field": name}))
+            self._tell(Alarm(type=kind, node=self._node_id, description=description, context={"field": name}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +248,8 @@ class WatchedModel:
 
     async def complete(self, ask: ModelCallRequest) -> ModelReply:
         """Raises an alarm and returns the model's answer."""
-        told = "a node called the model without having declared it"
-        self.tell(Alarm(type=AlarmType.MODEL_ACCESS_UNAUTHORIZED, node=self.node.id, description=told))
+        description = "a node called the model without having declared it"
+        self.tell(Alarm(type=AlarmType.MODEL_ACCESS_UNAUTHORIZED, node=self.node.id, description=description))
         return await self.model.complete(ask)
 
 
@@ -271,11 +271,13 @@ class WatchedMemory:
         declared = MEMORY in (self.node.reaches or ())
         if not declared or not ask.authorized:
             kind = AlarmType.MEMORY_WRITE_UNAUTHORIZED if ask.write else AlarmType.MEMORY_READ_UNAUTHORIZED
-            told = "a node used memory without leave" if declared else "a node used memory without having declared it"
+            description = (
+                "a node used memory without leave" if declared else "a node used memory without having declared it"
+            )
             severity = Severity.WARN if declared else Severity.ERROR
-            self.tell(Alarm(type=kind, node=self.node.id, description=told, severity=severity))
+            self.tell(Alarm(type=kind, node=self.node.id, description=description, severity=severity))
         answer = await self.memory.facts(ask)
         if answer.refused_change:
-            told = "a fact about a person would have been changed; the database refused it"
-            self.tell(Alarm(type=AlarmType.MEMORY_NOT_APPEND_ONLY, node=self.node.id, description=told))
+            description = "a fact about a person would have been changed; the database refused it"
+            self.tell(Alarm(type=AlarmType.MEMORY_NOT_APPEND_ONLY, node=self.node.id, description=description))
         return answer

@@ -107,17 +107,17 @@ def cycle_without(stops: frozenset[str], after: Mapping[str, tuple[str, ...]]) -
 
 
 def _way_back(start: str, ways: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    came_from: dict[str, str] = {}
+    previous: dict[str, str] = {}
     queue = [start]
     for node in queue:
         for target in ways.get(node, ()):
             if target == start:
                 path = [node]
                 while path[0] != start:
-                    path.insert(0, came_from[path[0]])
+                    path.insert(0, previous[path[0]])
                 return tuple(path)
-            if target not in came_from:
-                came_from[target] = node
+            if target not in previous:
+                previous[target] = node
                 queue.append(target)
     return ()
 
@@ -219,10 +219,10 @@ def check(topology: Topology) -> None:
     """
     faults = validate(topology)
     if faults:
-        told = "\n".join(f"- {fault}" for fault in faults)
+        text = "\n".join(f"- {fault}" for fault in faults)
         raise InvariantBroken(
             "topology_invalid",
-            f"Topology `{topology.name}` cannot run:\n{told}",
+            f"Topology `{topology.name}` cannot run:\n{text}",
             {"faults": [dataclasses.asdict(fault) for fault in faults]},
         )
 

@@ -126,7 +126,7 @@ async def paused_again(policies: Policies) -> TurnAddress:
     note = MessageRef(role=Role.SYSTEM, text=_verdict_message(await policies.verdict(address, refused)))
     skill = MessageRef(role=Role.SYSTEM, text="a skill's text", skill_id="s")
     asked = MessageRef(id=refused.request_id, role=Role.USER, text="not kept")
-    kept = snapshot(STATE, [asked, skill, note], whole=True)
+    kept = snapshot(STATE, [asked, skill, note], complete=True)
     await opened(policies, address, GatedCall(call_id="t1.1", tool="pay", rule="t"), snapshot=kept)
     await end(harness, address)
     return address

@@ -63,8 +63,8 @@ class AwaitVerdict:
     def _of_round(self, state: State, requests: Sequence[RequestRef], read: Verdicts) -> Patch:
         """Starts each call by its own request. If all calls are refused and none has begun, drops the round."""
         done = outcomes_of(state)
-        whole = not self.ungated_first and not done and not open_requests(requests, read.verdicts)
-        if whole and round_is_refused(read.verdicts):
+        droppable = not self.ungated_first and not done and not open_requests(requests, read.verdicts)
+        if droppable and round_is_refused(read.verdicts):
             return _acknowledge(state, read.verdicts)
         gated_round = MessageRef.model_validate(state["pending_round"])
         calls = [call.call_id for call in gated_round.calls if not call.answer_id]
@@ -175,8 +175,8 @@ def record_skipped_checkpoints(ports: Ports, verdicts: Sequence[Verdict]) -> Non
     """Records checkpoints that could not be opened, so that the turn continues without a review."""
     for verdict in verdicts:
         if verdict.state is VerdictState.UNAVAILABLE:
-            told: dict[str, JsonValue] = {"approval_id": verdict.request_id, "tool": verdict.tool}
-            ports.events.emit(HITL_WARNING, told, reviewed_call(verdict.call_id))
+            data: dict[str, JsonValue] = {"approval_id": verdict.request_id, "tool": verdict.tool}
+            ports.events.emit(HITL_WARNING, data, reviewed_call(verdict.call_id))
 
 
 def _unforced(state: State, *, refused: bool) -> Patch:
@@ -245,8 +245,8 @@ def raised(state: State, read: Verdicts) -> Patch:
             "max_cost_microusd": read.limits.max_cost_microusd,
         }
     over = spent_by(state) or Problem(code="limit_not_raised", message="the turn asked for a higher limit")
-    told = over.model_copy(update={"message": f"{over.message}; {_limit_message(refused)}"})
-    return patch | {"error": told.model_dump(mode="json"), "status": "limited"}
+    problem = over.model_copy(update={"message": f"{over.message}; {_limit_message(refused)}"})
+    return patch | {"error": problem.model_dump(mode="json"), "status": "limited"}
 
 
 def _limit_message(refused: Verdict | None) -> str:

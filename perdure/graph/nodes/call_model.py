@@ -103,9 +103,9 @@ def _patch(state: State, reply: ModelReply) -> Patch:
         patch["extracted"] = [*reply.extracted]
     if "ttft_emitted" in state and reply.message is not None and reply.message.text:
         patch["ttft_emitted"] = True
-    said = [*reply.joined, *([reply.message] if reply.message is not None else [])]
-    if said:
-        patch["messages"] = [*messages, *(message.model_dump(mode="json") for message in said)]
+    added = [*reply.joined, *([reply.message] if reply.message is not None else [])]
+    if added:
+        patch["messages"] = [*messages, *(message.model_dump(mode="json") for message in added)]
     if reply.message is not None:
         patch["pending_tool_calls"] = [call.model_dump(mode="json") for call in reply.message.calls]
     if reply.problem is not None:
@@ -175,7 +175,7 @@ async def ask_object(state: State, ports: Ports, wanted: Wanted, messages: Seque
     """Returns the object, if an answer fits the schema strictly. Returns no value after the last try, or immediately if
     another try cannot help."""
     tokens = cost = tries = 0
-    said = [*messages]
+    prompt = [*messages]
     user = state["user"]
     for form in TRIES:
         over = _spent(state, tokens, cost)
@@ -183,7 +183,7 @@ async def ask_object(state: State, ports: Ports, wanted: Wanted, messages: Seque
             return Got(None, tokens, cost, tries, over)
         reply = await ports.model.complete(
             ModelCallRequest(
-                messages=tuple(said),
+                messages=tuple(prompt),
                 tools=(),
                 prompt=user if isinstance(user, dict) else {},
                 stage=wanted.stage,
@@ -198,7 +198,7 @@ async def ask_object(state: State, ports: Ports, wanted: Wanted, messages: Seque
         if reply.problem is None and reply.value is not None:
             return Got(reply.value, tokens, cost, tries)
         if reply.fault:
-            said = [*messages, note(f"Your last answer was refused: {reply.fault}")]
+            prompt = [*messages, note(f"Your last answer was refused: {reply.fault}")]
     return Got(None, tokens, cost, tries)
 
 

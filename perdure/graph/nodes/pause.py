@@ -57,12 +57,12 @@ def stripped(
     The pause waits for these requests only. Decided requests are not opened again.
     """
     messages = messages_of(state)
-    asked = ports.people.ask(gated, unknown, snapshot(state, messages[:-1]), goes_on=goes_on)
+    opened = ports.people.ask(gated, unknown, snapshot(state, messages[:-1]), goes_on=goes_on)
     # The checkpoints of calls that a reviewer made again stay, because passing them rebuilds their round.
     reviewed = [each for each in requests_of(state, "pending_mutation") if each.kind is RequestKind.CHECKPOINT]
     checkpoint = next((each.checkpoint for each in gated if each.checkpoint), "before_tool_call")
-    return _waits(state, asked, checkpoint if gated else "outcome_unknown") | {
-        "pending_mutation": [*_dumped(reviewed), *_dumped(asked)],
+    return _waits(state, opened, checkpoint if gated else "outcome_unknown") | {
+        "pending_mutation": [*_dumped(reviewed), *_dumped(opened)],
         "pending_round": messages[-1].model_dump(mode="json"),
         "pending_tool_calls": [],
         "settled_calls": carried_outcomes(done),
@@ -75,45 +75,45 @@ def carried_outcomes(done: Sequence[ToolOutcome]) -> list[JsonValue]:
     found: list[JsonValue] = []
     left = MOST_KEPT_CHARACTERS
     for outcome in done:
-        whole = outcome.model_dump(mode="json", exclude_defaults=True)
-        size = len(canonical_json(whole))
+        full = outcome.model_dump(mode="json", exclude_defaults=True)
+        size = len(canonical_json(full))
         bare: JsonValue = {"call_id": outcome.call_id, "state": outcome.state.value}
-        found.append(whole if size <= left else bare)
+        found.append(full if size <= left else bare)
         left -= size if size <= left else 0
     return found
 
 
 def at_checkpoint(state: State, ports: Ports, gated: Sequence[GatedCall]) -> Patch:
     """Opens requests to review the round's results. Nothing is removed, because every call has its answer."""
-    asked = ports.people.ask(gated, [], snapshot(state, messages_of(state), whole=True))
-    return _waits(state, asked, gated[0].checkpoint) | {"pending_mutation": _dumped(asked), "pending_round": None}
+    opened = ports.people.ask(gated, [], snapshot(state, messages_of(state), complete=True))
+    return _waits(state, opened, gated[0].checkpoint) | {"pending_mutation": _dumped(opened), "pending_round": None}
 
 
 def at_limit(state: State, ports: Ports, over: Problem) -> Patch:
     """Opens a request to raise the spent limit. Nothing is removed, because every call has its answer."""
-    asked = ports.people.ask(
+    opened = ports.people.ask(
         [GatedCall(call_id="", tool="", rule=RULE_LIMIT_SPENT, kind=RequestKind.LIMIT, message=over.message)],
         [],
-        snapshot(state, messages_of(state), whole=True),
+        snapshot(state, messages_of(state), complete=True),
     )
-    return _waits(state, asked, RequestKind.LIMIT) | {
-        "pending_mutation": _dumped(asked),
+    return _waits(state, opened, RequestKind.LIMIT) | {
+        "pending_mutation": _dumped(opened),
         "pending_round": None,
         "pending_tool_calls": [],
     }
 
 
-def _waits(state: State, asked: Sequence[RequestRef], checkpoint: str) -> Patch:
+def _waits(state: State, requests: Sequence[RequestRef], checkpoint: str) -> Patch:
     reviewers = reviewers_of(state)
     return {
         "status": AWAITING_HITL,
         "hitl_required": True,
         "hitl_checkpoint_type": checkpoint,
-        "hitl_approval_id": asked[0].request_id if asked else None,
+        "hitl_approval_id": requests[0].request_id if requests else None,
         # With several named reviewers, no single one is set. The request's record has its current assignee.
         "hitl_reviewer_id": reviewers[0] if len(reviewers) == 1 else None,
         "hitl_reviewer_strategy": NAMED_INDIVIDUAL if reviewers else ROLE_BASED,
-        "pending_requests": _dumped(asked),
+        "pending_requests": _dumped(requests),
     }
 
 
@@ -136,8 +136,8 @@ RESTORED: Final = (
 """Fields of a whole snapshot from which a cold resume restores its state. The rest is in the records."""
 
 
-def snapshot(state: State, messages: Sequence[MessageRef], *, whole: bool = False) -> dict[str, JsonValue]:
-    """Returns usage, skills and entities; if `whole`, also everything that a cold resume needs.
+def snapshot(state: State, messages: Sequence[MessageRef], *, complete: bool = False) -> dict[str, JsonValue]:
+    """Returns usage, skills and entities; if `complete`, also everything that a cold resume needs.
 
     Messages are stored by id, because their texts are in Postgres. The ledger has everything else that a gate of a turn
     without a loaded skill needs.
@@ -148,7 +148,7 @@ def snapshot(state: State, messages: Sequence[MessageRef], *, whole: bool = Fals
         "injected_skill_ids": state.get("injected_skill_ids", []),
         "recent_entity_context": state["recent_entity_context"],
     }
-    if whole or kept["injected_skill_ids"] or state["consecutive_failed_resolves"]:
+    if complete or kept["injected_skill_ids"] or state["consecutive_failed_resolves"]:
         kept |= {name: state[name] for name in RESTORED if name in state}
         kept["messages"] = [_by_id(message) for message in messages]
     return kept
@@ -206,11 +206,11 @@ def found_gate(context: TurnContext, user_message: MessageRef) -> Patch:
     the turn waits for nothing."""
     if not context.pending:
         return {}
-    said = [user_message, *context.earlier]
+    messages = [user_message, *context.earlier]
     gate: Patch = {
         "pending_mutation": [request.model_dump(mode="json") for request in context.pending],
         "pending_round": context.pending_round.model_dump(mode="json") if context.pending_round else None,
-        "messages": [message.model_dump(mode="json") for message in said],
+        "messages": [message.model_dump(mode="json") for message in messages],
         "tokens_used": context.used.tokens,
         "cost_microusd": context.used.cost_microusd,
         "iteration": sum(1 for message in context.earlier if message.calls),

@@ -53,8 +53,8 @@ class OpenRound:
     @property
     def without_request(self) -> list[CallRef]:
         """The calls that must run and have no request."""
-        asked = {request.call_id for request in self.requests}
-        return [call for call in self.calls if not call.settled and call.call_id not in asked | self.done.keys()]
+        requested = {request.call_id for request in self.requests}
+        return [call for call in self.calls if not call.settled and call.call_id not in requested | self.done.keys()]
 
     @property
     def to_run(self) -> list[CallRef]:
@@ -82,7 +82,7 @@ def round_of(state: State) -> OpenRound:
     return OpenRound(MessageRef.model_validate(state["pending_round"]).calls, requests, waiting, found.done)
 
 
-def still_asked(plan: TurnPlan, requests: Sequence[RequestRef]) -> list[GatedCall]:
+def pending_approvals(plan: TurnPlan, requests: Sequence[RequestRef]) -> list[GatedCall]:
     """Returns the pending approvals, to be opened again. That changes nothing of their records, which keep the rule
     that fired."""
     return [
@@ -149,25 +149,25 @@ def settled(
         # A tool can write only fields that it asked to read and that tools can write. So it never writes a budget or a
         # status.
         writable = TOOL_WRITABLE.intersection(card.wants_state) if card else ()
-        for name, said in outcome.patch.items():
+        for name, value in outcome.patch.items():
             if name in writable:
-                patch[name] = _joined(state[name], patch.get(name, state[name]), said)
+                patch[name] = _joined(state[name], patch.get(name, state[name]), value)
         if outcome.state is CallState.DONE and call.call_id not in reviewed:
             counters = {name: patch.get(name, state[name]) for name in COUNTERS}
             ran.append(Ran(call, outcome.facts, counters))
     return Round(patch, tuple(ran))
 
 
-def _joined(before: JsonValue, now: JsonValue, said: JsonValue) -> JsonValue:
+def _joined(before: JsonValue, now: JsonValue, after: JsonValue) -> JsonValue:
     """Merges a field that several calls of a round have changed, from its value before the round.
 
     Each call adds its own difference to a counter; 0 resets it. In lists, the entries of earlier calls remain.
     """
-    if isinstance(before, list) and isinstance(now, list) and isinstance(said, list):
-        return joined(before, now, said)
-    counts = [each for each in (before, now, said) if isinstance(each, int) and not isinstance(each, bool)]
-    if len(counts) < 3 or said == 0:
-        return said
+    if isinstance(before, list) and isinstance(now, list) and isinstance(after, list):
+        return joined(before, now, after)
+    counts = [each for each in (before, now, after) if isinstance(each, int) and not isinstance(each, bool)]
+    if len(counts) < 3 or after == 0:
+        return after
     return counts[1] + counts[2] - counts[0]
 
 
@@ -225,8 +225,8 @@ class RunTools:
         """Opens requests for the gated calls, and pending ones again. No call runs in this step."""
         free = len(found.without_request) > len(gated)
         unknown = to_settle(found.calls, found.requests, {})
-        asked = [*still_asked(plan, found.requests), *gated]
-        return stripped(state, ports, asked, unknown, [*found.done.values()], goes_on=self.ungated_first and free)
+        requests = [*pending_approvals(plan, found.requests), *gated]
+        return stripped(state, ports, requests, unknown, [*found.done.values()], goes_on=self.ungated_first and free)
 
 
 async def _went_on(
@@ -240,7 +240,7 @@ async def _went_on(
     if unknown or (open_ones and problem is None):
         done = {**found.done, **{each.call_id: each for each in outcomes if each.state in SETTLED}}
         kept = [done[call.call_id] for call in found.calls if call.call_id in done]
-        return stripped(state, ports, still_asked(plan, open_ones), unknown, kept)
+        return stripped(state, ports, pending_approvals(plan, open_ones), unknown, kept)
     if problem is not None:
         return ended(problem)
     missing = [call for call in found.calls if call.call_id in found.done and found.done[call.call_id].message is None]
@@ -260,8 +260,10 @@ def _waits(outcome: ToolOutcome) -> bool:
 def _pending(plan: TurnPlan, calls: Sequence[CallRef], gated: Sequence[GatedCall]) -> list[JsonValue]:
     """Returns the calls that the event lists. Calls of the engine itself are not listed."""
     needing = {call.call_id for call in gated}
-    told = [call for call in calls if call.tool != LOAD_TOOLSET and not _is_memory(plan, call)]
-    return [{"call_id": call.call_id, "tool": call.tool, "requires_approval": call.call_id in needing} for call in told]
+    listed = [call for call in calls if call.tool != LOAD_TOOLSET and not _is_memory(plan, call)]
+    return [
+        {"call_id": call.call_id, "tool": call.tool, "requires_approval": call.call_id in needing} for call in listed
+    ]
 
 
 def _is_memory(plan: TurnPlan, call: CallRef) -> bool:

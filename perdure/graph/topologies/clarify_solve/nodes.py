@@ -34,11 +34,11 @@ from perdure.graph.topologies.clarify_solve.understanding import (
     Exclude,
     ExpandShortcut,
     Initialize,
-    asked,
     at_fault,
     described,
     done,
     fault_lines,
+    question_messages,
 )
 
 # Nodes of viz_processing_branch: a specification as XML is generated and checked; its faults go into the next try.
@@ -63,10 +63,10 @@ class GenerateXml:
         if error_of(state) is not None:
             return {}
         fault = text_of(state, "xml_fault")
-        said = [described(state, "run"), *at_fault("specification", fault), *asked(state)]
-        said += [note(MEND)] if fault else []
-        said.append(note(f"To show: {text_of(state, 'visualization')}"))
-        got = await ask_object(state, ports, SPECIFY, said)
+        prompt = [described(state, "run"), *at_fault("specification", fault), *question_messages(state)]
+        prompt += [note(MEND)] if fault else []
+        prompt.append(note(f"To show: {text_of(state, 'visualization')}"))
+        got = await ask_object(state, ports, SPECIFY, prompt)
         xml = str((got.value or {}).get("xml", "")).strip()
         generations = number(state, "generations") + 1
         return {**got.cost, **counted(state, "specify"), **left(specification=xml or None, generations=generations)}
@@ -109,8 +109,8 @@ class ClassifyMarks:
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the marks with their scores. The solver's rules use scores of 0.5 and more."""
-        said = [*asked(state), note(f"The specification: {text_of(state, 'specification')}")]
-        got = await ask_object(state, ports, MARKS, said)
+        prompt = [*question_messages(state), note(f"The specification: {text_of(state, 'specification')}")]
+        got = await ask_object(state, ports, MARKS, prompt)
         return {**got.cost, **counted(state, "marks", got.tries), **left(likely=(got.value or {}).get("marks", []))}
 
 
@@ -153,7 +153,7 @@ def _is_client(state: State) -> bool:
 
 def _handed_out(state: State, solved: dict[str, JsonValue]) -> Patch:
     """Returns the output for the client and the last message, which is written without a model."""
-    told, fault = warnings_of(object_of(state, "run"), solved), text_of(state, "fault")
+    warnings, fault = warnings_of(object_of(state, "run"), solved), text_of(state, "fault")
     nothing = f"{fault[:1].upper()}{fault[1:]}" or "The plan was carried out; no picture was asked for."
     shown = text_of(state, "visualization").strip() or nothing
     before = state["messages"]
@@ -163,7 +163,7 @@ def _handed_out(state: State, solved: dict[str, JsonValue]) -> Patch:
         "design": solved.get("design"),
         "plan": text_of(state, "plan_xml"),
         "explanation": shown,
-        "warnings": [*told, fault] if fault else told,
+        "warnings": [*warnings, fault] if fault else warnings,
         "retries": bucket(state, "turn_metrics"),
     }
     return {
@@ -184,9 +184,9 @@ class Build:
         if error_of(state) is not None or text_of(state, "viz") == "nothing":
             return {}
         run, solved = object_of(state, "run"), object_of(state, "solved")
-        design, told = solved.get("design"), warnings_of(run, solved)
-        if told and isinstance(design, dict):
-            design = {**design, "notes": told}  # a drawing travels further than the text of the answer
+        design, warnings = solved.get("design"), warnings_of(run, solved)
+        if warnings and isinstance(design, dict):
+            design = {**design, "notes": warnings}  # a drawing travels further than the text of the answer
         args: dict[str, JsonValue] = {"rows_file": run.get("rows_file"), "design": design}
         colours: list[JsonValue] = [*palette_of(state)]
         if colours:
@@ -211,13 +211,13 @@ class Feedback:
         """Writes the engine's text after the bypass word, without an answer of the model, or on a spent budget."""
         if error_of(state) is not None:
             return {}
-        said = messages_of(state)
+        messages = messages_of(state)
         if text_of(state, "bypass") or spent_by(state) is not None:
             return _own_words(state)
         user = state["user"]
         reply = await ports.model.complete(
             ModelCallRequest(
-                messages=(*said[:1], note(facts(state))),
+                messages=(*messages[:1], note(facts(state))),
                 tools=(),
                 prompt=user if isinstance(user, dict) else {},
                 stage="feedback",
@@ -294,9 +294,9 @@ class FormatFeedback:
         drawn = object_of(state, "drawn")
         if drawn:
             output["pictures"] = {name: f"/v1/files/{file}" for name, file in drawn.items()}
-        told, fault = warnings_of(object_of(state, "run"), object_of(state, "solved")), text_of(state, "fault")
+        warnings, fault = warnings_of(object_of(state, "run"), object_of(state, "solved")), text_of(state, "fault")
         # A client that has the data does not read the conversation.
-        output["warnings"] = [*told, fault] if fault and bucket(state, "input").get("is_client") else told
+        output["warnings"] = [*warnings, fault] if fault and bucket(state, "input").get("is_client") else warnings
         output["retries"] = bucket(state, "turn_metrics")
         return {"status": "completed", "output": {name: replace(value) for name, value in output.items()}}
 

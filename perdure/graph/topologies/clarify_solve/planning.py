@@ -28,13 +28,13 @@ from perdure.graph.topologies.clarify_solve.spec import (
 )
 from perdure.graph.topologies.clarify_solve.understanding import (
     GOES_ON,
-    asked,
     at_fault,
     at_the_cap,
     described,
     done,
     fault_lines,
     looked_at,
+    question_messages,
     waits,
 )
 
@@ -53,11 +53,11 @@ class Planning:
             return {}
         entries = number(state, "entries") + (0 if text_of(state, "replied") else 1)
         own = left(entries=entries, replied=None, planned="failed", fault=None)
-        said = self._messages(state)
-        got = await ask_object(state, ports, PLAN_OBJECT, said)
+        prompt = self._messages(state)
+        got = await ask_object(state, ports, PLAN_OBJECT, prompt)
         if got.value is None:
-            told = got.problem.message if got.problem else "the model gave no plan that could be read"
-            return _patch(state, got, own, left(fault=told))
+            message = got.problem.message if got.problem else "the model gave no plan that could be read"
+            return _patch(state, got, own, left(fault=message))
         value = got.value
         asks = {name: value[name] for name in ("question", "options", "visualization", "suggestions")}
         own = _both(own, left(**asks, early_exit="yes" if value["early_exit"] is True else "no"))
@@ -65,7 +65,7 @@ class Planning:
             return _patch(state, got, own, left(planned="asks"))
         xml = str(value["xml"]).strip()
         if not xml and str(value["transformation"]).strip():
-            more = await ask_object(state, ports, PLAN_XML, [*said, note(f"The plan: {value['transformation']}")])
+            more = await ask_object(state, ports, PLAN_XML, [*prompt, note(f"The plan: {value['transformation']}")])
             got = replace(more, tokens=got.tokens + more.tokens, cost_microusd=got.cost_microusd + more.cost_microusd)
             xml = str((more.value or {}).get("xml", "")).strip()
             if not xml:
@@ -74,10 +74,10 @@ class Planning:
 
     def _messages(self, state: State) -> list[MessageRef]:
         fault = text_of(state, "fault")
-        said = [described(state), *at_fault("plan", fault), *asked(state)]
+        prompt = [described(state), *at_fault("plan", fault), *question_messages(state)]
         if _closed(state):
-            said.append(note(NO_QUESTION))
-        return [*said, note(ANOTHER)] if fault else said
+            prompt.append(note(NO_QUESTION))
+        return [*prompt, note(ANOTHER)] if fault else prompt
 
     async def _checked(self, state: State, ports: Ports, xml: str) -> Patch:
         """Checks the XML. Without XML, the table stays as it is. The same XML again is not a new try."""
@@ -123,8 +123,8 @@ class Clarify:
             return left(clarified="failed")
         waiting = requests_of(state, "pending_requests")
         if waiting:
-            came = await looked_at(ports, waiting)
-            return _replied(state, came) if isinstance(came, Verdict) else came
+            result = await looked_at(ports, waiting)
+            return _replied(state, result) if isinstance(result, Verdict) else result
         planned = text_of(state, "planned")
         if planned == "asks":
             question = Question(
@@ -142,18 +142,18 @@ class Clarify:
 
 
 def _replied(state: State, verdict: Verdict) -> Patch:
-    asked, bypass = number(state, "clarifications") + 1, plan_of(state).words.get("bypass", "")
+    count, bypass = number(state, "clarifications") + 1, plan_of(state).words.get("bypass", "")
     if verdict.state is VerdictState.ANSWERED:
-        said = str(verdict.answer.get("text", ""))
+        text = str(verdict.answer.get("text", ""))
         answer: dict[str, JsonValue] = {
             "question": text_of(state, "question"),
             "options": list_of(state, "options"),
-            "reply": without_word(said, bypass) or said,
+            "reply": without_word(text, bypass) or text,
         }
         answers = [*list_of(state, "answers"), answer]
-        saves = "yes" if text_of(state, "bypass") or without_word(said, bypass) != said else None
-        return GOES_ON | left(clarified="replied", replied="yes", answers=answers, clarifications=asked, bypass=saves)
-    return GOES_ON | left(clarified="failed", clarifications=asked, fault=NO_ANSWER)
+        saves = "yes" if text_of(state, "bypass") or without_word(text, bypass) != text else None
+        return GOES_ON | left(clarified="replied", replied="yes", answers=answers, clarifications=count, bypass=saves)
+    return GOES_ON | left(clarified="failed", clarifications=count, fault=NO_ANSWER)
 
 
 # trigger_choregraph_run_node carries the plan out, with a tool here or by the client that has the data. The client's
@@ -174,15 +174,15 @@ class RunPlan:
             return left(choregraph="spent")
         waiting = requests_of(state, "pending_requests")
         if waiting:
-            came = await looked_at(ports, waiting)
-            return _handed_in(state, came) if isinstance(came, Verdict) else came
+            result = await looked_at(ports, waiting)
+            return _handed_in(state, result) if isinstance(result, Verdict) else result
         if bucket(state, "input").get("is_client"):
-            asked: dict[str, JsonValue] = {
+            content: dict[str, JsonValue] = {
                 "plan": text_of(state, "plan_xml"),
                 "table": object_of(state, "table").get("name"),
                 "visualization": text_of(state, "visualization"),
             }
-            question = Question(call_id="", kind=RequestKind.CLIENT_RUN, asked=asked, answer_schema=HANDED_IN)
+            question = Question(call_id="", kind=RequestKind.CLIENT_RUN, asked=content, answer_schema=HANDED_IN)
             return waits(ports.people.question(question))
         table = object_of(state, "table")
         args: dict[str, JsonValue] = {"table": table.get("table"), "xml": text_of(state, "plan_xml")}
@@ -192,7 +192,7 @@ class RunPlan:
         ran = await done(state, ports, "run", **args)
         if ran.ends:
             return ran.ends
-        return _failed(state, ran.fault) if ran.fault else _came_to(state, ran.output)
+        return _failed(state, ran.fault) if ran.fault else _run_result(state, ran.output)
 
 
 def _handed_in(state: State, verdict: Verdict) -> Patch:
@@ -200,7 +200,7 @@ def _handed_in(state: State, verdict: Verdict) -> Patch:
         return GOES_ON | left(choregraph="spent", fault=NOT_HANDED_IN)
     if verdict.answer.get("ok") is not True:
         return GOES_ON | _failed(state, str(verdict.answer.get("error") or "the client could not carry it out"))
-    return GOES_ON | _came_to(state, verdict.answer)
+    return GOES_ON | _run_result(state, verdict.answer)
 
 
 def _failed(state: State, fault: str) -> Patch:
@@ -208,7 +208,7 @@ def _failed(state: State, fault: str) -> Patch:
     return left(choregraph="retry" if left_to_try else "spent", fault=fault)
 
 
-def _came_to(state: State, run: dict[str, JsonValue]) -> Patch:
+def _run_result(state: State, run: dict[str, JsonValue]) -> Patch:
     """Returns the result to show. If no drawing was requested, it shows none; if that remained open, its fault explains
     it."""
     wanted = text_of(state, "visualization").strip()

@@ -156,14 +156,14 @@ def _nodes(bodies: Mapping[str, Node | Sub]) -> tuple[NodeSpec, ...]:
 def _edges() -> tuple[Edge, ...]:
     to_feedback = dict.fromkeys(("palette", "no_data", "question"), FEEDBACK)
     to_plan = dict.fromkeys(("visualization", "transformation"), PLAN)
-    asked = {"waiting": END, "replied": PLAN, "xsd_retry": PLAN, "failed": FEEDBACK, "spent": FEEDBACK, "run": RUN}
+    clarified = {"waiting": END, "replied": PLAN, "xsd_retry": PLAN, "failed": FEEDBACK, "spent": FEEDBACK, "run": RUN}
     ran = Fork(RUN, (VIZ,), optional={EXCLUDE: wants_exclusion})
     return (
         Switch(INIT, at_start, {"shortcut": SHORTCUT, "upload": FEEDBACK, "request": CLASSIFY}),
         Switch(SHORTCUT, after_shortcut, {"empty": FEEDBACK, "xml": ASP}),
         Switch(CLASSIFY, after_classification, {**to_feedback, **to_plan}),
         Goto(PLAN, GATE),
-        Switch(GATE, after_clarification, asked),
+        Switch(GATE, after_clarification, clarified),
         Switch(RUN, after_choregraph, {"waiting": END, "retry": PLAN, "spent": FEEDBACK, "ran": ran}),
         Join((VIZ, EXCLUDE), ASP, deferred=True),
         Switch(ASP, after_asp, {"failed": FEEDBACK, "api": END, "web": BUILD}),
@@ -251,11 +251,11 @@ def counted(state: State, name: str, more: int = 1) -> Patch:
 
 def warnings_of(*results: dict[str, JsonValue]) -> list[JsonValue]:
     """Returns the warnings of all results that a drawing is made from, in order."""
-    told = list[JsonValue]()
+    collected = list[JsonValue]()
     for result in results:
         warnings = result.get("warnings")
-        told += warnings if isinstance(warnings, list) else []
-    return told
+        collected += warnings if isinstance(warnings, list) else []
+    return collected
 
 
 # The routers read only what the nodes stored in `processing`. A run that must end goes to the feedback, whose nodes

@@ -41,9 +41,9 @@ class Initialize:
         plan, message = context.plan, context.user_message
         if plan is None or message is None:
             return _ended("nothing_loaded", "the turn has no plan", "failed")
-        heard = without_word(message.text, plan.words.get("bypass", ""))
-        bypass = "yes" if heard != message.text else None
-        message = message.model_copy(update={"text": heard or message.text})
+        text = without_word(message.text, plan.words.get("bypass", ""))
+        bypass = "yes" if text != message.text else None
+        message = message.model_copy(update={"text": text or message.text})
         patch: Patch = {
             "plan": plan.model_dump(mode="json"),
             "agent_id": plan.agent_id,
@@ -69,9 +69,9 @@ class Initialize:
         return patch | left(start=_start(message.text, plan.words), bypass=bypass)
 
 
-def _start(said: str, words: Mapping[str, str]) -> str:
+def _start(text: str, words: Mapping[str, str]) -> str:
     for label, word in (("shortcut", words.get("shortcut")), ("upload", words.get("upload"))):
-        if word and said.startswith(word):
+        if word and text.startswith(word):
             return label
     return "request"
 
@@ -97,7 +97,7 @@ class Classify:
             table = looked.output
             patch = left(table=table, fault=looked.fault or None)
         after = {**state, "processing": {**bucket(state, "processing"), "table": table}}
-        got = await ask_object(after, ports, CLASSIFY_OBJECT, [described(after), *asked(after)])
+        got = await ask_object(after, ports, CLASSIFY_OBJECT, [described(after), *question_messages(after)])
         patch = {**patch, **got.cost, **counted(state, "classify", got.tries)}
         kind = str((got.value or {}).get("kind", "question"))
         if kind in ("visualization", "transformation") and not table.get("columns"):
@@ -120,7 +120,7 @@ class Exclude:
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns selector, value and scope of each exclusion. An unnamed scope means the whole."""
-        got = await ask_object(state, ports, EXCLUDE_OBJECT, asked(state))
+        got = await ask_object(state, ports, EXCLUDE_OBJECT, question_messages(state))
         found = (got.value or {}).get("exclusions", [])
         return {**got.cost, **counted(state, "exclude", got.tries), **left(exclusions=found)}
 
@@ -132,9 +132,9 @@ class ExpandShortcut:
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the specification and the unchanged table. No model is called."""
-        said = messages_of(state)[0].text
-        xml = said.removeprefix(plan_of(state).words.get("shortcut", "")).strip()
-        if not xml or len(said) >= PREVIEW_CHARACTERS:
+        text = messages_of(state)[0].text
+        xml = text.removeprefix(plan_of(state).words.get("shortcut", "")).strip()
+        if not xml or len(text) >= PREVIEW_CHARACTERS:
             return left(fault=f"a shortcut has a specification of less than {PREVIEW_CHARACTERS} characters")
         table = await done(state, ports, "profile")
         if table.fault or not table.output.get("table"):
@@ -182,16 +182,16 @@ def at_fault(what: str, fault: str) -> list[MessageRef]:
     return [_message(f"What was wrong with the last {what}:\n{fault}")] if fault else []
 
 
-def asked(state: State) -> list[MessageRef]:
+def question_messages(state: State) -> list[MessageRef]:
     """Returns the user's message, with each question to the user and its answer."""
-    said = messages_of(state)[:1]
+    messages = messages_of(state)[:1]
     answers = [one for one in list_of(state, "answers") if isinstance(one, dict)]
     for one in answers:
-        said += [
+        messages += [
             _message(f"Asked back: {one.get('question')}{_offered(one.get('options'))}"),
             _message(str(one["reply"])),
         ]
-    return [*said, note(ANSWERED)] if answers else said
+    return [*messages, note(ANSWERED)] if answers else messages
 
 
 def _offered(options: JsonValue) -> str:
@@ -235,8 +235,8 @@ async def done(state: State, ports: Ports, stage: str, **args: JsonValue) -> Don
         ended: Patch = {"error": outcome.problem.model_dump(mode="json"), "status": STOP_CODES.get(code, "failed")}
         return Done({}, outcome.problem.message, ended if code in STOP_CODES else None)
     if outcome.state is not CallState.DONE:
-        told = output.get("message")
-        return Done({}, str(told)[:MOST_TOLD_CHARACTERS] if told else f"{name} could not be done")
+        message = output.get("message")
+        return Done({}, str(message)[:MOST_TOLD_CHARACTERS] if message else f"{name} could not be done")
     return Done(output)
 
 

@@ -25,7 +25,7 @@ from perdure.graph.ports import Ports
 from perdure.graph.spec import Node, State
 
 
-async def asked(state: State, ports: Ports, question: Question) -> ModelReply:
+async def ask_model(state: State, ports: Ports, question: Question) -> ModelReply:
     """Returns the model's verdict, or its problem. The call takes no longer than the agent allows."""
     plan = assembly_of(state)
     return await ports.model.complete(
@@ -99,7 +99,9 @@ def _taken_over(state: State, ports: Ports, category: str) -> Patch:
 
 
 async def _verdicts(state: State, ports: Ports) -> Patch:
-    safety, intent = await asyncio.gather(asked(state, ports, Question.SAFETY), asked(state, ports, Question.INTENT))
+    safety, intent = await asyncio.gather(
+        ask_model(state, ports, Question.SAFETY), ask_model(state, ports, Question.INTENT)
+    )
     patch = paid(state, safety, intent)
     found = safety_of(safety.value)
     ended = _ended(safety, intent, found)
@@ -221,9 +223,9 @@ class Putting:
 
     def take(self, phase: Sequence[PlannedTool], gates: Mapping[str, Gate], outcomes: Sequence[Assembled]) -> None:
         """Adds the results of a phase in its order, whichever tool ended first."""
-        came = {outcome.tool: outcome.bundle for outcome in outcomes}
+        returned = {outcome.tool: outcome.bundle for outcome in outcomes}
         for tool in phase:
-            bundle = came.get(tool.name) if gates[tool.name] is Gate.RUN else self.kept[tool.name]
+            bundle = returned.get(tool.name) if gates[tool.name] is Gate.RUN else self.kept[tool.name]
             if bundle is not None:
                 self.bundles[tool.name] = bundle
             else:
@@ -279,7 +281,7 @@ class ReadTone:
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the tone and the guidance; empty if the model gave none."""
-        reply = await asked(state, ports, Question.EMPATHY)
+        reply = await ask_model(state, ports, Question.EMPATHY)
         patch: Patch = {"completed_stages": ["empathy"], **paid(state, reply)}
         if is_stop(reply):
             return patch | {"error": STOPPED.model_dump(mode="json"), "status": "stopped"}
@@ -309,8 +311,8 @@ class FormatContext:
         sections: list[JsonValue] = [
             Source(tool=each.tool, turn_id=each.turn_id).model_dump(mode="json") for each in bundles.values()
         ]
-        told: list[JsonValue] = [*degraded]
-        ports.events.emit(STAGE, {"stage": "context_format", "sections": [*bundles], "degraded": told})
+        degraded_sections: list[JsonValue] = [*degraded]
+        ports.events.emit(STAGE, {"stage": "context_format", "sections": [*bundles], "degraded": degraded_sections})
         return patch | {"context_sections": sections, "context_guidance": guidance(degraded, notes)}
 
 

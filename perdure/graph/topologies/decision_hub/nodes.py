@@ -210,7 +210,7 @@ class CallBackend:
         over = spent(plan_of(state).limits, tokens_used=tokens, cost_microusd=cost)
         if over is not None:
             ports.events.emit(BUDGET, {"code": over.code, "message": over.message})
-            return _patch(state, _not_asked(over))
+            return _patch(state, _spent_response(over))
         user = state["user"]
         request = ModelRequest(
             trace_id=str(state["trace_id"]),
@@ -221,7 +221,7 @@ class CallBackend:
         return _patch(state, await self.backend(ports).generate(request))
 
 
-def _not_asked(over: Problem) -> ModelResponse:
+def _spent_response(over: Problem) -> ModelResponse:
     status, error_type = classified(over, "")
     return ModelResponse(status, error_type=error_type, problem=over)
 
@@ -286,10 +286,10 @@ class RouteError:
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the error. A stop and a spent limit keep their code; every other failure has the code of its type."""
         response = state["model_response"]
-        said = response if isinstance(response, dict) else {}
-        kind = ErrorType(str(said.get("error_type") or ErrorType.UNKNOWN.value))
+        fields = response if isinstance(response, dict) else {}
+        kind = ErrorType(str(fields.get("error_type") or ErrorType.UNKNOWN.value))
         fallback = fallback_text(kind)
-        problem = Problem.model_validate(said["problem"]) if said.get("problem") else None
+        problem = Problem.model_validate(fields["problem"]) if fields.get("problem") else None
         if problem is None or (problem.code not in STOP_CODES and problem.code not in SPENT_CODES):
             problem = Problem(code=kind.value, message=fallback)
         return {"error_type": kind.value, "final_output": fallback, "error": problem.model_dump(mode="json")}

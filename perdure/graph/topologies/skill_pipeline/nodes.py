@@ -122,9 +122,9 @@ class InjectSkills:
             entities = at_hand if skill_id in selected else ()
             ref = MessageRef(role=Role.SYSTEM, skill_id=skill_id, entities=entities)
             messages.append(ref.model_dump(mode="json"))
-            told: dict[str, JsonValue] = {"skill_id": skill_id, "tier": tiers.get(skill_id, 2)}
+            data: dict[str, JsonValue] = {"skill_id": skill_id, "tier": tiers.get(skill_id, 2)}
             again: dict[str, JsonValue] = {"again": True} if isinstance(earlier, list) and skill_id in earlier else {}
-            ports.events.emit(SKILL_INJECTED, told | again)
+            ports.events.emit(SKILL_INJECTED, data | again)
         patch: Patch = {
             "messages": messages,
             "injected_skill_ids": [*injected, *coming],
@@ -173,10 +173,10 @@ class CheckApproval:
                 message="metadata.hitl_checkpoint_type must name a checkpoint: small letters, digits and _",
             )
             return {"error": problem.model_dump(mode="json"), "status": "failed", "skill_injection_done": False}
-        asked = GatedCall(
+        gated = GatedCall(
             call_id="", tool="", rule=RULE_FORCED_CHECKPOINT, kind=RequestKind.CHECKPOINT, checkpoint=forced
         )
-        return at_checkpoint(state, ports, [asked])
+        return at_checkpoint(state, ports, [gated])
 
 
 # output_format sets the status of the run.
