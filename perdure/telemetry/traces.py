@@ -154,8 +154,8 @@ class TurnTraces:
         since = self._busy_since
         if since is not None and not self._hung and time.monotonic() - since > SLOW_SECONDS:
             self._hung = True
-            told = "the tracer is blocked by one turn; traces are dropped until it continues"
-            self._log.add(Alarm(type=AlarmType.TRACE_FAILURE_BLOCKING_EXECUTION, description=told))
+            description = "the tracer is blocked by one turn; traces are dropped until it continues"
+            self._log.add(Alarm(type=AlarmType.TRACE_FAILURE_BLOCKING_EXECUTION, description=description))
 
     async def _read_all(self) -> None:
         while True:
@@ -223,13 +223,13 @@ def _clean(span: Span, log: AlarmLog) -> Span:
         events.append(SpanEvent(event.name, event.at, kept))
         removed += more
     for word in dict.fromkeys(removed):
-        told = "an attribute of a span had a forbidden name and was removed"
+        description = "an attribute of a span had a forbidden name and was removed"
         context = {"span": span.name.partition(" ")[0], "word": word}
         log.add(
             Alarm(
                 type=AlarmType.FORBIDDEN_DATA_IN_TRACE,
                 node=span.name.partition(" ")[0],
-                description=told,
+                description=description,
                 severity=Severity.WARN,
                 context={**context},
                 trace_id=span.trace_id,

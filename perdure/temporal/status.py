@@ -51,14 +51,14 @@ async def look_at_queues(client: Client, routing: Routing, timeout: timedelta) -
     Raises: RPCError if Temporal does not answer in time.
     """
     queues = queues_of(routing)
-    asked = [_asked(client, name, kind, timeout) for name in queues for kind in _TYPES]
-    answers = await asyncio.gather(*asked)
+    lookups = [_describe_queue(client, name, kind, timeout) for name in queues for kind in _TYPES]
+    answers = await asyncio.gather(*lookups)
     pairs = [answers[at : at + len(_TYPES)] for at in range(0, len(answers), len(_TYPES))]
     now = datetime.now(UTC)
     return [_look(name, queues, pair, now) for name, pair in zip(queues, pairs, strict=True)]
 
 
-async def _asked(
+async def _describe_queue(
     client: Client, name: str, kind: TaskQueueType.ValueType, timeout: timedelta
 ) -> DescribeTaskQueueResponse:
     request = DescribeTaskQueueRequest(

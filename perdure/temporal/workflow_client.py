@@ -184,11 +184,11 @@ async def _chain(client: Client, workflow_id: str) -> list[WorkflowExecution]:
     chain: list[WorkflowExecution] = []
     run = WorkflowExecution(workflow_id=workflow_id)
     while True:
-        asked = GetWorkflowExecutionHistoryRequest(
+        request = GetWorkflowExecutionHistoryRequest(
             namespace=client.namespace, execution=run, maximum_page_size=1, skip_archival=True
         )
         try:
-            answer = await client.workflow_service.get_workflow_execution_history(asked, retry=True)
+            answer = await client.workflow_service.get_workflow_execution_history(request, retry=True)
         except RPCError as error:
             if not is_workflow_missing(error):
                 raise
@@ -205,9 +205,9 @@ async def _delete(client: Client, run: WorkflowExecution) -> None:
 
     Raises: RPCError.
     """
-    asked = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=run)
+    request = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=run)
     try:
-        await client.workflow_service.delete_workflow_execution(asked, retry=True)
+        await client.workflow_service.delete_workflow_execution(request, retry=True)
     except RPCError as error:
         if not is_workflow_missing(error):
             raise

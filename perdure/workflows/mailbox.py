@@ -91,9 +91,9 @@ class Mailbox:
 
     async def _confirm(self, look: Look) -> None:
         self.stop_rung = False
-        asked = await look()
+        confirmed = await look()
         self._looking = None
-        if asked:
+        if confirmed:
             self._stop()
             return
         self.rung = True

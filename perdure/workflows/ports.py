@@ -149,12 +149,12 @@ class MemoryPort:
             return FactsAnswer(status=ask.failed())
 
 
-def named(asked: GatedCall, step: int) -> GatedCall:
+def named(gated: GatedCall, step: int) -> GatedCall:
     """Returns a request with its name. A request without a call is named by the step before it."""
-    if asked.call_id:
-        return asked
-    own = limit_id(step) if asked.kind is RequestKind.LIMIT else forced_checkpoint_id(step)
-    return asked.model_copy(update={"call_id": own})
+    if gated.call_id:
+        return gated
+    own = limit_id(step) if gated.kind is RequestKind.LIMIT else forced_checkpoint_id(step)
+    return gated.model_copy(update={"call_id": own})
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class PeoplePort:
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
         """Returns the current verdicts. Earlier wake signals are cleared."""
         if requests and self.segment.unopened.issuperset(request.request_id for request in requests):
-            return Verdicts(verdicts=tuple(map(_never_asked, requests)))
+            return Verdicts(verdicts=tuple(map(_unavailable, requests)))
         self.segment.mailbox.looked()
         ask = VerdictsRequest(
             address=self.segment.turn.address, requests=tuple(requests), events=self.segment.take_events()
@@ -218,7 +218,7 @@ class PeoplePort:
         return found
 
 
-def _never_asked(request: RequestRef) -> Verdict:
+def _unavailable(request: RequestRef) -> Verdict:
     return Verdict(
         request_id=request.request_id, call_id=request.call_id, tool=request.tool, state=VerdictState.UNAVAILABLE
     )

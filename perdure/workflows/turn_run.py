@@ -161,13 +161,13 @@ class TurnRun:
         await self._mailbox.close()
         messages = messages_of(state) if "messages" in state else []
         last, output = messages[-1] if messages else None, state.get("output")
-        said = last.text if last is not None and not last.id and last.role is Role.ASSISTANT else ""
+        text = last.text if last is not None and not last.id and last.role is Role.ASSISTANT else ""
         ask = FinishRequest(
             address=segment.turn.address,
             status=status,
             problem=problem,
             transcript=tuple(message.id for message in messages if message.id),
-            answer=said if status is TurnStatus.COMPLETED else "",
+            answer=text if status is TurnStatus.COMPLETED else "",
             output=output if isinstance(output, dict) else {},
             events=segment.take_events(alone=True),
         )

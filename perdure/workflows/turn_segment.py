@@ -62,7 +62,7 @@ class TurnSegment:
         self.events: list[PendingEvent] = list(carried.events) if carried else []
         self.events_made = carried.events_made if carried else 0
         self._carrying = False
-        mailbox.open(self._stop_asked, self.calls.cancel)
+        mailbox.open(self._stop_requested, self.calls.cancel)
 
     def take_events(self, *, alone: bool = False) -> tuple[PendingEvent, ...]:
         """Returns the kept events for the next activity, which is called by `call` unless it runs `alone`.
@@ -100,7 +100,7 @@ class TurnSegment:
             if given.events:
                 self._carrying = False
 
-    async def _stop_asked(self) -> bool:
+    async def _stop_requested(self) -> bool:
         """Returns whether the record confirms a stop after a stop signal.
 
         While Postgres is unavailable, the read is retried and nothing is cancelled. If no attempt succeeds, the stop is

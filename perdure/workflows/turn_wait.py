@@ -41,11 +41,11 @@ class TurnWait:
             "waits for: " + ", ".join(f"{request.tool} ({request.request_id})" for request in carried.requests)
         )
         with suppress(TimeoutError):  # The deadline has the same effect as a wake signal.
-            rung_or_stopped = workflow.wait_condition(
+            woken_or_stopped = workflow.wait_condition(
                 lambda: self._mailbox.rung or self._mailbox.stop_rung or self._mailbox.stop,
                 timeout=next_look(workflow.now(), deadlines_of(carried.requests), carried.looks),
             )
-            await self._mailbox.uncancelled(rung_or_stopped)
+            await self._mailbox.uncancelled(woken_or_stopped)
         box = self._mailbox
         woken = carried.model_copy(update={"rung": box.rung, "stop": box.stop, "stop_rung": box.stop_rung})
         workflow.continue_as_new(
