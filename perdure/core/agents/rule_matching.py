@@ -136,7 +136,7 @@ def checkpoint_name(fired: RuleMatch) -> str:
     return fired.checkpoint or fired.rule_id.rpartition(":")[2]
 
 
-def checked_paths(plan: TurnPlan, tool: str) -> tuple[str, ...]:
+def rule_paths(plan: TurnPlan, tool: str) -> tuple[str, ...]:
     """Returns the paths in a result of `tool` that the plan's rules check. Only their values reach the graph, not the
     result itself."""
     card = plan.card(tool)

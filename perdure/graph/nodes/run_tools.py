@@ -15,7 +15,7 @@ from perdure.contracts.calls import CallState, ToolCallRequest, ToolOutcome
 from perdure.contracts.errors import Problem
 from perdure.contracts.events import TOOLS_PENDING
 from perdure.contracts.messages import CallRef, MessageRef, Patch, Role
-from perdure.core.agents.rule_matching import Ran, Ruled, after_round, before_round, checked_paths
+from perdure.core.agents.rule_matching import Ran, Ruled, after_round, before_round, rule_paths
 from perdure.core.agents.rules import COUNTERS, RuleMatch
 from perdure.core.agents.toolsets import LOAD_TOOLSET, is_of_memory
 from perdure.core.approvals.gates import RULE_MUTATING, RULE_OUTCOME_UNKNOWN, gate_round, rule_for
@@ -280,7 +280,7 @@ def _ask(state: State, plan: TurnPlan, call: CallRef) -> ToolCallRequest:
         tool=call.tool,
         timeout_seconds=card.timeout_seconds,
         state={name: state[name] for name in card.wants_state if name in state},
-        paths=checked_paths(plan, call.tool),
+        paths=rule_paths(plan, call.tool),
     )
 
 

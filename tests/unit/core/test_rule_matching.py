@@ -12,14 +12,7 @@ from perdure.contracts.messages import CallRef
 from perdure.contracts.skills import Checkpoint, PlanSkill, Rule, RuleAction, RuleTrigger
 from perdure.contracts.turns import Limits
 from perdure.core.agents import rule_matching
-from perdure.core.agents.rule_matching import (
-    PLATFORM_RULES,
-    Ran,
-    after_round,
-    before_round,
-    checked_paths,
-    that_can_fire,
-)
+from perdure.core.agents.rule_matching import PLATFORM_RULES, Ran, after_round, before_round, rule_paths, that_can_fire
 from perdure.core.approvals.gates import RULE_MUTATING
 
 FAILED = "consecutive_failed_resolves"
@@ -99,8 +92,8 @@ def test_a_condition_on_a_result_is_read_from_its_facts_and_fires_where_they_do_
 
     assert gated(**{"found.count": 3}) == gated(**{"found.count": "many"}) == gated() == ["many"]
     assert gated(**{"found.count": 2}) == []
-    assert checked_paths(plan(MANY, SEE), "look") == ("found.count",)
-    assert checked_paths(plan(MANY, SEE), "pay") == checked_paths(plan(MANY), "nobodys") == ()
+    assert rule_paths(plan(MANY, SEE), "look") == ("found.count",)
+    assert rule_paths(plan(MANY, SEE), "pay") == rule_paths(plan(MANY), "nobodys") == ()
 
 
 def test_a_rule_on_a_counter_alone_fires_once_a_round() -> None:
