@@ -14,6 +14,7 @@ import httpx
 import psutil
 import pytest
 
+from perdure.local.output import _OF_A_FULL_DISK
 from tests.acceptance.command import Command
 from tests.acceptance.running import RunningStack, running, until
 
@@ -55,7 +56,7 @@ def echo(stack: RunningStack) -> str:
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
     """A stack that no other test uses."""
     with running(tmp_path_factory.mktemp("unwell") / "home", "--examples") as started:
-        until(lambda: "admin token" in terminal(started), 60, "the stack did not come up")
+        until(lambda: started.token("admin") in terminal(started), 60, "the stack did not come up")
         yield started
 
 
@@ -134,7 +135,7 @@ def fill(folder: Path) -> Path:
 @pytest.mark.timeout(300)
 def test_a_full_disk_is_red_is_told_once_and_is_survived(tmp_path: Path) -> None:
     with small_disk(tmp_path / "home") as disk, running(disk, "--examples") as stack:
-        until(lambda: "admin token" in terminal(stack), 60, "the stack did not come up")
+        until(lambda: stack.token("admin") in terminal(stack), 60, "the stack did not come up")
         until(lambda: ready(stack) == 200, 30, "the stack is not ready")
         assert echo(stack) == "still here"
         file = fill(disk)
@@ -151,6 +152,6 @@ def test_a_full_disk_is_red_is_told_once_and_is_survived(tmp_path: Path) -> None
         until(lambda: ready(stack) == 200, BACK_SECONDS, "not ready with room on the disk")
         stack.wait_restarted(killed, BACK_SECONDS)
         until(lambda: echo(stack) == "still here", BACK_SECONDS, "no turn completes")
-        told = [line for line in terminal(stack).splitlines() if "disk is full" in line or "No space left" in line]
+        told = [line for line in terminal(stack).splitlines() if _OF_A_FULL_DISK.search(line)]
         assert not told, "what the parts say of it is counted only"
         assert json.loads((stack.home / "run.json").read_text())["supervisor"] == stack.process.pid

@@ -70,8 +70,8 @@ def test_what_outlived_a_killed_supervisor_is_named_with_what_ends_it(perdure: P
             assert ended.code == 1 and "worker-llm" in ended.err and str(left) in ended.err
         told = perdure("status --json")
         assert (told.code, told.json["well"]) == (1, False)
-        parts = [(part["name"], part["state"], part["pid"]) for part in told.json["parts"]]
-        assert parts == [("worker-llm", "still running without a supervisor", left)]
+        parts = [(part["name"], part["well"], part["pid"]) for part in told.json["parts"]]
+        assert parts == [("worker-llm", False, left)]
     finally:
         os.kill(left, signal.SIGKILL)
 

@@ -53,7 +53,7 @@ def test_the_prompt_has_the_sections_and_says_what_is_missing() -> None:
     assert '## a\n{"k":1}' in context_assembly.context_message({"a": {"k": 1}})
     assert context_assembly.guidance([], {"Tone": ""}) == ""
     told = context_assembly.guidance(["b", "c"], {"Tone": "warm"})
-    assert "Tone: warm" in told and "Degraded sections: b, c." in told
+    assert "Tone: warm" in told and "b, c" in told
 
 
 def test_the_table_of_faults() -> None:

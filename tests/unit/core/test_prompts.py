@@ -58,12 +58,9 @@ def test_the_prefix_is_persona_user_block_and_manifest_or_the_callers_own_prompt
     brewing = skill("a", triggers=("brew", "kettle"), domain_tags=("drinks",))
     skilled = agent(brewing, skill("b"), root_skill="b", persona="Be kind.")
     head = ["Be kind.", "", "=== User ===", "Name: Ann", "Role: clerk", "", "=== Skills ==="]
-    assert said_first(skilled, ANN).splitlines() == [
-        *head,
-        "To use one, write SKILL_SELECT:<id> in your answer.",
-        "- a: A. Does a. Triggers: brew, kettle. Tags: drinks.",
-        "- b: B. Does b.",
-    ]
+    *before, how, first, second = said_first(skilled, ANN).splitlines()
+    assert before == head and "SKILL_SELECT:<id>" in how
+    assert (first, second) == ("- a: A. Does a. Triggers: brew, kettle. Tags: drinks.", "- b: B. Does b.")
     assert said_first(skilled, ANN, "My own.") == "My own."
     assert prompts.manifest([]) == prompts.skill_list([]) == ""
     assert prompts.skill_list([("a", "First."), ("b", "Second.")]).splitlines()[-2:] == ["- a: First.", "- b: Second."]

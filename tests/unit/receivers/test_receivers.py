@@ -116,7 +116,7 @@ async def test_an_approval_has_one_message_which_is_rewritten(receiver: httpx.As
     (posted,), (updated,) = outside.of("chat.postMessage"), outside.of("chat.update")
     assert "https://perdure.test/review/a-1" in text_of(posted) and "approve" in text_of(posted["blocks"])
     assert (updated["channel"], updated["ts"]) == ("C1", "1.0")
-    assert updated["text"] == "Approved by ann: note (low risk)"
+    assert "ann" in updated["text"] and "note" in updated["text"]
     assert "actions" not in text_of(updated["blocks"]), "its buttons are gone"
 
 
@@ -176,8 +176,8 @@ async def test_unlinked_and_refused_are_told_and_decide_nothing(receiver: httpx.
     assert not outside.of("decision")
     outside.refuses = "this is your own request"
     await press(receiver, "U1")
-    told = [said["text"] for said in outside.of("chat.postEphemeral")]
-    assert "not linked" in told[0] and "this is your own request" in told[1]
+    told = [(said["user"], outside.refuses in said["text"]) for said in outside.of("chat.postEphemeral")]
+    assert told == [("U2", False), ("U1", True)]
 
 
 @pytest.mark.parametrize(("secret", "age"), [("another", 0), (SIGNING, 301), (SIGNING, -301)])
