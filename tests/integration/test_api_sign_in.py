@@ -75,7 +75,7 @@ async def test_who_comes_after_the_first_person_of_a_tenant_must_be_invited(api:
         wrong = await client.post("/v1/auth/register", json={**given, "name": "third"})
         assert refusal(wrong) == (403, "invitation_invalid"), "it is for its person alone"
         second = await client.post("/v1/auth/register", json={**given, "role": "admin", "roles": ["admin"]})
-        assert (second.status_code, second.json()["user"]["roles"]) == (201, ["requester"]), "S2-60"
+        assert (second.status_code, second.json()["user"]["roles"]) == (201, ["requester"]), "no role of the request"
         again = await client.post("/v1/auth/register", json=given)
         assert refusal(again) == (403, "invitation_invalid"), "it is used once"
         unfit = ({"name": "x", "password": "short"}, {"name": "Not A Name", "password": PASSWORD}, {"name": "x"})
@@ -253,7 +253,7 @@ async def test_another_sites_page_can_change_nothing(api: Api, ann: str) -> None
         assert (out.status_code, out.headers["location"]) == (303, "/sign-in")
         assert [name for name in client.cookies if not name.startswith("perdure_device_")] == []
         over = await client.get("/v1/auth/me", headers={"Cookie": "perdure_session=eyJ.a.b"})
-        assert over.status_code == 401 and "max-age=0" in over.headers["set-cookie"].lower(), "S2-58"
+        assert over.status_code == 401 and "max-age=0" in over.headers["set-cookie"].lower(), "the cookie is cleared"
 
 
 async def test_a_changed_password_ends_the_other_sessions_and_the_old_one_opens_nothing(api: Api, ann: str) -> None:

@@ -1,4 +1,4 @@
-"""The audit: the chain as the database makes it, for ever, and what its trail answers (S0-82, S2-76)."""
+"""The audit: the chain as the database makes it, for ever, and what its trail answers."""
 
 import asyncio
 import json

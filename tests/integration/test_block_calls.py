@@ -128,7 +128,6 @@ async def test_a_turn_keeps_the_block_that_it_began_with(workbench: Harness, tmp
 
 
 async def test_what_a_tool_wants_audited_is_in_the_audit_with_its_call(workbench: Harness) -> None:
-    """S0-48."""
     address = await workbench.approved(("create_entity", {"kind": "k", "name": "Noted One"}))
     assert (await workbench.run_tool(address)).state is CallState.DONE
     noted = "SELECT kind, subject, data, actor FROM audit_trail WHERE turn_id = $1 AND kind LIKE 'tool.%'"

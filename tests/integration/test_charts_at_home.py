@@ -111,7 +111,7 @@ async def test_nobody_else_hands_in_and_rows_have_no_place_in_what_is_handed_in(
         for rows in ([["a", 1]], 3):
             wrong = {**kept.described(), "rows": rows}
             refused = await mine.post(path, json={**body, "metadata": {"client_table": wrong}})
-            assert refused.status_code == 422, "S4-44"
+            assert refused.status_code == 422, "a table is described, never sent"
             assert "metadata" in refused.json()["error"]["details"]["fields"][0]["field"]
         turn = (await mine.post(path, params={"wait": 60}, json=body, timeout=90)).json()
         assert turn["status"] == "awaiting_answer", turn

@@ -82,7 +82,7 @@ async def test_a_calm_turn_takes_every_stage_once() -> None:
     assert sorted(played.run.trace()) == sorted(CALM.split())
     assert played.outcome() is Outcome.COMPLETED
     done: Any = played.state["completed_stages"]
-    assert sorted(done) == sorted(CALM.split()), "both branches are in it (S1-08)"
+    assert sorted(done) == sorted(CALM.split()), "both branches are in it"
     assert sorted(made.asked) == ["empathy", "intent", "safety"]
     assert made.ran == ["signal", "catalogue", "profile", "fit", "story"]
     injected = dict(made.given)
@@ -122,7 +122,7 @@ async def test_a_turn_started_again_after_its_check_is_answered_by_the_verdict_t
     made.verdicts["safety"] = {"hijacked": False}
     await again_from_the_store(played)
     assert played.traces() == [UNSAFE] * 2
-    assert (played.messages[-1].text, len(played.turn.asks)) == (INTERVENTION, 2), "nobody is asked again (S1-15)"
+    assert (played.messages[-1].text, len(played.turn.asks)) == (INTERVENTION, 2), "nobody is asked again"
 
 
 @pytest.mark.parametrize("code", ["token_budget_spent", "day_token_budget_spent"])

@@ -61,7 +61,7 @@ async def test_a_turn_takes_the_success_path_node_by_node() -> None:
 async def test_a_provider_error_takes_the_failure_path_after_one_call() -> None:
     run = await played(Says(problem=Problem(code="activity_timeout", message="no")), facts=BOTH)
     assert run.traces() == [f"{BEGIN} {READ} {FAILURE}"]
-    assert len(run.turn.asks) == 1, "a failure is not tried again (S3-13)"
+    assert len(run.turn.asks) == 1, "a failure is not tried again"
     assert (run.state["status"], run.state["error_type"]) == ("failed", "timeout")
     response = response_of(run)
     assert (response["status"], response["error_type"]) == ("error", "timeout")

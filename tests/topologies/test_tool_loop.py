@@ -115,7 +115,7 @@ async def test_what_is_offered_follows_what_is_loaded() -> None:
     assert played.state["loaded_toolsets"] == {"rooms": True, "doors": False}
     assert played.turn.called == ["t2.0"], "loading is no call of a tool"
     assert roles(played)[:4] == ["user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1"]
-    assert pending(played) == [[("list_rooms", False)]], "nor is it announced as one (S2-35)"
+    assert pending(played) == [[("list_rooms", False)]], "nor is it announced as one"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ async def test_calls_that_need_nobody_run_while_the_others_wait_each_for_its_own
     assert ran(played.turn) == ["t1.1", "t1.2", "t1.0"]
     assert roles(played) == ["user", "assistantt1.0,t1.1,t1.2", "toolt1.0", "toolt1.1", "toolt1.2", "assistant"]
     assert pending(played) == [[("lock_room", True), ("list_rooms", False), ("lock_room", True)]], "told once"
-    assert not any("memory_prepare" in trace for trace in played.traces()[1:]), "never on the way back (S2-06)"
+    assert not any("memory_prepare" in trace for trace in played.traces()[1:]), "never on the way back"
 
 
 @each_way
@@ -207,7 +207,7 @@ async def test_the_first_token_is_told_once_a_run() -> None:
     played = await play(Says("looking", (LIST,)), LOCKS, Says("well"), toolsets=WRITES)
     assert [ask.ttft_told for ask in played.turn.asks] == [False, True]
     await decided(played, "t2.0", V.APPROVED)
-    assert [ask.ttft_told for ask in played.turn.asks] == [False, True, False], "entry resets it (S2-04)"
+    assert [ask.ttft_told for ask in played.turn.asks] == [False, True, False], "entry resets it"
 
 
 decisions = st.sampled_from([V.PENDING, V.APPROVED, V.EDITED, V.REJECTED, V.EXPIRED, V.WITHDRAWN])

@@ -100,7 +100,7 @@ async def test_a_change_loads_the_tools_for_it_and_waits_for_its_approval(ops: O
     await ops.engine.until(turn_id, TurnStatus.COMPLETED)
     assert await ops.restarted(turn_id) == ["web"]
     kinds = await ops.engine.kinds(turn_id)
-    assert kinds.count("tools.pending") == 1, "not told again on the way back (S2-35)"
+    assert kinds.count("tools.pending") == 1, "not told again on the way back"
     assert kinds.index("tool.approved") < kinds.index("tool.executing")
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints that cannot be opened: those that say so go on with a warning (S0-68), all others wait (S0-36).
+"""Checkpoints that cannot be opened: those that say so go on with a warning, all others wait.
 
 The workers here cache no run, so every workflow task replays all that came before it.
 """
