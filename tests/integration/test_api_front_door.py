@@ -258,7 +258,7 @@ COUNTED = (
 
 
 @pytest.fixture(scope="module")
-async def place(api: Api) -> dict[str, str]:
+async def ended_turn(api: Api) -> dict[str, str]:
     """A conversation, and a turn of it that is over."""
     async with api.client() as client:
         conversation_id = await conversation(client)
@@ -295,12 +295,12 @@ def fault(answer: httpx.Response, bad: Bad) -> str | None:
 
 @pytest.mark.sized
 async def test_each_is_a_typed_4xx_and_unstored(
-    api: Api, place: dict[str, str], clients: dict[str, httpx.AsyncClient]
+    api: Api, ended_turn: dict[str, str], clients: dict[str, httpx.AsyncClient]
 ) -> None:
     before = await stored(api)
     faults = []
     for number, bad in enumerate(TABLE):
-        path = bad.path.replace("{conversation}", place["conversation"]).replace("{turn}", place["turn"])
+        path = bad.path.replace("{conversation}", ended_turn["conversation"]).replace("{turn}", ended_turn["turn"])
         sent = [{**JSON, **bad.headers} if bad.body is not None else bad.headers]
         if "Idempotency-Key" not in sent[0] and bad.body is not None and (FULL or number % 8 == 0):
             sent.append({**sent[0], "Idempotency-Key": "bad"})
@@ -320,10 +320,10 @@ async def test_a_limit_beyond_all_reason_is_clamped_like_any_other(requester: Ca
             assert answer.status_code == 200, (path, limit[:9], answer.text)
 
 
-async def test_an_unread_kind_of_message_is_refused_by_its_field(requester: Caller, place: dict[str, str]) -> None:
+async def test_an_unread_kind_of_message_is_refused_by_its_field(requester: Caller, ended_turn: dict[str, str]) -> None:
     for kind in ("image_url", "input_audio"):
         body = {"message": [{"type": kind, kind: {"data": "AAAA"}}]}
-        answer = await requester.post(f"/v1/conversations/{place['conversation']}/turns", json=body)
+        answer = await requester.post(f"/v1/conversations/{ended_turn['conversation']}/turns", json=body)
         assert answer.status_code == 422
         assert answer.json()["error"]["details"]["fields"][0]["field"] == "body.message"
 

@@ -12,13 +12,13 @@ from perdure.local import DataParts
 from perdure.store.database import new_id
 from tests.conftest import Person, Urls
 from tests.integration.test_api_access import having
-from tests.integration.test_api_outages import Two, two_processes
+from tests.integration.test_api_outages import TwoApis, two_processes
 from tests.integration.test_api_turns import code, refusal
 
 PER_MINUTE = 40
 
 
-class Counted(Two):
+class Counted(TwoApis):
     async def token(self) -> str:
         """Of a new person, who has asked for nothing yet."""
         name = f"p{new_id()[-8:]}"

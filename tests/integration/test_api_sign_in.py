@@ -20,7 +20,7 @@ from perdure.store.identity import registration, users
 from tests.conftest import Person, Urls
 from tests.integration.bad_tokens import bad_tokens, opened
 from tests.integration.conftest import Api
-from tests.integration.test_api_outages import Two, two_processes
+from tests.integration.test_api_outages import TwoApis, two_processes
 from tests.integration.test_api_turns import code, refusal
 
 PASSWORD = "correct horse battery"
@@ -29,7 +29,7 @@ OURS = {"X-Perdure-Request": "1"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-async def fresh(api: Api, urls: Urls) -> str:
+async def setup_code(api: Api, urls: Urls) -> str:
     owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
     try:
         await users.ensure_tenant(owner, "fresh")
@@ -62,9 +62,9 @@ def bearer(answer: httpx.Response) -> dict[str, str]:
     return {"Authorization": f"Bearer {answer.json()['access_token']}"}
 
 
-async def test_who_comes_after_the_first_person_of_a_tenant_must_be_invited(api: Api, fresh: str) -> None:
+async def test_who_comes_after_the_first_person_of_a_tenant_must_be_invited(api: Api, setup_code: str) -> None:
     async with api.client(None) as client:
-        boss = {"name": "boss", "password": PASSWORD, "tenant": "fresh", "setup_code": fresh}
+        boss = {"name": "boss", "password": PASSWORD, "tenant": "fresh", "setup_code": setup_code}
         first = await client.post("/v1/auth/register", json=boss)
         assert first.json()["user"]["roles"] == ["requester", "reviewer", "admin"]
         client.cookies.clear()
@@ -361,7 +361,7 @@ WRONG = "a wrong one, surely"
 
 
 @pytest.fixture(scope="module")
-async def two(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncIterator[Two]:
+async def apis(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncIterator[TwoApis]:
     async with two_processes(parts, urls, people) as running:
         yield running
 
@@ -369,8 +369,8 @@ async def two(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncI
 class Account:
     """A person with a password, and the places that this person or a stranger signs in from."""
 
-    def __init__(self, two: Two, name: str) -> None:
-        self.two, self.name = two, name
+    def __init__(self, apis: TwoApis, name: str) -> None:
+        self.two, self.name = apis, name
         self.address = f"127.{randrange(1, 250)}.{randrange(1, 250)}.{randrange(1, 250)}"
 
     async def sign_in(
@@ -390,8 +390,8 @@ class Account:
 
 
 @pytest.fixture
-async def owner(two: Two) -> Account:
-    return Account(two, await invited(two.one, "reviewer"))
+async def owner(apis: TwoApis) -> Account:
+    return Account(apis, await invited(apis.one, "reviewer"))
 
 
 def delayed(answer: httpx.Response) -> int:
@@ -507,12 +507,12 @@ async def test_weak_passwords_are_refused_wherever_one_is_set(owner: Account) ->
 
 
 async def test_while_valkey_is_away_each_process_counts_alone(owner: Account) -> None:
-    two = owner.two
-    async with two.one.client(None) as browser:
+    apis = owner.two
+    async with apis.one.client(None) as browser:
         assert (await owner.sign_in(PASSWORD, browser)).status_code == 200
-        await two.valkey.cut()
+        await apis.valkey.cut()
         try:
             assert (await owner.wrong(PLACE.free + 2))[(429, "sign_in_delayed")] == 2
             assert (await owner.sign_in(PASSWORD, browser)).status_code == 200, "a known device gets in"
         finally:
-            await two.valkey.mend()
+            await apis.valkey.mend()

@@ -46,7 +46,7 @@ OLDER = "UPDATE tool_calls SET first_sent_at = first_sent_at - interval '2 secon
 
 
 @pytest.fixture(autouse=True)
-async def nothing_goes_on(harness: Harness) -> None:
+async def no_open_turns(harness: Harness) -> None:
     """Calls in the mode `wait` wait anew, and earlier turns are over."""
     harness.world.go_on.clear()
     await harness.write("UPDATE turns SET status = 'stopped', ended_at = now() WHERE ended_at IS NULL")

@@ -34,7 +34,7 @@ from tests.integration.lost_turns import aged, begun, found, status
 
 
 @pytest.fixture(autouse=True)
-async def alone(harness: Harness) -> None:
+async def no_open_turns(harness: Harness) -> None:
     """No turn of another test is looked at."""
     await harness.write("UPDATE turns SET status = 'stopped', ended_at = now() WHERE ended_at IS NULL")
 

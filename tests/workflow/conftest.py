@@ -137,7 +137,7 @@ def without_cache() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def frozen() -> None:
+def frozen_heap() -> None:
     """What a worker does before it serves: a full round of the collector over all of the suite holds a task up for
     two seconds (measured), which the SDK takes for a deadlock."""
     freeze_heap()

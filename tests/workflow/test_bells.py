@@ -166,7 +166,7 @@ everywhere = pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys()
 
 
 @pytest.fixture(autouse=True)
-def world_goes_on(served: Served) -> Iterator[None]:
+def released_target(served: Served) -> Iterator[None]:
     """Whatever a test held up."""
     yield
     served.harness.world.go_on.set()

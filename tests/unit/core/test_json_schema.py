@@ -22,7 +22,7 @@ def of(**properties: JsonValue) -> Schema:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_pattern_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patterns get a fifth of their time."""
     monkeypatch.setattr("perdure.core.json_schema.PATTERN_SECONDS", 0.2)
 
