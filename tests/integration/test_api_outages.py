@@ -21,7 +21,7 @@ from perdure.store.status import write_fault
 from perdure.temporal import status as write_probe
 from tests.conftest import Person, Urls
 from tests.doubles.link import Link
-from tests.eventually import eventually
+from tests.eventually import until
 from tests.integration.conftest import Api, Caller, serving
 from tests.integration.test_api_turns import conversation, refusal
 
@@ -205,7 +205,7 @@ async def test_a_postgres_that_only_reads_is_at_fault(api: Api, visitor: Caller,
         await admin.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
         await api.services.db.pool.expire_connections()
         assert (await faults(parts))["postgres"]
-        await eventually(unready)
+        await until(unready)
     finally:
         await admin.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
         await api.services.db.pool.expire_connections()

@@ -34,7 +34,7 @@ from perdure.store.turns import views as turn_views
 from perdure.store.turns.start import request_stop
 from perdure.worker.reconcile import Reconciler
 from tests.doubles.target import app_agents
-from tests.eventually import eventually
+from tests.eventually import until
 from tests.harness import gathered
 from tests.integration.conftest import in_transaction
 from tests.integration.policies import Policies
@@ -293,7 +293,7 @@ async def test_a_role_that_is_lost_while_an_act_waits_for_the_turn_counts_no_mor
     try:
         async with policies.harness.db.transaction("local", address.turn_id):
             waiting = asyncio.create_task(does(policies, assignments.claim, request, "ann", 900))
-            await eventually(lambda: policies.harness.value(BLOCKED))
+            await until(lambda: policies.harness.value(BLOCKED))
             await policies.roles("ann", "requester")
         assert await waiting == "role_required"
     finally:

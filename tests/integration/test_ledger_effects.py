@@ -35,7 +35,7 @@ from perdure.store.turns.start import request_stop
 from tests.conftest import KEYRING, Urls
 from tests.doubles.hostile_target import MEBI, Talk, Target, bomb, floods, says, threaded
 from tests.doubles.target import app_agents
-from tests.eventually import eventually, until
+from tests.eventually import until
 from tests.harness import Harness, gathered
 from tests.near import NEAR
 
@@ -334,7 +334,7 @@ async def entities_locked(urls: Urls) -> AsyncIterator[None]:
 async def cut(urls: Urls, where: str) -> None:
     admin = await asyncpg.connect(urls.admin)
     found = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1 AND usename = 'perdure_app' AND "
-    await eventually(lambda: admin.fetch(found + where, urls.app.rpartition("/")[2]))
+    await until(lambda: admin.fetch(found + where, urls.app.rpartition("/")[2]))
     await admin.close()
 
 

@@ -17,7 +17,7 @@ from perdure.store import agents
 from perdure.store.agents import set_exemption
 from perdure.store.database import Database, new_id
 from tests.conftest import Urls
-from tests.eventually import eventually
+from tests.eventually import until
 from tests.harness import publish_app
 from tests.integration.library import Library
 from tests.workflow.conftest import Engine
@@ -64,7 +64,7 @@ class Ops:
         async def there() -> bool:
             return any(row[0] == call_id and row[2] == state for row in await self.calls(turn_id))
 
-        await eventually(there)
+        await until(there)
 
     async def paused(self, text: str) -> str:
         """A turn that waits for a person."""
