@@ -217,7 +217,7 @@ async def test_without_a_token_nothing_but_the_way_in_is_open(actors: Actors) ->
     assert not wrong
 
 
-async def test_a_foreign_host_is_refused_whoever_asks(actors: Actors) -> None:
+async def test_a_foreign_host_is_refused_for_every_caller(actors: Actors) -> None:
     wrong = []
     for operation in TABLE:
         for caller in (ADMIN, ""):
@@ -232,7 +232,7 @@ async def test_a_foreign_host_is_refused_whoever_asks(actors: Actors) -> None:
     assert not wrong
 
 
-async def test_an_unseen_id_is_answered_like_one_that_nobody_has(actors: Actors) -> None:
+async def test_an_unseen_id_is_answered_like_an_unknown_one(actors: Actors) -> None:
     told_apart = []
     for operation, row in TABLE.items():
         names = re.findall(r"\{(\w+)\}", operation)

@@ -311,7 +311,7 @@ def refused(answer: httpx.Response) -> bool:
     return told and "set-cookie" not in answer.headers
 
 
-async def test_a_code_signs_one_browser_in_as_whoever_asked_for_it(local: Api) -> None:
+async def test_a_code_signs_one_browser_in_as_the_user_who_requested_it(local: Api) -> None:
     code = await made(local)
     answer = await entered(local, code, headers={"Origin": local.url})
     assert (answer.status_code, answer.headers["location"]) == (303, "/chat")
@@ -412,7 +412,7 @@ async def test_wrong_guesses_wait_longer_and_longer_and_the_right_password_waits
         assert 0 < delayed(await owner.sign_in(PASSWORD, client)) <= 2, "every process counts with the others"
 
 
-async def test_a_name_that_nobody_has_waits_alike(owner: Account) -> None:
+async def test_an_unknown_name_waits_alike(owner: Account) -> None:
     nobody = f"nobody-{new_id()[-8:]}"
     for name in (owner.name, nobody):
         seen = [await owner.sign_in(WRONG, name=name, address="127.0.0.9") for _ in range(PLACE.free + 2)]

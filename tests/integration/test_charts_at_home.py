@@ -102,7 +102,7 @@ async def test_a_program_that_died_goes_on_with_its_turn_and_hands_in_once(api: 
     assert len(made.specification["data"]["values"]) == 2, "the plan is carried out again, here"
 
 
-async def test_nobody_else_hands_in_and_rows_have_no_place_in_what_is_handed_in(api: Api, tmp_path: Path) -> None:
+async def test_no_other_user_hands_in_and_what_is_handed_in_has_no_rows(api: Api, tmp_path: Path) -> None:
     kept = table(tmp_path)
     async with api.client() as mine, api.client("admin") as other:
         made = await mine.post("/v1/conversations", json={"agent": AGENT})

@@ -287,7 +287,7 @@ async def test_a_keyed_call_whose_worker_dies_is_sent_again_unless_its_key_has_g
 
 
 @pytest.mark.parametrize("tool", ["book", "shout", "look"])
-async def test_a_call_that_nobody_can_have_sent_is_replanned(harness: Harness, monkeypatch: Patch, tool: str) -> None:
+async def test_a_call_that_cannot_have_been_sent_is_replanned(harness: Harness, monkeypatch: Patch, tool: str) -> None:
     address = await harness.plan((tool, {}))
     unreadable(monkeypatch)
     await unsent(harness, address, 1)
@@ -466,7 +466,7 @@ async def test_an_error_of_the_target_means_what_its_status_says(harness: Harnes
 
 
 @pytest.mark.parametrize("tool", ["look", "jot", "book", "shout"])
-async def test_a_call_to_a_host_that_nobody_named_fails_and_nothing_is_sent(harness: Harness, tool: str) -> None:
+async def test_a_call_to_an_unnamed_host_fails_and_nothing_is_sent(harness: Harness, tool: str) -> None:
     address = await harness.plan((tool, {}))
     outcome, made = await run(harness, address, says(), Outbound())
     assert outcome.state is S.FAILED and made.heads == []

@@ -130,7 +130,7 @@ async def test_words_without_end_are_broken_off_at_the_turns_limit_and_those_sai
     assert "sk-of-the-test" not in (await agent.served.history(address)).to_json()
 
 
-async def test_a_model_that_asks_for_tools_that_nobody_has_ends_at_the_limit_of_rounds(agent: LitellmAgent) -> None:
+async def test_a_model_that_calls_unknown_tools_ends_at_the_round_limit(agent: LitellmAgent) -> None:
     calls = (Call(name="rm_rf", arguments={"path": "/"}), Call(name="look\n; drop", arguments={}))
     agent.double.script(Step(calls=calls, times=None))
     address = await agent.served.begin(ASKED, agent_id=LITELLM_AGENT, limits=Limits(max_iterations=3))

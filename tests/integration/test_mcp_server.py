@@ -425,7 +425,7 @@ async def raws(tmp_path: Path) -> AsyncIterator[Raws]:
         soak("says_internal_error", READ),
     ],
 )
-async def test_an_answer_that_is_none_is_a_typed_end_at_once(raws: Raws, how: str, trusted: dict[str, Any]) -> None:
+async def test_an_invalid_answer_is_a_typed_end_at_once(raws: Raws, how: str, trusted: dict[str, Any]) -> None:
     raw, began = raws(how, **trusted), time.monotonic()
     with pytest.raises(ToolRefused if trusted else ServerLost):
         await raw.press()

@@ -153,7 +153,7 @@ async def test_a_draft_that_changed_since_it_was_read_is_not_promoted_and_again_
         assert (first.status_code, again.status_code) == (200, 200) and first.json() == again.json()
 
 
-async def test_nobody_activates_the_own_words_alone_whatever_the_role(api: Api) -> None:
+async def test_no_role_activates_its_own_text_alone(api: Api) -> None:
     template = fresh()
     await activated(api, template, "Ours.")
     async with api.client("admin") as author, api.client("reviewer") as other, api.client() as reader:

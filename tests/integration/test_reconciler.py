@@ -372,7 +372,7 @@ async def test_a_tenant_that_cannot_be_read_does_not_stop_those_behind_it(
     assert ("open_turns_not_listed", "aaa") in {(line["event"], line.get("where")) for line in said}
 
 
-async def test_where_temporal_does_not_list_what_waits_nobody_is_taken_for_lost_and_the_others_are_looked_at(
+async def test_if_temporal_does_not_list_waiting_runs_none_counts_as_lost_and_others_are_checked(
     harness: Harness, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paused, gone = await lost(harness), await lost(harness)

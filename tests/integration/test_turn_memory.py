@@ -377,7 +377,7 @@ async def test_without_a_vector_any_word_may_match_and_the_hit_says_so(harness: 
         assert await found(harness, nothing, None, agent="words") == []
 
 
-async def test_nobody_finds_another_users_agents_or_tenants_episodes(harness: Harness, relay: Database) -> None:
+async def test_no_user_finds_another_users_agents_or_tenants_episodes(harness: Harness, relay: Database) -> None:
     embedder = Hashing()
     await keep(harness, "secret plan", agent="mine")
     await keep(harness, "secret plan of the reviewer", by="reviewer", agent="mine")

@@ -93,7 +93,7 @@ UNHEARD = [Problem(code=code, message="m") for code in ("model_unavailable", "ac
 
 
 @pytest.mark.parametrize("verdict", [{"hijacked": True, "category": "harm"}, {"hijacked": "no"}, {}, *UNHEARD])
-async def test_what_is_no_plain_no_is_answered_by_the_text_and_no_model(verdict: Args | Problem) -> None:
+async def test_any_verdict_but_a_plain_no_is_answered_by_the_text_and_no_model(verdict: Args | Problem) -> None:
     made = context()
     made.verdicts["safety"] = verdict
     played = await play(made, Says("never said"))
@@ -192,7 +192,7 @@ async def test_news_run_what_hears_them_and_what_is_not_complete() -> None:
     assert made.ran == ["signal", "profile", "fit", "story"], "complete or not: what feeds the fit has changed"
 
 
-async def test_a_value_from_a_tool_that_is_no_dependency_feeds_all_the_same() -> None:
+async def test_a_value_from_a_tool_without_a_dependency_is_still_fed() -> None:
     made = context(profile=lambda args: {"age": len(made.said), "completeness": 0.9})
     made.registry = (*REGISTRY[:2], PipelineToolConfig(name="profile", hears=True), *REGISTRY[3:])
     made.registry += (PipelineToolConfig(name="weather", dependencies=("catalogue",), inject_inputs=("age",)),)

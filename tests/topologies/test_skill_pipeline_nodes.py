@@ -109,7 +109,7 @@ async def test_a_call_is_answered_in_its_round_and_an_iteration_counted() -> Non
 
 
 @pytest.mark.parametrize(("calls", "called"), [((NOBODY, LOOK), ["t1.1"]), ((NOBODY, ("none", {})), [])])
-async def test_a_call_to_nobody_is_answered_with_an_error_and_never_gated(calls: tuple[Call, ...], called: Any) -> None:
+async def test_a_call_to_an_unknown_tool_is_an_error_and_never_gated(calls: tuple[Call, ...], called: Any) -> None:
     played = await play(Says("", calls), DONE)
     assert played.outcome() is Outcome.COMPLETED
     assert roles(played) == ["user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1", "assistant"]
@@ -263,7 +263,7 @@ async def test_the_budget_and_the_limit_hold_after_a_resume_too(limits: Limits, 
     assert ran(played.turn) == ["t1.0"], "what was approved has run"
 
 
-async def test_an_outcome_nobody_knows_pauses_the_turn_until_a_person_says_it() -> None:
+async def test_an_unknown_outcome_pauses_the_turn_until_a_person_states_it() -> None:
     played = await play(Says("asking", (("shout", {"breaks": True}), LOOK)), Says("well"))
     assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, ["|t1.0"])
     assert roles(played) == ["user"]

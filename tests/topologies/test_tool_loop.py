@@ -141,13 +141,13 @@ async def test_write_access_is_never_taken_back() -> None:
     assert played.asked_for() == ["t3.0"]
 
 
-async def test_a_tool_that_is_not_offered_is_refused_and_nobody_is_asked_about_it() -> None:
+async def test_a_tool_that_is_not_offered_is_refused_without_an_approval() -> None:
     played = await play(Says("", (LOCK, LIST)), Says("well"))
     assert (ran(played.turn), played.outcome()) == (["t1.1"], Outcome.COMPLETED)
     assert played.turn.rows["t1.0"].state is CallState.FAILED
 
 
-async def test_calls_that_need_nobody_run_while_the_others_wait_each_for_its_own_decision() -> None:
+async def test_calls_without_approval_run_while_the_others_wait_each_for_its_decision() -> None:
     played = await play(Says("", (LOCK, LIST, LOCK)), Says("well"), toolsets=WRITES)
     assert (played.outcome(), ran(played.turn)) == (Outcome.AWAITING, ["t1.1"])
     assert (played.state["awaiting_approval"], played.state["done"]) == (True, False)

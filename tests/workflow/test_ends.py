@@ -181,7 +181,7 @@ async def test_a_turn_stopped_while_calls_are_under_way_leaves_their_outcome_to_
     served.harness.world.go_on.set()
 
 
-async def test_a_turn_that_was_asked_to_stop_and_is_cancelled_too_was_stopped_by_whoever_asked(served: Served) -> None:
+async def test_a_turn_that_is_stopped_and_cancelled_was_stopped_by_the_user_who_asked(served: Served) -> None:
     address = await silent(served)
     async with served.harness.db.transaction("local") as tx:
         _, _, note = await request_stop(tx, address.turn_id, served.harness.people["requester"].user_id)

@@ -153,7 +153,7 @@ OTHERS = {
 }
 
 
-async def test_everything_else_waits_until_somebody_can_be_asked(served: Served, record: ApprovalRecord) -> None:
+async def test_every_other_checkpoint_waits_until_it_can_be_opened(served: Served, record: ApprovalRecord) -> None:
     record.closed = AWAY
     begun = {
         what: await served.begin(Line("", calls), SAID[1], agent_id=agent_id)

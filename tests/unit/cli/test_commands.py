@@ -104,7 +104,7 @@ def test_status_of_a_tenant_says_whose_the_rest_is(stack: Perdure) -> None:
 # --- `perdure effects`: settled once, by who has seen it.
 
 
-def test_before_the_deadline_nobody_is_told_to_say_that_it_did_not_happen(stack: Perdure) -> None:
+def test_before_the_deadline_did_not_happen_is_not_suggested(stack: Perdure) -> None:
     shown = stack("effects show pdk_1", said({**EFFECT, "deadline": "2999-01-01T00:00:00Z"})).out
     assert "2999-01-01 00:00:00 UTC" in shown
     assert "settle pdk_1 happened" in shown and "did_not_happen" not in shown

@@ -121,7 +121,7 @@ def test_nothing_is_started_at_such_an_address(perdure: Perdure, home: Path, mon
         assert "Traceback" not in ended.err and not list(home.iterdir()), "nothing was made in the data folder"
 
 
-def test_a_flag_that_is_none_is_one_line_that_names_it(perdure: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_flag_is_one_line_that_names_it(perdure: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_EXAMPLES", "perhaps")
     ended = perdure("up")
     assert (ended.code, ended.out) == (1, "")

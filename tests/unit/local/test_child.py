@@ -211,7 +211,7 @@ async def test_a_hung_child_is_replaced(tmp_path: Path, how: signal.Signals, mon
 
 
 @pytest.mark.soak
-async def test_a_busy_machine_makes_nobody_hang(tmp_path: Path) -> None:
+async def test_a_busy_machine_makes_no_child_hang(tmp_path: Path) -> None:
     out = io.StringIO()
     kept = beating_child(tmp_path, out, hang_seconds=6)
     await kept.start()
