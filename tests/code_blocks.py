@@ -61,7 +61,7 @@ async def noted() -> AsyncIterator[NotedSandbox]:
 
 
 @pytest.fixture(scope="module")
-async def workbench(harness: Harness, noted: NotedSandbox) -> Harness:
+async def blocks(harness: Harness, noted: NotedSandbox) -> Harness:
     agents, tables = code_block_app()
     await publish_app(harness.owner_url, [*app_agents()[0], *agents], tables)
     tools = [*app_agents()[1], *((MAKER, tool) for tool in CORE_ALWAYS)]

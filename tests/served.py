@@ -22,7 +22,7 @@ from perdure.store.delivery.outbox import Note
 from perdure.store.turns.start import request_stop
 from perdure.worker.queues import workers_for
 from tests.doubles.spoken import Line
-from tests.eventually import eventually
+from tests.eventually import until
 from tests.harness import Harness, own_queues
 
 PAUSED = TurnStatus.AWAITING_APPROVAL
@@ -90,7 +90,7 @@ class Served:
             found = await self.handle(address).describe()
             return found.run_id if found.workflow_type == "TurnWait" and found.run_id != before else None
 
-        return await eventually(look) or ""
+        return await until(look) or ""
 
     async def waits_for(self, address: TurnAddress, request_id: str) -> str:
         """The run id of the wait for this request."""
@@ -101,7 +101,7 @@ class Served:
             assert found or row["ended_at"] is None, row["problem"]
             return found
 
-        await eventually(look)
+        await until(look)
         return await self.waits(address)
 
     async def decide(

@@ -32,7 +32,7 @@ from tests.acceptance.running import WORKERS, RunningStack
 from tests.acceptance.turns import Turns
 from tests.doubles.provider import ProviderDouble, Seen
 from tests.doubles.provider_steps import Step
-from tests.eventually import eventually, until
+from tests.eventually import until
 
 TEXT = " ".join(f"word{number}" for number in range(40))
 WORD_SECONDS = 0.05
@@ -97,7 +97,7 @@ class Matrix:
             unknown = await self._turns.unknown_effects()
             return unknown if set(ids) <= unknown.keys() else {}
 
-        unknown = await eventually(known, 60)
+        unknown = await until(known, 60)
         settled = time.time()
         await asyncio.gather(*(self._turns.settle(unknown[turn_id], "it is in the ledger") for turn_id in ids))
         return await self._close(outcome, ids, wanted, settled)
@@ -126,7 +126,7 @@ class Matrix:
         async def committed() -> bool:
             return orders <= {str(each["order"]) for each in (await self._target()).effects}
 
-        await eventually(committed)
+        await until(committed)
         killed = await self._kill(outcome, ids, ("worker-turns",), "running")
         ready = await self._ready(outcome, killed)
         (await self._payments.delete("/faults")).raise_for_status()

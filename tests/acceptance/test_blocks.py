@@ -8,7 +8,7 @@ import pytest
 from tests.acceptance.running import RunningStack, running
 from tests.acceptance.turns import Turns, answered
 from tests.code_blocks import CODE_BLOCK_APP
-from tests.eventually import eventually
+from tests.eventually import until
 
 SPACING = "Mitchell Ranch 1H: the lease line is 330.00 ft away (at least 467 ft)"
 LASTS_SECONDS = 4.0
@@ -53,7 +53,7 @@ async def test_a_worker_that_is_killed_while_a_block_runs_loses_nothing(stack: R
         async def runs() -> bool:
             return (await block(turns, turn_id)).get("state") == "running"
 
-        await eventually(runs, 60)
+        await until(runs, 60)
         stack.wait_restarted(stack.kill("worker-turns"))
         turn = await turns.completed(turn_id)
         assert turn["answer"] == f"It was turned {rounds} times."

@@ -13,7 +13,7 @@ import pytest
 from perdure.store.database import new_id
 from tests.acceptance.running import WORKERS, RunningStack
 from tests.acceptance.turns import Turns, answered
-from tests.eventually import eventually
+from tests.eventually import until
 
 AGENT = "rule_37"
 WELL = "Mitchell Ranch 1H"
@@ -107,7 +107,7 @@ async def test_an_edited_call_outlives_the_worker_that_runs_it_and_is_settled_on
             async def begun() -> bool:
                 return await states(connection, turn) == [(PACKAGE, "done"), (PACKAGE, "reserved")]
 
-            await eventually(begun, 75)
+            await until(begun, 75)
             killed = stack.kill(*WORKERS)
         stack.wait_restarted(killed)
         assert "Dry Fork 2" in (await turns.completed(turn["turn_id"]))["answer"]

@@ -22,7 +22,7 @@ from temporalio.client import WorkflowExecutionStatus
 from perdure.client import Client
 from perdure.local.ports import HOST
 from tests.acceptance.running import RunningStack, until
-from tests.eventually import eventually
+from tests.eventually import until as until_async
 
 FOREIGN = "rebound.example"
 ANSWER_SECONDS = 3.0
@@ -108,7 +108,7 @@ async def is_listed(stack: RunningStack, turn_id: str) -> bool:
 async def test_no_port_tells_a_foreign_page_of_a_workflow_or_lets_it_end_a_turn(
     stack: RunningStack, requester: Client, paused: str
 ) -> None:
-    await eventually(lambda: is_listed(stack, paused))
+    await until_async(lambda: is_listed(stack, paused))
     found = ports(stack)
     assert len(found) >= 8, found
     for port, name in found.items():
@@ -147,7 +147,7 @@ def test_run_json_names_every_open_port(stack: RunningStack) -> None:
 
 
 async def test_the_web_ui_shows_a_turn_at_the_address_that_is_printed(stack: RunningStack, paused: str) -> None:
-    await eventually(lambda: is_listed(stack, paused))
+    await until_async(lambda: is_listed(stack, paused))
     faults: list[str] = []
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])

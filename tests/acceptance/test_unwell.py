@@ -14,6 +14,7 @@ import httpx
 import psutil
 import pytest
 
+from perdure.local.output import _OF_A_FULL_DISK
 from tests.acceptance.command import Command
 from tests.acceptance.running import RunningStack, running, until
 
@@ -52,10 +53,10 @@ def echo(stack: RunningStack) -> str:
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
     """A stack that no other test uses."""
     with running(tmp_path_factory.mktemp("unwell") / "home", "--examples") as started:
-        until(lambda: "admin token" in terminal(started), 60, "the stack did not come up")
+        until(lambda: started.token("admin") in terminal(started), 60, "the stack did not come up")
         yield started
 
 
@@ -64,42 +65,42 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
     "roles",
     [("worker-turns", "valkey"), ("worker-llm", "temporal"), ("api", "payments", "worker-relay"), ("postgres",)],
 )
-def test_parts_that_are_stopped_are_named_killed_and_started_again(own: RunningStack, roles: tuple[str, ...]) -> None:
-    before = own.read()["pids"]
+def test_parts_that_are_stopped_are_named_killed_and_started_again(alone: RunningStack, roles: tuple[str, ...]) -> None:
+    before = alone.read()["pids"]
     began = time.monotonic()
     for role in roles:
         os.kill(before[role], signal.SIGSTOP)
     time.sleep(9)
-    states = {part["name"]: part["state"] for part in Command(own.home)("status", "--json").json["parts"]}
+    states = {part["name"]: part["state"] for part in Command(alone.home)("status", "--json").json["parts"]}
     for role in roles:
         assert states[{"valkey": "redis"}.get(role, role)] == "hangs", states
-    until(lambda: all(own.read()["pids"].get(role) != before[role] for role in roles), 40, f"{roles} were not killed")
+    until(lambda: all(alone.read()["pids"].get(role) != before[role] for role in roles), 40, f"{roles} were not killed")
     assert time.monotonic() - began < HANG_FOUND_SECONDS
-    own.wait_restarted({role: before[role] for role in roles}, BACK_SECONDS)
+    alone.wait_restarted({role: before[role] for role in roles}, BACK_SECONDS)
     for role in roles:
-        assert f"{role:<16} | " in terminal(own)
+        assert f"{role:<16} | " in terminal(alone)
     others = set(before) - set(roles)
-    assert {role: own.read()["pids"][role] for role in others} == {role: before[role] for role in others}
-    until(lambda: ready(own) == 200, BACK_SECONDS, "not ready again")
-    assert echo(own) == "still here"
+    assert {role: alone.read()["pids"][role] for role in others} == {role: before[role] for role in others}
+    until(lambda: ready(alone) == 200, BACK_SECONDS, "not ready again")
+    assert echo(alone) == "still here"
 
 
 @pytest.mark.timeout(120)
-def test_while_postgres_is_stopped_the_api_answers_503_in_time(own: RunningStack) -> None:
-    pid = own.read()["pids"]["postgres"]
+def test_while_postgres_is_stopped_the_api_answers_503_in_time(alone: RunningStack) -> None:
+    pid = alone.read()["pids"]["postgres"]
     backends = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
     for each in backends:
         os.kill(each, signal.SIGSTOP)
     began = time.monotonic()
-    assert ready(own) == 503
+    assert ready(alone) == 503
     assert time.monotonic() - began < 5
-    with requester(own) as client:
+    with requester(alone) as client:
         answer = client.get("/v1/turns")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
     assert time.monotonic() - began < 20
-    own.wait_restarted({"postgres": pid}, BACK_SECONDS)
-    until(lambda: ready(own) == 200, BACK_SECONDS, "not ready again")
-    assert echo(own) == "still here"
+    alone.wait_restarted({"postgres": pid}, BACK_SECONDS)
+    until(lambda: ready(alone) == 200, BACK_SECONDS, "not ready again")
+    assert echo(alone) == "still here"
 
 
 @contextmanager
@@ -134,7 +135,7 @@ def fill(folder: Path) -> Path:
 @pytest.mark.timeout(300)
 def test_a_full_disk_is_red_is_told_once_and_is_survived(tmp_path: Path) -> None:
     with small_disk(tmp_path / "home") as disk, running(disk, "--examples") as stack:
-        until(lambda: "admin token" in terminal(stack), 60, "the stack did not come up")
+        until(lambda: stack.token("admin") in terminal(stack), 60, "the stack did not come up")
         until(lambda: ready(stack) == 200, 30, "the stack is not ready")
         assert echo(stack) == "still here"
         file = fill(disk)
@@ -151,6 +152,6 @@ def test_a_full_disk_is_red_is_told_once_and_is_survived(tmp_path: Path) -> None
         until(lambda: ready(stack) == 200, BACK_SECONDS, "not ready with room on the disk")
         stack.wait_restarted(killed, BACK_SECONDS)
         until(lambda: echo(stack) == "still here", BACK_SECONDS, "no turn completes")
-        told = [line for line in terminal(stack).splitlines() if "disk is full" in line or "No space left" in line]
+        told = [line for line in terminal(stack).splitlines() if _OF_A_FULL_DISK.search(line)]
         assert not told, "what the parts say of it is counted only"
         assert json.loads((stack.home / "run.json").read_text())["supervisor"] == stack.process.pid

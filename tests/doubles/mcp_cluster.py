@@ -32,7 +32,7 @@ def cluster_server(**fields: Any) -> McpServer:
 
 
 @dataclass(slots=True)
-class Bench:
+class McpBench:
     session: McpSession
     home: Path
 
@@ -51,12 +51,12 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(home: Path, **fields: Any) -> AsyncIterator[Bench]:
+async def bench(home: Path, **fields: Any) -> AsyncIterator[McpBench]:
     """A session over stdio, or to the `url` that is given."""
     secrets = {"cluster_token": "open sesame"}
     session = McpSession(cluster_server(**fields), OPS, home, secrets.get)
     try:
-        yield Bench(session, home)
+        yield McpBench(session, home)
     finally:
         await session.close()
 

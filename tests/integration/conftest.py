@@ -138,11 +138,11 @@ def reconciler(relay: Database, temporal: Client) -> Reconciler:
 
 
 @pytest.fixture(scope="module")
-async def talk(harness: Harness, parts: DataParts, temporal: Client) -> AsyncIterator[LitellmAgent]:
+async def agent(harness: Harness, parts: DataParts, temporal: Client) -> AsyncIterator[LitellmAgent]:
     """An agent whose models are those of the provider double, at work."""
     assert parts.redis_url is not None
-    async with clerk_at_work(harness, parts.redis_url, temporal) as litellm_agent:
-        yield litellm_agent
+    async with clerk_at_work(harness, parts.redis_url, temporal) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
-class World:
+class Actors:
     """People with tokens, and the owner's objects by group."""
 
     api: Api
@@ -153,7 +153,7 @@ async def _groups(api: Api, people: Mapping[str, httpx.AsyncClient]) -> dict[str
 
 
 @pytest.fixture(scope="module")
-async def world(api: Api, urls: Urls) -> AsyncIterator[World]:
+async def actors(api: Api, urls: Urls) -> AsyncIterator[Actors]:
     api.app.state.services = replace(api.app.state.services, webhook_hosts=("hooks.example.org",))
     async with AsyncExitStack() as stack:
         local = await stack.enter_async_context(api.client("admin"))
@@ -162,11 +162,14 @@ async def world(api: Api, urls: Urls) -> AsyncIterator[World]:
         await _person(local, "second", "reviewer")
         await _person(local, "member", "requester")
         tokens[STRANGER] = await _stranger(urls)
-        people = {name: await stack.enter_async_context(World(api, tokens, {}).client(name)) for name in tokens}
-        yield World(api, tokens, await _groups(api, people))
+        people = {name: await stack.enter_async_context(Actors(api, tokens, {}).client(name)) for name in tokens}
+        yield Actors(api, tokens, await _groups(api, people))
 
 
-async def _answer(world: World, operation: str, caller: str, ids: Mapping[str, str], host: str = "") -> tuple[int, str]:
+Answer = tuple[int, str]
+
+
+async def _answer(actors: Actors, operation: str, caller: str, ids: Mapping[str, str], host: str = "") -> Answer:
     """The status, and the body of a refusal; of a stream only its head is read."""
     row = TABLE[operation]
     method, path = operation.split(" ", 1)
@@ -180,12 +183,12 @@ async def _answer(world: World, operation: str, caller: str, ids: Mapping[str, s
         sent["headers"]["content-type"] = "text/csv"
     elif row.body:
         sent["json"] = row.body(ids)
-    async with world.client(caller) as client, client.stream(method, path, **sent) as answer:
+    async with actors.client(caller) as client, client.stream(method, path, **sent) as answer:
         return answer.status_code, (await answer.aread()).decode() if answer.status_code >= 400 else ""
 
 
-async def _ask(world: World, operation: str, caller: str = "", host: str = "") -> tuple[int, str]:
-    status, text = await _answer(world, operation, caller, world.ids(TABLE[operation], caller), host)
+async def _ask(actors: Actors, operation: str, caller: str = "", host: str = "") -> tuple[int, str]:
+    status, text = await _answer(actors, operation, caller, actors.ids(TABLE[operation], caller), host)
     return status, str(json.loads(text)["error"]["code"]) if text else ""
 
 
@@ -201,12 +204,12 @@ async def test_the_table_has_a_row_for_each_operation_and_no_other(api: Api) -> 
     assert len(found) > 110
 
 
-async def test_without_a_token_nothing_but_the_way_in_is_open(world: World) -> None:
+async def test_without_a_token_nothing_but_the_way_in_is_open(actors: Actors) -> None:
     wrong = []
     for operation in TABLE:
-        if (met := await _ask(world, operation)) != (401, "token_missing"):
+        if (met := await _ask(actors, operation)) != (401, "token_missing"):
             wrong.append((operation, met))
-    async with httpx.AsyncClient(base_url=world.api.url) as client:
+    async with httpx.AsyncClient(base_url=actors.api.url) as client:
         for operation, status in OPEN.items():
             method, path = operation.split(" ")
             if (answer := await client.request(method, path, json={})).status_code != status:
@@ -214,13 +217,13 @@ async def test_without_a_token_nothing_but_the_way_in_is_open(world: World) -> N
     assert not wrong
 
 
-async def test_a_foreign_host_is_refused_whoever_asks(world: World) -> None:
+async def test_a_foreign_host_is_refused_for_every_caller(actors: Actors) -> None:
     wrong = []
     for operation in TABLE:
         for caller in (ADMIN, ""):
-            if (met := await _ask(world, operation, caller, "attacker.example")) != (421, "host_not_allowed"):
+            if (met := await _ask(actors, operation, caller, "attacker.example")) != (421, "host_not_allowed"):
                 wrong.append((operation, met))
-    async with httpx.AsyncClient(base_url=world.api.url, headers={"Host": "attacker.example"}) as client:
+    async with httpx.AsyncClient(base_url=actors.api.url, headers={"Host": "attacker.example"}) as client:
         for operation in OPEN:
             method, path = operation.split(" ")
             expected = 200 if path in ("/healthz", "/readyz") else 421
@@ -229,7 +232,7 @@ async def test_a_foreign_host_is_refused_whoever_asks(world: World) -> None:
     assert not wrong
 
 
-async def test_an_unseen_id_is_answered_like_one_that_nobody_has(world: World) -> None:
+async def test_an_unseen_id_is_answered_like_an_unknown_one(actors: Actors) -> None:
     told_apart = []
     for operation, row in TABLE.items():
         names = re.findall(r"\{(\w+)\}", operation)
@@ -241,8 +244,8 @@ async def test_an_unseen_id_is_answered_like_one_that_nobody_has(world: World) -
                     continue
                 answers = []
                 for more in ({}, {name: new_id() for name in names}):
-                    ids = {**world.ids(row), **changed, **more}
-                    status, text = await _answer(world, operation, caller, ids)
+                    ids = {**actors.ids(row), **changed, **more}
+                    status, text = await _answer(actors, operation, caller, ids)
                     for name in names:
                         text = text.replace(ids[name], "ID")
                     answers.append((status, UUID.sub("ID", text)))
@@ -251,8 +254,8 @@ async def test_an_unseen_id_is_answered_like_one_that_nobody_has(world: World) -
     assert not told_apart, "\n".join(map(str, told_apart))
 
 
-async def test_lists_hold_nothing_of_another_tenant(world: World) -> None:
-    async with world.client(STRANGER) as client:
+async def test_lists_hold_nothing_of_another_tenant(actors: Actors) -> None:
+    async with actors.client(STRANGER) as client:
         for path in ("turns", "conversations", "approvals", "effects", "entities?name=thing", "memory/promotions"):
             assert (await client.get(f"/v1/{path}")).json()["items"] == [], path
         found = await client.post("/v1/memory/documents/search", json={"query": "Old"})
@@ -273,23 +276,23 @@ NAMED: list[tuple[str, str, dict[str, Any], str]] = [
 ]
 
 
-async def test_an_id_in_a_body_or_a_query_is_no_other(world: World) -> None:
+async def test_an_id_in_a_body_or_a_query_is_no_other(actors: Actors) -> None:
     for method, path, body, name in NAMED:
         for caller in (PEER, STRANGER):
             found = []
-            for given in (world.groups["main"][name], new_id()):
+            for given in (actors.groups["main"][name], new_id()):
                 where = path + given if path.endswith("=") else path
                 sent: dict[str, Any] = {"json": {**body, name: given}} if method == "POST" else {}
-                async with world.client(caller) as client:
+                async with actors.client(caller) as client:
                     answer = await client.request(method, where, **sent)
                 found.append((answer.status_code, UUID.sub("ID", answer.text)))
             assert found[0] == found[1], (method, path, found)
 
 
-async def test_a_bulk_decision_says_nothing_of_ids_that_its_caller_cannot_see(world: World) -> None:
-    unseen = world.groups["main"]["approval_id"]
+async def test_a_bulk_decision_says_nothing_of_ids_that_its_caller_cannot_see(actors: Actors) -> None:
+    unseen = actors.groups["main"]["approval_id"]
     for caller in (PEER, STRANGER):
-        async with world.client(caller) as client:
+        async with actors.client(caller) as client:
             own = await _turn(client, "Refund order 1048")
             seen = own["approval_id"]
             for decision in ("approve", "reject", "edit", "respond"):
@@ -305,15 +308,15 @@ async def test_a_bulk_decision_says_nothing_of_ids_that_its_caller_cannot_see(wo
             await client.post(f"/v1/turns/{own['turn_id']}/stop")
 
 
-async def test_exactly_the_callers_of_the_table_pass(world: World) -> None:
+async def test_exactly_the_callers_of_the_table_pass(actors: Actors) -> None:
     wrong = []
     for operation, row in TABLE.items():
         for caller in sorted(ANYONE - row.allowed):
-            met = await _ask(world, operation, caller)
+            met = await _ask(actors, operation, caller)
             if met[0] not in row.refused:
                 wrong.append((operation, caller, "must be refused", met))
         for caller in sorted(row.allowed):
-            met = await _ask(world, operation, caller)
+            met = await _ask(actors, operation, caller)
             if met[0] not in row.passes:
                 wrong.append((operation, caller, "must pass", met))
     assert not wrong, "\n".join(map(str, wrong))

@@ -70,7 +70,7 @@ async def test_an_administrator_adds_users_gives_roles_and_mints_tokens(api: Api
     assert token not in str([dict(row) for row in kept]), "only its hash is stored"
 
 
-async def test_agents_and_topologies_are_shown_to_whoever_has_a_token(requester: Caller) -> None:
+async def test_agents_and_topologies_are_shown_to_every_token(requester: Caller) -> None:
     agents = {agent["id"]: agent for agent in (await requester.get("/v1/agents")).json()["items"]}
     assert agents["refunds"]["topology"] == "skill_pipeline"
     tools = {tool["name"]: tool for tool in (await requester.get("/v1/agents/refunds/tools")).json()["items"]}

@@ -192,7 +192,7 @@ async def test_settling_an_effect_wakes_the_readers_of_its_conversation(api: Api
     assert message is not None and message["data"] == WOKEN_BY_EVENTS
 
 
-async def test_a_preview_is_made_by_a_worker_kept_with_its_time_and_stands_in_nobodys_way(api: Api) -> None:
+async def test_a_preview_is_made_by_a_worker_kept_with_its_time_and_blocks_no_decision(api: Api) -> None:
     asked = await paused(api)
     async with api.client() as requester, api.client("reviewer") as reviewer:
         assert (await requester.get(asked.path)).json()["preview"] is None
@@ -239,7 +239,7 @@ async def test_a_claim_shows_who_has_it_and_keeps_others_out(api: Api, second: h
         await ended(client, asked.turn_id)
 
 
-async def test_a_request_is_given_to_somebody_and_shows_on_their_list(api: Api, second: httpx.AsyncClient) -> None:
+async def test_an_assigned_request_shows_on_the_reviewers_list(api: Api, second: httpx.AsyncClient) -> None:
     asked = await paused(api)
     async with api.client("reviewer") as client, api.client("admin") as admin:
         wrong = await client.post(f"{asked.path}/reassign", json={"to": "requester", "comment": "you do it"})
@@ -304,7 +304,7 @@ def in_days(days: float) -> str:
     return (datetime.now(UTC) + timedelta(days=days)).isoformat()
 
 
-async def test_somebody_stands_in_until_a_date_or_until_it_is_ended(api: Api, second: httpx.AsyncClient) -> None:
+async def test_a_delegate_decides_until_a_date_or_until_it_is_ended(api: Api, second: httpx.AsyncClient) -> None:
     asked = await paused(api)
     await behind_its_back(api, "UPDATE approvals SET reviewers = ARRAY['reviewer'] WHERE id = $1", asked.approval["id"])
     lend: Any = {"to": "trainee", "until": in_days(3)}

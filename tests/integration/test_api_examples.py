@@ -203,7 +203,7 @@ async def test_another_message_takes_the_place_of_a_turn_that_waits_for_an_answe
     assert (await requester.get(old)).json()["status"] == "replaced"
     given = {"kind": "clarification", "payload": {"text": "x"}}
     late = await requester.post(f"{old}/answers/{turn['waiting_for']['ids'][0]}", json=given)
-    assert (late.status_code, late.json()["error"]["code"]) == (409, "turn_stopped"), "S4-42"
+    assert (late.status_code, late.json()["error"]["code"]) == (409, "turn_stopped"), "nothing is taken after a stop"
 
 
 async def test_what_asks_for_no_work_has_none_and_a_shortcut_goes_straight_to_the_solver(requester: Caller) -> None:

@@ -61,7 +61,7 @@ async def raw(api: Api, sent: bytes, seconds: float = 10.0) -> bytes:
         writer.close()
 
 
-async def test_no_page_answers_a_foreign_host_and_a_rebound_one_registers_nobody(api: Api) -> None:
+async def test_no_page_answers_a_foreign_host_and_a_rebound_one_cannot_register(api: Api) -> None:
     counter = FRONT_DOOR.labels(event="host_not_allowed")._value
     async with api.client(None) as client:
         for host in ("", "evil@127.0.0.1", "0.0.0.0"):
@@ -124,7 +124,7 @@ def unsafe(answer: httpx.Response) -> list[str]:
     return lacks + [name for name in ("server", "access-control-allow-origin") if name in answer.headers]
 
 
-async def test_every_answer_of_the_api_is_nosniff_unstored_and_in_nobodys_frame(api: Api) -> None:
+async def test_every_answer_of_the_api_is_nosniff_unstored_and_never_framed(api: Api) -> None:
     seen: Counter[int] = Counter()
     async with api.client() as client:
         for method, path in await routes(api):
@@ -195,7 +195,7 @@ async def test_a_body_of_two_lengths_is_refused_and_its_connection_ends(api: Api
         assert said.count(b"HTTP/1.1") == 1 and said.startswith(b"HTTP/1.1 400") and b"length_ambiguous" in said
 
 
-async def test_without_a_token_nobody_is_asked_for_the_body(api: Api) -> None:
+async def test_without_a_token_no_body_is_requested(api: Api) -> None:
     head = b"POST /v1/conversations HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000\r\nExpect: 100-continue\r\n"
     said = await raw(api, head + b"Connection: close\r\n\r\n", 4.0)
     assert said.startswith(b"HTTP/1.1 401") and b"100 Continue" not in said
@@ -258,7 +258,7 @@ COUNTED = (
 
 
 @pytest.fixture(scope="module")
-async def place(api: Api) -> dict[str, str]:
+async def ended_turn(api: Api) -> dict[str, str]:
     """A conversation, and a turn of it that is over."""
     async with api.client() as client:
         conversation_id = await conversation(client)
@@ -295,12 +295,12 @@ def fault(answer: httpx.Response, bad: Bad) -> str | None:
 
 @pytest.mark.sized
 async def test_each_is_a_typed_4xx_and_unstored(
-    api: Api, place: dict[str, str], clients: dict[str, httpx.AsyncClient]
+    api: Api, ended_turn: dict[str, str], clients: dict[str, httpx.AsyncClient]
 ) -> None:
     before = await stored(api)
     faults = []
     for number, bad in enumerate(TABLE):
-        path = bad.path.replace("{conversation}", place["conversation"]).replace("{turn}", place["turn"])
+        path = bad.path.replace("{conversation}", ended_turn["conversation"]).replace("{turn}", ended_turn["turn"])
         sent = [{**JSON, **bad.headers} if bad.body is not None else bad.headers]
         if "Idempotency-Key" not in sent[0] and bad.body is not None and (FULL or number % 8 == 0):
             sent.append({**sent[0], "Idempotency-Key": "bad"})
@@ -320,10 +320,10 @@ async def test_a_limit_beyond_all_reason_is_clamped_like_any_other(requester: Ca
             assert answer.status_code == 200, (path, limit[:9], answer.text)
 
 
-async def test_an_unread_kind_of_message_is_refused_by_its_field(requester: Caller, place: dict[str, str]) -> None:
+async def test_an_unread_kind_of_message_is_refused_by_its_field(requester: Caller, ended_turn: dict[str, str]) -> None:
     for kind in ("image_url", "input_audio"):
         body = {"message": [{"type": kind, kind: {"data": "AAAA"}}]}
-        answer = await requester.post(f"/v1/conversations/{place['conversation']}/turns", json=body)
+        answer = await requester.post(f"/v1/conversations/{ended_turn['conversation']}/turns", json=body)
         assert answer.status_code == 422
         assert answer.json()["error"]["details"]["fields"][0]["field"] == "body.message"
 

@@ -58,7 +58,7 @@ def failed(answer: httpx.Response) -> str:
     return where.params["failed"]
 
 
-async def test_somebody_new_gets_an_account_and_finds_it_again(api: Api, provider: OidcProvider) -> None:
+async def test_a_new_user_gets_an_account_and_finds_it_again(api: Api, provider: OidcProvider) -> None:
     ids = []
     for _ in range(2):
         async with api.client(None) as client:
@@ -162,7 +162,7 @@ async def test_only_the_browser_that_began_can_end_it(api: Api, provider: OidcPr
         assert failed(await victim.get(f"{CALLBACK}?code=x&state=", headers=forged)) == "oidc_refused"
 
 
-async def test_a_provider_that_says_no_or_nothing_lets_nobody_in(api: Api, provider: OidcProvider) -> None:
+async def test_a_provider_that_refuses_or_says_nothing_signs_no_user_in(api: Api, provider: OidcProvider) -> None:
     provider.person = {}
     async with api.client(None) as client:
         assert failed(await come(client)) == "oidc_refused"
@@ -187,7 +187,7 @@ HOSTILE: dict[str, Talk] = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-async def test_a_provider_whose_answer_does_not_end_lets_nobody_in(
+async def test_a_provider_whose_answer_does_not_end_signs_no_user_in(
     api: Api, provider: OidcProvider, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind == "a trickle":

@@ -21,13 +21,13 @@ from perdure.store.status import write_fault
 from perdure.temporal import status as write_probe
 from tests.conftest import Person, Urls
 from tests.doubles.link import Link
-from tests.eventually import eventually
+from tests.eventually import until
 from tests.integration.conftest import Api, Caller, serving
 from tests.integration.test_api_turns import conversation, refusal
 
 
 @dataclass(frozen=True)
-class Behind:
+class LinkedApi:
     api: Api
     postgres: Link
     valkey: Link
@@ -47,7 +47,7 @@ async def link_to(address: str) -> Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Two:
+class TwoApis:
     """Two API processes, as far as callers can tell, over one Valkey behind a link."""
 
     one: Api
@@ -56,25 +56,27 @@ class Two:
 
 
 @asynccontextmanager
-async def two_processes(parts: DataParts, urls: Urls, people: dict[str, Person], **settings: str) -> AsyncIterator[Two]:
+async def two_processes(
+    parts: DataParts, urls: Urls, people: dict[str, Person], **settings: str
+) -> AsyncIterator[TwoApis]:
     assert parts.redis_url is not None and parts.temporal is not None
     valkey, where = await link_to(parts.redis_url), parts.temporal
     given = {"database_url": urls.app, "redis_url": through(parts.redis_url, valkey), **settings}
     given |= {"temporal": where.address, "namespace": where.namespace}
     async with serving(people, **given) as one, serving(people, **given) as other:
-        yield Two(one, other, valkey)
+        yield TwoApis(one, other, valkey)
     await valkey.cut()
 
 
 @pytest.fixture(scope="module")
-async def behind(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncIterator[Behind]:
+async def linked(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncIterator[LinkedApi]:
     assert parts.redis_url is not None and parts.temporal is not None
     postgres, valkey = await link_to(urls.app), await link_to(parts.redis_url)
     temporal = await link_to(parts.temporal.address)
     given = {"database_url": through(urls.app, postgres), "redis_url": through(parts.redis_url, valkey)}
     given |= {"temporal": f"127.0.0.1:{temporal.port}", "namespace": parts.temporal.namespace}
     async with serving(people, **given) as api:
-        yield Behind(api, postgres, valkey, temporal)
+        yield LinkedApi(api, postgres, valkey, temporal)
     for link in (postgres, valkey, temporal):
         await link.cut()
 
@@ -93,10 +95,10 @@ def assert_unavailable(answer: httpx.Response) -> None:
 
 
 @pytest.mark.timed
-async def test_without_postgres_everything_is_503_with_a_time_to_come_back(behind: Behind) -> None:
-    async with behind.api.client() as client:
+async def test_without_postgres_everything_is_503_with_a_time_to_come_back(linked: LinkedApi) -> None:
+    async with linked.api.client() as client:
         conversation_id = await conversation(client)
-        await behind.postgres.cut()
+        await linked.postgres.cut()
         began = time.monotonic()
         assert_unavailable(await client.post("/v1/conversations", json={"agent": "refunds"}))
         path = f"/v1/conversations/{conversation_id}"
@@ -105,51 +107,51 @@ async def test_without_postgres_everything_is_503_with_a_time_to_come_back(behin
         assert time.monotonic() - began < 5
         assert (await client.get("/readyz")).status_code == 503
         assert (await client.get("/healthz")).status_code == 200
-        await behind.postgres.mend()
+        await linked.postgres.mend()
         assert (await client.get(path)).status_code == 200
         assert (await client.get("/readyz")).status_code == 200
 
 
 @pytest.mark.timed
-async def test_a_postgres_that_says_nothing_is_503_within_seconds(behind: Behind) -> None:
-    async with behind.api.client() as client:
+async def test_a_postgres_that_says_nothing_is_503_within_seconds(linked: LinkedApi) -> None:
+    async with linked.api.client() as client:
         await client.get("/v1/turns")
-        behind.postgres.stall()
+        linked.postgres.stall()
         began = time.monotonic()
         assert_unavailable(await client.get("/v1/turns"))
         assert time.monotonic() - began < 14
-        await behind.postgres.cut()
-        await behind.postgres.mend()
+        await linked.postgres.cut()
+        await linked.postgres.mend()
         assert (await client.get("/v1/turns")).status_code == 200
 
 
 @pytest.mark.timed
-async def test_a_turn_accepted_without_temporal_is_durable_and_left_to_the_relay(behind: Behind) -> None:
-    async with behind.api.client() as client:
+async def test_a_turn_accepted_without_temporal_is_durable_and_left_to_the_relay(linked: LinkedApi) -> None:
+    async with linked.api.client() as client:
         conversation_id = await conversation(client)
-        await behind.temporal.cut()
+        await linked.temporal.cut()
         began = time.monotonic()
         accepted = await client.post(f"/v1/conversations/{conversation_id}/turns", json={"message": "/echo later"})
         assert accepted.status_code == 202
         assert time.monotonic() - began < 5
         assert (await client.get("/readyz")).status_code == 503
-        async with behind.api.client("reviewer") as reviewer:
+        async with linked.api.client("reviewer") as reviewer:
             began = time.monotonic()
             status = (await reviewer.get("/v1/status")).json()
             assert time.monotonic() - began < 8
         assert "temporal" in [each["name"] for each in status["parts"] if each["fault"]] and status["queues"] == []
         assert not status["well"] and [each["status"] for each in status["turns"]] == ["accepted"]
-        await behind.temporal.mend()
+        await linked.temporal.mend()
         await until_ready(client)
-        async with behind.api.services.db.transaction("local") as tx:
+        async with linked.api.services.db.transaction("local") as tx:
             left = await tx.fetch("SELECT kind FROM outbox WHERE turn_id = $1", accepted.json()["turn_id"])
         assert [row["kind"] for row in left] == ["start"]
 
 
 @pytest.mark.timed
-async def test_without_valkey_the_api_stays_ready_and_turns_are_accepted(behind: Behind) -> None:
-    async with behind.api.client() as client:
-        await behind.valkey.cut()
+async def test_without_valkey_the_api_stays_ready_and_turns_are_accepted(linked: LinkedApi) -> None:
+    async with linked.api.client() as client:
+        await linked.valkey.cut()
         assert (await client.get("/readyz")).status_code == 200
         conversation_id = await conversation(client)
         began = time.monotonic()
@@ -159,7 +161,7 @@ async def test_without_valkey_the_api_stays_ready_and_turns_are_accepted(behind:
         assert time.monotonic() - began < 3
         async with client.stream("GET", f"/v1/turns/{accepted.json()['turn_id']}/events") as stream:
             assert "event: ready" in await anext(stream.aiter_text())
-        await behind.valkey.mend()
+        await linked.valkey.mend()
 
 
 def parts_of(api: Api, home: Path | None = None, least_free_bytes: int = 0) -> Parts:
@@ -203,7 +205,7 @@ async def test_a_postgres_that_only_reads_is_at_fault(api: Api, visitor: Caller,
         await admin.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
         await api.services.db.pool.expire_connections()
         assert (await faults(parts))["postgres"]
-        await eventually(unready)
+        await until(unready)
     finally:
         await admin.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
         await api.services.db.pool.expire_connections()

@@ -12,13 +12,13 @@ from perdure.local import DataParts
 from perdure.store.database import new_id
 from tests.conftest import Person, Urls
 from tests.integration.test_api_access import having
-from tests.integration.test_api_outages import Two, two_processes
+from tests.integration.test_api_outages import TwoApis, two_processes
 from tests.integration.test_api_turns import code, refusal
 
 PER_MINUTE = 40
 
 
-class Counted(Two):
+class Counted(TwoApis):
     async def token(self) -> str:
         """Of a new person, who has asked for nothing yet."""
         name = f"p{new_id()[-8:]}"
@@ -56,7 +56,7 @@ async def test_a_person_is_counted_by_all_processes_together_and_apart_from_othe
 
 
 @pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
-async def test_whoever_has_no_token_is_counted_by_address_but_probes_are_not(counted: Counted) -> None:
+async def test_callers_without_a_token_are_counted_by_address_but_probes_are_not(counted: Counted) -> None:
     async with counted.one.client(None) as client:
         found = await statuses(client, 2 * PER_MINUTE)
         assert found[429] >= PER_MINUTE and found[401] <= PER_MINUTE

@@ -20,7 +20,7 @@ from perdure.store.identity import registration, users
 from tests.conftest import Person, Urls
 from tests.integration.bad_tokens import bad_tokens, opened
 from tests.integration.conftest import Api
-from tests.integration.test_api_outages import Two, two_processes
+from tests.integration.test_api_outages import TwoApis, two_processes
 from tests.integration.test_api_turns import code, refusal
 
 PASSWORD = "correct horse battery"
@@ -29,7 +29,7 @@ OURS = {"X-Perdure-Request": "1"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-async def fresh(api: Api, urls: Urls) -> str:
+async def setup_code(api: Api, urls: Urls) -> str:
     owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
     try:
         await users.ensure_tenant(owner, "fresh")
@@ -62,9 +62,9 @@ def bearer(answer: httpx.Response) -> dict[str, str]:
     return {"Authorization": f"Bearer {answer.json()['access_token']}"}
 
 
-async def test_who_comes_after_the_first_person_of_a_tenant_must_be_invited(api: Api, fresh: str) -> None:
+async def test_who_comes_after_the_first_person_of_a_tenant_must_be_invited(api: Api, setup_code: str) -> None:
     async with api.client(None) as client:
-        boss = {"name": "boss", "password": PASSWORD, "tenant": "fresh", "setup_code": fresh}
+        boss = {"name": "boss", "password": PASSWORD, "tenant": "fresh", "setup_code": setup_code}
         first = await client.post("/v1/auth/register", json=boss)
         assert first.json()["user"]["roles"] == ["requester", "reviewer", "admin"]
         client.cookies.clear()
@@ -75,7 +75,7 @@ async def test_who_comes_after_the_first_person_of_a_tenant_must_be_invited(api:
         wrong = await client.post("/v1/auth/register", json={**given, "name": "third"})
         assert refusal(wrong) == (403, "invitation_invalid"), "it is for its person alone"
         second = await client.post("/v1/auth/register", json={**given, "role": "admin", "roles": ["admin"]})
-        assert (second.status_code, second.json()["user"]["roles"]) == (201, ["requester"]), "S2-60"
+        assert (second.status_code, second.json()["user"]["roles"]) == (201, ["requester"]), "no role of the request"
         again = await client.post("/v1/auth/register", json=given)
         assert refusal(again) == (403, "invitation_invalid"), "it is used once"
         unfit = ({"name": "x", "password": "short"}, {"name": "Not A Name", "password": PASSWORD}, {"name": "x"})
@@ -253,7 +253,7 @@ async def test_another_sites_page_can_change_nothing(api: Api, ann: str) -> None
         assert (out.status_code, out.headers["location"]) == (303, "/sign-in")
         assert [name for name in client.cookies if not name.startswith("perdure_device_")] == []
         over = await client.get("/v1/auth/me", headers={"Cookie": "perdure_session=eyJ.a.b"})
-        assert over.status_code == 401 and "max-age=0" in over.headers["set-cookie"].lower(), "S2-58"
+        assert over.status_code == 401 and "max-age=0" in over.headers["set-cookie"].lower(), "the cookie is cleared"
 
 
 async def test_a_changed_password_ends_the_other_sessions_and_the_old_one_opens_nothing(api: Api, ann: str) -> None:
@@ -311,7 +311,7 @@ def refused(answer: httpx.Response) -> bool:
     return told and "set-cookie" not in answer.headers
 
 
-async def test_a_code_signs_one_browser_in_as_whoever_asked_for_it(local: Api) -> None:
+async def test_a_code_signs_one_browser_in_as_the_user_who_requested_it(local: Api) -> None:
     code = await made(local)
     answer = await entered(local, code, headers={"Origin": local.url})
     assert (answer.status_code, answer.headers["location"]) == (303, "/chat")
@@ -361,7 +361,7 @@ WRONG = "a wrong one, surely"
 
 
 @pytest.fixture(scope="module")
-async def two(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncIterator[Two]:
+async def apis(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncIterator[TwoApis]:
     async with two_processes(parts, urls, people) as running:
         yield running
 
@@ -369,8 +369,8 @@ async def two(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncI
 class Account:
     """A person with a password, and the places that this person or a stranger signs in from."""
 
-    def __init__(self, two: Two, name: str) -> None:
-        self.two, self.name = two, name
+    def __init__(self, apis: TwoApis, name: str) -> None:
+        self.two, self.name = apis, name
         self.address = f"127.{randrange(1, 250)}.{randrange(1, 250)}.{randrange(1, 250)}"
 
     async def sign_in(
@@ -390,8 +390,8 @@ class Account:
 
 
 @pytest.fixture
-async def owner(two: Two) -> Account:
-    return Account(two, await invited(two.one, "reviewer"))
+async def owner(apis: TwoApis) -> Account:
+    return Account(apis, await invited(apis.one, "reviewer"))
 
 
 def delayed(answer: httpx.Response) -> int:
@@ -412,7 +412,7 @@ async def test_wrong_guesses_wait_longer_and_longer_and_the_right_password_waits
         assert 0 < delayed(await owner.sign_in(PASSWORD, client)) <= 2, "every process counts with the others"
 
 
-async def test_a_name_that_nobody_has_waits_alike(owner: Account) -> None:
+async def test_an_unknown_name_waits_alike(owner: Account) -> None:
     nobody = f"nobody-{new_id()[-8:]}"
     for name in (owner.name, nobody):
         seen = [await owner.sign_in(WRONG, name=name, address="127.0.0.9") for _ in range(PLACE.free + 2)]
@@ -507,12 +507,12 @@ async def test_weak_passwords_are_refused_wherever_one_is_set(owner: Account) ->
 
 
 async def test_while_valkey_is_away_each_process_counts_alone(owner: Account) -> None:
-    two = owner.two
-    async with two.one.client(None) as browser:
+    apis = owner.two
+    async with apis.one.client(None) as browser:
         assert (await owner.sign_in(PASSWORD, browser)).status_code == 200
-        await two.valkey.cut()
+        await apis.valkey.cut()
         try:
             assert (await owner.wrong(PLACE.free + 2))[(429, "sign_in_delayed")] == 2
             assert (await owner.sign_in(PASSWORD, browser)).status_code == 200, "a known device gets in"
         finally:
-            await two.valkey.mend()
+            await apis.valkey.mend()

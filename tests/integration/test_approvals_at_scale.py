@@ -41,7 +41,7 @@ SELECT gen_random_uuid(), 'local', conversation_id, id, 't1.0', 'desk', 'pay', '
 
 
 @pytest.fixture(scope="module")
-async def crowded(harness: Harness, urls: Urls) -> Harness:
+async def paused(harness: Harness, urls: Urls) -> Harness:
     """As many paused turns, each with its request, and statistics as autovacuum would keep them."""
     async with harness.db.transaction("local") as tx:
         await tx.execute("SET LOCAL statement_timeout = 0")
@@ -60,7 +60,7 @@ STATEMENTS: dict[str, tuple[str, tuple[object, ...]]] = {
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-async def test_no_pass_reads_a_whole_table_of_approvals_or_turns(crowded: Harness, relay: Database, name: str) -> None:
+async def test_no_pass_reads_a_whole_table_of_approvals_or_turns(paused: Harness, relay: Database, name: str) -> None:
     statement, given = STATEMENTS[name]
     async with relay.transaction("local") as tx:
         plan = "\n".join(row[0] for row in await tx.fetch(f"EXPLAIN {statement}", *given))
@@ -78,7 +78,7 @@ async def best_of(database: Database, step: Callable[[Connection], Awaitable[Any
     return min(took) * 1_000
 
 
-async def test_a_pass_over_ten_thousand_paused_turns_takes_milliseconds(crowded: Harness, relay: Database) -> None:
+async def test_a_pass_over_ten_thousand_paused_turns_takes_milliseconds(paused: Harness, relay: Database) -> None:
     spent = {
         "fall back": await best_of(relay, review.fall_back),
         "escalate": await best_of(relay, review.escalate_all_overdue),
@@ -89,31 +89,31 @@ async def test_a_pass_over_ten_thousand_paused_turns_takes_milliseconds(crowded:
     assert spent["ring"] < 500, spent
 
 
-async def test_a_list_and_the_ageing_view_stay_quick_with_ten_thousand_that_wait(crowded: Harness) -> None:
-    reviewer = crowded.people["reviewer"].user_id
+async def test_a_list_and_the_ageing_view_stay_quick_with_ten_thousand_that_wait(paused: Harness) -> None:
+    reviewer = paused.people["reviewer"].user_id
     lists = {"pending": Filters(status="pending"), "mine": Filters(decidable_by=reviewer)}
     lists["expiring"] = Filters(expiring_within_seconds=60)
     spent = {
-        name: await best_of(crowded.db, lambda tx, f=filters: views.list_approvals(tx, f, 50, None))  # type: ignore[misc]
+        name: await best_of(paused.db, lambda tx, f=filters: views.list_approvals(tx, f, 50, None))  # type: ignore[misc]
         for name, filters in lists.items()
     }
-    spent["ageing"] = await best_of(crowded.db, lambda tx: ageing(tx, None))
+    spent["ageing"] = await best_of(paused.db, lambda tx: ageing(tx, None))
     print({name: round(value, 1) for name, value in spent.items()})
     assert max(spent.values()) < 1_000, spent
 
 
-async def test_all_that_are_due_go_on_in_small_steps(crowded: Harness, relay: Database, reconciler: Reconciler) -> None:
-    await crowded.write("UPDATE approvals SET fallback_at = now() WHERE agent_id = 'desk' AND call_id = 't1.0'")
+async def test_all_that_are_due_go_on_in_small_steps(paused: Harness, relay: Database, reconciler: Reconciler) -> None:
+    await paused.write("UPDATE approvals SET fallback_at = now() WHERE agent_id = 'desk' AND call_id = 't1.0'")
     async with relay.transaction("local") as tx:
         began = time.perf_counter()
         assert await review.fall_back(tx) == review.MOST_AT_ONCE == 50
         print("held for ms", round(1_000 * (time.perf_counter() - began), 1))
     done = "SELECT count(*) FROM approvals WHERE fell_back_at IS NOT NULL AND assignee IS NOT NULL"
-    assert await crowded.value(done) == 50
+    assert await paused.value(done) == 50
     await reconciler._prepare("local")
-    assert await crowded.value(done) == 50 + MOST_HANDED_ON, "one pass does many of them"
+    assert await paused.value(done) == 50 + MOST_HANDED_ON, "one pass does many of them"
     of_one = "SELECT count(*) FROM audit WHERE kind = 'approval.fell_back' GROUP BY xmin ORDER BY 1 DESC LIMIT 1"
-    assert await crowded.value(of_one) == 50, "the audit chain is free for others in between"
+    assert await paused.value(of_one) == 50, "the audit chain is free for others in between"
 
 
 DECIDED = 30_000
@@ -131,7 +131,7 @@ FROM turns, generate_series(1, 3) g
 
 
 @pytest.fixture(scope="module")
-async def worn(harness: Harness, urls: Urls) -> Harness:
+async def decided(harness: Harness, urls: Urls) -> Harness:
     """Long in use: very many were decided and ran, three wait, one effect is unknown."""
     async with harness.db.transaction("local") as tx:
         await tx.execute("SET LOCAL statement_timeout = 0")
@@ -151,8 +151,8 @@ async def worn(harness: Harness, urls: Urls) -> Harness:
 EFFECTS = (None, "outcome_unknown", "failed", "done")
 
 
-async def test_a_page_reads_what_it_shows(worn: Harness) -> None:
-    reviewer = worn.people["reviewer"].user_id
+async def test_a_page_reads_what_it_shows(decided: Harness) -> None:
+    reviewer = decided.people["reviewer"].user_id
     approvals = [Filters(status=status) for status in (None, "pending", "expired", "outcome_unknown", "lost'")]
     approvals += [Filters(decidable_by=reviewer), Filters(status="pending", tool="pay", decidable_by=reviewer)]
     approvals.append(Filters(expiring_within_seconds=60))
@@ -160,7 +160,7 @@ async def test_a_page_reads_what_it_shows(worn: Harness) -> None:
     pages += [("tool_calls|turns", effects._page(None, state, 50, None)) for state in EFFECTS]
     for tables, (statement, *given) in pages:
         values = ", ".join("'{}'" if value in ((), []) else f"'{value}'" for value in given)
-        async with worn.db.transaction("local") as tx:  # its plan, as it is made once for all parameters
+        async with decided.db.transaction("local") as tx:  # its plan, as it is made once for all parameters
             assert await tx.fetchval("SHOW plan_cache_mode") == "force_generic_plan"
             await tx.execute(f"PREPARE page AS {statement}")
             plan = "\n".join(row[0] for row in await tx.fetch(f"EXPLAIN (ANALYZE, TIMING OFF) EXECUTE page({values})"))
@@ -170,14 +170,14 @@ async def test_a_page_reads_what_it_shows(worn: Harness) -> None:
         assert not_wanted < 1_000, plan
 
 
-async def test_the_first_pages_take_milliseconds(worn: Harness) -> None:
-    mine = Filters(decidable_by=worn.people["reviewer"].user_id)
+async def test_the_first_pages_take_milliseconds(decided: Harness) -> None:
+    mine = Filters(decidable_by=decided.people["reviewer"].user_id)
     spent = [
-        await best_of(worn.db, lambda tx, f=filters: views.list_approvals(tx, f, 50, None))  # type: ignore[misc]
+        await best_of(decided.db, lambda tx, f=filters: views.list_approvals(tx, f, 50, None))  # type: ignore[misc]
         for filters in (Filters(status="pending"), mine, Filters(status="outcome_unknown"))
     ]
     for state in EFFECTS:
         page = lambda tx, s=state: effects.list_effects(tx, None, s, 50, None)  # noqa: E731
-        spent.append(await best_of(worn.db, page))
+        spent.append(await best_of(decided.db, page))
     print([round(value, 1) for value in spent])
     assert max(spent) < 50, spent

@@ -201,7 +201,7 @@ async def test_of_many_who_settle_at_once_one_does(policies: Policies) -> None:
         assert await policies.harness.value(f"SELECT count(*) FROM {once} AND turn_id = $1", address.turn_id) == 1
 
 
-async def test_only_whoever_could_decide_or_stands_in_settles_and_the_record_says_for_whom(policies: Policies) -> None:
+async def test_only_reviewers_and_delegates_settle_and_the_record_names_the_seat(policies: Policies) -> None:
     address, ann = await unknown(policies, {"reviewers": ["ann"]}, "ann"), policies.harness.people["ann"].user_id
     for by, code in (("carl", "not_a_reviewer"), ("dora", "role_required"), ("requester", "role_required")):
         assert await settles(policies, address, by) == code
@@ -227,7 +227,7 @@ async def test_the_policys_role_is_asked_for_as_it_is_now_and_an_admin_may_in_an
     assert await settles(policies, address, "carl") == "done"
 
 
-async def test_nobody_settles_an_own_request_no_admin_and_by_no_others_credential(policies: Policies) -> None:
+async def test_no_requester_settles_the_own_request_as_admin_or_by_anothers_token(policies: Policies) -> None:
     address = await unknown(policies, {}, "ann")
     for roles in (("requester", "reviewer"), ("requester", "reviewer", "admin")):
         await policies.roles("requester", *roles)

@@ -34,7 +34,7 @@ from perdure.store.turns import views as turn_views
 from perdure.store.turns.start import request_stop
 from perdure.worker.reconcile import Reconciler
 from tests.doubles.target import app_agents
-from tests.eventually import eventually
+from tests.eventually import until
 from tests.harness import gathered
 from tests.integration.conftest import in_transaction
 from tests.integration.policies import Policies
@@ -172,7 +172,7 @@ async def test_an_edit_voids_the_votes_before_it_also_back_to_what_it_was_and_ri
 
 @pytest.mark.sized
 @pytest.mark.parametrize(("policy", "needed"), [("plain", 1), ("pair", 2)])
-async def test_of_many_who_approve_at_once_as_many_count_as_are_needed_and_never_whoever_asked(
+async def test_of_simultaneous_approvals_the_quorum_counts_and_never_the_requesters(
     policies: Policies, policy: str, needed: int
 ) -> None:
     asked = [(await policies.asked(policy))[1] for _ in range(sized(12, 3))]
@@ -241,7 +241,7 @@ async def test_at_one_deadline_it_goes_up_and_at_the_next_is_denied(policies: Po
     assert await policies.audited(request) == ["opened", "escalated", "expired"]
 
 
-async def test_what_nobody_decides_falls_to_the_fallback_who_may_or_goes_up(
+async def test_an_undecided_request_goes_to_an_allowed_fallback_or_is_escalated(
     policies: Policies, reconciler: Reconciler
 ) -> None:
     fallen, without_role = [(await policies.asked(policy))[1] for policy in ("watched", "orphaned")]
@@ -293,7 +293,7 @@ async def test_a_role_that_is_lost_while_an_act_waits_for_the_turn_counts_no_mor
     try:
         async with policies.harness.db.transaction("local", address.turn_id):
             waiting = asyncio.create_task(does(policies, assignments.claim, request, "ann", 900))
-            await eventually(lambda: policies.harness.value(BLOCKED))
+            await until(lambda: policies.harness.value(BLOCKED))
             await policies.roles("ann", "requester")
         assert await waiting == "role_required"
     finally:

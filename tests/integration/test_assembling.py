@@ -58,7 +58,7 @@ REGISTRY = (
 
 
 @dataclass(slots=True)
-class Bench:
+class Assembler:
     harness: Harness
     activities: AssemblyActivities
     version: str
@@ -74,7 +74,7 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(harness: Harness) -> AsyncIterator[Bench]:
+async def assembler(harness: Harness) -> AsyncIterator[Assembler]:
     """The desk's agent with the two tools in a registry."""
     SAYS.script, SAYS.given = [{"completeness": 1.0}], []
     agents, tools = app_agents()
@@ -90,20 +90,20 @@ async def bench(harness: Harness) -> AsyncIterator[Bench]:
     await publish_app(harness.owner_url, [(app, published)])
     async with httpx.AsyncClient() as http:
         toolbox = Toolbox([*tools, *(("desk", each) for each in own)], lambda name: None, http)
-        yield Bench(harness, AssemblyActivities(replace(harness.deps, toolbox=toolbox)), published.version)
+        yield Assembler(harness, AssemblyActivities(replace(harness.deps, toolbox=toolbox)), published.version)
     await publish_app(harness.owner_url)
 
 
-async def test_arguments_come_from_defaults_the_other_output_and_the_conversation(bench: Bench) -> None:
-    address = await bench.turn()
-    made = await bench.run(address, "other")
+async def test_arguments_come_from_defaults_the_other_output_and_the_conversation(assembler: Assembler) -> None:
+    address = await assembler.turn()
+    made = await assembler.run(address, "other")
     assert made.bundle is not None and made.bundle.completeness == 0.5
-    done = await bench.run(address, "probe", Source(tool="other", turn_id=address.turn_id))
+    done = await assembler.run(address, "probe", Source(tool="other", turn_id=address.turn_id))
     assert done.problem is None
     (given,) = SAYS.given
     assert (given["size"], given["word"]) == (2, "from the other")
     assert len(given["said"]) == 1, "the user's own message"
-    assert await bench.run(address, "probe") == done and len(SAYS.given) == 1, "settled: it answers without running"
+    assert await assembler.run(address, "probe") == done and len(SAYS.given) == 1, "settled: it answers without running"
 
 
 def status(code: int) -> httpx.HTTPStatusError:
@@ -114,16 +114,16 @@ def status(code: int) -> httpx.HTTPStatusError:
 @pytest.mark.parametrize(
     "fault", [TimeoutError(), httpx.ConnectError("c"), httpx.ReadTimeout("r"), status(503), ToolUnavailable("away")]
 )
-async def test_what_may_mend_is_tried_with_growing_waits_and_then_given_up(bench: Bench, fault: Exception) -> None:
+async def test_a_temporary_fault_is_retried_with_growing_waits(assembler: Assembler, fault: Exception) -> None:
     SAYS.script = [fault]
-    address, waits = await bench.turn(), []
+    address, waits = await assembler.turn(), []
     for _ in range(2):
         with pytest.raises(ApplicationError) as failed:
-            await bench.run(address)
+            await assembler.run(address)
         assert failed.value.next_retry_delay is not None and not failed.value.non_retryable
         waits.append(failed.value.next_retry_delay.total_seconds())
     assert waits == [0.5, 1.0]
-    given_up = await bench.run(address)
+    given_up = await assembler.run(address)
     assert given_up.problem is not None and (given_up.problem.code, given_up.attempts) == ("bundle_failed", 3)
     assert len(SAYS.given) == 3, "attempts are one more than retries"
 
@@ -132,36 +132,36 @@ async def test_what_may_mend_is_tried_with_growing_waits_and_then_given_up(bench
     "said",
     [status(404), ToolRefused("no such thing"), RuntimeError("secret of the target"), {"completeness": 1.1}, "text"],
 )
-async def test_what_no_attempt_mends_fails_at_once(bench: Bench, said: Any) -> None:
+async def test_what_no_attempt_mends_fails_at_once(assembler: Assembler, said: Any) -> None:
     SAYS.script = [said]
-    address = await bench.turn()
-    failed = await bench.run(address)
+    address = await assembler.turn()
+    failed = await assembler.run(address)
     assert failed.problem is not None and failed.problem.code == "bundle_failed"
     assert "secret" not in failed.problem.message
     assert len(SAYS.given) == 1
-    async with bench.harness.db.transaction("local") as tx:
+    async with assembler.harness.db.transaction("local") as tx:
         assert await bundles.newest_bundles(tx, address) == ()
 
 
-async def test_a_tool_that_recovers_counts_its_attempts_and_a_stopped_turn_runs_none(bench: Bench) -> None:
+async def test_a_tool_that_recovers_counts_its_attempts_and_a_stopped_turn_runs_none(assembler: Assembler) -> None:
     SAYS.script = [TimeoutError(), {"completeness": 0.3}]
-    address = await bench.turn()
+    address = await assembler.turn()
     with pytest.raises(ApplicationError):
-        await bench.run(address)
-    done = await bench.run(address)
+        await assembler.run(address)
+    done = await assembler.run(address)
     assert (done.attempts, done.problem) == (2, None)
     SAYS.given.clear()
-    address = await bench.turn()
-    await bench.harness.write("UPDATE turns SET stop_requested_at = now() WHERE id = $1", address.turn_id)
-    stopped = await bench.run(address)
+    address = await assembler.turn()
+    await assembler.harness.write("UPDATE turns SET stop_requested_at = now() WHERE id = $1", address.turn_id)
+    stopped = await assembler.run(address)
     assert stopped.problem is not None and stopped.problem.code == "stopped"
     assert SAYS.given == []
 
 
-async def test_what_one_worker_made_another_turn_of_the_conversation_finds(bench: Bench) -> None:
-    address = await bench.turn()
-    done = await bench.run(address)
-    async with bench.harness.db.transaction("local") as tx:
+async def test_what_one_worker_made_another_turn_of_the_conversation_finds(assembler: Assembler) -> None:
+    address = await assembler.turn()
+    done = await assembler.run(address)
+    async with assembler.harness.db.transaction("local") as tx:
         assert await bundles.newest_bundles(tx, address) == (done.bundle,)
         found = await bundles.outputs(tx, address.conversation_id, [Source(tool="probe", turn_id=address.turn_id)])
         assert found == {"probe": {"completeness": 1.0}}

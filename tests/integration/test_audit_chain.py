@@ -1,4 +1,4 @@
-"""The audit: the chain as the database makes it, for ever, and what its trail answers (S0-82, S2-76)."""
+"""The audit: the chain as the database makes it, for ever, and what its trail answers."""
 
 import asyncio
 import json
@@ -129,7 +129,7 @@ APP_ONLY = [
 ]
 
 
-async def test_nobody_changes_the_record(harness: Harness, relay: Database, owner: asyncpg.Connection) -> None:
+async def test_no_role_changes_the_record(harness: Harness, relay: Database, owner: asyncpg.Connection) -> None:
     await written(harness.db, "local", 1)
     for statement in [*CHANGES, *APP_ONLY]:
         for database in (harness.db, relay):
@@ -263,7 +263,7 @@ async def test_the_export_answers_who_asked_what_which_rule_who_decided_when_and
     assert [row["seq"] for row in rows] == sorted(row["seq"] for row in rows)
 
 
-async def test_a_call_that_failed_and_one_that_nobody_was_asked_about(harness: Harness) -> None:
+async def test_a_failed_call_and_one_without_an_approval(harness: Harness) -> None:
     address = await harness.plan(("pay", {"mode": "refuse"}), ("book", {"what": "a table"}))
     (request,) = await harness.open(address, "t1.0")
     await harness.decide(request.request_id)

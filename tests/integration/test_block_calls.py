@@ -40,14 +40,14 @@ async def answer(harness: Harness, address: TurnAddress, call_id: str = "t1.0") 
     return json.loads(row["content"])
 
 
-async def test_a_block_is_given_its_tables_and_answers_in_a_wrapper(workbench: Harness, noted: NotedSandbox) -> None:
-    address, outcome = await called(workbench, "area", AREA)
+async def test_a_block_is_given_its_tables_and_answers_in_a_wrapper(blocks: Harness, noted: NotedSandbox) -> None:
+    address, outcome = await called(blocks, "area", AREA)
     assert outcome.state is CallState.DONE
-    assert await answer(workbench, address) == RESULT
-    row = await workbench.call_row(address)
+    assert await answer(blocks, address) == RESULT
+    row = await blocks.call_row(address)
     assert (row["state"], row["effect"], row["epoch"]) == ("done", "read", 1)
     assert noted.tenants[-1] == "local" and set(noted.given[-1]) == {"width", "height", "unit", "data"}
-    assert (await workbench.kinds(address.turn_id))[-2:] == ["tool.executing", "tool.result"]
+    assert (await blocks.kinds(address.turn_id))[-2:] == ["tool.executing", "tool.result"]
 
 
 @pytest.mark.timed
@@ -60,31 +60,31 @@ async def test_a_block_is_given_its_tables_and_answers_in_a_wrapper(workbench: H
     ],
 )
 async def test_a_fault_or_a_forbidden_result_is_an_error_that_the_model_reads(
-    workbench: Harness, tool: str, args: dict[str, Any], told: str
+    blocks: Harness, tool: str, args: dict[str, Any], told: str
 ) -> None:
     started = time.monotonic()
-    address, outcome = await called(workbench, tool, args)
+    address, outcome = await called(blocks, tool, args)
     assert time.monotonic() - started < WALL_SECONDS + 1.5
     assert outcome.state is CallState.FAILED and outcome.problem is None
-    said = await answer(workbench, address)
+    said = await answer(blocks, address)
     assert (said["status"], said["result"]) == ("error", None) and told in said["message"], said
-    assert (await workbench.call_row(address))["state"] == "failed"
-    after, _ = await called(workbench, "area", AREA)
-    assert await answer(workbench, after) == RESULT
+    assert (await blocks.call_row(address))["state"] == "failed"
+    after, _ = await called(blocks, "area", AREA)
+    assert await answer(blocks, after) == RESULT
 
 
 async def test_each_tenants_block_runs_for_that_tenant_and_reads_the_shared_table(
-    workbench: Harness, noted: NotedSandbox, urls: Urls
+    blocks: Harness, noted: NotedSandbox, urls: Urls
 ) -> None:
     owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
-    requester = workbench.people["requester"]
+    requester = blocks.people["requester"]
     other = replace(requester, tenant_id="elsewhere", user_id="00000000-0000-4000-8000-0000000000aa")
     async with owner.transaction():
         await owner.execute("INSERT INTO tenants (tenant_id) VALUES ('elsewhere')")
         await owner.execute("SELECT set_config('perdure.tenant', 'elsewhere', true)")
         await owner.execute("INSERT INTO users (id, tenant_id, name) VALUES ($1, 'elsewhere', 'x')", other.user_id)
     await owner.close()
-    there = replace(workbench, people={**workbench.people, "other": other})
+    there = replace(blocks, people={**blocks.people, "other": other})
     address, outcome = await called(there, "area", AREA, by="other")
     assert outcome.state is CallState.DONE and await answer(there, address) == RESULT
     assert (address.tenant_id, noted.tenants[-1]) == ("elsewhere", "elsewhere")
@@ -93,22 +93,22 @@ async def test_each_tenants_block_runs_for_that_tenant_and_reads_the_shared_tabl
         assert {row["tenant_id"] for row in owners} == {SHARED}, "which no tenant writes (test_tenancy.py)"
 
 
-async def test_a_block_that_may_change_anything_waits_for_a_person_and_needs_no_transaction(workbench: Harness) -> None:
-    address = await workbench.plan(("stamp", {"number": 7}), agent_id=MAKER)
-    denied = await run(workbench, address)
+async def test_a_block_that_may_change_anything_waits_for_a_person_and_needs_no_transaction(blocks: Harness) -> None:
+    address = await blocks.plan(("stamp", {"number": 7}), agent_id=MAKER)
+    denied = await run(blocks, address)
     assert denied.state is CallState.DENIED
-    address = await workbench.plan(("stamp", {"number": 7}), agent_id=MAKER)
-    (request,) = await workbench.open(address, "t1.0", agent_id=MAKER)
-    assert (await workbench.approval_row(address))["risk"] == "high"
-    await workbench.decide(request.request_id, Decision.EDIT, args={"number": 8}, comment="eight")
-    assert (await run(workbench, address)).state is CallState.DONE
-    said = await answer(workbench, address)
+    address = await blocks.plan(("stamp", {"number": 7}), agent_id=MAKER)
+    (request,) = await blocks.open(address, "t1.0", agent_id=MAKER)
+    assert (await blocks.approval_row(address))["risk"] == "high"
+    await blocks.decide(request.request_id, Decision.EDIT, args={"number": 8}, comment="eight")
+    assert (await run(blocks, address)).state is CallState.DONE
+    said = await answer(blocks, address)
     assert said["result"]["result"] == {"text": "No. 8"} and said["arguments"] == {"number": 8}
 
 
-async def test_a_turn_keeps_the_block_that_it_began_with(workbench: Harness, tmp_path: Path) -> None:
-    address = await workbench.plan(("area", AREA), agent_id=MAKER)
-    call = await workbench.tool_call(address, "t1.0", MAKER)
+async def test_a_turn_keeps_the_block_that_it_began_with(blocks: Harness, tmp_path: Path) -> None:
+    address = await blocks.plan(("area", AREA), agent_id=MAKER)
+    call = await blocks.tool_call(address, "t1.0", MAKER)
     folder = tmp_path / "workshop"
     shutil.copytree(CODE_BLOCK_APP, folder)
     block, table = folder / "skills/measures/blocks/area.py", folder / "data/units.json"
@@ -116,23 +116,22 @@ async def test_a_turn_keeps_the_block_that_it_began_with(workbench: Harness, tmp
     table.write_text(table.read_text().replace("10,", "11,"))
     agents, tables = code_block_app(folder)
     try:
-        await publish_app(workbench.owner_url, [*app_agents()[0], *agents], tables)
-        _, changed = await called(workbench, "area", AREA)
-        outcome = await workbench.activity(ToolActivities(workbench.deps).run, call)
+        await publish_app(blocks.owner_url, [*app_agents()[0], *agents], tables)
+        _, changed = await called(blocks, "area", AREA)
+        outcome = await blocks.activity(ToolActivities(blocks.deps).run, call)
     finally:
         agents, tables = code_block_app()
-        await publish_app(workbench.owner_url, [*app_agents()[0], *agents], tables)
+        await publish_app(blocks.owner_url, [*app_agents()[0], *agents], tables)
     assert (outcome.state, changed.state) == (CallState.DONE, CallState.DONE)
-    assert await answer(workbench, address) == RESULT
+    assert await answer(blocks, address) == RESULT
     assert changed.message is not None and "365" in changed.message.text
 
 
-async def test_what_a_tool_wants_audited_is_in_the_audit_with_its_call(workbench: Harness) -> None:
-    """S0-48."""
-    address = await workbench.approved(("create_entity", {"kind": "k", "name": "Noted One"}))
-    assert (await workbench.run_tool(address)).state is CallState.DONE
+async def test_what_a_tool_wants_audited_is_in_the_audit_with_its_call(blocks: Harness) -> None:
+    address = await blocks.approved(("create_entity", {"kind": "k", "name": "Noted One"}))
+    assert (await blocks.run_tool(address)).state is CallState.DONE
     noted = "SELECT kind, subject, data, actor FROM audit_trail WHERE turn_id = $1 AND kind LIKE 'tool.%'"
-    (row,) = await workbench.rows(noted, address.turn_id)
+    (row,) = await blocks.rows(noted, address.turn_id)
     assert (row["kind"], row["data"]) == ("tool.create_entity", {"kind": "k", "name": "Noted One", "call_id": "t1.0"})
-    assert str(row["actor"]) == workbench.people["requester"].user_id
-    assert await workbench.value("SELECT count(*) FROM entities WHERE id = $1", row["subject"]) == 1
+    assert str(row["actor"]) == blocks.people["requester"].user_id
+    assert await blocks.value("SELECT count(*) FROM entities WHERE id = $1", row["subject"]) == 1

@@ -102,7 +102,7 @@ async def test_a_program_that_died_goes_on_with_its_turn_and_hands_in_once(api: 
     assert len(made.specification["data"]["values"]) == 2, "the plan is carried out again, here"
 
 
-async def test_nobody_else_hands_in_and_rows_have_no_place_in_what_is_handed_in(api: Api, tmp_path: Path) -> None:
+async def test_no_other_user_hands_in_and_what_is_handed_in_has_no_rows(api: Api, tmp_path: Path) -> None:
     kept = table(tmp_path)
     async with api.client() as mine, api.client("admin") as other:
         made = await mine.post("/v1/conversations", json={"agent": AGENT})
@@ -111,7 +111,7 @@ async def test_nobody_else_hands_in_and_rows_have_no_place_in_what_is_handed_in(
         for rows in ([["a", 1]], 3):
             wrong = {**kept.described(), "rows": rows}
             refused = await mine.post(path, json={**body, "metadata": {"client_table": wrong}})
-            assert refused.status_code == 422, "S4-44"
+            assert refused.status_code == 422, "a table is described, never sent"
             assert "metadata" in refused.json()["error"]["details"]["fields"][0]["field"]
         turn = (await mine.post(path, params={"wait": 60}, json=body, timeout=90)).json()
         assert turn["status"] == "awaiting_answer", turn

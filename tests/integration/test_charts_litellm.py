@@ -38,7 +38,7 @@ GROUP = '<group><by column="region"/><aggregate column="sales" function="sum" as
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class Charts:
     """Turns of the chart builder, and the provider that it talks to."""
 
     served: Served
@@ -73,7 +73,7 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-async def bench(harness: Harness, temporal: Client) -> AsyncIterator[Bench]:
+async def charts(harness: Harness, temporal: Client) -> AsyncIterator[Charts]:
     async with AsyncExitStack() as stack:
         double = stack.enter_context(ProviderDouble())
         app = load_app(SHIPPED / "charts")
@@ -90,7 +90,7 @@ async def bench(harness: Harness, temporal: Client) -> AsyncIterator[Bench]:
         provider: Any = await models.provider(agent)
         stack.push_async_callback(provider.aclose)
         workers = await serve(stack, at, ALL_KINDS)
-        yield Bench(Served(at, temporal, workers), double)
+        yield Charts(Served(at, temporal, workers), double)
 
 
 def said(**value: object) -> Step:
@@ -107,15 +107,15 @@ SPECIFIED = said(xml='<chart><show column="region"/><show column="sales"/></char
 REST = (said(marks=[]), Step(text="Sales by region are drawn."))
 
 
-async def test_a_plan_that_does_not_fit_twice_and_then_does_ends_in_a_picture(bench: Bench) -> None:
-    address, row = await bench.ended(
+async def test_a_plan_that_does_not_fit_twice_and_then_does_ends_in_a_picture(charts: Charts) -> None:
+    address, row = await charts.ended(
         CLASSIFIED, plan("<plan><bogus/></plan>"), plan("<plan><group/></plan>"), plan(f"<plan>{GROUP}</plan>"),
         SPECIFIED, *REST,
     )  # fmt: skip
     assert row["status"] == "completed" and row["output"]["pictures"], row["problem"]
     assert row["answer"] == "Sales by region are drawn."
-    assert await bench.labels(address) == ["classify", "plan", "plan", "plan", "specify", "marks", "feedback"]
-    requests = bench.requests(address)
+    assert await charts.labels(address) == ["classify", "plan", "plan", "plan", "specify", "marks", "feedback"]
+    requests = charts.requests(address)
     assert len(requests) == row["attempts"] == 7
     assert "bogus" in json.dumps(requests[2].body["messages"]), "the fault is told, with its place"
     first: Any = requests[0].body
@@ -124,43 +124,43 @@ async def test_a_plan_that_does_not_fit_twice_and_then_does_ends_in_a_picture(be
     assert "sales.csv" in json.dumps(first["messages"]) and "North" not in json.dumps(first["messages"])
 
 
-async def test_a_table_that_stays_at_home_is_planned_and_specified_by_a_model_that_sees_no_row(bench: Bench) -> None:
-    bench.double.script(CLASSIFIED, plan(f"<plan>{GROUP}</plan>"), SPECIFIED, REST[0])
-    harness, kept = bench.served.harness, ClientTable("sales", read_csv(CSV))
+async def test_a_table_that_stays_at_home_is_planned_and_specified_by_a_model_that_sees_no_row(charts: Charts) -> None:
+    charts.double.script(CLASSIFIED, plan(f"<plan>{GROUP}</plan>"), SPECIFIED, REST[0])
+    harness, kept = charts.served.harness, ClientTable("sales", read_csv(CSV))
     address, started = await harness.start(Line("a chart"), agent_id=AGENT)
     metadata = {"client_table": kept.described()}
     await harness.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, metadata)
     assert started.note is not None and await harness.deps.doorbell.deliver_soon(started.note)
-    row = await bench.answered(address, "client_run", **kept.carry_out(f"<plan>{GROUP}</plan>"))
+    row = await charts.answered(address, "client_run", **kept.carry_out(f"<plan>{GROUP}</plan>"))
     assert row["status"] == "completed", row["problem"]
     drawn = kept.drawn(row["output"]["specification"])
     assert drawn["data"]["values"] == [{"region": "North", "sales": 30}, {"region": "South", "sales": 10}]
-    assert await bench.labels(address) == ["classify", "plan", "specify", "marks"]
-    sent = json.dumps([seen.body for seen in bench.requests(address)])
+    assert await charts.labels(address) == ["classify", "plan", "specify", "marks"]
+    sent = json.dumps([seen.body for seen in charts.requests(address)])
     assert "region" in sent and "North" not in sent
 
 
-async def test_words_in_place_of_an_object_are_asked_again_by_a_function_that_must_be_called(bench: Bench) -> None:
+async def test_words_in_place_of_an_object_are_asked_again_by_a_function_that_must_be_called(charts: Charts) -> None:
     called = Step(calls=(Call(name="classify", arguments={"kind": "question", "excludes": False}),))
-    address, row = await bench.ended(Step(text="It is a chart, I think."), called, Step(text="Ask me for a chart."))
+    address, row = await charts.ended(Step(text="It is a chart, I think."), called, Step(text="Ask me for a chart."))
     assert (row["status"], row["answer"]) == ("completed", "Ask me for a chart.")
-    second: Any = bench.requests(address)[1].body
+    second: Any = charts.requests(address)[1].body
     assert second["tool_choice"] == {"type": "function", "function": {"name": "classify"}}
     assert "response_format" not in second
-    assert await bench.labels(address) == ["classify", "classify", "feedback"]
+    assert await charts.labels(address) == ["classify", "classify", "feedback"]
 
 
-async def test_the_first_model_to_answer_is_used_or_none_starts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    from perdure.activities.providers.litellm_provider import LiteLLMProvider  # 5 s, which the bench has spent
+async def test_the_first_model_to_answer_is_used(charts: Charts, monkeypatch: pytest.MonkeyPatch) -> None:
+    from perdure.activities.providers.litellm_provider import LiteLLMProvider  # 5 s, which the fixture has spent
 
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-test")
-    monkeypatch.setenv("OPENAI_BASE_URL", bench.double.api_base)
+    monkeypatch.setenv("OPENAI_BASE_URL", charts.double.api_base)
     provider = LiteLLMProvider(Settings(_env_file=None).outbound_to_providers())
     try:
-        bench.double.script(Step(status=401, code="invalid_api_key"), Step(text="ready"))
+        charts.double.script(Step(status=401, code="invalid_api_key"), Step(text="ready"))
         names = ("openai/gpt-4o", "openai/gpt-4o-mini", "openai/o3")
         assert await first_that_answers(names, provider, {}) == "openai/gpt-4o-mini"
-        bench.double.script(Step(status=401, code="invalid_api_key", times=None))
+        charts.double.script(Step(status=401, code="invalid_api_key", times=None))
         with pytest.raises(SystemExit) as ended:
             await first_that_answers(names, provider, {})
         assert all(name in str(ended.value) for name in names) and "model_auth" in str(ended.value)

@@ -28,7 +28,7 @@ from perdure.store.turns.finish import finish
 from perdure.store.turns.start import request_stop
 from tests.doubles.spoken import HOLDS_TOKENS, Line, SpokenModel
 from tests.doubles.target import app_agents
-from tests.eventually import eventually, until
+from tests.eventually import until
 from tests.harness import Harness, gathered, publish_app
 from tests.integration.conftest import in_transaction
 from tests.scale import sized
@@ -332,7 +332,7 @@ async def until_waiting(harness: Harness, lock: str, *instead: asyncio.Task[Mode
     async def there() -> bool:
         return any(each.done() for each in instead) or bool(await harness.value(_WAITING, lock))
 
-    await eventually(there)
+    await until(there)
 
 
 @asynccontextmanager

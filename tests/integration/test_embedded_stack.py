@@ -20,7 +20,7 @@ import pytest
 
 from perdure.local.ports import HOST, free_port
 from perdure.local.processes import alive
-from tests.eventually import until as shortly
+from tests.eventually import until
 
 ROOT = Path(__file__).parents[2]
 SETUP_CODE = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"
@@ -133,7 +133,7 @@ class Stack:
         return dict(json.loads((self.home / "run.json").read_text()))
 
     async def up(self) -> dict[str, Any]:
-        await until(lambda: (self.home / "run.json").exists() or self.process.returncode is not None)
+        await until(lambda: (self.home / "run.json").exists() or self.process.returncode is not None, seconds=60)
         assert self.process.returncode is None, await self.ended()
         return self.run()
 
@@ -143,10 +143,6 @@ class Stack:
         said = (await self.process.stderr.read()).decode()
         await self._reading
         return await self.process.wait(), self.out, said
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    await shortly(condition, seconds=60)
 
 
 @pytest.fixture
@@ -219,7 +215,7 @@ async def test_a_stack_comes_up_says_where_it_is_and_stops_in_order(start: Start
 
     assert run["setup_code"] == SETUP_CODE
     (stack.home / "setup.code").unlink()  # as the API does when the first person registers
-    await until(lambda: "setup_code" not in stack.run())
+    await until(lambda: "setup_code" not in stack.run(), seconds=60)
     assert {**stack.run(), "setup_code": SETUP_CODE} == run, "and nothing else has changed"
 
     stack.process.send_signal(signal.SIGINT)
@@ -249,7 +245,7 @@ async def test_a_killed_process_is_back_at_once_and_run_json_names_the_new_one(s
             now = stack.run()
             return now["pids"].get(role) not in (None, pid) and role in now["ready"]
 
-        await until(is_back)
+        await until(is_back, seconds=60)
     at_once = [line.split()[0] for line in stack.out.splitlines() if "SIGKILL" in line and "0.1" in line]
     assert at_once == list(run["pids"])
     async with httpx.AsyncClient() as http:
@@ -280,7 +276,7 @@ async def test_after_kill_9_of_the_supervisor_the_next_start_finds_all_and_clear
     first.process.kill()
     await first.process.wait()
     assert (first.home / "run.json").exists()
-    await until(lambda: not any(alive(pid) for pid in run["pids"].values()))
+    await until(lambda: not any(alive(pid) for pid in run["pids"].values()), seconds=60)
     # As on a system whose kernel does not end children with their parent: the record alone must do.
     outlived = await asyncio.create_subprocess_exec("sleep", "60")
     began = psutil.Process(outlived.pid).create_time()
@@ -288,8 +284,10 @@ async def test_after_kill_9_of_the_supervisor_the_next_start_finds_all_and_clear
     (first.home / "children.json").write_text(json.dumps(listed))
     second: Stack = await start()
     assert await asyncio.wait_for(outlived.wait(), 30) == -9
-    await until(lambda: (second.home / "run.json").exists() and second.run()["supervisor"] == second.process.pid)
-    await until(lambda: "worker-x" in second.out)
+    await until(
+        lambda: (second.home / "run.json").exists() and second.run()["supervisor"] == second.process.pid, seconds=60
+    )
+    await until(lambda: "worker-x" in second.out, seconds=60)
     for name in ("api", "temporal", "temporal_ui", "postgres", "redis", "companions"):
         assert second.run()[name] == run[name]
 
@@ -311,7 +309,7 @@ async def test_a_second_ctrl_c_kills_what_still_drains(start: Start, replaced: d
 @pytest.mark.parametrize(("how", "there"), [(signal.SIGTERM, "children.json"), (signal.SIGINT, "prepare-began")])
 async def test_a_signal_at_the_start_stops_all_without_traceback(start: Start, how: signal.Signals, there: str) -> None:
     stack: Stack = await start(SLOW_PREPARE="1")
-    await until((stack.home / there).exists)
+    await until((stack.home / there).exists, seconds=60)
     pids = [record["pid"] for record in json.loads((stack.home / "children.json").read_text())]
     stack.process.send_signal(how)
     code, _, said = await stack.ended()

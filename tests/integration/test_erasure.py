@@ -293,7 +293,7 @@ async def refused(harness: Harness, name: str, actor: str = "", tenant: str = "l
     return error.value.code, error.value.http, error.value.details.get("turns")
 
 
-async def test_nobody_is_erased_with_open_turns_a_decision_to_run_or_an_unsettled_effect(harness: Harness) -> None:
+async def test_no_user_is_erased_with_open_turns_a_decision_to_run_or_an_unsettled_effect(harness: Harness) -> None:
     name = f"{MARK}3"
     await person(harness, name)
     own, _ = await harness.start(Line("hi"), by=name)
@@ -316,7 +316,7 @@ async def test_nobody_is_erased_with_open_turns_a_decision_to_run_or_an_unsettle
     await erase(harness.db, "local", name, harness.people["admin"].user_id)
 
 
-async def test_nobody_erases_the_own_data_and_nobody_whom_there_is_not(harness: Harness) -> None:
+async def test_no_admin_erases_the_own_data_or_an_unknown_user(harness: Harness) -> None:
     assert (await refused(harness, "admin"))[:2] == ("own_data", 409)
     for tenant, name in (("local", "nobody"), ("other", "requester")):
         assert (await refused(harness, name, new_id(), tenant))[:2] == ("user_not_found", 404)

@@ -35,7 +35,7 @@ from perdure.store.turns.start import request_stop
 from tests.conftest import KEYRING, Urls
 from tests.doubles.hostile_target import MEBI, Talk, Target, bomb, floods, says, threaded
 from tests.doubles.target import app_agents
-from tests.eventually import eventually, until
+from tests.eventually import until
 from tests.harness import Harness, gathered
 from tests.near import NEAR
 
@@ -46,7 +46,7 @@ OLDER = "UPDATE tool_calls SET first_sent_at = first_sent_at - interval '2 secon
 
 
 @pytest.fixture(autouse=True)
-async def nothing_goes_on(harness: Harness) -> None:
+async def no_open_turns(harness: Harness) -> None:
     """Calls in the mode `wait` wait anew, and earlier turns are over."""
     harness.world.go_on.clear()
     await harness.write("UPDATE turns SET status = 'stopped', ended_at = now() WHERE ended_at IS NULL")
@@ -287,7 +287,7 @@ async def test_a_keyed_call_whose_worker_dies_is_sent_again_unless_its_key_has_g
 
 
 @pytest.mark.parametrize("tool", ["book", "shout", "look"])
-async def test_a_call_that_nobody_can_have_sent_is_replanned(harness: Harness, monkeypatch: Patch, tool: str) -> None:
+async def test_a_call_that_cannot_have_been_sent_is_replanned(harness: Harness, monkeypatch: Patch, tool: str) -> None:
     address = await harness.plan((tool, {}))
     unreadable(monkeypatch)
     await unsent(harness, address, 1)
@@ -334,7 +334,7 @@ async def entities_locked(urls: Urls) -> AsyncIterator[None]:
 async def cut(urls: Urls, where: str) -> None:
     admin = await asyncpg.connect(urls.admin)
     found = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1 AND usename = 'perdure_app' AND "
-    await eventually(lambda: admin.fetch(found + where, urls.app.rpartition("/")[2]))
+    await until(lambda: admin.fetch(found + where, urls.app.rpartition("/")[2]))
     await admin.close()
 
 
@@ -466,7 +466,7 @@ async def test_an_error_of_the_target_means_what_its_status_says(harness: Harnes
 
 
 @pytest.mark.parametrize("tool", ["look", "jot", "book", "shout"])
-async def test_a_call_to_a_host_that_nobody_named_fails_and_nothing_is_sent(harness: Harness, tool: str) -> None:
+async def test_a_call_to_an_unnamed_host_fails_and_nothing_is_sent(harness: Harness, tool: str) -> None:
     address = await harness.plan((tool, {}))
     outcome, made = await run(harness, address, says(), Outbound())
     assert outcome.state is S.FAILED and made.heads == []

@@ -41,7 +41,7 @@ from perdure.store.turns.start import request_stop
 from tests.doubles.fake_turn import NOW
 from tests.doubles.spoken import Line
 from tests.doubles.target import app_agents
-from tests.eventually import eventually, until
+from tests.eventually import until
 from tests.harness import Harness, gathered
 from tests.integration.conftest import in_transaction
 from tests.scale import sized
@@ -382,7 +382,7 @@ async def test_a_load_that_waited_for_the_turn_sees_what_was_written_meanwhile(h
         opened = await open_requests(tx, asked, await harness.deps.agent_cache.at(tx, "desk", version))
         await working_memory.merge(tx, "local", address.conversation_id, {"recent_entity_context": ["e1"]})
         loading = asyncio.create_task(harness.activity(MemoryActivities(harness.deps).load, given, run_id="run-2"))
-        await eventually(lambda: harness.value(BLOCKED))
+        await until(lambda: harness.value(BLOCKED))
         assert not loading.done(), "it waits for the turn's row"
     loaded = await loading
     assert opened is not None

@@ -22,10 +22,10 @@ pytestmark = [
 ]
 
 
-async def test_text_and_reasoning_reach_the_reader_as_they_come_and_the_text_is_the_answer(talk: LitellmAgent) -> None:
+async def test_text_and_reasoning_reach_the_reader_as_they_come_and_the_text_is_the_answer(agent: LitellmAgent) -> None:
     thinking, text = "The user wants me to look into something.", "Here is what I have found out."
-    address = await talk.begin(Step(thinking=thinking, text=text, token_seconds=0.2))
-    sent = await talk.seen_by_reader(address)
+    address = await agent.begin(Step(thinking=thinking, text=text, token_seconds=0.2))
+    sent = await agent.seen_by_reader(address)
     kinds = [event.kind for event in sent]
     thoughts = [event for event in sent if event.kind == "thinking"]
     assert kinds.count("token") >= 3 and len(thoughts) >= 3, "in pieces, and not as one"
@@ -34,23 +34,23 @@ async def test_text_and_reasoning_reach_the_reader_as_they_come_and_the_text_is_
     order = ("generation.start", "thinking", "token", "thinking.complete", "ttft", "generation.complete")
     places = [kinds.index(kind) for kind in order]
     assert places == sorted(places) and "reset" not in kinds
-    row = await talk.served.until(address, TurnStatus.COMPLETED)
+    row = await agent.served.until(address, TurnStatus.COMPLETED)
     assert row["answer"] == text_of(sent) == text
-    assert len(talk.double.requests) == row["attempts"] == 1
+    assert len(agent.double.requests) == row["attempts"] == 1
     thought = "SELECT (reply -> 'usage' ->> 'thinking_tokens')::int FROM model_calls WHERE turn_id = $1"
-    assert await talk.served.harness.value(thought, address.turn_id) > 0
+    assert await agent.served.harness.value(thought, address.turn_id) > 0
 
 
-async def test_a_round_of_tools_is_told_to_the_provider_with_the_ids_that_it_gave(talk: LitellmAgent) -> None:
+async def test_a_round_of_tools_is_told_to_the_provider_with_the_ids_that_it_gave(agent: LitellmAgent) -> None:
     usage = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 60}}
     calls = (Call(name="look", arguments={"what": "x"}, id="call_a"), Call(name="book", arguments={}, id="call_b"))
-    address, row = await talk.ended(
+    address, row = await agent.ended(
         Step(text="Let me see.", calls=calls, usage=usage), Step(text="It is booked.", usage=usage)
     )
     assert (row["status"], row["answer"]) == ("completed", "It is booked.")
-    assert await talk.served.states(address) == {"t1.0": "done", "t1.1": "done"}
-    assert talk.served.effects(address, "/book", "t1.1") == 1
-    first, second = talk.double.requests
+    assert await agent.served.states(address) == {"t1.0": "done", "t1.1": "done"}
+    assert agent.served.effects(address, "/book", "t1.1") == 1
+    first, second = agent.double.requests
     assert [seen.idempotency_key for seen in (first, second)] == [f"{address.turn_id}.m1", f"{address.turn_id}.m2"]
     assert "please look into it" in first.user_text and {"look", "pay", "entity_resolve"} <= set(first.tools)
     assert first.authorized and first.body["temperature"] == 0.2 and "api_key_secret" not in json.dumps(first.body)
@@ -62,97 +62,98 @@ async def test_a_round_of_tools_is_told_to_the_provider_with_the_ids_that_it_gav
     # Each 40 at 0.15, 60 cached at 0.075 and 5 at 0.60 dollars a million: 13.5 micro-dollars.
     assert (row["input_tokens"], row["output_tokens"], row["cached_tokens"], row["cost_microusd"]) == (200, 10, 120, 28)
     counted = {"input_tokens": 100, "output_tokens": 5, "cached_tokens": 60}
-    assert await talk.data(address, "token.usage") == [counted] * 2
+    assert await agent.data(address, "token.usage") == [counted] * 2
 
 
-async def test_a_gated_call_waits_for_its_approval_unless_its_arguments_do_not_fit(talk: LitellmAgent) -> None:
+async def test_a_gated_call_waits_for_its_approval_unless_its_arguments_do_not_fit(agent: LitellmAgent) -> None:
     wrong, right = (Step(calls=(Call(name="pay", arguments={"amount": amount}),)) for amount in ("a lot", 7))
-    address = await talk.begin(wrong, right, Step(text="paid"))
-    await talk.served.until(address, TurnStatus.AWAITING_APPROVAL)
-    told: Any = talk.double.requests[-1].body["messages"]
-    assert len(talk.double.requests) == 2 and told[-1]["role"] == "tool" and "amount" in told[-1]["content"]
-    (frozen,) = await talk.served.harness.rows("SELECT args FROM approvals WHERE turn_id = $1", address.turn_id)
+    address = await agent.begin(wrong, right, Step(text="paid"))
+    await agent.served.until(address, TurnStatus.AWAITING_APPROVAL)
+    told: Any = agent.double.requests[-1].body["messages"]
+    assert len(agent.double.requests) == 2 and told[-1]["role"] == "tool" and "amount" in told[-1]["content"]
+    (frozen,) = await agent.served.harness.rows("SELECT args FROM approvals WHERE turn_id = $1", address.turn_id)
     assert frozen["args"]["amount"] == 7, "a person is asked for what can run alone"
-    await talk.served.decide(address, "t2.0")
-    row = await talk.served.until(address, TurnStatus.COMPLETED)
+    await agent.served.decide(address, "t2.0")
+    row = await agent.served.until(address, TurnStatus.COMPLETED)
     assert (row["answer"], row["attempts"]) == ("paid", 3)
-    assert await talk.served.states(address) == {"t1.0": "failed", "t2.0": "done"}
-    assert talk.served.harness.world.requests[effect_key(address.turn_id, "t2.0")] == 1
+    assert await agent.served.states(address) == {"t1.0": "failed", "t2.0": "done"}
+    assert agent.served.harness.world.requests[effect_key(address.turn_id, "t2.0")] == 1
 
 
-async def test_a_rate_limit_is_waited_for_as_long_as_it_says_and_is_in_the_events(talk: LitellmAgent) -> None:
-    address, row = await talk.ended(Step(status=429, retry_after="2"), Step(text="now"))
+async def test_a_rate_limit_is_waited_for_as_long_as_it_says_and_is_in_the_events(agent: LitellmAgent) -> None:
+    address, row = await agent.ended(Step(status=429, retry_after="2"), Step(text="now"))
     assert (row["status"], row["answer"], row["attempts"]) == ("completed", "now", 2)
-    first, second = talk.double.requests
+    first, second = agent.double.requests
     assert second.received_at - first.received_at >= 2
     assert first.idempotency_key == second.idempotency_key
     told = {"code": "model_rate_limited", "retry_in": 2.0, "attempt": 1, "max_retries": PROVIDER_ERRORS - 1}
-    assert await talk.data(address, RATE_LIMIT) == [told] and await talk.data(address, TRANSIENT_ERROR) == []
-    assert [event["attempt"] for event in await talk.data(address, "generation.start")] == [1, 2]
+    assert await agent.data(address, RATE_LIMIT) == [told] and await agent.data(address, TRANSIENT_ERROR) == []
+    assert [event["attempt"] for event in await agent.data(address, "generation.start")] == [1, 2]
 
 
-async def test_a_conversation_that_is_too_long_is_tried_once_more_with_half_of_it(talk: LitellmAgent) -> None:
-    first, _ = await talk.ended(Step(text="A long story. " * 200))
-    talk.double.script(CONTEXT_OVERFLOW, Step(text="shorter"))
-    address = await talk.served.begin(ASKED, agent_id=LITELLM_AGENT, conversation_id=first.conversation_id)
-    row = await talk.served.until(address, TurnStatus.COMPLETED, TurnStatus.FAILED)
+async def test_a_conversation_that_is_too_long_is_tried_once_more_with_half_of_it(agent: LitellmAgent) -> None:
+    first, _ = await agent.ended(Step(text="A long story. " * 200))
+    agent.double.script(CONTEXT_OVERFLOW, Step(text="shorter"))
+    address = await agent.served.begin(ASKED, agent_id=LITELLM_AGENT, conversation_id=first.conversation_id)
+    row = await agent.served.until(address, TurnStatus.COMPLETED, TurnStatus.FAILED)
     assert (row["status"], row["answer"], row["attempts"]) == ("completed", "shorter", 2)
-    whole, half = (str(request.body["messages"]) for request in talk.double.requests[-2:])
+    whole, half = (str(request.body["messages"]) for request in agent.double.requests[-2:])
     assert "A long story." in whole and "A long story." not in half
-    assert [told["code"] for told in await talk.data(address, TRANSIENT_ERROR)] == ["context_overflow"]
-    assert len(await talk.served.transcript(first)) == 1, "what is stored stays whole"
+    assert [told["code"] for told in await agent.data(address, TRANSIENT_ERROR)] == ["context_overflow"]
+    assert len(await agent.served.transcript(first)) == 1, "what is stored stays whole"
 
 
 @pytest.mark.parametrize(
     ("step", "code", "attempts"), [(CONTEXT_OVERFLOW, "context_overflow", 2), (Step(status=401), "model_auth", 1)]
 )
-async def test_what_no_wait_mends_is_given_up(talk: LitellmAgent, step: Step, code: str, attempts: int) -> None:
-    _, row = await talk.ended(step.model_copy(update={"times": None}))
+async def test_what_no_wait_mends_is_given_up(agent: LitellmAgent, step: Step, code: str, attempts: int) -> None:
+    _, row = await agent.ended(step.model_copy(update={"times": None}))
     assert (row["status"], row["problem"]["code"], row["attempts"]) == ("failed", code, attempts)
     assert "told to say" not in row["problem"]["message"], "the provider's own words may quote the payload"
 
 
 async def test_words_without_end_are_broken_off_at_the_turns_limit_and_those_said_are_kept(
-    talk: LitellmAgent,
+    agent: LitellmAgent,
 ) -> None:
-    talk.double.script(Step(text="One two ", fault=Fault.ENDLESS))
-    address = await talk.served.begin(ASKED, agent_id=LITELLM_AGENT, limits=Limits(max_tokens=2_000))
-    sent = await talk.seen_by_reader(address)
-    row = await talk.served.until(address, TurnStatus.LIMITED, TurnStatus.FAILED, seconds=40)
+    agent.double.script(Step(text="One two ", fault=Fault.ENDLESS))
+    address = await agent.served.begin(ASKED, agent_id=LITELLM_AGENT, limits=Limits(max_tokens=2_000))
+    sent = await agent.seen_by_reader(address)
+    row = await agent.served.until(address, TurnStatus.LIMITED, TurnStatus.FAILED, seconds=40)
     assert (row["status"], row["problem"]["code"], row["attempts"]) == ("limited", "answer_over_budget", 1)
-    ((said, partial),) = [(each["content"], each["partial"]) for each in await talk.said(address)]
+    ((said, partial),) = [(each["content"], each["partial"]) for each in await agent.said(address)]
     most_tokens = 2_000 + USUAL_ANSWER_TOKENS
     assert partial and said.startswith("One two word0 ") and len(said) <= most_tokens * CHARACTERS_A_TOKEN
     assert text_of(sent) == said, "the reader holds what is stored"
     assert 0.8 * most_tokens < row["output_tokens"] <= most_tokens + 1_000, "what the provider said is counted, once"
-    assert [data["code"] for data in await talk.data(address, "budget")] == ["answer_over_budget"]
-    assert [seen.outcome for seen in talk.double.requests] == ["client_gone"], "the request was ended, and not repeated"
-    assert "sk-of-the-test" not in (await talk.served.history(address)).to_json()
+    assert [data["code"] for data in await agent.data(address, "budget")] == ["answer_over_budget"]
+    assert [seen.outcome for seen in agent.double.requests] == ["client_gone"], "it was ended, and not repeated"
+    assert "sk-of-the-test" not in (await agent.served.history(address)).to_json()
 
 
-async def test_a_model_that_asks_for_tools_that_nobody_has_ends_at_the_limit_of_rounds(talk: LitellmAgent) -> None:
+async def test_a_model_that_calls_unknown_tools_ends_at_the_round_limit(agent: LitellmAgent) -> None:
     calls = (Call(name="rm_rf", arguments={"path": "/"}), Call(name="look\n; drop", arguments={}))
-    talk.double.script(Step(calls=calls, times=None))
-    address = await talk.served.begin(ASKED, agent_id=LITELLM_AGENT, limits=Limits(max_iterations=3))
-    row = await talk.served.until(address, TurnStatus.LIMITED, TurnStatus.FAILED, TurnStatus.COMPLETED, seconds=40)
-    assert row["status"] == "limited" and len(talk.double.requests) <= 5
-    assert set((await talk.served.states(address)).values()) == {"failed"}
-    told: Any = talk.double.requests[1].body["messages"]
+    agent.double.script(Step(calls=calls, times=None))
+    address = await agent.served.begin(ASKED, agent_id=LITELLM_AGENT, limits=Limits(max_iterations=3))
+    row = await agent.served.until(address, TurnStatus.LIMITED, TurnStatus.FAILED, TurnStatus.COMPLETED, seconds=40)
+    assert row["status"] == "limited" and len(agent.double.requests) <= 5
+    assert set((await agent.served.states(address)).values()) == {"failed"}
+    told: Any = agent.double.requests[1].body["messages"]
     assert [message["role"] for message in told[-2:]] == ["tool", "tool"], "each call has its answer"
-    assert not await talk.served.harness.rows("SELECT id FROM approvals WHERE turn_id = $1", address.turn_id)
+    assert not await agent.served.harness.rows("SELECT id FROM approvals WHERE turn_id = $1", address.turn_id)
 
 
-async def test_calls_that_repeat_an_id_of_kilobytes_are_each_run_once_under_ids_of_ours(talk: LitellmAgent) -> None:
+async def test_calls_that_repeat_an_id_of_kilobytes_are_each_run_once_under_ids_of_ours(agent: LitellmAgent) -> None:
     signed = "call_1__thought__" + "QUJD" * 1_000
     twice = tuple(Call(name="look", arguments={"what": what}, id=signed, index=at) for at, what in enumerate("ab"))
-    address, row = await talk.ended(Step(calls=twice), Step(calls=twice), Step(text="Seen."))
+    address, row = await agent.ended(Step(calls=twice), Step(calls=twice), Step(text="Seen."))
     assert (row["status"], row["answer"]) == ("completed", "Seen.")
-    assert await talk.served.states(address) == {"t1.0": "done", "t1.1": "done", "t2.0": "done", "t2.1": "done"}
-    told: Any = talk.double.requests[2].body["messages"]
+    assert await agent.served.states(address) == {"t1.0": "done", "t1.1": "done", "t2.0": "done", "t2.1": "done"}
+    told: Any = agent.double.requests[2].body["messages"]
     ids = [call["id"] for message in told for call in message.get("tool_calls") or ()]
     assert len(ids) == len(set(ids)) == 4, "a provider refuses a request that names a call twice"
     assert ids == [message["tool_call_id"] for message in told if message["role"] == "tool"]
-    kept = await talk.served.harness.rows("SELECT provider_call_id FROM tool_calls WHERE turn_id = $1", address.turn_id)
+    ids_kept = "SELECT provider_call_id FROM tool_calls WHERE turn_id = $1"
+    kept = await agent.served.harness.rows(ids_kept, address.turn_id)
     assert signed in [row["provider_call_id"] for row in kept], "it is kept whole, and shown to nobody"
-    events = await talk.served.harness.rows("SELECT call_id, data FROM events WHERE turn_id = $1", address.turn_id)
+    events = await agent.served.harness.rows("SELECT call_id, data FROM events WHERE turn_id = $1", address.turn_id)
     assert "__thought__" not in json.dumps([[event["call_id"], event["data"]] for event in events])

@@ -52,7 +52,7 @@ async def test_of_many_places_read_a_bad_one_fails_alone(
     assert [batch.entries[0].text for batch in found[1:] if isinstance(batch, TokenBatch)] == ["well"] * 149
 
 
-async def test_a_stop_ends_whoever_speaks(live: LiveTokens, address: TurnAddress) -> None:
+async def test_a_stop_ends_every_speaking_call(live: LiveTokens, address: TurnAddress) -> None:
     await live.append(address, "m1", epoch=1, sequence=0, text="a")
     await live.stop(address)
     assert await live.append(address, "m1", epoch=1, sequence=1, text="b") is Appended.STOPPED

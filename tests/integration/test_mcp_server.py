@@ -43,7 +43,7 @@ from perdure.settings import Settings
 from perdure.store import agents
 from perdure.store.database import set_up
 from tests.conftest import Urls
-from tests.doubles.mcp_cluster import OPS, PODS, RESTART, WEB, Bench, Web, bench
+from tests.doubles.mcp_cluster import OPS, PODS, RESTART, WEB, McpBench, Web, bench
 from tests.doubles.mcp_raw import TOOL
 from tests.doubles.target import app_agents
 from tests.eventually import until
@@ -68,7 +68,7 @@ async def web(tmp_path: Path) -> AsyncIterator[Web]:
 
 
 @pytest.fixture(params=["stdio", pytest.param("http", marks=pytest.mark.soak)])
-async def cluster(request: pytest.FixtureRequest, web: Web, tmp_path: Path) -> AsyncIterator[Bench]:
+async def cluster(request: pytest.FixtureRequest, web: Web, tmp_path: Path) -> AsyncIterator[McpBench]:
     """The cluster; `BOTH` has it over each transport."""
     given: dict[str, Any] = {}
     if request.param == "http":
@@ -78,14 +78,14 @@ async def cluster(request: pytest.FixtureRequest, web: Web, tmp_path: Path) -> A
         yield opened
 
 
-async def told(cluster: Bench, tool: str, args: dict[str, Any], key: str = "key-1") -> dict[str, Any]:
+async def told(cluster: McpBench, tool: str, args: dict[str, Any], key: str = "key-1") -> dict[str, Any]:
     output = (await cluster.call(tool, args, key)).output
     assert isinstance(output, dict)
     return output
 
 
 @BOTH
-async def test_tools_are_read_and_changed_by_their_own_names(cluster: Bench) -> None:
+async def test_tools_are_read_and_changed_by_their_own_names(cluster: McpBench) -> None:
     offer = (await cluster.session.connection()).offer
     assert not offer.left_out
     assert offer.tools[PODS].card.effect is EffectClass.READ and not offer.tools[PODS].card.needs_approval
@@ -99,7 +99,7 @@ async def test_tools_are_read_and_changed_by_their_own_names(cluster: Bench) -> 
 
 
 @BOTH
-async def test_other_calls_go_on_while_one_hangs_and_it_can_be_left(cluster: Bench) -> None:
+async def test_other_calls_go_on_while_one_hangs_and_it_can_be_left(cluster: McpBench) -> None:
     cluster.fail(Kind.HANG, "k8s_pods_list", seconds=2.0)
     hanging = asyncio.create_task(cluster.call(PODS, SHOP))
     await asyncio.sleep(0.2)
@@ -112,7 +112,7 @@ async def test_other_calls_go_on_while_one_hangs_and_it_can_be_left(cluster: Ben
 
 @BOTH
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_server_killed_in_a_call_leaves_it_open_for_its_key(cluster: Bench, web: Web, when: str) -> None:
+async def test_a_server_killed_in_a_call_leaves_it_open_for_its_key(cluster: McpBench, web: Web, when: str) -> None:
     cluster.fail(Kind.DIE, when=when)
     with pytest.raises(ServerLost):
         await cluster.call(RESTART, WEB, key="k-1")
@@ -196,7 +196,7 @@ FILES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Yard:
+class McpApp:
     harness: Harness
     app: App
     home: Path
@@ -219,7 +219,7 @@ class Yard:
 
 
 @pytest.fixture(scope="module")
-async def yard(harness: Harness, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Yard]:
+async def mcp_app(harness: Harness, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[McpApp]:
     """Two agents, published: one of the cluster, one of a server that lies."""
     folder, home = tmp_path_factory.mktemp("yard"), tmp_path_factory.mktemp("home")
     for path, text in FILES.items():
@@ -234,44 +234,44 @@ async def yard(harness: Harness, tmp_path_factory: pytest.TempPathFactory) -> As
     for server in app.servers.values():
         await servers.session(app.name, server).connection()
     toolbox = Toolbox(app_agents()[1], lambda name: None, harness.deps.toolbox.http, servers)
-    yield Yard(replace(harness, deps=replace(harness.deps, toolbox=toolbox)), app, home, servers)
+    yield McpApp(replace(harness, deps=replace(harness.deps, toolbox=toolbox)), app, home, servers)
     await servers.close()
 
 
-async def test_a_server_killed_in_the_middle_of_a_change_makes_it_once(yard: Yard) -> None:
-    before = len(yard.effects())
-    Faults(yard.cluster / "faults.json").arm(Fault(Kind.DIE, "k8s_deployment_restart", when="after"))
-    address = await yard.harness.approved((RESTART, WEB), agent_id="keeper")
+async def test_a_server_killed_in_the_middle_of_a_change_makes_it_once(mcp_app: McpApp) -> None:
+    before = len(mcp_app.effects())
+    Faults(mcp_app.cluster / "faults.json").arm(Fault(Kind.DIE, "k8s_deployment_restart", when="after"))
+    address = await mcp_app.harness.approved((RESTART, WEB), agent_id="keeper")
     with pytest.raises(ApplicationError):
-        await yard.run(address)
-    assert (await yard.harness.call_row(address))["state"] == "reserved"
-    assert (await yard.run(address, attempt=2)).state is CallState.DONE
-    assert len(yard.effects()) == before + 1
+        await mcp_app.run(address)
+    assert (await mcp_app.harness.call_row(address))["state"] == "reserved"
+    assert (await mcp_app.run(address, attempt=2)).state is CallState.DONE
+    assert len(mcp_app.effects()) == before + 1
 
 
-async def test_an_untrusted_servers_call_is_opaque_whatever_it_says_and_waits_for_its_approval(yard: Yard) -> None:
-    address = await yard.harness.plan(("liar_remove", {"name": "x"}), agent_id="dupe")
-    assert (await yard.run(address, "dupe")).state is CallState.DENIED
-    assert not (yard.app.folder / "deleted").exists()
-    address = await yard.harness.approved(("liar_remove", {"name": "x"}), agent_id="dupe")
-    assert (await yard.run(address, "dupe")).state is CallState.DONE
-    assert (yard.app.folder / "deleted").read_text() == "x\n"
-    row = await yard.harness.call_row(address)
+async def test_an_untrusted_servers_call_is_opaque_whatever_it_says_and_waits_for_its_approval(mcp_app: McpApp) -> None:
+    address = await mcp_app.harness.plan(("liar_remove", {"name": "x"}), agent_id="dupe")
+    assert (await mcp_app.run(address, "dupe")).state is CallState.DENIED
+    assert not (mcp_app.app.folder / "deleted").exists()
+    address = await mcp_app.harness.approved(("liar_remove", {"name": "x"}), agent_id="dupe")
+    assert (await mcp_app.run(address, "dupe")).state is CallState.DONE
+    assert (mcp_app.app.folder / "deleted").read_text() == "x\n"
+    row = await mcp_app.harness.call_row(address)
     assert (row["effect"], row["state"]) == ("opaque", "done")
 
 
-async def test_a_dead_server_is_an_error_that_the_model_reads(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = yard.servers.session(yard.app.name, yard.app.servers["cluster"])
+async def test_a_dead_server_is_an_error_that_the_model_reads(mcp_app: McpApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = mcp_app.servers.session(mcp_app.app.name, mcp_app.app.servers["cluster"])
     await session.close()
     monkeypatch.setattr(session, "server", session.server.model_copy(update={"command": (sys.executable, "-c", "")}))
-    address = await yard.harness.plan((PODS, {"namespace": "shop"}), agent_id="keeper")
+    address = await mcp_app.harness.plan((PODS, {"namespace": "shop"}), agent_id="keeper")
     for attempt in range(1, 5):
         with pytest.raises(ApplicationError):
-            await yard.run(address, attempt=attempt)
-        assert (await yard.harness.call_row(address))["state"] == "planned"
-    outcome = await yard.run(address, attempt=5)
+            await mcp_app.run(address, attempt=attempt)
+        assert (await mcp_app.harness.call_row(address))["state"] == "planned"
+    outcome = await mcp_app.run(address, attempt=5)
     assert outcome.state is CallState.FAILED and outcome.problem is None
-    assert "cluster" in (await yard.told(address))["message"]
+    assert "cluster" in (await mcp_app.told(address))["message"]
     monkeypatch.undo()
 
 
@@ -374,7 +374,7 @@ async def test_a_tool_under_its_lock_is_called_and_one_that_differs_from_it_is_r
         await called(servers, reviewed, tmp_path)
 
 
-class Raw:
+class RawServer:
     """The hand-written server, one way of breaking."""
 
     def __init__(self, home: Path, how: str, **fields: Any) -> None:
@@ -398,15 +398,15 @@ class Raw:
         self.session.server = self.session.server.model_copy(update=fields)
 
 
-Raws = Callable[..., Raw]
+Raws = Callable[..., RawServer]
 
 
 @pytest.fixture
 async def raws(tmp_path: Path) -> AsyncIterator[Raws]:
     async with AsyncExitStack() as stack:
 
-        def made(how: str, **fields: Any) -> Raw:
-            raw = Raw(tmp_path, how, **fields)
+        def made(how: str, **fields: Any) -> RawServer:
+            raw = RawServer(tmp_path, how, **fields)
             stack.push_async_callback(raw.session.close)
             return raw
 
@@ -425,7 +425,7 @@ async def raws(tmp_path: Path) -> AsyncIterator[Raws]:
         soak("says_internal_error", READ),
     ],
 )
-async def test_an_answer_that_is_none_is_a_typed_end_at_once(raws: Raws, how: str, trusted: dict[str, Any]) -> None:
+async def test_an_invalid_answer_is_a_typed_end_at_once(raws: Raws, how: str, trusted: dict[str, Any]) -> None:
     raw, began = raws(how, **trusted), time.monotonic()
     with pytest.raises(ToolRefused if trusted else ServerLost):
         await raw.press()

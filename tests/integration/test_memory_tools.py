@@ -275,7 +275,7 @@ async def owner_of(harness: Harness) -> AsyncIterator[asyncpg.Connection]:
         await owner.close()
 
 
-async def test_nobody_changes_what_is_only_added_and_a_write_that_would_is_refused(keepers: Harness) -> None:
+async def test_append_only_rows_never_change_and_such_a_write_is_refused(keepers: Harness) -> None:
     address = await turn(keepers)
     await used(keepers, address, U, *said("tea"))
     for statement in ("UPDATE user_facts SET content = 'x'", "DELETE FROM user_facts"):

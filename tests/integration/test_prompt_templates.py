@@ -1,6 +1,6 @@
 """Prompt templates over HTTP: whose draft speaks to whom, who moves a version on, and who comes second. The persona
 that a turn takes from one: whose it is, that it stays, and what an outage costs. And what the model is sent: a prefix
-that no skill moves, then what the loaded skills bring (S0-17 to S0-23, S0-41)."""
+that no skill moves, then what the loaded skills bring."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -153,7 +153,7 @@ async def test_a_draft_that_changed_since_it_was_read_is_not_promoted_and_again_
         assert (first.status_code, again.status_code) == (200, 200) and first.json() == again.json()
 
 
-async def test_nobody_activates_the_own_words_alone_whatever_the_role(api: Api) -> None:
+async def test_no_role_activates_its_own_text_alone(api: Api) -> None:
     template = fresh()
     await activated(api, template, "Ours.")
     async with api.client("admin") as author, api.client("reviewer") as other, api.client() as reader:
@@ -375,10 +375,10 @@ async def test_the_prefix_is_the_same_bytes_whatever_is_loaded_and_unloaded_in_a
     assert len({canonical_json(messages[0]) for messages in seen}) == 1
     assert len({canonical_json(messages) for messages in seen}) > 3, "what follows does change"
     prefix = str(seen[0][0]["content"])
-    assert prefix.startswith("You are the clerk of a parcel desk"), "the root skill's persona (S0-17)"
+    assert prefix.startswith("You are the clerk of a parcel desk"), "the root skill's persona"
     assert "Name: Ann\nRole: clerk" in prefix
     for skill in SKILLS:
-        assert f"- {skill}: " in prefix, "the manifest names every skill (S0-64)"
+        assert f"- {skill}: " in prefix, "the manifest names every skill"
     assert "Triggers: parcel, send. Tags: post." in prefix
 
 

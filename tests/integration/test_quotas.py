@@ -20,7 +20,7 @@ from perdure.store.memory import files
 from perdure.store.turns import conversations, start
 from tests.conftest import Person
 from tests.doubles.spoken import Line
-from tests.eventually import eventually
+from tests.eventually import until
 from tests.harness import Harness
 from tests.integration.conftest import Api, Caller, in_transaction
 
@@ -194,7 +194,7 @@ async def test_texts_count_for_the_user_once_they_are_summed(ann: httpx.AsyncCli
     async def summed_up() -> bool:  # as the first conversation had it done
         return (await kept(ann))["user"] > 30 * KIB
 
-    await eventually(summed_up)
+    await until(summed_up)
     async with api.services.db.transaction("local") as tx:
         await tx.execute("UPDATE byte_usage SET summed_at = now() - interval '2 minutes' WHERE subject_id = $1", me)
     await begun(ann, metadata=metadata)

@@ -27,14 +27,14 @@ from perdure.worker.telemetry import traces_of
 from tests.conftest import Urls
 from tests.doubles.moody_tracer import MoodyTracer
 from tests.doubles.spoken import Line
-from tests.eventually import eventually, until
+from tests.eventually import until
 from tests.harness import Harness
 from tests.integration.conftest import in_transaction
 from tests.integration.lost_turns import aged, begun, found, status
 
 
 @pytest.fixture(autouse=True)
-async def alone(harness: Harness) -> None:
+async def no_open_turns(harness: Harness) -> None:
     """No turn of another test is looked at."""
     await harness.write("UPDATE turns SET status = 'stopped', ended_at = now() WHERE ended_at IS NULL")
 
@@ -75,7 +75,7 @@ async def test_a_turn_terminated_by_hand_fails_within_thirty_seconds_and_the_con
     stop = asyncio.Event()
     running = asyncio.create_task(reconciler.run(stop))
     await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).terminate("by hand")
-    described = await eventually(lambda: found(temporal, waiting))  # rung after the commit that failed the other
+    described = await until(lambda: found(temporal, waiting))  # rung after the commit that failed the other
     stop.set()
     running.cancel()
     assert await status(harness, address) == ("failed", "run_terminated")
@@ -172,7 +172,7 @@ async def test_of_many_paused_turns_only_those_without_a_waiting_run_are_asked_a
         await reconciler.once()
         return (await status(harness, paused[0]))[0] == "failed"
 
-    await eventually(listed)  # Temporal's list lags
+    await until(listed)  # Temporal's list lags
     asked: list[str] = []
     describe = WorkflowHandle.describe
 
@@ -183,7 +183,7 @@ async def test_of_many_paused_turns_only_those_without_a_waiting_run_are_asked_a
     monkeypatch.setattr("perdure.worker.reconcile.FEW", few)
     monkeypatch.setattr("perdure.worker.reconcile.LISTED_AT", listed_at)
     monkeypatch.setattr(WorkflowHandle, "describe", counted)
-    await eventually(reconciled, seconds=60)
+    await until(reconciled, seconds=60)
     assert await status(harness, paused[0]) == ("failed", "run_terminated")
     assert [await status(harness, address) for address in paused[1:]] == [("awaiting_approval", None)] * 4
     assert set(asked).intersection(ids) == {ids[0]}
@@ -372,7 +372,7 @@ async def test_a_tenant_that_cannot_be_read_does_not_stop_those_behind_it(
     assert ("open_turns_not_listed", "aaa") in {(line["event"], line.get("where")) for line in said}
 
 
-async def test_where_temporal_does_not_list_what_waits_nobody_is_taken_for_lost_and_the_others_are_looked_at(
+async def test_if_temporal_does_not_list_waiting_runs_none_counts_as_lost_and_others_are_checked(
     harness: Harness, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paused, gone = await lost(harness), await lost(harness)

@@ -382,7 +382,7 @@ async def test_a_reader_that_would_not_be_let_in_again_is_sent_away(api: Api, ad
             assert {frame async for frame in stream} <= {b": ping\n\n"}
 
 
-async def test_one_stream_more_than_somebody_may_hold_open_is_refused_until_one_is_closed(api: Api) -> None:
+async def test_a_stream_over_the_users_limit_is_refused_until_one_is_closed(api: Api) -> None:
     held = OpenStreams(1, 9)
     async with api.client() as client, api.client("admin") as other:
         path = f"/v1/conversations/{await conversation(client)}/stream"

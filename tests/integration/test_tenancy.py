@@ -136,7 +136,7 @@ async def test_another_tenant_sees_no_row_of_ours_and_changes_none(harness: Harn
     assert await ours(harness, tables) == before
 
 
-async def test_nobody_writes_a_row_for_another_tenant(harness: Harness) -> None:
+async def test_no_user_writes_a_row_for_another_tenant(harness: Harness) -> None:
     address, _ = await harness.start(Line("hi"))
     person = harness.people["requester"]
     conversation_id, turn_id = address.conversation_id, address.turn_id
@@ -195,7 +195,7 @@ async def test_a_role_that_looks_past_row_security_is_refused(urls: Urls) -> Non
 
 
 @pytest.mark.parametrize("tenant", ["", "Local", "a b", "x'; SET ROLE perdure_owner; --", "-x", "a" * 64, "local\n"])
-async def test_a_tenant_that_is_no_name_is_refused(harness: Harness, tenant: str) -> None:
+async def test_an_invalid_tenant_name_is_refused(harness: Harness, tenant: str) -> None:
     with pytest.raises(InvariantBroken) as refused:
         async with harness.db.transaction(tenant):
             raise AssertionError("a transaction began")

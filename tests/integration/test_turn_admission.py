@@ -286,7 +286,7 @@ async def test_what_had_joined_the_old_turn_runs_after_the_one_that_replaced_it(
     assert str(message_id) == joined.message_id
 
 
-async def test_whoever_has_all_the_turns_one_may_have_can_still_replace_one(harness: Harness) -> None:
+async def test_a_user_at_the_turn_limit_can_still_replace_one(harness: Harness) -> None:
     conversation_id = await harness.conversation(by="reviewer")
     open_now = await harness.value(
         "SELECT count(*) FROM turns WHERE ended_at IS NULL AND user_id = $1", harness.people["reviewer"].user_id

@@ -31,7 +31,7 @@ from perdure.worker.embeddings import embed_due
 from tests.conftest import Person, Urls
 from tests.doubles.embedder import Hashing
 from tests.doubles.spoken import Line
-from tests.eventually import eventually
+from tests.eventually import until
 from tests.harness import Harness, gathered
 from tests.integration.conftest import in_transaction
 from tests.integration.library import Library, other_tenant
@@ -377,7 +377,7 @@ async def test_without_a_vector_any_word_may_match_and_the_hit_says_so(harness: 
         assert await found(harness, nothing, None, agent="words") == []
 
 
-async def test_nobody_finds_another_users_agents_or_tenants_episodes(harness: Harness, relay: Database) -> None:
+async def test_no_user_finds_another_users_agents_or_tenants_episodes(harness: Harness, relay: Database) -> None:
     embedder = Hashing()
     await keep(harness, "secret plan", agent="mine")
     await keep(harness, "secret plan of the reviewer", by="reviewer", agent="mine")
@@ -418,13 +418,11 @@ async def test_the_relays_loop_embeds_what_comes_once_waits_out_a_model_that_is_
     await harness.write(DUE)
     running = asyncio.create_task(remember.run_embedding(relay, embedder, stop))
     waiting = "SELECT count(*) FROM episodes WHERE agent_id = 'looped' AND embedder IS NULL AND embed_after > now()"
-    await eventually(lambda: harness.value(waiting))
+    await until(lambda: harness.value(waiting))
     embedder.texts.clear()
     embedder.down = False
     await harness.write(DUE)
-    await eventually(
-        lambda: harness.value("SELECT count(*) FROM episodes WHERE agent_id = 'looped' AND embedder = 'loop'")
-    )
+    await until(lambda: harness.value("SELECT count(*) FROM episodes WHERE agent_id = 'looped' AND embedder = 'loop'"))
     stop.set()
     await asyncio.wait_for(running, 30)
     assert embedder.texts.count("a loon calls") == 1
@@ -492,14 +490,14 @@ async def test_what_an_old_loop_embeds_after_a_roll_out_is_embedded_anew(
     old, new, stop = Hashing("rolled-old"), Hashing("rolled-new"), asyncio.Event()
     running = asyncio.create_task(remember.run_embedding(relay, new, stop))
     await keep(harness, "first of the new", agent="rolled")
-    await eventually(
+    await until(
         lambda: harness.value("SELECT count(*) FROM episodes WHERE agent_id = 'rolled' AND embedder = 'rolled-new'")
     )
     conversation_id, user_id = await harness.conversation(), harness.people["requester"].user_id
     async with harness.db.transaction("local") as tx:
         late = await episodes.keep(tx, conversation_id, user_id, "rolled", "late of the old")
         await episodes.set_vectors(tx, [(late, Vector(old.name, old.vector("late of the old")))])
-    await eventually(
+    await until(
         lambda: harness.value("SELECT count(*) = 2 FROM episodes WHERE agent_id = 'rolled' AND embedder = 'rolled-new'")
     )
     stop.set()

@@ -70,7 +70,7 @@ async def test_long_arguments_must_be_opened_before_there_is_a_button(site: Site
     assert await status_of(site, approval) == "approved"
 
 
-async def test_a_page_left_open_is_told_at_once_when_somebody_else_decides(site: Site) -> None:
+async def test_an_open_page_shows_at_once_that_another_reviewer_decided(site: Site) -> None:
     approval, window = await site.shown("post", {"text": "race"})
     page = window.page
     await page.get_by_text("Respond without running the call").click()

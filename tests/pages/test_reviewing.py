@@ -6,6 +6,7 @@ from playwright.async_api import Page, expect
 
 from perdure.contracts.memory import Risk, Scope
 from perdure.core.approvals.decisions import Decision
+from perdure.pages.approvals.page import REASONS
 from perdure.store.memory import promotions as documents_promotions
 from perdure.store.memory.documents import Basis
 from perdure.store.memory.promotions import Target
@@ -64,7 +65,7 @@ async def test_a_call_is_rejected_from_the_inbox_with_four_keys_and_a_ready_reas
     await window.checked()
     await press(window.page, "Space", "Enter")
     await decided(window.page, "rejected", "reviewer")
-    assert (await decision_of(site, approval))["reason_code"] == "The arguments are wrong."
+    assert (await decision_of(site, approval))["reason_code"] == REASONS[0]
 
 
 async def test_what_is_typed_is_there_after_a_claim_and_after_back_and_back_sends_nothing_again(site: Site) -> None:
@@ -236,7 +237,7 @@ async def test_the_decision_page_works_on_a_phone(site: Site) -> None:
     await window.checked()
 
 
-async def test_a_text_for_everybodys_memory_is_read_and_decided_on_without_javascript_and_on_a_phone(
+async def test_a_text_for_shared_memory_is_read_and_decided_on_without_javascript_and_on_a_phone(
     site: Site,
 ) -> None:
     library, db = Library(site.harness.db, site.harness.people), site.harness.db
@@ -278,7 +279,7 @@ async def test_a_text_for_everybodys_memory_is_read_and_decided_on_without_javas
     await expect(page.get_by_role("link", name=re.compile("text"))).to_have_count(0)
 
 
-async def test_tabs_that_nobody_looks_at_leave_the_server_to_the_one_that_is_looked_at(site: Site) -> None:
+async def test_hidden_tabs_leave_the_server_to_the_visible_one(site: Site) -> None:
     approval = await site.asks("post", text="in the background")
     window = await site.visit("reviewer")
     await window.context.add_init_script(

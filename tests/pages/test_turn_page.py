@@ -62,7 +62,7 @@ async def test_a_turn_is_followed_from_its_approval_to_its_end(site: Site) -> No
     await window.checked()
 
 
-async def test_a_turn_that_nobody_looks_at_is_not_asked_for_until_somebody_does(site: Site) -> None:
+async def test_a_hidden_page_does_not_poll_its_turn_until_it_is_visible(site: Site) -> None:
     address, approval = await waiting(site, "unseen")
     window = await site.visit("reviewer", "/review/mine")
     page = window.page
@@ -77,7 +77,7 @@ async def test_a_turn_that_nobody_looks_at_is_not_asked_for_until_somebody_does(
     await window.checked()
 
 
-async def test_the_pages_of_the_machinery_keep_nobody_out_and_are_light(site: Site) -> None:
+async def test_the_operations_pages_suit_every_reader_and_are_light(site: Site) -> None:
     await waiting(site, "plain")
     window = await site.visit("reviewer", "/status")
     paths = ("/status", "/agents", "/agents/desk", "/topologies/tool_loop")

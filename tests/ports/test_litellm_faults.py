@@ -92,9 +92,7 @@ async def test_a_server_that_is_gone_is_unavailable(litellm_provider: Provider) 
     ],
     ids=["a long conversation", "an empty account", "a word repeated for ever", "arguments cut at the limit"],
 )
-async def test_what_is_no_answer_has_a_code_of_its_own(
-    listener: Listener, step: Step, code: str, retryable: bool
-) -> None:
+async def test_an_invalid_answer_has_its_own_code(listener: Listener, step: Step, code: str, retryable: bool) -> None:
     error = await listener.fail(step)
     assert (error.code, error.retryable) == (code, retryable)
     assert all(isinstance(chunk, TextDelta) for chunk in listener.chunks)
@@ -124,7 +122,7 @@ def test_every_exception_class_of_litellm_and_openai_means_something(litellm_pro
         assert issubclass(getattr(importlib.import_module(module), attribute), Exception), name
 
 
-def test_litellm_is_set_up_to_ask_once_and_to_tell_nobody(litellm_provider: Provider) -> None:
+def test_litellm_is_set_up_to_ask_once_and_to_report_nothing(litellm_provider: Provider) -> None:
     import litellm
 
     importlib.import_module("litellm.llms.vertex_ai.context_caching.vertex_ai_context_caching")

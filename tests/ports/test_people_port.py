@@ -120,7 +120,7 @@ async def test_a_crossed_request_a_forged_record_and_a_garbled_one_are_unreadabl
 
 
 @pytest.mark.parametrize("kind", RequestKind)
-async def test_a_request_that_nobody_made_is_unreadable(new_turn: NewTurn, kind: RequestKind) -> None:
+async def test_an_unknown_request_is_unreadable(new_turn: NewTurn, kind: RequestKind) -> None:
     run, _ = await paused(await new_turn(line(("pay", {}))), "pay")
     unknown = "00000000-0000-8000-8000-000000000000"
     made_up = RequestRef(request_id=unknown, kind=kind, call_id="t1.0", tool="pay")
@@ -208,7 +208,7 @@ async def test_an_edited_checkpoint_names_the_round_that_makes_its_call_again_an
     assert [await turn.dispatched(call_id) for call_id in ("t1.0", "c1.0")] == [1, 1]
 
 
-async def test_a_call_that_nobody_edited_is_none_to_run(new_turn: NewTurn) -> None:
+async def test_an_unedited_call_is_not_one_to_run(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("look", {})))
     run = await at_checkpoint(turn)
     await turn.decide("c1.0", V.APPROVED)

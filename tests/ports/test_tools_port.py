@@ -65,7 +65,7 @@ async def test_a_state_aware_tool_updates_the_fields_that_its_card_names(new_tur
     assert await run.run_tools(asks("entity_resolve")) == [outcome], "its updates are stored with it"
 
 
-async def test_a_tool_that_nobody_has_is_settled_already_and_a_call_that_no_model_asked_for_is_a_problem(
+async def test_an_unknown_tool_is_settled_already_and_a_call_that_no_model_made_is_a_problem(
     new_turn: NewTurn,
 ) -> None:
     turn = await new_turn(line(("nobodys", {}), ("look", {})))
@@ -77,7 +77,7 @@ async def test_a_tool_that_nobody_has_is_settled_already_and_a_call_that_no_mode
     assert [await turn.dispatched(call) for call in ("t1.0", "t7.0")] == [0, 0]
 
 
-async def test_a_gated_call_that_nobody_was_asked_about_is_denied_for_good(new_turn: NewTurn) -> None:
+async def test_a_gated_call_without_an_approval_is_denied_for_good(new_turn: NewTurn) -> None:
     turn = await new_turn(line(("pay", {})))
     run = await planned(turn)
     (outcome,) = await run.run_tools(asks("pay"))
@@ -120,7 +120,7 @@ async def test_an_edited_call_runs_as_edited_and_the_model_is_told_so(new_turn: 
 
 
 @pytest.mark.parametrize("tool", ["shout", "post"])
-async def test_a_call_whose_outcome_nobody_knows_says_so_and_is_never_sent_again(new_turn: NewTurn, tool: str) -> None:
+async def test_a_call_with_an_unknown_outcome_says_so_and_is_never_sent_again(new_turn: NewTurn, tool: str) -> None:
     turn = await new_turn(line((tool, {"mode": "break"}), ("look", {})))
     run = await (approved(turn, tool) if tool == "post" else planned(turn))
     unknown, look = await run.run_tools(asks(tool, "look"))

@@ -8,7 +8,7 @@ compared with what the recorded code asked for.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from temporalio import workflow
 from temporalio.worker import (
@@ -54,6 +54,15 @@ The same holds as for commands that differ: `workflow.patched(...)`, or a new re
 old code can be under way."""
 
 
+class Fault(NamedTuple):
+    kind: Literal["commands", "calls", "values"]
+    """What differs."""
+    advice: str
+    name: str = ""
+    """The activity or the end of the run whose values differ."""
+    difference: str = ""
+
+
 @dataclass(slots=True)
 class Heard:
     scheduled: list[Call] = field(default_factory=list)
@@ -78,20 +87,22 @@ class Replaying:
         result = await self._replayer.replay_workflow(run.history, raise_on_replay_failure=False)
         return heard, result.replay_failure
 
-    async def fault(self, shape: str, number: int, run: Run) -> str | None:
-        """Why the run's recording and today's code disagree and what to do about it; None where they agree."""
+    async def fault(self, shape: str, number: int, run: Run) -> Fault | None:
+        """How the run's recording and today's code differ and what to do about it; None if they agree."""
         now, failure = await self.heard(run)
         where = f"{shape}, run {number} ({run.workflow})"
         if failure is not None:
-            return COMMANDS_DIFFER.format(where=where, shape=shape, said=failure)
+            return Fault("commands", COMMANDS_DIFFER.format(where=where, shape=shape, said=failure))
         for recorded, made in ((run.scheduled, now.scheduled), (run.inside, now.inside), ((run.end,), (now.end,))):
             names, made_names = [name for name, _ in recorded], [name for name, _ in made]
             if names != made_names:
-                return CALLS_DIFFER.format(where=where, recorded=names, now=made_names, shape=shape)
+                advice = CALLS_DIFFER.format(where=where, recorded=names, now=made_names, shape=shape)
+                return Fault("calls", advice)
             for (name, before), (_, given) in zip(recorded, made, strict=True):
                 difference = first_difference(before, given)
                 if difference is not None:
-                    return VALUES_DIFFER.format(where=where, name=name, difference=difference, shape=shape)
+                    advice = VALUES_DIFFER.format(where=where, name=name, difference=difference, shape=shape)
+                    return Fault("values", advice, name, difference)
         return None
 
 

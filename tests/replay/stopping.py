@@ -3,7 +3,7 @@
 from perdure.contracts.turns import TurnAddress, WakeSignal
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.spoken import Line
-from tests.eventually import eventually, until
+from tests.eventually import until
 from tests.replay.recording import run_of
 from tests.served import DONE, PAY, Served
 
@@ -69,7 +69,7 @@ async def until_called(served: Served, address: TurnAddress, name: str) -> None:
     async def look() -> bool:
         return name in run_of(await served.history(address)).called
 
-    await eventually(look)
+    await until(look)
 
 
 async def cancelled_running(served: Served) -> TurnAddress:

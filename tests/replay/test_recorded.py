@@ -57,7 +57,7 @@ async def test_a_recorded_turn_is_replayed_to_the_same_commands_and_values(
     replaying, shape = runners[where], path.stem.partition("--")[0]
     faults = [await replaying.fault(shape, number, run) for number, run in enumerate(read(path), 1)]
     assert faults
-    assert not any(faults), "\n".join(filter(None, faults))
+    assert not any(faults), "\n".join(fault.advice for fault in faults if fault)
 
 
 def test_every_shape_has_its_recording_and_every_recording_its_shape() -> None:

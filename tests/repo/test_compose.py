@@ -118,7 +118,7 @@ def test_the_profile_of_what_runs_code_blocks_leaves_the_calls_of_a_jail_and_ref
     assert {"bpf", "init_module", "kexec_load", "keyctl", "perf_event_open", "ptrace", "userfaultfd"} <= refused
 
 
-def test_the_image_has_the_program_that_builds_the_jail_and_is_nobodys_root() -> None:
+def test_the_image_has_the_program_that_builds_the_jail_and_does_not_run_as_root() -> None:
     steps = (ROOT / "deploy" / "Dockerfile").read_text().splitlines()
     assert any(step.startswith("RUN apt-get") and " bubblewrap " in step for step in steps)
     assert "USER perdure" in steps

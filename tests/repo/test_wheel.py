@@ -62,32 +62,32 @@ def below(folder: Path, within: str) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("wheel")
 
 
 @pytest.fixture(scope="module")
-def checkout(place: Path) -> Path:
-    return copied(place / "checkout")
+def checkout(built: Path) -> Path:
+    return copied(built / "checkout")
 
 
 @pytest.fixture(scope="module")
-def plain(place: Path) -> Path:
+def linkless(built: Path) -> Path:
     """A checkout where links are text files, as with `git config core.symlinks false`."""
-    return copied(place / "plain", links=False)
+    return copied(built / "plain", links=False)
 
 
 @pytest.fixture(scope="module")
-def wheel(place: Path, checkout: Path) -> Path:
-    uv("build", "--wheel", "-o", place / "dist", checkout, cache=place / "cache")
-    return place / "dist" / f"perdure-{VERSION}-py3-none-any.whl"
+def wheel(built: Path, checkout: Path) -> Path:
+    uv("build", "--wheel", "-o", built / "dist", checkout, cache=built / "cache")
+    return built / "dist" / f"perdure-{VERSION}-py3-none-any.whl"
 
 
 @pytest.fixture(scope="module")
-def installed(place: Path, wheel: Path) -> Path:
-    to = ("--target", place / "installed", "--python", sys.executable)
-    uv("pip", "install", "--no-deps", *to, wheel, cache=place / "cache")
-    return place / "installed"
+def installed(built: Path, wheel: Path) -> Path:
+    to = ("--target", built / "installed", "--python", sys.executable)
+    uv("pip", "install", "--no-deps", *to, wheel, cache=built / "cache")
+    return built / "installed"
 
 
 # --- A project of a user's, whose modules have the names of ours
@@ -155,28 +155,28 @@ def test_the_wheel_holds_all_files_below_perdure_and_building_it_leaves_nothing_
 
 
 @pytest.mark.soak
-def test_the_sdist_makes_the_same_wheel(place: Path, checkout: Path, wheel: Path) -> None:
-    uv("build", "--sdist", "-o", place / "source", checkout, cache=place / "cache")
-    with tarfile.open(place / "source" / f"perdure-{VERSION}.tar.gz") as packed:
-        packed.extractall(place / "source", filter="data")
-    uv("build", "--wheel", "-o", place / "again", place / "source" / f"perdure-{VERSION}", cache=place / "cache")
-    assert held(place / "again" / wheel.name) == held(wheel)
+def test_the_sdist_makes_the_same_wheel(built: Path, checkout: Path, wheel: Path) -> None:
+    uv("build", "--sdist", "-o", built / "source", checkout, cache=built / "cache")
+    with tarfile.open(built / "source" / f"perdure-{VERSION}.tar.gz") as packed:
+        packed.extractall(built / "source", filter="data")
+    uv("build", "--wheel", "-o", built / "again", built / "source" / f"perdure-{VERSION}", cache=built / "cache")
+    assert held(built / "again" / wheel.name) == held(wheel)
 
 
 @pytest.mark.soak
-def test_an_install_from_git_has_the_same_files_and_a_clone_has_the_links(place: Path, wheel: Path) -> None:
-    source = copied(place / "repository", wanted=lambda path: path.startswith("perdure/") or "/" not in path)
+def test_an_install_from_git_has_the_same_files_and_a_clone_has_the_links(built: Path, wheel: Path) -> None:
+    source = copied(built / "repository", wanted=lambda path: path.startswith("perdure/") or "/" not in path)
     (source / ".gitignore").unlink()
     who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
     for words in (("init", "-q"), ("add", "-A"), (*who, "commit", "-qm", "all")):
         subprocess.run(["git", *words], cwd=source, check=True, capture_output=True, timeout=60)
-    to = ("--target", place / "from-git", "--python", sys.executable)
-    uv("pip", "install", "--no-deps", *to, f"perdure @ git+file://{source}", cache=place / "cache")
-    assert below(place / "from-git", "perdure") == {
+    to = ("--target", built / "from-git", "--python", sys.executable)
+    uv("pip", "install", "--no-deps", *to, f"perdure @ git+file://{source}", cache=built / "cache")
+    assert below(built / "from-git", "perdure") == {
         name: body for name, body in held(wheel).items() if name.startswith("perdure/")
     }
-    subprocess.run(["git", "clone", "-q", source, place / "clone"], check=True, capture_output=True, timeout=60)
-    assert {name: str((place / "clone" / name).readlink()) for name in LINKS} == {n: f"perdure/{n}" for n in LINKS}
+    subprocess.run(["git", "clone", "-q", source, built / "clone"], check=True, capture_output=True, timeout=60)
+    assert {name: str((built / "clone" / name).readlink()) for name in LINKS} == {n: f"perdure/{n}" for n in LINKS}
 
 
 # --- Which version it is
@@ -197,15 +197,15 @@ ASK = [sys.executable, "-c", "import perdure; print(perdure.__version__)"]
 
 
 def test_a_checkout_says_its_own_version_and_an_installed_perdure_none_of_a_project_that_it_is_in(
-    plain: Path, installed: Path, tmp_path: Path
+    linkless: Path, installed: Path, tmp_path: Path
 ) -> None:
-    written = (plain / "pyproject.toml").read_text()
+    written = (linkless / "pyproject.toml").read_text()
     try:
-        (plain / "pyproject.toml").write_text(written.replace(f'version = "{VERSION}"', 'version = "9.9"'))
+        (linkless / "pyproject.toml").write_text(written.replace(f'version = "{VERSION}"', 'version = "9.9"'))
         (installed / "pyproject.toml").write_text('[project]\nname = "theirs"\nversion = "9.9"\n')
-        told = [said(ASK, folder, PYTHONPATH=str(installed)) for folder in (plain, tmp_path)]
+        told = [said(ASK, folder, PYTHONPATH=str(installed)) for folder in (linkless, tmp_path)]
     finally:
-        (plain / "pyproject.toml").write_text(written)
+        (linkless / "pyproject.toml").write_text(written)
         (installed / "pyproject.toml").unlink()
     assert told == ["9.9\n", f"{VERSION}\n"]
 
@@ -240,17 +240,17 @@ def test_a_new_app_of_an_installed_perdure_names_the_environments_own_command(wh
 
 @pytest.mark.soak
 def test_without_links_the_wheel_is_the_same_a_worker_starts_and_the_checks_find_the_same_files(
-    place: Path, plain: Path, wheel: Path
+    built: Path, linkless: Path, wheel: Path
 ) -> None:
-    uv("build", "--wheel", "-o", place / "linkless", plain, cache=place / "cache")
-    assert held(place / "linkless" / wheel.name) == held(wheel)
+    uv("build", "--wheel", "-o", built / "linkless", linkless, cache=built / "cache")
+    assert held(built / "linkless" / wheel.name) == held(wheel)
     bin_ = Path(sys.executable).parent
-    assert "--queues" in said([sys.executable, "worker.py", "--help"], plain)
-    assert said([sys.executable, "-m", "perdure", "--version"], plain) == f"perdure {VERSION}\n"
-    listed = said([str(bin_ / "ruff"), "check", "--show-files", "--no-cache", "."], plain).splitlines()
-    assert {Path(each).relative_to(plain).as_posix() for each in listed} >= {p for p in files() if p.endswith(".py")}
+    assert "--queues" in said([sys.executable, "worker.py", "--help"], linkless)
+    assert said([sys.executable, "-m", "perdure", "--version"], linkless) == f"perdure {VERSION}\n"
+    listed = said([str(bin_ / "ruff"), "check", "--show-files", "--no-cache", "."], linkless).splitlines()
+    assert {Path(each).relative_to(linkless).as_posix() for each in listed} >= {p for p in files() if p.endswith(".py")}
     links = "tests/repo/test_one_root.py::test_a_folder_on_top_is_a_link_to_the_package"
-    assert "." * len(LINKS) in said([str(bin_ / "pytest"), "-p", "no:cacheprovider", "--noconftest", links], plain)
+    assert "." * len(LINKS) in said([str(bin_ / "pytest"), "-p", "no:cacheprovider", "--noconftest", links], linkless)
 
 
 def test_mypy_leaves_out_the_links() -> None:

@@ -141,7 +141,7 @@ async def test_a_flaw_of_the_code_or_of_what_its_schemas_cannot_call_has_its_lin
     assert line in [flaw.line for flaw in found] if line else found == (), found
 
 
-async def test_a_schema_that_is_none_is_refused_with_its_place(sandbox: MontySandbox) -> None:
+async def test_an_invalid_schema_is_refused_with_its_place(sandbox: MontySandbox) -> None:
     wrong = {"type": "object", "properties": {"radius_feet": {"type": "long"}}}
     assert "properties.radius_feet.type" in (await flaws(sandbox, CIRCLE, wrong))[0]
     assert await flaws(sandbox, CIRCLE, INPUTS, {"type": 7}) and await flaws(sandbox, CIRCLE, {"type": "array"})

@@ -121,7 +121,7 @@ def test_no_file_of_the_host_is_there_and_none_can_be_made(demoted: bool) -> Non
 
 
 @native
-def test_it_is_nobody_and_sees_no_process_but_itself(demoted: bool) -> None:
+def test_it_runs_as_nobody_and_sees_no_other_process(demoted: bool) -> None:
     user, parent, every = answered([Call(GETUID), Call(GETPPID), Call(KILL, (-1, 0))], demoted)
     assert (user, parent, every) == (65_534, 0, -errno.ESRCH)
 
@@ -155,7 +155,7 @@ def test_root_is_given_up_where_it_can_be() -> None:
     jail.close()
 
 
-def test_a_program_that_nobody_can_read_is_not_run_as_nobody(tmp_path: Path) -> None:
+def test_a_program_that_user_nobody_cannot_read_does_not_run_as_nobody(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o700)
     program = tmp_path / "closed" / "program"
     write_probe(program, [])

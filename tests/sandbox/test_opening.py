@@ -24,7 +24,7 @@ from perdure.activities.sandbox import (
 )
 from perdure.activities.sandbox.protocol import Sandbox
 from perdure.activities.sandbox.selection import _interpreter
-from tests.eventually import eventually, until
+from tests.eventually import until
 from tests.sandbox.conftest import reached_by
 
 ONE = "def run():\n    return 1"
@@ -135,7 +135,7 @@ async def test_workers_end_with_the_process_that_started_them_even_when_that_is_
         found = psutil.Process(opener.pid).children(recursive=True)
         return found if any(str(each.exe()).endswith(_interpreter().name) for each in found) else []
 
-    workers = await eventually(at_work)
+    workers = await until(at_work)
     os.kill(opener.pid, signal.SIGKILL)
     await opener.wait()
     await until(lambda: not any(_is_alive(each) for each in workers), seconds=20)

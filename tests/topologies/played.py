@@ -75,7 +75,7 @@ TOOLS = {"look": _look, "resolve": _resolve, "find": _find, "pay": _pay, "post":
 
 
 def ungated_first() -> CompiledTopology:
-    """The pipeline with the other order, which `tool_loop` has (S2-36)."""
+    """The pipeline with the other order, which `tool_loop` has."""
     nodes = {**NODES, "resume_guard": AwaitVerdict(ungated_first=True), "tool_node": RunTools(ungated_first=True)}
     return compile_topology(skill_pipeline(nodes))
 
@@ -139,7 +139,7 @@ async def play(*script: Says, **given: object) -> Played:
 
 
 async def again_from_the_store(played: Played) -> None:
-    """A fresh run over the same turn: nothing is left of its state (a cold resume, S0-27)."""
+    """A fresh run over the same turn: nothing is left of its state (a cold resume)."""
     schema = played.compiled.topology.state
     played.state = schema.initial(execution_id=TURN_ID, conversation_id="c", tenant_id="t")
     await _leg(played, FRESH, 0)

@@ -102,7 +102,7 @@ class StandIn:
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """The scripted patch of this visit; the state that it was given stays as it was."""
         assert isinstance(ports, ScriptedPorts)
-        assert str(state["current_node"]).rpartition("/")[2] == self.id, "the state says where the run is (S0-11)"
+        assert str(state["current_node"]).rpartition("/")[2] == self.id, "the state says where the run is"
         before = canonical_json(dict(state))
         await ports.pace(self.id)
         patch = {**self.behaviour(state), **ports.script.next(self.id)}

@@ -146,7 +146,7 @@ async def test_a_rule_that_aborts_ends_the_turn_with_its_message(rule: Rule, cal
 
 
 @each_way
-async def test_three_failed_resolves_ask_a_person_and_the_count_begins_anew_once_somebody_answered(way: Way) -> None:
+async def test_three_failed_resolves_ask_the_user_and_an_answer_resets_the_count(way: Way) -> None:
     find: Call = ("find", {})
     once = Says("", (find,))
     played = await play(Says("", (find, find)), once, once, Says("done"), rules=tuple(PLATFORM_RULES))
@@ -165,7 +165,7 @@ async def test_a_checkpoint_at_the_limit_is_asked_first_and_the_turn_ends_at_the
     assert len(played.turn.asks) == 1
 
 
-async def test_a_checkpoint_that_nobody_could_be_asked_about_goes_on_with_a_warning() -> None:
+async def test_a_checkpoint_that_cannot_be_opened_continues_with_a_warning() -> None:
     played = await checked(SHOUTS, Says("unseen"))
     assert await decided(played, "c1.0", V.UNAVAILABLE) is Outcome.COMPLETED
     assert notes(played)[0].startswith("HITL_WARNING: ")

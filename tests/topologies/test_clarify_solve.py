@@ -152,7 +152,7 @@ async def test_a_chart_is_planned_run_specified_solved_drawn_and_told() -> None:
     assert played.output["pictures"] == {"png": "/v1/files/f3", "svg": "/v1/files/f4"}
     assert played.output["suggestions"] == [{"kind": "text", "text": "another"}]
     assert stages(played) == ["classify", "plan", "specify", "marks", "feedback"]
-    assert "f1" not in notes(played, 1), "where the table lies is no part of a prompt (S4-32)"
+    assert "f1" not in notes(played, 1), "where the table lies is no part of a prompt"
 
 
 async def test_the_ladder_takes_six_calls_in_both_forms_and_tells_each_fault() -> None:
@@ -160,7 +160,7 @@ async def test_the_ladder_takes_six_calls_in_both_forms_and_tells_each_fault() -
     asks = [ask for ask in played.turn.asks if ask.output is not None]
     assert [ask.output.form for ask in asks if ask.output] == [OutputForm.JSON_SCHEMA, OutputForm.FUNCTION] * 3
     assert len(notes(played, 1)) > len(notes(played, 0))
-    assert played.traces()[0] == f"{CLASSIFY} {SAY}", "what cannot be classified goes to the feedback (S4-25)"
+    assert played.traces()[0] == f"{CLASSIFY} {SAY}", "what cannot be classified goes to the feedback"
     assert played.state["tokens_used"] == 7 * USAGE.tokens
     unplanned = await play(kind(), *[FAULTY] * 6, DONE)
     assert unplanned.traces()[0] == f"{CLASSIFY} {PLAN} {SAY}" and unplanned.outcome() is Outcome.COMPLETED
@@ -205,7 +205,7 @@ async def test_four_specifications_that_do_not_fit_are_told_and_never_solved_as_
     played = await play(kind(), plan(), *[says(xml="<bad/>")] * 4, DONE)
     assert played.traces()[0].count("xml_generation") == 4
     assert "solve" not in tools_run(played) and "pictures" not in played.output
-    assert "/x: no such step" in notes(played, -1), "S4-28: the person sees why"
+    assert "/x: no such step" in notes(played, -1), "the user sees why"
 
 
 async def test_a_question_waits_and_the_reply_spends_no_planning_budget() -> None:
@@ -216,7 +216,7 @@ async def test_a_question_waits_and_the_reply_spends_no_planning_budget() -> Non
     assert question.asked == {"question": "Which?", "options": ["a", "b"]}
     assert await answered(played, PauseKind.CLARIFICATION, {"text": "the first"}) is Outcome.COMPLETED
     assert processing(played)["entries"] == 3 and stages(played).count("plan") == 4, "the reply's own is not counted"
-    assert "the first" in notes(played, 2) and "a, b" in notes(played, 2), "S4-19"
+    assert "the first" in notes(played, 2) and "a, b" in notes(played, 2), "the answer goes with its question"
 
 
 async def test_a_third_question_never_comes_though_the_model_asks_on() -> None:
@@ -265,8 +265,8 @@ async def test_the_clients_form_asks_no_question_plans_what_failed_again_and_end
     assert played.outcome() is Outcome.AWAITING and "there is no column 'x'" in notes(played, 2)
     (question,) = played.run.questions
     asked = {"plan": "<plan/>", "table": "t", "visualization": "sales by region"}
-    assert question.kind is RequestKind.CLIENT_RUN and question.asked == asked, "S4-44"
-    assert NO_QUESTION in notes(played, 1) and NO_QUESTION in notes(played, 2), "S4-17"
+    assert question.kind is RequestKind.CLIENT_RUN and question.asked == asked, "the client runs the plan"
+    assert NO_QUESTION in notes(played, 1) and NO_QUESTION in notes(played, 2), "a client is asked nothing"
     assert await answered(played, PauseKind.CLIENT_RUN, HANDED_IN) is Outcome.COMPLETED
     assert "feedback_node" not in played.traces()[-1] and last(played) == "sales by region"
     assert played.output["specification"] == {"mark": "bar"}
@@ -278,7 +278,7 @@ async def test_a_design_that_is_not_found_is_a_warning_to_the_client() -> None:
     left_out = "5 rows were left out"
     outcome = await answered(played, PauseKind.CLIENT_RUN, {**HANDED_IN, "warnings": [left_out]})
     assert outcome is Outcome.COMPLETED and "specification" not in played.output
-    assert played.output["warnings"] == [left_out, LATE], "S4-45"
+    assert played.output["warnings"] == [left_out, LATE], "both are told"
 
 
 async def test_the_tables_before_the_last_one_are_told_and_can_be_joined() -> None:

@@ -82,7 +82,7 @@ async def test_a_calm_turn_takes_every_stage_once() -> None:
     assert sorted(played.run.trace()) == sorted(CALM.split())
     assert played.outcome() is Outcome.COMPLETED
     done: Any = played.state["completed_stages"]
-    assert sorted(done) == sorted(CALM.split()), "both branches are in it (S1-08)"
+    assert sorted(done) == sorted(CALM.split()), "both branches are in it"
     assert sorted(made.asked) == ["empathy", "intent", "safety"]
     assert made.ran == ["signal", "catalogue", "profile", "fit", "story"]
     injected = dict(made.given)
@@ -93,7 +93,7 @@ UNHEARD = [Problem(code=code, message="m") for code in ("model_unavailable", "ac
 
 
 @pytest.mark.parametrize("verdict", [{"hijacked": True, "category": "harm"}, {"hijacked": "no"}, {}, *UNHEARD])
-async def test_what_is_no_plain_no_is_answered_by_the_text_and_no_model(verdict: Args | Problem) -> None:
+async def test_any_verdict_but_a_plain_no_is_answered_by_the_text_and_no_model(verdict: Args | Problem) -> None:
     made = context()
     made.verdicts["safety"] = verdict
     played = await play(made, Says("never said"))
@@ -122,7 +122,7 @@ async def test_a_turn_started_again_after_its_check_is_answered_by_the_verdict_t
     made.verdicts["safety"] = {"hijacked": False}
     await again_from_the_store(played)
     assert played.traces() == [UNSAFE] * 2
-    assert (played.messages[-1].text, len(played.turn.asks)) == (INTERVENTION, 2), "nobody is asked again (S1-15)"
+    assert (played.messages[-1].text, len(played.turn.asks)) == (INTERVENTION, 2), "nobody is asked again"
 
 
 @pytest.mark.parametrize("code", ["token_budget_spent", "day_token_budget_spent"])
@@ -192,7 +192,7 @@ async def test_news_run_what_hears_them_and_what_is_not_complete() -> None:
     assert made.ran == ["signal", "profile", "fit", "story"], "complete or not: what feeds the fit has changed"
 
 
-async def test_a_value_from_a_tool_that_is_no_dependency_feeds_all_the_same() -> None:
+async def test_a_value_from_a_tool_without_a_dependency_is_still_fed() -> None:
     made = context(profile=lambda args: {"age": len(made.said), "completeness": 0.9})
     made.registry = (*REGISTRY[:2], PipelineToolConfig(name="profile", hears=True), *REGISTRY[3:])
     made.registry += (PipelineToolConfig(name="weather", dependencies=("catalogue",), inject_inputs=("age",)),)

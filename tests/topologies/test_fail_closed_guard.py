@@ -21,7 +21,7 @@ CLOSED: dict[str, tuple[V, Reading]] = {
     "pending": (V.PENDING, lambda read: read),
     "service error": (V.APPROVED, lambda read: AWAY),
     "error beside approvals": (V.APPROVED, lambda read: read.model_copy(update={"problem": HALF_READ})),
-    "missing record (S0-36)": (V.APPROVED, lambda read: Verdicts()),
+    "missing record": (V.APPROVED, lambda read: Verdicts()),
     "one record missing": (V.APPROVED, lambda read: Verdicts(verdicts=read.verdicts[1:])),
     "unreadable": (V.UNREADABLE, lambda read: read),
     "service error over a rejection": (V.REJECTED, lambda read: AWAY),

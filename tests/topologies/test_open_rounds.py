@@ -177,7 +177,7 @@ async def test_a_stop_while_one_has_run_and_one_waits_ends_the_turn_stopped() ->
     assert ran(played.turn) == ["t1.0"]
 
 
-async def test_a_node_may_run_what_needs_nobody_first_once_the_requests_are_open() -> None:
+async def test_a_node_can_run_calls_without_approval_once_the_requests_are_open() -> None:
     made = turn(Says("asking", (PAY, LOOK, POST)), Says("well"))
     played = await begin(made, compiled=ungated_first())
     assert (played.outcome(), ran(made), waits_for(played)) == (Outcome.AWAITING, ["t1.1"], ["t1.0", "t1.2"])

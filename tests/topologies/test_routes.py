@@ -1,4 +1,4 @@
-"""The five topologies of the requirements: their manifests and pictures, and every row of every route table, which runs
+"""The five topologies: their manifests and pictures, and every row of every route table, which runs
 exactly its nodes, in this order, and ends as it says."""
 
 import asyncio
@@ -95,7 +95,7 @@ async def test_a_row_runs_exactly_its_nodes_and_ends_as_it_says_each_time(name: 
             [data["node"] for kind, data in events if kind == f"node_{what}"] for what in ("start", "end")
         )
         assert sorted(map(str, started)) == sorted(map(str, ended))
-    assert state["current_node"] == ended[-1], "S0-11; of branches side by side the one that stands last"
+    assert state["current_node"] == ended[-1], "of parallel branches, the one that is drawn last"
     again, other_ports = await run_row(compiled, row)
     assert canonical_json(again) == canonical_json(state)
     assert [one.recorded.events for one in other_ports] == [one.recorded.events for one in ports]

@@ -54,31 +54,31 @@ def unloaded(code: str) -> FakeTurn:
 
 PLAIN = {
     "an answer": (turn(DONE), ANSWER, "completed"),
-    "a failing model ends the turn (S0-05)": (turn(fails("model_auth")), NO_ANSWER, "failed model_auth"),
+    "a failing model ends the turn": (turn(fails("model_auth")), NO_ANSWER, "failed model_auth"),
     "a stop is no failure": (turn(fails("stopped")), NO_ANSWER, "stopped stopped"),
-    "tools in two rounds (S0-06)": (
+    "tools in two rounds": (
         turn(LOOKS, Says(calls=(LOOK, LOOK)), DONE),
         f"initial_llm_call tool_node initial_llm_call tool_node {ANSWER}",
         "completed",
     ),
-    "a skill is injected and synthesised (S0-07)": (skilled(SELECTS, DONE), f"{SKILL} output_format", "completed"),
+    "a skill is injected and synthesised": (skilled(SELECTS, DONE), f"{SKILL} output_format", "completed"),
     "a skill that the agent has not is no skill": (skilled(Says("SKILL_SELECT:other")), ANSWER, "completed"),
-    "tools in the synthesis come back to the synthesis (S0-06, S0-09)": (
+    "tools in the synthesis come back to the synthesis": (
         skilled(SELECTS, LOOKS, DONE),
         f"{SKILL} tool_node synthesis_llm_call output_format",
         "completed",
     ),
-    "a synthesis that fails (S0-09)": (
+    "a synthesis that fails": (
         skilled(SELECTS, fails("model_cut_off")),
         f"{SKILL} output_format",
         "failed model_cut_off",
     ),
-    "the iteration limit comes before the model (S0-06, S0-60)": (
+    "the iteration limit comes before the model": (
         limited(LOOKS, LOOKS, max_iterations=2),
         "initial_llm_call tool_node initial_llm_call tool_node output_format",
         "limited iteration_limit",
     ),
-    "a budget that is just spent (S0-40)": (limited(LOOKS, max_tokens=15), AFTER_TOOLS, "limited token_budget_spent"),
+    "a budget that is just spent": (limited(LOOKS, max_tokens=15), AFTER_TOOLS, "limited token_budget_spent"),
     "one token is left": (limited(LOOKS, DONE, max_tokens=16), f"initial_llm_call tool_node {ANSWER}", "completed"),
     "no money is left": (limited(LOOKS, max_cost_microusd=100), AFTER_TOOLS, "limited cost_budget_spent"),
     "no budget, no call": (limited(max_tokens=0), NO_ANSWER, "limited token_budget_spent"),
@@ -105,11 +105,11 @@ async def test_a_call_is_answered_in_its_round_and_an_iteration_counted() -> Non
     assert roles(played) == ["user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1", "assistant"]
     assert "no such thing" in played.messages[3].text
     assert played.state["pending_tool_calls"] == []
-    assert played.state["iteration"] == 2, "one round of tools, and output_format (S0-73)"
+    assert played.state["iteration"] == 2, "one round of tools, and output_format"
 
 
 @pytest.mark.parametrize(("calls", "called"), [((NOBODY, LOOK), ["t1.1"]), ((NOBODY, ("none", {})), [])])
-async def test_a_call_to_nobody_is_answered_with_an_error_and_never_gated(calls: tuple[Call, ...], called: Any) -> None:
+async def test_a_call_to_an_unknown_tool_is_an_error_and_never_gated(calls: tuple[Call, ...], called: Any) -> None:
     played = await play(Says("", calls), DONE)
     assert played.outcome() is Outcome.COMPLETED
     assert roles(played) == ["user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1", "assistant"]
@@ -184,7 +184,7 @@ async def test_a_gate_opens_every_approval_strips_the_round_and_dispatches_nothi
     assert played.traces() == [f"{START} initial_llm_call tool_node initial_llm_call tool_node output_format"]
     assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, ["t2.1", "t2.2"])
     assert ran(played.turn) == ["t1.0"], "nothing of the gated round, its free call neither"
-    assert roles(played) == ["user", "assistantt1.0", "toolt1.0"], "no dangling call crosses the pause (S0-55)"
+    assert roles(played) == ["user", "assistantt1.0", "toolt1.0"], "no dangling call crosses the pause"
     assert played.run.snapshot["tokens_used"] == 30
     calls: Any = next(data["calls"] for kind, data in reversed(played.run.events) if kind == "tools.pending")
     gated = {call["call_id"]: call["requires_approval"] for call in calls}
@@ -246,7 +246,7 @@ async def test_a_rejection_in_the_synthesis_is_acknowledged_once_and_only_a_new_
     assert (played.traces()[1], len(played.turn.asks)) == (f"resume_guard {ANSWER}", 3)
     played = await play(SELECTS, asks, Says("SKILL_SELECT:more"), Says(), skill_ids=("plan", "more"))
     await decided(played, "t2.0", V.REJECTED, "no")
-    assert len(played.turn.asks) == 4, "a skill that is injected after it is synthesised (S0-44)"
+    assert len(played.turn.asks) == 4, "a skill that is injected after it is synthesised"
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ async def test_the_budget_and_the_limit_hold_after_a_resume_too(limits: Limits, 
     assert ran(played.turn) == ["t1.0"], "what was approved has run"
 
 
-async def test_an_outcome_nobody_knows_pauses_the_turn_until_a_person_says_it() -> None:
+async def test_an_unknown_outcome_pauses_the_turn_until_a_person_states_it() -> None:
     played = await play(Says("asking", (("shout", {"breaks": True}), LOOK)), Says("well"))
     assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, ["|t1.0"])
     assert roles(played) == ["user"]

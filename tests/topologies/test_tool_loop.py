@@ -115,7 +115,7 @@ async def test_what_is_offered_follows_what_is_loaded() -> None:
     assert played.state["loaded_toolsets"] == {"rooms": True, "doors": False}
     assert played.turn.called == ["t2.0"], "loading is no call of a tool"
     assert roles(played)[:4] == ["user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1"]
-    assert pending(played) == [[("list_rooms", False)]], "nor is it announced as one (S2-35)"
+    assert pending(played) == [[("list_rooms", False)]], "nor is it announced as one"
 
 
 @pytest.mark.parametrize(
@@ -141,13 +141,13 @@ async def test_write_access_is_never_taken_back() -> None:
     assert played.asked_for() == ["t3.0"]
 
 
-async def test_a_tool_that_is_not_offered_is_refused_and_nobody_is_asked_about_it() -> None:
+async def test_a_tool_that_is_not_offered_is_refused_without_an_approval() -> None:
     played = await play(Says("", (LOCK, LIST)), Says("well"))
     assert (ran(played.turn), played.outcome()) == (["t1.1"], Outcome.COMPLETED)
     assert played.turn.rows["t1.0"].state is CallState.FAILED
 
 
-async def test_calls_that_need_nobody_run_while_the_others_wait_each_for_its_own_decision() -> None:
+async def test_calls_without_approval_run_while_the_others_wait_each_for_its_decision() -> None:
     played = await play(Says("", (LOCK, LIST, LOCK)), Says("well"), toolsets=WRITES)
     assert (played.outcome(), ran(played.turn)) == (Outcome.AWAITING, ["t1.1"])
     assert (played.state["awaiting_approval"], played.state["done"]) == (True, False)
@@ -158,7 +158,7 @@ async def test_calls_that_need_nobody_run_while_the_others_wait_each_for_its_own
     assert ran(played.turn) == ["t1.1", "t1.2", "t1.0"]
     assert roles(played) == ["user", "assistantt1.0,t1.1,t1.2", "toolt1.0", "toolt1.1", "toolt1.2", "assistant"]
     assert pending(played) == [[("lock_room", True), ("list_rooms", False), ("lock_room", True)]], "told once"
-    assert not any("memory_prepare" in trace for trace in played.traces()[1:]), "never on the way back (S2-06)"
+    assert not any("memory_prepare" in trace for trace in played.traces()[1:]), "never on the way back"
 
 
 @each_way
@@ -207,7 +207,7 @@ async def test_the_first_token_is_told_once_a_run() -> None:
     played = await play(Says("looking", (LIST,)), LOCKS, Says("well"), toolsets=WRITES)
     assert [ask.ttft_told for ask in played.turn.asks] == [False, True]
     await decided(played, "t2.0", V.APPROVED)
-    assert [ask.ttft_told for ask in played.turn.asks] == [False, True, False], "entry resets it (S2-04)"
+    assert [ask.ttft_told for ask in played.turn.asks] == [False, True, False], "entry resets it"
 
 
 decisions = st.sampled_from([V.PENDING, V.APPROVED, V.EDITED, V.REJECTED, V.EXPIRED, V.WITHDRAWN])

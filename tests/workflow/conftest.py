@@ -32,7 +32,7 @@ from perdure.temporal.workflow_client import Notifier
 from perdure.worker import queues
 from perdure.worker.queues import freeze_heap, tools_of, workers_for
 from tests.conftest import Person
-from tests.eventually import eventually
+from tests.eventually import until
 from tests.harness import own_queues
 from tests.near import new_client
 from tests.served import Served
@@ -82,7 +82,7 @@ class Engine:
             row = await self.turn(turn_id)
             return row if row["status"] in wanted else None
 
-        found = await eventually(there, seconds)
+        found = await until(there, seconds)
         assert found is not None
         return found
 
@@ -137,7 +137,7 @@ def without_cache() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def frozen() -> None:
+def frozen_heap() -> None:
     """What a worker does before it serves: a full round of the collector over all of the suite holds a task up for
     two seconds (measured), which the SDK takes for a deadlock."""
     freeze_heap()

@@ -19,7 +19,7 @@ from perdure.store.database import Connection
 from perdure.store.turns.finish import stop_requested
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.spoken import Line
-from tests.eventually import eventually, until
+from tests.eventually import until
 from tests.replay.recording import run_of
 from tests.replay.replaying import Replaying
 from tests.replay.stopping import CONFIRM, silent, until_called
@@ -142,7 +142,7 @@ async def backing_off(served: Served, speaks_seconds: float) -> TurnAddress:
         described = await served.handle(address).describe()
         return any(each.attempt == 2 for each in described.raw_description.pending_activities)
 
-    await eventually(failed_once)
+    await until(failed_once)
     return address
 
 
@@ -166,7 +166,7 @@ everywhere = pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys()
 
 
 @pytest.fixture(autouse=True)
-def world_goes_on(served: Served) -> Iterator[None]:
+def released_target(served: Served) -> Iterator[None]:
     """Whatever a test held up."""
     yield
     served.harness.world.go_on.set()

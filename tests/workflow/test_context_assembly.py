@@ -115,7 +115,7 @@ async def test_words_of_danger_while_a_booking_waits_are_answered_at_once_whatev
         assert [each for each in kinds if each != "conversation.title.generated"] == AT_ONCE
     assert (await engine.turn(started.turn_id))["status"] == TurnStatus.AWAITING_APPROVAL.value
     (approval,) = await engine.rows("SELECT id, status FROM approvals WHERE turn_id = $1", started.turn_id)
-    assert approval["status"] == "pending", "a waiting approval is never lost by a message (O-16)"
+    assert approval["status"] == "pending", "a waiting approval is never lost by a message"
     await engine.decide(str(approval["id"]), Decision.REJECT, comment="not now", reason_code="not_now")
     for turn_id in (started.turn_id, half.turn_id):
         await engine.until(turn_id, TurnStatus.COMPLETED)

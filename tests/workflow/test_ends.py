@@ -23,7 +23,7 @@ from perdure.store.turns.start import request_stop
 from tests.conftest import Urls
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.spoken import HOLDS_TOKENS, Line
-from tests.eventually import eventually, until
+from tests.eventually import until
 from tests.harness import Harness
 from tests.replay.recording import run_of
 from tests.replay.stopping import CONFIRM, silent
@@ -73,7 +73,7 @@ async def test_a_stop_between_two_tries_ends_the_turn_and_nothing_is_tried_again
         pending = (await served.handle(address).describe()).raw_description.pending_activities
         return bool(pending) and pending[0].attempt > 1
 
-    await eventually(tried_once)
+    await until(tried_once)
     await served.stop(address)
     row = await served.until(address, TurnStatus.STOPPED)
     assert row["problem"] is None
@@ -181,7 +181,7 @@ async def test_a_turn_stopped_while_calls_are_under_way_leaves_their_outcome_to_
     served.harness.world.go_on.set()
 
 
-async def test_a_turn_that_was_asked_to_stop_and_is_cancelled_too_was_stopped_by_whoever_asked(served: Served) -> None:
+async def test_a_turn_that_is_stopped_and_cancelled_was_stopped_by_the_user_who_asked(served: Served) -> None:
     address = await silent(served)
     async with served.harness.db.transaction("local") as tx:
         _, _, note = await request_stop(tx, address.turn_id, served.harness.people["requester"].user_id)
@@ -210,7 +210,7 @@ async def test_a_cancel_and_a_stop_end_the_turn_whatever_it_waits_for(
             pending = (await served.handle(address).describe()).raw_description.pending_activities
             return late is Kind.TURNS or (bool(pending) and pending[0].activity_type.name.startswith(late.value))
 
-        await eventually(met)
+        await until(met)
         ending = asyncio.ensure_future(end(served, address))
         await asyncio.sleep(0.3)
         await serve(stack, at, (late,))
@@ -340,7 +340,7 @@ async def test_two_hundred_turns_on_one_days_budget_whose_worker_is_killed_overs
         await serve(stack, at, tuple(kind for kind in ALL_KINDS if kind is not Kind.LLM))
         turns = [await served.begin(Line("yes", seconds=2.0)) for _ in range(FIRST)]
         async with worker_process("model_worker", urls, parts, at.routing.llm) as process:
-            await eventually(busy, seconds=60)
+            await until(busy, seconds=60)
             process.kill()
             await process.wait()
         turns += [await served.begin(Line("yes", seconds=0.5)) for _ in range(TURNS - FIRST)]

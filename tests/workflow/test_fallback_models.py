@@ -1,4 +1,4 @@
-"""An agent's other model is asked where its own cannot answer, once, under the same call (S0-76), and `decision_hub`
+"""An agent's other model is asked where its own cannot answer, once, under the same call, and `decision_hub`
 asks its one model again only where a worker died."""
 
 import asyncio

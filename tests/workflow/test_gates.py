@@ -23,7 +23,7 @@ from perdure.local import DataParts
 from perdure.store.approvals.verdicts import read_verdicts
 from tests.conftest import Urls
 from tests.doubles.spoken import Line
-from tests.eventually import eventually, until
+from tests.eventually import until
 from tests.harness import Harness
 from tests.served import ALL_KINDS, DONE, PAUSED, PAY, POST, Served, apart, refused, serve
 from tests.worker_process import worker_process
@@ -153,7 +153,7 @@ async def state_of(served: Served, address: TurnAddress, call_id: str, state: st
     async def there() -> bool:
         return (await served.states(address))[call_id] == state
 
-    await eventually(there)
+    await until(there)
 
 
 async def waits_for(served: Served, address: TurnAddress, *ids: str) -> str:
@@ -163,7 +163,7 @@ async def waits_for(served: Served, address: TurnAddress, *ids: str) -> str:
         waiting = (await served.row(address))["waiting"]
         return bool(waiting) and waiting["ids"] == [*ids]
 
-    await eventually(there)
+    await until(there)
     return await served.waits(address)
 
 
@@ -250,7 +250,7 @@ async def goes_off_at(served: Served, address: TurnAddress, run_id: str | None =
         began = [each for each in events if each.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED]
         return [began[0].event_time.ToDatetime(UTC) + each.start_to_fire_timeout.ToTimedelta() for each in waits]
 
-    return (await eventually(timers))[0]
+    return (await until(timers))[0]
 
 
 async def test_a_wait_is_until_the_earliest_look_that_a_pending_record_names(

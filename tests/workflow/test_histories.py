@@ -28,7 +28,7 @@ from perdure.temporal.client import runtime
 from perdure.temporal.workflow_client import Notifier, forget_histories, is_workflow_missing
 from tests.conftest import Person
 from tests.doubles.spoken import Line
-from tests.eventually import eventually, until
+from tests.eventually import until
 from tests.harness import Harness, own_queues
 from tests.replay.recording import run_of
 from tests.served import ALL_KINDS, DONE, PAY, Served, serve
@@ -140,7 +140,7 @@ async def test_paused_turns_hold_nothing_in_a_workers_cache(measured: Measured) 
     async def only_that() -> bool:  # a run is dropped a moment after its task is completed
         return await measured.cached() == {served.harness.routing.turns: 1}
 
-    await eventually(only_that)
+    await until(only_that)
     world.go_on.set()
     await served.until(under_way, TurnStatus.COMPLETED)
     for address in paused:
@@ -195,7 +195,7 @@ async def test_the_runs_of_a_turn_go_with_the_person_who_said_something_in_it_an
     assert done["histories"] == {"runs": 3, "turns_left": 0}
     started = [history.events[0].workflow_execution_started_event_attributes for history in before]
     for each in started:  # the server deletes a little later than it says so
-        await eventually(partial(gone, served.client, theirs, each.original_execution_run_id))
+        await until(partial(gone, served.client, theirs, each.original_execution_run_id))
     assert len(await served.runs(others)) == 3
     last = await served.harness.value(
         "SELECT data FROM audit_trail WHERE kind = 'user.erased' AND subject = $1", user_id
@@ -248,7 +248,7 @@ async def test_a_worker_counts_activities_ends_and_tokens(served: Served) -> Non
         text = await read(port)
         return all(value(text, name) > value(before, name) for name in names)
 
-    await eventually(counted)
+    await until(counted)
     after = await read(port)
     assert [value(after, name) - value(before, name) for name in names] == [1.0, 1.0, 1.0]
     tokens = 'perdure_tokens_total{kind="output"}'

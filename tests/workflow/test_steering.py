@@ -19,7 +19,7 @@ NEVER = Line("never said")
 
 
 @pytest.fixture(autouse=True)
-def world_goes_on(served: Served) -> Iterator[None]:
+def released_target(served: Served) -> Iterator[None]:
     """Whatever a test held up."""
     yield
     served.harness.world.go_on.set()

@@ -17,7 +17,7 @@ from perdure.store import agents
 from perdure.store.agents import set_exemption
 from perdure.store.database import Database, new_id
 from tests.conftest import Urls
-from tests.eventually import eventually
+from tests.eventually import until
 from tests.harness import publish_app
 from tests.integration.library import Library
 from tests.workflow.conftest import Engine
@@ -64,7 +64,7 @@ class Ops:
         async def there() -> bool:
             return any(row[0] == call_id and row[2] == state for row in await self.calls(turn_id))
 
-        await eventually(there)
+        await until(there)
 
     async def paused(self, text: str) -> str:
         """A turn that waits for a person."""
@@ -100,7 +100,7 @@ async def test_a_change_loads_the_tools_for_it_and_waits_for_its_approval(ops: O
     await ops.engine.until(turn_id, TurnStatus.COMPLETED)
     assert await ops.restarted(turn_id) == ["web"]
     kinds = await ops.engine.kinds(turn_id)
-    assert kinds.count("tools.pending") == 1, "not told again on the way back (S2-35)"
+    assert kinds.count("tools.pending") == 1, "not told again on the way back"
     assert kinds.index("tool.approved") < kinds.index("tool.executing")
 
 
@@ -133,7 +133,7 @@ rules:
 
 
 @pytest.fixture
-async def tidier(ops: Ops, urls: Urls) -> AsyncIterator[Ops]:
+async def memory_ops(ops: Ops, urls: Urls) -> AsyncIterator[Ops]:
     """The agent with a script that uses both memory tools that need an approval; nothing is waived afterwards."""
     async with ops.engine.deps.db.transaction("local") as tx:
         shipped = await agents.current_agent(tx, "ops")
@@ -160,38 +160,38 @@ async def let_pass(ops: Ops, turn_id: str) -> list[str]:
 
 
 async def test_a_tenant_waives_the_approval_of_either_memory_tool_from_the_next_turn_on(
-    tidier: Ops, db: Database
+    memory_ops: Ops, db: Database
 ) -> None:
     patch, propose = WAIVABLE
-    library, engine = Library(db, tidier.engine.people), tidier.engine
+    library, engine = Library(db, memory_ops.engine.people), memory_ops.engine
 
     async def tidy() -> str:
         made = await library.write(f"prefs-{new_id()[-8:]}", "Answer briefly", by="requester")
-        turn_id = await tidier.begin(f"Tidy {made.ref.document_id} of {made.sha256}")
+        turn_id = await memory_ops.begin(f"Tidy {made.ref.document_id} of {made.sha256}")
         await engine.until(turn_id)
         return turn_id
 
     async def states(turn_id: str) -> dict[str, str]:
-        return {tool: state for _, tool, state in await tidier.calls(turn_id)}
+        return {tool: state for _, tool, state in await memory_ops.calls(turn_id)}
 
     before = await tidy()
     assert await states(before) == {patch: "planned", propose: "planned"}
-    await waive(tidier, patch)
-    await tidier.approve(before, "t1.1")
-    await tidier.settled(before, "t1.1", "done")
+    await waive(memory_ops, patch)
+    await memory_ops.approve(before, "t1.1")
+    await memory_ops.settled(before, "t1.1", "done")
     assert (await states(before))[patch] == "planned", "a turn under way asks as it began"
-    await tidier.refuse(before, "t1.0")
-    assert await let_pass(tidier, before) == []
-    await waive(tidier, propose)
+    await memory_ops.refuse(before, "t1.0")
+    assert await let_pass(memory_ops, before) == []
+    await waive(memory_ops, propose)
     both = await tidy()
     assert (await engine.turn(both))["answer"] == "Tidied." and set((await states(both)).values()) == {"done"}
-    assert await let_pass(tidier, both) == [patch, propose]
+    assert await let_pass(memory_ops, both) == [patch, propose]
     ran = await engine.rows("SELECT data FROM audit_trail WHERE turn_id = $1 AND kind = 'call.ran' ORDER BY id", both)
     assert {(each["data"]["tool"], each["data"]["rule"]) for each in ran} == {
         (patch, RULE_WAIVED), (propose, RULE_WAIVED)
     }  # fmt: skip
-    await waive(tidier, patch, waived=False)
+    await waive(memory_ops, patch, waived=False)
     again = await tidy()
-    await tidier.settled(again, "t1.1", "done")
-    assert (await states(again), await let_pass(tidier, again)) == ({patch: "planned", propose: "done"}, [propose])
-    await tidier.refuse(again, "t1.0")
+    await memory_ops.settled(again, "t1.1", "done")
+    assert (await states(again), await let_pass(memory_ops, again)) == ({patch: "planned", propose: "done"}, [propose])
+    await memory_ops.refuse(again, "t1.0")

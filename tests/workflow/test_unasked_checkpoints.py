@@ -1,4 +1,4 @@
-"""Checkpoints that cannot be opened: those that say so go on with a warning (S0-68), all others wait (S0-36).
+"""Checkpoints that cannot be opened: those that say so go on with a warning, all others wait.
 
 The workers here cache no run, so every workflow task replays all that came before it.
 """
@@ -66,7 +66,7 @@ async def served(harness: Harness, temporal: Client) -> AsyncIterator[Served]:
         yield Served(at, temporal, await serve(stack, at, ALL_KINDS))
 
 
-class Doors:
+class ApprovalRecord:
     """Whether approvals can be opened, and read."""
 
     def __init__(self) -> None:
@@ -97,9 +97,9 @@ class Doors:
 
 
 @pytest.fixture
-def doors(monkeypatch: pytest.MonkeyPatch) -> Iterator[Doors]:
+def record(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApprovalRecord]:
     """Open; a checkpoint that may go on is tried for two seconds, and looked for one more."""
-    made = Doors()
+    made = ApprovalRecord()
     monkeypatch.setattr(approvals, "open_requests", made.open_requests)
     monkeypatch.setattr(approvals, "read_verdicts", made.read_verdicts)
     monkeypatch.setattr(turn_run, "OPEN_PATIENCE", PATIENCE)
@@ -115,13 +115,13 @@ async def warnings(served: Served, address: TurnAddress) -> list[tuple[str, str]
 
 
 async def test_a_checkpoint_that_says_so_goes_on_with_a_warning_on_record_and_a_later_gate_still_pauses(
-    served: Served, doors: Doors
+    served: Served, record: ApprovalRecord
 ) -> None:
-    doors.closed = AWAY
+    record.closed = AWAY
     address = await served.begin(SAID[0], Line("", [("pay", {"amount": 1})]), SAID[1], agent_id=LENIENT)
     await until(lambda: len(served.sent_to_model(address)) == 2)
-    doors.closed = None
-    assert doors.tried[address.turn_id] >= 3
+    record.closed = None
+    assert record.tried[address.turn_id] >= 3
     assert served.effects(address, "/book") == 1
     note = served.sent_to_model(address)[-1][-1]
     assert note["role"] == "system" and note["content"].startswith("HITL_WARNING: ")
@@ -136,8 +136,8 @@ async def test_a_checkpoint_that_says_so_goes_on_with_a_warning_on_record_and_a_
     assert (row["answer"], row["problem"], served.effects(address, "/pay", "t2.0")) == ("well", None, 1)
 
 
-async def test_one_that_a_fault_of_ours_keeps_from_opening_stays_closed(served: Served, doors: Doors) -> None:
-    doors.closed = REFUSED
+async def test_one_that_a_fault_of_ours_keeps_from_opening_stays_closed(served: Served, record: ApprovalRecord) -> None:
+    record.closed = REFUSED
     address = await served.begin(*SAID, agent_id=LENIENT)
     with pytest.raises(WorkflowFailureError):
         await served.handle(address).result()
@@ -153,19 +153,19 @@ OTHERS = {
 }
 
 
-async def test_everything_else_waits_until_somebody_can_be_asked(served: Served, doors: Doors) -> None:
-    doors.closed = AWAY
+async def test_every_other_checkpoint_waits_until_it_can_be_opened(served: Served, record: ApprovalRecord) -> None:
+    record.closed = AWAY
     begun = {
         what: await served.begin(Line("", calls), SAID[1], agent_id=agent_id)
         for what, (agent_id, calls) in OTHERS.items()
     }
     # Side by side on workers without a cache, a turn may lose a task's time-out.
-    await until(lambda: all(doors.tried[address.turn_id] for address in begun.values()), seconds=20)
+    await until(lambda: all(record.tried[address.turn_id] for address in begun.values()), seconds=20)
     await asyncio.sleep(PATIENCE.total_seconds() + 1)
     for what, address in begun.items():
         assert (await served.row(address))["status"] == TurnStatus.RUNNING.value, what
         assert len(served.sent_to_model(address)) == 1, f"{what}: it has gone on"
-    doors.closed = None
+    record.closed = None
     for what, address in begun.items():
         await served.until(address, PAUSED)
         assert await warnings(served, address) == [], what
@@ -173,9 +173,9 @@ async def test_everything_else_waits_until_somebody_can_be_asked(served: Served,
 
 
 async def test_one_that_was_opened_unheard_and_cannot_be_read_is_asked_about_no_more(
-    served: Served, doors: Doors
+    served: Served, record: ApprovalRecord
 ) -> None:
-    doors.loses_answers = doors.unreadable = True
+    record.loses_answers = record.unreadable = True
     waits = Line("", [("look", {"mode": "wait"})])
     served.harness.world.go_on.clear()
     address = await served.begin(SAID[0], waits, SAID[1], agent_id=LENIENT)
@@ -194,12 +194,12 @@ async def test_one_that_was_opened_unheard_and_cannot_be_read_is_asked_about_no_
 
 @pytest.mark.parametrize("how", ["not opened at first", "opened unheard"])
 async def test_one_that_can_be_opened_or_read_in_time_waits_for_its_decision(
-    served: Served, doors: Doors, how: str
+    served: Served, record: ApprovalRecord, how: str
 ) -> None:
-    doors.closed, doors.loses_answers = (None, True) if how == "opened unheard" else (AWAY, False)
+    record.closed, record.loses_answers = (None, True) if how == "opened unheard" else (AWAY, False)
     address = await served.begin(*SAID, agent_id=LENIENT)
-    await until(lambda: (doors.looked if how == "opened unheard" else doors.tried)[address.turn_id] > 0)
-    doors.closed, doors.loses_answers = None, False
+    await until(lambda: (record.looked if how == "opened unheard" else record.tried)[address.turn_id] > 0)
+    record.closed, record.loses_answers = None, False
     await served.waits(address)
     await served.decide(address, "c1.0", Decision.REJECT, comment="not that one")
     await served.until(address, TurnStatus.COMPLETED)
@@ -208,8 +208,8 @@ async def test_one_that_can_be_opened_or_read_in_time_waits_for_its_decision(
     assert await warnings(served, address) == []
 
 
-async def test_a_rejection_that_cannot_be_read_ends_the_turn_that_went_on(served: Served, doors: Doors) -> None:
-    doors.loses_answers = doors.unreadable = True
+async def test_an_unreadable_rejection_ends_the_turn_that_went_on(served: Served, record: ApprovalRecord) -> None:
+    record.loses_answers = record.unreadable = True
     address = await served.begin(*SAID, agent_id=LENIENT)
     await served.until(address, PAUSED)
     await served.decide(address, "c1.0", Decision.REJECT, comment="not that one")

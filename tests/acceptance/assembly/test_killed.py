@@ -1,4 +1,4 @@
-"""Workers killed between the preflight and the navigator: nobody is classified twice (S1-11, S1-15)."""
+"""Workers killed between the preflight and the navigator: nobody is classified twice."""
 
 import pytest
 

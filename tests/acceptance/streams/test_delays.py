@@ -72,7 +72,7 @@ def provider(folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-async def heard(tmp_path: Path) -> AsyncIterator[tuple[AsyncClient, str]]:
+async def model_client(tmp_path: Path) -> AsyncIterator[tuple[AsyncClient, str]]:
     """A client of a stack whose agent asks the double, and the double's address."""
     with provider(tmp_path) as address:
         write_app(tmp_path / "app", f"{address}/v1")
@@ -96,12 +96,12 @@ async def first_token(client: AsyncClient, address: str) -> Added:
 
 
 async def test_the_first_token_is_hardly_delayed_on_its_way_from_provider_to_reader(
-    heard: tuple[AsyncClient, str],
+    model_client: tuple[AsyncClient, str],
 ) -> None:
     for _ in range(WARM_UP):
-        await first_token(*heard)
+        await first_token(*model_client)
     with Others() as others:
-        added = [await first_token(*heard) for _ in range(TURNS)]
+        added = [await first_token(*model_client) for _ in range(TURNS)]
     spoken, whole = [each.spoken for each in added], [each.asked for each in added]
     said = f"{told('added to the first token', spoken)}; {told('whole turn until it', whole)}"
     print(f"\n{TURNS} turns: {said}; others {others.share:.0%} of the machine")

@@ -138,7 +138,7 @@ def _bytes_of_api(speakers: Speaking) -> int:
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS)
-async def test_idle_and_slow_clients_cost_little_memory_and_nobody_elses_time(speakers: Speaking) -> None:
+async def test_idle_and_slow_clients_cost_little_memory_and_no_other_clients_time(speakers: Speaking) -> None:
     long = await begin(speakers.client, AT_ONCE, words(LONG_WORDS, "long"))
     await follow(speakers.client, Followed(long))
     await _first_tokens(speakers, WARM_UP)

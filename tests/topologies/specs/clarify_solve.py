@@ -1,4 +1,4 @@
-"""S4 with stand-in nodes: the routes of the real one."""
+"""`clarify_solve` with stand-in nodes: the routes of the real one."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""S1 with stand-in nodes: eight stages, and the routes of the real one."""
+"""`context_assembly` with stand-in nodes: eight stages, and the routes of the real one."""
 
 from perdure.contracts.messages import Patch
 from perdure.graph.nodes.fields import AWAITING_HITL
@@ -11,7 +11,7 @@ IDS = tuple(stage.value for stage in StageId)
 
 
 def stage(name: str) -> Patch:
-    """What every stage adds (S1-08)."""
+    """Every stage adds its name to the completed ones."""
     return {"completed_stages": [name]}
 
 

@@ -1,4 +1,4 @@
-"""S3 with stand-in nodes: eight nodes around one decision, and four memory nodes that hang off it."""
+"""`decision_hub` with stand-in nodes: eight nodes around one decision, and four memory nodes that hang off it."""
 
 from pydantic import JsonValue
 
@@ -11,7 +11,7 @@ from tests.topologies.stand_ins import stand_ins
 
 
 def respond(state: State) -> Patch:
-    """S3-17."""
+    """A turn with an error is failed, any other completed."""
     return {"status": "completed" if state["error"] is None else "failed"}
 
 

@@ -1,4 +1,4 @@
-"""The five topologies of the requirements, with their route tables."""
+"""The five topologies, with their route tables."""
 
 from perdure.graph.compile import CompiledTopology, compile_topology
 from tests.topologies.rows import Row

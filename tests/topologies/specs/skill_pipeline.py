@@ -1,4 +1,4 @@
-"""S0 with stand-in nodes: its own edges, routers and state."""
+"""`skill_pipeline` with stand-in nodes: its own edges, routers and state."""
 
 from perdure.contracts.messages import Patch
 from perdure.graph.spec import State, Topology
@@ -13,17 +13,17 @@ IDS = (
 
 
 def begin(state: State) -> Patch:
-    """S0-24."""
+    """A run starts in the initial phase, with no skill selected or injected."""
     return {"llm_phase": "initial", "skill_injection_done": False, "selected_skill_ids": [], "status": "running"}
 
 
 def run_calls(state: State) -> Patch:
-    """S0-46."""
+    """All pending calls run in one round, which counts as one iteration."""
     return {"pending_tool_calls": [], "iteration": count(state, "iteration") + 1}
 
 
 def settle(state: State) -> Patch:
-    """S0-73."""
+    """Sets the final status; the formatting of the output counts as one iteration."""
     iteration = count(state, "iteration")
     if state["status"] == "awaiting_hitl":
         status = "awaiting_hitl"

@@ -1,4 +1,4 @@
-"""S2 with stand-in nodes: five nodes, and the routes of the real one."""
+"""`tool_loop` with stand-in nodes: five nodes, and the routes of the real one."""
 
 from perdure.contracts.messages import Patch
 from perdure.graph.nodes.fields import AWAITING_HITL
@@ -11,7 +11,7 @@ IDS = ("entry", "memory_prepare", "model", "gate", "final")
 
 
 def run_calls(state: State) -> Patch:
-    """A round is counted, and the last that is allowed ends the turn (S2-44)."""
+    """Counts a round; the last that is allowed ends the turn."""
     iteration = count(state, "iteration") + 1
     patch: Patch = {"pending_tool_calls": [], "pending_mutation": None, "iteration": iteration}
     if iteration >= count(state, "max_iterations"):
@@ -20,7 +20,7 @@ def run_calls(state: State) -> Patch:
 
 
 def settle(state: State) -> Patch:
-    """S2-43, with the pause told apart."""
+    """Sets the final status; a pause and a limit keep theirs."""
     if state["status"] in (AWAITING_HITL, "limited"):
         return {}
     return {"done": True, "status": "completed" if state["error"] is None else "failed"}

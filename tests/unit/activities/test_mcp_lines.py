@@ -63,7 +63,7 @@ ASKED = {"method": "sampling/createMessage", "params": LONG}
         "x" * 2_000,
     ],
 )
-async def test_of_anything_else_it_says_that_nobody_knows(message: Any) -> None:
+async def test_anything_else_is_unreadable(message: Any) -> None:
     with pytest.raises(Unreadable):
         await read(json.dumps(message).encode() + b"\ntwo\n")
 

@@ -44,7 +44,7 @@ def speaker(wire: Wire) -> TokenPublisher:
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch waits for longer than a busy machine may keep this process waiting."""
     monkeypatch.setattr("perdure.activities.model.FLUSH_SECONDS", 0.5)
 

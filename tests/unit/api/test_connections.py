@@ -48,7 +48,7 @@ def test_places_are_counted_by_address_and_given_back() -> None:
     assert [places.take("c", counted=False) for _ in range(3)] == ["", "", ""]
 
 
-def test_a_full_process_refuses_everybody() -> None:
+def test_a_full_process_refuses_every_caller() -> None:
     places = Places(0, 600)
     taken = [places.take(str(number)) for number in range(600)]
     assert taken.count("") == places.in_all == 344 and taken[-1] == "server_full"
@@ -261,7 +261,7 @@ async def test_an_offer_to_switch_protocols_is_not_taken() -> None:
 
 
 @pytest.mark.timed
-async def test_a_slow_flood_keeps_nobody_else_out() -> None:
+async def test_a_slow_flood_keeps_no_other_caller_out() -> None:
     async with served(Places(300, 4_000)) as dial:
         flood = [await dial() for _ in range(250)]
         for wire in flood:

@@ -45,7 +45,7 @@ def test_there_are_numbers_to_look_at() -> None:
 
 
 @pytest.mark.parametrize("unseen", ["", "  ", "\u200b\u2060", "\u3164"])
-def test_a_comment_that_nobody_sees_is_none(unseen: str) -> None:
+def test_a_comment_of_invisible_characters_is_empty(unseen: str) -> None:
     assert CommentBody(comment=unseen).comment == ""
     decision = DecisionBody(decision=Decision.REJECT, digest="d", comment=unseen, reason_code=unseen)
     assert (decision.comment, decision.reason_code) == ("", "")

@@ -128,7 +128,7 @@ def test_what_a_broken_tool_file_costs_is_told_once_for_each_agent_and_file(tmp_
         ("a0: &a0 x\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 10}]\n" for n in range(1, 10)), "a.yaml"),
     ],
 )
-def test_a_file_that_is_no_agent_is_told_and_never_raised(tmp_path: Path, text: str, where: str) -> None:
+def test_a_file_that_is_not_an_agent_is_reported_and_never_raised(tmp_path: Path, text: str, where: str) -> None:
     app = load_app(write(tmp_path, agents__a_yaml=text))
     assert app.agents == ()
     assert any(is_at(problem, f"agents/{where}") for problem in told(app)), told(app)
@@ -296,7 +296,9 @@ POLICIES: list[tuple[str, int, str]] = [
 
 
 @pytest.mark.parametrize(("approvals", "deadline", "expected"), POLICIES)
-def test_a_policy_nobody_can_satisfy_is_refused(tmp_path: Path, approvals: str, deadline: int, expected: str) -> None:
+def test_a_policy_that_cannot_be_satisfied_is_refused(
+    tmp_path: Path, approvals: str, deadline: int, expected: str
+) -> None:
     folder = write(tmp_path, agents__helper_yaml=f"{AGENT}approvals:\n  {approvals}\n")
     app = load_app(folder, Engine(topologies=("skill_pipeline",), expires_seconds=deadline))
     assert are_at(told(app), [f"agents/helper.yaml:{expected}"] if expected else [])

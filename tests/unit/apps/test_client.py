@@ -68,7 +68,7 @@ async def test_patience_ends_with_the_answer_that_tried_it(client: Either) -> No
     assert error.status == 503 and len(client.asked) == 2
 
 
-async def test_nobody_listening_is_said_so() -> None:
+async def test_a_server_that_is_not_there_is_reported() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with Client(url, "t", patience_seconds=0.3) as client, pytest.raises(ApiError) as raised:
         client.agents.list()

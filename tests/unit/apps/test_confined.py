@@ -18,7 +18,7 @@ SLOW = "<plan>" + '<join table="many.csv"><on left="a" right="a"/></join>' * 3 +
 JOIN = '<plan><join table="names.csv"><on left="region" right="key"/></join></plan>'
 
 
-async def test_tables_are_profiled_and_what_is_none_is_left_out_unless_it_is_the_first() -> None:
+async def test_tables_are_profiled_and_invalid_ones_left_out_except_the_first() -> None:
     first, second, third = await profiled_apart([SALES, BROKEN, NAMES])
     assert first is not None and first["rows"] == 2
     assert [each["name"] for each in first["columns"]] == ["region", "sales"]

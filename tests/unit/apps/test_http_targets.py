@@ -204,7 +204,7 @@ async def test_a_closed_port_was_sent_nothing_and_an_address_that_cannot_be_used
                 await context(card("opaque"), http=http).send("POST", url)
 
 
-async def test_only_a_keyed_tool_sends_its_key_and_nobody_else_can_set_another() -> None:
+async def test_only_a_keyed_tool_sends_its_key_and_no_other_tool_can_set_one() -> None:
     async with target(_answer) as (url, heads), new_client() as http:
         for effect in EffectClass:
             await context(card(effect), http=http).send("POST", url, headers={"idempotency-key": "mine"})
@@ -292,7 +292,7 @@ async def test_a_trickled_answer_ends_at_the_deadline(effect: EffectClass) -> No
 
 
 @pytest.mark.parametrize("effect", EffectClass)
-async def test_a_host_that_nobody_named_is_a_no_and_nothing_is_sent(effect: EffectClass) -> None:
+async def test_an_unnamed_host_is_refused_and_nothing_is_sent(effect: EffectClass) -> None:
     async with target(_answer) as (url, heads), egress.new_client(Outbound()) as http:
         with pytest.raises(outcomes.ToolRefused, match=r"127\.0\.0\.1"):
             await context(card(effect), http=http).send("POST", url)

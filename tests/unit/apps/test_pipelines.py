@@ -1,4 +1,4 @@
-"""Registries of assembly tools: loaded by name, refused at boot with file and line (S1-17 to S1-24)."""
+"""Registries of assembly tools: loaded by name, refused at boot with file and line."""
 
 import shutil
 from pathlib import Path

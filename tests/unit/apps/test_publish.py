@@ -80,7 +80,7 @@ def test_an_agent_that_begins_with_a_toolset_of_none_of_its_tools_is_left_out_an
     assert "memry" in line and "'memory'" in line
 
 
-def test_a_tool_that_nobody_has_is_our_own_mistake_by_then() -> None:
+def test_an_unknown_tool_is_an_internal_error_by_then() -> None:
     with pytest.raises(InvariantBroken, match="nothing_at_all"):
         apps.publish(app(tools=("nothing_at_all",)), CORE)
 

@@ -159,7 +159,7 @@ def test_what_is_only_worth_a_word_is_told_and_loaded(tmp_path: Path) -> None:
     assert [agent.id for agent in app.agents] == ["host"]
 
 
-def test_a_checkpoint_may_say_what_happens_when_nobody_can_be_asked(tmp_path: Path) -> None:
+def test_a_checkpoint_can_state_what_happens_if_it_cannot_be_opened(tmp_path: Path) -> None:
     text = SKILL.replace("[before_serving]", "[{name: before_serving, go_on_when_unavailable: true}]")
     for app, goes_on in ((load_app(write_app(tmp_path, {TEA: text})), True), (load_app(write_app(tmp_path)), False)):
         assert told(app) == [] and app.skills["tea"].checkpoints[0].go_on_when_unavailable is goes_on

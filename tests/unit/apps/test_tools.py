@@ -305,7 +305,7 @@ def test_a_preview_that_cannot_be_made_is_refused_as_the_tool_is_imported(previe
         made_with(preview)
 
 
-async def test_what_is_no_preview_is_a_mistake_of_its_author() -> None:
+async def test_an_invalid_preview_is_a_mistake_of_its_author() -> None:
     async def wrong() -> Any:
         return {"before": 1}
 

@@ -165,7 +165,7 @@ def test_what_the_api_does_not_take_is_opened_again_too(edit: Edit, stack: Perdu
 
 
 @pytest.mark.usefixtures("terminal")
-def test_what_somebody_else_decided_meanwhile_is_not_opened_again(edit: Edit, tmp_path: Path) -> None:
+def test_a_request_that_was_decided_meanwhile_is_not_opened_again(edit: Edit, tmp_path: Path) -> None:
     decided = refusal(409, "already_decided", {"decision": {"type": "reject", "by": "rita"}})
     assert (edit(replaced('"1042"', '"7"'), replies=[decided]).code, len(seen(tmp_path))) == (5, 1)
 

@@ -67,7 +67,7 @@ def test_arguments_that_a_reviewer_changed_are_shown_with_what_was_asked_for(sta
         assert '    "order": "7"\n' in out and '  -  "order": "1042"\n' in out and '  +  "order": "7"\n' in out
 
 
-def test_a_preview_that_failed_is_shown_and_one_that_nobody_made_is_not(stack: Perdure) -> None:
+def test_a_failed_preview_is_shown_and_a_missing_one_is_not(stack: Perdure) -> None:
     failed = {"at": "2026-11-21T10:00:00Z", "fault": "no answer \x1bwithin 8 s"}
     shown, without = (stack("approvals show a-1", said({**APPROVAL, "preview": each})) for each in (failed, None))
     assert "no answer" in shown.out and "no answer" not in without.out and "\x1b" not in shown.out

@@ -112,7 +112,7 @@ def test_in_json_the_places_are_values(perdure: Perdure, tmp_path: Path) -> None
     ]
 
 
-def test_a_folder_that_is_no_app_is_told_what_it_is(perdure: Perdure, tmp_path: Path) -> None:
+def test_a_folder_without_an_app_is_reported_as_such(perdure: Perdure, tmp_path: Path) -> None:
     folder = write_app(tmp_path / "app")
     assert perdure("skills", "check", str(tmp_path / "nowhere")).code == 2
     ended = perdure("skills", "check", str(folder / "skills" / "tea"))

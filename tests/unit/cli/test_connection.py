@@ -70,8 +70,8 @@ def test_what_outlived_a_killed_supervisor_is_named_with_what_ends_it(perdure: P
             assert ended.code == 1 and "worker-llm" in ended.err and str(left) in ended.err
         told = perdure("status --json")
         assert (told.code, told.json["well"]) == (1, False)
-        parts = [(part["name"], part["state"], part["pid"]) for part in told.json["parts"]]
-        assert parts == [("worker-llm", "still running without a supervisor", left)]
+        parts = [(part["name"], part["well"], part["pid"]) for part in told.json["parts"]]
+        assert parts == [("worker-llm", False, left)]
     finally:
         os.kill(left, signal.SIGKILL)
 
@@ -121,7 +121,7 @@ def test_nothing_is_started_at_such_an_address(perdure: Perdure, home: Path, mon
         assert "Traceback" not in ended.err and not list(home.iterdir()), "nothing was made in the data folder"
 
 
-def test_a_flag_that_is_none_is_one_line_that_names_it(perdure: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_flag_is_one_line_that_names_it(perdure: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_EXAMPLES", "perhaps")
     ended = perdure("up")
     assert (ended.code, ended.out) == (1, "")

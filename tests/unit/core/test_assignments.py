@@ -80,7 +80,7 @@ def test_to_whom_it_may_be_handed(facts: Facts, to: Delegation, is_allowed: bool
         (replace(BOB, in_place_of=(ANNS_SEAT,)), "Carl", ("Ann", "Carl")),
     ],
 )
-def test_a_named_reviewer_gives_the_place_to_whoever_gets_it(who: Decider, to: str, expected: tuple[str, ...]) -> None:
+def test_a_named_reviewer_gives_the_place_to_the_new_assignee(who: Decider, to: str, expected: tuple[str, ...]) -> None:
     assert reviewers_after(NAMED, who, Delegation(to.lower(), to, REVIEWER)) == expected
     assert reviewers_after(PENDING, who, Delegation(to.lower(), to, REVIEWER)) == ()
 

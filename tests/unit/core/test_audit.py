@@ -36,7 +36,7 @@ def test_the_first_key_signs_and_every_key_verifies(text: str) -> None:
     assert NEW not in repr(ring) + ring.sign("x"), "a key is in no text that is shown"
 
 
-def test_a_signature_holds_for_no_other_row_and_what_is_none_verifies_nothing() -> None:
+def test_a_signature_holds_for_no_other_row_and_an_invalid_one_for_none() -> None:
     ring, signature = Keyring.of(NEW), Keyring.of(NEW).sign(row_text(*ROW))
     assert ring.verifies(row_text(*ROW), signature)
     for place in range(len(ROW)):

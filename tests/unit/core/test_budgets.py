@@ -112,7 +112,7 @@ UNBOUNDED += [(MONEY, Bound(5, None), "price_unknown"), (A_DAY, Bound(5, None), 
 
 
 @pytest.mark.parametrize(("limits", "most", "code"), UNBOUNDED)
-def test_what_nobody_can_bound_is_not_begun_under_a_limit(limits: DayLimits, most: Bound, code: str) -> None:
+def test_an_unbounded_call_is_not_begun_under_a_limit(limits: DayLimits, most: Bound, code: str) -> None:
     with pytest.raises(UpstreamRejected) as refused:
         hold_of({"a": limits}, most, "vendor/new")
     assert refused.value.code == code

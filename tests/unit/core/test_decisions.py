@@ -200,6 +200,6 @@ def test_of_several_reasons_the_first_in_the_contracts_order_is_given(wrong: set
 
 
 @given(st.frozensets(st.sampled_from(["requester", "reviewer", "admin"])), st.booleans())
-def test_whoever_may_decide_sees_everything_and_others_their_own(roles: frozenset[str], own: bool) -> None:
+def test_reviewers_see_everything_and_others_their_own(roles: frozenset[str], own: bool) -> None:
     sees = Decider("ann", roles).sees("ann" if own else "bob")
     assert sees is (own or bool(roles & {"reviewer", "admin"}))

@@ -57,7 +57,7 @@ PLACES = st.builds(Place, st.just("s"), st.sampled_from(Scope), st.sampled_from(
 
 
 @given(WRITERS, PLACES, st.sampled_from(documents.DOCUMENT_TYPES))
-def test_nobody_writes_for_another_person_and_no_agent_for_everybody(writer: Writer, place: Place, kind: str) -> None:
+def test_no_user_writes_for_another_and_no_agent_for_all(writer: Writer, place: Place, kind: str) -> None:
     if documents.write_refusal(writer, place, kind) is None:
         assert writer.user_id == ME and not place.archived
         assert place.scope is Scope.WORKSPACE or place.owner_id == ME

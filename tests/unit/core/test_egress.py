@@ -102,7 +102,7 @@ REACHES = {
 
 
 @pytest.mark.parametrize(("reach", "address"), [(r, address) for r in REACHES for address in REACHES[r].split()])
-def test_an_address_belongs_to_somebody(reach: Reach, address: str) -> None:
+def test_an_address_has_a_reach(reach: Reach, address: str) -> None:
     assert reach_of(address) is reach
     assert reach_of("") is Reach.UNUSABLE
 
@@ -183,7 +183,7 @@ NO_ENTRIES = ["", "*.", "*.127.0.0.1", "10.0.0.1/8", "host:0", "host:x", "host:7
 
 
 @pytest.mark.parametrize("entry", [*NOT_FOR_AN_APP, *NO_ENTRIES])
-def test_an_app_names_no_network_whole_machine_or_cloud_and_nobody_what_is_no_entry(entry: str) -> None:
+def test_an_app_names_no_network_whole_machine_or_cloud_and_no_invalid_entry(entry: str) -> None:
     for by_operator in (False, True) if entry in NO_ENTRIES else (False,):
         with pytest.raises(CallerError, match="egress_host_invalid"):
             named_host(entry, by_operator=by_operator)

@@ -25,7 +25,7 @@ NO_NAMES = ["../../etc/passwd", "..\\boot.ini", "/abs.csv", "..", ".", "", " ", 
         *((name, None) for name in NO_NAMES),
     ],
 )
-def test_a_name_keeps_what_is_harmless_in_it_and_a_path_or_nothing_is_none(name: str, kept: str | None) -> None:
+def test_a_name_keeps_its_harmless_part_and_a_path_or_nothing_is_not_a_name(name: str, kept: str | None) -> None:
     if kept is not None:
         assert safe_name(name) == kept
         return

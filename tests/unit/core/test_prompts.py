@@ -58,12 +58,9 @@ def test_the_prefix_is_persona_user_block_and_manifest_or_the_callers_own_prompt
     brewing = skill("a", triggers=("brew", "kettle"), domain_tags=("drinks",))
     skilled = agent(brewing, skill("b"), root_skill="b", persona="Be kind.")
     head = ["Be kind.", "", "=== User ===", "Name: Ann", "Role: clerk", "", "=== Skills ==="]
-    assert said_first(skilled, ANN).splitlines() == [
-        *head,
-        "To use one, write SKILL_SELECT:<id> in your answer.",
-        "- a: A. Does a. Triggers: brew, kettle. Tags: drinks.",
-        "- b: B. Does b.",
-    ]
+    *before, how, first, second = said_first(skilled, ANN).splitlines()
+    assert before == head and "SKILL_SELECT:<id>" in how
+    assert (first, second) == ("- a: A. Does a. Triggers: brew, kettle. Tags: drinks.", "- b: B. Does b.")
     assert said_first(skilled, ANN, "My own.") == "My own."
     assert prompts.manifest([]) == prompts.skill_list([]) == ""
     assert prompts.skill_list([("a", "First."), ("b", "Second.")]).splitlines()[-2:] == ["- a: First.", "- b: Second."]
@@ -242,7 +239,7 @@ def said(line: str) -> list[Windowed]:
     [
         ("", ALL, []),
         ("U A U", ALL, [0, 1, 2]),
-        ("U A(x) U", ALL, [0, 2]),  # orphans of both kinds go, whatever the policy (S2-23)
+        ("U A(x) U", ALL, [0, 2]),  # orphans of both kinds go, whatever the policy
         ("U A(x,y) x! U", ALL, [0, 3]),
         ("U x! A U", ALL, [0, 2, 3]),
         ("U A(x) x! A U", ALL, [0, 1, 2, 3, 4]),
@@ -254,7 +251,7 @@ def said(line: str) -> list[Windowed]:
         ("S U A S U A U", WindowPolicy(max_messages=1), [0, 1, 3, 6]),  # system messages stay and take no room
         ("U A(x) x! U", WindowPolicy(max_messages=2), [0, 3]),  # a round stands or falls whole
         ("U A(x) x! U", WindowPolicy(max_messages=3), [0, 1, 2, 3]),
-        ("U A(x,y) x! y!", WindowPolicy(max_messages=1), [0, 1, 2, 3]),  # the newest, even if too large (S2-22)
+        ("U A(x,y) x! y!", WindowPolicy(max_messages=1), [0, 1, 2, 3]),  # the newest, even if too large
         ("U A(x) x!:900 S", WindowPolicy(max_tokens=10), [0, 1, 2, 3]),
         ("U A:50 U:900", WindowPolicy(max_tokens=10), [0, 2]),
         ("U A:1 U:50 A:1 U:1", WindowPolicy(max_tokens=5), [0, 3, 4]),  # nothing older than what did not fit: no holes

@@ -179,7 +179,7 @@ def test_loopback_and_what_the_operator_names_answer(hosts: AllowedHosts, answer
 
 
 @pytest.mark.parametrize("headers", [[], [""], ["localhost", "localhost"], ["localhost", "evil.example"], ["evil x"]])
-def test_no_header_two_or_one_that_is_no_host_are_refused_by_everybody(headers: list[str]) -> None:
+def test_a_missing_doubled_or_invalid_host_header_is_always_refused(headers: list[str]) -> None:
     assert not LOCAL.allow(headers) and not AllowedHosts.of(("*",)).allow(headers)
 
 

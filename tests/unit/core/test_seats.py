@@ -147,7 +147,7 @@ def test_a_requesters_credential_sits_nowhere(
     st.lists(st.sampled_from(["ann", "bob", "root", "asker", UNKNOWN]), unique=True),
     st.lists(st.sampled_from(["ann", "bob", "root", "asker"]), unique=True),
 )
-def test_nobody_decides_by_what_its_requester_could_hold(
+def test_no_credential_that_its_requester_could_hold_decides(
     user_id: str, is_admin: bool, created_by: list[str], handed_by: list[str]
 ) -> None:
     """However long the chain of credentials is by which the requester came to this one."""
@@ -196,7 +196,7 @@ PEOPLE = [Delegation(name, name.title(), roles) for name, roles in product(NAMES
     st.sampled_from(["ann", "bob", "carl"]),
     st.lists(st.sampled_from(PEOPLE), unique_by=lambda seat: seat.user_id),
 )
-def test_nobody_ever_sits_for_the_requester_or_without_the_role(
+def test_no_user_decides_for_the_requester_or_without_the_role(
     asker: str, role: str, named: set[str], assignee: str, user_id: str, seats: list[Delegation]
 ) -> None:
     panel = Panel(asker, role, False, tuple(sorted(named)), assignee)

@@ -226,7 +226,7 @@ def test_cursors_and_bare_numbers_are_read_back(seq: int, epoch: str, millisecon
 
 
 @pytest.mark.parametrize("bad", ["", "x", "-1", "1.2", "1.e.5", "1.E.1-1", "1.e.1-1 ", "1" * 19, "1.e.1-1.", "٣"])
-def test_a_text_that_is_nearly_a_cursor_is_none(bad: str) -> None:
+def test_a_text_that_is_nearly_a_cursor_is_not_one(bad: str) -> None:
     assert stream.parse_cursor(bad) is None
 
 

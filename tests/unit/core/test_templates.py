@@ -22,7 +22,7 @@ VALUES = {"user_name": "Ann", "user_role": "clerk"}
         *((text, text) for text in ("{user_name} {{ }} {{colour}}", "{{user_name", "")),
     ],
 )
-def test_a_variable_is_filled_in_and_what_is_none_stays(text: str, expected: str) -> None:
+def test_a_variable_is_filled_in_and_other_text_stays(text: str, expected: str) -> None:
     assert filled(text, VALUES) == expected
     assert filled("{{user_name}}", VALUES | {"user_name": "{{user_role}}"}) == "{{user_role}}", "filled in once"
 

@@ -192,7 +192,7 @@ def test_values_are_short_and_what_only_looks_like_json_is_left_out() -> None:
     assert set(removed) == {"json", "depth"} and CANARY not in json.dumps(kept)
 
 
-def test_what_is_no_json_does_not_leave() -> None:
+def test_values_that_are_not_json_do_not_leave() -> None:
     for value in (CANARY.encode(), {CANARY}, (CANARY,), object()):
         kept, removed = filtered({"node": value, "deep": {"er": [value]}})  # type: ignore[list-item,dict-item]
         assert kept == {"node": None, "deep": {"er": [None]}} and len(removed) == 2

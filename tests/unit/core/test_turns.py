@@ -62,7 +62,7 @@ def test_no_turn_starts_beside_another_and_no_cap_is_passed(load: Load, cap: tur
 
 
 @pytest.mark.parametrize(("waiting", "wait_seconds"), [(5, 60), (4, 5), (0, 5)])
-def test_whoever_has_too_many_is_told_when_to_come_again(waiting: int, wait_seconds: int) -> None:
+def test_a_caller_with_too_many_turns_is_told_when_to_retry(waiting: int, wait_seconds: int) -> None:
     refused = turns.too_many(Load(False, 0, 5, waiting), CAPS)
     assert (refused.code, refused.http) == ("too_many_turns", 429)
     assert refused.details["retry_after_seconds"] == wait_seconds

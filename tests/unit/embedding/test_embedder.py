@@ -66,7 +66,7 @@ async def test_a_search_has_its_vector_in_time_or_none(monkeypatch: pytest.Monke
 
 
 def test_a_setting_names_none_or_a_providers_model_for_who_may_import_it_and_is_refused_otherwise() -> None:
-    with pytest.raises(SystemExit, match="auto, minilm, none"):
+    with pytest.raises(SystemExit, match="PERDURE_EMBEDDINGS"):
         embedder_of("word2vec")
     assert embedder_of("none") is None
     assert embedder_of("openai/text-embedding-3-small", remote=False) is None

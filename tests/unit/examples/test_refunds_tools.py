@@ -25,7 +25,7 @@ def tools() -> Mapping[str, Tool]:
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class ToolCaller:
     """The tools, and the service that they call."""
 
     tools: Mapping[str, Tool]
@@ -53,10 +53,10 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(tools: Mapping[str, Tool], payments: PaymentsProcess, key: str) -> AsyncIterator[Desk]:
+async def caller(tools: Mapping[str, Tool], payments: PaymentsProcess, key: str) -> AsyncIterator[ToolCaller]:
     """At the service that tests share."""
     async with new_client() as client:
-        yield Desk(tools, client, payments.url, key)
+        yield ToolCaller(tools, client, payments.url, key)
 
 
 def test_the_cards_state_effect_gate_and_risk(tools: Mapping[str, Tool]) -> None:
@@ -72,39 +72,39 @@ def test_the_cards_state_effect_gate_and_risk(tools: Mapping[str, Tool]) -> None
 @pytest.mark.parametrize(
     ("cents", "fits"), [(1, True), (18_900, True), (0, False), (1_000_000, False), (10**15, False)]
 )
-def test_an_absurd_amount_does_not_fit_whoever_writes_it(tools: Mapping[str, Tool], cents: int, fits: bool) -> None:
+def test_an_absurd_amount_never_fits(tools: Mapping[str, Tool], cents: int, fits: bool) -> None:
     checked = check_arguments({"order": "1042", "amount_cents": cents}, tools["refund"].card.parameters)
     assert (checked.fault is None) == fits
 
 
-async def test_a_refund_made_twice_with_its_key_is_one(desk: Desk, payments: PaymentsProcess, order: str) -> None:
-    first, second = [await desk.run("refund", {"order": order}) for _ in range(2)]
+async def test_a_refund_repeated_with_its_key_is_one(caller: ToolCaller, payments: PaymentsProcess, order: str) -> None:
+    first, second = [await caller.run("refund", {"order": order}) for _ in range(2)]
     assert first == second
     assert first["status"] == "refunded" and order in first["message"]
     assert payments.counts(order)["refund"] == 1
-    assert (await desk.run("order_status", {"order": order}))["refunds"] == 1
+    assert (await caller.run("order_status", {"order": order}))["refunds"] == 1
 
 
-async def test_a_note_carries_no_key_and_each_call_lands(desk: Desk, payments: PaymentsProcess, order: str) -> None:
+async def test_a_note_has_no_key_and_each_call_lands(caller: ToolCaller, payments: PaymentsProcess, order: str) -> None:
     for _ in range(2):
-        assert (await desk.run("send_note", {"order": order, "text": "Sorry."}))["status"] == "sent"
+        assert (await caller.run("send_note", {"order": order, "text": "Sorry."}))["status"] == "sent"
     assert payments.counts(order)["note"] == 2
-    assert payments.requests(desk.key) == []
+    assert payments.requests(caller.key) == []
 
 
 @pytest.mark.parametrize(("name", "args"), [("refund", {}), ("send_note", {"text": "Sorry."})])
 async def test_no_answer_in_time_is_ambiguous_although_the_effect_was_made(
-    desk: Desk, payments: PaymentsProcess, order: str, name: str, args: dict[str, Any]
+    caller: ToolCaller, payments: PaymentsProcess, order: str, name: str, args: dict[str, Any]
 ) -> None:
     payments.hold("after_commit")
     with pytest.raises(TimeoutError):
-        await desk.run(name, {"order": order, **args}, seconds=0.7)
+        await caller.run(name, {"order": order, **args}, seconds=0.7)
     assert sum(payments.counts(order).values()) == 1
 
 
-async def test_a_key_heals_a_death_before_the_answer(desk: Desk, own_payments: PaymentsProcess, order: str) -> None:
+async def test_a_key_heals_a_lost_answer(caller: ToolCaller, own_payments: PaymentsProcess, order: str) -> None:
     own_payments.hold("after_commit")
-    at_its_own = replace(desk, url=own_payments.url)
+    at_its_own = replace(caller, url=own_payments.url)
     asked = asyncio.create_task(at_its_own.run("refund", {"order": order}, seconds=30))
     await asyncio.to_thread(own_payments.wait_for_refunds, order, 1)
     own_payments.kill()
@@ -116,23 +116,23 @@ async def test_a_key_heals_a_death_before_the_answer(desk: Desk, own_payments: P
 
 
 @pytest.mark.parametrize(("name", "args"), [("order_status", {}), ("refund", {}), ("send_note", {"text": "Sorry."})])
-async def test_a_service_that_is_down_was_sent_nothing(desk: Desk, name: str, args: dict[str, Any]) -> None:
+async def test_a_service_that_is_down_was_sent_nothing(caller: ToolCaller, name: str, args: dict[str, Any]) -> None:
     with pytest.raises(ToolUnavailable):
-        await replace(desk, url=f"http://127.0.0.1:{free_port()}").run(name, {"order": "1", **args})
+        await replace(caller, url=f"http://127.0.0.1:{free_port()}").run(name, {"order": "1", **args})
 
 
-async def test_an_order_that_does_not_exist_and_a_missing_credential_are_a_no(desk: Desk) -> None:
+async def test_an_order_that_does_not_exist_and_a_missing_credential_are_a_no(caller: ToolCaller) -> None:
     with pytest.raises(ToolRefused, match="999999"):
-        await desk.run("refund", {"order": "999999"})
+        await caller.run("refund", {"order": "999999"})
     with pytest.raises(ToolRefused, match="payments_url"):
-        await replace(desk, url="").run("refund", {"order": "1"})
+        await replace(caller, url="").run("refund", {"order": "1"})
 
 
-async def test_the_preview_of_a_refund_reads_the_order_and_leaves_it_as_it_is(desk: Desk, order: str) -> None:
-    preview = desk.tools["refund"].preview
+async def test_the_preview_of_a_refund_reads_the_order_and_leaves_it_as_it_is(caller: ToolCaller, order: str) -> None:
+    preview = caller.tools["refund"].preview
     args: dict[str, JsonValue] = {"order": order, "amount_cents": 150, "reason": "late"}
     assert preview is not None
-    look = replace(desk.context("refund"), reads_only=True)
+    look = replace(caller.context("refund"), reads_only=True)
     made = await preview.make(args, look)
     assert isinstance(made.before, dict) and made.before["refunds"] == 0
     assert made.after == {**made.before, "refunds": 1, "paid_back_now": "1.50 EUR"}

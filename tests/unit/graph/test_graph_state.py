@@ -56,7 +56,7 @@ def test_applying_a_patch_leaves_the_state_before_as_it_was() -> None:
         (None, "`n`.*NoneType"), ([], "`n`.*list"),
     ],
 )  # fmt: skip
-def test_what_is_no_patch_is_refused_with_its_author_and_place(patch: Any, names: str) -> None:
+def test_an_invalid_patch_is_refused_with_its_author_and_place(patch: Any, names: str) -> None:
     with pytest.raises(InvariantBroken, match=names) as refused:
         SCHEMA.check(patch, "Node `n`")
     assert refused.value.code == "patch_refused"

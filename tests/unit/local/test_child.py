@@ -1,4 +1,4 @@
-"""One supervised child, with small real processes, and the nursery from which such are forked."""
+"""One supervised child, with small real processes, and the fork server that starts such."""
 
 import asyncio
 import io
@@ -211,7 +211,7 @@ async def test_a_hung_child_is_replaced(tmp_path: Path, how: signal.Signals, mon
 
 
 @pytest.mark.soak
-async def test_a_busy_machine_makes_nobody_hang(tmp_path: Path) -> None:
+async def test_a_busy_machine_makes_no_child_hang(tmp_path: Path) -> None:
     out = io.StringIO()
     kept = beating_child(tmp_path, out, hang_seconds=6)
     await kept.start()
@@ -320,35 +320,35 @@ async def test_stopping_does_not_wait_for_the_pause_before_a_restart(tmp_path: P
     assert time.monotonic() - began < 0.5
 
 
-# --- programs forked from the nursery
+# --- programs started by the fork server
 
 OF_A_USER = "import sys\nif __name__ == '__main__':\n    print(sys.argv[1:], __package__)\n    sys.exit(4)\n"
 SLOW = "import time\ntime.sleep(0.3)\nWHEN = time.monotonic()\n"
 
 
-def nursery_of(folder: Path, *modules: str, out: io.StringIO | None = None, hang_seconds: float = 20) -> ForkServer:
-    environ = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "OF_NURSERY": "1", "PYTHONUNBUFFERED": "1"}
+def fork_server(folder: Path, *modules: str, out: io.StringIO | None = None, hang_seconds: float = 20) -> ForkServer:
+    environ = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "OF_SERVER": "1", "PYTHONUNBUFFERED": "1"}
     console, patience = Console(out or io.StringIO()), StartClock(hang_seconds=hang_seconds)
     return ForkServer(open_home(folder / "home"), modules, environ, folder, console, patience)
 
 
 @pytest.fixture
-async def nursery(tmp_path: Path) -> AsyncIterator[ForkServer]:
+async def server(tmp_path: Path) -> AsyncIterator[ForkServer]:
     (tmp_path / "shared_by_all.py").write_text(SLOW)
     (tmp_path / "broken_here.py").write_text("raise RuntimeError('not today')\n")
     (tmp_path / "of_a_user").mkdir()
     (tmp_path / "of_a_user" / "__init__.py").touch()
     (tmp_path / "of_a_user" / "__main__.py").write_text(OF_A_USER)
-    opened = nursery_of(tmp_path, "json", "broken_here", "of_a_user.__main__", "shared_by_all")
+    opened = fork_server(tmp_path, "json", "broken_here", "of_a_user.__main__", "shared_by_all")
     await opened.start()
     yield opened
     await opened.stop()
 
 
-async def test_a_stopped_nursery_is_killed_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stopped_fork_server_is_killed_and_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perdure.local.child.LOOK_SECONDS", 0.2)
     out = io.StringIO()
-    opened = nursery_of(tmp_path, "json", out=out, hang_seconds=3)
+    opened = fork_server(tmp_path, "json", out=out, hang_seconds=3)
     await opened.start()
     try:
         first = struck(opened, signal.SIGSTOP)
@@ -358,18 +358,18 @@ async def test_a_stopped_nursery_is_killed_and_comes_back(tmp_path: Path, monkey
         await opened.stop()
 
 
-async def run(nursery: ForkServer, folder: Path, script: str, *arguments: str, **environ: str) -> ForkedProcess:
+async def run(server: ForkServer, folder: Path, script: str, *arguments: str, **environ: str) -> ForkedProcess:
     path = folder / "program.py"
     path.write_text(textwrap.dedent(script))
     command = (sys.executable, str(path), *arguments)
-    return await nursery.fork("thing", command, {**PATH, **environ}, folder, ("shared_by_all",))
+    return await server.fork("thing", command, {**PATH, **environ}, folder, ("shared_by_all",))
 
 
 async def said(forked: ForkedProcess) -> list[str]:
     return [line async for line in read_lines(forked.stdout)]
 
 
-async def test_a_program_finds_its_own_arguments_environment_and_folder(nursery: ForkServer, tmp_path: Path) -> None:
+async def test_a_program_finds_its_own_arguments_environment_and_folder(server: ForkServer, tmp_path: Path) -> None:
     script = """
         import os, sys
         print(__name__, sys.argv[1:], sorted(os.environ), os.getcwd(), "json" in sys.modules)
@@ -377,16 +377,16 @@ async def test_a_program_finds_its_own_arguments_environment_and_folder(nursery:
         print(os.getsid(0) == os.getpid(), os.stat(0).st_rdev == os.stat(os.devnull).st_rdev, oct(os.umask(0)))
         print(len(os.listdir("/proc/self/fd")), open("/proc/self/cmdline").read().rstrip("\\0"))
     """
-    forked = await run(nursery, tmp_path, script, "--queues", "turns", LONG="x" * 100_000)
+    forked = await run(server, tmp_path, script, "--queues", "turns", LONG="x" * 100_000)
     lines = await said(forked)
     assert lines[0] == f"__main__ ['--queues', 'turns'] ['LONG', 'PATH'] {tmp_path} True"
     assert lines[1:] == ["to stderr", "True True 0o77", "4 perdure: thing"]
     assert await forked.wait() == 0
 
 
-async def test_a_module_is_run_as_the_interpreter_would_run_it(nursery: ForkServer, tmp_path: Path) -> None:
+async def test_a_module_is_run_as_the_interpreter_would_run_it(server: ForkServer, tmp_path: Path) -> None:
     command = (sys.executable, "-m", "of_a_user", "one")
-    forked = await nursery.fork("thing", command, PATH, tmp_path, ("of_a_user.__main__",))
+    forked = await server.fork("thing", command, PATH, tmp_path, ("of_a_user.__main__",))
     assert await said(forked) == ["['one'] of_a_user"]
     assert await forked.wait() == 4
 
@@ -401,72 +401,72 @@ async def test_a_module_is_run_as_the_interpreter_would_run_it(nursery: ForkServ
         ("import broken_here", 1, "RuntimeError: not today"),
     ],
 )
-async def test_its_end_is_told(nursery: ForkServer, tmp_path: Path, script: str, code: int, last: str | None) -> None:
-    forked = await run(nursery, tmp_path, script)
+async def test_its_end_is_told(server: ForkServer, tmp_path: Path, script: str, code: int, last: str | None) -> None:
+    forked = await run(server, tmp_path, script)
     lines = await said(forked)
     assert await forked.wait() == code
     assert (lines[-1] if lines else None) == last
 
 
-async def test_many_programs_are_forked_at_once_and_none_before_imports(nursery: ForkServer, tmp_path: Path) -> None:
+async def test_many_programs_are_forked_at_once_and_none_before_imports(server: ForkServer, tmp_path: Path) -> None:
     script = "import shared_by_all, sys\nprint(shared_by_all.WHEN)\nsys.exit(int(sys.argv[1]))"
-    forked = await asyncio.gather(*(run(nursery, tmp_path, script, str(n)) for n in range(12)))
+    forked = await asyncio.gather(*(run(server, tmp_path, script, str(n)) for n in range(12)))
     assert [await each.wait() for each in forked] == list(range(12))
     assert len({line for each in forked for line in await said(each)}) == 1, "it was imported more than once"
     assert len({each.pid for each in forked}) == 12
 
 
-async def test_a_signal_reaches_the_program(nursery: ForkServer, tmp_path: Path) -> None:
+async def test_a_signal_reaches_the_program(server: ForkServer, tmp_path: Path) -> None:
     script = """
         import signal, sys, time
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
         print("ready")
         time.sleep(60)
     """
-    forked = await run(nursery, tmp_path, script)
+    forked = await run(server, tmp_path, script)
     assert await forked.stdout.readline() == b"ready\n"
     forked.send_signal(signal.SIGTERM)
     assert await forked.wait() == 7
     forked.send_signal(signal.SIGTERM)  # to whoever has its number by now: to nobody
 
 
-async def test_the_forked_end_with_the_nursery_and_the_next_is_refused(nursery: ForkServer, tmp_path: Path) -> None:
-    forked = await run(nursery, tmp_path, "import time\nprint('ready')\ntime.sleep(60)")
+async def test_programs_end_with_their_server_and_the_next_is_refused(server: ForkServer, tmp_path: Path) -> None:
+    forked = await run(server, tmp_path, "import time\nprint('ready')\ntime.sleep(60)")
     assert await forked.stdout.readline() == b"ready\n"
-    struck(nursery)
+    struck(server)
     assert await forked.wait() == -9
     await until(lambda: alive(forked.pid) is None)
     with pytest.raises(ForkServerGone):
-        await run(nursery, tmp_path, "print('never')")
+        await run(server, tmp_path, "print('never')")
 
 
 @pytest.mark.parametrize("steady_seconds", [0.0, 60.0])
-async def test_a_child_that_died_with_the_nursery_comes_back_forked_or_by_itself(
-    nursery: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steady_seconds: float
+async def test_a_child_that_died_with_its_fork_server_is_started_again_forked_or_not(
+    server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steady_seconds: float
 ) -> None:
-    """By itself where the nursery had only just been started: it may have died of what it imports."""
+    """Not forked if the server had only just been started: it may have died of what it imports."""
     monkeypatch.setattr("perdure.local.child._SERVER_STEADY_SECONDS", steady_seconds)
     (tmp_path / "program.py").write_text("import time\nopen('ready', 'w').close()\ntime.sleep(60)\n")
     command = (sys.executable, str(tmp_path / "program.py"))
     forked = spec(tmp_path, "", command=command, stop_steps=(), imports=("shared_by_all",))
-    kept = Child(forked, Console(io.StringIO()), lambda _child: None, nursery)
+    kept = Child(forked, Console(io.StringIO()), lambda _child: None, server)
     await kept.start()
     first = kept.pid
-    assert first is not None and psutil.Process(first).ppid() == nursery.pid
-    struck(nursery)
+    assert first is not None and psutil.Process(first).ppid() == server.pid
+    struck(server)
     await until(lambda: kept.pid not in (None, first) and kept.ready)
     assert kept.pid is not None and alive(first) is None
     assert (psutil.Process(kept.pid).ppid() == os.getpid()) is (steady_seconds > 0)
     await kept.stop()
 
 
-async def test_who_waits_for_a_nursery_that_dies_is_told(tmp_path: Path) -> None:
+async def test_a_fork_that_waits_for_a_dying_server_fails(tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text("import time\ntime.sleep(60)\n")
-    nursery = nursery_of(tmp_path, "endless")
-    await nursery.start()
+    server = fork_server(tmp_path, "endless")
+    await server.start()
     command = (sys.executable, "-c", "pass")
-    waiting = asyncio.create_task(nursery.fork("thing", command, {}, tmp_path, ("endless",)))
+    waiting = asyncio.create_task(server.fork("thing", command, {}, tmp_path, ("endless",)))
     await asyncio.sleep(0)
-    await nursery.stop()
+    await server.stop()
     with pytest.raises(ForkServerGone):
         await waiting

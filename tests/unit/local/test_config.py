@@ -91,6 +91,9 @@ def test_a_printed_configuration_does_not_show_the_environment() -> None:
 TOKENS = {"requester": "t-req", "reviewer": "t-rev"}
 
 
+CHAT, REVIEW, DOCS = (link.label_with_role for link in PAGES)
+
+
 @asynccontextmanager
 async def api(answer: bytes) -> AsyncIterator[tuple[int, list[bytes]]]:
     """A port where everything is answered so, and what was asked there."""
@@ -111,9 +114,9 @@ async def test_each_page_has_a_code_of_its_own_user_under_a_name_of_its_own() ->
     async with api(b"HTTP/1.1 201 Created\r\n\r\n" + body) as (port, asked):
         found = dict(await addresses(PAGES, port, TOKENS))
     assert found == {
-        "Chat as requester": f"http://127.0.0.1:{port}/sign-in?code=local.abc",
-        "Review as reviewer": f"http://localhost:{port}/sign-in?code=local.abc",
-        "API docs": f"http://127.0.0.1:{port}/docs",
+        CHAT: f"http://127.0.0.1:{port}/sign-in?code=local.abc",
+        REVIEW: f"http://localhost:{port}/sign-in?code=local.abc",
+        DOCS: f"http://127.0.0.1:{port}/docs",
     }
     assert [b"Bearer t-req" in each or b"Bearer t-rev" in each for each in asked] == [True, True]
 
@@ -122,7 +125,7 @@ async def test_each_page_has_a_code_of_its_own_user_under_a_name_of_its_own() ->
 async def test_where_no_code_is_given_the_pages_are_printed_as_they_are(answer: bytes) -> None:
     async with api(answer) as (port, _):
         found = dict(await addresses(PAGES, port, TOKENS))
-        assert found["Chat as requester"] == f"http://127.0.0.1:{port}/chat"
-        assert found["Review as reviewer"] == f"http://localhost:{port}/review"
-        nobody = dict(await addresses(PAGES, port, {}))
-    assert nobody["Chat as requester"] == f"http://127.0.0.1:{port}/chat"
+        assert found[CHAT] == f"http://127.0.0.1:{port}/chat"
+        assert found[REVIEW] == f"http://localhost:{port}/review"
+        without_tokens = dict(await addresses(PAGES, port, {}))
+    assert without_tokens[CHAT] == f"http://127.0.0.1:{port}/chat"

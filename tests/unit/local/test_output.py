@@ -224,7 +224,7 @@ def test_what_a_child_that_is_away_says_of_an_outage_is_shown_whatever_else_is_a
     assert said_in(out) == [last, exited, LOST]
 
 
-def test_what_children_say_of_the_apps_is_not_shown_while_somebody_else_tells_of_it() -> None:
+def test_childrens_lines_about_apps_are_not_shown_while_another_part_reports_them() -> None:
     out = io.StringIO()
     console = Console(out, {})
     problem = "2026-11-21 [warning  ] app_problem    problem=desk/agents/desk.yaml:3: there is no tool lok"

@@ -39,7 +39,7 @@ def test_settings_for_a_replaced_temporal_stay_in_place() -> None:
     assert (environ["TEMPORAL_ADDRESS"], environ["TEMPORAL_NAMESPACE"]) == ("cloud:7233", "mine")
 
 
-def test_a_process_that_is_no_part_of_perdure_inherits_no_address_and_no_key() -> None:
+def test_a_process_outside_perdure_inherits_no_address_and_no_key() -> None:
     left = services.without_addresses({**BASE, "DATABASE_URL": "d", "REDIS_URL": "r", "HOME": "/h"})
     assert left == {"PATH": "/bin", "HOME": "/h"}
 

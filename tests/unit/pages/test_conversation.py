@@ -20,7 +20,7 @@ LIVE = {"HX-Request": "true"}
 
 
 @pytest.fixture
-def told(api: SpokenApi) -> dict[str, Any]:
+def view(api: SpokenApi) -> dict[str, Any]:
     """A turn as the API tells it; what is changed here is changed there."""
     turn: dict[str, Any] = {
         "turn_id": TURN, "conversation_id": CONVERSATION, "status": "completed", "agent": "desk", "answer": "done it",
@@ -46,7 +46,7 @@ def told(api: SpokenApi) -> dict[str, Any]:
     return turn
 
 
-async def test_words_are_in_order_and_inert(told: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_words_are_in_order_and_inert(view: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion) -> None:
     page = (await browse(PATH)).text
     assert words_of(page) == snapshot
     assert page.count("&lt;script&gt;window.hit") == 5 and "<script>window" not in page and "\u202e" not in page
@@ -57,42 +57,42 @@ async def test_words_are_in_order_and_inert(told: dict[str, Any], browse: Browse
     assert "hidden disabled" in page and 'name="on_busy"' in page and "/stop" not in page
 
 
-async def test_what_no_part_said_is_shown_of_answer_failure_and_colours(told: dict[str, Any], browse: Browse) -> None:
+async def test_what_no_part_said_is_shown_of_answer_failure_and_colours(view: dict[str, Any], browse: Browse) -> None:
     colours = ["#4c78a8", 'red" onload="x', 7]
-    told |= {"answer": "a template's words", "status": "failed", "error": {"code": "x", "message": HOSTILE}}
-    told["output"] = {"suggestions": [{"kind": "custom_palette", "colors": colours}]}
+    view |= {"answer": "a template's words", "status": "failed", "error": {"code": "x", "message": HOSTILE}}
+    view["output"] = {"suggestions": [{"kind": "custom_palette", "colors": colours}]}
     page = (await browse(PATH)).text
     assert page.count("<rect") == 1 and 'fill="#4c78a8"' in page and "onload" not in page
     assert "a template&#39;s words" in page and "failed" in page
     assert "<script>window" not in page
 
 
-async def test_ones_own_conversation_goes_on_by_one_click(api: SpokenApi, told: dict[str, Any], browse: Browse) -> None:
+async def test_ones_own_conversation_goes_on_by_one_click(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
     proposed = [{"kind": "text", "text": f"{HOSTILE} {number}"} for number in range(5)]
-    told["output"] = {"suggestions": [{"kind": "custom_palette", "colors": ["#000"]}, "odd", *proposed]}
+    view["output"] = {"suggestions": [{"kind": "custom_palette", "colors": ["#000"]}, "odd", *proposed]}
     page = (await browse(PATH)).text
     assert page.count('<button name="message"') == 3 and "<script>window" not in page
-    told["output"] = {"suggestions": {"kind": "text"}}
+    view["output"] = {"suggestions": {"kind": "text"}}
     assert '<button name="message"' not in (await browse(PATH)).text
-    told["output"] = {"suggestions": proposed}
+    view["output"] = {"suggestions": proposed}
     story = f"/v1/conversations/{CONVERSATION}/story"
-    api.answers[story] = ok({"items": [told], "next": None, "seq": 7, "own": False})
+    api.answers[story] = ok({"items": [view], "next": None, "seq": 7, "own": False})
     others = (await browse(PATH)).text
     assert '<button name="message"' not in others and 'id="say"' not in others
 
 
-async def test_an_open_turn_can_be_stopped_and_words_meanwhile_need_a_way(told: dict[str, Any], browse: Browse) -> None:
-    told |= {"status": "running", "said": [*told["said"], {"id": "m9", "content": "also this", "waits": True}]}
+async def test_an_open_turn_can_be_stopped_and_words_meanwhile_need_a_way(view: dict[str, Any], browse: Browse) -> None:
+    view |= {"status": "running", "said": [*view["said"], {"id": "m9", "content": "also this", "waits": True}]}
     page = (await browse(PATH)).text
     assert 'data-open="' in page and f'action="{PATH}/turns/{TURN}/stop"' in page
     assert "hidden disabled" not in page and "also this</p>" in page
-    told["stop_requested_at"] = "2026-01-01T10:00:00Z"
+    view["stop_requested_at"] = "2026-01-01T10:00:00Z"
     assert f"{TURN}/stop" not in (await browse(PATH)).text
 
 
-def waiting(api: SpokenApi, told: dict[str, Any], **changed: Any) -> None:
+def waiting(api: SpokenApi, view: dict[str, Any], **changed: Any) -> None:
     """Let the turn wait for an approval."""
-    told |= {"status": "awaiting_approval", "waiting_for": {"kind": "approval", "ids": [APPROVAL]}}
+    view |= {"status": "awaiting_approval", "waiting_for": {"kind": "approval", "ids": [APPROVAL]}}
     approval = {
         "id": APPROVAL, "status": "pending", "tool": "pay", "args": {"amount": 7, "to": HOSTILE}, "digest": "d" * 64,
         "risk": "high", "requested_by": "ann", "reviewer_role": "reviewer", "expires_at": "2099-01-01T00:00:00Z",
@@ -102,9 +102,9 @@ def waiting(api: SpokenApi, told: dict[str, Any], **changed: Any) -> None:
 
 
 async def test_who_may_decide_decides_beside_the_words_and_comes_back(
-    api: SpokenApi, told: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion
+    api: SpokenApi, view: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion
 ) -> None:
-    waiting(api, told)
+    waiting(api, view)
     page = (await browse(PATH)).text
     assert words_of(page) == snapshot
     assert page.count(f'action="/review/{APPROVAL}/decision"') == 2 and f'href="/review/{APPROVAL}#edit"' in page
@@ -119,20 +119,20 @@ async def test_who_may_decide_decides_beside_the_words_and_comes_back(
         assert (answer.status_code, answer.headers["location"]) == (303, leads_to)
 
 
-async def test_who_may_not_decide_is_told_who_is_awaited(api: SpokenApi, told: dict[str, Any], browse: Browse) -> None:
+async def test_who_may_not_decide_is_told_who_is_awaited(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
     for changed, names in (
         ({"requested_by": "rita", "allowed_decisions": []}, ["reviewer"]),
         ({"reviewers": ["bea", "bob"], "allowed_decisions": []}, ["bea", "bob"]),
         ({"claimed_by": "carl", "claimed_until": "2099-01-01T00:00:00Z", "allowed_decisions": []}, ["carl"]),
         ({"args": {"text": "x" * 9_000}}, [f'href="/review/{APPROVAL}']),
     ):
-        waiting(api, told, **changed)
+        waiting(api, view, **changed)
         page = (await browse(PATH)).text
         assert all(name in page for name in names) and "/decision" not in page
 
 
-async def test_a_field_or_an_option_answers_a_question(api: SpokenApi, told: dict[str, Any], browse: Browse) -> None:
-    told |= {"status": "awaiting_answer", "waiting_for": {"kind": "clarification", "ids": [QUESTION]}}
+async def test_a_field_or_an_option_answers_a_question(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
+    view |= {"status": "awaiting_answer", "waiting_for": {"kind": "clarification", "ids": [QUESTION]}}
     schema = {"type": "object", "properties": {"text": {"type": "string", "minLength": 1}}, "required": ["text"]}
     question = {
         "id": QUESTION, "turn_id": TURN, "kind": "clarification", "status": "pending", "answer_schema": schema,
@@ -152,8 +152,8 @@ async def test_a_field_or_an_option_answers_a_question(api: SpokenApi, told: dic
     assert (await browse(to, "POST", data={"csrf": "f-1", "arg.0": "x"})).status_code == 422
 
 
-async def test_work_at_the_data_is_told_with_what_to_type(api: SpokenApi, told: dict[str, Any], browse: Browse) -> None:
-    told |= {"status": "awaiting_answer", "waiting_for": {"kind": "client_run", "ids": [QUESTION]}}
+async def test_work_at_the_data_is_told_with_what_to_type(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
+    view |= {"status": "awaiting_answer", "waiting_for": {"kind": "client_run", "ids": [QUESTION]}}
     question: dict[str, Any] = {
         "id": QUESTION, "turn_id": TURN, "kind": "client_run", "status": "pending", "answer_schema": {},
         "asked": {"plan": "<plan/>", "table": 'sa"les', "visualization": "a by b"},
@@ -167,7 +167,7 @@ async def test_work_at_the_data_is_told_with_what_to_type(api: SpokenApi, told: 
     assert f"bin/perdure turns answer {TURN} --payload answer.json" in page and "finish(" not in page
 
 
-async def test_what_is_not_taken_comes_back_with_its_key(api: SpokenApi, told: dict[str, Any], browse: Browse) -> None:
+async def test_what_is_not_taken_comes_back_with_its_key(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
     api.answers[TURNS] = (409, problem("conversation_busy", "a turn is open"))
     form = {"csrf": "f-1", "key": "k-1", "message": "say <b>this</b>"}
     answer = await browse(PATH, "POST", data=form)
@@ -183,7 +183,7 @@ async def test_what_is_not_taken_comes_back_with_its_key(api: SpokenApi, told: d
     assert kept.status_code == 200 and "say &lt;b&gt;this" in kept.text
 
 
-async def test_a_script_gets_the_form_anew_and_the_turn(api: SpokenApi, told: dict[str, Any], browse: Browse) -> None:
+async def test_a_script_gets_the_form_anew_and_the_turn(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
     api.answers[TURNS] = (202, {"turn_id": TURN, "conversation_id": CONVERSATION, "status": "accepted"})
     live = await browse(PATH, "POST", data={"csrf": "f-1", "key": "k-1", "message": "hi"}, headers=LIVE)
     assert f'data-started="{TURN}"' in live.text and 'value="k-1"' not in live.text
@@ -193,7 +193,7 @@ async def test_a_script_gets_the_form_anew_and_the_turn(api: SpokenApi, told: di
     assert (whole.status_code, whole.headers["location"]) == (303, f"{PATH}#turn-{TURN}")
 
 
-async def test_a_long_or_foreign_file_is_refused(api: SpokenApi, told: dict[str, Any], browse: Browse) -> None:
+async def test_a_long_or_foreign_file_is_refused(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
     files = {"file": ("a.csv", b"a\n1\n", "text/csv")}
     foreign = await browse(f"{PATH}/files", "POST", files=files, headers={"Origin": "https://elsewhere.example"})
     assert foreign.status_code == 403
@@ -214,7 +214,7 @@ async def test_a_long_or_foreign_file_is_refused(api: SpokenApi, told: dict[str,
     assert "20 MB" in page and 'data-most-bytes="20971520"' in page, "it is said before a file is sent"
 
 
-async def test_a_full_quota_is_told_over_what_was_typed(api: SpokenApi, told: dict[str, Any], browse: Browse) -> None:
+async def test_a_full_quota_is_told_over_what_was_typed(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
     why = "you keep 1 GB, and the quota is 1 GB: delete files"
     api.answers[TURNS] = (429, problem("quota_reached", why))
     kept = await browse(PATH, "POST", data={"csrf": "f-1", "key": "k-1", "message": "say <b>this"})
@@ -226,7 +226,7 @@ async def test_a_full_quota_is_told_over_what_was_typed(api: SpokenApi, told: di
 
 
 async def test_agents_are_begun_with_by_one_click_on_what_they_can_be_asked(
-    api: SpokenApi, told: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion
+    api: SpokenApi, view: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion
 ) -> None:
     api.answers["/v1/conversations"] = ok({"items": [{"id": CONVERSATION, "agent": "desk", "title": HOSTILE}]})
     page = (await browse("/chat")).text
@@ -241,7 +241,7 @@ async def test_agents_are_begun_with_by_one_click_on_what_they_can_be_asked(
 
 
 async def test_without_a_published_agent_the_first_page_says_how_to_publish_one(
-    api: SpokenApi, told: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion
+    api: SpokenApi, view: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion
 ) -> None:
     api.answers["/v1/conversations"] = ok({"items": []})
     api.answers["/v1/agents"] = ok({"items": []})
@@ -266,17 +266,17 @@ texts = st.integers(0, 2 * CHARACTERS).map(lambda length: "x" * length)
 @given(st.lists(st.lists(texts, min_size=1, max_size=4), max_size=6))
 def test_a_page_is_never_much_longer_than_it_may_be_and_the_newest_is_cut_last(turns: list[list[str]]) -> None:
     segments = ([{"kind": "text", "text": text} for text in several] for several in turns)
-    told = [
+    view = [
         ConversationTurn(turn_id=str(number), conversation_id="c", status="completed", segments=each)
         for number, each in enumerate(segments)
     ]
-    most = allotted(told)
+    most = allotted(view)
     lengths = [
         sum(min(len(text), most.get(turn.turn_id, len(text))) for text in several)
-        for turn, several in zip(told, turns, strict=True)
+        for turn, several in zip(view, turns, strict=True)
     ]
     assert sum(lengths) <= CHARACTERS + 1_000 * sum(map(len, turns))
     if turns and sum(map(len, turns[0])) <= CHARACTERS:
         assert "0" not in most
-    for turn in told:
+    for turn in view:
         assert Shown(turn, most=most.get(turn.turn_id)).apart == ""

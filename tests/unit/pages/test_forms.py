@@ -39,7 +39,7 @@ async def test_fields_come_in_their_order_blank_ones_included() -> None:
         (b"a=" + b"x" * 10_000_000, FORM, 413),
     ],
 )
-async def test_what_is_no_form_of_ours_is_refused(body: bytes, kind: str, status: int) -> None:
+async def test_a_foreign_form_is_refused(body: bytes, kind: str, status: int) -> None:
     with pytest.raises(PageProblem) as refused:
         await read_form(posted(body, kind))
     assert refused.value.status == status

@@ -63,7 +63,7 @@ async def test_a_refusal_is_a_page_with_its_status(api: SpokenApi, browse: Brows
     assert part.status_code == 500 and "<html" not in part.text and "because &lt;b&gt;of" in part.text
 
 
-async def test_what_is_no_answer_or_no_address_is_a_page_without_our_inside(api: SpokenApi, browse: Browse) -> None:
+async def test_an_error_or_unknown_address_is_a_page_without_internals(api: SpokenApi, browse: Browse) -> None:
     api.answers["/v1/approvals"] = ok({"surprise": 1})
     answer = await browse("/review")
     assert answer.status_code >= 500 or "surprise" not in answer.text

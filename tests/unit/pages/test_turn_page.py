@@ -19,7 +19,7 @@ def edge(source: str, target: str, label: str = "") -> dict[str, Any]:
 
 
 @pytest.fixture
-def told(api: SpokenApi) -> dict[str, Any]:
+def view(api: SpokenApi) -> dict[str, Any]:
     """The turn as the API tells it; what is changed here is changed there."""
     turn: dict[str, Any] = {
         "turn_id": TURN, "conversation_id": CONVERSATION, "status": "awaiting_approval", "agent": "desk",
@@ -60,7 +60,7 @@ def told(api: SpokenApi) -> dict[str, Any]:
     return turn
 
 
-async def test_a_turn_has_path_wait_and_cost(told: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion) -> None:
+async def test_a_turn_has_path_wait_and_cost(view: dict[str, Any], browse: Browse, snapshot: SnapshotAssertion) -> None:
     page = (await browse(PATH)).text
     for way in (f"/chat/{CONVERSATION}", f"/review/{APPROVAL}", "http://temporal/w"):
         assert f'href="{way}"' in page
@@ -73,27 +73,27 @@ async def test_a_turn_has_path_wait_and_cost(told: dict[str, Any], browse: Brows
     assert words_of(page) == snapshot
 
 
-async def test_what_users_and_models_wrote_is_inert(told: dict[str, Any], browse: Browse) -> None:
-    told["answer"], told["error"] = HOSTILE, {"code": HOSTILE, "message": HOSTILE}
-    told["nodes"] = [HOSTILE]
+async def test_what_users_and_models_wrote_is_inert(view: dict[str, Any], browse: Browse) -> None:
+    view["answer"], view["error"] = HOSTILE, {"code": HOSTILE, "message": HOSTILE}
+    view["nodes"] = [HOSTILE]
     page = (await browse(PATH)).text
     assert page.count("&lt;script&gt;window.hit") == 7
     assert "<script>window" not in page and "\u202e" not in page
 
 
-async def test_an_open_turn_is_looked_at_again_until_it_has_ended(told: dict[str, Any], browse: Browse) -> None:
+async def test_an_open_turn_is_looked_at_again_until_it_has_ended(view: dict[str, Any], browse: Browse) -> None:
     page = (await browse(PATH)).text
     again = re.search(rf'hx-get="({PATH}\?mark=\w+)" hx-trigger="every 2s" hx-swap="outerMorph"', page)
     assert again is not None and '<noscript><meta http-equiv="refresh"' in page
     live = {"HX-Request": "true"}
     assert (await browse(again[1], headers=live)).status_code == 204
-    told["status"], told["waiting_for"] = "completed", None
+    view["status"], view["waiting_for"] = "completed", None
     ended = await browse(again[1], headers=live)
     assert ended.status_code == 200 and "<html" not in ended.text and "hx-get" not in ended.text
     assert "refresh" not in (await browse(PATH)).text
 
 
-async def test_a_turn_outlives_topology_and_conversation(api: SpokenApi, told: dict[str, Any], browse: Browse) -> None:
+async def test_a_turn_outlives_topology_and_conversation(api: SpokenApi, view: dict[str, Any], browse: Browse) -> None:
     del api.answers["/v1/topologies/loop"], api.answers[f"/v1/conversations/{CONVERSATION}/messages"]
     answer = await browse(PATH)
     assert answer.status_code == 200 and "<li><code>model</code>" in answer.text

@@ -46,7 +46,7 @@ def signed(said: dict[str, Any], secret: str = SECRET) -> dict[str, Any]:
 
 
 @dataclass
-class Outside:
+class Remote:
     """Slack and Perdure, as the receiver reaches them."""
 
     calls: list[tuple[str, dict[str, Any], str]] = field(default_factory=list)
@@ -74,16 +74,16 @@ async def client_of(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-def outside() -> Outside:
-    return Outside()
+def remote() -> Remote:
+    return Remote()
 
 
 @pytest.fixture
-async def receiver(outside: Outside, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+async def receiver(remote: Remote, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     """The Slack receiver."""
     people = {"U1": "perdure_ann_token"}
     config = SlackConfig("https://perdure.test", SECRET, "xoxb", SIGNING, "C1", people)
-    http = httpx.AsyncClient(transport=httpx.MockTransport(outside))
+    http = httpx.AsyncClient(transport=httpx.MockTransport(remote))
     async with client_of(slack.create_receiver(config, Book(tmp_path / "book.db"), http)) as client:
         yield client
     await http.aclose()
@@ -111,35 +111,35 @@ def text_of(message: dict[str, Any]) -> str:
     return json.dumps(message, ensure_ascii=False)
 
 
-async def test_an_approval_has_one_message_which_is_rewritten(receiver: httpx.AsyncClient, outside: Outside) -> None:
+async def test_an_approval_has_one_message_which_is_rewritten(receiver: httpx.AsyncClient, remote: Remote) -> None:
     await tell(receiver, notice(), notice(2, status="approved", version=2, decision="approve", decided_by="ann"))
-    (posted,), (updated,) = outside.of("chat.postMessage"), outside.of("chat.update")
+    (posted,), (updated,) = remote.of("chat.postMessage"), remote.of("chat.update")
     assert "https://perdure.test/review/a-1" in text_of(posted) and "approve" in text_of(posted["blocks"])
     assert (updated["channel"], updated["ts"]) == ("C1", "1.0")
-    assert updated["text"] == "Approved by ann: note (low risk)"
+    assert "ann" in updated["text"] and "note" in updated["text"]
     assert "actions" not in text_of(updated["blocks"]), "its buttons are gone"
 
 
-async def test_what_came_before_or_is_older_changes_nothing(receiver: httpx.AsyncClient, outside: Outside) -> None:
+async def test_what_came_before_or_is_older_changes_nothing(receiver: httpx.AsyncClient, remote: Remote) -> None:
     first, again = (notice(number, status="expired", version=2) for number in (2, 3))
     await tell(receiver, first, first, notice(1), again)
-    assert len(outside.calls) == 1
+    assert len(remote.calls) == 1
 
 
-async def test_at_once_or_again_after_a_failure_is_one_message(receiver: httpx.AsyncClient, outside: Outside) -> None:
-    outside.fails = True
+async def test_at_once_or_again_after_a_failure_is_one_message(receiver: httpx.AsyncClient, remote: Remote) -> None:
+    remote.fails = True
     assert (await receiver.post("/perdure", **signed(notice()))).status_code == 502, "Perdure sends it again"
-    outside.fails = False
-    outside.calls.clear()
+    remote.fails = False
+    remote.calls.clear()
     again = [receiver.post("/perdure", **signed(notice(number))) for number in (1, 1, 2, 3)]
     assert {answer.status_code for answer in await asyncio.gather(*again)} == {204}
-    assert len(outside.of("chat.postMessage")) == 1
+    assert len(remote.of("chat.postMessage")) == 1
 
 
 @pytest.mark.parametrize("sent", [signed(notice(), "x" * 64), {"content": b"{}"}, {"content": b"x" * 70_000}])
-async def test_what_others_send_is_refused(sent: dict[str, Any], receiver: httpx.AsyncClient, outside: Outside) -> None:
+async def test_what_others_send_is_refused(sent: dict[str, Any], receiver: httpx.AsyncClient, remote: Remote) -> None:
     assert (await receiver.post("/perdure", **sent)).status_code in (400, 413)
-    assert not outside.calls
+    assert not remote.calls
 
 
 @pytest.mark.parametrize(
@@ -147,43 +147,43 @@ async def test_what_others_send_is_refused(sent: dict[str, Any], receiver: httpx
     [{"risk": "medium"}, {"risk": "high"}, {"args": {"text": "x" * 2_000}}, {"status": "approved", "version": 2}],
 )
 async def test_only_what_has_a_low_risk_and_is_seen_whole_has_buttons(
-    changed: dict[str, Any], receiver: httpx.AsyncClient, outside: Outside
+    changed: dict[str, Any], receiver: httpx.AsyncClient, remote: Remote
 ) -> None:
     await tell(receiver, notice(**changed))
-    assert "actions" not in text_of(outside.of("chat.postMessage")[0]["blocks"])
+    assert "actions" not in text_of(remote.of("chat.postMessage")[0]["blocks"])
 
 
-async def test_what_a_call_says_is_text_and_nothing_else(receiver: httpx.AsyncClient, outside: Outside) -> None:
+async def test_what_a_call_says_is_text_and_nothing_else(receiver: httpx.AsyncClient, remote: Remote) -> None:
     hostile = {"text": "<!channel> <https://evil.test|Approved> ``` *bold* \u202e\x1b[31m"}
     await tell(receiver, notice(args=hostile, requested_by="<@U1>"))
-    said = text_of(outside.of("chat.postMessage")[0])
+    said = text_of(remote.of("chat.postMessage")[0])
     for inert in ("<!channel>", "<https://evil.test", "<@U1>", "\u202e", "\x1b"):
         assert inert not in said
     assert said.count("```") == 2, "the block that holds it ends where it should"
 
 
-async def test_a_button_decides_as_the_linked_person(receiver: httpx.AsyncClient, outside: Outside) -> None:
+async def test_a_button_decides_as_the_linked_person(receiver: httpx.AsyncClient, remote: Remote) -> None:
     assert await press(receiver, "U1") == 200
     assert await press(receiver, "U1", "reject") == 200
-    (_, approve, token), (_, reject, _) = outside.calls
+    (_, approve, token), (_, reject, _) = remote.calls
     assert token == "Bearer perdure_ann_token", "never the bot's"
     assert approve == {"decision": "approve", "digest": "d" * 64}
     assert (reject["decision"], reject["reason_code"]) == ("reject", "from_chat")
 
 
-async def test_unlinked_and_refused_are_told_and_decide_nothing(receiver: httpx.AsyncClient, outside: Outside) -> None:
+async def test_unlinked_and_refused_are_told_and_decide_nothing(receiver: httpx.AsyncClient, remote: Remote) -> None:
     await press(receiver, "U2")
-    assert not outside.of("decision")
-    outside.refuses = "this is your own request"
+    assert not remote.of("decision")
+    remote.refuses = "this is your own request"
     await press(receiver, "U1")
-    told = [said["text"] for said in outside.of("chat.postEphemeral")]
-    assert "not linked" in told[0] and "this is your own request" in told[1]
+    told = [(said["user"], remote.refuses in said["text"]) for said in remote.of("chat.postEphemeral")]
+    assert told == [("U2", False), ("U1", True)]
 
 
 @pytest.mark.parametrize(("secret", "age"), [("another", 0), (SIGNING, 301), (SIGNING, -301)])
-async def test_forged_and_old_are_refused(secret: str, age: int, receiver: httpx.AsyncClient, outside: Outside) -> None:
+async def test_forged_and_old_are_refused(secret: str, age: int, receiver: httpx.AsyncClient, remote: Remote) -> None:
     assert await press(receiver, "U1", secret=secret, age=age) == 401
-    assert not outside.calls
+    assert not remote.calls
 
 
 @dataclass

@@ -58,7 +58,7 @@ async def test_a_reader_that_leaves_does_not_take_the_answer_away() -> None:
         await leaver
 
 
-async def test_an_error_reaches_everybody_and_the_next_read_starts_afresh() -> None:
+async def test_an_error_reaches_every_reader_and_the_next_read_starts_afresh() -> None:
     broken = True
 
     async def read(key: str) -> str:

@@ -43,7 +43,7 @@ def test_an_unknown_name_is_no_tracer(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "package"), [("otel", "opentelemetry.sdk.trace"), ("langsmith", "langsmith")])
-def test_a_tracer_whose_package_is_missing_is_none(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracer_without_its_package_is_off(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for loaded in ("perdure.telemetry.otel", "perdure.telemetry.langsmith"):
         monkeypatch.delitem(sys.modules, loaded, raising=False)
     monkeypatch.setitem(sys.modules, package, None)

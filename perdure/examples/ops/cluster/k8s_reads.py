@@ -1,4 +1,4 @@
-"""Kubernetes, read only: what the agent is offered from the start, so these schemas are short (S2-75)."""
+"""Kubernetes, read only: what the agent is offered from the start, so these schemas are short."""
 
 from typing import Annotated, Literal
 

@@ -12,7 +12,7 @@ END $$;
 
 SET LOCAL search_path = perdure;
 
--- Each read and write of a conversation's fields gives every one of them its own time again (S0-29).
+-- Each read and write of a conversation's fields gives every one of them its own time again.
 ALTER TABLE working_memory ADD COLUMN ttl_seconds integer NOT NULL DEFAULT 86400 CHECK (ttl_seconds > 0);
 
 -- Whether a summary of the turn is kept when it completes: fixed when its agent is read, at its start.
@@ -38,7 +38,7 @@ CREATE INDEX episodes_by_owner ON episodes (user_id, agent_id);
 CREATE INDEX episodes_by_conversation ON episodes (conversation_id, created_at, id);
 CREATE INDEX episodes_to_embed ON episodes (embed_after) WHERE embedder IS NULL;
 
--- What was put before the model, turn by turn; tier 2 is a skill's definition, tier 3 its artifacts (S0-31).
+-- What was put before the model, turn by turn; tier 2 is a skill's definition, tier 3 its artifacts.
 CREATE TABLE injection_ledger (
   tenant_id text NOT NULL REFERENCES tenants,
   conversation_id uuid NOT NULL REFERENCES conversations,

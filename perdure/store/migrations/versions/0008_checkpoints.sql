@@ -8,7 +8,7 @@ ALTER TABLE approvals
   ADD COLUMN reason text NOT NULL DEFAULT '',
   ADD COLUMN result jsonb;
 
--- Rule id to the action that this tenant gives it; perdure/core/agents/rules.py lets it be stricter only (S0-70).
+-- Rule id to the action that this tenant gives it; perdure/core/agents/rules.py lets it be stricter only.
 ALTER TABLE tenants ADD COLUMN rule_actions jsonb NOT NULL DEFAULT '{}';
 GRANT UPDATE (rule_actions) ON tenants TO perdure_app;
 

@@ -1,4 +1,4 @@
--- Entities are found by any attribute through an index (S0-63). An index on the JSON itself is none under row-level
+-- Entities are found by any attribute through an index. An index on the JSON itself is none under row-level
 -- security: its operators are not leakproof, so Postgres looks at all of a tenant's rows before it asks them.
 SET LOCAL search_path = perdure;
 

@@ -1,4 +1,4 @@
--- Documents of memory: stores, paths, immutable versions, what turns did with them, and promotions (S2-66 to S2-73).
+-- Documents of memory: stores, paths, immutable versions, what turns did with them, and promotions.
 SET LOCAL search_path = perdure;
 
 CREATE TABLE memory_stores (
@@ -83,7 +83,7 @@ END $$;
 CREATE TRIGGER memory_version_immutable BEFORE UPDATE ON memory_versions
   FOR EACH ROW EXECUTE FUNCTION memory_version_is_blanked_only();
 
--- What each turn did with which version: injected, read, written, proposed (S2-16).
+-- What each turn did with which version: injected, read, written, proposed.
 CREATE TABLE conversation_memory_usage (
   tenant_id text NOT NULL REFERENCES tenants,
   conversation_id uuid NOT NULL REFERENCES conversations,
@@ -96,7 +96,7 @@ CREATE TABLE conversation_memory_usage (
 );
 CREATE INDEX conversation_memory_usage_by_version ON conversation_memory_usage (version_id);
 
--- A text as it was proposed for a workspace, until somebody else has decided on it (S2-72).
+-- A text as it was proposed for a workspace, until somebody else has decided on it.
 CREATE TABLE memory_promotions (
   id uuid PRIMARY KEY,
   tenant_id text NOT NULL REFERENCES tenants,

@@ -1,4 +1,4 @@
--- What the tools of a context assembly have put together, for later turns of the conversation to use again (S1-34).
+-- What the tools of a context assembly have put together, for later turns of the conversation to use again.
 SET LOCAL search_path = perdure;
 
 CREATE TABLE bundles (

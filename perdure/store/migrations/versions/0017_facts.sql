@@ -1,4 +1,4 @@
--- Facts that graphs keep: of a conversation by key, of a person only ever added (S3-27 to S3-31).
+-- Facts that graphs keep: of a conversation by key, of a person only ever added.
 SET LOCAL search_path = perdure;
 
 CREATE TABLE conversation_facts (

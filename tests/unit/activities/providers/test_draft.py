@@ -67,7 +67,7 @@ def test_text_and_arguments_count_towards_one_limit() -> None:
 
 
 @pytest.mark.parametrize("reason", [None, 0, "", "error", "network_error", "ERROR", "MALFORMED_FUNCTION_CALL"])
-def test_an_ending_that_is_no_good_ending_gives_no_answer(reason: Any) -> None:
+def test_a_bad_ending_gives_no_answer(reason: Any) -> None:
     draft = Draft()
     list(draft.take(piece(content="Half an ans")))
     with pytest.raises(UpstreamUnavailable):

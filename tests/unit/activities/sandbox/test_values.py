@@ -38,7 +38,7 @@ DEEP = "[" * (MOST_DEPTH + 1) + "]" * (MOST_DEPTH + 1)
 
 
 @pytest.mark.parametrize("text", [7, "[1", "[" * 100_000, "1" * 5_000, DEEP, '"' + "x" * 262_144 + '"'])
-def test_a_text_that_is_no_value_is_refused_with_its_kind(text: object) -> None:
+def test_a_text_that_is_not_a_value_is_refused_with_its_kind(text: object) -> None:
     with pytest.raises(UnfitWorker) as refused:
         read_value(text, 262_144)
     assert refused.value.kind is (FaultKind.OUTPUT if "x" in str(text) else FaultKind.VALUE)

@@ -16,7 +16,7 @@ from tests.unit.examples.scripted_answers import scripted_answer
 
 AGENTS = FILINGS / "agents"
 BARE = ("flaring_monitor", "compliance_monitor")
-"""Their tools answer without a wrapper (S0-49)."""
+"""Their tools answer without a wrapper."""
 
 
 @cache

@@ -44,7 +44,7 @@ def test_the_folder_has_no_mistake_and_nothing_to_warn_of(app: App) -> None:
 
 
 def test_a_second_model_waits_for_a_first_one_that_needs_a_key(agents: dict[str, PublishedAgent]) -> None:
-    """S0-76: beside the scripted model it is not asked, nor is its library loaded."""
+    """With the scripted model it is not called, and its library is not loaded."""
     second = {agent_id: agent.definition.fallback_model for agent_id, agent in agents.items()}
     assert second.pop("general") == ""
     assert set(second.values()) == {"openai/gpt-4o-mini"}
@@ -57,7 +57,7 @@ def test_a_second_model_waits_for_a_first_one_that_needs_a_key(agents: dict[str,
 def test_every_agent_remembers_turns_and_desks_know_the_well_at_hand(
     agents: dict[str, PublishedAgent],
 ) -> None:
-    """S0-25: the nearest three; S0-62: by the fields of working memory that the source names."""
+    """Turns recall the nearest three; the well comes from the fields of working memory that the agent names."""
     remembering = {agent_id: agent.definition.memory for agent_id, agent in agents.items()}
     assert {agent_id: (each.episodic, each.hits) for agent_id, each in remembering.items() if each} == dict.fromkeys(
         agents, (True, 3)
@@ -84,7 +84,6 @@ MONITOR_DAY = DayLimits(max_tokens=500_000, max_cost_microusd=30_000_000)
 def test_each_agent_has_its_budget_per_turn_and_per_day(
     agents: dict[str, PublishedAgent], agent_id: str, tokens: int, dollars: int, day: DayLimits | None
 ) -> None:
-    """S0-13, S0-60, S0-74, S0-75."""
     definition = agents[agent_id].definition
     limits = definition.limits
     assert (limits.max_tokens, limits.max_cost_microusd) == (tokens, dollars * 1_000_000)
@@ -110,14 +109,13 @@ CORE = {"entity_resolve", "context_assemble"}
 def test_the_tools_of_a_turn_are_the_core_ones_and_what_loaded_skills_bring(
     agents: dict[str, PublishedAgent], agent_id: str, skill: str, own: set[str], brought: set[str]
 ) -> None:
-    """S0-41, S0-42, S0-51."""
     plan = turn_plan(agents[agent_id], agents[agent_id].definition.limits)
     assert set(offered_tools(plan, [])) == CORE | own
     assert set(offered_tools(plan, [skill])) == CORE | own | brought
 
 
 def test_the_checkpoints_come_from_the_skills_own_rules(app: App) -> None:
-    """S0-65; the monitors have none (S0-69)."""
+    """The monitors have none."""
     rules = [rule for skill in app.skills.values() for rule in skill.rules]
     assert {(str(rule.when["tool"]), rule.checkpoint) for rule in rules} == {
         ("rule37_filing_assembly", "pre_filing"),
@@ -129,7 +127,7 @@ def test_the_checkpoints_come_from_the_skills_own_rules(app: App) -> None:
 
 
 def test_the_persona_is_the_agents_own_and_else_that_of_its_root_skill(agents: dict[str, PublishedAgent]) -> None:
-    """S0-17: what a skill that is only selected would speak like has no effect."""
+    """The persona of a skill that is only selected has no effect."""
     personas = {agent_id: persona_of(each.definition) for agent_id, each in agents.items()}
     assert {agent_id: (persona.key, persona.source) for agent_id, persona in personas.items()} == {
         "rule_37": ("spacing_specialist", "agent"),
@@ -143,7 +141,6 @@ def test_the_persona_is_the_agents_own_and_else_that_of_its_root_skill(agents: d
 
 
 def test_the_general_agents_prompt_names_no_field(agents: dict[str, PublishedAgent]) -> None:
-    """S0-21."""
     general = agents["general"].definition
     assert general.root_skill is None and general.skills == ()
     desk = agents["rule_37"].definition
@@ -152,7 +149,7 @@ def test_the_general_agents_prompt_names_no_field(agents: dict[str, PublishedAge
 
 
 def test_a_skills_parts_have_the_sizes_of_their_tiers_and_their_templates_are_filled(app: App) -> None:
-    """S0-64; the loader tells what is too long, this what is too short."""
+    """The loader reports what is too long; this checks what is too short."""
     (rule_37,) = (agent for agent in app.agents if agent.id == "rule_37")
     for skill in app.skills.values():
         assert 200 <= estimated_tokens(skill.body) <= 800, skill.id
@@ -164,7 +161,6 @@ def test_a_skills_parts_have_the_sizes_of_their_tiers_and_their_templates_are_fi
 
 
 def test_a_reserved_name_is_refused_for_a_block_and_the_rest_is_loaded(tmp_path: Path) -> None:
-    """S0-50."""
     folder = Path(shutil.copytree(FILINGS, tmp_path / "filings"))
     place = folder / "skills" / "rrc_rule37" / "blocks"
     for suffix in (".py", ".yaml"):
@@ -185,7 +181,6 @@ def test_a_reserved_name_is_refused_for_a_block_and_the_rest_is_loaded(tmp_path:
     ],
 )
 async def test_a_fenced_tool_answers_bare_what_its_block_computes(app: App, name: str, args: dict[str, Any]) -> None:
-    """S0-42, S0-49."""
     tool = app.tools[name]
     assert tool.card.effect.value == "read" and not tool.card.needs_approval
     async with new_client() as http:

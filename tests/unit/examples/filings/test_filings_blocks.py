@@ -30,7 +30,6 @@ def block(request: pytest.FixtureRequest) -> Block:
 
 
 def test_the_two_skills_bring_the_eight_domain_tools() -> None:
-    """S0-51."""
     by_skill = {
         "rrc_rule37": ("spacing_assessment", "offset_well_analysis", "rule37_filing_assembly", "good_cause_narrative"),
         "rrc_rule32": ("flaring_volume_calc", "gas_analysis", "rule32_filing_assembly", "emissions_estimate"),

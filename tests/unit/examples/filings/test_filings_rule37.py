@@ -81,7 +81,7 @@ def test_the_affected_persons_are_those_of_the_tracts_around() -> None:
     ]
 
 
-def test_the_applicants_own_tracts_and_waivers_are_not_notified_and_nobody_is_twice() -> None:
+def test_the_applicants_own_tracts_and_waivers_are_not_notified_and_no_one_twice() -> None:
     package = assemble("Broken Spoke 3")
     own = {each["tract"]: each["is_applicant"] for each in package["affected_persons"]}
     assert own == {"Cottonwood": False, "Dry Fork": True, "Lonesome Tank": False, "Twin Windmills": False}
