@@ -261,7 +261,7 @@ def _patch(state: State, response: ModelResponse) -> Patch:
     }
 
 
-# result_handling_node makes the answer the turn's.
+# result_handling_node makes the model's answer the answer of the turn.
 @dataclass(frozen=True, slots=True)
 class HandleResult:
     """A node that stores the model's message. No decision depends on its text."""
