@@ -132,7 +132,7 @@ def k8s_network_policy_set(
         found = one(cluster["deployments"], f"{namespace}/{workload}", "deployment")
         found["let_in"] = [peer.model_dump() for peer in may_come_from]
         found["let_out"] = None if may_go_to is None else [peer.model_dump() for peer in may_go_to]
-        return {"status": "set", "message": f"{len(may_come_from)} callers are let through to {workload}."}
+        return {"status": "set", "message": f"{len(may_come_from)} peers can connect to {workload}."}
 
     args = {
         "namespace": namespace,
