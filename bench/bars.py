@@ -83,7 +83,7 @@ BARS: Final = (
     *_against("spread", "steps", None, None, None),
     *_against("spread", "merged", None, None, None),
     *_against("compact", "graph", None, None, None),
-    Bar("compact: history events (38, and 41 where the two tools end apart)", "compact", _events, most=41),
+    Bar("compact: history events (38, and 41 if the two tools end separately)", "compact", _events, most=41),
     Bar("compact: history, KiB", "compact", _kib, most=64),
     Bar("compact: frontend requests a turn, alone, without heartbeats", "compact", _frontend, most=24),
 )

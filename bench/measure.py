@@ -18,7 +18,7 @@ IN_FLIGHT: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The measurements; times are in milliseconds, per turn where the name says so."""
+    """The measurements; times are in milliseconds. `_a_turn` in a name means per turn."""
 
     latencies_ms: tuple[float, ...]
     seconds: float

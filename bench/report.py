@@ -34,11 +34,11 @@ def _lines(plan: Plan, measured: Sequence[Measured], now: datetime) -> list[str]
     return [
         f"# The reference turn, {now:%Y-%m-%d %H:%M} UTC",
         "",
-        f"{_machine()}; {plan.rounds} rounds over all stacks in turn, in each {plan.alone} turns alone and "
+        f"{_machine()}. {plan.rounds} rounds of all stacks. Each round has {plan.alone} turns alone and "
         f"{plan.loaded} turns with {IN_FLIGHT} in flight. Other programs used {others:.0%} of the machine. "
-        "Trust the ratios; below 1.1 either way is noise. All stacks do the same product writes on the same servers. "
-        "`steps` keeps the defaults of the SDK and the driver (sandbox, gRPC compression, pollers, plans), `tuned` is "
-        "the same with Perdure's settings, `merged` has its merging and routing too, and nothing else of it.",
+        "Trust the ratios; a difference below 10% is noise. All stacks do the same product writes on the same servers. "
+        "`steps` keeps the defaults of the SDK and the driver: sandbox, gRPC compression, pollers, plans. `tuned` is "
+        "the same with Perdure's settings. `merged` also has Perdure's merging and routing, but no other part of it.",
         "",
         *_table(measured),
         "",
@@ -127,9 +127,9 @@ def _advice(measured: Sequence[Measured]) -> list[str]:
     return [
         "## Which routing",
         "",
-        f"Take `compact` unless one kind of work must scale, be limited or be deployed apart from the others: `spread` "
-        f"takes {slower:.2f} times the latency and {dearer:.2f} times the CPU of a turn here, and buys that slow tools "
-        "never take a slot from approvals, and that each queue has workers of its own number, place and credentials.",
+        "Use `compact` unless one kind of work must be scaled, limited or deployed separately. Here, a turn with "
+        f"`spread` takes {slower:.2f} times the latency and {dearer:.2f} times the CPU. In return, slow tools never "
+        "take a slot from approvals, and the workers of each queue have their own number, place and credentials.",
     ]
 
 

@@ -67,7 +67,7 @@ async def run(plan: Plan, stacks: Sequence[Stack]) -> list[Measured]:
         folder = stack.enter_context(_folder())
         data = await stack.enter_async_context(embedded(folder / "home"))
         environ = _environ(data)
-        visitor_token = await _prepare(data, environ, folder)
+        visitor_token = await _bootstrap(data, environ, folder)
         if not all(each.on_temporal for each in stacks) and data.postgres is not None:
             await make_tables(data.postgres.owner)
         programs = list(dict.fromkeys(program for each in stacks for program in each.programs))
@@ -149,7 +149,7 @@ def _environ(data: DataParts) -> dict[str, str]:
     }
 
 
-async def _prepare(data: DataParts, environ: Mapping[str, str], folder: Path) -> str:
+async def _bootstrap(data: DataParts, environ: Mapping[str, str], folder: Path) -> str:
     """Creates the roles, the schema and the bench agent; returns the requester's token."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -45,9 +45,9 @@ def _by_hand(name: str) -> tuple[Program, ...]:
 
 COMPACT: Final = Stack("compact", "Perdure, compact", _perdure("turns", "llm"))
 SPREAD: Final = Stack("spread", "Perdure, spread", _perdure("turns", "llm", "tools", "memory", "approvals"))
-TUNED: Final = Stack("tuned", "Temporal by hand, an activity a step, set as ours", _by_hand("tuned"))
+TUNED: Final = Stack("tuned", "Temporal by hand, an activity a step, tuned", _by_hand("tuned"))
 STEPS: Final = Stack("steps", "Temporal by hand, an activity a step, SDK defaults", _by_hand("steps"))
-MERGED: Final = Stack("merged", "Temporal by hand, merged and set as ours", _by_hand("merged"))
+MERGED: Final = Stack("merged", "Temporal by hand, merged and tuned", _by_hand("merged"))
 GRAPH: Final = Stack(
     "graph",
     "plain LangGraph, Postgres saver, sync",

@@ -1,7 +1,7 @@
 """The fair lower bound: a hand-written workflow with Perdure's merging and routing, and no other part of Perdure.
 
 Memory and skills load in one activity; the model and the tools record their own results. All activities except the
-model's are on the workflow's own queue, where the tools run eagerly and the load and the end are local activities. Its
+model's are on the workflow's own queue: the tools run eagerly, the load and the end are local activities. Its
 worker has Perdure's settings, including no sandbox. It has no graph, claims, ledger, heartbeats, approvals or stop.
 """
 

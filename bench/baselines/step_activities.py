@@ -58,7 +58,7 @@ class StepActivities:
                 await records.mark_running(tx, address.turn_id)
             await write(tx, address, trace.before_model(ask.step, model_call_id(ask.step), ask.tokens))
         await work.live.wake(address.conversation_id)
-        said = [_said(message, address.turn_id) for message in ask.messages]
+        said = [_as_prompt(message, address.turn_id) for message in ask.messages]
         spoken = await speak(
             work.provider, work.live, address, agent, ask.step, prompts.wire(ask.base, ask.memory, said)
         )
@@ -121,7 +121,7 @@ class StepActivities:
         await self._work.live.wake(ask.turn.address.conversation_id)
 
 
-def _said(message: WholeMessage, turn_id: str) -> prompts.PromptMessage:
+def _as_prompt(message: WholeMessage, turn_id: str) -> prompts.PromptMessage:
     calls = [{"key": c.key, "tool": c.tool, "arguments": canonical_json(c.args)} for c in message.calls]
     answers = effect_key(turn_id, message.call_id) if message.call_id else ""
     return prompts.PromptMessage(Role(message.role), message.content, calls, answers)

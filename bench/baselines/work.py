@@ -1,7 +1,7 @@
 """The steps of the turn for an engineer who wants few hops: each does its work and records it.
 
-The merged workflow calls them as activities, plain LangGraph as nodes. The values between two steps are small: bodies
-are read from Postgres where they are used.
+The merged workflow calls them as activities, plain LangGraph as nodes. The values between two steps are small: each
+step reads the bodies that it uses from Postgres.
 """
 
 from collections.abc import Mapping

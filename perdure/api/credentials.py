@@ -184,7 +184,7 @@ class Passwords:
         self._hasher = Argon2Hasher(time_cost=ROUNDS, memory_cost=MEMORY_KIB, parallelism=LANES)
         self._pool = ThreadPoolExecutor(AT_ONCE, "passwords")
         self._under_way = 0
-        self._nobodys = self._hasher.hash("nobody has this password")
+        self._decoy = self._hasher.hash("no user has this password")
 
     async def hashed(self, password: str) -> str:
         """Returns the hash to store.
@@ -205,7 +205,7 @@ class Passwords:
 
         Raises: LimitReached `sign_in_busy`.
         """
-        fits = await self._run(lambda: self._hasher.verify(password, kept or self._nobodys))
+        fits = await self._run(lambda: self._hasher.verify(password, kept or self._decoy))
         return bool(fits) and kept is not None
 
     async def _run(self, work: Callable[[], T]) -> T:

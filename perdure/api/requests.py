@@ -274,9 +274,7 @@ class TokenBody(Body):
     label: str = Field(default="", max_length=100)
 
 
-# --- Access: sign-in, team and webhooks
-
-Secret = Annotated[str, Field(min_length=8, max_length=200)]
+NewPassword = Annotated[str, Field(min_length=8, max_length=200)]
 NewName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9._-]{0,62}$")]
 Tenant = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 
@@ -285,7 +283,7 @@ class RegisterBody(Body):
     """POST /v1/auth/register."""
 
     name: NewName
-    password: Secret
+    password: NewPassword
     display_name: str = Field(default="", max_length=100)
     invitation: str = Field(default="", max_length=100)
     setup_code: str = Field(default="", max_length=100)
@@ -321,7 +319,7 @@ class RefreshBody(Body):
 class PasswordBody(Body):
     """POST /v1/auth/password."""
 
-    password: Secret
+    password: NewPassword
     current: str = Field(default="", max_length=200)
 
 
@@ -357,8 +355,6 @@ class WebhookBody(Body):
     with_args: bool = Field(default=False, strict=True)
     """Includes the call's arguments in the webhooks of low-risk requests."""
 
-
-# --- Documents and promotions
 
 MOST_HITS = 50
 
@@ -467,9 +463,6 @@ class PromotionDecisionBody(Body):
     decision: PromotionDecision
     sha256: Sha256
     comment: Comment = ""
-
-
-# --- Rules, memory and the audit trail
 
 
 class RuleActionBody(Body):

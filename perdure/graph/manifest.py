@@ -147,7 +147,7 @@ def _inside(manifest: Mapping[str, Any], prefix: str) -> Iterator[str]:
     for node in manifest["nodes"]:
         yield from _node_lines(node, prefix)
     yield f'{prefix}{END}(["end"]):::ends'
-    yield from (_edge(edge, prefix) for edge in manifest["edges"])
+    yield from (_arrow(edge, prefix) for edge in manifest["edges"])
 
 
 def _node_lines(node: Mapping[str, Any], prefix: str) -> Iterator[str]:
@@ -162,7 +162,7 @@ def _node_lines(node: Mapping[str, Any], prefix: str) -> Iterator[str]:
         yield f'{name}("{node["id"]}")'
 
 
-def _edge(edge: Mapping[str, Any], prefix: str) -> str:
+def _arrow(edge: Mapping[str, Any], prefix: str) -> str:
     label = "" if edge["form"] == "entry" and edge["label"] == FRESH else edge["label"]
     if edge["optional"]:
         label = f"{label}, if wanted" if label else "if wanted"

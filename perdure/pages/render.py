@@ -20,7 +20,7 @@ from starlette.types import Scope
 
 from perdure.core.text import flat, format_age, format_time_left, one_line, pieces, size, span
 from perdure.pages.request import BrowserRequest, written
-from perdure.schemas.approvals import Approval, signed_in_words
+from perdure.schemas.approvals import signed_in_words, subject
 
 FOLDER = Path(__file__).parent / "static"
 MOUNTED_AT = "/assets"
@@ -236,15 +236,6 @@ def as_json(value: object) -> str:
 def fresh_key() -> str:
     """Returns an idempotency key for one form, so that sending it twice counts once."""
     return str(uuid.uuid4())
-
-
-def subject(approval: Approval) -> str:
-    """Returns a short name for the subject of the decision."""
-    if approval.kind == "limit":
-        return "the turn's limit"
-    return (
-        f"{approval.tool or 'the answer'} at checkpoint {approval.checkpoint}" if approval.checkpoint else approval.tool
-    )
 
 
 _FILTERS: Mapping[str, Callable[..., object]] = {

@@ -9,6 +9,15 @@ from pydantic import ConfigDict, Field
 from perdure.schemas.base import Answer
 
 
+def subject(approval: "Approval") -> str:
+    """Returns a short name for the subject of the decision."""
+    if approval.kind == "limit":
+        return "the turn's limit"
+    return (
+        f"{approval.tool or 'the answer'} at checkpoint {approval.checkpoint}" if approval.checkpoint else approval.tool
+    )
+
+
 def signed_in_words(data: object) -> str:
     """Describes how a reviewer was signed in, for an entry of an approval's history; empty if that is not recorded.
 

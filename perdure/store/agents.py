@@ -1,4 +1,7 @@
-"""Published agents. Every version is stored, because a turn is pinned to the version that was current at its start."""
+"""Published agents with their data tables, and what a tenant sets for them: rule actions, exemptions, prompt templates.
+
+Every version of an agent is stored, because a turn is pinned to the version that was current at its start.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -238,14 +241,12 @@ async def pin_exemptions(tx: Connection, turn_id: str, waived: Sequence[str]) ->
     await tx.execute("UPDATE turns SET waived_tools = $2 WHERE id = $1", turn_id, [*waived])
 
 
-# --- Prompt templates: reading
-
-View = dict[str, object]
-_SELECT = "SELECT v.*, u.name AS author_name FROM prompt_versions v JOIN users u ON u.id = v.author"
-_SEEN = "(v.stage IN ('pre_production', 'active') OR v.author = {user} OR {sees_all})"
+PromptVersion = dict[str, object]
+_PROMPTS = "SELECT v.*, u.name AS author_name FROM prompt_versions v JOIN users u ON u.id = v.author"
+_READABLE = "(v.stage IN ('pre_production', 'active') OR v.author = {user} OR {sees_all})"
 
 
-class Seer(NamedTuple):
+class PromptReader(NamedTuple):
     """The user who reads. Drafts of other users and archived versions are visible only to users who can promote."""
 
     user_id: str
@@ -257,13 +258,13 @@ class Seer(NamedTuple):
         return bool(self.roles & PROMOTERS)
 
 
-async def get_prompt_template(tx: Connection, version_id: str, seer: Seer) -> View:
+async def get_prompt_template(tx: Connection, version_id: str, seer: PromptReader) -> PromptVersion:
     """Returns one version with its text and history.
 
     Raises: CallerError 404 `prompt_version_not_found`.
     """
-    seen = _SEEN.format(user="$2", sees_all="$3")
-    row = await tx.fetchrow(f"{_SELECT} WHERE v.id = $1 AND {seen}", version_id, seer.user_id, seer.sees_all)
+    seen = _READABLE.format(user="$2", sees_all="$3")
+    row = await tx.fetchrow(f"{_PROMPTS} WHERE v.id = $1 AND {seen}", version_id, seer.user_id, seer.sees_all)
     if row is None:
         raise CallerError("prompt_version_not_found", "Version not found", status=404)
     history = await tx.fetch(
@@ -272,17 +273,17 @@ async def get_prompt_template(tx: Connection, version_id: str, seer: Seer) -> Vi
         version_id,
     )
     entries = [{"what": h["kind"], "at": h["at"], "by": h["actor"], "data": h["data"] or {}} for h in history]
-    return shown(row) | {"history": entries}
+    return _prompt_version(row) | {"history": entries}
 
 
 async def list_prompt_templates(
-    tx: Connection, seer: Seer, template: str | None, stage: str | None, limit: int, cursor: str | None
-) -> tuple[list[View], str | None]:
+    tx: Connection, seer: PromptReader, template: str | None, stage: str | None, limit: int, cursor: str | None
+) -> tuple[list[PromptVersion], str | None]:
     """Returns a page of versions without their texts, last changed first, and the cursor of the next page."""
     at, last_id = read_cursor(cursor)
-    seen = _SEEN.format(user="$1", sees_all="$2")
+    seen = _READABLE.format(user="$1", sees_all="$2")
     rows = await tx.fetch(
-        f"{_SELECT} WHERE {seen} AND ($3::text IS NULL OR v.template = $3) AND ($4::text IS NULL OR v.stage = $4) "
+        f"{_PROMPTS} WHERE {seen} AND ($3::text IS NULL OR v.template = $3) AND ($4::text IS NULL OR v.stage = $4) "
         "AND ($5::timestamptz IS NULL OR (v.changed_at, v.id) < ($5, $6::uuid)) "
         "ORDER BY v.changed_at DESC, v.id DESC LIMIT $7",
         seer.user_id,
@@ -295,18 +296,20 @@ async def list_prompt_templates(
     )
     last = rows[limit - 1] if len(rows) > limit else None
     following = cursor_after(last["changed_at"], str(last["id"])) if last else None
-    items = [{name: value for name, value in shown(row).items() if name != "text"} for row in rows[:limit]]
+    items = [{name: value for name, value in _prompt_version(row).items() if name != "text"} for row in rows[:limit]]
     return items, following
 
 
-async def resolved_prompt_template(tx: Connection, template: str, user_id: str, stage: Stage | None = None) -> View:
+async def resolved_prompt_template(
+    tx: Connection, template: str, user_id: str, stage: Stage | None = None
+) -> PromptVersion:
     """Returns the version for this user: the user's own draft, else the active version. With `stage`, returns the
     version in that stage.
 
     Raises: CallerError 404 `prompt_template_not_found`.
     """
     row = await tx.fetchrow(
-        f"{_SELECT} WHERE v.template = $1 AND v.stage = ANY($3) AND (v.stage <> 'draft' OR v.author = $2) "
+        f"{_PROMPTS} WHERE v.template = $1 AND v.stage = ANY($3) AND (v.stage <> 'draft' OR v.author = $2) "
         "ORDER BY v.stage = 'draft' DESC, v.changed_at DESC LIMIT 1",
         template,
         user_id,
@@ -319,10 +322,10 @@ async def resolved_prompt_template(tx: Connection, template: str, user_id: str, 
             {"template": template[:80]},
             status=404,
         )
-    return shown(row)
+    return _prompt_version(row)
 
 
-def shown(row: asyncpg.Record) -> View:
+def _prompt_version(row: asyncpg.Record) -> PromptVersion:
     """Returns a version as the API shows it."""
     return {
         "id": str(row["id"]),
@@ -338,7 +341,7 @@ def shown(row: asyncpg.Record) -> View:
     }
 
 
-async def named(tx: Connection, user_id: str) -> tuple[str, str]:
+async def name_and_role(tx: Connection, user_id: str) -> tuple[str, str]:
     """Returns the name and the first role of a user for prompts."""
     row = await tx.fetchrow("SELECT name, display_name, roles FROM users WHERE id = $1", user_id)
     if row is None:
@@ -346,10 +349,7 @@ async def named(tx: Connection, user_id: str) -> tuple[str, str]:
     return row["display_name"] or row["name"], row["roles"][0] if row["roles"] else ""
 
 
-# --- Prompt templates: changing
-
-
-class Mover(NamedTuple):
+class PromptPromoter(NamedTuple):
     """The user who changes the stage of a version. A version is a text under a key, in one stage
     (perdure/core/agents/templates.py). Unique indexes allow one draft per user, and one pre-production and one active
     version per template and tenant. Every change of stage is one conditional UPDATE with its audit row, so that only
@@ -359,9 +359,9 @@ class Mover(NamedTuple):
     roles: frozenset[str]
 
     @property
-    def seer(self) -> Seer:
+    def reader(self) -> PromptReader:
         """The user's access to versions."""
-        return Seer(self.user_id, self.roles)
+        return PromptReader(self.user_id, self.roles)
 
 
 _SAVE = """
@@ -373,7 +373,7 @@ RETURNING id
 """
 
 
-async def save_prompt_draft(tx: Connection, template: str, text: str, author: str) -> View:
+async def save_prompt_draft(tx: Connection, template: str, text: str, author: str) -> PromptVersion:
     """Stores `text` as the author's draft of this template, replacing the previous draft.
 
     Raises: CallerError 422 `template_variable_unknown` with each position.
@@ -384,7 +384,7 @@ async def save_prompt_draft(tx: Connection, template: str, text: str, author: st
     digest = sha256_hex(text)
     version_id = await tx.fetchval(_SAVE, new_id(), template, text, digest, author)
     if version_id is not None:  # None: the draft already has this text
-        await _record(tx, "prompt.draft_saved", version_id, {"template": template, "digest": digest}, author)
+        await _record_prompt(tx, "prompt.draft_saved", version_id, {"template": template, "digest": digest}, author)
     row = await tx.fetchrow(
         "SELECT v.*, u.name AS author_name FROM prompt_versions v JOIN users u ON u.id = v.author "
         "WHERE v.template = $1 AND v.author = $2 AND v.stage = 'draft'",
@@ -393,10 +393,12 @@ async def save_prompt_draft(tx: Connection, template: str, text: str, author: st
     )
     if row is None:
         raise InvariantBroken("draft_vanished", "a draft was deleted in the transaction that saved it")
-    return shown(row)
+    return _prompt_version(row)
 
 
-async def promote_prompt_template(tx: Connection, version_id: str, to: Stage, digest: str, mover: Mover) -> View:
+async def promote_prompt_template(
+    tx: Connection, version_id: str, to: Stage, digest: str, promoter: PromptPromoter
+) -> PromptVersion:
     """Moves a version to the stage `to`. `digest` is the digest of the text that the caller read. The previously active
     version is archived.
 
@@ -404,8 +406,8 @@ async def promote_prompt_template(tx: Connection, version_id: str, to: Stage, di
     `prompt_text_changed` (with the current stage and digest). 409 `prompt_stage_taken` if another version is in that
     stage.
     """
-    before = await get_prompt_template(tx, version_id, mover.seer)
-    refused = promotion_refusal(to, before["author_id"] == mover.user_id, mover.roles)
+    before = await get_prompt_template(tx, version_id, promoter.reader)
+    refused = promotion_refusal(to, before["author_id"] == promoter.user_id, promoter.roles)
     if refused is not None:
         raise refused
     if to not in BEFORE:
@@ -413,7 +415,7 @@ async def promote_prompt_template(tx: Connection, version_id: str, to: Stage, di
             "stage_invalid", "A version can only be promoted to pre_production or active", {"to": to.value}
         )
     if to is Stage.ACTIVE:  # rolled back with the transaction if the version itself cannot be promoted
-        await _retire_active(tx, str(before["template"]), version_id, mover)
+        await _retire_active(tx, str(before["template"]), version_id, promoter)
     try:
         row = await tx.fetchrow(
             "UPDATE prompt_versions SET stage = $2, changed_at = now() "
@@ -426,23 +428,23 @@ async def promote_prompt_template(tx: Connection, version_id: str, to: Stage, di
     except asyncpg.UniqueViolationError:
         taken = f"Another version of this template is already {to.value}; promote or archive it first"
         raise CallerError("prompt_stage_taken", taken, {"stage": to.value}, status=409) from None
-    now = await get_prompt_template(tx, version_id, mover.seer)
+    now = await get_prompt_template(tx, version_id, promoter.reader)
     if row is None:
-        raise _changed(now, BEFORE[to])
+        raise _prompt_changed(now, BEFORE[to])
     moved: dict[str, JsonValue] = {"template": str(now["template"]), "to": to.value, "digest": digest}
-    await _record(tx, "prompt.promoted", version_id, moved, mover.user_id)
+    await _record_prompt(tx, "prompt.promoted", version_id, moved, promoter.user_id)
     return now
 
 
-async def archive_prompt_template(tx: Connection, version_id: str, mover: Mover) -> View:
+async def archive_prompt_template(tx: Connection, version_id: str, promoter: PromptPromoter) -> PromptVersion:
     """Archives a version. Authors can archive their own drafts.
 
     Raises: CallerError 404, 403, 409 `prompt_stage_changed` if the version is archived already or its stage changes
     meanwhile.
     """
-    before = await get_prompt_template(tx, version_id, mover.seer)
+    before = await get_prompt_template(tx, version_id, promoter.reader)
     stage = Stage(str(before["stage"]))
-    refused = archive_refusal(stage, before["author_id"] == mover.user_id, mover.roles)
+    refused = archive_refusal(stage, before["author_id"] == promoter.user_id, promoter.roles)
     if refused is not None:
         raise refused
     row = await tx.fetchrow(
@@ -451,15 +453,15 @@ async def archive_prompt_template(tx: Connection, version_id: str, mover: Mover)
         version_id,
         stage.value,
     )
-    now = await get_prompt_template(tx, version_id, mover.seer)
+    now = await get_prompt_template(tx, version_id, promoter.reader)
     if row is None:
-        raise _changed(now, stage)
+        raise _prompt_changed(now, stage)
     left: dict[str, JsonValue] = {"template": str(now["template"]), "from": stage.value}
-    await _record(tx, "prompt.archived", version_id, left, mover.user_id)
+    await _record_prompt(tx, "prompt.archived", version_id, left, promoter.user_id)
     return now
 
 
-async def _retire_active(tx: Connection, template: str, successor: str, mover: Mover) -> None:
+async def _retire_active(tx: Connection, template: str, successor: str, promoter: PromptPromoter) -> None:
     """Archives the active version. It must run first, because the index never allows two active versions."""
     row = await tx.fetchrow(
         "UPDATE prompt_versions SET stage = 'archived', changed_at = now() "
@@ -469,14 +471,14 @@ async def _retire_active(tx: Connection, template: str, successor: str, mover: M
     )
     if row is not None:
         left: dict[str, JsonValue] = {"template": template, "from": Stage.ACTIVE.value, "for": successor}
-        await _record(tx, "prompt.archived", row["id"], left, mover.user_id)
+        await _record_prompt(tx, "prompt.archived", row["id"], left, promoter.user_id)
 
 
-async def _record(tx: Connection, kind: str, version_id: object, data: dict[str, JsonValue], actor: str) -> None:
+async def _record_prompt(tx: Connection, kind: str, version_id: object, data: dict[str, JsonValue], actor: str) -> None:
     await audit.record(tx, kind, str(version_id), data, actor=actor, turn_id=None)
 
 
-def _changed(now: View, expected: Stage) -> CallerError:
+def _prompt_changed(now: PromptVersion, expected: Stage) -> CallerError:
     """Returns why a conditional UPDATE found no row: the stage or the text has changed in the meantime."""
     details: dict[str, object] = {"stage": now["stage"], "digest": now["digest"]}
     if now["stage"] == expected.value and expected is not Stage.ARCHIVED:

@@ -1,10 +1,13 @@
-"""Daily budgets: what the calls of a day have used, and what open calls reserve (the rules are in
-perdure/core/budgets.py).
+"""Daily budgets (what the calls of a day have used, and what open calls reserve), and the counters of byte quotas.
+The rules of both are in perdure/core/budgets.py.
 
-All calls of an agent, or of a tenant, need the same row. It is locked last in a transaction, by one statement that the
-commit follows. Each call locks it twice for 4 ms, which allows 100 calls per second on one budget. This was measured
-with 200 concurrent calls on two busy cores. Several rows are locked in a fixed order, so that transactions cannot
-deadlock: the earlier day first, then the agent's row before the tenant's.
+Budgets: all calls of an agent, or of a tenant, need the same row. It is locked last in a transaction, by one statement
+that the commit follows. Each call locks it twice for 4 ms, which allows 100 calls per second on one budget. This was
+measured with 200 concurrent calls on two busy cores. Several rows are locked in a fixed order, so that transactions
+cannot deadlock: the earlier day first, then the agent's row before the tenant's.
+
+Quotas (ADR 31): triggers count files and documents exactly, in the transaction that writes or deletes them. Texts of
+conversations are counted in the conversation's row. Their sum for a user and a tenant is at most about a minute old.
 """
 
 from collections.abc import Sequence
@@ -270,26 +273,26 @@ def _budget(limits: DayLimits, counted: list[int]) -> dict[str, object]:
 TENANT_SUBJECT = "00000000-0000-0000-0000-000000000000"
 """The subject id of a tenant's counter."""
 SUM_SECONDS = 60
-_OF = "(SELECT {what} FROM byte_usage WHERE scope = '{scope}' AND subject_id = {subject})"
+_COUNTER = "(SELECT {what} FROM byte_usage WHERE scope = '{scope}' AND subject_id = {subject})"
 
 
-def _bytes(scope: str, subject: str) -> str:
-    return f"coalesce({_OF.format(what='stored_bytes + text_bytes', scope=scope, subject=subject)}, 0)"
+def _bytes_of(scope: str, subject: str) -> str:
+    return f"coalesce({_COUNTER.format(what='stored_bytes + text_bytes', scope=scope, subject=subject)}, 0)"
 
 
-def columns(user: str, conversation: str) -> str:
+def quota_columns(user: str, conversation: str) -> str:
     """Returns the columns of `Used` for a SELECT. The arguments are SQL expressions of ids."""
     texts = f"coalesce((SELECT text_bytes FROM conversations WHERE id = {conversation}), 0)"
-    of_tenant = _bytes("tenant", f"'{TENANT_SUBJECT}'")
+    of_tenant = _bytes_of("tenant", f"'{TENANT_SUBJECT}'")
     return (
-        f"{texts} + {_bytes('conversation', conversation)} AS conversation_bytes, "
-        f"{_bytes('user', user)} AS user_bytes, {of_tenant} AS tenant_bytes"
+        f"{texts} + {_bytes_of('conversation', conversation)} AS conversation_bytes, "
+        f"{_bytes_of('user', user)} AS user_bytes, {of_tenant} AS tenant_bytes"
     )
 
 
-_READ = (
-    f"SELECT {columns('$1::uuid', '$2::uuid')}, "
-    f"coalesce({_OF.format(what='files', scope='conversation', subject='$2::uuid')}, 0) AS files"
+_READ_BYTES = (
+    f"SELECT {quota_columns('$1::uuid', '$2::uuid')}, "
+    f"coalesce({_COUNTER.format(what='files', scope='conversation', subject='$2::uuid')}, 0) AS files"
 )
 _SUM_USER = f"""
 INSERT INTO byte_usage AS u (tenant_id, scope, subject_id, text_bytes, summed_at)
@@ -325,7 +328,7 @@ counted. The count in its last line makes Postgres lock the tenant's row first, 
 async def bytes_used(tx: Connection, user_id: str | None, conversation_id: str | None = None) -> tuple[Used, int]:
     """Returns the bytes stored now, and the number of files in the conversation. If the transaction has written a file
     or a document, the counters include it and stay locked until the end."""
-    row = await tx.fetchrow(_READ, user_id, conversation_id)
+    row = await tx.fetchrow(_READ_BYTES, user_id, conversation_id)
     if row is None:
         return Used(), 0
     return Used(row["conversation_bytes"], row["user_bytes"], row["tenant_bytes"]), row["files"]
@@ -335,10 +338,6 @@ async def check_room(
     tx: Connection, quotas: Quotas, user_id: str | None, conversation_id: str | None = None, more: int = 0
 ) -> None:
     """Checks that the stored bytes plus `more` bytes are within the quotas. For a workspace, `user_id` must be None.
-
-    The quotas are those of ADR 31. Triggers count files and documents exactly, in the transaction that writes or
-    deletes them. Texts of conversations are counted in the conversation's row. Their sum for a user and a tenant is at
-    most about a minute old.
 
     Raises: CallerError 429 `quota_reached`.
     """

@@ -54,7 +54,7 @@ class Tracer(Protocol):
         ...
 
 
-class NoTracer:
+class NoopTracer:
     """A tracer that sends nothing."""
 
     def is_enabled(self) -> bool:

@@ -151,7 +151,7 @@ class Reconciler:
         self._passes += 1
         listed = PausedWorkflows(self._client, self._trouble)
         for tenant_id in await tenants(self._relay.pool):
-            turns = await self._prepare(tenant_id)
+            turns = await self._repair(tenant_id)
             if sum(turn.is_paused for turn in turns) > FEW:
                 turns = await self._suspects(tenant_id, turns, listed)
             for start in range(0, len(turns), AT_ONCE):
@@ -179,7 +179,7 @@ class Reconciler:
         )
         return [*running, *(paused or ())]
 
-    async def _prepare(self, tenant_id: str) -> list[OpenTurn]:
+    async def _repair(self, tenant_id: str) -> list[OpenTurn]:
         """Repairs what was lost in Postgres itself, and returns the turns to compare."""
         await self._step("stops_not_rung", tenant_id, lambda tx: wake_stopped(tx, tenant_id))
         await self._in_parts("deadlines_not_escalated", tenant_id, escalate_all_overdue)

@@ -15,7 +15,7 @@ from perdure.core.events.traces import Ways
 from perdure.graph.manifest import lines_of
 from perdure.graph.spec import END, Fork, Switch, Topology
 from perdure.store.database import Database
-from perdure.telemetry.traces import AlarmLog, NoTracer, Tracer, TurnTraces
+from perdure.telemetry.traces import AlarmLog, NoopTracer, Tracer, TurnTraces
 
 ACTIVITIES = Histogram("perdure_activity_seconds", "Duration of an activity attempt", ["activity", "outcome"])
 ENDED = Counter("perdure_turns_ended", "Turns that have ended", ["status"])
@@ -76,10 +76,10 @@ def tracer_of(name: str, endpoint: str, key: str | None) -> Tracer:
             return LangSmithTracer.to(endpoint, key)
     except Exception as error:  # The package is missing or rejects its settings. Only traces are lost.
         _log.warning("no_tracer", backend=name, error=type(error).__name__)
-        return NoTracer()
+        return NoopTracer()
     if name not in (NOOP, ""):
         _log.warning("no_tracer", backend=name, error="unknown backend")
-    return NoTracer()
+    return NoopTracer()
 
 
 def traces_of(tracer: Tracer, db: Database, topologies: Iterable[Topology]) -> TurnTraces:

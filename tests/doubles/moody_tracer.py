@@ -4,7 +4,7 @@ import threading
 from datetime import datetime
 
 from perdure.core.events.traces import Span
-from perdure.telemetry.traces import Attributes, NoTracer, Tracer
+from perdure.telemetry.traces import Attributes, NoopTracer, Tracer
 
 HANGS_SECONDS = 30.0
 
@@ -14,7 +14,7 @@ class MoodyTracer:
 
     def __init__(self) -> None:
         self.mood = "on"
-        self.behind: Tracer = NoTracer()
+        self.behind: Tracer = NoopTracer()
         self.spans: list[Span] = []
         self.go_on = threading.Event()
         self.entered = threading.Event()

@@ -110,7 +110,7 @@ async def test_all_that_are_due_go_on_in_small_steps(paused: Harness, relay: Dat
         print("held for ms", round(1_000 * (time.perf_counter() - began), 1))
     done = "SELECT count(*) FROM approvals WHERE fell_back_at IS NOT NULL AND assignee IS NOT NULL"
     assert await paused.value(done) == 50
-    await reconciler._prepare("local")
+    await reconciler._repair("local")
     assert await paused.value(done) == 50 + MOST_HANDED_ON, "one pass does many of them"
     of_one = "SELECT count(*) FROM audit WHERE kind = 'approval.fell_back' GROUP BY xmin ORDER BY 1 DESC LIMIT 1"
     assert await paused.value(of_one) == 50, "the audit chain is free for others in between"

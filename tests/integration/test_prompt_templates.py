@@ -21,7 +21,7 @@ from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import canonical_json
 from perdure.core.agents.templates import Stage
 from perdure.store import agents
-from perdure.store.agents import Mover, Seer
+from perdure.store.agents import PromptPromoter, PromptReader
 from perdure.store.database import new_id
 from perdure.store.memory import facts
 from tests.conftest import Urls
@@ -211,12 +211,12 @@ async def test_a_text_is_rendered_for_who_asks_once_and_an_unknown_variable_refu
 async def test_another_tenant_sees_none_of_it_and_has_templates_of_its_own(api: Api, requester: Caller) -> None:
     template = fresh()
     version = await activated(api, template, "Ours.")
-    stranger = Mover(api.people["requester"].user_id, frozenset({"admin"}))
+    stranger = PromptPromoter(api.people["requester"].user_id, frozenset({"admin"}))
     async with api.services.db.transaction(OTHER) as tx:
-        found, _ = await agents.list_prompt_templates(tx, Seer(*stranger), template, None, 50, None)
+        found, _ = await agents.list_prompt_templates(tx, PromptReader(*stranger), template, None, 50, None)
         assert found == []
         for refused in (
-            agents.get_prompt_template(tx, version["id"], Seer(*stranger)),
+            agents.get_prompt_template(tx, version["id"], PromptReader(*stranger)),
             agents.resolved_prompt_template(tx, template, stranger.user_id),
             agents.promote_prompt_template(tx, version["id"], Stage.ACTIVE, version["digest"], stranger),
             agents.archive_prompt_template(tx, version["id"], stranger),
@@ -240,7 +240,7 @@ async def active(harness: Harness, text: str) -> str:
     """The version that speaks from now on, and no draft of anybody."""
     await harness.write("UPDATE prompt_versions SET stage = 'archived' WHERE template = $1", TEMPLATE)
     version = await draft(harness, text, "admin")
-    mover = Mover(harness.people["reviewer"].user_id, frozenset({"reviewer"}))
+    mover = PromptPromoter(harness.people["reviewer"].user_id, frozenset({"reviewer"}))
     for to in (Stage.PRE_PRODUCTION, Stage.ACTIVE):
         async with harness.db.transaction("local") as tx:
             await agents.promote_prompt_template(tx, str(version["id"]), to, str(version["digest"]), mover)

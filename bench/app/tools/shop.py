@@ -18,5 +18,5 @@ async def price(article: Article) -> JsonValue:
 
 @tool(effect="read")
 async def stock(article: Article) -> JsonValue:
-    """How many pieces of an article are in stock, and where."""
+    """Return how many pieces of an article are in stock, and their place."""
     return {"status": "ok", "article": article, "pieces": 3 + len(article), "place": "Springfield", "shelf": "C-14"}

@@ -19,12 +19,8 @@ from perdure.core.agents.templates import Stage, filled
 from perdure.core.approvals.gates import WAIVABLE, asks_by_itself
 from perdure.graph import registry
 from perdure.graph.manifest import manifest_of, mermaid_of
-from perdure.store import agents as content
-from perdure.store import agents as prompt_templates
-from perdure.store import agents as prompt_views
-from perdure.store import agents as rule_actions
-from perdure.store import agents as waivers
-from perdure.store.agents import Mover, Seer
+from perdure.store import agents as agent_store
+from perdure.store.agents import PromptPromoter, PromptReader
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note
 
@@ -37,7 +33,7 @@ _TOLD = ("fallback_model", "reasoning", "root_skill", "day_limits", "memory", "w
 async def agents(services: Open, who: Reader) -> dict[str, object]:
     """Lists all agents."""
     async with services.db.transaction(who.tenant_id) as tx:
-        found = await content.list_agents(tx)
+        found = await agent_store.list_agents(tx)
     items = [_brief(agent) | {"app": app, "tools": [card.name for card in agent.cards]} for app, agent in found]
     return {"items": items, "next": None}
 
@@ -46,7 +42,7 @@ async def agents(services: Open, who: Reader) -> dict[str, object]:
 async def agent(services: Open, who: Reader, agent_id: str) -> dict[str, object]:
     """Returns an agent: its model, limits, approval policy and memory settings. Its tools are a separate list."""
     async with services.db.transaction(who.tenant_id) as tx:
-        found = await content.current_agent(tx, agent_id)
+        found = await agent_store.current_agent(tx, agent_id)
     whole = found.definition.model_dump(mode="json")
     policy = found.definition.approvals
     return {
@@ -61,9 +57,9 @@ async def agent(services: Open, who: Reader, agent_id: str) -> dict[str, object]
 async def tools(services: Open, who: Reader, agent_id: str) -> dict[str, object]:
     """Lists the tools of an agent, with effect class, approval requirement and the rules that apply."""
     async with services.db.transaction(who.tenant_id) as tx:
-        agent = await content.current_agent(tx, agent_id)
-        rules = rules_of(agent, PLATFORM_RULES, await rule_actions.rule_actions(tx))
-        exempt = await waivers.exempt_tools(tx)
+        agent = await agent_store.current_agent(tx, agent_id)
+        rules = rules_of(agent, PLATFORM_RULES, await agent_store.rule_actions(tx))
+        exempt = await agent_store.exempt_tools(tx)
     return {"items": [_tool(card, rules, exempt) for card in agent.cards], "next": None}
 
 
@@ -135,8 +131,8 @@ async def list_prompt_templates(
     """Lists versions without their texts, most recently changed first: versions in use, your own, and for reviewers
     all."""
     async with services.db.transaction(who.tenant_id) as tx:
-        found = await prompt_views.list_prompt_templates(
-            tx, _seer(who), template, stage.value if stage else None, min(limit, MOST), cursor
+        found = await agent_store.list_prompt_templates(
+            tx, _prompt_reader(who), template, stage.value if stage else None, min(limit, MOST), cursor
         )
     return {"items": found[0], "next": found[1]}
 
@@ -145,7 +141,7 @@ async def list_prompt_templates(
 async def get(services: Open, who: Reader, template: Template, stage: Shown | None = None) -> dict[str, object]:
     """Returns the version that applies to you: your draft, else the active version. `stage` selects another stage."""
     async with services.db.transaction(who.tenant_id) as tx:
-        return await prompt_views.resolved_prompt_template(tx, template, who.user_id, Stage(stage) if stage else None)
+        return await agent_store.resolved_prompt_template(tx, template, who.user_id, Stage(stage) if stage else None)
 
 
 @prompt_templates_router.get("/prompt-templates/{template}/render")
@@ -159,10 +155,8 @@ async def render(
 ) -> dict[str, object]:
     """Returns the same version with its variables filled in, as in your own turns."""
     async with services.db.transaction(who.tenant_id) as tx:
-        version = await prompt_views.resolved_prompt_template(
-            tx, template, who.user_id, Stage(stage) if stage else None
-        )
-        name, role = await prompt_views.named(tx, who.user_id)
+        version = await agent_store.resolved_prompt_template(tx, template, who.user_id, Stage(stage) if stage else None)
+        name, role = await agent_store.name_and_role(tx, who.user_id)
     values = {"user_name": name, "user_role": role, "agent_title": agent_title, "skill_name": skill_name}
     return version | {"text": filled(str(version["text"]), values)}
 
@@ -173,14 +167,14 @@ async def save_draft(
 ) -> dict[str, object]:
     """Saves your draft of this template, which applies to your own turns only. Overwrites your previous draft."""
     async with services.db.transaction(who.tenant_id) as tx:
-        return await prompt_templates.save_prompt_draft(tx, template, body.text, who.user_id)
+        return await agent_store.save_prompt_draft(tx, template, body.text, who.user_id)
 
 
 @prompt_templates_router.get("/prompt-versions/{version_id}")
 async def version(services: Open, who: Reader, version_id: VersionId) -> dict[str, object]:
     """Returns one version with its text and history."""
     async with services.db.transaction(who.tenant_id) as tx:
-        return await prompt_views.get_prompt_template(tx, version_id, _seer(who))
+        return await agent_store.get_prompt_template(tx, version_id, _prompt_reader(who))
 
 
 @prompt_templates_router.post("/prompt-versions/{version_id}/promote")
@@ -191,10 +185,10 @@ async def promote(
     The author cannot activate a version."""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        mover = Mover(who.user_id, who.roles)
+        promoter = PromptPromoter(who.user_id, who.roles)
         return (
             200,
-            await prompt_templates.promote_prompt_template(tx, version_id, Stage(body.to), body.digest, mover),
+            await agent_store.promote_prompt_template(tx, version_id, Stage(body.to), body.digest, promoter),
             None,
         )
 
@@ -206,13 +200,17 @@ async def archive(services: Open, who: Reader, version_id: VersionId, key: Key =
     """Archives a version. Requires the role reviewer or admin, except for your own draft."""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        return 200, await prompt_templates.archive_prompt_template(tx, version_id, Mover(who.user_id, who.roles)), None
+        return (
+            200,
+            await agent_store.archive_prompt_template(tx, version_id, PromptPromoter(who.user_id, who.roles)),
+            None,
+        )
 
     return await once(services, who, f"prompt-archive/{version_id}", key, None, work)
 
 
-def _seer(who: Principal) -> Seer:
-    return Seer(who.user_id, who.roles)
+def _prompt_reader(who: Principal) -> PromptReader:
+    return PromptReader(who.user_id, who.roles)
 
 
 # An administrator can make rules stricter for the tenant. Exemptions are the few tools that a tenant can let run
@@ -232,7 +230,7 @@ async def put(services: Open, who: Reader, body: RuleActionBody) -> dict[str, ob
     """Makes a rule stricter from the next turn on, or restores its own action."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
-        await rule_actions.set_action(tx, await _rules(tx), body.rule, body.do, who.user_id)
+        await agent_store.set_action(tx, await _rules(tx), body.rule, body.do, who.user_id)
         return await _shown(tx)
 
 
@@ -248,25 +246,25 @@ async def waive(services: Open, who: Reader, body: ExemptionBody) -> dict[str, o
     """Exempts a tool from approval from the next turn on, or removes the exemption."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
-        await waivers.set_exemption(tx, body.tool, waived=not body.approval, user_id=who.user_id)
+        await agent_store.set_exemption(tx, body.tool, waived=not body.approval, user_id=who.user_id)
         return await _exemptible_tools(tx)
 
 
 async def _exemptible_tools(tx: Connection) -> dict[str, object]:
-    exempt = await waivers.exempt_tools(tx)
+    exempt = await agent_store.exempt_tools(tx)
     return {"items": [{"tool": tool, "approval": tool not in exempt} for tool in WAIVABLE], "next": None}
 
 
 async def _rules(tx: Connection) -> tuple[Rule, ...]:
     """Returns all rules as published, each once."""
     rules = {rule.id: rule for rule in PLATFORM_RULES}
-    for _, agent in await content.list_agents(tx):
+    for _, agent in await agent_store.list_agents(tx):
         rules |= {rule.id: rule for rule in rules_of(agent, (), {})}
     return tuple(rules.values())
 
 
 async def _shown(tx: Connection) -> dict[str, object]:
-    rules, own = await _rules(tx), await rule_actions.rule_actions(tx)
+    rules, own = await _rules(tx), await agent_store.rule_actions(tx)
     return {
         "items": [
             rule.model_dump(mode="json") | {"overridden": rule.do != published.do}

@@ -10,7 +10,7 @@ import typer
 from perdure.cli.connection import Role, command, connect
 from perdure.cli.terminal import AsJson, AsName, fields, left, moment, say, say_json, time_text, until
 from perdure.core.text import cut, escape_terminal, one_line, pretty_json
-from perdure.schemas.approvals import Approval, Vote, signed_in_words
+from perdure.schemas.approvals import Approval, Vote, signed_in_words, subject
 
 
 def show_card(approval: Approval, *, full: bool) -> None:
@@ -57,15 +57,6 @@ def show_facts(approval: Approval, *, full: bool) -> None:
         fields(pairs, most=None)
     else:
         fields(pairs)
-
-
-def subject(approval: Approval) -> str:
-    """Returns a short name for the subject of the decision."""
-    if approval.kind == "limit":
-        return "the turn's limit"
-    return (
-        f"{approval.tool or 'the answer'} at checkpoint {approval.checkpoint}" if approval.checkpoint else approval.tool
-    )
 
 
 def held(approval: Approval) -> bool:

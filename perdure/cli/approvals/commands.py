@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from perdure.cli.approvals import card, decide
-from perdure.cli.approvals.card import claimed, show_card, standing, subject, votes_of
+from perdure.cli.approvals.card import claimed, show_card, standing, votes_of
 from perdure.cli.approvals.decide import ApprovalId, show_open
 from perdure.cli.approvals.watch import screen_for, watch_approvals
 from perdure.cli.connection import Role, connect
@@ -29,7 +29,7 @@ from perdure.cli.terminal import (
 from perdure.client import Client
 from perdure.contracts.activities import ApprovalStatus
 from perdure.core.text import cut
-from perdure.schemas.approvals import Ageing, Approval, Fallback
+from perdure.schemas.approvals import Ageing, Approval, Fallback, subject
 
 _NOT_BEGUN = frozenset({"pending", "approved", "edited"})
 Comment = Annotated[str, typer.Option(help="A comment for the record.")]

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from perdure.cli.approvals.card import differences, held, show_arguments, show_facts, subject
+from perdure.cli.approvals.card import differences, held, show_arguments, show_facts
 from perdure.cli.connection import Role, command, connect
 from perdure.cli.terminal import (
     DECIDED,
@@ -41,7 +41,7 @@ from perdure.client.approvals import MOST_IN_A_BATCH, Decision, Item
 from perdure.core.calls.arguments import InvalidArgumentText, check_arguments, parsed, same
 from perdure.core.json_schema import outline
 from perdure.core.text import is_blank, one_line, pretty_json
-from perdure.schemas.approvals import Approval, ItemAnswer
+from perdure.schemas.approvals import Approval, ItemAnswer, subject
 
 ApprovalId = Annotated[str, typer.Argument(metavar="APPROVAL", help="The approval's id.")]
 Comment = Annotated[str, typer.Option(help="A comment for the record and for the agent.")]

@@ -11,11 +11,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from perdure.cli.approvals.card import claimed, show_arguments, subject, votes_of
+from perdure.cli.approvals.card import claimed, show_arguments, votes_of
 from perdure.cli.connection import command
 from perdure.cli.terminal import ago, cell, left, say, say_json
 from perdure.client import Client
-from perdure.schemas.approvals import Approval
+from perdure.schemas.approvals import Approval, subject
 
 _LOOK_SECONDS = 1.0
 _SHARE = 4

@@ -214,25 +214,23 @@ class _Merge:
     def run(self, events: Sequence[LoggedEvent]) -> Merged:
         starved = False
         for event in events:
-            self._take_entries()
+            self._take_live_entries()
             starved = event.kind == GENERATION_COMPLETE and self.more and not self.blocked and not self._is_whole(event)
             if starved:
                 break
-            self._take_event(event)
+            self._take_stored_event(event)
         if not starved:
-            self._take_entries()
+            self._take_live_entries()
         state = ReaderState(self.cursor, self.epoch, self.entry_id, self.calls, tuple(self.closed[-CLOSED_KEPT:]))
         return Merged(self.frames, state, self.blocked, starved)
 
-    # Live entries
-
-    def _take_entries(self) -> None:
+    def _take_live_entries(self) -> None:
         self.blocked = False
         while self.next_entry < len(self.entries):
             entry = self.entries[self.next_entry]
             foreign = self.only is not None and entry.turn_id != self.only
             if not foreign and entry.key in self.calls:
-                self._take_entry(entry)
+                self._take_live_entry(entry)
             elif not foreign and entry.key not in self.closed:
                 self.blocked = True
                 return
@@ -240,7 +238,7 @@ class _Merge:
             self.entry_id = entry.id
             self._claim_entries()
 
-    def _take_entry(self, entry: TokenEntry) -> None:
+    def _take_live_entry(self, entry: TokenEntry) -> None:
         held = self.calls[entry.key]
         if entry.attempt < held.attempt:
             return
@@ -252,7 +250,7 @@ class _Merge:
             return
         anew = entry.begins or (entry.start == 0 and not (entry.thinking and entry.thought))
         if entry.attempt > held.attempt or (held.characters is None and anew):
-            self._void_open(entry.key, held)
+            self._send_reset_of_open_call(entry.key, held)
             held = HeldCall(entry.attempt, 0)
         self.calls[entry.key] = held
         if held.characters is None or not entry.text:
@@ -260,9 +258,9 @@ class _Merge:
         if entry.start > held.characters:
             self.calls[entry.key] = HeldCall(entry.attempt, None)
         elif entry.start == held.characters:
-            self._show(entry, held.thought, held.characters)
+            self._send_live_text(entry, held.thought, held.characters)
 
-    def _show(self, entry: TokenEntry, thought: bool, characters: int) -> None:
+    def _send_live_text(self, entry: TokenEntry, thought: bool, characters: int) -> None:
         kind = THINKING if entry.thinking else TOKEN
         characters += 0 if entry.thinking else len(entry.text)
         self.calls[entry.key] = HeldCall(entry.attempt, characters, thought or entry.thinking)
@@ -272,7 +270,7 @@ class _Merge:
         if self._last_frame_continues(entry, kind):
             text = str(self.frames.pop().data["text"]) + text
         at = datetime.fromtimestamp(entry_order(entry.id)[0] / 1000, UTC)
-        self._send(kind, entry.turn_id, at, {"call_id": entry.call_id, "attempt": entry.attempt, "text": text})
+        self._send_frame(kind, entry.turn_id, at, {"call_id": entry.call_id, "attempt": entry.attempt, "text": text})
 
     def _last_frame_continues(self, entry: TokenEntry, kind: str) -> bool:
         last = self.frames[-1] if self.frames else None
@@ -285,29 +283,27 @@ class _Merge:
         if self.entry_id != FIRST_ENTRY and all(held.characters is not None for held in self.calls.values()):
             self.cursor = replace(self.cursor, epoch=self.epoch, entry_id=self.entry_id)
 
-    # Durable events
-
-    def _take_event(self, event: LoggedEvent) -> None:
+    def _take_stored_event(self, event: LoggedEvent) -> None:
         key = event.key
         if event.kind == GENERATION_START:
-            self._begin(key, _number(event.data, "attempt") or 0)
+            self._begin_call(key, _number(event.data, "attempt") or 0)
         elif event.kind == GENERATION_COMPLETE:
-            self._complete(key, event)
+            self._complete_call(key, event)
         elif event.kind == DONE:
             for open_key in [open_key for open_key in self.calls if open_key[0] == event.turn_id]:
-                self._void(open_key, self.calls[open_key], event.at)
-                self._close(open_key)
+                self._send_reset(open_key, self.calls[open_key], event.at)
+                self._close_call(open_key)
         self.cursor = replace(self.cursor, seq=event.seq)
         data = {**event.data} if event.call_id is None else {**event.data, "call_id": event.call_id}
-        self._send(event.kind, event.turn_id, event.at, data)
+        self._send_frame(event.kind, event.turn_id, event.at, data)
 
-    def _begin(self, key: CallKey, attempt: int) -> None:
+    def _begin_call(self, key: CallKey, attempt: int) -> None:
         held = self.calls.get(key)
         if held is None:
             self.calls[key] = HeldCall(attempt, 0)
         elif attempt > held.attempt:
             # The reset comes before the event itself, so that no cursor after the event keeps the old text.
-            self._void_open(key, held)
+            self._send_reset_of_open_call(key, held)
             # After a gap, it is unknown how much of the new attempt is behind the reader's position in the live stream.
             self.calls[key] = HeldCall(attempt, None if held.characters is None else 0)
 
@@ -320,43 +316,41 @@ class _Merge:
             return False
         return characters == 0 or attempt is None or attempt == held.attempt
 
-    def _complete(self, key: CallKey, event: LoggedEvent) -> None:
+    def _complete_call(self, key: CallKey, event: LoggedEvent) -> None:
         if not self._is_whole(event):
             held = self.calls.get(key, HeldCall(0, None))
             message_id = event.data.get("message_id")
             if _number(event.data, "characters") and isinstance(message_id, str):
                 # A reader that disconnects between these frames and the event receives them again, so the reset is
                 # never lost.
-                self._void(key, HeldCall(0, None), event.at)
+                self._send_reset(key, HeldCall(0, None), event.at)
                 data: dict[str, JsonValue] = {"call_id": key[1], "attempt": event.data.get("attempt"), "text": ""}
-                self._send(TOKEN, key[0], event.at, data, message_id, cursor=self._unsure())
+                self._send_frame(TOKEN, key[0], event.at, data, message_id, cursor=self._without_live_position())
             else:
-                self._void(key, held, event.at)
-        self._close(key)
+                self._send_reset(key, held, event.at)
+        self._close_call(key)
 
-    def _close(self, key: CallKey) -> None:
+    def _close_call(self, key: CallKey) -> None:
         self.calls.pop(key, None)
         self.closed.append(key)
         self._claim_entries()
 
-    # Frames
-
-    def _void(self, key: CallKey, held: HeldCall, at: datetime | None = None) -> None:
+    def _send_reset(self, key: CallKey, held: HeldCall, at: datetime | None = None) -> None:
         """Sends a reset if the reader has any text of the call."""
         if held.characters != 0 or held.thought:
-            self._send(RESET, key[0], at, {"call_id": key[1]}, cursor=self._unsure())
+            self._send_frame(RESET, key[0], at, {"call_id": key[1]}, cursor=self._without_live_position())
 
-    def _void_open(self, key: CallKey, held: HeldCall) -> None:
+    def _send_reset_of_open_call(self, key: CallKey, held: HeldCall) -> None:
         """Sends a reset for a call that continues; the old live position would restore the void text."""
-        self._void(key, held)
+        self._send_reset(key, held)
         if held.characters is None:
-            self.cursor = self._unsure()
+            self.cursor = self._without_live_position()
 
-    def _unsure(self) -> Cursor:
+    def _without_live_position(self) -> Cursor:
         """Returns a cursor without a live position: a reader that resumes with it starts with a reset."""
         return replace(self.cursor, epoch=LOST_EPOCH, entry_id=FIRST_ENTRY)
 
-    def _send(
+    def _send_frame(
         self,
         kind: str,
         turn_id: str,

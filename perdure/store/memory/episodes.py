@@ -51,7 +51,7 @@ class Episode:
 _COLUMNS = "id, conversation_id, turn_id, agent_id, summary, created_at"
 NEAREST = f"""
 SELECT {_COLUMNS}, 1 - distance AS similarity FROM (
-  -- As a subselect the text is read once; in its place in the operator it would be for every row, 100 times slower.
+  -- As a subselect, the text is parsed once. As an operand it would be parsed for every row, 100 times slower.
   SELECT {_COLUMNS}, embedding OPERATOR(public.<=>) (SELECT $4::text::public.vector) AS distance FROM episodes
   WHERE user_id = $1 AND agent_id = $2 AND embedder = $3 AND public.vector_dims(embedding) = $6
   ORDER BY distance, created_at DESC LIMIT $5) nearest

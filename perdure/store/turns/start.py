@@ -17,7 +17,7 @@ from perdure.core.budgets import Used, check, tightened
 from perdure.core.text import estimated_tokens
 from perdure.core.turns import Admission, Caps, Load, OnBusy, admit, too_many, unfit
 from perdure.store import audit
-from perdure.store.budgets import columns
+from perdure.store.budgets import quota_columns
 from perdure.store.database import Connection, new_id
 from perdure.store.delivery.outbox import HEAD_START, Note, Wake, put
 from perdure.store.events.event_log import NewEvent, NewMessage, write
@@ -79,7 +79,7 @@ SELECT count(*) AS open_of_user, count(*) FILTER (WHERE status LIKE 'awaiting%')
   coalesce((SELECT stop_requested_at IS NOT NULL FROM turns WHERE id = $3), false) AS stopping,
   (SELECT count(*) FROM turns a, turns w WHERE a.id = $3 AND w.id IN (a.id, a.replaced_by)
     AND w.ended_at IS NULL AND w.user_id = $1) AS gives_way,
-  {columns("$1", "$2")}
+  {quota_columns("$1", "$2")}
 FROM turns WHERE user_id = $1 AND ended_at IS NULL
 """
 _START = f"""

@@ -22,7 +22,7 @@ MESSAGES = {
 
 @tool(effect="read", timeout_seconds=20)
 async def check_specification(xml: Xml, columns: Columns) -> JsonValue:
-    """Whether a text is the specification of a chart of these columns; else what is wrong with it, and where."""
+    """Check whether a text is the specification of a chart of these columns. If not, return its faults with places."""
     from perdure.sdk.tables import checked_xml
 
     root = await asyncio.to_thread(checked_xml, xml, _design.SCHEMA)

@@ -22,8 +22,8 @@ FileId = Annotated[str, Field(max_length=64)]
 
 @tool(effect="read", timeout_seconds=60)
 async def profile_table(context: ToolContext) -> JsonValue:
-    """What the table that was uploaded last holds: its columns with their kinds, counts and ranges; and, in `others`,
-    the tables before it, which a plan may join or begin with."""
+    """Describe the columns of the table that was uploaded last: their kinds, counts and ranges. `others` has the
+    earlier tables, which a plan can join or begin with."""
     ids = await context.files.uploads(TABLES, MOST_TABLES) if context.files else ()
     found = [file for file in [await context.files.read(one) for one in ids] if file] if context.files else []
     if not found:
@@ -34,7 +34,7 @@ async def profile_table(context: ToolContext) -> JsonValue:
 
 @tool(effect="read", timeout_seconds=20)
 async def check_plan(xml: Xml) -> JsonValue:
-    """Whether a text is a plan of work on tables; else what is wrong with it, and where."""
+    """Check whether a text is a plan of work on tables. If not, return its faults with places."""
     from perdure.sdk.tables import read_plan
 
     read = await asyncio.to_thread(read_plan, xml)

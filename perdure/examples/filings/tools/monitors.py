@@ -1,7 +1,8 @@
 """The monitors' two tools: code blocks of the skill for Rule 32, called directly and answering without a wrapper.
 
 The monitors load no skill, so no block is offered to them; app.yaml fences these names for them. The computation is the
-block's own: its source is read here and its `run` called, so that a desk and a monitor never tell different figures.
+block's own: its source is read here and its `run` called, so that an agent and a monitor always return the same
+figures.
 """
 
 import hashlib

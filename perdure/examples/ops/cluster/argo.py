@@ -45,7 +45,7 @@ def argo_app_diff(
     context: Context,
     app: App,
     revision: Annotated[
-        str | None, Field(description="Compare with this commit; with the newest of the tracked branch where left out.")
+        str | None, Field(description="Compare with this commit; if omitted, with the newest of the tracked branch.")
     ] = None,
 ) -> Answer:
     """Show what a sync of an application would change in the cluster, object by object, as a unified diff. Fields that
@@ -76,13 +76,13 @@ def argo_app_sync(
     context: Context,
     app: App,
     revision: Annotated[
-        GitRevision | None, Field(description="The commit to deploy; the newest of the tracked branch where left out.")
+        GitRevision | None, Field(description="The commit to deploy; if omitted, the newest of the tracked branch.")
     ] = None,
     prune: Annotated[
         bool, Field(description="Delete objects that are in the cluster and no longer in the repository.")
     ] = False,
     force: Annotated[
-        bool, Field(description="Replace objects whose immutable fields changed: they are away for a moment.")
+        bool, Field(description="Replace objects whose immutable fields changed; they are unavailable for a moment.")
     ] = False,
     dry_run: Annotated[bool, Field(description="Only say what would be done.")] = False,
 ) -> Answer:
@@ -124,12 +124,12 @@ def argo_app_rollback(context: Context, app: App, to_revision: GitRevision) -> A
 def argo_app_automation(
     context: Context,
     app: App,
-    automated: Annotated[bool, Field(description="Whether each new commit is deployed without anybody asking.")],
+    automated: Annotated[bool, Field(description="Whether each new commit is deployed automatically.")],
     self_heal: Annotated[
         bool, Field(description="Whether changes made by hand in the cluster are undone within a few minutes.")
     ] = False,
 ) -> Answer:
-    """Switch an application's automated sync on or off. Off, commits wait until somebody syncs; on, they are deployed
+    """Switch an application's automated sync on or off. Off, commits wait for a manual sync; on, they are deployed
     within three minutes. With `self_heal`, other tools' changes to its objects do not last: a deployment scaled by hand
     goes back to the repository's number."""
 

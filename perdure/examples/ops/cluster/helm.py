@@ -33,7 +33,7 @@ def _release(cluster: Cluster, namespace: str, name: str) -> Cluster:
 def helm_releases_list(
     context: Context,
     namespace: Annotated[
-        str | None, Field(description="Only releases of this namespace; releases of every namespace where left out.")
+        str | None, Field(description="Only releases of this namespace; if omitted, of every namespace.")
     ] = None,
 ) -> Answer:
     """List the Helm releases with chart, revision and status. A status other than `deployed` means that the last
@@ -69,7 +69,7 @@ def helm_release_values(
     ] = False,
 ) -> Answer:
     """Show the values with which a release runs now, as nested keys. Read them before an upgrade: keys that an upgrade
-    does not name keep their value only where `reuse_values` is true."""
+    does not name keep their value only if `reuse_values` is true."""
     found = _release(seen(context), namespace, release)
     values = {**({"image": {"pullPolicy": "IfNotPresent"}} if all_values else {}), **found["values"]}
     return {"status": "ok", "values": values, "message": f"Values of {release}: {values}."}
@@ -84,7 +84,7 @@ def helm_upgrade(
         str | None,
         Field(
             pattern=r"^[a-z0-9./-]+-[0-9]+\.[0-9]+\.[0-9]+$",
-            description="Chart with version, such as web-0.8.3; the chart that runs now where left out.",
+            description="Chart with version, such as web-0.8.3; if omitted, the chart that runs now.",
         ),
     ] = None,
     values: Annotated[
@@ -95,13 +95,13 @@ def helm_upgrade(
         bool, Field(description="Keep the values of the present revision that `values` does not name.")
     ] = True,
     atomic: Annotated[
-        bool, Field(description="Roll back by itself where the release does not become ready within the time-out.")
+        bool, Field(description="Roll back automatically if the release does not become ready within the time-out.")
     ] = True,
     timeout_seconds: TimeoutSeconds = 300,
 ) -> Answer:
-    """Upgrade a release to another chart version, other values, or both. The manifests are rendered anew and applied as
-    one revision; hooks of the chart run before and after, and may change databases. With `atomic` a failure brings the
-    former revision back, but not what hooks did. Only one operation may run on a release at a time."""
+    """Upgrade a release to another chart version, other values, or both. The manifests are rendered again and applied
+    as one revision; hooks of the chart run before and after, and may change databases. With `atomic`, a failure
+    restores the previous revision, but does not undo the hooks. Only one operation can run on a release at a time."""
     args = {
         "namespace": namespace,
         "release": release,
@@ -166,13 +166,13 @@ def helm_uninstall(
     context: Context,
     namespace: Namespace,
     release: Release,
-    confirm: Annotated[Name, Field(description="The release's name once more, letter by letter, or nothing is done.")],
+    confirm: Annotated[Name, Field(description="The release's name again, exactly; otherwise nothing is done.")],
     keep_history: Annotated[
         bool, Field(description="Keep its revisions, so that a rollback can bring it back.")
     ] = True,
 ) -> Answer:
     """Remove a release and every object that it made: workloads, services, config maps. Persistent volumes stay unless
-    the chart says otherwise. Without its history this cannot be undone."""
+    the chart deletes them. Without its history this cannot be undone."""
 
     def change(cluster: Cluster) -> Answer:
         _release(cluster, namespace, release)

@@ -26,7 +26,7 @@ def jenkins_jobs_list(
     only_failing: Annotated[bool, Field(description="Only jobs whose newest finished build did not succeed.")] = False,
 ) -> Answer:
     """List the Jenkins jobs with their branch and the number and result of their newest build. A result is SUCCESS,
-    FAILURE, ABORTED, or RUNNING while the build is under way."""
+    FAILURE, ABORTED, or RUNNING while the build is in progress."""
     jobs = [
         {"name": job["name"], "branch": job["branch"], "newest": job["builds"][-1]}
         for job in seen(context)["jobs"].values()
@@ -53,11 +53,11 @@ def jenkins_build_log(
         int, Field(ge=1, le=2000, description="How many lines to read, counted from the end, where failures show.")
     ] = 100,
     contains: Annotated[
-        str, Field(max_length=100, description="Only lines with this text in them, case and all; empty: every line.")
+        str, Field(max_length=100, description="Only lines that contain this text, case-sensitive; empty: every line.")
     ] = "",
 ) -> Answer:
-    """Read the console output of a build from its end. Long logs are cut: ask for lines that contain ERROR first, and
-    for everything only where that does not explain the failure."""
+    """Read the console output of a build from its end. Long logs are cut: request lines that contain ERROR first, and
+    all lines only if these do not explain the failure."""
     build = _build(seen(context), job, number)
     log = [f"[{job} #{number}] step {step} of 5" for step in range(1, 6)]
     log.append("ERROR 2 tests failed" if build["result"] == "FAILURE" else f"Finished: {build['result']}")
@@ -73,7 +73,7 @@ def jenkins_build_start(
         dict[str, str],
         Field(
             description="The job's parameters by name, all as text. Those not named take their defaults. Never a "
-            "credential: parameters are shown to everybody who may see the build."
+            "credential: parameters are shown to all users who can see the build."
         ),
     ] = {},  # noqa: B006 - a schema's default, which nothing changes
     cause: Annotated[str, Field(max_length=200, description="Why, in one sentence; shown with the build.")] = "",
@@ -99,8 +99,8 @@ def jenkins_build_stop(
         bool, Field(description="Kill it at once instead of letting its current step end and its clean-up run.")
     ] = False,
 ) -> Answer:
-    """Stop a running build. What it had done until then stays done: a deployment that was under way may be left in the
-    middle. A build that has ended is not changed, and the answer says so."""
+    """Stop a running build. What it has already done is not undone: a deployment may be left incomplete. A build that
+    has ended is not changed, and the answer states that."""
 
     def change(cluster: Cluster) -> Answer:
         build = _build(cluster, job, number)

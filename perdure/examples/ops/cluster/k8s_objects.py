@@ -39,9 +39,9 @@ class Container(_Form):
     command: Annotated[list[str], Field(description="Instead of the image's own entry point, word by word.")] = []
     variables: list[Variable] = []
     requested: Annotated[Resources, Field(description="Kept free for each pod; decides on which node it fits.")]
-    limit: Annotated[Resources | None, Field(description="Never exceeded; as requested where left out.")] = None
-    ready: Annotated[Probe | None, Field(description="Traffic comes only while it is well.")] = None
-    alive: Annotated[Probe | None, Field(description="Restarted where it is not well.")] = None
+    limit: Annotated[Resources | None, Field(description="Never exceeded; if omitted, the same as requested.")] = None
+    ready: Annotated[Probe | None, Field(description="Receives traffic only while it is healthy.")] = None
+    alive: Annotated[Probe | None, Field(description="Restarted if it is unhealthy.")] = None
 
 
 class Peer(_Form):
@@ -62,9 +62,9 @@ def k8s_deployment_apply(
         Field(description="rolling: new pods before old ones go. recreate: all old ones first, with a gap in service."),
     ] = "rolling",
 ) -> Answer:
-    """Make a deployment, or replace the one of that name by exactly what is given here: what is left out goes back to
-    its default, also where somebody had set it by hand. Prefer the tools for a single change (scale, set_image) where
-    they do. A service in front of it is not made by this."""
+    """Create a deployment, or replace the one of that name completely. Fields that are left out return to their
+    defaults, even if they were set by hand. For a single change, prefer the tools for it (scale, set_image). This does
+    not create a service for the deployment."""
 
     def change(cluster: Cluster) -> Answer:
         within(cluster["deployments"], namespace, cluster)
@@ -97,7 +97,7 @@ def k8s_autoscaler_set(
         int, Field(ge=0, le=3_600, description="How long the load must be low before pods are taken away.")
     ] = 300,
 ) -> Answer:
-    """Let a deployment's number of pods follow its load, between two bounds. From then on a number set by hand does not
+    """Let a deployment's number of pods follow its load, between two bounds. Afterwards, a number set by hand does not
     last. The deployment's containers must have processors requested, or there is nothing to measure against."""
 
     def change(cluster: Cluster) -> Answer:
@@ -119,20 +119,20 @@ def k8s_network_policy_set(
     context: Context,
     namespace: Namespace,
     workload: Name,
-    may_come_from: Annotated[list[Peer], Field(description="Who may connect to its pods; empty: nobody.")],
+    may_come_from: Annotated[list[Peer], Field(description="The peers that can connect to its pods; empty: none.")],
     may_go_to: Annotated[
-        list[Peer] | None, Field(description="Where its pods may connect to; null leaves that open, empty: nowhere.")
+        list[Peer] | None, Field(description="The peers that its pods can connect to; null: any, empty: none.")
     ] = None,
 ) -> Answer:
-    """Say which connections to and from a deployment's pods are let through; everything else is dropped, also what
-    worked until now, and connections that are open end. Name resolution and health checks are always let through. A
-    policy that is too narrow cuts a service off without any error in its own log: read its callers' logs afterwards."""
+    """Set which connections to and from a deployment's pods are allowed. All others are dropped, including those that
+    worked before, and open connections end. Name resolution and health checks are always allowed. A policy that is too
+    narrow cuts a service off without any error in its own log: read its callers' logs afterwards."""
 
     def change(cluster: Cluster) -> Answer:
         found = one(cluster["deployments"], f"{namespace}/{workload}", "deployment")
         found["let_in"] = [peer.model_dump() for peer in may_come_from]
         found["let_out"] = None if may_go_to is None else [peer.model_dump() for peer in may_go_to]
-        return {"status": "set", "message": f"{len(may_come_from)} callers are let through to {workload}."}
+        return {"status": "set", "message": f"{len(may_come_from)} peers can connect to {workload}."}
 
     args = {
         "namespace": namespace,

@@ -16,8 +16,8 @@ Image = Annotated[
     str,
     Field(
         pattern=r"^[a-z0-9./-]+:[A-Za-z0-9._-]+$",
-        description="The image with its tag, such as registry.example/shop/web:2.5.0. A tag is needed; latest is not "
-        "refused, but a rollback to it brings back whatever it is by then.",
+        description="The image with its tag, such as registry.example/shop/web:2.5.0. A tag is needed; latest is "
+        "accepted, but a rollback to it deploys the image that has the tag at that time.",
     ),
 ]
 
@@ -76,8 +76,8 @@ def k8s_deployment_set_image(
     context: Context, namespace: Namespace, name: Name, image: Image, reason: Reason = ""
 ) -> Answer:
     """Roll a deployment out with another image. This makes a new revision, which `k8s_deployment_rollback` can undo.
-    The roll-out stops by itself at the first pod that does not become ready within two minutes; the old pods then go
-    on serving, and the deployment is reported as progressing."""
+    The roll-out stops at the first pod that does not become ready within two minutes. The old pods then continue to
+    serve, and the deployment is reported as progressing."""
 
     def change(cluster: Cluster) -> Answer:
         deployment = _deployment(cluster, namespace, name)
@@ -98,7 +98,7 @@ def k8s_deployment_rollback(
     namespace: Namespace,
     name: Name,
     to_revision: Annotated[
-        int | None, Field(ge=1, description="The revision to go back to; the one before the present where left out.")
+        int | None, Field(ge=1, description="The revision to go back to; if omitted, the previous one.")
     ] = None,
 ) -> Answer:
     """Go back to an earlier revision of a deployment. The old pod template comes back whole: image, environment and
@@ -173,13 +173,13 @@ def k8s_node_schedule(
     mode: Annotated[
         Literal["cordon", "uncordon", "drain"],
         Field(
-            description="cordon: take no new pods. drain: cordon, and move its pods elsewhere, within their disruption "
-            "budgets. uncordon: take pods again."
+            description="cordon: accept no new pods. drain: cordon, and move its pods elsewhere, within their "
+            "disruption budgets. uncordon: accept pods again."
         ),
     ],
 ) -> Answer:
-    """Say whether a node takes pods, for maintenance or a machine that misbehaves. A drain moves every pod of every
-    namespace on that node; deployments with one replica are away for as long as the new pod takes to start."""
+    """Set whether a node accepts pods, for maintenance or a faulty machine. A drain moves every pod of every
+    namespace on that node; deployments with one replica are unavailable until the new pod has started."""
 
     def change(cluster: Cluster) -> Answer:
         found = one(cluster["nodes"], node, "node")

@@ -68,13 +68,13 @@ def _spoilt(answer: Any, fault: Fault) -> Any:
     if fault.kind is Kind.WRONG_TYPE:
         return CallToolResult(content=[TextContent(type="text", text="3 pods")], structured_content={"pods": 3})
     if fault.kind is Kind.NOISE:
-        sys.__stdout__.write("this is no message\n")  # type: ignore[union-attr]
+        sys.__stdout__.write("not a message\n")  # type: ignore[union-attr]
         sys.__stdout__.flush()  # type: ignore[union-attr]
     return answer
 
 
 def _failed(fault: Fault) -> CallToolResult:
-    told = f"the {fault.kind} that was asked for"
+    told = f"the requested fault: {fault.kind}"
     return CallToolResult(content=[TextContent(type="text", text=told)], is_error=True)
 
 

@@ -1,4 +1,4 @@
-"""The cluster's file: any number of servers may use it at once, and none ever sees half a change.
+"""The cluster's file: several servers can use it together, and none sees a partial change.
 
 A change holds a lock on a file next to it, is written whole to a new file, and replaces the old one. Effects are
 stored with it, so that a test or a user can count them: a call that was sent twice with one key is one effect.

@@ -46,7 +46,7 @@ def assembly_of(state: State) -> PlannedAssembly:
     """
     planned = plan_of(state).assembly
     if planned is None:
-        raise InvariantBroken("no_assembly", "a turn whose agent has no assembly went on past its preflight")
+        raise InvariantBroken("no_assembly", "a turn whose agent has no assembly passed its preflight")
     return planned
 
 

@@ -112,6 +112,7 @@ ALLOWED_BY = {
     Command.LONG_TERM_MEMORY_READ: "long_term_memory_requested",
     Command.LONG_TERM_MEMORY_WRITE: "long_term_memory_requested",
 }
+"""Command -> the field that allows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +181,7 @@ class WriteMemory:
 
 def _may(state: State, command: Command) -> bool:
     """Returns whether the turn allows the operation and the deciding node has just commanded it."""
-    allowed_by = {
-        Command.MEMORY_READ: "memory_read_authorized",
-        Command.MEMORY_WRITE: "memory_write_authorized",
-    }.get(command, "long_term_memory_requested")
-    return state[allowed_by] is True and state["command"] == command.value
+    return state[ALLOWED_BY[command]] is True and state["command"] == command.value
 
 
 def _health(scope: FactScope, answer: FactsAnswer) -> Patch:
@@ -261,7 +258,7 @@ def _patch(state: State, response: ModelResponse) -> Patch:
     }
 
 
-# result_handling_node makes the answer the turn's.
+# result_handling_node makes the model's answer the answer of the turn.
 @dataclass(frozen=True, slots=True)
 class HandleResult:
     """A node that stores the model's message. No decision depends on its text."""

@@ -22,9 +22,9 @@ def same(one: str, other: str) -> bool:
     return " ".join(one.lower().split()) == " ".join(other.lower().split())
 
 
-def covering(reading: Row, exceptions: list[Row]) -> list[Any]:
-    """[the ids of the exceptions that cover days of a month, how many days, the mcf a day that they authorize then].
-    On a day that several cover the highest rate holds: each of them authorizes its own."""
+def coverage_of(reading: Row, exceptions: list[Row]) -> list[Any]:
+    """[the ids of the exceptions that cover days of a month, the number of these days, the mean mcf a day that they
+    authorize]. On a day that several cover, the highest rate applies."""
     ids: list[str] = []
     covered, authorised = 0, 0.0
     for number in range(1, reading["days"] + 1):
@@ -53,7 +53,7 @@ def month_of(reading: Row, exceptions: list[Row]) -> list[Any]:
     average = round(total / days, 2)
     hours, longest = reading["event_hours"], reading["longest_event_hours"]
     needs = longest > EVENT_HOURS or hours > MONTH_HOURS
-    ids, covered, authorised = covering(reading, exceptions)
+    ids, covered, authorised = coverage_of(reading, exceptions)
     named, cover = " and ".join(ids), "covers" if len(ids) == 1 else "cover"
     found = []
     if longest > EVENT_HOURS and not ids:
@@ -66,7 +66,7 @@ def month_of(reading: Row, exceptions: list[Row]) -> list[Any]:
         text = f"{named} {cover} only a part of the month, {covered} of {days} days"
         found.append(finding("covered_in_part", month, covered, days, "days", text))
     if ids and average > authorised:
-        rate = "authorises" if len(ids) == 1 else "authorise over the days that they cover"
+        rate = "authorizes" if len(ids) == 1 else "authorize over the days that they cover"
         text = f"{average:,.2f} mcf a day, more than the {authorised:,.2f} that {named} {rate}"
         found.append(finding("over_authorised_rate", month, average, authorised, "mcf_per_day", text))
     row = {

@@ -77,7 +77,7 @@ def run(data: Row, **asked: Any) -> Row:
         item("requested_rate", rate is not None, "the most that may be flared, in mcf a day"),
         item("period", days is not None, "first and last day"),
         item("reason", bool(reason), "why the gas cannot be used or sold"),
-        item("volumes", bool(months), f"{len(months)} months on record"),
+        item("volumes", bool(months), f"{len(months)} months recorded"),
         item("gas_sample", sample is not None, "the newest sample of the lease's gas"),
         item("certification", "certification" in kinds, "the certificate of a person who knows the facts"),
         item("fee_receipt", "fee_receipt" in kinds, "the receipt of the fee of 16 TAC 3.78"),
@@ -88,15 +88,15 @@ def run(data: Row, **asked: Any) -> Row:
     missing = [each["item"] for each in listed if not each["present"]]
     notes = []
     if rate is not None and highest is not None and rate < highest:
-        notes.append(f"the rate asked for is below the highest month on record, {highest:,.2f} mcf a day")
+        notes.append(f"the requested rate is below the highest recorded month, {highest:,.2f} mcf a day")
     if on_file:
         notes.append(f"on file already: {', '.join(on_file)}")
     route = route_of(rate, days)
     words = f"Rule 32 package (Form R-32) for {name}: {len(listed) - len(missing)} of {len(listed)} items are there"
     words += f"; missing: {', '.join(missing)}" if missing else ""
-    words += f". On record: {observed:,.2f} mcf a day on average" if observed is not None else ""
+    words += f". Recorded: {observed:,.2f} mcf a day on average" if observed is not None else ""
     if route is not None:
-        words += f". Asked for: {days} days; route: {route.replace('_', ' ')}"
+        words += f". Requested: {days} days; route: {route.replace('_', ' ')}"
     words += f". Note: {'; '.join(notes)}" if notes else ""
     return {
         "rule": "16 TAC 3.32",

@@ -155,7 +155,7 @@ def run(data: Row, **asked: Any) -> Row:
         kinds = [paper["kind"] for paper in papers]
         listed.extend([item(kind, kind in kinds, note) for kind, note in PAPERS.items()])
         addressed = spacing is not None and all(person["mailing_address"] for person in persons)
-        listed.append(item("affected_persons", addressed, f"{len(persons)} on record, with mailing addresses"))
+        listed.append(item("affected_persons", addressed, f"{len(persons)} recorded, with mailing addresses"))
         listed.append(item("good_cause_narrative", bool(narrative), "why waste or confiscation is prevented"))
     missing = [each["item"] for each in listed if not each["present"]]
     words = f"Rule 37 package (Form W-1) for {name}: {len(listed) - len(missing)} of {len(listed)} items are there"

@@ -77,7 +77,7 @@ def nearest_well(x: float, y: float, wells: list[Row], minimum_ft: float) -> Row
     return found
 
 
-def told(name: str, line: Row, well: Row | None, inside: bool, needed: list[str]) -> str:
+def in_words(name: str, line: Row, well: Row | None, inside: bool, needed: list[str]) -> str:
     """The result in words."""
     words = f"{name}: the lease line is {line['distance_ft']:,.2f} ft away (at least {line['minimum_ft']:,.0f} ft)"
     if well is None:
@@ -157,5 +157,5 @@ def run(data: Row, **asked: Any) -> Row:
         "lease_line": line,
         "nearest_well": near,
         "exceptions_needed": needed,
-        "summary": told(name, line, near, inside, needed),
+        "summary": in_words(name, line, near, inside, needed),
     }
