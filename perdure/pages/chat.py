@@ -393,7 +393,9 @@ _SHOWN = 20
 
 
 @chat_router.get("/chat")
-async def listed(visit: Visitor, cursor: Annotated[str | None, Query(max_length=400)] = None) -> HTMLResponse:
+async def show_conversations(
+    visit: Visitor, cursor: Annotated[str | None, Query(max_length=400)] = None
+) -> HTMLResponse:
     """Lists conversations, the most recently written first. The first page starts with the agents."""
     found, agents = await asyncio.gather(
         visit.api.conversations.list(limit=_SHOWN, cursor=cursor), visit.api.agents.list()

@@ -87,7 +87,7 @@ resend_router = APIRouter()
 
 
 @resend_router.post("/kept")
-async def kept(post: Typed) -> HTMLResponse:
+async def show_kept_form(post: Typed) -> HTMLResponse:
     """Shows the typed text in a form of this session. Nothing is sent without a click."""
     to = local_path(post.form.get("kept_for"), "")
     if not to:

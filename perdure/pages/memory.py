@@ -28,7 +28,7 @@ class Sent:
 
 
 @router.get(HERE)
-async def listed(
+async def show_promotions(
     visit: Visitor, all: bool = False, cursor: Annotated[str | None, Query(max_length=400)] = None
 ) -> HTMLResponse:
     """Lists the pending promotions, or all of them, newest first."""
@@ -37,7 +37,7 @@ async def listed(
 
 
 @router.get(HERE + "/{promotion_id}")
-async def one(visit: Visitor, promotion_id: str) -> HTMLResponse:
+async def show_promotion(visit: Visitor, promotion_id: str) -> HTMLResponse:
     """Shows one promotion with its text, compared with the shared document that it would change."""
     return await _show(visit, promotion_id, Sent())
 
