@@ -88,7 +88,7 @@ class ModelActivities:
         call = begun.call
         began = time.monotonic()
         async with (
-            TokenPublisher(self._deps.live, call.address, call.call_id, begun.claimed.epoch) as speaker,
+            TokenPublisher(self._deps.live, call.address, call.call_id, begun.claimed.epoch) as publisher,
             aclosing(begun.provider.stream(begun.request)) as chunks,
         ):
             async for chunk in chunks:
@@ -97,10 +97,10 @@ class ModelActivities:
                     if received.first_token_seconds is None:
                         received.first_token_seconds = time.monotonic() - began
                     received.text.append(chunk.text)
-                    may_go_on = call.ask.output is not None or await speaker.say(chunk.text)
+                    may_go_on = call.ask.output is not None or await publisher.publish_text(chunk.text)
                 elif isinstance(chunk, ThinkingDelta):
                     received.think(chunk.text, time.monotonic() - began)
-                    may_go_on = await speaker.think(chunk.text)
+                    may_go_on = await publisher.publish_thinking(chunk.text)
                 elif isinstance(chunk, Complete):
                     received.complete = chunk
                 if not may_go_on:
@@ -280,13 +280,13 @@ class TokenPublisher:
         if error is None:
             await self._send()
 
-    async def say(self, text: str) -> bool:
+    async def publish_text(self, text: str) -> bool:
         """Sends `text` soon, even if nothing follows. Returns False if the turn was stopped or a later attempt took
         over."""
         return await self._add(thinking=False, text=text)
 
-    async def think(self, text: str) -> bool:
-        """Sends a piece of the model's reasoning in the same way as `say`."""
+    async def publish_thinking(self, text: str) -> bool:
+        """Sends a piece of the model's reasoning in the same way as `publish_text`."""
         return await self._add(thinking=True, text=text)
 
     async def _add(self, *, thinking: bool, text: str) -> bool:
