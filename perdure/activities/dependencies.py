@@ -96,7 +96,7 @@ class Deps:
     live: LiveTokens
     toolbox: Toolbox
     models: Models
-    doorbell: Notifier
+    notifier: Notifier
     agent_cache: AgentCache = field(default_factory=AgentCache)
     sandbox: Sandbox = field(default_factory=lambda: ClosedSandbox("this process has no sandbox"))
     tables: TableCache = field(default_factory=TableCache)

@@ -82,7 +82,7 @@ async def _relay() -> int:
         serve_metrics(ours)
         client = await connect(sdk)
         await register(client)
-        doorbell = Notifier(client, relay)
+        notifier = Notifier(client, relay)
         traces = _traces(settings, relay, stack)
 
         def ended(address: TurnAddress) -> None:
@@ -93,8 +93,8 @@ async def _relay() -> int:
         stop = _stop_asked()
         await stack.enter_async_context(beating(settings.ready_file))
         heads = HeadExport(relay, settings.heads_file(), keyring)
-        reconciler = Reconciler(relay, client, doorbell, ended)
-        work = [run_relay(relay, doorbell, stop), reconciler.run(stop), heads.run(stop)]
+        reconciler = Reconciler(relay, client, notifier, ended)
+        work = [run_relay(relay, notifier, stop), reconciler.run(stop), heads.run(stop)]
         if settings.webhook_hosts:
             post = WebhookSender(WebhookEgress(settings.webhook_hosts, settings.webhook_private))
             work.append(run_deliveries(relay, post, settings.address_of_people(), stop))

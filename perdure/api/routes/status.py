@@ -82,7 +82,7 @@ async def _queues(services: Services) -> list[QueueLook]:
     """Returns the task queues; empty if Temporal does not respond. The outage itself appears among the services."""
     try:
         async with asyncio.timeout(2 * LOOK_SECONDS):
-            client = services.doorbell.client
+            client = services.notifier.client
             return await look_at_queues(client, services.routing, timedelta(seconds=LOOK_SECONDS))
     except (RPCError, TimeoutError):
         return []
