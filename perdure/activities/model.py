@@ -56,7 +56,7 @@ class ModelActivities:
                 return begun
             call, claimed = begun.call, begun.claimed
             await self._deps.live.wake(call.address.conversation_id)
-            received = _nothing_heard(begun)
+            received = _empty_stream(begun)
             failed: Problem | None = None
             try:
                 async with self._deps.stops.breaking(call.address.turn_id) as stop:
@@ -155,8 +155,8 @@ class ModelActivities:
             call.call_id,
         )
         compact, fall_back = problem.code == CONTEXT_OVERFLOW, bool(fallback_model)
-        said = "" if call.ask.output is not None else received.whole
-        await self._count(call, claimed, received.usage, event, compact=compact, fall_back=fall_back, said=said)
+        text = "" if call.ask.output is not None else received.whole
+        await self._count(call, claimed, received.usage, event, compact=compact, fall_back=fall_back, text=text)
 
     async def _count(
         self,
@@ -167,12 +167,12 @@ class ModelActivities:
         *,
         compact: bool = False,
         fall_back: bool = False,
-        said: str = "",
+        text: str = "",
     ) -> None:
         """Counts the usage of this attempt when another one follows."""
         address = call.address
         async with self._deps.db.transaction(address.tenant_id, address.turn_id, then=budgets.TO_CHARGE) as tx:
-            await model_calls.count(tx, call, claimed, used, failed, compact=compact, fall_back=fall_back, said=said)
+            await model_calls.count(tx, call, claimed, used, failed, compact=compact, fall_back=fall_back, said=text)
 
     async def _settle(
         self,
@@ -222,7 +222,7 @@ class ModelActivities:
         return reply.model_copy(update={"turn_used": settled.turn_used})
 
 
-def _nothing_heard(begun: Begun) -> StreamAccumulator:
+def _empty_stream(begun: Begun) -> StreamAccumulator:
     """Returns the state of an attempt at the moment of its request."""
     return StreamAccumulator(
         turn_seconds=time.monotonic() - begun.turn_began,
