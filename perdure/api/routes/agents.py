@@ -43,11 +43,11 @@ async def agent(services: Open, who: Reader, agent_id: str) -> dict[str, object]
     """Returns an agent: its model, limits, approval policy and memory settings. Its tools are a separate list."""
     async with services.db.transaction(who.tenant_id) as tx:
         found = await agents.current_agent(tx, agent_id)
-    whole = found.definition.model_dump(mode="json")
+    definition = found.definition.model_dump(mode="json")
     policy = found.definition.approvals
     return {
         **_brief(found),
-        **{name: whole.get(name) for name in _TOLD},
+        **{name: definition.get(name) for name in _TOLD},
         "approvals": {name: getattr(policy, name) for name in type(policy).model_fields},
         "skills": [{"id": skill.id, "name": skill.name} for skill in found.definition.skills],
     }

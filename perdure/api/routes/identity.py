@@ -344,12 +344,12 @@ async def enter(
         else:
             signed_in = await sign_in.by_password(services, request.scope, None, name, password)
     except PerdureError as error:
-        said = {"failed": error.code, "next": to, "name": name}
+        query = {"failed": error.code, "next": to, "name": name}
         if invitation:
-            said["invitation"] = invitation
+            query["invitation"] = invitation
         if isinstance(error, LimitReached):
-            said["after"] = str(error.details.get("retry_after_seconds", ""))
-        return RedirectResponse(f"{SIGN_IN}?{urlencode(said)}", _SEE_OTHER)
+            query["after"] = str(error.details.get("retry_after_seconds", ""))
+        return RedirectResponse(f"{SIGN_IN}?{urlencode(query)}", _SEE_OTHER)
     answer = RedirectResponse(to, _SEE_OTHER)
     sign_in.remember(services, request.scope, answer, signed_in)
     return answer
