@@ -48,9 +48,11 @@ async def decide(post: Posted, promotion_id: str) -> Response:
     form, taken = post.form, post.form.get("decision")
     if taken not in _DECISIONS:
         raise PageProblem(422, "A promotion can only be approved or rejected.")
-    said = form.whole("comment") or ""
+    comment = form.whole("comment") or ""
     try:
-        await post.visit.api.send(decide_promotion(promotion_id, taken, form.get("sha256"), said, key=form.get("key")))
+        await post.visit.api.send(
+            decide_promotion(promotion_id, taken, form.get("sha256"), comment, key=form.get("key"))
+        )
     except ApiError as error:
         if error.status in (401, 404):
             raise
