@@ -102,13 +102,13 @@ class Lines:
         if self.as_json:
             say_json(approval, line=True)
             return
-        told = {
+        fields = {
             "for": approval.assignee or approval.reviewer_role,
             "claimed by": claimed(approval),
             "votes": votes_of(approval),
             "digest": approval.digest[:16],
         }
-        now = ", ".join(f"{name} {value}" for name, value in told.items() if value)
+        now = ", ".join(f"{name} {value}" for name, value in fields.items() if value)
         say(f"~ {subject(approval)} ({approval.id}) {now}")
 
     def ended(self, approval: Approval) -> None:
@@ -236,5 +236,5 @@ def _narrow_row(approval: Approval) -> list[Text]:
 
 def _times(approval: Approval) -> tuple[str, str]:
     """Returns the age and the time left, both shortened."""
-    age, rest = (" ".join(told.split()[:2]) for told in (ago(approval.requested_at), left(approval.expires_at)))
+    age, rest = (" ".join(phrase.split()[:2]) for phrase in (ago(approval.requested_at), left(approval.expires_at)))
     return age, rest
