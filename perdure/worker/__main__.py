@@ -39,13 +39,13 @@ def main() -> None:
     kinds = ", ".join(kind.value for kind in Kind)
     what.add_argument("--queues", help=f"task queues to serve, comma-separated: {kinds}")
     what.add_argument("--relay", action="store_true", help="deliver wake-ups and reconcile turns")
-    asked = parser.parse_args()
-    names = [name for name in (asked.queues or "").split(",") if name]
+    options = parser.parse_args()
+    names = [name for name in (options.queues or "").split(",") if name]
     unknown = set(names) - {kind.value for kind in Kind}
-    if unknown or not (names or asked.relay):
+    if unknown or not (names or options.relay):
         parser.error(f"unknown queue {', '.join(sorted(unknown))}; available queues: {kinds}")
     try:
-        code = asyncio.run(_relay() if asked.relay else _serve(names))
+        code = asyncio.run(_relay() if options.relay else _serve(names))
     except KeyboardInterrupt:
         code = 130
     except SystemExit as why:

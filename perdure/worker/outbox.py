@@ -76,8 +76,8 @@ def refused(note: Note, error: RPCError) -> Problem | None:
     if note.kind is not Wake.START or note.attempts < STARTS or error.status not in FOR_GOOD:
         return None
     # A start contains only ids and queue names, so Temporal's message cannot quote a user's text.
-    said = f"Temporal refused to start the turn ({error.status.name.lower()}): {error.message}"
-    return Problem(code="start_refused", message=said[:MESSAGE_CHARACTERS])
+    message = f"Temporal refused to start the turn ({error.status.name.lower()}): {error.message}"
+    return Problem(code="start_refused", message=message[:MESSAGE_CHARACTERS])
 
 
 async def give_up(relay: Database, notifier: Notifier, note: Note, problem: Problem) -> None:

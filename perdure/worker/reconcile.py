@@ -73,10 +73,10 @@ class PausedWorkflows:
 
     async def _list(self, trouble: str, query: str, most: int | None) -> frozenset[str] | None:
         if trouble not in self._found:
-            self._found[trouble] = await self._asked(trouble, query, most)
+            self._found[trouble] = await self._run_query(trouble, query, most)
         return self._found[trouble]
 
-    async def _asked(self, trouble: str, query: str, most: int | None) -> frozenset[str] | None:
+    async def _run_query(self, trouble: str, query: str, most: int | None) -> frozenset[str] | None:
         try:
             runs = self._client.list_workflows(query, page_size=PAGE, limit=most)
             found = frozenset([run.id async for run in runs])
