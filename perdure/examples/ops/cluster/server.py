@@ -74,8 +74,8 @@ def _spoilt(answer: Any, fault: Fault) -> Any:
 
 
 def _failed(fault: Fault) -> CallToolResult:
-    told = f"the {fault.kind} that was asked for"
-    return CallToolResult(content=[TextContent(type="text", text=told)], is_error=True)
+    message = f"the {fault.kind} that was asked for"
+    return CallToolResult(content=[TextContent(type="text", text=message)], is_error=True)
 
 
 def folder_of_environment() -> Path:
