@@ -131,7 +131,7 @@ class _Outcome:
     """`written`, `same`, `differs`, `unlocked` or `failed`."""
     tools: int = 0
     unlike: Difference = field(default_factory=Difference)
-    told: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
 
     @property
     def good(self) -> bool:
@@ -189,30 +189,30 @@ def _ask_servers(folder: Path) -> tuple[App, dict[str, McpServerListing]]:
 
 def _locked(folder: Path, server: str, found: McpServerListing) -> _Outcome:
     if found.lock is None:
-        return _Outcome(server, "failed", told=found.told)
+        return _Outcome(server, "failed", details=found.told)
     path = lock_path(folder, server)
     before = read_lock(path)[0] if path.exists() else None
     unlike = difference(before, found.lock)
     if before == found.lock and not unlike:
-        return _Outcome(server, "same", len(found.lock.tools), told=found.told)
+        return _Outcome(server, "same", len(found.lock.tools), details=found.told)
     try:
         problems = write_lock(path, found.lock)
     except OSError as error:
-        return _Outcome(server, "failed", told=(f"{path}: cannot write: {error.strerror}",))
+        return _Outcome(server, "failed", details=(f"{path}: cannot write: {error.strerror}",))
     if problems:
-        return _Outcome(server, "failed", told=tuple(map(str, problems)))
+        return _Outcome(server, "failed", details=tuple(map(str, problems)))
     return _Outcome(server, "written", len(found.lock.tools), unlike, found.told)
 
 
 def _checked(folder: Path, server: str, found: McpServerListing) -> _Outcome:
     path = lock_path(folder, server)
     if found.lock is None:
-        return _Outcome(server, "failed", told=found.told)
+        return _Outcome(server, "failed", details=found.told)
     if not path.exists():
-        return _Outcome(server, "unlocked", len(found.lock.tools), told=found.told)
+        return _Outcome(server, "unlocked", len(found.lock.tools), details=found.told)
     before, problems = read_lock(path)
     if before is None:
-        return _Outcome(server, "failed", told=tuple(map(str, problems)))
+        return _Outcome(server, "failed", details=tuple(map(str, problems)))
     unlike = difference(before, found.lock)
     return _Outcome(server, "differs" if unlike else "same", len(found.lock.tools), unlike, found.told)
 
@@ -245,7 +245,7 @@ def _say(outcome: _Outcome) -> None:
         say(f"  removed  {name}")
     for name, fields in changed.items():
         say(f"  changed  {name} ({', '.join(fields)})")
-    for sentence in outcome.told:
+    for sentence in outcome.details:
         say(f"  {sentence}")
 
 
@@ -258,7 +258,7 @@ def _lock_json(outcome: _Outcome) -> dict[str, Any]:
         "added": list(unlike.added),
         "removed": list(unlike.removed),
         "changed": {name: list(fields) for name, fields in unlike.changed.items()},
-        "told": list(outcome.told),
+        "told": list(outcome.details),
     }
 
 

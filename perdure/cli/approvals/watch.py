@@ -30,7 +30,7 @@ class Screen(Protocol):
 
     def __exit__(self, *_: object) -> None: ...
 
-    def came(self, approval: Approval) -> None:
+    def added(self, approval: Approval) -> None:
         """Called when an approval becomes pending."""
 
     def changed(self, approval: Approval) -> None:
@@ -56,7 +56,7 @@ def watch_approvals(client: Client, screen: Screen, *, mine: bool = False, agent
             for approval in reversed(list(waiting.values())):
                 before = known.get(approval.id)
                 if before is None:
-                    screen.came(approval)
+                    screen.added(approval)
                 elif _state(before) != _state(approval):
                     screen.changed(approval)
                 known[approval.id] = approval
@@ -84,7 +84,7 @@ class Lines:
     def __exit__(self, *_: object) -> None:
         return None
 
-    def came(self, approval: Approval) -> None:
+    def added(self, approval: Approval) -> None:
         """Writes the call and the command that approves it."""
         if self.as_json:
             say_json(approval, line=True)
@@ -174,7 +174,7 @@ class WatchTable:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def came(self, approval: Approval) -> None:
+    def added(self, approval: Approval) -> None:
         """Highlights the row for a while, unless it existed before the first poll."""
         if not self._first:
             self._since[approval.id] = time.monotonic()
