@@ -53,7 +53,7 @@ class Served:
             *lines, agent_id=agent_id, conversation_id=conversation_id, on_busy=on_busy, limits=limits, caps=MANY
         )
         if started.note is not None:
-            assert await self.harness.deps.doorbell.deliver_soon(started.note)
+            assert await self.harness.deps.notifier.deliver_soon(started.note)
         return address
 
     async def row(self, address: TurnAddress) -> asyncpg.Record:
@@ -124,7 +124,7 @@ class Served:
 
     async def _ring(self, note: Note | None) -> None:
         if note is not None:
-            await self.harness.deps.doorbell.deliver_soon(note)
+            await self.harness.deps.notifier.deliver_soon(note)
 
     async def wake(self, address: TurnAddress, bell: WakeSignal | Mapping[str, Any] | str | None) -> None:
         await self.handle(address).signal(WAKE, bell)

@@ -49,7 +49,7 @@ async def speak(
             if isinstance(chunk, TextDelta):
                 first_token_seconds = first_token_seconds or time.monotonic() - began
                 words.append(chunk.text)
-                await speaker.say(chunk.text)
+                await speaker.publish_text(chunk.text)
             elif isinstance(chunk, Complete):
                 complete = chunk
     if complete is None:

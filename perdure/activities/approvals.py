@@ -84,44 +84,46 @@ class PreviewActivities:
         """
         async with activity_guard():
             async with self._deps.db.transaction(ask.address.tenant_id) as tx:
-                asked = await views.ask_for_preview(tx, ask.approval_id)
+                request = await views.ask_for_preview(tx, ask.approval_id)
                 found = None
-                if asked is not None:
-                    agent = await self._deps.agent_cache.at(tx, asked.agent_id, asked.agent_version)
-                    found = self._found(asked, agent.card(asked.tool))
-            if asked is None or found is None:
+                if request is not None:
+                    agent = await self._deps.agent_cache.at(tx, request.agent_id, request.agent_version)
+                    found = self._found(request, agent.card(request.tool))
+            if request is None or found is None:
                 return PreviewKept(kept=False)
-            made = {"fault": found} if isinstance(found, str) else await self._made(asked, found)
+            made = {"fault": found} if isinstance(found, str) else await self._made(request, found)
             async with self._deps.db.transaction(ask.address.tenant_id) as tx:
-                return PreviewKept(kept=await views.keep_preview(tx, ask.approval_id, {"digest": asked.digest, **made}))
+                return PreviewKept(
+                    kept=await views.keep_preview(tx, ask.approval_id, {"digest": request.digest, **made})
+                )
 
-    def _found(self, asked: views.AskedPreview, card: ToolCard | None) -> Found | str:
+    def _found(self, request: views.AskedPreview, card: ToolCard | None) -> Found | str:
         """Returns the tool of the pinned version, or why it has no preview here."""
-        tool = self._deps.toolbox.find(asked.agent_id, asked.tool, card)
-        if not isinstance(tool, Tool) or tool.preview is None or tool.card.version != asked.tool_version:
+        tool = self._deps.toolbox.find(request.agent_id, request.tool, card)
+        if not isinstance(tool, Tool) or tool.preview is None or tool.card.version != request.tool_version:
             return "the tool has changed since the request, or is not on this worker"
         return Found(tool.preview, tool.card)
 
-    async def _made(self, asked: views.AskedPreview, found: Found) -> dict[str, JsonValue]:
+    async def _made(self, request: views.AskedPreview, found: Found) -> dict[str, JsonValue]:
         secrets = self._deps.toolbox.secrets_for(found.card)
         missing = [name for name in found.card.secrets if not secrets.get(name)]
         if missing:
             return {"fault": f"the secret {missing[0]} is not set in the worker's environment"}
         context = ToolContext(
             card=found.card,
-            tenant_id=asked.tenant_id,
-            turn_id=asked.turn_id,
-            conversation_id=asked.conversation_id,
-            call_id=asked.call_id,
-            user_id=asked.user_id,
+            tenant_id=request.tenant_id,
+            turn_id=request.turn_id,
+            conversation_id=request.conversation_id,
+            call_id=request.call_id,
+            user_id=request.user_id,
             idempotency_key="",
             deadline=datetime.now(UTC) + timedelta(seconds=self._seconds),
-            http=self._deps.toolbox.http_for(asked.agent_id),
+            http=self._deps.toolbox.http_for(request.agent_id),
             secrets=secrets,
             reads_only=True,
         )
         try:
-            made = await asyncio.wait_for(found.preview.make(asked.args, context), self._seconds)
+            made = await asyncio.wait_for(found.preview.make(request.args, context), self._seconds)
         except (ToolRefused, ToolUnavailable) as error:
             return {"fault": error.message}
         except (AnswerWithheld, EgressRefused) as error:
@@ -131,7 +133,7 @@ class PreviewActivities:
         except TimeoutError:
             return {"fault": f"no response within {self._seconds:g} s"}
         except Exception as error:  # an author's code can raise anything, and its text may quote anything
-            _log.warning("preview_broke_off", tool=asked.tool, error=type(error).__name__)
+            _log.warning("preview_broke_off", tool=request.tool, error=type(error).__name__)
             return {"fault": f"the call failed ({type(error).__name__})"}
         return _bounded(made)
 

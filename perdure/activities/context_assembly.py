@@ -45,9 +45,9 @@ _log = structlog.get_logger(__name__)
 class Failed(Exception):
     """An attempt without output: the fault, the HTTP status, and a message for a person."""
 
-    def __init__(self, fault: Fault, told: str, status: int = 0) -> None:
-        super().__init__(told)
-        self.fault, self.told, self.status = fault, told, status
+    def __init__(self, fault: Fault, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.fault, self.message, self.status = fault, message, status
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +141,8 @@ class AssemblyActivities:
         Raises: Failed; CancelledError when this worker drains.
         """
         context, config = self._context(call, declared, begun), declared.config
-        heard: dict[str, JsonValue] = {SAID: [*begun.user_messages]} if config.hears else {}
-        caller = {**heard, **declared.caller}
+        inputs: dict[str, JsonValue] = {SAID: [*begun.user_messages]} if config.hears else {}
+        caller = {**inputs, **declared.caller}
         given = arguments(config.defaults, config.inject_inputs, aggregated(begun.outputs), caller)
         try:
             result = await asyncio.wait_for(declared.tool.run(given, context), config.timeout)
@@ -163,7 +163,7 @@ class AssemblyActivities:
         name = call.ask.tool
         _log.warning("assembly_tool_failed", tool=name, fault=why.fault.value, status=why.status, failed=failed)
         if not goes_again(why.fault, why.status, failed=failed, max_retries=config.max_retries):
-            problem = Problem(code=FAILED, message=f"{name}: {why.told}")
+            problem = Problem(code=FAILED, message=f"{name}: {why.message}")
             return await self._settle(call, Assembled(tool=name, attempts=failed, problem=problem), None)
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
             await bundles.count_failed(tx, call, failed - 1)

@@ -48,12 +48,12 @@ class Stops:
     @asynccontextmanager
     async def breaking(self, turn_id: str) -> AsyncIterator[StopSignals]:
         """Runs a block that ends early if the turn is stopped; the yielded object then has `yes` set."""
-        heard = StopSignals()
+        signals = StopSignals()
         try:
             async with asyncio.timeout(None) as block:
                 self._blocks[turn_id].add(block)
                 try:
-                    yield heard
+                    yield signals
                 finally:
                     self._blocks[turn_id].discard(block)
                     if not self._blocks[turn_id]:
@@ -61,7 +61,7 @@ class Stops:
         except TimeoutError:
             if not block.expired():
                 raise
-            heard.yes = True
+            signals.yes = True
 
     def stop(self, turn_id: str) -> None:
         """Interrupts this process's work for the turn."""
@@ -96,7 +96,7 @@ class Deps:
     live: LiveTokens
     toolbox: Toolbox
     models: Models
-    doorbell: Notifier
+    notifier: Notifier
     agent_cache: AgentCache = field(default_factory=AgentCache)
     sandbox: Sandbox = field(default_factory=lambda: ClosedSandbox("this process has no sandbox"))
     tables: TableCache = field(default_factory=TableCache)

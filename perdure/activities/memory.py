@@ -223,8 +223,8 @@ class MemoryActivities:
                 await agents.pin_exemptions(tx, ask.address.turn_id, exempt)
             events, persona = await self._fix(tx, ask, loaded, found or Found()), None
             if agent.definition.persona_template:
-                persona, told = await persona_for(tx, ask.address, agent.definition, loaded)
-                events += told
+                persona, persona_events = await persona_for(tx, ask.address, agent.definition, loaded)
+                events += persona_events
             memory = await _context_memory(tx, ask, agent)
             await write(tx, ask.address, events, pending=ask.events)
         toolsets = held(kept, agent.cards, agent.definition.toolsets)
@@ -243,14 +243,14 @@ class MemoryActivities:
         text = "\n\n".join(part for part in (own, found.documents.text) if part)
         if text or found.episodes:
             await turn_context.keep_memory_text(tx, ask.address.turn_id, text, remembers=found.episodes is not None)
-        told = [found.episodes.event] if found.episodes else []
+        events = [found.episodes.event] if found.episodes else []
         if own:
             data: dict[str, JsonValue] = {"fields": [*sorted(loaded.working)]}
             if found.episodes:
                 data["episodes"] = len(found.hits)
-            told.append(NewEvent(MEMORY_CONTEXT_LOADED, data))
+            events.append(NewEvent(MEMORY_CONTEXT_LOADED, data))
         documents = loaded_event(found.documents)
-        return [*told, documents] if documents else told
+        return [*events, documents] if documents else events
 
 
 def _wanted(ask: LoadRequest, agent: PublishedAgent, loaded: Loaded) -> Wanted | None:
@@ -267,10 +267,10 @@ async def _context_memory(tx: Connection, ask: LoadRequest, agent: PublishedAgen
     assembly = agent.definition.assembly
     if assembly is None:
         return None
-    said = await bundles.newest_user_messages(tx, ask.address.turn_id, max(assembly.slice_messages, 2))
-    before, message = ["", *said][-2:] if said else ("", "")
+    texts = await bundles.newest_user_messages(tx, ask.address.turn_id, max(assembly.slice_messages, 2))
+    before, message = ["", *texts][-2:] if texts else ("", "")
     return ContextMemory(
-        slice_hash=slice_hash(said[-assembly.slice_messages :], assembly.acknowledgements),
+        slice_hash=slice_hash(texts[-assembly.slice_messages :], assembly.acknowledgements),
         kept=await bundles.newest_bundles(tx, ask.address),
         danger=await start.find_safety_keywords(message, before, assembly.danger),
     )
@@ -346,8 +346,8 @@ def agent_with_persona(agent: PublishedAgent, persona: str) -> PublishedAgent:
     if not persona:
         return agent
     definition = agent.definition
-    told = {"persona": persona, "persona_key": definition.persona_template}
-    return agent.model_copy(update={"definition": definition.model_copy(update=told)})
+    changes = {"persona": persona, "persona_key": definition.persona_template}
+    return agent.model_copy(update={"definition": definition.model_copy(update=changes)})
 
 
 FACTS_SECONDS = 2.0
@@ -451,19 +451,19 @@ async def remembered(tx: Connection, call: ToolCall, result: ToolResult) -> tupl
         output: JsonValue = unremembered(error.code, wanted, result.output)
         why: dict[str, JsonValue] = {"scope": "working", "fields": fields, "code": error.code}
         return replace(result, output=output), (NewEvent(MEMORY_WRITE_BLOCKED, why, call.ask.call_id),)
-    told: dict[str, JsonValue] = {"scope": "working", "fields": fields}
-    return result, (NewEvent(MEMORY_WRITE_CREATED, told, call.ask.call_id),)
+    data: dict[str, JsonValue] = {"scope": "working", "fields": fields}
+    return result, (NewEvent(MEMORY_WRITE_CREATED, data, call.ask.call_id),)
 
 
 async def _with_others(tx: Connection, call: ToolCall, working: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """Returns the fields, with recent entities that parallel calls have added since the round began."""
-    said, before = working.get(RECENT), call.ask.state.get(RECENT)
-    if not isinstance(said, list):
+    recent, before = working.get(RECENT), call.ask.state.get(RECENT)
+    if not isinstance(recent, list):
         return working
     now = await working_memory.value_of(tx, call.address.conversation_id, RECENT)
     if not isinstance(now, list):
         return working
-    return {**working, RECENT: joined(before if isinstance(before, list) else [], now, said)}
+    return {**working, RECENT: joined(before if isinstance(before, list) else [], now, recent)}
 
 
 async def keep_loaded(tx: Connection, call: ModelCall, loaded: Mapping[str, bool]) -> None:

@@ -56,7 +56,7 @@ class ModelActivities:
                 return begun
             call, claimed = begun.call, begun.claimed
             await self._deps.live.wake(call.address.conversation_id)
-            received = _nothing_heard(begun)
+            received = _empty_stream(begun)
             failed: Problem | None = None
             try:
                 async with self._deps.stops.breaking(call.address.turn_id) as stop:
@@ -88,7 +88,7 @@ class ModelActivities:
         call = begun.call
         began = time.monotonic()
         async with (
-            TokenPublisher(self._deps.live, call.address, call.call_id, begun.claimed.epoch) as speaker,
+            TokenPublisher(self._deps.live, call.address, call.call_id, begun.claimed.epoch) as publisher,
             aclosing(begun.provider.stream(begun.request)) as chunks,
         ):
             async for chunk in chunks:
@@ -97,10 +97,10 @@ class ModelActivities:
                     if received.first_token_seconds is None:
                         received.first_token_seconds = time.monotonic() - began
                     received.text.append(chunk.text)
-                    may_go_on = call.ask.output is not None or await speaker.say(chunk.text)
+                    may_go_on = call.ask.output is not None or await publisher.publish_text(chunk.text)
                 elif isinstance(chunk, ThinkingDelta):
                     received.think(chunk.text, time.monotonic() - began)
-                    may_go_on = await speaker.think(chunk.text)
+                    may_go_on = await publisher.publish_thinking(chunk.text)
                 elif isinstance(chunk, Complete):
                     received.complete = chunk
                 if not may_go_on:
@@ -155,8 +155,8 @@ class ModelActivities:
             call.call_id,
         )
         compact, fall_back = problem.code == CONTEXT_OVERFLOW, bool(fallback_model)
-        said = "" if call.ask.output is not None else received.whole
-        await self._count(call, claimed, received.usage, event, compact=compact, fall_back=fall_back, said=said)
+        text = "" if call.ask.output is not None else received.whole
+        await self._count(call, claimed, received.usage, event, compact=compact, fall_back=fall_back, text=text)
 
     async def _count(
         self,
@@ -167,12 +167,12 @@ class ModelActivities:
         *,
         compact: bool = False,
         fall_back: bool = False,
-        said: str = "",
+        text: str = "",
     ) -> None:
         """Counts the usage of this attempt when another one follows."""
         address = call.address
         async with self._deps.db.transaction(address.tenant_id, address.turn_id, then=budgets.TO_CHARGE) as tx:
-            await model_calls.count(tx, call, claimed, used, failed, compact=compact, fall_back=fall_back, text=said)
+            await model_calls.count(tx, call, claimed, used, failed, compact=compact, fall_back=fall_back, text=text)
 
     async def _settle(
         self,
@@ -222,7 +222,7 @@ class ModelActivities:
         return reply.model_copy(update={"turn_used": settled.turn_used})
 
 
-def _nothing_heard(begun: Begun) -> StreamAccumulator:
+def _empty_stream(begun: Begun) -> StreamAccumulator:
     """Returns the state of an attempt at the moment of its request."""
     return StreamAccumulator(
         turn_seconds=time.monotonic() - begun.turn_began,
@@ -280,13 +280,13 @@ class TokenPublisher:
         if error is None:
             await self._send()
 
-    async def say(self, text: str) -> bool:
+    async def publish_text(self, text: str) -> bool:
         """Sends `text` soon, even if nothing follows. Returns False if the turn was stopped or a later attempt took
         over."""
         return await self._add(thinking=False, text=text)
 
-    async def think(self, text: str) -> bool:
-        """Sends a piece of the model's reasoning in the same way as `say`."""
+    async def publish_thinking(self, text: str) -> bool:
+        """Sends a piece of the model's reasoning in the same way as `publish_text`."""
         return await self._add(thinking=True, text=text)
 
     async def _add(self, *, thinking: bool, text: str) -> bool:

@@ -90,8 +90,8 @@ def _plan(call: ModelCall, agent: PublishedAgent, draft: DraftCall, call_id: str
     else:
         parsed = parse_arguments(draft.raw_arguments, card.parameters)
         args, fault = parsed.args, parsed.fault
-    told: dict[str, JsonValue] | None = {"status": "error", "message": fault} if fault else None
-    return _made(call, card, draft, call_id, args, (CallState.FAILED, told) if told else None)
+    answer: dict[str, JsonValue] | None = {"status": "error", "message": fault} if fault else None
+    return _made(call, card, draft, call_id, args, (CallState.FAILED, answer) if answer else None)
 
 
 def _load(
@@ -164,8 +164,8 @@ def _effect(card: ToolCard | None) -> str:
     return card.effect.value if card else "opaque"
 
 
-def _answer(call_id: str, state: CallState, told: dict[str, JsonValue]) -> tuple[ToolOutcome, NewMessage]:
-    content = canonical_json(told)
+def _answer(call_id: str, state: CallState, answer: dict[str, JsonValue]) -> tuple[ToolOutcome, NewMessage]:
+    content = canonical_json(answer)
     tokens = estimated_tokens(content)
     message = NewMessage(new_id(), Role.TOOL, content, call_id=call_id, tokens=tokens)
     ref = MessageRef(id=message.id, role=Role.TOOL, text=preview(content), tokens=tokens, call_id=call_id)
@@ -217,11 +217,11 @@ class StreamAccumulator:
             counted = self.complete.usage
             known = counted.thinking_tokens or min(thought, counted.output_tokens)
             return counted.model_copy(update={"thinking_tokens": known}) if known else counted
-        said = thought + estimated_tokens(self.whole)
-        said = max(said, self.broken_off_tokens)
-        if not (said or self.stopped or self.was_at_work):
+        output_tokens = thought + estimated_tokens(self.whole)
+        output_tokens = max(output_tokens, self.broken_off_tokens)
+        if not (output_tokens or self.stopped or self.was_at_work):
             return Usage()
-        usage = Usage(input_tokens=self.asked_tokens, output_tokens=said, thinking_tokens=thought)
+        usage = Usage(input_tokens=self.asked_tokens, output_tokens=output_tokens, thinking_tokens=thought)
         return usage.model_copy(update={"cost_microusd": self.price(usage)}) if self.price is not None else usage
 
     def think(self, text: str, seconds: float) -> None:
@@ -234,8 +234,8 @@ class StreamAccumulator:
 
     def note_broken_off(self, error: PerdureError) -> None:
         """Records that an error ended the answer. Tokens that the provider produced before the error are billed too."""
-        said = error.details.get("output_tokens")
-        self.broken_off_tokens = said if isinstance(said, int) else 0
+        tokens = error.details.get("output_tokens")
+        self.broken_off_tokens = tokens if isinstance(tokens, int) else 0
         self.was_at_work = error.code in AT_WORK
 
 
@@ -279,7 +279,7 @@ def structured_reply(wanted: OutputAsk, received: StreamAccumulator, failed: Pro
     problem = failed or (STOPPED if received.stopped else None)
     if problem is not None:
         return ModelReply(usage=received.usage, problem=problem, partial=True)
-    said = received.whole
+    text = received.whole
     if wanted.form is OutputForm.FUNCTION:
         drafts = received.complete.tool_calls if received.complete else ()
         answers = {draft.raw_arguments for draft in drafts if draft.name == wanted.name}
@@ -288,8 +288,8 @@ def structured_reply(wanted: OutputAsk, received: StreamAccumulator, failed: Pro
                 f"{wanted.name} was called twice with different answers" if answers else f"{wanted.name} was not called"
             )
             return ModelReply(usage=received.usage, fault=fault)
-        said = answers.pop()
-    read = read_object(said, wanted.fits)
+        text = answers.pop()
+    read = read_object(text, wanted.fits)
     if read.fault is not None:
         return ModelReply(usage=received.usage, fault=read.fault)
     return ModelReply(usage=received.usage, value=read.args)

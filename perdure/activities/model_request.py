@@ -101,9 +101,9 @@ async def _begun(
     prompt = await prompt_of(tx, call, agent, claimed)
     provider = await deps.models.provider(agent, claimed.model)
     request = request_of(deps.models, provider, call, agent, claimed, prompt.messages)
-    asked, of_day = tokens_of_request(request), caps(agent, claimed)
+    input_tokens, of_day = tokens_of_request(request), caps(agent, claimed)
     hold = hold_of(of_day, provider.most(request), claimed.model) if of_day else None
-    claimed = replace(claimed, assumed=assumed(asked, partial(provider.cost_microusd, claimed.model), hold))
+    claimed = replace(claimed, assumed=assumed(input_tokens, partial(provider.cost_microusd, claimed.model), hold))
     await begin_call(tx, call, attempt, claimed)
     # The conversation is locked from here on, after the turn and the ledger, so slow work is done before.
     fresh = claimed.joined.fresh
@@ -111,7 +111,7 @@ async def _begun(
     await write_begun(tx, call, claimed, taken)
     if hold is not None:
         await budgets.reserve(tx, call, of_day, hold)
-    return Begun(call, claimed, turn_began, provider, request, asked, prompt.assembly)
+    return Begun(call, claimed, turn_began, provider, request, input_tokens, prompt.assembly)
 
 
 async def _not_begun(deps: Deps, call: ModelCall, problem: Problem) -> ModelReply:
@@ -150,12 +150,12 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
     refs = {ref.skill_id: ref for ref in call.ask.messages if ref.skill_id}
     loaded = loaded_skills(definition, refs)
     texts = await _injected(tx, call, [skill for skill in loaded if skill.id in refs], refs) if refs else {}
-    said = await prompt_messages(
+    conversation = await prompt_messages(
         tx, call, claimed.through_seq, window_of(definition, call.ask.stage), texts, compacted=claimed.compacted
     )
-    said = [_heard(one, definition.words.get("bypass", "")) for one in said]
+    conversation = [_without_bypass(one, definition.words.get("bypass", "")) for one in conversation]
     if is_sole_instruction(definition, call.ask.stage):
-        return Prompt(wire(instructions_of(definition, call.ask.stage), "", said), {"stage": call.ask.stage})
+        return Prompt(wire(instructions_of(definition, call.ask.stage), "", conversation), {"stage": call.ask.stage})
     # A caller's own prompt is used unchanged, without the additions of the agent's skills.
     templates = [] if override else template_messages(definition, loaded, user)
     instructions = instructions_of(definition, call.ask.stage)
@@ -164,17 +164,17 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
     # built once per call, because it is as long as the manifest of all skills
     base = prefix(definition, persona, user, override)
     context = await _context(tx, call) if call.ask.sections or call.ask.guidance else []
-    messages = wire(base, claimed.memory_text or "", said, [*templates, *context])
+    messages = wire(base, claimed.memory_text or "", conversation, [*templates, *context])
     facts = prompt_facts(persona, base, templates, overridden=bool(override))
     assembly = _assembly(call, definition, persona.key, facts, loaded)
     return Prompt(with_cache_breakpoint(messages, claimed.model), assembly)
 
 
-def _heard(said: PromptMessage, bypass: str) -> PromptMessage:
+def _without_bypass(message: PromptMessage, bypass: str) -> PromptMessage:
     """Removes the bypass word from a user's message: it is for the engine, not for the model."""
-    if said.role is not Role.USER:
-        return said
-    return replace(said, content=without_word(said.content, bypass) or said.content)
+    if message.role is not Role.USER:
+        return message
+    return replace(message, content=without_word(message.content, bypass) or message.content)
 
 
 async def _context(tx: Connection, call: ModelCall) -> list[str]:
@@ -253,8 +253,8 @@ def _tools(call: ModelCall, agent: PublishedAgent) -> tuple[dict[str, JsonValue]
     """Returns the functions that the model can call: the offered tools, or the function for structured output."""
     wanted = call.ask.output
     if wanted is not None:
-        told = "Give your answer by calling this once."
-        return (_function(wanted.name, told, wanted.fits),) if wanted.form is OutputForm.FUNCTION else ()
+        description = "Give your answer by calling this once."
+        return (_function(wanted.name, description, wanted.fits),) if wanted.form is OutputForm.FUNCTION else ()
     offered = [card for card in agent.cards if card.name in call.ask.tools]
     if LOAD_TOOLSET in call.ask.tools:
         offered.insert(0, load_card(agent.cards))

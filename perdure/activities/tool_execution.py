@@ -186,7 +186,7 @@ class ToolAttempt:
     effect (perdure/core/calls/ledger.py). For a local tool, it is the result or the reason for the rollback."""
 
     acted: Acted
-    told: str = ""
+    message: str = ""
     """Message for the model if the call did not return. It may quote the target, so it is not written to Temporal's
     history."""
     result: ToolResult = NOTHING
@@ -249,29 +249,29 @@ async def _tried(held: Held, context: ToolContext) -> ToolAttempt:
         return ToolAttempt(Acted.AMBIGUOUS, f"no response within {held.card.timeout_seconds:g} s", timed_out=True)
     except Exception as error:
         _log.warning("tool_call_broke_off", tool=held.card.name, error=type(error).__name__)
-        told = str(error) if isinstance(error, ServerLost) else f"the call failed ({type(error).__name__})"
-        return ToolAttempt(Acted.AMBIGUOUS, told, hopeless=isinstance(error, MISTAKES))
+        message = str(error) if isinstance(error, ServerLost) else f"the call failed ({type(error).__name__})"
+        return ToolAttempt(Acted.AMBIGUOUS, message, hopeless=isinstance(error, MISTAKES))
     return ToolAttempt(Acted.RETURNED, result=result)
 
 
 def _withheld(card: ToolCard, error: AnswerWithheld) -> ToolAttempt:
     """Returns the result of a success whose body was not read, by the table in perdure/sdk/outcomes.py."""
-    meaning, told = meaning_of_withheld(card.effect, error.method), f"{error.code}: {error}"
+    meaning, message = meaning_of_withheld(card.effect, error.method), f"{error.code}: {error}"
     if meaning is Meaning.REFUSED:
-        return ToolAttempt(Acted.REFUSED, f"{told}; {WITHHELD_ADVICE}")
+        return ToolAttempt(Acted.REFUSED, f"{message}; {WITHHELD_ADVICE}")
     if meaning is Meaning.AMBIGUOUS:
-        return ToolAttempt(Acted.AMBIGUOUS, told)
+        return ToolAttempt(Acted.AMBIGUOUS, message)
     note = f"the target accepted the {error.method} request, so it was executed; {error} and was not read"
     _log.warning("tool_answer_withheld", tool=card.name, code=error.code, limit=error.limit)
     return ToolAttempt(Acted.RETURNED, result=result_of({"status": error.code, "message": note, "limit": error.limit}))
 
 
 class Undone(Exception):
-    """A local tool failed. The exception leaves the transaction, which is rolled back; `told` is for the model."""
+    """A local tool failed. The exception leaves the transaction, which is rolled back; `message` is for the model."""
 
-    def __init__(self, told: str) -> None:
-        super().__init__(told)
-        self.told = told
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
 
 
 async def done_locally(held: Held, context: ToolContext) -> ToolResult:
@@ -349,10 +349,10 @@ def settled_answer(call: ToolCall, card: ToolCard, approval: ApprovalValidity | 
     return _answer(call, CallState.DONE, output, TOOL_RESULT, patch, facts)
 
 
-def error_answer(call: ToolCall, told: str, *, wrapped: bool = False) -> Answer:
+def error_answer(call: ToolCall, message: str, *, wrapped: bool = False) -> Answer:
     """Returns an answer for a failure that the model can react to. `wrapped` adds the wrapper of a code block's
     results."""
-    body: dict[str, JsonValue] = {"status": "error", "message": told}
+    body: dict[str, JsonValue] = {"status": "error", "message": message}
     return _answer(call, CallState.FAILED, body | ({"result": None} if wrapped else {}), TOOL_ERROR)
 
 

@@ -83,7 +83,7 @@ class ToolActivities:
                 answer = await _kept(tx, call, held, result)
             return answer.outcome
         except Undone as undone:
-            return await self._settle(call, held, error_answer(call, undone.told))
+            return await self._settle(call, held, error_answer(call, undone.message))
         except _Lost:
             raise await self._lost(call) from None
 
@@ -131,14 +131,14 @@ class ToolActivities:
         if decided is Settle.OUTCOME_UNKNOWN:
             event = NewEvent(
                 TOOL_ERROR,
-                {"tool": held.card.name, "code": "outcome_unknown", "effect": held.locked.key, "message": made.told},
+                {"tool": held.card.name, "code": "outcome_unknown", "effect": held.locked.key, "message": made.message},
                 call.ask.call_id,
             )
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
                 await tool_calls.settle(tx, call, held.epoch, CallState.OUTCOME_UNKNOWN, None, None, [event])
             return ToolOutcome(call_id=call.ask.call_id, state=CallState.OUTCOME_UNKNOWN)
         if decided is Settle.FAILED:
-            return await self._settle(call, held, error_answer(call, made.told, wrapped=held.is_block))
+            return await self._settle(call, held, error_answer(call, made.message, wrapped=held.is_block))
         try:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
                 answer = await _kept(tx, call, held, made.result)
@@ -186,9 +186,9 @@ async def _kept(tx: Connection, call: ToolCall, held: Held, result: ToolResult) 
 
     Raises: _Lost.
     """
-    result, told = await remembered(tx, call, result)
+    result, memory_events = await remembered(tx, call, result)
     answer = settled_answer(call, held.card, held.locked.approval, result)
-    if not await tool_calls.settle(tx, call, held.epoch, *answer.row, [*answer.events, *told]):
+    if not await tool_calls.settle(tx, call, held.epoch, *answer.row, [*answer.events, *memory_events]):
         raise _Lost
     if result.files:
         await keep_files(tx, call, held.locked.user_id, result.files)

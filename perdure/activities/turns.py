@@ -36,7 +36,7 @@ class TurnActivities:
                 finished, note = await finish(tx, ask)
             await self._deps.live.wake(ask.address.conversation_id)
             if note is not None:
-                await self._deps.doorbell.deliver_soon(note)
+                await self._deps.notifier.deliver_soon(note)
         if self._deps.traces is not None:
             self._deps.traces.ended(ask.address)
         return finished

@@ -105,7 +105,7 @@ async def owner_of(services: Services, authorization: str, cookie: str, *, secur
     Raises: CallerError 401 if there is no valid token or session; the database's errors if it is unavailable.
     """
     if not authorization:
-        found = await visitor_of(services, cookie, secure=secure)
+        found = await session_owner(services, cookie, secure=secure)
         if found is None:
             raise CallerError(
                 "token_missing", "No token was sent; send `Authorization: Bearer <token>`, or sign in", status=401
@@ -161,7 +161,7 @@ async def is_welcome(services: Services, who: Principal) -> bool:
     return row is not None and frozenset(row["roles"]) == who.roles
 
 
-async def visitor_of(services: Services, cookie: str, *, secure: bool) -> Principal | None:
+async def session_owner(services: Services, cookie: str, *, secure: bool) -> Principal | None:
     """Returns the owner of the session in this Cookie header, or None if the header has no session.
 
     Raises: CallerError 401 if the session has ended.
@@ -234,7 +234,9 @@ async def operator(found: Annotated[Principal | None, Depends(principal_or_opera
 async def visitor(request: Request, services: Open) -> Principal | None:
     """Returns the user who opened a page, or None without a valid session."""
     try:
-        return await visitor_of(services, request.headers.get("cookie", ""), secure=is_secure(services, request.scope))
+        return await session_owner(
+            services, request.headers.get("cookie", ""), secure=is_secure(services, request.scope)
+        )
     except CallerError:
         return None
 

@@ -55,5 +55,5 @@ async def once(
         # The work is durable. Temporal's client would retry for ten seconds; after two, the relay can deliver as well.
         with suppress(TimeoutError):
             async with asyncio.timeout(DELIVERY_SECONDS):
-                await services.doorbell.deliver_soon(note)
+                await services.notifier.deliver_soon(note)
     return JSONResponse(encoded, status)

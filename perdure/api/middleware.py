@@ -273,8 +273,8 @@ class Intake:
             if size > most:
                 if more:
                     await _read_on(receive)
-                told = f"The request body exceeds {most} bytes (PERDURE_BODY_BYTES)"
-                raise Refused(413, "body_too_large", told, details={"limit_bytes": most})
+                excess = f"The request body exceeds {most} bytes (PERDURE_BODY_BYTES)"
+                raise Refused(413, "body_too_large", excess, details={"limit_bytes": most})
             chunks.append(chunk)
         body = b"".join(chunks)
         if body and not _is_form(scope):

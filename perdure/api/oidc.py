@@ -132,12 +132,14 @@ class Provider:
 
     async def _known(self, client: "AsyncOAuth2Client") -> dict[str, str]:
         if not self._offers or time.monotonic() - self._read_at > _KEPT_SECONDS:
-            said = await self._read(client, f"{self.config.issuer.rstrip('/')}/.well-known/openid-configuration")
-            if said.get("issuer") != self.config.issuer or not all(isinstance(said.get(o), str) for o in _OFFERS):
+            document = await self._read(client, f"{self.config.issuer.rstrip('/')}/.well-known/openid-configuration")
+            if document.get("issuer") != self.config.issuer or not all(
+                isinstance(document.get(o), str) for o in _OFFERS
+            ):
                 raise UpstreamUnavailable(
                     "oidc_unavailable", "The provider's metadata names another issuer; check PERDURE_OIDC_ISSUER"
                 )
-            self._offers = {offer: said[offer] for offer in _OFFERS}
+            self._offers = {offer: document[offer] for offer in _OFFERS}
             self._keys, self._read_at = None, time.monotonic()
             for address in self._offers.values():
                 target_of(address)
@@ -145,9 +147,9 @@ class Provider:
 
     async def _signing_keys(self, client: "AsyncOAuth2Client", *, again: bool = False) -> KeySet:
         if self._keys is None or again:
-            said = await self._read(client, (await self._known(client))["jwks_uri"])
+            key_set = await self._read(client, (await self._known(client))["jwks_uri"])
             try:
-                self._keys = KeySet.import_key_set(said)  # type: ignore[arg-type]
+                self._keys = KeySet.import_key_set(key_set)  # type: ignore[arg-type]
             except (JoseError, KeyError, ValueError, TypeError) as error:
                 raise _away(error) from error
         return self._keys
@@ -156,12 +158,12 @@ class Provider:
         target_of(url)
         try:
             answer = await client.request("GET", url, withhold_token=True)
-            said = answer.json() if answer.status_code == 200 else None
+            body = answer.json() if answer.status_code == 200 else None
         except Exception as error:  # A fault of the provider must never let a user in.
             raise _away(error) from error
-        if not isinstance(said, dict):
+        if not isinstance(body, dict):
             raise _away()
-        return said
+        return body
 
     @asynccontextmanager
     async def _session(self, redirect_uri: str) -> AsyncIterator["AsyncOAuth2Client"]:

@@ -303,10 +303,10 @@ class Perimeter:
         return dressed
 
 
-async def _answer(refused: Refused, asked: Headers, send: Send) -> None:
+async def _answer(refused: Refused, request_headers: Headers, send: Send) -> None:
     """Sends a plain sentence to a browser, and the form that all errors share to a program."""
     request_id = new_id()
-    if "text/html" in asked.get("accept", ""):
+    if "text/html" in request_headers.get("accept", ""):
         kind, body = b"text/plain; charset=utf-8", f"{refused.message}.\n".encode()
     else:
         kind = b"application/json"

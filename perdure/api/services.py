@@ -104,7 +104,7 @@ class Services:
     wakes: Wakes
     changes: ReviewChanges
     streams: Streams
-    doorbell: Notifier
+    notifier: Notifier
     routing: Routing
     caps: Caps
     text_sums: TextSums
@@ -206,7 +206,7 @@ def _services(settings: Settings, clients: _Clients, keyring: Keyring, tokens: A
         wakes=clients.wakes,
         changes=clients.changes,
         streams=Streams(db, live, clients.wakes),
-        doorbell=Notifier(clients.temporal, db),
+        notifier=Notifier(clients.temporal, db),
         routing=settings.route(),
         caps=Caps(settings.queue_depth, settings.live_turns_per_user, settings.quotas()),
         text_sums=clients.text_sums,

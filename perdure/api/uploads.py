@@ -219,10 +219,10 @@ async def _verdict(file: BinaryIO, *arguments: object) -> dict[str, Any] | None:
         stderr=asyncio.subprocess.DEVNULL,
         env={},
     )
-    told = b""
+    output = b""
     try:
         async with asyncio.timeout(CHECK_SECONDS):
-            told, _ = await child.communicate()
+            output, _ = await child.communicate()
     except TimeoutError:
         pass
     finally:
@@ -231,7 +231,7 @@ async def _verdict(file: BinaryIO, *arguments: object) -> dict[str, Any] | None:
                 child.kill()
             await child.wait()
     try:
-        return dict(json.loads(told))
+        return dict(json.loads(output))
     except ValueError:
         _log.warning("content_check_failed", returncode=child.returncode)
         return None

@@ -232,11 +232,11 @@ def _tell(lines: Iterable[str], left_out: Collection[str], settings: Settings) -
 
 def _withdrawn(before: Sequence[tuple[str, PublishedAgent]], found: AppRegistry) -> list[str]:
     """Returns a line for each app that was published before and is no longer requested."""
-    asked = {app.name for app in found.apps}
+    names = {app.name for app in found.apps}
     return [
         f"the app {app} is no longer published ({', '.join(agents)}): its conversations stay, and accept no messages"
         for app, agents in _by_app(before).items()
-        if app not in asked
+        if app not in names
     ]
 
 
@@ -365,21 +365,21 @@ def main() -> None:
         action="store_true",
         help="withdraw the published agents that are not selected, even if no app is selected",
     )
-    asked = parser.parse_args()
+    options = parser.parse_args()
     settings = Settings()
     log_from(settings.log_level)
-    done = asyncio.run(bootstrap(settings, asked.admin, asked.tenant, withdraw=asked.withdraw))
+    done = asyncio.run(bootstrap(settings, options.admin, options.tenant, withdraw=options.withdraw))
     if not settings.local and not app_folders(settings.apps, settings.examples):  # `perdure up` prints it itself
         sys.stderr.write(_no_app(done.kept))
-    said: dict[str, object] = {"tokens": done.tokens, "left_out": done.left_out, "kept": done.kept}
+    output: dict[str, object] = {"tokens": done.tokens, "left_out": done.left_out, "kept": done.kept}
     if done.setup_code:
-        said["setup_code"] = done.setup_code
+        output["setup_code"] = done.setup_code
         if not settings.local:  # `perdure up` prints its own message
             sys.stderr.write(
                 f"Setup code of the tenant {settings.tenant}: {done.setup_code}\nThe first user registers with "
                 "it as the administrator, within 24 hours, at /sign-in or with POST /v1/auth/register.\n"
             )
-    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.write(json.dumps(output) + "\n")
 
 
 if __name__ == "__main__":

@@ -70,8 +70,8 @@ def _read_server(path: Path) -> tuple[McpServer | None, list[AppProblem]]:
     # one by one, because a model does not check for unknown fields in the values of a mapping
     if isinstance(tools, dict):
         given["tools"] = {}
-        for name, said in tools.items():
-            settings, found = read_form(McpToolSettings, said, file, ("tools", name))
+        for name, fields in tools.items():
+            settings, found = read_form(McpToolSettings, fields, file, ("tools", name))
             problems += found
             if settings is not None:
                 given["tools"][name] = settings.model_dump(exclude_unset=True)

@@ -206,12 +206,12 @@ async def listings(
     name."""
     servers = McpServers([app], secret_of, home, outbound=outbound)
     try:
-        answers = await asyncio.gather(*(_asked(servers, app, server) for server in app.servers.values()))
+        answers = await asyncio.gather(*(_ask_server(servers, app, server) for server in app.servers.values()))
     finally:
         await servers.close()
     return {
-        name: McpServerListing(lock=None if offer is None else McpLock.of(offer.listed), told=told)
-        for name, (offer, told) in zip(app.servers, answers, strict=True)
+        name: McpServerListing(lock=None if offer is None else McpLock.of(offer.listed), told=problems)
+        for name, (offer, problems) in zip(app.servers, answers, strict=True)
     }
 
 
@@ -244,8 +244,8 @@ async def discovered(
         await servers.close()
     cards: dict[str, Sequence[ToolCard]] = {}
     warnings: list[str] = []
-    for server, (offer, told) in zip(named, answers, strict=True):
-        warnings += told
+    for server, (offer, problems) in zip(named, answers, strict=True):
+        warnings += problems
         cards[server.name] = offer.cards if offer is not None else _before(server, app, published)
         if offer is None:
             kept = len(cards[server.name])
@@ -256,12 +256,12 @@ async def discovered(
 
 async def _offered(servers: McpServers, app: App, server: McpServer) -> tuple[Offer | None, tuple[str, ...]]:
     if server.name not in app.locks:
-        return await _asked(servers, app, server)
+        return await _ask_server(servers, app, server)
     offer = offer_of(server, app.locks[server.name].tools)
     return offer, offer.left_out
 
 
-async def _asked(servers: McpServers, app: App, server: McpServer) -> tuple[Offer | None, tuple[str, ...]]:
+async def _ask_server(servers: McpServers, app: App, server: McpServer) -> tuple[Offer | None, tuple[str, ...]]:
     from perdure.activities.toolbox.mcp.session import MissingSecret, Unreachable
 
     try:

@@ -202,23 +202,23 @@ def skill_folders(app: Path) -> list[Path]:
 def read_skills(app: Path, scope: SkillScope) -> tuple[SkillSet, list[AppProblem]]:
     """Returns the skills of the app in this folder."""
     found = {folder.name: read_skill(folder, scope) for folder in skill_folders(app)}
-    told = {name: [*each.problems] for name, each in found.items()}
+    problems_of = {name: [*each.problems] for name, each in found.items()}
     for name, each in found.items():
-        told[name] += _unknown(each, found)
+        problems_of[name] += _unknown(each, found)
     for circle in _circles(found):
         why = f"depends on itself: {' -> '.join((*circle, circle[0]))}"
-        told[circle[0]].append(_problem(found[circle[0]], (*circle, circle[0])[1], why))
-    broken = {name for name, problems in told.items() if has_mistakes(problems)}
+        problems_of[circle[0]].append(_problem(found[circle[0]], (*circle, circle[0])[1], why))
+    broken = {name for name, problems in problems_of.items() if has_mistakes(problems)}
     broken |= {name for circle in _circles(found) for name in circle}
     while needing := [name for name in found if name not in broken and _broken_one(found[name], broken)]:
         for name in needing:
             other = _broken_one(found[name], broken)
-            told[name].append(
+            problems_of[name].append(
                 _problem(found[name], other, f"depends on {other}, which is invalid; see its own problems")
             )
         broken |= {*needing}
     skills = {name: each.skill for name, each in found.items() if each.skill is not None and name not in broken}
-    return SkillSet(skills, frozenset(broken)), [problem for name in found for problem in told[name]]
+    return SkillSet(skills, frozenset(broken)), [problem for name in found for problem in problems_of[name]]
 
 
 def _unknown(skill: SkillFolder, found: Mapping[str, SkillFolder]) -> Iterator[AppProblem]:
@@ -303,11 +303,11 @@ def too_long(file: YamlFile, place: Place, what: str, text: str, tokens: int) ->
     body (tier 2) 200 to 800. A larger text is a warning. More than twice as much is rejected, because every call of
     every agent with the skill would pay for it."""
     have = estimated_tokens(text)
-    told = f"{what} has about {have} tokens; the recommended maximum is {tokens}"
+    message = f"{what} has about {have} tokens; the recommended maximum is {tokens}"
     if have > 2 * tokens:
-        yield file.problem(place, f"{told} and the limit is {2 * tokens}")
+        yield file.problem(place, f"{message} and the limit is {2 * tokens}")
     elif have > tokens:
-        yield file.warning(place, told)
+        yield file.warning(place, message)
 
 
 def read_templates(

@@ -18,8 +18,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(wanted: bool) -> None:
+    if wanted:
         print(f"perdure {perdure.__version__}")
         raise typer.Exit
 

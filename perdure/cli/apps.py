@@ -131,7 +131,7 @@ class _Outcome:
     """`written`, `same`, `differs`, `unlocked` or `failed`."""
     tools: int = 0
     unlike: Difference = field(default_factory=Difference)
-    told: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
 
     @property
     def good(self) -> bool:
@@ -152,8 +152,8 @@ def lock(folder: AppFolder, as_json: AsJson = False) -> None:
     contacted. Calls to a tool that differs from the lock are refused, so review the changes before you commit them. If
     a server does not answer, its lock is kept and the exit code is 1.
     """
-    asked, listings = _asked(folder)
-    _tell(asked, [_locked(asked.folder, server, found) for server, found in listings.items()], as_json)
+    app, listings = _ask_servers(folder)
+    _tell(app, [_locked(app.folder, server, found) for server, found in listings.items()], as_json)
 
 
 @mcp_app.command("check")
@@ -163,11 +163,11 @@ def check_mcp(folder: AppFolder, as_json: AsJson = False) -> None:
     A lock that cannot be read or a server that does not answer also counts as a difference. A server without a lock is
     reported and is not an error. Nothing is written.
     """
-    asked, listings = _asked(folder)
-    _tell(asked, [_checked(asked.folder, server, found) for server, found in listings.items()], as_json)
+    app, listings = _ask_servers(folder)
+    _tell(app, [_checked(app.folder, server, found) for server, found in listings.items()], as_json)
 
 
-def _asked(folder: Path) -> tuple[App, dict[str, McpServerListing]]:
+def _ask_servers(folder: Path) -> tuple[App, dict[str, McpServerListing]]:
     """Returns the app's servers with their tools. Exits if one of their files has a mistake."""
     if not folder.is_dir():
         raise fail(f"{folder} is not a folder", USAGE)
@@ -177,50 +177,50 @@ def _asked(folder: Path) -> tuple[App, dict[str, McpServerListing]]:
 
     with redirect_stdout(sys.stderr):  # the engine's log lines go to stderr; stdout is for the result
         settings = Settings()
-        asked, listings = asyncio.run(asked_servers(folder, secret, settings.home, settings.outbound()))
-    for problem in asked.problems:
+        app, listings = asyncio.run(asked_servers(folder, secret, settings.home, settings.outbound()))
+    for problem in app.problems:
         sys.stderr.write(escape_terminal(str(problem)) + "\n")
-    if has_mistakes(asked.problems):
+    if has_mistakes(app.problems):
         raise typer.Exit(OTHER)
-    if not asked.servers:
+    if not app.servers:
         raise fail(f"{folder} has no MCP server: no file mcp/<server>.yaml was found", USAGE)
-    return asked, listings
+    return app, listings
 
 
 def _locked(folder: Path, server: str, found: McpServerListing) -> _Outcome:
     if found.lock is None:
-        return _Outcome(server, "failed", told=found.told)
+        return _Outcome(server, "failed", details=found.told)
     path = lock_path(folder, server)
     before = read_lock(path)[0] if path.exists() else None
     unlike = difference(before, found.lock)
     if before == found.lock and not unlike:
-        return _Outcome(server, "same", len(found.lock.tools), told=found.told)
+        return _Outcome(server, "same", len(found.lock.tools), details=found.told)
     try:
         problems = write_lock(path, found.lock)
     except OSError as error:
-        return _Outcome(server, "failed", told=(f"{path}: cannot write: {error.strerror}",))
+        return _Outcome(server, "failed", details=(f"{path}: cannot write: {error.strerror}",))
     if problems:
-        return _Outcome(server, "failed", told=tuple(map(str, problems)))
+        return _Outcome(server, "failed", details=tuple(map(str, problems)))
     return _Outcome(server, "written", len(found.lock.tools), unlike, found.told)
 
 
 def _checked(folder: Path, server: str, found: McpServerListing) -> _Outcome:
     path = lock_path(folder, server)
     if found.lock is None:
-        return _Outcome(server, "failed", told=found.told)
+        return _Outcome(server, "failed", details=found.told)
     if not path.exists():
-        return _Outcome(server, "unlocked", len(found.lock.tools), told=found.told)
+        return _Outcome(server, "unlocked", len(found.lock.tools), details=found.told)
     before, problems = read_lock(path)
     if before is None:
-        return _Outcome(server, "failed", told=tuple(map(str, problems)))
+        return _Outcome(server, "failed", details=tuple(map(str, problems)))
     unlike = difference(before, found.lock)
     return _Outcome(server, "differs" if unlike else "same", len(found.lock.tools), unlike, found.told)
 
 
-def _tell(asked: App, outcomes: list[_Outcome], as_json: bool) -> None:
+def _tell(app: App, outcomes: list[_Outcome], as_json: bool) -> None:
     """Writes the results. Exits with 1 if one is not good."""
     if as_json:
-        say_json({"app": asked.name, "servers": [_lock_json(outcome) for outcome in outcomes]})
+        say_json({"app": app.name, "servers": [_lock_json(outcome) for outcome in outcomes]})
     else:
         for outcome in outcomes:
             _say(outcome)
@@ -231,21 +231,21 @@ def _tell(asked: App, outcomes: list[_Outcome], as_json: bool) -> None:
 def _say(outcome: _Outcome) -> None:
     unlike, changed = outcome.unlike, outcome.unlike.changed
     counts = f"{len(unlike.added)} added, {len(unlike.removed)} removed, {len(changed)} changed"
-    said = {
+    texts = {
         "written": f"lock written, {outcome.tools} tools: {counts}",
         "same": f"{outcome.tools} tools, matches its lock",
         "differs": f"differs from its lock: {counts}",
         "unlocked": f"{outcome.tools} tools, no lock; create one with `perdure mcp lock`",
         "failed": "failed",
     }
-    say(f"{outcome.server}: {said[outcome.state]}")
+    say(f"{outcome.server}: {texts[outcome.state]}")
     for name in unlike.added:
         say(f"  added    {name}")
     for name in unlike.removed:
         say(f"  removed  {name}")
     for name, fields in changed.items():
         say(f"  changed  {name} ({', '.join(fields)})")
-    for sentence in outcome.told:
+    for sentence in outcome.details:
         say(f"  {sentence}")
 
 
@@ -258,7 +258,7 @@ def _lock_json(outcome: _Outcome) -> dict[str, Any]:
         "added": list(unlike.added),
         "removed": list(unlike.removed),
         "changed": {name: list(fields) for name, fields in unlike.changed.items()},
-        "told": list(outcome.told),
+        "told": list(outcome.details),
     }
 
 

@@ -287,22 +287,22 @@ def _asks(data: Mapping[str, Any]) -> str:
 
 
 def _budget(data: Mapping[str, Any]) -> str:
-    told = f"  ‖ {one_line(str(data.get('message') or data.get('code')))}"
+    line = f"  ‖ {one_line(str(data.get('message') or data.get('code')))}"
     if data.get("code") != "limit_spent":
-        return told
+        return line
     raised = command("turns", "raise", str(data.get("turn_id")), "--tokens", "MORE")
     refused = command("approvals", "reject", str(data.get("approval_id")))
-    return f"{told}\n    To continue: {raised}   (or --usd MORE; to end it: {refused})"
+    return f"{line}\n    To continue: {raised}   (or --usd MORE; to end it: {refused})"
 
 
 def _done(data: Mapping[str, Any]) -> str:
     seconds = float(data.get("duration_ms") or 0) / 1000
     cost = float(data.get("cost_usd") or 0)
-    told = f"  {data.get('status')} · {data.get('tokens_used')} tokens · ${cost:.4f} · {seconds:.1f} s"
+    line = f"  {data.get('status')} · {data.get('tokens_used')} tokens · ${cost:.4f} · {seconds:.1f} s"
     if data.get("execution_id"):
-        told += f" · {data['execution_id']}"
+        line += f" · {data['execution_id']}"
     left = data.get("left_over")
-    return f"{told}\n  ~ the messages that it did not receive continue as {left}" if left else told
+    return f"{line}\n  ~ the messages that it did not receive continue as {left}" if left else line
 
 
 def _busy(data: Mapping[str, Any]) -> str:
@@ -333,11 +333,11 @@ def _failed(data: Mapping[str, Any]) -> str:
 
 def _stage(data: Mapping[str, Any]) -> str:
     """Returns a line for a stage and for its tools that ran, were skipped or failed."""
-    told = [f"ran {', '.join(map(str, data['ran']))}"] if data.get("ran") else []
+    parts = [f"ran {', '.join(map(str, data['ran']))}"] if data.get("ran") else []
     for what, why in (("skipped", "why"), ("failed", "message")):
         each = [one for one in data.get(what) or () if isinstance(one, dict)]
-        told += [f"{what} " + ", ".join(f"{one.get('tool')} ({one.get(why)})" for one in each)] if each else []
-    return f"  · stage {_what(data)}" + (f": {one_line('; '.join(told), 400)}" if told else "")
+        parts += [f"{what} " + ", ".join(f"{one.get('tool')} ({one.get(why)})" for one in each)] if each else []
+    return f"  · stage {_what(data)}" + (f": {one_line('; '.join(parts), 400)}" if parts else "")
 
 
 def _because(data: Mapping[str, Any]) -> str:
@@ -346,8 +346,8 @@ def _because(data: Mapping[str, Any]) -> str:
 
 def _what(data: Mapping[str, Any]) -> str:
     """Returns the plain values of an event. Nested values are only in the output of --json."""
-    told = {name: value for name, value in data.items() if name not in ("turn_id", "seq", "at", "text")}
-    return one_line(" ".join(f"{name}={value}" for name, value in told.items() if not isinstance(value, dict | list)))
+    fields = {name: value for name, value in data.items() if name not in ("turn_id", "seq", "at", "text")}
+    return one_line(" ".join(f"{name}={value}" for name, value in fields.items() if not isinstance(value, dict | list)))
 
 
 _LINES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {

@@ -53,7 +53,7 @@ Digest = Annotated[
 
 
 @promotions_app.command("list")
-def listed(
+def print_promotions(
     status: Annotated[str, typer.Option(help="pending, approved, rejected, withdrawn, or all.")] = "pending",
     limit: Annotated[int, typer.Option(min=1)] = 50,
     cursor: Annotated[str | None, typer.Option(help="The cursor that the previous page printed.")] = None,
@@ -256,7 +256,7 @@ def list_files(conversation: Conversation, as_json: AsJson = False, as_name: AsN
 
 
 @files_app.command("get")
-def get(
+def download_file(
     file_id: Annotated[str, typer.Argument(metavar="FILE", help="The file's id.")],
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The path to write to; - for standard output.")],
     as_name: AsName = None,

@@ -69,8 +69,8 @@ def status(as_json: AsJson = False) -> None:
                 "left_out": here.run.get("left_out", []),
             }
         )
-        said = deployment_json(deployment) if deployment is not None else {}
-        say_json({"well": well, "home": str(here.home), **why, "parts": parts, **said})
+        fields = deployment_json(deployment) if deployment is not None else {}
+        say_json({"well": well, "home": str(here.home), **why, "parts": parts, **fields})
     else:
         rows = [(each.name, each.what, each.pid or "", each.address) for each in found]
         table(("part", "state", "pid", "address"), rows, "No processes.")
@@ -231,6 +231,6 @@ def show_deployment(found: DeploymentStatus) -> None:
 
 def deployment_json(found: DeploymentStatus) -> dict[str, Any]:
     """Returns the status as JSON."""
-    whole = found.model_dump(mode="json")
+    fields = found.model_dump(mode="json")
     names = ("is_operator", "queues", "mcp_servers", "turns", "oldest_approval")
-    return {name: whole[name] for name in names}
+    return {name: fields[name] for name in names}

@@ -177,9 +177,9 @@ def _hint(error: ApiError) -> str:
         return "\n".join(f"{each.get('field')}: {each.get('problem')}" for each in fields if isinstance(each, dict))
     decision = error.details.get("decision")
     if error.code == "already_decided" and isinstance(decision, dict) and decision.get("type"):
-        said = decision.get("comment") or decision.get("reason_code")
+        reason = decision.get("comment") or decision.get("reason_code")
         by = f" by {decision['by']}" if decision.get("by") else ""
-        return f"Decision: {decision.get('type')}{by}" + (f": {said}" if said else ".")
+        return f"Decision: {decision.get('type')}{by}" + (f": {reason}" if reason else ".")
     if error.code == "claimed":
         return "The claim expires by itself; an admin can end it with `release`."
     if error.retry_after_seconds is not None:

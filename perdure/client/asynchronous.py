@@ -24,7 +24,7 @@ from perdure.client.connection import (
     poll_seconds,
     unreadable,
 )
-from perdure.client.requests import Call, Patience
+from perdure.client.requests import Call, RetryBudget
 from perdure.schemas.turns import Turn
 
 
@@ -228,15 +228,15 @@ class AsyncClient:
 
     async def send(self, call: Call[T]) -> T:
         """Sends a call and returns its response. All other methods send their calls with it."""
-        patience = Patience(self._base_url, self._patience_seconds)
+        retries = RetryBudget(self._base_url, self._patience_seconds)
         while True:
             try:
                 response = await self._http.request(call.method, call.path, **call.arguments())
             except httpx.TransportError as error:
-                await asyncio.sleep(patience.after_break(error, time.monotonic(), may_repeat=call.may_repeat))
+                await asyncio.sleep(retries.after_break(error, time.monotonic(), may_repeat=call.may_repeat))
                 continue
             if not is_answered(response):
-                await asyncio.sleep(patience.after_answer(response, time.monotonic()))
+                await asyncio.sleep(retries.after_answer(response, time.monotonic()))
                 continue
             try:
                 return call.read(response)
@@ -254,7 +254,7 @@ class AsyncClient:
 
     async def read(self, reader: Reader) -> AsyncGenerator[Event, None]:
         """Yields the events of a stream; reconnects as often as necessary."""
-        patience = Patience(self._base_url, self._patience_seconds)
+        retries = RetryBudget(self._base_url, self._patience_seconds)
         while not reader.is_over:
             try:
                 async with self._http.stream("GET", reader.path, headers=reader.headers(), timeout=TIMEOUT) as response:
@@ -262,16 +262,16 @@ class AsyncClient:
                     if is_answered(response):
                         decoder = Decoder()
                         async for chunk in response.aiter_bytes():
-                            patience.answered()
+                            retries.reset()
                             for event in decoder.feed(chunk):
                                 reader.saw(event)
                                 yield event
-                        wait = 0.0 if reader.is_over else patience.after_end(time.monotonic())
+                        wait = 0.0 if reader.is_over else retries.after_end(time.monotonic())
                     else:
                         await response.aread()
-                        wait = patience.after_answer(response, time.monotonic())
+                        wait = retries.after_answer(response, time.monotonic())
             except httpx.TransportError as error:
-                wait = patience.after_break(error, time.monotonic())
+                wait = retries.after_break(error, time.monotonic())
             await asyncio.sleep(wait)
 
 

@@ -155,8 +155,8 @@ class Reader:
 
     def headers(self) -> dict[str, str]:
         """Returns the headers of the next connection."""
-        asked = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
-        return asked if self.last_id is None else {**asked, "Last-Event-ID": self.last_id}
+        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+        return headers if self.last_id is None else {**headers, "Last-Event-ID": self.last_id}
 
     def saw(self, event: Event) -> None:
         """Records an event before it is passed to the reader."""

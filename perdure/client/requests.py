@@ -162,7 +162,7 @@ _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 @dataclass(slots=True)
-class Patience:
+class RetryBudget:
     """The retries of one request, or of one stream, within `seconds` without a response.
 
     The waits are 0.2 0.4 0.8 1.6 3.2 5 5 … seconds.
@@ -177,7 +177,7 @@ class Patience:
     _since: float | None = None
     _failures: int = 0
 
-    def answered(self) -> None:
+    def reset(self) -> None:
         """Resets the time for retries after a response."""
         self._since, self._failures = None, 0
 

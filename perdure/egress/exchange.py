@@ -41,8 +41,8 @@ class AnswerWithheld(Exception):
 class OutOfTime(TimeoutError):
     """The exchange missed its deadline. `sent` is true if the target may have received the request."""
 
-    def __init__(self, told: str, *, sent: bool) -> None:
-        super().__init__(told)
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
         self.sent = sent
 
 

@@ -97,7 +97,7 @@ class ForkServer:
         self._log = LogFile(home.log(_ROLE))
         self._number = 0
         self._channel: socket.socket | None = None
-        self._asked: dict[int, asyncio.Future[int]] = {}
+        self._pid_futures: dict[int, asyncio.Future[int]] = {}
         self._living: dict[int, asyncio.Future[int]] = {}
         self._ended: dict[int, int] = {}
         """The ends of processes whose start has not been reported yet."""
@@ -114,14 +114,14 @@ class ForkServer:
         while True:
             began = time.monotonic()
             try:
-                told = describe_exit(await self._one_life())
+                cause = describe_exit(await self._one_life())
             except OSError as error:
-                told = f"cannot be started: {error.strerror}"
+                cause = f"cannot be started: {error.strerror}"
             finally:
                 self._begun.set()
                 self._lost()
             at_once = 0 if time.monotonic() - began > _SERVER_STEADY_SECONDS else at_once + 1
-            self._console.child(_ROLE, f"{told}; the processes that were forked from it stop and restart with it")
+            self._console.child(_ROLE, f"{cause}; the processes that were forked from it stop and restart with it")
             await asyncio.sleep(at_once * _PAUSE_SECONDS)
 
     async def _one_life(self) -> int:
@@ -152,10 +152,10 @@ class ForkServer:
     async def _end_if_stopped(self, pid: int) -> None:
         """Kills the fork server if a signal has stopped it; the kernel then kills its forks. While stopped, it could
         neither restart them nor report their ends."""
-        heard = Listening(self._patience.hang_seconds, time.monotonic())
+        listening = Listening(self._patience.hang_seconds, time.monotonic())
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if heard.hangs(not is_stopped(pid), time.monotonic()):
+            if listening.hangs(not is_stopped(pid), time.monotonic()):
                 break
         silent = f"has not responded for {self._patience.hang_seconds:.0f} s; killing and restarting it"
         self._console.child(_ROLE, silent)
@@ -170,7 +170,7 @@ class ForkServer:
         """
         self._number += 1
         number, loop = self._number, asyncio.get_running_loop()
-        asked = {
+        request = {
             "role": role,
             "arguments": list(command[1:]),
             "environ": dict(environ),
@@ -183,7 +183,7 @@ class ForkServer:
         # In memory: a full disk must not prevent a program from restarting.
         asked_file = os.fdopen(os.memfd_create("asked"), "w+", encoding="utf-8", errors="surrogateescape")
         with os.fdopen(writes, "wb"), asked_file as what:
-            json.dump(asked, what)
+            json.dump(request, what)
             what.seek(0)
             if self._channel is None:
                 raise ForkServerGone
@@ -191,8 +191,8 @@ class ForkServer:
                 socket.send_fds(self._channel, [str(number).encode()], [what.fileno(), writes])
             except OSError as error:
                 raise ForkServerGone from error
-        told = self._asked[number] = loop.create_future()
-        pid = await told
+        pid_future = self._pid_futures[number] = loop.create_future()
+        pid = await pid_future
         forked = ForkedProcess(pid, stdout)
         forked.ended.add_done_callback(lambda _: loop.call_later(_LAST_OUTPUT_SECONDS, pipe.close))
         if pid in self._ended:
@@ -222,9 +222,9 @@ class ForkServer:
             return
         answer = json.loads(message)
         if "number" in answer:
-            told = self._asked.pop(answer["number"])
-            if not told.done():
-                told.set_result(answer["pid"])
+            pid_future = self._pid_futures.pop(answer["number"])
+            if not pid_future.done():
+                pid_future.set_result(answer["pid"])
         elif (ended := self._living.pop(answer["pid"], None)) is not None:
             ended.set_result(answer["code"])
         else:
@@ -235,12 +235,12 @@ class ForkServer:
         if self._channel is not None:
             asyncio.get_running_loop().remove_reader(self._channel)
             self._channel = None
-        for told in self._asked.values():
-            if not told.done():
-                told.set_exception(ForkServerGone())
+        for pid_future in self._pid_futures.values():
+            if not pid_future.done():
+                pid_future.set_exception(ForkServerGone())
         for ended in self._living.values():
             ended.set_result(-signal.SIGKILL)
-        self._asked.clear()
+        self._pid_futures.clear()
         self._living.clear()
 
 
@@ -447,25 +447,27 @@ class Child:
         works = pid if pid is not None or self._fork_server is None else self._fork_server.pid
         starting.look(now, cpu_seconds(works) if works is not None else 0.0, self._log.lines)
         if word := starting.word(now):
-            said = next((line.strip() for line in reversed(self._log.tail) if line.strip()), "")
-            doing = said or ("it has not logged anything yet" if pid is not None else "it is importing its modules")
+            last_line = next((line.strip() for line in reversed(self._log.tail) if line.strip()), "")
+            doing = last_line or (
+                "it has not logged anything yet" if pid is not None else "it is importing its modules"
+            )
             self._console.child(self.spec.role, f"{word}: {doing}")
         self._given_up = starting.failure(now)
         return bool(self._given_up)
 
     async def _hangs(self, pid: int) -> None:
         """Returns when the process was ready and has not responded for too long."""
-        lives, heard = self.spec.lives, None
+        lives, listening = self.spec.lives, None
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if lives is None or not self.ready:
                 continue
-            heard = heard or Listening(self._patience.hang_seconds, time.monotonic())
+            listening = listening or Listening(self._patience.hang_seconds, time.monotonic())
             try:
                 answers = await lives(pid)
             except (OSError, ValueError):  # an unreadable response
                 answers = False
-            if heard.hangs(answers, time.monotonic()):
+            if listening.hangs(answers, time.monotonic()):
                 return
 
     async def _start_process(self) -> Process | ForkedProcess:
@@ -525,5 +527,5 @@ class Child:
         """Returns one line: what happened, the child's own last informative line, and the file with the rest."""
         lines = [line.strip() for line in self._log.tail if line.strip()]
         telling = [line for line in lines if self.spec.shows is not None and self.spec.shows.search(line)] or lines
-        said = f": {telling[-1]}" if telling else ""
-        return f"{self.spec.role} {what}{said} (log: {self.spec.log})"
+        detail = f": {telling[-1]}" if telling else ""
+        return f"{self.spec.role} {what}{detail} (log: {self.spec.log})"

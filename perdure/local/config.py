@@ -196,14 +196,14 @@ class StackConfig:
         chosen = _ROUTINGS.get(named_routing)
         if chosen is None:
             raise StackError(f"PERDURE_ROUTING is {named_routing!r}; it must be one of {', '.join(_ROUTINGS)}")
-        asked = _flag(env, "PERDURE_EXAMPLES")
+        wants_examples = _flag(env, "PERDURE_EXAMPLES")
         return cls(
             home=home_of(env),
             port=_port(env.get("PERDURE_PORT") or str(_DEFAULT_PORT)),
             environ=env,
             routing=chosen,
             app_dirs=_own_apps(env, app_dirs),
-            examples=asked if examples is None else examples,
+            examples=wants_examples if examples is None else examples,
             programs=default_programs(chosen),
             patience=StartClock.from_environ(env),
             least_free_bytes=least_free_bytes(env),

@@ -85,15 +85,15 @@ class ForkServer:
             os._exit(0)
         what, output = files
         with os.fdopen(what, encoding="utf-8", errors="surrogateescape") as stream:
-            asked: dict[str, Any] = json.load(stream)
+            request: dict[str, Any] = json.load(stream)
         return Request(
             int(message),
             output,
-            asked["role"],
-            tuple(asked["arguments"]),
-            asked["environ"],
-            asked["cwd"],
-            frozenset(asked["imports"]),
+            request["role"],
+            tuple(request["arguments"]),
+            request["environ"],
+            request["cwd"],
+            frozenset(request["imports"]),
         )
 
     def _fork(self, request: Request) -> bool:

@@ -61,15 +61,15 @@ class Flood:
 
     def closed(self, now: float) -> str:
         """Returns a report about the ended window and starts the next one; empty if no line was omitted."""
-        said = ""
+        summary = ""
         if self.folded:
             lines = "lines" if self.folded > 1 else "line"
-            said = f"(and {self.folded} more {lines} like these in {now - self._began:.0f} s"
+            summary = f"(and {self.folded} more {lines} like these in {now - self._began:.0f} s"
         self._seconds = min(2 * self._seconds, _LONGEST_WINDOW_SECONDS) if self.folded else _WINDOW_SECONDS
         self._allowed = (_AGAIN, _AGAIN) if self.folded else (_MOST_LINES, _MOST_ALIKE)
         self._began, self._shown, self.folded = now, 0, 0
         self._alike.clear()
-        return said
+        return summary
 
     def folds(self) -> bool:
         """Omits one line; returns whether it is the first one of this window."""
@@ -127,12 +127,12 @@ class Outage:
         is_over = not self.away()
         if not is_over and (self._began is None or now - self._began < _QUIET_OUTAGE_SECONDS):
             return ""
-        said = ", ".join(f"{count} of {role}" for role, count in self._counts.items() if count)
+        summary = ", ".join(f"{count} of {role}" for role, count in self._counts.items() if count)
         self._counts.clear()
         self._last.clear()
         if is_over:
             self._began = None
-        return said
+        return summary
 
     @property
     def goes_on(self) -> bool:
@@ -202,16 +202,16 @@ class Console:
 
     def _end_outage(self) -> None:
         self._looks_at_outage = False
-        if said := self.outage.ended(time.monotonic()):
+        if summary := self.outage.ended(time.monotonic()):
             where = f"; log of each: {self.logs}" if self.logs is not None else ""
-            self.say(f"  Lines about the outage that are not shown: {said}{where}")
+            self.say(f"  Lines about the outage that are not shown: {summary}{where}")
         if self.outage.goes_on:
             self._look_at_outage()
 
     def _close_window(self, role: str) -> None:
-        said = self._floods[role].closed(time.monotonic())
-        if said:
-            self._child(role, f"{said}; log: {self.logs / role}.log)" if self.logs is not None else f"{said})")
+        summary = self._floods[role].closed(time.monotonic())
+        if summary:
+            self._child(role, f"{summary}; log: {self.logs / role}.log)" if self.logs is not None else f"{summary})")
 
     def _child(self, role: str, line: str) -> None:
         prefix = f"{role:<{_ROLE_WIDTH}} |"
@@ -270,8 +270,8 @@ async def read_lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
     have any bytes and any length, and the child is never blocked."""
     held = b""
     while chunk := await stream.read(65_536):
-        *whole, held = (held + chunk).split(b"\n")
-        for line in whole:
+        *lines, held = (held + chunk).split(b"\n")
+        for line in lines:
             for piece in _pieces(line):
                 yield _text(piece)
         while len(held) >= _LONGEST_LINE_BYTES:

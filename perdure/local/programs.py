@@ -232,10 +232,10 @@ def bootstrap_line_from(lines: list[str], log: Path) -> BootstrapLine:
     Raises: StackError if it is not the expected JSON. The line itself is not repeated, because it may contain secrets.
     """
     try:
-        said = json.loads(lines[-1])
-        tokens = {str(role): str(token) for role, token in dict(said["tokens"]).items()}
-        left_out = tuple(str(each) for each in said.get("left_out", ()))
-        kept = {str(app): tuple(map(str, agents)) for app, agents in dict(said.get("kept", {})).items()}
-        return BootstrapLine(tokens, left_out, str(said.get("setup_code", "")), kept)
+        fields = json.loads(lines[-1])
+        tokens = {str(role): str(token) for role, token in dict(fields["tokens"]).items()}
+        left_out = tuple(str(each) for each in fields.get("left_out", ()))
+        kept = {str(app): tuple(map(str, agents)) for app, agents in dict(fields.get("kept", {})).items()}
+        return BootstrapLine(tokens, left_out, str(fields.get("setup_code", "")), kept)
     except (IndexError, ValueError, KeyError, TypeError) as error:
         raise StackError(f"prepare did not print its tokens as JSON (log: {log})") from error

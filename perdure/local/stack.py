@@ -238,8 +238,8 @@ class _Start:
         )
         self.prepared = programs.bootstrap_line_from(lines, self.home.log("prepare"))
         if not self.config.apps:
-            said = no_app(self.config.command, self.prepared.kept)
-            self.prepared = replace(self.prepared, left_out=(*self.prepared.left_out, *said))
+            notices = no_app(self.config.command, self.prepared.kept)
+            self.prepared = replace(self.prepared, left_out=(*self.prepared.left_out, *notices))
 
     async def launch_programs(self) -> None:
         """Starts the programs as soon as all addresses are known; each waits for the gate.

@@ -112,9 +112,9 @@ class Supervisor:
             await process.wait()
             log.close()
         if process.returncode:
-            said = _last_words(log) or "it printed nothing"
+            last_words = _last_words(log) or "it printed nothing"
             raise StackError(
-                f"{role} failed ({describe_exit(process.returncode)}): {said} (log: {self.home.log(role)})"
+                f"{role} failed ({describe_exit(process.returncode)}): {last_words} (log: {self.home.log(role)})"
             )
         self.console.part(role, "done", time.monotonic() - began, detail)
         return work.result()[0]
@@ -133,11 +133,11 @@ class Supervisor:
         while not (await asyncio.wait({work}, timeout=3.0))[0]:
             now = time.monotonic()
             slow.look(now, cpu_seconds(pid), log.lines)
-            said = _last_words(log) or "it has not logged anything yet"
+            last_words = _last_words(log) or "it has not logged anything yet"
             if word := slow.word(now):
-                self.console.child(role, f"{word}: {said}")
+                self.console.child(role, f"{word}: {last_words}")
             if why := slow.failure(now):
-                raise StackError(f"{role} {why}: {said} (log: {self.home.log(role)})")
+                raise StackError(f"{role} {why}: {last_words} (log: {self.home.log(role)})")
         await work
 
     def pids(self) -> dict[str, int]:
@@ -212,8 +212,8 @@ class Supervisor:
                 self.on_change()
             self._cannot_write = ""
         except OSError as error:  # a full disk must not end running parts
-            said, self._cannot_write = self._cannot_write, error.strerror or "it fails"
-            if said != self._cannot_write and not self._disk_is_full():
+            previous, self._cannot_write = self._cannot_write, error.strerror or "it fails"
+            if previous != self._cannot_write and not self._disk_is_full():
                 self.console.say(f"  cannot write in {self.home.root}: {error.strerror}")
 
 

@@ -55,16 +55,16 @@ async def read_version(program: Path, source: str) -> TemporalProgram | None:
     except OSError:
         return None
     assert process.stdout is not None
-    said = b""
+    output = b""
     try:
         async with asyncio.timeout(_VERSION_SECONDS):
-            said = await process.stdout.read()
+            output = await process.stdout.read()
             await process.wait()
     except TimeoutError:
         return None
     finally:
         kill_group(process.pid)
-    match = _VERSION.search(said.decode("utf-8", "replace"))
+    match = _VERSION.search(output.decode("utf-8", "replace"))
     if match is None or process.returncode != 0:
         return None
     numbers = [int(number) for number in match.groups()]
@@ -203,8 +203,8 @@ async def go_version(go: Path, environ: Mapping[str, str]) -> tuple[int, int, in
         process = await spawn((go, "version"), environ=environ, cwd=Path("/"))
     except OSError:
         return None
-    said, _ = await process.communicate()
-    match = _GO_VERSION.search(said.decode("utf-8", "replace"))
+    output, _ = await process.communicate()
+    match = _GO_VERSION.search(output.decode("utf-8", "replace"))
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
 
@@ -321,16 +321,16 @@ def install(program: Path, folder: Path) -> Path:
 @asynccontextmanager
 async def only_builder(lock: Path, console: Console) -> AsyncIterator[None]:
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
-    told = False
+    announced = False
     try:
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if not told:
+                if not announced:
                     console.say("  another stack is downloading or building the Temporal server; waiting for it")
-                    told = True
+                    announced = True
                 await asyncio.sleep(0.25)
         yield
     finally:

@@ -40,8 +40,8 @@ def downloaded(
             await ended
         if reason is None and process.returncode == 0 and _adopt(folder):
             return True
-        said = (await output).decode("utf-8", "replace").strip().splitlines()
-        console.say(f"  the download did not work: {reason or (said[-1][:160] if said else 'it printed nothing')}")
+        lines = (await output).decode("utf-8", "replace").strip().splitlines()
+        console.say(f"  the download did not work: {reason or (lines[-1][:160] if lines else 'it printed nothing')}")
         return False
 
     return source

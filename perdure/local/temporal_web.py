@@ -252,8 +252,8 @@ class WebPages:
         kept = self._copy / hashlib.sha256(path.encode()).hexdigest()
         with suppress(OSError, ValueError, KeyError):
             head, _, body = kept.read_bytes().partition(b"\n")
-            said = json.loads(head)
-            return Answer(200, {"content-type": said["type"], "cache-control": said["cache"]}, body)
+            header = json.loads(head)
+            return Answer(200, {"content-type": header["type"], "cache-control": header["cache"]}, body)
         port = await self._server()
         if port is None:
             return None

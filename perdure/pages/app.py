@@ -138,9 +138,9 @@ async def _visit_of(request: Request, api: AsyncClient) -> BrowserRequest:
 
 def _came_from(request: Request) -> str:
     """Returns the page of this server that a form was sent from; empty if there is none."""
-    came = urlsplit(request.headers.get("referer", ""))
-    own = request.method == "POST" and came.netloc == request.url.netloc
-    return local_path(came.path, "") if own else ""
+    referer = urlsplit(request.headers.get("referer", ""))
+    own = request.method == "POST" and referer.netloc == request.url.netloc
+    return local_path(referer.path, "") if own else ""
 
 
 async def _signed_out(request: Request) -> Response:
@@ -213,9 +213,9 @@ def _back_to_the_form(scope: Scope, send: Send) -> Send:
     return shown_problem
 
 
-def _form_again(scope: Scope, status: int, said: Headers) -> str:
+def _form_again(scope: Scope, status: int, headers: Headers) -> str:
     came_from = dict(parse_qsl(urlsplit(Headers(scope=scope).get("referer", "")).query))
-    after = said.get("retry-after", "")
+    after = headers.get("retry-after", "")
     kept = {name: came_from[name] for name in ("next", "invitation") if came_from.get(name)}
     failed = "rate_limited" if status == 429 else "turned_away"
     return "/sign-in?" + urlencode({"failed": failed, **kept, **({"after": after} if after.isdecimal() else {})})

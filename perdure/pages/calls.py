@@ -32,8 +32,8 @@ async def settle(post: Posted, key: str) -> Response:
     if outcome is None:
         raise PageProblem(422, "Select whether the effect happened.")
     try:
-        said = form.whole("comment") or ""
-        await post.visit.api.effects.settle(key, outcome, said, idempotency_key=form.get("key"))
+        comment = form.whole("comment") or ""
+        await post.visit.api.effects.settle(key, outcome, comment, idempotency_key=form.get("key"))
     except ApiError as error:
         if error.status in (401, 404):
             raise

@@ -170,12 +170,12 @@ async def shown(
     return list(reversed(found))
 
 
-def words_of(said: Mapping[str, Any]) -> str:
+def words_of(payload: Mapping[str, Any]) -> str:
     """Returns a question or an answer as text: its question, its only text, or all of it as JSON."""
-    texts = [each for each in said.values() if isinstance(each, str)]
-    if isinstance(said.get("question"), str):
-        return str(said["question"])
-    return texts[0] if len(texts) == len(said) == 1 else json.dumps(said, ensure_ascii=False, indent=2)
+    texts = [each for each in payload.values() if isinstance(each, str)]
+    if isinstance(payload.get("question"), str):
+        return str(payload["question"])
+    return texts[0] if len(texts) == len(payload) == 1 else json.dumps(payload, ensure_ascii=False, indent=2)
 
 
 def allotted(turns: Sequence[ConversationTurn]) -> dict[str, int]:
@@ -203,12 +203,14 @@ async def _shown(api: AsyncClient, turn: ConversationTurn, most: int | None, ref
         return Shown(turn, most=most)
     if waiting.kind in ANSWERED_BY_CLIENT:
         questions = await asyncio.gather(*(api.turns.question(turn.turn_id, each) for each in waiting.ids))
-        return Shown(turn, asked=[_asked(each, refused) for each in questions if each.status == "pending"], most=most)
+        return Shown(
+            turn, asked=[_question_form(each, refused) for each in questions if each.status == "pending"], most=most
+        )
     found = await asyncio.gather(*(_approval(api, each) for each in waiting.ids))
     return Shown(turn, [each for each in found if each is not None], most=most)
 
 
-def _asked(question: Question, refused: QuestionForm | None) -> QuestionForm:
+def _question_form(question: Question, refused: QuestionForm | None) -> QuestionForm:
     return refused if refused is not None and refused.question.id == question.id else QuestionForm(question)
 
 
@@ -225,8 +227,8 @@ def _is_colour(given: object) -> bool:
     return isinstance(given, str) and _COLOUR.fullmatch(given) is not None
 
 
-def _same(said: str, answer: str) -> bool:
-    return said.strip() == answer.strip()
+def _same(text: str, answer: str) -> bool:
+    return text.strip() == answer.strip()
 
 
 conversation_router = APIRouter()
@@ -358,10 +360,10 @@ async def show_turn_again(
     story: ConversationView = await visit.api.conversations.story(conversation_id, turn=turn_id)
     if not story.items:
         raise PageProblem(404, "This conversation has no such turn. It may have been erased; reload the conversation.")
-    (told,) = await shown(visit.api, story.items, refused=refused)
+    (shown_turn,) = await shown(visit.api, story.items, refused=refused)
     me = visit.me or await visit.api.auth.me()
     given = {"me": me, "form_token": me.form_token or "", "value": value, "words_of": words_of}
-    return page(visit, "chat_turn.html", status=status, id=conversation_id, each=told, story=story, **given)
+    return page(visit, "chat_turn.html", status=status, id=conversation_id, each=shown_turn, story=story, **given)
 
 
 async def after(
@@ -393,7 +395,9 @@ _SHOWN = 20
 
 
 @chat_router.get("/chat")
-async def listed(visit: Visitor, cursor: Annotated[str | None, Query(max_length=400)] = None) -> HTMLResponse:
+async def show_conversations(
+    visit: Visitor, cursor: Annotated[str | None, Query(max_length=400)] = None
+) -> HTMLResponse:
     """Lists conversations, the most recently written first. The first page starts with the agents."""
     found, agents = await asyncio.gather(
         visit.api.conversations.list(limit=_SHOWN, cursor=cursor), visit.api.agents.list()
@@ -452,9 +456,9 @@ async def answer_question(post: Posted, conversation_id: str, turn_id: str, requ
 
 def _payload(question: Question, form: Form) -> tuple[dict[str, object], dict[str, str]]:
     """Returns the answer from the form, and the faults of its fields."""
-    asked, option = QuestionForm(question), form.get("option")
-    if option and option in asked.options:
-        return {asked.only: option}, {}
+    question_form, option = QuestionForm(question), form.get("option")
+    if option and option in question_form.options:
+        return {question_form.only: option}, {}
     read = read_fields({}, question.answer_schema, form)
     return dict(read.args), dict(read.faults)
 

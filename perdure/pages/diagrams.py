@@ -273,7 +273,7 @@ def graph(manifest: Mapping[str, Any], path: Path | None = None, *, own: str = "
 
     `own` is a prefix for ids that is unique on the page.
     """
-    told = path is not None
+    has_path = path is not None
     path = path or Path({}, frozenset())
     nodes: Sequence[Mapping[str, Any]] = manifest["nodes"]
     names = [START, *(str(node["id"]) for node in nodes), END]
@@ -294,7 +294,7 @@ def graph(manifest: Mapping[str, Any], path: Path | None = None, *, own: str = "
         h=layout.height,
         title=f"The graph {escape_terminal(str(manifest['name']))}",
         desc=f"{len(nodes)} nodes; "
-        + (f"this turn visited {gone} of them. The path follows as a list." if told else "a list follows."),
+        + (f"this turn visited {gone} of them. The path follows as a list." if has_path else "a list follows."),
         marks=Markup("<defs>{}</defs>").format(
             Markup("").join(_MARK.format(f"{own}-{name}", kind) for name, kind in _TIPS.items())
         ),
@@ -306,9 +306,9 @@ def graph(manifest: Mapping[str, Any], path: Path | None = None, *, own: str = "
 
 def _line(way: tuple[str, str], points: Sequence[Point], labels: Sequence[str], own: str, *, taken: bool) -> Markup:
     label = ", ".join(filter(None, labels))
-    told = f"{way[0]} to {way[1]}" + (f": {label}" if label else "") + (", taken" if taken else "")
+    title = f"{way[0]} to {way[1]}" + (f": {label}" if label else "") + (", taken" if taken else "")
     kind, tip = ("line taken", "tip-taken") if taken else ("line", "tip")
-    return _LINE.format(kind, _curve(points), f"{own}-{tip}", escape_terminal(told))
+    return _LINE.format(kind, _curve(points), f"{own}-{tip}", escape_terminal(title))
 
 
 def _curve(points: Sequence[Point]) -> str:
@@ -323,7 +323,7 @@ def _curve(points: Sequence[Point]) -> str:
 def _box(box: Box, purpose: str, visits: int) -> Markup:
     is_end = box.name in (START, END)
     kind = "end" if is_end else "node gone" if visits else "node"
-    told = box.name + (f": {purpose}" if purpose else "") + (f", {visits} times" if visits > 1 else "")
+    title = box.name + (f": {purpose}" if purpose else "") + (f", {visits} times" if visits > 1 else "")
     top = box.y + PAD / 2 + LINE * 0.75
     words = [_TEXT.format(box.x, top + LINE * at, escape_terminal(line)) for at, line in enumerate(box.lines)]
     times = _TIMES.format(box.x + box.width / 2, box.y - 3, visits) if visits > 1 else ""
@@ -332,7 +332,7 @@ def _box(box: Box, purpose: str, visits: int) -> Markup:
     return _BOX.format(
         kind,
         escape_terminal(box.name),
-        escape_terminal(told),
+        escape_terminal(title),
         left,
         box.y,
         box.width,

@@ -61,9 +61,9 @@ async def sign_in(
     With the code of a link, it shows only the button that uses the code.
     """
     to = _LINK if failed == "user_exists" else local_path(next, "/")
-    said = _WORDS.get(failed, _OTHERWISE) if failed else ""
+    message = _WORDS.get(failed, _OTHERWISE) if failed else ""
     if after:
-        said += f" Try again in {after} s."
+        message += f" Try again in {after} s."
     try:
         ways = Ways() if code else await visit.api.auth.ways()
     except ApiError:
@@ -72,7 +72,7 @@ async def sign_in(
         visit,
         "sign_in.html",
         to=to,
-        said=said,
+        said=message,
         name=name,
         code=code,
         ways=ways,
@@ -87,7 +87,7 @@ resend_router = APIRouter()
 
 
 @resend_router.post("/kept")
-async def kept(post: Typed) -> HTMLResponse:
+async def show_kept_form(post: Typed) -> HTMLResponse:
     """Shows the typed text in a form of this session. Nothing is sent without a click."""
     to = local_path(post.form.get("kept_for"), "")
     if not to:

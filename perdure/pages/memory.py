@@ -28,7 +28,7 @@ class Sent:
 
 
 @router.get(HERE)
-async def listed(
+async def show_promotions(
     visit: Visitor, all: bool = False, cursor: Annotated[str | None, Query(max_length=400)] = None
 ) -> HTMLResponse:
     """Lists the pending promotions, or all of them, newest first."""
@@ -37,7 +37,7 @@ async def listed(
 
 
 @router.get(HERE + "/{promotion_id}")
-async def one(visit: Visitor, promotion_id: str) -> HTMLResponse:
+async def show_promotion(visit: Visitor, promotion_id: str) -> HTMLResponse:
     """Shows one promotion with its text, compared with the shared document that it would change."""
     return await _show(visit, promotion_id, Sent())
 
@@ -48,9 +48,11 @@ async def decide(post: Posted, promotion_id: str) -> Response:
     form, taken = post.form, post.form.get("decision")
     if taken not in _DECISIONS:
         raise PageProblem(422, "A promotion can only be approved or rejected.")
-    said = form.whole("comment") or ""
+    comment = form.whole("comment") or ""
     try:
-        await post.visit.api.send(decide_promotion(promotion_id, taken, form.get("sha256"), said, key=form.get("key")))
+        await post.visit.api.send(
+            decide_promotion(promotion_id, taken, form.get("sha256"), comment, key=form.get("key"))
+        )
     except ApiError as error:
         if error.status in (401, 404):
             raise

@@ -164,18 +164,18 @@ PERDURE_URL={url} PERDURE_TOKEN=… bin/perdure turns answer {turn}
 PERDURE_URL={url} PERDURE_TOKEN=… bin/perdure turns answer {turn} --payload answer.json"""
 
 
-def is_on_a_table(asked: Mapping[str, Any]) -> bool:
+def is_on_a_table(payload: Mapping[str, Any]) -> bool:
     """Returns whether the request is a plan for a table, which the client's own program can run."""
-    return isinstance(asked.get("plan"), str)
+    return isinstance(payload.get("plan"), str)
 
 
-def program_for(asked: Mapping[str, Any], url: str, turn_id: str) -> str:
+def program_for(payload: Mapping[str, Any], url: str, turn_id: str) -> str:
     """Returns the commands to run in the folder of Perdure with the user's own token. They continue the turn with work
     that a page cannot do; users copy them."""
-    if not is_on_a_table(asked):
+    if not is_on_a_table(payload):
         return _OTHERWISE.format(url=url, turn=turn_id)
     # Only the name of the file is known, without its ending and its folder.
-    table = f"way/to/{asked.get('table') or 'table'}.csv"
+    table = f"way/to/{payload.get('table') or 'table'}.csv"
     return _ON_A_TABLE.format(url=json.dumps(url), turn=json.dumps(turn_id), table=json.dumps(table))
 
 

@@ -29,8 +29,8 @@ reference_router = APIRouter()
 @reference_router.get("/docs")
 async def reference(visit: Stranger) -> HTMLResponse:
     """Shows every request of the API, for developers."""
-    said = await visit.api.send(Call("GET", "/openapi.json", lambda response: response.json()))
-    return page(visit, "reference.html", groups=operations(said), about=said["info"])
+    document = await visit.api.send(Call("GET", "/openapi.json", lambda response: response.json()))
+    return page(visit, "reference.html", groups=operations(document), about=document["info"])
 
 
 _METHODS = ("get", "post", "put", "patch", "delete")
@@ -68,27 +68,29 @@ def operations(description: Mapping[str, Any]) -> dict[str, list[Operation]]:
     for path, item in description["paths"].items():
         for method in _METHODS:
             if method in item:
-                said = item[method]
-                group = str((said.get("tags") or ["others"])[0])
-                found.setdefault(group, []).append(_operation(method, path, said, description))
+                operation = item[method]
+                group = str((operation.get("tags") or ["others"])[0])
+                found.setdefault(group, []).append(_operation(method, path, operation, description))
     return found
 
 
-def _operation(method: str, path: str, said: Mapping[str, Any], root: Mapping[str, Any]) -> Operation:
-    fields = [*_parameters(said, root), *_body(said, root)]
-    return Operation(method.upper(), path, str(said.get("summary", "")), str(said.get("description", "")), fields)
+def _operation(method: str, path: str, operation: Mapping[str, Any], root: Mapping[str, Any]) -> Operation:
+    fields = [*_parameters(operation, root), *_body(operation, root)]
+    return Operation(
+        method.upper(), path, str(operation.get("summary", "")), str(operation.get("description", "")), fields
+    )
 
 
-def _parameters(said: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Field]:
-    for each in said.get("parameters", ()):
+def _parameters(operation: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Field]:
+    for each in operation.get("parameters", ()):
         if each["name"] not in _COMMON:
             schema = each.get("schema", {})
             meaning = str(each.get("description") or "")
             yield Field(each["name"], each["in"], kind(schema, root), bool(each.get("required")), meaning)
 
 
-def _body(said: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Field]:
-    schema = said.get("requestBody", {}).get("content", {}).get(_JSON, {}).get("schema")
+def _body(operation: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Field]:
+    schema = operation.get("requestBody", {}).get("content", {}).get(_JSON, {}).get("schema")
     read = followed(schema, root)
     for name, each in read.get("properties", {}).items():
         meaning = str(followed(each, root).get("description") or "")

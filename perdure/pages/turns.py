@@ -49,8 +49,8 @@ class TurnData:
     @property
     def mark(self) -> str:
         """A hash that changes with any change of the turn."""
-        whole: list[Answer] = [self.turn, *self.asked, *self.story, *self.calls, *self.approvals]
-        return hashlib.sha256("\n".join(each.model_dump_json() for each in whole).encode()).hexdigest()[:16]
+        answers: list[Answer] = [self.turn, *self.asked, *self.story, *self.calls, *self.approvals]
+        return hashlib.sha256("\n".join(each.model_dump_json() for each in answers).encode()).hexdigest()[:16]
 
     @property
     def picture(self) -> Markup | None:
@@ -97,14 +97,14 @@ async def turn_data(api: AsyncClient, turn_id: str) -> TurnData:
     Raises ApiError 404 if the turn does not exist.
     """
     turn = await api.turns.get(turn_id)
-    asked, story, calls, approvals, topology = await asyncio.gather(
-        _asked(api, turn),
+    messages, story, calls, approvals, topology = await asyncio.gather(
+        _user_messages(api, turn),
         api.turns.segments(turn_id),
         api.turns.calls(turn_id),
         api.approvals.list(turn=turn_id, brief=True, limit=_APPROVALS),
         _topology(api, turn.topology),
     )
-    return TurnData(turn, asked, story.items, calls.items, approvals.items, topology)
+    return TurnData(turn, messages, story.items, calls.items, approvals.items, topology)
 
 
 def value(of: object) -> Markup:
@@ -115,7 +115,7 @@ def value(of: object) -> Markup:
     return drawn(of)
 
 
-async def _asked(api: AsyncClient, turn: Turn) -> list[Message]:
+async def _user_messages(api: AsyncClient, turn: Turn) -> list[Message]:
     cursor: str | None = None
     found: list[Message] = []
     for _ in range(_PARTS):
@@ -147,8 +147,8 @@ router = APIRouter()
 @router.get("/turns/{turn_id}")
 async def turn(visit: Visitor, turn_id: str, mark: Annotated[str, Query(max_length=64)] = "") -> Response:
     """Shows the page of a turn. For its script, returns the part that changes, or 204 if it equals `mark`."""
-    told = await turn_data(visit.api, turn_id)
-    if visit.is_live and mark == told.mark:
+    data = await turn_data(visit.api, turn_id)
+    if visit.is_live and mark == data.mark:
         return Response(status_code=204)
     template = "turn_now.html" if visit.is_live else "turn.html"
-    return page(visit, template, told=told, turn=told.turn, value=value, shown=SHOWN)
+    return page(visit, template, told=data, turn=data.turn, value=value, shown=SHOWN)

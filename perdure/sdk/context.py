@@ -138,7 +138,7 @@ class ToolContext:
         if effect is EffectClass.KEYED:
             sent["Idempotency-Key"] = self.idempotency_key
         soon = min(left, _CONNECT_SECONDS)
-        asked = self.http.request(
+        request = self.http.request(
             method,
             url,
             json=json,
@@ -147,10 +147,10 @@ class ToolContext:
             follow_redirects=False,
             timeout=httpx.Timeout(left, connect=soon, pool=soon),
         )
-        return answer_or_raise(effect, await self._exchanged(asked, effect, _host(url), left), refusals)
+        return answer_or_raise(effect, await self._exchanged(request, effect, _host(url), left), refusals)
 
     async def _exchanged(
-        self, asked: Awaitable[httpx.Response], effect: EffectClass, host: str, seconds: float
+        self, request: Awaitable[httpx.Response], effect: EffectClass, host: str, seconds: float
     ) -> httpx.Response:
         """Runs the whole exchange under the limits of this call.
 
@@ -158,7 +158,7 @@ class ToolContext:
         """
         try:
             with calling(Call(answer_bytes=self.card.max_answer_bytes, deadline=time.monotonic() + seconds)):
-                return await asked
+                return await request
         except AnswerWithheld as error:
             raise_withheld(effect, error)
             raise

@@ -120,12 +120,12 @@ def answer_or_raise(effect: EffectClass, response: httpx.Response, refusals: Col
         meaning = Meaning.REFUSED
     if meaning is Meaning.ANSWER:
         return response
-    said = f"{response.url.host} answered {response.status_code}{_reason(response)}"
+    message = f"{response.url.host} answered {response.status_code}{_reason(response)}"
     if meaning is Meaning.REFUSED:
-        raise ToolRefused(said)
+        raise ToolRefused(message)
     if meaning is Meaning.UNAVAILABLE:
-        raise ToolUnavailable(said, wait, response.status_code)
-    raise httpx.HTTPStatusError(said, request=response.request, response=response)
+        raise ToolUnavailable(message, wait, response.status_code)
+    raise httpx.HTTPStatusError(message, request=response.request, response=response)
 
 
 def raise_withheld(effect: EffectClass, error: AnswerWithheld) -> None:
@@ -158,13 +158,13 @@ def _wait_seconds(response: httpx.Response) -> float | None:
 def _reason(response: httpx.Response) -> str:
     """Returns the target's message, from the usual places of a JSON error, else its text."""
     try:
-        said = response.json()
+        body = response.json()
     except ValueError:
-        said = None
+        body = None
     for name in ("error", "message", "detail"):
-        if isinstance(said, dict) and isinstance(said.get(name), str | dict):
-            said = said[name]
-    text = " ".join((said if isinstance(said, str) else response.text).split())
+        if isinstance(body, dict) and isinstance(body.get(name), str | dict):
+            body = body[name]
+    text = " ".join((body if isinstance(body, str) else response.text).split())
     return f": {text[:_REASON_CHARACTERS]}" if text else ""
 
 

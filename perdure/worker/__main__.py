@@ -39,13 +39,13 @@ def main() -> None:
     kinds = ", ".join(kind.value for kind in Kind)
     what.add_argument("--queues", help=f"task queues to serve, comma-separated: {kinds}")
     what.add_argument("--relay", action="store_true", help="deliver wake-ups and reconcile turns")
-    asked = parser.parse_args()
-    names = [name for name in (asked.queues or "").split(",") if name]
+    options = parser.parse_args()
+    names = [name for name in (options.queues or "").split(",") if name]
     unknown = set(names) - {kind.value for kind in Kind}
-    if unknown or not (names or asked.relay):
+    if unknown or not (names or options.relay):
         parser.error(f"unknown queue {', '.join(sorted(unknown))}; available queues: {kinds}")
     try:
-        code = asyncio.run(_relay() if asked.relay else _serve(names))
+        code = asyncio.run(_relay() if options.relay else _serve(names))
     except KeyboardInterrupt:
         code = 130
     except SystemExit as why:
@@ -82,7 +82,7 @@ async def _relay() -> int:
         serve_metrics(ours)
         client = await connect(sdk)
         await register(client)
-        doorbell = Notifier(client, relay)
+        notifier = Notifier(client, relay)
         traces = _traces(settings, relay, stack)
 
         def ended(address: TurnAddress) -> None:
@@ -93,8 +93,8 @@ async def _relay() -> int:
         stop = _stop_asked()
         await stack.enter_async_context(beating(settings.ready_file))
         heads = HeadExport(relay, settings.heads_file(), keyring)
-        reconciler = Reconciler(relay, client, doorbell, ended)
-        work = [run_relay(relay, doorbell, stop), reconciler.run(stop), heads.run(stop)]
+        reconciler = Reconciler(relay, client, notifier, ended)
+        work = [run_relay(relay, notifier, stop), reconciler.run(stop), heads.run(stop)]
         if settings.webhook_hosts:
             post = WebhookSender(WebhookEgress(settings.webhook_hosts, settings.webhook_private))
             work.append(run_deliveries(relay, post, settings.address_of_people(), stop))

@@ -19,14 +19,14 @@ OUTAGE_SECONDS = 1.0
 _log = structlog.get_logger(__name__)
 
 
-async def deliver_due(relay: Database, doorbell: Notifier) -> int:
+async def deliver_due(relay: Database, notifier: Notifier) -> int:
     """Delivers the wake signals that are due and returns how many were delivered. A failed one is due again in ten
     seconds, unless Temporal rejects it permanently."""
     notes = await outbox.claim_due(relay.pool)
     done = []
     for note in notes:
         try:
-            await _deliver(relay, doorbell, note)
+            await _deliver(relay, notifier, note)
             done.append(note.id)
         except Exception as error:  # A failing delivery must not block the others.
             _log.warning(
@@ -37,23 +37,23 @@ async def deliver_due(relay: Database, doorbell: Notifier) -> int:
     return len(done)
 
 
-async def _deliver(relay: Database, doorbell: Notifier, note: Note) -> None:
+async def _deliver(relay: Database, notifier: Notifier, note: Note) -> None:
     try:
-        await doorbell.deliver(note)
+        await notifier.deliver(note)
     except RPCError as error:
         problem = refused(note, error)
         if problem is None:
             raise
-        await give_up(relay, doorbell, note, problem)
+        await give_up(relay, notifier, note, problem)
 
 
-async def run_relay(relay: Database, doorbell: Notifier, stop: asyncio.Event) -> None:
+async def run_relay(relay: Database, notifier: Notifier, stop: asyncio.Event) -> None:
     """Delivers until `stop`; waits during an outage of Postgres."""
     trouble = LastingProblem()
     while not stop.is_set():
         delivered = 0
         try:
-            delivered = await deliver_due(relay, doorbell)
+            delivered = await deliver_due(relay, notifier)
             trouble.is_over("relay_waits_for_postgres")
         except (OSError, *relay.outages) as error:
             trouble.is_on("relay_waits_for_postgres", error=error)
@@ -76,11 +76,11 @@ def refused(note: Note, error: RPCError) -> Problem | None:
     if note.kind is not Wake.START or note.attempts < STARTS or error.status not in FOR_GOOD:
         return None
     # A start contains only ids and queue names, so Temporal's message cannot quote a user's text.
-    said = f"Temporal refused to start the turn ({error.status.name.lower()}): {error.message}"
-    return Problem(code="start_refused", message=said[:MESSAGE_CHARACTERS])
+    message = f"Temporal refused to start the turn ({error.status.name.lower()}): {error.message}"
+    return Problem(code="start_refused", message=message[:MESSAGE_CHARACTERS])
 
 
-async def give_up(relay: Database, doorbell: Notifier, note: Note, problem: Problem) -> None:
+async def give_up(relay: Database, notifier: Notifier, note: Note, problem: Problem) -> None:
     """Ends the turn as failed, and signals the next turn of its conversation. Temporal permanently refuses to start
     such a turn. Otherwise it would stay `accepted` forever with its conversation busy, and even a stop would not end
     it."""
@@ -89,4 +89,4 @@ async def give_up(relay: Database, doorbell: Notifier, note: Note, problem: Prob
         _, following = await finish_broken(tx, turn.address, problem) if turn is not None else (False, None)
     _log.error("turn_not_startable", turn_id=note.turn_id, what_temporal_said=problem.message)
     if following is not None:
-        await doorbell.deliver_soon(following)
+        await notifier.deliver_soon(following)

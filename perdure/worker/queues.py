@@ -81,7 +81,7 @@ async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event) 
                 await deps.models.preload([agent for _, agent in await agents.list_agents(tx)])
         if runs_tools:
             await _tell_missing(deps.db, apps)
-        await need_namespace(deps.doorbell.client)
+        await need_namespace(deps.notifier.client)
         freeze_heap()
         queues = Routing.spread()
         workers = [worker for kind in kinds for worker in workers_for(deps, kind, queues.queue(kind))]
@@ -154,7 +154,7 @@ async def _deps(
     http = await stack.enter_async_context(new_client(outbound))
     ours, sdk = metrics_addresses(settings.metrics_port, settings.metrics_host, kinds[0].value)
     serve_metrics(ours)
-    doorbell = Notifier(await connect(sdk), db)
+    notifier = Notifier(await connect(sdk), db)
     servers = McpServers(apps, secret, settings.home, ServerLooks(valkey).met, outbound)
     stack.push_async_callback(servers.close)
     toolbox = Toolbox(tools_of(apps), secret, http, servers, await _clients(apps, outbound, stack))
@@ -168,7 +168,7 @@ async def _deps(
         LiveTokens(valkey),
         toolbox,
         Models(secret, to_providers),
-        doorbell,
+        notifier,
         embedder=embedder,
         sandbox=sandbox,
         stops=stops,
@@ -246,7 +246,7 @@ def _activities(deps: Deps, kind: Kind) -> list[Callable[..., Any]]:
 
 
 def _worker(deps: Deps, task_queue: str, **given: Any) -> Worker:
-    return Worker(deps.doorbell.client, task_queue=task_queue, **given, **worker_settings())
+    return Worker(deps.notifier.client, task_queue=task_queue, **given, **worker_settings())
 
 
 def worker_settings() -> dict[str, Any]:

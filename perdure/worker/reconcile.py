@@ -73,10 +73,10 @@ class PausedWorkflows:
 
     async def _list(self, trouble: str, query: str, most: int | None) -> frozenset[str] | None:
         if trouble not in self._found:
-            self._found[trouble] = await self._asked(trouble, query, most)
+            self._found[trouble] = await self._run_query(trouble, query, most)
         return self._found[trouble]
 
-    async def _asked(self, trouble: str, query: str, most: int | None) -> frozenset[str] | None:
+    async def _run_query(self, trouble: str, query: str, most: int | None) -> frozenset[str] | None:
         try:
             runs = self._client.list_workflows(query, page_size=PAGE, limit=most)
             found = frozenset([run.id async for run in runs])
@@ -125,13 +125,13 @@ class Reconciler:
     """Runs one pass after another over all tenants."""
 
     def __init__(
-        self, relay: Database, client: Client, doorbell: Notifier, ended: Ended = lambda address: None
+        self, relay: Database, client: Client, notifier: Notifier, ended: Ended = lambda address: None
     ) -> None:
         """`ended` is called with each turn that the reconciler ended. It must not raise or block."""
         self._relay = relay
         self._ended = ended
         self._client = client
-        self._doorbell = doorbell
+        self._notifier = notifier
         self._trouble = LastingProblem()
         self._passes = -1
 
@@ -181,11 +181,11 @@ class Reconciler:
 
     async def _repair(self, tenant_id: str) -> list[OpenTurn]:
         """Repairs what was lost in Postgres itself, and returns the turns to compare."""
-        await self._step("stops_not_rung", tenant_id, lambda tx: wake_stopped(tx, tenant_id))
+        await self._step("stops_not_signaled", tenant_id, lambda tx: wake_stopped(tx, tenant_id))
         await self._in_parts("deadlines_not_escalated", tenant_id, escalate_all_overdue)
         await self._in_parts("requests_not_handed_on", tenant_id, fall_back)
-        stuck = await self._step("decisions_not_rung", tenant_id, lambda tx: wake_decided(tx, tenant_id))
-        await self._step("answers_not_rung", tenant_id, lambda tx: wake_answered(tx, tenant_id))
+        stuck = await self._step("decisions_not_signaled", tenant_id, lambda tx: wake_decided(tx, tenant_id))
+        await self._step("answers_not_signaled", tenant_id, lambda tx: wake_answered(tx, tenant_id))
         for turn_id in stuck or ():
             self._trouble.is_on("decided_turn_still_waits", turn_id)
         await self._step("stranded_turns_not_started", tenant_id, lambda tx: start_stranded(tx, tenant_id))
@@ -240,7 +240,7 @@ class Reconciler:
         _log.warning("turn_finished_by_reconciler", turn_id=turn.address.turn_id, code=problem.code)
         self._ended(turn.address)
         if note is not None:
-            await self._doorbell.deliver_soon(note)
+            await self._notifier.deliver_soon(note)
         return True
 
     async def _why_gone(self, turn_id: str) -> Problem | None:

@@ -149,7 +149,7 @@ def _signed(
     key = relay.keyring.named(receiver.key_id) if relay.keyring else None
     if key is None:
         raise Undelivered("the key that encrypted the webhook's secret is missing; create the webhook again")
-    said = {
+    payload = {
         "id": delivery.id,
         "event": delivery.event,
         "at": delivery.at.isoformat(),
@@ -157,7 +157,7 @@ def _signed(
         "approval": approval,
         "url": f"{public_url}/review/{delivery.approval_id}",
     }
-    body = json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()
+    body = json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()
     timestamp = str(int(time.time()))
     secret = key.webhook_secret(delivery.tenant_id, delivery.webhook_id)
     headers = {

@@ -116,7 +116,7 @@ async def api(parts: DataParts, urls: Urls, db: Database, people: dict[str, Pers
             return os.environ.get(f"PERDURE_SECRET_{name.upper()}")
 
         toolbox = Toolbox(tools_of(find_apps(app_folders((), examples=True))), secret, http)
-        deps = Deps(db, services.live, toolbox, Models(lambda name: None), services.doorbell)
+        deps = Deps(db, services.live, toolbox, Models(lambda name: None), services.notifier)
         for kind in (Kind.APPROVALS, Kind.MEMORY, Kind.TOOLS, Kind.LLM, Kind.TURNS):
             for worker in workers_for(deps, kind, services.routing.queue(kind)):
                 await stack.enter_async_context(worker)

@@ -12,7 +12,7 @@ from tests.harness import Harness
 async def begun(harness: Harness, *, conversation_id: str | None = None) -> TurnAddress:
     """A turn whose workflow runs, on a queue that nobody serves."""
     address, started = await harness.start(Line("hi"), conversation_id=conversation_id)
-    assert started.note is not None and await harness.deps.doorbell.deliver_soon(started.note)
+    assert started.note is not None and await harness.deps.notifier.deliver_soon(started.note)
     return address
 
 

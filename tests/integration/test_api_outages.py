@@ -165,7 +165,7 @@ async def test_without_valkey_the_api_stays_ready_and_turns_are_accepted(linked:
 
 
 def parts_of(api: Api, home: Path | None = None, least_free_bytes: int = 0) -> Parts:
-    return Parts(api.services.db, api.services.doorbell.client, api.services.valkey, home, least_free_bytes)
+    return Parts(api.services.db, api.services.notifier.client, api.services.valkey, home, least_free_bytes)
 
 
 async def faults(parts: Parts) -> dict[str, str]:
@@ -234,7 +234,7 @@ class Refusing:
 async def test_a_temporal_that_forbids_the_write_is_well_and_it_is_said(
     api: Api, monkeypatch: pytest.MonkeyPatch, status: RPCStatusCode
 ) -> None:
-    client = api.services.doorbell.client
+    client = api.services.notifier.client
     monkeypatch.setattr(type(client), "workflow_service", Refusing(status))
     parts = parts_of(api)
     for _ in range(2):

@@ -61,7 +61,7 @@ class Charts:
         async with harness.db.transaction("local") as tx:
             user_id, (request_id,) = harness.people["requester"].user_id, row["waiting"]["ids"]
             _, note = await questions.answer_question(tx, address.turn_id, request_id, user_id, kind, payload)
-        assert await harness.deps.doorbell.deliver_soon(note)
+        assert await harness.deps.notifier.deliver_soon(note)
         return await self.served.until(address, TurnStatus.COMPLETED, TurnStatus.FAILED, seconds=90)
 
     def requests(self, address: TurnAddress) -> list[Any]:
@@ -130,7 +130,7 @@ async def test_a_table_that_stays_at_home_is_planned_and_specified_by_a_model_th
     address, started = await harness.start(Line("a chart"), agent_id=AGENT)
     metadata = {"client_table": kept.described()}
     await harness.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, metadata)
-    assert started.note is not None and await harness.deps.doorbell.deliver_soon(started.note)
+    assert started.note is not None and await harness.deps.notifier.deliver_soon(started.note)
     row = await charts.answered(address, "client_run", **kept.carry_out(f"<plan>{GROUP}</plan>"))
     assert row["status"] == "completed", row["problem"]
     drawn = kept.drawn(row["output"]["specification"])

@@ -44,7 +44,7 @@ async def nothing_due(relay: Database) -> None:
 
 
 class Heard(Notifier):
-    """A doorbell that only counts, and fails as often as it is told."""
+    """A notifier that only counts, and fails as often as it is told."""
 
     def __init__(
         self, client: Client, db: Database, fails: int = 0, status: RPCStatusCode = RPCStatusCode.UNAVAILABLE
@@ -59,10 +59,10 @@ class Heard(Notifier):
         self.rung[note.kind, note.turn_id] += 1
 
 
-async def due(relay: Database, doorbell: Notifier) -> int:
+async def due(relay: Database, notifier: Notifier) -> int:
     """Time passes, and the relay looks."""
     await relay.pool.execute("UPDATE outbox SET due_at = now() - interval '1 ms'")
-    return await deliver_due(relay, doorbell)
+    return await deliver_due(relay, notifier)
 
 
 async def put(harness: Harness, kind: Wake, *turn_ids: str) -> list[Note]:
@@ -78,7 +78,7 @@ async def test_the_relay_starts_a_turn_whose_starter_died(harness: Harness, rela
     address, started = await harness.start(Line("hi"))
     assert started.note is not None and not await Heard(temporal, harness.db, fails=1).deliver_soon(started.note)
     assert await left(relay) == 1
-    assert await deliver_due(relay, harness.deps.doorbell) == 0, "its writer has a head start"
+    assert await deliver_due(relay, harness.deps.notifier) == 0, "its writer has a head start"
     stop = asyncio.Event()
     running = asyncio.create_task(run_relay(relay, Notifier(temporal, relay), stop))
     handle = temporal.get_workflow_handle(turn_workflow_id(address.turn_id))
@@ -100,11 +100,11 @@ async def test_a_start_delivered_twice_starts_once(harness: Harness, relay: Data
     address, started = await harness.start(Line("hi"))
     assert started.note is not None
     for _ in range(3):
-        assert await harness.deps.doorbell.deliver_soon(started.note)
+        assert await harness.deps.notifier.deliver_soon(started.note)
     handle = temporal.get_workflow_handle(turn_workflow_id(address.turn_id))
     first_run = (await handle.describe()).run_id
     await handle.terminate()
-    await harness.deps.doorbell.deliver(started.note)
+    await harness.deps.notifier.deliver(started.note)
     assert (await handle.describe()).run_id == first_run, "a terminated turn is for the reconciler, not for a new run"
 
 
@@ -113,12 +113,12 @@ async def test_what_wakes_an_absent_turn_does_nothing(harness: Harness, relay: D
     assert started.note is not None
     for kind in (Wake.RING, Wake.STOP):
         (note,) = await put(harness, kind, address.turn_id)
-        assert await harness.deps.doorbell.deliver_soon(note)
+        assert await harness.deps.notifier.deliver_soon(note)
     assert await left(relay) == 1, "the start alone"
     async with harness.db.transaction("local") as tx:
         await finish(tx, FinishRequest(address=address, status=TurnStatus.STOPPED))
-    await harness.deps.doorbell.deliver(replace(started.note, begins=None))  # as the relay has it
-    await harness.deps.doorbell.deliver(Note(0, "local", Wake.START, new_id()))
+    await harness.deps.notifier.deliver(replace(started.note, begins=None))  # as the relay has it
+    await harness.deps.notifier.deliver(Note(0, "local", Wake.START, new_id()))
     with pytest.raises(RPCError):
         await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).describe()
 
@@ -181,11 +181,11 @@ async def test_a_turn_temporal_refuses_fails_after_tries(harness: Harness, relay
     no_queue = "UPDATE turns SET routing = routing || jsonb_build_object('turns', repeat('q', 1001)) WHERE id = $1"
     await harness.write(no_queue, address.turn_id)  # a name that Temporal does not take
     waiting, _ = await harness.start(Line("next"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
-    doorbell = Notifier(temporal, relay)
+    notifier = Notifier(temporal, relay)
     for _ in range(STARTS - 1):
-        assert await due(relay, doorbell) == 0
+        assert await due(relay, notifier) == 0
         assert await harness.value(STATUS, address.turn_id) == "accepted"
-    assert await due(relay, doorbell) == 1
+    assert await due(relay, notifier) == 1
     (row,) = await harness.rows("SELECT status, problem FROM turns WHERE id = $1", address.turn_id)
     assert (row["status"], row["problem"]["code"]) == ("failed", "start_refused")
     assert len(row["problem"]["message"]) <= 300

@@ -290,8 +290,8 @@ async def test_a_stop_before_the_workflow_stops_it(harness: Harness, reconciler:
     """The bell finds no workflow; then the start is delivered as it was written down, without the stop."""
     address, started = await harness.start(Line("hi"))
     _, _, note = await in_transaction(harness.db, request_stop, address.turn_id, harness.people["requester"].user_id)
-    assert note is not None and await harness.deps.doorbell.deliver_soon(note)
-    assert started.note is not None and await harness.deps.doorbell.deliver_soon(started.note)
+    assert note is not None and await harness.deps.notifier.deliver_soon(note)
+    assert started.note is not None and await harness.deps.notifier.deliver_soon(started.note)
     await reconciler.once()
     assert await rung(harness, address, "stop") == 0, "it has only just been asked to"
     await harness.write(
@@ -309,8 +309,8 @@ async def test_a_stop_before_the_workflow_stops_it(harness: Harness, reconciler:
 
 
 STEPS = {
-    "wake_stopped": "stops_not_rung",
-    "wake_decided": "decisions_not_rung",
+    "wake_stopped": "stops_not_signaled",
+    "wake_decided": "decisions_not_signaled",
     "start_stranded": "stranded_turns_not_started",
     "forget_old": "old_keys_not_forgotten",
     "fall_back": "requests_not_handed_on",

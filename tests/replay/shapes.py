@@ -187,7 +187,7 @@ async def handed_in(served: Served) -> TurnAddress:
     lines = [*(Line(json.dumps(each)) for each in objects), DONE]
     address, started = await harness.start(*lines, agent_id=PLANNER)
     await harness.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, {"client_table": CLIENT_TABLE})
-    assert started.note is not None and await harness.deps.doorbell.deliver_soon(started.note)
+    assert started.note is not None and await harness.deps.notifier.deliver_soon(started.note)
     await served.until(address, TurnStatus.AWAITING_ANSWER)
     await served.waits(address)
     request_id = approval_id(address.turn_id, "q2")
@@ -195,7 +195,7 @@ async def handed_in(served: Served) -> TurnAddress:
     async with harness.db.transaction("local") as tx:
         user_id = harness.people["requester"].user_id
         _, note = await requests.answer_question(tx, address.turn_id, request_id, user_id, "client_run", payload)
-    assert await harness.deps.doorbell.deliver_soon(note)
+    assert await harness.deps.notifier.deliver_soon(note)
     await served.until(address, TurnStatus.COMPLETED)
     return address
 

@@ -68,7 +68,7 @@ class Engine:
             agent = await agents.current_agent(tx, agent_id)
             started = await start_turn(tx, new, agent, caps or Caps())
         if started.note is not None:
-            await self.deps.doorbell.deliver_soon(started.note)
+            await self.deps.notifier.deliver_soon(started.note)
         return started
 
     async def turn(self, turn_id: str) -> asyncpg.Record:
@@ -99,13 +99,13 @@ class Engine:
             ask = DecisionAsk.model_validate({"decision": decision, "digest": digest, **given})
             _, note = await decide(tx, approval_id, Decider(person.user_id, person.roles), person.name, ask)
         if note is not None:
-            await self.deps.doorbell.deliver_soon(note)
+            await self.deps.notifier.deliver_soon(note)
 
     async def stop(self, turn_id: str) -> None:
         async with self.deps.db.transaction("local") as tx:
             _, _, note = await request_stop(tx, turn_id, self.people["requester"].user_id)
         if note is not None:
-            await self.deps.doorbell.deliver_soon(note)
+            await self.deps.notifier.deliver_soon(note)
 
     async def nodes(self, turn_id: str) -> list[str]:
         ended = "SELECT data->>'node' FROM events WHERE turn_id = $1 AND kind = 'node_end' ORDER BY seq"

@@ -201,7 +201,7 @@ async def test_a_request_may_force_a_checkpoint_on_the_answer(served: Served) ->
     address, started = await served.harness.start(Line("my answer"), **CHECKED)
     force = {"hitl_checkpoint_type": "before_answer"}
     await served.harness.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, force)
-    assert started.note is not None and await served.harness.deps.doorbell.deliver_soon(started.note)
+    assert started.note is not None and await served.harness.deps.notifier.deliver_soon(started.note)
     await served.until(address, PAUSED)
     await served.waits(address)
     shown = await seen(served, address, "c1")

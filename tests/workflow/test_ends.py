@@ -186,7 +186,7 @@ async def test_a_turn_that_is_stopped_and_cancelled_was_stopped_by_the_user_who_
     async with served.harness.db.transaction("local") as tx:
         _, _, note = await request_stop(tx, address.turn_id, served.harness.people["requester"].user_id)
     assert note is not None
-    await asyncio.gather(served.harness.deps.doorbell.deliver_soon(note), served.handle(address).cancel())
+    await asyncio.gather(served.harness.deps.notifier.deliver_soon(note), served.handle(address).cancel())
     await is_stopped(served, address)
     assert await ends(served, address) == [("turn.stop_requested", True)]
 
@@ -229,7 +229,7 @@ async def raise_to(served: Served, address: TurnAddress, by: str = "reviewer", *
         decider = Decider(person.user_id, person.roles)
         _, note = await raise_limits(tx, address.turn_id, decider, person.name, Raise(**given))
     assert note is not None
-    await served.harness.deps.doorbell.deliver_soon(note)
+    await served.harness.deps.notifier.deliver_soon(note)
 
 
 async def test_a_raised_limit_lets_the_turn_go_on_with_all_it_had_and_may_be_asked_for_again(served: Served) -> None:

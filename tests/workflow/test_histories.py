@@ -124,7 +124,7 @@ async def measured(harness: Harness, parts: DataParts, temporal: Client) -> Asyn
     where, named = parts.temporal.address, parts.temporal.namespace
     converter, reporting = temporal.data_converter, runtime(("127.0.0.1", port))
     client = await Client.connect(where, namespace=named, data_converter=converter, runtime=reporting)
-    at = replace(harness, deps=replace(harness.deps, doorbell=Notifier(client, harness.db)), routing=own_queues())
+    at = replace(harness, deps=replace(harness.deps, notifier=Notifier(client, harness.db)), routing=own_queues())
     async with AsyncExitStack() as stack:
         workers = await serve(stack, at, ALL_KINDS)
         yield Measured(Served(at, client, workers), f"http://127.0.0.1:{port}/metrics")

@@ -31,7 +31,7 @@ async def send(served: Served, to: TurnAddress, on_busy: OnBusy, *lines: Line) -
     if started.gives_way is not None:
         await served.harness.deps.live.stop(started.gives_way)
     if started.note is not None:
-        await served.harness.deps.doorbell.deliver_soon(started.note)
+        await served.harness.deps.notifier.deliver_soon(started.note)
     return address
 
 

@@ -105,16 +105,18 @@ class LiteLLMProvider:
         The table is read directly, because LiteLLM's own lookups query some vendors over the network.
         """
         card = _card(request.model)
-        said = most_output_tokens(_params(request), card.get("max_output_tokens") or card.get("max_tokens"))
-        if said is None:
+        output_tokens = most_output_tokens(_params(request), card.get("max_output_tokens") or card.get("max_tokens"))
+        if output_tokens is None:
             return Bound(None, None)
-        asked = most_input_tokens(request)
+        input_tokens = most_input_tokens(request)
         try:
-            plain = litellm.cost_per_token(model=request.model, prompt_tokens=asked, completion_tokens=said)
+            plain = litellm.cost_per_token(
+                model=request.model, prompt_tokens=input_tokens, completion_tokens=output_tokens
+            )
         except Exception:  # LiteLLM raises a plain Exception for a model without a price
-            return Bound(asked + said, None)
-        written = asked * float(card.get("cache_creation_input_token_cost") or 0)
-        return Bound(asked + said, microusd(max(plain[0], written) + plain[1]))
+            return Bound(input_tokens + output_tokens, None)
+        written = input_tokens * float(card.get("cache_creation_input_token_cost") or 0)
+        return Bound(input_tokens + output_tokens, microusd(max(plain[0], written) + plain[1]))
 
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
         """Sends one request to the provider and streams its response, as `Provider` describes."""
@@ -165,8 +167,8 @@ class LiteLLMProvider:
 
     def _usage(self, request: ProviderRequest, draft: Draft) -> Usage:
         """Returns the reported tokens if they are plausible, and their cost by LiteLLM's table."""
-        asked = tokens_of_request(request)
-        usage = believable(draft.reported_usage, asked, draft.estimated_tokens())
+        input_tokens = tokens_of_request(request)
+        usage = believable(draft.reported_usage, input_tokens, draft.estimated_tokens())
         written = cache_written(draft.reported_usage, usage)
         return usage.model_copy(update={"cost_microusd": self.cost_microusd(request.model, usage, written)})
 

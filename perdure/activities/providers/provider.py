@@ -291,8 +291,8 @@ def _json(request: ProviderRequest) -> str:
 
 def most_output_tokens(params: Mapping[str, JsonValue], of_model: int | None) -> int | None:
     """Returns the agent's limit of an answer, else the model's own limit; None if neither is known."""
-    asked = [params.get(name) for name in ("max_completion_tokens", "max_tokens")]
-    most = next((each for each in asked if isinstance(each, int) and not isinstance(each, bool)), of_model)
+    requested = [params.get(name) for name in ("max_completion_tokens", "max_tokens")]
+    most = next((each for each in requested if isinstance(each, int) and not isinstance(each, bool)), of_model)
     answers = params.get("n")
     return most if most is None or not isinstance(answers, int) else most * max(1, answers)
 
@@ -310,13 +310,13 @@ def believable(reported: Any, input_estimate: int, output_estimate: int) -> Usag
     estimate."""
     input_tokens = _count(getattr(reported, "prompt_tokens", None), input_estimate)
     cached = _count(getattr(getattr(reported, "prompt_tokens_details", None), "cached_tokens", None), 0)
-    said = _count(getattr(reported, "completion_tokens", None), output_estimate)
+    output_tokens = _count(getattr(reported, "completion_tokens", None), output_estimate)
     thought = _count(getattr(getattr(reported, "completion_tokens_details", None), "reasoning_tokens", None), 0)
     return Usage(
         input_tokens=input_tokens,
-        output_tokens=said,
+        output_tokens=output_tokens,
         cached_tokens=min(cached, input_tokens),
-        thinking_tokens=min(thought, said),
+        thinking_tokens=min(thought, output_tokens),
     )
 
 

@@ -84,9 +84,9 @@ def fill(template: str, values: Mapping[str, Any]) -> JsonValue:
 
     Raises: ValueError (Missing) if a value is absent or cannot be converted to the requested type.
     """
-    whole = _PIECE.fullmatch(template)
-    if whole is not None and whole[2] is not None:
-        return _value(whole[2], values)
+    only = _PIECE.fullmatch(template)
+    if only is not None and only[2] is not None:
+        return _value(only[2], values)
     return _PIECE.sub(lambda piece: piece[1][0] if piece[1] else _as_text(_value(piece[2], values)), template)
 
 
@@ -356,9 +356,9 @@ class ScriptedProvider:
         yield Complete(calls, self._usage(request, len(words), calls), reason, "scripted")
 
     def _usage(self, request: ProviderRequest, words: int, calls: Sequence[DraftCall]) -> Usage:
-        asked = tokens_of_request(request)
+        input_tokens = tokens_of_request(request)
         answered = words + sum(estimated_tokens(call.name + call.raw_arguments) for call in calls)
-        usage = Usage(input_tokens=asked, output_tokens=answered)
+        usage = Usage(input_tokens=input_tokens, output_tokens=answered)
         return usage.model_copy(update={"cost_microusd": self.cost_microusd(request.model, usage)})
 
 
@@ -473,11 +473,11 @@ def _call_names(messages: Sequence[Mapping[str, JsonValue]]) -> dict[str, str]:
 def _result(message: Mapping[str, JsonValue], names: Mapping[str, str]) -> ToolResult:
     text = _text(message)
     try:
-        told = inside(json.loads(text))
+        parsed = inside(json.loads(text))
     except (ValueError, RecursionError):
-        told = PlainResult(text)
+        parsed = PlainResult(text)
     name = message.get("name") or names.get(str(message.get("tool_call_id")), "")
-    return ToolResult(str(name), text, told.result, told.edited)
+    return ToolResult(str(name), text, parsed.result, parsed.edited)
 
 
 def _name_of(holder: Mapping[str, JsonValue]) -> str:

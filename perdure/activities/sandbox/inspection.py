@@ -104,8 +104,8 @@ def _flaws(worker: Worker, code: str, stubs: str, limits: Limits) -> tuple[Flaw,
         line = next((frame.line for frame in reversed(error.traceback())), None)
         if line == 1:  # the stop itself: the block has no flaws
             return ()
-        told = error.display("type-msg")[:MOST_MESSAGE_CHARACTERS]
-        return (Flaw(told, None if line is None else line - 1),)
+        message = error.display("type-msg")[:MOST_MESSAGE_CHARACTERS]
+        return (Flaw(message, None if line is None else line - 1),)
     except (MontyError, ValueError) as error:
         return (Flaw(f"the block cannot be checked: {error}"[:MOST_MESSAGE_CHARACTERS]),)
     return (Flaw("the block cannot be checked: the test did not stop before its first line"),)

@@ -66,8 +66,8 @@ def _complaint(jail: Jail) -> str | None:
     tried = subprocess.run([jail.launcher, "--version"], capture_output=True, text=True, timeout=20)
     if tried.returncode == 0:
         return None
-    said = tried.stderr.strip().splitlines()
-    return f"the jail does not start: {said[-1] if said else f'exit {tried.returncode}'}"
+    lines = tried.stderr.strip().splitlines()
+    return f"the jail does not start: {lines[-1] if lines else f'exit {tried.returncode}'}"
 
 
 def _kernel_faults(pid: int, jail: Jail) -> Iterator[str]:

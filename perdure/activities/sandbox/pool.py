@@ -36,7 +36,7 @@ class WorkerPool:
         self._start = start
         self._threads = threads
         self._most = max(most, at_once + _SPARES)
-        self._turnstile = FairQueue(at_once)
+        self._queue = FairQueue(at_once)
         self._spares: list[Worker] = []
         self._idle: OrderedDict[Worker, str] = OrderedDict()
         """Maps each worker to its tenant, in the order of their last use."""
@@ -58,7 +58,7 @@ class WorkerPool:
 
         Raises: SandboxUnavailable.
         """
-        await self._turnstile.enter(tenant_id or "")
+        await self._queue.enter(tenant_id or "")
         self._inside += 1
         try:
             self._refuse_if_closed()
@@ -76,7 +76,7 @@ class WorkerPool:
         finally:
             self._inside -= 1
             self._left.set()
-            self._turnstile.leave()
+            self._queue.leave()
 
     async def fill(self) -> None:
         """Starts the spare worker.

@@ -218,8 +218,8 @@ def _value_fault(value: JsonValue, schema: Mapping[str, JsonValue]) -> Fault | N
     if isinstance(value, dict):
         misfit = schema_fault(value, schema)
     else:
-        whole: dict[str, JsonValue] = {"properties": {"value": dict(schema)}, "$defs": schema.get("$defs", {})}
-        misfit = schema_fault({"value": value}, whole)
+        object_schema: dict[str, JsonValue] = {"properties": {"value": dict(schema)}, "$defs": schema.get("$defs", {})}
+        misfit = schema_fault({"value": value}, object_schema)
     return (
         None
         if misfit is None

@@ -329,19 +329,19 @@ def crashed(error: BaseException) -> Fault:
 
 def _raised(error: MontySyntaxError | MontyRuntimeError, lines: int) -> Fault:
     """Returns the fault for an error that a block of `lines` lines raised."""
-    cause, told = error.exception(), error.display("type-msg")
+    cause, message = error.exception(), error.display("type-msg")
     passed = [frame.line for frame in error.traceback()]
     line = next((line for line in reversed(passed) if line <= lines), None)
     if isinstance(error, MontySyntaxError) or isinstance(cause, NotImplementedError):
-        return fault(FaultKind.CODE, told, line)
+        return fault(FaultKind.CODE, message, line)
     for limit, kind in _LIMITS.items():
         if isinstance(cause, limit):
-            return fault(kind, told, line)
-    if not passed and told.startswith("UnicodeEncodeError"):  # the block had not started
-        return fault(FaultKind.INPUTS, f"the inputs cannot be passed to the block: {told}")
+            return fault(kind, message, line)
+    if not passed and message.startswith("UnicodeEncodeError"):  # the block had not started
+        return fault(FaultKind.INPUTS, f"the inputs cannot be passed to the block: {message}")
     if line is None and lines + _CALL_LINE in passed:
         kind = FaultKind.CODE if isinstance(cause, NameError) else FaultKind.INPUTS
-        return fault(kind, f"the function `run` cannot be called: {told}")
+        return fault(kind, f"the function `run` cannot be called: {message}")
     if line is None and lines + _DUMP_LINE in passed:
-        return fault(FaultKind.VALUE, f"the return value cannot be written as JSON: {told}")
-    return fault(FaultKind.RAISED, told, line)
+        return fault(FaultKind.VALUE, f"the return value cannot be written as JSON: {message}")
+    return fault(FaultKind.RAISED, message, line)

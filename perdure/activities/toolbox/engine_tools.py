@@ -170,19 +170,19 @@ async def close(context: ToolContext, use: Use | None, versions: Iterable[str], 
 
 async def created(context: ToolContext, written: Written) -> ToolResult:
     """Returns the result of a call that has written a version."""
-    told: dict[str, JsonValue] = {
+    data: dict[str, JsonValue] = {
         **written.ref.model_dump(mode="json"),
         "scope": written.scope.value,
         "sha256": written.sha256,
         "number": written.number,
     }
     warnings: list[JsonValue] = [{**finding.as_data()} for finding in written.warnings]
-    events: list[Told] = [(MEMORY_WRITE_CREATED, told)]
+    events: list[Told] = [(MEMORY_WRITE_CREATED, data)]
     if warnings:
-        events.append((MEMORY_SAFETY_FLAGGED, {"blocked": False, "findings": warnings, **_where(told)}))
+        events.append((MEMORY_SAFETY_FLAGGED, {"blocked": False, "findings": warnings, **_where(data)}))
     await close(context, Use.WRITTEN, [written.ref.version_id], events)
-    audited = Audited(written.ref.document_id, told)
-    return ToolResult({"status": "written", **told, "warnings": warnings}, audited=audited)
+    audited = Audited(written.ref.document_id, data)
+    return ToolResult({"status": "written", **data, "warnings": warnings}, audited=audited)
 
 
 async def blocked(context: ToolContext, error: CallerError, about: dict[str, JsonValue]) -> ToolResult:
@@ -215,8 +215,8 @@ def _is_id(text: str) -> bool:
         return False
 
 
-def _where(told: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    return {name: told[name] for name in ("document_id", "store", "path")}
+def _where(data: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    return {name: data[name] for name in ("document_id", "store", "path")}
 
 
 def _address(context: ToolContext) -> TurnAddress:
@@ -267,8 +267,8 @@ async def memory_search(
         }
         for each in found
     ]
-    told: dict[str, JsonValue] = {"scope": "documents", "query": preview(query), "count": len(hits)}
-    await close(context, Use.READ, [each.ref.version_id for each in found], [(MEMORY_SEARCH, told)])
+    data: dict[str, JsonValue] = {"scope": "documents", "query": preview(query), "count": len(hits)}
+    await close(context, Use.READ, [each.ref.version_id for each in found], [(MEMORY_SEARCH, data)])
     return ToolResult({"status": "ok", "hits": hits})
 
 
@@ -384,15 +384,15 @@ async def memory_propose_promotion(
         promotion = await documents_promotions.propose(tx, writer, source, target, basis, context.memory)
     except CallerError as error:
         return await blocked(context, error, {"document_id": preview(document_id), "store": preview(store)})
-    told: dict[str, JsonValue] = {
+    data: dict[str, JsonValue] = {
         "promotion_id": str(promotion["id"]),
         "store": store,
         "path": path,
         "risk": risk.value,
         "sha256": source.sha256,
     }
-    await close(context, Use.PROPOSED, [source.ref.version_id], [(MEMORY_PROMOTION_PROPOSED, told)])
-    return ToolResult({"status": "pending", **told}, audited=Audited(str(promotion["id"]), told))
+    await close(context, Use.PROPOSED, [source.ref.version_id], [(MEMORY_PROMOTION_PROPOSED, data)])
+    return ToolResult({"status": "pending", **data}, audited=Audited(str(promotion["id"]), data))
 
 
 class _OfTheServer(Parameters):

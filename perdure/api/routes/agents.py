@@ -19,7 +19,7 @@ from perdure.core.agents.templates import Stage, filled
 from perdure.core.approvals.gates import WAIVABLE, asks_by_itself
 from perdure.graph import registry
 from perdure.graph.manifest import manifest_of, mermaid_of
-from perdure.store import agents as agent_store
+from perdure.store import agents
 from perdure.store.agents import PromptPromoter, PromptReader
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note
@@ -29,11 +29,11 @@ _TOLD = ("fallback_model", "reasoning", "root_skill", "day_limits", "memory", "w
 """Fields of the definition that the API returns as they are in its file."""
 
 
-@agents_router.get("/agents")
-async def agents(services: Open, who: Reader) -> dict[str, object]:
+@agents_router.get("/agents", operation_id="agents_v1_agents_get")
+async def list_agents(services: Open, who: Reader) -> dict[str, object]:
     """Lists all agents."""
     async with services.db.transaction(who.tenant_id) as tx:
-        found = await agent_store.list_agents(tx)
+        found = await agents.list_agents(tx)
     items = [_brief(agent) | {"app": app, "tools": [card.name for card in agent.cards]} for app, agent in found]
     return {"items": items, "next": None}
 
@@ -42,12 +42,12 @@ async def agents(services: Open, who: Reader) -> dict[str, object]:
 async def agent(services: Open, who: Reader, agent_id: str) -> dict[str, object]:
     """Returns an agent: its model, limits, approval policy and memory settings. Its tools are a separate list."""
     async with services.db.transaction(who.tenant_id) as tx:
-        found = await agent_store.current_agent(tx, agent_id)
-    whole = found.definition.model_dump(mode="json")
+        found = await agents.current_agent(tx, agent_id)
+    definition = found.definition.model_dump(mode="json")
     policy = found.definition.approvals
     return {
         **_brief(found),
-        **{name: whole.get(name) for name in _TOLD},
+        **{name: definition.get(name) for name in _TOLD},
         "approvals": {name: getattr(policy, name) for name in type(policy).model_fields},
         "skills": [{"id": skill.id, "name": skill.name} for skill in found.definition.skills],
     }
@@ -57,9 +57,9 @@ async def agent(services: Open, who: Reader, agent_id: str) -> dict[str, object]
 async def tools(services: Open, who: Reader, agent_id: str) -> dict[str, object]:
     """Lists the tools of an agent, with effect class, approval requirement and the rules that apply."""
     async with services.db.transaction(who.tenant_id) as tx:
-        agent = await agent_store.current_agent(tx, agent_id)
-        rules = rules_of(agent, PLATFORM_RULES, await agent_store.rule_actions(tx))
-        exempt = await agent_store.exempt_tools(tx)
+        agent = await agents.current_agent(tx, agent_id)
+        rules = rules_of(agent, PLATFORM_RULES, await agents.rule_actions(tx))
+        exempt = await agents.exempt_tools(tx)
     return {"items": [_tool(card, rules, exempt) for card in agent.cards], "next": None}
 
 
@@ -131,17 +131,19 @@ async def list_prompt_templates(
     """Lists versions without their texts, most recently changed first: versions in use, your own, and for reviewers
     all."""
     async with services.db.transaction(who.tenant_id) as tx:
-        found = await agent_store.list_prompt_templates(
+        found = await agents.list_prompt_templates(
             tx, _prompt_reader(who), template, stage.value if stage else None, min(limit, MOST), cursor
         )
     return {"items": found[0], "next": found[1]}
 
 
-@prompt_templates_router.get("/prompt-templates/{template}")
-async def get(services: Open, who: Reader, template: Template, stage: Shown | None = None) -> dict[str, object]:
+@prompt_templates_router.get("/prompt-templates/{template}", operation_id="get_v1_prompt_templates__template__get")
+async def get_prompt_template(
+    services: Open, who: Reader, template: Template, stage: Shown | None = None
+) -> dict[str, object]:
     """Returns the version that applies to you: your draft, else the active version. `stage` selects another stage."""
     async with services.db.transaction(who.tenant_id) as tx:
-        return await agent_store.resolved_prompt_template(tx, template, who.user_id, Stage(stage) if stage else None)
+        return await agents.resolved_prompt_template(tx, template, who.user_id, Stage(stage) if stage else None)
 
 
 @prompt_templates_router.get("/prompt-templates/{template}/render")
@@ -155,8 +157,8 @@ async def render(
 ) -> dict[str, object]:
     """Returns the same version with its variables filled in, as in your own turns."""
     async with services.db.transaction(who.tenant_id) as tx:
-        version = await agent_store.resolved_prompt_template(tx, template, who.user_id, Stage(stage) if stage else None)
-        name, role = await agent_store.name_and_role(tx, who.user_id)
+        version = await agents.resolved_prompt_template(tx, template, who.user_id, Stage(stage) if stage else None)
+        name, role = await agents.name_and_role(tx, who.user_id)
     values = {"user_name": name, "user_role": role, "agent_title": agent_title, "skill_name": skill_name}
     return version | {"text": filled(str(version["text"]), values)}
 
@@ -167,14 +169,14 @@ async def save_draft(
 ) -> dict[str, object]:
     """Saves your draft of this template, which applies to your own turns only. Overwrites your previous draft."""
     async with services.db.transaction(who.tenant_id) as tx:
-        return await agent_store.save_prompt_draft(tx, template, body.text, who.user_id)
+        return await agents.save_prompt_draft(tx, template, body.text, who.user_id)
 
 
 @prompt_templates_router.get("/prompt-versions/{version_id}")
 async def version(services: Open, who: Reader, version_id: VersionId) -> dict[str, object]:
     """Returns one version with its text and history."""
     async with services.db.transaction(who.tenant_id) as tx:
-        return await agent_store.get_prompt_template(tx, version_id, _prompt_reader(who))
+        return await agents.get_prompt_template(tx, version_id, _prompt_reader(who))
 
 
 @prompt_templates_router.post("/prompt-versions/{version_id}/promote")
@@ -188,7 +190,7 @@ async def promote(
         promoter = PromptPromoter(who.user_id, who.roles)
         return (
             200,
-            await agent_store.promote_prompt_template(tx, version_id, Stage(body.to), body.digest, promoter),
+            await agents.promote_prompt_template(tx, version_id, Stage(body.to), body.digest, promoter),
             None,
         )
 
@@ -200,11 +202,7 @@ async def archive(services: Open, who: Reader, version_id: VersionId, key: Key =
     """Archives a version. Requires the role reviewer or admin, except for your own draft."""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        return (
-            200,
-            await agent_store.archive_prompt_template(tx, version_id, PromptPromoter(who.user_id, who.roles)),
-            None,
-        )
+        return 200, await agents.archive_prompt_template(tx, version_id, PromptPromoter(who.user_id, who.roles)), None
 
     return await once(services, who, f"prompt-archive/{version_id}", key, None, work)
 
@@ -230,41 +228,41 @@ async def put(services: Open, who: Reader, body: RuleActionBody) -> dict[str, ob
     """Makes a rule stricter from the next turn on, or restores its own action."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
-        await agent_store.set_action(tx, await _rules(tx), body.rule, body.do, who.user_id)
+        await agents.set_action(tx, await _rules(tx), body.rule, body.do, who.user_id)
         return await _shown(tx)
 
 
-@rules_router.get("/tools")
-async def waivable(services: Open, who: Reader) -> dict[str, object]:
+@rules_router.get("/tools", operation_id="waivable_v1_rules_tools_get")
+async def list_exemptible_tools(services: Open, who: Reader) -> dict[str, object]:
     """Lists the tools that this tenant can exempt from approval, and whether each is exempt."""
     async with services.db.transaction(who.tenant_id) as tx:
         return await _exemptible_tools(tx)
 
 
-@rules_router.put("/tools")
-async def waive(services: Open, who: Reader, body: ExemptionBody) -> dict[str, object]:
+@rules_router.put("/tools", operation_id="waive_v1_rules_tools_put")
+async def set_exemption(services: Open, who: Reader, body: ExemptionBody) -> dict[str, object]:
     """Exempts a tool from approval from the next turn on, or removes the exemption."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
-        await agent_store.set_exemption(tx, body.tool, waived=not body.approval, user_id=who.user_id)
+        await agents.set_exemption(tx, body.tool, waived=not body.approval, user_id=who.user_id)
         return await _exemptible_tools(tx)
 
 
 async def _exemptible_tools(tx: Connection) -> dict[str, object]:
-    exempt = await agent_store.exempt_tools(tx)
+    exempt = await agents.exempt_tools(tx)
     return {"items": [{"tool": tool, "approval": tool not in exempt} for tool in WAIVABLE], "next": None}
 
 
 async def _rules(tx: Connection) -> tuple[Rule, ...]:
     """Returns all rules as published, each once."""
     rules = {rule.id: rule for rule in PLATFORM_RULES}
-    for _, agent in await agent_store.list_agents(tx):
+    for _, agent in await agents.list_agents(tx):
         rules |= {rule.id: rule for rule in rules_of(agent, (), {})}
     return tuple(rules.values())
 
 
 async def _shown(tx: Connection) -> dict[str, object]:
-    rules, own = await _rules(tx), await agent_store.rule_actions(tx)
+    rules, own = await _rules(tx), await agents.rule_actions(tx)
     return {
         "items": [
             rule.model_dump(mode="json") | {"overridden": rule.do != published.do}

@@ -125,8 +125,8 @@ async def stream(services: Open, who: Reader) -> Response:
     return event_stream(services, who, review_frames(services.changes, services.wakes, who.tenant_id))
 
 
-@approvals_router.get("/{approval_id}")
-async def get(services: Open, who: Reader, approval_id: ApprovalId) -> dict[str, object]:
+@approvals_router.get("/{approval_id}", operation_id="get_v1_approvals__approval_id__get")
+async def get_approval(services: Open, who: Reader, approval_id: ApprovalId) -> dict[str, object]:
     """Returns one approval: the exact call, its deadline, history and allowed decisions. Reviewers also get the
     previous approved call of the same tool."""
     async with services.db.transaction(who.tenant_id) as tx:
@@ -278,11 +278,11 @@ async def decide_many(services: Open, who: Reader, body: ManyBody, key: Key = No
             return JSONResponse(before[1], before[0], {"Idempotency-Replayed": "true"})
     together = await _together(services, who, body)
     answers: list[dict[str, object]] = []
-    rung: list[tuple[Decided, Note | None]] = []
+    recorded: list[tuple[Decided, Note | None]] = []
     for item in body.items:
         try:
             answer, decided = await _decide_one(services, who, item, together, key, digest)
-            rung += [decided] if decided is not None else []
+            recorded += [decided] if decided is not None else []
         except CallerError as refused:
             answer = {"id": item.id, "error": outcome_of(refused)}
         answers.append(answer)
@@ -290,7 +290,7 @@ async def decide_many(services: Open, who: Reader, body: ManyBody, key: Key = No
     if key is not None:
         async with services.db.transaction(who.tenant_id) as tx:
             await idempotency.keep(tx, who.user_id, ROUTE, key, 200, encoded)
-    await _wake_turns(services, rung)
+    await _wake_turns(services, recorded)
     return JSONResponse(encoded)
 
 
@@ -329,13 +329,13 @@ async def _decide_one(
     return answer, decided
 
 
-async def _wake_turns(services: Services, rung: list[tuple[Decided, Note | None]]) -> None:
+async def _wake_turns(services: Services, recorded: list[tuple[Decided, Note | None]]) -> None:
     """Wakes the turns. All decisions are durable, and the relay delivers the wake signals that are not delivered in
     time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(DELIVERY_SECONDS):
-            await asyncio.gather(*(services.doorbell.deliver_soon(note) for _, note in rung if note is not None))
-    for conversation_id in dict.fromkeys(decided.conversation_id for decided, _ in rung):
+            await asyncio.gather(*(services.notifier.deliver_soon(note) for _, note in recorded if note is not None))
+    for conversation_id in dict.fromkeys(decided.conversation_id for decided, _ in recorded):
         await services.live.wake(conversation_id)
 
 
@@ -359,7 +359,7 @@ async def preview(services: Open, who: Reader, approval_id: ApprovalId) -> dict[
     async with services.db.transaction(who.tenant_id) as tx:
         address = await views.place_of(tx, approval_id)
     ask = PreviewRequest(address=address, approval_id=approval_id, routing=services.routing)
-    fault = await made(services.doorbell.client, ask)
+    fault = await made(services.notifier.client, ask)
     async with services.db.transaction(who.tenant_id) as tx:
         if fault:
             await views.keep_preview(tx, approval_id, {"fault": fault})

@@ -21,8 +21,8 @@ MOST = 200
 EffectKey = Annotated[str, Path(max_length=100)]
 
 
-@router.get("")
-async def listed(
+@router.get("", operation_id="listed_v1_effects_get")
+async def list_effects(
     services: Open,
     who: Reader,
     state: CallState | None = None,
@@ -37,8 +37,8 @@ async def listed(
     return {"items": items, "next": following}
 
 
-@router.get("/{effect_key}")
-async def get(services: Open, who: Reader, effect_key: EffectKey) -> dict[str, object]:
+@router.get("/{effect_key}", operation_id="get_v1_effects__effect_key__get")
+async def get_effect(services: Open, who: Reader, effect_key: EffectKey) -> dict[str, object]:
     """Returns one effect: its attempts, its approval and its reported progress."""
     async with services.db.transaction(who.tenant_id) as tx:
         return await effects.get_effect(tx, effect_key, who.scope)

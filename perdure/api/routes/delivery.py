@@ -22,8 +22,8 @@ def _webhook(webhook_id: Annotated[str, Path()]) -> str:
 WebhookId = Annotated[str, Depends(_webhook)]
 
 
-@router.get("")
-async def listed(services: Open, who: Reader) -> dict[str, object]:
+@router.get("", operation_id="listed_v1_webhooks_get")
+async def list_webhooks(services: Open, who: Reader) -> dict[str, object]:
     """Lists all webhooks, with the number of pending deliveries and the last error of each."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:

@@ -39,16 +39,10 @@ from perdure.api.sign_in import SignedIn, guessing
 from perdure.contracts.errors import CallerError, LimitReached, PerdureError
 from perdure.core.identity import DEVICE, OWN, Refresh
 from perdure.core.request_origin import is_foreign, local_path
+from perdure.store import identity
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note
 from perdure.store.identity import erasure, registration, users
-from perdure.store.identity import registration as invitations
-from perdure.store.identity import sign_in as passwords
-from perdure.store.identity import sign_in as refresh_tokens
-from perdure.store.identity import sign_in as sessions
-from perdure.store.identity import sign_in as sign_in_codes
-from perdure.store.identity import users as identities
-from perdure.store.identity import users as team
 from perdure.store.identity.registration import Invitation
 from perdure.store.identity.sign_in import Session
 from perdure.temporal.workflow_client import forget_histories
@@ -100,7 +94,7 @@ async def code(services: Open, who: Reader, request: Request) -> JSONResponse:
             "codes_are_local", "Only local tokens of an embedded stack can create sign-in codes", status=403
         )
     async with services.db.transaction(who.tenant_id) as tx:
-        made = await sign_in_codes.make_sign_in_code(tx, who.tenant_id, who.user_id)
+        made = await identity.sign_in.make_sign_in_code(tx, who.tenant_id, who.user_id)
     return JSONResponse(jsonable_encoder(made), 201, _UNCACHED)
 
 
@@ -108,12 +102,12 @@ async def code(services: Open, who: Reader, request: Request) -> JSONResponse:
 async def refresh(services: Open, request: Request, body: RefreshBody) -> JSONResponse:
     """Exchanges a refresh token for a new access token and a new refresh token. Reusing an old refresh token ends the
     session."""
-    tenant = refresh_tokens.tenant_of_refresh_token(body.refresh_token)
+    tenant = identity.sign_in.tenant_of_refresh_token(body.refresh_token)
     if tenant is None:
         raise _refused(Refresh.OVER)
     keys, lasts = services.tokens.keys, services.signing_in.session_lasts
     async with services.db.transaction(tenant) as tx:
-        found = await refresh_tokens.rotate_refresh_token(tx, tenant, body.refresh_token, keys, lasts)
+        found = await identity.sign_in.rotate_refresh_token(tx, tenant, body.refresh_token, keys, lasts)
     if found.expires_at is None:
         raise _refused(found.outcome)
     signed_in = SignedIn(Session(found.session_id, found.user_id, found.expires_at), tenant, found.successor)
@@ -128,7 +122,7 @@ async def logout(services: Open, who: Reader, request: Request) -> JSONResponse:
             "no_session", "This token has no session to sign out of; an administrator can close the account", status=409
         )
     async with services.db.transaction(who.tenant_id) as tx:
-        await sessions.end_session(tx, who.session_id, who.user_id, "signed out")
+        await identity.sign_in.end_session(tx, who.session_id, who.user_id, "signed out")
     answer = JSONResponse({"signed_out": True})
     sign_in.forget(services, request.scope, answer)
     return answer
@@ -161,7 +155,7 @@ async def change_me(services: Open, who: Reader, body: ProfileBody) -> dict[str,
 async def set_password(services: Open, who: Reader, body: PasswordBody) -> dict[str, object]:
     """Sets or changes your password and ends all your other sessions."""
     async with services.db.transaction(who.tenant_id) as tx:
-        kept = await passwords.password_of_user(tx, who.user_id)
+        kept = await identity.sign_in.password_of_user(tx, who.user_id)
         display_name = (await users.get_user(tx, who.user_id)).display_name
     if kept is not None:
         async with guessing(services, [(DEVICE, f"password of {who.tenant_id}/{who.user_id}")]) as guess:
@@ -171,8 +165,10 @@ async def set_password(services: Open, who: Reader, body: PasswordBody) -> dict[
     await services.passwords.refuse_weak(body.password, who.name, display_name, who.tenant_id)
     hashed = await services.passwords.hashed(body.password)
     async with services.db.transaction(who.tenant_id) as tx:
-        await passwords.set_password(tx, who.user_id, hashed, who.credential)
-        ended = await sessions.end_all_sessions(tx, who.user_id, who.user_id, "password changed", but=who.session_id)
+        await identity.sign_in.set_password(tx, who.user_id, hashed, who.credential)
+        ended = await identity.sign_in.end_all_sessions(
+            tx, who.user_id, who.user_id, "password changed", but=who.session_id
+        )
     return {"sessions_ended": ended}
 
 
@@ -268,7 +264,7 @@ async def callback(
         tenant, config = services.signing_in.tenant, provider.config
         async with services.db.transaction(tenant) as tx:
             linked_by = OWN if link is None or who is None else who.credential
-            user_id, credential = await identities.enter_by_identity(
+            user_id, credential = await users.enter_by_identity(
                 tx, config.issuer, claims, config.newcomers, str(link) if link is not None else None, linked_by
             )
             signed_in = await sign_in.begin(services, tx, tenant, user_id, credential)
@@ -348,12 +344,12 @@ async def enter(
         else:
             signed_in = await sign_in.by_password(services, request.scope, None, name, password)
     except PerdureError as error:
-        said = {"failed": error.code, "next": to, "name": name}
+        query = {"failed": error.code, "next": to, "name": name}
         if invitation:
-            said["invitation"] = invitation
+            query["invitation"] = invitation
         if isinstance(error, LimitReached):
-            said["after"] = str(error.details.get("retry_after_seconds", ""))
-        return RedirectResponse(f"{SIGN_IN}?{urlencode(said)}", _SEE_OTHER)
+            query["after"] = str(error.details.get("retry_after_seconds", ""))
+        return RedirectResponse(f"{SIGN_IN}?{urlencode(query)}", _SEE_OTHER)
     answer = RedirectResponse(to, _SEE_OTHER)
     sign_in.remember(services, request.scope, answer, signed_in)
     return answer
@@ -378,7 +374,7 @@ async def leave(services: Open, request: Request, who: Visitor) -> RedirectRespo
     """Signs out."""
     if who is not None and who.session_id is not None:
         async with services.db.transaction(who.tenant_id) as tx:
-            await sessions.end_session(tx, who.session_id, who.user_id, "signed out")
+            await identity.sign_in.end_session(tx, who.session_id, who.user_id, "signed out")
     answer = RedirectResponse(SIGN_IN, _SEE_OTHER)
     sign_in.forget(services, request.scope, answer)
     return answer
@@ -393,7 +389,7 @@ async def list_members(services: Open, who: Reader) -> dict[str, object]:
     """Lists all team members, including closed accounts."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
-        return {"items": [asdict(member) for member in await team.list_members(tx)], "next": None}
+        return {"items": [asdict(member) for member in await users.list_members(tx)], "next": None}
 
 
 @team_router.post("/invitations", status_code=201)
@@ -421,7 +417,7 @@ async def change(services: Open, who: Reader, name: Name, body: MemberBody) -> d
     who.need("admin")
     given = body.model_dump(exclude_none=True)
     async with services.db.transaction(who.tenant_id) as tx:
-        return asdict(await team.change_member(tx, name, who.user_id, **given))
+        return asdict(await users.change_member(tx, name, who.user_id, **given))
 
 
 @team_router.delete("/{name}")
@@ -429,11 +425,11 @@ async def close(services: Open, who: Reader, name: Name) -> dict[str, object]:
     """Closes an account: its sessions end and its tokens become invalid. The user's records are kept."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
-        return asdict(await team.change_member(tx, name, who.user_id, active=False))
+        return asdict(await users.change_member(tx, name, who.user_id, active=False))
 
 
 async def _invited(tx: Connection, name: str, who: Principal) -> JSONResponse:
-    made: Invitation = await invitations.invite(tx, name, who.user_id, who.credential)
+    made: Invitation = await registration.invite(tx, name, who.user_id, who.credential)
     answer = {"name": made.name, "invitation": made.token, "expires_at": made.expires_at}
     return JSONResponse(jsonable_encoder(answer), 201, {"Cache-Control": "no-store"})
 
@@ -477,7 +473,7 @@ async def erase(services: Open, who: Reader, name: UserName) -> dict[str, object
     """Permanently erases everything that a user wrote; the audit trail keeps what happened. If interrupted, repeat the
     request to continue."""
     who.need("admin")
-    histories = partial(forget_histories, services.doorbell.client)
+    histories = partial(forget_histories, services.notifier.client)
     return await erasure.erase(services.db, who.tenant_id, name, who.user_id, services.live, histories)
 
 

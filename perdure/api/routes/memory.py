@@ -122,8 +122,8 @@ entities_router = APIRouter(prefix="/v1/entities", tags=["entities"])
 ENTITIES_PAGE_LIMIT = 50
 
 
-@entities_router.get("")
-async def found(
+@entities_router.get("", operation_id="found_v1_entities_get")
+async def find_entities(
     services: Open, who: Reader, name: Annotated[str, Query(min_length=1, max_length=200)], limit: Limit = 20
 ) -> dict[str, object]:
     """Lists entities by name or alias. If none matches exactly, lists entities whose name contains it. Ignores case and
@@ -133,8 +133,8 @@ async def found(
     return {"items": [asdict(entity) for entity in each], "next": None}
 
 
-@entities_router.get("/{entity_id}")
-async def get(services: Open, who: Reader, entity_id: EntityId) -> dict[str, object]:
+@entities_router.get("/{entity_id}", operation_id="get_v1_entities__entity_id__get")
+async def get_entity(services: Open, who: Reader, entity_id: EntityId) -> dict[str, object]:
     """Returns one entity with its attributes."""
     async with services.db.transaction(who.tenant_id) as tx:
         entity = await facts.get_entity(tx, entity_id)

@@ -70,19 +70,19 @@ async def status(services: Open, who: ReaderOrOperator) -> dict[str, object]:
 def _parts_of_tenant(faults: dict[str, str], of_queues: list[str], of_servers: list[str]) -> list[dict[str, str]]:
     """Returns the services without the causes of their faults. Of the queues and MCP servers, it returns only whether
     one has a fault."""
-    said = {
+    fault_by_part = {
         **faults,
         "workers": next(filter(None, of_queues), ""),
         "mcp_servers": next(filter(None, of_servers), ""),
     }
-    return [{"name": name, "fault": UNAVAILABLE if fault else ""} for name, fault in said.items()]
+    return [{"name": name, "fault": UNAVAILABLE if fault else ""} for name, fault in fault_by_part.items()]
 
 
 async def _queues(services: Services) -> list[QueueLook]:
     """Returns the task queues; empty if Temporal does not respond. The outage itself appears among the services."""
     try:
         async with asyncio.timeout(2 * LOOK_SECONDS):
-            client = services.doorbell.client
+            client = services.notifier.client
             return await look_at_queues(client, services.routing, timedelta(seconds=LOOK_SECONDS))
     except (RPCError, TimeoutError):
         return []

@@ -94,7 +94,7 @@ def _asked(services: Services, who: Principal, conversation_id: str, body: NewTu
 
 def accepted(started: turns.Started, conversation_id: str) -> dict[str, object]:
     """Returns the body of a 202 response."""
-    said: dict[str, object] = {
+    body: dict[str, object] = {
         "turn_id": started.turn_id,
         "conversation_id": conversation_id,
         "status": started.status.value,
@@ -102,10 +102,10 @@ def accepted(started: turns.Started, conversation_id: str) -> dict[str, object]:
         "events": f"/v1/turns/{started.turn_id}/events",
     }
     if started.joined:
-        said["joined"] = True
+        body["joined"] = True
     if started.gives_way is not None:
-        said["replaces"] = started.gives_way.turn_id
-    return said
+        body["replaces"] = started.gives_way.turn_id
+    return body
 
 
 async def waited(services: Services, who: Principal, answer: JSONResponse, seconds: float) -> JSONResponse:

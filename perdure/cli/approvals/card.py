@@ -95,26 +95,28 @@ def _detail(data: object) -> str:
         return ""
     plain = {name: value for name, value in data.items() if isinstance(value, str | int | float) and value != ""}
     parts = [*(f"{name} {value}" for name, value in plain.items()), signed_in_words(data)]
-    told = one_line(", ".join(filter(None, parts)))
-    return f" ({told})" if told else ""
+    text = one_line(", ".join(filter(None, parts)))
+    return f" ({text})" if text else ""
 
 
 def _decision(approval: Approval) -> str:
     decision = approval.decision or {}
     if not decision:
         return ""
-    said = decision.get("comment") or decision.get("reason_code")
+    reason = decision.get("comment") or decision.get("reason_code")
     when = f", {moment(approval.decided_at)}" if approval.decided_at else ""
     return f"{decision.get('type')} by {decision.get('by') or approval.decided_by}{when}" + (
-        f": {said}" if said else ""
+        f": {reason}" if reason else ""
     )
 
 
 def _withdrawal(approval: Approval) -> str:
-    told = approval.withdrawal or {}
-    if not told:
+    withdrawal = approval.withdrawal or {}
+    if not withdrawal:
         return ""
-    return f"by {told.get('by')}, {time_text(told.get('at'))}" + (f": {told['comment']}" if told.get("comment") else "")
+    return f"by {withdrawal.get('by')}, {time_text(withdrawal.get('at'))}" + (
+        f": {withdrawal['comment']}" if withdrawal.get("comment") else ""
+    )
 
 
 def _line(decision: str, approval_id: str) -> str:
@@ -167,10 +169,10 @@ def _handed_on(approval: Approval) -> Iterator[tuple[str, str]]:
 
 def vote_text(approval: Approval, vote: Vote) -> str:
     """Returns one vote as text, with the reason if it does not count."""
-    delegator = f" for {vote.delegator}" if vote.delegator and vote.delegator != vote.by else ""
-    said = f": {vote.comment}" if vote.comment else ""
+    on_behalf = f" for {vote.delegator}" if vote.delegator and vote.delegator != vote.by else ""
+    comment = f": {vote.comment}" if vote.comment else ""
     lost = "" if vote.counts else f"; {_why_not_counted(approval, vote)}"
-    return f"{vote.decision} by {vote.by}{delegator}, {moment(vote.at)}{lost}{said}"
+    return f"{vote.decision} by {vote.by}{on_behalf}, {moment(vote.at)}{lost}{comment}"
 
 
 def _why_not_counted(approval: Approval, vote: Vote) -> str:

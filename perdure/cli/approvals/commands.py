@@ -114,7 +114,7 @@ def _hand(
     as_name: str | None,
     as_json: bool,
     act: Callable[[Client], Approval],
-    told: Callable[[Approval], str],
+    describe: Callable[[Approval], str],
     role: Role = Role.REVIEWER,
 ) -> None:
     """Runs the action and shows the new assignment."""
@@ -124,7 +124,7 @@ def _hand(
         say_json(now)
         return
     held_by = claimed(now)
-    say(f"{told(now)}: {subject(now)} ({approval_id})" + (f", claimed by {held_by}" if held_by else ""))
+    say(f"{describe(now)}: {subject(now)} ({approval_id})" + (f", claimed by {held_by}" if held_by else ""))
 
 
 approvals_app = typer.Typer(

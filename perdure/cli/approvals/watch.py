@@ -30,7 +30,7 @@ class Screen(Protocol):
 
     def __exit__(self, *_: object) -> None: ...
 
-    def came(self, approval: Approval) -> None:
+    def added(self, approval: Approval) -> None:
         """Called when an approval becomes pending."""
 
     def changed(self, approval: Approval) -> None:
@@ -56,7 +56,7 @@ def watch_approvals(client: Client, screen: Screen, *, mine: bool = False, agent
             for approval in reversed(list(waiting.values())):
                 before = known.get(approval.id)
                 if before is None:
-                    screen.came(approval)
+                    screen.added(approval)
                 elif _state(before) != _state(approval):
                     screen.changed(approval)
                 known[approval.id] = approval
@@ -84,7 +84,7 @@ class Lines:
     def __exit__(self, *_: object) -> None:
         return None
 
-    def came(self, approval: Approval) -> None:
+    def added(self, approval: Approval) -> None:
         """Writes the call and the command that approves it."""
         if self.as_json:
             say_json(approval, line=True)
@@ -102,13 +102,13 @@ class Lines:
         if self.as_json:
             say_json(approval, line=True)
             return
-        told = {
+        fields = {
             "for": approval.assignee or approval.reviewer_role,
             "claimed by": claimed(approval),
             "votes": votes_of(approval),
             "digest": approval.digest[:16],
         }
-        now = ", ".join(f"{name} {value}" for name, value in told.items() if value)
+        now = ", ".join(f"{name} {value}" for name, value in fields.items() if value)
         say(f"~ {subject(approval)} ({approval.id}) {now}")
 
     def ended(self, approval: Approval) -> None:
@@ -174,7 +174,7 @@ class WatchTable:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def came(self, approval: Approval) -> None:
+    def added(self, approval: Approval) -> None:
         """Highlights the row for a while, unless it existed before the first poll."""
         if not self._first:
             self._since[approval.id] = time.monotonic()
@@ -236,5 +236,5 @@ def _narrow_row(approval: Approval) -> list[Text]:
 
 def _times(approval: Approval) -> tuple[str, str]:
     """Returns the age and the time left, both shortened."""
-    age, rest = (" ".join(told.split()[:2]) for told in (ago(approval.requested_at), left(approval.expires_at)))
+    age, rest = (" ".join(phrase.split()[:2]) for phrase in (ago(approval.requested_at), left(approval.expires_at)))
     return age, rest

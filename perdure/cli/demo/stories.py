@@ -49,21 +49,21 @@ def paid_once(whose: str, events: Sequence[Event]) -> Claim:
         if event.kind == "generation.complete":
             over.add(event.call_id)
         late |= event.kind == "generation.start" and event.call_id in over
-    told = ", ".join(f"{call_id} asked {begun[call_id]}x, settled {settled.get(call_id, 0)}x" for call_id in begun)
+    evidence = ", ".join(f"{call_id} asked {begun[call_id]}x, settled {settled.get(call_id, 0)}x" for call_id in begun)
     held = bool(begun) and all(settled.get(call_id) == 1 for call_id in begun) and not late
-    return Claim(f"{whose} model calls: none repeated after it settled", held, f"event log: {told}")
+    return Claim(f"{whose} model calls: none repeated after it settled", held, f"event log: {evidence}")
 
 
-def one_transcript(messages: Sequence[Message], heard: Mapping[str, str], roles: Sequence[str]) -> Claim:
+def one_transcript(messages: Sequence[Message], streamed: Mapping[str, str], roles: Sequence[str]) -> Claim:
     """Returns the claim that the transcript has each message once, and that the live reader received the same text."""
     found = [message.role for message in messages]
-    said = [message.content for message in messages if message.role == "assistant"]
-    same = said == [text for text in heard.values() if text]
+    contents = [message.content for message in messages if message.role == "assistant"]
+    same = contents == [text for text in streamed.values() if text]
     held = found == list(roles) and same
-    told = " → ".join(found) + (
+    evidence = " → ".join(found) + (
         ", the live reader received the same text" if same else ", the live reader received a different text"
     )
-    return Claim("one transcript, no duplicated text", held, f"messages: {told}")
+    return Claim("one transcript, no duplicated text", held, f"messages: {evidence}")
 
 
 _MARGIN = " " * 11

@@ -52,8 +52,8 @@ class Bookings(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Book a slot, or find what this key has booked before."""
         try:
-            asked = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-            provider, slot = asked["provider"].strip(), asked["slot"].strip()
+            booking = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+            provider, slot = booking["provider"].strip(), booking["slot"].strip()
         except (ValueError, KeyError, TypeError, AttributeError):
             return self.answer(422, {"error": "`provider` and `slot` are required"})
         key = self.headers.get("Idempotency-Key")

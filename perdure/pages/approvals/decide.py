@@ -66,14 +66,14 @@ async def edit(post: Posted, approval_id: str) -> HTMLResponse:
         return await show(
             post.visit, approval, Sent(form, why or "Not sent. Correct the marked fields.", faults), status=422
         )
-    asked = opened_from(post.visit, form)
+    selection = opened_from(post.visit, form)
     return page(
         post.visit,
         "edit.html",
         approval=approval,
-        asked=asked,
-        within=asked.within,
-        at=f"/review/{approval_id}{asked.within}",
+        asked=selection,
+        within=selection.within,
+        at=f"/review/{approval_id}{selection.within}",
         args=args,
         exact=json.dumps(args, ensure_ascii=True),
         lines=differences(approval.args, args),
@@ -97,8 +97,8 @@ def _edited(approval: Approval, form: Form) -> tuple[dict[str, object], dict[str
     checked = check_arguments(args, approval.args_schema)
     if checked.fault is not None:
         by_field = {each.field: each.problem for each in checked.schema_errors if each.field in args}
-        whole = form.get("as") == "json" or len(by_field) < len(checked.schema_errors)
-        return args, by_field, f"Not sent: {checked.fault}." if whole else ""
+        as_json = form.get("as") == "json" or len(by_field) < len(checked.schema_errors)
+        return args, by_field, f"Not sent: {checked.fault}." if as_json else ""
     return args, {}, _UNCHANGED if same(approval.args, args) else ""
 
 
@@ -129,20 +129,22 @@ async def _release(post: Post, approval_id: str) -> object:
 
 
 async def _withdraw(post: Post, approval_id: str) -> object:
-    said = post.form.whole("comment")
-    return await post.visit.api.approvals.withdraw(approval_id, comment=said, idempotency_key=post.form.get("key"))
+    comment = post.form.whole("comment")
+    return await post.visit.api.approvals.withdraw(approval_id, comment=comment, idempotency_key=post.form.get("key"))
 
 
 async def _escalate(post: Post, approval_id: str) -> object:
-    said = post.form.whole("comment")
-    return await post.visit.api.approvals.escalate(approval_id, comment=said, idempotency_key=post.form.get("key"))
+    comment = post.form.whole("comment")
+    return await post.visit.api.approvals.escalate(approval_id, comment=comment, idempotency_key=post.form.get("key"))
 
 
 async def _reassign(post: Post, approval_id: str) -> object:
-    to, said = post.form.get("to"), post.form.whole("comment")
+    to, comment = post.form.get("to"), post.form.whole("comment")
     if not to:
         raise ApiError(422, "name_missing", "select a person")
-    return await post.visit.api.approvals.reassign(approval_id, to, comment=said, idempotency_key=post.form.get("key"))
+    return await post.visit.api.approvals.reassign(
+        approval_id, to, comment=comment, idempotency_key=post.form.get("key")
+    )
 
 
 async def _raise(post: Post, approval_id: str) -> object:

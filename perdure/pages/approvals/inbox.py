@@ -45,7 +45,7 @@ async def home(visit: Visitor) -> RedirectResponse:
 @inbox_router.get("/review")
 async def inbox(
     visit: Visitor,
-    asked: Annotated[DecisionForm, Depends(asked_for)],
+    selection: Annotated[DecisionForm, Depends(asked_for)],
     cursor: Annotated[str | None, Query(max_length=400)] = None,
 ) -> HTMLResponse:
     """Shows pending requests, newest first. For the page's script, returns only the part that changes."""
@@ -56,7 +56,7 @@ async def inbox(
             brief=True,
             limit=SHOWN,
             cursor=cursor,
-            **asked.filters,
+            **selection.filters,
         ),
         api.approvals.counts(expiring_seconds=DAY_SECONDS),
         api.effects.list(limit=1),
@@ -69,11 +69,11 @@ async def inbox(
         counts=counts,
         unsettled=bool(unsettled.items),
         proposed=proposed,
-        asked=asked,
-        narrowed=asked.narrowed,
-        options={kind: sorted({*counts.by.get(kind, {}), *filter(None, [getattr(asked, kind)])}) for kind in KINDS},
-        further=asked.path(mine=asked.mine, cursor=found.next),
-        tabs={"mine": asked.path(mine=True), "all": asked.path(mine=False)},
+        asked=selection,
+        narrowed=selection.narrowed,
+        options={kind: sorted({*counts.by.get(kind, {}), *filter(None, [getattr(selection, kind)])}) for kind in KINDS},
+        further=selection.path(mine=selection.mine, cursor=found.next),
+        tabs={"mine": selection.path(mine=True), "all": selection.path(mine=False)},
         form_token=me.form_token or "",
     )
 

@@ -166,8 +166,8 @@ def _kinds(spec: Mapping[str, Any], root: Mapping[str, Any], looks: Iterator[int
         named = all(choices or names == {"null"} for names, choices, _ in read)
         return kinds - {"null"}, all_choices if named else [], "null" in kinds or any(null for _, _, null in read)
     options = [spec["const"]] if "const" in spec else spec.get("enum")
-    told = spec.get("type")
-    kinds = set(map(str, told)) if isinstance(told, list) else {str(told)} if told else set()
+    declared = spec.get("type")
+    kinds = set(map(str, declared)) if isinstance(declared, list) else {str(declared)} if declared else set()
     if isinstance(options, list):
         return kinds, [_json(each) for each in options if each is not None], None in options
     if kinds == {"boolean"}:
@@ -294,8 +294,8 @@ class DecisionForm:
     def query(self, *, mine: bool, cursor: str | None = None) -> str:
         """Returns the filters as a query string, with this `mine`."""
         named = {kind: getattr(self, kind) for kind in KINDS}
-        said = {**({} if mine else {"all": "1"}), **named, **({"expiring": "1"} if self.expiring else {})}
-        return urlencode({name: value for name, value in {**said, "cursor": cursor or ""}.items() if value})
+        parameters = {**({} if mine else {"all": "1"}), **named, **({"expiring": "1"} if self.expiring else {})}
+        return urlencode({name: value for name, value in {**parameters, "cursor": cursor or ""}.items() if value})
 
     def path(self, *, mine: bool, cursor: str | None = None) -> str:
         """Returns the address of the inbox with these filters and this `mine`."""
@@ -323,9 +323,9 @@ class DecisionForm:
 def opened_from(visit: BrowserRequest, form: Form | None = None) -> DecisionForm:
     """Returns the list that an approval was opened from, read from the form of its page or from its address."""
     text = (form.get("in") if form else "") or visit.request.query_params.get("in", "")
-    said = dict(parse_qsl(text)) if len(text) <= _LONGEST else {}
-    risk, agent, tool, role = (said.get(kind, "")[:_LONGEST_NAME] for kind in KINDS)
-    return DecisionForm("all" not in said, risk, agent, tool, role, "expiring" in said)
+    parameters = dict(parse_qsl(text)) if len(text) <= _LONGEST else {}
+    risk, agent, tool, role = (parameters.get(kind, "")[:_LONGEST_NAME] for kind in KINDS)
+    return DecisionForm("all" not in parameters, risk, agent, tool, role, "expiring" in parameters)
 
 
 LONG_CHARACTERS = 6_000
@@ -358,8 +358,8 @@ async def show(
     opened = not is_long(approval) or _asks_for_all(visit, sent)
     args = (approval.decision or {}).get("args") or approval.args
     before = (approval.revision or {}).get("args_before") or (approval.args if args is not approval.args else None)
-    asked = opened_from(visit, sent.form)
-    previous, following = await _beside(visit, approval, asked)
+    selection = opened_from(visit, sent.form)
+    previous, following = await _beside(visit, approval, selection)
     return page(
         visit,
         "approval.html",
@@ -381,9 +381,9 @@ async def show(
         past=PAST,
         reasons=reasons_for(approval),
         roles=visit.me.roles if visit.me else [],
-        asked=asked,
-        within=asked.within,
-        at=f"/review/{approval.id}{asked.within}",
+        asked=selection,
+        within=selection.within,
+        at=f"/review/{approval.id}{selection.within}",
     )
 
 
@@ -425,13 +425,13 @@ def _asks_for_all(visit: BrowserRequest, sent: Sent) -> bool:
 
 
 async def _beside(
-    visit: BrowserRequest, approval: Approval, asked: DecisionForm
+    visit: BrowserRequest, approval: Approval, selection: DecisionForm
 ) -> tuple[Approval | None, Approval | None]:
     """Returns the approvals before and after this one in the list that it was opened from.
 
     If it is no longer in that list, the following one is the first of the list.
     """
-    listed = visit.api.approvals.list(status="pending", brief=True, limit=_QUEUE, **asked.filters)
+    listed = visit.api.approvals.list(status="pending", brief=True, limit=_QUEUE, **selection.filters)
     found = (await listed).items
     at = next((place for place, each in enumerate(found) if each.id == approval.id), None)
     if at is None:

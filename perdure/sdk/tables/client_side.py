@@ -85,12 +85,12 @@ class ClientTable:
 
     def described(self) -> dict[str, JsonValue]:
         """Returns the description of the table that the turn receives at its start."""
-        told: dict[str, JsonValue] = {
+        description: dict[str, JsonValue] = {
             "name": self.name,
             "rows": self.rows.height,
             "columns": as_json(profile_of(self.rows)),
         }
-        return {**told, "others": [other.described() for other in self.others]} if self.others else told
+        return {**description, "others": [other.described() for other in self.others]} if self.others else description
 
     def carry_out(self, xml: str) -> dict[str, JsonValue]:
         """Runs a plan here and returns the result for the turn, or an error result if the plan failed.
@@ -106,7 +106,7 @@ class ClientTable:
         except TableTrouble as trouble:
             return {"ok": False, "error": trouble.message[:500]}
         table = self.left.table
-        warnings: list[JsonValue] = [told[:MOST_WARNING] for told in (*left_out(table), *self.left.warnings)]
+        warnings: list[JsonValue] = [warning[:MOST_WARNING] for warning in (*left_out(table), *self.left.warnings)]
         return {"ok": True, "rows": table.height, "columns": as_json(profile_of(table)), "warnings": warnings}
 
     def drawn(self, specification: dict[str, Any]) -> dict[str, Any]:
@@ -249,8 +249,8 @@ class _Work:
         self.answered.update(fresh)
         return fresh
 
-    def handed_in(self, asked: Mapping[str, Any]) -> dict[str, JsonValue]:
-        return self.table.carry_out(str(asked.get("plan") or ""))
+    def handed_in(self, payload: Mapping[str, Any]) -> dict[str, JsonValue]:
+        return self.table.carry_out(str(payload.get("plan") or ""))
 
     def refused(self, error: ApiError) -> None:
         if error.code not in _OVER:

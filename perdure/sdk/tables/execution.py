@@ -195,9 +195,9 @@ def most_text_bytes(text: str, table: pl.DataFrame) -> int:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return 0
     called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-    said = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    named = [node.id for node in nodes if isinstance(node, ast.Name)] + said
-    total = table.height * sum(map(len, said))
+    literals = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    named = [node.id for node in nodes if isinstance(node, ast.Name)] + literals
+    total = table.height * sum(map(len, literals))
     for name in (name for name in named if name in table.columns):
         if table.schema[name] == pl.String:
             total += int(table[name].estimated_size())
@@ -337,8 +337,8 @@ def _done(table: pl.DataFrame, step: Step, tables: Mapping[str, pl.DataFrame]) -
     try:
         _DONE[type(step)](table.clear(), step, {name: one.clear() for name, one in tables.items()})
     except FAILURES as error:
-        told = (str(error).splitlines() or [type(error).__name__])[0]
-        raise TableTrouble(told[:200]) from None
+        message = (str(error).splitlines() or [type(error).__name__])[0]
+        raise TableTrouble(message[:200]) from None
     raise TableTrouble("a column's values do not allow this operation")
 
 

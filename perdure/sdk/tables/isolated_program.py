@@ -56,16 +56,16 @@ def _profiled(job: Mapping[str, Any]) -> list[dict[str, Any] | None]:
     from perdure.sdk.tables.plan import TableTrouble
     from perdure.sdk.tables.reading import as_json
 
-    told: list[dict[str, Any] | None] = []
+    profiles: list[dict[str, Any] | None] = []
     for file in job["files"]:
         try:
             table = read_csv(file["content"], file["media_type"])
-            told.append({"rows": table.height, "columns": as_json(profile_of(table))})
+            profiles.append({"rows": table.height, "columns": as_json(profile_of(table))})
         except TableTrouble:
-            if not told:
+            if not profiles:
                 raise
-            told.append(None)
-    return told
+            profiles.append(None)
+    return profiles
 
 
 def _ran(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,8 +83,8 @@ def _ran(job: Mapping[str, Any]) -> dict[str, Any]:
     )
     table = ran.table
     rows = json.dumps(drawn_rows(table), ensure_ascii=False)
-    told = {"rows": table.height, "columns": as_json(profile_of(table))}
-    return {**told, "warnings": [*left_out(table), *ran.warnings], "drawn": rows}
+    profile = {"rows": table.height, "columns": as_json(profile_of(table))}
+    return {**profile, "warnings": [*left_out(table), *ran.warnings], "drawn": rows}
 
 
 if __name__ == "__main__":

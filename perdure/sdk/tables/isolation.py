@@ -64,30 +64,30 @@ class _Bench:
 
     async def work(self, work: str, files: Sequence[TableFile], more: Mapping[str, str], seconds: float) -> Any:
         """Returns the result of one job. If it is cancelled, its process is killed."""
-        told = [{"name": each.name, "media_type": each.media_type, "size": len(each.content)} for each in files]
-        job = json.dumps({"work": work, "files": told, **more}).encode() + b"\n"
+        entries = [{"name": each.name, "media_type": each.media_type, "size": len(each.content)} for each in files]
+        job = json.dumps({"work": work, "files": entries, **more}).encode() + b"\n"
         begun: list[subprocess.Popen[bytes]] = []
         loop = asyncio.get_running_loop()
         given = b"".join([job, *(each.content for each in files)])
         try:
-            return await loop.run_in_executor(self.threads, self._asked, given, seconds, begun)
+            return await loop.run_in_executor(self.threads, self._exchange, given, seconds, begun)
         except asyncio.CancelledError:
             for process in begun:
                 process.kill()
             raise
 
-    def _asked(self, given: bytes, seconds: float, begun: list["subprocess.Popen[bytes]"]) -> Any:
+    def _exchange(self, given: bytes, seconds: float, begun: list["subprocess.Popen[bytes]"]) -> Any:
         process = self._taken()
         begun.append(process)
         try:
-            said, _ = process.communicate(given, seconds)
+            output, _ = process.communicate(given, seconds)
         except subprocess.TimeoutExpired:
             raise TableTrouble(f"the work on the table took longer than {seconds:.0f} s") from None
         finally:
             _end(process)
             self.waiting.append(_started())
         try:
-            answer = json.loads(said)
+            answer = json.loads(output)
         except ValueError:  # killed by a limit or from outside
             limit = f"{MEMORY_BYTES >> 30} GiB of memory"
             raise TableTrouble(f"the work on the table exceeded {limit}, or its process was killed") from None

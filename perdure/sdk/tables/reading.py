@@ -82,8 +82,8 @@ def _own_kinds(cells: pl.DataFrame) -> dict[str, Any]:
         if held.str.contains(_CODE).any():
             kinds[column.name] = pl.String
         elif held.str.contains(_LONG).any():
-            whole, numbers = held.str.contains(_WHOLE).all(), held.cast(pl.Float64, strict=False)
-            kinds[column.name] = pl.Int128 if whole else pl.String if numbers.null_count() else pl.Float64
+            integral, numbers = held.str.contains(_WHOLE).all(), held.cast(pl.Float64, strict=False)
+            kinds[column.name] = pl.Int128 if integral else pl.String if numbers.null_count() else pl.Float64
     return kinds
 
 
@@ -217,16 +217,16 @@ def drawn_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
 
 def left_out(table: pl.DataFrame) -> list[str]:
     """Returns sentences about what a chart of this table leaves out or rounds."""
-    told, long = [], _too_long(table)
+    warnings, long = [], _too_long(table)
     if table.height > MOST_DRAWN:
         drawn = -(-table.height // _every(table))
         spread = f"{table.height} rows remain; the chart shows {drawn} of them, evenly spaced"
-        told.append(f"{spread}, and its sums and counts cover only those rows")
+        warnings.append(f"{spread}, and its sums and counts cover only those rows")
     if long:
         names = ", ".join(repr(name[:40]) for name in long[:MOST_NAMED])
         more = f" and {len(long) - MOST_NAMED} more" if len(long) > MOST_NAMED else ""
-        told.append(f"whole numbers in {names}{more} exceed the precision of the chart and are rounded")
-    return told
+        warnings.append(f"whole numbers in {names}{more} exceed the precision of the chart and are rounded")
+    return warnings
 
 
 def _too_long(table: pl.DataFrame) -> list[str]:

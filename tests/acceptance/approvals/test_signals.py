@@ -26,7 +26,7 @@ AT_ONCE = 32
 
 
 def forgeries(address: TurnAddress, other: TurnAddress) -> list[object]:
-    """What no doorbell of ours sends, or what it sends for somebody else."""
+    """What no notifier of ours sends, or what it sends for somebody else."""
     return [
         None,
         "approve",
@@ -79,7 +79,7 @@ async def test_doubled_late_and_forged_signals_have_at_most_one_effect_and_leave
             _, note = await harness.decide(approval_id(address.turn_id, "t1.0"))
             gone += await send(served, address, [bell] * (DUPLICATES - early))
             assert note is not None
-            await harness.deps.doorbell.deliver_soon(note)
+            await harness.deps.notifier.deliver_soon(note)
             await served.until(address, TurnStatus.COMPLETED)
             await served.handle(address).result()  # the run ends a moment after its turn
             gone += await send(served, address, [bell] * LATE)

@@ -52,11 +52,11 @@ def long_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_the_first_token_goes_at_once_and_what_follows_waits_for_its_batch() -> None:
     wire = Wire()
     async with speaker(wire) as speaks:
-        await speaks.say("one ")
+        await speaks.publish_text("one ")
         assert wire.texts == ["one "]
         wire.arrived.clear()
-        await speaks.say("two ")
-        await speaks.say("three")
+        await speaks.publish_text("two ")
+        await speaks.publish_text("three")
         assert wire.texts == ["one "]
         await asyncio.wait_for(wire.arrived.wait(), 10)  # nothing follows, and it is sent all the same
         assert wire.texts == ["one ", "two three"]
@@ -66,10 +66,10 @@ async def test_the_first_token_goes_at_once_and_what_follows_waits_for_its_batch
 async def test_a_batch_that_is_full_does_not_wait() -> None:
     wire = Wire()
     async with speaker(wire) as speaks:
-        await speaks.say("first")
+        await speaks.publish_text("first")
         for _ in range(3 * FULL_CHARACTERS):
             await asyncio.sleep(0)  # as the network lets others run
-            await speaks.say("x")
+            await speaks.publish_text("x")
         assert len(wire.pieces) >= 3
     assert "".join(wire.texts) == "first" + "x" * 3 * FULL_CHARACTERS
     assert max(map(len, wire.texts)) <= FULL_CHARACTERS + 10
@@ -78,7 +78,7 @@ async def test_a_batch_that_is_full_does_not_wait() -> None:
 async def test_an_answer_that_comes_all_at_once_is_sent_in_pieces() -> None:
     wire, text = Wire(), "".join(map(str, range(10_000)))
     async with speaker(wire) as speaks:
-        await speaks.say(text)
+        await speaks.publish_text(text)
     assert "".join(wire.texts) == text and max(map(len, wire.texts)) == MOST_PIECE_CHARACTERS < len(text)
     assert [piece["sequence"] for piece in wire.pieces] == [0, MOST_PIECE_CHARACTERS, 2 * MOST_PIECE_CHARACTERS]
 
@@ -87,7 +87,7 @@ async def test_a_slow_valkey_makes_batches_larger_and_does_not_hold_the_answer_u
     wire, words = Wire(gate=asyncio.Event()), [f"{number} " for number in range(1_000)]
     async with speaker(wire) as speaks:
         for word in words:
-            await speaks.say(word)
+            await speaks.publish_text(word)
         cast(asyncio.Event, wire.gate).set()
     assert len(wire.pieces) == 2 and "".join(wire.texts) == "".join(words)
 
@@ -96,22 +96,22 @@ async def test_a_provider_that_never_pauses_is_held_so_that_its_text_can_leave_a
     wire = Wire(seconds=0.01)
     async with speaker(wire) as speaks:
         for _ in range(20):
-            await speaks.say("x" * 10_000)
+            await speaks.publish_text("x" * 10_000)
         assert len(wire.pieces) >= 2
     assert sum(map(len, wire.texts)) == 200_000
     async with speaker(Wire(answer=Appended.STOPPED)) as speaks:
-        await speaks.say("one")
+        await speaks.publish_text("one")
         await asyncio.sleep(0.01)
-        assert not await speaks.say("two")
+        assert not await speaks.publish_text("two")
 
 
 async def test_reasoning_and_text_keep_their_order_and_count_apart() -> None:
     wire = Wire()
     async with speaker(wire) as speaks:
-        await speaks.think("Hm. ")
-        await speaks.think("Well.")
-        await speaks.say("Hi ")
-        await speaks.say("there")
+        await speaks.publish_thinking("Hm. ")
+        await speaks.publish_thinking("Well.")
+        await speaks.publish_text("Hi ")
+        await speaks.publish_text("there")
     counted = [(piece["thinking"], piece["thought"], piece["sequence"]) for piece in wire.pieces]
     assert counted == [(True, 0, 0), (True, 4, 0), (False, 9, 0)]
     assert wire.texts == ["Hm. ", "Well.", "Hi there"]
@@ -121,8 +121,8 @@ async def test_nothing_is_sent_after_the_end_and_what_waits_is_dropped_where_it_
     wire = Wire(seconds=0.05)
     with pytest.raises(ConnectionError):
         async with speaker(wire) as speaks:
-            await speaks.say("one ")
-            await speaks.say("two")
+            await speaks.publish_text("one ")
+            await speaks.publish_text("two")
             raise ConnectionError
     assert wire.under_way == 0 and wire.texts == ["one "]
     await asyncio.sleep(0.6)  # a batch would be due

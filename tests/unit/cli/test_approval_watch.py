@@ -124,9 +124,9 @@ def test_a_row_has_age_deadline_whose_it_is_and_votes(shown: WatchTable) -> None
 def test_what_came_while_watching_stands_out_and_the_rest_does_not(shown: WatchTable, screen: io.StringIO) -> None:
     old, new = approval("a-old"), approval("a-new")
     with shown:
-        shown.came(old)
+        shown.added(old)
         shown.looked({"a-old": old})
-        shown.came(new)
+        shown.added(new)
         shown.looked({"a-new": new, "a-old": old})
         assert "a-new" in screen.getvalue()
         lines = drawn(shown, old, new).splitlines()

@@ -62,14 +62,14 @@ def listing_of(tool: "Tool") -> McpToolListing:
     )
 
 
-def _hints(said: "ToolAnnotations | None") -> McpHints:
-    if said is None:
+def _hints(annotations: "ToolAnnotations | None") -> McpHints:
+    if annotations is None:
         return McpHints()
     return McpHints(
-        read_only=said.read_only_hint,
-        destructive=said.destructive_hint,
-        idempotent=said.idempotent_hint,
-        open_world=said.open_world_hint,
+        read_only=annotations.read_only_hint,
+        destructive=annotations.destructive_hint,
+        idempotent=annotations.idempotent_hint,
+        open_world=annotations.open_world_hint,
     )
 
 
@@ -82,8 +82,8 @@ def _tags(meta: dict[str, Any]) -> tuple[str, ...]:
     return ()
 
 
-def _key_ttl(said: object) -> float | None:
-    ttl = said.get("ttl_seconds") if isinstance(said, dict) else None
+def _key_ttl(metadata: object) -> float | None:
+    ttl = metadata.get("ttl_seconds") if isinstance(metadata, dict) else None
     return float(ttl) if isinstance(ttl, int | float) and not isinstance(ttl, bool) and 0 < ttl < 1e9 else None
 
 
@@ -188,23 +188,23 @@ def _schema_fault(schema: dict[str, JsonValue]) -> str:
 
 
 def _card(server: McpServer, tool: McpToolListing, name: str, toolset: str, counted: Standing) -> ToolCard:
-    said = server.tools.get(tool.name)
+    settings = server.tools.get(tool.name)
     unversioned = ToolCard(
         name=name,
         description=clean(tool.description or tool.title or name)[:MOST_DESCRIPTION_CHARACTERS],
         parameters=_shown(tool.parameters, counted.key_argument),
         effect=counted.effect,
         needs_approval=counted.needs_approval,
-        capability=said.capability if said else "",
+        capability=settings.capability if settings else "",
         risk=counted.risk,
-        timeout_seconds=(said and said.timeout_seconds) or server.timeout_seconds,
+        timeout_seconds=(settings and settings.timeout_seconds) or server.timeout_seconds,
         key_ttl_seconds=counted.key_ttl_seconds,
         toolset=toolset,
         version="",
     )
     place = {"command": list(server.command), "url": server.url, "key_argument": counted.key_argument}
-    whole = {**unversioned.model_dump(mode="json"), "server": place, "listed": tool.model_dump(mode="json")}
-    return unversioned.model_copy(update={"version": digest_of(whole)})
+    versioned = {**unversioned.model_dump(mode="json"), "server": place, "listed": tool.model_dump(mode="json")}
+    return unversioned.model_copy(update={"version": digest_of(versioned)})
 
 
 def _shown(schema: Mapping[str, JsonValue], key_argument: str) -> dict[str, JsonValue]:

@@ -95,12 +95,12 @@ class Connection:
         """
         token, note = token_hex(8), Note()
         self.wire.notes[token] = note
-        asked = CallToolRequest(
+        request = CallToolRequest(
             params=CallToolRequestParams(name=tool, arguments=dict(args), _meta={**meta, ATTEMPT: token})
         )
         try:
             # `call_tool` would check the result against the output schema and raise after the effect was made.
-            return await self.client.session.send_request(asked, _ANSWER), note
+            return await self.client.session.send_request(request, _ANSWER), note
         except (MCPError, ValueError) as error:
             return error, note
         except asyncio.CancelledError:
@@ -339,8 +339,8 @@ async def schema_mismatch(answer: CallToolResult, schema: Mapping[str, JsonValue
 
 def error_of(answer: CallToolResult) -> str:
     """Returns the tool's own error text."""
-    told = _cut(_text(answer).strip(), MOST_ERROR_CHARACTERS)
-    return told or "the tool failed without a message"
+    message = _cut(_text(answer).strip(), MOST_ERROR_CHARACTERS)
+    return message or "the tool failed without a message"
 
 
 def _text(answer: CallToolResult) -> str:

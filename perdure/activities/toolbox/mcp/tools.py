@@ -110,12 +110,12 @@ class McpTool:
         if misfit is None:
             return result_of(output)
         server = self.session.server.name
-        told = (
+        message = (
             f"the server {server} received the call, but its answer does not match the tool's output schema: {misfit}"
         )
         if self.card.effect is EffectClass.READ:
-            raise ToolRefused(told)
-        return result_of({"status": "answer_misfit", "message": told, "answer": output})
+            raise ToolRefused(message)
+        return result_of({"status": "answer_misfit", "message": message, "answer": output})
 
     async def _connection(self, context: ToolContext) -> "Connection":
         """Opens the connection within a share of the call's time limit.
@@ -133,8 +133,8 @@ class McpTool:
         except Unreachable as error:
             raise ToolUnavailable(str(error)) from error
         except TimeoutError as error:
-            told = f"the server {self.session.server.name} was not ready in time; nothing was sent"
-            raise ToolUnavailable(told) from error
+            message = f"the server {self.session.server.name} was not ready in time; nothing was sent"
+            raise ToolUnavailable(message) from error
 
     def _failure(self, answer: object, note: "Note", wire: "Wire") -> Exception:
         """Returns the exception for a response that is not a result."""
@@ -150,22 +150,22 @@ class McpTool:
         if _session_is_gone(answer, note):
             return ToolUnavailable(f"the server {server} ended the session")
         if note.status is not None and note.status >= 300:
-            told = f"the server {server} answered {note.status}{_reason(answer)}"
+            message = f"the server {server} answered {note.status}{_reason(answer)}"
             meaning = meaning_of_status(self.card.effect, note.status, names_wait=note.retry_after_seconds is not None)
             if meaning is Meaning.REFUSED:
-                return ToolRefused(told)
+                return ToolRefused(message)
             if meaning is Meaning.UNAVAILABLE:
-                return ToolUnavailable(told, note.retry_after_seconds)
-            return ServerLost(told)
+                return ToolUnavailable(message, note.retry_after_seconds)
+            return ServerLost(message)
         if code in _SAID_NO:
             return ToolRefused(f"the server {server} rejected the call{_reason(answer)}")
         # Servers can use the same code for their own errors, whose message is more specific than a closed connection.
         if note.lost or (code == CONNECTION_CLOSED and not note.too_large and not _is_of_server(answer)):
             return ServerLost(f"the server {server} closed the connection before it answered")
-        told = "the answer is too large" if note.too_large else f"the answer is not a valid result{_reason(answer)}"
+        message = "the answer is too large" if note.too_large else f"the answer is not a valid result{_reason(answer)}"
         if self.card.effect is EffectClass.READ:
-            return ToolRefused(f"the server {server} received the call, but {told}")
-        return ServerLost(told)
+            return ToolRefused(f"the server {server} received the call, but {message}")
+        return ServerLost(message)
 
 
 _MADE_HERE = ("Connection closed", "SSE stream failed", "SSE stream ended")

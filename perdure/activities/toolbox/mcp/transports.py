@@ -208,12 +208,12 @@ async def stdio_streams(
             start_new_session=True,
             limit=MOST_MESSAGE_BYTES,
         )
-    heard, reading = anyio.create_memory_object_stream[_Inbound](0)
-    writing, said = anyio.create_memory_object_stream[SessionMessage](0)
+    inbound, reading = anyio.create_memory_object_stream[_Inbound](0)
+    writing, outbound = anyio.create_memory_object_stream[SessionMessage](0)
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_hear, process, heard, wire)
-            tasks.start_soon(_say, process, said, wire)
+            tasks.start_soon(_hear, process, inbound, wire)
+            tasks.start_soon(_say, process, outbound, wire)
             tasks.start_soon(_keep_short, child.log)
             try:
                 yield reading, writing
@@ -221,13 +221,13 @@ async def stdio_streams(
                 tasks.cancel_scope.cancel()
     finally:
         wire.ended.set()
-        for stream in (heard, reading, writing, said):
+        for stream in (inbound, reading, writing, outbound):
             stream.close()
         with anyio.CancelScope(shield=True):
             await _end(process)
 
 
-async def _hear(process: asyncio.subprocess.Process, heard: MemoryObjectSendStream[_Inbound], wire: Wire) -> None:
+async def _hear(process: asyncio.subprocess.Process, inbound: MemoryObjectSendStream[_Inbound], wire: Wire) -> None:
     """Passes the lines on until the stream ends, or until a line is too long and cannot be matched to a call."""
     assert process.stdout is not None
     with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -235,20 +235,20 @@ async def _hear(process: asyncio.subprocess.Process, heard: MemoryObjectSendStre
             async for line in lines(process.stdout):
                 message = _fault(line.answers, _TOO_LONG) if isinstance(line, TooLong) else _message(line)
                 if message is not None:
-                    await heard.send(message)
+                    await inbound.send(message)
         except Unreadable:
             if len(wire.notes) == 1:  # With several open calls, the others may have succeeded, and reads are retried.
                 next(iter(wire.notes.values())).too_large = True
         finally:
             wire.ended.set()
-            heard.close()
+            inbound.close()
 
 
 async def _say(
-    process: asyncio.subprocess.Process, said: MemoryObjectReceiveStream[SessionMessage], wire: Wire
+    process: asyncio.subprocess.Process, outbound: MemoryObjectReceiveStream[SessionMessage], wire: Wire
 ) -> None:
     assert process.stdin is not None
-    async for message in said:
+    async for message in outbound:
         body = message.message.model_dump(by_alias=True, mode="json", exclude_unset=True)
         note = wire.note(body)
         if note is not None:
@@ -383,8 +383,8 @@ async def lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes | TooLong]:
 def _number(head: bytes, tail: bytes) -> int | str:
     """Returns the request's id. Raises: Unreadable if it cannot be found."""
     begins, ends = _BEGINS.match(head), _ENDS.search(tail[-_SHOWN_BYTES:])
-    told = (begins and begins[1]) or (ends and ends[1])
-    if not told:
+    digits = (begins and begins[1]) or (ends and ends[1])
+    if not digits:
         raise Unreadable
-    number: int | str = json.loads(told)
+    number: int | str = json.loads(digits)
     return number

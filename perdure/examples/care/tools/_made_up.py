@@ -26,7 +26,7 @@ THEMES: dict[str, tuple[str, ...]] = {
 """Words by theme: the crude reading of a made-up extractor."""
 
 
-def themes_in(said: list[str]) -> list[str]:
+def themes_in(messages: list[str]) -> list[str]:
     """The themes that these messages touch, in the table's order."""
-    text = " ".join(said).casefold()
+    text = " ".join(messages).casefold()
     return [theme for theme, words in THEMES.items() if any(word in text for word in words)]

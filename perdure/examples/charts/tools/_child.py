@@ -24,13 +24,13 @@ async def answer_of(program: Path, *arguments: int, given: str, seconds: float) 
     )
     try:
         async with asyncio.timeout(seconds):
-            said, _ = await child.communicate(given.encode())
+            output, _ = await child.communicate(given.encode())
     finally:
         if child.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
             await child.wait()
     try:
-        return json.loads(said)
+        return json.loads(output)
     except ValueError:
         return None

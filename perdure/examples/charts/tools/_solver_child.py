@@ -20,21 +20,21 @@ def main() -> None:
 
     program = sys.stdin.read()
     found: list[str] = []
-    said: list[str] = []
+    notes: list[str] = []
 
     def keep(model: clingo.Model) -> None:
         found[:] = [str(symbol) for symbol in model.symbols(shown=True)]
 
     try:
-        control = clingo.Control(["--opt-mode=opt", "--seed=1"], logger=lambda code, text: said.append(text))
+        control = clingo.Control(["--opt-mode=opt", "--seed=1"], logger=lambda code, text: notes.append(text))
         control.add("base", [], program)
         control.ground([("base", [])])
         result = control.solve(on_model=keep)
         outcome = "solved" if result.satisfiable else "unsatisfiable"
     except (MemoryError, RuntimeError) as error:
         outcome, found[:] = "failed", []
-        said.append(type(error).__name__)
-    json.dump({"outcome": outcome, "atoms": found, "said": said[:3]}, sys.stdout)
+        notes.append(type(error).__name__)
+    json.dump({"outcome": outcome, "atoms": found, "said": notes[:3]}, sys.stdout)
 
 
 if __name__ == "__main__":

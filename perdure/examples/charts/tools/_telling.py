@@ -18,8 +18,8 @@ MOST_NAME = 60
 def warnings_of(design: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], wished: Sequence[str]) -> list[str]:
     """Returns the warnings as sentences for the reader of the picture."""
     shown = {str(one["column"]) for one in design["encodings"].values()}
-    told = [column for column in columns if column["name"] in shown]
-    return [*_mark(str(design["mark"]), told, wished), *_missing(told)]
+    shown_columns = [column for column in columns if column["name"] in shown]
+    return [*_mark(str(design["mark"]), shown_columns, wished), *_missing(shown_columns)]
 
 
 def _mark(mark: str, shown: Sequence[Mapping[str, Any]], wished: Sequence[str]) -> Iterator[str]:

@@ -77,13 +77,13 @@ async def _profiled(files: Sequence[GivenFile]) -> list[dict[str, JsonValue]]:
         found = await profiled_apart([_table(file) for file in files])
     except TableTrouble as trouble:
         raise ToolRefused(trouble.message) from None
-    told = list[dict[str, JsonValue]]()
+    profiles = list[dict[str, JsonValue]]()
     for file, each in zip(files, found, strict=True):
         if each is not None:
-            most = MOST_TOLD if told else None
+            most = MOST_TOLD if profiles else None
             columns = each["columns"][:most]
-            told.append({"table": file.id, "name": file.name, "rows": each["rows"], "columns": columns})
-    return told
+            profiles.append({"table": file.id, "name": file.name, "rows": each["rows"], "columns": columns})
+    return profiles
 
 
 def _table(file: GivenFile) -> "TableFile":

@@ -41,9 +41,9 @@ def _version(name: str) -> str:
 
 
 def _run(name: str, **given: JsonValue) -> JsonValue:
-    asked = {key: value for key, value in given.items() if value is not None}
+    arguments = {key: value for key, value in given.items() if value is not None}
     try:
-        return _FUNCTIONS[name](data=_DATA, **asked)
+        return _FUNCTIONS[name](data=_DATA, **arguments)
     except ValueError as error:
         raise ToolRefused(str(error)) from error
 

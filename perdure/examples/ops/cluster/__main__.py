@@ -33,18 +33,18 @@ def main() -> int:
     fault.add_argument("--when", choices=("before", "after"), default="after")
     fault.add_argument("--seconds", type=float, default=30.0)
     fault.add_argument("--times", type=int, default=1)
-    asked = parser.parse_args()
-    server = ClusterServer(asked.home)
-    if asked.verb == "effects":
+    options = parser.parse_args()
+    server = ClusterServer(options.home)
+    if options.verb == "effects":
         json.dump(server.kept.state.effects(), sys.stdout, indent=1)
-    elif asked.verb == "fault" and asked.kind == "clear":
+    elif options.verb == "fault" and options.kind == "clear":
         server.kept.faults.clear()
-    elif asked.verb == "fault":
-        server.kept.faults.arm(Fault(Kind(asked.kind), asked.tool, asked.when, asked.seconds, asked.times))
-    elif asked.verb == "http":
+    elif options.verb == "fault":
+        server.kept.faults.arm(Fault(Kind(options.kind), options.tool, options.when, options.seconds, options.times))
+    elif options.verb == "http":
         from .web import serve
 
-        return serve(server, asked.port, os.environ.get("CLUSTER_TOKEN", ""))
+        return serve(server, options.port, os.environ.get("CLUSTER_TOKEN", ""))
     else:
         server.run("stdio")
     return 0

@@ -36,8 +36,8 @@ def argo_apps_list(
     """List the Argo CD applications: repository, revision that runs, sync status (Synced or OutOfSync) and health
     (Healthy, Progressing, Degraded). An application that is Progressing is in the middle of a roll-out."""
     apps = [app for app in seen(context)["apps"].values() if not only_out_of_sync or app["sync"] == "OutOfSync"]
-    told = ", ".join(f"{app['name']} ({app['sync']}, {app['health']})" for app in apps)
-    return {"status": "ok", "apps": apps, "message": f"Applications: {told}."}
+    names = ", ".join(f"{app['name']} ({app['sync']}, {app['health']})" for app in apps)
+    return {"status": "ok", "apps": apps, "message": f"Applications: {names}."}
 
 
 @reads("argo")

@@ -122,8 +122,8 @@ def _upgraded(args: dict[str, Any], cluster: Cluster) -> Answer:
     found["values"] = {**(found["values"] if args["reuse_values"] else {}), **(args["values"] or {})}
     entry = {"revision": found["revision"], "chart": found["chart"], "values": found["values"]}
     found["history"].append(entry)
-    told = f"Release {release} in {namespace} was upgraded to {found['chart']}, revision {found['revision']}."
-    return {"status": "upgraded", **entry, "message": told}
+    message = f"Release {release} in {namespace} was upgraded to {found['chart']}, revision {found['revision']}."
+    return {"status": "upgraded", **entry, "message": message}
 
 
 @writes("helm", destructive=True)
@@ -148,8 +148,8 @@ def helm_rollback(
         found["revision"] += 1
         found["chart"], found["values"] = earlier["chart"], earlier["values"]
         found["history"].append({**earlier, "revision": found["revision"]})
-        told = f"Release {release} in {namespace} is back at revision {to_revision}, as {found['revision']}."
-        return {"status": "rolled_back", "revision": found["revision"], "message": told}
+        message = f"Release {release} in {namespace} is back at revision {to_revision}, as {found['revision']}."
+        return {"status": "rolled_back", "revision": found["revision"], "message": message}
 
     args = {
         "namespace": namespace,

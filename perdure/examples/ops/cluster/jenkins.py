@@ -32,8 +32,8 @@ def jenkins_jobs_list(
         for job in seen(context)["jobs"].values()
         if not only_failing or job["builds"][-1]["result"] == "FAILURE"
     ]
-    told = ", ".join(f"{job['name']} #{job['newest']['number']} {job['newest']['result']}" for job in jobs)
-    return {"status": "ok", "jobs": jobs, "message": f"Jobs: {told}."}
+    names = ", ".join(f"{job['name']} #{job['newest']['number']} {job['newest']['result']}" for job in jobs)
+    return {"status": "ok", "jobs": jobs, "message": f"Jobs: {names}."}
 
 
 @reads("jenkins")

@@ -76,8 +76,8 @@ def k8s_deployment_apply(
         found["images"][str(found["revision"])] = container.image
         cluster["pods"] = {at: pod for at, pod in cluster["pods"].items() if at.rpartition("-")[0] != place}
         cluster["pods"] |= {f"{place}-{number}": new_pod(found, number) for number in range(replicas)}
-        told = f"Deployment {name} in {namespace} was applied, revision {found['revision']}."
-        return {"status": "applied", "revision": found["revision"], "message": told}
+        message = f"Deployment {name} in {namespace} was applied, revision {found['revision']}."
+        return {"status": "applied", "revision": found["revision"], "message": message}
 
     args = {"namespace": namespace, "name": name, "container": container.model_dump(), "replicas": replicas}
     return made(context, "k8s_deployment_apply", {**args, "strategy": strategy}, change)

@@ -21,8 +21,8 @@ def k8s_pods_list(context: Context, namespace: Namespace) -> Answer:
     """List the pods of a namespace: phase, restarts, node."""
     cluster = seen(context)
     pods = within(cluster["pods"], namespace, cluster)
-    told = ", ".join(f"{pod['name']} ({pod['phase']}, {pod['restarts']} restarts)" for pod in pods)
-    return {"status": "ok", "pods": pods, "message": f"{len(pods)} pods in {namespace}: {told}."}
+    names = ", ".join(f"{pod['name']} ({pod['phase']}, {pod['restarts']} restarts)" for pod in pods)
+    return {"status": "ok", "pods": pods, "message": f"{len(pods)} pods in {namespace}: {names}."}
 
 
 @reads("k8s")
@@ -30,8 +30,8 @@ def k8s_deployments_list(context: Context, namespace: Namespace) -> Answer:
     """List the deployments of a namespace: replicas, image, revision."""
     cluster = seen(context)
     found = within(cluster["deployments"], namespace, cluster)
-    told = ", ".join(f"{each['name']} x{each['replicas']}" for each in found)
-    return {"status": "ok", "deployments": found, "message": f"Deployments in {namespace}: {told}."}
+    names = ", ".join(f"{each['name']} x{each['replicas']}" for each in found)
+    return {"status": "ok", "deployments": found, "message": f"Deployments in {namespace}: {names}."}
 
 
 @reads("k8s")

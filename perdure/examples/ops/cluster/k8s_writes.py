@@ -46,8 +46,8 @@ def k8s_deployment_restart(context: Context, namespace: Namespace, name: Name, r
         deployment = _deployment(cluster, namespace, name)
         deployment["restarted"] += 1
         _roll(cluster, deployment)
-        told = f"Deployment {name} in {namespace} was restarted: {deployment['replicas']} new pods."
-        return {"status": "restarted", "restarted": deployment["restarted"], "message": told}
+        message = f"Deployment {name} in {namespace} was restarted: {deployment['replicas']} new pods."
+        return {"status": "restarted", "restarted": deployment["restarted"], "message": message}
 
     return made(context, "k8s_deployment_restart", {"namespace": namespace, "name": name, "reason": reason}, change)
 
@@ -64,8 +64,8 @@ def k8s_deployment_scale(
         deployment = _deployment(cluster, namespace, name)
         before, deployment["replicas"] = deployment["replicas"], replicas
         _roll(cluster, deployment)
-        told = f"Deployment {name} in {namespace} was scaled from {before} to {replicas}."
-        return {"status": "scaled", "before": before, "replicas": replicas, "message": told}
+        message = f"Deployment {name} in {namespace} was scaled from {before} to {replicas}."
+        return {"status": "scaled", "before": before, "replicas": replicas, "message": message}
 
     args = {"namespace": namespace, "name": name, "replicas": replicas, "reason": reason}
     return made(context, "k8s_deployment_scale", args, change)
@@ -85,8 +85,8 @@ def k8s_deployment_set_image(
         deployment["image"] = image
         deployment["images"][str(deployment["revision"])] = image
         _roll(cluster, deployment)
-        told = f"Deployment {name} in {namespace} runs {image}, revision {deployment['revision']}."
-        return {"status": "rolled_out", "revision": deployment["revision"], "message": told}
+        message = f"Deployment {name} in {namespace} runs {image}, revision {deployment['revision']}."
+        return {"status": "rolled_out", "revision": deployment["revision"], "message": message}
 
     args = {"namespace": namespace, "name": name, "image": image, "reason": reason}
     return made(context, "k8s_deployment_set_image", args, change)
@@ -114,8 +114,8 @@ def k8s_deployment_rollback(
         deployment["image"] = deployment["images"][wanted]
         deployment["images"][str(deployment["revision"])] = deployment["image"]
         _roll(cluster, deployment)
-        told = f"Deployment {name} in {namespace} is back at {deployment['image']}."
-        return {"status": "rolled_back", "revision": deployment["revision"], "message": told}
+        message = f"Deployment {name} in {namespace} is back at {deployment['image']}."
+        return {"status": "rolled_back", "revision": deployment["revision"], "message": message}
 
     args = {"namespace": namespace, "name": name, "to_revision": to_revision}
     return made(context, "k8s_deployment_rollback", args, change)

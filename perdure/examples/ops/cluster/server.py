@@ -74,8 +74,8 @@ def _spoilt(answer: Any, fault: Fault) -> Any:
 
 
 def _failed(fault: Fault) -> CallToolResult:
-    told = f"the requested fault: {fault.kind}"
-    return CallToolResult(content=[TextContent(type="text", text=told)], is_error=True)
+    message = f"the requested fault: {fault.kind}"
+    return CallToolResult(content=[TextContent(type="text", text=message)], is_error=True)
 
 
 def folder_of_environment() -> Path:

@@ -1,4 +1,4 @@
-"""The turnstile: so many at once, each tenant in turn, and no place lost."""
+"""The fair queue: so many at once, each tenant in turn, and no place lost."""
 
 import asyncio
 
@@ -15,18 +15,18 @@ async def settle() -> None:
 
 async def served(at_once: int, arrivals: str) -> str:
     """The order in which tenants of one letter get in, where each leaves before the next comes in."""
-    turnstile = FairQueue(at_once)
+    queue = FairQueue(at_once)
     order: list[str] = []
 
     async def come(tenant_id: str) -> None:
-        await turnstile.enter(tenant_id)
+        await queue.enter(tenant_id)
         order.append(tenant_id)
 
     tasks = [asyncio.create_task(come(tenant_id)) for tenant_id in arrivals]
     await settle()
     assert len(order) == min(at_once, len(arrivals))
     for _ in arrivals:
-        turnstile.leave()
+        queue.leave()
         await settle()
     await asyncio.gather(*tasks)
     return "".join(order)
@@ -41,28 +41,28 @@ async def test_each_tenant_has_its_turn_whatever_another_piles_up(at_once: int, 
 
 
 async def test_who_stops_waiting_takes_no_place() -> None:
-    turnstile = FairQueue(1)
-    await turnstile.enter("a")
-    waiting = [asyncio.create_task(turnstile.enter(tenant_id)) for tenant_id in "bcd"]
+    queue = FairQueue(1)
+    await queue.enter("a")
+    waiting = [asyncio.create_task(queue.enter(tenant_id)) for tenant_id in "bcd"]
     await settle()
     waiting[0].cancel()
     await settle()
-    turnstile.leave()
+    queue.leave()
     await settle()
     assert [task.done() for task in waiting] == [True, True, False]
-    turnstile.leave()
+    queue.leave()
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
 async def test_a_place_that_was_given_to_one_who_is_cancelled_goes_to_the_next() -> None:
-    turnstile = FairQueue(1)
-    await turnstile.enter("a")
-    first, second = (asyncio.create_task(turnstile.enter(tenant_id)) for tenant_id in "bc")
+    queue = FairQueue(1)
+    await queue.enter("a")
+    first, second = (asyncio.create_task(queue.enter(tenant_id)) for tenant_id in "bc")
     await settle()
-    turnstile.leave()
+    queue.leave()
     first.cancel()
     await asyncio.wait_for(second, 30)
     with pytest.raises(asyncio.CancelledError):
         await first
-    turnstile.leave()
-    await asyncio.wait_for(turnstile.enter("d"), 30)
+    queue.leave()
+    await asyncio.wait_for(queue.enter("d"), 30)
