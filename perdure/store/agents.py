@@ -258,13 +258,13 @@ class PromptReader(NamedTuple):
         return bool(self.roles & PROMOTERS)
 
 
-async def get_prompt_template(tx: Connection, version_id: str, seer: PromptReader) -> PromptVersion:
+async def get_prompt_template(tx: Connection, version_id: str, reader: PromptReader) -> PromptVersion:
     """Returns one version with its text and history.
 
     Raises: CallerError 404 `prompt_version_not_found`.
     """
     seen = _READABLE.format(user="$2", sees_all="$3")
-    row = await tx.fetchrow(f"{_PROMPTS} WHERE v.id = $1 AND {seen}", version_id, seer.user_id, seer.sees_all)
+    row = await tx.fetchrow(f"{_PROMPTS} WHERE v.id = $1 AND {seen}", version_id, reader.user_id, reader.sees_all)
     if row is None:
         raise CallerError("prompt_version_not_found", "Version not found", status=404)
     history = await tx.fetch(
@@ -277,7 +277,7 @@ async def get_prompt_template(tx: Connection, version_id: str, seer: PromptReade
 
 
 async def list_prompt_templates(
-    tx: Connection, seer: PromptReader, template: str | None, stage: str | None, limit: int, cursor: str | None
+    tx: Connection, reader: PromptReader, template: str | None, stage: str | None, limit: int, cursor: str | None
 ) -> tuple[list[PromptVersion], str | None]:
     """Returns a page of versions without their texts, last changed first, and the cursor of the next page."""
     at, last_id = read_cursor(cursor)
@@ -286,8 +286,8 @@ async def list_prompt_templates(
         f"{_PROMPTS} WHERE {seen} AND ($3::text IS NULL OR v.template = $3) AND ($4::text IS NULL OR v.stage = $4) "
         "AND ($5::timestamptz IS NULL OR (v.changed_at, v.id) < ($5, $6::uuid)) "
         "ORDER BY v.changed_at DESC, v.id DESC LIMIT $7",
-        seer.user_id,
-        seer.sees_all,
+        reader.user_id,
+        reader.sees_all,
         template,
         stage,
         at,
