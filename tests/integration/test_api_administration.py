@@ -157,7 +157,7 @@ async def test_a_chat_decides_on_low_risk_alone_and_as_the_person(api: Api, revi
     async with api.services.db.transaction("local") as tx:
         await tx.execute("UPDATE approvals SET risk = 'low' WHERE id = $1", asked.approval["id"])
     own = await visitor.post(f"{asked.path}/decision", json=asked.body(), headers=await chat_token(api, "requester"))
-    assert own.status_code == 403, "nobody decides on the own request there either"
+    assert own.status_code == 403, "no user decides on the own request there either"
     done = await visitor.post(f"{asked.path}/decision", json=asked.body(), headers=head)
     assert (done.status_code, done.json()["decided_by"]) == (200, "reviewer")
     assert done.json()["decision"]["channel"] == "chat"

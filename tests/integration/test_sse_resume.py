@@ -287,7 +287,7 @@ class Deaf:
             await asyncio.sleep(timeout)
 
     async def ping(self) -> None:
-        """Answered by nobody."""
+        """Never answered."""
 
 
 async def test_a_reader_whose_cancel_was_lost_on_the_way_ends_all_the_same() -> None:

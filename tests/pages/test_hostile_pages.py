@@ -1,4 +1,4 @@
-"""What people and models do to a page: hostile text, long arguments, somebody else's decision, a session that ends, a
+"""What people and models do to a page: hostile text, long arguments, another's decision, a session that ends, a
 server that goes away."""
 
 import asyncio

@@ -63,7 +63,7 @@ async def test_a_checkpoint_pauses_with_the_round_answered_and_skips_everything_
 async def test_an_approved_checkpoint_goes_on_with_the_model_that_asked_and_is_not_opened_again(way: Way) -> None:
     played = await checked(SHOUTS, Says("done"))
     await way(played)
-    assert played.outcome() is Outcome.AWAITING, "nobody has decided"
+    assert played.outcome() is Outcome.AWAITING, "no decision was made"
     assert await decided(played, "c1.0", V.APPROVED, "fine", way=way) is Outcome.COMPLETED
     assert played.traces()[-1].endswith(f"resume_guard initial_llm_call {FINISH}")
     assert ran(played.turn) == ["t1.0"], "the call ran once"

@@ -122,7 +122,7 @@ async def test_a_turn_started_again_after_its_check_is_answered_by_the_verdict_t
     made.verdicts["safety"] = {"hijacked": False}
     await again_from_the_store(played)
     assert played.traces() == [UNSAFE] * 2
-    assert (played.messages[-1].text, len(played.turn.asks)) == (INTERVENTION, 2), "nobody is asked again"
+    assert (played.messages[-1].text, len(played.turn.asks)) == (INTERVENTION, 2), "no model is asked again"
 
 
 @pytest.mark.parametrize("code", ["token_budget_spent", "day_token_budget_spent"])
@@ -232,7 +232,7 @@ async def test_a_call_that_changes_something_waits_in_the_navigator_and_the_chec
     made = context()
     played = await play(made, Says("", (("look", {}), ("book", {}))), Says("booked"))
     assert played.outcome() is Outcome.AWAITING
-    assert ran(played.turn) == ["t4.0"], "what needs nobody runs beside it"
+    assert ran(played.turn) == ["t4.0"], "calls without approval run beside it"
     asked = list(made.asked)
     assert await decided(played, "t4.1", VerdictState.APPROVED) is Outcome.COMPLETED
     assert played.traces()[-1] == "navigator finalize"

@@ -26,7 +26,7 @@ AT_ONCE = 32
 
 
 def forgeries(address: TurnAddress, other: TurnAddress) -> list[object]:
-    """What no doorbell of ours sends, or what it sends for somebody else."""
+    """What no doorbell of ours sends, or what it sends for another turn."""
     return [
         None,
         "approve",

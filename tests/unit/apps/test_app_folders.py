@@ -269,7 +269,7 @@ def test_what_is_nested_as_deep_as_people_do_is_read() -> None:
     assert isinstance(parse_yaml(Path("app.yaml"), "[" * 50 + "]" * 50), YamlFile)
 
 
-# --- An agent whose gated calls nobody could ever decide on is not loaded, and its author finds the line.
+# --- An agent whose gated calls no user could ever decide on is not loaded, and its author finds the line.
 
 DEFAULT = Engine().expires_seconds
 ESCALATES = "expires_seconds: 60\n  on_timeout: escalate\n  fallback_reviewer: c\n  fallback_after_seconds: "

@@ -159,7 +159,7 @@ def test_what_happened_meanwhile_is_told_once(stack: Perdure, verb: str, reply: 
     stack.will(said(APPROVAL), reply)
     ended = stack("approvals", verb, "a-1")
     assert (ended.code, ended.err.count(named)) == (code, 1)
-    assert verb != "withdraw" or len(ended.err.splitlines()) == 1, "nothing is said of a decision that nobody took"
+    assert verb != "withdraw" or len(ended.err.splitlines()) == 1, "nothing is said of a decision that was not made"
 
 
 # --- `approvals batch`: several at once, each for itself.

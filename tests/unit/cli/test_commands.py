@@ -222,7 +222,7 @@ def test_each_way_to_sign_in_has_its_words_and_names_who_vouched() -> None:
         assert signed_in_words(data) == ""
 
 
-# --- The audit as typed by whoever has to trust it.
+# --- The audit as an auditor types it.
 
 HEAD = {"tenant": "local", "seq": 7, "hash": "ab" * 32, "at": "t", "key": "k", "hmac": "h"}
 

@@ -72,7 +72,7 @@ def chain(rows: int = ROWS) -> list[Link]:
 
 
 def chained(links: list[Link]) -> list[Link]:
-    """The chain computed anew over these rows, as anybody can who writes to the tables."""
+    """The chain computed anew over these rows, as any writer of the tables can."""
     done: list[Link] = []
     for seq, link in enumerate(links, 1):
         prev = done[-1].hash if done else audit.GENESIS
@@ -281,7 +281,7 @@ def test_an_erased_name_is_found_by_every_key_and_is_another_in_another_tenant()
 @pytest.mark.parametrize(
     ("outcome", "said", "allowed"),
     [
-        (audit.DECIDED, None, True),  # erased with its person: that somebody decided is still known
+        (audit.DECIDED, None, True),  # erased with its person: that a decision was made is still known
         *((audit.DECIDED, said, said in ("approve", "edit")) for said in ("approve", "edit", "reject", "respond", "")),
         *((f"approval.{outcome}", None, False) for outcome in ("withdrawn", "voided", "expired", "cancelled")),
         *(("approval.withdrawn", "approve", False), (None, None, False)),

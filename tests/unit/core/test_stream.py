@@ -52,7 +52,7 @@ def told(*entries: tuple[CallKey, int, int, str], thinking: bool = False) -> Liv
 
 
 def unmarked(live: LiveModel) -> ReaderState:
-    """A reader that comes back while nobody can say what it holds."""
+    """A reader that comes back while it is unknown what it holds."""
     return resumed(Cursor(1, "e1", live.entries[-1].id), [OpenCall(KEY, 1)], {})
 
 
@@ -176,7 +176,7 @@ def test_a_call_that_rests_is_reset_when_its_new_attempt_starts() -> None:
     state = resumed(cursor, calls, live.marks(cursor, [call.key for call in calls]))
     live.append(KEY, 2, 0, "bb")
     rests = of(live, state)
-    assert not rests.frames, "nobody knows what the reader holds of the silent call"
+    assert not rests.frames, "it is unknown what the reader holds of the silent call"
     begun = merge(rests.state, [event(3, "generation.start", attempt=2)], TokenBatch(None))
     assert short(begun) == ["reset", "generation.start"]
 

@@ -108,7 +108,7 @@ BOTH = (Stage.PRE_PRODUCTION, Stage.ACTIVE)
     [
         *((BOTH, False, roles, None) for roles in ({"reviewer"}, {"admin"}, {"requester", "admin"})),
         *((BOTH, False, roles, "role_required") for roles in ({"requester"}, set[str]())),
-        # An author shows the own words and lets nobody else hear them.
+        # An author sees the own draft, and no other user does.
         *((BOTH[1:], True, roles, "own_draft") for roles in ({"reviewer"}, {"admin", "reviewer"})),
         (BOTH[1:], True, {"requester"}, "role_required"),
         (BOTH[:1], True, {"reviewer"}, None),
