@@ -46,7 +46,7 @@ async def test_the_verification_says_how_far_it_went_and_what_is_wrong(api: Api,
         assert (await reviewer.post("/v1/audit/verify", json=body)).status_code == 422
 
 
-async def test_the_export_is_one_object_a_line_and_goes_on_where_it_was_left(api: Api) -> None:
+async def test_the_export_is_one_object_a_line_and_continues_where_it_was_left(api: Api) -> None:
     await written(api.services.db, "local", 500)
     async with api.client("admin") as client:
         answer = await client.get("/v1/audit/export")

@@ -448,7 +448,7 @@ async def test_a_no_is_a_no_and_a_broken_line_ends_the_call_alone(raws: Raws, ho
     assert raw.pressed() == 1
 
 
-async def test_an_answer_that_the_tools_own_output_schema_forbids_is_told_as_such(raws: Raws) -> None:
+async def test_an_answer_that_the_tools_own_output_schema_forbids_is_reported_as_such(raws: Raws) -> None:
     with pytest.raises(ToolRefused):
         await raws("misfits", **READ).press()
     output = (await raws("misfits").press()).output

@@ -123,7 +123,7 @@ async def test_each_user_has_one_draft_however_many_are_saved_at_once(requester:
 
 
 @pytest.mark.parametrize("to", ["pre_production", "active"])
-async def test_of_many_who_promote_one_does_and_the_others_are_told(api: Api, to: str) -> None:
+async def test_of_many_who_promote_one_does_and_the_others_are_reported(api: Api, to: str) -> None:
     template = fresh()
     await activated(api, template, "Old.")
     async with api.client() as author, api.client("reviewer") as one, api.client("admin") as two:

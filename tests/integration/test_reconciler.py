@@ -319,7 +319,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("broken", list(STEPS))
-async def test_a_statement_that_fails_holds_up_no_other_and_is_said_once(
+async def test_a_statement_that_fails_holds_up_no_other_and_is_logged_once(
     harness: Harness, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     second, gone = (await stranded(harness))[0], await lost(harness)

@@ -162,7 +162,7 @@ async def test_a_required_tool_that_fails_ends_the_turn_before_the_navigator() -
     assert len(played.turn.asks) == 3, "the questions alone"
 
 
-async def test_an_optional_tool_that_fails_is_left_out_and_the_model_is_told() -> None:
+async def test_an_optional_tool_that_fails_is_left_out_and_the_model_is_reported() -> None:
     played = await play(context(story=broken))
     assert played.outcome() is Outcome.COMPLETED
     ask = played.turn.asks[-1]
@@ -243,7 +243,7 @@ async def test_a_call_that_changes_something_waits_in_the_navigator_and_the_chec
 @pytest.mark.parametrize(
     ("state", "outcome"), [(VerdictState.REJECTED, Outcome.COMPLETED), (VerdictState.PENDING, Outcome.AWAITING)]
 )
-async def test_a_refused_call_is_told_and_an_undecided_one_waits_on(state: VerdictState, outcome: Outcome) -> None:
+async def test_a_refused_call_is_reported_and_an_undecided_one_waits_on(state: VerdictState, outcome: Outcome) -> None:
     played = await play(context(), BOOKS, Says("not booked"))
     assert await decided(played, "t4.0", state, "too early") is outcome
     assert (played.traces()[-1], played.turn.ran) == ("navigator finalize", [])

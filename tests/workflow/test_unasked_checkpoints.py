@@ -114,7 +114,7 @@ async def warnings(served: Served, address: TurnAddress) -> list[tuple[str, str]
     return [tuple(row) for row in await served.harness.rows(warned, address.turn_id)]
 
 
-async def test_a_checkpoint_that_says_so_goes_on_with_a_warning_on_record_and_a_later_gate_still_pauses(
+async def test_a_checkpoint_that_says_so_continues_with_a_warning_on_record_and_a_later_gate_still_pauses(
     served: Served, record: ApprovalRecord
 ) -> None:
     record.closed = AWAY

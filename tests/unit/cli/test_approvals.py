@@ -73,7 +73,7 @@ def test_a_failed_preview_is_shown_and_a_missing_one_is_not(stack: Perdure) -> N
     assert "no answer" in shown.out and "no answer" not in without.out and "\x1b" not in shown.out
 
 
-def test_of_an_edited_call_the_digest_in_force_and_the_one_asked_for_are_told_apart(stack: Perdure) -> None:
+def test_of_an_edited_call_the_digest_in_force_and_the_one_asked_for_are_distinguished(stack: Perdure) -> None:
     decision = {"type": "edit", "by": "una", "args": {"order": "7"}, "digest": "e" * 64}
     out = stack("approvals show a-1", said({**APPROVAL, "status": "done", "decision": decision})).out
     assert 0 < out.index("e" * 16 + "…") < out.index("d" * 16 + "…")

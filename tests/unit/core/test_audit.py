@@ -193,7 +193,7 @@ def test_rows_older_than_signing_are_taken_as_far_as_a_seal_reaches() -> None:
     assert kinds(checked(links, unsigned_through=2)) == {(3, K.SIGNATURE_MISSING)}
 
 
-def test_faults_are_counted_beyond_those_that_are_told() -> None:
+def test_faults_are_counted_beyond_those_that_are_reported() -> None:
     check = audit.ChainCheck("local", RING, {}, most_faults=5)
     check.feed(replace(link, found_digest="0") for link in chain())
     report = check.report(Head(ROWS, chain()[-1].hash))
@@ -226,7 +226,7 @@ def test_a_head_that_was_edited_is_forged(edit: dict[str, object]) -> None:
     assert marks_of([edited], RING, "local") == ({}, [Fault(edited.seq, K.HEAD_FORGED)])
 
 
-def test_heads_of_others_say_nothing_of_us_one_by_an_unknown_key_is_told_and_two_of_a_place_are_kept() -> None:
+def test_heads_of_others_say_nothing_of_us_one_by_an_unknown_key_is_reported_and_two_of_a_place_are_kept() -> None:
     assert marks_of([HEAD], RING, "other") == ({}, [])
     foreign = audit.signed_head(FOREIGN, "local", 7, "ab" * 32, "t")
     assert marks_of([foreign], RING, "local") == ({}, [Fault(7, K.KEY_UNKNOWN)])

@@ -52,7 +52,7 @@ def verdicts(*states: VerdictState) -> list[Verdict]:
 
 
 @given(st.lists(st.sampled_from(VerdictState), max_size=7), st.sampled_from([0, 0, 1, -1]))
-def test_a_round_goes_on_only_with_a_readable_verdict_for_each_request(states: list[VerdictState], more: int) -> None:
+def test_a_round_continues_only_with_a_readable_verdict_for_each_request(states: list[VerdictState], more: int) -> None:
     whole = bool(states) and more == 0 and not {V.PENDING, V.UNREADABLE} & set(states)
     assert gates.round_is_decided(verdicts(*states), len(states) + more) == whole
     may_run = {V.APPROVED, V.EDITED, V.SETTLED} & set(states)

@@ -134,7 +134,7 @@ def test_more_entries_are_asked_for_before_a_call_is_called_short() -> None:
         (Cursor(1, "e", "1-0"), {KEY: stream.Mark(1, 6, whole=True)}, piece(2, 6, "there"), ["token:there"]),
     ],
 )
-def test_a_reader_goes_on_where_it_was_or_is_reset_where_nothing_is_known(
+def test_a_reader_continues_where_it_was_or_is_reset_where_nothing_is_known(
     cursor: Cursor, marks: dict[CallKey, stream.Mark], entry: stream.TokenEntry, shown: list[str]
 ) -> None:
     merged = merge(resumed(cursor, [OpenCall(KEY, 1)], marks), [complete(2, 11)], TokenBatch("e", [entry]))
@@ -192,7 +192,7 @@ def test_a_call_whose_tokens_were_trimmed_before_they_were_read_is_not_taken_for
     assert read.frames[1].stored_message_id == "stored"
 
 
-def test_a_reader_cut_off_in_the_middle_of_the_reasoning_goes_on_there() -> None:
+def test_a_reader_cut_off_in_the_middle_of_the_reasoning_continues_there() -> None:
     live = told((KEY, 1, 0, "Well, "), thinking=True)
     begun = of(live, FRESH, START)
     live.append(KEY, 1, 0, "yes.", thinking=True, thought=6)
